@@ -1,0 +1,38 @@
+# Every target sets itself up: a virtual environment in .venv, the package and what it needs.
+PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 "$$HOME"/.pyenv/versions/3.1[2-9]*/bin/python3; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test check bench run docs clean
+
+demo: $(READY)          ## a fleet against a strict, faulty provider: first direct, then through the scheduler
+	$(BIN)/hivemind demo
+
+test: $(READY)          ## all tests
+	$(BIN)/pytest -n 2 --dist loadgroup
+
+run: $(READY)           ## the proxy, for your own agents
+	$(BIN)/mitmdump -s hivemind_addon
+
+check: $(READY)         ## format, lint, types, generated docs fresh
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/hivemind docs --check
+
+docs: $(READY)          ## write the generated parts of docs/
+	$(BIN)/hivemind docs
+
+bench: $(READY)         ## overhead beside bare mitmdump, as ratios of one run
+	$(BIN)/python -m bench
+
+$(READY): pyproject.toml constraints.txt
+	@if [ -z "$(PYTHON)" ]; then echo "hivemind_addon needs Python 3.12 or newer: install one (for example your system's package python3.12 with python3.12-venv) and run make again." >&2; exit 1; fi
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
+	touch $(READY)
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

@@ -1,0 +1,15 @@
+"""hivemind_addon: a scheduler for LLM agents that share one API key, inside mitmproxy.
+
+Read it in this order:
+
+    core/      the scheduler: pure. Takes `now`, answers values and events
+    wire/      what providers and agents say: bytes and headers in, facts out
+    profile/   one provider as data (profiles/*.yaml)
+    runtime/   asyncio meets the core: one future a ticket, one timer
+    mitm/      the only folder that imports mitmproxy: hold, admit, retry inside its HTTP layer
+    sim/       a simulated provider and its agents, to test against and for the demo
+    compose.py the only place where objects meet
+    cli.py     the command `hivemind`
+"""
+
+__version__ = "0.1.0"

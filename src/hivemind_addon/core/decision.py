@@ -1,0 +1,65 @@
+"""What the scheduler answers. Values; nothing here acts."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from hivemind_addon.core.ticket import Reservation, Ticket
+
+
+class Reason(Enum):
+    """Why a ticket waits, or why it was refused. The words that logs and dashboards show."""
+
+    CONCURRENCY = "concurrency limit"
+    METER = "rate limit"
+    BLOCKED = "told to wait"
+    """A refusal's retry-after, or a throttled answer without one."""
+    BREAKER = "provider down"
+    BACKOFF = "backing off"
+    ORDER = "behind others"
+    DEADLINE = "client about to give up"
+    STOPPING = "scheduler stopping"
+    SPENT_ATTEMPTS = "attempts spent"
+    SPENT_AMBIGUOUS = "may have been billed too often"
+    NOT_RETRYABLE = "waiting cannot cure it"
+    DELIVERED_BYTES = "client has seen part of it"
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The ticket goes upstream now."""
+
+    reservation: Reservation
+
+
+@dataclass(frozen=True, slots=True)
+class Shed:
+    """The ticket ends here: the client gets a refusal that makes it come back."""
+
+    ticket: Ticket
+    reason: Reason
+    come_back_s: float
+    """When there is likely to be room, in seconds from now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The ticket is over; its answer is (or was) the client's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The ticket is queued again, at its old place, and not before an instant."""
+
+    until: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """The ticket is over: the provider's last answer goes to the client as it came."""
+
+    reason: Reason
+
+
+Verdict = Finished | Backoff | GiveUp
+"""What `Scheduler.settle` answers."""

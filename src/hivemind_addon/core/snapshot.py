@@ -1,0 +1,85 @@
+"""A frozen view of everything at one instant. Dashboards, pages and tests read nothing else."""
+
+from dataclasses import dataclass
+
+from hivemind_addon.core.ticket import PoolKey, Ticket
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MeterView:
+    """One meter of a pool."""
+
+    name: str
+    kind: str
+    """`bucket`, `window` or `unknown`."""
+    limit: float
+    level: float
+    """What may still be taken now; never above the limit."""
+    full_in_s: float
+    """Seconds until the level is at the limit again, if nothing more is taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class TicketView:
+    """One ticket that has not ended."""
+
+    ticket: Ticket
+    state: str
+    """`queued`, `backing off` or `in flight`."""
+    reason: str
+    """Why it waits; empty in flight."""
+    position: int
+    """Place in its pool's queue, 1 is next; 0 in flight."""
+    attempts: int
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """One pool."""
+
+    key: PoolKey
+    account_name: str | None
+    in_flight: int
+    """Attempts upstream, bypassing ones counted."""
+    bypassing: int
+    """Of these, the ones that go past the scheduler after a guard trip."""
+    limit: int
+    """The adaptive concurrency limit."""
+    queued: int
+    breaker: str
+    blocked_for_s: float
+    """Seconds that the provider's own retry-after still asks for; 0 when free."""
+    meters: tuple[MeterView, ...]
+    tickets: tuple[TicketView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Totals since the start."""
+
+    tickets: int = 0
+    delivered: int = 0
+    gave_up: int = 0
+    shed: int = 0
+    cancelled: int = 0
+    attempts: int = 0
+    retries: int = 0
+    throttled: int = 0
+    """Attempts that a rate limit refused."""
+    ambiguous_resends: int = 0
+    guard_trips: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything at one instant."""
+
+    at: float
+    stopping: bool
+    pools: tuple[PoolView, ...]
+    counters: Counters

@@ -1,0 +1,164 @@
+"""What is scheduled: a ticket, what it is expected to use, and what became of each of its attempts."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class ContractError(Exception):
+    """Our own misuse of the core, such as settling a reservation twice. Never caused by a provider."""
+
+
+class Dimension(Enum):
+    """What a provider's limit counts."""
+
+    REQUESTS = "requests"
+    INPUT_TOKENS = "input_tokens"
+    OUTPUT_TOKENS = "output_tokens"
+    TOTAL_TOKENS = "total_tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolKey:
+    """One provider limit domain."""
+
+    host: str
+    account: str
+    """What requests or responses name (an organisation), else `key-` and a hash of the credential."""
+    model_group: str
+
+    def __str__(self) -> str:
+        return f"{self.host}/{self.account}/{self.model_group}"
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one attempt takes from each meter. Made by the profile's charge rule, before and after the attempt."""
+
+    requests: int = 1
+    input_tokens: int = 0
+    output_tokens: int = 0
+    total_tokens: int = 0
+
+    def of(self, dimension: Dimension) -> int:
+        """The amount in one dimension."""
+        match dimension:
+            case Dimension.REQUESTS:
+                return self.requests
+            case Dimension.INPUT_TOKENS:
+                return self.input_tokens
+            case Dimension.OUTPUT_TOKENS:
+                return self.output_tokens
+            case Dimension.TOTAL_TOKENS:
+                return self.total_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens that an attempt used, as reported by the provider or, where it reports nothing, counted."""
+
+    input_tokens: int = 0
+    """Uncached input."""
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    output_tokens: int = 0
+    reported: bool = False
+    """Whether the provider said so; else it is our count."""
+
+    @property
+    def total_input_tokens(self) -> int:
+        """All input, cached or not."""
+        return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
+
+
+class OutcomeKind(Enum):
+    """How an attempt ended, and so whether it may teach a limit."""
+
+    SUCCESS = "success"
+    THROTTLED = "throttled"
+    """A rate limit (429): the meters' business, never the concurrency limit's."""
+    OVERLOADED = "overloaded"
+    """529, 503 overload, a 429 that says concurrency: moves the concurrency limit and the breaker."""
+    FAILED = "failed"
+    """500, 502, a cut, a reset: the ticket's own trouble while others succeed."""
+    IGNORED = "ignored"
+    """The request's own fault (400, 401, 413, …) or its account's (spent credit): teaches no limit."""
+    CANCELLED = "cancelled"
+    """The client went, or a person aborted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of one attempt, judged. Made by `wire/outcome.py`."""
+
+    kind: OutcomeKind
+    reason: str
+    """A short stable phrase for people, logs and filters: `429 rate_limit_error`, `connection reset`."""
+    status: int | None = None
+    """HTTP status, or None when the attempt ended without one."""
+    retryable: bool = False
+    """Whether waiting can cure it. False for 400, spent credit, `x-should-retry: false`, bad certificates."""
+    ambiguous: bool = False
+    """Ended without a status after the request was sent: the provider may have run and billed it."""
+    retry_after_s: float | None = None
+    """The provider's own word, a floor for the backoff."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One meter as one response's headers told it."""
+
+    meter: str
+    """The meter's name in the profile, for example `input-tokens`."""
+    dimension: Dimension
+    window_s: float
+    """The window that the limit is stated for (60 for per-minute limits)."""
+    limit: float | None = None
+    remaining: float | None = None
+    reset_in_s: float | None = None
+    """Seconds from the response until the provider's `reset` instant; never negative."""
+    granularity: float = 0
+    """How coarsely `remaining` is rounded (Anthropic rounds tokens to 1,000)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What one response said about limits. Made by `wire/hints.py`."""
+
+    readings: tuple[Reading, ...] = ()
+    retry_after_s: float | None = None
+    should_retry: bool | None = None
+    """`x-should-retry`, where the provider sent it."""
+    account: str | None = None
+    """The organisation that the response named."""
+    oddities: tuple[str, ...] = ()
+    """Headers that could not be understood, in words; what could be understood counts all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """One request that wants to go upstream, from submit to its end; survives retries."""
+
+    id: str
+    pool: PoolKey
+    agent: str
+    """Who asks: the proxy user, else what the request's headers name, else its connection."""
+    session: str
+    """The agent session that it belongs to; its lane."""
+    model: str
+    demand: Demand
+    arrived_at: float
+    """Monotonic instant."""
+    deadline_at: float
+    """Monotonic instant at which the client itself gives up."""
+    shed_at: float
+    """Monotonic instant, shortly before `deadline_at`, at which a held client gets the come-back refusal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """One attempt's slot and tokens. Ends by `Scheduler.settle`, exactly once."""
+
+    ticket: Ticket
+    attempt: int
+    """Counted from 1."""
+    admitted_at: float
