@@ -1,6 +1,26 @@
-"""Retry policy: whether and when a failed attempt is tried again. Pure; the scheduler asks it."""
+"""Retry policy: whether and when a failed attempt is tried again. Pure; the pool asks it.
 
-from dataclasses import dataclass
+In this order:
+
+1. the client has seen a byte of the answer, or waiting cannot cure it    → give up
+2. the scheduler stops                                                   → give up
+3. too many attempts that may have been billed, or that failed           → give up
+4. the client is about to give up itself                                 → give up: the provider's last answer goes out
+5. else back off: the longest of the provider's retry-after, the pool's own pause, and an exponential step
+
+A rate limit has no step of its own: the pool's pause and its meters pace everybody. Nor has a provider that is
+down: the breaker's probe does.
+"""
+
+import math
+import random
+from dataclasses import dataclass, replace
+
+from hivemind_addon.core.decision import Backoff, GiveUp, Reason
+from hivemind_addon.core.ticket import Outcome, OutcomeKind
+
+_MAX_DOUBLINGS = 30
+"""Far past every `max_backoff_s`; keeps the power finite after thousands of overloads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,3 +35,85 @@ class RetryPolicy:
     first_backoff_s: float = 0.5
     """Before the second attempt; doubles from one to the next."""
     max_backoff_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What became of a ticket's attempts so far."""
+
+    attempts: int = 0
+    """Started."""
+    setbacks: int = 0
+    """Ended in anything but a rate limit, while the provider was up: the exponent of the backoff."""
+    failures: int = 0
+    """Setbacks of the ticket's own: not overload."""
+    ambiguous: int = 0
+    """Ended without a status, and may have been billed."""
+    ambiguous_resends: int = 0
+    """Attempts started after an ambiguous one."""
+    last_was_ambiguous: bool = False
+
+    def started(self) -> "History":
+        """With one more attempt."""
+        return replace(
+            self,
+            attempts=self.attempts + 1,
+            ambiguous_resends=self.ambiguous_resends + self.last_was_ambiguous,
+            last_was_ambiguous=False,
+        )
+
+    def ended(self, outcome: Outcome, *, provider_down: bool) -> "History":
+        """With the end of the running attempt."""
+        setback = outcome.kind is not OutcomeKind.THROTTLED and not provider_down
+        return replace(
+            self,
+            setbacks=self.setbacks + setback,
+            failures=self.failures + (setback and outcome.kind is not OutcomeKind.OVERLOADED),
+            ambiguous=self.ambiguous + outcome.ambiguous,
+            last_was_ambiguous=outcome.ambiguous,
+        )
+
+
+def decide(
+    policy: RetryPolicy,
+    history: History,
+    outcome: Outcome,
+    now: float,
+    rng: random.Random,
+    *,
+    shed_at: float,
+    pool_ready_at: float,
+    provider_down: bool,
+    stopping: bool = False,
+    client_saw_bytes: bool = False,
+) -> Backoff | GiveUp:
+    """Judge an attempt that neither succeeded nor was cancelled; `history` has its end already.
+
+    `pool_ready_at` is when the pool itself may send again, as far as it knows. A backoff may end after `shed_at`:
+    the poll sheds the ticket when its time comes.
+    """
+    if client_saw_bytes:
+        return GiveUp(Reason.DELIVERED_BYTES)
+    if not outcome.retryable:
+        return GiveUp(Reason.NOT_RETRYABLE)
+    if stopping:
+        return GiveUp(Reason.STOPPING)
+    if history.ambiguous > policy.max_ambiguous:
+        return GiveUp(Reason.SPENT_AMBIGUOUS)
+    if history.failures >= policy.max_failures:
+        return GiveUp(Reason.SPENT_ATTEMPTS)
+    if now >= shed_at:
+        return GiveUp(Reason.DEADLINE)
+    wait_s = sane_retry_after_s(outcome.retry_after_s)
+    if outcome.kind is not OutcomeKind.THROTTLED and not provider_down:
+        doublings = min(history.setbacks - 1, _MAX_DOUBLINGS)
+        step_s = min(policy.first_backoff_s * 2**doublings, policy.max_backoff_s)
+        wait_s = max(wait_s, rng.uniform(0.5, 1.0) * step_s)
+    return Backoff(until=max(now + wait_s, pool_ready_at), reason=outcome.reason)
+
+
+def sane_retry_after_s(retry_after_s: float | None) -> float:
+    """The provider's retry-after; 0 where it said nothing or nothing possible."""
+    if retry_after_s is None or not math.isfinite(retry_after_s):
+        return 0.0
+    return max(0.0, retry_after_s)

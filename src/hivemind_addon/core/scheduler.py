@@ -10,34 +10,118 @@ Call `poll(now)` after anything that changed state, then arm one timer at `next_
 """
 
 import random
-from collections.abc import Mapping
+from collections import Counter
+from dataclasses import fields
 
-from hivemind_addon.core.decision import Admitted, Shed, Verdict
-from hivemind_addon.core.events import Event
-from hivemind_addon.core.pool import PoolSettings
-from hivemind_addon.core.snapshot import Snapshot
-from hivemind_addon.core.ticket import Demand, Hints, Outcome, PoolKey, Reservation, Ticket, Usage
+from hivemind_addon.core.decision import Admitted, Backoff, Shed, Verdict
+from hivemind_addon.core.events import (
+    AccountNamed,
+    AttemptEnded,
+    AttemptStarted,
+    Event,
+    GuardTripped,
+    OddityNoted,
+    Submitted,
+    TicketEnded,
+)
+from hivemind_addon.core.pool import Pool, PoolSettings
+from hivemind_addon.core.queue import KeyedHeap
+from hivemind_addon.core.snapshot import Counters, Snapshot
+from hivemind_addon.core.ticket import (
+    ContractError,
+    Demand,
+    Hints,
+    Outcome,
+    OutcomeKind,
+    PoolKey,
+    Reservation,
+    Ticket,
+    Usage,
+)
+
+_COUNTER_OF_END = {"delivered": "delivered", "gave up": "gave_up", "shed": "shed", "cancelled": "cancelled"}
 
 
 class Scheduler:
     """Admits tickets of many pools. O(log n) per call in the number of queued tickets of one pool."""
 
-    def __init__(self, *, rng: random.Random) -> None: ...
+    def __init__(self, *, rng: random.Random) -> None:
+        self._rng = rng
+        self._stopping = False
+        self._pools: dict[PoolKey, Pool] = {}
+        self._pool_of_ticket: dict[str, Pool] = {}
+        self._bypassing: Counter[PoolKey] = Counter()
+        self._changed: dict[PoolKey, None] = {}
+        """Pools to poll, in the order in which they changed."""
+        self._wakeups: KeyedHeap[PoolKey] = KeyedHeap()
+        self._events: list[Event] = []
+        self._counts: Counter[str] = Counter()
+        self._canonical: dict[str, str] = {}
+        self._account_by_name: dict[tuple[str, str], str] = {}
+        self._named: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<Scheduler {len(self._pool_of_ticket)} tickets in {len(self._pools)} pools>"
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is queued and nothing is in flight, bypassing attempts counted."""
+        return not self._pool_of_ticket and not self._bypassing
 
     def account_of(self, credential: str) -> str:
         """The account to use for a credential's hash: itself, or the first one that the same organisation used."""
+        return self._canonical.get(credential, credential)
 
     def submit(self, ticket: Ticket, settings: PoolSettings, now: float) -> None:
         """Queue a ticket. `settings` count when its pool is new. Raises ContractError when its id is known."""
+        if ticket.id in self._pool_of_ticket:
+            raise ContractError(f"{ticket.id}: submitted twice")
+        pool = self._pools.get(ticket.pool)
+        if pool is None:
+            pool = Pool(key=ticket.pool, settings=settings, rng=self._rng, emit=self.note)
+            pool.bypassing = self._bypassing[ticket.pool]
+            self._pools[ticket.pool] = pool
+        self._pool_of_ticket[ticket.id] = pool
+        self.note(Submitted(at=now, ticket=ticket))
+        pool.submit(ticket)
+        self._changed[pool.key] = None
 
     def poll(self, now: float) -> list[Admitted | Shed]:
         """Admit and shed what is due. Calling it twice at one `now` changes nothing the second time."""
+        while (first := self._wakeups.first()) and first[0] <= now:
+            self._wakeups.drop(first[1])
+            self._changed[first[1]] = None
+        decisions: list[Admitted | Shed] = []
+        for key in self._changed:
+            pool = self._pools[key]
+            decisions.extend(pool.poll(now, stopping=self._stopping))
+            if pool.wakeup_at is None:
+                self._wakeups.drop(key)
+            else:
+                self._wakeups.put(key, pool.wakeup_at)
+        self._changed.clear()
+        for decision in decisions:
+            if isinstance(decision, Shed):
+                del self._pool_of_ticket[decision.ticket.id]
+        return decisions
 
     def next_wakeup(self) -> float | None:
         """The next instant at which `poll` could do something if nothing else happens; later than the last poll."""
+        first = self._wakeups.first()
+        return None if first is None else first[0]
 
     def observe(self, reservation: Reservation, hints: Hints, now: float) -> None:
-        """A response's head arrived: meters learn."""
+        """A response's head arrived: meters learn. Of an attempt that was settled already nothing is learned."""
+        ticket = reservation.ticket
+        for oddity in hints.oddities:
+            self.note(OddityNoted(at=now, pool=ticket.pool, ticket_id=ticket.id, what=oddity))
+        pool = self._pool_of_ticket.get(ticket.id)
+        if pool is None:
+            return
+        if hints.account is not None:
+            self._name_account(pool, hints.account, now)
+        pool.observe(reservation, hints, now)
+        self._changed[pool.key] = None
 
     def settle(
         self,
@@ -55,27 +139,104 @@ class Scheduler:
         finish the ticket. Anything else is Backoff where it is retryable, the client saw nothing, and the
         policy and the deadline allow; else GiveUp.
         """
+        pool = self._pool_of_ticket.get(reservation.ticket.id)
+        if pool is None:
+            raise ContractError(f"{reservation.ticket.id}: attempt {reservation.attempt} was settled already")
+        verdict = pool.settle(
+            reservation,
+            outcome,
+            now,
+            usage=usage,
+            charged=charged,
+            client_saw_bytes=client_saw_bytes,
+            stopping=self._stopping,
+        )
+        if not isinstance(verdict, Backoff):
+            del self._pool_of_ticket[reservation.ticket.id]
+        self._changed[pool.key] = None
+        return verdict
 
     def cancel(self, ticket_id: str, now: float) -> bool:
         """The client of a queued ticket went. False when it is unknown, in flight or ended (settle that one)."""
+        pool = self._pool_of_ticket.get(ticket_id)
+        if pool is None or not pool.cancel(ticket_id, now):
+            return False
+        del self._pool_of_ticket[ticket_id]
+        self._changed[pool.key] = None
+        return True
 
-    def expedite(self, ticket_id: str, now: float) -> bool:
+    def expedite(self, ticket_id: str, now: float) -> bool:  # noqa: ARG002  every writer takes `now`
         """Move a queued ticket to the front of its pool, without breaking any limit."""
+        pool = self._pool_of_ticket.get(ticket_id)
+        if pool is None or not pool.expedite(ticket_id):
+            return False
+        self._changed[pool.key] = None
+        return True
 
-    def close(self, now: float) -> None:
+    def close(self, now: float) -> None:  # noqa: ARG002  every writer takes `now`
         """Stop: admit nothing more; the next polls shed what is queued, and what is submitted later, at once."""
+        self._stopping = True
+        self._changed.update(dict.fromkeys(self._pools))
 
     def bypass(self, key: PoolKey, change: int) -> None:
         """Attempts that go past the scheduler (guard trips) begin (+1) or end (-1); they count as in flight."""
+        bypassing = self._bypassing[key] + change
+        if bypassing < 0:
+            raise ContractError(f"{key}: more bypassing attempts ended than began")
+        self._bypassing[key] = bypassing
+        if not bypassing:
+            del self._bypassing[key]
+        if key in self._pools:
+            self._pools[key].bypassing = bypassing
+            self._changed[key] = None
 
     def limit_of(self, key: PoolKey) -> int:
         """The pool's last concurrency limit; 1 when the pool is unknown."""
+        pool = self._pools.get(key)
+        return 1 if pool is None else pool.limit
 
     def note(self, event: Event) -> None:
         """Put an event of the outside (a guard trip, an oddity) into the same list, in order."""
+        self._events.append(event)
+        match event:
+            case Submitted():
+                self._counts["tickets"] += 1
+            case AttemptStarted():
+                self._counts["attempts"] += 1
+                self._counts["retries"] += event.attempt > 1
+            case AttemptEnded():
+                self._counts["throttled"] += event.outcome.kind is OutcomeKind.THROTTLED
+                if event.usage is not None:
+                    self._counts["input_tokens"] += event.usage.total_input_tokens
+                    self._counts["output_tokens"] += event.usage.output_tokens
+            case TicketEnded():
+                self._counts[_COUNTER_OF_END[event.end]] += 1
+                self._counts["ambiguous_resends"] += event.ambiguous_resends
+            case GuardTripped():
+                self._counts["guard_trips"] += 1
 
     def drain_events(self) -> list[Event]:
         """Events since the last call, oldest first. The caller owns the list."""
+        events, self._events = self._events, []
+        return events
 
     def snapshot(self, now: float) -> Snapshot:
         """Everything at `now`."""
+        return Snapshot(
+            at=now,
+            stopping=self._stopping,
+            pools=tuple(pool.view(now) for pool in self._pools.values()),
+            counters=Counters(**{counter.name: self._counts[counter.name] for counter in fields(Counters)}),
+        )
+
+    def _name_account(self, pool: Pool, name: str, now: float) -> None:
+        """Remember which organisation an account is. The first account of one stands for all later ones."""
+        account = pool.key.account
+        first = self._account_by_name.setdefault((pool.key.host, name), account)
+        # An account that was named before keeps its place, whatever it is called now: no circles.
+        if account not in self._named and first != account:
+            self._canonical[account] = first
+        self._named.add(account)
+        if pool.account_name is None:
+            pool.account_name = name
+            self.note(AccountNamed(at=now, pool=pool.key, name=name))

@@ -1,0 +1,99 @@
+"""The command `hivemind`: parse, call, print."""
+
+import asyncio
+import signal
+import sys
+from contextlib import closing
+
+import click
+import msgspec
+from rich.console import Console
+
+from hivemind_addon import __version__
+from hivemind_addon.resources import script_path
+from hivemind_addon.sim.limits import LimitKind
+from hivemind_addon.sim.mitmdump import NotStarted
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="hivemind")
+def main() -> None:
+    r"""A scheduler for LLM agents that share one API key, inside mitmproxy.
+
+    \b
+    Examples:
+      hivemind demo                          see it work, without network or key
+      mitmdump -s "$(hivemind addon)"        run it, wherever you are
+    """
+
+
+@main.command()
+@click.option("--agents", type=click.IntRange(1, 500), help="How many agents share the key.")
+@click.option("--turns", type=click.IntRange(1, 100), help="How many turns each conversation has.")
+@click.option("--seed", type=int, help="Of the agents' wishes and the provider's faults.")
+@click.option("--provider", type=click.Choice([kind.value for kind in LimitKind]), help="How its limits come back.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON; progress goes to stderr.")
+def demo(agents: int | None, turns: int | None, seed: int | None, provider: str | None, *, as_json: bool) -> None:
+    r"""A fleet against a strict and faulty simulated provider: first direct, then through the scheduler.
+
+    Takes about a minute; nothing leaves this machine. The exit status is 1 when an agent was lost through the
+    scheduler.
+
+    \b
+    Examples:
+      hivemind demo
+      hivemind demo --provider window --seed 7
+      hivemind demo --agents 3 --turns 2 --json
+    """
+    try:
+        from hivemind_addon.sim import demo as demos  # noqa: PLC0415 - its dependency is optional
+        from hivemind_addon.sim import demo_view as view  # noqa: PLC0415 - as above
+    except ModuleNotFoundError as error:
+        raise click.ClickException(
+            f"the demo needs {error.name}: {sys.executable} -m pip install 'hivemind-addon[sim]'"
+        ) from error
+    kind = LimitKind(provider) if provider else None
+    settings = demos.demo_settings(agents=agents, turns=turns, seed=seed, kind=kind)
+    console = Console(stderr=as_json, highlight=False)
+    console.print(view.introduction(settings))
+    # Whoever ends us ends what we started, too.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        with closing(view.DemoScreen(console)) as screen:
+            result = asyncio.run(demos.run_demo(settings, screen))
+    except NotStarted as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(result)).decode())
+    else:
+        console.print(view.closing(result))
+    if not result.kept_its_promise:
+        sys.exit(1)
+
+
+@main.command()
+def addon() -> None:
+    r"""Print the path of the script that mitmproxy loads.
+
+    \b
+    Examples:
+      mitmdump -s "$(hivemind addon)"
+      mitmweb -s "$(hivemind addon)"
+    """
+    click.echo(script_path())
+
+
+@main.command()
+@click.option("--check", is_flag=True, help="Write nothing; the exit status is 1 when a page is stale.")
+def docs(*, check: bool) -> None:
+    """Write the generated pages of docs/, in a checkout."""
+    from hivemind_addon import docs as pages  # noqa: PLC0415 - it loads mitmproxy, which takes a second
+
+    if not pages.in_checkout():
+        raise click.ClickException("this is an installed package: only a checkout has docs/")
+    if check:
+        if stale := pages.check():
+            raise click.ClickException(f"stale, run `make docs`: {', '.join(stale)}")
+        return
+    for page in pages.write():
+        click.echo(page)

@@ -1,0 +1,323 @@
+"""Our model of one provider limit, learned from what responses say about it.
+
+**Kind.** A bucket is refilled all the time and `reset` is when it will be full; a window jumps to full at `reset`.
+One reading tells them apart: in a bucket `reset ≈ (limit - remaining) · W / limit`, W being the window that the limit
+is stated for. A reading that fits is evidence for a bucket, unless it is nearly full (then both fit) or repeats the
+reset instant that is already known (then a window fits as well); one that does not fit is evidence for a window.
+Later evidence replaces earlier. Without any, a meter with a known reset is treated as a window: its error is to wait.
+
+**Level.** `level = remaining - Σ(costs that this header cannot know)`, then refilled with time. Headers tell of the
+past: attempts that were sent after the one that a header answers are not in it. So each cost is kept, with the
+*stamp* (a count of the pool's admissions and settles) from which on headers know it: its own admission where the
+provider charges then, its settle where it charges what is generated (output). A header of an attempt with stamp h
+holds every cost that is known from h or before. A header of an older attempt than the newest one learned from says
+less than is known and is ignored, unless both were sent within a second: then the network may have swapped them on
+the way, and the older may lower the level.
+
+**Caution.** Half of the rounding of `remaining` stays in reserve, a fixed reset gets 0.1 s of guard, output of
+attempts in flight stays taken while a bucket refills, and what was sent just before a window's end may be booked in
+the next one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from hivemind_addon.core.ticket import Dimension, Reading
+
+_RESET_GUARD_S = 0.1
+_TRANSIT_S = 5.0
+"""What was sent this long before a window's end has been booked by then."""
+_SWAPPED_S = 1.0
+"""Attempts sent within this time may reach the provider in either order."""
+_MOST_UNITS = 1e15
+"""Above it a number is an oddity, and sums would lose units."""
+_MOST_RESET_S = 32 * 86_400.0
+_KIND_SLACK_S = 2.5
+_KIND_SLACK = 0.15
+_KIND_LAG_S = 10.0
+"""A header may have been written this long before it arrives, at its attempt's admission."""
+_SAME_RESET = 0.05
+"""Of the window: two reset instants this close are the same."""
+_SWEEP_FROM = 64
+"""Settled costs that are kept before the first look for ones that no header can miss any more."""
+
+
+class MeterKind(Enum):
+    """How a limit comes back."""
+
+    BUCKET = "bucket"
+    WINDOW = "window"
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True, eq=False)
+class _Cost:
+    """What one attempt takes from one meter."""
+
+    stamp: int
+    """Of its admission."""
+    admitted_at: float
+    units: int
+    """Reserved, and once settled the actual charge."""
+    known_from: int | None
+    """Headers of attempts with this stamp or a later one hold it; None: no header yet can."""
+    booked: bool = False
+    """The level was learned from a header that holds it (or it was spent in a window that is over)."""
+
+
+def is_usable(reading: Reading) -> bool:
+    """Whether a meter can learn anything from it; providers also send -1, 0 and worse."""
+    if _sane(reading.window_s, _MOST_RESET_S) in {None, 0.0}:
+        return False
+    return any(_sane(number, _MOST_UNITS) is not None for number in (_limit_of(reading), reading.remaining))
+
+
+class Meter:
+    """One limit of one pool. The pool reserves at admission, settles at the end and shows every header."""
+
+    def __init__(self, *, reading: Reading, limit: float, now: float) -> None:
+        self.name = reading.meter
+        self.dimension = reading.dimension
+        self.kind = MeterKind.UNKNOWN
+        self.limit = limit
+        self.reserved = 0
+        """Units of attempts in flight."""
+        self._window_s = reading.window_s
+        self._level = limit
+        self._at = now
+        self._resets_at: float | None = None
+        self._reset_was_told = False
+        """`_resets_at` comes from a reading, not from adding a window to the last one."""
+        self._reset_passed_at = float("-inf")
+        self._learned_stamp = -1
+        self._learned_sent_at = float("-inf")
+        self._open: dict[int, _Cost] = {}
+        self._settled: list[_Cost] = []
+        self._sweep_at = _SWEEP_FROM
+
+    @classmethod
+    def of(cls, reading: Reading, now: float) -> "Meter | None":
+        """A full meter for a reading that names a limit; its own `learn` comes next."""
+        limit = _limit_of(reading)
+        return None if limit is None else cls(reading=reading, limit=limit, now=now)
+
+    def __repr__(self) -> str:
+        return f"<Meter {self.name} {self.kind.value} {self._level:.1f}/{self.limit:.0f}, {self.reserved} reserved>"
+
+    def level(self, now: float) -> float:
+        """What may still be taken. Never above the limit; below zero when more was taken than we knew."""
+        self._advance(now)
+        return self._level
+
+    def full_in_s(self, now: float) -> float:
+        """Seconds until the level is at the limit, if nothing more is taken."""
+        self._advance(now)
+        if self._level >= self.limit:
+            return 0.0
+        if self._refills:
+            return (self.limit - self._level) / self._rate
+        return self._next_reset_at() - now
+
+    def earliest(self, units: int, now: float) -> float:
+        """The first instant at which so many units fit, if nothing else changes.
+
+        Infinite when a settle must come first. More than the whole limit fits when the meter is full and nothing
+        of it is reserved.
+        """
+        self._advance(now)
+        needed = min(float(units), self.limit)
+        if units > self.limit and self.reserved:
+            return float("inf")
+        if units <= 0 or self._level + self._slack >= needed:
+            return now
+        if self._refills:
+            return now + (needed - self._level) / self._rate if needed <= self._most else float("inf")
+        reset_at = self._next_reset_at()
+        if self.limit - self._carried_over(reset_at - _RESET_GUARD_S) + self._slack >= needed:
+            return reset_at
+        return reset_at + self._window_s if needed <= self._most else float("inf")
+
+    def reserve(self, *, stamp: int, units: int, now: float) -> None:
+        """An attempt was admitted."""
+        self._advance(now)
+        known_from = None if self._is_charged_late else stamp
+        self._open[stamp] = _Cost(stamp=stamp, admitted_at=now, units=units, known_from=known_from)
+        self.reserved += units
+        self._set_level(self._level - units)
+
+    def adopt(self, *, stamp: int, units: int, admitted_at: float, now: float) -> None:
+        """An attempt was admitted before this meter was known."""
+        self.reserve(stamp=stamp, units=units, now=now)
+        self._open[stamp].admitted_at = admitted_at
+
+    def settle(self, *, stamp: int, settled_stamp: int, charged: int | None, now: float) -> None:
+        """An attempt ended; `charged` is what the provider takes for it (None: what was reserved)."""
+        self._advance(now)
+        cost = self._open.pop(stamp)
+        self.reserved -= cost.units
+        reserved, cost.units = cost.units, cost.units if charged is None else max(0, charged)
+        if cost.known_from is None:
+            cost.known_from = settled_stamp
+        if not cost.booked:
+            self._set_level(self._level + reserved - cost.units)
+            self._settled.append(cost)
+        self._sweep()
+
+    def learn(self, reading: Reading, *, stamp: int, sent_at: float, now: float) -> bool:
+        """A header told of this limit; `stamp` and `sent_at` are its attempt's admission.
+
+        True when the limit or the kind changed.
+        """
+        self._advance(now)
+        remaining = _sane(reading.remaining, _MOST_UNITS)
+        reserve = (_sane(reading.granularity, _MOST_UNITS) or 0.0) / 2
+        if stamp < self._learned_stamp:
+            if remaining is not None:
+                self._learn_from_swapped(remaining - reserve, sent_at)
+            return False
+        reset_in_s = _sane(reading.reset_in_s, _MOST_RESET_S)
+        if reset_in_s is not None and self._is_of_the_last_window(sent_at, reset_in_s):
+            return False
+        self._learned_stamp, self._learned_sent_at = stamp, sent_at
+        before = (self.limit, self.kind)
+        self._window_s = reading.window_s
+        self.limit = _limit_of(reading) or self.limit
+        if reset_in_s is not None:
+            if remaining is not None:
+                self._judge_kind(remaining, reset_in_s, reserve, lag_s=now - sent_at, now=now)
+            self._learn_reset(now + reset_in_s)
+        if remaining is None:
+            self._set_level(self._level)
+        else:
+            self._book(stamp)
+            told = self.limit if remaining >= self.limit else max(0.0, remaining - reserve)
+            self._set_level(told - sum(cost.units for cost in self._unbooked()))
+        return before != (self.limit, self.kind)
+
+    @property
+    def _refills(self) -> bool:
+        return self.kind is MeterKind.BUCKET or self._resets_at is None
+
+    @property
+    def _rate(self) -> float:
+        """Units per second of a bucket."""
+        return self.limit / self._window_s
+
+    @property
+    def _is_charged_late(self) -> bool:
+        return self.dimension is Dimension.OUTPUT_TOKENS
+
+    @property
+    def _most(self) -> float:
+        """What the level may come to while the attempts in flight run."""
+        return self.limit - self.reserved if self._is_charged_late else self.limit
+
+    @property
+    def _slack(self) -> float:
+        """Rounding of instants and sums, so that what fits at `earliest` fits when that instant has come."""
+        return self.limit * 1e-9 + self._rate * 1e-7
+
+    def _set_level(self, level: float) -> None:
+        # A debt is never larger than one window: a wrong count must not block a pool for hours.
+        self._level = max(-self.limit, min(level, self._most))
+
+    def _advance(self, now: float) -> None:
+        if now <= self._at:
+            return
+        if self._refills:
+            self._set_level(self._level + self._rate * (now - self._at))
+        elif now >= self._next_reset_at():
+            self._pass_reset(now)
+        self._at = now
+
+    def _next_reset_at(self) -> float:
+        assert self._resets_at is not None, "only windows have one"
+        return self._resets_at + _RESET_GUARD_S
+
+    def _pass_reset(self, now: float) -> None:
+        passed = int((now - self._next_reset_at()) // self._window_s)
+        self._reset_passed_at = self._next_reset_at() - _RESET_GUARD_S + passed * self._window_s
+        self._resets_at = self._reset_passed_at + self._window_s
+        self._reset_was_told = False
+        self._settled.clear()
+        self._set_level(self.limit - self._carried_over(self._reset_passed_at))
+        if not self._is_charged_late:
+            for cost in self._open.values():
+                cost.booked = cost.booked or cost.admitted_at < self._reset_passed_at - _TRANSIT_S
+
+    def _carried_over(self, reset_at: float) -> int:
+        """Units in flight that the provider may book after a reset."""
+        if self._is_charged_late:
+            return self.reserved
+        units = 0
+        for cost in reversed(self._open.values()):
+            if cost.admitted_at < reset_at - _TRANSIT_S:
+                break
+            units += 0 if cost.booked else cost.units
+        return units
+
+    def _learn_from_swapped(self, told: float, sent_at: float) -> None:
+        if self._learned_sent_at - sent_at <= _SWAPPED_S and sent_at >= self._reset_passed_at:
+            unknown = sum(cost.units for cost in self._unbooked())
+            self._set_level(min(self._level, max(0.0, told) - unknown))
+
+    def _is_of_the_last_window(self, sent_at: float, reset_in_s: float) -> bool:
+        """Whether a header was written before the last reset and came after it."""
+        return (
+            self.kind is MeterKind.WINDOW
+            and sent_at < self._reset_passed_at
+            and sent_at + reset_in_s <= self._reset_passed_at + _SWAPPED_S
+        )
+
+    def _judge_kind(self, remaining: float, reset_in_s: float, reserve: float, *, lag_s: float, now: float) -> None:
+        deficit_s = (self.limit - remaining) / self._rate
+        if deficit_s <= 0:
+            return
+        slack_s = max(_KIND_SLACK_S, _KIND_SLACK * deficit_s) + min(reserve / self._rate, self._window_s)
+        written_s = min(max(lag_s, 0.0), _KIND_LAG_S)
+        if not deficit_s - slack_s - written_s <= reset_in_s <= deficit_s + slack_s:
+            self.kind = MeterKind.WINDOW
+        elif min(deficit_s, reset_in_s) > slack_s and not self._is_same_reset(now + reset_in_s):
+            self.kind = MeterKind.BUCKET
+
+    def _is_same_reset(self, resets_at: float) -> bool:
+        if self._resets_at is None:
+            return False
+        return abs(resets_at - self._resets_at) <= max(_KIND_SLACK_S, _SAME_RESET * self._window_s)
+
+    def _learn_reset(self, resets_at: float) -> None:
+        # Durations are counted from when the header was written, so each one is late by its way here:
+        # of several that tell of the same reset the earliest is the best.
+        if self.kind is MeterKind.WINDOW and self._reset_was_told and self._is_same_reset(resets_at):
+            assert self._resets_at is not None, "a told reset is known"
+            resets_at = min(resets_at, self._resets_at)
+        self._resets_at, self._reset_was_told = resets_at, True
+
+    def _book(self, stamp: int) -> None:
+        """Every cost that a header with this stamp holds is in the level from now on."""
+        for cost in self._open.values():
+            cost.booked = cost.booked or (cost.known_from is not None and cost.known_from <= stamp)
+        self._settled = [cost for cost in self._settled if cost.known_from is None or cost.known_from > stamp]
+
+    def _unbooked(self) -> Iterator[_Cost]:
+        yield from (cost for cost in self._open.values() if not cost.booked)
+        yield from self._settled
+
+    def _sweep(self) -> None:
+        """Forget settled costs that every header to come will hold: its attempt is in flight or yet to be admitted."""
+        if not self._open:
+            self._settled.clear()
+        elif len(self._settled) > self._sweep_at:
+            oldest = next(iter(self._open))
+            self._settled = [cost for cost in self._settled if (cost.known_from or 0) > oldest]
+            self._sweep_at = max(_SWEEP_FROM, 2 * len(self._settled))
+
+
+def _limit_of(reading: Reading) -> float | None:
+    return _sane(reading.limit, _MOST_UNITS) or None
+
+
+def _sane(number: float | None, most: float) -> float | None:
+    """The number if it is one, and possible; NaN compares false."""
+    return number if number is not None and 0 <= number <= most else None

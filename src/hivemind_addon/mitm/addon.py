@@ -1,0 +1,294 @@
+"""The addon: mitmproxy's hooks, each a few lines and one call inward."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mitmproxy import ctx, exceptions, http
+from mitmproxy.hooks import UpdateHook
+from mitmproxy.proxy.mode_specs import ProxyMode, ReverseMode
+
+from hivemind_addon.compose import Runtime, make_runtime
+from hivemind_addon.mitm.intake import Intake
+from hivemind_addon.mitm.options import (
+    PREFIX,
+    BadOption,
+    Settings,
+    add_options,
+    check_deferred,
+    check_listeners,
+    is_loopback,
+    open_listeners,
+    read_settings,
+)
+from hivemind_addon.mitm.stream import scheduling_layer
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+
+    from mitmproxy import flow as mflow
+    from mitmproxy.addonmanager import Loader
+    from mitmproxy.connection import Client
+    from mitmproxy.proxy.layer import NextLayer
+    from mitmproxy.proxy.server_hooks import ServerConnectionHookData
+    from mitmproxy.tls import ClientHelloData
+
+    from hivemind_addon.mitm.exchange import Exchange
+
+logger = logging.getLogger("hivemind")
+
+DRAIN_S = 30
+"""How long running streams may go on after SIGTERM or Ctrl-C."""
+ADOPTABLE = "hivemind_intake"
+"""The attribute of mitmproxy's master under which a reloaded script finds the running scheduler."""
+
+
+class Hivemind:
+    """Schedules the model calls of all agents that use this proxy."""
+
+    name = "hivemind"
+
+    def __init__(self) -> None:
+        self.intake: Intake | None = None
+        self._live = False
+        self._loading: asyncio.Future[None] | None = None
+        self._rebinding: asyncio.Future[None] | None = None
+
+    # Start and end ---------------------------------------------------------------------------------------------------
+
+    def load(self, loader: Loader) -> None:
+        """Declare the options; check the values that were given before we were loaded."""
+        add_options(loader)
+        try:
+            while True:
+                try:
+                    check_deferred(ctx.options.deferred)
+                except BadOption as error:
+                    self._refuse(error)
+                else:
+                    break
+        finally:
+            self._set_defaults()
+
+    def _set_defaults(self) -> None:
+        """Loopback, and upstream connections only when a request goes: unless the user said otherwise."""
+        if not ctx.options.listen_host and not _said_by_user("listen_host"):
+            ctx.options.listen_host = "127.0.0.1"
+            if not ctx.master.addons.get("proxyserver").is_running:
+                self._rebinding = asyncio.ensure_future(self._rebind())
+        if not _said_by_user("connection_strategy"):
+            ctx.options.connection_strategy = "lazy"
+
+    async def _rebind(self) -> None:
+        """Listen again, on loopback: scripts are loaded when mitmproxy has begun to bind its ports.
+
+        Until then `client_connected` keeps strangers out.
+        """
+        servers = ctx.master.addons.get("proxyserver").servers
+        await servers.update([])
+        await servers.update([ProxyMode.parse(mode) for mode in ctx.options.mode])
+
+    def client_connected(self, client: Client) -> None:
+        """Nobody from elsewhere, unless the user opened a listener for it."""
+        if not is_loopback(client.peername[0]) and not open_listeners(ctx.options):
+            client.error = "hivemind: only loopback clients"
+
+    def configure(self, updated: set[str]) -> None:
+        """Read and check the options; at the start a bad one ends mitmproxy with one line, live it is rolled back."""
+        try:
+            if updated & {"listen_host", "mode", "proxyauth", "hivemind_allow_lan"}:
+                check_listeners(ctx.options)
+            if any(name.startswith(PREFIX) for name in updated):
+                self._apply(read_settings(ctx.options))
+        except BadOption as error:
+            self._refuse(error)
+
+    def _refuse(self, error: BadOption) -> None:
+        if self._live:
+            raise exceptions.OptionsError(str(error))
+        # An error that is logged during the start ends mitmproxy with exit status 1.
+        logger.error("hivemind: %s", error)
+
+    def _apply(self, settings: Settings) -> None:
+        if self.intake is None:
+            self.intake = getattr(ctx.master, ADOPTABLE, None)
+        if self.intake is None:
+            runtime: Runtime = make_runtime()
+            self.intake = Intake(
+                driver=runtime.driver,
+                guard=runtime.guard,
+                estimator=runtime.estimator,
+                tokenizer=runtime.tokenizer,
+                settings=settings,
+                events=runtime.events,
+            )
+            setattr(ctx.master, ADOPTABLE, self.intake)
+        self.intake.settings = settings
+
+    def running(self) -> None:
+        """From here on a bad option is rolled back; mitmweb's Abort and Resume are heard."""
+        self._live = True
+        if self.intake:
+            self._loading = asyncio.ensure_future(self._load_vocabulary(self.intake))
+        if view := ctx.master.addons.get("view"):
+            view.sig_view_update.connect(self._flow_touched)
+
+    async def _load_vocabulary(self, intake: Intake) -> None:
+        """Off the event loop: it takes a third of a second."""
+        problem = await asyncio.to_thread(intake.tokenizer.load)
+        if problem:
+            logger.warning("hivemind: %s", problem)
+
+    def done(self) -> Awaitable[None] | None:
+        """On shutdown: drain. On a reload nothing: the next object adopts what is running."""
+        if self.intake is None or not ctx.master.should_exit.is_set():
+            return None
+        return self._drain(self.intake)
+
+    async def _drain(self, intake: Intake) -> None:
+        """Held flows get their come-back refusal at once; running streams have 30 s; a second signal ends it."""
+        second = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGINT, signal.SIGTERM):
+            try:
+                loop.add_signal_handler(name, second.set)
+            except NotImplementedError:  # Windows' loop: no second signal there
+                break
+        intake.driver.close()
+        running = len(intake.live)
+        if running:
+            logger.info("hivemind: stopping; %d requests may finish within %d s", running, DRAIN_S)
+        waits = [asyncio.ensure_future(intake.drained()), asyncio.ensure_future(second.wait())]
+        done, pending = await asyncio.wait(waits, timeout=DRAIN_S, return_when=asyncio.FIRST_COMPLETED)
+        for wait in pending:
+            wait.cancel()
+        if waits[0] in done:
+            await intake.flushed()
+
+    # Connections -----------------------------------------------------------------------------------------------------
+
+    def tls_clienthello(self, data: ClientHelloData) -> None:
+        """Hosts that no profile names are never intercepted."""
+        if self.intake is None or isinstance(data.context.client.proxy_mode, ReverseMode):
+            return
+        address = data.context.server.address
+        host = data.client_hello.sni or (address[0] if address else "")
+        port = address[1] if address else 443
+        with self.intake.guarded("tls_clienthello"):
+            data.ignore_connection = self.intake.settings.profiles.match_host(host, port) is None
+
+    def next_layer(self, nextlayer: NextLayer) -> None:
+        """Put our HTTP layer in the place of the one that mitmproxy chooses."""
+        builtin = ctx.master.addons.get("nextlayer")
+        if self.intake is None or builtin is None:
+            return
+        builtin.next_layer(nextlayer)
+        with self.intake.guarded("next_layer"):
+            nextlayer.layer = scheduling_layer(nextlayer.layer, self.intake)
+
+    def server_connect(self, data: ServerConnectionHookData) -> None:
+        """Redirect a profile's host; its name stays in SNI, certificate check and Host."""
+        address = data.server.address
+        if self.intake and address:
+            target = self.intake.settings.redirects.get(address[0].lower().rstrip("."))
+            if target:
+                self.intake.redirected[data.server.id] = (address[0], address[1])
+                data.server.address = target
+
+    def server_connected(self, data: ServerConnectionHookData) -> None:
+        """Give a redirected connection its own address back, else it would never be used again."""
+        if self.intake and (original := self.intake.redirected.pop(data.server.id, None)):
+            data.server.address = original
+
+    server_connect_error = server_connected
+
+    def http_connect(self, flow: http.HTTPFlow) -> None:
+        """Who asks: the user of the proxy URL."""
+        if self.intake and (credentials := flow.request.headers.get("proxy-authorization")):
+            self.intake.learn_proxy_user(flow, credentials)
+
+    def client_disconnected(self, client: Client) -> None:
+        """Every ticket of the connection ends."""
+        if self.intake:
+            with self.intake.guarded("client_disconnected"):
+                self.intake.client_disconnected(client)
+
+    # Requests --------------------------------------------------------------------------------------------------------
+
+    def requestheaders(self, flow: http.HTTPFlow) -> None:
+        """Step 1: ours is buffered, so that it can be sent again; anything else is streamed both ways."""
+        if self.intake is None:
+            return
+        with self.intake.guarded("requestheaders"):
+            self.intake.take_own_headers(flow)
+        flow.request.stream = not self.intake.claims(flow)
+
+    async def request(self, flow: http.HTTPFlow) -> None:
+        """Replays run on mitmproxy's own layer, without our gate: they are held here, anew."""
+        if self.intake is None or flow.is_replay != "request" or flow.response or not self.intake.claims(flow):
+            return
+        exchange = self.intake.intake(flow)
+        if exchange is None:
+            return
+        self.intake.replays[flow.id] = exchange
+        if not exchange.enter():
+            await exchange.hold()
+        exchange.sent()
+        flow.response = exchange.refusal
+
+    async def hivemind_hold(self, exchange: Exchange) -> None:
+        """Our own hook: the stream waits for admission."""
+        view_shown = ctx.master.addons.get("view") is not None
+        if view_shown:
+            ctx.master.addons.trigger(UpdateHook([exchange.flow]))
+        await exchange.hold()
+        if view_shown:
+            ctx.master.addons.trigger(UpdateHook([exchange.flow]))
+
+    def responseheaders(self, flow: http.HTTPFlow) -> None:
+        """What is not scheduled is streamed; what is, is handled by our layer."""
+        if self.intake and flow.response and flow.id not in self.intake.live:
+            flow.response.stream = True
+
+    def response(self, flow: http.HTTPFlow) -> None:
+        """Step 9, the last net."""
+        if self.intake is None:
+            return
+        if (exchange := self.intake.replays.pop(flow.id, None)) and flow.response and not exchange.over:
+            exchange.head(flow.response)
+            exchange.collected(flow.response, flow.response.raw_content or b"")
+        self.intake.flow_ended(flow)
+
+    def error(self, flow: http.HTTPFlow) -> None:
+        """Step 9, the last net."""
+        if self.intake:
+            self.intake.replays.pop(flow.id, None)
+            self.intake.flow_ended(flow)
+
+    def update(self, flows: Sequence[mflow.Flow]) -> None:
+        """Some interface touched these flows."""
+        for flow in flows:
+            self._flow_touched(flow)
+
+    def _flow_touched(self, flow: mflow.Flow) -> None:
+        if self.intake and (exchange := self.intake.live.get(flow.id)):
+            with self.intake.guarded("update"):
+                exchange.nudge()
+
+
+def _said_by_user(name: str) -> bool:
+    """Whether the user set an option, be it to its default: mitmproxy does not tell."""
+    if any(argument.partition("=")[0] == name for argument in sys.argv):
+        return True
+    if name == "listen_host" and "--listen-host" in sys.argv:
+        return True
+    folder = Path(ctx.options.confdir).expanduser()
+    files: Any = (folder / "config.yaml", folder / "config.yml")
+    return any(
+        line.startswith(f"{name}:") for file in files if file.is_file() for line in file.read_text().splitlines()
+    )

@@ -1,0 +1,453 @@
+"""One scheduled request, from the gate to its end: where the layer, the scheduler and the parsers meet.
+
+The layer (`mitm/stream.py`) tells an exchange what happened and does what it answers. No method raises: `@guarded`
+turns an exception of ours into a guard trip, after which every answer is the harmless one (send it, pass it on).
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, assert_never
+
+from mitmproxy.flow import Error
+
+from hivemind_addon.core.decision import Admitted, Backoff, Shed
+from hivemind_addon.core.events import CommittedStreamFailed, OddityNoted
+from hivemind_addon.core.ticket import Hints, Outcome, OutcomeKind, Reservation, Ticket, Usage
+from hivemind_addon.mitm.port import Alarm, Handling, Look, Next
+from hivemind_addon.mitm.refusal import come_back_s, make_refusal, refusal_text
+from hivemind_addon.profile.model import Delivery, DialectName, Profile
+from hivemind_addon.runtime.driver import Cancelled, Interrupted, Pulse
+from hivemind_addon.wire.answer import AnswerReader, Phase
+from hivemind_addon.wire.decoding import DecodeError, decode
+from hivemind_addon.wire.dialect import dialect_of
+from hivemind_addon.wire.hints import read_hints
+from hivemind_addon.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
+from hivemind_addon.wire.usage import usage_in_body
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mitmproxy import http
+
+    from hivemind_addon.runtime.driver import Driver
+    from hivemind_addon.runtime.guard import Guard
+    from hivemind_addon.wire.estimate import Estimator
+    from hivemind_addon.wire.request import RequestFacts
+
+logger = logging.getLogger(__name__)
+
+JUDGED_BODY_MAX_BYTES = 8 * 1024 * 1024
+"""How much of a plain answer is decoded and read; a longer one is judged by its status."""
+
+
+def guarded[**P, R](fallback: R) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Turn an exception into a guard trip and `fallback`; after a trip, answer `fallback` at once."""
+
+    def decorate(method: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(method)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            exchange: Any = args[0]
+            if exchange.tripped:
+                return fallback
+            try:
+                return method(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001 - the guard at the edge
+                exchange.trip(method.__name__, error)
+                return fallback
+
+        return call
+
+    return decorate
+
+
+@dataclass(eq=False)
+class Exchange:
+    """One request's way through the scheduler. Implements `mitm.port.ExchangePort`."""
+
+    flow: http.HTTPFlow
+    ticket: Ticket
+    profile: Profile
+    dialect_name: DialectName
+    facts: RequestFacts
+    delivery: Delivery
+    driver: Driver
+    guard: Guard
+    estimator: Estimator
+    on_end: Callable[[Exchange], None]
+    """Called once, when the ticket is over."""
+
+    next: Next = Next.SEND
+    refusal: http.Response | None = None
+    over: bool = False
+    tripped: bool = False
+    attempts: int = 0
+    _submitted: bool = False
+    _reservation: Reservation | None = None
+    _bypassing: bool = False
+    _held: bool = False
+    _reader: AnswerReader | None = None
+    _hints: Hints = field(default_factory=Hints)
+    _decoded: list[bytes] = field(default_factory=list)
+    _peeked_bytes: int = 0
+    _head_at: float = 0.0
+    _last_byte_at: float = 0.0
+    _pulse_at: float = 0.0
+    _shed: Shed | None = None
+
+    def __post_init__(self) -> None:
+        self._pulse_at = self.ticket.arrived_at + self.profile.keep_alive_s
+
+    def __repr__(self) -> str:
+        state = "over" if self.over else "in flight" if self._reservation else "held"
+        return f"<Exchange {self.ticket.id} {state}, {self.attempts} attempts>"
+
+    # Admission -------------------------------------------------------------------------------------------------------
+
+    @guarded(fallback=False)
+    def enter(self) -> bool:
+        """Step 4: submit. True when `next` is decided at once, so that no wait is needed."""
+        if not self._submitted:
+            self._submitted = True
+            self.driver.submit(self.ticket, self.profile.pool_settings)
+        return self._take(self.driver.decision(self.ticket.id))
+
+    async def hold(self) -> None:
+        """The one wait: for admission, a keep-alive instant, a person's Abort or Resume, or the client's going."""
+        try:
+            if not self.tripped:
+                await self._wait()
+        except Exception as error:  # noqa: BLE001 - the guard at the edge
+            self.trip("hold", error)
+        finally:
+            self._show_held(held=False)
+        if self.tripped and not self.over:
+            if not self._bypassing and self._reservation is None:
+                await self.guard.enter(self.ticket.pool)
+                self._bypassing = True
+                if self.over:  # the client went while we waited for the semaphore
+                    self._leave_bypass()
+            self.next = Next.SEND
+
+    async def _wait(self) -> None:
+        if not self._submitted:
+            self.enter()
+        self._show_held(held=True)
+        keep_alive_s = self.profile.keep_alive_s if self._streams_to_client else 0
+        answer = await self.driver.wait(self.ticket.id, until_at=self._pulse_at if keep_alive_s else None)
+        self._take(answer)
+
+    def _take(self, answer: Admitted | Shed | Pulse | Interrupted | Cancelled | None) -> bool:
+        """Step 5: what the scheduler's answer means for the layer. False: there is none yet."""
+        match answer:
+            case None:
+                return False
+            case Admitted(reservation):
+                self._reservation = reservation
+                self.attempts = reservation.attempt
+                self.next = Next.SEND
+            case Shed():
+                self._shed = answer
+                self.refusal = make_refusal(self.profile, dialect_of(self.dialect_name), answer)
+                self.next = Next.REFUSE
+                self._end()
+            case Pulse():
+                self._pulse_at = self.driver.clock.monotonic() + self.profile.keep_alive_s
+                self.next = Next.PULSE
+            case Interrupted() | Cancelled():
+                self.driver.cancel(self.ticket.id)
+                self.next = Next.LEAVE
+                self._end()
+            case _:
+                assert_never(answer)
+        return True
+
+    def _show_held(self, *, held: bool) -> None:
+        """Mitmproxy's native look of a held flow: Resume and Abort are enabled."""
+        if held and not self._held:
+            self._held = True
+            self.flow.intercept()
+        elif not held and self._held:
+            self._held = False
+            self.flow.resume()
+
+    def nudge(self) -> None:
+        """Some interface touched the flow: a person may have pressed Abort or Resume."""
+        if self.over or not self._held or self.tripped:
+            return
+        if self.flow.error and self.flow.error.msg == Error.KILLED_MESSAGE:
+            self.driver.interrupt(self.ticket.id, "aborted by a person")
+        elif not self.flow.intercepted:
+            self._held = False
+            self.driver.expedite(self.ticket.id)
+
+    def client_gone(self) -> None:
+        """The client went; whatever it held is given back now."""
+        if self.tripped:
+            self.finished()
+        else:
+            self._client_gone()
+
+    @guarded(fallback=None)
+    def _client_gone(self) -> None:
+        if self.over:
+            return
+        if self._reservation is None:
+            if self._submitted:
+                self.driver.cancel(self.ticket.id)  # wakes whoever waits for it
+            self._end()
+        elif self._reader and self._reader.phase is Phase.COMPLETE:
+            self.streamed()  # some clients hang up right after the last event
+        else:
+            self._settle(Outcome(OutcomeKind.CANCELLED, "client gone"), usage=self._usage_so_far())
+
+    # An attempt's answer ---------------------------------------------------------------------------------------------
+
+    @guarded(fallback=None)
+    def sent(self) -> None:
+        """The attempt begins: forget the one before."""
+        self._reader = None
+        self._hints = Hints()
+        self._decoded = []
+        self._peeked_bytes = 0
+        self._last_byte_at = self.driver.clock.monotonic()
+
+    @guarded(fallback=Handling.PEEK)
+    def head(self, response: http.Response) -> Handling:
+        """Step 6: meters learn from the head."""
+        clock = self.driver.clock
+        self._head_at = self._last_byte_at = clock.monotonic()
+        self._hints = read_hints(self.profile, response.headers, clock.wall())
+        for oddity in self._hints.oddities:
+            self._note_oddity(oddity)
+        if self._reservation:
+            self.driver.observe(self._reservation, self._hints)
+        content_type = response.headers.get("content-type", "")
+        if response.status_code != 200 or not content_type.lower().startswith("text/event-stream"):
+            return Handling.COLLECT
+        encoding = response.headers.get("content-encoding", "")
+        self._reader = AnswerReader(self.profile, self.dialect_name, encoding)
+        return Handling.PEEK
+
+    def look(self, chunk: bytes) -> Look:
+        """Judge what was kept back so far."""
+        known = len(self._decoded)
+        look = self._look(chunk)
+        if self.tripped and len(self._decoded) == known:
+            self._decoded.append(chunk)
+        return look
+
+    @guarded(fallback=Look.RELEASE)
+    def _look(self, chunk: bytes) -> Look:
+        reader = self._tee(chunk)
+        self._peeked_bytes += len(chunk)
+        if reader.broken:
+            self._note_oddity(f"answer: {reader.broken}")
+            return Look.RELEASE
+        if reader.phase is Phase.FAILED:
+            return Look.FAILED
+        if self.delivery is Delivery.WHOLE:
+            too_big = self._peeked_bytes > self.profile.peek.whole_max_bytes
+        else:
+            too_big = reader.phase is not Phase.BEFORE_CONTENT or self._peeked_bytes > self.profile.peek.max_bytes
+        return Look.RELEASE if too_big else Look.HOLD_BACK
+
+    def tee(self, chunk: bytes) -> bytes:
+        """Step 8: read usage on the way; answers the decoded bytes."""
+        decoded = self._tee_decoded(chunk)
+        return chunk if self.tripped else decoded
+
+    @guarded(fallback=b"")
+    def _tee_decoded(self, chunk: bytes) -> bytes:
+        self._decoded.clear()
+        self._tee(chunk)
+        return b"".join(self._decoded)
+
+    def _tee(self, chunk: bytes) -> AnswerReader:
+        assert self._reader is not None
+        self._last_byte_at = self.driver.clock.monotonic()
+        self._decoded.append(self._reader.feed(chunk))
+        return self._reader
+
+    def decoded_so_far(self) -> bytes:
+        """The decoded bytes of everything that `look` saw."""
+        decoded = b"".join(self._decoded)
+        self._decoded.clear()
+        return decoded
+
+    @guarded(fallback=False)
+    def collected(self, response: http.Response, body: bytes) -> bool:
+        """Step 7, for an answer that came to its end: judge it. True: try again."""
+        decoded: bytes | None = None
+        if len(body) <= JUDGED_BODY_MAX_BYTES:
+            try:
+                decoded = decode(body, response.headers.get("content-encoding", ""), JUDGED_BODY_MAX_BYTES)
+            except DecodeError as error:
+                self._note_oddity(f"answer: {error}")
+        outcome = judge_answer(
+            self.profile, self.dialect_name, response.status_code, response.headers, decoded, self._hints
+        )
+        usage = usage_in_body(self.dialect_name, decoded) if decoded else None
+        if usage is None and decoded and outcome.kind is OutcomeKind.SUCCESS:
+            usage = Usage(output_tokens=self.estimator.count(decoded.decode(errors="replace")))
+        return self._settle(outcome, usage=usage)
+
+    @guarded(fallback=False)
+    def failed(self, trouble: TransportTrouble, detail: str, *, client_saw_bytes: bool) -> bool:
+        """Step 7, for an attempt that ended without a complete answer. True: try again."""
+        outcome = judge_transport(trouble, detail)
+        return self._settle(outcome, usage=self._usage_so_far(), client_saw_bytes=client_saw_bytes)
+
+    @guarded(fallback=False)
+    def failed_in_stream(self) -> bool:
+        """Step 7, for an error event while everything was kept back. True: try again."""
+        assert self._reader is not None
+        assert self._reader.error is not None
+        outcome = judge_stream_error(self.profile, self._reader.error)
+        return self._settle(outcome, usage=self._usage_so_far())
+
+    @guarded(fallback=False)
+    def ended(self) -> bool:
+        """Step 7, for a stream that ended while everything was kept back. True: try again."""
+        assert self._reader is not None
+        self._reader.finish()
+        if self._reader.phase is Phase.COMPLETE:
+            return False
+        return self._settle(judge_transport(TransportTrouble.CUT, "stream ended early"), usage=self._usage_so_far())
+
+    @guarded(fallback=None)
+    def streamed(self) -> None:
+        """Step 9, for a streamed answer: settle it."""
+        if self.over or self._reader is None:
+            return
+        self._reader.finish()
+        if self._reader.error is not None:
+            outcome = judge_stream_error(self.profile, self._reader.error)
+        elif self._reader.phase is Phase.COMPLETE or self._reader.broken:
+            outcome = Outcome(OutcomeKind.SUCCESS, "200", status=200)
+        else:
+            outcome = judge_transport(TransportTrouble.CUT, "stream ended early")
+        self._settle(outcome, usage=self._usage_so_far(), client_saw_bytes=True)
+
+    # Alarms ----------------------------------------------------------------------------------------------------------
+
+    def next_alarm_s(self, *, peeking: bool) -> float | None:
+        """Seconds until something is due while an answer is awaited or kept back; None: never."""
+        delay_s = self._next_alarm_s(peeking=peeking)
+        return None if math.isinf(delay_s) else delay_s
+
+    @guarded(fallback=math.inf)
+    def _next_alarm_s(self, *, peeking: bool) -> float:
+        due_at = min((at for at, _ in self._alarms(peeking=peeking)), default=math.inf)
+        return max(0.0, due_at - self.driver.clock.monotonic())
+
+    @guarded(fallback=Alarm.NOTHING)
+    def alarm(self, *, peeking: bool) -> Alarm:
+        """What is due."""
+        now = self.driver.clock.monotonic()
+        for at, what in self._alarms(peeking=peeking):
+            if at <= now:
+                if what is Alarm.PULSE:
+                    self._pulse_at = now + self.profile.keep_alive_s
+                return what
+        return Alarm.NOTHING
+
+    def _alarms(self, *, peeking: bool) -> list[tuple[float, Alarm]]:
+        """The instants that matter now, the most urgent kind first."""
+        alarms = []
+        if self._streams_to_client and self.delivery is Delivery.WHOLE:
+            alarms.append((self._last_byte_at + self.profile.peek.stall_s, Alarm.STALLED))
+        elif peeking:
+            alarms.append((self._head_at + self.profile.peek.max_s, Alarm.RELEASE))
+        if self._streams_to_client and self.profile.keep_alive_s:
+            alarms.append((self._pulse_at, Alarm.PULSE))
+        return alarms
+
+    @property
+    def _streams_to_client(self) -> bool:
+        return self.facts.stream and self.flow.request.http_version != "HTTP/1.0"
+
+    # Ends ------------------------------------------------------------------------------------------------------------
+
+    def committed_error(self, response: http.Response | None, detail: str) -> bytes:
+        """The one error event that ends a committed stream, with what went wrong in it."""
+        dialect = dialect_of(self.dialect_name)
+        error, message, retry_after_s = self.profile.refusal.error, detail, None
+        if self._shed:
+            message = refusal_text(self._shed)
+            retry_after_s = float(come_back_s(self.profile, self._shed))
+        elif response is not None:
+            facts = dialect.error_in_body(response.content or b"") if response.status_code >= 400 else None
+            error = (facts.type or facts.code if facts else "") or "api_error"
+            message = (facts.message if facts else "") or f"the provider answered {response.status_code}"
+            retry_after_s = self._hints.retry_after_s
+        with self.guard.second_line("noting a committed stream's failure"):
+            self.driver.note(
+                CommittedStreamFailed(
+                    at=self.driver.clock.monotonic(),
+                    ticket_id=self.ticket.id,
+                    pool=self.ticket.pool,
+                    reason=message,
+                )
+            )
+        return dialect.error_event(error, message, retry_after_s)
+
+    def trip(self, where: str, error: Exception) -> None:
+        """An exception of ours: from here on this request passes by the scheduler; its slot is kept until it ends."""
+        self.tripped = True
+        self.guard.trip(where, error, self.ticket.id)
+        if self._reservation is None and not self.over:
+            with self.guard.second_line("cancelling a ticket"):
+                self.driver.cancel(self.ticket.id)
+
+    def finished(self) -> None:
+        """The flow has ended, in whatever way: the last net, nothing may keep a slot."""
+        if self.over:
+            return
+        if self._reservation is not None:
+            reservation, self._reservation = self._reservation, None
+            with self.guard.second_line("settling"):
+                self.driver.settle(reservation, Outcome(OutcomeKind.CANCELLED, "ended unseen"))
+        elif not self._bypassing:
+            with self.guard.second_line("cancelling"):
+                self.driver.cancel(self.ticket.id)
+        self._end()
+
+    def _settle(self, outcome: Outcome, *, usage: Usage | None, client_saw_bytes: bool = False) -> bool:
+        """Step 9: end the attempt, exactly once. True: the ticket is queued again."""
+        reservation, self._reservation = self._reservation, None
+        if reservation is None:
+            return False
+        charged = None  # unless the provider said, what was reserved
+        if usage is not None and usage.reported:
+            charged = self.estimator.charged(self.profile, self.facts, usage)
+            if outcome.kind is OutcomeKind.SUCCESS:
+                self.estimator.learn(self.profile, self.facts, self.ticket.session, usage)
+        verdict = self.driver.settle(
+            reservation, outcome, usage=usage, charged=charged, client_saw_bytes=client_saw_bytes
+        )
+        if isinstance(verdict, Backoff):
+            return True
+        self._end()
+        return False
+
+    def _usage_so_far(self) -> Usage | None:
+        return self._reader.usage(self.estimator.count) if self._reader else None
+
+    def _end(self) -> None:
+        self.over = True
+        self._leave_bypass()
+        self.on_end(self)
+
+    def _leave_bypass(self) -> None:
+        if self._bypassing:
+            self._bypassing = False
+            self.guard.leave(self.ticket.pool)
+
+    def _note_oddity(self, what: str) -> None:
+        self.driver.note(
+            OddityNoted(at=self.driver.clock.monotonic(), pool=self.ticket.pool, ticket_id=self.ticket.id, what=what)
+        )

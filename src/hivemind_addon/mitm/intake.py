@@ -1,0 +1,292 @@
+"""HTTPFlow → Ticket: which requests are ours, whose they are, and what they will use."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+import uuid
+from collections import defaultdict
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from mitmproxy.proxy.mode_specs import ReverseMode
+
+from hivemind_addon.core.events import OddityNoted
+from hivemind_addon.core.ticket import PoolKey, Ticket
+from hivemind_addon.mitm.exchange import Exchange
+from hivemind_addon.profile.load import dialect_for, is_model_call, model_group
+from hivemind_addon.profile.model import Delivery, Profile
+from hivemind_addon.wire.identity import identify, proxy_words
+from hivemind_addon.wire.request import read_request
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Iterator
+
+    from mitmproxy import http
+    from mitmproxy.connection import Client
+
+    from hivemind_addon.core.events import Event
+    from hivemind_addon.mitm.options import Settings
+    from hivemind_addon.runtime.driver import Driver
+    from hivemind_addon.runtime.guard import Guard
+    from hivemind_addon.wire.estimate import Estimator
+    from hivemind_addon.wire.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+OWN_HEADERS = "x-hivemind-"
+"""Prefix of the request headers that talk to us; they never go upstream."""
+DELIVERY_HEADER = "x-hivemind-delivery"
+FLUSH_S = 0.2
+"""How long a stopping proxy lets its last answers leave their sockets."""
+
+
+def destination(flow: http.HTTPFlow) -> tuple[str, int]:
+    """Host and port that the client means: by SNI, else CONNECT host, else authority; never a resolved address."""
+    request = flow.request
+    sni = flow.client_conn.sni if request.scheme == "https" else None
+    return (sni or request.host), request.port
+
+
+class Intake:
+    """Makes exchanges, and knows those that have not ended. Implements `mitm.port.Port`."""
+
+    def __init__(
+        self,
+        *,
+        driver: Driver,
+        guard: Guard,
+        estimator: Estimator,
+        tokenizer: Tokenizer,
+        settings: Settings,
+        events: deque[Event],
+    ) -> None:
+        self.events = events
+        self.driver = driver
+        self.guard = guard
+        self.estimator = estimator
+        self.tokenizer = tokenizer
+        self.settings = settings
+        """Replaced when an option changes."""
+        self.live: dict[str, Exchange] = {}
+        """Flow id → exchange whose ticket has not ended."""
+        self.replays: dict[str, Exchange] = {}
+        """Flow id → exchange of a replayed flow, which mitmproxy runs without our layer."""
+        self.redirected: dict[str, tuple[str, int]] = {}
+        """Server connection id → its own address, while it is being opened to another one."""
+        self._of_client: defaultdict[str, set[Exchange]] = defaultdict(set)
+        self._proxy_users: dict[str, tuple[str, str]] = {}
+        """Client connection id → user and password of its CONNECT."""
+        self._emptied = asyncio.Event()
+        self._own_words: dict[str, dict[str, str]] = {}
+        """Flow id → the `x-hivemind-*` headers that were taken off the request."""
+
+    # Step 1: which requests ------------------------------------------------------------------------------------------
+
+    def profile_for(self, flow: http.HTTPFlow) -> Profile | None:
+        """The profile of a request that is a model call of ours; None: it passes by."""
+        settings = self.settings
+        request = flow.request
+        path = request.path.partition("?")[0]
+        host, port = destination(flow)
+        profile = settings.profiles.match_host(host, port)
+        if isinstance(flow.client_conn.proxy_mode, ReverseMode):
+            if settings.reverse_profile:
+                profile = settings.profiles.by_name[settings.reverse_profile]
+            elif profile is None:
+                profile = settings.profiles.for_path(path)
+        if profile is None or not is_model_call(profile, request.method, path):
+            return None
+        return profile
+
+    def claims(self, flow: http.HTTPFlow) -> bool:
+        """Whether the request is scheduled, judged from its head."""
+        try:
+            return self.profile_for(flow) is not None
+        except Exception as error:  # noqa: BLE001 - the guard at the edge
+            self.guard.trip("claims", error)
+            return True  # the intake will decide, or let it pass by under the guard
+
+    def take_own_headers(self, flow: http.HTTPFlow) -> None:
+        """Remember and remove what talks to the proxy: `Proxy-Authorization` and `x-hivemind-*` never go upstream."""
+        headers = flow.request.headers
+        if credentials := headers.pop("proxy-authorization", None):
+            self.learn_proxy_user(flow, credentials)
+        own = {name.lower(): value for name, value in headers.items() if name.lower().startswith(OWN_HEADERS)}
+        for name in own:
+            del headers[name]
+        if own and self.claims(flow):
+            self._own_words[flow.id] = own
+
+    def learn_proxy_user(self, flow: http.HTTPFlow, credentials: str) -> None:
+        """Remember the user of a `Proxy-Authorization` for its client connection."""
+        scheme, _, encoded = credentials.partition(" ")
+        if scheme.lower() != "basic":
+            return
+        try:
+            user, _, password = base64.b64decode(encoded, validate=True).decode().partition(":")
+        except (binascii.Error, ValueError):
+            return
+        self._proxy_users[flow.client_conn.id] = (user, password)
+
+    def _proxy_user(self, flow: http.HTTPFlow) -> tuple[str, str]:
+        known = flow.metadata.get("proxyauth") or self._proxy_users.get(flow.client_conn.id)
+        return (str(known[0]), str(known[1])) if known else ("", "")
+
+    # Step 2: the ticket ----------------------------------------------------------------------------------------------
+
+    def intake(self, flow: http.HTTPFlow) -> Exchange | None:
+        """Make the exchange of a complete request; None when another addon made it a request that is not ours."""
+        try:
+            profile = self.profile_for(flow)
+            exchange = self._make(flow, profile) if profile else None
+        except Exception as error:  # noqa: BLE001 - the guard at the edge
+            exchange = self._bypass(flow)
+            exchange.trip("intake", error)
+        if exchange is not None:
+            self.live[flow.id] = exchange
+            self._of_client[flow.client_conn.id].add(exchange)
+        return exchange
+
+    def _make(self, flow: http.HTTPFlow, profile: Profile) -> Exchange:
+        request = flow.request
+        now = self.driver.clock.monotonic()
+        path = request.path.partition("?")[0]
+        host, port = destination(flow)
+        dialect = dialect_for(profile, path)
+        facts = read_request(request.raw_content or b"", dialect)
+        user, password = self._proxy_user(flow)
+        peer = _peer(flow.client_conn)
+        who = identify(profile, request.headers, facts, user, peer)
+        patience_s = self._patience_s(flow, profile)
+        default_port = 443 if request.scheme == "https" else 80
+        ticket = Ticket(
+            id=uuid.uuid4().hex[:10],
+            pool=PoolKey(
+                host=host if port == default_port else f"{host}:{port}",
+                account=self.driver.account_of(who.account),
+                model_group=model_group(profile, facts.model),
+            ),
+            agent=who.agent,
+            session=who.session,
+            model=facts.model,
+            demand=self.estimator.estimate(profile, facts, who.session),
+            arrived_at=now,
+            deadline_at=now + patience_s,
+            shed_at=now + max(patience_s - profile.patience.margin_s, 0.9 * patience_s),
+        )
+        for oddity in facts.oddities:
+            self.driver.note(OddityNoted(at=now, pool=ticket.pool, ticket_id=ticket.id, what=f"request: {oddity}"))
+        return Exchange(
+            flow=flow,
+            ticket=ticket,
+            profile=profile,
+            dialect_name=dialect,
+            facts=facts,
+            delivery=self._delivery(flow, profile, password),
+            driver=self.driver,
+            guard=self.guard,
+            estimator=self.estimator,
+            on_end=self._ended,
+        )
+
+    def _bypass(self, flow: http.HTTPFlow) -> Exchange:
+        """An exchange for a request that could not be read: it goes on under its host's own plain semaphore."""
+        now = self.driver.clock.monotonic()
+        profile = Profile()
+        facts = read_request(b"", profile.dialect)
+        ticket = Ticket(
+            id=uuid.uuid4().hex[:10],
+            pool=PoolKey(host=flow.request.host, account="unread", model_group="unread"),
+            agent="unread",
+            session="unread",
+            model="",
+            demand=self.estimator.estimate(profile, facts, "unread"),
+            arrived_at=now,
+            deadline_at=now + profile.patience.default_s,
+            shed_at=now + profile.patience.default_s,
+        )
+        return Exchange(
+            flow=flow,
+            ticket=ticket,
+            profile=profile,
+            dialect_name=profile.dialect,
+            facts=facts,
+            delivery=profile.delivery,
+            driver=self.driver,
+            guard=self.guard,
+            estimator=self.estimator,
+            on_end=self._ended,
+        )
+
+    def _patience_s(self, flow: http.HTTPFlow, profile: Profile) -> float:
+        """How long the client waits: what it announces, else the profile's default."""
+        for name in profile.patience.headers:
+            try:
+                announced = float(flow.request.headers.get(name, ""))
+            except ValueError:
+                continue
+            if 0 < announced < 86_400:
+                return announced
+        return profile.patience.default_s
+
+    def _delivery(self, flow: http.HTTPFlow, profile: Profile, password: str) -> Delivery:
+        """The request's own word, else its agent's (in the proxy password), else the profile's."""
+        word = self._own_words.pop(flow.id, {}).get(DELIVERY_HEADER, "").strip().lower()
+        if word in (Delivery.STREAM.value, Delivery.WHOLE.value):
+            return Delivery(word)
+        return proxy_words(password).delivery or profile.delivery
+
+    @contextmanager
+    def guarded(self, where: str) -> Iterator[None]:
+        """For the body of a hook: an exception of ours is a guard trip, and the hook has done nothing."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the guard at the edge
+            self.guard.trip(where, error)
+
+    # Ends ------------------------------------------------------------------------------------------------------------
+
+    def _ended(self, exchange: Exchange) -> None:
+        self.live.pop(exchange.flow.id, None)
+        if not self.live:
+            self._emptied.set()
+        client_id = exchange.flow.client_conn.id
+        mates = self._of_client.get(client_id)
+        if mates is not None:
+            mates.discard(exchange)
+            if not mates:
+                del self._of_client[client_id]
+
+    def flow_ended(self, flow: http.HTTPFlow) -> None:
+        """A flow's response or error hook: whatever is still open for it is closed."""
+        self._own_words.pop(flow.id, None)
+        if exchange := self.live.get(flow.id):
+            exchange.finished()
+
+    async def drained(self) -> None:
+        """Wait until no ticket is left."""
+        while self.live:
+            self._emptied.clear()
+            await self._emptied.wait()
+
+    async def flushed(self) -> None:
+        """Let the last answers leave: they are written after their tickets ended."""
+        loop = asyncio.get_running_loop()
+        gone_out = asyncio.Event()
+        loop.call_later(FLUSH_S, gone_out.set)
+        await gone_out.wait()
+
+    def client_disconnected(self, client: Client) -> None:
+        """Some flows end with no hook of their own; none of a client that is gone may keep a slot."""
+        self._proxy_users.pop(client.id, None)
+        for exchange in list(self._of_client.get(client.id, ())):
+            exchange.client_gone()
+            exchange.finished()
+
+
+def _peer(client: Client) -> str:
+    return f"{client.peername[0]}:{client.peername[1]}" if client.peername else "unknown"

@@ -1,0 +1,178 @@
+"""The `hivemind_*` options: WHICH, WHERE, WHETHER. How much is said by profiles.
+
+mitmproxy reports a bad value of a script's option silently or with a traceback; here it is one line that stops the
+start. Live (in mitmweb) it is an OptionsError: the value is rolled back.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from mitmproxy import optmanager
+from mitmproxy.addonmanager import Loader
+from mitmproxy.proxy.mode_specs import ProxyMode
+
+from hivemind_addon.profile.load import Profiles, load_profiles
+from hivemind_addon.profile.typed import ProfileError
+
+PREFIX = "hivemind_"
+
+
+class BadOption(Exception):
+    """One line that names the option, what is wrong with it, and the cure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option as mitmproxy knows it."""
+
+    name: str
+    type: Any
+    default: object
+    help: str
+
+
+OPTIONS = (
+    Option(
+        "hivemind_profiles",
+        str,
+        "",
+        "Folder of your own provider profiles (*.yaml), beside or instead of the packaged ones.",
+    ),
+    Option(
+        "hivemind_redirect",
+        Sequence[str],
+        [],
+        "Send a profile's host to another address: HOST=ADDRESS:PORT. SNI, certificate check and Host stay HOST's. "
+        "May be given several times.",
+    ),
+    Option(
+        "hivemind_reverse_profile",
+        str,
+        "",
+        "Profile of the upstream in reverse mode, where its host names none and its paths would choose another.",
+    ),
+    Option(
+        "hivemind_allow_lan",
+        bool,
+        False,
+        "Listen beyond loopback without `proxyauth`: whoever reaches the port can spend your key.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options, read and checked."""
+
+    profiles: Profiles
+    redirects: Mapping[str, tuple[str, int]]
+    """Host (lower case) → address."""
+    reverse_profile: str
+    """Name of a profile, or empty."""
+
+
+def add_options(loader: Loader) -> None:
+    """Declare the options."""
+    for option in OPTIONS:
+        loader.add_option(option.name, option.type, option.default, option.help)
+
+
+def check_deferred(deferred: dict[str, object]) -> None:
+    """Check the values that were given before the script was loaded.
+
+    Raises BadOption for an unknown name and for a value of the wrong type, and takes it out of `deferred`, which
+    mitmproxy would stumble over with a traceback.
+    """
+    known = {option.name: option for option in OPTIONS}
+    for name in [name for name in deferred if name.startswith(PREFIX)]:
+        value = getattr(deferred[name], "val", deferred[name])  # a list of strings from --set, a value from YAML
+        if name not in known:
+            del deferred[name]
+            raise BadOption(f"{name}: no such option; {_suggestion(name, known)}")
+        if problem := _type_problem(known[name], value):
+            del deferred[name]
+            raise BadOption(f"{name}: {problem}")
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {close[0]}?" if close else f"the options are {', '.join(known)}"
+
+
+def _type_problem(option: Option, value: object) -> str | None:
+    from_set = isinstance(value, list) and all(isinstance(part, str) for part in value)
+    if option.type is bool:
+        if isinstance(value, bool) or (from_set and value in (["true"], ["false"], ["toggle"], [])):
+            return None
+        return f"{_shown(value)} is neither true nor false"
+    if option.type is str:
+        if isinstance(value, str) or (from_set and isinstance(value, list) and len(value) == 1):
+            return None
+        return f"{_shown(value)} is not one text"
+    return None if from_set else f"{_shown(value)} is not a list of texts"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return " ".join(repr(part) for part in value) or "nothing"
+    return repr(value)
+
+
+def read_settings(options: optmanager.OptManager) -> Settings:
+    """Read and check the options' values. Raises BadOption."""
+    folder = Path(options.hivemind_profiles).expanduser() if options.hivemind_profiles else None
+    if folder is not None and not folder.is_dir():
+        raise BadOption(f"hivemind_profiles: {folder} is not a folder; name the one that holds your *.yaml profiles")
+    try:
+        profiles = load_profiles(folder)
+    except ProfileError as error:
+        raise BadOption(str(error)) from error
+    name = options.hivemind_reverse_profile
+    if name and name not in profiles.by_name:
+        known = ", ".join(sorted(profiles.by_name))
+        raise BadOption(f"hivemind_reverse_profile: there is no profile {name!r}; choose one of {known}")
+    redirects = dict(_redirect(spec) for spec in options.hivemind_redirect)
+    return Settings(profiles=profiles, redirects=MappingProxyType(redirects), reverse_profile=name)
+
+
+def _redirect(spec: str) -> tuple[str, tuple[str, int]]:
+    host, _, address = spec.partition("=")
+    target, _, port = address.rpartition(":")
+    if not (host and target and port.isdecimal() and 0 < int(port) < 65536):
+        raise BadOption(
+            f"hivemind_redirect: {spec!r} is not HOST=ADDRESS:PORT, for example api.anthropic.com=127.0.0.1:9000"
+        )
+    return host.lower().rstrip("."), (target.strip("[]"), int(port))
+
+
+def open_listeners(options: optmanager.OptManager) -> list[str]:
+    """The listen addresses beyond loopback."""
+    hosts = (ProxyMode.parse(mode).listen_host(options.listen_host) for mode in options.mode)
+    return [host or "every interface" for host in hosts if not is_loopback(host)]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a listen or peer address is this machine's own."""
+    if host == "localhost":
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+def check_listeners(options: optmanager.OptManager) -> None:
+    """Refuse to offer a key to the whole network. Raises BadOption."""
+    wide = open_listeners(options)
+    if wide and not options.proxyauth and not options.hivemind_allow_lan:
+        raise BadOption(
+            f"listen_host: listening on {', '.join(wide)} lets anyone who reaches the port spend your key; "
+            "set proxyauth=USER:PASSWORD, or hivemind_allow_lan=true if that is what you want"
+        )

@@ -1,0 +1,706 @@
+"""Hold, peek, retry and keep-alive inside mitmproxy's HTTP layer. Every private mitmproxy name we use is in this file.
+
+mitmproxy builds one `HttpStream` per request inside one `HttpLayer` per client connection. We subclass both:
+
+    request complete ─ request hooks ─► make_server_connection = the one gate ─► hold ─► connect ─► send
+                                             ▲                                                        │
+                                             └───── retry: no byte of the answer has gone out ◄───────┤
+                                                                                                      ▼
+              client ◄── streaming ◄── peeking (SSE, before its first content) ◄── head ── collecting ──► client
+
+Layers are sans-io generators: they yield commands and get events. We stay so: the only wait of ours is the blocking
+`HivemindHoldHook`, which carries the exchange and no flow (a hook with a flow costs mitmweb an update). All
+decisions are the exchange's (`mitm/exchange.py`), which never raises: its guard turns an exception into "go on".
+
+An attempt is known upstream by an id. The first has the stream's own id, each later one a fresh alias in
+`HttpLayer.streams` (an h2 upstream never reuses an id); late events of an attempt that was given up are told apart
+by theirs. Between attempts `attempt_id` is None and nothing from upstream is listened to.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import h2.errors
+import h2.events
+from mitmproxy import http
+from mitmproxy.connection import Connection, ConnectionState
+from mitmproxy.net.http.validate import validate_headers
+from mitmproxy.proxy import commands, events, layer
+from mitmproxy.proxy.layers.http import (
+    DropStream,
+    GetHttpConnection,
+    HttpClient,
+    HttpLayer,
+    HTTPMode,
+    HttpStream,
+    RegisterHttpConnection,
+    SendHttp,
+)
+from mitmproxy.proxy.layers.http._base import ReceiveHttp
+from mitmproxy.proxy.layers.http._events import (
+    ErrorCode,
+    RequestData,
+    RequestEndOfMessage,
+    RequestHeaders,
+    RequestProtocolError,
+    RequestTrailers,
+    ResponseData,
+    ResponseEndOfMessage,
+    ResponseHeaders,
+    ResponseProtocolError,
+    ResponseTrailers,
+)
+from mitmproxy.proxy.layers.http._hooks import HttpResponseHeadersHook
+from mitmproxy.proxy.layers.http._http1 import Http1Client
+from mitmproxy.proxy.layers.http._http2 import Http2Client
+from mitmproxy.proxy.layers.http._http3 import Http3Client
+from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
+
+from hivemind_addon.mitm.port import Alarm, ExchangePort, Handling, Look, Next, Port
+from hivemind_addon.wire.outcome import TransportTrouble
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from hyperframe.frame import Frame, GoAwayFrame
+    from mitmproxy.proxy.context import Context
+
+FROM_SERVER = (ResponseHeaders, ResponseData, ResponseTrailers, ResponseEndOfMessage, ResponseProtocolError)
+KEEP_ALIVE_COMMENT = b": waiting for the rate limit\n\n"
+NOT_PROCESSED = "not processed before GOAWAY"
+"""How our h2 client names streams that the server's GOAWAY says it never ran."""
+
+
+@dataclass
+class HivemindHoldHook(commands.StartHook):
+    """Wait until the exchange may go on; the addon sets `exchange.next`."""
+
+    exchange: ExchangePort
+
+
+class FreshConnection(GetHttpConnection):
+    """Asks for an upstream connection that still takes requests: not one that failed, nor one that drains."""
+
+    draining: Iterable[Connection] = ()
+
+    def connection_spec_matches(self, connection: Connection) -> bool:
+        """Whether `connection` would do."""
+        return super().connection_spec_matches(connection) and not connection.error and connection not in self.draining
+
+
+class ScheduledStream(HttpStream):
+    """One request. Behaves as mitmproxy's own unless the port claims it."""
+
+    def __init__(self, context: Context, stream_id: int, parent: SchedulingHttpLayer) -> None:
+        super().__init__(context, stream_id)
+        self.parent = parent
+        self.attempt_id: int | None = stream_id
+        self.exchange: ExchangePort | None = None
+        self.committed = False
+        """Head 200 and comments of ours have been sent: what follows is an SSE body or one error event."""
+        self.held_back: list[bytes] = []
+        self._request_sent = False
+        self._bytes_sent = False
+        self._alarm: commands.RequestWakeup | None = None
+
+    @property
+    def claimed(self) -> bool:
+        """Whether this request is scheduled; asked anew, because other addons may change it until the gate."""
+        return self.exchange is not None or self.parent.port.claims(self.flow)
+
+    # Events ----------------------------------------------------------------------------------------------------------
+
+    def handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        """See a client's going at once, also while this stream waits and its events queue up."""
+        if isinstance(event, RequestProtocolError) and self.exchange:
+            self.exchange.client_gone()
+        yield from super().handle_event(event)
+
+    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        if isinstance(event, FROM_SERVER):
+            if event.stream_id != self.attempt_id:
+                return  # a late event of an attempt that was given up
+            event.stream_id = self.stream_id
+        if self.exchange is None:
+            yield from super()._handle_event(event)
+            return
+        try:
+            yield from self._handle_scheduled(self.exchange, event)
+        except Exception as error:  # noqa: BLE001 - the guard at the edge: the client must get an answer
+            self.exchange.trip("layer", error)
+            yield from self._fail(f"hivemind_addon failed: {error!r}", ErrorCode.GENERIC_SERVER_ERROR)
+
+    def _handle_scheduled(self, exchange: ExchangePort, event: events.Event) -> layer.CommandGenerator[None]:
+        if isinstance(event, events.Wakeup):
+            if event.command is self._alarm:
+                yield from self._on_alarm(exchange)
+        elif isinstance(event, ResponseProtocolError):
+            yield from self._on_server_error(exchange, event)
+        elif isinstance(event, RequestProtocolError):
+            self._cancel_alarm()
+            upstream_id, self.attempt_id = self.attempt_id, None
+            # The base class passes a client's error on under the stream's own id; the attempt may have another.
+            event = RequestProtocolError(
+                self.stream_id if upstream_id is None else upstream_id, event.message, event.code
+            )
+            if upstream_id is None or not self._request_sent:
+                self.client_state = self.state_errored  # nothing runs upstream that could be cancelled
+            yield from super()._handle_event(event)
+            yield from self._drop()
+        else:
+            yield from super()._handle_event(event)
+
+    # Body size: a scheduled message is never streamed because of its size, but the limit still refuses ---------------
+
+    def check_body_size(self, request: bool) -> layer.CommandGenerator[bool]:
+        """Ignore `stream_large_bodies` for scheduled requests and their answers."""
+        if self.context.options.stream_large_bodies and self.claimed:
+            # This stream's own context (a fork): no other stream sees it.
+            self.context.options = _Overlaid(self.context.options, stream_large_bodies=None)  # type: ignore[assignment]
+        return (yield from super().check_body_size(request))
+
+    def start_request_stream(self) -> layer.CommandGenerator[None]:
+        """Never for a scheduled request, nor for one that an addon has answered in `requestheaders`."""
+        if self.flow.response or self.claimed:
+            self.flow.request.stream = False
+            self.client_state = self.state_consume_request_body
+        else:
+            yield from super().start_request_stream()
+
+    # The gate --------------------------------------------------------------------------------------------------------
+
+    def make_server_connection(self) -> layer.CommandGenerator[bool]:
+        """Step 3: hold here, after every request hook, until admitted; then connect."""
+        if self.exchange is None and not self.flow.request.stream and self.claimed:
+            self.exchange = self.parent.port.intake(self.flow)
+        exchange = self.exchange
+        while True:
+            if exchange and not (yield from self._hold(exchange)):
+                return False
+            request = FreshConnection(
+                (self.flow.request.host, self.flow.request.port),
+                self.flow.request.scheme == "https",
+                self.flow.server_conn.via,
+                self.flow.server_conn.transport_protocol,
+            )
+            request.draining = self.parent.draining
+            connection, error = yield request
+            if exchange and (yield from self._left(exchange)):
+                return False
+            if error is None:
+                self.context.server = self.flow.server_conn = connection
+                if exchange:
+                    self._request_sent = True
+                    exchange.sent()
+                    yield from self._arm(exchange, peeking=False)
+                return True
+            if exchange and exchange.failed(connect_trouble(error), error, client_saw_bytes=False):
+                continue
+            yield from self._fail(error, ErrorCode.CONNECT_FAILED)
+            return False
+
+    def _hold(self, exchange: ExchangePort) -> layer.CommandGenerator[bool]:
+        """Wait for admission. False: the stream is over (refused, or the client went)."""
+        decided = exchange.enter()
+        while True:
+            if not decided:
+                yield HivemindHoldHook(exchange)
+                if (yield from self._left(exchange)):
+                    return False
+            decided = False
+            match exchange.next:
+                case Next.SEND:
+                    return True
+                case Next.PULSE:
+                    yield from self._send_keep_alive()
+                case Next.REFUSE | Next.LEAVE:
+                    self.flow.response = exchange.refusal
+                    if self.flow.response is None:
+                        yield from self._fail("given up", ErrorCode.KILL)
+                        return False
+                    self.flow.response.timestamp_start = time.time()  # noqa: TID251 - mitmproxy's own wall stamp
+                    yield HttpResponseHeadersHook(self.flow)
+                    if not (yield from self._left(exchange)):
+                        yield from self._deliver(exchange)
+                    return False
+
+    def _left(self, exchange: ExchangePort) -> layer.CommandGenerator[bool]:
+        """After any wait: whether the client went or the flow was killed meanwhile; then this stream is over."""
+        if not (yield from self.check_killed(True)):
+            return False
+        exchange.client_gone()
+        yield from self._end_attempt()
+        yield from self._drop()
+        return True
+
+    # The answer ------------------------------------------------------------------------------------------------------
+
+    def state_wait_for_response_headers(self, event: ResponseHeaders) -> layer.CommandGenerator[None]:
+        """Step 6: the head of an attempt's answer."""
+        exchange = self.exchange
+        if exchange is None:
+            yield from super().state_wait_for_response_headers(event)
+            return
+        self.flow.response = event.response
+        if self.context.options.validate_inbound_headers:
+            try:
+                validate_headers(event.response)
+            except ValueError as error:
+                yield from self._attempt_failed(exchange, TransportTrouble.INVALID, f"invalid headers: {error}")
+                return
+        if not event.end_stream and (yield from self.check_body_size(False)):
+            exchange.failed(TransportTrouble.INVALID, "larger than body_size_limit", client_saw_bytes=True)
+            yield from self._drop()
+            return
+        yield HttpResponseHeadersHook(self.flow)
+        if (yield from self._left(exchange)):
+            return
+        assert self.flow.response
+        self.server_state = self.state_collect
+        if exchange.head(self.flow.response) is Handling.PEEK and not event.end_stream:
+            self.server_state = self.state_peek
+            yield from self._arm(exchange, peeking=True)
+
+    def state_collect(self, event: events.Event) -> layer.CommandGenerator[None]:
+        """An answer that is judged when it is complete: an error, or a plain one."""
+        exchange = self._scheduled()
+        assert self.flow.response
+        if isinstance(event, ResponseData):
+            self.response_body_buf += event.data
+            if (yield from self.check_body_size(False)):
+                exchange.failed(TransportTrouble.INVALID, "larger than body_size_limit", client_saw_bytes=True)
+                yield from self._drop()
+        elif isinstance(event, ResponseTrailers):
+            self.flow.response.trailers = event.trailers
+        elif isinstance(event, ResponseEndOfMessage):
+            body = bytes(self.response_body_buf)
+            self.response_body_buf.clear()
+            if exchange.collected(self.flow.response, body):
+                yield from self._retry()
+            else:
+                self.flow.response.data.content = body
+                yield from self._deliver(exchange)
+
+    def state_peek(self, event: events.Event) -> layer.CommandGenerator[None]:
+        """A streamed answer, kept back until its first content is judged (or, delivered whole, until its end)."""
+        exchange = self._scheduled()
+        assert self.flow.response
+        if isinstance(event, ResponseData):
+            self.held_back.append(event.data)
+            match exchange.look(event.data):
+                case Look.RELEASE:
+                    yield from self._release(exchange)
+                case Look.FAILED if exchange.failed_in_stream():
+                    yield from self._end_attempt()
+                    yield from self._retry()
+                case Look.FAILED:
+                    yield from self._release(exchange)
+                case Look.HOLD_BACK:
+                    pass
+        elif isinstance(event, ResponseTrailers):
+            self.flow.response.trailers = event.trailers
+        elif isinstance(event, ResponseEndOfMessage):
+            if exchange.ended():
+                yield from self._retry()
+            else:
+                yield from self._release(exchange)
+                yield from self.server_state(event)
+
+    def _release(self, exchange: ExchangePort) -> layer.CommandGenerator[None]:
+        """The client gets what was kept back; from here on every chunk goes to it as it comes."""
+        assert self.flow.response
+        self._cancel_alarm()
+        self.server_state = self.state_stream
+        if not self.committed:
+            yield SendHttp(ResponseHeaders(self.stream_id, self.flow.response, end_stream=False), self.context.client)
+        chunks = [exchange.decoded_so_far()] if self.committed else self.held_back
+        self.response_body_buf += b"".join(self.held_back)
+        self.held_back = []
+        for chunk in chunks:
+            yield from self._send_chunk(chunk)
+
+    def state_stream(self, event: events.Event) -> layer.CommandGenerator[None]:
+        """Step 8: chunk by chunk to the client; a tee reads usage on the way."""
+        exchange = self._scheduled()
+        assert self.flow.response
+        if isinstance(event, ResponseData):
+            self.response_body_buf += event.data
+            decoded = exchange.tee(event.data)
+            yield from self._send_chunk(decoded if self.committed else event.data)
+        elif isinstance(event, ResponseTrailers):
+            self.flow.response.trailers = event.trailers
+        elif isinstance(event, ResponseEndOfMessage):
+            if not self.committed and callable(self.flow.response.stream):
+                yield from self._send_chunk(b"")  # mitmproxy's sign of the end to a stream function
+            exchange.streamed()
+            self._store_body()
+            yield from self._finish()
+
+    def _send_chunk(self, chunk: bytes) -> layer.CommandGenerator[None]:
+        """One chunk to the client, through the stream function that another addon may have set."""
+        assert self.flow.response
+        tap = self.flow.response.stream
+        chunks: Iterable[bytes] = [chunk]
+        if callable(tap) and not self.committed:
+            answer = tap(chunk)
+            chunks = [answer] if isinstance(answer, bytes) else answer
+        for part in chunks:
+            if part:
+                self._bytes_sent = True
+                yield SendHttp(ResponseData(self.stream_id, part), self.context.client)
+
+    def _store_body(self) -> None:
+        """Streamed answers are complete in `-w` files and in mitmweb once they have ended."""
+        assert self.flow.response
+        self.flow.response.data.content = bytes(self.response_body_buf)
+        self.response_body_buf.clear()
+
+    # Ends ------------------------------------------------------------------------------------------------------------
+
+    def _deliver(self, exchange: ExchangePort) -> layer.CommandGenerator[None]:
+        """`flow.response` is complete and nothing of it has gone out: send it."""
+        assert self.flow.response
+        self._cancel_alarm()
+        if self.committed:
+            error = exchange.committed_error(self.flow.response, "")
+            yield SendHttp(ResponseData(self.stream_id, error), self.context.client)
+            yield from self._finish()
+        else:
+            yield from self.send_response()
+            yield from self._drop()
+
+    def _finish(self) -> layer.CommandGenerator[None]:
+        """Everything has gone out: the response hook, and a clean end of message."""
+        if self.committed and self.flow.response:
+            self.flow.response.trailers = None
+        yield from self.send_response(already_streamed=True)
+        yield from self._drop()
+
+    def _on_server_error(self, exchange: ExchangePort, event: ResponseProtocolError) -> layer.CommandGenerator[None]:
+        """The attempt's connection or stream broke."""
+        if self.server_state in (self.state_done, self.state_errored):
+            yield from super()._handle_event(event)
+            return
+        seen = self.server_state == self.state_stream
+        trouble = attempt_trouble(event.message, head_came=self.server_state != self.state_wait_for_response_headers)
+        yield from self._attempt_failed(exchange, trouble, event.message, client_saw_bytes=seen, code=event.code)
+
+    def _attempt_failed(
+        self,
+        exchange: ExchangePort,
+        trouble: TransportTrouble,
+        detail: str,
+        *,
+        client_saw_bytes: bool = False,
+        code: ErrorCode = ErrorCode.GENERIC_SERVER_ERROR,
+    ) -> layer.CommandGenerator[None]:
+        """Step 7: try again, or let the client see it as it came."""
+        if exchange.failed(trouble, detail, client_saw_bytes=client_saw_bytes):
+            yield from self._end_attempt()
+            yield from self._retry()
+            return
+        if self.server_state == self.state_peek and self.held_back and not self.committed:
+            yield from self._release(exchange)  # as it came: the beginning, then the cut
+        yield from self._fail(detail, code)
+
+    def _fail(self, detail: str, code: ErrorCode) -> layer.CommandGenerator[None]:
+        """The flow ends without a complete answer: an error event on a committed stream, else mitmproxy's own way."""
+        exchange = self.exchange
+        self._cancel_alarm()
+        if self.committed and exchange and self.client_state == self.state_done:
+            yield from self._end_attempt()
+            error = exchange.committed_error(None, detail)
+            yield SendHttp(ResponseData(self.stream_id, error), self.context.client)
+            if self.flow.response is None:
+                self.flow.response = http.Response.make(200, error, {"content-type": "text/event-stream"})
+            yield from self._finish()
+            return
+        yield from self._end_attempt()
+        if self.response_body_buf and self.flow.response:
+            self._store_body()
+        yield from self.handle_protocol_error(ResponseProtocolError(self.stream_id, detail, code))
+        yield from self._drop()
+
+    def _end_attempt(self) -> layer.CommandGenerator[None]:
+        """Nothing runs upstream for this stream any more: the h2 stream is reset, the h1 connection closed."""
+        attempt_id, self.attempt_id = self.attempt_id, None
+        server = self.context.server
+        if attempt_id is None or not self._request_sent:
+            return
+        self._request_sent = False
+        if attempt_id != self.stream_id:
+            self.parent.streams.pop(attempt_id, None)
+        if server in self.parent.connections and server.state is not ConnectionState.CLOSED:
+            yield SendHttp(RequestProtocolError(attempt_id, "attempt given up", ErrorCode.CANCEL), server)
+
+    def _drop(self) -> layer.CommandGenerator[None]:
+        """Leave no trace in the layer: the stream itself, its alias, its alarm."""
+        self._cancel_alarm()
+        if self.attempt_id is not None and self.attempt_id != self.stream_id:
+            self.parent.streams.pop(self.attempt_id, None)
+        self.held_back = []
+        yield DropStream(self.stream_id)
+
+    # Retry -----------------------------------------------------------------------------------------------------------
+
+    def _retry(self) -> layer.CommandGenerator[None]:
+        """Hold again, then send the same request once more, as a new attempt of the same stream."""
+        self._cancel_alarm()
+        if self.attempt_id is not None and self.attempt_id != self.stream_id:
+            self.parent.streams.pop(self.attempt_id, None)
+        self.attempt_id = None
+        self._request_sent = False
+        # The old connection may be gone by the time somebody looks at it.
+        self.context.server = self.parent.context.server
+        self.flow.response = None
+        self.flow.error = None
+        self.response_body_buf.clear()
+        self.held_back = []
+        self.server_state = self.state_wait_for_response_headers
+        if not (yield from self.make_server_connection()):
+            return
+        self.attempt_id = attempt_id = self.parent.alias(self)
+        request = self.flow.request
+        content = request.raw_content
+        yield SendHttp(RequestHeaders(attempt_id, request, not (content or request.trailers)), self.context.server)
+        if content:
+            yield SendHttp(RequestData(attempt_id, content), self.context.server)
+        if request.trailers:
+            yield SendHttp(RequestTrailers(attempt_id, request.trailers), self.context.server)
+        yield SendHttp(RequestEndOfMessage(attempt_id), self.context.server)
+
+    # Keep-alive and alarms -------------------------------------------------------------------------------------------
+
+    def _send_keep_alive(self) -> layer.CommandGenerator[None]:
+        """An SSE comment to the client; the first one commits the head 200."""
+        if not self.committed:
+            self.committed = True
+            head = http.Response.make(200, b"", {"content-type": "text/event-stream", "cache-control": "no-cache"})
+            del head.headers["content-length"]
+            if not self.flow.request.is_http2:
+                head.headers["transfer-encoding"] = "chunked"
+            yield SendHttp(ResponseHeaders(self.stream_id, head, end_stream=False), self.context.client)
+        yield SendHttp(ResponseData(self.stream_id, KEEP_ALIVE_COMMENT), self.context.client)
+
+    def _arm(self, exchange: ExchangePort, *, peeking: bool) -> layer.CommandGenerator[None]:
+        """One alarm at a time, at the next instant at which the exchange wants to be asked."""
+        self._cancel_alarm()
+        delay_s = exchange.next_alarm_s(peeking=peeking)
+        if delay_s is not None:
+            self._alarm = commands.RequestWakeup(delay_s)
+            yield self._alarm
+
+    def _cancel_alarm(self) -> None:
+        if self._alarm is not None:
+            self.parent.command_sources.pop(self._alarm, None)
+            self._alarm = None
+
+    def _on_alarm(self, exchange: ExchangePort) -> layer.CommandGenerator[None]:
+        self._alarm = None
+        waiting = self.server_state == self.state_wait_for_response_headers
+        peeking = self.server_state == self.state_peek
+        if not (waiting or peeking) or exchange.over:
+            return
+        match exchange.alarm(peeking=peeking):
+            case Alarm.PULSE:
+                yield from self._send_keep_alive()
+            case Alarm.RELEASE:
+                yield from self._release(exchange)
+                return
+            case Alarm.STALLED:
+                yield from self._attempt_failed(exchange, TransportTrouble.STALLED, "stalled")
+                return
+            case Alarm.NOTHING:
+                pass
+        yield from self._arm(exchange, peeking=peeking)
+
+    def _scheduled(self) -> ExchangePort:
+        assert self.exchange is not None
+        return self.exchange
+
+
+class _Overlaid:
+    """Options with some values replaced, for one call into the base class."""
+
+    def __init__(self, options: Any, **replaced: Any) -> None:
+        self._options = options
+        self._replaced = replaced
+
+    def __getattr__(self, name: str) -> Any:
+        return self._replaced[name] if name in self._replaced else getattr(self._options, name)
+
+
+class SchedulingHttpLayer(HttpLayer):
+    """One client connection: makes our streams, and forgets upstream connections that are of no use any more."""
+
+    alias_ids = itertools.count(1 << 32)
+    """Ids of later attempts; beyond every id of a client's h2 stream."""
+
+    def __init__(self, context: Context, mode: HTTPMode, port: Port) -> None:
+        super().__init__(context, mode)
+        self.port = port
+        self.draining: set[Connection] = set()
+        """Upstream h2 connections that have said GOAWAY and finish the streams they have."""
+
+    def make_stream(self, stream_id: int) -> layer.CommandGenerator[None]:
+        """Build one of our streams."""
+        stream = ScheduledStream(self.context.fork(), stream_id, self)
+        self.streams[stream_id] = stream
+        yield from self.event_to_child(stream, events.Start())
+
+    def alias(self, stream: ScheduledStream) -> int:
+        """A new id under which the server side knows `stream`."""
+        attempt_id = next(self.alias_ids)
+        self.streams[attempt_id] = stream
+        return attempt_id
+
+    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        if isinstance(event, events.Wakeup) and event.command not in self.command_sources:
+            return  # an alarm that was cancelled
+        if (
+            isinstance(event, events.ConnectionClosed)
+            and event.connection is not self.context.server
+            and event.connection not in self.connections
+        ):
+            return  # forgotten already
+        yield from super()._handle_event(event)
+        if isinstance(event, events.ConnectionClosed) and event.connection is not self.context.client:
+            self._forget(event.connection)
+
+    def _forget(self, connection: Connection) -> None:
+        """Drop a closed upstream connection that no stream refers to; the base class keeps them all."""
+        if any(stream.context.server is connection for stream in self.streams.values()):
+            return
+        if connection not in self.waiting_for_establishment:
+            self.connections.pop(connection, None)
+            self.draining.discard(connection)
+
+    def event_to_child(self, child: layer.Layer | HttpStream, event: events.Event) -> layer.CommandGenerator[None]:
+        """Give every new upstream connection a client that survives a graceful GOAWAY."""
+        if isinstance(event, events.Start) and not isinstance(child, HttpStream):
+            for inner in _stack(child):
+                if type(inner) is HttpClient:
+                    # The base class builds it inside get_connection and offers no factory to override.
+                    inner.__class__ = GracefulHttpClient
+        yield from super().event_to_child(child, event)
+
+
+def _stack(top: layer.Layer) -> Iterator[layer.Layer]:
+    current: Any = top
+    while current is not None:
+        yield current
+        current = getattr(current, "child_layer", None)
+
+
+class GracefulHttpClient(HttpClient):
+    """mitmproxy's `HttpClient`, with an h2 client that lets running streams finish after a GOAWAY."""
+
+    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        error: str | None = None
+        if not self.context.server.connected:
+            error = yield commands.OpenConnection(self.context.server)
+        if not error:
+            alpn = self.context.server.alpn
+            if alpn == b"h2":
+                self.child_layer = GracefulHttp2Client(self.context)
+            elif alpn is not None and (alpn == b"h3" or alpn.startswith(b"h3-")):
+                self.child_layer = Http3Client(self.context)
+            else:
+                self.child_layer = Http1Client(self.context)
+            self._handle_event = self.child_layer.handle_event  # type: ignore[method-assign]
+            yield from self._handle_event(event)
+        yield RegisterHttpConnection(self.context.server, error)
+
+
+class GracefulH2Connection(BufferedH2Connection):
+    """An h2 connection that GOAWAY(NO_ERROR) does not close: the library would refuse every later frame."""
+
+    def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[h2.events.Event]]:
+        if frame.error_code != h2.errors.ErrorCodes.NO_ERROR:
+            return super()._receive_goaway_frame(frame)
+        goaway = h2.events.ConnectionTerminated()
+        goaway.error_code = h2.errors.ErrorCodes.NO_ERROR
+        goaway.last_stream_id = frame.last_stream_id
+        goaway.additional_data = frame.additional_data or None
+        return [], [goaway]
+
+
+class GracefulHttp2Client(Http2Client):
+    """An h2 client whose running streams finish after GOAWAY(NO_ERROR); the connection takes no new ones."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.h2_conn = GracefulH2Connection(self.h2_conf)
+        # As the base class does for its own connection object.
+        self.h2_conn.local_settings.enable_push = 0
+        self.h2_conn.local_settings.acknowledge()
+
+    def handle_h2_event(self, event: h2.events.Event) -> layer.CommandGenerator[bool]:
+        """Drain on a graceful GOAWAY."""
+        if not (
+            isinstance(event, h2.events.ConnectionTerminated) and event.error_code == h2.errors.ErrorCodes.NO_ERROR
+        ):
+            done = yield from super().handle_h2_event(event)
+            if isinstance(event, (h2.events.StreamEnded, h2.events.StreamReset)):
+                yield from self._close_when_drained()
+            return done
+        for parent in self.context.layers:
+            if isinstance(parent, SchedulingHttpLayer):
+                parent.draining.add(self.conn)
+        last = event.last_stream_id if event.last_stream_id is not None else 0
+        for stream_id in [known for known in self.streams if known > last]:
+            self.streams.pop(stream_id)
+            yield ReceiveHttp(ResponseProtocolError(stream_id, NOT_PROCESSED, ErrorCode.GENERIC_SERVER_ERROR))
+        yield from self._close_when_drained()
+        return False
+
+    def _close_when_drained(self) -> layer.CommandGenerator[None]:
+        for parent in self.context.layers:
+            if isinstance(parent, SchedulingHttpLayer) and self.conn in parent.draining and not self.streams:
+                yield commands.CloseConnection(self.conn)
+
+
+def scheduling_layer(chosen: layer.Layer | None, port: Port) -> layer.Layer | None:
+    """Replace the `HttpLayer` in the stack that mitmproxy chose by ours; any other stack stays as it is."""
+    above: layer.Layer | None = None
+    current: Any = chosen
+    while current is not None and type(current) is not HttpLayer:
+        above, current = current, getattr(current, "child_layer", None)
+    if current is None:
+        return chosen
+    current.context.layers.remove(current)  # ours takes its place, the last one
+    ours = SchedulingHttpLayer(current.context, current.mode, port)
+    if above is None:
+        return ours
+    above.child_layer = ours  # type: ignore[attr-defined]
+    return chosen
+
+
+_CERTIFICATE = re.compile(r"certificate verify failed|certificate_verify|CERT_", re.IGNORECASE)
+_NAME = re.compile(
+    r"name or service not known|nodename nor servname|name resolution|no address associated", re.IGNORECASE
+)
+_NOT_RUN = re.compile(rf"REFUSED_STREAM|{NOT_PROCESSED}")
+
+
+def connect_trouble(error: str) -> TransportTrouble:
+    """What kept an upstream connection from opening, told from mitmproxy's message."""
+    if _CERTIFICATE.search(error):
+        return TransportTrouble.CERTIFICATE
+    if _NAME.search(error):
+        return TransportTrouble.NAME_NOT_FOUND
+    return TransportTrouble.CONNECT_FAILED
+
+
+def attempt_trouble(message: str, *, head_came: bool) -> TransportTrouble:
+    """What broke an attempt whose request was sent, told from mitmproxy's message."""
+    if _NOT_RUN.search(message):
+        return TransportTrouble.REFUSED_STREAM
+    if message.startswith(("Cannot parse HTTP response", "unexpected server response")):
+        return TransportTrouble.INVALID
+    return TransportTrouble.CUT if head_came else TransportTrouble.CLOSED_BEFORE_HEAD

@@ -1,0 +1,92 @@
+"""Events → mitmproxy's log: one line for each change that is worth a person's attention, with the ticket's id."""
+
+import logging
+from typing import assert_never
+
+from hivemind_addon.core.events import (
+    AccountNamed,
+    AttemptEnded,
+    AttemptStarted,
+    BackedOff,
+    BreakerChanged,
+    CommittedStreamFailed,
+    ConcurrencyChanged,
+    Event,
+    GuardTripped,
+    Held,
+    MeterLearned,
+    OddityNoted,
+    PoolBlocked,
+    Submitted,
+    TicketEnded,
+)
+
+logger = logging.getLogger("hivemind")
+
+
+_ODDITIES_KEPT = 1000
+
+
+class LogObserver:
+    """Writes events as log lines; the same oddity of the same pool only once."""
+
+    def __init__(self) -> None:
+        self._oddities: set[tuple[object, str]] = set()
+
+    def __call__(self, event: Event) -> None:
+        """Write one event."""
+        if isinstance(event, OddityNoted):
+            oddity = (event.pool, event.what)
+            if oddity in self._oddities or len(self._oddities) >= _ODDITIES_KEPT:
+                return
+            self._oddities.add(oddity)
+        level, line = describe(event)
+        if logger.isEnabledFor(level):
+            logger.log(level, "hivemind: %s", line)
+
+
+def describe(event: Event) -> tuple[int, str]:
+    """An event's log level and its line."""
+    match event:
+        case Submitted(_, ticket):
+            return logging.DEBUG, f"{ticket.id} submitted by {ticket.agent} for {ticket.pool}"
+        case Held():
+            return logging.DEBUG, f"{event.ticket_id} held, {event.reason.value}, place {event.position}"
+        case AttemptStarted():
+            return logging.DEBUG, (
+                f"{event.ticket_id} attempt {event.attempt} after {event.waited_s:.1f} s, {event.in_flight} in flight"
+            )
+        case AttemptEnded():
+            return logging.DEBUG, (
+                f"{event.ticket_id} attempt {event.attempt}: {event.outcome.reason} in {event.duration_s:.1f} s"
+            )
+        case BackedOff():
+            wait_s = event.until - event.at
+            return logging.INFO, (
+                f"{event.ticket_id} attempt {event.attempt} failed ({event.reason}); again in {wait_s:.1f} s"
+            )
+        case TicketEnded():
+            level = logging.DEBUG if event.end in ("delivered", "cancelled") else logging.WARNING
+            return level, (
+                f"{event.ticket_id} {event.end} ({event.reason}) after {event.attempts} attempts, "
+                f"{event.waited_s:.1f} s waited"
+            )
+        case ConcurrencyChanged():
+            return logging.DEBUG, f"{event.pool}: concurrency limit {event.limit} ({event.reason})"
+        case BreakerChanged():
+            return logging.WARNING, f"{event.pool}: breaker {event.state} ({event.reason})"
+        case PoolBlocked():
+            return logging.INFO, f"{event.pool}: told to wait {event.until - event.at:.1f} s ({event.reason})"
+        case MeterLearned():
+            return logging.DEBUG, f"{event.pool}: {event.meter} is a {event.kind} of {event.limit:g}"
+        case AccountNamed():
+            return logging.DEBUG, f"{event.pool}: the account is {event.name}"
+        case OddityNoted():
+            return logging.WARNING, f"{event.ticket_id or event.pool}: {event.what}"
+        case CommittedStreamFailed():
+            return logging.WARNING, f"{event.ticket_id} failed after its keep-alives: {event.reason}"
+        case GuardTripped():
+            # The guard itself logs the traceback.
+            return logging.DEBUG, f"guard trip in {event.where}: {event.error}"
+        case _:
+            assert_never(event)

@@ -1,0 +1,242 @@
+"""Profiles from YAML: the packaged ones, and a user's folder on top of them.
+
+    profiles/*.yaml ──┐                    ┌── unknown keys, wrong types, bad values: ProfileError (typed.py)
+                      ├── read ── extends ─┴── Profile ── Profiles: which one is a host's, a path's
+    user's folder ────┘
+
+A user's file of a packaged one's name replaces it, or changes it when it says `extends: <its own name>`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hivemind_addon.profile.glob import glob_matches
+from hivemind_addon.profile.model import DialectName, Profile
+from hivemind_addon.profile.typed import INHERITED, ProfileError, convert, host_parts, normal_host
+from hivemind_addon.resources import profiles_folder
+
+_EXTENDS = "extends"
+
+
+@dataclass(frozen=True, slots=True)
+class Profiles:
+    """All profiles, and which of them is a host's or a path's. Made by `load_profiles`."""
+
+    by_name: Mapping[str, Profile]
+    """Users' profiles before packaged ones, each group in alphabetical order."""
+
+    def match_host(self, host: str, port: int) -> Profile | None:
+        """The profile that claims a host: the exact name first, then the longest glob; with a port first."""
+        name = normal_host(host)
+        best: tuple[tuple[bool, bool, int], Profile] | None = None
+        for profile in self.by_name.values():
+            for pattern in profile.hosts:
+                claimed, claimed_port = host_parts(pattern)
+                if claimed_port not in (None, port) or not glob_matches(claimed, name):
+                    continue
+                rank = ("*" not in claimed, claimed_port is not None, len(claimed))
+                if best is None or rank > best[0]:
+                    best = rank, profile
+        return best[1] if best else None
+
+    def for_path(self, path: str) -> Profile | None:
+        """The profile for an upstream of no profile (reverse mode), by the path of its first model call.
+
+        An exact path counts before a glob, a longer glob before a shorter one, a user's before a packaged
+        one.
+        """
+        path = _bare(path)
+        best: tuple[tuple[bool, int], Profile] | None = None
+        for profile in self.by_name.values():
+            for glob in profile.reverse_paths:
+                rank = ("*" not in glob, len(glob))
+                if glob_matches(glob, path) and (best is None or rank > best[0]):
+                    best = rank, profile
+        return best[1] if best else None
+
+
+def is_model_call(profile: Profile, method: str, path: str) -> bool:
+    """Whether a request to one of the profile's hosts is scheduled. A query in `path` does not matter."""
+    path = _bare(path)
+    return (
+        method.upper() == "POST"
+        and any(glob_matches(glob, path) for glob in profile.paths)
+        and not any(glob_matches(glob, path) for glob in profile.exclude_paths)
+    )
+
+
+def dialect_for(profile: Profile, path: str) -> DialectName:
+    """The wire format of a path."""
+    path = _bare(path)
+    return next((name for glob, name in profile.dialects.items() if glob_matches(glob, path)), profile.dialect)
+
+
+def model_group(profile: Profile, model: str) -> str:
+    """The name of what a model shares its limit with: the glob that it matches, else itself."""
+    return next((glob for glob in profile.model_groups if glob_matches(glob, model)), model)
+
+
+def _bare(path: str) -> str:
+    return path.partition("?")[0].partition("#")[0]
+
+
+def load_profiles(user_folder: Path | None) -> Profiles:
+    """The packaged profiles and the user's. ProfileError: one line that names file, key path and cure."""
+    packaged = dict(_read_folder(profiles_folder()))
+    user: dict[str, _Document] = {}
+    if user_folder is not None:
+        if not user_folder.is_dir():
+            raise ProfileError(user_folder, "", "no such folder", "name a folder with profiles (*.yaml)")
+        user = dict(_read_folder(user_folder))
+    resolver = _Resolver(packaged=packaged, user=user)
+    order = [*user, *(name for name in packaged if name not in user)]
+    profiles = {name: resolver.profile(name) for name in order}
+    files = {name: (user.get(name) or packaged[name]).file for name in order}
+    _check_claims(profiles, files, user=frozenset(user))
+    return Profiles(profiles)
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """One file, read but not yet typed."""
+
+    file: Path
+    keys: Mapping[str, Any]
+    extends: str | None
+
+
+class _Resolver:
+    """Follows `extends`."""
+
+    def __init__(self, *, packaged: Mapping[str, _Document], user: Mapping[str, _Document]) -> None:
+        self._packaged = packaged
+        self._user = user
+
+    def profile(self, name: str) -> Profile:
+        """The profile of that name, a user's before a packaged one."""
+        document = self._user.get(name) or self._packaged[name]
+        made: Profile = convert(Profile, self._whole(name, document, ()), document.file)
+        return replace(made, name=name)
+
+    def _whole(self, name: str, document: _Document, seen: tuple[Path, ...]) -> Mapping[str, Any]:
+        """All keys, the inherited ones too."""
+        # Each layer is checked by itself first, so that an error names the file in which it stands.
+        own = document.keys
+        convert(Profile, own, document.file, partial=document.extends is not None)
+        if document.extends is None:
+            return own
+        if document.file in seen:
+            chain = " -> ".join(file.name for file in (*seen[seen.index(document.file) :], document.file))
+            raise ProfileError(document.file, _EXTENDS, f"a circle: {chain}", "let one of them extend nothing")
+        parent = self._parent(name, document)
+        inherited = dict(self._whole(document.extends, parent, (*seen, document.file)))
+        if name != document.extends:
+            # An extension that inherited them would compete with the profile that it extends.
+            inherited.pop("reverse_paths", None)
+        return _merge(inherited, own)
+
+    def _parent(self, name: str, document: _Document) -> _Document:
+        wanted = document.extends or ""
+        if wanted == name:
+            # A user's file of a packaged one's name changes that one.
+            parent = self._packaged.get(name)
+            if parent is None or parent is document:
+                raise ProfileError(document.file, _EXTENDS, f"{name} extends itself", "name another profile")
+            return parent
+        # A packaged profile is what it was shipped as, whatever a user does to the one that it extends.
+        user = {} if document is self._packaged.get(name) else self._user
+        parent = user.get(wanted) or self._packaged.get(wanted)
+        if parent is None:
+            known = ", ".join(sorted({*user, *self._packaged} - {name}))
+            raise ProfileError(document.file, _EXTENDS, f"there is no profile {wanted!r}", f"known: {known}")
+        return parent
+
+
+def _merge(inherited: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Own keys replace inherited ones; mappings key by key. Own ones come first: the first glob counts."""
+    merged = {key: _merge_value(inherited.get(key), value) for key, value in own.items()}
+    return merged | {key: value for key, value in inherited.items() if key not in own}
+
+
+def _merge_value(inherited: Any, own: Any) -> Any:
+    if isinstance(own, Mapping) and isinstance(inherited, Mapping):
+        return _merge(inherited, own)
+    if isinstance(own, list) and INHERITED in own:
+        place = own.index(INHERITED)
+        return [*own[:place], *(inherited or ()), *(one for one in own[place:] if one != INHERITED)]
+    return own
+
+
+def _check_claims(profiles: Mapping[str, Profile], files: Mapping[str, Path], *, user: frozenset[str]) -> None:
+    hosts: dict[tuple[str, int | None], str] = {}
+    paths: dict[tuple[str, bool], str] = {}
+    # Packaged ones first, so that the error names the user's file.
+    for name in sorted(profiles, key=lambda one: one in user):
+        for index, pattern in enumerate(profiles[name].hosts):
+            owner = hosts.setdefault(host_parts(pattern), name)
+            if owner != name:
+                cure = f"remove it from one of them, or name the file {owner}.yaml to change that profile"
+                raise ProfileError(
+                    files[name], f"hosts[{index}]", f"{pattern} is claimed by {files[owner]} as well", cure
+                )
+        for index, glob in enumerate(profiles[name].reverse_paths):
+            owner = paths.setdefault((glob, name in user), name)
+            if owner != name:
+                problem = f"{glob} is claimed by {files[owner]} as well"
+                raise ProfileError(files[name], f"reverse_paths[{index}]", problem, "remove it from one of them")
+
+
+def _read_folder(folder: Path) -> Iterator[tuple[str, _Document]]:
+    """Name and document of each file, in alphabetical order."""
+    seen: dict[str, Path] = {}
+    for file in sorted(one for one in folder.iterdir() if one.suffix in {".yaml", ".yml"}):
+        if other := seen.get(file.stem):
+            raise ProfileError(file, "", f"{other.name} has the same name", "remove one of them")
+        seen[file.stem] = file
+        yield file.stem, _read_file(file)
+
+
+def _read_file(file: Path) -> _Document:
+    try:
+        document = yaml.load(file.read_bytes(), _Loader)  # noqa: S506 - a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ProfileError(file, "", f"{where}{error.problem or error.context}", "correct the YAML") from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        # ValueError: a value that looks like a date or a number and is none, such as 2026-13-45.
+        raise ProfileError(file, "", f"no YAML: {error or type(error).__name__}", "correct the YAML") from None
+    except OSError as error:
+        raise ProfileError(file, "", f"cannot be read: {error.strerror}", "make it a readable file") from None
+    if document is None:
+        raise ProfileError(file, "", "it is empty", "write settings, such as extends: anthropic, or remove it")
+    if not isinstance(document, dict):
+        problem = f"expected a mapping of settings, got a {type(document).__name__}"
+        raise ProfileError(file, "", problem, "write keys with values below them")
+    keys = dict(document)
+    extends = keys.pop(_EXTENDS, None)
+    if extends is not None and not isinstance(extends, str):
+        raise ProfileError(file, _EXTENDS, "expected a profile's name", "write extends: anthropic")
+    if "name" in keys:
+        raise ProfileError(file, "name", "a profile is named by its file", f"rename {file.name} instead")
+    return _Document(file, keys, extends)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's safe types; a key that stands twice is an error, not a silent loss of the first."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """As the parent does; MarkedYAMLError at a key that was there before."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key {key.value} stands twice", key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)

@@ -1,0 +1,341 @@
+"""asyncio meets the core: one waiter a ticket, one timer, and observers that hear of every event.
+
+After each call into the core the driver takes one turn: poll, wake whom a decision concerns, hand events to the
+observers, re-arm the one timer. It moves values and decides nothing.
+
+A decision waits in its ticket's desk until `wait` fetches it. Whoever stops waiting (its task is cancelled, or it
+calls `cancel`) gives the decision back: an admission that nobody takes is settled as cancelled and keeps no slot.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from hivemind_addon.core.decision import Admitted, Backoff, Shed, Verdict
+from hivemind_addon.core.events import Event
+from hivemind_addon.core.pool import PoolSettings
+from hivemind_addon.core.queue import KeyedHeap
+from hivemind_addon.core.scheduler import Scheduler
+from hivemind_addon.core.snapshot import Snapshot
+from hivemind_addon.core.ticket import (
+    ContractError,
+    Demand,
+    Hints,
+    Outcome,
+    OutcomeKind,
+    PoolKey,
+    Reservation,
+    Ticket,
+    Usage,
+)
+from hivemind_addon.runtime.clock import Clock
+
+_logger = logging.getLogger(__name__)
+
+_AFTER_FAILURE_S = 1.0
+"""When the timer's own turn fails, the next one is tried after this time."""
+
+Observer = Callable[[Event], None]
+"""Hears of every event, in order, on the event loop. One that raises is not called again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The ticket was cancelled while it was queued, or it is not known (any more)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """Somebody has a word for the one who waits; the ticket is as it was. Wait again, or cancel it."""
+
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """The instant that `wait` was given has come; the ticket is as it was."""
+
+
+Awaited = Admitted | Shed | Cancelled | Interrupted | Pulse
+"""What `Driver.wait` answers."""
+
+
+class _Desk:
+    """Where one ticket's decision is left and fetched."""
+
+    __slots__ = ("decision", "failure", "interrupts", "wake")
+
+    def __init__(self) -> None:
+        self.decision: Admitted | Shed | Cancelled | None = None
+        self.failure: Exception | None = None
+        """What the core raised while this ticket was queued: the one who waits has a guard, the timer has none."""
+        self.interrupts: list[Interrupted] = []
+        self.wake: asyncio.Future[None] | None = None
+        """Only while somebody waits."""
+
+    def ring(self) -> None:
+        """Wake the one who waits, if anybody does."""
+        if self.wake is not None and not self.wake.done():
+            self.wake.set_result(None)
+
+
+class Driver:
+    """Runs a scheduler on the running event loop. Not thread-safe: call it on the loop only.
+
+    What the core raises (ContractError, or a defect of ours) goes to the caller.
+    """
+
+    def __init__(self, *, scheduler: Scheduler, clock: Clock, observers: Iterable[Observer] = ()) -> None:
+        self.clock = clock
+        self._scheduler = scheduler
+        self._observers = list(observers)
+        self._desks: dict[str, _Desk] = {}
+        self._pulses: KeyedHeap[str] = KeyedHeap()
+        """Who wants to be woken at an instant."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._delivering = False
+        self._drained: list[asyncio.Future[None]] = []
+
+    def __repr__(self) -> str:
+        return f"<Driver of {self._scheduler!r}, {len(self._desks)} desks>"
+
+    def submit(self, ticket: Ticket, settings: PoolSettings) -> None:
+        """Queue a ticket; then `wait` for it, or `cancel` it."""
+        self._scheduler.submit(ticket, settings, self.clock.monotonic())
+        self._desks[ticket.id] = _Desk()
+        self.tick()
+
+    def decision(self, ticket_id: str) -> Awaited | None:
+        """The ticket's next decision if it is there already; None: `wait` for it."""
+        desk = self._desks.get(ticket_id)
+        return Cancelled() if desk is None else self._fetch(ticket_id, desk)
+
+    async def wait(self, ticket_id: str, *, until_at: float | None = None) -> Awaited:
+        """Wait for the ticket's next decision, one waiter at a time.
+
+        After Admitted, settle; after a Backoff from `settle`, wait again. After Interrupted or Pulse (`until_at`, a
+        monotonic instant, has come) the ticket is still queued: wait again or cancel it. Cancelling the task that
+        waits cancels the ticket.
+        """
+        desk = self._desks.get(ticket_id)
+        if desk is None:
+            return Cancelled()
+        if desk.wake is not None:
+            raise ContractError(f"{ticket_id}: two wait for one ticket")
+        if (answer := self._fetch(ticket_id, desk)) is not None:
+            return answer
+        desk.wake = asyncio.get_running_loop().create_future()
+        if until_at is not None:
+            self._pulses.put(ticket_id, until_at)
+            self._arm()
+        try:
+            await desk.wake
+        except BaseException:
+            # Also when the loop drops this coroutine: nobody will come for the decision.
+            if self._desks.get(ticket_id) is desk:
+                self.cancel(ticket_id)
+            raise
+        finally:
+            desk.wake = None
+            if self._desks.get(ticket_id) is desk:
+                self._pulses.drop(ticket_id)
+        # Only an interrupt, a decision or the instant rings.
+        return self._fetch(ticket_id, desk) or Pulse()
+
+    def interrupt(self, ticket_id: str, value: object) -> bool:
+        """Wake the one who waits for a ticket with a word; kept for the next `wait` when nobody does just now.
+
+        It comes before a decision that was not fetched yet; that one stays on the desk. False: no such ticket is
+        queued.
+        """
+        desk = self._desks.get(ticket_id)
+        if desk is None:
+            return False
+        desk.interrupts.append(Interrupted(value))
+        desk.ring()
+        return True
+
+    def settle(
+        self,
+        reservation: Reservation,
+        outcome: Outcome,
+        *,
+        usage: Usage | None = None,
+        charged: Demand | None = None,
+        client_saw_bytes: bool = False,
+    ) -> Verdict:
+        """End an attempt, exactly once. After a Backoff, `wait` for the same ticket again, or `cancel` it."""
+        verdict = self._scheduler.settle(
+            reservation,
+            outcome,
+            self.clock.monotonic(),
+            usage=usage,
+            charged=charged,
+            client_saw_bytes=client_saw_bytes,
+        )
+        if isinstance(verdict, Backoff):
+            self._desks[reservation.ticket.id] = _Desk()
+        self.tick()
+        return verdict
+
+    def observe(self, reservation: Reservation, hints: Hints) -> None:
+        """A response's head arrived."""
+        self._scheduler.observe(reservation, hints, self.clock.monotonic())
+        self.tick()
+
+    def cancel(self, ticket_id: str) -> bool:
+        """The client went. True when the ticket was queued, or admitted without anybody having fetched that.
+
+        False when it is in flight (settle it) or over.
+        """
+        desk = self._desks.pop(ticket_id, None)
+        if desk is None:
+            return False
+        self._pulses.drop(ticket_id)
+        now = self.clock.monotonic()
+        match desk.decision:
+            case Admitted(reservation):
+                gone = Outcome(kind=OutcomeKind.CANCELLED, reason="client went before it was sent")
+                self._scheduler.settle(reservation, gone, now, charged=Demand(requests=0))
+                cancelled = True
+            case None:
+                cancelled = self._scheduler.cancel(ticket_id, now)
+            case _:
+                cancelled = False
+        desk.decision = Cancelled()
+        desk.ring()
+        self.tick()
+        return cancelled
+
+    def expedite(self, ticket_id: str) -> bool:
+        """Move a queued ticket to the front of its pool."""
+        moved = self._scheduler.expedite(ticket_id, self.clock.monotonic())
+        self.tick()
+        return moved
+
+    def close(self) -> None:
+        """Admit nothing more; whatever is queued, or submitted from now on, is shed at once."""
+        self._scheduler.close(self.clock.monotonic())
+        self.tick()
+
+    def bypass(self, key: PoolKey, change: int) -> None:
+        """Attempts that go past the scheduler begin (+1) or end (-1)."""
+        self._scheduler.bypass(key, change)
+        self.tick()
+
+    def note(self, event: Event) -> None:
+        """Tell the observers of something outside the core."""
+        self._scheduler.note(event)
+        self.tick()
+
+    def limit_of(self, key: PoolKey) -> int:
+        """The pool's last concurrency limit; 1 when the pool is unknown."""
+        return self._scheduler.limit_of(key)
+
+    def account_of(self, credential: str) -> str:
+        """The account to use for a credential's hash."""
+        return self._scheduler.account_of(credential)
+
+    def snapshot(self) -> Snapshot:
+        """Everything now."""
+        return self._scheduler.snapshot(self.clock.monotonic())
+
+    async def drained(self, timeout_s: float) -> bool:
+        """Wait until nothing is queued or in flight. False when `timeout_s` came first."""
+        if self._scheduler.is_idle:
+            return True
+        idle = asyncio.get_running_loop().create_future()
+        self._drained.append(idle)
+        try:
+            done, _ = await asyncio.wait([idle], timeout=timeout_s)
+        finally:
+            self._drained.remove(idle)
+        return bool(done)
+
+    def tick(self) -> None:
+        """Take one turn. The timer and every call do it; so does a test that has moved its clock.
+
+        What the core raises goes to everybody who waits, too: none may hang on a scheduler that has failed.
+        """
+        now = self.clock.monotonic()
+        try:
+            for decision in self._scheduler.poll(now):
+                self._leave(decision)
+        except Exception as error:
+            for desk in self._desks.values():
+                desk.failure = error
+                desk.ring()
+            raise
+        while (first := self._pulses.first()) and first[0] <= now:
+            self._pulses.drop(first[1])
+            self._desks[first[1]].ring()
+        if self._scheduler.is_idle:
+            for idle in self._drained:
+                if not idle.done():
+                    idle.set_result(None)
+        self._deliver()
+        self._arm()
+
+    def _fetch(self, ticket_id: str, desk: _Desk) -> Awaited | None:
+        if desk.failure is not None:
+            raise desk.failure
+        if desk.interrupts:
+            return desk.interrupts.pop(0)
+        if desk.decision is not None:
+            # A cancelled ticket's desk is gone already, and its id may be in use again.
+            if self._desks.get(ticket_id) is desk:
+                self._pulses.drop(ticket_id)
+                del self._desks[ticket_id]
+            return desk.decision
+        return None
+
+    def _leave(self, decision: Admitted | Shed) -> None:
+        ticket = decision.reservation.ticket if isinstance(decision, Admitted) else decision.ticket
+        desk = self._desks[ticket.id]
+        desk.decision = decision
+        desk.ring()
+
+    def _deliver(self) -> None:
+        if self._delivering:
+            # An observer called us: its own loop hands these out, in order.
+            return
+        self._delivering = True
+        try:
+            while events := self._scheduler.drain_events():
+                for event in events:
+                    self._tell(event)
+        finally:
+            self._delivering = False
+
+    def _tell(self, event: Event) -> None:
+        for observer in tuple(self._observers):
+            try:
+                observer(event)
+            except Exception:
+                _logger.exception("observer %r failed and is not called again", observer)
+                self._observers.remove(observer)
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        pulse = self._pulses.first()
+        instants = (self._scheduler.next_wakeup(), None if pulse is None else pulse[0])
+        wakeup_at = min((at for at in instants if at is not None), default=None)
+        if wakeup_at is not None:
+            self._arm_in(wakeup_at - self.clock.monotonic())
+
+    def _arm_in(self, delay_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_at(loop.time() + max(0.0, delay_s), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        try:
+            self.tick()
+        except Exception:
+            # Nobody called who could guard it: asyncio reports it, and the queue must not stand still for it.
+            if self._timer is None:
+                self._arm_in(_AFTER_FAILURE_S)
+            raise

@@ -1,0 +1,73 @@
+"""The scheduler must not become the outage: what happens when our own code raises.
+
+A trip is logged with its traceback once, counted and noted as an event; the request goes on under a plain semaphore
+of its pool's last limit. Holders count as in flight for the scheduler, where it still works.
+"""
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hivemind_addon.core.events import GuardTripped
+from hivemind_addon.core.ticket import PoolKey
+from hivemind_addon.runtime.driver import Driver
+
+logger = logging.getLogger(__name__)
+
+
+class Guard:
+    """Catches exceptions of ours at the edge and lets requests pass by the scheduler."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._semaphores: dict[PoolKey, asyncio.Semaphore] = {}
+        self._holders: defaultdict[PoolKey, int] = defaultdict(int)
+        self.trips = 0
+
+    def trip(self, where: str, error: Exception, ticket_id: str | None = None) -> None:
+        """Count, note and log one exception. Never raises."""
+        self.trips += 1
+        logger.error(
+            "hivemind: guard trip in %s%s; the request goes on without scheduling",
+            where,
+            f" (ticket {ticket_id})" if ticket_id else "",
+            exc_info=error,
+        )
+        with self.second_line("noting a guard trip"):
+            self._driver.note(
+                GuardTripped(at=self._driver.clock.monotonic(), ticket_id=ticket_id, where=where, error=repr(error))
+            )
+
+    @contextmanager
+    def second_line(self, what: str) -> Iterator[None]:
+        """For what is done after a trip, when the core may be the broken part: log, and go on."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the guard's own guard
+            logger.warning("hivemind: %s failed too: %r", what, error)
+
+    async def enter(self, key: PoolKey) -> None:
+        """Wait for one of the pool's last limit of places. Must be followed by `leave`, exactly once."""
+        if key not in self._semaphores:
+            limit = 1
+            with self.second_line("reading a limit"):
+                limit = max(1, self._driver.limit_of(key))
+            self._semaphores[key] = asyncio.Semaphore(limit)
+        await self._semaphores[key].acquire()
+        self._holders[key] += 1
+        with self.second_line("counting a bypass"):
+            self._driver.bypass(key, +1)
+
+    def leave(self, key: PoolKey) -> None:
+        """Give the place back. The semaphore goes with its last holder, so that a later trip reads a new limit."""
+        semaphore = self._semaphores[key]
+        semaphore.release()
+        self._holders[key] -= 1
+        if not self._holders[key]:
+            del self._holders[key]
+            if not semaphore.locked() and not getattr(semaphore, "_waiters", None):
+                del self._semaphores[key]
+        with self.second_line("counting a bypass"):
+            self._driver.bypass(key, -1)

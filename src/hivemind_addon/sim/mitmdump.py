@@ -1,0 +1,112 @@
+"""A real mitmdump with the addon, as a process of its own: started, heard and ended by whoever needs one."""
+
+import asyncio
+import os
+import re
+import sys
+from asyncio.subprocess import PIPE, STDOUT, Process
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from hivemind_addon.resources import script_path
+
+_START_S = 60
+_STOP_S = 10
+_LISTENING = re.compile(r" listening at (?:\S*?:)?(\d+)\.")
+_TRIP = "guard trip in"
+_MAX_LINE_BYTES = 1024 * 1024
+_KEPT_LINES = 200
+
+
+class NotStarted(Exception):
+    """Mitmdump did not start; the text says why, its own last words included."""
+
+
+class Mitmdump:
+    """One running mitmdump."""
+
+    def __init__(self, process: Process) -> None:
+        self.port = 0
+        self.guard_trips = 0
+        """Exceptions of the addon's own, as its log tells them."""
+        self.lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        """The newest lines of its log."""
+        self._process = process
+        self._listens = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Mitmdump {self._process.pid} on port {self.port}>"
+
+    async def listen(self) -> None:
+        """Read its log to the end."""
+        assert self._process.stdout is not None, "it was started with a pipe"
+        async for raw in self._process.stdout:
+            line = raw.decode(errors="replace").rstrip()
+            self.lines.append(line)
+            self.guard_trips += _TRIP in line
+            if not self.port and (match := _LISTENING.search(line)):
+                self.port = int(match.group(1))
+                self._listens.set()
+        self._listens.set()
+
+    async def started(self) -> None:
+        """Wait until it listens. Raises NotStarted."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_START_S):
+                await self._listens.wait()
+        if not self.port:
+            words = "\n".join(self.lines) or "it said nothing"
+            raise NotStarted(f"mitmdump does not listen:\n{words}")
+
+    async def stop(self) -> None:
+        """End it by its own process id: politely, then by force."""
+        if self._process.returncode is None:
+            self._process.terminate()
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_STOP_S):
+                    await self._process.wait()
+        finally:
+            if self._process.returncode is None:
+                self._process.kill()
+        await self._process.wait()
+
+
+@asynccontextmanager
+async def running_mitmdump(confdir: Path, settings: Sequence[str]) -> AsyncIterator[Mitmdump]:
+    """A mitmdump with the addon on a free port of loopback, until the block ends.
+
+    `settings`: `name=value`, as `--set` takes them; `confdir` gets its CA. Raises NotStarted.
+    """
+    executable = Path(sys.executable).parent / "mitmdump"
+    if not executable.is_file():
+        raise NotStarted(f"there is no mitmdump beside {sys.executable}: install hivemind-addon there")
+    sets = (f"confdir={confdir}", "termlog_verbosity=info", "flow_detail=0", *settings)
+    # Whatever proxies the shell uses, what is simulated stays on loopback.
+    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    process = await asyncio.create_subprocess_exec(
+        executable,
+        "--mode",
+        "regular@0",
+        "--listen-host",
+        "127.0.0.1",
+        *(argument for one in sets for argument in ("--set", one)),
+        "-s",
+        script_path(),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=PIPE,
+        stderr=STDOUT,
+        limit=_MAX_LINE_BYTES,
+        env=environment | {"PYTHONUNBUFFERED": "1"},
+        start_new_session=True,  # Ctrl-C is for us: we end it
+    )
+    mitmdump = Mitmdump(process)
+    listener = asyncio.create_task(mitmdump.listen())
+    try:
+        await mitmdump.started()
+        yield mitmdump
+    finally:
+        await mitmdump.stop()
+        await listener

@@ -1,0 +1,568 @@
+"""The simulated provider: limits, faults and its own ground truth. Pure: takes `now` and a seeded rng.
+
+    begin(now, request) ──► Answer ──(the caller plays it: plan.py)──► end(now, answer)
+
+Every `begin` is followed by exactly one `end`. A refused call (limits, concurrency) takes no slot and no
+tokens; a call that a fault answers with an error status takes a slot, and tokens only where failures are
+charged.
+
+    attempts = refused + overloaded + failed + completed + cut + abandoned + in flight
+
+Driven by the socket server (sim/server.py) and by virtual time alike.
+"""
+
+import math
+import random
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from hivemind_addon.core.ticket import ContractError, Dimension
+from hivemind_addon.sim import dialect as wire
+from hivemind_addon.sim import faults
+from hivemind_addon.sim.dialect import Dialect, Headers, LimitView, Reply
+from hivemind_addon.sim.faults import OK, Fault, FaultMix, Script, Status
+from hivemind_addon.sim.limits import Allowance, Limit
+
+
+class LimitScope(Enum):
+    """Who shares limits and concurrency, and is named as one organisation."""
+
+    EVERYBODY = "everybody"
+    CREDENTIAL = "credential"
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Seconds before the head: lognormal, with spikes."""
+
+    median_s: float = 0
+    sigma: float = 0
+    """Of the logarithm; 0: always the median."""
+    spike_rate: float = 0
+    """Share of the calls that take longer by `spike_s`."""
+    spike_s: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderSettings:
+    """How strict, slow and faulty a simulated provider is."""
+
+    limits: tuple[Limit, ...] = ()
+    scope: LimitScope = LimitScope.EVERYBODY
+    concurrency: int | None = None
+    """Calls that may run at once; None: any number."""
+    concurrency_status: int = 529
+    """What a call beyond it gets: 529, 503, or 429 with a text that says concurrency."""
+    charge_failures: bool = False
+    """Whether a refused call counts as a request, and a failed one counts in full."""
+    rate_limit_headers: bool = True
+    retry_after: bool = True
+    """Whether a rate-limit refusal says when to come back."""
+    faults: Mapping[str, float] = field(default_factory=dict)
+    """Name (see sim/faults.py) → share of the calls that the limits let through."""
+    latency: Latency = field(default_factory=Latency)
+    chunks: int = 8
+    """Pieces of an answer, unless the request says or its maximum ends it."""
+    tokens_per_chunk: int = 1
+    interval_s: float = 0
+    """Between the pieces of a stream."""
+    default_max_tokens: int = 4096
+    """Where a request names no maximum."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFacts:
+    """What the model needs to know of a request."""
+
+    dialect: Dialect
+    credential: str
+    model: str = "sim-1"
+    stream: bool = False
+    input_tokens: int = 1
+    """All input, cached or not."""
+    cached_tokens: int = 0
+    """Of these, the ones that a prompt cache holds."""
+    max_tokens: int | None = None
+    include_usage: bool = False
+    digest: str = ""
+    """Stands for the body in the answer's text."""
+    agent: str | None = None
+    """Whom the truth counts it for; None: its credential."""
+    chunks: int | None = None
+    interval_s: float | None = None
+    latency_s: float | None = None
+    unfit: Status | None = None
+    """What is wrong with the request itself; answered before any limit is asked."""
+
+
+class Ending(Enum):
+    """How an attempt ends."""
+
+    COMPLETED = "completed"
+    REFUSED = "refused"
+    """A rate limit."""
+    OVERLOADED = "overloaded"
+    """The concurrency cap."""
+    FAILED = "failed"
+    """An error status; nothing was generated."""
+    CUT = "cut"
+    """A connection or stream that ended early; an error inside a stream."""
+    ABANDONED = "abandoned"
+    """The client went first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one attempt gets. `steps` of sim/plan.py turns it into what happens on the wire."""
+
+    request_id: str
+    attempt: int
+    """Counted from 1 for each credential."""
+    account: str
+    agent: str
+    status: int
+    """0: no head is sent."""
+    headers: Headers
+    ending: Ending
+    latency_s: float = 0
+    interval_s: float = 0
+    fault: Fault = OK
+    streamed: bool = False
+    charged_output: bool = False
+    """Whether its output counts as it is generated; else it was reserved, or nothing is charged."""
+    reply: Reply | None = None
+    """None: an error, whose body is `error_body`."""
+    error_body: bytes = b""
+
+    def body(self) -> bytes:
+        """The unstreamed body."""
+        return wire.whole_body(self.reply) if self.reply else self.error_body
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTruth:
+    """One agent's share of the truth."""
+
+    attempts: int = 0
+    refused: int = 0
+    """By a limit or the concurrency cap."""
+    completed: int = 0
+    output_tokens: int = 0
+    """Of completed attempts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What really happened, seen from the provider."""
+
+    attempts: int
+    by_status: Mapping[int, int]
+    """Attempts by the status that they got; 0: none."""
+    refused: int
+    overloaded: int
+    failed: int
+    completed: int
+    cut: int
+    abandoned: int
+    """The client went first."""
+    in_flight: int
+    peak_in_flight: int
+    input_tokens: int
+    """Uncached, of completed attempts, as the following two."""
+    cached_tokens: int
+    output_tokens: int
+    wasted_input_tokens: int
+    """Uncached, of attempts that were cut or abandoned: billed, and of no use."""
+    wasted_output_tokens: int
+    faults: Mapping[str, int]
+    """Attempts by the fault that they met."""
+    agents: Mapping[str, AgentTruth]
+
+
+class SimProvider:
+    """One provider. `wall_offset_s`: seconds since the epoch at `now` = 0, for headers that hold instants."""
+
+    def __init__(self, settings: ProviderSettings, rng: random.Random, *, wall_offset_s: float = 1_800_000_000) -> None:
+        self.settings = settings
+        self._rng = rng
+        self._wall_offset_s = wall_offset_s
+        self._mix = FaultMix(settings.faults)
+        self._concurrency = settings.concurrency
+        self._allowances: dict[str, list[Allowance]] = {}
+        self._scripts: dict[str, Script] = {}
+        self._attempts: Counter[str] = Counter()
+        """By credential."""
+        self._open: dict[str, Answer] = {}
+        self._running: Counter[str] = Counter()
+        """Open calls that hold a slot, by account."""
+        self._tally = _Tally()
+
+    def __repr__(self) -> str:
+        return f"<SimProvider {self._running.total()} in flight, {self._tally.counts['attempts']} attempts>"
+
+    def script(self, credential: str, script: Iterable[Fault], *, then: Fault = OK) -> None:
+        """Let the credential's next admitted attempts meet exactly these faults, in order, then `then`."""
+        self._scripts[credential] = Script(script, then)
+
+    def set_concurrency(self, concurrency: int | None) -> None:
+        """Move the concurrency cap; calls that run beyond a lower one go on."""
+        self._concurrency = concurrency
+
+    def begin(self, now: float, request: RequestFacts) -> Answer:
+        """A request arrived, whole. The answer is decided at once; how it arrives is played by the caller."""
+        self._attempts[request.credential] += 1
+        account = self._account(request.credential)
+        if account not in self._allowances:
+            self._allowances[account] = [Allowance(limit, now) for limit in self.settings.limits]
+        answer = (
+            self._rejection(request, account)
+            or self._refusal(now, request, account)
+            or self._overload(request, account)
+            or self._admission(now, request, account)
+        )
+        self._open[answer.request_id] = answer
+        if answer.ending not in (Ending.REFUSED, Ending.OVERLOADED):
+            self._running[account] += 1
+        self._tally.began(answer, in_flight=self._running.total())
+        return answer
+
+    def end(self, now: float, answer: Answer, *, output_tokens: int = 0, ending: Ending | None = None) -> None:
+        """The answer is over after this much output. `ending`: where it is not the answer's own, because the
+        client went, or the connection with another call's fault. Raises ContractError on a second call.
+        """
+        if self._open.pop(answer.request_id, None) is None:
+            raise ContractError(f"{answer.request_id} is not open")
+        if answer.ending in (Ending.REFUSED, Ending.OVERLOADED):
+            return
+        self._running[answer.account] -= 1
+        if answer.charged_output:
+            for allowance in self._allowances[answer.account]:
+                if allowance.limit.dimension in (Dimension.OUTPUT_TOKENS, Dimension.TOTAL_TOKENS):
+                    allowance.take(output_tokens, now)
+        self._tally.ended(answer, output_tokens=output_tokens, ending=ending or answer.ending)
+
+    def truth(self) -> Truth:
+        """Everything so far."""
+        return self._tally.truth(self._running.total())
+
+    def _rejection(self, request: RequestFacts, account: str) -> Answer | None:
+        """The answer to a request that is wrong in itself."""
+        if (unfit := request.unfit) is None:
+            return None
+        error = wire.error_object(request.dialect, unfit.status, message=unfit.message)
+        return self._error(request, account, Ending.FAILED, unfit.status, error)
+
+    def _refusal(self, now: float, request: RequestFacts, account: str) -> Answer | None:
+        """A rate limit's 429, or None when all limits let the request through."""
+        waits = [
+            (allowance.fits_in_s(needed, now), needed, allowance)
+            for allowance in self._allowances[account]
+            if not allowance.fits(needed := self._needed(request, allowance.limit.dimension), now)
+        ]
+        if not waits:
+            return None
+        wait_s, needed, allowance = max(waits, key=lambda wait: wait[0])
+        if math.isinf(wait_s):
+            wait_s = allowance.limit.window_s
+        if self.settings.charge_failures:
+            for each in self._allowances[account]:
+                if each.limit.dimension is Dimension.REQUESTS:
+                    each.exhaust(1, now)
+        limit = allowance.limit
+        what = limit.dimension.value.replace("_", " ")
+        message = (
+            f"This request would exceed your organization's rate limit of {limit.amount:,} {what} "
+            f"per {limit.window_s:g} seconds (requested {needed})."
+        )
+        retry_after: Headers = ()
+        if self.settings.retry_after:
+            retry_after = wire.retry_after_headers(request.dialect, wait_s)
+            message += f" Please try again in {wire.duration(wait_s)}."
+        return self._error(
+            request,
+            account,
+            Ending.REFUSED,
+            429,
+            wire.error_object(request.dialect, 429, message=message),
+            headers=(*retry_after, *self._limit_headers(now, request, account)),
+        )
+
+    def _overload(self, request: RequestFacts, account: str) -> Answer | None:
+        """The concurrency cap's refusal, or None when there is a slot."""
+        if self._concurrency is None or self._running[account] < self._concurrency:
+            return None
+        status = self.settings.concurrency_status
+        message = "Overloaded"
+        if status == 429:
+            message = "Number of concurrent connections has exceeded your rate limit."
+        error = wire.error_object(request.dialect, status, message=message)
+        return self._error(request, account, Ending.OVERLOADED, status, error)
+
+    def _admission(self, now: float, request: RequestFacts, account: str) -> Answer:
+        """The answer of a call that goes through: a reply, or what a fault makes of it."""
+        script = self._scripts.get(request.credential)
+        fault = script.draw() if script else self._mix.draw(self._rng)
+        latency_s = self._latency_s(request) + (fault.extra_s if isinstance(fault, faults.Slow) else 0)
+        failure = _failure(request, fault)
+        if failure is None or self.settings.charge_failures:
+            for allowance in self._allowances[account]:
+                allowance.take(self._charge(request, allowance.limit.dimension), now)
+        if failure is not None:
+            status, error, headers = failure
+            if status == 429:
+                headers = (*headers, *self._limit_headers(now, request, account))
+            return self._error(
+                request,
+                account,
+                Ending.FAILED,
+                status,
+                error,
+                headers=headers,
+                fault=fault,
+                latency_s=latency_s,
+            )
+        streamed = request.stream and not isinstance(fault, faults.JsonForStream)
+        reply = self._reply(request)
+        content_type = "text/event-stream; charset=utf-8" if streamed else "application/json"
+        return Answer(
+            request_id=reply.request_id,
+            attempt=reply.attempt,
+            account=account,
+            agent=_agent(request),
+            status=0 if isinstance(fault, faults.NoHead | faults.RefusedStream) else 200,
+            headers=(
+                ("content-type", content_type),
+                *self._identity(request, reply.request_id, account),
+                *self._limit_headers(now, request, account),
+            ),
+            ending=_ending(fault),
+            latency_s=latency_s,
+            interval_s=self.settings.interval_s if request.interval_s is None else request.interval_s,
+            fault=fault,
+            streamed=streamed,
+            charged_output=request.dialect is Dialect.MESSAGES,
+            reply=reply,
+        )
+
+    def _error(
+        self,
+        request: RequestFacts,
+        account: str,
+        ending: Ending,
+        status: int,
+        error: dict[str, object] | None,
+        *,
+        headers: Headers = (),
+        fault: Fault = OK,
+        latency_s: float = 0,
+    ) -> Answer:
+        request_id = self._request_id()
+        if error is None:
+            content_type, body = "text/html", f"<html><body><h1>{status}</h1></body></html>\n".encode()
+        else:
+            content_type, body = "application/json", wire.error_body(request.dialect, error, request_id)
+        return Answer(
+            request_id=request_id,
+            attempt=self._attempts[request.credential],
+            account=account,
+            agent=_agent(request),
+            status=status,
+            headers=(
+                ("content-type", content_type),
+                *self._identity(request, request_id, account),
+                *headers,
+            ),
+            ending=ending,
+            latency_s=latency_s,
+            fault=fault,
+            error_body=body,
+        )
+
+    def _reply(self, request: RequestFacts) -> Reply:
+        per_chunk = self.settings.tokens_per_chunk
+        wanted = (self.settings.chunks if request.chunks is None else request.chunks) * per_chunk
+        most = self.settings.default_max_tokens if request.max_tokens is None else request.max_tokens
+        return Reply(
+            dialect=request.dialect,
+            request_id=self._request_id(),
+            attempt=self._attempts[request.credential],
+            digest=request.digest,
+            model=request.model,
+            input_tokens=_uncached(request),
+            cached_tokens=request.input_tokens - _uncached(request),
+            output_tokens=max(1, min(wanted, most)),
+            tokens_per_delta=per_chunk,
+            truncated=most < wanted,
+            include_usage=request.include_usage,
+        )
+
+    def _needed(self, request: RequestFacts, dimension: Dimension) -> int:
+        """What must fit for the request to be let through: its charge, and room for any output at all."""
+        return max(1, self._charge(request, dimension))
+
+    def _charge(self, request: RequestFacts, dimension: Dimension) -> int:
+        """What is taken when it is let through. Messages takes its output later, as it is generated."""
+        match request.dialect:
+            case Dialect.MESSAGES:
+                into, out = _uncached(request), 0
+            case Dialect.CHAT:
+                into = request.input_tokens
+                out = self.settings.default_max_tokens if request.max_tokens is None else request.max_tokens
+        match dimension:
+            case Dimension.REQUESTS:
+                return 1
+            case Dimension.INPUT_TOKENS:
+                return into
+            case Dimension.OUTPUT_TOKENS:
+                return out
+            case Dimension.TOTAL_TOKENS:
+                return into + out
+
+    def _latency_s(self, request: RequestFacts) -> float:
+        """Drawn even where the request sets its own, so that others' draws do not depend on it."""
+        latency = self.settings.latency
+        drawn_s = 0.0
+        if latency.median_s > 0:
+            drawn_s = self._rng.lognormvariate(math.log(latency.median_s), latency.sigma)
+        if latency.spike_rate > 0 and self._rng.random() < latency.spike_rate:
+            drawn_s += latency.spike_s
+        return drawn_s if request.latency_s is None else request.latency_s
+
+    def _limit_headers(self, now: float, request: RequestFacts, account: str) -> Headers:
+        if not self.settings.rate_limit_headers:
+            return ()
+        views = [
+            LimitView(each.limit.dimension, each.limit.amount, each.level(now), each.full_in_s(now))
+            for each in self._allowances[account]
+        ]
+        return wire.limit_headers(request.dialect, views, now + self._wall_offset_s)
+
+    def _identity(self, request: RequestFacts, request_id: str, account: str) -> Headers:
+        return (
+            ("x-sim-attempt", str(self._attempts[request.credential])),
+            *wire.identity_headers(request.dialect, request_id, account),
+        )
+
+    def _account(self, credential: str) -> str:
+        match self.settings.scope:
+            case LimitScope.EVERYBODY:
+                return "org-sim"
+            case LimitScope.CREDENTIAL:
+                return f"org-{zlib.crc32(credential.encode()):08x}"
+
+    def _request_id(self) -> str:
+        """Unique, since each attempt asks once."""
+        return f"req_{self._tally.counts['attempts'] + 1:06d}"
+
+
+class _Tally:
+    """Counts as they happen; `truth` freezes them."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._by_status: Counter[int] = Counter()
+        self._faults: Counter[str] = Counter()
+        self._agents: dict[str, Counter[str]] = {}
+        self._peak = 0
+
+    def began(self, answer: Answer, *, in_flight: int) -> None:
+        agent = self._agents.setdefault(answer.agent, Counter())
+        self.counts["attempts"] += 1
+        agent["attempts"] += 1
+        self._by_status[answer.status] += 1
+        self._peak = max(self._peak, in_flight)
+        if answer.ending in (Ending.REFUSED, Ending.OVERLOADED):
+            self.counts[answer.ending.value] += 1
+            agent["refused"] += 1
+        if answer.fault is not OK:
+            self._faults[faults.name_of(answer.fault)] += 1
+
+    def ended(self, answer: Answer, *, output_tokens: int, ending: Ending) -> None:
+        self.counts[ending.value] += 1
+        if answer.reply is None:
+            return
+        if ending is not Ending.COMPLETED:
+            self.counts["wasted_input_tokens"] += answer.reply.input_tokens
+            self.counts["wasted_output_tokens"] += output_tokens
+            return
+        self.counts["input_tokens"] += answer.reply.input_tokens
+        self.counts["cached_tokens"] += answer.reply.cached_tokens
+        self.counts["output_tokens"] += output_tokens
+        self._agents[answer.agent]["completed"] += 1
+        self._agents[answer.agent]["output_tokens"] += output_tokens
+
+    def truth(self, in_flight: int) -> Truth:
+        counts = self.counts
+        return Truth(
+            attempts=counts["attempts"],
+            by_status=dict(self._by_status),
+            refused=counts["refused"],
+            overloaded=counts["overloaded"],
+            failed=counts["failed"],
+            completed=counts["completed"],
+            cut=counts["cut"],
+            abandoned=counts["abandoned"],
+            in_flight=in_flight,
+            peak_in_flight=self._peak,
+            input_tokens=counts["input_tokens"],
+            cached_tokens=counts["cached_tokens"],
+            output_tokens=counts["output_tokens"],
+            wasted_input_tokens=counts["wasted_input_tokens"],
+            wasted_output_tokens=counts["wasted_output_tokens"],
+            faults=dict(self._faults),
+            agents={name: AgentTruth(**agent) for name, agent in self._agents.items()},
+        )
+
+
+def _uncached(request: RequestFacts) -> int:
+    return max(0, request.input_tokens - request.cached_tokens)
+
+
+def _agent(request: RequestFacts) -> str:
+    """A simulated key is its own name; any other is not to be shown."""
+    if request.agent is not None:
+        return request.agent
+    if request.credential.startswith("sk-sim-"):
+        return request.credential
+    return f"key-{zlib.crc32(request.credential.encode()):08x}"
+
+
+def _failure(request: RequestFacts, fault: Fault) -> tuple[int, dict[str, object] | None, Headers] | None:
+    """Status, error object (None: an HTML page) and extra headers, where the fault is an error answer."""
+    dialect = request.dialect
+    if isinstance(fault, faults.StreamError) and not request.stream:
+        fault = faults.Status(fault.status)
+    match fault:
+        case faults.Status(status, retry_after_s, error, message, should_retry):
+            headers: Headers = ()
+            if retry_after_s is not None:
+                headers += wire.retry_after_headers(dialect, retry_after_s)
+            if should_retry is not None:
+                headers += (("x-should-retry", str(should_retry).lower()),)
+            return status, wire.error_object(dialect, status, message=message, error=error), headers
+        case faults.SpentCredit():
+            return 429, wire.spent_credit(dialect), ()
+        case faults.HtmlError(status):
+            return status, None, ()
+        case _:
+            return None
+
+
+def _ending(fault: Fault) -> Ending:
+    match fault:
+        case (
+            faults.NoHead()
+            | faults.HeadThenReset()
+            | faults.BodyCut()
+            | faults.StreamCut()
+            | faults.StreamError()
+            | faults.RefusedStream()
+            | faults.ResetStream()
+            | faults.GoAway(error=True)
+        ):
+            return Ending.CUT
+        case _:
+            return Ending.COMPLETED

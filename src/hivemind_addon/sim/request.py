@@ -1,0 +1,86 @@
+"""What the simulated provider reads from a request. Pure: headers and body in, facts out.
+
+Any request may steer its own answer: `x-sim-chunks`, `x-sim-interval-ms`, `x-sim-latency-ms`,
+`x-sim-cached-tokens`; and name who the truth counts it for: `x-sim-agent`.
+"""
+
+import zlib
+from collections.abc import Mapping
+
+import msgspec
+
+from hivemind_addon.sim.dialect import Dialect
+from hivemind_addon.sim.faults import Status
+from hivemind_addon.sim.provider import RequestFacts
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+"""Of a model call; a larger one is a 413."""
+_BYTES_PER_TOKEN = 4
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool = False
+
+
+class _Call(msgspec.Struct):
+    """A model call's body; fields that do not matter here are skipped unread."""
+
+    model: str
+    messages: msgspec.Raw
+    stream: bool | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    stream_options: _StreamOptions | None = None
+
+
+_decode = msgspec.json.Decoder(_Call).decode
+
+
+def input_tokens(body: bytes | bytearray) -> int:
+    """The simulator's own count: one for four bytes, and at least one."""
+    return max(1, len(body) // _BYTES_PER_TOKEN)
+
+
+def credential(headers: Mapping[str, str]) -> str:
+    """The API key, of either dialect's header; empty when there is none."""
+    return headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ").strip()
+
+
+def facts(dialect: Dialect, headers: Mapping[str, str], body: bytes | bytearray, size: int) -> RequestFacts:
+    """The request as the provider's model sees it; what is wrong with it becomes `unfit`.
+
+    `headers`: lower-case names. `size`: bytes that arrived, of which `body` holds MAX_BODY_BYTES at most.
+    """
+    key = credential(headers)
+    agent = headers.get("x-sim-agent")
+
+    def unfit(status: int, message: str) -> RequestFacts:
+        return RequestFacts(dialect, key, agent=agent, unfit=Status(status, message=message))
+
+    if not key:
+        return unfit(401, "no API key")
+    if size > MAX_BODY_BYTES:
+        return unfit(413, f"the request is larger than {MAX_BODY_BYTES} bytes")
+    try:
+        call = _decode(body)
+        chunks = headers.get("x-sim-chunks")
+        interval_ms = headers.get("x-sim-interval-ms")
+        latency_ms = headers.get("x-sim-latency-ms")
+        tokens = input_tokens(body)
+        return RequestFacts(
+            dialect=dialect,
+            credential=key,
+            model=call.model,
+            stream=call.stream is True,
+            input_tokens=tokens,
+            cached_tokens=min(tokens, max(0, int(headers.get("x-sim-cached-tokens", "0")))),
+            max_tokens=call.max_tokens if call.max_completion_tokens is None else call.max_completion_tokens,
+            include_usage=call.stream_options is not None and call.stream_options.include_usage,
+            digest=f"{zlib.crc32(body):08x}",
+            agent=agent,
+            chunks=None if chunks is None else int(chunks),
+            interval_s=None if interval_ms is None else float(interval_ms) / 1000,
+            latency_s=None if latency_ms is None else float(latency_ms) / 1000,
+        )
+    except (msgspec.MsgspecError, ValueError) as error:
+        return unfit(400, str(error))

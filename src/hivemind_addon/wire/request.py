@@ -1,0 +1,266 @@
+"""A request's body → what the scheduler needs of it. Tolerates anything; a 1 MB body costs under 1 ms.
+
+Only the outer layers of the JSON are decoded; messages stay raw slices of the body, and their text is decoded
+when it is counted (`text_of`), which happens only to what is new and short.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+from msgspec import Raw
+
+from hivemind_addon.profile.model import DialectName
+
+_MAX_BODY_BYTES = 32 * 1024 * 1024
+"""No provider takes more (Anthropic: 32 MB, 2026-08): decoding it would only stall the event loop."""
+
+_MAX_NAME_CHARS = 200
+
+_MEDIA_BYTES = 8192
+"""Smaller images cost about as many tokens when they are taken for text, so they are not looked for."""
+
+_LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_LEGACY_USER_ID = re.compile(r"_session_([0-9A-Za-z-]+)$")
+_NO_RAW = Raw()
+_NULL = b"null"
+_QUOTE = b'"'
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFacts:
+    """What a request's body says. The defaults stand for what it does not say, or not understandably."""
+
+    model: str = ""
+    stream: bool = False
+    max_output_tokens: int | None = None
+    prompt_bytes: int = 0
+    """Size of the JSON that becomes input tokens: messages, system, tools; embedded media left out."""
+    media: int = 0
+    """Embedded images and documents, which cost tokens by their dimensions and not by their bytes."""
+    messages: tuple[Raw, ...] = field(default=(), repr=False)
+    """The conversation's items, raw JSON, oldest first: slices that keep the body alive."""
+    message_bytes: tuple[int, ...] = field(default=(), repr=False)
+    """The size of each message, embedded media left out."""
+    preamble: tuple[Raw, ...] = field(default=(), repr=False)
+    """System prompt, tools and instructions, raw JSON."""
+    session_hint: str = ""
+    """What the body says about the session it belongs to; empty: nothing."""
+    continues: bool = False
+    """The body names an earlier answer, whose conversation the provider puts before these messages."""
+    oddities: tuple[str, ...] = ()
+    """What could not be understood, in words."""
+
+
+class _Body(msgspec.Struct):
+    """The outer layer. Every value is raw, so that one of a wrong type spoils no other."""
+
+    model: Raw = _NO_RAW
+    stream: Raw = _NO_RAW
+    max_tokens: Raw = _NO_RAW
+    max_completion_tokens: Raw = _NO_RAW
+    max_output_tokens: Raw = _NO_RAW
+    messages: Raw = _NO_RAW
+    input: Raw = _NO_RAW
+    system: Raw = _NO_RAW
+    instructions: Raw = _NO_RAW
+    tools: Raw = _NO_RAW
+    functions: Raw = _NO_RAW
+    metadata: Raw = _NO_RAW
+    prompt_cache_key: Raw = _NO_RAW
+    user: Raw = _NO_RAW
+    previous_response_id: Raw = _NO_RAW
+
+
+class _Metadata(msgspec.Struct):
+    user_id: str = ""
+
+
+class _ClaudeUser(msgspec.Struct):
+    session_id: str = ""
+
+
+class _Item(msgspec.Struct):
+    role: str = ""
+    type: str = ""
+
+
+# Decoders hold no state between calls; building one costs more than most calls.
+_BODY = msgspec.json.Decoder(_Body)
+_RAWS = msgspec.json.Decoder(list[Raw])
+_STR = msgspec.json.Decoder(str)
+_INT = msgspec.json.Decoder(int)
+_BOOL = msgspec.json.Decoder(bool)
+_METADATA = msgspec.json.Decoder(_Metadata)
+_CLAUDE_USER = msgspec.json.Decoder(_ClaudeUser)
+_ITEM = msgspec.json.Decoder(_Item)
+_ANY = msgspec.json.Decoder()
+
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def read_request(body: bytes, dialect: DialectName) -> RequestFacts:
+    """Never raises: what is not understood gets its default and one oddity text."""
+    if not body:
+        return RequestFacts(oddities=("request body: empty",))
+    if len(body) > _MAX_BODY_BYTES:
+        return RequestFacts(prompt_bytes=len(body), oddities=(f"request body: {len(body)} bytes, not read",))
+    try:
+        outer = _BODY.decode(body)
+    except _UNREADABLE as error:
+        # JavaScript may write half of a surrogate pair, which JSON allows and the decoder does not.
+        repaired = _LONE_SURROGATE.sub(rb"\\ufffd", body)
+        if repaired != body:
+            return read_request(repaired, dialect)
+        return RequestFacts(prompt_bytes=len(body), oddities=(f"request body: {_short(error)}",))
+    return _Reading(outer, dialect).facts()
+
+
+class _Reading:
+    """One body that is a JSON object."""
+
+    def __init__(self, body: _Body, dialect: DialectName) -> None:
+        self._body = body
+        self._dialect = dialect
+        self._oddities: list[str] = []
+
+    def facts(self) -> RequestFacts:
+        body = self._body
+        responses = self._dialect is DialectName.OPENAI_RESPONSES
+        messages = self._messages(body.input if responses else body.messages, "input" if responses else "messages")
+        preamble = tuple(raw for raw in (body.system, body.instructions, body.tools, body.functions) if len(raw))
+        earlier = self._read("previous_response_id", _STR, body.previous_response_id)
+        weights = [_weigh(raw) for raw in messages]
+        sizes = tuple(size for size, _ in weights)
+        return RequestFacts(
+            model=self._model(),
+            stream=self._read("stream", _BOOL, body.stream) or False,
+            max_output_tokens=self._max_output_tokens(),
+            prompt_bytes=sum(sizes) + sum(len(raw) for raw in preamble),
+            media=sum(media for _, media in weights),
+            messages=messages,
+            message_bytes=sizes,
+            preamble=preamble,
+            session_hint=self._session_hint(),
+            continues=bool(earlier),
+            oddities=tuple(self._oddities),
+        )
+
+    def _read[T](self, name: str, decoder: msgspec.json.Decoder[T], raw: Raw) -> T | None:
+        if not len(raw) or (len(raw) == len(_NULL) and memoryview(raw) == _NULL):
+            return None
+        try:
+            return decoder.decode(raw)
+        except _UNREADABLE as error:
+            self._oddities.append(f"request body: {name}: {_short(error)}")
+            return None
+
+    def _model(self) -> str:
+        name = self._read("model", _STR, self._body.model) or ""
+        if len(name) <= _MAX_NAME_CHARS and name.isprintable():
+            return name
+        self._oddities.append("request body: model: no name")
+        return ""
+
+    def _messages(self, raw: Raw, name: str) -> tuple[Raw, ...]:
+        if len(raw) and memoryview(raw)[:1] == _QUOTE:
+            return (raw,)  # Responses takes a plain text as well
+        raws = self._read(name, _RAWS, raw)
+        return tuple(raws) if raws else ()
+
+    def _max_output_tokens(self) -> int | None:
+        body = self._body
+        names: tuple[str, ...] = ("max_tokens",)
+        if self._dialect is DialectName.OPENAI_CHAT:
+            names = ("max_completion_tokens", "max_tokens")
+        elif self._dialect is DialectName.OPENAI_RESPONSES:
+            names = ("max_output_tokens",)
+        for name in names:
+            value = self._read(name, _INT, getattr(body, name))
+            if value is None:
+                continue
+            if 0 <= value < 1e9:
+                return value
+            self._oddities.append(f"request body: {name}: {value:.3g} is absurd")
+        return None
+
+    def _session_hint(self) -> str:
+        body = self._body
+        if self._dialect is not DialectName.ANTHROPIC_MESSAGES:
+            key = self._read("prompt_cache_key", _STR, body.prompt_cache_key)
+            return key or self._read("user", _STR, body.user) or ""
+        metadata = self._read("metadata", _METADATA, body.metadata)
+        return _claude_session(metadata.user_id) if metadata else ""
+
+
+def _claude_session(user_id: str) -> str:
+    """The session in Claude Code's user id: JSON with `session_id` (2026), `user_…_session_…` before."""
+    if user_id.startswith("{"):
+        try:
+            return _CLAUDE_USER.decode(user_id.encode("utf-8", "replace")).session_id or user_id
+        except _UNREADABLE:
+            return user_id
+    legacy = _LEGACY_USER_ID.search(user_id)
+    return legacy[1] if legacy else user_id
+
+
+def text_of(raw: Raw) -> str:
+    """The text of one message, of tools or a system prompt: keys and strings, embedded media left out.
+
+    The raw JSON itself where it cannot be decoded.
+    """
+    try:
+        value = _ANY.decode(raw)
+    except _UNREADABLE:
+        return bytes(raw).decode("utf-8", "replace")
+    return "\n".join(text for key, text in _strings(value) if not _is_media(key, text))
+
+
+def is_answer(raw: Raw) -> bool:
+    """Whether a message was written by the model, so that the provider has counted it as output before."""
+    try:
+        item = _ITEM.decode(raw)
+    except _UNREADABLE:
+        return False
+    return item.role == "assistant" or item.type in {"reasoning", "function_call", "custom_tool_call"}
+
+
+def _weigh(raw: Raw) -> tuple[int, int]:
+    """Bytes of one message without its embedded media, and the number of these."""
+    size = len(raw)
+    if size <= _MEDIA_BYTES or b"base64" not in bytes(raw):
+        return size, 0
+    try:
+        value = _ANY.decode(raw)
+    except _UNREADABLE:
+        return size, 0
+    media = [len(text) for key, text in _strings(value) if _is_media(key, text)]
+    return size - sum(media), len(media)
+
+
+def _is_media(key: str, text: str) -> bool:
+    # Anthropic: {"type": "base64", "data": "…"}; OpenAI: "data:image/png;base64,…".
+    return len(text) > _MEDIA_BYTES // 2 and (key == "data" or text.startswith("data:"))
+
+
+def _strings(value: object) -> Iterator[tuple[str, str]]:
+    """Every string of a decoded value with the key it stands under; keys count as strings of their own."""
+    stack: list[tuple[str, object]] = [("", value)]
+    while stack:
+        key, one = stack.pop()
+        match one:
+            case str():
+                yield key, one
+            case list():
+                stack.extend((key, item) for item in reversed(one))
+            case dict():
+                for name, item in one.items():
+                    yield "", name
+                    stack.append((name, item))
+            case _:
+                pass
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:80]

@@ -1,0 +1,132 @@
+"""Tokens as providers report them, in plain and in streamed answers.
+
+`Usage.input_tokens` is uncached input. OpenAI's formats count cached tokens (read and written) inside
+`prompt_tokens` / `input_tokens`, so these are taken out; Anthropic counts them beside it.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from hivemind_addon.core.ticket import Usage
+from hivemind_addon.profile.model import DialectName
+from hivemind_addon.wire.dialect import read_object, read_value
+from hivemind_addon.wire.sse import SseEvent
+
+_MAX_TOKENS = 1_000_000_000
+_Members = Mapping[str, msgspec.Raw]
+_RESPONSES_ENDS = {"response.completed", "response.incomplete", "response.failed"}
+
+
+def usage_in_body(dialect_name: DialectName, body: bytes) -> Usage | None:
+    """The usage of a whole answer; None when it reports none that can be read."""
+    top = read_object(body)
+    return None if top is None else _usage(dialect_name, top, None)
+
+
+class UsageReader:
+    """Collects the usage of one streamed answer."""
+
+    def __init__(self, dialect_name: DialectName) -> None:
+        self._dialect_name = dialect_name
+        self.usage: Usage | None = None
+        """What was reported so far."""
+        self.final = False
+        """Whether the output was reported; Anthropic's first event tells only the input."""
+
+    def __repr__(self) -> str:
+        return f"<UsageReader {'final' if self.final else 'open'} {self.usage}>"
+
+    def feed(self, event: SseEvent) -> None:
+        """Look at one event; cheap for those that carry no usage."""
+        match self._dialect_name:
+            case DialectName.ANTHROPIC_MESSAGES:
+                if event.event in {"message_start", "message_delta"} or not event.event:
+                    self._feed_anthropic(event)
+            case DialectName.OPENAI_CHAT:
+                if b'"usage"' in event.data:
+                    self._take(read_object(event.data))
+            case DialectName.OPENAI_RESPONSES:
+                if event.event in _RESPONSES_ENDS or (not event.event and b'"usage"' in event.data):
+                    self._take(_members(read_object(event.data) or {}, "response"))
+
+    def _feed_anthropic(self, event: SseEvent) -> None:
+        if b'"usage"' not in event.data:
+            return
+        top = read_object(event.data) or {}
+        message = _members(top, "message")
+        usage = _usage(self._dialect_name, message or top, self.usage)
+        if usage is not None:
+            self.usage = usage
+            self.final = self.final or not message
+
+    def _take(self, top: _Members | None) -> None:
+        usage = _usage(self._dialect_name, top, None) if top else None
+        if usage is not None:
+            self.usage = usage
+            self.final = True
+
+
+def _members(top: _Members, name: str) -> _Members:
+    raw = top.get(name)
+    return {} if raw is None else read_object(raw) or {}
+
+
+def _tokens(members: _Members, name: str) -> int | None:
+    """A plausible number of tokens, else None."""
+    value = read_value(members.get(name))
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MAX_TOKENS:
+        return None
+    return value
+
+
+def _usage(dialect_name: DialectName, top: _Members, before: Usage | None) -> Usage | None:
+    """The usage among the members of an answer; what it does not tell is taken from `before`."""
+    members = _members(top, "usage")
+    match dialect_name:
+        case DialectName.ANTHROPIC_MESSAGES:
+            return _anthropic(members, before)
+        case DialectName.OPENAI_CHAT:
+            return _openai(members or _members(_members(top, "x_groq"), "usage"), "prompt", "completion")
+        case DialectName.OPENAI_RESPONSES:
+            return _openai(members, "input", "output")
+
+
+def _anthropic(members: _Members, before: Usage | None) -> Usage | None:
+    input_tokens = _tokens(members, "input_tokens")
+    output_tokens = _tokens(members, "output_tokens")
+    if input_tokens is None and output_tokens is None:
+        return None
+    base = before or Usage()
+    cache_read_tokens = _tokens(members, "cache_read_input_tokens")
+    cache_write_tokens = _tokens(members, "cache_creation_input_tokens")
+    return Usage(
+        input_tokens=base.input_tokens if input_tokens is None else input_tokens,
+        cache_read_tokens=base.cache_read_tokens if cache_read_tokens is None else cache_read_tokens,
+        cache_write_tokens=base.cache_write_tokens if cache_write_tokens is None else cache_write_tokens,
+        output_tokens=base.output_tokens if output_tokens is None else output_tokens,
+        reported=True,
+    )
+
+
+def _openai(members: _Members, input_name: str, output_name: str) -> Usage | None:
+    all_input_tokens = _tokens(members, f"{input_name}_tokens")
+    output_tokens = _tokens(members, f"{output_name}_tokens")
+    if all_input_tokens is None and output_tokens is None:
+        return None
+    details = _members(members, f"{input_name}_tokens_details")
+    cached_tokens = _tokens(details, "cached_tokens")
+    if cached_tokens is None:
+        cached_tokens = _tokens(members, "prompt_cache_hit_tokens") or 0  # DeepSeek
+    total_tokens = all_input_tokens or 0
+    cache_read_tokens = min(cached_tokens, total_tokens)
+    cache_write_tokens = min(_tokens(details, "cache_write_tokens") or 0, total_tokens - cache_read_tokens)
+    return Usage(
+        input_tokens=total_tokens - cache_read_tokens - cache_write_tokens,
+        cache_read_tokens=cache_read_tokens,
+        cache_write_tokens=cache_write_tokens,
+        output_tokens=output_tokens or 0,
+        reported=True,
+    )

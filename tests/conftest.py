@@ -1,0 +1,51 @@
+"""What all tests share: a clock that only tests move, and how hard hypothesis looks.
+
+`HYPOTHESIS_PROFILE=deep pytest …` looks longer. A run prints its seed; `HYPOTHESIS_SEED=… pytest …` repeats it.
+"""
+
+import os
+import random
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+_SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile("fast", max_examples=60, deadline=None, suppress_health_check=_SLOW_IS_FINE)
+settings.register_profile("deep", max_examples=2000, deadline=None, suppress_health_check=_SLOW_IS_FINE)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+
+@pytest.hookimpl(tryfirst=True)  # before hypothesis reads it
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the seed of hypothesis here, so that it can be printed."""
+    if config.getoption("hypothesis_seed", None) is None:
+        # Every worker of a parallel run has to choose the same.
+        seed = os.environ.setdefault("HYPOTHESIS_SEED", str(random.SystemRandom().randrange(2**32)))
+        config.option.hypothesis_seed = int(seed)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    profile = os.environ.get("HYPOTHESIS_PROFILE", "fast")
+    return f"hypothesis: profile {profile}, HYPOTHESIS_SEED={config.option.hypothesis_seed}"
+
+
+class FakeClock:
+    """Time that moves only when told."""
+
+    def __init__(self, now: float = 1000.0, wall_offset_s: float = 1.7e9) -> None:
+        self.now = now
+        self._wall_offset_s = wall_offset_s
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return self.now + self._wall_offset_s
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()

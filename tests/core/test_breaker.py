@@ -1,0 +1,124 @@
+import random
+
+import pytest
+
+from hivemind_addon.core.breaker import TRANSITIONS, Breaker, BreakerSettings, BreakerState
+from hivemind_addon.core.ticket import OutcomeKind
+
+ALIVE = [OutcomeKind.SUCCESS, OutcomeKind.THROTTLED, OutcomeKind.IGNORED]
+DEAD = [OutcomeKind.FAILED, OutcomeKind.OVERLOADED]
+
+
+def make() -> Breaker:
+    return Breaker(BreakerSettings(), rng=random.Random(1))
+
+
+def end(breaker: Breaker, kind: OutcomeKind, *, session: str = "a", admitted_at: float = 0, now: float = 0) -> bool:
+    return breaker.attempt_ended(kind, session=session, probe=False, admitted_at=admitted_at, now=now)
+
+
+def end_probe(breaker: Breaker, kind: OutcomeKind, now: float) -> None:
+    assert breaker.attempt_ended(kind, session="a", probe=True, admitted_at=now, now=now)
+
+
+def opened() -> Breaker:
+    breaker = make()
+    for n in range(6):
+        end(breaker, OutcomeKind.FAILED, session="ab"[n % 2])
+    assert breaker.state is BreakerState.OPEN
+    return breaker
+
+
+@pytest.mark.parametrize("kind", DEAD)
+def test_hard_failures_of_two_sessions_open_it(kind):
+    breaker = make()
+    assert [end(breaker, kind, session=s) for s in "aaaaab"] == [False] * 5 + [True]
+
+
+def test_one_session_never_opens_it():
+    breaker = make()
+    for _ in range(100):
+        end(breaker, OutcomeKind.FAILED)
+    assert breaker.state is BreakerState.CLOSED
+
+
+@pytest.mark.parametrize("kind", ALIVE)
+def test_any_answer_of_a_living_provider_ends_the_row(kind):
+    breaker = make()
+    for session in "ababa":
+        end(breaker, OutcomeKind.FAILED, session=session)
+    end(breaker, kind)
+    assert not end(breaker, OutcomeKind.FAILED, session="b")
+
+
+def test_a_cancelled_attempt_does_not_end_the_row():
+    breaker = make()
+    for session in "ababa":
+        end(breaker, OutcomeKind.FAILED, session=session)
+    end(breaker, OutcomeKind.CANCELLED)
+    assert end(breaker, OutcomeKind.FAILED, session="b")
+
+
+def test_the_first_probe_goes_after_a_second_more_or_less():
+    assert 0.75 <= opened().passes_at <= 1.25
+
+
+def test_a_closed_one_always_passes_and_a_probe_shuts_the_door():
+    breaker = make()
+    assert breaker.passes_at == float("-inf")
+    breaker = opened()
+    breaker.probe_started("a", 1)
+    assert breaker.state is BreakerState.HALF_OPEN
+    assert breaker.passes_at == float("inf")
+
+
+def test_the_interval_doubles_with_each_failed_probe_up_to_its_maximum():
+    breaker = opened()
+    waits = []
+    for now in range(100, 700, 100):
+        breaker.probe_started("a", now)
+        end_probe(breaker, OutcomeKind.OVERLOADED, now)
+        waits.append(breaker.passes_at - now)
+    for wait_s, nominal_s in zip(waits, [2, 4, 8, 15, 15, 15], strict=True):
+        assert 0.75 * nominal_s <= wait_s <= 1.25 * nominal_s
+
+
+@pytest.mark.parametrize("kind", ALIVE)
+def test_a_probe_that_is_answered_closes_it(kind):
+    breaker = opened()
+    breaker.probe_started("a", 1)
+    end_probe(breaker, kind, 2)
+    assert breaker.state is BreakerState.CLOSED
+
+
+def test_a_cancelled_probe_is_followed_by_another_at_once():
+    breaker = opened()
+    breaker.probe_started("a", 1)
+    end_probe(breaker, OutcomeKind.CANCELLED, 2)
+    assert breaker.state is BreakerState.OPEN
+    assert breaker.passes_at == 2
+
+
+def test_attempts_of_before_the_last_change_teach_nothing():
+    breaker = opened()
+    assert not end(breaker, OutcomeKind.SUCCESS)
+    breaker.probe_started("a", 1)
+    assert not end(breaker, OutcomeKind.FAILED)
+    end_probe(breaker, OutcomeKind.SUCCESS, 2)
+    for session in "abababab":
+        assert not end(breaker, OutcomeKind.FAILED, session=session, admitted_at=0, now=3)
+
+
+def test_it_opens_again_with_the_first_interval():
+    breaker = opened()
+    breaker.probe_started("a", 1)
+    end_probe(breaker, OutcomeKind.FAILED, 2)
+    breaker.probe_started("a", 5)
+    end_probe(breaker, OutcomeKind.SUCCESS, 5)
+    for session in "ababab":
+        end(breaker, OutcomeKind.FAILED, session=session, admitted_at=6, now=7)
+    assert 7.75 <= breaker.passes_at <= 8.25
+
+
+def test_every_state_can_be_left():
+    assert {state for state, _ in TRANSITIONS} == set(BreakerState)

@@ -1,0 +1,352 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hivemind_addon.core.meter import Meter, MeterKind, is_usable
+from hivemind_addon.core.ticket import Dimension, Reading
+from tests.core.samples import requests_reading
+
+
+def reading(
+    remaining: float | None = None,
+    reset_in_s: float | None = None,
+    *,
+    limit: float | None = 60,
+    dimension: Dimension = Dimension.REQUESTS,
+    granularity: float = 0,
+) -> Reading:
+    return Reading(
+        meter="m",
+        dimension=dimension,
+        window_s=60,
+        limit=limit,
+        remaining=remaining,
+        reset_in_s=reset_in_s,
+        granularity=granularity,
+    )
+
+
+def meter_of(first: Reading, now: float = 0) -> Meter:
+    meter = Meter.of(first, now)
+    assert meter is not None
+    meter.learn(first, stamp=0, sent_at=now, now=now)
+    return meter
+
+
+def bucket(level: float = 0) -> Meter:
+    """One unit a second."""
+    meter = meter_of(reading(level, 60 - level))
+    assert meter.kind is MeterKind.BUCKET
+    return meter
+
+
+def window(level: float = 10, resets_at: float = 59) -> Meter:
+    meter = meter_of(reading(59, resets_at))
+    meter.learn(reading(level, resets_at), stamp=0, sent_at=0, now=0)
+    assert meter.kind is MeterKind.WINDOW
+    return meter
+
+
+class TestKind:
+    def test_a_reset_that_grows_with_what_was_taken_is_a_bucket(self):
+        assert meter_of(reading(30, 30)).kind is MeterKind.BUCKET
+
+    def test_a_reset_that_does_not_is_a_window(self):
+        assert meter_of(reading(59, 45)).kind is MeterKind.WINDOW
+
+    def test_a_nearly_full_meter_tells_nothing(self):
+        assert meter_of(reading(59, 1)).kind is MeterKind.UNKNOWN
+
+    def test_a_full_meter_tells_nothing(self):
+        assert meter_of(reading(60, 40)).kind is MeterKind.UNKNOWN
+
+    def test_later_evidence_replaces_earlier(self):
+        meter = meter_of(reading(30, 30))
+        assert meter.learn(reading(29, 10), stamp=1, sent_at=1, now=1)
+        assert meter.kind is MeterKind.WINDOW
+        assert meter.learn(reading(20, 40), stamp=2, sent_at=2, now=2)
+        assert meter.kind is MeterKind.BUCKET
+
+    def test_a_window_that_happens_to_look_like_a_bucket_stays_a_window(self):
+        meter = window(level=50, resets_at=50)
+        assert not meter.learn(reading(28, 32), stamp=1, sent_at=18, now=18)
+        assert meter.kind is MeterKind.WINDOW
+
+    def test_without_a_reset_the_limit_is_taken_for_a_rate(self):
+        meter = meter_of(reading(0))
+        assert meter.kind is MeterKind.UNKNOWN
+        assert meter.earliest(5, 0) == pytest.approx(5)
+
+    def test_a_header_that_was_written_at_admission_may_be_late(self):
+        meter = Meter.of(reading(), 0)
+        meter.learn(reading(30, 25), stamp=0, sent_at=0, now=5)
+        assert meter.kind is MeterKind.BUCKET
+
+
+class TestBucket:
+    def test_it_is_refilled_all_the_time_and_never_above_its_limit(self):
+        meter = bucket(10)
+        assert meter.level(5) == pytest.approx(15)
+        assert meter.level(1e6) == 60
+
+    def test_earliest_is_the_exact_instant(self):
+        meter = bucket(10)
+        assert meter.earliest(10, 0) == 0
+        assert meter.earliest(12, 0) == pytest.approx(2)
+        assert meter.earliest(12, 2) == 2
+
+    def test_a_reservation_takes_from_the_level(self):
+        meter = bucket(10)
+        meter.reserve(stamp=1, units=4, now=0)
+        assert meter.level(0) == 6
+        assert meter.reserved == 4
+
+    def test_full_in_says_when_the_level_is_at_the_limit(self):
+        assert bucket(10).full_in_s(0) == pytest.approx(50)
+        assert bucket(10).full_in_s(100) == 0
+
+
+class TestWindow:
+    def test_it_is_full_a_little_after_its_reset(self):
+        meter = window(level=0, resets_at=50)
+        assert meter.earliest(1, 10) == pytest.approx(50.1)
+        assert meter.level(50.05) == 0
+        assert meter.level(50.1) == 60
+
+    def test_it_repeats(self):
+        meter = window(level=0, resets_at=50)
+        meter.reserve(stamp=1, units=60, now=51)
+        assert meter.earliest(1, 51) == pytest.approx(110.1)
+        assert meter.full_in_s(51) == pytest.approx(59.1)
+
+    def test_what_was_sent_just_before_the_reset_may_be_booked_after_it(self):
+        meter = window(level=10, resets_at=50)
+        meter.reserve(stamp=1, units=1, now=20)
+        meter.reserve(stamp=2, units=3, now=49)
+        assert meter.level(51) == 57
+
+    def test_what_a_header_has_booked_before_the_reset_is_not_carried_over(self):
+        meter = window(level=10, resets_at=50)
+        meter.reserve(stamp=1, units=3, now=49)
+        meter.learn(reading(7, 0.5), stamp=1, sent_at=49, now=49.5)
+        assert meter.level(51) == 60
+
+    def test_output_in_flight_is_carried_over(self):
+        meter = meter_of(reading(10, 50, dimension=Dimension.OUTPUT_TOKENS, limit=100))
+        meter.kind = MeterKind.WINDOW
+        meter.reserve(stamp=1, units=8, now=5)
+        assert meter.level(51) == 92
+        meter.settle(stamp=1, settled_stamp=2, charged=3, now=52)
+        assert meter.level(52) == 97
+
+    def test_more_than_is_left_after_the_carry_waits_one_more_window(self):
+        meter = window(level=10, resets_at=50)
+        meter.reserve(stamp=1, units=3, now=49)
+        assert meter.earliest(58, 49) == pytest.approx(110.1)
+        assert meter.earliest(57, 49) == pytest.approx(50.1)
+
+    def test_a_header_of_the_last_window_is_ignored(self):
+        meter = window(level=10, resets_at=50)
+        meter.reserve(stamp=1, units=1, now=49.5)
+        assert meter.level(51) == 59
+        meter.learn(reading(0, 0.5), stamp=1, sent_at=49.5, now=52)
+        assert meter.level(52) == 59
+
+    def test_of_several_words_about_one_reset_the_earliest_counts(self):
+        meter = window(level=40, resets_at=50)
+        meter.learn(reading(20, 42), stamp=1, sent_at=8, now=10)
+        assert meter.earliest(60, 10) == pytest.approx(50.1)
+
+    def test_an_inferred_reset_gives_way_to_a_told_one(self):
+        meter = window(level=40, resets_at=50)
+        meter.level(51)
+        meter.learn(reading(0, 60), stamp=1, sent_at=51, now=51)
+        assert meter.earliest(1, 51) == pytest.approx(111.1)
+
+
+class TestHeaders:
+    def test_costs_that_a_header_cannot_know_are_taken_off(self):
+        meter = window(10)
+        for stamp in (1, 2, 3):
+            meter.reserve(stamp=stamp, units=1, now=stamp)
+        meter.learn(reading(40, 54), stamp=1, sent_at=1, now=5)
+        assert meter.level(5) == 38
+
+    def test_an_older_header_than_the_newest_is_ignored(self):
+        meter = window(10)
+        meter.reserve(stamp=1, units=1, now=1)
+        meter.reserve(stamp=2, units=1, now=8)
+        meter.learn(reading(40, 50), stamp=2, sent_at=8, now=9)
+        meter.learn(reading(3, 49), stamp=1, sent_at=1, now=10)
+        assert meter.level(10) == 40
+
+    def test_of_attempts_that_were_sent_together_the_lowest_word_counts(self):
+        meter = window(10)
+        for stamp in (1, 2):
+            meter.reserve(stamp=stamp, units=1, now=1)
+        meter.learn(reading(40, 50), stamp=2, sent_at=1, now=9)
+        meter.learn(reading(39, 50), stamp=1, sent_at=1, now=9)
+        assert meter.level(9) == 39
+        meter.learn(reading(41, 50), stamp=1, sent_at=1, now=9)
+        assert meter.level(9) == 39
+
+    def test_output_is_unknown_to_headers_until_an_attempt_is_sent_after_its_settle(self):
+        meter = bucket_of_output = meter_of(reading(1000, 30, dimension=Dimension.OUTPUT_TOKENS, limit=2000))
+        assert bucket_of_output.kind is MeterKind.BUCKET
+        meter.reserve(stamp=1, units=500, now=0)
+        meter.reserve(stamp=2, units=100, now=0)
+        meter.settle(stamp=1, settled_stamp=3, charged=300, now=0)
+        meter.learn(reading(900, 33, dimension=Dimension.OUTPUT_TOKENS, limit=2000), stamp=2, sent_at=0, now=0)
+        assert meter.level(0) == 900 - 300 - 100
+        meter.reserve(stamp=4, units=50, now=0)
+        meter.learn(reading(700, 39, dimension=Dimension.OUTPUT_TOKENS, limit=2000), stamp=4, sent_at=0, now=0)
+        assert meter.level(0) == 700 - 100 - 50
+
+    def test_a_settle_replaces_the_reserved_cost(self):
+        meter = bucket(10)
+        meter.reserve(stamp=1, units=8, now=0)
+        meter.settle(stamp=1, settled_stamp=2, charged=3, now=0)
+        assert meter.level(0) == 7
+        assert meter.reserved == 0
+
+    def test_a_settle_without_a_word_keeps_what_was_reserved(self):
+        meter = bucket(10)
+        meter.reserve(stamp=1, units=8, now=0)
+        meter.settle(stamp=1, settled_stamp=2, charged=None, now=0)
+        assert meter.level(0) == 2
+
+    def test_what_a_header_has_booked_is_not_corrected_twice(self):
+        meter = bucket(10)
+        meter.reserve(stamp=1, units=8, now=0)
+        meter.learn(reading(9, 51), stamp=1, sent_at=0, now=0)
+        meter.settle(stamp=1, settled_stamp=2, charged=1, now=0)
+        assert meter.level(0) == 9
+
+    def test_half_of_the_rounding_stays_in_reserve(self):
+        meter = meter_of(reading(20_000, 30, limit=40_000, granularity=1000))
+        assert meter.level(0) == 19_500
+
+    def test_a_new_limit_is_learned(self):
+        meter = bucket(10)
+        assert meter.learn(reading(20, 10, limit=30), stamp=1, sent_at=0, now=0)
+        assert meter.limit == 30
+
+    def test_a_limit_alone_caps_the_level(self):
+        meter = bucket(50)
+        meter.learn(reading(limit=30), stamp=1, sent_at=0, now=0)
+        assert meter.level(0) == 30
+
+    def test_attempts_of_before_the_first_reading_are_adopted(self):
+        meter = Meter.of(reading(), 0)
+        meter.adopt(stamp=1, units=1, admitted_at=-1, now=0)
+        meter.adopt(stamp=2, units=1, admitted_at=-1, now=0)
+        meter.learn(reading(40, 50), stamp=1, sent_at=-1, now=0)
+        assert meter.level(0) == 39
+        assert meter.reserved == 2
+
+
+class TestTooWide:
+    def test_a_demand_above_the_limit_fits_when_the_meter_is_full(self):
+        meter = bucket(10)
+        assert meter.earliest(1000, 0) == pytest.approx(50)
+        assert meter.earliest(1000, 50) == 50
+
+    def test_not_while_anything_of_it_is_reserved(self):
+        meter = bucket(50)
+        meter.reserve(stamp=1, units=1, now=0)
+        assert meter.earliest(1000, 100) == math.inf
+        meter.settle(stamp=1, settled_stamp=2, charged=None, now=100)
+        assert meter.earliest(1000, 100) == 100
+
+    def test_its_debt_is_never_more_than_one_limit(self):
+        meter = bucket(50)
+        meter.reserve(stamp=1, units=10**9, now=10)
+        meter.settle(stamp=1, settled_stamp=2, charged=10**12, now=10)
+        assert meter.earliest(1, 10) == pytest.approx(71)
+
+
+def test_nothing_always_fits():
+    meter = bucket(0)
+    meter.reserve(stamp=1, units=50, now=0)
+    assert meter.earliest(0, 0) == 0
+
+
+def test_output_in_flight_stays_taken_while_a_bucket_refills():
+    meter = meter_of(reading(100, 0, dimension=Dimension.OUTPUT_TOKENS, limit=100))
+    meter.kind = MeterKind.BUCKET
+    meter.reserve(stamp=1, units=40, now=0)
+    assert meter.level(1000) == 60
+    assert meter.earliest(70, 1000) == math.inf
+
+
+def test_settled_costs_do_not_pile_up_without_headers():
+    meter = bucket(0)
+    for stamp in range(1, 20_001, 2):
+        meter.reserve(stamp=stamp, units=1, now=stamp)
+        if stamp > 1:
+            meter.settle(stamp=stamp - 2, settled_stamp=stamp + 1, charged=None, now=stamp)
+    assert len(meter._settled) <= 65
+
+
+@pytest.mark.parametrize("absurd", [math.nan, math.inf, -math.inf, -1.0, 1e300])
+def test_absurd_numbers_are_ignored(absurd):
+    meter = bucket(10)
+    for wrong in (reading(absurd, 5), reading(5, absurd), reading(limit=absurd)):
+        meter.learn(wrong, stamp=1, sent_at=0, now=0)
+        assert math.isfinite(meter.level(0))
+        assert meter.limit == 60
+
+
+@pytest.mark.parametrize("limit", [0.0, -1.0, math.nan, None])
+def test_without_a_limit_there_is_no_meter(limit):
+    assert Meter.of(requests_reading(limit=limit), 0) is None
+
+
+@pytest.mark.parametrize("window_s", [0.0, -60.0, math.nan, math.inf])
+def test_a_reading_without_a_window_is_of_no_use(window_s):
+    assert not is_usable(requests_reading(remaining=5, window_s=window_s))
+
+
+def test_a_reading_with_nothing_in_it_is_of_no_use():
+    assert not is_usable(requests_reading(limit=-1, remaining=-1))
+    assert is_usable(requests_reading(limit=None, remaining=4))
+
+
+NUMBERS = st.one_of(
+    st.none(), st.floats(), st.floats(0, 200), st.sampled_from([0.0, -1.0, 1e-300, 60.0, math.inf, math.nan])
+)
+
+
+@given(
+    st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS, st.integers(0, 500), st.floats(0, 100)), max_size=12),
+    st.sampled_from(list(Dimension)),
+)
+def test_no_sequence_of_readings_breaks_it(steps, dimension):
+    meter = Meter.of(reading(30, 30, dimension=dimension), 0)
+    assert meter is not None
+    now, stamp = 0.0, 0
+    for limit, remaining, reset_in_s, granularity, units, wait_s in steps:
+        stamp += 2
+        now += wait_s
+        meter.reserve(stamp=stamp, units=units, now=now)
+        told = Reading(
+            meter="m",
+            dimension=dimension,
+            window_s=60,
+            limit=limit,
+            remaining=remaining,
+            reset_in_s=reset_in_s,
+            granularity=granularity or 0,
+        )
+        sent_at, now = now, now + 0.5
+        meter.learn(told, stamp=stamp, sent_at=sent_at, now=now)
+        assert -meter.limit <= meter.level(now) <= meter.limit
+        if stamp % 4:
+            meter.settle(stamp=stamp, settled_stamp=stamp + 1, charged=units * 2, now=now)
+        assert meter.reserved >= 0
+        fits_at = meter.earliest(units, now)
+        if math.isfinite(fits_at):
+            now = fits_at
+            assert meter.earliest(units, now) == now

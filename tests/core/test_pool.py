@@ -1,0 +1,269 @@
+"""How the rooms of one pool work together; each room's own rules are in its own test file."""
+
+import pytest
+
+from hivemind_addon.core.aimd import ConcurrencySettings
+from hivemind_addon.core.breaker import BreakerSettings
+from hivemind_addon.core.decision import Backoff, GiveUp, Reason
+from hivemind_addon.core.events import BreakerChanged, ConcurrencyChanged, Held, MeterLearned, PoolBlocked
+from hivemind_addon.core.pool import PoolSettings
+from hivemind_addon.core.ticket import Demand
+from tests.core.samples import (
+    CANCELLED,
+    FAILED,
+    IGNORED,
+    OVERLOADED,
+    POOL,
+    SUCCESS,
+    THROTTLED,
+    Bench,
+    after,
+    requests_reading,
+)
+
+
+class TestConcurrency:
+    def test_no_more_go_than_there_are_slots(self):
+        bench = Bench(slots=2)
+        assert bench.submit("a", "b", "c") == ["a", "b"]
+        bench.settle("a", IGNORED)
+        assert "c" in bench.running
+
+    def test_bypassing_attempts_count_as_in_flight(self):
+        bench = Bench(slots=2)
+        bench.scheduler.bypass(POOL, 1)
+        assert bench.submit("a", "b") == ["a"]
+        assert bench.pool.in_flight == 2
+        bench.scheduler.bypass(POOL, -1)
+        assert bench.poll() == ["b"]
+
+    def test_success_raises_the_limit_and_overload_lowers_it(self):
+        bench = Bench(slots=4)
+        bench.submit("a", "b")
+        bench.settle("b", SUCCESS)
+        assert bench.pool.limit == 5
+        bench.settle("a", OVERLOADED)
+        assert bench.pool.limit == 3
+        assert [event.limit for event in bench.of(ConcurrencyChanged)] == [5, 3]
+
+    def test_a_rate_limit_never_moves_it(self):
+        bench = Bench(slots=4)
+        bench.submit("a", "b", "c")
+        for name in "abc":
+            bench.settle(name, THROTTLED)
+        assert bench.pool.limit == 4
+        assert bench.pool.breaker == "closed"
+
+
+class TestMeters:
+    def test_the_exact_instant_is_waited_for(self):
+        bench = Bench()
+        bench.submit("a")
+        bench.observe("a", requests_reading(limit=60, remaining=0, reset_in_s=60))
+        assert bench.submit("b") == []
+        assert bench.scheduler.next_wakeup() == pytest.approx(1)
+        assert bench.advance(0.99) == []
+        assert bench.advance(0.01) == ["b"]
+
+    def test_a_large_ticket_at_the_head_is_not_passed_by_small_ones(self):
+        bench = Bench()
+        bench.submit("a")
+        bench.observe("a", requests_reading(limit=60, remaining=10, reset_in_s=50))
+        assert bench.submit("large", demand=Demand(requests=20)) == []
+        assert bench.submit("small") == []
+        assert [event.reason for event in bench.of(Held)] == [Reason.METER, Reason.ORDER]
+        assert bench.advance(10) == ["large"]
+
+    def test_a_refusal_that_the_meters_explain_blocks_nothing_else(self):
+        bench = Bench()
+        bench.submit("a")
+        bench.observe("a", requests_reading(limit=60, remaining=0, reset_in_s=60))
+        assert isinstance(bench.settle("a", THROTTLED), Backoff)
+        assert bench.of(PoolBlocked) == []
+        assert bench.scheduler.next_wakeup() == pytest.approx(1)
+
+    def test_a_meter_is_announced_once_and_again_when_it_changes(self):
+        bench = Bench()
+        bench.submit("a", "b", "c")
+        bench.observe("a", requests_reading(limit=60, remaining=58, reset_in_s=50))
+        bench.observe("b", requests_reading(limit=60, remaining=57, reset_in_s=50))
+        bench.observe("c", requests_reading(limit=30, remaining=27, reset_in_s=50))
+        assert [(event.kind, event.limit) for event in bench.of(MeterLearned)] == [("window", 60), ("window", 30)]
+
+    def test_the_view_shows_what_may_still_be_taken(self):
+        bench = Bench()
+        bench.submit("a", "b")
+        bench.observe("a", requests_reading(limit=60, remaining=30, reset_in_s=30))
+        (meter,) = bench.pool.meters
+        assert (meter.name, meter.kind, meter.limit, meter.level) == ("requests", "bucket", 60, 29)
+        assert meter.full_in_s == pytest.approx(31)
+
+
+class TestPause:
+    def test_everybody_waits_as_long_as_the_provider_said(self):
+        bench = Bench()
+        bench.submit("a")
+        verdict = bench.settle("a", after(THROTTLED, 5))
+        assert bench.submit("b") == []
+        assert bench.pool.blocked_for_s == pytest.approx(verdict.until)
+        assert 5.05 <= bench.scheduler.next_wakeup() <= 5.25
+        assert bench.advance_to_wakeup() == ["a", "b"]
+        assert [event.reason for event in bench.of(Held)] == [Reason.BACKOFF, Reason.BLOCKED]
+
+    def test_a_refusal_without_a_word_blocks_for_about_a_second(self):
+        bench = Bench()
+        bench.submit("a")
+        bench.settle("a", THROTTLED)
+        assert 0.75 <= bench.scheduler.next_wakeup() <= 1.25
+        assert len(bench.of(PoolBlocked)) == 1
+
+
+class TestBreaker:
+    def outage(self, bench: Bench, *ticket_ids: str) -> None:
+        bench.submit(*ticket_ids)
+        for ticket_id in ticket_ids:
+            assert isinstance(bench.settle(ticket_id, FAILED), Backoff)
+        assert bench.pool.breaker == "open"
+
+    def settings(self, failures: int = 2) -> PoolSettings:
+        return PoolSettings(
+            concurrency=ConcurrencySettings(initial=8), breaker=BreakerSettings(failures_to_open=failures)
+        )
+
+    def test_it_holds_everybody_and_then_sends_one(self):
+        bench = Bench(settings=self.settings())
+        self.outage(bench, "a", "b")
+        assert bench.submit("c", "d") == []
+        assert bench.of(Held)[-1].reason is Reason.BREAKER
+        assert bench.advance_to_wakeup() == []  # the first failure's own backoff
+        probes = bench.advance_to_wakeup()
+        assert len(probes) == 1
+        assert bench.pool.breaker == "half-open"
+        assert bench.advance(100) == []
+
+    def test_each_probe_is_another_sessions(self):
+        bench = Bench(settings=self.settings())
+        self.outage(bench, "a", "b")
+        probed = []
+        while len(probed) < 4:
+            for ticket_id in bench.advance_to_wakeup():
+                probed.append(ticket_id)
+                bench.settle(ticket_id, FAILED)
+        assert probed in (["a", "b", "a", "b"], ["b", "a", "b", "a"])
+
+    def test_the_only_ticket_probes_although_it_backs_off(self):
+        bench = Bench(settings=self.settings())
+        bench.submit("a", "b")
+        bench.settle("a", after(FAILED, 300))
+        bench.settle("b", after(FAILED, 200))
+        assert bench.advance_to_wakeup() == ["b"]
+        assert bench.now < 2
+
+    def test_a_probe_that_succeeds_lets_two_go(self):
+        bench = Bench(settings=self.settings())
+        self.outage(bench, "a", "b")
+        bench.submit("c", "d", "e")
+        while not (probe := bench.advance_to_wakeup()):
+            pass
+        bench.settle(probe[0], SUCCESS)
+        assert bench.pool.breaker == "closed"
+        assert len(bench.running) == 2
+        assert [event.state for event in bench.of(BreakerChanged)] == ["open", "half-open", "closed"]
+
+    def test_a_rate_limit_proves_the_provider_alive(self):
+        bench = Bench(settings=self.settings())
+        self.outage(bench, "a", "b")
+        while not (probe := bench.advance_to_wakeup()):
+            pass
+        bench.settle(probe[0], after(THROTTLED, 5))
+        assert bench.pool.breaker == "closed"
+        assert bench.running == {}
+
+    def test_a_cancelled_probe_makes_room_for_the_next_at_once(self):
+        bench = Bench(settings=self.settings())
+        self.outage(bench, "a", "b")
+        bench.submit("c")
+        while not (probe := bench.advance_to_wakeup()):
+            pass
+        bench.settle(probe[0], CANCELLED)
+        assert len(bench.running) == 1
+        assert bench.pool.breaker == "half-open"
+
+    def test_an_outage_spends_no_ticket(self):
+        bench = Bench(settings=self.settings())
+        bench.submit("a", "b", patience_s=1e6)
+        bench.settle("a", FAILED)
+        bench.settle("b", FAILED)
+        for _ in range(60):
+            for ticket_id in bench.advance_to_wakeup():
+                assert isinstance(bench.settle(ticket_id, FAILED), Backoff)
+
+    def test_a_failing_ticket_ends_while_others_succeed(self):
+        bench = Bench(settings=self.settings(failures=6))
+        bench.submit("bad", patience_s=1e6)
+        verdicts = []
+        while "bad" in bench.running:
+            verdicts.append(bench.settle("bad", FAILED))
+            bench.submit(f"good{len(verdicts)}")
+            bench.settle(f"good{len(verdicts)}")
+            while isinstance(verdicts[-1], Backoff) and "bad" not in bench.running:
+                bench.advance_to_wakeup()
+        assert verdicts[-1] == GiveUp(Reason.SPENT_ATTEMPTS)
+        assert len(verdicts) == 10
+
+
+class TestShed:
+    def test_a_held_ticket_is_shed_when_its_time_has_come(self):
+        bench = Bench(slots=1)
+        bench.submit("a", "b", patience_s=30)
+        bench.advance(29.9)
+        assert bench.shed == []
+        bench.advance_to_wakeup()
+        (shed,) = bench.shed
+        assert (shed.ticket.id, shed.reason, bench.now) == ("b", Reason.DEADLINE, 30)
+        assert shed.come_back_s == 1
+
+    def test_it_is_told_when_it_would_fit(self):
+        bench = Bench()
+        bench.submit("a")
+        bench.observe("a", requests_reading(limit=60, remaining=59, reset_in_s=50))
+        bench.observe("a", requests_reading(limit=60, remaining=0, reset_in_s=50))
+        bench.submit("b", patience_s=20)
+        bench.advance(20)
+        assert bench.shed[0].come_back_s == pytest.approx(30.1)
+
+    def test_a_ticket_that_backs_off_past_its_time_is_shed_in_time(self):
+        bench = Bench()
+        bench.submit("a", patience_s=30)
+        assert bench.settle("a", after(FAILED, 100)).until == 100
+        bench.advance_to_wakeup()
+        assert bench.now == 30
+        assert bench.shed[0].come_back_s == 70
+
+
+class TestHeld:
+    def test_once_for_each_wait_with_its_place(self):
+        bench = Bench(slots=1)
+        bench.submit("a", "b", "c")
+        bench.advance(1)
+        assert [(event.ticket_id, event.reason, event.position) for event in bench.of(Held)] == [
+            ("b", Reason.CONCURRENCY, 1),
+            ("c", Reason.CONCURRENCY, 2),
+        ]
+        bench.settle("a", FAILED)
+        assert [(event.ticket_id, event.reason) for event in bench.of(Held)[2:]] == [("a", Reason.BACKOFF)]
+
+    def test_never_for_a_ticket_that_goes_at_once(self):
+        bench = Bench()
+        bench.submit("a")
+        assert bench.of(Held) == []
+
+
+def test_the_view_lists_every_ticket_with_its_state_and_place():
+    bench = Bench(slots=2)
+    bench.submit("a", "b", "c", "d")
+    bench.settle("a", after(FAILED, 100))
+    seen = [(view.ticket.id, view.state, view.position) for view in bench.pool.tickets]
+    assert seen == [("b", "in flight", 0), ("c", "in flight", 0), ("a", "backing off", 1), ("d", "queued", 2)]
+    assert [view.reason for view in bench.pool.tickets][2:] == ["backing off", "concurrency limit"]
+

@@ -1,0 +1,97 @@
+import random
+from dataclasses import replace
+
+import pytest
+
+from hivemind_addon.core.decision import Backoff, GiveUp, Reason
+from hivemind_addon.core.retry import History, RetryPolicy, decide, sane_retry_after_s
+from hivemind_addon.core.ticket import Outcome
+from tests.core.samples import CUT, FAILED, IGNORED, OVERLOADED, THROTTLED, after
+
+POLICY = RetryPolicy()
+
+
+def judge(outcome: Outcome = FAILED, history: History | None = None, now: float = 100, **more: object):
+    known = history or History().started().ended(outcome, provider_down=bool(more.get("provider_down")))
+    wanted = {"shed_at": 500.0, "pool_ready_at": now, "provider_down": False} | more
+    return decide(POLICY, known, outcome, now, random.Random(5), **wanted)
+
+
+def repeated(outcome: Outcome, times: int, *, provider_down: bool = False) -> History:
+    history = History()
+    for _ in range(times):
+        history = history.started().ended(outcome, provider_down=provider_down)
+    return history
+
+
+def test_a_byte_that_the_client_has_seen_ends_it():
+    assert judge(client_saw_bytes=True) == GiveUp(Reason.DELIVERED_BYTES)
+
+
+def test_what_waiting_cannot_cure_ends_it():
+    assert judge(IGNORED) == GiveUp(Reason.NOT_RETRYABLE)
+
+
+def test_a_stopping_scheduler_ends_it():
+    assert judge(stopping=True) == GiveUp(Reason.STOPPING)
+
+
+def test_four_ambiguous_resends_and_no_more():
+    assert isinstance(judge(CUT, repeated(CUT, 4)), Backoff)
+    assert judge(CUT, repeated(CUT, 5)) == GiveUp(Reason.SPENT_AMBIGUOUS)
+
+
+def test_ten_failed_attempts_and_no_more():
+    assert isinstance(judge(FAILED, repeated(FAILED, 9)), Backoff)
+    assert judge(FAILED, repeated(FAILED, 10)) == GiveUp(Reason.SPENT_ATTEMPTS)
+
+
+@pytest.mark.parametrize("outcome", [THROTTLED, OVERLOADED])
+def test_limits_and_overload_end_only_with_the_deadline(outcome):
+    assert isinstance(judge(outcome, repeated(outcome, 2000)), Backoff)
+    assert judge(outcome, repeated(outcome, 2000), now=500) == GiveUp(Reason.DEADLINE)
+
+
+def test_a_provider_that_is_down_does_not_spend_the_ticket():
+    history = repeated(FAILED, 50, provider_down=True)
+    assert isinstance(judge(FAILED, history, provider_down=True), Backoff)
+
+
+def test_billing_doubts_are_counted_even_while_the_provider_is_down():
+    history = repeated(CUT, 5, provider_down=True)
+    assert judge(CUT, history, provider_down=True) == GiveUp(Reason.SPENT_AMBIGUOUS)
+
+
+def test_the_backoff_doubles_with_jitter_up_to_its_maximum():
+    for failures, nominal_s in [(1, 0.5), (2, 1), (5, 8), (9, 30)]:
+        verdict = judge(FAILED, repeated(FAILED, failures))
+        assert 100 + nominal_s / 2 <= verdict.until <= 100 + nominal_s
+
+
+def test_retry_after_is_the_floor():
+    assert judge(after(FAILED, 12)).until == 112
+
+
+@pytest.mark.parametrize("absurd", [float("nan"), float("inf"), -1.0, None])
+def test_an_impossible_retry_after_is_none(absurd):
+    assert sane_retry_after_s(absurd) == 0
+    assert judge(replace(FAILED, retry_after_s=absurd)).until <= 100.5
+
+
+def test_a_rate_limit_waits_for_the_pool_and_has_no_step_of_its_own():
+    assert judge(THROTTLED, repeated(THROTTLED, 20), pool_ready_at=103.0).until == 103
+
+
+def test_while_the_provider_is_down_the_probe_paces():
+    assert judge(FAILED, provider_down=True, pool_ready_at=104.0).until == 104
+
+
+def test_a_backoff_may_end_after_the_ticket_is_shed():
+    assert judge(after(FAILED, 1000)).until == 1100
+
+
+def test_the_history_counts_resends_after_ambiguous_ends_only():
+    history = repeated(CUT, 2)
+    assert (history.attempts, history.ambiguous, history.ambiguous_resends) == (2, 2, 1)
+    assert history.started().ambiguous_resends == 2
+    assert repeated(FAILED, 3).ambiguous_resends == 0

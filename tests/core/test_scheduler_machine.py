@@ -1,0 +1,245 @@
+"""Any order of calls, any outcome, any header: the promises of the scheduler hold after each step."""
+
+import math
+import random
+from collections import defaultdict
+from dataclasses import replace
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from hivemind_addon.core.aimd import ConcurrencySettings
+from hivemind_addon.core.breaker import BreakerSettings
+from hivemind_addon.core.decision import Admitted, Backoff, Shed
+from hivemind_addon.core.events import AttemptEnded, AttemptStarted, Held, Submitted, TicketEnded
+from hivemind_addon.core.pool import PoolSettings
+from hivemind_addon.core.scheduler import Scheduler
+from hivemind_addon.core.ticket import Demand, Dimension, Hints, Outcome, OutcomeKind, Reading, Reservation
+from tests.core.samples import POOL, SUCCESS, ticket
+
+POOLS = [POOL, replace(POOL, model_group="other")]
+NUMBERS = st.one_of(
+    st.none(),
+    st.floats(),
+    st.floats(0, 120),
+    st.sampled_from([0.0, -1.0, 1.0, 1e-9, 50.0, 1e18, math.inf, math.nan]),
+)
+DEMANDS = st.builds(
+    Demand,
+    input_tokens=st.integers(0, 100),
+    output_tokens=st.integers(0, 100),
+    total_tokens=st.integers(0, 10**7),
+)
+OUTCOMES = st.builds(
+    Outcome,
+    kind=st.sampled_from(list(OutcomeKind)),
+    reason=st.just("made up"),
+    retryable=st.booleans(),
+    ambiguous=st.booleans(),
+    retry_after_s=st.one_of(st.none(), st.floats(), st.floats(0, 60)),
+)
+READINGS = st.builds(
+    lambda dimension, **numbers: Reading(meter=dimension.value, dimension=dimension, **numbers),
+    st.sampled_from(list(Dimension)),
+    window_s=st.sampled_from([1.0, 60.0, 60.0, 60.0, 0.0, math.nan]),
+    limit=NUMBERS,
+    remaining=NUMBERS,
+    reset_in_s=NUMBERS,
+    granularity=st.sampled_from([0.0, 10.0, math.nan]),
+)
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    @initialize(seed=st.integers(0, 2**16), slots=st.integers(1, 4), failures=st.integers(2, 6))
+    def start(self, seed, slots, failures):
+        self.scheduler = Scheduler(rng=random.Random(seed))
+        self.settings = PoolSettings(
+            concurrency=ConcurrencySettings(initial=slots, maximum=6),
+            breaker=BreakerSettings(failures_to_open=failures),
+        )
+        self.now = 100.0
+        self.submitted = 0
+        self.queued: set[str] = set()
+        self.running: dict[str, Reservation] = {}
+        self.expedited: set[str] = set()
+        self.bypassing = dict.fromkeys(POOLS, 0)
+        self.closed = False
+        self.starts: dict[str, int] = defaultdict(int)
+        self.ends: dict[str, int] = defaultdict(int)
+        self.attempts_ended: dict[str, int] = defaultdict(int)
+        self.lanes: dict[tuple, list[str]] = defaultdict(list)
+
+    @rule(
+        pool=st.sampled_from(POOLS),
+        session=st.sampled_from("abc"),
+        patience_s=st.sampled_from([0.0, 20.0, 600.0, 1e5]),
+        demand=DEMANDS,
+    )
+    def submit(self, pool, session, patience_s, demand):
+        self.submitted += 1
+        ticket_id = f"t{self.submitted}"
+        made = ticket(ticket_id, session=session, at=self.now, patience_s=patience_s, demand=demand, pool=pool)
+        self.scheduler.submit(made, self.settings, self.now)
+        self.queued.add(ticket_id)
+        self.lanes[pool, session].append(ticket_id)
+
+    @rule(count=st.integers(2, 12), session=st.sampled_from("abc"))
+    def submit_many(self, count, session):
+        for _ in range(count):
+            self.submit(POOL, session, 600.0, Demand(input_tokens=10, output_tokens=5))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), outcome=OUTCOMES, charged=st.one_of(st.none(), DEMANDS), saw=st.booleans())
+    def settle(self, data, outcome, charged, saw):
+        ticket_id = data.draw(st.sampled_from(sorted(self.running)))
+        self._settle(ticket_id, outcome, charged=charged, client_saw_bytes=saw)
+
+    @precondition(lambda self: self.running)
+    @rule(kind=st.sampled_from(list(OutcomeKind)))
+    def settle_all_alike(self, kind):
+        for ticket_id in sorted(self.running):
+            self._settle(ticket_id, Outcome(kind=kind, reason="alike", retryable=True))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), readings=st.lists(READINGS, max_size=3), account=st.sampled_from([None, "x", "y"]))
+    def observe(self, data, readings, account):
+        ticket_id = data.draw(st.sampled_from(sorted(self.running)))
+        told = Hints(readings=tuple(readings), account=account)
+        self.scheduler.observe(self.running[ticket_id], told, self.now)
+
+    @precondition(lambda self: self.queued)
+    @rule(data=st.data())
+    def cancel(self, data):
+        ticket_id = data.draw(st.sampled_from(sorted(self.queued)))
+        assert self.scheduler.cancel(ticket_id, self.now)
+        self.queued.remove(ticket_id)
+
+    @precondition(lambda self: self.queued)
+    @rule(data=st.data())
+    def expedite(self, data):
+        ticket_id = data.draw(st.sampled_from(sorted(self.queued)))
+        assert self.scheduler.expedite(ticket_id, self.now)
+        self.expedited.add(ticket_id)
+
+    @rule(pool=st.sampled_from(POOLS), change=st.sampled_from([1, -1]))
+    def bypass(self, pool, change):
+        if self.bypassing[pool] + change >= 0:
+            self.bypassing[pool] += change
+            self.scheduler.bypass(pool, change)
+
+    @rule(seconds=st.one_of(st.floats(0, 2), st.floats(0, 200)))
+    def advance(self, seconds):
+        self.now += seconds
+
+    @rule()
+    def advance_to_wakeup(self):
+        wakeup_at = self.scheduler.next_wakeup()
+        if wakeup_at is not None:
+            self.now = wakeup_at
+
+    @precondition(lambda self: self.submitted > 15)
+    @rule()
+    def close(self):
+        self.scheduler.close(self.now)
+        self.closed = True
+
+    @invariant()
+    def poll_keeps_every_promise(self):
+        if not hasattr(self, "scheduler"):
+            return
+        self._poll()
+        before = self.scheduler.snapshot(self.now)
+        assert self.scheduler.poll(self.now) == []
+        assert self.scheduler.snapshot(self.now) == before
+        assert self.scheduler.drain_events() == []
+        wakeup_at = self.scheduler.next_wakeup()
+        assert wakeup_at is None or wakeup_at > self.now
+        for view in before.pools:
+            assert view.queued == sum(state.state != "in flight" for state in view.tickets)
+            assert view.in_flight - view.bypassing == sum(state.state == "in flight" for state in view.tickets)
+            if view.queued and not view.in_flight:
+                assert wakeup_at is not None, "stuck"
+            if self.closed:
+                assert not view.queued
+            for meter in view.meters:
+                assert 0 <= meter.level <= meter.limit
+            for meter in self.scheduler._pools[view.key]._meters.values():
+                assert meter.reserved >= 0
+                assert view.in_flight > view.bypassing or meter.reserved == 0
+        self._first_come_first_served()
+
+    def teardown(self):
+        """Whatever happened: the wakeups alone, and ends of what runs, bring every ticket to its end."""
+        if not hasattr(self, "scheduler"):
+            return
+        for pool, count in self.bypassing.items():
+            for _ in range(count):
+                self.scheduler.bypass(pool, -1)
+        for _ in range(20 * self.submitted + 20):
+            self._poll()
+            if self.scheduler.is_idle:
+                break
+            for ticket_id in sorted(self.running):
+                self._settle(ticket_id, SUCCESS)
+            self._poll()
+            if not self.running and self.queued:
+                self.now = self.scheduler.next_wakeup()
+        assert self.scheduler.is_idle
+        assert self.scheduler.next_wakeup() is None
+        assert not self.queued
+        assert dict(self.ends) == {f"t{n}": 1 for n in range(1, self.submitted + 1)}
+        assert self.attempts_ended == self.starts
+        for pool in self.scheduler._pools.values():
+            assert all(meter.reserved == 0 for meter in pool._meters.values())
+
+    def _settle(self, ticket_id, outcome, **more):
+        verdict = self.scheduler.settle(self.running.pop(ticket_id), outcome, self.now, **more)
+        if isinstance(verdict, Backoff):
+            assert outcome.retryable
+            assert not more.get("client_saw_bytes")
+            self.queued.add(ticket_id)
+
+    def _poll(self):
+        for decision in self.scheduler.poll(self.now):
+            match decision:
+                case Admitted(reservation):
+                    assert not self.closed
+                    assert reservation.admitted_at == self.now
+                    self.queued.remove(reservation.ticket.id)
+                    self.running[reservation.ticket.id] = reservation
+                case Shed():
+                    assert self.closed or decision.ticket.shed_at <= self.now
+                    assert decision.come_back_s >= 1
+                    self.queued.remove(decision.ticket.id)
+        self._read_events()
+
+    def _read_events(self):
+        for event in self.scheduler.drain_events():
+            match event:
+                case AttemptStarted():
+                    assert event.in_flight <= self.scheduler.limit_of(event.pool)
+                    self.starts[event.ticket_id] += 1
+                    assert event.attempt == self.starts[event.ticket_id]
+                case AttemptEnded():
+                    self.attempts_ended[event.ticket_id] += 1
+                    assert self.attempts_ended[event.ticket_id] == event.attempt
+                case TicketEnded():
+                    self.ends[event.ticket_id] += 1
+                case Submitted() | Held():
+                    assert not self.ends.get(getattr(event, "ticket_id", ""))
+
+    def _first_come_first_served(self):
+        """In one lane nobody starts for the first time before an older one has, or has gone."""
+        for lane in self.lanes.values():
+            late = False
+            for ticket_id in lane:
+                if ticket_id in self.expedited:
+                    continue
+                never_started = not self.starts.get(ticket_id)
+                if never_started and ticket_id in self.queued:
+                    late = True
+                elif late:
+                    assert never_started, f"{ticket_id} passed an older ticket of its lane"
+
+
+TestScheduler = SchedulerMachine.TestCase

@@ -1,0 +1,148 @@
+"""A second script beside hivemind_addon in the tests' mitmdump: shows what goes on inside, and breaks things on demand.
+
+Requests to http://probe.test/ are answered by it:
+
+    /state              the scheduler's snapshot, the open exchanges, the layer's streams, the hooks that fired, as JSON
+    /trip?where=NAME    from now on the named function raises (`off` ends it)
+    /forget             empty the list of hooks
+    /abort?agent=NAME, /resume?agent=NAME    what the interfaces' buttons do to the agent's held flows
+"""
+
+import gc
+import importlib
+import json
+from collections import Counter
+from dataclasses import asdict
+from urllib.parse import parse_qs, urlparse
+
+from mitmproxy import ctx, http
+from mitmproxy.hooks import UpdateHook
+from mitmproxy.tls import TlsData
+
+TRIPPABLE = {
+    "claims": ("hivemind_addon.mitm.intake", "Intake", "profile_for"),
+    "intake": ("hivemind_addon.mitm.intake", "Intake", "_make"),
+    "submit": ("hivemind_addon.core.scheduler", "Scheduler", "submit"),
+    "poll": ("hivemind_addon.core.scheduler", "Scheduler", "poll"),
+    "take": ("hivemind_addon.mitm.exchange", "Exchange", "_take"),
+    "hold": ("hivemind_addon.mitm.exchange", "Exchange", "_wait"),
+    "head": ("hivemind_addon.wire.hints", None, "read_hints"),
+    "observe": ("hivemind_addon.core.scheduler", "Scheduler", "observe"),
+    "judge": ("hivemind_addon.wire.outcome", None, "judge_answer"),
+    "tee": ("hivemind_addon.wire.answer", "AnswerReader", "feed"),
+    "settle": ("hivemind_addon.core.scheduler", "Scheduler", "settle"),
+    "layer": ("hivemind_addon.mitm.stream", "ScheduledStream", "_deliver"),
+    "release": ("hivemind_addon.mitm.stream", "ScheduledStream", "_release"),
+}
+
+
+class Boom(Exception):
+    """What the tripped functions raise."""
+
+
+def _boom(*_args, **_kwargs):
+    raise Boom("injected by the test")
+
+
+class Probe:
+    def __init__(self):
+        self.hooks = Counter()
+        self.undo = []
+
+    # What it sees
+
+    def _count(self, hook, flow):
+        self.hooks[f"{hook} {flow.request.headers.get('x-test-id', '-')}"] += 1
+
+    def requestheaders(self, flow: http.HTTPFlow):
+        self._count("requestheaders", flow)
+
+    def responseheaders(self, flow: http.HTTPFlow):
+        self._count("responseheaders", flow)
+
+    def response(self, flow: http.HTTPFlow):
+        self._count("response", flow)
+
+    def error(self, flow: http.HTTPFlow):
+        self._count("error", flow)
+
+    def tls_start_server(self, data: TlsData):
+        """An h1 client has h2 upstream where the test's host says so; mitmproxy would mirror the client's protocol."""
+        if (data.conn.sni or "").startswith("h2."):
+            data.conn.alpn_offers = (b"h2", b"http/1.1")
+
+    # What it answers
+
+    def request(self, flow: http.HTTPFlow):
+        self._count("request", flow)
+        if appended := flow.request.headers.pop("x-test-append", None):
+            flow.request.text += appended
+        if answer := flow.request.headers.pop("x-test-answer", None):
+            flow.response = http.Response.make(int(answer), b"{}", {"content-type": "application/json"})
+        if flow.request.host != "probe.test":
+            return
+        url = urlparse(flow.request.path)
+        arguments = {name: values[0] for name, values in parse_qs(url.query).items()}
+        answer = getattr(self, url.path.strip("/"))(**arguments)
+        flow.response = http.Response.make(200, json.dumps(answer), {"content-type": "application/json"})
+
+    def state(self):
+        intake = ctx.master.addons.get("hivemind").intake
+        gc.collect()
+        snapshot = asdict(intake.driver.snapshot())
+        for pool in snapshot["pools"]:
+            pool["key"] = "/".join(pool["key"].values())
+        return {
+            "snapshot": json.loads(json.dumps(snapshot, default=str)),
+            "guard_trips": intake.guard.trips,
+            "live": len(intake.live),
+            "streams": sum(type(thing).__name__ == "ScheduledStream" for thing in gc.get_objects()),
+            "layer_streams": sum(
+                len(thing.streams) for thing in gc.get_objects() if type(thing).__name__ == "SchedulingHttpLayer"
+            ),
+            "connections": sum(
+                len(thing.connections) for thing in gc.get_objects() if type(thing).__name__ == "SchedulingHttpLayer"
+            ),
+            "hooks": dict(self.hooks),
+            "events": [f"{type(event).__name__} {event}" for event in list(intake.events)[-200:]],
+        }
+
+    def forget(self):
+        self.hooks.clear()
+        return "ok"
+
+    def trip(self, where):
+        while self.undo:
+            setattr(*self.undo.pop())
+        if where != "off":
+            module_name, class_name, name = TRIPPABLE[where]
+            owner = importlib.import_module(module_name)
+            owners = [getattr(owner, class_name)] if class_name else [owner]
+            if not class_name:  # a function is known by name to the modules that imported it, too
+                exchange = importlib.import_module("hivemind_addon.mitm.exchange")
+                owners += [exchange] if hasattr(exchange, name) else []
+            for one in owners:
+                self.undo.append((one, name, getattr(one, name)))
+                setattr(one, name, _boom)
+        return where
+
+    def _held(self, agent):
+        intake = ctx.master.addons.get("hivemind").intake
+        return [exchange.flow for exchange in intake.live.values() if exchange.ticket.agent == agent]
+
+    def abort(self, agent):
+        flows = self._held(agent)
+        for flow in flows:
+            flow.kill()
+        ctx.master.addons.trigger(UpdateHook(flows))
+        return len(flows)
+
+    def resume(self, agent):
+        flows = self._held(agent)
+        for flow in flows:
+            flow.resume()
+        ctx.master.addons.trigger(UpdateHook(flows))
+        return len(flows)
+
+
+addons = [Probe()]

@@ -1,0 +1,123 @@
+"""A real mitmdump with the addon, for tests: starts, tells its ports, shows its inside, ends by its own process id."""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlencode
+
+import httpx
+
+ROOT = Path(__file__).resolve().parents[2]
+MITMDUMP = Path(sys.executable).parent / "mitmdump"
+PROBE = Path(__file__).parent / "probe.py"
+START_S = 30
+
+
+class Proxy:
+    """One running mitmdump."""
+
+    def __init__(self, process, ports, log, confdir):
+        self.process = process
+        self.ports = ports
+        self._log = log
+        self.ca = confdir / "mitmproxy-ca-cert.pem"
+
+    @property
+    def port(self):
+        return self.ports[0]
+
+    def url(self, agent="agent-1", words="x"):
+        return f"http://{agent}:{words}@127.0.0.1:{self.port}"
+
+    @property
+    def log(self):
+        return self._log.read_text(errors="replace")
+
+    def client(self, agent="agent-1", words="x", **kwargs):
+        """An HTTP client that goes through the proxy and trusts its CA."""
+        import ssl
+
+        kwargs.setdefault("timeout", 30)
+        context = ssl.create_default_context(cafile=str(self.ca)) if self.ca.exists() else True
+        return httpx.Client(proxy=self.url(agent, words), verify=context, trust_env=False, **kwargs)
+
+    def probe(self, path, **arguments):
+        with httpx.Client(proxy=f"http://127.0.0.1:{self.port}", trust_env=False, timeout=30) as client:
+            answer = client.get(f"http://probe.test/{path}?{urlencode(arguments)}")
+            assert answer.status_code == 200, answer.text
+            return answer.json()
+
+    def state(self):
+        return self.probe("state")
+
+    def wait_for(self, condition, what, timeout_s=10):
+        """Ask the probe until `condition(state)` holds. Waits for an event of another process: there is no clock to advance."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            state = self.state()
+            if condition(state):
+                return state
+            assert time.monotonic() < deadline, f"{what} did not happen: {state}"
+            select.select([], [], [], 0.02)
+
+    def stop(self, how=signal.SIGTERM, timeout_s=40):
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        return self.process.wait(timeout_s)
+
+
+def free_port():
+    """A port that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start(confdir, *arguments, modes=("regular",), scripts=(ROOT / "hivemind_addon", PROBE), executable=MITMDUMP, cwd=ROOT, host="127.0.0.1"):
+    """Start mitmdump and wait until it listens. Raises AssertionError with its log when it ends instead."""
+    confdir.mkdir(parents=True, exist_ok=True)
+    log = confdir / f"mitmdump-{time.monotonic_ns()}.log"
+    command = [str(executable), "--set", f"confdir={confdir}", "--set", "termlog_verbosity=info", "--set", "flow_detail=0"]
+    chosen = [free_port() for _ in modes]  # mitmproxy refuses two modes on port 0
+    for mode, port in zip(modes, chosen, strict=True):
+        command += ["--mode", f"{mode}@{port}"]
+    for script in scripts:
+        command += ["-s", str(script)]
+    command += map(str, arguments)
+    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    environment["PYTHONUNBUFFERED"] = "1"
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=cwd, env=environment)
+    deadline = time.monotonic() + START_S
+    while True:
+        text = log.read_text(errors="replace")
+        if all(f" listening at {host}:{port}." in text for port in chosen):
+            return Proxy(process, chosen, log, confdir)
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise AssertionError(f"mitmdump did not start (exit status {process.wait()}):\n{text}")
+        select.select([], [], [], 0.05)
+
+
+@contextmanager
+def running(confdir, *arguments, **kwargs):
+    proxy = start(confdir, *arguments, **kwargs)
+    try:
+        yield proxy
+    finally:
+        if proxy.process.poll() is None:
+            proxy.process.kill()
+        proxy.process.wait(10)
+
+
+def body(**changes):
+    """A minimal Messages request."""
+    request = {"model": "claude-sonnet-4-5", "max_tokens": 64, "messages": [{"role": "user", "content": "hello"}]}
+    return json.dumps(request | changes)

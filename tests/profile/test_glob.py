@@ -1,0 +1,35 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hivemind_addon.profile.glob import glob_matches
+
+
+@pytest.mark.parametrize(
+    ("glob", "text", "matches"),
+    [
+        ("/v1/messages", "/v1/messages", True),
+        ("/v1/messages", "/v1/messages/batches", False),
+        ("*/v1/messages", "/v1/messages", True),
+        ("*/v1/messages", "/anthropic/v1/messages", True),
+        ("*/v1/messages", "/v1/messages/", False),
+        ("/*", "/", True),
+        ("/*", "/a/b/c", True),
+        ("api.*githubcopilot.com", "api.individual.githubcopilot.com", True),
+        ("*a*a*", "a", False),
+        ("ab*ba", "aba", False),
+        ("", "", True),
+        ("*", "", True),
+        ("[a]?", "a1", False),
+    ],
+)
+def test_a_star_matches_any_run_and_nothing_else_is_special(glob, text, matches):
+    assert glob_matches(glob, text) is matches
+
+
+@given(st.text("ab*", max_size=8), st.text("ab", max_size=12))
+def test_it_agrees_with_the_regular_expression_of_the_same_meaning(glob, text):
+    expected = re.fullmatch(".*".join(map(re.escape, glob.split("*"))), text) is not None
+    assert glob_matches(glob, text) is expected

@@ -1,0 +1,162 @@
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hivemind_addon.core.ticket import Dimension, OutcomeKind
+from hivemind_addon.profile.model import Delivery, DialectName, InputCharge, Profile
+from hivemind_addon.profile.typed import KEY_RULES, ORDERED, RULES, UNWRITTEN, ProfileError, convert, host_parts
+
+FILE = Path("profiles/my.yaml")
+
+
+def error_of(document):
+    with pytest.raises(ProfileError) as caught:
+        convert(Profile, document, FILE)
+    return str(caught.value)
+
+
+def test_every_kind_of_value_becomes_what_its_type_hint_says():
+    profile = convert(
+        Profile,
+        {
+            "hosts": ["a.example"],
+            "dialects": {"*/messages": "anthropic-messages"},
+            "delivery": "whole",
+            "keep_alive_s": 3,
+            "charge": {"input": "uncached"},
+            "meters": [{"meter": "r", "dimension": "requests", "limit": "X-Limit", "remaining": "x-left"}],
+            "outcomes": [{"kind": "ignored", "retry": False, "retry_after": None, "headers": {"X-A": "^b"}}],
+        },
+        FILE,
+    )
+    assert profile.hosts == ("a.example",)
+    assert profile.dialects == {"*/messages": DialectName.ANTHROPIC_MESSAGES}
+    assert profile.delivery is Delivery.WHOLE
+    assert profile.keep_alive_s == 3
+    assert profile.charge.input is InputCharge.UNCACHED
+    assert profile.charge.default_output_tokens == Profile().charge.default_output_tokens
+    assert profile.meters[0].dimension is Dimension.REQUESTS
+    assert profile.outcomes[0].kind is OutcomeKind.IGNORED
+
+
+def test_header_names_are_lower_case_afterwards_as_they_are_looked_up():
+    profile = convert(Profile, {"session_headers": ["X-Session-Id"]}, FILE)
+    assert profile.session_headers == ("x-session-id",)
+
+
+def test_an_empty_document_is_the_defaults():
+    assert convert(Profile, {}, FILE) == Profile()
+
+
+def test_an_unknown_key_names_file_key_path_and_the_likely_word():
+    assert error_of({"retry": {"max_failurs": 3}}) == (
+        "profiles/my.yaml: retry.max_failurs: unknown key; did you mean max_failures?"
+    )
+
+
+def test_an_unknown_key_like_no_other_is_answered_with_the_known_ones():
+    assert "known keys: max_failures, max_ambiguous" in error_of({"retry": {"zzz": 3}})
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"hosts": "a.example"}, "hosts: expected a list, got 'a.example'"),
+        ({"hosts": ["https://a.example"]}, "hosts[0]: no port"),
+        ({"hosts": ["ok.example", "a.example/v1"]}, "hosts[1]: no host name"),
+        ({"hosts": ["a.example:99999"]}, "hosts[0]: no port: '99999'"),
+        ({"hosts": [""]}, "hosts[0]: no host name"),
+        ({"paths": ["v1/messages"]}, "paths[0]: no path glob"),
+        ({"paths": ["/v1/messages?beta=true"]}, "paths[0]: no path glob"),
+        ({"dialects": {"messages": "openai-chat"}}, "dialects.messages: no path glob"),
+        ({"model_groups": [" "]}, "model_groups[0]: empty glob"),
+        ({"session_headers": ["x session"]}, "session_headers[0]: no header name"),
+        ({"delivery": "fast"}, "delivery: 'fast' is not known here; write one of stream, whole"),
+        ({"delivery": {}}, "delivery: a mapping is not known here"),
+        ({"delivery": None}, "delivery: nothing is not known here"),
+        ({"keep_alive_s": "3s"}, "keep_alive_s: expected a number, got '3s'"),
+        ({"keep_alive_s": -1}, "keep_alive_s: -1 is negative"),
+        ({"keep_alive_s": float("nan")}, "keep_alive_s: expected a number, got nan"),
+        ({"keep_alive_s": float("inf")}, "keep_alive_s: expected a number, got inf"),
+        ({"keep_alive_s": 10**400}, "keep_alive_s: expected a number"),
+        ({"keep_alive_s": True}, "keep_alive_s: expected a number, got True"),
+        ({"refusal": {"status": 429.5}}, "refusal.status: expected a whole number, got 429.5"),
+        ({"refusal": {"status": 200}}, "refusal.status: 200 is no status of a refusal"),
+        ({"refusal": []}, "refusal: expected a mapping, got a list"),
+        ({"refusal": None}, "refusal: expected a mapping, got nothing"),
+        ({"peek": {"max_bytes": 0}}, "peek.max_bytes: 0 is not above zero"),
+        ({"tokens": {"scale": 0}}, "tokens.scale: 0 is not above zero"),
+        ({"concurrency": {"decrease": 1}}, "concurrency.decrease: 1 is not between 0 and 1"),
+        ({"concurrency": {"initial": 9, "maximum": 4}}, "concurrency.initial: 9 is above maximum, 4"),
+        ({"breaker": {"first_probe_s": 60}}, "breaker.first_probe_s: 60 is above max_probe_s"),
+        ({"retry": {"first_backoff_s": 60}}, "retry.first_backoff_s: 60 is above max_backoff_s"),
+        ({"outcomes": [{"kind": "ignored"}]}, "outcomes[0]: retry is missing; add retry"),
+        ({"outcomes": [{"kind": "ignored", "retry": "no"}]}, "outcomes[0].retry: expected true or false"),
+        ({"outcomes": [{"kind": "hard", "retry": False}]}, "outcomes[0].kind: 'hard' is not known here"),
+        (
+            {"outcomes": [{"kind": "ignored", "retry": False, "message": "("}]},
+            "outcomes[0].message: no regular expression",
+        ),
+        (
+            {"outcomes": [{"kind": "ignored", "retry": False, "headers": {"x-a": "["}}]},
+            "outcomes[0].headers.x-a: no regular expression",
+        ),
+        (
+            {"outcomes": [{"kind": "ignored", "retry": False, "headers": {"x a": "b"}}]},
+            "outcomes[0].headers.x a: no header name",
+        ),
+        (
+            {"outcomes": [{"kind": "ignored", "retry": False, "status": [99]}]},
+            "outcomes[0].status[0]: 99 is no HTTP status",
+        ),
+        ({"meters": ["requests"]}, "meters[0]: expected a mapping, got 'requests'"),
+        ({"name": "other"}, "name: unknown key"),
+        ({3: "x"}, "3: unknown key"),
+    ],
+)
+def test_a_bad_value_is_one_line_with_its_place_and_a_cure(document, said):
+    line = error_of(document)
+    assert line.startswith(f"profiles/my.yaml: {said}")
+    assert "; " in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("pattern", "parts"),
+    [
+        ("API.Example.com.", ("api.example.com", None)),
+        ("localhost:8000", ("localhost", 8000)),
+        ("[::1]:8000", ("::1", 8000)),
+        ("[::1]", ("::1", None)),
+        ("*.example.com:443", ("*.example.com", 443)),
+        ("bücher.example", ("xn--bcher-kva.example", None)),
+        ("my_host", ("my_host", None)),
+    ],
+)
+def test_hosts_are_read_in_one_spelling(pattern, parts):
+    assert host_parts(pattern) == parts
+
+
+def test_every_rule_is_about_a_field_that_exists():
+    ruled = [*RULES, *KEY_RULES, *((cls, name) for cls, pairs in ORDERED.items() for pair in pairs for name in pair)]
+    ruled += [(cls, name) for cls, names in UNWRITTEN.items() for name in names]
+    assert [(cls, name) for cls, name in ruled if name not in {f.name for f in fields(cls)}] == []
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from([f.name for f in fields(Profile)]) | st.text(max_size=5), values, max_size=3))
+def test_any_document_is_a_profile_or_a_line(document):
+    try:
+        made = convert(Profile, document, FILE)
+    except ProfileError as error:
+        made = str(error)
+    assert isinstance(made, Profile) or (made.startswith("profiles/my.yaml: ") and len(made.splitlines()) == 1)

@@ -1,0 +1,166 @@
+import random
+import zlib
+from dataclasses import replace
+
+import brotli
+import pytest
+import zstandard
+
+from hivemind_addon.sim import faults
+from hivemind_addon.sim.dialect import Dialect
+from hivemind_addon.sim.faults import NAMED, Fault, Hangup
+from hivemind_addon.sim.plan import (
+    Data,
+    Drop,
+    DropStream,
+    End,
+    Head,
+    Leave,
+    LeaveInError,
+    Pause,
+    Step,
+    StreamReset,
+    steps,
+)
+from hivemind_addon.sim.provider import Answer, ProviderSettings, RequestFacts, SimProvider
+
+STREAM = RequestFacts(Dialect.MESSAGES, "sk-sim-a", stream=True, chunks=4)
+WHOLE = replace(STREAM, stream=False)
+
+
+def answer_of(fault: Fault, request: RequestFacts = STREAM, **settings: object) -> Answer:
+    sim = SimProvider(ProviderSettings(**settings), random.Random(0))
+    sim.script(request.credential, [fault])
+    return sim.begin(0, request)
+
+
+def plan(fault: Fault, request: RequestFacts = STREAM, *, http2: bool = False) -> list[Step]:
+    return list(steps(answer_of(fault, request), http2=http2))
+
+
+def body(plan: list[Step]) -> bytes:
+    return b"".join(step.data for step in plan if isinstance(step, Data))
+
+
+def events_before(plan: list[Step], kind: type) -> int:
+    index = next(index for index, step in enumerate(plan) if isinstance(step, kind))
+    return sum(isinstance(step, Data) for step in plan[:index])
+
+
+@pytest.mark.parametrize("dialect", list(Dialect))
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("http2", [True, False])
+@pytest.mark.parametrize("name", list(NAMED))
+def test_every_plan_ends_once_and_says_its_head_at_most_once(name, http2, stream, dialect):
+    request = replace(STREAM, stream=stream, dialect=dialect)
+    *before, last = plan(NAMED[name], request, http2=http2)
+    ends = (End, Drop, DropStream, LeaveInError)
+    assert isinstance(last, ends)
+    assert not any(isinstance(step, ends) for step in before)
+    heads = [index for index, step in enumerate(before) if isinstance(step, Head)]
+    assert len(heads) <= 1
+    assert all(heads and index > heads[0] for index, step in enumerate(before) if isinstance(step, Data))
+    if not http2:
+        assert not any(isinstance(step, DropStream | LeaveInError) for step in [*before, last])
+
+
+def test_a_clean_length_is_the_bodys():
+    head, data, _ = plan(NAMED["ok"], WHOLE)
+    assert isinstance(head, Head)
+    assert head.length == len(data.data)
+
+
+def test_a_cut_body_is_shorter_than_its_head_says():
+    head, data, *_, last = plan(NAMED["body-cut"], WHOLE)
+    assert len(data.data) < head.length
+    assert last == Drop(Hangup.CLOSE)
+
+
+def test_a_cut_chunked_body_says_no_length():
+    head, *_, last = plan(NAMED["body-cut-chunked"], WHOLE)
+    assert head.length is None
+    assert last == Drop(Hangup.CLOSE)
+
+
+@pytest.mark.parametrize(("place", "events"), [(0, 0), (3, 3), (None, 5), (99, 10)])
+def test_a_stream_is_cut_after_so_many_events(place, events):
+    cut = plan(faults.StreamCut(place, Hangup.RESET))
+    assert events_before(cut, Drop) == events
+    assert cut[-1] == Drop(Hangup.RESET)
+
+
+@pytest.mark.parametrize(("place", "index"), [(0, 0), (1, 1), (None, 5)])
+def test_an_error_event_stands_at_its_place_and_ends_the_stream_cleanly(place, index):
+    pieces = [step for step in plan(faults.StreamError(place)) if isinstance(step, Data)]
+    assert b"overloaded_error" in pieces[index].data
+    assert len(pieces) == index + 1
+
+
+def test_a_stall_is_a_pause_after_which_all_goes_on():
+    stalled = plan(faults.Stall(7, 2))
+    assert events_before(stalled, Pause) == 2
+    assert [step.pause_s for step in stalled if isinstance(step, Pause)] == [7]
+    assert body(stalled) == body(plan(NAMED["ok"]))
+
+
+def test_the_pieces_of_the_content_are_paced_and_nothing_else_is():
+    answer = answer_of(NAMED["ok"], replace(STREAM, interval_s=0.5))
+    pauses = [step.pause_s for step in steps(answer, http2=False) if isinstance(step, Pause)]
+    assert pauses == [0.5] * 3
+
+
+def test_latency_comes_before_the_head():
+    answer = answer_of(NAMED["ok"], replace(STREAM, latency_s=1.5))
+    assert next(steps(answer, http2=False)) == Pause(1.5)
+
+
+def test_a_streamed_request_may_get_an_unstreamed_answer():
+    head, data, _ = plan(NAMED["json-for-stream"])
+    assert ("content-type", "application/json") in head.headers
+    assert data.data.startswith(b'{"id":"msg_')
+
+
+DECODERS = {
+    "gzip": lambda: zlib.decompressobj(wbits=31).decompress,
+    "br": lambda: brotli.Decompressor().process,
+    "zstd": lambda: zstandard.ZstdDecompressor().decompressobj().decompress,
+}
+
+
+@pytest.mark.parametrize("name", list(DECODERS))
+def test_each_event_of_an_encoded_stream_can_be_read_when_it_arrives(name):
+    decode = DECODERS[name]()
+    plain = [step.data for step in plan(NAMED["ok"]) if isinstance(step, Data)]
+    encoded = [step.data for step in plan(NAMED[name]) if isinstance(step, Data)]
+    assert [decode(piece) for piece in encoded] == plain
+
+
+@pytest.mark.parametrize("name", list(DECODERS))
+def test_an_encoded_body_says_its_coding_and_encoded_length(name):
+    head, data, _ = plan(NAMED[name], WHOLE)
+    assert ("content-encoding", name) in head.headers
+    assert head.length == len(data.data)
+    assert DECODERS[name]()(data.data) == body(plan(NAMED["ok"], WHOLE))
+
+
+def test_goaway_without_error_leaves_the_stream_whole():
+    leaving = plan(NAMED["goaway"], http2=True)
+    assert events_before(leaving, Leave) == 5
+    assert body(leaving) == body(plan(NAMED["ok"]))
+
+
+def test_http2_faults_have_relatives_on_http1():
+    assert plan(NAMED["refused-stream"], http2=True) == [DropStream(StreamReset.REFUSED_STREAM)]
+    assert plan(NAMED["refused-stream"]) == [Drop(Hangup.CLOSE)]
+    assert plan(NAMED["reset-stream"], http2=True)[-1] == DropStream(StreamReset.INTERNAL_ERROR)
+    assert plan(NAMED["reset-stream"])[-1] == Drop(Hangup.RESET)
+    assert plan(NAMED["goaway-error"], http2=True)[-1] == LeaveInError()
+    assert plan(NAMED["goaway-error"])[-1] == Drop(Hangup.CLOSE)
+
+
+def test_tokens_are_counted_piece_by_piece():
+    assert [step.output_tokens for step in plan(NAMED["ok"]) if isinstance(step, Data)] == [
+        *(0, 0, 0),
+        *(1, 1, 1, 1),
+        *(0, 0, 0),
+    ]

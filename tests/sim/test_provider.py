@@ -1,0 +1,288 @@
+import json
+import random
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from hivemind_addon.core.ticket import ContractError, Dimension
+from hivemind_addon.sim.dialect import Dialect
+from hivemind_addon.sim.faults import NAMED, OK, Slow, Status
+from hivemind_addon.sim.limits import Limit, LimitKind
+from hivemind_addon.sim.plan import Data, steps
+from hivemind_addon.sim.provider import (
+    Answer,
+    Ending,
+    Latency,
+    LimitScope,
+    ProviderSettings,
+    RequestFacts,
+    SimProvider,
+    Truth,
+)
+
+MESSAGES = RequestFacts(Dialect.MESSAGES, "sk-sim-a", input_tokens=100, max_tokens=50)
+CHAT = replace(MESSAGES, dialect=Dialect.CHAT)
+WALL = 1_800_000_000
+
+
+def provider(seed: int = 0, **settings: object) -> SimProvider:
+    return SimProvider(ProviderSettings(**settings), random.Random(seed), wall_offset_s=WALL)
+
+
+def window(dimension: Dimension, amount: int) -> Limit:
+    return Limit(dimension, amount, 60, LimitKind.WINDOW)
+
+
+def bucket(dimension: Dimension, amount: int) -> Limit:
+    return Limit(dimension, amount, 60, LimitKind.BUCKET)
+
+
+def play(sim: SimProvider, now: float, request: RequestFacts = MESSAGES) -> Answer:
+    """A whole attempt that takes no time."""
+    answer = sim.begin(now, request)
+    tokens = sum(step.output_tokens for step in steps(answer, http2=False) if isinstance(step, Data))
+    sim.end(now, answer, output_tokens=tokens)
+    return answer
+
+
+def adds_up(truth: Truth) -> bool:
+    ends = truth.refused + truth.overloaded + truth.failed + truth.completed + truth.cut + truth.abandoned
+    return (
+        truth.attempts
+        == ends + truth.in_flight
+        == sum(truth.by_status.values())
+        == sum(agent.attempts for agent in truth.agents.values())
+    )
+
+
+def test_a_request_window_lets_its_number_through_and_says_when_it_ends():
+    sim = provider(limits=(window(Dimension.REQUESTS, 3),))
+    assert [play(sim, now).status for now in (10, 11, 12, 13)] == [200, 200, 200, 429]
+    refused = dict(play(sim, 20).headers)
+    assert refused["retry-after"] == "50"
+    assert refused["anthropic-ratelimit-requests-remaining"] == "0"
+    assert refused["anthropic-ratelimit-requests-reset"] == "2027-01-15T08:01:10Z"
+    assert play(sim, 70).status == 200
+
+
+def test_a_retry_after_that_is_waited_for_is_always_enough():
+    sim = provider(limits=(bucket(Dimension.INPUT_TOKENS, 700), bucket(Dimension.REQUESTS, 9)))
+    now, admitted = 0.0, 0
+    for _ in range(200):
+        answer = play(sim, now)
+        if answer.status == 429:
+            now += int(dict(answer.headers)["retry-after"])
+            assert play(sim, now).status == 200
+        admitted += 1
+    assert admitted == 200
+
+
+def test_messages_counts_uncached_input_and_the_output_that_was_generated():
+    sim = provider(limits=(window(Dimension.INPUT_TOKENS, 10_000), window(Dimension.OUTPUT_TOKENS, 10_000)))
+    big = replace(MESSAGES, input_tokens=5_000, cached_tokens=3_000, max_tokens=9_999, chunks=3_000)
+    first = play(sim, 0, big)
+    second = play(sim, 1, big)
+    assert dict(first.headers)["anthropic-ratelimit-input-tokens-remaining"] == "8000"
+    assert dict(first.headers)["anthropic-ratelimit-output-tokens-remaining"] == "10000"
+    assert dict(second.headers)["anthropic-ratelimit-input-tokens-remaining"] == "6000"
+    assert dict(second.headers)["anthropic-ratelimit-output-tokens-remaining"] == "7000"
+
+
+def test_messages_output_may_run_into_debt_that_refuses_what_follows():
+    sim = provider(limits=(bucket(Dimension.OUTPUT_TOKENS, 60),))
+    assert play(sim, 0, replace(MESSAGES, max_tokens=90, chunks=90)).status == 200
+    assert dict(play(sim, 0).headers)["retry-after"] == "31"
+    assert play(sim, 31).status == 200
+
+
+def test_chat_counts_input_and_the_maximum_when_it_lets_a_call_through():
+    sim = provider(limits=(window(Dimension.TOTAL_TOKENS, 400),))
+    assert dict(sim.begin(0, CHAT).headers)["x-ratelimit-remaining-tokens"] == "250"
+    assert dict(sim.begin(0, CHAT).headers)["x-ratelimit-remaining-tokens"] == "100"
+    refused = sim.begin(6.5, CHAT)
+    assert refused.status == 429
+    assert dict(refused.headers)["retry-after-ms"] == "53500"
+    assert dict(refused.headers)["x-ratelimit-reset-tokens"] == "53.5s"
+    assert b"try again in 53.5s" in refused.body()
+
+
+def test_a_request_wider_than_the_limit_is_refused_even_when_all_is_free():
+    sim = provider(limits=(bucket(Dimension.INPUT_TOKENS, 99),))
+    assert dict(play(sim, 0).headers)["retry-after"] == "60"
+
+
+def test_refusals_say_nothing_about_waiting_where_the_setting_is_off():
+    sim = provider(limits=(window(Dimension.REQUESTS, 1),), retry_after=False, rate_limit_headers=False)
+    play(sim, 0)
+    refused = play(sim, 0)
+    assert refused.status == 429
+    assert not [name for name, _ in refused.headers if "ratelimit" in name or "retry" in name]
+
+
+@pytest.mark.parametrize(("charge", "seen"), [(False, [429, 200, 429, 200]), (True, [429, 429, 429, 200])])
+def test_a_refused_call_counts_only_where_failures_are_charged(charge, seen):
+    """One call fits every 6 s; where refusals count, each of them puts it off for as long again."""
+    sim = provider(limits=(bucket(Dimension.REQUESTS, 10),), charge_failures=charge)
+    for _ in range(10):
+        play(sim, 0)
+    assert [play(sim, now).status for now in (5, 6, 11, 17)] == seen
+
+
+@pytest.mark.parametrize(("charge", "remaining"), [(False, "10"), (True, "9")])
+def test_a_failed_call_counts_only_where_failures_are_charged(charge, remaining):
+    sim = provider(limits=(window(Dimension.REQUESTS, 10),), charge_failures=charge)
+    sim.script("sk-sim-a", [Status(500), Status(429)])
+    play(sim, 0)
+    last = dict(play(sim, 0).headers)["anthropic-ratelimit-requests-remaining"]
+    assert int(last) == int(remaining) - (1 if charge else 0)
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(529, "overloaded_error"), (429, "Number of concurrent connections"), (503, "api_error")]
+)
+def test_a_call_beyond_the_concurrency_cap_is_refused_at_once(status, words):
+    sim = provider(concurrency=2, concurrency_status=status)
+    running = [sim.begin(0, MESSAGES), sim.begin(0, MESSAGES)]
+    refused = play(sim, 0)
+    assert refused.status == status
+    assert words in refused.body().decode()
+    sim.end(1, running[0])
+    assert play(sim, 1).status == 200
+    assert sim.truth().overloaded == 1
+    assert sim.truth().peak_in_flight == 2
+
+
+def test_the_concurrency_cap_can_move():
+    sim = provider(concurrency=1)
+    sim.begin(0, MESSAGES)
+    sim.set_concurrency(2)
+    assert sim.begin(0, MESSAGES).status == 200
+    assert sim.begin(0, MESSAGES).status == 529
+
+
+def test_credentials_share_limits_and_organisation_unless_the_scope_says_otherwise():
+    other = replace(MESSAGES, credential="sk-sim-b")
+    for scope, status in ((LimitScope.EVERYBODY, 429), (LimitScope.CREDENTIAL, 200)):
+        sim = provider(limits=(window(Dimension.REQUESTS, 1),), scope=scope)
+        first, second = play(sim, 0), play(sim, 0, other)
+        assert second.status == status
+        assert (first.account == second.account) == (scope is LimitScope.EVERYBODY)
+
+
+def test_a_script_belongs_to_one_credential_and_a_refused_attempt_leaves_it_alone():
+    sim = provider(limits=(window(Dimension.REQUESTS, 2),), scope=LimitScope.CREDENTIAL, charge_failures=True)
+    sim.script("sk-sim-a", [Status(500), Status(502), Status(503)])
+    other = replace(MESSAGES, credential="sk-sim-b")
+    seen = [play(sim, now, request).status for now, request in ((0, MESSAGES), (0, other), (0, MESSAGES))]
+    assert seen == [500, 200, 502]
+    assert play(sim, 0).status == 429
+    assert play(sim, 60).status == 503
+
+
+def test_the_answer_names_its_attempt():
+    sim = provider()
+    sim.script("sk-sim-a", [Status(500)])
+    failed, answer = play(sim, 0), play(sim, 0)
+    assert ("x-sim-attempt", "1") in failed.headers
+    assert ("x-sim-attempt", "2") in answer.headers
+    assert f"{answer.request_id} attempt 2" in json.loads(answer.body())["content"][0]["text"]
+    assert failed.request_id != answer.request_id
+
+
+def test_output_ends_at_the_requests_maximum():
+    sim = provider(chunks=8, tokens_per_chunk=10)
+    play(sim, 0, replace(MESSAGES, max_tokens=35))
+    assert sim.truth().output_tokens == 35
+
+
+def test_an_unfit_request_is_answered_before_any_limit():
+    sim = provider(limits=(window(Dimension.REQUESTS, 1),))
+    unfit = replace(MESSAGES, unfit=Status(400, message="no"))
+    assert [play(sim, 0, unfit).status for _ in range(3)] == [400, 400, 400]
+    assert play(sim, 0).status == 200
+
+
+def test_latency_is_lognormal_with_spikes_and_a_request_may_set_its_own():
+    sim = provider(latency=Latency(median_s=2, sigma=0.5, spike_rate=0.1, spike_s=100))
+    drawn = sorted(sim.begin(0, MESSAGES).latency_s for _ in range(2001))
+    assert drawn[1000] == pytest.approx(2, rel=0.15)
+    assert sum(latency_s > 100 for latency_s in drawn) == pytest.approx(200, rel=0.3)
+    assert sim.begin(0, replace(MESSAGES, latency_s=0.5)).latency_s in (0.5, 100.5)
+    sim.script("sk-sim-a", [Slow(30)])
+    assert sim.begin(0, replace(MESSAGES, latency_s=0.5)).latency_s == 30.5
+
+
+def test_the_same_seed_gives_the_same_answers():
+    def run(seed: int) -> list[Answer]:
+        sim = provider(seed, faults={"500": 0.3, "stream-close": 0.2}, latency=Latency(median_s=1, sigma=1))
+        return [play(sim, now) for now in range(100)]
+
+    assert run(5) == run(5)
+    assert run(5) != run(6)
+
+
+def test_an_attempt_ends_exactly_once():
+    sim = provider()
+    answer = play(sim, 0)
+    with pytest.raises(ContractError):
+        sim.end(0, answer)
+
+
+def test_the_clients_going_wastes_what_was_generated():
+    sim = provider()
+    answer = sim.begin(0, MESSAGES)
+    sim.end(1, answer, output_tokens=3, ending=Ending.ABANDONED)
+    truth = sim.truth()
+    assert (truth.abandoned, truth.wasted_input_tokens, truth.wasted_output_tokens) == (1, 100, 3)
+    assert (truth.completed, truth.output_tokens) == (0, 0)
+
+
+def test_a_key_that_is_not_simulated_is_not_shown():
+    sim = provider()
+    play(sim, 0, replace(MESSAGES, credential="sk-ant-secret"))
+    assert "secret" not in repr(sim.truth())
+
+
+def test_the_instant_of_a_reset_is_the_walls():
+    sim = provider(limits=(bucket(Dimension.REQUESTS, 60),))
+    reset = dict(play(sim, 7).headers)["anthropic-ratelimit-requests-reset"]
+    assert datetime.fromisoformat(reset) == datetime.fromtimestamp(WALL + 8, UTC)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_truth_adds_up_whatever_happens(seed):
+    rng = random.Random(seed)
+    sim = provider(
+        seed,
+        limits=(bucket(Dimension.REQUESTS, 600), window(Dimension.INPUT_TOKENS, 60_000)),
+        concurrency=6,
+        faults={name: 0.02 for name in NAMED if name != "ok"},
+    )
+    now, running = 0.0, []
+    for _ in range(600):
+        now += rng.expovariate(5)
+        agent = f"agent-{rng.randrange(4)}"
+        request = replace(rng.choice([MESSAGES, CHAT]), agent=agent, stream=rng.random() < 0.5)
+        running.append(sim.begin(now, request))
+        while len(running) > 3 and rng.random() < 0.6:
+            answer = running.pop(rng.randrange(len(running)))
+            gone = Ending.ABANDONED if rng.random() < 0.1 else None
+            sim.end(now, answer, output_tokens=rng.randrange(9), ending=gone)
+        assert adds_up(sim.truth())
+    for answer in running:
+        sim.end(now, answer)
+    truth = sim.truth()
+    assert adds_up(truth)
+    assert truth.in_flight == 0
+    assert 0 < truth.peak_in_flight <= 6
+    assert min(truth.refused + truth.overloaded, truth.failed, truth.completed, truth.cut, truth.abandoned) > 0
+    assert sum(truth.faults.values()) <= truth.attempts - truth.refused - truth.overloaded
+
+
+def test_a_fault_is_counted_by_its_name():
+    sim = provider()
+    sim.script("sk-sim-a", [NAMED["529"], OK, NAMED["529"]])
+    for _ in range(3):
+        play(sim, 0)
+    assert sim.truth().faults == {"529": 2}

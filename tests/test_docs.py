@@ -1,0 +1,79 @@
+from dataclasses import dataclass, fields
+from enum import Enum
+
+from hivemind_addon import docs
+from hivemind_addon.profile.model import Profile
+from hivemind_addon.profile.typed import UNWRITTEN
+
+SELF_EXPLAINING = {"concurrency.maximum", "breaker.max_probe_s", "retry.max_backoff_s"}
+"""The upper ends of ranges whose lower end, the line above in the table, is explained."""
+
+
+class Colour(Enum):
+    RED = "red"
+    """Stop."""
+    BLUE = "blue"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A sample."""
+
+    needed: str
+    """Has a | bar,
+    and two lines."""
+    colour: Colour = Colour.RED
+    names: tuple[str, ...] = ("a", "b")
+    flag: bool = False
+
+
+def test_the_generated_pages_are_fresh():
+    assert docs.check() == []
+
+
+def test_a_stale_page_is_named_and_written_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(docs, "_CHECKOUT", tmp_path)
+    assert docs.check() == ["docs/profiles.md"]
+    assert docs.write() == [tmp_path / "docs" / "profiles.md"]
+    assert docs.check() == []
+    assert docs.write() == []
+    (tmp_path / "docs" / "profiles.md").write_text("old")
+    assert docs.check() == ["docs/profiles.md"]
+
+
+def test_every_profile_field_is_documented():
+    classes = {"": Profile, **{f"{name}.": cls for name, cls in docs._nested(Profile)}}
+    undocumented = {
+        f"{prefix}{field.name}"
+        for prefix, cls in classes.items()
+        for field in fields(cls)
+        if field.name not in docs.field_docstrings(cls)
+    }
+    assert undocumented <= SELF_EXPLAINING
+
+
+def test_every_profile_field_stands_in_the_page():
+    (page,) = docs.generate().values()
+    for cls in (Profile, *(cls for _, cls in docs._nested(Profile))):
+        for field in fields(cls):
+            if field.name not in UNWRITTEN.get(cls, ()):
+                assert f"| `{field.name}` |" in page
+
+
+def test_the_name_of_a_profile_is_no_key_of_its_file():
+    assert "| `name` |" not in docs.render_fields(Profile)
+
+
+def test_a_dataclass_becomes_a_table_with_types_defaults_and_docstrings():
+    assert docs.render_fields(Sample) == (
+        "| Key | Value | Default | Meaning |\n"
+        "| --- | --- | --- | --- |\n"
+        "| `needed` | text | required | Has a \\| bar, and two lines. |\n"
+        "| `colour` | one of [Colour](#colour) | `red` |  |\n"
+        "| `names` | list of texts | `a`, `b` |  |\n"
+        "| `flag` | true or false | `false` |  |\n"
+    )
+
+
+def test_members_of_an_enum_have_docstrings_too():
+    assert docs.field_docstrings(Colour) == {"RED": "Stop."}

@@ -1,0 +1,135 @@
+"""The house rules that a parser can hold: who may import whom, and that each source file has its test file."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "hivemind_addon"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+MAY_IMPORT = {
+    "core": {"core"},
+    "profile": {"core", "profile", "resources"},
+    "wire": {"core", "profile", "wire"},
+    "runtime": {"core", "runtime"},
+    "observe": {"core", "observe"},
+    "resources": set(),
+    "docs": {"core", "profile", "mitm", "docs"},  # the options that it documents are declared in mitm/options.py
+    "mitm": {"core", "profile", "wire", "runtime", "observe", "resources", "mitm", "compose"},
+    "compose": {"core", "profile", "wire", "runtime", "observe", "resources", "mitm", "compose"},
+    # Entry points.
+    "sim": None,
+    "cli": None,
+    "demo": None,
+}
+"""What each folder or top-level file may import of ours; None: everything."""
+
+ONLY_ENTRY_POINTS_IMPORT = {"sim", "cli", "demo"}
+
+UNTESTED = {
+    "core/ticket.py": "values; every test of core uses them",
+    "core/decision.py": "values",
+    "core/events.py": "values",
+    "core/snapshot.py": "values",
+    "profile/model.py": "values; their defaults and docstrings are held by test_typed.py and test_docs.py",
+}
+"""Source files without a test file of their own, and why."""
+
+
+def room(path: Path) -> str:
+    """The folder below the package, or the top-level file's name."""
+    first = path.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that a file imports, anywhere in it; for `from a import b` both `a` and `a.b`."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            module = node.module or ""
+            yield from (module, *(f"{module}.{alias.name}" for alias in node.names))
+
+
+def ours(path: Path) -> set[str]:
+    """The rooms that a file imports."""
+    rooms = {room.name.removesuffix(".py") for room in PACKAGE.iterdir()}
+    modules = (module.split(".") for module in imports(path))
+    return {parts[1] for parts in modules if parts[0] == "hivemind_addon" and len(parts) > 1 and parts[1] in rooms}
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+def files_of(folder: str) -> list[Path]:
+    return [path for path in SOURCES if room(path) == folder]
+
+
+def test_there_is_something_to_look_at():
+    assert len(SOURCES) > 10
+    assert "core" in ours(PACKAGE / "profile" / "model.py")
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if p != PACKAGE / "__init__.py"], ids=named)
+def test_imports_run_one_way(path):
+    assert room(path) in MAY_IMPORT, f"say in MAY_IMPORT what {room(path)} may import"
+    allowed = MAY_IMPORT[room(path)]
+    if allowed is not None:
+        assert ours(path) <= allowed
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=named)
+def test_only_mitm_imports_mitmproxy(path):
+    if room(path) != "mitm":
+        assert not [module for module in imports(path) if module.split(".")[0] == "mitmproxy"]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=named)
+def test_nothing_imports_an_entry_point_but_another(path):
+    if room(path) not in ONLY_ENTRY_POINTS_IMPORT:
+        assert not ours(path) & ONLY_ENTRY_POINTS_IMPORT
+
+
+@pytest.mark.parametrize("path", files_of("core"), ids=named)
+def test_the_core_knows_no_clock_loop_or_log(path):
+    forbidden = {"asyncio", "time", "datetime", "logging", "threading", "socket", "os"}
+    assert not {module.split(".")[0] for module in imports(path)} & forbidden
+
+
+@pytest.mark.parametrize("path", [*files_of("core"), *files_of("wire"), *files_of("profile")], ids=named)
+def test_pure_rooms_use_no_randomness_but_what_is_passed(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    used = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "random"
+    }
+    used |= {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "random"
+        for alias in node.names
+    }
+    assert used <= {"Random"}
+
+
+@pytest.mark.parametrize("path", [*files_of("wire"), *files_of("profile")], ids=named)
+def test_wire_and_profile_fetch_no_time(path):
+    assert not {module.split(".")[0] for module in imports(path)} & {"asyncio", "time", "logging"}
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if p.name not in {"__init__.py", "__main__.py"}], ids=named)
+def test_each_source_file_has_a_test_file(path):
+    if named(path) not in UNTESTED:
+        place = path.relative_to(PACKAGE)
+        assert (ROOT / "tests" / place.parent / f"test_{place.name}").is_file()
+
+
+def test_the_exceptions_are_still_there():
+    assert [name for name in UNTESTED if not (PACKAGE / name).is_file()] == []

@@ -1,0 +1,241 @@
+import gzip
+import json
+import zlib
+from pathlib import Path
+
+import brotli
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hivemind_addon.core.ticket import Usage
+from hivemind_addon.profile.model import DialectName, Profile
+from hivemind_addon.wire.answer import AnswerReader, Phase
+from hivemind_addon.wire.dialect import ErrorFacts
+
+DATA = Path(__file__).parent / "data"
+ANTHROPIC = DialectName.ANTHROPIC_MESSAGES
+CHAT = DialectName.OPENAI_CHAT
+RESPONSES = DialectName.OPENAI_RESPONSES
+PROFILE = Profile(
+    bookkeeping_events=(
+        "message_start",
+        "content_block_start",
+        "ping",
+        "role-only-delta",
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    )
+)
+
+
+def count_words(text: str) -> int:
+    return len(text.split())
+
+
+def reader(name: DialectName, encoding: str = "") -> AnswerReader:
+    return AnswerReader(PROFILE, name, encoding)
+
+
+def recorded(path: str) -> bytes:
+    return (DATA / path).read_bytes()
+
+
+def phases(name: DialectName, stream: bytes) -> list[str]:
+    """The phases in order, read event by event."""
+    watched = reader(name)
+    seen = [watched.phase]
+    for event in stream.split(b"\n\n"):
+        watched.feed(event + b"\n\n")
+        if watched.phase is not seen[-1]:
+            seen.append(watched.phase)
+    return [phase.name for phase in seen]
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "expected"),
+    [
+        (ANTHROPIC, "anthropic/message.sse", ["BEFORE_CONTENT", "CONTENT", "COMPLETE"]),
+        (ANTHROPIC, "anthropic/cut.sse", ["BEFORE_CONTENT", "CONTENT"]),
+        (ANTHROPIC, "anthropic/overloaded_before_content.sse", ["BEFORE_CONTENT", "FAILED"]),
+        (ANTHROPIC, "anthropic/overloaded_after_content.sse", ["BEFORE_CONTENT", "CONTENT", "FAILED"]),
+        (CHAT, "openai/chat.sse", ["BEFORE_CONTENT", "CONTENT", "COMPLETE"]),
+        (CHAT, "openai/chat_error_before_content.sse", ["BEFORE_CONTENT", "FAILED"]),
+        (CHAT, "openrouter/error_mid_stream.sse", ["BEFORE_CONTENT", "CONTENT", "FAILED"]),
+        (RESPONSES, "openai/response.sse", ["BEFORE_CONTENT", "CONTENT", "COMPLETE"]),
+        (RESPONSES, "openai/response_failed.sse", ["BEFORE_CONTENT", "FAILED"]),
+    ],
+)
+def test_recorded_streams_walk_through_their_phases(name, path, expected):
+    assert phases(name, recorded(path)) == expected
+
+
+@pytest.mark.parametrize("path", ["before", "after"])
+def test_an_error_says_what_it_is_and_whether_content_came_before(path):
+    watched = reader(ANTHROPIC)
+    watched.feed(recorded(f"anthropic/overloaded_{path}_content.sse"))
+    assert watched.error == ErrorFacts(type="overloaded_error", message="Overloaded")
+    assert watched.content_seen is (path == "after")
+
+
+STREAMS = {
+    "anthropic/message.sse": ANTHROPIC,
+    "anthropic/cut.sse": ANTHROPIC,
+    "anthropic/overloaded_after_content.sse": ANTHROPIC,
+    "openai/chat_tools.sse": CHAT,
+    "openai/chat_with_usage.sse": CHAT,
+    "openrouter/error_mid_stream.sse": CHAT,
+    "openai/response.sse": RESPONSES,
+    "openai/response_failed.sse": RESPONSES,
+}
+
+
+def verdict(watched: AnswerReader) -> tuple[object, ...]:
+    watched.finish()
+    return watched.phase, watched.content_seen, watched.error, watched.broken, watched.usage(count_words)
+
+
+@given(st.sampled_from(sorted(STREAMS)), st.integers(1, 400), st.sampled_from(["", "gzip", "br"]))
+def test_chunks_and_encodings_change_no_verdict(path, size, encoding):
+    stream = recorded(path)
+    body = {"": stream, "gzip": gzip.compress(stream), "br": brotli.compress(stream)}[encoding]
+    plain, watched = reader(STREAMS[path]), reader(STREAMS[path], encoding)
+    plain.feed(stream)
+    decoded = b"".join(watched.feed(body[i : i + size]) for i in range(0, len(body), size))
+    assert decoded == stream
+    assert verdict(watched) == verdict(plain)
+
+
+@given(
+    st.sampled_from(DialectName),
+    st.sampled_from(["", "gzip", "br", "deflate", "zstd", "what"]),
+    st.lists(st.binary(max_size=60)),
+)
+def test_nothing_raises_on_hostile_bytes(name, encoding, chunks):
+    watched = reader(name, encoding)
+    decoded = b"".join(watched.feed(chunk) for chunk in chunks)
+    decoded += watched.finish()
+    assert encoding or decoded == b"".join(chunks)
+    assert (watched.phase is Phase.FAILED) == (watched.error is not None)
+    assert watched.usage(count_words).output_tokens >= 0
+
+
+def test_an_unknown_encoding_is_passed_through():
+    watched = reader(ANTHROPIC, "compress")
+    assert watched.broken == "unknown content-encoding 'compress'"
+    assert watched.phase is Phase.CONTENT
+    assert watched.feed(b"abc") == b""
+    assert not watched.content_seen
+
+
+def test_a_body_that_is_not_what_it_says_is_passed_through():
+    watched = reader(ANTHROPIC, "gzip")
+    watched.feed(recorded("anthropic/message.sse"))
+    assert watched.broken is not None
+    assert watched.broken.startswith("gzip: ")
+    assert watched.phase is Phase.CONTENT
+
+
+def test_breaking_after_the_end_does_not_undo_it():
+    watched = reader(ANTHROPIC, "gzip")
+    compressor = zlib.compressobj(wbits=31)
+    stream = recorded("anthropic/message.sse")
+    watched.feed(compressor.compress(stream) + compressor.flush(zlib.Z_SYNC_FLUSH))
+    watched.finish()
+    assert watched.phase is Phase.COMPLETE
+    assert watched.broken == "gzip: ends too early"
+
+
+def test_bytes_behind_the_end_are_decoded_and_not_judged():
+    watched = reader(ANTHROPIC)
+    watched.feed(recorded("anthropic/message.sse"))
+    assert watched.feed(recorded("anthropic/overloaded_before_content.sse")) != b""
+    assert watched.phase is Phase.COMPLETE
+    assert watched.error is None
+
+
+def test_a_chat_that_closes_after_its_finish_reason_is_complete():
+    watched = reader(CHAT)
+    watched.feed(recorded("openai/chat.sse").replace(b"data: [DONE]\n\n", b""))
+    assert watched.phase is Phase.CONTENT
+    watched.finish()
+    assert watched.phase is Phase.COMPLETE
+
+
+def test_a_chat_that_closes_in_its_text_is_not_complete():
+    watched = reader(CHAT)
+    watched.feed(recorded("openai/chat.sse").split(b" world")[0])
+    watched.finish()
+    assert watched.phase is Phase.CONTENT
+
+
+@pytest.mark.parametrize("end", [b"data: [DONE]", b"data: [DONE]\n"])
+def test_the_end_counts_without_its_blank_line(end):
+    watched = reader(CHAT)
+    watched.feed(recorded("openai/chat.sse").replace(b"data: [DONE]\n\n", end))
+    watched.finish()
+    assert watched.phase is Phase.COMPLETE
+
+
+def test_half_a_terminal_event_is_no_end():
+    watched = reader(ANTHROPIC)
+    watched.feed(recorded("anthropic/message.sse").removesuffix(b'_stop"}\n\n'))
+    watched.finish()
+    assert watched.phase is Phase.CONTENT
+
+
+def test_reported_usage_is_taken_and_nothing_is_counted():
+    for name, path in (
+        (ANTHROPIC, "anthropic/message"),
+        (CHAT, "openai/chat_with_usage"),
+        (RESPONSES, "openai/response"),
+    ):
+        watched = reader(name)
+        watched.feed(recorded(f"{path}.sse"))
+        counted: list[str] = []
+        usage = watched.usage(lambda text, counted=counted: counted.append(text) or 0)
+        assert usage.reported
+        assert counted == []
+        assert watched._kept == []
+
+
+def test_output_is_counted_where_no_usage_is_reported():
+    watched = reader(CHAT)
+    watched.feed(recorded("openai/chat.sse"))
+    assert watched.usage(len) == Usage(output_tokens=len("Hello world"))
+
+
+def test_a_cut_anthropic_stream_keeps_its_input_and_counts_its_output():
+    watched = reader(ANTHROPIC)
+    watched.feed(recorded("anthropic/cut.sse"))
+    assert watched.usage(len) == Usage(25, 5000, 1000, len("Hello world"))
+
+
+def test_nothing_was_used_before_anything_came():
+    assert reader(RESPONSES).usage(len) == Usage()
+
+
+def test_a_long_answer_is_counted_in_part_within_bounded_memory():
+    chunk = b"data: " + json.dumps({"choices": [{"delta": {"content": "four"}}]}).encode() + b"\n\n"
+    watched = reader(CHAT)
+    for _ in range(200):
+        watched.feed(chunk * 100)
+    longest = 0
+
+    def counter(text: str) -> int:
+        nonlocal longest
+        longest = max(longest, len(text))
+        return len(text) // 4
+
+    assert watched.usage(counter).output_tokens == pytest.approx(20_000, rel=0.01)
+    assert longest <= 4096
+    assert sum(len(event.data) for event in watched._kept) < 300_000
+
+
+def test_events_without_data_are_bounded_too():
+    watched = reader(ANTHROPIC)
+    watched.feed(b"event: odd\n\n" * 20_000)
+    assert len(watched._kept) < 3000
+    assert "content" in repr(watched)

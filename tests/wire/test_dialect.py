@@ -1,0 +1,307 @@
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hivemind_addon.profile.model import DialectName
+from hivemind_addon.wire.dialect import ErrorFacts, EventClass, dialect_of, read_object, read_value
+from hivemind_addon.wire.sse import SseEvent, SseParser
+
+DATA = Path(__file__).parent / "data"
+BOOKKEEPING = frozenset(
+    {
+        "message_start",
+        "content_block_start",
+        "ping",
+        "role-only-delta",
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    }
+)
+ANTHROPIC = dialect_of(DialectName.ANTHROPIC_MESSAGES)
+CHAT = dialect_of(DialectName.OPENAI_CHAT)
+RESPONSES = dialect_of(DialectName.OPENAI_RESPONSES)
+NAMES = st.sampled_from(DialectName)
+
+
+def recorded(path: str) -> list[SseEvent]:
+    return SseParser().feed((DATA / path).read_bytes())
+
+
+def event(name: str, value: object) -> SseEvent:
+    return SseEvent(name, json.dumps(value).encode())
+
+
+def letters(dialect, events: list[SseEvent]) -> str:
+    return "".join(dialect.classify(each, BOOKKEEPING).name[0] for each in events)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "path", "expected"),
+    [
+        (ANTHROPIC, "anthropic/message.sse", "BBBCCCBCCCCT"),
+        (ANTHROPIC, "anthropic/overloaded_before_content.sse", "BBE"),
+        (CHAT, "openai/chat.sse", "BCCCT"),
+        (CHAT, "openai/chat_with_usage.sse", "BCCBT"),
+        (CHAT, "openai/chat_tools.sse", "BCCCCT"),
+        (CHAT, "openai/chat_error_before_content.sse", "BE"),
+        (CHAT, "openrouter/error_mid_stream.sse", "BCE"),
+        (CHAT, "azure/chat.sse", "BBCCT"),
+        (CHAT, "deepseek/chat.sse", "BCCCT"),
+        (RESPONSES, "openai/response.sse", "BBBBCCT"),
+        (RESPONSES, "openai/response_incomplete.sse", "BBBBCCT"),
+        (RESPONSES, "openai/response_failed.sse", "BBBBE"),
+        (RESPONSES, "openai/response_error.sse", "BE"),
+    ],
+)
+def test_recorded_streams_are_bookkeeping_then_content_then_an_end(dialect, path, expected):
+    assert letters(dialect, recorded(path)) == expected
+
+
+@pytest.mark.parametrize("dialect", [ANTHROPIC, CHAT, RESPONSES])
+def test_only_listed_names_are_bookkeeping(dialect):
+    events = [
+        event("message_start", {"type": "message_start"}),
+        event("", {"choices": [{"delta": {"role": "assistant"}}]}),
+    ]
+    assert [dialect.classify(each, frozenset()) for each in events] == [EventClass.CONTENT] * 2
+
+
+@pytest.mark.parametrize(
+    ("path", "facts"),
+    [
+        ("anthropic/overloaded_before_content.sse", ErrorFacts(type="overloaded_error", message="Overloaded")),
+        (
+            "openai/chat_error_before_content.sse",
+            ErrorFacts(type="server_error", message="The server had an error while processing your request."),
+        ),
+        ("openrouter/error_mid_stream.sse", ErrorFacts(code="502", message="Provider disconnected")),
+        (
+            "openai/response_failed.sse",
+            ErrorFacts(
+                code="rate_limit_exceeded", message="Rate limit reached for gpt-5. Please try again in 11 seconds."
+            ),
+        ),
+        (
+            "openai/response_error.sse",
+            ErrorFacts(type="error", code="server_error", message="The server had an error."),
+        ),
+    ],
+)
+def test_recorded_error_events_are_read(path, facts):
+    dialect = ANTHROPIC if path.startswith("anthropic") else RESPONSES if "response" in path else CHAT
+    *before, last = recorded(path)
+    assert dialect.error_of(last) == facts
+    assert [dialect.error_of(each) for each in before] == [None] * len(before)
+
+
+@pytest.mark.parametrize(
+    ("path", "facts"),
+    [
+        (
+            "anthropic/spend_cap",
+            ErrorFacts(
+                type="rate_limit_error",
+                message="You have reached your monthly spend limit.",
+                details_code="enforced_spend_limit_reached",
+            ),
+        ),
+        ("ollama/busy", ErrorFacts(message="server busy, please try again.  maximum pending requests exceeded")),
+        ("llama-cpp/loading", ErrorFacts(type="unavailable_error", code="503", message="Loading model")),
+        ("mistral/rate_limit", ErrorFacts(type="rate_limited", code="1300", message="Requests rate limit exceeded")),
+        ("openai/response_failed", ErrorFacts(code="server_error", message="The model failed to generate a response.")),
+        ("openai/response", None),
+        ("anthropic/message", None),
+        ("anthropic/bad_gateway", None),
+    ],
+)
+@pytest.mark.parametrize("dialect", [ANTHROPIC, CHAT, RESPONSES])
+def test_errors_of_whole_answers_are_read_in_any_shape(dialect, path, facts):
+    body = json.loads((DATA / f"{path}.json").read_text())["body"]
+    assert dialect.error_in_body(body.encode() if isinstance(body, str) else json.dumps(body).encode()) == facts
+
+
+def test_an_error_wrapped_in_a_list_is_read():
+    body = json.loads((DATA / "gemini/daily.json").read_text())["body"]
+    facts = CHAT.error_in_body(json.dumps(body).encode())
+    assert facts is not None
+    assert facts.code == "429"
+
+
+def test_one_unreadable_member_does_not_hide_the_others():
+    facts = CHAT.error_in_body(b'{"error": {"type": "t", "code": 1e999, "message": ["no text"]}}')
+    assert facts == ErrorFacts(type="t")
+
+
+def test_long_messages_are_cut():
+    facts = CHAT.error_in_body(json.dumps({"error": {"message": "m" * 9999, "type": "t" * 9999}}).encode())
+    assert facts == ErrorFacts(message="m" * 2000, type="t" * 200)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "path", "text"),
+    [
+        (ANTHROPIC, "anthropic/message.sse", 'Hello world{"path": "a.py"}'),
+        (CHAT, "openai/chat.sse", "Hello world"),
+        (CHAT, "openai/chat_tools.sse", 'read{"path":"a.py"}'),
+        (CHAT, "deepseek/chat.sse", "HmHi"),
+        (RESPONSES, "openai/response.sse", "Hello world"),
+    ],
+)
+def test_generated_text_and_tool_arguments_are_taken_out(dialect, path, text):
+    assert "".join(dialect.text_of(each) for each in recorded(path)) == text
+
+
+def test_text_is_found_without_an_event_line_and_in_legacy_completions():
+    delta = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "a"}}
+    assert ANTHROPIC.text_of(event("", delta)) == "a"
+    assert CHAT.text_of(event("", {"choices": [{"text": "b"}]})) == "b"
+    assert RESPONSES.text_of(event("", {"type": "response.function_call_arguments.delta", "delta": "c"})) == "c"
+    assert RESPONSES.text_of(event("response.audio.delta", {"delta": "QUJD"})) == ""
+
+
+def test_after_content_only_a_real_error_ends_a_chat():
+    tricky = event("", {"choices": [{"delta": {"content": 'say "error": now'}}]})
+    no_error = event("", {"error": None, "choices": [{"delta": {"content": "x"}}]})
+    error = event("", {"error": {"message": "x"}})
+    kinds = [CHAT.classify_after_content(each) for each in (tricky, no_error, error, SseEvent("", b" [DONE]"))]
+    assert kinds == [EventClass.CONTENT, EventClass.CONTENT, EventClass.ERROR, EventClass.TERMINAL]
+
+
+def test_a_chat_may_end_with_its_finish_reason_or_usage_alone():
+    assert CHAT.ends_without_terminal(event("", {"choices": [{"delta": {}, "finish_reason": "stop"}]}))
+    assert CHAT.ends_without_terminal(event("", {"choices": [], "usage": {"prompt_tokens": 1}}))
+    assert not CHAT.ends_without_terminal(event("", {"choices": [{"delta": {"content": "a"}, "finish_reason": None}]}))
+    assert not CHAT.ends_without_terminal(SseEvent("", b"{"))
+    assert not ANTHROPIC.ends_without_terminal(event("message_delta", {"delta": {"stop_reason": "end_turn"}}))
+
+
+@given(NAMES, st.integers(100, 999), st.sampled_from(["", "some_error"]), st.text())
+def test_error_bodies_say_what_they_were_given_and_are_read_back(name, status, error, message):
+    dialect = dialect_of(name)
+    facts = dialect.error_in_body(dialect.error_body(status, error, message))
+    assert facts is not None
+    assert facts.message == message[:2000]
+    assert facts.type == error if error else facts.type
+
+
+@given(NAMES, st.text(min_size=1), st.text(), st.none() | st.floats(0, 1000))
+def test_an_error_event_is_one_event_of_its_own_dialect(name, error, message, retry_after_s):
+    dialect = dialect_of(name)
+    written = dialect.error_event(error, message, retry_after_s)
+    (read,) = SseParser().feed(b": keep-alive\n\n" + written)
+    assert dialect.classify(read, BOOKKEEPING) is EventClass.ERROR
+    assert dialect.classify_after_content(read) is EventClass.ERROR
+    facts = dialect.error_of(read)
+    assert facts is not None
+    assert b"[DONE]" not in written or "[DONE]" in error + message
+
+
+def test_error_events_have_each_providers_shape():
+    assert ANTHROPIC.error_event("overloaded_error", "Overloaded", None) == (
+        b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n'
+    )
+    assert CHAT.error_event("server_error", "No.", None) == (
+        b'data: {"error":{"message":"No.","type":"server_error","param":null,"code":"server_error"}}\n\n'
+    )
+
+
+def test_responses_come_back_when_it_is_worth_it():
+    (come,) = SseParser().feed(RESPONSES.error_event("server_is_overloaded", "Busy.", 12.0))
+    assert come.event == "response.failed"
+    assert json.loads(come.data)["response"]["error"] == {
+        "code": "rate_limit_exceeded",
+        "message": "Busy. Please try again in 12 s.",
+    }
+    (stay,) = SseParser().feed(RESPONSES.error_event("insufficient_quota", "Spent.", None))
+    assert json.loads(stay.data)["response"]["error"] == {"code": "insufficient_quota", "message": "Spent."}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "status", "expected"),
+    [
+        (ANTHROPIC, 429, "rate_limit_error"),
+        (ANTHROPIC, 503, "overloaded_error"),
+        (ANTHROPIC, 502, "api_error"),
+        (ANTHROPIC, 400, "invalid_request_error"),
+        (CHAT, 429, "rate_limit_exceeded"),
+        (RESPONSES, 503, "server_is_overloaded"),
+        (CHAT, 502, "server_error"),
+        (RESPONSES, 400, "invalid_request_error"),
+    ],
+)
+def test_a_status_has_a_usual_error(dialect, status, expected):
+    assert json.loads(dialect.error_body(status, "", "m"))["error"]["type"] == expected
+
+
+KEYS = st.sampled_from(
+    [
+        "error",
+        "type",
+        "code",
+        "message",
+        "details",
+        "error_code",
+        "response",
+        "object",
+        "choices",
+        "delta",
+        "usage",
+        "content",
+        "tool_calls",
+        "function",
+        "arguments",
+        "text",
+        "finish_reason",
+        "role",
+        "function_call",
+    ]
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5),
+    max_leaves=12,
+)
+hostile = st.one_of(
+    st.binary(max_size=40),
+    json_values.map(lambda value: json.dumps(value).encode()),
+    st.dictionaries(KEYS, json_values).map(lambda value: json.dumps(value).encode()),
+    st.sampled_from(
+        [b"[" * 3000, b'{"error":' * 3000, b'{"choices":' + b"[" * 3000, b'{"error":1e999}', b'{"a":"\xff"}']
+    ),
+)
+
+
+@given(
+    NAMES,
+    st.sampled_from(["", "error", "message_stop", "ping", "content_block_delta", "response.failed", "x.delta"]),
+    hostile,
+)
+def test_nothing_raises_on_hostile_data(name, event_name, data):
+    dialect = dialect_of(name)
+    each = SseEvent(event_name, data)
+    kind = dialect.classify(each, BOOKKEEPING)
+    assert kind in EventClass
+    assert dialect.classify_after_content(each) is not EventClass.BOOKKEEPING
+    assert (dialect.error_of(each) is not None) == (kind is EventClass.ERROR)
+    assert isinstance(dialect.text_of(each), str)
+    assert isinstance(dialect.ends_without_terminal(each), bool)
+    facts = dialect.error_in_body(data)
+    assert facts is None or isinstance(facts.message, str)
+
+
+@given(hostile)
+def test_json_readers_answer_none_for_what_they_cannot_read(data):
+    members = read_object(data)
+    assert members is None or all(isinstance(key, str) for key in members)
+    assert read_value(None) is None
+    read_value(data)
+
+
+def test_names_go_from_special_to_general():
+    assert ErrorFacts(type="a", code="b", details_code="c").names == ("c", "b", "a")
+    assert ErrorFacts().names == ()

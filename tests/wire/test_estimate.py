@@ -1,0 +1,297 @@
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hivemind_addon.core.ticket import Demand, Usage
+from hivemind_addon.profile.model import Charge, DialectName, InputCharge, OutputCharge, Profile, Tokens
+from hivemind_addon.wire.estimate import _CONVERSATIONS, _MODELS, _SESSIONS, Estimator
+from hivemind_addon.wire.request import read_request
+from hivemind_addon.wire.tokenizer import Tokenizer
+
+TOKENIZER = Tokenizer()
+ALL = Profile(name="all", charge=Charge(InputCharge.ALL, OutputCharge.MAX_TOKENS, default_output_tokens=1000))
+UNCACHED = Profile(
+    name="uncached",
+    charge=Charge(InputCharge.UNCACHED, OutputCharge.ACTUAL, default_output_tokens=1000),
+    tokens=Tokens(scale=1.5),
+)
+WORDS = "the quick brown fox jumps over the lazy dog "
+
+
+def user(text, **mark):
+    return {"role": "user", "content": [{"type": "text", "text": text, **mark}]}
+
+
+def assistant(text):
+    return {"role": "assistant", "content": [{"type": "text", "text": text}]}
+
+
+def request(*messages, model="m", dialect=DialectName.ANTHROPIC_MESSAGES, **keys):
+    return read_request(json.dumps({"model": model, "messages": messages, **keys}).encode(), dialect)
+
+
+def usage(total, output=100, *, read=0, write=0):
+    return Usage(total - read - write, read, write, output, reported=True)
+
+
+@pytest.fixture
+def estimator():
+    return Estimator(TOKENIZER)
+
+
+def test_a_short_new_conversation_is_counted_and_scaled(estimator):
+    facts = request(user(WORDS * 100), system=WORDS)
+    counted = TOKENIZER.count(WORDS * 101)
+    plain = estimator.estimate(ALL, facts, "s").input_tokens
+    assert counted <= plain <= counted * 1.05
+    assert estimator.estimate(UNCACHED, facts, "s").input_tokens == pytest.approx(1.5 * plain, rel=0.01)
+
+
+def test_a_long_new_conversation_is_estimated_by_its_bytes(estimator):
+    facts = request(user(WORDS * 10_000))
+    assert estimator.estimate(ALL, facts, "s").input_tokens == round(facts.prompt_bytes / 4)
+
+
+def test_a_request_is_one_request_and_its_total_is_the_sum(estimator):
+    demand = estimator.estimate(ALL, request(user(WORDS), max_tokens=500), "s")
+    assert demand.requests == 1
+    assert demand.output_tokens == 500
+    assert demand.total_tokens == demand.input_tokens + 500
+
+
+def test_an_empty_body_still_takes_a_token(estimator):
+    assert estimator.estimate(ALL, read_request(b"", DialectName.OPENAI_CHAT), "s") == Demand(1, 1, 1000, 1001)
+
+
+def test_the_same_conversation_is_anchored_on_its_last_real_usage(estimator):
+    first = [user(WORDS * 5000)]
+    estimator.learn(ALL, request(*first), "s", usage(77_777, 300))
+    again = request(*first, assistant(WORDS * 30), user("and then?"))
+    expected = 77_777 + 300 + TOKENIZER.count("and then?")
+    assert estimator.estimate(ALL, again, "s").input_tokens == pytest.approx(expected, abs=15)
+
+
+def test_thinking_that_stays_behind_is_not_taken_for_input(estimator):
+    first = [user(WORDS * 5000)]
+    estimator.learn(ALL, request(*first), "s", usage(50_000, 20_000))
+    again = request(*first, assistant("yes"), user("and then?"))
+    assert estimator.estimate(ALL, again, "s").input_tokens < 50_100
+
+
+def test_a_repeated_request_is_estimated_as_it_was_billed(estimator):
+    facts = request(user(WORDS * 5000))
+    estimator.learn(ALL, facts, "s", usage(61_234))
+    assert estimator.estimate(ALL, facts, "s").input_tokens == 61_234
+
+
+def test_moved_cache_marks_do_not_hide_a_conversation(estimator):
+    mark = {"cache_control": {"type": "ephemeral"}}
+    estimator.learn(ALL, request(user(WORDS * 3000, **mark)), "s", usage(40_000, 10))
+    again = request(user(WORDS * 3000), assistant("yes"), user("go on", **mark))
+    assert estimator.estimate(ALL, again, "s").input_tokens == pytest.approx(40_020, abs=30)
+
+
+def test_another_session_model_or_conversation_is_not_anchored_there(estimator):
+    facts = request(user(WORDS * 5000))
+    estimator.learn(ALL, facts, "s", usage(facts.prompt_bytes // 5))
+    for other, session in (
+        (facts, "t"),
+        (request(user(WORDS * 5000), model="n"), "s"),
+        (request(user(WORDS * 2000)), "s"),
+        (request(user(WORDS * 9000)), "s"),
+        (request(user(WORDS * 5000), system=WORDS * 100), "s"),
+    ):
+        assert estimator.estimate(ALL, other, session).input_tokens != facts.prompt_bytes // 5
+
+
+def test_a_session_may_have_several_conversations_at_once(estimator):
+    main, title = request(user(WORDS * 5000)), request(user(WORDS * 500))
+    estimator.learn(ALL, main, "s", usage(60_000))
+    estimator.learn(ALL, title, "s", usage(7_000))
+    assert estimator.estimate(ALL, main, "s").input_tokens == 60_000
+    assert estimator.estimate(ALL, title, "s").input_tokens == 7_000
+
+
+def test_cached_input_is_expected_to_be_free_where_it_is(estimator):
+    facts = request(user(WORDS * 5000))
+    estimator.learn(UNCACHED, facts, "s", usage(60_000, 10, write=59_000))
+    again = request(user(WORDS * 5000), assistant("yes"), user(WORDS * 100))
+    assert estimator.estimate(UNCACHED, again, "s").input_tokens < 3000
+    assert estimator.estimate(ALL, again, "s").input_tokens > 60_000
+
+
+def test_without_a_sign_of_caching_all_of_it_is_charged_again(estimator):
+    facts = request(user(WORDS * 5000))
+    estimator.learn(UNCACHED, facts, "s", usage(60_000))
+    assert estimator.estimate(UNCACHED, facts, "s").input_tokens == 60_000
+
+
+def test_a_request_that_names_an_earlier_answer_adds_to_it(estimator):
+    dialect = DialectName.OPENAI_RESPONSES
+    first = read_request(json.dumps({"model": "m", "input": "x"}).encode(), dialect)
+    estimator.learn(ALL, first, "s", usage(30_000, 500))
+    then = json.dumps({"model": "m", "input": "go on", "previous_response_id": "r"}).encode()
+    assert estimator.estimate(ALL, read_request(then, dialect), "s").input_tokens == pytest.approx(30_500, abs=10)
+
+
+def test_pictures_cost_by_their_number(estimator):
+    picture = {"type": "image", "source": {"type": "base64", "data": "A" * 400_000}}
+    facts = request({"role": "user", "content": [picture, picture]})
+    assert estimator.estimate(ALL, facts, "s").input_tokens == pytest.approx(3000, abs=50)
+
+
+def test_the_ratio_of_a_model_is_learned_from_counted_text(estimator):
+    for turn in range(40):
+        facts = request(user(WORDS * 100 + str(turn)))
+        real = round(TOKENIZER.count(WORDS * 100) * 2)
+        estimator.learn(UNCACHED, facts, f"s{turn}", usage(real))
+    facts = request(user(WORDS * 200))
+    assert estimator.estimate(UNCACHED, facts, "new").input_tokens == pytest.approx(
+        4 * TOKENIZER.count(WORDS * 50) * 2, rel=0.1
+    )
+
+
+def test_the_bytes_of_a_token_are_learned_from_long_bodies(estimator):
+    facts = request(user(WORDS * 10_000))
+    for turn in range(40):
+        estimator.learn(ALL, facts, f"s{turn}", usage(facts.prompt_bytes // 5))
+    assert estimator.estimate(ALL, facts, "new").input_tokens == pytest.approx(facts.prompt_bytes / 5, rel=0.02)
+
+
+def test_what_is_learned_of_one_model_is_not_believed_of_another(estimator):
+    facts = request(user(WORDS * 10_000))
+    for turn in range(40):
+        estimator.learn(ALL, facts, f"s{turn}", usage(facts.prompt_bytes // 5))
+    other = request(user(WORDS * 10_000), model="other")
+    assert estimator.estimate(ALL, other, "new").input_tokens == round(other.prompt_bytes / 4)
+
+
+@pytest.mark.parametrize("absurd", [1, 10**12])
+def test_absurd_usage_moves_no_ratio_out_of_its_bounds(estimator, absurd):
+    small, large = request(user(WORDS * 100)), request(user(WORDS * 10_000))
+    for turn in range(60):
+        estimator.learn(ALL, small, f"s{turn}", usage(absurd))
+        estimator.learn(ALL, large, f"t{turn}", usage(absurd))
+    assert 400 < estimator.estimate(ALL, small, "new").input_tokens < 3100
+    assert large.prompt_bytes / 8.1 < estimator.estimate(ALL, large, "new").input_tokens <= large.prompt_bytes
+
+
+def test_usage_that_the_provider_did_not_report_teaches_nothing(estimator):
+    facts = request(user(WORDS * 5000))
+    before = estimator.estimate(UNCACHED, facts, "s")
+    estimator.learn(UNCACHED, facts, "s", Usage(input_tokens=5, output_tokens=5))
+    assert estimator.estimate(UNCACHED, facts, "s") == before
+    assert repr(estimator) == "<Estimator 0 sessions, 1 models>"
+
+
+def test_actual_output_is_the_default_until_somebody_answered(estimator):
+    assert estimator.estimate(UNCACHED, request(user("x"), max_tokens=64_000), "s").output_tokens == 1000
+    assert estimator.estimate(UNCACHED, request(user("x"), max_tokens=10), "s").output_tokens == 10
+
+
+def test_actual_output_is_then_the_sessions_own_else_the_models(estimator):
+    facts = request(user("x"))
+    for _ in range(50):
+        estimator.learn(UNCACHED, facts, "talker", usage(500, 3000))
+    for _ in range(50):
+        estimator.learn(UNCACHED, facts, "quiet", usage(500, 20))
+    assert 3000 <= estimator.estimate(UNCACHED, facts, "talker").output_tokens < 3100
+    assert 20 <= estimator.estimate(UNCACHED, facts, "quiet").output_tokens < 30
+    assert estimator.estimate(UNCACHED, facts, "new").output_tokens < 1000
+
+
+def test_expected_output_is_rarely_exceeded(estimator):
+    facts = request(user("x"))
+    sizes = [100, 120, 90, 400, 110, 95, 380, 105, 100, 130] * 20
+    exceeded = 0
+    for size in sizes:
+        exceeded += size > estimator.estimate(UNCACHED, facts, "s").output_tokens
+        estimator.learn(UNCACHED, facts, "s", usage(500, size))
+    assert exceeded / len(sizes) <= 0.2
+    assert estimator.estimate(UNCACHED, facts, "s").output_tokens < 600
+
+
+def test_output_is_never_expected_above_the_requests_maximum(estimator):
+    estimator.learn(UNCACHED, request(user("x")), "s", usage(500, 3000))
+    assert estimator.estimate(UNCACHED, request(user("x"), max_tokens=50), "s").output_tokens == 50
+
+
+@pytest.mark.parametrize(("maximum", "expected"), [(50, 50), (None, 1000), (0, 0)])
+def test_reserved_output_is_the_maximum_else_the_default(estimator, maximum, expected):
+    assert estimator.estimate(ALL, request(user("x"), max_tokens=maximum), "s").output_tokens == expected
+
+
+def test_charged_is_what_the_provider_counts(estimator):
+    spent = Usage(100, 2000, 30, 7, reported=True)
+    facts = request(user("x"), max_tokens=500)
+    assert estimator.charged(UNCACHED, facts, spent) == Demand(1, 130, 7, 137)
+    assert estimator.charged(ALL, facts, spent) == Demand(1, 2130, 500, 2630)
+    unnamed = request(user("x"))
+    assert estimator.charged(ALL, unnamed, spent).output_tokens == 1000
+    assert estimator.charged(ALL, unnamed, Usage(output_tokens=5000)).output_tokens == 5000
+
+
+def test_answers_are_counted_where_nobody_else_does(estimator):
+    assert estimator.count(WORDS) == TOKENIZER.count(WORDS)
+    assert estimator.count("") == 0
+    assert estimator.count("x" * 1_000_000) == 250_000
+    assert estimator.count("é" * 10_000) == 5000
+
+
+def test_memory_is_bounded(estimator):
+    facts = request(user("x"))
+    for number in range(_SESSIONS + 50):
+        estimator.learn(ALL, facts, f"s{number}", usage(500))
+    for number in range(_MODELS + 50):
+        estimator.estimate(ALL, request(user("x"), model=f"m{number}"), "s")
+    for number in range(_CONVERSATIONS + 5):
+        estimator.learn(ALL, request(user("x" * 2000 * number)), "last", usage(500))
+    assert repr(estimator) == f"<Estimator {_SESSIONS} sessions, {_MODELS} models>"
+    assert len(estimator._sessions["last"].anchors) == _CONVERSATIONS
+
+
+def test_the_session_that_was_used_last_is_forgotten_last(estimator):
+    facts = request(user(WORDS * 5000))
+    estimator.learn(ALL, facts, "old", usage(60_000))
+    for number in range(_SESSIONS - 1):
+        estimator.learn(ALL, facts, f"s{number}", usage(500))
+    estimator.learn(ALL, facts, "old", usage(60_000))
+    estimator.learn(ALL, facts, "one more", usage(500))
+    assert estimator.estimate(ALL, facts, "old").input_tokens == 60_000
+
+
+def test_a_body_of_1_mb_is_estimated_in_about_two_milliseconds(estimator):
+    long = [user(WORDS * 60) for _ in range(400)]
+    estimator.learn(ALL, request(*long), "s", usage(250_000))
+    facts = request(*long, assistant("yes"), user("x y z " * 1900))
+    estimator.estimate(ALL, facts, "s")
+    took = []
+    for _ in range(10):
+        begun = time.perf_counter()
+        estimator.estimate(ALL, facts, "s")
+        took.append(time.perf_counter() - begun)
+    # The goal is 2 ms; shared and slow machines get ten.
+    assert min(took) < 0.010
+
+
+numbers = st.integers(0, 10**9)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 300), st.booleans(), numbers, numbers, numbers, numbers), max_size=6
+    ),
+    st.sampled_from([ALL, UNCACHED]),
+)
+def test_any_history_gives_a_demand_that_is_positive_and_adds_up(history, profile):
+    estimator = Estimator(TOKENIZER)
+    for turns, words, maximum, fresh, read, write, output in history:
+        facts = request(*[user(WORDS * words)] * turns, **({"max_tokens": 100} if maximum else {}))
+        demand = estimator.estimate(profile, facts, "s")
+        assert demand.input_tokens >= 1
+        assert demand.output_tokens >= 0
+        assert demand.total_tokens == demand.input_tokens + demand.output_tokens
+        estimator.learn(profile, facts, "s", Usage(fresh, read, write, output, reported=True))

@@ -1,0 +1,302 @@
+import json
+import math
+from datetime import UTC, datetime, timedelta, timezone
+from email.utils import format_datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hivemind_addon.core.ticket import Dimension, Reading
+from hivemind_addon.profile.model import MeterHeaders, Profile, ResetFormat
+from hivemind_addon.wire.hints import parse_reset, read_hints
+
+DATA = Path(__file__).parent / "data"
+NOW = datetime(2026, 11, 20, 10, 0, tzinfo=UTC).timestamp()
+REQUESTS = Dimension.REQUESTS
+
+
+def recorded_headers(path: str) -> dict[str, str]:
+    return json.loads((DATA / f"{path}.json").read_text())["headers"]
+
+
+def meter(stem: str, kind: str, reset_format: ResetFormat, dimension: Dimension = REQUESTS) -> MeterHeaders:
+    """`stem` with `{}` where limit, remaining, reset stand."""
+    return MeterHeaders(
+        meter=kind,
+        dimension=dimension,
+        limit=stem.format("limit"),
+        remaining=stem.format("remaining"),
+        reset=stem.format("reset"),
+        reset_format=reset_format,
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "stem", "reset_format", "limit", "remaining", "reset_in_s"),
+    [
+        ("anthropic/message", "anthropic-ratelimit-requests-{}", ResetFormat.RFC3339, 1000, 999, 0),
+        ("anthropic/message", "anthropic-ratelimit-output-tokens-{}", ResetFormat.RFC3339, 400_000, 390_000, 1.5),
+        ("anthropic/rate_limit", "anthropic-ratelimit-input-tokens-{}", ResetFormat.RFC3339, 2_000_000, 0, 17),
+        ("anthropic-subscription/rejected", "anthropic-ratelimit-unified-5h-{}", ResetFormat.EPOCH_S, None, None, 0),
+        ("anthropic-subscription/rejected", "anthropic-ratelimit-unified-7d-{}", ResetFormat.AUTO, None, None, 432_000),
+        ("openai/chat", "x-ratelimit-{}-requests", ResetFormat.DURATION, 500, 499, 0.12),
+        ("openai/chat", "x-ratelimit-{}-tokens", ResetFormat.DURATION, 500_000, 482_000, 360),
+        ("openai/rate_limit", "x-ratelimit-{}-tokens", ResetFormat.DURATION, 500_000, 0, 1.2),
+        ("azure/rate_limit", "x-ratelimit-{}-tokens", ResetFormat.DURATION, 10_000, 0, 300),
+        ("azure/rate_limit", "x-ratelimit-{}-requests", ResetFormat.SECONDS, 60, 0, 10),
+        ("codex/usage_limit", "x-codex-primary-{}-at", ResetFormat.EPOCH_S, None, None, 9000),
+        ("groq/chat", "x-ratelimit-{}-requests", ResetFormat.DURATION, 14_400, 14_370, 179.56),
+        ("groq/chat", "x-ratelimit-{}-tokens", ResetFormat.AUTO, 18_000, 17_997, 7.66),
+        ("cerebras/chat", "x-ratelimit-{}-tokens-minute", ResetFormat.SECONDS, 60_000, 59_000, 11.382867),
+        ("openrouter/rate_limit", "x-ratelimit-{}", ResetFormat.EPOCH_MS, 20, 0, 60),
+        ("openrouter/rate_limit", "x-ratelimit-{}", ResetFormat.AUTO, 20, 0, 60),
+        ("together/chat", "x-ratelimit-{}", ResetFormat.AUTO, 10, 9, 3),
+    ],
+)
+def test_recorded_headers_are_readings(path, stem, reset_format, limit, remaining, reset_in_s):
+    hints = read_hints(Profile(meters=(meter(stem, "m", reset_format),)), recorded_headers(path), NOW)
+    (reading,) = hints.readings
+    assert (reading.limit, reading.remaining) == (limit, remaining)
+    assert reading.reset_in_s == pytest.approx(reset_in_s, abs=1e-6)
+    assert hints.oddities == ()
+
+
+def test_a_reading_carries_what_the_profile_knows():
+    profile = Profile(
+        meters=(
+            MeterHeaders(
+                meter="input-tokens",
+                dimension=Dimension.INPUT_TOKENS,
+                limit="Anthropic-RateLimit-Input-Tokens-Limit",
+                remaining="anthropic-ratelimit-input-tokens-remaining",
+                window_s=30,
+                granularity=1000,
+            ),
+        ),
+        response_account_headers=("anthropic-workspace-id", "Anthropic-Organization-Id"),
+    )
+    hints = read_hints(profile, recorded_headers("anthropic/rate_limit"), NOW)
+    assert hints.readings == (
+        Reading("input-tokens", Dimension.INPUT_TOKENS, 30, 2_000_000, 0, reset_in_s=None, granularity=1000),
+    )
+    assert hints.account == "org-redacted-1"
+    assert hints.retry_after_s == 17
+    assert hints.should_retry is True
+
+
+def test_limits_that_bind_nothing_are_no_readings():
+    profile = Profile(
+        meters=tuple(meter(f"x-ratelimit-{{}}-{kind}", kind, ResetFormat.AUTO) for kind in ("requests", "tokens"))
+    )
+    hints = read_hints(profile, recorded_headers("azure/limits_that_bind_nothing"), NOW)
+    assert hints.readings == ()
+    assert hints.oddities == (
+        "x-ratelimit-limit-requests: cannot read '-1'",
+        "x-ratelimit-limit-tokens: cannot read '0'",
+    )
+
+
+def test_silent_headers_are_silent_hints():
+    profile = Profile(meters=(meter("x-{}", "m", ResetFormat.AUTO),))
+    hints = read_hints(profile, {}, NOW)
+    assert hints.readings == ()
+    assert hints.oddities == ()
+    assert hints.retry_after_s is None
+    assert hints.should_retry is None
+    assert hints.account is None
+
+
+@pytest.mark.parametrize(
+    ("value", "reset_format", "expected_s"),
+    [
+        ("2026-11-20T10:00:30Z", ResetFormat.RFC3339, 30),
+        ("2026-11-20t10:00:30.25z", ResetFormat.RFC3339, 30.25),
+        ("2026-11-20T10:00:30.123456789Z", ResetFormat.RFC3339, 30.123456),
+        ("2026-11-20T12:30:00+02:00", ResetFormat.RFC3339, 1800),
+        ("2026-11-20T04:00:00-06:00", ResetFormat.AUTO, 0),
+        ("2026-11-20 10:01:00", ResetFormat.AUTO, 60),
+        ("2020-01-01T00:00:00Z", ResetFormat.RFC3339, 0),
+        (str(NOW + 5), ResetFormat.EPOCH_S, 5),
+        ("0", ResetFormat.EPOCH_S, 0),
+        (str(int((NOW + 5) * 1000)), ResetFormat.EPOCH_MS, 5),
+        (str(int(NOW + 5)), ResetFormat.AUTO, 5),
+        (str(int((NOW + 5) * 1000)), ResetFormat.AUTO, 5),
+        ("1s", ResetFormat.DURATION, 1),
+        ("6m0s", ResetFormat.DURATION, 360),
+        ("12ms", ResetFormat.DURATION, 0.012),
+        ("2m59.56s", ResetFormat.AUTO, 179.56),
+        ("1h2m3.5s", ResetFormat.DURATION, 3723.5),
+        ("1d", ResetFormat.AUTO, 86_400),
+        ("250µs", ResetFormat.DURATION, 0.00025),
+        ("34.07s", ResetFormat.AUTO, 34.07),
+        ("10", ResetFormat.DURATION, 10),
+        ("11.382867", ResetFormat.SECONDS, 11.382867),
+        ("8.5e-05", ResetFormat.SECONDS, 0.000085),
+        (" 7s ", ResetFormat.SECONDS, 7),
+    ],
+)
+def test_every_known_format_is_read(value, reset_format, expected_s):
+    assert parse_reset(value, reset_format, NOW) == pytest.approx(expected_s, abs=1e-5)
+
+
+@pytest.mark.parametrize("reset_format", ResetFormat)
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        " ",
+        "-1",
+        "-5s",
+        "NaN",
+        "nan",
+        "inf",
+        "-inf",
+        "1e400",
+        "1e99",
+        "9" * 90,
+        "9" * 5000,
+        "1s, 2s",
+        "5, 6",
+        "soon",
+        "1_000",
+        "٣",
+        "s",
+        "1x",
+        "1s2",
+        "2026-13-40T99:00:00Z",
+        "2026-11-20",
+        "9999-12-31T23:59:59-23:59",
+        "0x10",
+        "1,000",
+        "\x00",
+        "500d",
+    ],
+)
+def test_what_cannot_be_read_or_be_true_is_none(value, reset_format):
+    assert parse_reset(value, reset_format, NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "reset_format"),
+    [("30", ResetFormat.RFC3339), ("1s", ResetFormat.EPOCH_S), ("2026-11-20T10:00:00Z", ResetFormat.SECONDS)],
+)
+def test_an_instant_is_not_guessed_from_another_format(value, reset_format):
+    assert parse_reset(value, reset_format, NOW) is None
+
+
+delays_s = st.floats(0, 30 * 86_400)
+
+
+@given(delays_s, st.integers(-14, 14))
+def test_written_timestamps_are_read_back(delay_s, offset_h):
+    instant = datetime.fromtimestamp(NOW + delay_s, timezone(timedelta(hours=offset_h)))
+    assert parse_reset(instant.isoformat(), ResetFormat.AUTO, NOW) == pytest.approx(delay_s, abs=1e-3)
+
+
+@given(st.integers(0, 10), st.integers(0, 23), st.integers(0, 59), st.floats(0, 59.99))
+def test_written_durations_are_read_back(days, hours, minutes, seconds):
+    text = f"{days}d{hours}h{minutes}m{seconds:.3f}s"
+    expected_s = days * 86_400 + hours * 3600 + minutes * 60 + seconds
+    assert parse_reset(text, ResetFormat.DURATION, NOW) == pytest.approx(expected_s, abs=1e-3)
+
+
+values = st.one_of(
+    st.text(max_size=120),
+    st.floats().map(str),
+    st.integers().map(str),
+    st.text("0123456789.hmsdeTZ:+-, ", max_size=30),
+    st.datetimes().map(lambda instant: instant.isoformat() + "Z"),
+    st.datetimes(timezones=st.just(UTC)).map(lambda instant: format_datetime(instant, usegmt=True)),
+)
+
+
+@given(values, st.sampled_from(ResetFormat), st.floats(0, 1e11))
+def test_any_text_is_a_finite_delay_or_none(value, reset_format, wall_now):
+    delay_s = parse_reset(value, reset_format, wall_now)
+    assert delay_s is None or (math.isfinite(delay_s) and delay_s >= 0)
+
+
+HEADERS = ["x-limit", "x-remaining", "x-reset", "retry-after", "retry-after-ms", "x-should-retry", "date", "x-org"]
+
+
+@given(st.dictionaries(st.sampled_from(HEADERS), values), st.sampled_from(ResetFormat))
+def test_any_headers_are_hints_within_bounds(headers, reset_format):
+    profile = Profile(meters=(meter("x-{}", "m", reset_format),), response_account_headers=("x-org",))
+    hints = read_hints(profile, headers, NOW)
+    for reading in hints.readings:
+        assert all(
+            value is None or 0 <= value <= 1e15 for value in (reading.limit, reading.remaining, reading.reset_in_s)
+        )
+    assert hints.retry_after_s is None or 0 <= hints.retry_after_s <= 86_400
+    assert len(hints.oddities) <= len(headers)
+    assert all(len(oddity) < 250 and oddity.isprintable() for oddity in hints.oddities)
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected_s"),
+    [
+        ({"retry-after": "17"}, 17),
+        ({"retry-after": "0"}, 0),
+        ({"retry-after": "1.5"}, 1.5),
+        ({"retry-after": "30s"}, 30),
+        ({"retry-after": "Fri, 20 Nov 2026 10:01:00 GMT"}, 60),
+        ({"retry-after": "Fri, 20 Nov 2026 09:00:00 GMT"}, 0),
+        ({"retry-after": "999999999"}, 86_400),
+        ({"retry-after": "Fri, 20 Nov 2099 10:01:00 GMT"}, 86_400),
+        ({"retry-after": "10", "retry-after-ms": "9600"}, 9.6),
+        ({"retry-after": "10", "retry-after-ms": "x"}, 10),
+        (recorded_headers("azure/rate_limit"), 9.6),
+        (recorded_headers("anthropic-subscription/rejected"), 2094),
+        (recorded_headers("github-models/daily"), 63_214),
+    ],
+)
+def test_retry_after_is_read_and_capped(headers, expected_s):
+    assert read_hints(Profile(), headers, NOW).retry_after_s == pytest.approx(expected_s)
+
+
+@pytest.mark.parametrize("value", ["", "-1", "NaN", "inf", "1e400", "5, 5", "later", "Fri, 99 Nov 2026 10:01:00 GMT"])
+def test_a_bad_retry_after_is_an_oddity(value):
+    hints = read_hints(Profile(), {"retry-after": value}, NOW)
+    assert hints.retry_after_s is None
+    assert hints.oddities == (f"retry-after: cannot read '{value}'",)
+
+
+def test_instants_follow_the_providers_clock_when_it_is_off():
+    profile = Profile(meters=(meter("x-{}", "m", ResetFormat.RFC3339),))
+    headers = {"date": "Fri, 20 Nov 2026 09:00:00 GMT", "x-reset": "2026-11-20T09:00:30Z"}
+    headers["retry-after"] = "Fri, 20 Nov 2026 09:00:45 GMT"
+    hints = read_hints(profile, headers, NOW)
+    assert hints.readings[0].reset_in_s == 30
+    assert hints.retry_after_s == 45
+
+
+@pytest.mark.parametrize("date", ["Fri, 20 Nov 2026 10:00:03 GMT", "yesterday", ""])
+def test_a_date_that_is_close_or_unreadable_changes_nothing(date):
+    profile = Profile(meters=(meter("x-{}", "m", ResetFormat.RFC3339),))
+    hints = read_hints(profile, {"date": date, "x-reset": "2026-11-20T10:00:30Z"}, NOW)
+    assert hints.readings[0].reset_in_s == 30
+
+
+def test_what_can_be_understood_counts_beside_what_cannot():
+    profile = Profile(meters=(meter("x-{}", "m", ResetFormat.RFC3339),))
+    hints = read_hints(profile, {"x-limit": "many", "x-remaining": "7", "x-reset": "z" * 60 + "\n"}, NOW)
+    assert hints.readings == (Reading("m", REQUESTS, 60, limit=None, remaining=7),)
+    assert hints.oddities == ("x-limit: cannot read 'many'", f"x-reset: cannot read '{'z' * 39}…'")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "odd"), [("true", True, 0), (" False ", False, 0), ("maybe", None, 1), ("", None, 1)]
+)
+def test_should_retry_is_true_false_or_odd(value, expected, odd):
+    hints = read_hints(Profile(), {"x-should-retry": value}, NOW)
+    assert hints.should_retry is expected
+    assert len(hints.oddities) == odd
+
+
+def test_an_account_that_is_no_name_is_an_oddity_and_the_next_one_counts():
+    profile = Profile(response_account_headers=("x-a", "x-b", "x-c"))
+    hints = read_hints(profile, {"x-a": "  ", "x-b": "o" * 300, "x-c": "org-1"}, NOW)
+    assert hints.account == "org-1"
+    assert hints.oddities == (f"x-b: cannot read '{'o' * 39}…'",)

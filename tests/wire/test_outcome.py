@@ -1,0 +1,328 @@
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hivemind_addon.core.ticket import Hints, Outcome, OutcomeKind
+from hivemind_addon.profile.model import DialectName, OutcomeRule, Profile
+from hivemind_addon.wire.dialect import ErrorFacts
+from hivemind_addon.wire.hints import read_hints
+from hivemind_addon.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
+
+DATA = Path(__file__).parent / "data"
+ANTHROPIC = DialectName.ANTHROPIC_MESSAGES
+CHAT = DialectName.OPENAI_CHAT
+SUCCESS, THROTTLED, OVERLOADED = OutcomeKind.SUCCESS, OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED
+FAILED, IGNORED = OutcomeKind.FAILED, OutcomeKind.IGNORED
+NO_HINTS = Hints()
+
+
+def judge_recorded(path: str, profile: Profile) -> Outcome:
+    answer = json.loads((DATA / f"{path}.json").read_text())
+    body = answer["body"].encode() if isinstance(answer["body"], str) else json.dumps(answer["body"]).encode()
+    hints = read_hints(profile, answer["headers"], 0)
+    return judge_answer(profile, profile.dialect, answer["status"], answer["headers"], body, hints)
+
+
+def judge(
+    status: int, body: bytes | None = b"", profile: Profile | None = None, hints: Hints = NO_HINTS, **headers: str
+) -> Outcome:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return judge_answer(profile or Profile(), CHAT, status, named, body, hints)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "retryable", "reason", "retry_after_s"),
+    [
+        ("anthropic/message", SUCCESS, False, "200", None),
+        ("anthropic/rate_limit", THROTTLED, True, "429 rate_limit_error", 17),
+        ("anthropic/overloaded", OVERLOADED, True, "529 overloaded_error", None),
+        ("anthropic/api_error", FAILED, True, "500 api_error", None),
+        ("anthropic/timeout", FAILED, True, "504 timeout_error", None),
+        ("anthropic/authentication", IGNORED, False, "401 authentication_error", None),
+        ("anthropic/billing", IGNORED, False, "402 billing_error", None),
+        ("anthropic/user_spend_limit", IGNORED, False, "400 invalid_request_error", None),
+        ("anthropic/too_large", IGNORED, False, "413", None),
+        ("anthropic/bad_gateway", FAILED, True, "502", None),
+        ("anthropic-subscription/throttled", THROTTLED, True, "429 rate_limit_error", None),
+        ("openai/chat", SUCCESS, False, "200", None),
+        ("openai/response", SUCCESS, False, "200", None),
+        ("openai/response_failed", FAILED, True, "200 with server_error", None),
+        ("openai/rate_limit", THROTTLED, True, "429 rate_limit_exceeded", 1.2),
+        ("openai/overloaded", OVERLOADED, True, "503 server_is_overloaded", 3),
+        ("openai/context_length", IGNORED, False, "400 context_length_exceeded", None),
+        ("codex/overloaded", OVERLOADED, True, "503 server_is_overloaded", None),
+        ("azure/rate_limit", THROTTLED, True, "429 RateLimitReached", 9.6),
+        ("openrouter/rate_limit", THROTTLED, True, "429", None),
+        ("deepseek/balance", IGNORED, False, "402 invalid_request_error", None),
+        ("llama-cpp/loading", OVERLOADED, True, "503 unavailable_error", None),
+        ("ollama/busy", OVERLOADED, True, "503", None),
+        ("mistral/rate_limit", THROTTLED, True, "429 rate_limited", 1),
+    ],
+)
+def test_recorded_answers_are_judged_without_any_rule(path, kind, retryable, reason, retry_after_s):
+    outcome = judge_recorded(path, Profile(dialect=ANTHROPIC if "anthropic" in path else CHAT))
+    assert (outcome.kind, outcome.retryable, outcome.reason) == (kind, retryable, reason)
+    assert outcome.retry_after_s == retry_after_s
+    assert not outcome.ambiguous
+    assert outcome.status == int(reason[:3])
+
+
+@pytest.mark.parametrize(
+    ("path", "rule"),
+    [
+        (
+            "anthropic/spend_cap",
+            OutcomeRule(IGNORED, retry=False, error=("enforced_spend_limit_reached",), retry_after=False),
+        ),
+        ("anthropic/long_context", OutcomeRule(IGNORED, retry=False, status=(429,), message="extra usage is required")),
+        (
+            "anthropic-subscription/rejected",
+            OutcomeRule(
+                IGNORED, retry=False, status=(429,), headers={"Anthropic-Ratelimit-Unified-Status": "^Rejected$"}
+            ),
+        ),
+        ("openai/insufficient_quota", OutcomeRule(IGNORED, retry=False, error=("insufficient_quota",))),
+        ("openai/credit_balance_exhausted", OutcomeRule(IGNORED, retry=False, error=("insufficient_quota",))),
+        ("codex/usage_limit", OutcomeRule(IGNORED, retry=False, error=("usage_limit_reached", "usage_not_included"))),
+        (
+            "codex/usage_not_included",
+            OutcomeRule(IGNORED, retry=False, error=("usage_limit_reached", "usage_not_included")),
+        ),
+        ("github-models/daily", OutcomeRule(IGNORED, retry=False, error=("RateLimitReached",), message="per 86400s")),
+        ("gemini/daily", OutcomeRule(IGNORED, retry=False, status=(429,), message="current quota")),
+        ("openai/slow_down", OutcomeRule(OVERLOADED, retry=True, error=("slow_down",))),
+        ("ollama/busy", OutcomeRule(OVERLOADED, retry=True, message="pending requests exceeded")),
+    ],
+)
+def test_a_rule_of_the_profile_decides_before_the_general_ones(path, rule):
+    never = OutcomeRule(SUCCESS, retry=True, status=(418,))
+    late = OutcomeRule(FAILED, retry=True)
+    outcome = judge_recorded(path, Profile(outcomes=(never, rule, late)))
+    assert (outcome.kind, outcome.retryable) == (rule.kind, rule.retry)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        OutcomeRule(IGNORED, retry=False, status=(400, 403)),
+        OutcomeRule(IGNORED, retry=False, status=(429,), error=("another",)),
+        OutcomeRule(IGNORED, retry=False, error=("rate_limit_error",), message="spend"),
+        OutcomeRule(IGNORED, retry=False, retry_after=False),
+        OutcomeRule(IGNORED, retry=False, headers={"x-missing": ""}),
+    ],
+)
+def test_every_condition_of_a_rule_must_hold(rule):
+    assert judge_recorded("anthropic/rate_limit", Profile(outcomes=(rule,))).kind is THROTTLED
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "retryable"),
+    [(status, IGNORED, False) for status in (301, 304, 400, 401, 402, 403, 404, 405, 413, 418, 422, 451, 999)]
+    + [(status, FAILED, True) for status in (408, 409, 500, 501, 502, 504, 520, 524)]
+    + [(status, OVERLOADED, True) for status in (503, 529)]
+    + [(429, THROTTLED, True), (201, SUCCESS, False), (204, SUCCESS, False)],
+)
+def test_each_status_has_its_general_meaning(status, kind, retryable):
+    outcome = judge(status)
+    assert (outcome.kind, outcome.retryable, outcome.reason) == (kind, retryable, str(status))
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, 529])
+def test_should_retry_false_ends_all_retrying(status):
+    assert not judge(status, hints=Hints(should_retry=False)).retryable
+    keen = Profile(outcomes=(OutcomeRule(THROTTLED, retry=True),))
+    assert not judge(status, profile=keen, hints=Hints(should_retry=False)).retryable
+
+
+def test_should_retry_true_softens_neither_a_hard_rule_nor_a_bad_request():
+    hard = Profile(outcomes=(OutcomeRule(THROTTLED, retry=False, status=(429,)),))
+    assert not judge(429, profile=hard, hints=Hints(should_retry=True)).retryable
+    assert not judge(400, hints=Hints(should_retry=True)).retryable
+    assert judge(500, hints=Hints(should_retry=True)).retryable
+
+
+JSON = "application/json; charset=utf-8"
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "reason"),
+    [
+        (b"", JSON, "200 with an empty body"),
+        (b" \n", "", "200 with an empty body"),
+        (b"<html>", JSON, "200 with HTML"),
+        (b"<html>", "text/html; charset=utf-8", "200 with HTML"),
+        (b'{"choices": [', JSON, "200 with broken JSON"),
+        (b"[" * 5000, "application/problem+json", "200 with broken JSON"),
+        (b'{"error": {"message": "later", "type": "weird one"}}', JSON, "200 with error"),
+        (b'{"error": "later"}', "", "200 with error"),
+        (b'{"error": {"type": "api_error"}}', JSON, "200 with api_error"),
+    ],
+)
+def test_a_200_that_is_no_answer_is_tried_again(body, content_type, reason):
+    outcome = judge(200, body, content_type=content_type)
+    assert outcome == Outcome(FAILED, reason, 200, retryable=True)
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [
+        (b'{"error": null, "output": []}', JSON),
+        (b'{"text": "half an emoji: \\ud83d."}', JSON),
+        (b'[{"a": 1}]', JSON),
+        (b"\xef\xbb\xbf{}", JSON),
+        (b"data: x\n\n", "text/event-stream"),
+        (b'{"error": ', "text/plain"),
+        (b'{"done":false}\n{"done":true}\n', "application/x-ndjson"),
+        (b'{"a": "' + b"x" * 9_000_000, JSON),
+    ],
+)
+def test_a_200_with_a_readable_or_unjudged_body_is_a_success(body, content_type):
+    assert judge(200, body, content_type=content_type) == Outcome(SUCCESS, "200", 200)
+
+
+def test_a_body_that_could_not_be_read_leaves_the_judgement_to_the_head():
+    assert judge(200, None, content_type=JSON) == Outcome(SUCCESS, "200", 200)
+    assert judge(429, None) == Outcome(THROTTLED, "429", 429, retryable=True)
+
+
+def test_an_error_inside_a_200_keeps_its_meaning():
+    body = json.dumps({"error": {"code": "context_length_exceeded", "message": "too long"}}).encode()
+    assert judge(200, body, content_type=JSON) == Outcome(IGNORED, "200 with context_length_exceeded", 200)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"Too many concurrent connections",
+        b'{"detail": "too many CONCURRENT connections"}',
+        b'{"message": "concurrent"}',
+    ],
+)
+def test_the_message_of_an_answer_without_error_object_is_what_it_says(body):
+    profile = Profile(outcomes=(OutcomeRule(OVERLOADED, retry=True, status=(429,), message="concurrent"),))
+    assert judge(429, body, profile).kind is OVERLOADED
+
+
+def test_html_from_the_provider_is_judged_by_its_status_only():
+    profile = Profile(outcomes=(OutcomeRule(IGNORED, retry=False, message="gateway"),))
+    assert judge_recorded("anthropic/bad_gateway", profile).kind is FAILED
+
+
+@pytest.mark.parametrize(
+    ("message", "expected_s"),
+    [
+        ("Please try again in 1.2s. Visit https://example.com.", 1.2),
+        ("Please try again in 20ms.", 0.02),
+        ("please try again in 6m0s.", 360),
+        ("Try again in 7 seconds", 7),
+        ("Please retry after 10 seconds.", 10),
+        ("Please try again in 1.5 s", 1.5),
+        ("try again in 2 minutes", 120),
+        ("try again in 500 milliseconds", 0.5),
+        ("Please retry in 34.07s.", 34.07),
+        ("try again in 999h", 86_400),
+        ("try again in 5 moons", None),
+        ("try again later", None),
+    ],
+)
+def test_a_delay_in_the_message_counts_where_no_header_tells_it(message, expected_s):
+    body = json.dumps({"error": {"message": message}}).encode()
+    assert judge(429, body).retry_after_s == pytest.approx(expected_s)
+    assert judge(429, body, hints=Hints(retry_after_s=3.0)).retry_after_s == 3
+    assert judge(400, body).retry_after_s is None
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "retryable", "reason"),
+    [
+        (ErrorFacts(type="overloaded_error"), OVERLOADED, True, "stream overloaded_error"),
+        (ErrorFacts(code="server_is_overloaded"), OVERLOADED, True, "stream server_is_overloaded"),
+        (ErrorFacts(type="rate_limit_error", code="slow_down"), OVERLOADED, True, "stream slow_down"),
+        (ErrorFacts(code="rate_limit_exceeded"), THROTTLED, True, "stream rate_limit_exceeded"),
+        (ErrorFacts(type="api_error"), FAILED, True, "stream api_error"),
+        (ErrorFacts(type="error", code="server_error"), FAILED, True, "stream server_error"),
+        (ErrorFacts(code="502"), FAILED, True, "stream error"),
+        (ErrorFacts(code="429"), THROTTLED, True, "stream error"),
+        (ErrorFacts(code="400"), IGNORED, False, "stream error"),
+        (ErrorFacts(type="invalid_request_error"), IGNORED, False, "stream invalid_request_error"),
+        (ErrorFacts(type="insufficient_quota", code="x"), IGNORED, False, "stream x"),
+        (ErrorFacts(), FAILED, True, "stream error"),
+    ],
+)
+def test_an_error_in_a_stream_is_judged_by_its_name(error, kind, retryable, reason):
+    assert judge_stream_error(Profile(), error) == Outcome(kind, reason, 200, retryable=retryable)
+
+
+def test_a_stream_error_has_status_200_for_rules_and_its_delay_from_its_message():
+    for_429 = OutcomeRule(IGNORED, retry=False, status=(429,))
+    for_any = OutcomeRule(THROTTLED, retry=True, error=("api_error",))
+    outcome = judge_stream_error(
+        Profile(outcomes=(for_429, for_any)), ErrorFacts(type="api_error", message="try again in 11 seconds")
+    )
+    assert outcome == Outcome(THROTTLED, "stream api_error", 200, retryable=True, retry_after_s=11)
+
+
+@pytest.mark.parametrize("trouble", TransportTrouble)
+def test_only_certificates_are_hard_and_only_sent_requests_are_ambiguous(trouble):
+    outcome = judge_transport(trouble, "")
+    hard = trouble is TransportTrouble.CERTIFICATE
+    assert outcome.kind is (IGNORED if hard else FAILED)
+    assert outcome.retryable is not hard
+    assert outcome.ambiguous is (trouble.name in {"CLOSED_BEFORE_HEAD", "CUT", "STALLED", "INVALID"})
+    assert outcome.status is None
+    assert outcome.reason == trouble.value
+
+
+def test_the_detail_of_a_transport_trouble_follows_on_one_short_line():
+    outcome = judge_transport(TransportTrouble.CONNECT_FAILED, "refused\r\n" + "x" * 500)
+    assert outcome.reason.startswith("cannot connect: refused xxx")
+    assert len(outcome.reason) < 130
+    assert "\n" not in outcome.reason
+
+
+rules = st.builds(
+    OutcomeRule,
+    kind=st.sampled_from(OutcomeKind),
+    retry=st.booleans(),
+    status=st.sampled_from([(), (429,), (200,)]),
+    error=st.sampled_from([(), ("x",)]),
+    message=st.sampled_from(["", "a+", "^$"]),
+    headers=st.sampled_from([{}, {"X-A": "b"}]),
+    retry_after=st.none() | st.booleans(),
+)
+bodies = st.one_of(
+    st.binary(max_size=60),
+    st.sampled_from(
+        [b"", b"<", b"[" * 4000, b'{"error":{}}', b'{"error":{"code":1e999}}', b'{"error":[1]}', b'{"\xff":1}']
+    ),
+    st.text(max_size=20).map(
+        lambda text: json.dumps({"error": {"type": text, "code": text, "message": text}}).encode()
+    ),
+)
+
+
+@given(
+    st.sampled_from(DialectName),
+    st.integers(-1, 1000),
+    bodies,
+    st.dictionaries(st.sampled_from(["content-type", "x-a"]), st.text(max_size=10)),
+    st.lists(rules, max_size=3),
+    st.sampled_from([None, True, False]),
+)
+def test_nothing_raises_on_hostile_answers(name, status, body, headers, outcomes, should_retry):
+    profile = Profile(outcomes=tuple(outcomes))
+    outcome = judge_answer(profile, name, status, headers, body, Hints(should_retry=should_retry))
+    assert outcome.status == status
+    assert outcome.reason.isprintable()
+    assert len(outcome.reason) < 80
+    assert not (outcome.retryable and should_retry is False)
+
+
+@given(st.builds(ErrorFacts, *[st.text(max_size=30)] * 4))
+def test_nothing_raises_on_hostile_stream_errors(error):
+    outcome = judge_stream_error(Profile(), error)
+    assert outcome.status == 200
+    assert outcome.reason.startswith("stream ")

@@ -1,0 +1,162 @@
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hivemind_addon.core.ticket import Usage
+from hivemind_addon.profile.model import DialectName
+from hivemind_addon.wire.sse import SseEvent, SseParser
+from hivemind_addon.wire.usage import UsageReader, usage_in_body
+
+DATA = Path(__file__).parent / "data"
+ANTHROPIC = DialectName.ANTHROPIC_MESSAGES
+CHAT = DialectName.OPENAI_CHAT
+RESPONSES = DialectName.OPENAI_RESPONSES
+
+
+def read_stream(name: DialectName, stream: bytes) -> UsageReader:
+    reader = UsageReader(name)
+    for event in SseParser().feed(stream):
+        reader.feed(event)
+    return reader
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "usage"),
+    [
+        (ANTHROPIC, "anthropic/message", Usage(12, 18432, 2048, 7, reported=True)),
+        (CHAT, "openai/chat", Usage(86, 1920, 0, 300, reported=True)),
+        (CHAT, "groq/chat", Usage(9, 0, 0, 2, reported=True)),
+        (RESPONSES, "openai/response", Usage(18, 300, 10, 52, reported=True)),
+        (CHAT, "together/chat", None),
+        (ANTHROPIC, "anthropic/rate_limit", None),
+        (RESPONSES, "openai/response_failed", None),
+    ],
+)
+def test_recorded_answers_report_their_usage(name, path, usage):
+    body = json.loads((DATA / f"{path}.json").read_text())["body"]
+    assert usage_in_body(name, json.dumps(body).encode()) == usage
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "usage", "final"),
+    [
+        (ANTHROPIC, "anthropic/message", Usage(25, 5000, 1000, 89, reported=True), True),
+        (ANTHROPIC, "anthropic/cut", Usage(25, 5000, 1000, 1, reported=True), False),
+        (CHAT, "openai/chat", None, False),
+        (CHAT, "openai/chat_with_usage", Usage(15, 4, 0, 10, reported=True), True),
+        (CHAT, "groq/chat", Usage(9, 0, 0, 2, reported=True), True),
+        (CHAT, "deepseek/chat", Usage(4, 16, 0, 5, reported=True), True),
+        (RESPONSES, "openai/response", Usage(28, 300, 0, 52, reported=True), True),
+        (RESPONSES, "openai/response_incomplete", Usage(28, 300, 0, 52, reported=True), True),
+        (RESPONSES, "openai/response_failed", None, False),
+    ],
+)
+def test_recorded_streams_report_their_usage(name, path, usage, final):
+    reader = read_stream(name, (DATA / f"{path}.sse").read_bytes())
+    assert reader.usage == usage
+    assert reader.final is final
+
+
+@pytest.mark.parametrize("path", ["anthropic/message", "openai/response"])
+def test_streams_without_event_lines_report_the_same(path):
+    name = ANTHROPIC if path.startswith("anthropic") else RESPONSES
+    stream = (DATA / f"{path}.sse").read_bytes()
+    nameless = b"\n".join(line for line in stream.split(b"\n") if not line.startswith(b"event:"))
+    assert read_stream(name, nameless).usage == read_stream(name, stream).usage
+
+
+def test_a_cumulative_delta_replaces_only_what_it_tells():
+    reader = UsageReader(ANTHROPIC)
+    reader.feed(
+        SseEvent(
+            "message_start", b'{"message":{"usage":{"input_tokens":5,"cache_read_input_tokens":7,"output_tokens":1}}}'
+        )
+    )
+    reader.feed(
+        SseEvent("message_delta", b'{"usage":{"output_tokens":10,"input_tokens":6,"cache_read_input_tokens":null}}')
+    )
+    reader.feed(SseEvent("message_delta", b'{"usage":{"output_tokens":20}}'))
+    assert reader.usage == Usage(6, 7, 0, 20, reported=True)
+
+
+def test_a_body_of_a_server_that_counts_continuously_keeps_the_last_count():
+    reader = UsageReader(CHAT)
+    for tokens in (1, 2, 3):
+        reader.feed(SseEvent("", b'{"choices":[{}],"usage":{"prompt_tokens":9,"completion_tokens":%d}}' % tokens))
+    assert reader.usage == Usage(9, 0, 0, 3, reported=True)
+
+
+@pytest.mark.parametrize("bad", ["-1", "true", '"12"', "null", "1e999", "9" * 30, "1000000001", "1.5", "[3]", "{}"])
+def test_implausible_numbers_are_ignored(bad):
+    chat = (
+        f'{{"usage":{{"prompt_tokens":{bad},"completion_tokens":3,"prompt_tokens_details":{{"cached_tokens":{bad}}}}}}}'
+    )
+    assert usage_in_body(CHAT, chat.encode()) == Usage(output_tokens=3, reported=True)
+    anthropic = f'{{"usage":{{"input_tokens":4,"output_tokens":{bad},"cache_read_input_tokens":{bad}}}}}'
+    assert usage_in_body(ANTHROPIC, anthropic.encode()) == Usage(input_tokens=4, reported=True)
+
+
+def test_more_cached_than_sent_is_cut_to_what_was_sent():
+    body = b'{"usage":{"prompt_tokens":10,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":99,"cache_write_tokens":5}}}'
+    assert usage_in_body(CHAT, body) == Usage(0, 10, 0, 1, reported=True)
+
+
+numbers = st.integers(0, 10**9)
+
+
+@given(numbers, numbers, numbers, numbers)
+def test_openai_input_is_split_without_loss(prompt, completion, cached, written):
+    details = {"cached_tokens": cached, "cache_write_tokens": written}
+    for name, keys in ((CHAT, ("prompt", "completion")), (RESPONSES, ("input", "output"))):
+        value = {f"{keys[0]}_tokens": prompt, f"{keys[1]}_tokens": completion, f"{keys[0]}_tokens_details": details}
+        usage = usage_in_body(name, json.dumps({"usage": value}).encode())
+        assert usage is not None
+        assert usage.total_input_tokens == prompt
+        assert usage.output_tokens == completion
+        assert min(usage.input_tokens, usage.cache_read_tokens, usage.cache_write_tokens) >= 0
+
+
+KEYS = st.sampled_from(
+    [
+        "usage",
+        "message",
+        "response",
+        "x_groq",
+        "input_tokens",
+        "prompt_tokens",
+        "output_tokens",
+        "completion_tokens",
+        "prompt_tokens_details",
+        "input_tokens_details",
+        "cached_tokens",
+        "cache_read_input_tokens",
+    ]
+)
+values = st.recursive(
+    st.none() | st.integers() | st.floats() | st.text(max_size=3) | st.booleans(),
+    lambda inner: st.dictionaries(KEYS, inner, max_size=4) | st.lists(inner, max_size=2),
+    max_leaves=10,
+)
+hostile = st.one_of(st.binary(max_size=50), st.dictionaries(KEYS, values).map(lambda value: json.dumps(value).encode()))
+
+
+@given(
+    st.sampled_from(DialectName),
+    st.sampled_from(["", "message_start", "message_delta", "response.completed", "x"]),
+    hostile,
+)
+def test_nothing_raises_on_hostile_data_and_counts_stay_plausible(name, event_name, data):
+    reader = UsageReader(name)
+    reader.feed(SseEvent(event_name, data))
+    for usage in (reader.usage, usage_in_body(name, data)):
+        assert usage is None or usage.reported
+        counts = (
+            ()
+            if usage is None
+            else (usage.input_tokens, usage.cache_read_tokens, usage.cache_write_tokens, usage.output_tokens)
+        )
+        assert all(0 <= count <= 10**9 for count in counts)
+    assert repr(reader).startswith("<UsageReader")
