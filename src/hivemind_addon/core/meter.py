@@ -32,6 +32,8 @@ _SWAPPED_S = 1.0
 """Attempts sent within this time may reach the provider in either order."""
 _MOST_UNITS = 1e15
 """Above it a number is an oddity, and sums would lose units."""
+_LEAST_LIMIT = 1.0
+_LEAST_WINDOW_S = 0.01
 _MOST_RESET_S = 32 * 86_400.0
 _KIND_SLACK_S = 2.5
 _KIND_SLACK = 0.15
@@ -68,9 +70,9 @@ class _Cost:
 
 def is_usable(reading: Reading) -> bool:
     """Whether a meter can learn anything from it; providers also send -1, 0 and worse."""
-    if _sane(reading.window_s, _MOST_RESET_S) in {None, 0.0}:
+    if not _LEAST_WINDOW_S <= reading.window_s <= _MOST_RESET_S:
         return False
-    return any(_sane(number, _MOST_UNITS) is not None for number in (_limit_of(reading), reading.remaining))
+    return _limit_of(reading) is not None or _sane(reading.remaining, _MOST_UNITS) is not None
 
 
 class Meter:
@@ -315,7 +317,8 @@ class Meter:
 
 
 def _limit_of(reading: Reading) -> float | None:
-    return _sane(reading.limit, _MOST_UNITS) or None
+    limit = _sane(reading.limit, _MOST_UNITS)
+    return limit if limit is not None and limit >= _LEAST_LIMIT else None
 
 
 def _sane(number: float | None, most: float) -> float | None:

@@ -200,12 +200,12 @@ class Hivemind:
                 self.intake.redirected[data.server.id] = (address[0], address[1])
                 data.server.address = target
 
-    def server_connected(self, data: ServerConnectionHookData) -> None:
-        """Give a redirected connection its own address back, else it would never be used again."""
-        if self.intake and (original := self.intake.redirected.pop(data.server.id, None)):
-            data.server.address = original
+    def server_disconnected(self, data: ServerConnectionHookData) -> None:
+        """Forget where a redirected connection was meant to go."""
+        if self.intake:
+            self.intake.redirected.pop(data.server.id, None)
 
-    server_connect_error = server_connected
+    server_connect_error = server_disconnected
 
     def http_connect(self, flow: http.HTTPFlow) -> None:
         """Who asks: the user of the proxy URL."""

@@ -221,8 +221,6 @@ class Exchange:
         clock = self.driver.clock
         self._head_at = self._last_byte_at = clock.monotonic()
         self._hints = read_hints(self.profile, response.headers, clock.wall())
-        for oddity in self._hints.oddities:
-            self._note_oddity(oddity)
         if self._reservation:
             self.driver.observe(self._reservation, self._hints)
         content_type = response.headers.get("content-type", "")

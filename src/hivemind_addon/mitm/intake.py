@@ -76,7 +76,7 @@ class Intake:
         self.replays: dict[str, Exchange] = {}
         """Flow id → exchange of a replayed flow, which mitmproxy runs without our layer."""
         self.redirected: dict[str, tuple[str, int]] = {}
-        """Server connection id → its own address, while it is being opened to another one."""
+        """Server connection id → its own address, of the ones that a redirect sent elsewhere."""
         self._of_client: defaultdict[str, set[Exchange]] = defaultdict(set)
         self._proxy_users: dict[str, tuple[str, str]] = {}
         """Client connection id → user and password of its CONNECT."""

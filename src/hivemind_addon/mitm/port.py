@@ -110,6 +110,9 @@ class ExchangePort(Protocol):
 class Port(Protocol):
     """What the layer needs of the addon."""
 
+    redirected: dict[str, tuple[str, int]]
+    """Server connection id → its own address, of the ones that a redirect sent elsewhere."""
+
     def claims(self, flow: http.HTTPFlow) -> bool:
         """Whether the request is to be scheduled, judged from its head. Never raises."""
 

@@ -23,12 +23,13 @@ import itertools
 import re
 import time
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import h2.errors
 import h2.events
 from mitmproxy import http
-from mitmproxy.connection import Connection, ConnectionState
+from mitmproxy.connection import Connection, ConnectionState, Server
 from mitmproxy.net.http.validate import validate_headers
 from mitmproxy.proxy import commands, events, layer
 from mitmproxy.proxy.layers.http import (
@@ -65,7 +66,7 @@ from hivemind_addon.mitm.port import Alarm, ExchangePort, Handling, Look, Next, 
 from hivemind_addon.wire.outcome import TransportTrouble
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from hyperframe.frame import Frame, GoAwayFrame
     from mitmproxy.proxy.context import Context
@@ -86,11 +87,20 @@ class HivemindHoldHook(commands.StartHook):
 class FreshConnection(GetHttpConnection):
     """Asks for an upstream connection that still takes requests: not one that failed, nor one that drains."""
 
-    draining: Iterable[Connection] = ()
+    draining: Collection[Connection] = ()
+    redirected: Mapping[str, tuple[str, int]] = MappingProxyType({})
+    """Connection id → the address that a redirected connection stands for."""
 
     def connection_spec_matches(self, connection: Connection) -> bool:
         """Whether `connection` would do."""
-        return super().connection_spec_matches(connection) and not connection.error and connection not in self.draining
+        if not isinstance(connection, Server) or connection.error or connection in self.draining:
+            return False
+        return (
+            self.address == self.redirected.get(connection.id, connection.address)
+            and self.tls == connection.tls
+            and self.via == connection.via
+            and self.transport_protocol == connection.transport_protocol
+        )
 
 
 class ScheduledStream(HttpStream):
@@ -189,6 +199,7 @@ class ScheduledStream(HttpStream):
                 self.flow.server_conn.transport_protocol,
             )
             request.draining = self.parent.draining
+            request.redirected = self.parent.port.redirected
             connection, error = yield request
             if exchange and (yield from self._left(exchange)):
                 return False

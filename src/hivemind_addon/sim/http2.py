@@ -101,15 +101,18 @@ class Http2Connection(asyncio.Protocol):
         self._leaving = True
         self._goaway(0)
 
-    def leave_in_error(self) -> None:
+    def leave_in_error(self, by: "_Stream") -> None:
         """GOAWAY(INTERNAL_ERROR) and the end."""
         self._goaway(StreamReset.INTERNAL_ERROR.value)
-        self.drop(Hangup.CLOSE)
+        self.drop(Hangup.CLOSE, by)
 
-    def drop(self, how: Hangup) -> None:
-        """End the connection and all that is on it."""
+    def drop(self, how: Hangup, by: "_Stream") -> None:
+        """End the connection, and before it all that is on it but the stream whose fault it is."""
         self.flush()
         self.dropped = True
+        for stream in list(self._streams.values()):
+            if stream is not by:
+                stream.cancel()
         drop(self._transport, how)
 
     def finished(self, stream_id: int, task: asyncio.Task[None]) -> None:
@@ -213,14 +216,14 @@ class _Stream:
                 connection.flush()
                 await pause(pause_s)
             case Drop(how):
-                connection.drop(how)
+                connection.drop(how, self)
             case DropStream(code):
                 connection.h2.reset_stream(self._id, code.value)
                 connection.flush()
             case Leave():
                 connection.leave()
             case LeaveInError():
-                connection.leave_in_error()
+                connection.leave_in_error(self)
             case _:
                 assert_never(step)
         while not connection.can_write:
