@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from mitmproxy import ctx, exceptions, http
 from mitmproxy.hooks import UpdateHook
-from mitmproxy.proxy.mode_specs import ProxyMode, ReverseMode
+from mitmproxy.proxy.layers import TCPLayer
+from mitmproxy.proxy.mode_specs import ProxyMode
 
 from hivemind_addon.compose import Runtime, make_runtime
 from hivemind_addon.mitm.intake import Intake
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hivemind")
 
+TLS_RECORD = b"\x16\x03"
+"""How a TLS handshake begins."""
 DRAIN_S = 30
 """How long running streams may go on after SIGTERM or Ctrl-C."""
 ADOPTABLE = "hivemind_intake"
@@ -174,19 +177,20 @@ class Hivemind:
 
     def tls_clienthello(self, data: ClientHelloData) -> None:
         """Hosts that no profile names are never intercepted."""
-        if self.intake is None or isinstance(data.context.client.proxy_mode, ReverseMode):
-            return
-        address = data.context.server.address
-        host = data.client_hello.sni or (address[0] if address else "")
-        port = address[1] if address else 443
-        with self.intake.guarded("tls_clienthello"):
-            data.ignore_connection = self.intake.settings.profiles.match_host(host, port) is None
+        if self.intake:
+            with self.intake.guarded("tls_clienthello"):
+                data.ignore_connection = self.intake.is_foreign(data.context, data.client_hello.sni)
 
     def next_layer(self, nextlayer: NextLayer) -> None:
         """Put our HTTP layer in the place of the one that mitmproxy chooses."""
         builtin = ctx.master.addons.get("nextlayer")
         if self.intake is None or builtin is None:
             return
+        with self.intake.guarded("next_layer"):
+            context = nextlayer.context
+            is_tls = nextlayer.data_client().startswith(TLS_RECORD)  # then tls_clienthello decides
+            if context.server.address and not is_tls and self.intake.is_foreign(context, context.client.sni):
+                nextlayer.layer = TCPLayer(context, ignore=True)
         builtin.next_layer(nextlayer)
         with self.intake.guarded("next_layer"):
             nextlayer.layer = scheduling_layer(nextlayer.layer, self.intake)

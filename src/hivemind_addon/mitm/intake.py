@@ -18,6 +18,7 @@ from hivemind_addon.core.ticket import PoolKey, Ticket
 from hivemind_addon.mitm.exchange import Exchange
 from hivemind_addon.profile.load import dialect_for, is_model_call, model_group
 from hivemind_addon.profile.model import Delivery, Profile
+from hivemind_addon.profile.typed import normal_host
 from hivemind_addon.wire.identity import identify, proxy_words
 from hivemind_addon.wire.request import read_request
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from mitmproxy import http
     from mitmproxy.connection import Client
+    from mitmproxy.proxy.context import Context
 
     from hivemind_addon.core.events import Event
     from hivemind_addon.mitm.options import Settings
@@ -40,6 +42,7 @@ logger = logging.getLogger(__name__)
 OWN_HEADERS = "x-hivemind-"
 """Prefix of the request headers that talk to us; they never go upstream."""
 DELIVERY_HEADER = "x-hivemind-delivery"
+DELIVERY_KEY = "hivemind_delivery"
 FLUSH_S = 0.2
 """How long a stopping proxy lets its last answers leave their sockets."""
 
@@ -81,8 +84,6 @@ class Intake:
         self._proxy_users: dict[str, tuple[str, str]] = {}
         """Client connection id → user and password of its CONNECT."""
         self._emptied = asyncio.Event()
-        self._own_words: dict[str, dict[str, str]] = {}
-        """Flow id → the `x-hivemind-*` headers that were taken off the request."""
 
     # Step 1: which requests ------------------------------------------------------------------------------------------
 
@@ -102,6 +103,13 @@ class Intake:
             return None
         return profile
 
+    def is_foreign(self, context: Context, sni: str | None) -> bool:
+        """Whether a client connection goes to a host of no profile: it is tunnelled, never intercepted."""
+        if isinstance(context.client.proxy_mode, ReverseMode):
+            return False
+        host, port = context.server.address or ("", 443)
+        return self.settings.profiles.match_host(sni or host, port) is None
+
     def claims(self, flow: http.HTTPFlow) -> bool:
         """Whether the request is scheduled, judged from its head."""
         try:
@@ -118,8 +126,8 @@ class Intake:
         own = {name.lower(): value for name, value in headers.items() if name.lower().startswith(OWN_HEADERS)}
         for name in own:
             del headers[name]
-        if own and self.claims(flow):
-            self._own_words[flow.id] = own
+        if word := own.get(DELIVERY_HEADER):
+            flow.metadata[DELIVERY_KEY] = word  # with the flow, so that a replay is delivered in the same way
 
     def learn_proxy_user(self, flow: http.HTTPFlow, credentials: str) -> None:
         """Remember the user of a `Proxy-Authorization` for its client connection."""
@@ -166,7 +174,7 @@ class Intake:
         ticket = Ticket(
             id=uuid.uuid4().hex[:10],
             pool=PoolKey(
-                host=host if port == default_port else f"{host}:{port}",
+                host=normal_host(host) if port == default_port else f"{normal_host(host)}:{port}",
                 account=self.driver.account_of(who.account),
                 model_group=model_group(profile, facts.model),
             ),
@@ -235,7 +243,7 @@ class Intake:
 
     def _delivery(self, flow: http.HTTPFlow, profile: Profile, password: str) -> Delivery:
         """The request's own word, else its agent's (in the proxy password), else the profile's."""
-        word = self._own_words.pop(flow.id, {}).get(DELIVERY_HEADER, "").strip().lower()
+        word = str(flow.metadata.get(DELIVERY_KEY, "")).strip().lower()
         if word in (Delivery.STREAM.value, Delivery.WHOLE.value):
             return Delivery(word)
         return proxy_words(password).delivery or profile.delivery
@@ -263,7 +271,6 @@ class Intake:
 
     def flow_ended(self, flow: http.HTTPFlow) -> None:
         """A flow's response or error hook: whatever is still open for it is closed."""
-        self._own_words.pop(flow.id, None)
         if exchange := self.live.get(flow.id):
             exchange.finished()
 
