@@ -2,6 +2,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 
 from hivemind_addon import docs
+from hivemind_addon.mitm.options import OPTIONS
 from hivemind_addon.profile.model import Profile
 from hivemind_addon.profile.typed import UNWRITTEN
 
@@ -33,8 +34,8 @@ def test_the_generated_pages_are_fresh():
 
 def test_a_stale_page_is_named_and_written_again(tmp_path, monkeypatch):
     monkeypatch.setattr(docs, "_CHECKOUT", tmp_path)
-    assert docs.check() == ["docs/profiles.md"]
-    assert docs.write() == [tmp_path / "docs" / "profiles.md"]
+    assert docs.check() == ["docs/options.md", "docs/profiles.md"]
+    assert docs.write() == [tmp_path / "docs" / "options.md", tmp_path / "docs" / "profiles.md"]
     assert docs.check() == []
     assert docs.write() == []
     (tmp_path / "docs" / "profiles.md").write_text("old")
@@ -53,11 +54,24 @@ def test_every_profile_field_is_documented():
 
 
 def test_every_profile_field_stands_in_the_page():
-    (page,) = docs.generate().values()
+    page = docs._profiles_page()
     for cls in (Profile, *(cls for _, cls in docs._nested(Profile))):
         for field in fields(cls):
             if field.name not in UNWRITTEN.get(cls, ()):
                 assert f"| `{field.name}` |" in page
+
+
+def test_every_option_stands_in_the_page_with_its_help():
+    page = docs._options_page()
+    for option in OPTIONS:
+        assert f"| `{option.name}` |" in page
+        assert f"| {option.help} |" in page
+
+
+def test_an_installed_package_has_no_pages_to_write(tmp_path, monkeypatch):
+    assert docs.in_checkout()
+    monkeypatch.setattr(docs, "_CHECKOUT", tmp_path)
+    assert not docs.in_checkout()
 
 
 def test_the_name_of_a_profile_is_no_key_of_its_file():

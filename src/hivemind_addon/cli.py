@@ -18,13 +18,13 @@ from hivemind_addon.sim.mitmdump import NotStarted
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="hivemind")
 def main() -> None:
-    r"""A scheduler for LLM agents that share one API key, inside mitmproxy.
+    """A scheduler for LLM agents that share one API key, inside mitmproxy.
 
     \b
     Examples:
       hivemind demo                          see it work, without network or key
       mitmdump -s "$(hivemind addon)"        run it, wherever you are
-    """
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
 
 
 @main.command()
@@ -34,7 +34,7 @@ def main() -> None:
 @click.option("--provider", type=click.Choice([kind.value for kind in LimitKind]), help="How its limits come back.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON; progress goes to stderr.")
 def demo(agents: int | None, turns: int | None, seed: int | None, provider: str | None, *, as_json: bool) -> None:
-    r"""A fleet against a strict and faulty simulated provider: first direct, then through the scheduler.
+    """A fleet against a strict and faulty simulated provider: first direct, then through the scheduler.
 
     Takes about a minute; nothing leaves this machine. The exit status is 1 when an agent was lost through the
     scheduler.
@@ -44,7 +44,7 @@ def demo(agents: int | None, turns: int | None, seed: int | None, provider: str 
       hivemind demo
       hivemind demo --provider window --seed 7
       hivemind demo --agents 3 --turns 2 --json
-    """
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     try:
         from hivemind_addon.sim import demo as demos  # noqa: PLC0415 - its dependency is optional
         from hivemind_addon.sim import demo_view as view  # noqa: PLC0415 - as above
@@ -67,19 +67,20 @@ def demo(agents: int | None, turns: int | None, seed: int | None, provider: str 
         click.echo(msgspec.json.format(msgspec.json.encode(result)).decode())
     else:
         console.print(view.closing(result))
+        console.print(view.NEXT_STEP, soft_wrap=True)
     if not result.kept_its_promise:
         sys.exit(1)
 
 
 @main.command()
 def addon() -> None:
-    r"""Print the path of the script that mitmproxy loads.
+    """Print the path of the script that mitmproxy loads.
 
     \b
     Examples:
       mitmdump -s "$(hivemind addon)"
       mitmweb -s "$(hivemind addon)"
-    """
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     click.echo(script_path())
 
 

@@ -56,6 +56,24 @@ class TestKind:
     def test_a_reset_that_does_not_is_a_window(self):
         assert meter_of(reading(59, 45)).kind is MeterKind.WINDOW
 
+    def test_a_reset_that_drifts_in_small_steps_is_a_bucket(self):
+        """Under steady load each reading's reset is close to the last one's, and far from the first one's."""
+        meter = meter_of(reading(59, 1))
+        for step in range(1, 10):
+            taken = 1 + 2.5 * step
+            meter.learn(reading(60 - taken, taken), stamp=step, sent_at=step / 2, now=step / 2)
+        assert meter.kind is MeterKind.BUCKET
+
+    def test_a_reset_that_stays_within_the_windows_rounding_is_no_bucket(self):
+        meter = meter_of(reading(59, 1))
+        meter.learn(reading(40, 20), stamp=1, sent_at=0, now=0)
+        told = meter.kind
+        meter = meter_of(reading(59, 20.4))
+        for step in range(1, 10):
+            resets_in_s = 20 - step / 10 + (step % 2)
+            meter.learn(reading(60 - 2 * step, resets_in_s), stamp=step, sent_at=step / 10, now=step / 10)
+        assert (told, meter.kind) == (MeterKind.BUCKET, MeterKind.WINDOW)
+
     def test_a_nearly_full_meter_tells_nothing(self):
         assert meter_of(reading(59, 1)).kind is MeterKind.UNKNOWN
 
@@ -158,6 +176,14 @@ class TestWindow:
         meter = window(level=40, resets_at=50)
         meter.learn(reading(20, 42), stamp=1, sent_at=8, now=10)
         assert meter.earliest(60, 10) == pytest.approx(50.1)
+
+    def test_a_window_that_tells_whole_seconds_gets_a_longer_guard(self):
+        meter = window(level=0, resets_at=50)
+        meter.reserve(stamp=1, units=1, now=50.2)
+        meter.learn(reading(0, 0), stamp=1, sent_at=50.2, now=50.4)
+        assert meter.earliest(1, 50.4) == pytest.approx(51.5)
+        meter.learn(reading(59, 59), stamp=1, sent_at=51.5, now=52)
+        assert meter.earliest(60, 52) == pytest.approx(112.1)
 
     def test_an_inferred_reset_gives_way_to_a_told_one(self):
         meter = window(level=40, resets_at=50)
@@ -299,12 +325,12 @@ def test_absurd_numbers_are_ignored(absurd):
         assert meter.limit == 60
 
 
-@pytest.mark.parametrize("limit", [0.0, -1.0, math.nan, None])
+@pytest.mark.parametrize("limit", [0.0, -1.0, 5e-324, math.nan, None])
 def test_without_a_limit_there_is_no_meter(limit):
     assert Meter.of(requests_reading(limit=limit), 0) is None
 
 
-@pytest.mark.parametrize("window_s", [0.0, -60.0, math.nan, math.inf])
+@pytest.mark.parametrize("window_s", [0.0, 5e-324, -60.0, math.nan, math.inf])
 def test_a_reading_without_a_window_is_of_no_use(window_s):
     assert not is_usable(requests_reading(remaining=5, window_s=window_s))
 

@@ -10,7 +10,12 @@ def make() -> Pause:
 
 
 def refuse(
-    pause: Pause, now: float, *, admitted_at: float | None = None, retry_after_s: float | None = None, explained: bool = False
+    pause: Pause,
+    now: float,
+    *,
+    admitted_at: float | None = None,
+    retry_after_s: float | None = None,
+    explained: bool = False,
 ) -> float:
     """How long it lasts from now."""
     sent_at = now if admitted_at is None else admitted_at

@@ -266,4 +266,3 @@ def test_the_view_lists_every_ticket_with_its_state_and_place():
     seen = [(view.ticket.id, view.state, view.position) for view in bench.pool.tickets]
     assert seen == [("b", "in flight", 0), ("c", "in flight", 0), ("a", "backing off", 1), ("d", "queued", 2)]
     assert [view.reason for view in bench.pool.tickets][2:] == ["backing off", "concurrency limit"]
-

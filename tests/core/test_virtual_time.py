@@ -174,3 +174,20 @@ def test_eleven_sessions_are_never_refused_and_lose_no_time(limiter, requests, t
     )
     # The last calls take their time after the last admission, in every schedule.
     assert world.finished_at <= 1.1 * (bound_s + 3.0 + 1.0 + 2 * WAY_S)
+
+
+class WholeSeconds(FixedWindow):
+    """Tells its reset without the fraction, and so up to a second too early."""
+
+    def headers(self, now: float) -> tuple[float, float]:
+        remaining, reset_in_s = super().headers(now)
+        return remaining, math.floor(reset_in_s)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_provider_that_cuts_its_resets_refuses_once_and_never_again(seed):
+    world = World(WholeSeconds(30, 0.3), WholeSeconds(60_000, 0.3), seed=seed)
+    world.run()
+    assert world.sent == SESSIONS * TURNS
+    assert len(world.refused) <= SESSIONS
+    assert max(world.refused) - min(world.refused) < 1

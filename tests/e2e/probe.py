@@ -5,7 +5,14 @@ Requests to http://probe.test/ are answered by it:
     /state              the scheduler's snapshot, the open exchanges, the layer's streams, the hooks that fired, as JSON
     /trip?where=NAME    from now on the named function raises (`off` ends it)
     /forget             empty the list of hooks
+    /misroute?at=ADDRESS:PORT&to=ADDRESS:PORT&times=N    the next N upstream connections to the one go to the other
     /abort?agent=NAME, /resume?agent=NAME    what the interfaces' buttons do to the agent's held flows
+    /option?name=NAME   the value of one of mitmproxy's options
+    /set?option=NAME=VALUE    set one while it runs: `ok`, or why not
+    /known              the `x-test-id` of all flows so far
+    /flow?id=TEST_ID    what became of the flow whose request said `x-test-id`
+    /release?id=TEST_ID    resume that flow, which a person intercepted
+    /replay?id=TEST_ID  replay that flow
 """
 
 import gc
@@ -15,7 +22,7 @@ from collections import Counter
 from dataclasses import asdict
 from urllib.parse import parse_qs, urlparse
 
-from mitmproxy import ctx, http
+from mitmproxy import ctx, exceptions, http
 from mitmproxy.hooks import UpdateHook
 from mitmproxy.tls import TlsData
 
@@ -44,10 +51,25 @@ def _boom(*_args, **_kwargs):
     raise Boom("injected by the test")
 
 
+def _is_request(thing):
+    """Whether it is a stream of ours; a CONNECT's lives as long as its client's connection."""
+    if type(thing).__name__ != "ScheduledStream":
+        return False
+    flow = getattr(thing, "flow", None)
+    return flow is None or flow.request.method != "CONNECT"
+
+
 class Probe:
     def __init__(self):
         self.hooks = Counter()
+        self.flows = {}
         self.undo = []
+        self.misroutes = {}
+
+    def running(self):
+        """What is there at the start need not be searched later."""
+        gc.collect()
+        gc.freeze()
 
     # What it sees
 
@@ -55,6 +77,8 @@ class Probe:
         self.hooks[f"{hook} {flow.request.headers.get('x-test-id', '-')}"] += 1
 
     def requestheaders(self, flow: http.HTTPFlow):
+        if name := flow.request.headers.get("x-test-id"):
+            self.flows[name] = flow
         self._count("requestheaders", flow)
 
     def responseheaders(self, flow: http.HTTPFlow):
@@ -70,6 +94,15 @@ class Probe:
         """An h1 client has h2 upstream where the test's host says so; mitmproxy would mirror the client's protocol."""
         if (data.conn.sni or "").startswith("h2."):
             data.conn.alpn_offers = (b"h2", b"http/1.1")
+
+    def server_connect(self, data):
+        address = f"{data.server.address[0]}:{data.server.address[1]}"
+        to, times = self.misroutes.pop(address, ("", 0))
+        if times > 1:
+            self.misroutes[address] = (to, times - 1)
+        if times:
+            host, _, port = to.rpartition(":")
+            data.server.address = (host, int(port))
 
     # What it answers
 
@@ -89,6 +122,8 @@ class Probe:
     def state(self):
         intake = ctx.master.addons.get("hivemind").intake
         gc.collect()
+        things = gc.get_objects()
+        layers = [thing for thing in things if type(thing).__name__ == "SchedulingHttpLayer"]
         snapshot = asdict(intake.driver.snapshot())
         for pool in snapshot["pools"]:
             pool["key"] = "/".join(pool["key"].values())
@@ -96,20 +131,21 @@ class Probe:
             "snapshot": json.loads(json.dumps(snapshot, default=str)),
             "guard_trips": intake.guard.trips,
             "live": len(intake.live),
-            "streams": sum(type(thing).__name__ == "ScheduledStream" for thing in gc.get_objects()),
-            "layer_streams": sum(
-                len(thing.streams) for thing in gc.get_objects() if type(thing).__name__ == "SchedulingHttpLayer"
-            ),
-            "connections": sum(
-                len(thing.connections) for thing in gc.get_objects() if type(thing).__name__ == "SchedulingHttpLayer"
-            ),
+            "streams": sum(_is_request(thing) for thing in things),
+            "layer_streams": sum(_is_request(stream) for layer in layers for stream in layer.streams.values()),
+            "connections": sum(len(layer.connections) for layer in layers),
             "hooks": dict(self.hooks),
+            "tokenizer": repr(intake.tokenizer),
             "events": [f"{type(event).__name__} {event}" for event in list(intake.events)[-200:]],
         }
 
     def forget(self):
         self.hooks.clear()
         return "ok"
+
+    def misroute(self, at, to, times):
+        self.misroutes[at] = (to, int(times))
+        return at
 
     def trip(self, where):
         while self.undo:
@@ -125,6 +161,37 @@ class Probe:
                 self.undo.append((one, name, getattr(one, name)))
                 setattr(one, name, _boom)
         return where
+
+    def option(self, name):
+        return getattr(ctx.options, name)
+
+    def set(self, option):
+        try:
+            ctx.options.set(option)
+        except exceptions.OptionsError as error:
+            return str(error)
+        return "ok"
+
+    def flow(self, id):
+        flow = self.flows[id]
+        response = flow.response
+        return {
+            "status": response and response.status_code,
+            "content": response and (response.raw_content or b"").decode(errors="replace"),
+            "error": flow.error and flow.error.msg,
+            "intercepted": flow.intercepted,
+        }
+
+    def known(self):
+        return list(self.flows)
+
+    def release(self, id):
+        self.flows[id].resume()
+        return "ok"
+
+    def replay(self, id):
+        ctx.master.commands.call("replay.client", [self.flows[id]])
+        return "ok"
 
     def _held(self, agent):
         intake = ctx.master.addons.get("hivemind").intake

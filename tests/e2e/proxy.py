@@ -5,6 +5,7 @@ import os
 import select
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -18,6 +19,13 @@ ROOT = Path(__file__).resolve().parents[2]
 MITMDUMP = Path(sys.executable).parent / "mitmdump"
 PROBE = Path(__file__).parent / "probe.py"
 START_S = 30
+
+
+class _TrustingContext(ssl.SSLContext):
+    """Offers HTTP/2 first where it is offered: mitmproxy takes the client's first choice, httpx names it last."""
+
+    def set_alpn_protocols(self, alpn_protocols):
+        super().set_alpn_protocols(sorted(alpn_protocols, key=lambda name: name != "h2"))
 
 
 class Proxy:
@@ -41,12 +49,13 @@ class Proxy:
         return self._log.read_text(errors="replace")
 
     def client(self, agent="agent-1", words="x", **kwargs):
-        """An HTTP client that goes through the proxy and trusts its CA."""
-        import ssl
-
+        """An HTTP client that goes through the proxy and trusts its CA; with `http2=True` it speaks HTTP/2."""
         kwargs.setdefault("timeout", 30)
-        context = ssl.create_default_context(cafile=str(self.ca)) if self.ca.exists() else True
-        return httpx.Client(proxy=self.url(agent, words), verify=context, trust_env=False, **kwargs)
+        kwargs.setdefault("proxy", self.url(agent, words))
+        context = _TrustingContext(ssl.PROTOCOL_TLS_CLIENT)
+        if self.ca.exists():
+            context.load_verify_locations(self.ca)
+        return httpx.Client(verify=context, trust_env=False, **kwargs)
 
     def probe(self, path, **arguments):
         with httpx.Client(proxy=f"http://127.0.0.1:{self.port}", trust_env=False, timeout=30) as client:
@@ -80,11 +89,27 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def start(confdir, *arguments, modes=("regular",), scripts=(ROOT / "hivemind_addon", PROBE), executable=MITMDUMP, cwd=ROOT, host="127.0.0.1"):
+def start(
+    confdir,
+    *arguments,
+    modes=("regular",),
+    scripts=(ROOT / "hivemind_addon", PROBE),
+    executable=MITMDUMP,
+    cwd=ROOT,
+    host="127.0.0.1",
+):
     """Start mitmdump and wait until it listens. Raises AssertionError with its log when it ends instead."""
     confdir.mkdir(parents=True, exist_ok=True)
     log = confdir / f"mitmdump-{time.monotonic_ns()}.log"
-    command = [str(executable), "--set", f"confdir={confdir}", "--set", "termlog_verbosity=info", "--set", "flow_detail=0"]
+    command = [
+        str(executable),
+        "--set",
+        f"confdir={confdir}",
+        "--set",
+        "termlog_verbosity=info",
+        "--set",
+        "flow_detail=0",
+    ]
     chosen = [free_port() for _ in modes]  # mitmproxy refuses two modes on port 0
     for mode, port in zip(modes, chosen, strict=True):
         command += ["--mode", f"{mode}@{port}"]

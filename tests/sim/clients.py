@@ -140,18 +140,19 @@ class H2Client:
         """Read once; whether the connection is still open."""
         try:
             data = self.receive()
+            for event in self.h2.receive_data(data):
+                self.handle(event)
+            self.send()
         except ConnectionResetError:
             for heard in self.heard.values():
                 heard.connection_reset = True
             return False
+        except BrokenPipeError:
+            data = b""
         if not data:
             for heard in self.heard.values():
                 heard.closed = True
-            return False
-        for event in self.h2.receive_data(data):
-            self.handle(event)
-        self.send()
-        return True
+        return bool(data)
 
     def handle(self, event: h2.events.Event) -> None:
         match event:

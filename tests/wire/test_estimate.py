@@ -12,6 +12,7 @@ from hivemind_addon.wire.request import read_request
 from hivemind_addon.wire.tokenizer import Tokenizer
 
 TOKENIZER = Tokenizer()
+TOKENIZER.load()
 ALL = Profile(name="all", charge=Charge(InputCharge.ALL, OutputCharge.MAX_TOKENS, default_output_tokens=1000))
 UNCACHED = Profile(
     name="uncached",

@@ -16,7 +16,7 @@ the way, and the older may lower the level.
 
 **Caution.** Half of the rounding of `remaining` stays in reserve, a fixed reset gets 0.1 s of guard, output of
 attempts in flight stays taken while a bucket refills, and what was sent just before a window's end may be booked in
-the next one.
+the next one. A window that is caught unturned after its reset tells whole seconds: its guard grows by one.
 """
 
 from collections.abc import Iterator
@@ -26,6 +26,10 @@ from enum import Enum
 from hivemind_addon.core.ticket import Dimension, Reading
 
 _RESET_GUARD_S = 0.1
+_ROUNDING_S = 1.0
+"""Some providers cut their reset instants to whole seconds, and so tell them this much too early."""
+_INSTANT_S = 1e-6
+"""A reset has passed when it is this close: sums of instants lose digits."""
 _TRANSIT_S = 5.0
 """What was sent this long before a window's end has been booked by then."""
 _SWAPPED_S = 1.0
@@ -91,7 +95,10 @@ class Meter:
         self._resets_at: float | None = None
         self._reset_was_told = False
         """`_resets_at` comes from a reading, not from adding a window to the last one."""
+        self._anchor_resets_at: float | None = None
+        """The first of the reset instants that were the same so far: what a bucket's drifts away from."""
         self._reset_passed_at = float("-inf")
+        self._guard_s = _RESET_GUARD_S
         self._learned_stamp = -1
         self._learned_sent_at = float("-inf")
         self._open: dict[int, _Cost] = {}
@@ -136,7 +143,7 @@ class Meter:
         if self._refills:
             return now + (needed - self._level) / self._rate if needed <= self._most else float("inf")
         reset_at = self._next_reset_at()
-        if self.limit - self._carried_over(reset_at - _RESET_GUARD_S) + self._slack >= needed:
+        if self.limit - self._carried_over(reset_at - self._guard_s) + self._slack >= needed:
             return reset_at
         return reset_at + self._window_s if needed <= self._most else float("inf")
 
@@ -188,6 +195,8 @@ class Meter:
         if reset_in_s is not None:
             if remaining is not None:
                 self._judge_kind(remaining, reset_in_s, reserve, lag_s=now - sent_at, now=now)
+            if self._is_unturned(sent_at, reset_in_s):
+                self._guard_s = _RESET_GUARD_S + _ROUNDING_S
             self._learn_reset(now + reset_in_s)
         if remaining is None:
             self._set_level(self._level)
@@ -229,18 +238,19 @@ class Meter:
             return
         if self._refills:
             self._set_level(self._level + self._rate * (now - self._at))
-        elif now >= self._next_reset_at():
+        elif now >= self._next_reset_at() - _INSTANT_S:
             self._pass_reset(now)
         self._at = now
 
     def _next_reset_at(self) -> float:
         assert self._resets_at is not None, "only windows have one"
-        return self._resets_at + _RESET_GUARD_S
+        return self._resets_at + self._guard_s
 
     def _pass_reset(self, now: float) -> None:
-        passed = int((now - self._next_reset_at()) // self._window_s)
-        self._reset_passed_at = self._next_reset_at() - _RESET_GUARD_S + passed * self._window_s
+        passed = max(0, int((now - self._next_reset_at() + _INSTANT_S) // self._window_s))
+        self._reset_passed_at = self._next_reset_at() - self._guard_s + passed * self._window_s
         self._resets_at = self._reset_passed_at + self._window_s
+        self._anchor_resets_at = self._resets_at
         self._reset_was_told = False
         self._settled.clear()
         self._set_level(self.limit - self._carried_over(self._reset_passed_at))
@@ -272,6 +282,14 @@ class Meter:
             and sent_at + reset_in_s <= self._reset_passed_at + _SWAPPED_S
         )
 
+    def _is_unturned(self, sent_at: float, reset_in_s: float) -> bool:
+        """Whether an attempt that was sent after the reset found the provider still before it."""
+        return (
+            self.kind is MeterKind.WINDOW
+            and 0 <= sent_at - self._reset_passed_at <= _ROUNDING_S + _RESET_GUARD_S
+            and reset_in_s <= _ROUNDING_S < self._window_s / 4
+        )
+
     def _judge_kind(self, remaining: float, reset_in_s: float, reserve: float, *, lag_s: float, now: float) -> None:
         deficit_s = (self.limit - remaining) / self._rate
         if deficit_s <= 0:
@@ -280,18 +298,19 @@ class Meter:
         written_s = min(max(lag_s, 0.0), _KIND_LAG_S)
         if not deficit_s - slack_s - written_s <= reset_in_s <= deficit_s + slack_s:
             self.kind = MeterKind.WINDOW
-        elif min(deficit_s, reset_in_s) > slack_s and not self._is_same_reset(now + reset_in_s):
+        elif min(deficit_s, reset_in_s) > slack_s and not self._is_same(now + reset_in_s, self._anchor_resets_at):
             self.kind = MeterKind.BUCKET
 
-    def _is_same_reset(self, resets_at: float) -> bool:
-        if self._resets_at is None:
-            return False
-        return abs(resets_at - self._resets_at) <= max(_KIND_SLACK_S, _SAME_RESET * self._window_s)
+    def _is_same(self, resets_at: float, known_at: float | None) -> bool:
+        """Whether two reset instants are one, told twice."""
+        return known_at is not None and abs(resets_at - known_at) <= max(_KIND_SLACK_S, _SAME_RESET * self._window_s)
 
     def _learn_reset(self, resets_at: float) -> None:
         # Durations are counted from when the header was written, so each one is late by its way here:
         # of several that tell of the same reset the earliest is the best.
-        if self.kind is MeterKind.WINDOW and self._reset_was_told and self._is_same_reset(resets_at):
+        if not self._is_same(resets_at, self._anchor_resets_at):
+            self._anchor_resets_at = resets_at
+        if self.kind is MeterKind.WINDOW and self._reset_was_told and self._is_same(resets_at, self._resets_at):
             assert self._resets_at is not None, "a told reset is known"
             resets_at = min(resets_at, self._resets_at)
         self._resets_at, self._reset_was_told = resets_at, True

@@ -27,7 +27,7 @@ from hivemind_addon.mitm.options import (
     open_listeners,
     read_settings,
 )
-from hivemind_addon.mitm.stream import scheduling_layer
+from hivemind_addon.mitm.stream import datagram_listeners, scheduling_layer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -47,6 +47,8 @@ TLS_RECORD = b"\x16\x03"
 """How a TLS handshake begins."""
 DRAIN_S = 30
 """How long running streams may go on after SIGTERM or Ctrl-C."""
+_VERBOSITIES = {"termlog_verbosity", "console_eventlog_verbosity"}
+"""mitmproxy's options that say which log lines a person sees."""
 ADOPTABLE = "hivemind_intake"
 """The attribute of mitmproxy's master under which a reloaded script finds the running scheduler."""
 
@@ -93,8 +95,13 @@ class Hivemind:
         Until then `client_connected` keeps strangers out.
         """
         servers = ctx.master.addons.get("proxyserver").servers
+        modes = [ProxyMode.parse(mode) for mode in ctx.options.mode]
+        await servers.update(modes)  # waits for mitmproxy's own first round
+        listeners = datagram_listeners(servers)
         await servers.update([])
-        await servers.update([ProxyMode.parse(mode) for mode in ctx.options.mode])
+        for listener in listeners:
+            await listener.wait_closed()  # mitmproxy does not, and finds its own port taken
+        await servers.update(modes)
 
     def client_connected(self, client: Client) -> None:
         """Nobody from elsewhere, unless the user opened a listener for it."""
@@ -103,6 +110,10 @@ class Hivemind:
 
     def configure(self, updated: set[str]) -> None:
         """Read and check the options; at the start a bad one ends mitmproxy with one line, live it is rolled back."""
+        if updated & _VERBOSITIES:
+            # mitmproxy's root logger takes every level, and makes each line a hook of all addons.
+            wanted = {getattr(ctx.options, name, None) for name in _VERBOSITIES}
+            logger.setLevel(logging.DEBUG if "debug" in wanted else logging.INFO)
         try:
             if updated & {"listen_host", "mode", "proxyauth", "hivemind_allow_lan"}:
                 check_listeners(ctx.options)

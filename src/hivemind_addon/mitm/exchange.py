@@ -44,6 +44,16 @@ JUDGED_BODY_MAX_BYTES = 8 * 1024 * 1024
 """How much of a plain answer is decoded and read; a longer one is judged by its status."""
 
 
+def plain_headers(headers: http.Headers) -> dict[str, str]:
+    """The same by lower-case name: mitmproxy's own look through all fields for each name that is asked."""
+    plain: dict[str, str] = {}
+    for raw_name, raw_value in headers.fields:
+        name = raw_name.lower().decode("utf-8", "surrogateescape")
+        value = raw_value.decode("utf-8", "surrogateescape")
+        plain[name] = f"{plain[name]}, {value}" if name in plain else value
+    return plain
+
+
 def guarded[**P, R](fallback: R) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Turn an exception into a guard trip and `fallback`; after a trip, answer `fallback` at once."""
 
@@ -220,13 +230,14 @@ class Exchange:
         """Step 6: meters learn from the head."""
         clock = self.driver.clock
         self._head_at = self._last_byte_at = clock.monotonic()
-        self._hints = read_hints(self.profile, response.headers, clock.wall())
+        headers = plain_headers(response.headers)
+        self._hints = read_hints(self.profile, headers, clock.wall())
         if self._reservation:
             self.driver.observe(self._reservation, self._hints)
-        content_type = response.headers.get("content-type", "")
+        content_type = headers.get("content-type", "")
         if response.status_code != 200 or not content_type.lower().startswith("text/event-stream"):
             return Handling.COLLECT
-        encoding = response.headers.get("content-encoding", "")
+        encoding = headers.get("content-encoding", "")
         self._reader = AnswerReader(self.profile, self.dialect_name, encoding)
         return Handling.PEEK
 
@@ -280,14 +291,13 @@ class Exchange:
     def collected(self, response: http.Response, body: bytes) -> bool:
         """Step 7, for an answer that came to its end: judge it. True: try again."""
         decoded: bytes | None = None
+        headers = plain_headers(response.headers)
         if len(body) <= JUDGED_BODY_MAX_BYTES:
             try:
-                decoded = decode(body, response.headers.get("content-encoding", ""), JUDGED_BODY_MAX_BYTES)
+                decoded = decode(body, headers.get("content-encoding", ""), JUDGED_BODY_MAX_BYTES)
             except DecodeError as error:
                 self._note_oddity(f"answer: {error}")
-        outcome = judge_answer(
-            self.profile, self.dialect_name, response.status_code, response.headers, decoded, self._hints
-        )
+        outcome = judge_answer(self.profile, self.dialect_name, response.status_code, headers, decoded, self._hints)
         usage = usage_in_body(self.dialect_name, decoded) if decoded else None
         if usage is None and decoded and outcome.kind is OutcomeKind.SUCCESS:
             usage = Usage(output_tokens=self.estimator.count(decoded.decode(errors="replace")))

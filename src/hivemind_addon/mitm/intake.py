@@ -6,7 +6,7 @@ import asyncio
 import base64
 import binascii
 import logging
-import uuid
+import secrets
 from collections import defaultdict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 
 from hivemind_addon.core.events import OddityNoted
 from hivemind_addon.core.ticket import PoolKey, Ticket
-from hivemind_addon.mitm.exchange import Exchange
+from hivemind_addon.mitm.exchange import Exchange, plain_headers
 from hivemind_addon.profile.load import dialect_for, is_model_call, model_group
 from hivemind_addon.profile.model import Delivery, Profile
 from hivemind_addon.profile.typed import normal_host
@@ -24,7 +24,7 @@ from hivemind_addon.wire.request import read_request
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from mitmproxy import http
     from mitmproxy.connection import Client
@@ -123,7 +123,7 @@ class Intake:
         headers = flow.request.headers
         if credentials := headers.pop("proxy-authorization", None):
             self.learn_proxy_user(flow, credentials)
-        own = {name.lower(): value for name, value in headers.items() if name.lower().startswith(OWN_HEADERS)}
+        own = {name: value for name, value in plain_headers(headers).items() if name.startswith(OWN_HEADERS)}
         for name in own:
             del headers[name]
         if word := own.get(DELIVERY_HEADER):
@@ -168,11 +168,12 @@ class Intake:
         facts = read_request(request.raw_content or b"", dialect)
         user, password = self._proxy_user(flow)
         peer = _peer(flow.client_conn)
-        who = identify(profile, request.headers, facts, user, peer)
-        patience_s = self._patience_s(flow, profile)
+        headers = plain_headers(request.headers)
+        who = identify(profile, headers, facts, user, peer)
+        patience_s = self._patience_s(headers, profile)
         default_port = 443 if request.scheme == "https" else 80
         ticket = Ticket(
-            id=uuid.uuid4().hex[:10],
+            id=secrets.token_hex(5),
             pool=PoolKey(
                 host=normal_host(host) if port == default_port else f"{normal_host(host)}:{port}",
                 account=self.driver.account_of(who.account),
@@ -207,7 +208,7 @@ class Intake:
         profile = Profile()
         facts = read_request(b"", profile.dialect)
         ticket = Ticket(
-            id=uuid.uuid4().hex[:10],
+            id=secrets.token_hex(5),
             pool=PoolKey(host=flow.request.host, account="unread", model_group="unread"),
             agent="unread",
             session="unread",
@@ -230,11 +231,11 @@ class Intake:
             on_end=self._ended,
         )
 
-    def _patience_s(self, flow: http.HTTPFlow, profile: Profile) -> float:
+    def _patience_s(self, headers: Mapping[str, str], profile: Profile) -> float:
         """How long the client waits: what it announces, else the profile's default."""
         for name in profile.patience.headers:
             try:
-                announced = float(flow.request.headers.get(name, ""))
+                announced = float(headers.get(name, ""))
             except ValueError:
                 continue
             if 0 < announced < 86_400:

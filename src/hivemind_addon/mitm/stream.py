@@ -61,6 +61,7 @@ from mitmproxy.proxy.layers.http._http1 import Http1Client
 from mitmproxy.proxy.layers.http._http2 import Http2Client
 from mitmproxy.proxy.layers.http._http3 import Http3Client
 from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
+from mitmproxy_rs.udp import UdpServer
 
 from hivemind_addon.mitm.port import Alarm, ExchangePort, Handling, Look, Next, Port
 from hivemind_addon.wire.outcome import TransportTrouble
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
 
     from hyperframe.frame import Frame, GoAwayFrame
     from mitmproxy.proxy.context import Context
+    from mitmproxy.proxy.mode_servers import ServerInstance
 
 FROM_SERVER = (ResponseHeaders, ResponseData, ResponseTrailers, ResponseEndOfMessage, ResponseProtocolError)
 KEEP_ALIVE_COMMENT = b": waiting for the rate limit\n\n"
@@ -115,7 +117,6 @@ class ScheduledStream(HttpStream):
         """Head 200 and comments of ours have been sent: what follows is an SSE body or one error event."""
         self.held_back: list[bytes] = []
         self._request_sent = False
-        self._bytes_sent = False
         self._alarm: commands.RequestWakeup | None = None
 
     @property
@@ -129,41 +130,43 @@ class ScheduledStream(HttpStream):
         """See a client's going at once, also while this stream waits and its events queue up."""
         if isinstance(event, RequestProtocolError) and self.exchange:
             self.exchange.client_gone()
-        yield from super().handle_event(event)
+        return super().handle_event(event)
 
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
         if isinstance(event, FROM_SERVER):
             if event.stream_id != self.attempt_id:
                 return  # a late event of an attempt that was given up
             event.stream_id = self.stream_id
-        if self.exchange is None:
-            yield from super()._handle_event(event)
-            return
         try:
-            yield from self._handle_scheduled(self.exchange, event)
-        except Exception as error:  # noqa: BLE001 - the guard at the edge: the client must get an answer
+            if self.exchange is None:
+                yield from super()._handle_event(event)  # the gate opens in here
+            else:
+                yield from self._handle_scheduled(self.exchange, event)
+        except Exception as error:  # the guard at the edge: the client must get an answer
+            if self.exchange is None:
+                raise
             self.exchange.trip("layer", error)
             yield from self._fail(f"hivemind_addon failed: {error!r}", ErrorCode.GENERIC_SERVER_ERROR)
 
     def _handle_scheduled(self, exchange: ExchangePort, event: events.Event) -> layer.CommandGenerator[None]:
         if isinstance(event, events.Wakeup):
-            if event.command is self._alarm:
-                yield from self._on_alarm(exchange)
-        elif isinstance(event, ResponseProtocolError):
-            yield from self._on_server_error(exchange, event)
-        elif isinstance(event, RequestProtocolError):
-            self._cancel_alarm()
-            upstream_id, self.attempt_id = self.attempt_id, None
-            # The base class passes a client's error on under the stream's own id; the attempt may have another.
-            event = RequestProtocolError(
-                self.stream_id if upstream_id is None else upstream_id, event.message, event.code
-            )
-            if upstream_id is None or not self._request_sent:
-                self.client_state = self.state_errored  # nothing runs upstream that could be cancelled
-            yield from super()._handle_event(event)
-            yield from self._drop()
-        else:
-            yield from super()._handle_event(event)
+            return self._on_alarm(exchange, event)
+        if isinstance(event, ResponseProtocolError):
+            return self._on_server_error(exchange, event)
+        if isinstance(event, RequestProtocolError):
+            return self._on_client_error(event)
+        return super()._handle_event(event)  # type: ignore[no-any-return]  # the host reassigns it
+
+    def _on_client_error(self, event: RequestProtocolError) -> layer.CommandGenerator[None]:
+        """The client went, or broke the protocol."""
+        self._cancel_alarm()
+        upstream_id, self.attempt_id = self.attempt_id, None
+        # The base class passes a client's error on under the stream's own id; the attempt may have another.
+        event = RequestProtocolError(self.stream_id if upstream_id is None else upstream_id, event.message, event.code)
+        if upstream_id is None or not self._request_sent:
+            self.client_state = self.state_errored  # nothing runs upstream that could be cancelled
+        yield from super()._handle_event(event)
+        yield from self._drop()
 
     # Body size: a scheduled message is never streamed because of its size, but the limit still refuses ---------------
 
@@ -186,9 +189,11 @@ class ScheduledStream(HttpStream):
 
     def make_server_connection(self) -> layer.CommandGenerator[bool]:
         """Step 3: hold here, after every request hook, until admitted; then connect."""
-        if self.exchange is None and not self.flow.request.stream and self.claimed:
+        if self.exchange is None and not self.flow.request.stream:
             self.exchange = self.parent.port.intake(self.flow)
         exchange = self.exchange
+        if exchange:
+            _frame(self.flow.request)
         while True:
             if exchange and not (yield from self._hold(exchange)):
                 return False
@@ -328,12 +333,25 @@ class ScheduledStream(HttpStream):
         self._cancel_alarm()
         self.server_state = self.state_stream
         if not self.committed:
-            yield SendHttp(ResponseHeaders(self.stream_id, self.flow.response, end_stream=False), self.context.client)
+            head = ResponseHeaders(self.stream_id, self._streamed_head(), end_stream=False)
+            yield SendHttp(head, self.context.client)
         chunks = [exchange.decoded_so_far()] if self.committed else self.held_back
         self.response_body_buf += b"".join(self.held_back)
         self.held_back = []
         for chunk in chunks:
             yield from self._send_chunk(chunk)
+
+    def _streamed_head(self) -> http.Response:
+        """The head of a streamed answer: an HTTP/1.1 client must be able to tell its end from a cut.
+
+        mitmproxy hands on an HTTP/2 answer without any framing; then both look like the connection's end.
+        """
+        assert self.flow.response
+        if self.flow.request.http_version != "HTTP/1.1" or _is_framed(self.flow.response):
+            return self.flow.response
+        head = self.flow.response.copy()
+        head.headers["transfer-encoding"] = "chunked"
+        return head
 
     def state_stream(self, event: events.Event) -> layer.CommandGenerator[None]:
         """Step 8: chunk by chunk to the client; a tee reads usage on the way."""
@@ -362,7 +380,6 @@ class ScheduledStream(HttpStream):
             chunks = [answer] if isinstance(answer, bytes) else answer
         for part in chunks:
             if part:
-                self._bytes_sent = True
                 yield SendHttp(ResponseData(self.stream_id, part), self.context.client)
 
     def _store_body(self) -> None:
@@ -382,6 +399,7 @@ class ScheduledStream(HttpStream):
             yield SendHttp(ResponseData(self.stream_id, error), self.context.client)
             yield from self._finish()
         else:
+            _frame(self.flow.response)
             yield from self.send_response()
             yield from self._drop()
 
@@ -511,7 +529,9 @@ class ScheduledStream(HttpStream):
             self.parent.command_sources.pop(self._alarm, None)
             self._alarm = None
 
-    def _on_alarm(self, exchange: ExchangePort) -> layer.CommandGenerator[None]:
+    def _on_alarm(self, exchange: ExchangePort, event: events.Wakeup) -> layer.CommandGenerator[None]:
+        if event.command is not self._alarm:
+            return
         self._alarm = None
         waiting = self.server_state == self.state_wait_for_response_headers
         peeking = self.server_state == self.state_peek
@@ -533,6 +553,16 @@ class ScheduledStream(HttpStream):
     def _scheduled(self) -> ExchangePort:
         assert self.exchange is not None
         return self.exchange
+
+
+def _is_framed(message: http.Message) -> bool:
+    return "content-length" in message.headers or "transfer-encoding" in message.headers
+
+
+def _frame(message: http.Message) -> None:
+    """Say how long a complete body is, where nothing says it: from HTTP/2 it comes so, and HTTP/1.1 must know."""
+    if message.raw_content and not _is_framed(message):
+        message.headers["content-length"] = str(len(message.raw_content))
 
 
 class _Overlaid:
@@ -572,16 +602,16 @@ class SchedulingHttpLayer(HttpLayer):
 
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
         if isinstance(event, events.Wakeup) and event.command not in self.command_sources:
-            return  # an alarm that was cancelled
-        if (
-            isinstance(event, events.ConnectionClosed)
-            and event.connection is not self.context.server
-            and event.connection not in self.connections
-        ):
+            return _nothing()  # an alarm that was cancelled
+        if isinstance(event, events.ConnectionClosed) and event.connection is not self.context.client:
+            return self._on_server_closed(event)
+        return super()._handle_event(event)  # type: ignore[no-any-return]  # the host reassigns it
+
+    def _on_server_closed(self, event: events.ConnectionClosed) -> layer.CommandGenerator[None]:
+        if event.connection is not self.context.server and event.connection not in self.connections:
             return  # forgotten already
         yield from super()._handle_event(event)
-        if isinstance(event, events.ConnectionClosed) and event.connection is not self.context.client:
-            self._forget(event.connection)
+        self._forget(event.connection)
 
     def _forget(self, connection: Connection) -> None:
         """Drop a closed upstream connection that no stream refers to; the base class keeps them all."""
@@ -598,7 +628,11 @@ class SchedulingHttpLayer(HttpLayer):
                 if type(inner) is HttpClient:
                     # The base class builds it inside get_connection and offers no factory to override.
                     inner.__class__ = GracefulHttpClient
-        yield from super().event_to_child(child, event)
+        return super().event_to_child(child, event)
+
+
+def _nothing() -> layer.CommandGenerator[None]:
+    yield from ()
 
 
 def _stack(top: layer.Layer) -> Iterator[layer.Layer]:
@@ -690,6 +724,11 @@ def scheduling_layer(chosen: layer.Layer | None, port: Port) -> layer.Layer | No
         return ours
     above.child_layer = ours  # type: ignore[attr-defined]
     return chosen
+
+
+def datagram_listeners(servers: Iterable[ServerInstance[Any]]) -> list[UdpServer]:
+    """The UDP listeners of mitmproxy's servers: reverse mode has them for HTTP/3."""
+    return [one for server in servers for one in getattr(server, "_servers", ()) if isinstance(one, UdpServer)]
 
 
 _CERTIFICATE = re.compile(r"certificate verify failed|certificate_verify|CERT_", re.IGNORECASE)

@@ -25,6 +25,8 @@ logger = logging.getLogger("hivemind")
 
 
 _ODDITIES_KEPT = 1000
+_ROUTINE = (Submitted, AttemptStarted, AttemptEnded)
+"""What every request brings, told at DEBUG only."""
 
 
 class LogObserver:
@@ -35,6 +37,8 @@ class LogObserver:
 
     def __call__(self, event: Event) -> None:
         """Write one event."""
+        if isinstance(event, _ROUTINE) and not logger.isEnabledFor(logging.DEBUG):
+            return  # not even worded: three of the four events of most requests
         if isinstance(event, OddityNoted):
             oddity = (event.pool, event.what)
             if oddity in self._oddities or len(self._oddities) >= _ODDITIES_KEPT:

@@ -10,6 +10,7 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -76,6 +77,7 @@ class _Place:
         return ProfileError(self.file, self.path, problem, cure)
 
 
+@cache
 def host_parts(pattern: str) -> tuple[str, int | None]:
     """`host` or `host:port`, in the spelling in which hosts are compared. ValueError when it is neither."""
     host, colon, port = pattern.rpartition(":")

@@ -49,12 +49,12 @@ class DemoSettings:
     seed: int = 1
     kind: LimitKind = LimitKind.BUCKET
     """How the provider's limits replenish."""
-    window_s: float = 10
+    window_s: float = 20
     """Of these limits. Real ones are 60 s; shorter ones, smaller in proportion, show the same in less time."""
-    requests: int = 30
+    requests: int = 36
     """Per window, as are the next two."""
-    input_tokens: int = 110_000
-    output_tokens: int = 9_000
+    input_tokens: int = 130_000
+    output_tokens: int = 11_000
     concurrency: int = 8
     """Calls that may run at once; one more is a 529."""
     phase_max_s: float = 300

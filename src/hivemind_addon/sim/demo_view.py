@@ -13,10 +13,11 @@ _TITLES = {
     PhaseName.DIRECT: "direct: every agent for itself",
     PhaseName.HIVEMIND: "hivemind: the same agents through mitmdump -s hivemind_addon",
 }
-_BEFORE_REAL_AGENTS = (
+NEXT_STEP = (
     "Before real agents: `make run`, then "
     "HTTPS_PROXY=http://agent-1:x@127.0.0.1:8080 NODE_EXTRA_CA_CERTS=~/.mitmproxy/mitmproxy-ca-cert.pem claude"
 )
+"""One line; not to be wrapped, since it is there to be copied."""
 
 
 class DemoScreen:
@@ -65,17 +66,16 @@ def introduction(settings: DemoSettings) -> str:
     """What will happen."""
     faults = ", ".join(f"{share:.0%} {name}" for name, share in FAULTS.items())
     return (
-        f"{settings.agents} agents with {settings.habits.turns} turns each share one key of a simulated {HOST}.\n"
-        f"It allows {settings.requests} requests, {settings.input_tokens:,} input and {settings.output_tokens:,} "
-        f"output tokens per {settings.window_s:g} s ({settings.kind.value}), {settings.concurrency} at once, "
-        f"and fails: {faults}.\n"
-        f"Each agent re-sends {settings.habits.retries} times, as its SDK does. Real limits are per 60 s: "
-        "shorter windows, smaller in proportion, make this short."
+        f"{settings.agents} agents, {settings.habits.turns} turns each, share one key of a simulated {HOST}. It allows "
+        f"{settings.requests} requests, {settings.input_tokens:,} input and {settings.output_tokens:,} output tokens "
+        f"per {settings.window_s:g} s ({settings.kind.value}) and {settings.concurrency} calls at once, and it fails: "
+        f"{faults}. Each agent re-sends {settings.habits.retries} times, as its SDK does. Real limits are per 60 s: "
+        "shorter windows, with limits in proportion, make this short."
     )
 
 
 def closing(result: DemoResult) -> RenderableType:
-    """The table, and what to do next."""
+    """The table."""
     table = Table(title="one fleet, two ways", title_justify="left")
     table.add_column()
     for phase in (result.direct, result.hivemind):
@@ -93,7 +93,7 @@ def closing(result: DemoResult) -> RenderableType:
     )
     for title, cell in rows:
         table.add_row(title, cell(result.direct), cell(result.hivemind))
-    return Group("", table, Text(f"Lower bound: {_bounds(result)}.", style="dim"), "", _BEFORE_REAL_AGENTS)
+    return Group("", table, Text(f"Lower bound: {_bounds(result)}.", style="dim"), "")
 
 
 def _alive(phase: PhaseResult) -> str:
@@ -123,7 +123,8 @@ def _line(progress: Progress) -> str:
     return (
         f"{progress.elapsed_s:5.1f} s  {progress.running} running, {progress.finished} finished, {progress.dead} dead; "
         f"{progress.turns_done} of {progress.turns} turns; "
-        f"agents: {progress.requests} requests, {progress.failed} failed; upstream: {progress.in_flight} in flight, {progress.refused} of {progress.attempts} refused"
+        f"agents: {progress.requests} requests, {progress.failed} failed; "
+        f"upstream: {progress.in_flight} in flight, {progress.refused} of {progress.attempts} refused"
     )
 
 

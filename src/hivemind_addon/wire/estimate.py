@@ -25,6 +25,9 @@ _COUNTED_BYTES = 12 * 1024
 _MEDIA_TOKENS = 1500
 """An image of the largest useful size (Anthropic: width * height / 750, about 1,600; 2026-08)."""
 
+_WHOLE = -1
+"""Where the whole prompt begins: before the first message."""
+
 _SAME_BYTES = 512
 """Conversations that differ by less are the same one: four cache marks and a few words."""
 
@@ -195,10 +198,10 @@ class Estimator:
     def _input(self, model: _Model, facts: RequestFacts, session: _Session) -> _Input:
         anchor = _anchor_of(facts, session)
         if anchor is None:
-            return self._part(model, (*facts.preamble, *facts.messages), facts.prompt_bytes, facts.media, known=0)
+            return self._part(model, facts, _WHOLE, facts.prompt_bytes, facts.media, known=0)
         known = anchor.input_tokens
-        new = facts.messages if facts.continues else facts.messages[anchor.messages :]
-        sizes = facts.message_bytes if facts.continues else facts.message_bytes[anchor.messages :]
+        first_new = 0 if facts.continues else anchor.messages
+        new, sizes = facts.messages[first_new:], facts.message_bytes[first_new:]
         answers = next((index for index, raw in enumerate(new) if not is_answer(raw)), len(new))
         if facts.continues:
             known += anchor.output_tokens
@@ -207,15 +210,21 @@ class Estimator:
             # more than twice what its bytes say.
             known += min(anchor.output_tokens, round(2 * sum(sizes[:answers]) / model.bytes_per_token))
         media = facts.media if facts.continues else max(0, facts.media - anchor.media)
-        part = self._part(model, new[answers:], sum(sizes[answers:]), media, known=known)
+        part = self._part(model, facts, first_new + answers, sum(sizes[answers:]), media, known=known)
         cached = anchor.input_tokens if anchor.cached else 0
         return _Input(part.tokens, cached, part.counted, known)
 
-    def _part(self, model: _Model, raws: tuple[Raw, ...], size_bytes: int, media: int, *, known: int) -> _Input:
+    def _part(
+        self, model: _Model, facts: RequestFacts, start: int, size_bytes: int, media: int, *, known: int
+    ) -> _Input:
+        raws = (*facts.preamble, *facts.messages) if start == _WHOLE else facts.messages[start:]
         tokens = known + media * _MEDIA_TOKENS
         if size_bytes > _COUNTED_BYTES or (size_bytes and not raws):
             return _Input(tokens + round(size_bytes / model.bytes_per_token), 0, 0, known)
-        counted = self._tokenizer.count("\n".join(map(text_of, raws))) if raws else 0
+        counted = facts.counts.get(start)
+        if counted is None:
+            counted = self._tokenizer.count("\n".join(map(text_of, raws))) if raws else 0
+            facts.counts[start] = counted
         return _Input(tokens + round(counted * model.ratio), 0, counted, known)
 
     def _output(self, profile: Profile, facts: RequestFacts, model: _Model, session: _Session) -> int:

@@ -47,6 +47,8 @@ class RequestFacts:
     """System prompt, tools and instructions, raw JSON."""
     session_hint: str = ""
     """What the body says about the session it belongs to; empty: nothing."""
+    counts: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
+    """Message index → our count of the text from there on (-1: of the whole prompt): counted once, as it is dear."""
     continues: bool = False
     """The body names an earlier answer, whose conversation the provider puts before these messages."""
     oddities: tuple[str, ...] = ()

@@ -1,0 +1,208 @@
+"""The load client, a process of its own: raw HTTP/1.1 over keep-alive connections, as light as Python allows.
+
+It reads one JSON object a line and answers each with one. Connections stay open from one to the next:
+
+    {"do": "load", "route": ROUTE, "concurrency": …, "requests": …, "body_bytes": …, "streamed": …, "headers": {…}}
+        → {"latencies_s": […], "firsts_s": […], "duration_s": …, "failures": […]}
+    {"do": "leave", "route": ROUTE, …}    like load, but returns when all requests are written; the answers are not awaited
+    {"do": "close", "route": ROUTE}
+
+ROUTE: {"port": …, "host": Host header, "tls": CA file or null, "connect": "host:port" to ask a proxy for, or null}
+"""
+
+import asyncio
+import json
+import os
+import socket
+import ssl
+import sys
+from collections import defaultdict
+from functools import cache
+from time import perf_counter
+
+from bench.bodies import conversation
+
+_LAST_CHUNK = b"\r\n0\r\n\r\n"
+
+
+class Connection(asyncio.Protocol):
+    """One request at a time."""
+
+    def __init__(self):
+        self.open = False
+        self.busy = False
+        self.on_done = None
+        """Called with status (0: the connection was lost), seconds to the first byte of the body, and to its end."""
+
+    def connection_made(self, transport):
+        self.transport = transport
+        self.open = True
+
+    def send(self, head, body):
+        self.busy = True
+        self.head = b""
+        self.left = None
+        self.tail = b""
+        self.first_s = 0.0
+        self.began = perf_counter()
+        self.transport.write(head + body)
+
+    def data_received(self, data):
+        if self.left is None:
+            self.head += data
+            head, end, data = self.head.partition(b"\r\n\r\n")
+            if not end:
+                return
+            head = head.lower()
+            self.status = int(head[9:12])
+            self.chunked = b"transfer-encoding: chunked" in head
+            self.left = 0 if self.chunked else int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
+        if not data:
+            return
+        if not self.first_s:
+            self.first_s = perf_counter() - self.began
+        if self.chunked:
+            self.tail = (self.tail + data)[-len(_LAST_CHUNK) :]
+            over = self.tail == _LAST_CHUNK
+        else:
+            self.left -= len(data)
+            over = self.left <= 0
+        if over:
+            self.done(self.status)
+
+    def connection_lost(self, _error):
+        self.open = False
+        if self.busy:
+            self.done(0)
+
+    def done(self, status):
+        self.busy = False
+        self.on_done(self, status, self.first_s, perf_counter() - self.began)
+
+
+class Client:
+    def __init__(self):
+        self.connections = defaultdict(list)
+        self.sent = 0
+
+    async def ready(self, route, concurrency):
+        """So many open connections."""
+        pool = self.connections[route["port"]]
+        pool[:] = [connection for connection in pool if connection.open and not connection.busy]
+        while len(pool) < concurrency:
+            pool.append(await connect(route))
+        return pool[:concurrency]
+
+    async def load(self, plan):
+        connections = await self.ready(plan["route"], plan["concurrency"])
+        return await self.run(connections, plan, plan["requests"])
+
+    async def run(self, connections, plan, count):
+        over = asyncio.get_running_loop().create_future()
+        latencies_s, firsts_s, failures = [], [], []
+        started = finished = 0
+
+        def go(connection):
+            nonlocal started
+            started += 1
+            connection.send(self.head(plan), body_of(plan))
+
+        def on_done(connection, status, first_s, latency_s):
+            nonlocal finished
+            finished += 1
+            if status == 200:
+                latencies_s.append(latency_s)
+                firsts_s.append(first_s)
+            else:
+                failures.append(status)
+            if started < count and connection.open:
+                go(connection)
+            elif finished == started:
+                over.set_result(None)
+
+        began = perf_counter()
+        for connection in connections[:count]:
+            connection.on_done = on_done
+            go(connection)
+        await over
+        return {
+            "latencies_s": latencies_s,
+            "firsts_s": firsts_s,
+            "duration_s": perf_counter() - began,
+            "failures": failures,
+        }
+
+    async def leave(self, plan):
+        for connection in await self.ready(plan["route"], plan["concurrency"]):
+            connection.on_done = lambda *_: None
+            connection.send(self.head(plan), body_of(plan))
+        return {}
+
+    async def close(self, plan):
+        for connection in self.connections.pop(plan["route"]["port"], ()):
+            connection.on_done = lambda *_: None
+            connection.transport.abort()
+        return {}
+
+    def head(self, plan):
+        """Each request is of another session, so that the addon has nothing to remember of it."""
+        self.sent += 1
+        headers = {
+            "host": plan["route"]["host"],
+            "x-api-key": "sk-bench",
+            "anthropic-version": "2023-06-01",
+            "content-type": "application/json",
+            "x-session-id": f"bench-{self.sent}",
+            "content-length": len(body_of(plan)),
+            **plan["headers"],
+        }
+        lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
+        return f"POST /v1/messages HTTP/1.1\r\n{''.join(lines)}\r\n".encode()
+
+
+def body_of(plan):
+    return _body(plan["body_bytes"], plan["streamed"])
+
+
+@cache
+def _body(size_bytes, streamed):
+    return conversation(size_bytes, streamed=streamed)
+
+
+async def connect(route):
+    loop = asyncio.get_running_loop()
+    sock = socket.socket()
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    await loop.sock_connect(sock, ("127.0.0.1", route["port"]))
+    if route["connect"]:
+        target = route["connect"]
+        await loop.sock_sendall(sock, f"CONNECT {target} HTTP/1.1\r\nhost: {target}\r\n\r\n".encode())
+        answer = b""
+        while not answer.endswith(b"\r\n\r\n"):
+            answer += await loop.sock_recv(sock, 1024)
+        assert b" 200 " in answer, answer
+    context = _trust(route["tls"]) if route["tls"] else None
+    name = "localhost" if context else None
+    _, connection = await loop.create_connection(Connection, sock=sock, ssl=context, server_hostname=name)
+    return connection
+
+
+@cache
+def _trust(file):
+    context = ssl.create_default_context(cafile=file)
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+async def main():
+    loop = asyncio.get_running_loop()
+    client = Client()
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        plan = json.loads(line)
+        answer = await getattr(client, plan["do"])(plan)
+        print(json.dumps(answer | {"sent": client.sent, "pid": os.getpid()}), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

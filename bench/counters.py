@@ -1,0 +1,28 @@
+"""A script beside the addon: tells its counters to whoever connects to a port. It has no hook for requests."""
+
+import asyncio
+import json
+from dataclasses import asdict
+
+from mitmproxy import ctx
+
+
+class Counters:
+    def load(self, loader):
+        loader.add_option("bench_counters_port", int, 0, "Where the counters are told.")
+
+    async def running(self):
+        self.server = await asyncio.start_server(self.tell, "127.0.0.1", ctx.options.bench_counters_port)
+
+    async def tell(self, _reader, writer):
+        intake = ctx.master.addons.get("hivemind").intake
+        snapshot = intake.driver.snapshot()
+        counters = asdict(snapshot.counters)
+        counters["queued"] = sum(pool.queued for pool in snapshot.pools)
+        counters["guard_trips"] = max(counters["guard_trips"], intake.guard.trips)
+        writer.write(json.dumps(counters).encode())
+        await writer.drain()
+        writer.close()
+
+
+addons = [Counters()]

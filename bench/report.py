@@ -1,0 +1,137 @@
+"""The results as a page."""
+
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+from bench.stack import MEASURABLE, PINNED
+
+_GOALS = {"p50_s": 1.10, "first_p50_s": 1.10, "requests_per_s": 0.90}
+_COLUMNS = (
+    "Request, connections",
+    "direct p50",
+    "bare p50",
+    "addon p50",
+    "p50 addon ÷ bare",
+    "first chunk",
+    "throughput",
+    "processor time",
+    "bare req/s",
+    "p50 bare ÷ direct",
+)
+_BLOCKED_GOAL_S = 0.002
+_DECISION_P99_GOAL_S = 0.001
+_DECISION_MEAN_GOAL_S = 50e-6
+
+
+def page(rows, memory, intakes, decisions, check, command):
+    """Everything in Markdown."""
+    rounds = min(len(row.rounds) for row in rows)
+    parts = [
+        "# Benchmarks",
+        _command(command),
+        _machine(),
+        "## A request's way",
+        _setting(rounds),
+        _rows(rows),
+        check.text,
+        "## Event loop, core, memory",
+        _inside(memory, intakes, decisions),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _command(command):
+    return (
+        f"What the addon costs beside bare mitmdump, in one run on one machine: `{command}`. "
+        "The ratios are what counts; the absolute numbers are this machine's."
+    )
+
+
+def _machine():
+    python = f"Python {platform.python_version()}"
+    packages = ", ".join(f"{name} {version(name)}" for name in ("mitmproxy", "hivemind-addon", "msgspec", "tiktoken"))
+    pinning = "the proxy alone on one, client and provider on another" if PINNED else "not pinned"
+    system = f"{platform.system()} {platform.machine()}"
+    return f"{python}, {packages}; {system}, {_cpu()}, {os.cpu_count()} cores: {pinning}."
+
+
+def _cpu():
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown processor"
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else "unknown processor"
+
+
+def _setting(rounds):
+    return (
+        "`/v1/messages` through a reverse proxy (two rows: forward proxy with TLS on both sides), closed loop over "
+        "keep-alive connections (their number is the row's last), answers of 8 pieces that the simulated provider sends at once "
+        "unless the row says otherwise. Every request is the first of a session, so that nothing known makes it "
+        "cheaper; the pool's profile says `concurrency: {initial: 256}`, so that no request waits for a slot of the "
+        f"addon. {rounds} interleaved rounds of direct, bare, addon; a ratio is the median of the rounds' own "
+        "ratios, its range in brackets. Processor time: of the proxy's event loop for one request, addon ÷ bare (and "
+        "bare's), which other load on the machine disturbs least. Goals: p50 ≤ 1.10, first chunk ≤ 1.10, throughput ≥ 0.90 of bare mitmdump; "
+        "`!` marks what misses its goal."
+    )
+
+
+def _rows(rows):
+    lines = [f"| {' | '.join(_COLUMNS)} |", "| --- " * len(_COLUMNS) + "|"]
+    for row in rows:
+        cells = [
+            row.cell.name,
+            *(ms(row.value(variant, "p50_s")) for variant in ("direct", "bare", "addon")),
+            _ratio(row, "p50_s"),
+            _ratio(row, "first_p50_s") if row.cell.streamed else "",
+            _ratio(row, "requests_per_s"),
+            f"{row.ratio('cpu_s'):.2f} ({ms(row.value('bare', 'cpu_s'))})" if MEASURABLE else "",
+            f"{row.value('bare', 'requests_per_s'):.0f}",
+            f"{row.ratio('p50_s', 'bare', 'direct'):.1f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _ratio(row, what):
+    ratio = row.ratio(what)
+    low, high = row.spread(what)
+    goal = _GOALS[what]
+    missed = ratio > goal if goal > 1 else ratio < goal
+    return f"{'**!** ' if missed else ''}{ratio:.2f} [{low:.2f}-{high:.2f}]"
+
+
+def _inside(memory, intakes, decisions):
+    lines = ["| What | Median | Mean | p99 | Goal |", "| --- | --- | --- | --- | --- |"]
+    for name, time in intakes.items():
+        numbers = f"{ms(time.median_s)} | {ms(time.mean_s)} | {ms(time.p99_s)}"
+        mark = "**!** " if time.median_s > _BLOCKED_GOAL_S else ""
+        lines.append(
+            f"| event loop blocked by a 1 MB body, {name} | {numbers} | {mark}median ≤ {ms(_BLOCKED_GOAL_S)} |"
+        )
+    for queued, time in decisions.items():
+        numbers = f"{us(time.median_s)} | {us(time.mean_s)} | {us(time.p99_s)}"
+        missed = time.p99_s > _DECISION_P99_GOAL_S or time.mean_s > _DECISION_MEAN_GOAL_S
+        mark = "**!** " if missed else ""
+        goal = f"p99 < {us(_DECISION_P99_GOAL_S)}, mean < {us(_DECISION_MEAN_GOAL_S)}"
+        lines.append(f"| settle one, admit the next, {queued:,} queued | {numbers} | {mark}{goal} |")
+    table = "\n".join(lines)
+    if memory is None:
+        return table
+    ratio = memory.addon_bytes / memory.bare_bytes
+    return table + (
+        f"\n\nMemory: a held flow with a body of {memory.body_bytes // 1000} KB takes "
+        f"{memory.addon_bytes / 1000:.0f} KB of the proxy's resident set ({memory.held_flows} held), one in flight "
+        f"through bare mitmdump {memory.bare_bytes / 1000:.0f} KB: {ratio:.2f} of it."
+    )
+
+
+def ms(seconds):
+    return f"{seconds * 1e3:.2f} ms"
+
+
+def us(seconds):
+    return f"{seconds * 1e6:.0f} µs"

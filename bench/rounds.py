@@ -1,0 +1,82 @@
+"""The comparison: every variant of every cell, round after round, and what the rounds say together."""
+
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+
+from bench.stack import VARIANTS
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One variant of one cell in one round."""
+
+    p50_s: float
+    first_p50_s: float
+    requests_per_s: float
+    cpu_s: float
+    """Processor time of the proxy's event loop for one request; 0: direct, or not known."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell over all rounds."""
+
+    cell: object
+    rounds: tuple[dict[str, Sample], ...]
+
+    def value(self, variant, what):
+        """The median over the rounds."""
+        return median(getattr(samples[variant], what) for samples in self.rounds)
+
+    def ratio(self, what, variant="addon", base="bare"):
+        """The median of the rounds' own ratios."""
+        return median(getattr(samples[variant], what) / getattr(samples[base], what) for samples in self.rounds)
+
+    def spread(self, what, variant="addon", base="bare"):
+        """The smallest and the largest of them."""
+        ratios = [getattr(samples[variant], what) / getattr(samples[base], what) for samples in self.rounds]
+        return min(ratios), max(ratios)
+
+
+def measure(stack, plan, tell):
+    """All rows. Rounds go on while the next one is likely to fit into the plan's time. Raises SystemExit on a failure."""
+    rounds = []
+    began = perf_counter()
+    for cell in plan.cells:  # connections are opened, and whatever is lazy is loaded
+        for variant in VARIANTS:
+            _sample(stack, cell, variant, requests=cell.concurrency)
+    warm_s = perf_counter() - began
+    began = perf_counter()
+    while True:
+        rounds.append([{variant: _sample(stack, cell, variant) for variant in VARIANTS} for cell in plan.cells])
+        spent_s = perf_counter() - began
+        tell(f"round {len(rounds)}: {spent_s:.0f} s")
+        if len(rounds) >= plan.min_rounds and warm_s + spent_s * (1 + 1 / len(rounds)) > plan.max_s:
+            break
+    return [Row(cell, samples) for cell, samples in zip(plan.cells, zip(*rounds, strict=True), strict=True)]
+
+
+def _sample(stack, cell, variant, requests=None):
+    headers = {"x-sim-interval-ms": str(cell.interval_ms)} if cell.interval_ms else {}
+    proxy = stack.proxies.get(variant)
+    before_s = proxy.cpu_s() if proxy else 0.0
+    answer = stack.ask(
+        "load",
+        stack.route(variant, cell.mode),
+        concurrency=cell.concurrency,
+        requests=requests or cell.requests,
+        body_bytes=cell.body_bytes,
+        streamed=cell.streamed,
+        headers=headers,
+    )
+    if answer["failures"]:
+        failures = answer["failures"]
+        raise SystemExit(f"{cell.name}, {variant}: {len(failures)} requests failed, the first with {failures[0]}")
+    stack.sent[variant] += requests or cell.requests
+    return Sample(
+        p50_s=median(answer["latencies_s"]),
+        first_p50_s=median(answer["firsts_s"]),
+        requests_per_s=len(answer["latencies_s"]) / answer["duration_s"],
+        cpu_s=((proxy.cpu_s() if proxy else 0.0) - before_s) / len(answer["latencies_s"]),
+    )

@@ -1,0 +1,193 @@
+"""The processes of a run: providers, proxies, client. Each is started, pinned, asked and ended here."""
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench.plan import FORWARD_TLS
+from hivemind_addon.resources import script_path
+from hivemind_addon.sim.certificate import write_certificates
+
+HERE = Path(__file__).parent
+VARIANTS = ("direct", "bare", "addon")
+PROFILE = "extends: anthropic\nhosts: ['127.0.0.1:{plain}', 'localhost:{tls}']\nconcurrency: {{initial: {slots}, maximum: {slots}}}\n"
+MEASURABLE = Path("/proc/self/schedstat").exists()
+"""Whether this system tells the memory and the processor time of a process."""
+_START_S = 60
+_LINE_S = 120
+_CPUS = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+PINNED = len(_CPUS) >= 2
+"""The proxy has the first core for itself; client and provider share the second."""
+
+
+@dataclass(frozen=True)
+class Proxy:
+    process: subprocess.Popen
+    reverse_port: int
+    forward_port: int
+    ca: Path
+    counters_port: int
+
+    def counters(self):
+        """The addon's counters."""
+        with socket.create_connection(("127.0.0.1", self.counters_port)) as sock, sock.makefile() as answer:
+            return json.loads(answer.read())
+
+    def rss_bytes(self):
+        return int(self._proc("statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def cpu_s(self):
+        """Processor time of its event loop so far, where the system tells it."""
+        return int(self._proc("schedstat").split()[0]) / 1e9 if MEASURABLE else 0.0
+
+    def settle_down(self):
+        """Wait until it has nothing to do for a while."""
+        idle = 0
+        before_s = self.cpu_s()
+        while idle < 5:
+            select.select([], [], [], 0.1)
+            now_s = self.cpu_s()
+            idle = idle + 1 if now_s - before_s < 0.01 else 0
+            before_s = now_s
+
+    def _proc(self, name):
+        return Path(f"/proc/{self.process.pid}/{name}").read_text()
+
+
+class Stack:
+    """Everything that runs. A context manager."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self._exits = ExitStack()
+        self.proxies = {}
+        self.sent = dict.fromkeys(VARIANTS, 0)
+        """Requests by variant, those of the warm-up counted."""
+
+    def __enter__(self):
+        with ExitStack() as exits:  # what was started ends, too, when a later one does not start
+            self._exits = exits
+            self.certificates = write_certificates(self.folder, "localhost", datetime.now(UTC))
+            tls = ("--tls-cert", str(self.certificates.certificate), "--tls-key", str(self.certificates.key))
+            self.provider_port = self._provider()
+            self.provider_tls_port = self._provider(*tls)
+            self._client = self._spawn(sys.executable, "-m", "bench.client", core=-1, stdin=subprocess.PIPE)
+            self.proxies["bare"] = self.start_proxy("bare", HERE / "bare.py")
+            self.proxies["addon"] = self.start_addon("addon", slots=256)
+            self._exits = exits.pop_all()
+        return self
+
+    def __exit__(self, *_):
+        self._exits.close()
+
+    def ask(self, do, route, **plan):
+        """One order to the client; its answer."""
+        order = {"do": do, "route": route, "headers": {}, **plan}
+        self._client.stdin.write(json.dumps(order).encode() + b"\n")
+        self._client.stdin.flush()
+        return json.loads(_line(self._client, _LINE_S))
+
+    def route(self, variant, mode):
+        """How the client reaches the provider."""
+        tls = mode == FORWARD_TLS
+        if variant == "direct":
+            port = self.provider_tls_port if tls else self.provider_port
+            return {
+                "port": port,
+                "host": f"localhost:{port}",
+                "tls": str(self.certificates.authority) if tls else None,
+                "connect": None,
+            }
+        proxy = self.proxies[variant]
+        if tls:
+            target = f"localhost:{self.provider_tls_port}"
+            return {"port": proxy.forward_port, "host": target, "tls": str(proxy.ca), "connect": target}
+        return {"port": proxy.reverse_port, "host": f"127.0.0.1:{proxy.reverse_port}", "tls": None, "connect": None}
+
+    def start_addon(self, name, *, slots):
+        """A proxy with the addon, and a profile of its own: the concurrency limit must not be what is measured."""
+        profiles = self.folder / f"profiles-{name}"
+        profiles.mkdir()
+        profile = PROFILE.format(plain=self.provider_port, tls=self.provider_tls_port, slots=slots)
+        (profiles / "bench.yaml").write_text(profile)
+        return self.start_proxy(name, script_path(), HERE / "counters.py", settings=(f"hivemind_profiles={profiles}",))
+
+    def start_proxy(self, name, *scripts, settings=()):
+        """A mitmdump with these scripts; the same options for all."""
+        confdir = self.folder / "mitmproxy"  # one CA for all
+        reverse_port, forward_port, counters_port = (free_port() for _ in range(3))
+        settings = [f"confdir={confdir}", "connection_strategy=lazy", "flow_detail=0", *settings]
+        settings.append(f"ssl_verify_upstream_trusted_ca={self.certificates.authority}")
+        if HERE / "counters.py" in scripts:
+            settings.append(f"bench_counters_port={counters_port}")
+        modes = (
+            f"reverse:http://127.0.0.1:{self.provider_port}@127.0.0.1:{reverse_port}",
+            f"regular@127.0.0.1:{forward_port}",
+        )
+        command = [str(Path(sys.executable).parent / "mitmdump")]
+        for option, values in (("--set", settings), ("--mode", modes), ("-s", scripts)):
+            for value in values:
+                command += [option, str(value)]
+        log = self.folder / f"{name}.log"
+        with log.open("wb") as out:
+            process = self._spawn(*command, core=0, stdout=out, stderr=subprocess.STDOUT)
+        deadline = time.perf_counter() + _START_S
+        while (text := log.read_text(errors="replace")).count(" listening at ") < len(modes):
+            if process.poll() is not None or time.perf_counter() > deadline:
+                raise SystemExit(f"mitmdump ({name}) did not start:\n{text}")
+            select.select([], [], [], 0.05)
+        return Proxy(process, reverse_port, forward_port, confdir / "mitmproxy-ca-cert.pem", counters_port)
+
+    def _provider(self, *arguments):
+        process = self._spawn(sys.executable, "-m", "hivemind_addon.sim.server", *arguments, core=-1)
+        return json.loads(_line(process, _START_S))["port"]
+
+    def _spawn(self, *command, core, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=None):
+        environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+        process = subprocess.Popen(
+            command,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env=environment | {"PYTHONUNBUFFERED": "1"},
+            cwd=HERE.parent,
+        )
+        if PINNED:
+            os.sched_setaffinity(process.pid, {_CPUS[0] if core == 0 else _CPUS[1]})
+        self._exits.enter_context(_ended(process))
+        return process
+
+
+@contextmanager
+def _ended(process):
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe:
+                pipe.close()
+
+
+def _line(process, timeout_s):
+    ready, _, _ = select.select([process.stdout], [], [], timeout_s)
+    line = process.stdout.readline() if ready else b""
+    if not line:
+        raise SystemExit(f"{' '.join(map(str, process.args))}: no answer")
+    return line
+
+
+def free_port():
+    """A port that nobody listens on just now: mitmproxy refuses two modes on port 0."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

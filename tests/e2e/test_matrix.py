@@ -1,0 +1,643 @@
+"""Every failure that waiting cures is hidden from the client; every other reaches it as it came."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import httpx
+import pytest
+from mitmproxy.io import FlowReader
+
+from hivemind_addon.sim import dialect as wire
+from hivemind_addon.sim.dialect import Dialect
+from hivemind_addon.sim.faults import (
+    NAMED,
+    OK,
+    BodyCut,
+    Fault,
+    GoAway,
+    Hangup,
+    HeadThenReset,
+    NoHead,
+    RefusedStream,
+    ResetStream,
+    SpentCredit,
+    Stall,
+    Status,
+    StreamCut,
+    StreamError,
+)
+from hivemind_addon.sim.server import running_server
+from tests.e2e.conftest import Call, Stage, cut_off, ended
+from tests.e2e.proxy import free_port, running
+from tests.e2e.raw_provider import BAD_GATEWAY, STREAM_HEAD, chunk, disowning_provider, raw_provider
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("matrix")]
+
+TIMEOUT_S = 60
+VERSIONS = ("h1", "h2")
+upstream_versions = pytest.mark.parametrize("upstream", VERSIONS)
+client_versions = pytest.mark.parametrize("client", VERSIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One failure of the matrix: what a plain and what a streamed request meet, and what the proxy sees of it."""
+
+    plain: Fault
+    streamed: Fault
+    heads: int = 1
+    """Response heads of the failed attempt."""
+    ambiguous: bool = False
+    """Ended without a status: it may have run."""
+
+
+RETRIED = {
+    "429": Row(NAMED["429"], NAMED["429"]),
+    "429 with retry-after": Row(NAMED["429-retry-after"], NAMED["429-retry-after"]),
+    "500": Row(Status(500), Status(500)),
+    "502": Row(Status(502), Status(502)),
+    "502 of a gateway, in HTML": Row(NAMED["html"], NAMED["html"]),
+    "503": Row(Status(503), Status(503)),
+    "504": Row(Status(504), Status(504)),
+    "529": Row(Status(529), Status(529)),
+    "RST before the head": Row(NoHead(Hangup.RESET), NoHead(Hangup.RESET), heads=0, ambiguous=True),
+    "close before the head": Row(NoHead(Hangup.CLOSE), NoHead(Hangup.CLOSE), heads=0, ambiguous=True),
+    "RST after the head": Row(HeadThenReset(), HeadThenReset(), ambiguous=True),
+    "cut before the content": Row(BodyCut(), StreamCut(1), ambiguous=True),
+    "cut of a chunked body": Row(BodyCut(chunked=True), StreamCut(0), ambiguous=True),
+    "RST in the body": Row(BodyCut(how=Hangup.RESET), StreamCut(2, Hangup.RESET), ambiguous=True),
+    "GOAWAY with an error": Row(GoAway(error=True), GoAway(error=True, after_events=1), ambiguous=True),
+    "RST_STREAM": Row(ResetStream(), ResetStream(after_events=1), ambiguous=True),
+    "error event first": Row(StreamError(0), StreamError(0)),
+    "error event after message_start": Row(StreamError(1), StreamError(1)),
+    "error event after ping": Row(StreamError(2), StreamError(2)),
+}
+
+
+def send(stage: Stage, client: httpx.Client, call: Call, host: str, fault: Fault | list[Fault], **headers: str):
+    """Send a call whose attempts meet the faults, and then none."""
+    stage.providers.script(call.key, fault if isinstance(fault, list) else [fault])
+    return client.send(call.request(f"https://{host}", **headers))
+
+
+def check(stage: Stage, state, call: Call, response: httpx.Response, row: Row, *, attempts: int = 2) -> None:
+    """The client saw the last attempt only; everybody else saw what there was to see."""
+    assert response.status_code == 200, response.text
+    assert response.content == call.answer_of(response)
+    assert response.headers["x-sim-attempt"] == str(attempts)
+    assert stage.providers.attempts(call.key) == attempts
+    assert [(one.end, one.attempts, one.ambiguous_resends) for one in ended(state, call)] == [
+        ("delivered", attempts, (attempts - 1) * row.ambiguous)
+    ]
+    hooks = {name: state["hooks"].get(f"{name} {call.key}", 0) for name in HOOKS}
+    assert hooks == dict(zip(HOOKS, (1, 1, 1 + (attempts - 1) * row.heads, 1, 0), strict=True))
+
+
+HOOKS = ("requestheaders", "request", "responseheaders", "response", "error")
+
+
+@pytest.mark.parametrize("name", RETRIED)
+@client_versions
+@upstream_versions
+def test_a_failure_that_waiting_cures_is_hidden_from_the_client(stage, key, upstream, client, name):
+    row = RETRIED[name]
+    plain, streamed = Call(f"{key}-plain"), Call(f"{key}-streamed", stream=True)
+    host = f"{upstream}.sim.test"
+    with stage.proxy.client(http2=client == "h2") as http, ThreadPoolExecutor(2) as threads:
+        both = [
+            threads.submit(send, stage, http, plain, host, row.plain),
+            threads.submit(send, stage, http, streamed, host, row.streamed),
+        ]
+        answers = [one.result(TIMEOUT_S) for one in both]
+        assert {answer.http_version for answer in answers} == {"HTTP/2" if client == "h2" else "HTTP/1.1"}
+        state = stage.settled()
+    check(stage, state, plain, answers[0], row)
+    check(stage, state, streamed, answers[1], replace(row, heads=1) if isinstance(row.streamed, StreamError) else row)
+
+
+@pytest.mark.parametrize(
+    "name", ["429", "529", "cut before the content", "error event first", "error event after message_start"]
+)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_chat_dialect_is_retried_as_well(stage, key, version, name):
+    row = RETRIED[name]
+    plain, streamed = Call(f"{key}-plain", chat=True), Call(f"{key}-streamed", chat=True, stream=True)
+    with stage.proxy.client(http2=version == "h2") as http, ThreadPoolExecutor(2) as threads:
+        both = [
+            threads.submit(send, stage, http, plain, f"{version}.chat.test", row.plain),
+            threads.submit(send, stage, http, streamed, f"{version}.chat.test", row.streamed),
+        ]
+        answers = [one.result(TIMEOUT_S) for one in both]
+        state = stage.settled()
+    check(stage, state, plain, answers[0], row)
+    check(stage, state, streamed, answers[1], row)
+
+
+@client_versions
+def test_a_refused_stream_is_sent_again_and_does_not_count_as_ambiguous(stage, key, client):
+    call = Call(key, stream=True)
+    with stage.proxy.client(http2=client == "h2") as http:
+        response = send(stage, http, call, "h2.sim.test", [RefusedStream()] * 6)
+        check(stage, stage.settled(), call, response, Row(OK, OK, heads=0), attempts=7)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@client_versions
+def test_a_graceful_goaway_lets_the_answer_finish_and_the_next_request_opens_a_new_connection(
+    stage, key, client, stream
+):
+    call = Call(key, stream=stream)
+    stage.providers.script(key, [GoAway(), OK])
+    with stage.proxy.client(http2=client == "h2") as http:
+        first = http.send(call.request("https://h2.sim.test"))
+        second = http.send(call.request("https://h2.sim.test"))
+        stage.settled()
+    assert [first.content, second.content] == [call.answer_of(first), call.answer_of(second)]
+    assert stage.providers.attempts(key) == 2
+    connections = [one.connection for one in stage.providers.h2.requests() if one.headers.get("x-api-key") == key]
+    assert len(set(connections)) == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["502", "RST before the head", "cut before the content", "error event after message_start"]
+)
+@pytest.mark.parametrize("mode", ["reverse", "reverse h2", "upstream"])
+def test_other_modes_of_the_proxy_retry_as_well(stage, key, mode, name):
+    row, call = RETRIED[name], Call(key, stream=True)
+    url, proxy = {
+        "reverse": (stage.reverse, None),
+        "reverse h2": (stage.reverse_h2, None),
+        "upstream": (f"https://localhost:{stage.providers.h2.port}", stage.upstream),
+    }[mode]
+    stage.providers.script(key, [row.streamed, row.streamed])
+    with stage.proxy.client(proxy=proxy) as http:
+        response = http.send(call.request(url))
+        state = stage.settled()
+    row = replace(row, heads=1) if isinstance(row.streamed, StreamError) else row
+    check(stage, state, call, response, row, attempts=3)
+
+
+@pytest.mark.parametrize("fault", [GoAway(), GoAway(error=True), Status(429, retry_after_s=1), NoHead(Hangup.RESET)])
+@upstream_versions
+@client_versions
+def test_requests_that_share_their_connections_survive_each_others_failures(stage, key, client, upstream, fault):
+    calls = [Call(key, text=f"number {number}") for number in range(12)]
+    stage.providers.script(key, [OK, OK, fault, OK, OK, OK, fault])
+    with stage.proxy.client(http2=client == "h2") as http, ThreadPoolExecutor(12) as threads:
+        requests = [call.request(f"https://{upstream}.sim.test", x_sim_latency_ms="20") for call in calls]
+        answers = list(threads.map(http.send, requests, timeout=TIMEOUT_S))
+        state = stage.settled()
+    for call, answer in zip(calls, answers, strict=True):
+        assert answer.status_code == 200
+        assert answer.content == call.answer_of(answer)
+    assert [one.end for one in ended(state, calls[0])] == ["delivered"] * 12
+
+
+def test_what_a_goaway_disowns_is_sent_again_and_does_not_count_as_ambiguous(stage, key, late_tls):
+    """Two requests on one connection: the provider answers the first and says that it never saw the second."""
+    call = Call(key)
+    good = call.answer("req_1", 1)
+    before = stage.proxy.state()["snapshot"]["counters"]
+    with (
+        disowning_provider(stage.late_port, late_tls(), good) as requests,
+        stage.proxy.client(http2=True) as http,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        both = [threads.submit(http.send, call.request("https://late.sim.test")) for _ in range(2)]
+        assert [one.result(TIMEOUT_S).content for one in both] == [good, good]
+        after = stage.settled()["snapshot"]["counters"]
+    assert requests == [2, 1]
+    assert after["retries"] - before["retries"] == 1
+    assert after["ambiguous_resends"] == before["ambiguous_resends"]
+
+
+# Connections that do not open ------------------------------------------------------------------------------------------
+
+UNREACHABLE = {"refused": None, "name not found": "nosuch.invalid:443"}
+
+
+@pytest.mark.parametrize("trouble", UNREACHABLE)
+@pytest.mark.parametrize("mode", ["forward h1", "forward h2", "reverse", "reverse h2", "upstream"])
+@client_versions
+def test_a_first_connection_that_fails_is_tried_again(stage, key, client, mode, trouble):
+    call = Call(key, stream=True)
+    h1, h2, plain = stage.providers.h1, stage.providers.h2, stage.providers.plain
+    url, at, proxy = {
+        "forward h1": ("https://h1.sim.test", h1.port, stage.proxy.url()),
+        "forward h2": ("https://h2.sim.test", h2.port, stage.proxy.url()),
+        "reverse": (stage.reverse, plain.port, None),
+        "reverse h2": (stage.reverse_h2, h2.port, None),
+        "upstream": (f"https://localhost:{h1.port}", stage.upstream_proxy_port, stage.upstream),
+    }[mode]
+    stage.misroute(at, UNREACHABLE[trouble] or f"127.0.0.1:{free_port()}", times=2)
+    with stage.proxy.client(http2=client == "h2", proxy=proxy) as http:
+        response = http.send(call.request(url))
+        state = stage.settled()
+    assert response.status_code == 200, response.text
+    assert response.content == call.answer_of(response)
+    assert stage.providers.attempts(key) == 1
+    assert [(one.attempts, one.ambiguous_resends) for one in ended(state, call)] == [(3, 0)]
+
+
+@client_versions
+@upstream_versions
+def test_a_later_connection_that_fails_is_tried_again(stage, key, client, upstream):
+    call = Call(key)
+    with stage.proxy.client(http2=client == "h2") as http:
+        http.send(call.request(f"https://{upstream}.sim.test"))
+        port = getattr(stage.providers, upstream).port
+        stage.misroute(port, f"127.0.0.1:{free_port()}", times=1)
+        response = send(stage, http, call, f"{upstream}.sim.test", NoHead(Hangup.CLOSE))
+        state = stage.settled()
+    assert response.content == call.answer_of(response)
+    assert stage.providers.attempts(key) == 3
+    assert [one.attempts for one in ended(state, call)] == [1, 3]
+
+
+@pytest.mark.parametrize("mode", ["forward", "upstream"])
+@client_versions
+def test_a_provider_that_comes_up_late_answers_who_has_waited(stage, key, late_tls, client, mode):
+    call = Call(key)
+    url = "https://late.sim.test" if mode == "forward" else f"https://localhost:{stage.late_port}"
+    proxy = stage.proxy.url() if mode == "forward" else stage.upstream
+    with stage.proxy.client(http2=client == "h2", proxy=proxy) as http, ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(http.send, call.request(url))
+        backed_off = stage.proxy.state()["snapshot"]["counters"]["retries"] + 2
+        stage.proxy.wait_for(lambda state: state["snapshot"]["counters"]["retries"] >= backed_off, "two retries")
+        with running_server(port=stage.late_port, tls=late_tls()) as late:
+            response = answer.result(TIMEOUT_S)
+            assert response.content == call.answer_of(response)
+            assert late.truth().attempts == 1
+            stage.settled()
+
+
+@client_versions
+def test_a_certificate_of_a_stranger_is_told_at_once(stage, key, client):
+    call = Call(key)
+    with stage.proxy.client(http2=client == "h2") as http:
+        response = http.send(call.request("https://other-ca.sim.test"))
+        state = stage.settled()
+    assert response.status_code == 502
+    assert "certificate verify failed" in response.text.lower()
+    assert [one.attempts for one in ended(state, call)] == [1]
+    assert stage.providers.stranger.truth().attempts == 0
+
+
+# Never retried ---------------------------------------------------------------------------------------------------------
+
+HARD = {
+    "400": Status(400),
+    "401": Status(401),
+    "402": Status(402),
+    "403": Status(403),
+    "404": Status(404),
+    "413": Status(413),
+    "x-should-retry on 500": Status(500, should_retry=False),
+    "x-should-retry on 429": Status(429, retry_after_s=1, should_retry=False),
+    "spent window": Status(429, error="enforced_spend_limit_reached"),
+    "daily quota": Status(429, message="Rate limit of 50 per 86400s exceeded for UserByModelByDay"),
+}
+ONLY = {"spent window": False, "daily quota": True}
+"""Chat or not, where only one dialect has it."""
+
+
+@pytest.mark.parametrize("name", HARD)
+@pytest.mark.parametrize("chat", [False, True])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_waiting_cannot_cure_reaches_the_client_as_it_came(stage, key, version, chat, name):
+    if name in ONLY and ONLY[name] is not chat:
+        pytest.skip("the other dialect's")
+    fault = HARD[name]
+    dialect = Dialect.CHAT if chat else Dialect.MESSAGES
+    host = f"{version}.{'chat' if chat else 'sim'}.test"
+    calls = [Call(f"{key}-{stream}", chat=chat, stream=stream) for stream in (False, True)]
+    with stage.proxy.client(http2=version == "h2") as http:
+        answers = [send(stage, http, call, host, fault) for call in calls]
+        state = stage.settled()
+    error = wire.error_object(dialect, fault.status, message=fault.message, error=fault.error)
+    for call, answer in zip(calls, answers, strict=True):
+        assert answer.status_code == fault.status
+        assert answer.content == wire.error_body(dialect, error, answer.headers["request-id"])
+        assert stage.providers.attempts(call.key) == 1
+        assert [one.attempts for one in ended(state, call)] == [1]
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_spent_credit_is_told_at_once(stage, key, chat):
+    call = Call(key, chat=chat)
+    with stage.proxy.client() as http:
+        response = send(stage, http, call, "h1.chat.test" if chat else "h1.sim.test", SpentCredit())
+        stage.settled()
+    assert response.status_code == 429
+    assert stage.providers.attempts(key) == 1
+
+
+CUTS = {
+    "close": StreamCut(),
+    "RST": StreamCut(how=Hangup.RESET),
+    "RST_STREAM": ResetStream(),
+    "GOAWAY with an error": GoAway(error=True),
+}
+
+
+@pytest.mark.parametrize("name", CUTS)
+@client_versions
+@upstream_versions
+def test_a_cut_in_a_delivered_stream_reaches_the_client_as_a_cut(stage, key, upstream, client, name):
+    call = Call(key, stream=True)
+    stage.providers.script(key, [CUTS[name]])
+    with stage.proxy.client(http2=client == "h2") as http:
+        url = f"https://{upstream}.sim.test{call.path}"
+        with http.stream("POST", url, headers=call.headers, content=call.body) as response:
+            received = cut_off(response)
+        state = stage.settled()
+    whole = call.answer_of(response)
+    assert received
+    assert whole.startswith(received)
+    assert received != whole
+    assert stage.providers.attempts(key) == 1
+    assert [(one.end, one.reason) for one in ended(state, call)] == [("gave up", "client has seen part of it")]
+    assert state["hooks"][f"error {key}"] == 1
+    assert f"response {key}" not in state["hooks"]
+
+
+@client_versions
+def test_an_error_event_in_a_delivered_stream_reaches_the_client(stage, key, client):
+    call = Call(key, stream=True)
+    with stage.proxy.client(http2=client == "h2") as http:
+        response = send(stage, http, call, "h2.sim.test", StreamError())
+        stage.settled()
+    assert response.content.count(b"event: error\n") == 1
+    assert b"event: message_stop" not in response.content
+    assert stage.providers.attempts(key) == 1
+
+
+# How often -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fault", [NoHead(Hangup.CLOSE), HeadThenReset(), BodyCut()], ids=["no head", "head only", "cut"]
+)
+@client_versions
+@upstream_versions
+def test_an_attempt_that_may_have_been_billed_is_sent_again_four_times_at_most(stage, key, upstream, client, fault):
+    call = Call(key)
+    stage.providers.script(key, [], then=fault)
+    with stage.proxy.client(http2=client == "h2") as http:
+        response = http.send(call.request(f"https://{upstream}.sim.test"))
+        state = stage.settled()
+    assert response.status_code == 502
+    assert "x-sim-attempt" not in response.headers
+    assert stage.providers.attempts(key) == 5
+    assert [(one.end, one.attempts, one.ambiguous_resends) for one in ended(state, call)] == [("gave up", 5, 4)]
+
+
+@pytest.mark.parametrize("status", [500, 502, 504])
+@client_versions
+def test_after_ten_failures_of_its_own_the_client_gets_the_providers_answer(stage, key, client, status):
+    call = Call(key, stream=True)
+    stage.providers.script(key, [], then=Status(status))
+    with stage.proxy.client(http2=client == "h2") as http:
+        response = http.send(call.request("https://h1.sim.test"))
+        state = stage.settled()
+    error = wire.error_object(Dialect.MESSAGES, status, message="simulated fault")
+    assert response.status_code == status
+    assert response.headers["x-sim-attempt"] == "10"
+    assert response.content == wire.error_body(Dialect.MESSAGES, error, response.headers["request-id"])
+    assert stage.providers.attempts(key) == 10
+    assert [(one.end, one.reason, one.attempts) for one in ended(state, call)] == [("gave up", "attempts spent", 10)]
+
+
+@pytest.mark.parametrize(
+    ("chat", "status", "error"), [(False, 429, b"rate_limit_error"), (True, 503, b"server_is_overloaded")]
+)
+@client_versions
+def test_before_its_client_gives_up_a_held_request_is_asked_to_come_back(stage, key, client, chat, status, error):
+    """The pool's slot is taken: by a stream that stalls."""
+    call = Call(key, chat=chat)
+    stage.providers.script(key, [Status(529)] * 12 + [Stall(60)])
+    host = "h1.chat.test" if chat else "h1.sim.test"
+    with stage.proxy.client("agent-2") as other, stage.proxy.client(http2=client == "h2") as http:
+        blocking = replace(call, stream=True)
+        url, headers = f"https://{host}{call.path}", call.headers | {"x-test-id": "blocker"}
+        with other.stream("POST", url, headers=headers, content=blocking.body):  # twelve refusals leave one slot
+            response = http.send(call.request(f"https://{host}", x_stainless_timeout="1"))
+        state = stage.settled()
+    assert response.status_code == status
+    assert error in response.content
+    assert response.headers["x-should-retry"] == "true"
+    assert int(response.headers["retry-after"]) >= 1
+    assert stage.providers.attempts(key) == 13
+    assert "shed" in [one.end for one in ended(state, call)]
+
+
+def test_a_ticket_keeps_its_place_over_its_retries(stage, key):
+    """Second starts while first backs off; then first goes before third, which came later."""
+    call = Call(key)
+    stage.providers.script(key, [Status(502)])
+
+    def go(name):
+        return http.send(call.request("https://h1.narrow.test", x_sim_agent=f"{key}-{name}", x_sim_latency_ms="700"))
+
+    def queued(state):
+        return sum(pool["queued"] for pool in state["snapshot"]["pools"])
+
+    with stage.proxy.client() as http, ThreadPoolExecutor(3) as threads:
+        answers = [threads.submit(go, "first")]
+        stage.proxy.wait_for(lambda state: state["live"] == 1, "the first one's start")
+        answers.append(threads.submit(go, "second"))
+        stage.proxy.wait_for(lambda state: queued(state) == 1, "the second one's wait")
+        answers.append(threads.submit(go, "third"))
+        assert [answer.result(TIMEOUT_S).status_code for answer in answers] == [200, 200, 200]
+        stage.settled()
+    order = [one.headers["x-sim-agent"] for one in stage.providers.h1.requests() if one.headers.get("x-api-key") == key]
+    assert order == [f"{key}-{name}" for name in ("first", "second", "first", "third")]
+
+
+@pytest.mark.parametrize(("version", "fault"), [("h1", NoHead(Hangup.RESET)), ("h2", RefusedStream())])
+def test_a_thousand_retried_requests_on_one_connection_leave_nothing_behind(stage, key, version, fault):
+    call = Call(key)
+    stage.providers.script(key, [Status(502), OK, fault, OK] * 500)
+    before = stage.settled()["connections"]
+    with stage.proxy.client(http2=version == "h2") as http:
+        request = call.request(f"https://{version}.tiny.test")
+        for _ in range(1000):
+            response = http.send(request)
+            assert response.content == call.answer_of(response)
+        state = stage.settled()
+        assert state["layer_streams"] <= 1  # the question's own
+        assert state["streams"] <= 1
+        assert state["connections"] - before <= 4  # the client's, twice because of CONNECT, and upstream
+    assert stage.providers.attempts(key) == 2000
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_two_thousand_refusals_of_one_request_do_not_recurse(stage, key, version):
+    call = Call(key)
+    with stage.proxy.client(http2=version == "h2", timeout=TIMEOUT_S) as http:
+        refusals = [Status(529, retry_after_s=0)] * 2000
+        response = send(stage, http, call, f"{version}.tiny.test", refusals, x_stainless_timeout="3000")
+        stage.settled()
+    assert response.content == call.answer_of(response)
+    assert stage.providers.attempts(key) == 2001
+
+
+# What passes by and through --------------------------------------------------------------------------------------------
+
+
+@client_versions
+@upstream_versions
+def test_a_chunked_request_is_sent_again_whole(stage, key, upstream, client):
+    call = Call(key)
+    stage.providers.script(key, [Status(502), NoHead(Hangup.CLOSE)])
+    headers = {name: value for name, value in call.headers.items() if name != "content-length"}
+    pieces = (call.body[start : start + 10] for start in range(0, len(call.body), 10))
+    with stage.proxy.client(http2=client == "h2") as http:
+        response = http.post(f"https://{upstream}.sim.test{call.path}", headers=headers, content=pieces)
+        stage.settled()
+    assert response.content == call.answer_of(response)
+    assert stage.providers.attempts(key) == 3
+
+
+@upstream_versions
+def test_a_body_that_another_addon_changed_is_what_every_attempt_sends(stage, key, upstream):
+    call = Call(key)
+    stage.providers.script(key, [Status(502), NoHead(Hangup.RESET)])
+    with stage.proxy.client() as http:
+        url = f"https://{upstream}.sim.test{call.path}"
+        headers = call.headers | {"x-test-append": "}"}
+        response = http.post(url, headers=headers, content=call.body[:-1])
+        state = stage.settled()
+    assert response.content == call.answer_of(response)  # the digest in it is that of the changed body
+    assert stage.providers.attempts(key) == 3
+    assert [one.attempts for one in ended(state, call)] == [3]
+
+
+@pytest.mark.parametrize("status", [429, 502, 529])
+def test_an_answer_that_an_addon_makes_is_never_retried(stage, key, status):
+    call = Call(key)
+    with stage.proxy.client() as http:
+        response = http.send(call.request("https://h1.sim.test", x_test_answer=str(status)))
+        state = stage.settled()
+    assert (response.status_code, response.content) == (status, b"{}")
+    assert stage.providers.attempts(key) == 0
+    assert state["hooks"][f"response {key}"] == 1
+    assert ended(state, call) == []
+
+
+# Piece by piece --------------------------------------------------------------------------------------------------------
+
+
+@client_versions
+def test_a_stream_after_a_hidden_retry_arrives_piece_by_piece(stage, key, late_tls, client):
+    """The provider sends each piece only after the client has got the one before."""
+    call = Call(key, stream=True)
+    events = [event + b"\n\n" for event in call.answer("req_1", 2).split(b"\n\n") if event]
+    pieces = [b"".join(events[:3]), *events[3:]]  # up to the first content nothing is shown
+    got = threading.Semaphore(0)
+
+    def handle(number, reply):
+        if number == 0:
+            reply(BAD_GATEWAY)
+            return
+        reply(STREAM_HEAD)
+        for piece in pieces:
+            reply(chunk(piece))
+            assert got.acquire(timeout=TIMEOUT_S)
+        reply(chunk(b""))
+
+    with raw_provider(stage.late_port, late_tls(), handle), stage.proxy.client(http2=client == "h2") as http:
+        url = f"https://late.sim.test{call.path}"
+        received = []
+        with http.stream("POST", url, headers=call.headers, content=call.body) as response:
+            for piece in response.iter_raw():
+                received.append(piece)
+                got.release()
+        stage.settled()
+    assert received == pieces
+
+
+def test_an_error_event_before_the_content_is_retried_at_any_chunk_boundary(stage, key, late_tls):
+    call = Call(key, stream=True)
+    good = call.answer("req_1", 2)
+    start = good[: good.index(b"event: content_block_start")]
+    error = wire.error_event(Dialect.MESSAGES, wire.error_object(Dialect.MESSAGES, 529, message="Overloaded")).data
+    bad = start + error
+    boundaries = range(1, len(bad))
+
+    def handle(number, reply):
+        if number % 2:
+            reply(STREAM_HEAD + chunk(good) + chunk(b""))
+        else:
+            cut = boundaries[number // 2]
+            reply(STREAM_HEAD + chunk(bad[:cut]) + chunk(bad[cut:]) + chunk(b""))
+
+    with raw_provider(stage.late_port, late_tls(), handle), stage.proxy.client() as http:
+        request = call.request("https://late.tiny.test")
+        for cut in boundaries:
+            assert http.send(request).content == good, f"cut at {cut}"
+        stage.settled()
+
+
+@pytest.mark.parametrize("why", ["time", "size"])
+@client_versions
+def test_the_beginning_of_a_stream_is_not_kept_back_for_long(stage, key, late_tls, client, why):
+    """late.peek.test keeps back half a second or 500 bytes; the provider waits until the client has got it."""
+    call = Call(key, stream=True)
+    events = [event + b"\n\n" for event in call.answer("req_1", 1).split(b"\n\n") if event]
+    beginning, rest = events[0] + events[1], b"".join(events[2:])
+    beginning += events[1] * (20 if why == "size" else 0)
+    got = threading.Event()
+
+    def handle(_number, reply):
+        reply(STREAM_HEAD + chunk(beginning))
+        assert got.wait(TIMEOUT_S)
+        reply(chunk(rest) + chunk(b""))
+
+    with raw_provider(stage.late_port, late_tls(), handle), stage.proxy.client(http2=client == "h2") as http:
+        url = f"https://late.peek.test{call.path}"
+        with http.stream("POST", url, headers=call.headers, content=call.body) as response:
+            pieces = response.iter_raw()
+            first = next(pieces)
+            got.set()
+            body = first + b"".join(pieces)
+        stage.settled()
+    assert first == beginning
+    assert body == beginning + rest
+
+
+# mitmproxy's own options -------------------------------------------------------------------------------------------------
+
+
+def test_limits_and_flow_files_of_mitmproxy_work_as_ever(tmp_path, providers, proxy_arguments, key):
+    """`-w` has the complete answer of a retried stream; body_size_limit refuses; stream_large_bodies changes nothing."""
+    flows = tmp_path / "flows"
+    limits = ["--set", "body_size_limit=20k", "--set", "stream_large_bodies=1k", "-w", flows]
+    call = Call(key, stream=True, text="x" * 5000)
+    with running(tmp_path / "conf", *proxy_arguments, *limits) as proxy:
+        with proxy.client() as http, proxy.client(http2=True) as http2:
+            answers = []
+            for client, host in ((http, "h1.sim.test"), (http2, "h2.sim.test")):
+                providers.script(key, [Status(502), StreamError(1), StreamCut(1)])
+                answers.append(client.send(call.request(f"https://{host}", x_sim_chunks="60")))
+            too_big = replace(call, text="x" * 30_000)
+            refused = [client.send(too_big.request("https://h1.sim.test")) for client in (http, http2)]
+            long = Call(f"{key}-long", max_tokens=9000)
+            too_long = http.send(long.request("https://h1.sim.test", x_sim_chunks="9000"))
+        state = proxy.wait_for(lambda state: state["live"] == 0 and state["layer_streams"] <= 1, "the end of all flows")
+        assert state["guard_trips"] == 0
+        proxy.stop()
+    for answer in answers:
+        assert answer.content == call.answer_of(answer, chunks=60)
+    assert [answer.status_code for answer in refused] == [413, 413]
+    assert too_long.status_code == 502
+    assert providers.attempts(long.key) == 1
+    with flows.open("rb") as file:
+        stored = {
+            flow.response.headers.get("request-id"): flow.response
+            for flow in FlowReader(file).stream()
+            if flow.response
+        }
+    for answer in answers:
+        assert stored[answer.headers["request-id"]].raw_content == answer.content

@@ -1,0 +1,362 @@
+import asyncio
+import logging
+import random
+
+import pytest
+
+from hivemind_addon.core.aimd import ConcurrencySettings
+from hivemind_addon.core.decision import Admitted, Backoff, Finished, Reason, Shed
+from hivemind_addon.core.events import AttemptStarted, GuardTripped, Submitted, TicketEnded
+from hivemind_addon.core.pool import PoolSettings
+from hivemind_addon.core.scheduler import Scheduler
+from hivemind_addon.core.ticket import ContractError
+from hivemind_addon.runtime.clock import SystemClock
+from hivemind_addon.runtime.driver import Cancelled, Driver, Interrupted, Pulse
+from tests.conftest import FakeClock
+from tests.core.samples import FAILED, IGNORED, POOL, SUCCESS, after, hints, requests_reading, ticket
+
+
+class Desk:
+    """A driver with one slot, on a clock that only the test moves."""
+
+    def __init__(self, clock: FakeClock, slots: int = 1) -> None:
+        self.clock = clock
+        self.events: list = []
+        self.settings = PoolSettings(concurrency=ConcurrencySettings(initial=slots))
+        scheduler = Scheduler(rng=random.Random(1))
+        self.driver = Driver(scheduler=scheduler, clock=clock, observers=[self.events.append])
+
+    def submit(self, *ticket_ids: str, patience_s: float = 600) -> None:
+        for ticket_id in ticket_ids:
+            made = ticket(ticket_id, at=self.clock.now, patience_s=patience_s)
+            self.driver.submit(made, self.settings)
+
+    async def admit(self, ticket_id: str):
+        answer = await self.driver.wait(ticket_id)
+        assert isinstance(answer, Admitted)
+        return answer.reservation
+
+    async def hold(self, ticket_id: str, **more) -> asyncio.Task:
+        """Somebody who waits, and has begun to."""
+        task = asyncio.create_task(self.driver.wait(ticket_id, **more))
+        await breathe()
+        assert not task.done()
+        return task
+
+    @property
+    def in_flight(self) -> int:
+        return self.driver.snapshot().pools[0].in_flight
+
+    @property
+    def queued(self) -> int:
+        return self.driver.snapshot().pools[0].queued
+
+
+async def breathe() -> None:
+    """Let everything that is ready run."""
+    for _ in range(5):
+        await asyncio.sleep(0)  # noqa: TID251  no time passes
+
+
+@pytest.fixture
+def desk(clock: FakeClock) -> Desk:
+    return Desk(clock)
+
+
+class TestWait:
+    async def test_a_free_slot_is_there_at_once(self, desk):
+        desk.submit("a")
+        assert (await desk.admit("a")).attempt == 1
+
+    async def test_the_next_one_goes_when_a_slot_gets_free(self, desk):
+        desk.submit("a", "b")
+        first = await desk.admit("a")
+        waiter = await desk.hold("b")
+        assert desk.driver.settle(first, IGNORED)
+        assert isinstance(await waiter, Admitted)
+
+    async def test_a_backed_off_ticket_waits_again(self, desk):
+        desk.submit("a")
+        assert isinstance(desk.driver.settle(await desk.admit("a"), FAILED), Backoff)
+        waiter = await desk.hold("a")
+        desk.clock.advance(1)
+        desk.driver.tick()
+        assert (await waiter).reservation.attempt == 2
+
+    async def test_a_ticket_is_shed_when_its_time_has_come(self, desk):
+        desk.submit("a", "b", patience_s=30)
+        waiter = await desk.hold("b")
+        desk.clock.advance(30)
+        desk.driver.tick()
+        assert (await waiter).reason is Reason.DEADLINE
+
+    async def test_an_unknown_ticket_is_over(self, desk):
+        assert await desk.driver.wait("x") == Cancelled()
+
+    async def test_two_cannot_wait_for_one_ticket(self, desk):
+        desk.submit("a", "b")
+        waiter = await desk.hold("b")
+        with pytest.raises(ContractError):
+            await desk.driver.wait("b")
+        assert desk.driver.cancel("b")
+        assert await waiter == Cancelled()
+
+    async def test_a_header_can_hold_the_next(self, desk):
+        desk.submit("a")
+        reservation = await desk.admit("a")
+        told = requests_reading(limit=60, remaining=0, reset_in_s=60)
+        desk.driver.observe(reservation, hints(told))
+        desk.driver.settle(reservation, SUCCESS)
+        desk.submit("b")
+        waiter = await desk.hold("b")
+        desk.clock.advance(1.001)
+        desk.driver.tick()
+        assert isinstance(await waiter, Admitted)
+
+
+class TestPulse:
+    async def test_the_instant_comes_first(self, desk):
+        desk.submit("a", "b")
+        waiter = await desk.hold("b", until_at=desk.clock.now + 10)
+        desk.clock.advance(9.9)
+        desk.driver.tick()
+        await breathe()
+        assert not waiter.done()
+        desk.clock.advance(0.1)
+        desk.driver.tick()
+        assert await waiter == Pulse()
+        assert desk.queued == 1
+
+    async def test_a_decision_comes_before_the_instant(self, desk):
+        desk.submit("a", "b")
+        waiter = await desk.hold("b", until_at=desk.clock.now + 10)
+        desk.driver.settle(await desk.admit("a"), SUCCESS)
+        desk.clock.advance(10)
+        desk.driver.tick()
+        assert isinstance(await waiter, Admitted)
+        assert not desk.driver._pulses
+
+    async def test_a_decision_between_two_waits_is_kept(self, desk):
+        desk.submit("a", "b")
+        waiter = await desk.hold("b", until_at=desk.clock.now + 1)
+        desk.clock.advance(1)
+        desk.driver.tick()
+        assert await waiter == Pulse()
+        desk.driver.settle(await desk.admit("a"), SUCCESS)
+        assert isinstance(await desk.driver.wait("b"), Admitted)
+
+    async def test_an_instant_of_the_past_pulses_at_once(self, desk):
+        desk.submit("a", "b")
+        assert await desk.driver.wait("b", until_at=desk.clock.now - 1) == Pulse()
+
+    async def test_the_real_clock_pulses_by_itself(self):
+        clock = SystemClock()
+        desk = Desk(clock)  # type: ignore[arg-type]
+        for ticket_id in "ab":
+            desk.driver.submit(ticket(ticket_id, at=clock.monotonic()), desk.settings)
+        assert await asyncio.wait_for(desk.driver.wait("b", until_at=clock.monotonic() + 0.02), 5) == Pulse()
+
+
+class TestInterrupt:
+    async def test_a_word_wakes_the_one_who_waits_and_the_ticket_stays(self, desk):
+        desk.submit("a", "b")
+        waiter = await desk.hold("b")
+        assert desk.driver.interrupt("b", "resume")
+        assert await waiter == Interrupted("resume")
+        assert desk.queued == 1
+
+    async def test_a_word_between_two_waits_is_kept(self, desk):
+        desk.submit("a", "b")
+        assert desk.driver.interrupt("b", 1)
+        assert desk.driver.interrupt("b", 2)
+        assert await desk.driver.wait("b") == Interrupted(1)
+        assert await desk.driver.wait("b") == Interrupted(2)
+
+    async def test_a_word_comes_before_a_decision_which_is_not_lost(self, desk):
+        desk.submit("a", "b")
+        waiter = await desk.hold("b")
+        desk.driver.settle(await desk.admit("a"), SUCCESS)
+        assert desk.driver.interrupt("b", "gone")
+        assert await waiter == Interrupted("gone")
+        assert desk.driver.cancel("b")
+        assert desk.in_flight == 0
+
+    async def test_nobody_can_interrupt_what_is_not_queued(self, desk):
+        assert not desk.driver.interrupt("x", 1)
+        desk.submit("a")
+        await desk.admit("a")
+        assert not desk.driver.interrupt("a", 1)
+
+
+class TestNobodyTakesIt:
+    async def test_a_cancelled_waiter_cancels_its_ticket(self, desk):
+        desk.submit("a", "b")
+        waiter = await desk.hold("b")
+        waiter.cancel()
+        await asyncio.gather(waiter, return_exceptions=True)
+        assert desk.queued == 0
+        assert desk.events[-1].end == "cancelled"
+
+    async def test_an_admission_in_the_tick_of_the_cancel_keeps_no_slot(self, desk):
+        desk.submit("a", "b", "c")
+        waiter = await desk.hold("b")
+        desk.driver.settle(await desk.admit("a"), IGNORED)
+        waiter.cancel()
+        await asyncio.gather(waiter, return_exceptions=True)
+        assert [event.ticket_id for event in desk.events if isinstance(event, AttemptStarted)] == ["a", "b", "c"]
+        assert (await desk.admit("c")).ticket.id == "c"
+        assert desk.in_flight == 1
+
+    async def test_a_dropped_coroutine_keeps_no_slot(self, desk):
+        desk.submit("a", "b")
+        waiting = desk.driver.wait("b")
+        waiting.send(None)
+        desk.driver.settle(await desk.admit("a"), IGNORED)
+        waiting.close()
+        assert desk.in_flight == desk.queued == 0
+
+    async def test_an_admission_that_was_never_waited_for_can_be_cancelled(self, desk):
+        desk.submit("a")
+        assert desk.driver.cancel("a")
+        assert desk.in_flight == 0
+        assert await desk.driver.wait("a") == Cancelled()
+
+    async def test_what_is_in_flight_cannot_be_cancelled(self, desk):
+        desk.submit("a")
+        reservation = await desk.admit("a")
+        assert not desk.driver.cancel("a")
+        assert desk.driver.settle(reservation, SUCCESS) == Finished()
+
+    async def test_a_shed_ticket_cannot_be_cancelled(self, desk):
+        desk.submit("a", "b")
+        desk.driver.close()
+        assert not desk.driver.cancel("b")
+
+    async def test_desks_are_empty_in_the_end(self, desk):
+        for n in range(50):
+            desk.submit(f"t{n}")
+            desk.driver.settle(await desk.admit(f"t{n}"), SUCCESS)
+        assert desk.driver._desks == {}
+
+
+class TestClose:
+    async def test_held_ones_are_shed_at_once(self, desk):
+        desk.submit("a", "b")
+        waiter = await desk.hold("b")
+        desk.driver.close()
+        assert (await waiter).reason is Reason.STOPPING
+        desk.submit("c")
+        assert isinstance(await desk.driver.wait("c"), Shed)
+
+    async def test_drained_waits_for_the_last_attempt(self, desk):
+        desk.submit("a")
+        reservation = await desk.admit("a")
+        drained = asyncio.create_task(desk.driver.drained(60))
+        await breathe()
+        assert not drained.done()
+        desk.driver.settle(reservation, SUCCESS)
+        assert await drained is True
+        assert await desk.driver.drained(0) is True
+
+    async def test_drained_gives_up_in_time(self, desk):
+        desk.submit("a")
+        assert await desk.driver.drained(0.01) is False
+        assert desk.driver._drained == []
+
+    async def test_bypassing_attempts_count(self, desk):
+        desk.driver.bypass(POOL, 1)
+        assert await desk.driver.drained(0) is False
+        desk.driver.bypass(POOL, -1)
+        assert await desk.driver.drained(0) is True
+
+
+class TestTimer:
+    async def test_there_is_one_and_it_is_armed_for_the_next_wakeup(self, desk):
+        desk.submit("a")
+        desk.driver.settle(await desk.admit("a"), after(FAILED, 100))
+        desk.submit("b", patience_s=20)
+        await desk.admit("b")
+        desk.submit("c", patience_s=30)
+        loop = asyncio.get_running_loop()
+        assert desk.driver._timer.when() - loop.time() == pytest.approx(30, abs=1)
+
+    async def test_nothing_to_wait_for_needs_no_timer(self, desk):
+        desk.submit("a")
+        desk.driver.settle(await desk.admit("a"), SUCCESS)
+        assert desk.driver._timer is None
+
+    async def test_the_real_clock_admits_by_itself(self):
+        clock = SystemClock()
+        desk = Desk(clock)  # type: ignore[arg-type]
+        desk.driver.submit(ticket("a", at=clock.monotonic()), desk.settings)
+        desk.driver.settle(await desk.admit("a"), after(FAILED, 0.01))
+        assert (await asyncio.wait_for(desk.admit("a"), 5)).attempt == 2
+
+    async def test_a_failing_turn_of_the_timer_is_reported_and_tried_again(self, desk, monkeypatch):
+        reported = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
+        desk.submit("a", "b")
+
+        def fail(now):
+            raise RuntimeError("ours")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(desk.driver._scheduler, "poll", fail)
+            desk.driver._arm_in(0)
+            while not reported:
+                await breathe()
+        assert str(reported[0]) == "ours"
+        assert desk.driver._timer.when() > asyncio.get_running_loop().time()
+
+    async def test_what_the_core_raises_reaches_the_caller(self, desk):
+        desk.submit("a")
+        with pytest.raises(ContractError):
+            desk.submit("a")
+
+
+class TestObservers:
+    async def test_they_hear_of_everything_in_order(self, desk):
+        desk.submit("a")
+        desk.driver.settle(await desk.admit("a"), SUCCESS)
+        assert [type(event) for event in desk.events][:2] == [Submitted, AttemptStarted]
+        assert isinstance(desk.events[-1], TicketEnded)
+
+    async def test_one_that_raises_is_logged_once_and_left_out(self, desk, caplog):
+        def broken(event):
+            raise RuntimeError("observer")
+
+        desk.driver._observers.insert(0, broken)
+        with caplog.at_level(logging.ERROR):
+            desk.submit("a")
+            desk.driver.settle(await desk.admit("a"), SUCCESS)
+        assert len(caplog.records) == 1
+        assert isinstance(desk.events[-1], TicketEnded)
+
+    async def test_one_that_calls_back_does_not_mix_up_the_order(self, desk):
+        def curious(event):
+            if isinstance(event, Submitted) and event.ticket.id == "a":
+                desk.submit("b")
+
+        desk.driver._observers.insert(0, curious)
+        desk.submit("a")
+        names = [(type(e).__name__, getattr(e, "ticket_id", None) or e.ticket.id) for e in desk.events]
+        assert names[:3] == [("Submitted", "a"), ("AttemptStarted", "a"), ("Submitted", "b")]
+
+    async def test_events_of_the_outside_are_passed_on(self, desk):
+        event = GuardTripped(at=1, ticket_id=None, where="hook", error="E")
+        desk.driver.note(event)
+        assert desk.events == [event]
+        assert desk.driver.snapshot().counters.guard_trips == 1
+
+
+class TestPassingThrough:
+    async def test_expedite_moves_a_ticket_to_the_front(self, desk):
+        desk.submit("a", "b", "c")
+        assert desk.driver.expedite("c")
+        desk.driver.settle(await desk.admit("a"), IGNORED)
+        assert (await desk.admit("c")).ticket.id == "c"
+
+    async def test_limit_and_account_are_the_schedulers(self, desk):
+        desk.submit("a")
+        assert desk.driver.limit_of(POOL) == 1
+        assert desk.driver.account_of("key") == "key"

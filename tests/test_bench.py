@@ -1,0 +1,160 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from bench import __main__ as command
+from bench import report
+from bench.__main__ import Check
+from bench.bodies import conversation, next_turn
+from bench.client import Connection
+from bench.inside import timing
+from bench.plan import FORWARD_TLS, FULL, QUICK, SMALL_BYTES, Cell, Plan
+from bench.rounds import Row, Sample
+
+TINY = Plan(
+    cells=(
+        Cell(SMALL_BYTES, False, 2, 4),
+        Cell(SMALL_BYTES, True, 2, 4, interval_ms=1),
+        Cell(SMALL_BYTES, True, 1, 2, mode=FORWARD_TLS),
+    ),
+    min_rounds=1,
+    max_s=0,
+    held_flows=2,
+    intakes=2,
+    queued=(10,),
+    decisions=5,
+)
+PASSED = Check(sent=5, tickets=5, delivered=5, guard_trips=0)
+
+
+def sample(p50_s):
+    return Sample(p50_s=p50_s, first_p50_s=p50_s, requests_per_s=1 / p50_s, cpu_s=p50_s)
+
+
+def rounds(*pairs):
+    return tuple({"direct": sample(1), "bare": sample(bare), "addon": sample(addon)} for bare, addon in pairs)
+
+
+@pytest.mark.slow
+def test_a_run_measures_every_row_and_all_its_requests_were_scheduled():
+    told = []
+    page, check = command.run(TINY, "a test", tell=told.append)
+    assert check.passed, check
+    # A warm-up and one round.
+    assert check.sent == 2 + 4 + 2 + 4 + 1 + 2
+    for cell in TINY.cells:
+        assert f"| {cell.name} |" in page
+    assert "10 queued" in page
+    assert "next turn" in page
+    assert check.text in page
+    assert told[0].startswith("round 1")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param({"tickets": 4}, id="one passed by"),
+        pytest.param({"delivered": 4}, id="one was lost"),
+        pytest.param({"guard_trips": 1}, id="the guard tripped"),
+    ],
+)
+def test_what_was_not_scheduled_fails_the_check_and_the_command(wrong, monkeypatch, capsys):
+    failed = replace(PASSED, **wrong)
+    monkeypatch.setattr(command, "run", lambda *_, **__: ("the page", failed))
+    assert not failed.passed
+    assert "FAILED" in failed.text
+    assert command.main(["--quick"]) == 1
+    assert capsys.readouterr().out == "the page\n"
+
+
+def test_only_a_full_run_writes_the_page(monkeypatch, tmp_path):
+    plans = []
+
+    def run(plan, *_, **__):
+        plans.append(plan)
+        return "the page", PASSED
+
+    monkeypatch.setattr(command, "run", run)
+    monkeypatch.setattr(command, "PAGE", tmp_path / "bench.md")
+    assert command.main(["--quick"]) == 0
+    assert not command.PAGE.exists()
+    assert command.main([]) == 0
+    assert command.PAGE.read_text() == "the page"
+    assert plans == [QUICK, FULL]
+
+
+def test_a_ratio_is_the_median_of_the_rounds_own_ratios():
+    row = Row(TINY.cells[0], rounds((1.0, 1.0), (10.0, 12.0), (1.0, 5.0)))
+    assert row.ratio("p50_s") == pytest.approx(1.2)
+    assert row.spread("p50_s") == (1.0, 5.0)
+    assert row.value("addon", "p50_s") == 5.0
+
+
+def test_what_misses_its_goal_is_marked():
+    missed = report.page([Row(TINY.cells[1], rounds((1.0, 1.2)))], None, {}, {}, PASSED, "a test")
+    kept = report.page([Row(TINY.cells[1], rounds((1.0, 1.05)))], None, {}, {}, PASSED, "a test")
+    assert missed.count("**!** ") == 3
+    assert kept.count("**!** ") == 0
+
+
+def test_a_timing_tells_median_mean_and_the_worst():
+    seen = timing([1.0, 2.0, 6.0])
+    assert (seen.median_s, seen.mean_s, seen.max_s) == (2.0, 3.0, 6.0)
+
+
+@pytest.mark.parametrize("size_bytes", [1_000, 30_000, 600_000])
+def test_a_body_has_about_the_size_that_was_asked_for(size_bytes):
+    body = conversation(size_bytes, streamed=True)
+    assert abs(len(body) - size_bytes) < size_bytes * 0.1
+    assert json.loads(body)["stream"] is True
+    assert body == conversation(size_bytes, streamed=True)
+
+
+def test_the_next_turn_continues_the_conversation():
+    body = conversation(30_000, streamed=False)
+    before, after = json.loads(body)["messages"], json.loads(next_turn(body, "done", 500))["messages"]
+    assert after[: len(before)] == before
+    assert [message["role"] for message in after[len(before) :]] == ["assistant", "user"]
+
+
+class Transport:
+    def __init__(self):
+        self.written = b""
+
+    def write(self, data):
+        self.written += data
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", id="length"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", id="chunked"),
+    ],
+)
+def test_the_client_sees_the_end_of_an_answer_wherever_it_is_cut(answer):
+    for cut in range(1, len(answer)):
+        connection, done = Connection(), []
+        connection.on_done = lambda _, status, first_s, latency_s, done=done: done.append((status, first_s, latency_s))
+        connection.connection_made(Transport())
+        connection.send(b"head", b"body")
+        assert connection.transport.written == b"headbody"
+        connection.data_received(answer[:cut])
+        assert done == []
+        connection.data_received(answer[cut:])
+        ((status, first_s, latency_s),) = done
+        assert status == 200
+        assert 0 < first_s <= latency_s
+
+
+def test_a_lost_connection_is_a_failure_of_its_request_only_while_one_is_open():
+    connection, done = Connection(), []
+    connection.on_done = lambda _, status, *__: done.append(status)
+    connection.connection_made(Transport())
+    connection.connection_lost(None)
+    assert done == []
+    connection.connection_made(Transport())
+    connection.send(b"head", b"")
+    connection.connection_lost(None)
+    assert done == [0]
