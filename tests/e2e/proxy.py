@@ -50,12 +50,17 @@ class Proxy:
 
     def client(self, agent="agent-1", words="x", **kwargs):
         """An HTTP client that goes through the proxy and trusts its CA; with `http2=True` it speaks HTTP/2."""
-        kwargs.setdefault("timeout", 30)
-        kwargs.setdefault("proxy", self.url(agent, words))
+        return httpx.Client(**self._client_settings(agent, words, kwargs))
+
+    def async_client(self, agent="agent-1", words="x", **kwargs):
+        """The same for asyncio; for many requests at once over HTTP/2, where httpx's threads get in each other's way."""
+        return httpx.AsyncClient(**self._client_settings(agent, words, kwargs))
+
+    def _client_settings(self, agent, words, settings):
         context = _TrustingContext(ssl.PROTOCOL_TLS_CLIENT)
         if self.ca.exists():
             context.load_verify_locations(self.ca)
-        return httpx.Client(verify=context, trust_env=False, **kwargs)
+        return {"timeout": 30, "proxy": self.url(agent, words), "verify": context, "trust_env": False} | settings
 
     def probe(self, path, **arguments):
         with httpx.Client(proxy=f"http://127.0.0.1:{self.port}", trust_env=False, timeout=30) as client:

@@ -335,11 +335,11 @@ class ScheduledStream(HttpStream):
         if not self.committed:
             head = ResponseHeaders(self.stream_id, self._streamed_head(), end_stream=False)
             yield SendHttp(head, self.context.client)
-        chunks = [exchange.decoded_so_far()] if self.committed else self.held_back
-        self.response_body_buf += b"".join(self.held_back)
+        held_back = b"".join(self.held_back)
         self.held_back = []
-        for chunk in chunks:
-            yield from self._send_chunk(chunk)
+        self.response_body_buf += held_back
+        # In one piece: what came apart has waited together.
+        yield from self._send_chunk(exchange.decoded_so_far() if self.committed else held_back)
 
     def _streamed_head(self) -> http.Response:
         """The head of a streamed answer: an HTTP/1.1 client must be able to tell its end from a cut.
