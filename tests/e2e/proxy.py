@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import select
 import signal
 import socket
@@ -9,7 +10,7 @@ import ssl
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -88,10 +89,12 @@ class Proxy:
 
 
 def free_port():
-    """A port that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that nobody listens on just now, and that no outgoing connection takes before it is used."""
+    while True:
+        port = secrets.choice(range(20_000, 32_000))  # below the system's own choice for clients
+        with socket.socket() as attempt, suppress(OSError):
+            attempt.bind(("127.0.0.1", port))
+            return port
 
 
 def start(

@@ -109,10 +109,9 @@ async def test_whether_the_user_set_an_option(monkeypatch, tmp_path, arguments, 
 async def test_hooks_of_an_addon_that_did_not_start_do_nothing():
     idle = Hivemind()
     flow = make_flow()
-    for hook in (idle.requestheaders, idle.responseheaders, idle.response, idle.error):
-        hook(flow)
-    await idle.request(flow)
-    idle.update([flow])
+    idle.requestheaders(flow)
+    idle.http_connect(flow)
+    assert not any(hasattr(idle, hook) for hook in ("request", "response", "error", "update"))
     idle.client_disconnected(flow.client_conn)
     data = hello("api.anthropic.com", None)
     idle.tls_clienthello(data)

@@ -181,5 +181,5 @@ async def test_drained_waits_for_the_last_ticket(intake):
     waiting = asyncio.ensure_future(intake.drained())
     done, _ = await asyncio.wait([waiting], timeout=0)
     assert not done
-    intake.flow_ended(flow)
+    intake.live[flow.id].finished()
     await waiting

@@ -191,6 +191,9 @@ class FakeExchange:
     def client_gone(self):
         self.heard.append("client gone")
 
+    def finished(self):
+        self.over = True
+
     def sent(self):
         self.heard.append("sent")
 

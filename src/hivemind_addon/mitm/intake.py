@@ -272,11 +272,6 @@ class Intake:
             if not mates:
                 del self._of_client[client_id]
 
-    def flow_ended(self, flow: http.HTTPFlow) -> None:
-        """A flow's response or error hook: whatever is still open for it is closed."""
-        if exchange := self.live.get(flow.id):
-            exchange.finished()
-
     async def drained(self) -> None:
         """Wait until no ticket is left."""
         while self.live:

@@ -260,6 +260,7 @@ class ScheduledStream(HttpStream):
         """Step 6: the head of an attempt's answer."""
         exchange = self.exchange
         if exchange is None:
+            event.response.stream = True  # what is not scheduled is streamed, unless another addon says otherwise
             yield from super().state_wait_for_response_headers(event)
             return
         self.flow.response = event.response
@@ -473,6 +474,8 @@ class ScheduledStream(HttpStream):
         if self.attempt_id is not None and self.attempt_id != self.stream_id:
             self.parent.streams.pop(self.attempt_id, None)
         self.held_back = []
+        if self.exchange:
+            self.exchange.finished()
         yield DropStream(self.stream_id)
 
     # Retry -----------------------------------------------------------------------------------------------------------
