@@ -14,7 +14,17 @@ from hivemind_addon.core.decision import Admitted, Backoff, Shed
 from hivemind_addon.core.events import AttemptEnded, AttemptStarted, Held, Submitted, TicketEnded
 from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.scheduler import Scheduler
-from hivemind_addon.core.ticket import Demand, Dimension, Hints, Outcome, OutcomeKind, Reading, Reservation
+from hivemind_addon.core.ticket import (
+    CallKind,
+    Demand,
+    Dimension,
+    Hints,
+    Outcome,
+    OutcomeKind,
+    Priority,
+    Reading,
+    Reservation,
+)
 from tests.core.samples import POOL, SUCCESS, ticket
 
 POOLS = [POOL, replace(POOL, model_group="other")]
@@ -83,6 +93,37 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.queued.add(ticket_id)
         self.lanes[pool, session].append(ticket_id)
 
+    @rule(
+        session=st.sampled_from("abcdef"),
+        agent=st.sampled_from(["one", "two"]),
+        priority=st.sampled_from(list(Priority)),
+        kind=st.sampled_from([CallKind.TURN, CallKind.TURN, CallKind.AUXILIARY, CallKind.COMPACTION]),
+        parent_session=st.sampled_from(["", "", "a", "d"]),
+        prefix=st.sampled_from(["", "p", "q"]),
+        cached_tokens=st.sampled_from([0, 50_000]),
+        max_fan_out=st.sampled_from([None, 1, 2]),
+    )
+    def submit_related(self, session, agent, priority, kind, parent_session, prefix, cached_tokens, max_fan_out):
+        """Sessions of few agents, with everything that moves a ticket or lets others pass it."""
+        self.submitted += 1
+        ticket_id = f"t{self.submitted}"
+        made = replace(
+            ticket(ticket_id, session=session, at=self.now, demand=Demand(input_tokens=2000)),
+            agent=agent,
+            priority=priority,
+            kind=kind,
+            parent_session=parent_session,
+            prefix=prefix,
+            prefix_tokens=2000 if prefix else 0,
+            cached_tokens=cached_tokens,
+            max_fan_out=max_fan_out,
+        )
+        self.scheduler.submit(made, self.settings, self.now)
+        self.queued.add(ticket_id)
+        if not prefix:  # a follower lets others pass
+            name = (agent, session, priority, kind is CallKind.AUXILIARY, bool(parent_session))
+            self.lanes[POOL, name].append(ticket_id)
+
     @rule(count=st.integers(2, 12), session=st.sampled_from("abc"))
     def submit_many(self, count, session):
         for _ in range(count):
@@ -101,11 +142,16 @@ class SchedulerMachine(RuleBasedStateMachine):
             self._settle(ticket_id, Outcome(kind=kind, reason="alike", retryable=True))
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data(), readings=st.lists(READINGS, max_size=3), account=st.sampled_from([None, "x", "y"]))
-    def observe(self, data, readings, account):
+    @rule(
+        data=st.data(),
+        readings=st.lists(READINGS, max_size=3),
+        account=st.sampled_from([None, "x", "y"]),
+        answered=st.booleans(),
+    )
+    def observe(self, data, readings, account, answered):
         ticket_id = data.draw(st.sampled_from(sorted(self.running)))
         told = Hints(readings=tuple(readings), account=account)
-        self.scheduler.observe(self.running[ticket_id], told, self.now)
+        self.scheduler.observe(self.running[ticket_id], told, self.now, answered=answered)
 
     @precondition(lambda self: self.queued)
     @rule(data=st.data())

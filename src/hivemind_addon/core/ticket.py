@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
+from hivemind_addon.core.spend import Budget, Price, Spend
+
 
 class ContractError(Exception):
     """Our own misuse of the core, such as settling a reservation twice. Never caused by a provider."""
@@ -101,6 +103,8 @@ class Outcome:
     """Ended without a status after the request was sent: the provider may have run and billed it."""
     retry_after_s: float | None = None
     """The provider's own word, a floor for the backoff."""
+    unreached: bool = False
+    """It never got to the provider: no network, name not found. Nobody's own trouble."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +190,16 @@ class Ticket:
     streamed: bool = False
     request_hash: str = ""
     """Same agent, model, messages and tools: a client that comes back after a refusal sends the same one."""
+    weight: float = 1.0
+    """The agent's share beside others of its priority."""
+    max_fan_out: int | None = None
+    """Attempts that its tree of sessions may have in flight; None: the usual cap."""
+    budgets: tuple[Budget, ...] = ()
+    """Everything that it is paid from: the agent's, its group's and everyone's."""
+    price: Price | None = None
+    """None: tokens are counted, money is not."""
+    expected: Spend = Spend()
+    """What one attempt is expected to take from the budgets."""
 
 
 @dataclass(frozen=True, slots=True)
