@@ -1,4 +1,4 @@
-"""A script beside the addon: tells its counters to whoever connects to a port. It has no hook for requests."""
+"""A script in both proxies: tells the addon's counters to whoever connects to a port. It has no hook for requests."""
 
 import asyncio
 import json

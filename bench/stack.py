@@ -118,22 +118,21 @@ class Stack:
         profiles.mkdir()
         profile = PROFILE.format(plain=self.provider_port, tls=self.provider_tls_port, slots=slots)
         (profiles / "bench.yaml").write_text(profile)
-        return self.start_proxy(name, script_path(), HERE / "counters.py", settings=(f"hivemind_profiles={profiles}",))
+        return self.start_proxy(name, script_path(), f"hivemind_profiles={profiles}")
 
-    def start_proxy(self, name, *scripts, settings=()):
-        """A mitmdump with these scripts; the same options for all."""
+    def start_proxy(self, name, script, *settings):
+        """A mitmdump with this script, and with the one that tells counters: each script costs every hook a little."""
         confdir = self.folder / "mitmproxy"  # one CA for all
         reverse_port, forward_port, counters_port = (free_port() for _ in range(3))
         settings = [f"confdir={confdir}", "connection_strategy=lazy", "flow_detail=0", *settings]
         settings.append(f"ssl_verify_upstream_trusted_ca={self.certificates.authority}")
-        if HERE / "counters.py" in scripts:
-            settings.append(f"bench_counters_port={counters_port}")
+        settings.append(f"bench_counters_port={counters_port}")
         modes = (
             f"reverse:http://127.0.0.1:{self.provider_port}@127.0.0.1:{reverse_port}",
             f"regular@127.0.0.1:{forward_port}",
         )
         command = [str(Path(sys.executable).parent / "mitmdump")]
-        for option, values in (("--set", settings), ("--mode", modes), ("-s", scripts)):
+        for option, values in (("--set", settings), ("--mode", modes), ("-s", (script, HERE / "counters.py"))):
             for value in values:
                 command += [option, str(value)]
         log = self.folder / f"{name}.log"

@@ -91,6 +91,13 @@ def test_the_window_is_long_enough_for_the_retry_after():
     assert learned(5, retry_after_s=10**6).window_s == 86_400
 
 
+def test_it_knows_when_the_next_window_may_begin():
+    assert Quota().turns_at(5) is None
+    quota = learned(10)
+    assert 60 <= quota.turns_at(20) <= 60.2
+    assert quota.turns_at(100) == 160
+
+
 def test_a_sleep_ends_the_window():
     quota = learned(10)
     quota.clock_jumped(3600)

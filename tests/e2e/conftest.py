@@ -17,7 +17,6 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 import httpx
 import pytest
@@ -204,6 +203,7 @@ def stage(
     )
     with running(tmp_path_factory.mktemp("stage"), *proxy_arguments, modes=modes) as proxy:
         yield Stage(proxy, providers, late_port, second_proxy.port)
+        assert "Traceback" not in proxy.log, proxy.log
 
 
 _numbers = itertools.count(1)
@@ -309,8 +309,3 @@ def ended(state: dict[str, object], call: Call) -> list[Ended]:
                 )
             )
     return found
-
-
-def profile_folder(arguments: list[str]) -> Path:
-    """Where `proxy_arguments` has put the test profiles."""
-    return Path(next(one for one in arguments if one.startswith("hivemind_profiles=")).partition("=")[2])

@@ -10,14 +10,15 @@ Requests to http://probe.test/ are answered by it:
     /option?name=NAME   the value of one of mitmproxy's options
     /set?option=NAME=VALUE    set one while it runs: `ok`, or why not
     /known              the `x-test-id` of all flows so far
-    /flow?id=TEST_ID    what became of the flow whose request said `x-test-id`
-    /release?id=TEST_ID    resume that flow, which a person intercepted
-    /replay?id=TEST_ID  replay that flow
+    /flow?name=TEST_ID    what became of the flow whose request said `x-test-id`
+    /release?name=TEST_ID    resume that flow, which a person intercepted
+    /replay?name=TEST_ID  replay that flow
 """
 
 import gc
 import importlib
 import json
+import sys
 from collections import Counter
 from dataclasses import asdict
 from urllib.parse import parse_qs, urlparse
@@ -27,19 +28,49 @@ from mitmproxy.hooks import UpdateHook
 from mitmproxy.tls import TlsData
 
 TRIPPABLE = {
+    # Step 1
+    "next_layer": ("hivemind_addon.mitm.stream", None, "scheduling_layer"),
+    "own_headers": ("hivemind_addon.mitm.intake", "Intake", "take_own_headers"),
     "claims": ("hivemind_addon.mitm.intake", "Intake", "profile_for"),
+    # Step 2
     "intake": ("hivemind_addon.mitm.intake", "Intake", "_make"),
+    "request": ("hivemind_addon.wire.request", None, "read_request"),
+    "identify": ("hivemind_addon.wire.identity", None, "identify"),
+    "estimate": ("hivemind_addon.wire.estimate", "Estimator", "estimate"),
+    # Step 3
+    "gate": ("hivemind_addon.mitm.stream", "ScheduledStream", "_hold"),
+    "hold": ("hivemind_addon.mitm.exchange", "Exchange", "_wait"),
+    # Step 4
     "submit": ("hivemind_addon.core.scheduler", "Scheduler", "submit"),
     "poll": ("hivemind_addon.core.scheduler", "Scheduler", "poll"),
+    "decision": ("hivemind_addon.runtime.driver", "Driver", "decision"),
+    # Step 5
     "take": ("hivemind_addon.mitm.exchange", "Exchange", "_take"),
-    "hold": ("hivemind_addon.mitm.exchange", "Exchange", "_wait"),
+    "refusal": ("hivemind_addon.mitm.refusal", None, "make_refusal"),
+    # Step 6
+    "wait_for_head": ("hivemind_addon.mitm.stream", "ScheduledStream", "state_wait_for_response_headers"),
     "head": ("hivemind_addon.wire.hints", None, "read_hints"),
     "observe": ("hivemind_addon.core.scheduler", "Scheduler", "observe"),
+    # Step 7
+    "collect": ("hivemind_addon.mitm.stream", "ScheduledStream", "state_collect"),
+    "peek": ("hivemind_addon.mitm.stream", "ScheduledStream", "state_peek"),
     "judge": ("hivemind_addon.wire.outcome", None, "judge_answer"),
-    "tee": ("hivemind_addon.wire.answer", "AnswerReader", "feed"),
-    "settle": ("hivemind_addon.core.scheduler", "Scheduler", "settle"),
-    "layer": ("hivemind_addon.mitm.stream", "ScheduledStream", "_deliver"),
+    "judge_transport": ("hivemind_addon.wire.outcome", None, "judge_transport"),
+    "judge_stream": ("hivemind_addon.wire.outcome", None, "judge_stream_error"),
+    "retry": ("hivemind_addon.mitm.stream", "ScheduledStream", "_retry"),
+    # Step 8
     "release": ("hivemind_addon.mitm.stream", "ScheduledStream", "_release"),
+    "stream": ("hivemind_addon.mitm.stream", "ScheduledStream", "state_stream"),
+    "tee": ("hivemind_addon.wire.answer", "AnswerReader", "feed"),
+    "layer": ("hivemind_addon.mitm.stream", "ScheduledStream", "_deliver"),
+    # Step 9
+    "finish": ("hivemind_addon.wire.answer", "AnswerReader", "finish"),
+    "usage": ("hivemind_addon.wire.answer", "AnswerReader", "usage"),
+    "charged": ("hivemind_addon.wire.estimate", "Estimator", "charged"),
+    "settle": ("hivemind_addon.core.scheduler", "Scheduler", "settle"),
+    "client_gone": ("hivemind_addon.mitm.intake", "Intake", "client_disconnected"),
+    # Step 10
+    "observer": ("hivemind_addon.observe.log", None, "describe"),
 }
 
 
@@ -155,8 +186,9 @@ class Probe:
             owner = importlib.import_module(module_name)
             owners = [getattr(owner, class_name)] if class_name else [owner]
             if not class_name:  # a function is known by name to the modules that imported it, too
-                exchange = importlib.import_module("hivemind_addon.mitm.exchange")
-                owners += [exchange] if hasattr(exchange, name) else []
+                function = getattr(owner, name)
+                ours = [module for known, module in sys.modules.items() if known.startswith("hivemind_addon.")]
+                owners = [module for module in ours if getattr(module, name, None) is function]
             for one in owners:
                 self.undo.append((one, name, getattr(one, name)))
                 setattr(one, name, _boom)
@@ -172,8 +204,8 @@ class Probe:
             return str(error)
         return "ok"
 
-    def flow(self, id):
-        flow = self.flows[id]
+    def flow(self, name):
+        flow = self.flows[name]
         response = flow.response
         return {
             "status": response and response.status_code,
@@ -185,12 +217,12 @@ class Probe:
     def known(self):
         return list(self.flows)
 
-    def release(self, id):
-        self.flows[id].resume()
+    def release(self, name):
+        self.flows[name].resume()
         return "ok"
 
-    def replay(self, id):
-        ctx.master.commands.call("replay.client", [self.flows[id]])
+    def replay(self, name):
+        ctx.master.commands.call("replay.client", [self.flows[name]])
         return "ok"
 
     def _held(self, agent):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import select
 import signal
 import socket
@@ -9,7 +10,7 @@ import ssl
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -50,12 +51,17 @@ class Proxy:
 
     def client(self, agent="agent-1", words="x", **kwargs):
         """An HTTP client that goes through the proxy and trusts its CA; with `http2=True` it speaks HTTP/2."""
-        kwargs.setdefault("timeout", 30)
-        kwargs.setdefault("proxy", self.url(agent, words))
+        return httpx.Client(**self._client_settings(agent, words, kwargs))
+
+    def async_client(self, agent="agent-1", words="x", **kwargs):
+        """The same for asyncio; for many requests at once over HTTP/2, where httpx's threads get in each other's way."""
+        return httpx.AsyncClient(**self._client_settings(agent, words, kwargs))
+
+    def _client_settings(self, agent, words, settings):
         context = _TrustingContext(ssl.PROTOCOL_TLS_CLIENT)
         if self.ca.exists():
             context.load_verify_locations(self.ca)
-        return httpx.Client(verify=context, trust_env=False, **kwargs)
+        return {"timeout": 30, "proxy": self.url(agent, words), "verify": context, "trust_env": False} | settings
 
     def probe(self, path, **arguments):
         with httpx.Client(proxy=f"http://127.0.0.1:{self.port}", trust_env=False, timeout=30) as client:
@@ -83,10 +89,12 @@ class Proxy:
 
 
 def free_port():
-    """A port that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that nobody listens on just now, and that no outgoing connection takes before it is used."""
+    while True:
+        port = secrets.choice(range(20_000, 32_000))  # below the system's own choice for clients
+        with socket.socket() as attempt, suppress(OSError):
+            attempt.bind(("127.0.0.1", port))
+            return port
 
 
 def start(

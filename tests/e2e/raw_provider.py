@@ -80,7 +80,7 @@ def _read_request(connection: ssl.SSLSocket) -> bool:
 
 @contextmanager
 def disowning_provider(port: int, tls: ssl.SSLContext, body: bytes) -> Iterator[list[int]]:
-    """HTTP/2. Its first connection takes two requests, answers one and says that it never saw the other.
+    """HTTP/2. Its first connection takes three requests, answers two and says that it never saw the third.
 
     Every other request gets `body`. Yields the number of requests of each connection, as they come.
     """
@@ -118,10 +118,11 @@ def _serve_h2(plain: socket.socket, tls: ssl.SSLContext, body: bytes, counts: li
                 if isinstance(event, h2.events.StreamEnded):
                     counts[mine] += 1
                     complete.append(event.stream_id)
-                    if not first:
+                    if not first or len(complete) == 1:
                         answer(event.stream_id)
-            if first and len(complete) == 2:
-                connection.sendall(GoAwayFrame(0, last_stream_id=min(complete), error_code=0).serialize())
-                answer(min(complete))
-                first, complete = False, []
+            if first and len(complete) == 3:
+                owned = sorted(complete)[1]
+                connection.sendall(GoAwayFrame(0, last_stream_id=owned, error_code=0).serialize())
+                answer(owned)
+                first = False
             connection.sendall(protocol.data_to_send())

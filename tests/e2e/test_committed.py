@@ -63,19 +63,40 @@ ROWS = {
 
 
 @contextmanager
-def held(stage: Stage, call: Call, host: str, client: str, row: Row) -> Iterator[httpx.Response]:
-    """The answer of a call that waits for the pool's only slot, when its head and a comment have come; then it may go."""
+def blocked(stage: Stage, call: Call, url: str) -> Iterator[httpx.Response]:
+    """The pool's only slot is taken until the response is closed: by an answer that stalls."""
+    headers = call.headers | {"x-test-id": "blocker"}
+    with (
+        stage.proxy.client("agent-2") as http,
+        http.stream("POST", url, headers=headers, content=call.body) as response,
+    ):
+        if "request-id" not in response.headers:  # the provider was slow, and the head is a keep-alive's
+            stage.proxy.wait_for(lambda _: stage.providers.attempts(call.key) == 1, "the first attempt")
+        yield response
+
+
+@contextmanager
+def held(
+    stage: Stage, call: Call, host: str, client: str, row: Row, *, refused_at: int = 0
+) -> Iterator[tuple[httpx.Response, Iterator[bytes]]]:
+    """The answer to a call that waits for the pool's slot, once its head and a comment have come; then it may go.
+
+    `refused_at`: a port at which its first two connections are refused.
+    """
     stage.providers.script(call.key, [Stall(60), *row.faults], then=row.then)
     url = f"https://{host}{call.path}"
-    send = {"headers": call.headers | {"x-stainless-timeout": row.timeout}, "content": call.body}
-    with stage.proxy.client("agent-2") as other, stage.proxy.client(http2=client == "h2") as http:
-        blocker = other.stream("POST", url, headers=call.headers | {"x-test-id": "blocker"}, content=call.body)
-        blocking = blocker.__enter__()
-        with http.stream("POST", url, **send) as response:
-            pieces = response.iter_raw()
-            assert next(pieces).startswith(b":")
-            blocking.close()
-            yield response, pieces
+    headers = call.headers | {"x-stainless-timeout": row.timeout}
+    with (
+        blocked(stage, call, url) as blocking,
+        stage.proxy.client(http2=client == "h2") as http,
+        http.stream("POST", url, headers=headers, content=call.body) as response,
+    ):
+        pieces = response.iter_raw()
+        assert next(pieces).startswith(b":")
+        if refused_at:
+            stage.misroute(refused_at, f"127.0.0.1:{free_port()}", times=2)
+        blocking.close()
+        yield response, pieces
 
 
 def check(call: Call, row: Row, response: httpx.Response, body: bytes) -> None:
@@ -128,10 +149,10 @@ def test_a_provider_that_refuses_connections_is_tried_again_behind_the_head(stag
     call = Call(key, chat=chat, stream=True)
     port = getattr(stage.providers, version).port
     host = f"{version}.{'heldchat' if chat else 'held'}.test"
-    with held(stage, call, host, version, Row()) as (response, pieces):
-        stage.misroute(port, f"127.0.0.1:{free_port()}", times=2)
+    with held(stage, call, host, version, Row(), refused_at=port) as (response, pieces):
         body = b"".join(pieces)
-        stage.settled()
+        state = stage.settled()
+    assert max(one.attempts for one in ended(state, call)) == 3
     check(call, Row(), response, body)
 
 
@@ -142,10 +163,9 @@ def test_a_deadline_while_held_ends_the_stream_with_one_error_event(stage, key, 
     host = f"{version}.{'heldchat' if chat else 'held'}.test"
     stage.providers.script(key, [Stall(60)])
     url = f"https://{host}{call.path}"
-    with stage.proxy.client("agent-2") as other, stage.proxy.client(http2=version == "h2") as http:
-        with other.stream("POST", url, headers=call.headers | {"x-test-id": "blocker"}, content=call.body):
-            response = http.post(url, headers=call.headers | {"x-stainless-timeout": "1"}, content=call.body)
-        state = stage.settled()
+    with blocked(stage, call, url), stage.proxy.client(http2=version == "h2") as http:
+        response = http.post(url, headers=call.headers | {"x-stainless-timeout": "1"}, content=call.body)
+    state = stage.settled()
     check(call, Row(error="please retry"), response, response.content)
     assert stage.providers.attempts(key) == 1
     assert "shed" in [one.end for one in ended(state, call)]

@@ -40,7 +40,9 @@ class House:
     def ask(self, name, *, path="/v1/messages", stream=False, headers=(), timeout=60):
         """A request in a thread; its answer's future."""
         mine = {"x-api-key": "k", "content-type": "application/json", "x-test-id": name} | dict(headers)
-        return self.threads.submit(httpx.post, self.url + path, content=body(stream=stream), headers=mine, timeout=timeout, trust_env=False)
+        return self.threads.submit(
+            httpx.post, self.url + path, content=body(stream=stream), headers=mine, timeout=timeout, trust_env=False
+        )
 
     def fill(self):
         """Use the one slot up; what has it."""
@@ -91,6 +93,10 @@ def in_flight(state):
 def is_idle(state):
     tickets = any(pool["tickets"] for pool in state["snapshot"]["pools"])
     return not (tickets or queued(state) or in_flight(state) or state["live"] or state["layer_streams"] > 1)
+
+
+def is_idle_but_one_stream(state):
+    return not (queued(state) or in_flight(state) or state["live"])
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +155,9 @@ def test_a_used_up_meter_holds_until_it_is_refilled_and_nobody_is_refused(tmp_pa
     settings = ProviderSettings(limits=(Limit(Dimension.REQUESTS, 3, window_s=1, kind=LimitKind.WINDOW),))
     with running_server(settings) as server, running(tmp_path, modes=("regular", f"reverse:{server.url}")) as proxy:
         with httpx.Client(base_url=f"http://127.0.0.1:{proxy.ports[1]}", trust_env=False, timeout=60) as client:
-            statuses = [client.post("/v1/messages", content=body(), headers={"x-api-key": "k"}).status_code for _ in range(8)]
+            statuses = [
+                client.post("/v1/messages", content=body(), headers={"x-api-key": "k"}).status_code for _ in range(8)
+            ]
         assert statuses == [200] * 8
         state = proxy.wait_for(is_idle, "the return of every slot")
         assert any("rate limit" in event for event in state["events"] if event.startswith("Held"))
@@ -195,23 +203,49 @@ def test_abort_ends_a_held_request_only(house):
 def test_a_request_that_a_person_intercepted_in_mitmweb_costs_no_slot(tmp_path):
     with running_origin() as origin:
         (tmp_path / "profiles").mkdir()
-        (tmp_path / "profiles" / "one.yaml").write_text(f"extends: anthropic\nhosts: ['127.0.0.1:{origin.port}']\nconcurrency: {{initial: 1, maximum: 1}}\n")
-        settings = ("--set", f"hivemind_profiles={tmp_path / 'profiles'}", "--set", "intercept=~hq x-test-stop", "--no-web-open-browser", "--set", f"web_port={free_port()}")
-        with running(tmp_path / "conf", *settings, modes=("regular", f"reverse:{origin.url}"), executable=MITMDUMP.with_name("mitmweb")) as proxy, ThreadPoolExecutor(4) as threads:
+        (tmp_path / "profiles" / "one.yaml").write_text(
+            f"extends: anthropic\nhosts: ['127.0.0.1:{origin.port}']\nconcurrency: {{initial: 1, maximum: 1}}\n"
+        )
+        settings = (
+            "--set",
+            f"hivemind_profiles={tmp_path / 'profiles'}",
+            "--set",
+            "intercept=~hq x-test-stop",
+            "--no-web-open-browser",
+            "--set",
+            f"web_port={free_port()}",
+        )
+        with (
+            running(
+                tmp_path / "conf",
+                *settings,
+                modes=("regular", f"reverse:{origin.url}"),
+                executable=MITMDUMP.with_name("mitmweb"),
+            ) as proxy,
+            ThreadPoolExecutor(4) as threads,
+        ):
             house = House(proxy, origin, threads)
             stopped = house.ask("stopped", headers={"x-test-stop": "1"})
-            proxy.wait_for(lambda _: "stopped" in proxy.probe("known") and proxy.probe("flow", id="stopped")["intercepted"], "the interception")
+            proxy.wait_for(
+                lambda _: "stopped" in proxy.probe("known") and proxy.probe("flow", name="stopped")["intercepted"],
+                "the interception",
+            )
             state = proxy.state()
             assert (in_flight(state), queued(state), state["live"]) == (0, 0, 0)
             passing = house.ask("passing")
             origin.wait_for_calls(1)
             (held,) = house.hold("held")
-            assert proxy.probe("flow", id="held")["intercepted"]  # mitmproxy's own look of it
+            assert proxy.probe("flow", name="held")["intercepted"]  # mitmproxy's own look of it
             house.let_go("passing")
             house.let_go("held")
             assert [passing.result(30).content, held.result(30).content] == [PLAIN] * 2
-            proxy.probe("release", id="stopped")
+            proxy.probe("release", name="stopped")
             house.let_go("stopped")
+            proxy.wait_for(
+                lambda _: proxy.probe("flow", name="stopped")["status"], "the answer, which is intercepted too"
+            )
+            proxy.wait_for(is_idle_but_one_stream, "the return of its slot")
+            proxy.probe("release", name="stopped")
             assert stopped.result(30).content == PLAIN
             house.assert_idle()
 
@@ -219,19 +253,31 @@ def test_a_request_that_a_person_intercepted_in_mitmweb_costs_no_slot(tmp_path):
 # The client's deadline ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("path", "status", "error"), [("/v1/messages", 429, "rate_limit_error"), ("/v1/chat/completions", 503, "server_is_overloaded")])
-def test_before_its_client_gives_up_a_held_request_gets_a_refusal_that_makes_it_come_back(tmp_path, path, status, error):
+@pytest.mark.parametrize(
+    ("path", "status", "error"),
+    [("/v1/messages", 429, "rate_limit_error"), ("/v1/chat/completions", 503, "server_is_overloaded")],
+)
+def test_before_its_client_gives_up_a_held_request_gets_a_refusal_that_makes_it_come_back(
+    tmp_path, path, status, error
+):
     with running_origin() as origin:
         (tmp_path / "profiles").mkdir()
         name = "anthropic" if path == "/v1/messages" else "openai-compatible"
-        (tmp_path / "profiles" / "mine.yaml").write_text(f"extends: {name}\nhosts: ['127.0.0.1:{origin.port}']\nconcurrency: {{initial: 1, maximum: 1}}\n")
+        (tmp_path / "profiles" / "mine.yaml").write_text(
+            f"extends: {name}\nhosts: ['127.0.0.1:{origin.port}']\nconcurrency: {{initial: 1, maximum: 1}}\n"
+        )
         settings = ("--set", f"hivemind_profiles={tmp_path / 'profiles'}")
-        with running(tmp_path / "conf", *settings, modes=("regular", f"reverse:{origin.url}")) as proxy, ThreadPoolExecutor(2) as threads:
+        with (
+            running(tmp_path / "conf", *settings, modes=("regular", f"reverse:{origin.url}")) as proxy,
+            ThreadPoolExecutor(2) as threads,
+        ):
             house = House(proxy, origin, threads)
             filler = house.ask("filler", path=path)
             origin.wait_for_calls(1)
             for stream in (False, True):
-                refused = house.ask("refused", path=path, stream=stream, headers={"x-stainless-timeout": "1.5"}).result(30)
+                refused = house.ask("refused", path=path, stream=stream, headers={"x-stainless-timeout": "1.5"}).result(
+                    30
+                )
                 assert refused.status_code == status
                 assert int(refused.headers["retry-after"]) >= 1
                 assert refused.headers["x-should-retry"] == "true"
@@ -256,7 +302,10 @@ def test_an_absurd_announcement_is_ignored(house, announced):
 
 def raw_call(name, *, stream=False):
     content = body(stream=stream).encode()
-    return f"POST /v1/messages HTTP/1.1\r\nhost: x\r\nx-api-key: k\r\nx-test-id: {name}\r\ncontent-length: {len(content)}\r\n\r\n".encode() + content
+    return (
+        f"POST /v1/messages HTTP/1.1\r\nhost: x\r\nx-api-key: k\r\nx-test-id: {name}\r\ncontent-length: {len(content)}\r\n\r\n".encode()
+        + content
+    )
 
 
 def h1_client(house, name, *, port=None, **more):

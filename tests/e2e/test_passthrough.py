@@ -25,6 +25,8 @@ from tests.e2e.proxy import body, running
 
 pytestmark = pytest.mark.slow
 
+SETTINGS_OF_OTHERS = ("PIP_", "GIT_", "npm_", "SSL_CERT_", "REQUESTS_CA_", "CURL_CA_")
+
 # Other programs, without the proxy's CA ---------------------------------------------------------------------------------
 
 
@@ -74,7 +76,7 @@ def run(*command, **more):
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.lower().endswith("_proxy") and not name.startswith(("PIP_", "GIT_", "npm_"))
+        if not name.lower().endswith("_proxy") and not name.startswith(SETTINGS_OF_OTHERS)
     }
     ended = subprocess.run(
         [str(word) for word in command],
@@ -217,6 +219,10 @@ def last(origin, path):
     return [request for request in origin.arrived if request.path == path][-1]
 
 
+def let_go(origin, path):
+    last(origin, path).go.set()
+
+
 def call_headers(**more):
     return {"x-api-key": "k", "content-type": "application/json"} | {
         name.replace("_", "-"): value for name, value in more.items()
@@ -230,17 +236,10 @@ def test_what_is_no_model_call_passes_while_the_pool_is_used_up(single, origin, 
         got = next(pieces)
         (pool,) = [pool for pool in single.state()["snapshot"]["pools"] if pool["in_flight"]]
         assert pool["in_flight"] == pool["limit"] == 1
-        with httpx.Client(base_url=client.base_url, mounts=client._mounts, trust_env=False, timeout=30) as other:
-            for quick in (
-                "/v1/messages/count_tokens",
-                "/v1/messages/batches",
-                "/api/event_logging/batch",
-                "/v1/files",
-                "/v1/oauth/token",
-            ):
-                assert other.post(quick, content=body(), headers=call_headers()).text == quick
-            assert other.get("/v1/models").text == "/v1/models"
-            assert other.get(path).text == path
+        for quick in ("/v1/messages/count_tokens", "/v1/messages/batches", "/api/event_logging/batch", "/v1/files"):
+            assert client.post(quick, content=body(), headers=call_headers()).text == quick
+        assert client.get("/v1/models").text == "/v1/models"
+        assert client.get(path).text == path
         state = single.state()
         assert state["live"] == 1
         last(origin, path)
@@ -275,7 +274,7 @@ def test_a_download_that_is_not_scheduled_arrives_while_it_is_sent(origin, clien
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/models", "/elsewhere"])
 def test_what_is_meant_for_the_proxy_never_goes_upstream(single, origin, client, path):
-    origin_answers = threading.Thread(target=lambda: last(origin, f"{path}?mine").go.set())
+    origin_answers = threading.Thread(target=let_go, args=(origin, f"{path}?mine"))
     origin_answers.start()
     mine = {
         "proxy-authorization": "Basic YWdlbnQtMTp4",
@@ -319,7 +318,7 @@ BODIES = {
 def test_a_scheduled_body_arrives_byte_for_byte(single, origin, client, name):
     sent = BODIES[name]
     path = f"/v1/messages?{hashlib.sha256(sent).hexdigest()[:8]}{client.base_url.port}"
-    answers = threading.Thread(target=lambda: last(origin, path).go.set())
+    answers = threading.Thread(target=let_go, args=(origin, path))
     answers.start()
     assert client.post(path, content=sent, headers=call_headers()).content == PLAIN
     answers.join()
@@ -332,7 +331,7 @@ def test_a_scheduled_body_arrives_byte_for_byte(single, origin, client, name):
 def test_compressed_and_chunked_bodies_arrive_as_they_were_sent(single, origin, client):
     sent = gzip.compress(body().encode())
     path = f"/v1/messages?gzip{client.base_url.port}"
-    answers = threading.Thread(target=lambda: last(origin, path).go.set())
+    answers = threading.Thread(target=let_go, args=(origin, path))
     answers.start()
     answer = client.post(path, content=iter([sent[:10], sent[10:]]), headers=call_headers(content_encoding="gzip"))
     answers.join()
@@ -352,19 +351,22 @@ def memory_mb(proxy, field):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_100_mb_that_are_not_scheduled_pass_in_flat_memory(tmp_path):
-    with running_server() as server, running(tmp_path, modes=("regular", f"reverse:{server.url}")) as proxy:
-        with httpx.Client(base_url=f"http://127.0.0.1:{proxy.ports[1]}", trust_env=False, timeout=120) as client:
-            proxy.wait_for(lambda state: "not loaded" not in state["tokenizer"], "the vocabulary's loading")
-            before_mb = memory_mb(proxy, "VmHWM")
-            size = 0
-            with client.stream("GET", f"/download?size={100 * MB}") as answer:
-                for piece in answer.iter_raw():
-                    size += len(piece)
-            assert size == 100 * MB
-            piece = bytes(MB)
-            told = client.post("/upload", content=(piece for _ in range(100))).json()
-            assert told == {"size": 100 * MB, "sha256": hashlib.sha256(bytes(100 * MB)).hexdigest()}
-            assert memory_mb(proxy, "VmHWM") - before_mb < 20
+    with (
+        running_server() as server,
+        running(tmp_path, modes=("regular", f"reverse:{server.url}")) as proxy,
+        httpx.Client(base_url=f"http://127.0.0.1:{proxy.ports[1]}", trust_env=False, timeout=120) as client,
+    ):
+        proxy.wait_for(lambda state: "not loaded" not in state["tokenizer"], "the vocabulary's loading")
+        before_mb = memory_mb(proxy, "VmHWM")
+        size = 0
+        with client.stream("GET", f"/download?size={100 * MB}") as answer:
+            for piece in answer.iter_raw():
+                size += len(piece)
+        assert size == 100 * MB
+        piece = bytes(MB)
+        told = client.post("/upload", content=(piece for _ in range(100))).json()
+        assert told == {"size": 100 * MB, "sha256": hashlib.sha256(bytes(100 * MB)).hexdigest()}
+        assert memory_mb(proxy, "VmHWM") - before_mb < 20
 
 
 def test_a_websocket_of_nobody_passes(proxy):

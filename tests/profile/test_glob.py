@@ -33,3 +33,11 @@ def test_a_star_matches_any_run_and_nothing_else_is_special(glob, text, matches)
 def test_it_agrees_with_the_regular_expression_of_the_same_meaning(glob, text):
     expected = re.fullmatch(".*".join(map(re.escape, glob.split("*"))), text) is not None
     assert glob_matches(glob, text) is expected
+
+
+@pytest.mark.parametrize("chars", [10, 199, 200, 201, 100_000])
+def test_texts_of_any_length_match_the_same_way_however_often_they_are_asked(chars):
+    text = "a" * chars
+    for _ in range(2):
+        assert glob_matches("a*a", text)
+        assert not glob_matches("a*b", text)

@@ -51,6 +51,25 @@ def test_a_short_new_conversation_is_counted_and_scaled(estimator):
     assert estimator.estimate(UNCACHED, facts, "s").input_tokens == pytest.approx(1.5 * plain, rel=0.01)
 
 
+class CountingTokenizer(Tokenizer):
+    def __init__(self):
+        super().__init__()
+        self.texts = []
+
+    def count(self, text):
+        self.texts.append(text)
+        return super().count(text)
+
+
+def test_the_text_of_a_request_is_counted_once_for_its_estimates_and_its_lesson():
+    tokenizer = CountingTokenizer()
+    estimator = Estimator(tokenizer)
+    facts = request(user(WORDS * 50), system=WORDS)
+    assert estimator.estimate(ALL, facts, "s") == estimator.estimate(ALL, facts, "s")
+    estimator.learn(ALL, facts, "s", usage(900))
+    assert len(tokenizer.texts) == 1
+
+
 def test_a_long_new_conversation_is_estimated_by_its_bytes(estimator):
     facts = request(user(WORDS * 10_000))
     assert estimator.estimate(ALL, facts, "s").input_tokens == round(facts.prompt_bytes / 4)

@@ -593,8 +593,9 @@ class Pool:
         """
         if not self._meters and self._brake.is_off:
             return None
-        turns_at = [at for meter in self._meters.values() if (at := meter.window_ends_at(now)) is not None]
-        place = self._queue.first_to_shed(max(now + _LAST_CHANCE_S, min(turns_at, default=now)))
+        turns_at = [self._brake.quota.turns_at(now), *(m.window_ends_at(now) for m in self._meters.values())]
+        soonest_at = min((at for at in turns_at if at is not None), default=now)
+        place = self._queue.first_to_shed(max(now + _LAST_CHANCE_S, soonest_at))
         if place is None or place.not_before > now or self._queue.why_passed(place):
             return None
         demand, waiting = place.ticket.demand, len(self._queue)

@@ -50,6 +50,13 @@ class Quota:
             return now
         return self._began_at + self.window_s
 
+    def turns_at(self, now: float) -> float | None:
+        """When the next window may begin; None where there is none."""
+        if self.limit is None:
+            return None
+        self._roll(now)
+        return (now if self._began_at is None else self._began_at) + self.window_s
+
     def sent(self, now: float) -> None:
         """An attempt was admitted."""
         self._roll(now)

@@ -1,6 +1,6 @@
 """What is scheduled: a ticket, what it is expected to use, and what became of each of its attempts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
 from hivemind_addon.core.spend import Budget, Price, Spend
@@ -198,7 +198,7 @@ class Ticket:
     """Everything that it is paid from: the agent's, its group's and everyone's."""
     price: Price | None = None
     """None: tokens are counted, money is not."""
-    expected: Spend = Spend()
+    expected: Spend = field(default_factory=Spend)
     """What one attempt is expected to take from the budgets."""
 
 

@@ -63,6 +63,8 @@ class Hivemind:
     def __init__(self) -> None:
         self.intake: Intake | None = None
         self._live = False
+        self._holding = 0
+        """Streams that wait in `hivemind_hold`."""
         self._loading: asyncio.Future[None] | None = None
         self._rebinding: asyncio.Future[None] | None = None
 
@@ -271,9 +273,52 @@ class Hivemind:
         with self.intake.guarded("requestheaders"):
             self.intake.take_own_headers(flow)
         flow.request.stream = not self.intake.claims(flow)
+        if flow.is_replay == "request" and not flow.request.stream:
+            self._hear_of_replays(heard=True)
 
-    async def request(self, flow: http.HTTPFlow) -> None:
-        """Replays run on mitmproxy's own layer, without our gate: they are held here, anew."""
+    async def hivemind_hold(self, exchange: Exchange) -> None:
+        """Our own hook: the stream waits for admission."""
+        self._holding += 1
+        self._show(exchange)
+        try:
+            await exchange.hold()
+        finally:
+            self._holding -= 1
+            self._show(exchange)
+
+    # Hooks that are there only while they are needed: mitmproxy looks for the attribute each time, and each hook that
+    # an addon has costs every request some 30 µs (2026-11).
+
+    def _show(self, exchange: Exchange) -> None:
+        """Let interfaces draw a flow anew; hear from them while anything is held."""
+        if self._holding:
+            self.update = self._flows_touched
+        elif hasattr(self, "update"):
+            del self.update
+        if ctx.master.addons.get("view") is not None:
+            ctx.master.addons.trigger(UpdateHook([exchange.flow]))
+
+    def _flows_touched(self, flows: Sequence[mflow.Flow]) -> None:
+        """Some interface touched these flows: a person may have pressed Abort or Resume."""
+        for flow in flows:
+            self._flow_touched(flow)
+
+    def _flow_touched(self, flow: mflow.Flow) -> None:
+        if self.intake and (exchange := self.intake.live.get(flow.id)):
+            with self.intake.guarded("update"):
+                exchange.nudge()
+
+    def _hear_of_replays(self, *, heard: bool) -> None:
+        """Replays run on mitmproxy's own layer, without our gate: they are held in the ordinary hooks."""
+        if heard:
+            self.request = self._replay_asked
+            self.response = self._replay_answered
+            self.error = self._replay_failed
+        elif hasattr(self, "request"):
+            del self.request, self.response, self.error
+
+    async def _replay_asked(self, flow: http.HTTPFlow) -> None:
+        """Hold a replayed request, anew."""
         if self.intake is None or flow.is_replay != "request" or flow.response or not self.intake.claims(flow):
             return
         exchange = self.intake.intake(flow)
@@ -285,44 +330,22 @@ class Hivemind:
         exchange.sent()
         flow.response = exchange.refusal
 
-    async def hivemind_hold(self, exchange: Exchange) -> None:
-        """Our own hook: the stream waits for admission."""
-        view_shown = ctx.master.addons.get("view") is not None
-        if view_shown:
-            ctx.master.addons.trigger(UpdateHook([exchange.flow]))
-        await exchange.hold()
-        if view_shown:
-            ctx.master.addons.trigger(UpdateHook([exchange.flow]))
-
-    def responseheaders(self, flow: http.HTTPFlow) -> None:
-        """What is not scheduled is streamed; what is, is handled by our layer."""
-        if self.intake and flow.response and flow.id not in self.intake.live:
-            flow.response.stream = True
-
-    def response(self, flow: http.HTTPFlow) -> None:
-        """Step 9, the last net."""
-        if self.intake is None:
-            return
-        if (exchange := self.intake.replays.pop(flow.id, None)) and flow.response and not exchange.over:
+    def _replay_answered(self, flow: http.HTTPFlow) -> None:
+        """Settle a replay's attempt; it is not tried again."""
+        exchange = self.intake.replays.get(flow.id) if self.intake else None
+        if exchange and flow.response and not exchange.over:
             exchange.head(flow.response)
             exchange.collected(flow.response, flow.response.raw_content or b"")
-        self.intake.flow_ended(flow)
+        self._replay_failed(flow)
 
-    def error(self, flow: http.HTTPFlow) -> None:
-        """Step 9, the last net."""
-        if self.intake:
-            self.intake.replays.pop(flow.id, None)
-            self.intake.flow_ended(flow)
-
-    def update(self, flows: Sequence[mflow.Flow]) -> None:
-        """Some interface touched these flows."""
-        for flow in flows:
-            self._flow_touched(flow)
-
-    def _flow_touched(self, flow: mflow.Flow) -> None:
-        if self.intake and (exchange := self.intake.live.get(flow.id)):
-            with self.intake.guarded("update"):
-                exchange.nudge()
+    def _replay_failed(self, flow: http.HTTPFlow) -> None:
+        """A replay is over."""
+        if self.intake is None:
+            return
+        if exchange := self.intake.replays.pop(flow.id, None):
+            exchange.finished()
+        if not self.intake.replays:
+            self._hear_of_replays(heard=False)
 
 
 def _said_by_user(name: str) -> bool:

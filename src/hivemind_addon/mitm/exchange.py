@@ -16,11 +16,11 @@ from mitmproxy.flow import Error
 
 from hivemind_addon.core.decision import Admitted, Backoff, Refused, Shed
 from hivemind_addon.core.events import CommittedStreamFailed, OddityNoted
-from hivemind_addon.core.ticket import Hints, Outcome, OutcomeKind, Reservation, Ticket, Usage
+from hivemind_addon.core.ticket import ContractError, Hints, Outcome, OutcomeKind, Reservation, Ticket, Usage
 from hivemind_addon.mitm.port import Alarm, Handling, Look, Next, Stage
 from hivemind_addon.mitm.refusal import budget_text, come_back_s, make_budget_refusal, make_refusal, refusal_text
 from hivemind_addon.profile.model import Delivery, DialectName, Profile
-from hivemind_addon.runtime.driver import Cancelled, Interrupted, Pulse
+from hivemind_addon.runtime.driver import Awaited, Cancelled, Interrupted, Pulse
 from hivemind_addon.wire.answer import AnswerReader, Phase
 from hivemind_addon.wire.decoding import DecodeError, decode
 from hivemind_addon.wire.dialect import dialect_of
@@ -130,8 +130,12 @@ class Exchange:
         """Step 4: submit. True when `next` is decided at once, so that no wait is needed."""
         if not self._submitted:
             self._submitted = True
+            if not self.guard.repay():  # else one slot after the other would be lost, until nothing goes
+                raise ContractError("slots of ended requests could not be given back")
             self.driver.submit(self.ticket, self.profile.pool_settings)
-        return self._take(self.driver.decision(self.ticket.id))
+        answer = self.driver.decision(self.ticket.id)
+        self._keep(answer)
+        return self._take(answer)
 
     async def hold(self) -> None:
         """The one wait: for admission, a keep-alive instant, a person's Abort or Resume, or the client's going."""
@@ -156,7 +160,13 @@ class Exchange:
         self._show_held(held=True)
         keep_alive_s = self.profile.keep_alive_s if self._streams_to_client else 0
         answer = await self.driver.wait(self.ticket.id, until_at=self._pulse_at if keep_alive_s else None)
+        self._keep(answer)
         self._take(answer)
+
+    def _keep(self, answer: Awaited | None) -> None:
+        """A reservation is ours from the moment it was fetched: whatever goes wrong afterwards, it is given back."""
+        if isinstance(answer, Admitted):
+            self._reservation = answer.reservation
 
     def _take(self, answer: Awaited | None) -> bool:
         """Step 5: what the scheduler's answer means for the layer. False: there is none yet."""
@@ -164,7 +174,6 @@ class Exchange:
             case None:
                 return False
             case Admitted(reservation):
-                self._reservation = reservation
                 self.attempts = reservation.attempt
                 self.next = Next.SEND
             case Shed():
@@ -449,16 +458,15 @@ class Exchange:
             return
         if self._reservation is not None:
             reservation, self._reservation = self._reservation, None
-            with self.guard.second_line("settling"):
-                self.driver.settle(reservation, Outcome(OutcomeKind.CANCELLED, "ended unseen"))
-        elif not self._bypassing:
+            self.guard.give_back(reservation)
+        if not self._bypassing:
             with self.guard.second_line("cancelling"):
                 self.driver.cancel(self.ticket.id)
         self._end()
 
     def _settle(self, outcome: Outcome, *, usage: Usage | None, client_saw_bytes: bool = False) -> bool:
         """Step 9: end the attempt, exactly once. True: the ticket is queued again."""
-        reservation, self._reservation = self._reservation, None
+        reservation = self._reservation
         if reservation is None:
             return False
         charged = None  # unless the provider said, what was reserved
@@ -469,6 +477,7 @@ class Exchange:
         verdict = self.driver.settle(
             reservation, outcome, usage=usage, charged=charged, client_saw_bytes=client_saw_bytes
         )
+        self._reservation = None  # not before: what fails on the way here must not lose it
         if isinstance(verdict, Backoff):
             return True
         self._end()

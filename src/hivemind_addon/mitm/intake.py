@@ -15,13 +15,13 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 
 from hivemind_addon.core.budget import spend_of
 from hivemind_addon.core.events import OddityNoted
-from hivemind_addon.core.ticket import PoolKey, Priority, Ticket
+from hivemind_addon.core.ticket import Demand, PoolKey, Priority, Ticket
 from hivemind_addon.mitm.exchange import Exchange, plain_headers
 from hivemind_addon.profile.load import dialect_for, is_model_call, model_group
 from hivemind_addon.profile.model import Delivery, Profile
 from hivemind_addon.profile.typed import normal_host
 from hivemind_addon.wire.identity import ProxyWords, call_kind, identify, priority_of, proxy_words
-from hivemind_addon.wire.request import fingerprints, read_request
+from hivemind_addon.wire.request import RequestFacts, fingerprints, read_request
 
 if TYPE_CHECKING:
     from collections import deque
@@ -237,17 +237,19 @@ class Intake:
         )
 
     def _bypass(self, flow: http.HTTPFlow) -> Exchange:
-        """An exchange for a request that could not be read: it goes on under its host's own plain semaphore."""
+        """An exchange for a request that could not be read: it goes on under its host's own plain semaphore.
+
+        Made of defaults only: what reads and counts may be what is broken.
+        """
         now = self.driver.clock.monotonic()
         profile = Profile()
-        facts = read_request(b"", profile.dialect)
         ticket = Ticket(
             id=secrets.token_hex(5),
             pool=PoolKey(host=flow.request.host, account="unread", model_group="unread"),
             agent="unread",
             session="unread",
             model="",
-            demand=self.estimator.estimate(profile, facts, "unread"),
+            demand=Demand(),
             arrived_at=now,
             deadline_at=now + profile.patience.default_s,
             shed_at=now + profile.patience.default_s,
@@ -257,7 +259,7 @@ class Intake:
             ticket=ticket,
             profile=profile,
             dialect_name=profile.dialect,
-            facts=facts,
+            facts=RequestFacts(),
             delivery=profile.delivery,
             driver=self.driver,
             guard=self.guard,
@@ -309,11 +311,6 @@ class Intake:
             mates.discard(exchange)
             if not mates:
                 del self._of_client[client_id]
-
-    def flow_ended(self, flow: http.HTTPFlow) -> None:
-        """A flow's response or error hook: whatever is still open for it is closed."""
-        if exchange := self.live.get(flow.id):
-            exchange.finished()
 
     async def drained(self) -> None:
         """Wait until no ticket is left."""

@@ -117,8 +117,9 @@ def check_deferred(deferred: dict[str, object]) -> None:
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]}?" if close else f"the options are {', '.join(known)}"
+    # Without the prefix, which makes all of them look alike.
+    close = difflib.get_close_matches(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in known], n=1)
+    return f"did you mean {PREFIX}{close[0]}?" if close else f"the options are {', '.join(known)}"
 
 
 def _type_problem(option: Option, value: object) -> str | None:

@@ -119,6 +119,9 @@ class ExchangePort(Protocol):
     def committed_error(self, response: http.Response | None, detail: str) -> bytes:
         """The one error event that ends a committed stream."""
 
+    def finished(self) -> None:
+        """The stream is over, in whatever way: the last net, nothing may keep a slot."""
+
     def trip(self, where: str, error: Exception) -> None:
         """An exception of ours in the layer itself: logged, counted; the ticket's slot is released."""
 

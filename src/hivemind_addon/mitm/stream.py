@@ -277,6 +277,7 @@ class ScheduledStream(HttpStream):
         """Step 6: the head of an attempt's answer."""
         exchange = self.exchange
         if exchange is None:
+            event.response.stream = True  # what is not scheduled is streamed, unless another addon says otherwise
             yield from super().state_wait_for_response_headers(event)
             return
         self.flow.response = event.response
@@ -355,11 +356,11 @@ class ScheduledStream(HttpStream):
         if not self.committed:
             head = ResponseHeaders(self.stream_id, self._streamed_head(), end_stream=False)
             yield SendHttp(head, self.context.client)
-        chunks = [exchange.decoded_so_far()] if self.committed else self.held_back
-        self.response_body_buf += b"".join(self.held_back)
+        held_back = b"".join(self.held_back)
         self.held_back = []
-        for chunk in chunks:
-            yield from self._send_chunk(chunk)
+        self.response_body_buf += held_back
+        # In one piece: what came apart has waited together.
+        yield from self._send_chunk(exchange.decoded_so_far() if self.committed else held_back)
         yield from self._arm(exchange, Stage.STREAMED)
 
     def _streamed_head(self) -> http.Response:
@@ -494,6 +495,8 @@ class ScheduledStream(HttpStream):
         if self.attempt_id is not None and self.attempt_id != self.stream_id:
             self.parent.streams.pop(self.attempt_id, None)
         self.held_back = []
+        if self.exchange:
+            self.exchange.finished()
         yield DropStream(self.stream_id)
 
     # Retry -----------------------------------------------------------------------------------------------------------

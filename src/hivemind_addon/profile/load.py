@@ -8,7 +8,7 @@ A user's file of a packaged one's name replaces it, or changes it when it says `
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from hivemind_addon.profile.typed import INHERITED, ProfileError, convert, host_
 from hivemind_addon.resources import profiles_folder
 
 _EXTENDS = "extends"
+_HOSTS_REMEMBERED = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +28,19 @@ class Profiles:
 
     by_name: Mapping[str, Profile]
     """Users' profiles before packaged ones, each group in alphabetical order."""
+    _matched: dict[tuple[str, int], Profile | None] = field(default_factory=dict, repr=False, compare=False)
+    """What `match_host` has answered: each request asks several times."""
 
     def match_host(self, host: str, port: int) -> Profile | None:
         """The profile that claims a host: the exact name first, then the longest glob; with a port first."""
+        key = (host, port)
+        if key not in self._matched:
+            if len(self._matched) >= _HOSTS_REMEMBERED:
+                self._matched.clear()
+            self._matched[key] = self._match_host(host, port)
+        return self._matched[key]
+
+    def _match_host(self, host: str, port: int) -> Profile | None:
         name = normal_host(host)
         best: tuple[tuple[bool, bool, int], Profile] | None = None
         for profile in self.by_name.values():

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hivemind_addon.core.events import GuardTripped
-from hivemind_addon.core.ticket import PoolKey
+from hivemind_addon.core.ticket import ContractError, Outcome, OutcomeKind, PoolKey, Reservation
 from hivemind_addon.runtime.driver import Driver
 
 logger = logging.getLogger(__name__)
@@ -24,6 +24,8 @@ class Guard:
         self._driver = driver
         self._semaphores: dict[PoolKey, asyncio.Semaphore] = {}
         self._holders: defaultdict[PoolKey, int] = defaultdict(int)
+        self._owed: list[Reservation] = []
+        """Reservations of ended requests that could not be settled yet."""
         self.trips = 0
 
     def trip(self, where: str, error: Exception, ticket_id: str | None = None) -> None:
@@ -47,6 +49,24 @@ class Guard:
             yield
         except Exception as error:  # noqa: BLE001 - the guard's own guard
             logger.warning("hivemind: %s failed too: %r", what, error)
+
+    def give_back(self, reservation: Reservation) -> None:
+        """End the reservation of a request that has ended unseen; where the core fails, `repay` tries again."""
+        self._owed.append(reservation)
+        self.repay()
+
+    def repay(self) -> bool:
+        """Settle what is owed, as far as the core works (again). False: some is still owed. Never raises."""
+        owed, self._owed = self._owed, []
+        for reservation in owed:
+            try:
+                self._driver.settle(reservation, Outcome(OutcomeKind.CANCELLED, "ended unseen"))
+            except ContractError:
+                continue  # its own settle had come so far before it failed
+            except Exception as error:  # noqa: BLE001 - the guard's own guard
+                logger.warning("hivemind: settling failed too: %r", error)
+                self._owed.append(reservation)
+        return not self._owed
 
     async def enter(self, key: PoolKey) -> None:
         """Wait for one of the pool's last limit of places. Must be followed by `leave`, exactly once."""

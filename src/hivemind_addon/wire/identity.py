@@ -139,7 +139,7 @@ def _hash(text: str, chars: int = _HASH_CHARS) -> str:
 
 def _clean(text: str) -> str:
     """Fit for logs. What is changed gets a hash of what it was, so that different names stay different."""
-    printable = "".join(char if char.isprintable() else "?" for char in text)
-    if printable == text and len(text) <= _MAX_CHARS:
+    if text.isprintable() and len(text) <= _MAX_CHARS:
         return text
+    printable = "".join(char if char.isprintable() else "?" for char in text)
     return f"{printable[: _MAX_CHARS - _HASH_CHARS - 1]}~{_hash(text)}"

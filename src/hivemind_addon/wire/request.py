@@ -82,6 +82,12 @@ class _Body(msgspec.Struct):
     previous_response_id: Raw = _NO_RAW
 
 
+class _UsualBody(_Body):
+    """The outer layer of nearly every body: reading the messages with it saves a second pass over all of them."""
+
+    messages: list[Raw] = []  # type: ignore[assignment]  # instead of Raw
+
+
 class _Metadata(msgspec.Struct):
     user_id: str = ""
 
@@ -98,6 +104,7 @@ class _Item(msgspec.Struct):
 
 # Decoders hold no state between calls; building one costs more than most calls.
 _BODY = msgspec.json.Decoder(_Body)
+_USUAL_BODY = msgspec.json.Decoder(_UsualBody)
 _RAWS = msgspec.json.Decoder(list[Raw])
 _STR = msgspec.json.Decoder(str)
 _INT = msgspec.json.Decoder(int)
@@ -117,7 +124,7 @@ def read_request(body: bytes, dialect: DialectName) -> RequestFacts:
     if len(body) > _MAX_BODY_BYTES:
         return RequestFacts(prompt_bytes=len(body), oddities=(f"request body: {len(body)} bytes, not read",))
     try:
-        outer = _BODY.decode(body)
+        outer = _read_outer(body)
     except _UNREADABLE as error:
         # JavaScript may write half of a surrogate pair, which JSON allows and the decoder does not.
         repaired = _LONE_SURROGATE.sub(rb"\\ufffd", body)
@@ -125,6 +132,13 @@ def read_request(body: bytes, dialect: DialectName) -> RequestFacts:
             return read_request(repaired, dialect)
         return RequestFacts(prompt_bytes=len(body), oddities=(f"request body: {_short(error)}",))
     return _Reading(outer, dialect).facts()
+
+
+def _read_outer(body: bytes) -> _Body:
+    try:
+        return _USUAL_BODY.decode(body)
+    except msgspec.ValidationError:
+        return _BODY.decode(body)
 
 
 class _Reading:
@@ -176,7 +190,9 @@ class _Reading:
         self._oddities.append("request body: model: no name")
         return ""
 
-    def _messages(self, raw: Raw, name: str) -> tuple[Raw, ...]:
+    def _messages(self, raw: Raw | list[Raw], name: str) -> tuple[Raw, ...]:
+        if isinstance(raw, list):
+            return tuple(raw)
         if len(raw) and memoryview(raw)[:1] == _QUOTE:
             return (raw,)  # Responses takes a plain text as well
         raws = self._read(name, _RAWS, raw)

@@ -1,0 +1,42 @@
+"""Flows and an intake with everything behind it, for tests of what is between mitmproxy and the scheduler."""
+
+import json
+from types import MappingProxyType
+
+from mitmproxy import http
+from mitmproxy.proxy.mode_specs import ProxyMode
+from mitmproxy.test import tflow
+
+from hivemind_addon.compose import make_runtime
+from hivemind_addon.mitm.intake import Intake
+from hivemind_addon.mitm.options import Settings
+from hivemind_addon.profile.load import load_profiles
+
+
+def make_intake(folder=None, **changes):
+    """Call it in a running loop."""
+    runtime = make_runtime()
+    settings = {"profiles": load_profiles(folder), "redirects": MappingProxyType({}), "reverse_profile": ""} | changes
+    return Intake(
+        driver=runtime.driver,
+        guard=runtime.guard,
+        estimator=runtime.estimator,
+        tokenizer=runtime.tokenizer,
+        settings=Settings(**settings),
+        events=runtime.events,
+    )
+
+
+def make_flow(
+    url="https://api.anthropic.com/v1/messages", *, method="POST", mode="regular", sni=None, content=None, **headers
+):
+    flow = tflow.tflow(resp=False)
+    named = {name.replace("_", "-"): value for name, value in ({"x_api_key": "sk-1"} | headers).items()}
+    if content is None:
+        content = json.dumps(
+            {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]}
+        ).encode()
+    flow.request = http.Request.make(method, url, content, named)
+    flow.client_conn.sni = sni
+    flow.client_conn.proxy_mode = ProxyMode.parse(mode)
+    return flow

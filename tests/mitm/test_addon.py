@@ -1,0 +1,120 @@
+"""The hooks that an end-to-end test would only see from afar."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+from mitmproxy.addons.proxyserver import Proxyserver
+from mitmproxy.connection import Server
+from mitmproxy.proxy.server_hooks import ServerConnectionHookData
+from mitmproxy.test import taddons, tflow
+
+from hivemind_addon.mitm import addon as ours
+from hivemind_addon.mitm.addon import Hivemind
+from tests.mitm.samples import make_flow, make_intake
+
+
+@pytest.fixture
+async def hivemind():
+    made = Hivemind()
+    made.intake = make_intake(redirects={"api.anthropic.com": ("127.0.0.1", 9000)})
+    return made
+
+
+def hello(sni, address, mode="regular"):
+    client = make_flow(mode=mode).client_conn
+    return SimpleNamespace(
+        client_hello=SimpleNamespace(sni=sni),
+        context=SimpleNamespace(client=client, server=SimpleNamespace(address=address)),
+        ignore_connection=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("sni", "address", "ignored"),
+    [
+        ("api.anthropic.com", ("1.2.3.4", 443), False),
+        (None, ("api.anthropic.com", 443), False),
+        ("github.com", ("api.anthropic.com", 443), True),
+        ("github.com", ("github.com", 443), True),
+        (None, ("1.2.3.4", 443), True),
+        (None, None, True),
+    ],
+)
+async def test_only_hosts_of_profiles_are_intercepted(hivemind, sni, address, ignored):
+    data = hello(sni, address)
+    hivemind.tls_clienthello(data)
+    assert data.ignore_connection is ignored
+
+
+async def test_in_reverse_mode_everything_is_ours(hivemind):
+    data = hello("anything.test", ("anything.test", 443), mode="reverse:https://anything.test")
+    hivemind.tls_clienthello(data)
+    assert data.ignore_connection is False
+
+
+async def test_a_redirect_moves_the_address_only(hivemind):
+    server = Server(address=("API.Anthropic.com.", 443), sni="api.anthropic.com")
+    hivemind.server_connect(ServerConnectionHookData(server=server, client=tflow.tclient_conn()))
+    assert server.address == ("127.0.0.1", 9000)
+    assert server.sni == "api.anthropic.com"
+    other = Server(address=("other.test", 443))
+    hivemind.server_connect(ServerConnectionHookData(server=other, client=tflow.tclient_conn()))
+    assert other.address == ("other.test", 443)
+
+
+async def test_ours_is_buffered_and_anything_else_streamed(hivemind):
+    for url, streamed in (
+        ("https://api.anthropic.com/v1/messages", False),
+        ("https://api.anthropic.com/v1/files", True),
+        ("https://other.test/", True),
+    ):
+        flow = make_flow(url)
+        hivemind.requestheaders(flow)
+        assert bool(flow.request.stream) is streamed
+
+
+async def test_strangers_are_kept_out_until_the_user_opened_a_listener(hivemind):
+    with taddons.context(Proxyserver()) as context:
+        stranger, own = tflow.tclient_conn(), tflow.tclient_conn()
+        stranger.peername, own.peername = ("10.0.0.9", 1), ("127.0.0.1", 1)
+        context.options.update(listen_host="127.0.0.1")
+        for client in (stranger, own):
+            hivemind.client_connected(client)
+        assert stranger.error
+        assert own.error is None
+        context.options.update(listen_host="0.0.0.0")
+        stranger.error = None
+        hivemind.client_connected(stranger)
+        assert stranger.error is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "yaml", "said"),
+    [
+        (["mitmdump"], "", False),
+        (["mitmdump", "--set", "connection_strategy=lazy"], "", True),
+        (["mitmdump", "--set", "other=1"], "connection_strategy: eager\n", True),
+        (["mitmdump"], "# connection_strategy: eager\nother: 1\n", False),
+    ],
+)
+async def test_whether_the_user_set_an_option(monkeypatch, tmp_path, arguments, yaml, said):
+    monkeypatch.setattr(sys, "argv", arguments)
+    (tmp_path / "config.yaml").write_text(yaml)
+    with taddons.context() as context:
+        context.options.update(confdir=str(tmp_path))
+        assert ours._said_by_user("connection_strategy") is said
+
+
+async def test_hooks_of_an_addon_that_did_not_start_do_nothing():
+    idle = Hivemind()
+    flow = make_flow()
+    idle.requestheaders(flow)
+    idle.http_connect(flow)
+    assert not any(hasattr(idle, hook) for hook in ("request", "response", "error", "update"))
+    idle.client_disconnected(flow.client_conn)
+    data = hello("api.anthropic.com", None)
+    idle.tls_clienthello(data)
+    assert not flow.request.stream
+    assert data.ignore_connection is False
+    assert flow.response is None

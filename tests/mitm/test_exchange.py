@@ -1,0 +1,229 @@
+import pytest
+from mitmproxy import http
+
+from hivemind_addon.mitm.port import Handling, Look, Next
+from hivemind_addon.wire.outcome import TransportTrouble
+from tests.mitm.samples import make_flow, make_intake
+
+
+@pytest.fixture
+async def intake():
+    return make_intake()
+
+
+def admitted(intake, **headers):
+    exchange = intake.intake(make_flow(**headers))
+    assert exchange.enter()
+    assert exchange.next is Next.SEND
+    exchange.sent()
+    return exchange
+
+
+def slots(intake):
+    return sum(pool.in_flight for pool in intake.driver.snapshot().pools)
+
+
+def queued(intake):
+    return sum(pool.queued for pool in intake.driver.snapshot().pools)
+
+
+SSE = {"content-type": "text/event-stream"}
+START = (
+    b'event: message_start\ndata: {"type":"message_start","message":{"usage":{"input_tokens":5,"output_tokens":1}}}\n\n'
+)
+CONTENT = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"hi"}}\n\n'
+STOP = b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":2}}\n\nevent: message_stop\ndata: {"type":"message_stop"}\n\n'
+ERROR = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n'
+
+
+async def test_a_good_answer_is_settled_once_with_what_was_used(intake):
+    exchange = admitted(intake)
+    assert slots(intake) == 1
+    body = b'{"usage":{"input_tokens":5,"output_tokens":7}}'
+    response = http.Response.make(200, body, {"content-type": "application/json"})
+    assert exchange.head(response) is Handling.COLLECT
+    assert not exchange.collected(response, body)
+    assert exchange.over
+    assert slots(intake) == 0
+    exchange.finished()
+    exchange.client_gone()
+    counters = intake.driver.snapshot().counters
+    assert (counters.delivered, counters.attempts, counters.input_tokens, counters.output_tokens) == (1, 1, 5, 7)
+
+
+async def test_a_refused_attempt_is_queued_again_with_the_same_ticket(intake):
+    exchange = admitted(intake)
+    response = http.Response.make(529, b"", {})
+    exchange.head(response)
+    assert exchange.collected(response, b"")
+    assert not exchange.over
+    assert (slots(intake), queued(intake)) == (0, 1)
+    exchange.client_gone()
+    assert (slots(intake), queued(intake)) == (0, 0)
+    assert intake.live == {}
+
+
+async def test_a_stream_is_kept_back_until_its_first_content(intake):
+    exchange = admitted(intake)
+    assert exchange.head(http.Response.make(200, b"", SSE)) is Handling.PEEK
+    assert exchange.look(START[:20]) is Look.HOLD_BACK
+    assert exchange.look(START[20:]) is Look.HOLD_BACK
+    assert exchange.look(CONTENT) is Look.RELEASE
+    assert exchange.tee(STOP) == STOP
+    exchange.streamed()
+    counters = intake.driver.snapshot().counters
+    assert (counters.delivered, counters.output_tokens) == (1, 2)
+    assert slots(intake) == 0
+
+
+async def test_an_error_event_before_the_first_content_is_tried_again(intake):
+    exchange = admitted(intake)
+    exchange.head(http.Response.make(200, b"", SSE))
+    assert exchange.look(START) is Look.HOLD_BACK
+    assert exchange.look(ERROR) is Look.FAILED
+    assert exchange.failed_in_stream()
+    assert (slots(intake), queued(intake)) == (0, 1)
+    exchange.finished()
+
+
+async def test_a_cut_after_the_first_content_is_not_tried_again(intake):
+    exchange = admitted(intake)
+    exchange.head(http.Response.make(200, b"", SSE))
+    exchange.look(START + CONTENT)
+    assert not exchange.failed(TransportTrouble.CUT, "cut", client_saw_bytes=True)
+    assert exchange.over
+    assert slots(intake) == 0
+
+
+async def test_whole_delivery_keeps_everything_back_until_the_terminal_event(intake):
+    flow = make_flow(x_hivemind_delivery="whole")
+    intake.take_own_headers(flow)
+    exchange = intake.intake(flow)
+    assert exchange.enter()
+    exchange.sent()
+    exchange.head(http.Response.make(200, b"", SSE))
+    assert exchange.look(START + CONTENT) is Look.HOLD_BACK
+    assert exchange.look(STOP) is Look.HOLD_BACK
+    assert not exchange.ended()
+    exchange.streamed()
+    assert exchange.over
+
+
+async def test_a_client_that_hangs_up_after_the_last_event_was_served(intake):
+    exchange = admitted(intake)
+    exchange.head(http.Response.make(200, b"", SSE))
+    exchange.look(START + CONTENT + STOP)
+    exchange.client_gone()
+    assert intake.driver.snapshot().counters.delivered == 1
+
+
+async def test_a_stopping_scheduler_refuses_in_the_providers_shape(intake):
+    intake.driver.close()
+    exchange = intake.intake(make_flow())
+    assert exchange.enter()
+    assert exchange.next is Next.REFUSE
+    assert exchange.refusal.status_code == 429
+    assert exchange.over
+    assert intake.live == {}
+
+
+async def test_held_flows_look_held_and_a_hold_ends_with_admission(intake):
+    import asyncio
+
+    running = [admitted(intake) for _ in range(4)]
+    exchange = intake.intake(make_flow())
+    assert not exchange.enter()
+    hold = asyncio.ensure_future(exchange.hold())
+    await asyncio.wait([hold], timeout=0)
+    assert exchange.flow.intercepted
+    running[0].client_gone()
+    await hold
+    assert exchange.next is Next.SEND
+    assert not exchange.flow.intercepted
+    for one in (*running, exchange):
+        one.finished()
+    assert slots(intake) == 0
+
+
+async def test_abort_and_resume_are_heard_while_held(intake):
+    import asyncio
+
+    running = [admitted(intake) for _ in range(4)]
+    patient, pressed, aborted = (intake.intake(make_flow()) for _ in range(3))
+    holds = []
+    for exchange in (patient, pressed, aborted):
+        exchange.flow.live = True
+        assert not exchange.enter()
+        holds.append(asyncio.ensure_future(exchange.hold()))
+    await asyncio.wait(holds, timeout=0)
+    pressed.flow.resume()
+    pressed.nudge()
+    aborted.flow.kill()
+    aborted.nudge()
+    await holds[2]
+    assert aborted.next is Next.LEAVE
+    assert not holds[1].done()
+    running[0].finished()
+    await holds[1]
+    assert not holds[0].done()
+    for one in (*running, pressed):
+        one.finished()
+    await holds[0]
+    patient.finished()
+    assert (slots(intake), queued(intake)) == (0, 0)
+
+
+@pytest.mark.parametrize("method", ["_take", "_settle"])
+async def test_an_exception_of_ours_keeps_the_slot_until_the_request_ends_and_loses_none(intake, monkeypatch, method):
+    def boom(*_, **__):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr("hivemind_addon.mitm.exchange.Exchange." + method, boom)
+    exchange = intake.intake(make_flow())
+    if not exchange.enter():
+        await exchange.hold()
+    assert exchange.next is Next.SEND
+    assert slots(intake) == 1
+    response = http.Response.make(529, b"", {})
+    exchange.head(response)
+    assert not exchange.collected(response, b"")
+    exchange.finished()
+    assert (slots(intake), queued(intake), intake.guard.trips) == (0, 0, 1)
+    assert intake.live == {}
+
+
+async def test_a_usage_that_cannot_be_charged_loses_no_slot(intake, monkeypatch):
+    def boom(*_):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(intake.estimator, "charged", boom)
+    exchange = admitted(intake)
+    body = b'{"usage":{"input_tokens":5,"output_tokens":7}}'
+    response = http.Response.make(200, body, {"content-type": "application/json"})
+    exchange.head(response)
+    assert not exchange.collected(response, body)
+    assert slots(intake) == 1
+    exchange.finished()
+    assert slots(intake) == 0
+    assert intake.guard.trips == 1
+
+
+async def test_while_slots_cannot_be_given_back_requests_go_on_past_the_scheduler(intake, monkeypatch):
+    def boom(*_, **__):
+        raise RuntimeError("broken")
+
+    first = admitted(intake)
+    with monkeypatch.context() as broken:
+        broken.setattr(intake.driver, "settle", boom)
+        first.finished()
+        assert slots(intake) == 1
+        second = intake.intake(make_flow())
+        assert not second.enter()
+        await second.hold()
+        assert second.next is Next.SEND
+        second.finished()
+    assert intake.guard.trips == 1
+    third = admitted(intake)
+    assert slots(intake) == 1
+    third.finished()
+    assert slots(intake) == 0

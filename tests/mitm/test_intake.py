@@ -1,0 +1,185 @@
+import base64
+
+import pytest
+
+from hivemind_addon.mitm.intake import destination
+from hivemind_addon.profile.model import Delivery
+from tests.mitm.samples import make_flow, make_intake
+
+
+@pytest.fixture
+async def intake():
+    return make_intake()
+
+
+def basic(words):
+    return "Basic " + base64.b64encode(words.encode()).decode()
+
+
+@pytest.mark.parametrize(
+    ("url", "method", "claimed"),
+    [
+        ("https://api.anthropic.com/v1/messages", "POST", True),
+        ("https://API.Anthropic.com./v1/messages?beta=true", "POST", True),
+        ("https://api.anthropic.com/v1/messages", "GET", False),
+        ("https://api.anthropic.com/v1/messages/count_tokens", "POST", False),
+        ("https://api.anthropic.com/v1/models", "GET", False),
+        ("https://api.anthropic.com/api/event_logging/batch", "POST", False),
+        ("https://api.openai.com/v1/chat/completions", "POST", True),
+        ("https://example.test/v1/messages", "POST", False),
+    ],
+)
+async def test_only_model_calls_of_claimed_hosts_are_scheduled(intake, url, method, claimed):
+    flow = make_flow(url, method=method)
+    assert intake.claims(flow) is claimed
+    assert (intake.intake(flow) is not None) is claimed
+    assert len(intake.live) == claimed
+
+
+async def test_the_sni_says_whom_the_client_means(intake):
+    assert intake.claims(make_flow("https://127.0.0.1/v1/messages", sni="api.anthropic.com"))
+    assert not intake.claims(make_flow("https://api.anthropic.com/v1/messages", sni="other.test"))
+    assert destination(make_flow("http://api.anthropic.com:81/v1/messages", sni="other.test")) == (
+        "api.anthropic.com",
+        81,
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/v1/messages", "anthropic"),
+        ("/v1/chat/completions", "openai-compatible"),
+        ("/v1/responses", "openai-compatible"),
+    ],
+)
+async def test_an_unknown_reverse_upstream_has_the_profile_of_the_path(intake, path, name):
+    assert intake.profile_for(make_flow(f"http://127.0.0.1:9{path}", mode="reverse:http://127.0.0.1:9")).name == name
+    assert intake.profile_for(make_flow(f"http://127.0.0.1:9{path}")) is None
+
+
+async def test_the_option_names_the_profile_of_a_reverse_upstream():
+    intake = make_intake(reverse_profile="openai")
+    assert (
+        intake.profile_for(make_flow("http://127.0.0.1:9/v1/chat/completions", mode="reverse:http://127.0.0.1:9")).name
+        == "openai"
+    )
+    assert intake.profile_for(make_flow("http://127.0.0.1:9/v1/messages", mode="reverse:http://127.0.0.1:9")) is None
+
+
+async def test_what_talks_to_the_proxy_is_taken_off_the_request(intake):
+    flow = make_flow(
+        proxy_authorization=basic("agent-7:x"), x_hivemind_delivery=" Whole ", X_Hivemind_Other="1", x_own="stays"
+    )
+    intake.take_own_headers(flow)
+    assert set(flow.request.headers) == {"x-api-key", "x-own", "content-length"}
+    exchange = intake.intake(flow)
+    assert exchange.ticket.agent == "agent-7"
+    assert exchange.delivery is Delivery.WHOLE
+
+
+@pytest.mark.parametrize(
+    "credentials", ["Bearer x", "Basic", "Basic !!!", "Basic " + base64.b64encode(b"\xff\xfe").decode()]
+)
+async def test_odd_credentials_name_nobody_and_go_no_further(intake, credentials):
+    flow = make_flow(proxy_authorization=credentials)
+    intake.take_own_headers(flow)
+    assert "proxy-authorization" not in flow.request.headers
+    assert intake.intake(flow).ticket.agent
+    assert intake.guard.trips == 0
+
+
+async def test_the_connects_user_is_the_agent_of_all_its_requests(intake):
+    flow = make_flow()
+    intake.learn_proxy_user(flow, basic("agent-9:x"))
+    assert intake.intake(flow).ticket.agent == "agent-9"
+    intake.client_disconnected(flow.client_conn)
+    assert intake.live == {}
+
+
+@pytest.mark.parametrize(
+    ("headers", "patience_s"),
+    [
+        ({}, 600),
+        ({"x_stainless_timeout": "100"}, 100),
+        ({"x_stainless_timeout": "0"}, 600),
+        ({"x_stainless_timeout": "-1"}, 600),
+        ({"x_stainless_timeout": "1e9"}, 600),
+        ({"x_stainless_timeout": "nan"}, 600),
+        ({"x_stainless_timeout": "soon"}, 600),
+    ],
+)
+async def test_the_deadline_is_what_the_client_announces(intake, headers, patience_s):
+    ticket = intake.intake(make_flow(**headers)).ticket
+    assert ticket.deadline_at - ticket.arrived_at == pytest.approx(patience_s)
+    assert ticket.arrived_at < ticket.shed_at < ticket.deadline_at
+
+
+async def test_pools_are_host_account_and_model_group(intake):
+    first = intake.intake(make_flow()).ticket.pool
+    same = intake.intake(make_flow()).ticket.pool
+    other = intake.intake(make_flow(x_api_key="sk-2")).ticket.pool
+    assert first == same
+    assert first.host == "api.anthropic.com"
+    assert first.model_group == "claude-sonnet-4*"
+    assert "sk-1" not in first.account
+    assert first.account != other.account
+    assert (
+        intake.intake(make_flow("https://api.anthropic.com:8443/v1/messages")).ticket.pool.host
+        == "api.anthropic.com:8443"
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[1,2]", b'{"model": 3}'])
+async def test_a_body_that_is_not_understood_is_scheduled_all_the_same(intake, content):
+    assert intake.intake(make_flow(content=content)).ticket.pool.host == "api.anthropic.com"
+    assert intake.guard.trips == 0
+
+
+@pytest.mark.parametrize("broken", ["identify", "read_request"])
+async def test_a_request_that_cannot_be_read_goes_on_under_the_guard(intake, monkeypatch, broken):
+    def boom(*_):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(f"hivemind_addon.mitm.intake.{broken}", boom)
+    flow = make_flow()
+    exchange = intake.intake(flow)
+    assert exchange.tripped
+    assert intake.guard.trips == 1
+    exchange.finished()
+    assert intake.live == {}
+
+
+async def test_a_broken_match_claims_the_request_and_lets_it_pass_under_the_guard(intake, monkeypatch):
+    def boom(*_):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(intake, "profile_for", boom)
+    assert intake.claims(make_flow())
+    assert intake.intake(make_flow()).tripped
+
+
+async def test_every_ticket_of_a_client_ends_with_its_connection(intake):
+    flows = [make_flow() for _ in range(3)]
+    for flow in flows[1:]:
+        flow.client_conn = flows[0].client_conn
+    exchanges = [intake.intake(flow) for flow in flows]
+    for exchange in exchanges[:2]:
+        assert exchange.enter()
+    intake.client_disconnected(flows[0].client_conn)
+    assert all(exchange.over for exchange in exchanges)
+    assert intake.live == {}
+    assert all(not pool.in_flight and not pool.queued for pool in intake.driver.snapshot().pools)
+
+
+async def test_drained_waits_for_the_last_ticket(intake):
+    await intake.drained()
+    flow = make_flow()
+    intake.intake(flow)
+    import asyncio
+
+    waiting = asyncio.ensure_future(intake.drained())
+    done, _ = await asyncio.wait([waiting], timeout=0)
+    assert not done
+    intake.live[flow.id].finished()
+    await waiting

@@ -1,0 +1,152 @@
+import asyncio
+
+import pytest
+from mitmproxy import options as moptions
+from mitmproxy.addons.proxyauth import ProxyAuth
+from mitmproxy.addons.proxyserver import Proxyserver
+
+from hivemind_addon.mitm import options as ours
+from tests.mitm.playbook import Loader
+
+
+@pytest.fixture
+def opts():
+    made = moptions.Options()
+    loader = Loader(made)
+    loader(Proxyserver(), ProxyAuth())
+    ours.add_options(loader)
+    made.update(listen_host="127.0.0.1")
+    return made
+
+
+def test_the_defaults_are_accepted(opts):
+    settings = ours.read_settings(opts)
+    assert {"anthropic", "openai", "openai-compatible"} <= set(settings.profiles.by_name)
+    assert settings.redirects == {}
+    assert settings.reverse_profile == ""
+    ours.check_listeners(opts)
+
+
+def test_every_option_has_its_prefix_and_says_what_it_does(opts):
+    for option in ours.OPTIONS:
+        assert option.name.startswith(ours.PREFIX)
+        assert getattr(opts, option.name) == option.default
+        assert option.help.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("hivemind_allow_lan", True),
+        ("hivemind_allow_lan", ["true"]),
+        ("hivemind_allow_lan", []),
+        ("hivemind_profiles", "folder"),
+        ("hivemind_profiles", ["folder"]),
+        ("hivemind_redirect", ["a=b:1", "c=d:2"]),
+    ],
+)
+def test_values_of_the_right_type_are_left_for_mitmproxy(name, value):
+    deferred = {name: value, "other": 3}
+    ours.check_deferred(deferred)
+    assert deferred == {name: value, "other": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("hivemind_allow_lan", ["perhaps"]),
+        ("hivemind_allow_lan", 1),
+        ("hivemind_profiles", ["a", "b"]),
+        ("hivemind_profiles", None),
+        ("hivemind_redirect", "a=b:1"),
+        ("hivemind_redirect", [1]),
+        ("hivemind_reverse_profile", {"a": 1}),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named_and_taken_out(name, value):
+    deferred = {name: value}
+    with pytest.raises(ours.BadOption, match=f"^{name}: ") as refusal:
+        ours.check_deferred(deferred)
+    assert "\n" not in str(refusal.value)
+    assert deferred == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("hivemind_redirects", "did you mean hivemind_redirect"), ("hivemind_zzz", "hivemind_allow_lan")]
+)
+def test_an_unknown_name_is_taken_out_with_a_suggestion(name, says):
+    deferred = {name: ["x"]}
+    with pytest.raises(ours.BadOption, match="no such option") as refusal:
+        ours.check_deferred(deferred)
+    assert says in str(refusal.value)
+    assert deferred == {}
+
+
+def test_redirects_are_read_with_their_ports(opts):
+    opts.update(hivemind_redirect=["API.Anthropic.com.=127.0.0.1:9000", "a.test=[::1]:1"])
+    assert ours.read_settings(opts).redirects == {"api.anthropic.com": ("127.0.0.1", 9000), "a.test": ("::1", 1)}
+
+
+@pytest.mark.parametrize(
+    "spec", ["", "x", "a=", "a=b", "a=b:", "a=b:x", "a=b:0", "a=b:65536", "=b:1", "a=:1", "a=b:-1"]
+)
+def test_a_redirect_of_another_shape_is_refused(opts, spec):
+    opts.update(hivemind_redirect=[spec])
+    with pytest.raises(ours.BadOption, match="HOST=ADDRESS:PORT"):
+        ours.read_settings(opts)
+
+
+def test_a_folder_that_is_none_and_a_profile_that_is_none_are_refused(opts, tmp_path):
+    opts.update(hivemind_profiles=str(tmp_path / "nothing"))
+    with pytest.raises(ours.BadOption, match="hivemind_profiles"):
+        ours.read_settings(opts)
+    opts.update(hivemind_profiles="", hivemind_reverse_profile="nobody")
+    with pytest.raises(ours.BadOption, match=r"hivemind_reverse_profile.*anthropic"):
+        ours.read_settings(opts)
+
+
+def test_a_users_profile_is_read_and_a_bad_one_is_one_line(opts, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("extends: anthropic\nhosts: [mine.test]\n")
+    opts.update(hivemind_profiles=str(tmp_path), hivemind_reverse_profile="mine")
+    assert ours.read_settings(opts).profiles.match_host("mine.test", 443).name == "mine"
+    file.write_text("hosts: 3\n")
+    with pytest.raises(ours.BadOption, match=r"mine.yaml: hosts") as refusal:
+        ours.read_settings(opts)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.9.1", True),
+        ("::1", True),
+        ("localhost", True),
+        ("::ffff:127.0.0.1", True),
+        ("", False),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("example.test", False),
+    ],
+)
+def test_what_is_this_machines_own(host, loopback):
+    assert ours.is_loopback(host) is loopback
+
+
+def test_a_wide_listener_wants_a_word(opts):
+    opts.update(mode=["regular@0.0.0.0:1", "reverse:http://x.test@127.0.0.1:2"])
+    assert ours.open_listeners(opts) == ["0.0.0.0"]
+    with pytest.raises(ours.BadOption, match="proxyauth"):
+        ours.check_listeners(opts)
+    opts.update(hivemind_allow_lan=True)
+    ours.check_listeners(opts)
+    opts.update(hivemind_allow_lan=False, proxyauth="a:b")
+    ours.check_listeners(opts)
+
+
+@pytest.fixture(autouse=True)
+async def _loop():
+    """mitmproxy's options want a running loop when they change."""
+    asyncio.get_running_loop()

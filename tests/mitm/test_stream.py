@@ -1,0 +1,455 @@
+"""The HTTP layer without sockets, and the canary: mitmproxy's inside is as mitm/stream.py believes."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import mitmproxy.version
+import pytest
+from mitmproxy import http
+from mitmproxy.connection import Server
+from mitmproxy.proxy import layer as mlayer
+from mitmproxy.proxy.layers import http as mhttp
+from mitmproxy.proxy.layers.http import HTTPMode
+from mitmproxy.proxy.layers.http._http2 import Http2Client
+from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
+from mitmproxy.proxy.mode_servers import ServerInstance
+
+from hivemind_addon.mitm import stream as ours
+from hivemind_addon.mitm.port import Alarm, Handling, Look, Next
+from hivemind_addon.wire.outcome import TransportTrouble
+from tests.mitm.playbook import Playbook, make_context
+
+WHICH = f"mitmproxy {mitmproxy.version.VERSION} is not as mitm/stream.py needs it"
+
+
+# The canary ---------------------------------------------------------------------------------------------------------------
+
+
+def make_samples():
+    """One of each of mitmproxy's objects that we subclass, as mitmproxy makes it."""
+    context = make_context()
+    context.server = Server(address=("127.0.0.1", 9))
+    http_layer = mhttp.HttpLayer(context, HTTPMode.regular)
+    stream = mhttp.HttpStream(context.fork(), 1)
+    stream.flow = http.HTTPFlow(context.client, context.server)
+    return {
+        "ScheduledStream": stream,
+        "SchedulingHttpLayer": http_layer,
+        "FreshConnection": mhttp.GetHttpConnection(("127.0.0.1", 9), False, None, "tcp"),
+        "GracefulHttpClient": mhttp.HttpClient(context),
+        "GracefulHttp2Client": Http2Client(context),
+        "GracefulH2Connection": Http2Client(context).h2_conn,
+    }
+
+
+SAMPLES = make_samples()
+CLASSES = {
+    node.name: node for node in ast.parse(Path(ours.__file__).read_text()).body if isinstance(node, ast.ClassDef)
+}
+
+
+def own_names(node):
+    """What one of our classes defines itself."""
+    methods = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+    fields = {part.target.id for part in node.body if isinstance(part, ast.AnnAssign)}
+    fields |= {target.id for part in node.body if isinstance(part, ast.Assign) for target in part.targets}
+    init = next((part for part in node.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"), node)
+    assigned = {part.attr for part in ast.walk(init) if is_own(part) and isinstance(part.ctx, ast.Store)}
+    return methods | fields | assigned
+
+
+def is_own(node):
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+
+
+def is_super(node):
+    return (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Call)
+        and getattr(node.value.func, "id", "") == "super"
+    )
+
+
+def inherited_uses():
+    for name, node in CLASSES.items():
+        if name in SAMPLES:
+            used = {part.attr for part in ast.walk(node) if is_own(part)} - own_names(node)
+            used |= {part.attr for part in ast.walk(node) if is_super(part)}
+            yield from ((name, attribute) for attribute in sorted(used))
+    parents = {"ScheduledStream": "SchedulingHttpLayer"}
+    for name, parent in parents.items():
+        used = {
+            part.attr
+            for part in ast.walk(CLASSES[name])
+            if isinstance(part, ast.Attribute) and is_own(part.value) and part.value.attr == "parent"
+        }
+        yield from ((parent, attribute) for attribute in sorted(used - own_names(CLASSES[parent])))
+
+
+def overridden():
+    for name, node in CLASSES.items():
+        base = type(SAMPLES.get(name))
+        for part in node.body:
+            if isinstance(part, ast.FunctionDef) and name in SAMPLES and hasattr(base, part.name):
+                yield name, part.name
+
+
+def test_the_canary_sees_all_subclasses_of_mitmproxys_classes():
+    foreign = {
+        name
+        for name, value in vars(ours).items()
+        if inspect.isclass(value)
+        and value.__module__ == ours.__name__
+        and any(base.__module__.startswith("mitmproxy") for base in value.__mro__)
+    }
+    assert foreign - {"HivemindHoldHook"} == set(SAMPLES)
+
+
+@pytest.mark.parametrize(("owner", "name"), sorted(set(inherited_uses())))
+def test_every_inherited_name_that_we_use_is_there(owner, name):
+    assert hasattr(SAMPLES[owner], name) or name == "_handle_event", (
+        f"{WHICH}: {type(SAMPLES[owner]).__name__}.{name} is gone"
+    )
+
+
+@pytest.mark.parametrize(("owner", "name"), [pair for pair in sorted(set(overridden())) if pair[1] != "__init__"])
+def test_every_method_that_we_override_takes_what_it_took(owner, name):
+    theirs = inspect.signature(getattr(type(SAMPLES[owner]), name))
+    mine = inspect.signature(getattr(getattr(ours, owner), name))
+    assert list(mine.parameters) == list(theirs.parameters), f"{WHICH}: {owner}.{name}{theirs}"
+
+
+SIGNATURES = {
+    mhttp.HttpStream.__init__: ["self", "context", "stream_id"],
+    mhttp.HttpStream.check_killed: ["self", "emit_error_hook"],
+    mhttp.HttpStream.send_response: ["self", "already_streamed"],
+    mhttp.HttpStream.handle_protocol_error: ["self", "event"],
+    mhttp.HttpLayer.__init__: ["self", "context", "mode"],
+    mhttp.HttpLayer.get_connection: ["self", "event", "reuse"],
+    mhttp.GetHttpConnection.__init__: ["self", "address", "tls", "via", "transport_protocol"],
+    mhttp.RegisterHttpConnection.__init__: ["self", "connection", "err"],
+    mhttp.SendHttp.__init__: ["self", "event", "connection"],
+    mhttp.DropStream.__init__: ["self", "stream_id"],
+    ours.RequestHeaders.__init__: ["self", "stream_id", "request", "end_stream", "replay_flow"],
+    ours.ResponseHeaders.__init__: ["self", "stream_id", "response", "end_stream"],
+    ours.RequestProtocolError.__init__: ["self", "stream_id", "message", "code"],
+    ours.ResponseProtocolError.__init__: ["self", "stream_id", "message", "code"],
+    ours.ReceiveHttp.__init__: ["self", "event"],
+    BufferedH2Connection.__init__: ["self", "config"],
+    mlayer.Layer.handle_event: ["self", "event"],
+}
+
+
+@pytest.mark.parametrize("function", SIGNATURES, ids=lambda function: function.__qualname__)
+def test_what_we_call_takes_what_we_give(function):
+    assert list(inspect.signature(function).parameters) == SIGNATURES[function], (
+        f"{WHICH}: {function.__qualname__}{inspect.signature(function)}"
+    )
+
+
+def test_shapes_that_no_signature_tells():
+    http_layer = SAMPLES["SchedulingHttpLayer"]
+    for name in ("streams", "connections", "waiting_for_establishment", "command_sources"):
+        assert isinstance(getattr(http_layer, name), dict), f"{WHICH}: HttpLayer.{name} is no dict"
+    buffer = SAMPLES["ScheduledStream"].response_body_buf
+    buffer += b"x"
+    assert bytes(buffer) == b"x", WHICH
+    buffer.clear()
+    assert bytes(buffer) == b"", WHICH
+    assert isinstance(SAMPLES["GracefulHttp2Client"].streams, dict), WHICH
+    assert "self._servers" in inspect.getsource(inspect.getmodule(ServerInstance)), (
+        f"{WHICH}: servers keep their listeners elsewhere"
+    )
+    assert "if type(inner) is HttpClient" in inspect.getsource(ours.SchedulingHttpLayer.event_to_child)
+    assert "HttpClient(context)" in inspect.getsource(mhttp.HttpLayer.get_connection), (
+        f"{WHICH}: get_connection builds another client"
+    )
+
+
+# The layer ----------------------------------------------------------------------------------------------------------------
+
+
+class FakeExchange:
+    """An exchange that does what the test says, and notes what it is told."""
+
+    def __init__(self, flow):
+        self.flow = flow
+        self.next = Next.SEND
+        self.refusal = None
+        self.over = False
+        self.decided = True
+        self.retry = []
+        self.looks = []
+        self.handling = Handling.COLLECT
+        self.heard = []
+
+    def enter(self):
+        self.heard.append("enter")
+        return self.decided
+
+    def client_gone(self):
+        self.heard.append("client gone")
+
+    def finished(self):
+        self.over = True
+
+    def sent(self):
+        self.heard.append("sent")
+
+    def head(self, response):
+        self.heard.append(f"head {response.status_code}")
+        return self.handling
+
+    def look(self, chunk):
+        return self.looks.pop(0) if self.looks else Look.RELEASE
+
+    def tee(self, chunk):
+        return chunk
+
+    def decoded_so_far(self):
+        return b""
+
+    def _verdict(self, what):
+        self.heard.append(what)
+        return self.retry.pop(0) if self.retry else False
+
+    def collected(self, response, body):
+        return self._verdict(f"collected {response.status_code}")
+
+    def failed(self, trouble, detail, *, client_saw_bytes):
+        return self._verdict(f"failed {trouble.name}")
+
+    def failed_in_stream(self):
+        return self._verdict("failed in stream")
+
+    def ended(self):
+        return self._verdict("ended")
+
+    def streamed(self):
+        self.heard.append("streamed")
+
+    def next_alarm_s(self, *, peeking):
+        return None
+
+    def alarm(self, *, peeking):
+        return Alarm.NOTHING
+
+    def committed_error(self, response, detail):
+        return b"event: error\n\n"
+
+    def trip(self, where, error):
+        self.heard.append(f"trip {where} {error!r}")
+
+
+class FakePort:
+    def __init__(self, prepare=lambda exchange: None):
+        self.exchanges = []
+        self.redirected = {}
+        self._prepare = prepare
+
+    def claims(self, flow):
+        return flow.request.path.startswith("/ours")
+
+    def intake(self, flow):
+        if not self.claims(flow):
+            return None
+        exchange = FakeExchange(flow)
+        self._prepare(exchange)
+        self.exchanges.append(exchange)
+        return exchange
+
+
+def play(prepare=lambda exchange: None, **more):
+    port = FakePort(prepare)
+    book = Playbook(ours.SchedulingHttpLayer(make_context(**more.pop("options", {})), HTTPMode.regular, port), **more)
+    return book, port
+
+
+def request(path="/ours", body=b"question"):
+    return b"POST http://origin.test%s HTTP/1.1\r\nhost: origin.test\r\ncontent-length: %d\r\n\r\n%s" % (
+        path.encode(),
+        len(body),
+        body,
+    )
+
+
+def response(status=200, body=b"answer"):
+    return b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%s" % (status, len(body), body)
+
+
+def hook_names(book):
+    return [hook.name for hook in book.hooks]
+
+
+def test_a_request_that_is_not_ours_has_no_exchange():
+    book, port = play()
+    book.from_client(request("/theirs"))
+    book.from_server(response())
+    assert book.to_client.endswith(b"answer")
+    assert port.exchanges == []
+
+
+def test_a_retried_request_is_sent_again_unchanged_and_the_client_sees_the_last_answer_only():
+    book, port = play(lambda exchange: exchange.retry.extend([True, True]))
+    book.from_client(request())
+    sent = book.to_server()
+    book.from_server(response(429, b"later"))
+    book.from_server(response(503, b"later"))
+    assert book.to_client == b""
+    book.from_server(response())
+    assert book.to_client.startswith(b"HTTP/1.1 200")
+    assert b"later" not in book.to_client
+    assert len(book.opened) == 1
+    assert book.to_server() == sent * 3
+    assert port.exchanges[0].heard == [
+        "enter",
+        "sent",
+        "head 429",
+        "collected 429",
+        "enter",
+        "sent",
+        "head 503",
+        "collected 503",
+        "enter",
+        "sent",
+        "head 200",
+        "collected 200",
+    ]
+    assert [hook_names(book).count(name) for name in ("requestheaders", "request", "responseheaders", "response")] == [
+        1,
+        1,
+        3,
+        1,
+    ]
+    assert book.layer.streams == {}
+
+
+def test_a_cut_answer_is_asked_for_again_on_another_connection():
+    book, port = play(lambda exchange: exchange.retry.append(True))
+    book.from_client(request())
+    book.from_server(response()[:-3])
+    book.close(book.opened[0])
+    book.from_server(response())
+    assert len(book.opened) == 2
+    assert book.to_client.endswith(b"answer")
+    assert "failed CUT" in port.exchanges[0].heard
+    assert list(book.layer.connections) == [book.client, book.opened[1]]
+
+
+def test_nothing_is_sent_upstream_while_a_request_is_held_and_a_close_is_seen_at_once():
+    def prepare(exchange):
+        exchange.decided = False
+
+    book, port = play(prepare, on_hook=lambda hook: hook.name != "hivemind_hold")
+    book.from_client(request())
+    assert book.opened == []
+    assert hook_names(book)[-1] == "hivemind_hold"
+    assert port.exchanges[0].heard == ["enter"]
+    book.close(book.client)
+    assert port.exchanges[0].heard == ["enter", "client gone"]
+    port.exchanges[0].next = Next.LEAVE
+    book.answer(book.hooks[-1])
+    assert book.opened == []
+    assert book.layer.streams == {}
+
+
+def test_a_refusal_goes_to_the_client_and_nothing_upstream():
+    def prepare(exchange):
+        exchange.next = Next.REFUSE
+        exchange.refusal = http.Response.make(429, b"come back", {"retry-after": "3"})
+
+    book, _ = play(prepare)
+    book.from_client(request())
+    assert book.opened == []
+    assert book.to_client.startswith(b"HTTP/1.1 429")
+    assert book.to_client.endswith(b"come back")
+    assert book.layer.streams == {}
+
+
+def test_a_connection_that_does_not_open_is_a_failure_of_the_attempt():
+    book, port = play(lambda exchange: exchange.retry.extend([True, False]), refuse="Connection refused")
+    book.from_client(request())
+    assert port.exchanges[0].heard == ["enter", "failed CONNECT_FAILED"] * 2
+    assert book.to_client.startswith(b"HTTP/1.1 502")
+    assert book.layer.streams == {}
+
+
+def test_what_is_kept_back_is_released_in_order_and_then_streamed():
+    def prepare(exchange):
+        exchange.handling = Handling.PEEK
+        exchange.looks = [Look.HOLD_BACK, Look.HOLD_BACK, Look.RELEASE]
+
+    book, port = play(prepare)
+    book.from_client(request())
+    book.from_server(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+    book.from_server(b"3\r\none\r\n")
+    book.from_server(b"3\r\ntwo\r\n")
+    assert book.to_client == b""
+    book.from_server(b"5\r\nthree\r\n")
+    assert book.to_client.endswith(b"b\r\nonetwothree\r\n")
+    book.from_server(b"4\r\nfour\r\n0\r\n\r\n")
+    assert book.to_client.endswith(b"4\r\nfour\r\n0\r\n\r\n")
+    assert port.exchanges[0].heard[-1] == "streamed"
+    assert port.exchanges[0].flow.response.content == b"onetwothreefour"
+
+
+def test_an_exception_in_the_layer_is_a_trip_and_an_answer(monkeypatch):
+    def boom(*_):
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(ours.ScheduledStream, "state_collect", boom)
+    book, port = play()
+    book.from_client(request())
+    book.from_server(response())
+    assert book.to_client.startswith(b"HTTP/1.1 502")
+    assert port.exchanges[0].heard[-1] == "trip layer RuntimeError('boom')"
+    assert book.layer.streams == {}
+
+
+def test_2000_refused_attempts_do_not_recurse():
+    book, port = play(lambda exchange: exchange.retry.extend([True] * 2000))
+    book.from_client(request())
+    for _ in range(2000):
+        book.from_server(response(429, b""))
+    book.from_server(response())
+    assert book.to_client.endswith(b"answer")
+    assert port.exchanges[0].heard.count("sent") == 2001
+    assert book.layer.streams == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "trouble"),
+    [
+        ("certificate verify failed: self-signed", TransportTrouble.CERTIFICATE),
+        ("[Errno -2] Name or service not known", TransportTrouble.NAME_NOT_FOUND),
+        ("[Errno 111] Connect call failed", TransportTrouble.CONNECT_FAILED),
+    ],
+)
+def test_mitmproxys_words_for_a_connection_that_did_not_open(error, trouble):
+    assert ours.connect_trouble(error) is trouble
+
+
+@pytest.mark.parametrize(
+    ("message", "head_came", "trouble"),
+    [
+        ("stream reset by server (REFUSED_STREAM)", False, TransportTrouble.REFUSED_STREAM),
+        (ours.NOT_PROCESSED, True, TransportTrouble.REFUSED_STREAM),
+        ("Cannot parse HTTP response: x", False, TransportTrouble.INVALID),
+        ("server closed connection", False, TransportTrouble.CLOSED_BEFORE_HEAD),
+        ("server closed connection", True, TransportTrouble.CUT),
+    ],
+)
+def test_mitmproxys_words_for_an_attempt_that_broke(message, head_came, trouble):
+    assert ours.attempt_trouble(message, head_came=head_came) is trouble
+
+
+def test_a_stack_without_http_stays_as_it_is():
+    nothing = mlayer.NextLayer(make_context())
+    assert ours.scheduling_layer(nothing, FakePort()) is nothing
+    assert ours.scheduling_layer(None, FakePort()) is None
+    context = make_context()
+    assert (
+        type(ours.scheduling_layer(mhttp.HttpLayer(context, HTTPMode.regular), FakePort())) is ours.SchedulingHttpLayer
+    )
+    assert len(context.layers) == 1

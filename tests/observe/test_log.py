@@ -1,0 +1,87 @@
+import dataclasses
+import logging
+from typing import get_args
+
+import pytest
+
+from hivemind_addon.core import events
+from hivemind_addon.core.decision import Reason
+from hivemind_addon.core.ticket import Demand, Outcome, OutcomeKind, PoolKey, Ticket
+from hivemind_addon.observe.log import LogObserver, describe
+
+POOL = PoolKey("host.test", "key-1", "model")
+TICKET = Ticket(
+    id="ticket-1",
+    pool=POOL,
+    agent="agent-1",
+    session="s",
+    model="m",
+    demand=Demand(),
+    arrived_at=0,
+    deadline_at=9,
+    shed_at=8,
+)
+VALUES = {
+    "ticket": TICKET,
+    "ticket_id": "ticket-1",
+    "pool": POOL,
+    "reason": "because",
+    "outcome": Outcome(OutcomeKind.SUCCESS, "200"),
+    "usage": None,
+    "end": "delivered",
+    "until": 3.5,
+}
+
+
+def make(kind, **changes):
+    values = {field.name: (VALUES | changes).get(field.name, 1) for field in dataclasses.fields(kind)}
+    if kind is events.Held:
+        values["reason"] = Reason.METER
+    return kind(**values)
+
+
+@pytest.mark.parametrize("kind", get_args(events.Event), ids=lambda kind: kind.__name__)
+def test_every_event_is_one_line(kind):
+    _, line = describe(make(kind))
+    assert line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        kind
+        for kind in get_args(events.Event)
+        if "ticket_id" in {field.name for field in dataclasses.fields(kind)} - {"pool"}
+    ],
+    ids=lambda kind: kind.__name__,
+)
+def test_what_is_about_a_ticket_names_it(kind):
+    if kind is not events.GuardTripped:  # the guard's own line, with the traceback, does
+        assert "ticket-1" in describe(make(kind))[1]
+
+
+@pytest.mark.parametrize(
+    ("end", "level"),
+    [
+        ("delivered", logging.DEBUG),
+        ("cancelled", logging.DEBUG),
+        ("gave up", logging.WARNING),
+        ("shed", logging.WARNING),
+    ],
+)
+def test_ends_that_a_person_should_see_are_warnings(end, level):
+    assert describe(make(events.TicketEnded, end=end))[0] == level
+
+
+def test_a_backoff_says_how_long():
+    assert "again in 2.5 s" in describe(make(events.BackedOff))[1]
+
+
+def test_lines_below_the_level_are_not_made(caplog):
+    with caplog.at_level(logging.INFO, logger="hivemind"):
+        LogObserver()(make(events.Submitted))
+        LogObserver()(make(events.BreakerChanged, state="open"))
+    assert [record.getMessage() for record in caplog.records] == [
+        "hivemind: host.test/key-1/model: breaker open (because)"
+    ]
