@@ -1,5 +1,6 @@
 """Any order of calls, any outcome, any header: the promises of the scheduler hold after each step."""
 
+import json
 import math
 import random
 from collections import defaultdict
@@ -25,9 +26,9 @@ from hivemind_addon.core.ticket import (
     Reading,
     Reservation,
 )
-from tests.core.samples import POOL, SUCCESS, ticket
+from tests.core.samples import CANCELLED, POOL, SUCCESS, ticket
 
-POOLS = [POOL, replace(POOL, model_group="other")]
+POOLS = [POOL, replace(POOL, model_group="other"), replace(POOL, account="key-2")]
 NUMBERS = st.one_of(
     st.none(),
     st.floats(),
@@ -91,7 +92,31 @@ class SchedulerMachine(RuleBasedStateMachine):
         made = ticket(ticket_id, session=session, at=self.now, patience_s=patience_s, demand=demand, pool=pool)
         self.scheduler.submit(made, self.settings, self.now)
         self.queued.add(ticket_id)
-        self.lanes[pool, session].append(ticket_id)
+        # One that is about to be shed goes before others.
+        self.lanes[pool, session, patience_s].append(ticket_id)
+
+    @rule(session=st.sampled_from("abc"), request_hash=st.sampled_from("xy"), patience_s=st.sampled_from([1.0, 30.0]))
+    def submit_again(self, session, request_hash, patience_s):
+        """The same few requests over and over: comebacks of those that were shed, or are still running."""
+        self.submitted += 1
+        ticket_id = f"t{self.submitted}"
+        made = ticket(ticket_id, session=session, at=self.now, patience_s=patience_s, request_hash=request_hash)
+        self.scheduler.submit(made, self.settings, self.now)
+        self.queued.add(ticket_id)
+
+    @precondition(lambda self: self.submitted)
+    @rule(delta_s=st.sampled_from([-3600.0, 6.0, 60.0, 3600.0, 8 * 3600.0]))
+    def clock_jumps(self, delta_s):
+        self.scheduler.clock_jumped(delta_s, self.now)
+
+    @precondition(lambda self: self.submitted)
+    @rule()
+    def export_and_restore(self):
+        saved = json.loads(json.dumps(self.scheduler.export()))
+        fresh = Scheduler(rng=random.Random(0))
+        fresh.restore(saved, self.now)
+        assert fresh.drain_events() == []
+        assert fresh.export() == saved
 
     @rule(
         session=st.sampled_from("abcdef"),
@@ -200,6 +225,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.scheduler.drain_events() == []
         wakeup_at = self.scheduler.next_wakeup()
         assert wakeup_at is None or wakeup_at > self.now
+        for reservation in self.scheduler.drain_superseded():
+            assert self.running[reservation.ticket.id] == reservation
+            self._settle(reservation.ticket.id, CANCELLED)
+            self._poll()
+            before = self.scheduler.snapshot(self.now)
+            wakeup_at = self.scheduler.next_wakeup()
         for view in before.pools:
             assert view.queued == sum(state.state != "in flight" for state in view.tickets)
             assert view.in_flight - view.bypassing == sum(state.state == "in flight" for state in view.tickets)

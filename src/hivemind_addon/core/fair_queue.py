@@ -260,7 +260,7 @@ class FairQueue:
     def _insert(self, place: Place, now: float) -> None:
         ticket = place.ticket
         self._places[ticket.id] = place
-        self._shed.put(ticket.id, ticket.shed_at)
+        self._shed.put(ticket.id, place.shed_at)
         if _warm_tokens(ticket):
             self._cached.setdefault(self._cache.entry(ticket), {})[ticket.id] = None
         if place.not_before > now:

@@ -69,6 +69,8 @@ class Place:
     history: History = field(default_factory=History)
     waited_s: float = 0.0
     """Sum of the waits that are over."""
+    shed_at: float = field(init=False)
+    """Its ticket's, or later where the pool knows better."""
     # From here on the queue's own books.
     order: int = 0
     since: float = 0.0
@@ -92,6 +94,9 @@ class Place:
     """The real agent of a background call in flight."""
     charged_s: float = 0.0
     """For the attempt in flight."""
+
+    def __post_init__(self) -> None:
+        self.shed_at = self.ticket.shed_at
 
     def enrol(self, order: int, now: float) -> None:
         """Take its number, or what its standing says."""
@@ -188,7 +193,9 @@ class Lanes:
             lane = tree.lanes[name] = Lane(name)
         place.lane = lane
         lane.tickets.put(place, place.order)
-        self._refresh_lane(agent, tree, lane, now)
+        # Behind others of its lane it changes nothing yet.
+        if _head_of(lane) is place:
+            self._refresh_lane(agent, tree, lane, now)
 
     def leave(self, place: Place, now: float) -> None:
         """Take a ticket out of its lane."""

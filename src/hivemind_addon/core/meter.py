@@ -26,8 +26,9 @@ the next one. A window that is caught unturned after its reset tells whole secon
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 
 from hivemind_addon.core.learned import LearnedMeter, MeterKind
 from hivemind_addon.core.ticket import Dimension, Reading
@@ -80,8 +81,6 @@ class _Cost:
     """Headers of attempts with this stamp or a later one hold it; None: no header yet can."""
     failed_units: int = 0
     """What a failed attempt would cost if failures are charged; 0 for all others."""
-    booked: bool = False
-    """The level was learned from a header that holds it (or it was spent in a window that is over)."""
 
 
 def is_usable(reading: Reading) -> bool:
@@ -101,7 +100,8 @@ class Meter:
         self.limit = limit
         self.reserved = 0
         """Units of attempts in flight."""
-        self._window_s = reading.window_s
+        self.window_s = reading.window_s
+        """The window that the limit is stated for."""
         self._level = limit
         self._at = now
         self._resets_at: float | None = None
@@ -123,7 +123,11 @@ class Meter:
         self.stale_s = 0.0
         """Headers do not know what was sent so long before their attempt."""
         self._open: dict[int, _Cost] = {}
+        """Of attempts in flight, by stamp."""
+        self._unbooked: dict[int, _Cost] = {}
+        """Of them those that no header that was learned from holds; the others are in the level for good."""
         self._settled: list[_Cost] = []
+        """Unbooked as well."""
         self._sweep_at = _SWEEP_FROM
 
     @classmethod
@@ -150,7 +154,7 @@ class Meter:
             dimension=self.dimension,
             kind=self.kind,
             limit=self.limit,
-            window_s=self._window_s,
+            window_s=self.window_s,
             failures_are_free=self._votes > 0,
             stale_s=self.stale_s,
         )
@@ -200,13 +204,15 @@ class Meter:
         reset_at = self._next_reset_at()
         if self.limit - self._carried_over(reset_at - self._guard_s) + self._slack >= needed:
             return reset_at
-        return reset_at + self._window_s if needed <= self._most else float("inf")
+        return reset_at + self.window_s if needed <= self._most else float("inf")
 
     def reserve(self, *, stamp: int, units: int, now: float) -> None:
         """An attempt was admitted."""
         self._advance(now)
         known_from = None if self._is_charged_late else stamp
-        self._open[stamp] = _Cost(stamp=stamp, admitted_at=now, units=units, known_from=known_from)
+        self._open[stamp] = self._unbooked[stamp] = _Cost(
+            stamp=stamp, admitted_at=now, units=units, known_from=known_from
+        )
         self.reserved += units
         self._set_level(self._level - units)
 
@@ -231,7 +237,7 @@ class Meter:
             cost.units = 0 if self._votes > 0 else reserved
         if cost.known_from is None:
             cost.known_from = settled_stamp
-        if not cost.booked:
+        if self._unbooked.pop(stamp, None) is not None:
             self._set_level(self._level + reserved - cost.units)
             self._settled.append(cost)
         self._sweep()
@@ -254,7 +260,7 @@ class Meter:
         is_first = self._learned_stamp < 0
         self._learned_stamp, self._learned_sent_at = stamp, sent_at
         before = (self.limit, self.kind)
-        self._window_s = reading.window_s
+        self.window_s = reading.window_s
         self.limit = _limit_of(reading) or self.limit
         if reset_in_s is not None:
             if remaining is not None:
@@ -268,7 +274,7 @@ class Meter:
             expected = self._level
             booked = self._book(stamp, sent_at)
             told = self.limit if remaining >= self.limit else max(0.0, remaining - reserve)
-            self._set_level(told - sum(cost.units for cost in self._unbooked()))
+            self._set_level(told - self._unknown_units())
             if not is_first and before[0] == self.limit:
                 self._compare(self._level - expected, booked, rounding=2 * reserve, sent_at=sent_at, now=now)
             self._way_s += 0.2 * (min(max(now - sent_at, 0.0), _MOST_WAY_S) - self._way_s)
@@ -297,15 +303,11 @@ class Meter:
         self._advance(now)
         units = sum(cost.units for cost in self._open.values())
         self._open.clear()
+        self._unbooked.clear()
         self._settled.clear()
         self.reserved = 0
         self._learned_stamp = -1
         self._set_level(self._level + units)
-
-    @property
-    def window_s(self) -> float:
-        """The window that the limit is stated for."""
-        return self._window_s
 
     def others_per_s(self, now: float) -> float:
         """What somebody else takes from the same limit."""
@@ -318,7 +320,7 @@ class Meter:
     @property
     def _rate(self) -> float:
         """Units per second of a bucket."""
-        return self.limit / self._window_s
+        return self.limit / self.window_s
 
     @property
     def _is_charged_late(self) -> bool:
@@ -352,32 +354,32 @@ class Meter:
         return self._resets_at + self._guard_s
 
     def _pass_reset(self, now: float) -> None:
-        passed = max(0, int((now - self._next_reset_at() + _INSTANT_S) // self._window_s))
-        self._reset_passed_at = self._next_reset_at() - self._guard_s + passed * self._window_s
-        self._resets_at = self._reset_passed_at + self._window_s
+        passed = max(0, int((now - self._next_reset_at() + _INSTANT_S) // self.window_s))
+        self._reset_passed_at = self._next_reset_at() - self._guard_s + passed * self.window_s
+        self._resets_at = self._reset_passed_at + self.window_s
         self._anchor_resets_at = self._resets_at
         self._reset_was_told = False
         self._settled.clear()
         self._set_level(self.limit - self._carried_over(self._reset_passed_at))
         if not self._is_charged_late:
-            for cost in self._open.values():
-                cost.booked = cost.booked or cost.admitted_at < self._reset_passed_at - _TRANSIT_S
+            # What was spent in the window that is over is no longer in the level.
+            since = self._reset_passed_at - _TRANSIT_S
+            self._unbooked = {stamp: cost for stamp, cost in self._unbooked.items() if cost.admitted_at >= since}
 
     def _carried_over(self, reset_at: float) -> int:
         """Units in flight that the provider may book after a reset."""
         if self._is_charged_late:
             return self.reserved
         units = 0
-        for cost in reversed(self._open.values()):
+        for cost in reversed(self._unbooked.values()):
             if cost.admitted_at < reset_at - _TRANSIT_S:
                 break
-            units += 0 if cost.booked else cost.units
+            units += cost.units
         return units
 
     def _learn_from_swapped(self, told: float, sent_at: float) -> None:
         if self._learned_sent_at - sent_at <= _SWAPPED_S and sent_at >= self._reset_passed_at:
-            unknown = sum(cost.units for cost in self._unbooked())
-            self._set_level(min(self._level, max(0.0, told) - unknown))
+            self._set_level(min(self._level, max(0.0, told) - self._unknown_units()))
 
     def _is_of_the_last_window(self, sent_at: float, reset_in_s: float) -> bool:
         """Whether a header was written before the last reset and came after it."""
@@ -392,14 +394,14 @@ class Meter:
         return (
             self.kind is MeterKind.WINDOW
             and 0 <= sent_at - self._reset_passed_at <= _ROUNDING_S + _RESET_GUARD_S
-            and reset_in_s <= _ROUNDING_S < self._window_s / 4
+            and reset_in_s <= _ROUNDING_S < self.window_s / 4
         )
 
     def _judge_kind(self, remaining: float, reset_in_s: float, reserve: float, *, lag_s: float, now: float) -> None:
         deficit_s = (self.limit - remaining) / self._rate
         if deficit_s <= 0:
             return
-        slack_s = max(_KIND_SLACK_S, _KIND_SLACK * deficit_s) + min(reserve / self._rate, self._window_s)
+        slack_s = max(_KIND_SLACK_S, _KIND_SLACK * deficit_s) + min(reserve / self._rate, self.window_s)
         written_s = min(max(lag_s, 0.0), _KIND_LAG_S)
         if not deficit_s - slack_s - written_s <= reset_in_s <= deficit_s + slack_s:
             self.kind = MeterKind.WINDOW
@@ -408,7 +410,7 @@ class Meter:
 
     def _is_same(self, resets_at: float, known_at: float | None) -> bool:
         """Whether two reset instants are one, told twice."""
-        return known_at is not None and abs(resets_at - known_at) <= max(_KIND_SLACK_S, _SAME_RESET * self._window_s)
+        return known_at is not None and abs(resets_at - known_at) <= max(_KIND_SLACK_S, _SAME_RESET * self.window_s)
 
     def _learn_reset(self, resets_at: float) -> None:
         # Durations are counted from when the header was written, so each one is late by its way here:
@@ -467,25 +469,32 @@ class Meter:
                 if _SWAPPED_S < age_s <= _MOST_STALE_S:
                     self.stale_s = max(self.stale_s, age_s)
                     self._set_level(self._level - surplus)
-                    for late in self._open.values():
-                        late.booked = late.booked and late.admitted_at <= sent_at - self.stale_s
+                    self._unbooked = {
+                        stamp: late
+                        for stamp, late in self._open.items()
+                        if stamp in self._unbooked or late.admitted_at > sent_at - self.stale_s
+                    }
                 return
 
     def _book(self, stamp: int, sent_at: float) -> list[_Cost]:
         """Every cost that a header with this stamp holds is in the level from now on. Those that were not before."""
-        fresh = [cost for cost in self._unbooked() if self._holds(stamp, sent_at, cost)]
+        # In flight, what is charged late is in no header; of the rest, all behind the first newer one is newer.
+        in_flight = () if self._is_charged_late else self._unbooked.values()
+        sent_before = takewhile(lambda cost: cost.stamp <= stamp, in_flight)
+        fresh = [cost for cost in (*sent_before, *self._settled) if self._holds(stamp, sent_at, cost)]
         for cost in fresh:
-            cost.booked = True
-        self._settled = [cost for cost in self._settled if not cost.booked]
+            self._unbooked.pop(cost.stamp, None)
+        self._settled = [cost for cost in self._settled if not self._holds(stamp, sent_at, cost)]
         return fresh
 
     def _holds(self, stamp: int, sent_at: float, cost: _Cost) -> bool:
         is_old_enough = not self.stale_s or cost.stamp == stamp or cost.admitted_at <= sent_at - self.stale_s
         return cost.known_from is not None and cost.known_from <= stamp and is_old_enough
 
-    def _unbooked(self) -> Iterator[_Cost]:
-        yield from (cost for cost in self._open.values() if not cost.booked)
-        yield from self._settled
+    def _unknown_units(self) -> int:
+        """What the newest header cannot know of."""
+        in_flight = self.reserved if self._is_charged_late else _units_of(self._unbooked.values())
+        return in_flight + _units_of(self._settled)
 
     def _sweep(self) -> None:
         """Forget settled costs that every header to come will hold: its attempt is in flight or yet to be admitted."""
@@ -496,6 +505,10 @@ class Meter:
             oldest = next(iter(self._open))
             self._settled = [cost for cost in self._settled if (cost.known_from or 0) > oldest]
             self._sweep_at = max(_SWEEP_FROM, 2 * len(self._settled))
+
+
+def _units_of(costs: Iterable[_Cost]) -> int:
+    return sum([cost.units for cost in costs])
 
 
 def _limit_of(reading: Reading) -> float | None:

@@ -125,6 +125,8 @@ class Pool:
         )
         self._service = ServiceTime()
         self._flights: dict[str, _Flight] = {}
+        self._flights_of: dict[tuple[str, str], dict[str, _Flight]] = {}
+        """The same, by what the same request has in common: its agent and its hash."""
         self._meters: dict[str, Meter] = {}
         self._aimd = AimdLimit(settings.concurrency)
         self._breaker = Breaker(settings.breaker, rng=rng)
@@ -154,9 +156,9 @@ class Pool:
 
     def submit(self, ticket: Ticket, now: float) -> Reservation | None:
         """Queue a new ticket; one that comes back has its old place. An attempt that it supersedes is to be ended."""
-        if self._service.is_known:
-            ticket = replace(ticket, shed_at=last_moment(ticket, self._service.mean_s))
         place = Place(ticket=ticket, wait_began_at=ticket.arrived_at, standing=self._comebacks.claim(ticket, now))
+        if self._service.is_known:
+            place.shed_at = last_moment(ticket, self._service.mean_s)
         old = self._superseded_by(ticket, now)
         if old is not None:
             self._successors[old.ticket.id] = ticket.id
@@ -233,11 +235,11 @@ class Pool:
                 self._adopt_flights(meter, now)
             else:
                 known.lower(meter.level(now) + meter.reserved - known.reserved, now)
-        for ticket_id, flight in other._flights.items():  # noqa: SLF001
+        for flight in other._flights.values():  # noqa: SLF001
             self._stamp += 1
             # Its breaker is not ours: here it is an attempt like others.
             moved = replace(flight, stamp=self._stamp, is_probe=False)
-            self._flights[ticket_id] = moved
+            self._take_off(moved)
             for meter in self._meters.values():
                 self._adopt(meter, moved, now)
         self._queue.absorb(other._queue, [flight.place for flight in other._flights.values()], now)  # noqa: SLF001
@@ -323,7 +325,7 @@ class Pool:
         flight = self._flights.get(reservation.ticket.id)
         if flight is None or flight.reservation.attempt != reservation.attempt:
             raise ContractError(f"{reservation.ticket.id}: attempt {reservation.attempt} was settled already")
-        del self._flights[reservation.ticket.id]
+        self._land(flight)
         self._let_successor_go(reservation.ticket.id, now)
         place = flight.place
         self._stamp += 1
@@ -355,8 +357,6 @@ class Pool:
             )
         )
         self._teach(flight, outcome, now)
-        provider_down = self._breaker.state is not BreakerState.CLOSED
-        place.history = place.history.ended(outcome, provider_down=provider_down)
         match outcome.kind:
             case OutcomeKind.SUCCESS:
                 self._end_ticket(place, now, end="delivered", reason=outcome.reason)
@@ -364,13 +364,15 @@ class Pool:
             case OutcomeKind.CANCELLED:
                 self._end_ticket(place, now, end="cancelled", reason=outcome.reason)
                 return Finished()
+        provider_down = self._breaker.state is not BreakerState.CLOSED
+        place.history = place.history.ended(outcome, provider_down=provider_down)
         verdict = decide(
             self._settings.retry,
             place.history,
             outcome,
             now,
             self._rng,
-            shed_at=place.ticket.shed_at,
+            shed_at=place.shed_at,
             pool_ready_at=max(self._brake.pause.until, self._breaker.passes_at if provider_down else now),
             provider_down=provider_down,
             stopping=stopping,
@@ -436,21 +438,17 @@ class Pool:
     def _gate(self, ticket: Ticket, now: float) -> _Gate | None:
         if self._breaker.passes_at > now:
             return _Gate(Reason.BREAKER, self._breaker.passes_at)
-        metered_at = max(
-            self._brake.passes_at(now),
-            *(
-                m.earliest(ticket.demand.of(m.dimension), now, kept=self._kept(m, ticket, now))
-                for m in self._meters.values()
-            ),
-            now,
-        )
-        is_full = self.in_flight >= self.limit
-        opens_at = _NEVER if is_full else max(self._brake.pause.until, metered_at)
-        if self._brake.pause.until > now:
-            return _Gate(Reason.BLOCKED, opens_at)
-        if is_full:
-            return _Gate(Reason.CONCURRENCY, opens_at)
-        return _Gate(Reason.METER, opens_at) if metered_at > now else None
+        # Asked even where nothing can go: the quota looks back at each window when it is over.
+        metered_at = self._brake.passes_at(now)
+        is_paused = self._brake.pause.until > now
+        if self.in_flight >= self.limit:
+            return _Gate(Reason.BLOCKED if is_paused else Reason.CONCURRENCY, _NEVER)
+        for meter in self._meters.values():
+            kept = self._kept(meter, ticket, now) if self._backing_off else 0
+            metered_at = max(metered_at, meter.earliest(ticket.demand.of(meter.dimension), now, kept=kept))
+        if is_paused:
+            return _Gate(Reason.BLOCKED, max(self._brake.pause.until, metered_at))
+        return _Gate(Reason.METER, metered_at) if metered_at > now else None
 
     def _admit(self, place: Place, now: float) -> Admitted:
         ticket = place.ticket
@@ -463,13 +461,16 @@ class Pool:
             meter.reserve(stamp=self._stamp, units=ticket.demand.of(meter.dimension), now=now)
         self._brake.sent(now)
         is_probe = self._breaker.state is not BreakerState.CLOSED
-        self._flights[ticket.id] = _Flight(
-            place=place,
-            reservation=reservation,
-            stamp=self._stamp,
-            in_flight=self.in_flight + 1,
-            fills_limit=self._aimd.fills(self.in_flight + 1),
-            is_probe=is_probe,
+        in_flight = self.in_flight + 1
+        self._take_off(
+            _Flight(
+                place=place,
+                reservation=reservation,
+                stamp=self._stamp,
+                in_flight=in_flight,
+                fills_limit=self._aimd.fills(in_flight),
+                is_probe=is_probe,
+            )
         )
         waited_s = self._end_wait(place, now)
         if is_probe:
@@ -483,10 +484,23 @@ class Pool:
                 pool=self.key,
                 attempt=reservation.attempt,
                 waited_s=waited_s,
-                in_flight=self.in_flight,
+                in_flight=in_flight,
             )
         )
         return Admitted(reservation)
+
+    def _take_off(self, flight: _Flight) -> None:
+        ticket = flight.reservation.ticket
+        self._flights[ticket.id] = flight
+        self._flights_of.setdefault((ticket.agent, ticket.request_hash), {})[ticket.id] = flight
+
+    def _land(self, flight: _Flight) -> None:
+        ticket = flight.reservation.ticket
+        del self._flights[ticket.id]
+        same = self._flights_of[ticket.agent, ticket.request_hash]
+        del same[ticket.id]
+        if not same:
+            del self._flights_of[ticket.agent, ticket.request_hash]
 
     def _shed(self, place: Place, now: float, reason: Reason, come_back_s: float) -> Shed:
         self._queue.remove(place.ticket.id, now)
@@ -593,17 +607,23 @@ class Pool:
         """
         if not self._meters and self._brake.is_off:
             return None
-        turns_at = [self._brake.quota.turns_at(now), *(m.window_ends_at(now) for m in self._meters.values())]
-        soonest_at = min((at for at in turns_at if at is not None), default=now)
-        place = self._queue.first_to_shed(max(now + _LAST_CHANCE_S, soonest_at))
-        if place is None or place.not_before > now or self._queue.why_passed(place):
+        quota_turns_at = self._brake.quota.turns_at(now)
+        place = self._queue.first_to_shed(_NEVER)
+        if place is None or place.not_before > now:
             return None
-        demand, waiting = place.ticket.demand, len(self._queue)
-        waited_s, patience_s = now - place.ticket.arrived_at, place.ticket.shed_at - place.ticket.arrived_at
+        ticket = place.ticket
+        # Asked before the meters: most polls end here.
+        if now - ticket.arrived_at < (place.shed_at - ticket.arrived_at) / 2 or self._queue.why_passed(place):
+            return None
+        turns_at = [quota_turns_at, *(m.window_ends_at(now) for m in self._meters.values())]
+        soonest_at = min((at for at in turns_at if at is not None), default=now)
+        if place.shed_at > max(now + _LAST_CHANCE_S, soonest_at):
+            return None
+        waiting = len(self._queue)
         is_scarce = not self._brake.is_off or any(
-            meter.level(now) < _SCARCE * demand.of(meter.dimension) * waiting for meter in self._meters.values()
+            meter.level(now) < _SCARCE * ticket.demand.of(meter.dimension) * waiting for meter in self._meters.values()
         )
-        return place if is_scarce and waited_s >= patience_s / 2 else None
+        return place if is_scarce else None
 
     def _hold_on(self, place: Place, now: float) -> bool:
         """Keep one beyond its time where there will surely be room, and an answer, before its client gives up."""
@@ -616,7 +636,7 @@ class Pool:
         if not self._service.is_known or shed_at + _SURE_S + 2 * self._service.mean_s > ticket.deadline_at:
             return False
         self._queue.remove(ticket.id, now)
-        place.ticket = replace(ticket, shed_at=shed_at)
+        place.shed_at = shed_at
         self._queue.put_back(place, place.not_before, now)
         return True
 
@@ -636,10 +656,8 @@ class Pool:
         """The attempt of an earlier ticket for the same request, whose client has given up by now."""
         if not ticket.request_hash:
             return None
-        for flight in self._flights.values():
-            old = flight.reservation.ticket
-            is_same = (old.agent, old.request_hash) == (ticket.agent, ticket.request_hash)
-            if is_same and now >= old.shed_at and old.id not in self._successors:
+        for flight in self._flights_of.get((ticket.agent, ticket.request_hash), {}).values():
+            if now >= flight.place.shed_at and flight.reservation.ticket.id not in self._successors:
                 return flight.reservation
         return None
 

@@ -58,11 +58,12 @@ class History:
 
     def started(self) -> "History":
         """With one more attempt."""
-        return replace(
-            self,
+        return History(
             attempts=self.attempts + 1,
+            setbacks=self.setbacks,
+            failures=self.failures,
+            ambiguous=self.ambiguous,
             ambiguous_resends=self.ambiguous_resends + self.last_was_ambiguous,
-            last_was_ambiguous=False,
         )
 
     def ended(self, outcome: Outcome, *, provider_down: bool) -> "History":

@@ -176,11 +176,12 @@ class Scheduler:
             client_saw_bytes=client_saw_bytes,
             stopping=self._stopping,
         )
-        spent = actual_spend(reservation.ticket, outcome, usage, charged)
-        for ticket_id in self._budgets.settle(reservation.ticket, spent, now):
-            if waiting_in := self._pool_of_ticket.get(ticket_id):
-                waiting_in.look_again(ticket_id, now)
-                self._changed[waiting_in.key] = None
+        if reservation.ticket.budgets:
+            spent = actual_spend(reservation.ticket, outcome, usage, charged)
+            for ticket_id in self._budgets.settle(reservation.ticket, spent, now):
+                if waiting_in := self._pool_of_ticket.get(ticket_id):
+                    waiting_in.look_again(ticket_id, now)
+                    self._changed[waiting_in.key] = None
         if not isinstance(verdict, Backoff):
             del self._pool_of_ticket[reservation.ticket.id]
         self._changed[pool.key] = None
