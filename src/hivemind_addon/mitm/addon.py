@@ -211,7 +211,9 @@ class Hivemind:
     def server_connect(self, data: ServerConnectionHookData) -> None:
         """Redirect a profile's host; its name stays in SNI, certificate check and Host."""
         address = data.server.address
-        if self.intake and address:
+        if self.intake is None or address is None:
+            return
+        with self.intake.guarded("server_connect"):
             target = self.intake.settings.redirects.get(address[0].lower().rstrip("."))
             if target:
                 self.intake.redirected[data.server.id] = (address[0], address[1])
@@ -227,7 +229,8 @@ class Hivemind:
     def http_connect(self, flow: http.HTTPFlow) -> None:
         """Who asks: the user of the proxy URL."""
         if self.intake and (credentials := flow.request.headers.get("proxy-authorization")):
-            self.intake.learn_proxy_user(flow, credentials)
+            with self.intake.guarded("http_connect"):
+                self.intake.learn_proxy_user(flow, credentials)
 
     def client_disconnected(self, client: Client) -> None:
         """Every ticket of the connection ends."""

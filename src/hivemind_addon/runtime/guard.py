@@ -87,7 +87,7 @@ class Guard:
         self._holders[key] -= 1
         if not self._holders[key]:
             del self._holders[key]
-            if not semaphore.locked() and not getattr(semaphore, "_waiters", None):
+            if not semaphore.locked():  # nobody waits for it, either
                 del self._semaphores[key]
         with self.second_line("counting a bypass"):
             self._driver.bypass(key, -1)
