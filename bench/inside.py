@@ -18,6 +18,7 @@ from hivemind_addon.core.decision import Admitted
 from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.scheduler import Scheduler
 from hivemind_addon.core.ticket import Demand, Outcome, OutcomeKind, PoolKey, Ticket
+from hivemind_addon.mitm.agents_file import AgentsFile
 from hivemind_addon.mitm.intake import Intake
 from hivemind_addon.mitm.options import Settings
 from hivemind_addon.profile.load import load_profiles
@@ -56,7 +57,14 @@ async def _intake_times(count, size_bytes):
         guard=runtime.guard,
         estimator=runtime.estimator,
         tokenizer=runtime.tokenizer,
-        settings=Settings(profiles=load_profiles(None), redirects=MappingProxyType({}), reverse_profile=""),
+        first_bytes=runtime.first_bytes,
+        settings=Settings(
+            profiles=load_profiles(None),
+            redirects=MappingProxyType({}),
+            reverse_profile="",
+            agents=AgentsFile(None),
+            state_file=None,
+        ),
         events=runtime.events,
     )
     body = conversation(size_bytes, streamed=False)

@@ -118,7 +118,7 @@ class Stack:
         profiles.mkdir()
         profile = PROFILE.format(plain=self.provider_port, tls=self.provider_tls_port, slots=slots)
         (profiles / "bench.yaml").write_text(profile)
-        return self.start_proxy(name, script_path(), f"hivemind_profiles={profiles}")
+        return self.start_proxy(name, script_path(), f"hivemind_profiles={profiles}", "hivemind_state=off")
 
     def start_proxy(self, name, script, *settings):
         """A mitmdump with this script, and with the one that tells counters: each script costs every hook a little."""

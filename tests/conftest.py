@@ -45,6 +45,10 @@ class FakeClock:
     def advance(self, seconds: float) -> None:
         self.now += seconds
 
+    def sleep(self, seconds: float) -> None:
+        """Only the wall clock moves on."""
+        self._wall_offset_s += seconds
+
 
 @pytest.fixture
 def clock() -> FakeClock:

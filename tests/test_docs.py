@@ -3,6 +3,7 @@ from enum import Enum
 
 from hivemind_addon import docs
 from hivemind_addon.mitm.options import OPTIONS
+from hivemind_addon.profile.grants import AgentGrants, AgentRules, Allowance, Grants
 from hivemind_addon.profile.model import Profile
 from hivemind_addon.profile.typed import UNWRITTEN
 
@@ -34,8 +35,8 @@ def test_the_generated_pages_are_fresh():
 
 def test_a_stale_page_is_named_and_written_again(tmp_path, monkeypatch):
     monkeypatch.setattr(docs, "_CHECKOUT", tmp_path)
-    assert docs.check() == ["docs/options.md", "docs/profiles.md"]
-    assert docs.write() == [tmp_path / "docs" / "options.md", tmp_path / "docs" / "profiles.md"]
+    assert docs.check() == ["docs/agents.md", "docs/options.md", "docs/profiles.md"]
+    assert docs.write() == [tmp_path / "docs" / name for name in ("agents.md", "options.md", "profiles.md")]
     assert docs.check() == []
     assert docs.write() == []
     (tmp_path / "docs" / "profiles.md").write_text("old")
@@ -59,6 +60,15 @@ def test_every_profile_field_stands_in_the_page():
         for field in fields(cls):
             if field.name not in UNWRITTEN.get(cls, ()):
                 assert f"| `{field.name}` |" in page
+
+
+def test_every_key_of_the_agents_file_is_documented():
+    page = docs._agents_page()
+    for cls in (AgentRules, Grants, AgentGrants, Allowance):
+        for field in fields(cls):
+            assert f"| `{field.name}` |" in page
+    for word in ("`run`", "`day`", "`critical`"):
+        assert f"- {word}" in page
 
 
 def test_every_option_stands_in_the_page_with_its_help():

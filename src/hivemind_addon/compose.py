@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hivemind_addon.core.events import Event
 from hivemind_addon.core.scheduler import Scheduler
+from hivemind_addon.core.watchdog import FirstBytes
 from hivemind_addon.observe.log import LogObserver
 from hivemind_addon.runtime.clock import SystemClock
 from hivemind_addon.runtime.driver import Driver
@@ -25,6 +26,7 @@ class Runtime:
     guard: Guard
     estimator: Estimator
     tokenizer: Tokenizer
+    first_bytes: FirstBytes
     events: deque[Event]
     """The newest events, oldest first."""
 
@@ -43,5 +45,6 @@ def make_runtime(*, observers: tuple[Callable[[Event], None], ...] = ()) -> Runt
         guard=Guard(driver),
         estimator=Estimator(tokenizer),
         tokenizer=tokenizer,
+        first_bytes=FirstBytes(),
         events=events,
     )

@@ -38,6 +38,7 @@ def ticket(
     patience_s: float = 600.0,
     demand: Demand | None = None,
     pool: PoolKey = POOL,
+    request_hash: str = "",
 ) -> Ticket:
     return Ticket(
         id=ticket_id,
@@ -49,6 +50,7 @@ def ticket(
         arrived_at=at,
         deadline_at=at + patience_s + 5,
         shed_at=at + patience_s,
+        request_hash=request_hash,
     )
 
 

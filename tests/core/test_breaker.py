@@ -32,7 +32,7 @@ def opened() -> Breaker:
 @pytest.mark.parametrize("kind", DEAD)
 def test_hard_failures_of_two_sessions_open_it(kind):
     breaker = make()
-    assert [end(breaker, kind, session=s) for s in "aaaaab"] == [False] * 5 + [True]
+    assert [end(breaker, kind, session=s) for s in "aaaabbb"] == [False] * 6 + [True]
 
 
 def test_one_session_never_opens_it():
@@ -40,6 +40,57 @@ def test_one_session_never_opens_it():
     for _ in range(100):
         end(breaker, OutcomeKind.FAILED)
     assert breaker.state is BreakerState.CLOSED
+
+
+def test_no_session_counts_for_more_than_half_of_what_is_enough():
+    breaker = make()
+    assert not any(end(breaker, OutcomeKind.FAILED, session=session) for session in "aaaaaaaaaaab")
+
+
+def test_a_poisoned_session_among_faults_of_others_does_not_open_it():
+    breaker = make()
+    for n in range(400):
+        assert not end(breaker, OutcomeKind.FAILED, session="poisoned")
+        others = OutcomeKind.FAILED if n % 7 == 0 else OutcomeKind.SUCCESS
+        assert not end(breaker, others, session=f"s{n % 9}")
+
+
+def test_seven_of_ten_attempts_that_fail_open_it_although_some_succeed():
+    breaker = make()
+    ended = 0
+    while breaker.state is BreakerState.CLOSED:
+        ended += 1
+        kind = OutcomeKind.SUCCESS if ended % 4 == 0 else OutcomeKind.FAILED
+        end(breaker, kind, session="abc"[ended % 3])
+    assert 14 <= ended <= 20
+
+
+def test_half_of_them_failing_does_not_open_it():
+    breaker = make()
+    for n in range(200):
+        kind = OutcomeKind.SUCCESS if n % 2 else OutcomeKind.FAILED
+        assert not end(breaker, kind, session="abc"[n % 3])
+
+
+def test_no_network_opens_it_for_the_only_session():
+    breaker = make()
+    dead = {"session": "a", "probe": False, "admitted_at": 0, "now": 0, "unreached": True}
+    assert [breaker.attempt_ended(OutcomeKind.FAILED, **dead) for _ in range(3)] == [False, False, True]
+
+
+def test_a_lost_connection_now_and_then_does_not():
+    breaker = make()
+    for n in range(100):
+        assert not breaker.attempt_ended(
+            OutcomeKind.FAILED, session="a", probe=False, admitted_at=0, now=0, unreached=n % 3 != 0
+        )
+
+
+def test_a_sleep_brings_the_next_probe_forward():
+    breaker = opened()
+    due_at = breaker.passes_at
+    breaker.clock_jumped(3600)
+    assert breaker.passes_at == pytest.approx(due_at - 3600)
 
 
 @pytest.mark.parametrize("kind", ALIVE)

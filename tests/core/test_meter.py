@@ -376,3 +376,150 @@ def test_no_sequence_of_readings_breaks_it(steps, dimension):
         if math.isfinite(fits_at):
             now = fits_at
             assert meter.earliest(units, now) == now
+
+
+class TestOthers:
+    def spend(self, meter: Meter, *, per_s: float, until: int) -> None:
+        """We take one unit every second, somebody else takes theirs; one way is a tenth of a second."""
+        level = meter.level(0)
+        for second in range(1, until):
+            meter.reserve(stamp=second, units=1, now=second)
+            level = min(60, level + 1) - 1 - per_s
+            meter.learn(reading(level, 60 - level), stamp=second, sent_at=second, now=second + 0.1)
+            meter.settle(stamp=second, settled_stamp=second, charged=None, now=second + 0.2)
+
+    def test_nobody_else_is_seen_where_nobody_is(self):
+        meter = bucket(50)
+        self.spend(meter, per_s=0, until=60)
+        assert meter.others_per_s(60) < 0.02
+
+    def test_what_others_take_is_averaged(self):
+        meter = bucket(55)
+        self.spend(meter, per_s=0.5, until=90)
+        assert meter.others_per_s(90) == pytest.approx(0.5, rel=0.2)
+
+    def test_a_bucket_counts_on_what_they_leave_and_keeps_their_next_unit(self):
+        meter = bucket(55)
+        self.spend(meter, per_s=0.5, until=90)
+        level = meter.level(90)
+        expected_s = (level + 2 + 1 - level) / (1 - meter.others_per_s(90))
+        assert meter.earliest(math.ceil(level + 2), 90) - 90 == pytest.approx(expected_s, abs=2)
+
+    def test_they_are_forgotten_when_they_have_gone(self):
+        meter = bucket(55)
+        self.spend(meter, per_s=0.5, until=60)
+        assert meter.others_per_s(300) < 0.01
+
+    def test_the_last_unit_of_a_window_is_not_kept_for_a_phantom(self):
+        meter = window(level=10, resets_at=50)
+        meter.reserve(stamp=1, units=1, now=1)
+        meter.learn(reading(8, 48.9), stamp=1, sent_at=1, now=1.1)
+        assert meter.earliest(8, 1.1) == 1.1
+
+
+class TestFailures:
+    def fail_and_hear(self, meter: Meter, told: float, *, stamp: int) -> None:
+        meter.reserve(stamp=stamp, units=4, now=1)
+        meter.settle(stamp=stamp, settled_stamp=stamp + 1, charged=None, now=1, failed=True)
+        meter.reserve(stamp=stamp + 2, units=1, now=1)
+        meter.learn(reading(told, 58), stamp=stamp + 2, sent_at=1, now=1)
+        meter.settle(stamp=stamp + 2, settled_stamp=stamp + 3, charged=None, now=1)
+
+    def test_they_count_until_a_header_shows_that_they_are_free(self):
+        meter = window(level=40, resets_at=59)
+        meter.reserve(stamp=1, units=4, now=1)
+        meter.settle(stamp=1, settled_stamp=2, charged=None, now=1, failed=True)
+        assert meter.level(1) == 36
+        assert not meter.learned.failures_are_free
+
+    def test_free_ones_are_given_back_from_then_on(self):
+        meter = window(level=40, resets_at=59)
+        self.fail_and_hear(meter, 39, stamp=1)
+        assert meter.learned.failures_are_free
+        meter.reserve(stamp=11, units=4, now=1)
+        meter.settle(stamp=11, settled_stamp=12, charged=None, now=1, failed=True)
+        assert meter.level(1) == 39
+
+    def test_charged_ones_are_not(self):
+        meter = window(level=40, resets_at=59)
+        self.fail_and_hear(meter, 35, stamp=1)
+        assert not meter.learned.failures_are_free
+
+    def test_a_provider_that_begins_to_charge_them_is_noticed(self):
+        meter = window(level=40, resets_at=59)
+        self.fail_and_hear(meter, 39, stamp=1)
+        self.fail_and_hear(meter, 34, stamp=11)
+        assert not meter.learned.failures_are_free
+
+    def test_they_are_nobody_elses_spending(self):
+        meter = window(level=40, resets_at=59)
+        before = meter.others_per_s(1)
+        self.fail_and_hear(meter, 39, stamp=1)
+        self.fail_and_hear(meter, 34, stamp=11)
+        assert meter.others_per_s(1) == before
+
+
+class TestStaleHeaders:
+    def stale(self) -> Meter:
+        """Its headers miss the last two seconds."""
+        meter = window(level=40, resets_at=59)
+        for second in range(1, 9):
+            meter.reserve(stamp=second, units=1, now=second)
+        meter.learn(reading(35, 51), stamp=8, sent_at=8, now=8)
+        return meter
+
+    def test_a_header_that_misses_what_was_sent_before_it_is_stale(self):
+        meter = self.stale()
+        assert meter.stale_s == 2
+        assert meter.level(8) == 32
+
+    def test_from_then_on_what_it_misses_is_taken_off(self):
+        meter = self.stale()
+        meter.reserve(stamp=9, units=1, now=9)
+        meter.reserve(stamp=10, units=1, now=9.5)
+        meter.learn(reading(31, 49), stamp=10, sent_at=9.5, now=9.6)
+        assert meter.level(9.6) == 31 - 2
+
+    def test_what_is_settled_is_not_forgotten_before_a_header_can_know_it(self):
+        meter = self.stale()
+        for second in range(1, 9):
+            meter.settle(stamp=second, settled_stamp=second + 20, charged=None, now=9)
+        meter.reserve(stamp=40, units=1, now=9)
+        meter.settle(stamp=40, settled_stamp=41, charged=None, now=9)
+        meter.reserve(stamp=42, units=1, now=9.2)
+        meter.learn(reading(32, 49), stamp=42, sent_at=9.2, now=9.3)
+        assert meter.level(9.3) == 32 - 2
+
+
+class TestKept:
+    def test_units_kept_for_others_must_fit_beside(self):
+        meter = window(level=5, resets_at=50)
+        assert meter.earliest(1, 0, kept=4) == 0
+        assert meter.earliest(1, 0, kept=5) == pytest.approx(50.1)
+        assert meter.window_ends_at(0) == pytest.approx(50.1)
+        assert bucket().window_ends_at(0) is None
+
+
+class TestResume:
+    def test_all_but_the_level_is_there_again(self):
+        meter = window(level=5, resets_at=50)
+        meter.stale_s = 3
+        again = Meter.resume(meter.learned, 1000)
+        assert again.learned == meter.learned
+        assert again.level(1000) == 60
+
+    def test_the_first_header_tells_the_level(self):
+        again = Meter.resume(window().learned, 1000)
+        again.learn(reading(7, 30), stamp=0, sent_at=1000, now=1000)
+        assert again.level(1000) == 7
+        assert again.others_per_s(1000) == 0
+        assert again.earliest(8, 1000) == pytest.approx(1030.1)
+
+
+def test_a_sleep_refills_and_turns():
+    slept = bucket(10)
+    slept.clock_jumped(20)
+    assert slept.level(0) == pytest.approx(30)
+    slept = window(level=10, resets_at=50)
+    slept.clock_jumped(3600)
+    assert slept.level(0) == 60

@@ -5,7 +5,14 @@ import pytest
 from hivemind_addon.core.aimd import ConcurrencySettings
 from hivemind_addon.core.breaker import BreakerSettings
 from hivemind_addon.core.decision import Backoff, GiveUp, Reason
-from hivemind_addon.core.events import BreakerChanged, ConcurrencyChanged, Held, MeterLearned, PoolBlocked
+from hivemind_addon.core.events import (
+    BreakerChanged,
+    ConcurrencyChanged,
+    Held,
+    MeterLearned,
+    PoolBlocked,
+    Superseded,
+)
 from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.ticket import Demand
 from tests.core.samples import (
@@ -43,8 +50,8 @@ class TestConcurrency:
         bench.settle("b", SUCCESS)
         assert bench.pool.limit == 5
         bench.settle("a", OVERLOADED)
-        assert bench.pool.limit == 3
-        assert [event.limit for event in bench.of(ConcurrencyChanged)] == [5, 3]
+        assert bench.pool.limit == 1
+        assert [event.limit for event in bench.of(ConcurrencyChanged)] == [5, 1]
 
     def test_a_rate_limit_never_moves_it(self):
         bench = Bench(slots=4)
@@ -107,15 +114,18 @@ class TestPause:
         assert bench.submit("b") == []
         assert bench.pool.blocked_for_s == pytest.approx(verdict.until)
         assert 5.05 <= bench.scheduler.next_wakeup() <= 5.25
-        assert bench.advance_to_wakeup() == ["a", "b"]
+        assert bench.advance_to_wakeup() == ["a"]
         assert [event.reason for event in bench.of(Held)] == [Reason.BACKOFF, Reason.BLOCKED]
 
-    def test_a_refusal_without_a_word_blocks_for_about_a_second(self):
-        bench = Bench()
-        bench.submit("a")
+    def test_after_a_refusal_that_nothing_explains_they_go_one_by_one(self):
+        bench = Bench(slots=8)
+        bench.submit("a", "b", "c", "d")
         bench.settle("a", THROTTLED)
-        assert 0.75 <= bench.scheduler.next_wakeup() <= 1.25
-        assert len(bench.of(PoolBlocked)) == 1
+        assert [(event.meter, event.limit) for event in bench.of(MeterLearned)] == [("pace", 2)]
+        bench.submit("e")
+        sent = [(ticket_id, bench.now) for _ in range(2) for ticket_id in bench.advance_to_wakeup()]
+        assert sorted(ticket_id for ticket_id, _ in sent) == ["a", "e"]
+        assert [at for _, at in sent] == pytest.approx([0.5, 1.0])
 
 
 class TestBreaker:
@@ -239,6 +249,101 @@ class TestShed:
         bench.advance_to_wakeup()
         assert bench.now == 30
         assert bench.shed[0].come_back_s == 70
+
+
+class TestReservation:
+    """A window of sixty; `late` backs off and is due in it."""
+
+    def bench(self, *, left: int, late: int = 1, back_in_s: float = 10, limit: int = 20) -> Bench:
+        bench = Bench(slots=50)
+        names = [f"late{n}" for n in range(late)]
+        bench.submit(*names, "teller")
+        bench.observe("teller", requests_reading(limit=limit, remaining=left, reset_in_s=30))
+        bench.settle("teller")
+        for name in names:
+            bench.settle(name, after(FAILED, back_in_s))
+        return bench
+
+    def test_a_unit_is_kept_for_one_that_will_be_due_in_the_window(self):
+        bench = self.bench(left=2)
+        assert bench.submit("a", "b") == ["a"]
+        assert bench.advance(10) == ["late0"]
+        assert bench.advance_to_wakeup() == ["b"]
+        assert bench.now == pytest.approx(30.1)
+
+    def test_none_is_kept_for_one_that_will_be_due_after_it(self):
+        bench = self.bench(left=2, back_in_s=35)
+        assert bench.submit("a", "b") == ["a", "b"]
+
+    def test_at_most_half_of_the_window_is_kept(self):
+        bench = self.bench(left=5, late=5, limit=8)
+        assert bench.submit("a", "b", "c") == ["a"]
+
+    def test_a_kept_unit_is_free_as_soon_as_nobody_comes_for_it(self):
+        bench = self.bench(left=1)
+        assert bench.submit("a") == []
+        assert bench.scheduler.cancel("late0", bench.now)
+        assert bench.poll() == ["a"]
+
+    def test_a_bucket_keeps_nothing(self):
+        bench = Bench(slots=50)
+        bench.submit("late", "teller")
+        bench.observe("teller", requests_reading(limit=60, remaining=1, reset_in_s=59))
+        bench.settle("late", after(FAILED, 10))
+        assert bench.submit("a") == ["a"]
+
+
+class TestLastChance:
+    def test_the_last_unit_is_for_the_one_that_cannot_wait_for_the_next_window(self):
+        bench = Bench(slots=50)
+        bench.submit("teller")
+        bench.observe("teller", requests_reading(limit=20, remaining=19, reset_in_s=55))
+        bench.observe("teller", requests_reading(limit=20, remaining=0, reset_in_s=55))
+        bench.submit("patient", patience_s=600)
+        bench.submit("dying", patience_s=50)
+        bench.advance(30)
+        bench.observe("teller", requests_reading(limit=20, remaining=1, reset_in_s=25))
+        assert set(bench.running) == {"teller", "dying"}
+
+
+class TestComeback:
+    def test_a_request_that_was_shed_gets_its_old_place(self):
+        bench = Bench(slots=1)
+        same = {"session": "s", "patience_s": 30.0, "request_hash": "h"}
+        bench.submit("running")
+        bench.submit("first", **same)
+        bench.submit("later", session="s", patience_s=600)
+        bench.advance(30)
+        assert [shed.ticket.id for shed in bench.shed] == ["first"]
+        bench.submit("again", **same)
+        bench.settle("running")
+        assert list(bench.running)[:1] == ["again"]
+
+    def test_an_attempt_that_still_runs_for_it_is_ended_first(self):
+        bench = Bench(slots=4)
+        same = {"session": "s", "patience_s": 30.0, "request_hash": "h"}
+        bench.submit("old", **same)
+        bench.advance(31)
+        assert bench.submit("new", **same) == []
+        (old,) = bench.scheduler.drain_superseded()
+        assert old.ticket.id == "old"
+        assert [event.by_ticket_id for event in bench.of(Superseded)] == ["new"]
+        bench.settle("old", CANCELLED)
+        assert "new" in bench.running
+        assert bench.scheduler.drain_superseded() == []
+
+    def test_one_that_nobody_ends_is_waited_for_only_shortly(self):
+        bench = Bench(slots=4)
+        same = {"session": "s", "patience_s": 30.0, "request_hash": "h"}
+        bench.submit("old", **same)
+        bench.advance(31)
+        bench.submit("new", **same)
+        assert bench.advance(5) == ["new"]
+
+    def test_the_same_request_twice_at_one_time_is_nobodys_comeback(self):
+        bench = Bench(slots=4)
+        assert bench.submit("one", "two", session="s", request_hash="h") == ["one", "two"]
+        assert bench.scheduler.drain_superseded() == []
 
 
 class TestHeld:

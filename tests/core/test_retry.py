@@ -4,9 +4,9 @@ from dataclasses import replace
 import pytest
 
 from hivemind_addon.core.decision import Backoff, GiveUp, Reason
-from hivemind_addon.core.retry import History, RetryPolicy, decide, sane_retry_after_s
+from hivemind_addon.core.retry import History, RetryPolicy, decide, last_moment, sane_retry_after_s
 from hivemind_addon.core.ticket import Outcome
-from tests.core.samples import CUT, FAILED, IGNORED, OVERLOADED, THROTTLED, after
+from tests.core.samples import CUT, FAILED, IGNORED, OVERLOADED, THROTTLED, after, ticket
 
 POLICY = RetryPolicy()
 
@@ -95,3 +95,9 @@ def test_the_history_counts_resends_after_ambiguous_ends_only():
     assert (history.attempts, history.ambiguous, history.ambiguous_resends) == (2, 2, 1)
     assert history.started().ambiguous_resends == 2
     assert repeated(FAILED, 3).ambiguous_resends == 0
+
+
+@pytest.mark.parametrize(("service_s", "left_s"), [(0.0, 1.0), (0.2, 1.6), (1.0, 4.0), (60.0, 5.0)])
+def test_a_provider_that_answers_fast_leaves_a_held_ticket_more_time(service_s, left_s):
+    held = ticket(at=100, patience_s=115)  # its client waits five seconds longer
+    assert held.deadline_at - last_moment(held, service_s) == pytest.approx(left_s)

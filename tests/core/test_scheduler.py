@@ -1,18 +1,22 @@
 import gc
+import json
 import random
 from dataclasses import replace
 
 import pytest
 
+from hivemind_addon.core.breaker import BreakerSettings
 from hivemind_addon.core.decision import Backoff, Finished, GiveUp, Reason
 from hivemind_addon.core.events import (
     AccountNamed,
     AttemptEnded,
     AttemptStarted,
     BackedOff,
+    ClockJumped,
     GuardTripped,
     Held,
     OddityNoted,
+    PoolsMerged,
     Submitted,
     TicketEnded,
 )
@@ -24,6 +28,7 @@ from tests.core.samples import (
     CUT,
     FAILED,
     IGNORED,
+    OVERLOADED,
     POOL,
     SUCCESS,
     THROTTLED,
@@ -322,3 +327,226 @@ def _reachable(root: object) -> int:
         seen[id(thing)] = thing
         waiting.extend(gc.get_referents(thing))
     return sum(not isinstance(thing, int | float | str) for thing in seen.values())
+
+
+class TestMerge:
+    """Two keys of one organisation."""
+
+    OTHER = replace(POOL, account="key-2")
+
+    def bench(self, slots: int = 2) -> Bench:
+        bench = Bench(slots=slots)
+        bench.submit("a1", "a2")
+        bench.submit("b1", "b2", pool=self.OTHER)
+        bench.submit("a3")
+        bench.now = 1
+        bench.submit("b3", pool=self.OTHER)
+        return bench
+
+    def merge(self, bench: Bench) -> None:
+        bench.observe("a1", account="org")
+        bench.observe("b1", account="org")
+
+    def test_everything_of_both_is_in_one_pool(self):
+        bench = self.bench()
+        self.merge(bench)
+        assert bench.pool.key == POOL
+        assert len(bench.scheduler.snapshot(bench.now).pools) == 1
+        assert (bench.pool.in_flight, bench.pool.queued, bench.pool.limit) == (4, 2, 2)
+        assert [event.merged for event in bench.of(PoolsMerged)] == [self.OTHER]
+
+    def test_tickets_keep_their_ids_and_places(self):
+        bench = self.bench()
+        self.merge(bench)
+        for ticket_id in ("a1", "b1", "b2"):
+            bench.settle(ticket_id, IGNORED)
+        assert "a3" in bench.running
+        bench.settle("a2", IGNORED)
+        assert sorted(bench.running) == ["a3", "b3"]
+        bench.settle("a3")
+        bench.settle("b3")
+        assert bench.scheduler.is_idle
+        assert sorted(event.ticket_id for event in bench.of(TicketEnded)) == ["a1", "a2", "a3", "b1", "b2", "b3"]
+
+    def test_what_is_in_flight_is_taken_from_the_meters_of_both(self):
+        bench = self.bench()
+        bench.observe("a2", requests_reading(limit=60, remaining=30, reset_in_s=30))
+        bench.observe("b2", requests_reading(limit=60, remaining=28, reset_in_s=32))
+        self.merge(bench)
+        (meter,) = bench.pool.meters
+        assert meter.level == pytest.approx(26, abs=1)
+        for ticket_id in ("a1", "a2", "b1", "b2"):
+            bench.settle(ticket_id, IGNORED)
+        for meter in bench.scheduler._pools[POOL]._meters.values():
+            assert meter.reserved == len(bench.running)
+
+    def test_a_meter_that_only_the_other_knows_is_taken_over(self):
+        bench = self.bench()
+        bench.observe("b2", requests_reading(limit=60, remaining=28, reset_in_s=32))
+        self.merge(bench)
+        (meter,) = bench.pool.meters
+        assert meter.level == pytest.approx(26, abs=1)
+
+    def test_a_ticket_that_still_names_the_other_pool_joins_it(self):
+        bench = self.bench()
+        self.merge(bench)
+        bench.submit("late", pool=self.OTHER)
+        assert bench.pool.queued == 3
+        bench.scheduler.bypass(self.OTHER, 1)
+        assert bench.pool.bypassing == 1
+        assert bench.scheduler.limit_of(self.OTHER) == bench.pool.limit
+
+    def test_a_pool_whose_account_is_known_by_now_moves_alone(self):
+        bench = Bench()
+        bench.submit("a")
+        bench.observe("a", account="org")
+        bench.submit("b", pool=replace(self.OTHER, model_group="n"))
+        bench.observe("b", account="org")
+        keys = [view.key for view in bench.scheduler.snapshot(0).pools]
+        assert keys == [POOL, replace(POOL, model_group="n")]
+        bench.settle("b")
+        bench.settle("a")
+        assert bench.scheduler.is_idle
+
+    def test_a_pause_of_one_is_a_pause_of_both(self):
+        bench = self.bench()
+        bench.settle("b2", replace(THROTTLED, retry_after_s=20))
+        self.merge(bench)
+        assert bench.pool.blocked_for_s == pytest.approx(20, abs=0.3)
+
+    def test_a_probe_of_the_other_is_an_attempt_like_others(self):
+        bench = Bench(settings=PoolSettings(breaker=BreakerSettings(failures_to_open=2)))
+        bench.submit("a")
+        bench.submit("b1", "b2", pool=self.OTHER)
+        bench.settle("b1", FAILED)
+        bench.settle("b2", FAILED)
+        while not (probes := bench.advance_to_wakeup()):
+            pass
+        bench.observe("a", account="org")
+        bench.observe(probes[0], account="org")
+        assert bench.pool.breaker == "closed"
+        assert isinstance(bench.settle(probes[0], FAILED), Backoff)
+
+
+class TestClockJumps:
+    def window(self, *, retry_after_s: float | None = None) -> Bench:
+        """A window that turns in half a minute and is used up."""
+        bench = Bench()
+        bench.submit("a")
+        bench.observe("a", requests_reading(limit=60, remaining=59, reset_in_s=30))
+        bench.observe("a", requests_reading(limit=60, remaining=0, reset_in_s=30))
+        bench.settle("a", replace(THROTTLED, retry_after_s=retry_after_s) if retry_after_s else SUCCESS)
+        assert bench.submit("b") == []
+        return bench
+
+    @pytest.mark.parametrize("slept_s", [60.0, 3600.0, 8 * 3600.0])
+    def test_after_a_sleep_the_window_has_turned(self, slept_s):
+        bench = self.window()
+        bench.scheduler.clock_jumped(slept_s, bench.now)
+        assert bench.poll() == ["b"]
+        assert bench.shed == []
+
+    def test_after_a_sleep_a_pause_and_a_backoff_are_over(self):
+        bench = self.window(retry_after_s=1800)
+        bench.scheduler.clock_jumped(3600, bench.now)
+        assert sorted(bench.poll()) == ["a", "b"]
+
+    def test_a_bucket_has_refilled(self):
+        bench = Bench()
+        bench.submit("a")
+        bench.observe("a", requests_reading(limit=60, remaining=0, reset_in_s=60))
+        bench.scheduler.clock_jumped(30, bench.now)
+        assert bench.pool.meters[0].level == pytest.approx(30)
+
+    def test_all_start_small(self):
+        bench = Bench(slots=4)
+        bench.submit(*(f"t{n}" for n in range(40)))
+        for n in range(20):
+            bench.settle(f"t{n}")
+        assert bench.pool.limit > 20
+        bench.scheduler.clock_jumped(3600, bench.now)
+        assert bench.pool.limit == 4
+
+    def test_backward_changes_nothing(self):
+        bench = self.window()
+        bench.scheduler.clock_jumped(-3600, bench.now)
+        assert bench.poll() == []
+        assert bench.scheduler.next_wakeup() == pytest.approx(30.1)
+        assert [event.delta_s for event in bench.of(ClockJumped)] == [-3600]
+
+    @pytest.mark.parametrize("delta_s", [-3600.0, 3600.0, 8 * 3600.0])
+    def test_a_backoff_in_flight_and_queued_tickets_all_end(self, delta_s):
+        bench = Bench(slots=2)
+        bench.submit("a", "b", "c", "d")
+        bench.settle("a", FAILED)
+        bench.scheduler.clock_jumped(delta_s, bench.now)
+        bench.poll()
+        for _ in range(10):
+            for ticket_id in list(bench.running):
+                bench.settle(ticket_id)
+            if not bench.scheduler.is_idle and not bench.running:
+                bench.advance_to_wakeup()
+        assert bench.scheduler.is_idle
+        assert [event.end for event in bench.of(TicketEnded)] == ["delivered"] * 4
+
+
+class TestExport:
+    def taught(self) -> Bench:
+        bench = Bench(slots=3)
+        bench.submit("a", "b", "c")
+        bench.observe("a", requests_reading(limit=50, remaining=20, reset_in_s=50), account="org")
+        bench.settle("a", THROTTLED)
+        bench.settle("c", OVERLOADED)
+        return bench
+
+    def test_what_was_learned_is_there_again_in_the_next_run(self):
+        saved = json.loads(json.dumps(self.taught().scheduler.export()))
+        bench = Bench(slots=4)
+        bench.scheduler.restore(saved, 0)
+        bench.submit("a")
+        (meter,) = bench.pool.meters
+        assert (meter.name, meter.kind, meter.limit) == ("requests", "window", 50)
+        assert bench.pool.limit == 2
+        assert bench.scheduler.export() == saved
+        assert bench.of(OddityNoted) == []
+
+    def test_accounts_are_known_again(self):
+        bench = self.taught()
+        bench.submit("other", pool=replace(POOL, account="key-2"))
+        bench.observe("other", account="org")
+        saved = json.loads(json.dumps(bench.scheduler.export()))
+        fresh = Bench()
+        fresh.scheduler.restore(saved, 0)
+        assert fresh.scheduler.account_of("key-2") == "key-1"
+
+    def test_what_is_not_used_in_a_run_is_not_lost(self):
+        saved = self.taught().scheduler.export()
+        bench = Bench()
+        bench.scheduler.restore(saved, 0)
+        assert bench.scheduler.export() == saved
+
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            None,
+            [],
+            {},
+            {"version": 2},
+            {"version": 1},
+            {"version": 1, "pools": [5], "accounts": [], "same_account": {}},
+            {"version": 1, "pools": [], "accounts": [{}], "same_account": {}},
+            {"version": 1, "pools": [], "accounts": [], "same_account": {"a": 5}},
+        ],
+    )
+    def test_what_cannot_be_read_costs_an_oddity_and_nothing_else(self, bad):
+        bench = Bench()
+        bench.scheduler.restore(bad, 0)
+        assert bench.submit("a") == ["a"]
+        (oddity,) = bench.of(OddityNoted)
+        assert oddity.what.startswith("saved state is not used: ")
+
+    def test_accounts_that_point_in_circles_are_left_out(self):
+        bench = Bench()
+        circle = {"version": 1, "pools": [], "accounts": [], "same_account": {"a": "b", "b": "a", "c": "d"}}
+        bench.scheduler.restore(circle, 0)
+        assert [bench.scheduler.account_of(name) for name in "abc"] == ["a", "b", "d"]

@@ -1,5 +1,6 @@
 """Any order of calls, any outcome, any header: the promises of the scheduler hold after each step."""
 
+import json
 import math
 import random
 from collections import defaultdict
@@ -14,10 +15,20 @@ from hivemind_addon.core.decision import Admitted, Backoff, Shed
 from hivemind_addon.core.events import AttemptEnded, AttemptStarted, Held, Submitted, TicketEnded
 from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.scheduler import Scheduler
-from hivemind_addon.core.ticket import Demand, Dimension, Hints, Outcome, OutcomeKind, Reading, Reservation
-from tests.core.samples import POOL, SUCCESS, ticket
+from hivemind_addon.core.ticket import (
+    CallKind,
+    Demand,
+    Dimension,
+    Hints,
+    Outcome,
+    OutcomeKind,
+    Priority,
+    Reading,
+    Reservation,
+)
+from tests.core.samples import CANCELLED, POOL, SUCCESS, ticket
 
-POOLS = [POOL, replace(POOL, model_group="other")]
+POOLS = [POOL, replace(POOL, model_group="other"), replace(POOL, account="key-2")]
 NUMBERS = st.one_of(
     st.none(),
     st.floats(),
@@ -81,7 +92,62 @@ class SchedulerMachine(RuleBasedStateMachine):
         made = ticket(ticket_id, session=session, at=self.now, patience_s=patience_s, demand=demand, pool=pool)
         self.scheduler.submit(made, self.settings, self.now)
         self.queued.add(ticket_id)
-        self.lanes[pool, session].append(ticket_id)
+        # One that is about to be shed goes before others.
+        self.lanes[pool, session, patience_s].append(ticket_id)
+
+    @rule(session=st.sampled_from("abc"), request_hash=st.sampled_from("xy"), patience_s=st.sampled_from([1.0, 30.0]))
+    def submit_again(self, session, request_hash, patience_s):
+        """The same few requests over and over: comebacks of those that were shed, or are still running."""
+        self.submitted += 1
+        ticket_id = f"t{self.submitted}"
+        made = ticket(ticket_id, session=session, at=self.now, patience_s=patience_s, request_hash=request_hash)
+        self.scheduler.submit(made, self.settings, self.now)
+        self.queued.add(ticket_id)
+
+    @precondition(lambda self: self.submitted)
+    @rule(delta_s=st.sampled_from([-3600.0, 6.0, 60.0, 3600.0, 8 * 3600.0]))
+    def clock_jumps(self, delta_s):
+        self.scheduler.clock_jumped(delta_s, self.now)
+
+    @precondition(lambda self: self.submitted)
+    @rule()
+    def export_and_restore(self):
+        saved = json.loads(json.dumps(self.scheduler.export()))
+        fresh = Scheduler(rng=random.Random(0))
+        fresh.restore(saved, self.now)
+        assert fresh.drain_events() == []
+        assert fresh.export() == saved
+
+    @rule(
+        session=st.sampled_from("abcdef"),
+        agent=st.sampled_from(["one", "two"]),
+        priority=st.sampled_from(list(Priority)),
+        kind=st.sampled_from([CallKind.TURN, CallKind.TURN, CallKind.AUXILIARY, CallKind.COMPACTION]),
+        parent_session=st.sampled_from(["", "", "a", "d"]),
+        prefix=st.sampled_from(["", "p", "q"]),
+        cached_tokens=st.sampled_from([0, 50_000]),
+        max_fan_out=st.sampled_from([None, 1, 2]),
+    )
+    def submit_related(self, session, agent, priority, kind, parent_session, prefix, cached_tokens, max_fan_out):
+        """Sessions of few agents, with everything that moves a ticket or lets others pass it."""
+        self.submitted += 1
+        ticket_id = f"t{self.submitted}"
+        made = replace(
+            ticket(ticket_id, session=session, at=self.now, demand=Demand(input_tokens=2000)),
+            agent=agent,
+            priority=priority,
+            kind=kind,
+            parent_session=parent_session,
+            prefix=prefix,
+            prefix_tokens=2000 if prefix else 0,
+            cached_tokens=cached_tokens,
+            max_fan_out=max_fan_out,
+        )
+        self.scheduler.submit(made, self.settings, self.now)
+        self.queued.add(ticket_id)
+        if not prefix:  # a follower lets others pass
+            name = (agent, session, priority, kind is CallKind.AUXILIARY, bool(parent_session))
+            self.lanes[POOL, name].append(ticket_id)
 
     @rule(count=st.integers(2, 12), session=st.sampled_from("abc"))
     def submit_many(self, count, session):
@@ -101,11 +167,16 @@ class SchedulerMachine(RuleBasedStateMachine):
             self._settle(ticket_id, Outcome(kind=kind, reason="alike", retryable=True))
 
     @precondition(lambda self: self.running)
-    @rule(data=st.data(), readings=st.lists(READINGS, max_size=3), account=st.sampled_from([None, "x", "y"]))
-    def observe(self, data, readings, account):
+    @rule(
+        data=st.data(),
+        readings=st.lists(READINGS, max_size=3),
+        account=st.sampled_from([None, "x", "y"]),
+        answered=st.booleans(),
+    )
+    def observe(self, data, readings, account, answered):
         ticket_id = data.draw(st.sampled_from(sorted(self.running)))
         told = Hints(readings=tuple(readings), account=account)
-        self.scheduler.observe(self.running[ticket_id], told, self.now)
+        self.scheduler.observe(self.running[ticket_id], told, self.now, answered=answered)
 
     @precondition(lambda self: self.queued)
     @rule(data=st.data())
@@ -154,6 +225,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.scheduler.drain_events() == []
         wakeup_at = self.scheduler.next_wakeup()
         assert wakeup_at is None or wakeup_at > self.now
+        for reservation in self.scheduler.drain_superseded():
+            assert self.running[reservation.ticket.id] == reservation
+            self._settle(reservation.ticket.id, CANCELLED)
+            self._poll()
+            before = self.scheduler.snapshot(self.now)
+            wakeup_at = self.scheduler.next_wakeup()
         for view in before.pools:
             assert view.queued == sum(state.state != "in flight" for state in view.tickets)
             assert view.in_flight - view.bypassing == sum(state.state == "in flight" for state in view.tickets)

@@ -37,6 +37,11 @@ TRIPPABLE = {
     "request": ("hivemind_addon.wire.request", None, "read_request"),
     "identify": ("hivemind_addon.wire.identity", None, "identify"),
     "estimate": ("hivemind_addon.wire.estimate", "Estimator", "estimate"),
+    "expect": ("hivemind_addon.wire.estimate", "Estimator", "expect"),
+    "fingerprints": ("hivemind_addon.wire.request", None, "fingerprints"),
+    "call_kind": ("hivemind_addon.wire.identity", None, "call_kind"),
+    "agents": ("hivemind_addon.mitm.agents_file", "AgentsFile", "rules"),
+    "account": ("hivemind_addon.runtime.driver", "Driver", "account_of"),
     # Step 3
     "gate": ("hivemind_addon.mitm.stream", "ScheduledStream", "_hold"),
     "hold": ("hivemind_addon.mitm.exchange", "Exchange", "_wait"),
@@ -47,7 +52,11 @@ TRIPPABLE = {
     # Step 5
     "take": ("hivemind_addon.mitm.exchange", "Exchange", "_take"),
     "refusal": ("hivemind_addon.mitm.refusal", None, "make_refusal"),
+    "budget_refusal": ("hivemind_addon.mitm.refusal", None, "make_budget_refusal"),
     # Step 6
+    "alarms": ("hivemind_addon.mitm.exchange", "Exchange", "_alarms"),
+    "silence": ("hivemind_addon.core.watchdog", "FirstBytes", "silent_s"),
+    "first_bytes": ("hivemind_addon.core.watchdog", "FirstBytes", "note"),
     "wait_for_head": ("hivemind_addon.mitm.stream", "ScheduledStream", "state_wait_for_response_headers"),
     "head": ("hivemind_addon.wire.hints", None, "read_hints"),
     "observe": ("hivemind_addon.core.scheduler", "Scheduler", "observe"),

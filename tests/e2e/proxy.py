@@ -126,6 +126,7 @@ def start(
     command += map(str, arguments)
     environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     environment["PYTHONUNBUFFERED"] = "1"
+    environment["XDG_STATE_HOME"] = str(confdir / f"state-{time.monotonic_ns()}")  # what one learns is not another's
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=cwd, env=environment)
     deadline = time.monotonic() + START_S

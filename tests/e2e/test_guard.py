@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 BREAKS_THE_LAYER = {"gate", "wait_for_head", "collect", "peek", "retry", "release", "stream", "layer"}
 """Here an answer may be an error of ours, or end early: what the layer had in hand is lost."""
-NEEDS_MORE = {"refusal", "client_gone", "observer", "judge_transport", "judge_stream"}
+NEEDS_MORE = {"refusal", "budget_refusal", "client_gone", "observer", "judge_transport", "judge_stream"}
 """Not on the way of the requests below: they have tests of their own."""
 _numbers = itertools.count(1)
 
@@ -227,4 +227,17 @@ def test_a_refusal_that_cannot_be_made_lets_the_request_go_on(tmp_path):
         origin.open()
         assert filler.result(30).content == PLAIN
         assert refused.result(30).content == PLAIN
+        assert proxy.wait_for(is_idle, "the return of every slot")["guard_trips"] == 1
+
+
+def test_a_budgets_refusal_that_cannot_be_made_lets_the_request_go_on(tmp_path, server, key):
+    rules = tmp_path / "agents.yaml"
+    rules.write_text("everyone: {budgets: [{tokens: 1}]}")
+    settings = ("--set", f"hivemind_agents={rules}")
+    with running(tmp_path / "conf", *settings, modes=("regular", f"reverse:{server.url}")) as proxy:
+        assert ask(proxy, key).status_code == 400
+        proxy.probe("trip", where="budget_refusal")
+        assert ask(proxy, key).status_code == 200
+        proxy.probe("trip", where="off")
+        assert ask(proxy, key).status_code == 400
         assert proxy.wait_for(is_idle, "the return of every slot")["guard_trips"] == 1

@@ -8,6 +8,7 @@ from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.test import tflow
 
 from hivemind_addon.compose import make_runtime
+from hivemind_addon.mitm.agents_file import AgentsFile
 from hivemind_addon.mitm.intake import Intake
 from hivemind_addon.mitm.options import Settings
 from hivemind_addon.profile.load import load_profiles
@@ -16,12 +17,19 @@ from hivemind_addon.profile.load import load_profiles
 def make_intake(folder=None, **changes):
     """Call it in a running loop."""
     runtime = make_runtime()
-    settings = {"profiles": load_profiles(folder), "redirects": MappingProxyType({}), "reverse_profile": ""} | changes
+    settings = {
+        "profiles": load_profiles(folder),
+        "redirects": MappingProxyType({}),
+        "reverse_profile": "",
+        "agents": AgentsFile(None),
+        "state_file": None,
+    } | changes
     return Intake(
         driver=runtime.driver,
         guard=runtime.guard,
         estimator=runtime.estimator,
         tokenizer=runtime.tokenizer,
+        first_bytes=runtime.first_bytes,
         settings=Settings(**settings),
         events=runtime.events,
     )

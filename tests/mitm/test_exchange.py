@@ -1,8 +1,10 @@
 import pytest
 from mitmproxy import http
 
-from hivemind_addon.mitm.port import Handling, Look, Next
+from hivemind_addon.mitm.agents_file import AgentsFile
+from hivemind_addon.mitm.port import Alarm, Handling, Look, Next, Stage
 from hivemind_addon.wire.outcome import TransportTrouble
+from tests.conftest import FakeClock
 from tests.mitm.samples import make_flow, make_intake
 
 
@@ -125,6 +127,69 @@ async def test_a_stopping_scheduler_refuses_in_the_providers_shape(intake):
     assert exchange.refusal.status_code == 429
     assert exchange.over
     assert intake.live == {}
+
+
+async def test_a_spent_budget_is_refused_once_and_for_all(tmp_path):
+    rules = tmp_path / "agents.yaml"
+    rules.write_text("everyone: {budgets: [{tokens: 1}]}")
+    intake = make_intake(agents=AgentsFile(rules))
+    exchange = intake.intake(make_flow())
+    assert exchange.enter()
+    assert exchange.next is Next.REFUSE
+    assert exchange.refusal.status_code == 400
+    assert exchange.refusal.headers["x-should-retry"] == "false"
+    assert str(rules) in exchange.refusal.text
+    assert exchange.over
+    assert intake.live == {}
+    told = exchange.committed_error(exchange.refusal, "").decode()
+    assert "invalid_request_error" in told
+    assert "the budget of everyone" in told
+
+
+def streamed_attempt(intake, *, stream):
+    content = b'{"model":"claude-sonnet-4-5","max_tokens":9,"stream":%s,"messages":[{"role":"user","content":"hello"}]}'
+    exchange = intake.intake(make_flow(content=content % (b"true" if stream else b"false")))
+    intake.driver.clock = clock = FakeClock(intake.driver.clock.monotonic())
+    assert exchange.enter()
+    exchange.sent()
+    return exchange, clock
+
+
+async def test_a_streamed_request_that_hears_nothing_for_long_has_stalled_and_every_byte_puts_that_off(intake):
+    exchange, clock = streamed_attempt(intake, stream=True)
+    silent_s = exchange.profile.watchdog.silent_s
+    assert exchange.next_alarm_s(Stage.AWAITED) == pytest.approx(silent_s)
+    clock.advance(silent_s - 1)
+    assert exchange.alarm(Stage.AWAITED) is Alarm.NOTHING
+    exchange.head(http.Response.make(200, b"", SSE))
+    exchange.look(START + CONTENT)
+    clock.advance(silent_s - 1)
+    assert exchange.alarm(Stage.STREAMED) is Alarm.NOTHING
+    exchange.tee(CONTENT)
+    assert exchange.next_alarm_s(Stage.STREAMED) == pytest.approx(silent_s)
+    clock.advance(silent_s)
+    assert exchange.alarm(Stage.STREAMED) is Alarm.STALLED
+    exchange.finished()
+
+
+async def test_an_answer_that_is_collected_is_heard(intake):
+    exchange, clock = streamed_attempt(intake, stream=True)
+    exchange.head(http.Response.make(529, b"", {"content-type": "application/json"}))
+    clock.advance(exchange.profile.watchdog.silent_s - 1)
+    exchange.heard()
+    clock.advance(exchange.profile.watchdog.silent_s - 1)
+    assert exchange.alarm(Stage.COLLECTED) is Alarm.NOTHING
+    clock.advance(1)
+    assert exchange.alarm(Stage.COLLECTED) is Alarm.STALLED
+    exchange.finished()
+
+
+async def test_a_plain_request_may_be_silent_as_long_as_its_client_waits(intake):
+    exchange, clock = streamed_attempt(intake, stream=False)
+    clock.advance(10_000)
+    assert exchange.next_alarm_s(Stage.AWAITED) is None
+    assert exchange.alarm(Stage.AWAITED) is Alarm.NOTHING
+    exchange.finished()
 
 
 async def test_held_flows_look_held_and_a_hold_ends_with_admission(intake):

@@ -1,29 +1,26 @@
 import json
+from pathlib import Path
 
 import pytest
 
-from hivemind_addon.core.decision import Reason, Shed
-from hivemind_addon.core.ticket import Demand, PoolKey, Ticket
-from hivemind_addon.mitm.refusal import come_back_s, make_refusal, refusal_text
+from hivemind_addon.core.decision import Reason, Refused, Shed
+from hivemind_addon.core.spend import Budget, Period, Scope, Shortage
+from hivemind_addon.mitm.refusal import budget_text, come_back_s, make_budget_refusal, make_refusal, refusal_text
 from hivemind_addon.profile.load import load_profiles
 from hivemind_addon.wire.dialect import dialect_of
+from tests.core.samples import ticket
 
 PROFILES = load_profiles(None).by_name
+FILE = Path("/etc/agents.yaml")
 
 
 def shed(reason=Reason.DEADLINE, come_back_s=2.2):
-    ticket = Ticket(
-        id="t",
-        pool=PoolKey("h", "a", "m"),
-        agent="a",
-        session="s",
-        model="m",
-        demand=Demand(),
-        arrived_at=0,
-        deadline_at=9,
-        shed_at=8,
-    )
-    return Shed(ticket, reason, come_back_s)
+    return Shed(ticket(), reason, come_back_s)
+
+
+def refused(*, spent=5_100_000, needed=200_000, name="agent-7", scope=Scope.AGENT, per=Period.RUN, renews_in_s=None):
+    budget = Budget(scope, name, per, micro_usd=5_000_000)
+    return Refused(ticket(), Shortage(budget, "micro_usd", 5_000_000, spent, 0, needed, renews_in_s))
 
 
 @pytest.mark.parametrize(
@@ -55,3 +52,34 @@ def test_the_time_is_whole_seconds_that_the_sdks_obey(come_back, seconds):
 def test_a_stopping_proxy_says_so():
     assert "stopping" in refusal_text(shed(Reason.STOPPING))
     assert "keeps its turn" not in refusal_text(shed(Reason.STOPPING))
+
+
+def test_a_spent_budget_says_who_how_much_and_how_to_raise_it():
+    assert budget_text(refused(), FILE) == (
+        "hivemind: the budget of agent agent-7 is spent: $5.10 of $5.00 for this run. "
+        "To go on now, raise agents: agent-7: budgets in /etc/agents.yaml."
+    )
+
+
+def test_one_that_renews_says_when():
+    text = budget_text(refused(per=Period.DAY, renews_in_s=4000.0, scope=Scope.EVERYONE, name=""), FILE)
+    assert "$5.10 of $5.00 per day. A new one begins in 1 h 7 min. To go on now, raise everyone: budgets in" in text
+
+
+def test_one_with_too_little_left_says_what_is_needed():
+    text = budget_text(refused(spent=4_900_000), FILE)
+    assert "has too little left: $4.90 of $5.00 for this run is spent, and this request needs about $0.2000" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "error"), [("anthropic", "invalid_request_error"), ("openai", "billing_hard_limit_reached")]
+)
+def test_the_refusal_is_one_that_clients_do_not_retry(name, error):
+    profile = PROFILES[name]
+    answer = make_budget_refusal(profile, dialect_of(profile.dialect), refused(), FILE)
+    assert answer.status_code == 400
+    assert answer.headers["x-should-retry"] == "false"
+    assert "retry-after" not in answer.headers
+    body = json.loads(answer.content)
+    assert body["error"]["type"] == error
+    assert "budget of agent agent-7" in body["error"]["message"]

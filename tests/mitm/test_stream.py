@@ -7,7 +7,9 @@ from pathlib import Path
 import mitmproxy.version
 import pytest
 from mitmproxy import http
-from mitmproxy.connection import Server
+from mitmproxy.addons.proxyserver import Proxyserver
+from mitmproxy.connection import ConnectionState, Server
+from mitmproxy.proxy import events as mevents
 from mitmproxy.proxy import layer as mlayer
 from mitmproxy.proxy.layers import http as mhttp
 from mitmproxy.proxy.layers.http import HTTPMode
@@ -16,7 +18,7 @@ from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 from mitmproxy.proxy.mode_servers import ServerInstance
 
 from hivemind_addon.mitm import stream as ours
-from hivemind_addon.mitm.port import Alarm, Handling, Look, Next
+from hivemind_addon.mitm.port import Alarm, Handling, Look, Next, Stage
 from hivemind_addon.wire.outcome import TransportTrouble
 from tests.mitm.playbook import Playbook, make_context
 
@@ -103,7 +105,7 @@ def test_the_canary_sees_all_subclasses_of_mitmproxys_classes():
         and value.__module__ == ours.__name__
         and any(base.__module__.startswith("mitmproxy") for base in value.__mro__)
     }
-    assert foreign - {"HivemindHoldHook"} == set(SAMPLES)
+    assert foreign - {"HivemindHoldHook", "EndAttempt"} == set(SAMPLES)
 
 
 @pytest.mark.parametrize(("owner", "name"), sorted(set(inherited_uses())))
@@ -138,6 +140,8 @@ SIGNATURES = {
     ours.ReceiveHttp.__init__: ["self", "event"],
     BufferedH2Connection.__init__: ["self", "config"],
     mlayer.Layer.handle_event: ["self", "event"],
+    mevents.MessageInjected.__init__: ["self", "flow", "message"],
+    Proxyserver.inject_event: ["self", "event"],
 }
 
 
@@ -182,23 +186,27 @@ class FakeExchange:
         self.retry = []
         self.looks = []
         self.handling = Handling.COLLECT
-        self.heard = []
+        self.told = []
+        self.bytes_heard = 0
+        self.stages = []
+        self.alarm_s = None
+        self.alarms = []
 
     def enter(self):
-        self.heard.append("enter")
+        self.told.append("enter")
         return self.decided
 
     def client_gone(self):
-        self.heard.append("client gone")
+        self.told.append("client gone")
 
     def finished(self):
         self.over = True
 
     def sent(self):
-        self.heard.append("sent")
+        self.told.append("sent")
 
     def head(self, response):
-        self.heard.append(f"head {response.status_code}")
+        self.told.append(f"head {response.status_code}")
         return self.handling
 
     def look(self, chunk):
@@ -211,7 +219,7 @@ class FakeExchange:
         return b""
 
     def _verdict(self, what):
-        self.heard.append(what)
+        self.told.append(what)
         return self.retry.pop(0) if self.retry else False
 
     def collected(self, response, body):
@@ -227,19 +235,23 @@ class FakeExchange:
         return self._verdict("ended")
 
     def streamed(self):
-        self.heard.append("streamed")
+        self.told.append("streamed")
 
-    def next_alarm_s(self, *, peeking):
-        return None
+    def heard(self):
+        self.bytes_heard += 1
 
-    def alarm(self, *, peeking):
-        return Alarm.NOTHING
+    def next_alarm_s(self, stage):
+        self.stages.append(stage)
+        return self.alarm_s
+
+    def alarm(self, stage):
+        return self.alarms.pop(0) if self.alarms else Alarm.NOTHING
 
     def committed_error(self, response, detail):
         return b"event: error\n\n"
 
     def trip(self, where, error):
-        self.heard.append(f"trip {where} {error!r}")
+        self.told.append(f"trip {where} {error!r}")
 
 
 class FakePort:
@@ -302,7 +314,7 @@ def test_a_retried_request_is_sent_again_unchanged_and_the_client_sees_the_last_
     assert b"later" not in book.to_client
     assert len(book.opened) == 1
     assert book.to_server() == sent * 3
-    assert port.exchanges[0].heard == [
+    assert port.exchanges[0].told == [
         "enter",
         "sent",
         "head 429",
@@ -333,7 +345,7 @@ def test_a_cut_answer_is_asked_for_again_on_another_connection():
     book.from_server(response())
     assert len(book.opened) == 2
     assert book.to_client.endswith(b"answer")
-    assert "failed CUT" in port.exchanges[0].heard
+    assert "failed CUT" in port.exchanges[0].told
     assert list(book.layer.connections) == [book.client, book.opened[1]]
 
 
@@ -345,9 +357,9 @@ def test_nothing_is_sent_upstream_while_a_request_is_held_and_a_close_is_seen_at
     book.from_client(request())
     assert book.opened == []
     assert hook_names(book)[-1] == "hivemind_hold"
-    assert port.exchanges[0].heard == ["enter"]
+    assert port.exchanges[0].told == ["enter"]
     book.close(book.client)
-    assert port.exchanges[0].heard == ["enter", "client gone"]
+    assert port.exchanges[0].told == ["enter", "client gone"]
     port.exchanges[0].next = Next.LEAVE
     book.answer(book.hooks[-1])
     assert book.opened == []
@@ -370,7 +382,7 @@ def test_a_refusal_goes_to_the_client_and_nothing_upstream():
 def test_a_connection_that_does_not_open_is_a_failure_of_the_attempt():
     book, port = play(lambda exchange: exchange.retry.extend([True, False]), refuse="Connection refused")
     book.from_client(request())
-    assert port.exchanges[0].heard == ["enter", "failed CONNECT_FAILED"] * 2
+    assert port.exchanges[0].told == ["enter", "failed CONNECT_FAILED"] * 2
     assert book.to_client.startswith(b"HTTP/1.1 502")
     assert book.layer.streams == {}
 
@@ -390,8 +402,94 @@ def test_what_is_kept_back_is_released_in_order_and_then_streamed():
     assert book.to_client.endswith(b"b\r\nonetwothree\r\n")
     book.from_server(b"4\r\nfour\r\n0\r\n\r\n")
     assert book.to_client.endswith(b"4\r\nfour\r\n0\r\n\r\n")
-    assert port.exchanges[0].heard[-1] == "streamed"
+    assert port.exchanges[0].told[-1] == "streamed"
     assert port.exchanges[0].flow.response.content == b"onetwothreefour"
+
+
+def silent(*alarms, handling=Handling.COLLECT):
+    """An exchange that wants to be asked in a minute, and then says `alarms`."""
+
+    def prepare(exchange):
+        exchange.alarm_s = 60.0
+        exchange.alarms = list(alarms)
+        exchange.handling = handling
+
+    return prepare
+
+
+def test_the_layer_asks_at_every_stage_of_an_attempt_and_no_alarm_is_long():
+    book, port = play(silent(handling=Handling.PEEK))
+    book.from_client(request())
+    book.from_server(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+    book.from_server(b"3\r\none\r\n")
+    assert port.exchanges[0].stages == [Stage.AWAITED, Stage.PEEKED, Stage.STREAMED]
+    assert [wakeup.delay for wakeup in book.wakeups] == [ours.LONGEST_ALARM_S] * 3
+    book.ring()
+    assert port.exchanges[0].stages[3:] == [Stage.STREAMED]
+    book.from_server(b"0\r\n\r\n")
+    book.ring()
+    assert port.exchanges[0].told[-1] == "streamed"
+    assert book.layer.streams == {}
+
+
+def test_a_plain_answer_that_goes_on_is_heard():
+    book, port = play(silent())
+    book.from_client(request())
+    book.from_server(response()[:-3])
+    book.from_server(b"w")
+    assert port.exchanges[0].stages == [Stage.AWAITED, Stage.COLLECTED]
+    assert port.exchanges[0].bytes_heard == 2
+
+
+@pytest.mark.parametrize("came", [b"", response()[:-3]], ids=["no head", "half a body"])
+def test_a_silent_attempt_is_ended_and_asked_for_again_on_another_connection(came):
+    book, port = play(silent(Alarm.STALLED))
+    book.from_client(request())
+    port.exchanges[0].retry.append(True)
+    if came:
+        book.from_server(came)
+    book.ring()
+    assert "failed STALLED" in port.exchanges[0].told
+    assert book.opened[0].state is ConnectionState.CLOSED
+    book.from_server(response())
+    assert len(book.opened) == 2
+    assert book.to_client.startswith(b"HTTP/1.1 200")
+    assert book.to_client.endswith(b"answer")
+    assert book.layer.streams == {}
+
+
+def test_a_stream_that_falls_silent_before_the_clients_eyes_is_cut():
+    book, port = play(silent(Alarm.STALLED, handling=Handling.PEEK))
+    book.from_client(request())
+    book.from_server(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\none\r\n")
+    book.ring()
+    assert port.exchanges[0].told[-1] == "failed STALLED"
+    assert book.opened[0].state is ConnectionState.CLOSED
+    assert book.client.state is ConnectionState.CLOSED
+    assert b"0\r\n\r\n" not in book.to_client
+    assert book.layer.streams == {}
+
+
+def test_an_attempt_whose_client_asked_again_elsewhere_is_ended():
+    book, port = play()
+    book.from_client(request())
+    exchange = port.exchanges[0]
+    book.tell(ours.EndAttempt(exchange.flow))
+    assert exchange.told == ["enter", "sent", "client gone"]
+    assert book.opened[0].state is ConnectionState.CLOSED
+    assert book.layer.streams == {}
+
+
+def test_nothing_is_ended_for_another_flow_or_while_the_request_is_held():
+    def prepare(exchange):
+        exchange.decided = False
+
+    book, port = play(prepare, on_hook=lambda hook: hook.name != "hivemind_hold")
+    book.from_client(request())
+    book.tell(ours.EndAttempt(http.HTTPFlow(book.client, Server(address=None))))
+    book.tell(ours.EndAttempt(port.exchanges[0].flow))
+    assert port.exchanges[0].told == ["enter"]
+    assert len(book.layer.streams) == 1
 
 
 def test_an_exception_in_the_layer_is_a_trip_and_an_answer(monkeypatch):
@@ -403,7 +501,7 @@ def test_an_exception_in_the_layer_is_a_trip_and_an_answer(monkeypatch):
     book.from_client(request())
     book.from_server(response())
     assert book.to_client.startswith(b"HTTP/1.1 502")
-    assert port.exchanges[0].heard[-1] == "trip layer RuntimeError('boom')"
+    assert port.exchanges[0].told[-1] == "trip layer RuntimeError('boom')"
     assert book.layer.streams == {}
 
 
@@ -414,7 +512,7 @@ def test_2000_refused_attempts_do_not_recurse():
         book.from_server(response(429, b""))
     book.from_server(response())
     assert book.to_client.endswith(b"answer")
-    assert port.exchanges[0].heard.count("sent") == 2001
+    assert port.exchanges[0].told.count("sent") == 2001
     assert book.layer.streams == {}
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from hivemind_addon.core import events
 from hivemind_addon.core.decision import Reason
+from hivemind_addon.core.spend import Budget, Period, Scope
 from hivemind_addon.core.ticket import Demand, Outcome, OutcomeKind, PoolKey, Ticket
 from hivemind_addon.observe.log import LogObserver, describe
 
@@ -30,6 +31,10 @@ VALUES = {
     "usage": None,
     "end": "delivered",
     "until": 3.5,
+    "budget": Budget(Scope.GROUP, "reviewers", Period.DAY, micro_usd=5_000_000),
+    "unit": "micro_usd",
+    "spent": 4_300_000,
+    "limit": 5_000_000,
 }
 
 
@@ -76,6 +81,17 @@ def test_ends_that_a_person_should_see_are_warnings(end, level):
 
 def test_a_backoff_says_how_long():
     assert "again in 2.5 s" in describe(make(events.BackedOff))[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "how_much"),
+    [(events.BudgetWarned, "most of its budget"), (events.BudgetSpent, "its budget")],
+)
+def test_a_person_reads_who_has_spent_how_much_of_what(kind, how_much):
+    assert describe(make(kind)) == (
+        logging.WARNING,
+        f"group reviewers has spent {how_much}: $4.30 of $5.00 per day",
+    )
 
 
 def test_lines_below_the_level_are_not_made(caplog):

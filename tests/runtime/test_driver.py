@@ -1,12 +1,13 @@
 import asyncio
 import logging
 import random
+from dataclasses import replace
 
 import pytest
 
 from hivemind_addon.core.aimd import ConcurrencySettings
 from hivemind_addon.core.decision import Admitted, Backoff, Finished, Reason, Shed
-from hivemind_addon.core.events import AttemptStarted, GuardTripped, Submitted, TicketEnded
+from hivemind_addon.core.events import AttemptStarted, ClockJumped, GuardTripped, Submitted, TicketEnded
 from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.scheduler import Scheduler
 from hivemind_addon.core.ticket import ContractError
@@ -270,15 +271,72 @@ class TestClose:
         assert await desk.driver.drained(0) is True
 
 
+class TestClocks:
+    @pytest.fixture
+    async def waiting(self, desk) -> Desk:
+        """A ticket that waits for a window's end in half a minute."""
+        desk.submit("a")
+        told = [requests_reading(limit=60, remaining=left, reset_in_s=30) for left in (59, 0)]
+        reservation = await desk.admit("a")
+        for reading in told:
+            desk.driver.observe(reservation, hints(reading))
+        desk.driver.settle(reservation, IGNORED)
+        desk.submit("b")
+        return desk
+
+    @pytest.mark.parametrize("slept_s", [3600.0, 8 * 3600.0])
+    async def test_a_sleep_turns_the_window_and_sheds_nobody(self, waiting, slept_s):
+        waiting.clock.sleep(slept_s)
+        waiting.driver.tick()
+        assert isinstance(waiting.driver.decision("b"), Admitted)
+        assert [event.delta_s for event in waiting.events if isinstance(event, ClockJumped)] == [slept_s]
+
+    @pytest.mark.parametrize("delta_s", [-3600.0, -6.0])
+    async def test_a_clock_that_is_set_back_changes_nothing(self, waiting, delta_s):
+        waiting.clock.sleep(delta_s)
+        waiting.driver.tick()
+        assert waiting.driver.decision("b") is None
+        waiting.clock.advance(30.2)
+        waiting.driver.tick()
+        assert isinstance(waiting.driver.decision("b"), Admitted)
+        assert len([event for event in waiting.events if isinstance(event, ClockJumped)]) == 1
+
+    async def test_a_clock_that_is_adjusted_little_by_little_is_no_jump(self, waiting):
+        for _ in range(20):
+            waiting.clock.sleep(4)
+            waiting.driver.tick()
+        assert not [event for event in waiting.events if isinstance(event, ClockJumped)]
+
+
+class TestSuperseded:
+    async def test_the_attempt_of_a_request_that_came_back_is_ended_once(self, desk):
+        ended = []
+        desk.driver.end_attempt = ended.append
+        old = replace(ticket("old", at=desk.clock.now, patience_s=30), request_hash="h")
+        desk.driver.submit(old, desk.settings)
+        reservation = await desk.admit("old")
+        desk.clock.advance(31)
+        desk.driver.submit(replace(old, id="new", shed_at=desk.clock.now + 30), desk.settings)
+        assert ended == [reservation]
+        desk.driver.settle(reservation, IGNORED)
+        assert (await desk.admit("new")).attempt == 1
+        assert len(ended) == 1
+
+
 class TestTimer:
     async def test_there_is_one_and_it_is_armed_for_the_next_wakeup(self, desk):
         desk.submit("a")
         desk.driver.settle(await desk.admit("a"), after(FAILED, 100))
-        desk.submit("b", patience_s=20)
+        desk.submit("b", patience_s=5)
         await desk.admit("b")
-        desk.submit("c", patience_s=30)
+        desk.submit("c", patience_s=10)
         loop = asyncio.get_running_loop()
-        assert desk.driver._timer.when() - loop.time() == pytest.approx(30, abs=1)
+        assert desk.driver._timer.when() - loop.time() == pytest.approx(10, abs=1)
+
+    async def test_a_far_one_is_looked_at_in_between_for_it_stands_still_in_a_sleep(self, desk):
+        desk.submit("a", "b", patience_s=3600)
+        loop = asyncio.get_running_loop()
+        assert desk.driver._timer.when() - loop.time() == pytest.approx(15, abs=1)
 
     async def test_nothing_to_wait_for_needs_no_timer(self, desk):
         desk.submit("a")

@@ -51,3 +51,44 @@ def test_the_greediest_caller_reaches_the_bound_and_never_beats_it(kind, units):
         now += allowance.fits_in_s(1, now)
         allowance.take(1, now)
     assert math.isclose(lower_bound(spent({REQUESTS: units}), [limit], concurrency=None).bound_s, now, abs_tol=1e-4)
+
+
+BUCKET = Limit(Dimension.REQUESTS, 10, 10.0, LimitKind.BUCKET)
+WINDOW = Limit(Dimension.REQUESTS, 10, 10.0, LimitKind.WINDOW)
+
+
+def of_requests(units, limit, outages=()):
+    spent = Spent(units={Dimension.REQUESTS: units}, longest_path_s=0.0, service_s=0.0)
+    return lower_bound(spent, [limit], concurrency=None, outages=outages).bound_s
+
+
+@pytest.mark.parametrize(
+    ("limit", "units", "outage", "bound_s"),
+    [
+        (BUCKET, 15, (20.0, 30.0), 5.0),
+        # 10 at once and 5 by 5 s; the bucket is full again at the end of the outage.
+        (BUCKET, 20, (5.0, 25.0), 25.0),
+        (BUCKET, 28, (5.0, 25.0), 28.0),
+        (BUCKET, 15, (0.0, 20.0), 25.0),
+        (WINDOW, 15, (12.0, 14.0), 10.0),
+        (WINDOW, 15, (8.0, 14.0), 14.0),
+        (WINDOW, 15, (5.0, 25.0), 25.0),
+        (WINDOW, 25, (5.0, 25.0), 30.0),
+    ],
+)
+def test_an_outage_lets_nothing_through_and_replenishes_limits(limit, units, outage, bound_s):
+    assert of_requests(units, limit, [outage]) == pytest.approx(bound_s)
+
+
+def test_what_is_left_at_the_last_reset_still_has_to_be_said():
+    # Four agents, four turns each of 1 s of thinking and 2 s of service: six of the sixteen calls go after 10 s, so
+    # one agent has two of them left.
+    spent = Spent(units={Dimension.REQUESTS: 16}, longest_path_s=12.0, service_s=0.0, turns_s=[[(1.0, 2.0)] * 4] * 4)
+    bound = lower_bound(spent, [WINDOW], concurrency=None)
+    assert bound.bound_s == pytest.approx(10 + 2 + 1 + 2)
+    assert bound.why == "the last conversations"
+
+
+def test_an_agents_turns_alone_are_no_more_than_its_conversation():
+    spent = Spent(units={Dimension.REQUESTS: 4}, longest_path_s=12.0, service_s=0.0, turns_s=[[(1.0, 2.0)] * 4])
+    assert lower_bound(spent, [WINDOW], concurrency=None).bound_s == 12.0

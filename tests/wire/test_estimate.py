@@ -315,3 +315,32 @@ def test_any_history_gives_a_demand_that_is_positive_and_adds_up(history, profil
         assert demand.output_tokens >= 0
         assert demand.total_tokens == demand.input_tokens + demand.output_tokens
         estimator.learn(profile, facts, "s", Usage(fresh, read, write, output, reported=True))
+
+
+# What is expected, for budgets ---------------------------------------------------------------------------------------------
+
+
+def test_a_new_conversation_is_expected_to_be_read_uncached_and_answered_as_usual(estimator):
+    facts = request(user(WORDS * 100))
+    expected = estimator.expect(ALL, facts, "s")
+    assert expected == Usage(input_tokens=estimator.estimate(ALL, facts, "s").input_tokens, output_tokens=1000)
+    assert not expected.reported
+
+
+def test_the_likely_output_is_expected_where_limits_count_the_largest(estimator):
+    facts = request(user(WORDS * 100), max_tokens=64_000)
+    assert estimator.estimate(ALL, facts, "s").output_tokens == 64_000
+    assert estimator.expect(ALL, facts, "s").output_tokens == 1000
+    assert estimator.expect(ALL, request(user(WORDS), max_tokens=50), "s").output_tokens == 50
+    for _ in range(20):
+        estimator.learn(ALL, facts, "s", usage(1000, 300))
+    assert estimator.expect(ALL, facts, "s").output_tokens < 600
+
+
+def test_a_cached_conversation_is_expected_to_be_read_from_the_cache_and_the_rest_written(estimator):
+    first = request(user(WORDS * 100))
+    estimator.learn(UNCACHED, first, "s", usage(1000, 100, write=900))
+    expected = estimator.expect(UNCACHED, request(user(WORDS * 100), assistant("ok"), user(WORDS * 20)), "s")
+    assert expected.cache_read_tokens == 1000
+    assert expected.input_tokens == 0
+    assert 0 < expected.cache_write_tokens < 600

@@ -1,12 +1,15 @@
 import hashlib
+import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hivemind_addon.core.ticket import CallKind, Priority
+from hivemind_addon.profile.load import dialect_for, load_profiles
 from hivemind_addon.profile.model import Delivery, Profile
-from hivemind_addon.wire.identity import identify, proxy_words
-from hivemind_addon.wire.request import RequestFacts
+from hivemind_addon.wire.identity import call_kind, identify, priority_of, proxy_words
+from hivemind_addon.wire.request import RequestFacts, read_request
 
 PROFILE = Profile(
     session_headers=("x-claude-code-session-id", "x-session-id"), request_account_headers=("openai-organization",)
@@ -107,3 +110,97 @@ def test_words_of_the_proxy_password_choose_the_delivery(password, delivery):
 @given(st.text())
 def test_any_password_is_read(password):
     assert proxy_words(password).delivery in {None, *Delivery}
+
+
+# Lineage ----------------------------------------------------------------------------------------------------------------
+
+PACKAGED = load_profiles(None).by_name
+
+
+def of(profile, headers, *, body=None, path="/v1/messages", user=""):
+    name = dialect_for(PACKAGED[profile], path)
+    facts = read_request(json.dumps({"model": "m", **(body or {})}).encode(), name)
+    one = identify(PACKAGED[profile], headers, facts, user, PEER)
+    return one, call_kind(PACKAGED[profile], headers, facts, path, has_parent=bool(one.parent_session))
+
+
+def test_a_sub_agent_of_claude_code_has_a_session_of_its_own_and_its_parent():
+    root, turn = of("anthropic", {"x-claude-code-session-id": "s"})
+    child, kind = of("anthropic", {"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a1"})
+    assert (root.session, root.parent_session, turn) == ("s", "", CallKind.TURN)
+    assert (child.session, child.parent_session, kind) == ("s/a1", "s", CallKind.SUBAGENT)
+    assert child.agent == root.agent
+
+
+def test_a_nested_sub_agent_of_claude_code_belongs_to_the_same_tree():
+    nested = {"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a2", "x-claude-code-parent-agent-id": "a1"}
+    assert of("anthropic", nested)[0].parent_session == "s"
+
+
+def test_claude_codes_user_id_tells_the_session_and_its_parent():
+    user_id = json.dumps({"device_id": "d", "account_uuid": "u", "session_id": "s2", "parent_session_id": "s1"})
+    child, kind = of("anthropic", {}, body={"metadata": {"user_id": user_id}})
+    assert (child.session, child.parent_session, kind) == ("s2", "s1", CallKind.SUBAGENT)
+    assert child.agent == of("anthropic", {"x-claude-code-session-id": "s1"})[0].agent
+
+
+def test_an_opencode_child_session_names_its_parent_to_every_provider():
+    headers = {"user-agent": "opencode/1.0", "x-session-id": "c", "x-parent-session-id": "p"}
+    for profile, path in (("anthropic", "/v1/messages"), ("openai", "/v1/chat/completions")):
+        child, kind = of(profile, headers, path=path)
+        assert (child.session, child.parent_session, kind) == ("c", "p", CallKind.SUBAGENT)
+
+
+def test_a_thread_of_codex_is_a_sub_agent_where_it_is_not_the_session_itself():
+    path = "/v1/responses"
+    main, turn = of("openai", {"session-id": "s", "thread-id": "s"}, path=path)
+    assert (main.session, main.parent_session, turn) == ("s", "", CallKind.TURN)
+    child, kind = of("openai", {"session-id": "s", "thread-id": "t"}, path=path)
+    assert (child.session, child.parent_session, kind) == ("s/t", "s", CallKind.SUBAGENT)
+
+
+def test_codex_names_the_parent_thread_in_a_header_that_holds_json():
+    metadata = json.dumps({"session_id": "t", "parent_thread_id": "s", "request_kind": "turn"})
+    child, _ = of("openai", {"session-id": "t", "x-codex-turn-metadata": metadata}, path="/v1/responses")
+    assert (child.session, child.parent_session) == ("t", "s")
+
+
+@pytest.mark.parametrize("damaged", ["", "{", "[]", "null", '"x"', '{"parent_thread_id": 7}', "[" * 20_000])
+def test_a_damaged_header_says_nothing(damaged):
+    child, kind = of("openai", {"session-id": "t", "x-codex-turn-metadata": damaged}, path="/v1/responses")
+    assert (child.session, child.parent_session, kind) == ("t", "", CallKind.TURN)
+
+
+@pytest.mark.parametrize(
+    ("profile", "path", "headers", "body", "kind"),
+    [
+        ("openai", "/v1/responses", {"x-codex-turn-metadata": '{"request_kind": "compaction"}'}, {}, CallKind.COMPACTION),
+        ("openai", "/v1/responses", {"x-codex-turn-metadata": '{"request_kind": "prewarm"}'}, {}, CallKind.PREWARM),
+        ("openai", "/v1/responses", {"x-codex-turn-metadata": '{"request_kind": "memory"}'}, {}, CallKind.AUXILIARY),
+        ("openai", "/v1/responses", {"x-openai-subagent": "review"}, {}, CallKind.SUBAGENT),
+        ("openai", "/v1/responses/compact", {}, {}, CallKind.COMPACTION),
+        ("openai", "/v1/chat/completions", {"user-agent": "opencode/1"}, {"messages": [{}, {}]}, CallKind.AUXILIARY),
+        ("openai", "/v1/chat/completions", {"user-agent": "opencode/1"}, {"messages": [{}] * 9}, CallKind.TURN),
+        ("openai", "/v1/chat/completions", {"user-agent": "opencode/1"}, {"messages": [{}], "tools": [{}]}, CallKind.TURN),
+        ("anthropic", "/v1/messages", {"user-agent": "claude-cli/2.1"}, {"model": "claude-haiku-4-5", "messages": [{}]}, CallKind.AUXILIARY),
+        ("anthropic", "/v1/messages", {"user-agent": "claude-cli/2.1"}, {"model": "claude-sonnet-4-5", "messages": [{}]}, CallKind.TURN),
+        ("anthropic", "/v1/messages", {"user-agent": "claude-cli/2.1"}, {"model": "claude-haiku-4-5", "tools": [{}], "messages": [{}]}, CallKind.TURN),
+        ("anthropic", "/v1/messages", {"user-agent": "claude-cli/2.1", "x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"}, {"model": "claude-haiku-4-5", "messages": [{}]}, CallKind.SUBAGENT),
+        ("anthropic", "/v1/messages", {"user-agent": "mine/1"}, {"model": "claude-haiku-4-5", "messages": [{}]}, CallKind.TURN),
+    ],
+)  # fmt: skip
+def test_what_a_request_is_for_is_told_by_the_profiles_rules(profile, path, headers, body, kind):
+    assert of(profile, headers, body=body, path=path)[1] is kind
+
+
+def test_a_proxy_password_asks_for_a_priority():
+    assert proxy_words("prio-low").priority is Priority.LOW
+    assert proxy_words("whole,prio-high").priority is Priority.HIGH
+    assert proxy_words("prio-low+prio-critical").priority is Priority.CRITICAL
+    assert proxy_words("prio-urgent").priority is None
+    assert proxy_words("low").priority is None
+
+
+def test_priorities_have_names():
+    assert priority_of(" High ") is Priority.HIGH
+    assert priority_of("0") is None

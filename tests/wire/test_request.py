@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hivemind_addon.profile.model import DialectName
-from hivemind_addon.wire.request import RequestFacts, _Body, is_answer, read_request, text_of
+from hivemind_addon.wire.request import RequestFacts, _Body, fingerprints, is_answer, read_request, text_of
 
 ANTHROPIC, CHAT, RESPONSES = DialectName.ANTHROPIC_MESSAGES, DialectName.OPENAI_CHAT, DialectName.OPENAI_RESPONSES
 PICTURE = base64.b64encode(bytes(range(256)) * 1000).decode()
@@ -256,3 +256,79 @@ def test_any_json_object_is_read(keys, dialect):
 @given(st.binary(max_size=200), st.sampled_from(DialectName))
 def test_any_bytes_are_read(content, dialect):
     assert isinstance(read_request(content, dialect), RequestFacts)
+
+
+def test_tools_are_noticed_where_there_are_any():
+    assert read_request(body(tools=[{"name": "t"}]), ANTHROPIC).has_tools
+    assert read_request(body(functions=[{"name": "t"}]), CHAT).has_tools
+    for nothing in ({}, {"tools": []}, {"tools": None}):
+        assert not read_request(body(**nothing), CHAT).has_tools
+
+
+def test_claude_codes_user_id_may_name_the_parent_session():
+    user_id = json.dumps({"session_id": "b", "parent_session_id": "a"})
+    facts = read_request(body(metadata={"user_id": user_id}), ANTHROPIC)
+    assert (facts.session_hint, facts.parent_hint) == ("b", "a")
+
+
+# Fingerprints -------------------------------------------------------------------------------------------------------------
+
+
+def prints(salt="agent", **keys):
+    return fingerprints(read_request(body(**{"model": "m", "messages": [message()], **keys}), ANTHROPIC), salt)
+
+
+def test_a_request_that_is_sent_again_has_the_same_fingerprints():
+    assert prints() == prints()
+
+
+def test_conversations_with_the_same_beginning_share_a_prefix():
+    longer = [message(), message("hi", "assistant"), message("more")]
+    assert prints(messages=longer).prefix == prints().prefix
+    assert prints(messages=longer).whole != prints().whole
+
+
+@pytest.mark.parametrize(
+    "other", [{"model": "n"}, {"system": "s"}, {"tools": [{"name": "t"}]}, {"messages": [message("bye")]}]
+)
+def test_another_beginning_has_another_prefix(other):
+    assert prints(**other).prefix != prints().prefix
+
+
+def test_the_same_request_of_another_agent_is_another_one():
+    assert prints("a").whole != prints("b").whole
+    assert prints("a").prefix == prints("b").prefix
+
+
+def test_parts_do_not_run_into_each_other():
+    assert prints(system="ab", tools="c").prefix != prints(system="a", tools="bc").prefix
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+@pytest.mark.parametrize("mark", [{"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}, None])
+def test_cache_marks_move_and_do_not_change_the_prefix(separators, mark):
+    def of(*blocks):
+        text = json.dumps({"model": "m", "messages": [{"role": "user", "content": blocks}]}, separators=separators)
+        return fingerprints(read_request(text.encode(), ANTHROPIC), "").prefix
+
+    block = {"type": "text", "text": 'says "cache_control": {"x": 1}'}
+    assert of(block | {"cache_control": mark}, block) == of(block, block)
+    assert of(block, block | {"cache_control": mark}) == of(block, block)
+    assert of(block) != of(block | {"text": "says"})
+
+
+def test_a_request_without_anything_has_fingerprints_too():
+    assert fingerprints(RequestFacts(), "").prefix_bytes == 0
+    assert fingerprints(RequestFacts(model="\udcff"), "\udcff").prefix
+
+
+def test_a_megabyte_is_hashed_within_a_millisecond_or_a_few_on_a_busy_machine():
+    facts = read_request(body(model="m", system="s" * 100_000, messages=[message("x" * 100_000)] * 9), ANTHROPIC)
+    best_s = min(timed(lambda: fingerprints(facts, "a")) for _ in range(20))
+    assert best_s < 0.005
+
+
+def timed(call):
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began

@@ -1,15 +1,29 @@
-"""Additive increase, multiplicative decrease: how many attempts may be in flight at once.
+"""How many attempts may be in flight at once, learned from overload alone.
 
-Slow start adds one slot per success until the first overload; from then on one slot per `limit` successes. Only a
-success that was admitted while the limit was at least half used counts: an idle pool proves nothing. An overload
-multiplies by `decrease`, once per generation: what was admitted before the last decrease was sent under the old
-limit. Latency never moves it: an answer's length, not the load, decides how long a model takes.
+    GROWING   one slot more per success, until the first overload                      (no ceiling is known)
+    CAPPED    an overload at n in flight: n - 1 is the ceiling
+    PROBING   one slot above the ceiling; a success up there: GROWING again; an overload: CAPPED
+
+The ceiling is probed after 20 s, and after twice the time with each probe that fails, up to 300 s; sooner where 25
+attempts have succeeded since, for then one refusal more is a small part of them. Further overloads of attempts that
+were sent under the new ceiling, without a success between them, lower it by a factor, so that a provider that shrinks
+is followed in a few steps. So does an overload far below what was proved within the last seconds: that is the
+provider's bad moment and not the place where its ceiling is.
+
+Only a success that was admitted while the limit was at least half used counts: an idle pool proves nothing. Latency
+never moves it: an answer's length, not the load, decides how long a model takes.
 """
 
+import math
 from dataclasses import dataclass
 
 _AFTER_OUTAGE = 2
 """Slots with which a provider that was down is tried again."""
+_FIRST_PROBE_S = 20.0
+_MAX_PROBE_S = 300.0
+_SUCCESSES_PER_PROBE = 25
+_PROVED_FOR_S = 10.0
+"""So long a success shows how many attempts the provider takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +34,7 @@ class ConcurrencySettings:
     """With nothing known about the provider."""
     maximum: int = 256
     decrease: float = 0.7
-    """The factor that one overload applies."""
+    """The factor that overloads in a row apply."""
 
 
 class AimdLimit:
@@ -28,36 +42,90 @@ class AimdLimit:
 
     def __init__(self, settings: ConcurrencySettings) -> None:
         self._settings = settings
-        self._value = float(max(1, min(settings.initial, settings.maximum)))
-        self._slow_start = True
-        self._decreased_at = float("-inf")
+        self._maximum = max(1, settings.maximum)
+        self.limit = max(1, min(settings.initial, self._maximum))
+        """Attempts that may be in flight; at least 1."""
+        self.ceiling: int | None = None
+        """What the provider takes, as far as its overloads told."""
+        self._lowered_at = float("-inf")
+        self._proved_since = True
+        """An attempt that was admitted after the ceiling was last lowered has succeeded."""
+        self._probe_at = float("inf")
+        self._probe_in_s = _FIRST_PROBE_S
+        self._successes = 0
+        """Since the last overload."""
+        self._proved = 0
+        self._proved_at = float("-inf")
 
     def __repr__(self) -> str:
-        return f"<AimdLimit {self.limit} slots{', slow start' if self._slow_start else ''}>"
-
-    @property
-    def limit(self) -> int:
-        """Attempts that may be in flight; at least 1."""
-        return int(self._value)
+        return f"<AimdLimit {self.limit} slots, {'growing' if self.ceiling is None else f'ceiling {self.ceiling}'}>"
 
     def fills(self, in_flight: int) -> bool:
         """Whether so many attempts, the new one counted, use enough of the limit to prove anything about it."""
         return in_flight * 2 >= self.limit
 
-    def success(self, *, filled: bool) -> None:
-        """An attempt succeeded; `filled` is what `fills` said at its admission."""
-        if filled:
-            step = 1.0 if self._slow_start else 1.0 / self.limit
-            self._value = min(self._value + step, float(max(1, self._settings.maximum)))
+    def success(self, *, in_flight: int, filled: bool, admitted_at: float, now: float) -> None:
+        """An attempt succeeded; `in_flight` and `filled` are of its admission, itself counted."""
+        self._successes += 1
+        if in_flight >= self._proved or now - self._proved_at > _PROVED_FOR_S:
+            self._proved, self._proved_at = in_flight, now
+        is_of_now = admitted_at >= self._lowered_at
+        self._proved_since = self._proved_since or is_of_now
+        if self.ceiling is not None and is_of_now and in_flight > self.ceiling:
+            self.ceiling = None
+            self._probe_in_s = _FIRST_PROBE_S
+        if not filled:
+            return
+        if self.ceiling is None or self.limit < self.ceiling:
+            self.limit = min(self.limit + 1, self._maximum)
+        elif self._may_probe(now):
+            self.limit = min(self.ceiling + 1, self._maximum)
 
-    def overload(self, *, admitted_at: float, now: float) -> None:
-        """An attempt met overload."""
-        self._slow_start = False
-        if admitted_at >= self._decreased_at:
-            self._value = max(1.0, self.limit * self._settings.decrease)
-            self._decreased_at = now
+    def overload(self, *, in_flight: int, admitted_at: float, now: float) -> None:
+        """An attempt met overload; `in_flight` is of its admission, itself counted."""
+        told = max(1, in_flight - 1)
+        if now - self._proved_at <= _PROVED_FOR_S:
+            told = max(told, int(self._proved * self._settings.decrease))
+        if admitted_at >= self._lowered_at:
+            is_failed_probe = self.ceiling is not None and in_flight > self.ceiling
+            if not self._proved_since:
+                told = min(told, math.ceil(self.limit * self._settings.decrease))
+            self._probe_in_s = min(self._probe_in_s * 2, _MAX_PROBE_S) if is_failed_probe else _FIRST_PROBE_S
+            self._lowered_at, self._proved_since = now, False
+        self.ceiling = self.limit = min(told, self.limit)
+        self._probe_at = now + self._probe_in_s
+        self._successes = 0
 
     def recover(self) -> None:
         """The provider is back after an outage: start small, and grow fast."""
-        self._value = float(min(self.limit, _AFTER_OUTAGE))
-        self._slow_start = True
+        self.limit = min(self.limit, _AFTER_OUTAGE)
+        self.ceiling = None
+        self._probe_in_s = _FIRST_PROBE_S
+        self._proved_since = True
+
+    def rest(self) -> None:
+        """Much time has passed: start as at first, and grow fast up to the ceiling that is known."""
+        self.limit = min(self.limit, max(1, self._settings.initial))
+
+    def resume(self, ceiling: int) -> None:
+        """An earlier run has learned a ceiling; it is probed as soon as it is reached."""
+        self.ceiling = max(1, min(ceiling, self._maximum))
+        self.limit = min(self.limit, self.ceiling)
+        self._probe_at = float("-inf")
+
+    def absorb(self, other: "AimdLimit") -> None:
+        """Another pool is of the same account: the provider took at least what the larger one had in flight."""
+        self.limit = max(self.limit, other.limit)
+        known = [limit.ceiling for limit in (self, other) if limit.ceiling is not None]
+        self.ceiling = max(known) if len(known) == 2 else None
+
+    def clock_jumped(self, delta_s: float) -> None:
+        """So much time passed while everything slept."""
+        self._lowered_at -= delta_s
+        self._probe_at -= delta_s
+        self._proved_at -= delta_s
+
+    def _may_probe(self, now: float) -> bool:
+        return now >= self._probe_at or (
+            self._successes >= _SUCCESSES_PER_PROBE and now >= self._lowered_at + _FIRST_PROBE_S
+        )

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from hivemind_addon.core.spend import Shortage
 from hivemind_addon.core.ticket import Reservation, Ticket
 
 
@@ -16,12 +17,16 @@ class Reason(Enum):
     BREAKER = "provider down"
     BACKOFF = "backing off"
     ORDER = "behind others"
+    LEADER = "its prompt cache is being written"
+    FAN_OUT = "enough sub-agents running"
     DEADLINE = "client about to give up"
     STOPPING = "scheduler stopping"
     SPENT_ATTEMPTS = "attempts spent"
     SPENT_AMBIGUOUS = "may have been billed too often"
     NOT_RETRYABLE = "waiting cannot cure it"
     DELIVERED_BYTES = "client has seen part of it"
+    BUDGET = "budget spent"
+    FUNDS = "its budget is reserved by running requests"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,14 @@ class Shed:
     reason: Reason
     come_back_s: float
     """When there is likely to be room, in seconds from now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The ticket ends here: a budget is spent, and the client gets a refusal that it does not retry."""
+
+    ticket: Ticket
+    shortage: Shortage
 
 
 @dataclass(frozen=True, slots=True)

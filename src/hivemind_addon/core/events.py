@@ -6,6 +6,7 @@ Every event carries `at` (monotonic instant); those about a ticket carry its id 
 from dataclasses import dataclass
 
 from hivemind_addon.core.decision import Reason
+from hivemind_addon.core.spend import Budget
 from hivemind_addon.core.ticket import Outcome, PoolKey, Ticket, Usage
 
 SCHEMA_VERSION = 1
@@ -78,7 +79,7 @@ class TicketEnded:
     ticket_id: str
     pool: PoolKey
     end: str
-    """`delivered`, `gave up`, `shed`, `cancelled`."""
+    """`delivered`, `gave up`, `shed`, `refused`, `cancelled`."""
     reason: str
     attempts: int
     ambiguous_resends: int
@@ -137,6 +138,58 @@ class AccountNamed:
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetWarned:
+    """A holder has spent 85 % of a budget. Once per period and unit."""
+
+    at: float
+    budget: Budget
+    unit: str
+    """`tokens` or `micro_usd`: what `spent` and `limit` count."""
+    spent: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetSpent:
+    """A holder has spent a budget: its new tickets are refused. Once per period and unit."""
+
+    at: float
+    budget: Budget
+    unit: str
+    """`tokens` or `micro_usd`: what `spent` and `limit` count."""
+    spent: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolsMerged:
+    """Two pools proved to be of one account; all that `merged` had is `pool`'s now."""
+
+    at: float
+    pool: PoolKey
+    merged: PoolKey
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """A client came back with a request of which an attempt still runs: that one is to be ended."""
+
+    at: float
+    ticket_id: str
+    """Whose attempt is to be ended."""
+    pool: PoolKey
+    by_ticket_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClockJumped:
+    """The wall clock moved by this much more than the monotonic one: the machine slept, or its clock was set."""
+
+    at: float
+    delta_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class OddityNoted:
     """A provider or client said something that could not be understood; a safe default was used."""
 
@@ -178,6 +231,11 @@ Event = (
     | PoolBlocked
     | MeterLearned
     | AccountNamed
+    | BudgetWarned
+    | BudgetSpent
+    | PoolsMerged
+    | Superseded
+    | ClockJumped
     | OddityNoted
     | CommittedStreamFailed
     | GuardTripped

@@ -14,15 +14,23 @@ holds every cost that is known from h or before. A header of an older attempt th
 less than is known and is ignored, unless both were sent within a second: then the network may have swapped them on
 the way, and the older may lower the level.
 
+**What differs from expectation.** A header that tells less than was expected tells of somebody else on the same key:
+their rate is averaged over half a minute, what they take during one round trip stays in reserve, and a bucket counts
+on what they leave. One that tells more by just what failed attempts cost shows that failures are not charged: from
+then on they are given back at once. One that tells more by what was sent in the last seconds is stale (a replica
+behind the others): from then on headers are taken to be that old.
+
 **Caution.** Half of the rounding of `remaining` stays in reserve, a fixed reset gets 0.1 s of guard, output of
 attempts in flight stays taken while a bucket refills, and what was sent just before a window's end may be booked in
 the next one. A window that is caught unturned after its reset tells whole seconds: its guard grows by one.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
+from itertools import takewhile
 
+from hivemind_addon.core.learned import LearnedMeter, MeterKind
 from hivemind_addon.core.ticket import Dimension, Reading
 
 _RESET_GUARD_S = 0.1
@@ -45,16 +53,19 @@ _KIND_LAG_S = 10.0
 """A header may have been written this long before it arrives, at its attempt's admission."""
 _SAME_RESET = 0.05
 """Of the window: two reset instants this close are the same."""
+_OTHERS_OVER_S = 30.0
+"""What others take is averaged over this time."""
+_MOST_OTHERS = 0.9
+"""Of a bucket's rate: others are never taken to take more."""
+_FEW_OTHERS = 0.05
+"""Of the limit's rate: less is noise."""
+_MOST_WAY_S = 10.0
+_SAME_UNITS = 0.25
+"""Two amounts that differ by less than this share are the same."""
+_MOST_VOTES = 3
+_MOST_STALE_S = 10.0
 _SWEEP_FROM = 64
 """Settled costs that are kept before the first look for ones that no header can miss any more."""
-
-
-class MeterKind(Enum):
-    """How a limit comes back."""
-
-    BUCKET = "bucket"
-    WINDOW = "window"
-    UNKNOWN = "unknown"
 
 
 @dataclass(slots=True, eq=False)
@@ -68,8 +79,8 @@ class _Cost:
     """Reserved, and once settled the actual charge."""
     known_from: int | None
     """Headers of attempts with this stamp or a later one hold it; None: no header yet can."""
-    booked: bool = False
-    """The level was learned from a header that holds it (or it was spent in a window that is over)."""
+    failed_units: int = 0
+    """What a failed attempt would cost if failures are charged; 0 for all others."""
 
 
 def is_usable(reading: Reading) -> bool:
@@ -89,7 +100,8 @@ class Meter:
         self.limit = limit
         self.reserved = 0
         """Units of attempts in flight."""
-        self._window_s = reading.window_s
+        self.window_s = reading.window_s
+        """The window that the limit is stated for."""
         self._level = limit
         self._at = now
         self._resets_at: float | None = None
@@ -101,8 +113,21 @@ class Meter:
         self._guard_s = _RESET_GUARD_S
         self._learned_stamp = -1
         self._learned_sent_at = float("-inf")
+        self._others_units = 0.0
+        """What others took, each unit fading away with time."""
+        self._others_at = now
+        self._way_s = 0.0
+        """From an admission to its header, averaged."""
+        self._votes = 0
+        """Above zero: failed attempts are not charged."""
+        self.stale_s = 0.0
+        """Headers do not know what was sent so long before their attempt."""
         self._open: dict[int, _Cost] = {}
+        """Of attempts in flight, by stamp."""
+        self._unbooked: dict[int, _Cost] = {}
+        """Of them those that no header that was learned from holds; the others are in the level for good."""
         self._settled: list[_Cost] = []
+        """Unbooked as well."""
         self._sweep_at = _SWEEP_FROM
 
     @classmethod
@@ -110,6 +135,29 @@ class Meter:
         """A full meter for a reading that names a limit; its own `learn` comes next."""
         limit = _limit_of(reading)
         return None if limit is None else cls(reading=reading, limit=limit, now=now)
+
+    @classmethod
+    def resume(cls, learned: LearnedMeter, now: float) -> "Meter":
+        """The meter of an earlier run, full until a response tells its level."""
+        reading = Reading(meter=learned.name, dimension=learned.dimension, window_s=learned.window_s)
+        meter = cls(reading=reading, limit=learned.limit, now=now)
+        meter.kind = learned.kind
+        meter.stale_s = learned.stale_s
+        meter._votes = 1 if learned.failures_are_free else 0
+        return meter
+
+    @property
+    def learned(self) -> LearnedMeter:
+        """What outlives a run."""
+        return LearnedMeter(
+            name=self.name,
+            dimension=self.dimension,
+            kind=self.kind,
+            limit=self.limit,
+            window_s=self.window_s,
+            failures_are_free=self._votes > 0,
+            stale_s=self.stale_s,
+        )
 
     def __repr__(self) -> str:
         return f"<Meter {self.name} {self.kind.value} {self._level:.1f}/{self.limit:.0f}, {self.reserved} reserved>"
@@ -128,30 +176,43 @@ class Meter:
             return (self.limit - self._level) / self._rate
         return self._next_reset_at() - now
 
-    def earliest(self, units: int, now: float) -> float:
-        """The first instant at which so many units fit, if nothing else changes.
+    def window_ends_at(self, now: float) -> float | None:
+        """When a fixed window turns; None where there is none."""
+        self._advance(now)
+        return None if self._refills else self._next_reset_at()
+
+    def may_have_turned(self, now: float) -> bool:
+        """Whether a window's reset has come as it was told, and only the guard is not over yet."""
+        self._advance(now)
+        return not self._refills and self._next_reset_at() - self._guard_s <= now
+
+    def earliest(self, units: int, now: float, *, kept: int = 0) -> float:
+        """The first instant at which so many units fit beside those that are kept, if nothing else changes.
 
         Infinite when a settle must come first. More than the whole limit fits when the meter is full and nothing
         of it is reserved.
         """
         self._advance(now)
-        needed = min(float(units), self.limit)
+        needed = min(units + kept + self._kept_for_others(now), self.limit) if units else 0.0
         if units > self.limit and self.reserved:
             return float("inf")
         if units <= 0 or self._level + self._slack >= needed:
             return now
         if self._refills:
-            return now + (needed - self._level) / self._rate if needed <= self._most else float("inf")
+            refilled_at = now + (needed - self._level) / (self._rate - self._others_rate(now))
+            return refilled_at if needed <= self._most else float("inf")
         reset_at = self._next_reset_at()
         if self.limit - self._carried_over(reset_at - self._guard_s) + self._slack >= needed:
             return reset_at
-        return reset_at + self._window_s if needed <= self._most else float("inf")
+        return reset_at + self.window_s if needed <= self._most else float("inf")
 
     def reserve(self, *, stamp: int, units: int, now: float) -> None:
         """An attempt was admitted."""
         self._advance(now)
         known_from = None if self._is_charged_late else stamp
-        self._open[stamp] = _Cost(stamp=stamp, admitted_at=now, units=units, known_from=known_from)
+        self._open[stamp] = self._unbooked[stamp] = _Cost(
+            stamp=stamp, admitted_at=now, units=units, known_from=known_from
+        )
         self.reserved += units
         self._set_level(self._level - units)
 
@@ -160,15 +221,23 @@ class Meter:
         self.reserve(stamp=stamp, units=units, now=now)
         self._open[stamp].admitted_at = admitted_at
 
-    def settle(self, *, stamp: int, settled_stamp: int, charged: int | None, now: float) -> None:
-        """An attempt ended; `charged` is what the provider takes for it (None: what was reserved)."""
+    def settle(self, *, stamp: int, settled_stamp: int, charged: int | None, now: float, failed: bool = False) -> None:
+        """An attempt ended; `charged` is what the provider takes for it.
+
+        None: what was reserved, or nothing for a failed one where failures have proved to be free.
+        """
         self._advance(now)
         cost = self._open.pop(stamp)
         self.reserved -= cost.units
-        reserved, cost.units = cost.units, cost.units if charged is None else max(0, charged)
+        reserved = cost.units
+        if charged is not None:
+            cost.units = max(0, charged)
+        elif failed:
+            cost.failed_units = reserved
+            cost.units = 0 if self._votes > 0 else reserved
         if cost.known_from is None:
             cost.known_from = settled_stamp
-        if not cost.booked:
+        if self._unbooked.pop(stamp, None) is not None:
             self._set_level(self._level + reserved - cost.units)
             self._settled.append(cost)
         self._sweep()
@@ -188,9 +257,10 @@ class Meter:
         reset_in_s = _sane(reading.reset_in_s, _MOST_RESET_S)
         if reset_in_s is not None and self._is_of_the_last_window(sent_at, reset_in_s):
             return False
+        is_first = self._learned_stamp < 0
         self._learned_stamp, self._learned_sent_at = stamp, sent_at
         before = (self.limit, self.kind)
-        self._window_s = reading.window_s
+        self.window_s = reading.window_s
         self.limit = _limit_of(reading) or self.limit
         if reset_in_s is not None:
             if remaining is not None:
@@ -201,10 +271,47 @@ class Meter:
         if remaining is None:
             self._set_level(self._level)
         else:
-            self._book(stamp)
+            expected = self._level
+            booked = self._book(stamp, sent_at)
             told = self.limit if remaining >= self.limit else max(0.0, remaining - reserve)
-            self._set_level(told - sum(cost.units for cost in self._unbooked()))
+            self._set_level(told - self._unknown_units())
+            if not is_first and before[0] == self.limit:
+                self._compare(self._level - expected, booked, rounding=2 * reserve, sent_at=sent_at, now=now)
+            self._way_s += 0.2 * (min(max(now - sent_at, 0.0), _MOST_WAY_S) - self._way_s)
         return before != (self.limit, self.kind)
+
+    def clock_jumped(self, delta_s: float) -> None:
+        """So much time passed while everything slept: all that is known is that much older."""
+        self._at -= delta_s
+        self._others_at -= delta_s
+        self._reset_passed_at -= delta_s
+        self._learned_sent_at -= delta_s
+        if self._resets_at is not None:
+            self._resets_at -= delta_s
+        if self._anchor_resets_at is not None:
+            self._anchor_resets_at -= delta_s
+        for cost in (*self._open.values(), *self._settled):
+            cost.admitted_at -= delta_s
+
+    def lower(self, level: float, now: float) -> None:
+        """It is not above this level, as somebody else who watches the same limit knows."""
+        self._advance(now)
+        self._set_level(min(self._level, level))
+
+    def release_all(self, now: float) -> None:
+        """Forget the attempts in flight, before it moves to a pool that counts them with other stamps."""
+        self._advance(now)
+        units = sum(cost.units for cost in self._open.values())
+        self._open.clear()
+        self._unbooked.clear()
+        self._settled.clear()
+        self.reserved = 0
+        self._learned_stamp = -1
+        self._set_level(self._level + units)
+
+    def others_per_s(self, now: float) -> float:
+        """What somebody else takes from the same limit."""
+        return self._others_rate(now)
 
     @property
     def _refills(self) -> bool:
@@ -213,7 +320,7 @@ class Meter:
     @property
     def _rate(self) -> float:
         """Units per second of a bucket."""
-        return self.limit / self._window_s
+        return self.limit / self.window_s
 
     @property
     def _is_charged_late(self) -> bool:
@@ -247,32 +354,32 @@ class Meter:
         return self._resets_at + self._guard_s
 
     def _pass_reset(self, now: float) -> None:
-        passed = max(0, int((now - self._next_reset_at() + _INSTANT_S) // self._window_s))
-        self._reset_passed_at = self._next_reset_at() - self._guard_s + passed * self._window_s
-        self._resets_at = self._reset_passed_at + self._window_s
+        passed = max(0, int((now - self._next_reset_at() + _INSTANT_S) // self.window_s))
+        self._reset_passed_at = self._next_reset_at() - self._guard_s + passed * self.window_s
+        self._resets_at = self._reset_passed_at + self.window_s
         self._anchor_resets_at = self._resets_at
         self._reset_was_told = False
         self._settled.clear()
         self._set_level(self.limit - self._carried_over(self._reset_passed_at))
         if not self._is_charged_late:
-            for cost in self._open.values():
-                cost.booked = cost.booked or cost.admitted_at < self._reset_passed_at - _TRANSIT_S
+            # What was spent in the window that is over is no longer in the level.
+            since = self._reset_passed_at - _TRANSIT_S
+            self._unbooked = {stamp: cost for stamp, cost in self._unbooked.items() if cost.admitted_at >= since}
 
     def _carried_over(self, reset_at: float) -> int:
         """Units in flight that the provider may book after a reset."""
         if self._is_charged_late:
             return self.reserved
         units = 0
-        for cost in reversed(self._open.values()):
+        for cost in reversed(self._unbooked.values()):
             if cost.admitted_at < reset_at - _TRANSIT_S:
                 break
-            units += 0 if cost.booked else cost.units
+            units += cost.units
         return units
 
     def _learn_from_swapped(self, told: float, sent_at: float) -> None:
         if self._learned_sent_at - sent_at <= _SWAPPED_S and sent_at >= self._reset_passed_at:
-            unknown = sum(cost.units for cost in self._unbooked())
-            self._set_level(min(self._level, max(0.0, told) - unknown))
+            self._set_level(min(self._level, max(0.0, told) - self._unknown_units()))
 
     def _is_of_the_last_window(self, sent_at: float, reset_in_s: float) -> bool:
         """Whether a header was written before the last reset and came after it."""
@@ -287,14 +394,14 @@ class Meter:
         return (
             self.kind is MeterKind.WINDOW
             and 0 <= sent_at - self._reset_passed_at <= _ROUNDING_S + _RESET_GUARD_S
-            and reset_in_s <= _ROUNDING_S < self._window_s / 4
+            and reset_in_s <= _ROUNDING_S < self.window_s / 4
         )
 
     def _judge_kind(self, remaining: float, reset_in_s: float, reserve: float, *, lag_s: float, now: float) -> None:
         deficit_s = (self.limit - remaining) / self._rate
         if deficit_s <= 0:
             return
-        slack_s = max(_KIND_SLACK_S, _KIND_SLACK * deficit_s) + min(reserve / self._rate, self._window_s)
+        slack_s = max(_KIND_SLACK_S, _KIND_SLACK * deficit_s) + min(reserve / self._rate, self.window_s)
         written_s = min(max(lag_s, 0.0), _KIND_LAG_S)
         if not deficit_s - slack_s - written_s <= reset_in_s <= deficit_s + slack_s:
             self.kind = MeterKind.WINDOW
@@ -303,7 +410,7 @@ class Meter:
 
     def _is_same(self, resets_at: float, known_at: float | None) -> bool:
         """Whether two reset instants are one, told twice."""
-        return known_at is not None and abs(resets_at - known_at) <= max(_KIND_SLACK_S, _SAME_RESET * self._window_s)
+        return known_at is not None and abs(resets_at - known_at) <= max(_KIND_SLACK_S, _SAME_RESET * self.window_s)
 
     def _learn_reset(self, resets_at: float) -> None:
         # Durations are counted from when the header was written, so each one is late by its way here:
@@ -315,24 +422,93 @@ class Meter:
             resets_at = min(resets_at, self._resets_at)
         self._resets_at, self._reset_was_told = resets_at, True
 
-    def _book(self, stamp: int) -> None:
-        """Every cost that a header with this stamp holds is in the level from now on."""
-        for cost in self._open.values():
-            cost.booked = cost.booked or (cost.known_from is not None and cost.known_from <= stamp)
-        self._settled = [cost for cost in self._settled if cost.known_from is None or cost.known_from > stamp]
+    def _kept_for_others(self, now: float) -> float:
+        """Units that others will have taken before an attempt that goes now arrives.
 
-    def _unbooked(self) -> Iterator[_Cost]:
-        yield from (cost for cost in self._open.values() if not cost.booked)
-        yield from self._settled
+        Twice that in a bucket, and rounded up: in the long run it costs nothing there. Rounded down in a window, or
+        its last units would never be used.
+        """
+        rate = self._others_rate(now)
+        if rate <= _FEW_OTHERS * self._rate:
+            return 0.0
+        expected = rate * self._way_s
+        return math.ceil(2 * expected) if self._refills else math.floor(expected)
+
+    def _others_rate(self, now: float) -> float:
+        if self._others_units <= 0:
+            return 0.0
+        faded = self._others_units * math.exp(-max(0.0, now - self._others_at) / _OTHERS_OVER_S)
+        return min(faded / _OTHERS_OVER_S, _MOST_OTHERS * self._rate)
+
+    def _compare(self, surplus: float, booked: list[_Cost], *, rounding: float, sent_at: float, now: float) -> None:
+        """Learn from the difference between what a header told and what was expected."""
+        failed = sum(cost.failed_units for cost in booked)
+        if failed:
+            given_back = sum(cost.failed_units - cost.units for cost in booked if cost.failed_units)
+            if abs(surplus + given_back - failed) <= _SAME_UNITS * failed:
+                self._votes = min(self._votes + 1, _MOST_VOTES)
+            elif abs(surplus + given_back) <= _SAME_UNITS * failed:
+                self._votes = max(self._votes - 1, -_MOST_VOTES)
+            return
+        if self.dimension is Dimension.REQUESTS and surplus >= max(1.0, rounding):
+            self._suspect_staleness(surplus, booked, sent_at)
+        faded = self._others_units * math.exp(-max(0.0, now - self._others_at) / _OTHERS_OVER_S)
+        # Below zero is noise of estimates; a little of it may cancel the noise to come.
+        self._others_units = max(-0.1 * self.limit, min(faded - surplus, self.limit))
+        self._others_at = now
+
+    def _suspect_staleness(self, surplus: float, booked: list[_Cost], sent_at: float) -> None:
+        """See how old a header must be to miss what it misses; requests alone are counted exactly enough for it."""
+        missed = 0
+        for cost in sorted(booked, key=lambda cost: -cost.admitted_at):
+            if cost.admitted_at < self._reset_passed_at:
+                return
+            missed += cost.units
+            age_s = sent_at - cost.admitted_at
+            if missed >= surplus - _SAME_UNITS:
+                if _SWAPPED_S < age_s <= _MOST_STALE_S:
+                    self.stale_s = max(self.stale_s, age_s)
+                    self._set_level(self._level - surplus)
+                    self._unbooked = {
+                        stamp: late
+                        for stamp, late in self._open.items()
+                        if stamp in self._unbooked or late.admitted_at > sent_at - self.stale_s
+                    }
+                return
+
+    def _book(self, stamp: int, sent_at: float) -> list[_Cost]:
+        """Every cost that a header with this stamp holds is in the level from now on. Those that were not before."""
+        # In flight, what is charged late is in no header; of the rest, all behind the first newer one is newer.
+        in_flight = () if self._is_charged_late else self._unbooked.values()
+        sent_before = takewhile(lambda cost: cost.stamp <= stamp, in_flight)
+        fresh = [cost for cost in (*sent_before, *self._settled) if self._holds(stamp, sent_at, cost)]
+        for cost in fresh:
+            self._unbooked.pop(cost.stamp, None)
+        self._settled = [cost for cost in self._settled if not self._holds(stamp, sent_at, cost)]
+        return fresh
+
+    def _holds(self, stamp: int, sent_at: float, cost: _Cost) -> bool:
+        is_old_enough = not self.stale_s or cost.stamp == stamp or cost.admitted_at <= sent_at - self.stale_s
+        return cost.known_from is not None and cost.known_from <= stamp and is_old_enough
+
+    def _unknown_units(self) -> int:
+        """What the newest header cannot know of."""
+        in_flight = self.reserved if self._is_charged_late else _units_of(self._unbooked.values())
+        return in_flight + _units_of(self._settled)
 
     def _sweep(self) -> None:
         """Forget settled costs that every header to come will hold: its attempt is in flight or yet to be admitted."""
         if not self._open:
-            self._settled.clear()
+            # A stale header may miss the last ones, and one that follows may show that a failed one was free.
+            self._settled = [cost for cost in self._settled if cost.admitted_at > self._at - _MOST_STALE_S]
         elif len(self._settled) > self._sweep_at:
             oldest = next(iter(self._open))
             self._settled = [cost for cost in self._settled if (cost.known_from or 0) > oldest]
             self._sweep_at = max(_SWEEP_FROM, 2 * len(self._settled))
+
+
+def _units_of(costs: Iterable[_Cost]) -> int:
+    return sum([cost.units for cost in costs])
 
 
 def _limit_of(reading: Reading) -> float | None:

@@ -52,6 +52,11 @@ class Pause:
         if admitted_at >= self._refused_at:
             self._refusals = 0
 
+    def clock_jumped(self, delta_s: float) -> None:
+        """So much time passed while everything slept."""
+        self.until -= delta_s
+        self._refused_at -= delta_s
+
     def _extend(self, until: float) -> bool:
         longer = until > self.until
         self.until = max(self.until, until)

@@ -6,11 +6,15 @@ in order and all of these let it: the breaker, the pause that a refusal asked fo
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hivemind_addon.core.aimd import AimdLimit, ConcurrencySettings
+from hivemind_addon.core.brake import Brake
 from hivemind_addon.core.breaker import Breaker, BreakerSettings, BreakerState
-from hivemind_addon.core.decision import Admitted, Backoff, Finished, GiveUp, Reason, Shed, Verdict
+from hivemind_addon.core.budget import Budgets
+from hivemind_addon.core.comeback import Comebacks
+from hivemind_addon.core.cost import ServiceTime, dominant_s, reading_s
+from hivemind_addon.core.decision import Admitted, Backoff, Finished, GiveUp, Reason, Refused, Shed, Verdict
 from hivemind_addon.core.events import (
     AttemptEnded,
     AttemptStarted,
@@ -21,13 +25,16 @@ from hivemind_addon.core.events import (
     Held,
     MeterLearned,
     PoolBlocked,
+    Superseded,
     TicketEnded,
 )
+from hivemind_addon.core.fair_queue import FairQueue, OrderSettings
+from hivemind_addon.core.lanes import Place
+from hivemind_addon.core.learned import LearnedPool
 from hivemind_addon.core.meter import Meter, is_usable
-from hivemind_addon.core.pause import Pause
-from hivemind_addon.core.queue import Place, Queue
-from hivemind_addon.core.retry import RetryPolicy, decide
+from hivemind_addon.core.retry import RetryPolicy, decide, last_moment
 from hivemind_addon.core.snapshot import MeterView, PoolView, TicketView
+from hivemind_addon.core.spend import Shortage
 from hivemind_addon.core.ticket import (
     ContractError,
     Demand,
@@ -42,6 +49,17 @@ from hivemind_addon.core.ticket import (
 
 _NEVER = float("inf")
 _SOONEST_COME_BACK_S = 1.0
+_MOST_ENDING_S = 5.0
+"""So long a ticket waits for the end of an attempt that it supersedes."""
+_LAST_CHANCE_S = 10.0
+"""So shortly before it would be shed a ticket goes before others."""
+_FAILURES = (OutcomeKind.FAILED, OutcomeKind.OVERLOADED, OutcomeKind.THROTTLED)
+_SURE_S = 0.25
+"""How long after the instant at which it fits a ticket has surely gone, if it goes at all."""
+_SCARCE = 2
+"""A limit is scarce that has not so many times what all who wait want: some will need it twice."""
+_LATE_IN_WINDOW_S = 1.0
+"""What is due so shortly before a window's end may miss it: no unit is kept for it."""
 _TIMER_STEP_S = 0.001
 """No wakeup is closer than this: timers are no finer."""
 
@@ -53,6 +71,7 @@ class PoolSettings:
     concurrency: ConcurrencySettings = field(default_factory=ConcurrencySettings)
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+    order: OrderSettings = field(default_factory=OrderSettings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +82,8 @@ class _Flight:
     reservation: Reservation
     stamp: int
     """Counts the pool's admissions and settles: what a header can know."""
+    in_flight: int
+    """Attempts of the pool at its admission, itself counted."""
     fills_limit: bool
     is_probe: bool
 
@@ -80,7 +101,13 @@ class Pool:
     """Only the scheduler calls it. After any call, `poll` it, then wake it again at `wakeup_at`."""
 
     def __init__(
-        self, *, key: PoolKey, settings: PoolSettings, rng: random.Random, emit: Callable[[Event], None]
+        self,
+        *,
+        key: PoolKey,
+        settings: PoolSettings,
+        rng: random.Random,
+        emit: Callable[[Event], None],
+        budgets: Budgets | None = None,
     ) -> None:
         self.key = key
         self.account_name: str | None = None
@@ -90,12 +117,25 @@ class Pool:
         self._settings = settings
         self._rng = rng
         self._emit = emit
-        self._queue = Queue()
+        self._budgets = budgets or Budgets(emit=emit)
+        self._queue = FairQueue(
+            settings.order,
+            cost_s=self._cost_s,
+            saved_s=lambda tokens: reading_s(tokens, self._meters.values()),
+        )
+        self._service = ServiceTime()
         self._flights: dict[str, _Flight] = {}
+        self._flights_of: dict[tuple[str, str], dict[str, _Flight]] = {}
+        """The same, by what the same request has in common: its agent and its hash."""
         self._meters: dict[str, Meter] = {}
         self._aimd = AimdLimit(settings.concurrency)
         self._breaker = Breaker(settings.breaker, rng=rng)
-        self._pause = Pause(rng=rng)
+        self._brake = Brake(rng=rng)
+        self._comebacks = Comebacks()
+        self._backing_off: dict[str, Place] = {}
+        """Queued tickets that have been tried, due or not."""
+        self._successors: dict[str, str] = {}
+        """Tickets that wait for the end of another one's attempt, by that one."""
         self._stamp = 0
         self._to_announce: list[str] = []
         """Tickets whose wait began since the last poll."""
@@ -114,50 +154,144 @@ class Pool:
         """The concurrency limit."""
         return self._aimd.limit
 
-    def submit(self, ticket: Ticket) -> None:
-        """Queue a new ticket."""
-        self._queue.append(Place(ticket=ticket, wait_began_at=ticket.arrived_at))
+    def submit(self, ticket: Ticket, now: float) -> Reservation | None:
+        """Queue a new ticket; one that comes back has its old place. An attempt that it supersedes is to be ended."""
+        place = Place(ticket=ticket, wait_began_at=ticket.arrived_at, standing=self._comebacks.claim(ticket, now))
+        if self._service.is_known:
+            place.shed_at = last_moment(ticket, self._service.mean_s)
+        old = self._superseded_by(ticket, now)
+        if old is not None:
+            self._successors[old.ticket.id] = ticket.id
+            place.not_before = now + _MOST_ENDING_S
+            self._emit(Superseded(at=now, ticket_id=old.ticket.id, pool=self.key, by_ticket_id=ticket.id))
+        self._queue.append(place, now)
         self._to_announce.append(ticket.id)
+        return old
 
     def cancel(self, ticket_id: str, now: float) -> bool:
         """Take a queued ticket out."""
-        place = self._queue.remove(ticket_id)
+        place = self._queue.remove(ticket_id, now)
         if place is None:
             return False
+        self._backing_off.pop(ticket_id, None)
         self._end_wait(place, now)
         self._end_ticket(place, now, end="cancelled", reason="client went")
         return True
 
-    def expedite(self, ticket_id: str) -> bool:
+    def expedite(self, ticket_id: str, now: float) -> bool:
         """Move a queued ticket to the front."""
-        return self._queue.expedite(ticket_id)
+        return self._queue.expedite(ticket_id, now)
+
+    def look_again(self, ticket_id: str, now: float) -> None:
+        """A ticket that waited for its budget may fit into it now; it has its old place."""
+        place = self._queue.get(ticket_id)
+        if place is not None and place.not_before == _NEVER:
+            self._make_due(place, now, now)
+
+    def clock_jumped(self, delta_s: float, now: float) -> None:
+        """So much time passed for the provider while everything here slept.
+
+        Deadlines stay: the clients slept as well, and their clocks stood as still as ours.
+        """
+        self._aimd.clock_jumped(delta_s)
+        self._aimd.rest()
+        self._breaker.clock_jumped(delta_s)
+        self._brake.clock_jumped(delta_s)
+        for meter in self._meters.values():
+            meter.clock_jumped(delta_s)
+        for place in self._backing_off.values():
+            if now < place.not_before < _NEVER:
+                self._make_due(place, place.not_before - delta_s, now)
+
+    @property
+    def learned(self) -> LearnedPool:
+        """What outlives a run."""
+        return LearnedPool(
+            key=self.key,
+            ceiling=self._aimd.ceiling,
+            pace_per_s=self._brake.pace.rate,
+            quota=self._brake.quota.limit,
+            quota_window_s=self._brake.quota.window_s,
+            meters=tuple(meter.learned for meter in self._meters.values()),
+        )
+
+    def resume(self, learned: LearnedPool, now: float) -> None:
+        """Begin with what an earlier run has learned, before the first ticket."""
+        if learned.ceiling is not None:
+            self._aimd.resume(learned.ceiling)
+        if learned.pace_per_s is not None:
+            self._brake.pace.resume(learned.pace_per_s)
+        if learned.quota is not None:
+            self._brake.quota.resume(limit=learned.quota, window_s=learned.quota_window_s)
+        self._meters.update((meter.name, Meter.resume(meter, now)) for meter in learned.meters)
+
+    def absorb(self, other: "Pool", now: float) -> None:
+        """Take over all that another pool has, which proved to be of the same account."""
+        for name, meter in other._meters.items():  # noqa: SLF001  its own kind
+            known = self._meters.get(name)
+            if known is None:
+                meter.release_all(now)
+                self._meters[name] = meter
+                self._adopt_flights(meter, now)
+            else:
+                known.lower(meter.level(now) + meter.reserved - known.reserved, now)
+        for flight in other._flights.values():  # noqa: SLF001
+            self._stamp += 1
+            # Its breaker is not ours: here it is an attempt like others.
+            moved = replace(flight, stamp=self._stamp, is_probe=False)
+            self._take_off(moved)
+            for meter in self._meters.values():
+                self._adopt(meter, moved, now)
+        self._queue.absorb(other._queue, [flight.place for flight in other._flights.values()], now)  # noqa: SLF001
+        self._aimd.absorb(other._aimd)  # noqa: SLF001
+        self._brake.absorb(other._brake)  # noqa: SLF001
+        self._comebacks.absorb(other._comebacks)  # noqa: SLF001
+        self._backing_off |= other._backing_off  # noqa: SLF001
+        self._successors |= other._successors  # noqa: SLF001
+        self._to_announce += other._to_announce  # noqa: SLF001
 
     # Step 4: who goes now, who is refused
 
-    def poll(self, now: float, *, stopping: bool) -> list[Admitted | Shed]:
-        """Admit and shed what is due."""
-        decisions: list[Admitted | Shed] = []
+    def poll(self, now: float, *, stopping: bool) -> list[Admitted | Shed | Refused]:
+        """Admit, shed and refuse what is due."""
+        decisions: list[Admitted | Shed | Refused] = []
         if stopping:
             decisions.extend(
                 self._shed(place, now, Reason.STOPPING, _SOONEST_COME_BACK_S) for place in self._queue.in_order()
             )
         while place := self._queue.first_to_shed(now):
-            decisions.append(self._shed(place, now, Reason.DEADLINE, self._come_back_s(place, now)))
+            if self._may_try_its_luck(place, now) and self._budgets.reserve(place.ticket, now) is None:
+                decisions.append(self._admit(place, now))
+            elif not self._hold_on(place, now):
+                decisions.append(self._shed(place, now, Reason.DEADLINE, self._come_back_s(place, now)))
+        decisions.extend(self._refuse_unfunded(now))
         self._queue.wake(now)
         gate: _Gate | None = None
         while (place := self._next(now)) and not (gate := self._gate(place.ticket, now)):
-            decisions.append(self._admit(place, now))
+            short = self._budgets.reserve(place.ticket, now)
+            if short is None:
+                decisions.append(self._admit(place, now))
+            elif not short.may_pass:
+                decisions.append(self._refuse(place, short, now))
+            elif place.not_before == _NEVER:
+                self._probe_choice = None
+                gate = _Gate(Reason.FUNDS, _NEVER)
+                break
+            else:
+                self._wait_for_funds(place, short, now)
         self._announce(place, gate, now)
         self.wakeup_at = self._wakeup_at(gate, now)
         return decisions
 
     # Step 6: a response's head arrived
 
-    def observe(self, reservation: Reservation, hints: Hints, now: float) -> None:
-        """Let the meters learn. An attempt that has ended already teaches nothing."""
+    def observe(self, reservation: Reservation, hints: Hints, now: float, *, answered: bool) -> None:
+        """Let the meters learn, and the prompt cache. An attempt that has ended already teaches nothing."""
         flight = self._flights.get(reservation.ticket.id)
         if flight is None or flight.reservation.attempt != reservation.attempt:
             return
+        if answered:
+            self._queue.began(flight.place, sent_at=reservation.admitted_at, now=now)
         for reading in hints.readings:
             if not is_usable(reading):
                 continue
@@ -191,13 +325,26 @@ class Pool:
         flight = self._flights.get(reservation.ticket.id)
         if flight is None or flight.reservation.attempt != reservation.attempt:
             raise ContractError(f"{reservation.ticket.id}: attempt {reservation.attempt} was settled already")
-        del self._flights[reservation.ticket.id]
+        self._land(flight)
+        self._let_successor_go(reservation.ticket.id, now)
         place = flight.place
         self._stamp += 1
         for meter in self._meters.values():
             units = None if charged is None else charged.of(meter.dimension)
-            meter.settle(stamp=flight.stamp, settled_stamp=self._stamp, charged=units, now=now)
+            meter.settle(
+                stamp=flight.stamp,
+                settled_stamp=self._stamp,
+                charged=units,
+                now=now,
+                # One that was cut off without a word may have been charged though refusals are not.
+                failed=outcome.status is not None and outcome.kind in _FAILURES,
+            )
         place.wait_began_at = now
+        if outcome.kind is OutcomeKind.SUCCESS:
+            self._service.succeeded(max(0.0, now - reservation.admitted_at))
+            self._queue.began(place, sent_at=reservation.admitted_at, now=now)
+        answered = outcome.kind is OutcomeKind.SUCCESS or outcome.status is None or outcome.status < 400
+        self._queue.settle(place, self._took_s(reservation, outcome, charged, now), now, answered=answered)
         self._emit(
             AttemptEnded(
                 at=now,
@@ -210,8 +357,6 @@ class Pool:
             )
         )
         self._teach(flight, outcome, now)
-        provider_down = self._breaker.state is not BreakerState.CLOSED
-        place.history = place.history.ended(outcome, provider_down=provider_down)
         match outcome.kind:
             case OutcomeKind.SUCCESS:
                 self._end_ticket(place, now, end="delivered", reason=outcome.reason)
@@ -219,14 +364,16 @@ class Pool:
             case OutcomeKind.CANCELLED:
                 self._end_ticket(place, now, end="cancelled", reason=outcome.reason)
                 return Finished()
+        provider_down = self._breaker.state is not BreakerState.CLOSED
+        place.history = place.history.ended(outcome, provider_down=provider_down)
         verdict = decide(
             self._settings.retry,
             place.history,
             outcome,
             now,
             self._rng,
-            shed_at=place.ticket.shed_at,
-            pool_ready_at=max(self._pause.until, self._breaker.passes_at if provider_down else now),
+            shed_at=place.shed_at,
+            pool_ready_at=max(self._brake.pause.until, self._breaker.passes_at if provider_down else now),
             provider_down=provider_down,
             stopping=stopping,
             client_saw_bytes=client_saw_bytes,
@@ -247,7 +394,7 @@ class Pool:
             limit=self.limit,
             queued=len(self._queue),
             breaker=self._breaker.state.value,
-            blocked_for_s=max(0.0, self._pause.until - now),
+            blocked_for_s=max(0.0, self._brake.pause.until - now),
             meters=tuple(
                 MeterView(
                     name=meter.name,
@@ -261,10 +408,23 @@ class Pool:
             tickets=(*self._view_flights(), *self._view_queue(now)),
         )
 
+    def _cost_s(self, demand: Demand) -> float:
+        """Seconds of the bottleneck that an attempt is expected to take."""
+        return dominant_s(demand, self._meters.values(), service_s=self._service.mean_s, slots=self.limit)
+
+    def _took_s(self, reservation: Reservation, outcome: Outcome, charged: Demand | None, now: float) -> float:
+        """Seconds of the bottleneck that an attempt took."""
+        took = charged
+        if took is None:
+            refused = outcome.kind in (OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED, OutcomeKind.FAILED)
+            took = Demand(requests=0) if refused else reservation.ticket.demand
+        held_s = max(0.0, now - reservation.admitted_at)
+        return dominant_s(took, self._meters.values(), service_s=held_s, slots=self.limit)
+
     def _next(self, now: float) -> Place | None:
         """Who goes next: the head, or while the provider is down the one who probes."""
         if self._breaker.passes_at == -_NEVER:
-            return self._queue.head()
+            return self._last_chance(now) or self._queue.head()
         if self._breaker.passes_at > now:
             return self._queue.head() or self._queue.soonest()
         chosen = self._queue.get(self._probe_choice) if self._probe_choice else None
@@ -278,30 +438,39 @@ class Pool:
     def _gate(self, ticket: Ticket, now: float) -> _Gate | None:
         if self._breaker.passes_at > now:
             return _Gate(Reason.BREAKER, self._breaker.passes_at)
-        metered_at = max((m.earliest(ticket.demand.of(m.dimension), now) for m in self._meters.values()), default=now)
-        is_full = self.in_flight >= self.limit
-        opens_at = _NEVER if is_full else max(self._pause.until, metered_at)
-        if self._pause.until > now:
-            return _Gate(Reason.BLOCKED, opens_at)
-        if is_full:
-            return _Gate(Reason.CONCURRENCY, opens_at)
-        return _Gate(Reason.METER, opens_at) if metered_at > now else None
+        # Asked even where nothing can go: the quota looks back at each window when it is over.
+        metered_at = self._brake.passes_at(now)
+        is_paused = self._brake.pause.until > now
+        if self.in_flight >= self.limit:
+            return _Gate(Reason.BLOCKED if is_paused else Reason.CONCURRENCY, _NEVER)
+        for meter in self._meters.values():
+            kept = self._kept(meter, ticket, now) if self._backing_off else 0
+            metered_at = max(metered_at, meter.earliest(ticket.demand.of(meter.dimension), now, kept=kept))
+        if is_paused:
+            return _Gate(Reason.BLOCKED, max(self._brake.pause.until, metered_at))
+        return _Gate(Reason.METER, metered_at) if metered_at > now else None
 
     def _admit(self, place: Place, now: float) -> Admitted:
         ticket = place.ticket
-        self._queue.remove(ticket.id)
+        self._queue.admit(place, now)
+        self._backing_off.pop(ticket.id, None)
         self._stamp += 1
         place.history = place.history.started()
         reservation = Reservation(ticket=ticket, attempt=place.history.attempts, admitted_at=now)
         for meter in self._meters.values():
             meter.reserve(stamp=self._stamp, units=ticket.demand.of(meter.dimension), now=now)
+        self._brake.sent(now)
         is_probe = self._breaker.state is not BreakerState.CLOSED
-        self._flights[ticket.id] = _Flight(
-            place=place,
-            reservation=reservation,
-            stamp=self._stamp,
-            fills_limit=self._aimd.fills(self.in_flight + 1),
-            is_probe=is_probe,
+        in_flight = self.in_flight + 1
+        self._take_off(
+            _Flight(
+                place=place,
+                reservation=reservation,
+                stamp=self._stamp,
+                in_flight=in_flight,
+                fills_limit=self._aimd.fills(in_flight),
+                is_probe=is_probe,
+            )
         )
         waited_s = self._end_wait(place, now)
         if is_probe:
@@ -315,21 +484,61 @@ class Pool:
                 pool=self.key,
                 attempt=reservation.attempt,
                 waited_s=waited_s,
-                in_flight=self.in_flight,
+                in_flight=in_flight,
             )
         )
         return Admitted(reservation)
 
+    def _take_off(self, flight: _Flight) -> None:
+        ticket = flight.reservation.ticket
+        self._flights[ticket.id] = flight
+        self._flights_of.setdefault((ticket.agent, ticket.request_hash), {})[ticket.id] = flight
+
+    def _land(self, flight: _Flight) -> None:
+        ticket = flight.reservation.ticket
+        del self._flights[ticket.id]
+        same = self._flights_of[ticket.agent, ticket.request_hash]
+        del same[ticket.id]
+        if not same:
+            del self._flights_of[ticket.agent, ticket.request_hash]
+
     def _shed(self, place: Place, now: float, reason: Reason, come_back_s: float) -> Shed:
-        self._queue.remove(place.ticket.id)
+        self._queue.remove(place.ticket.id, now)
+        self._backing_off.pop(place.ticket.id, None)
+        self._comebacks.keep(place.ticket, place.standing, now)
         self._end_wait(place, now)
         self._end_ticket(place, now, end="shed", reason=reason.value)
         return Shed(ticket=place.ticket, reason=reason, come_back_s=come_back_s)
 
+    def _refuse_unfunded(self, now: float) -> list[Refused]:
+        """Whoever begins to wait (backed-off tickets too) hears at once that its budget is spent."""
+        refused = []
+        for ticket_id in self._to_announce:
+            place = self._queue.get(ticket_id)
+            short = self._budgets.shortage(place.ticket, now) if place else None
+            if place and short and not short.may_pass:
+                refused.append(self._refuse(place, short, now))
+        return refused
+
+    def _refuse(self, place: Place, short: Shortage, now: float) -> Refused:
+        self._queue.remove(place.ticket.id, now)
+        self._backing_off.pop(place.ticket.id, None)
+        self._end_wait(place, now)
+        self._end_ticket(place, now, end="refused", reason=f"{Reason.BUDGET.value}: {short.budget.holder}")
+        return Refused(ticket=place.ticket, shortage=short)
+
+    def _wait_for_funds(self, place: Place, short: Shortage, now: float) -> None:
+        """Out of the others' way, at its own place, until an attempt of the same budget ends."""
+        self._queue.remove(place.ticket.id, now)
+        self._queue.put_back(place, _NEVER, now)
+        self._probe_choice = None
+        self._budgets.wait(place.ticket, short, now)
+
     def _come_back_s(self, place: Place, now: float) -> float:
         gate = self._gate(place.ticket, now)
         fits_at = now if gate is None or gate.opens_at == _NEVER else gate.opens_at
-        return max(_SOONEST_COME_BACK_S, fits_at - now, place.not_before - now)
+        due_at = now if place.not_before == _NEVER else place.not_before
+        return max(_SOONEST_COME_BACK_S, fits_at - now, due_at - now)
 
     def _announce(self, head: Place | None, gate: _Gate | None, now: float) -> None:
         """One Held for each wait that did not end in the poll after its beginning."""
@@ -349,8 +558,12 @@ class Pool:
         self._to_announce.clear()
 
     def _reason(self, place: Place, head: Place | None, gate: _Gate | None, now: float) -> Reason:
+        if place.not_before == _NEVER:
+            return Reason.FUNDS
         if place.not_before > now:
             return Reason.BACKOFF
+        if passed := self._queue.why_passed(place):
+            return passed
         if gate is None or (place is not head and gate.reason is Reason.METER):
             return Reason.ORDER
         return gate.reason
@@ -361,22 +574,111 @@ class Pool:
 
     def _adopt_flights(self, meter: Meter, now: float) -> None:
         for flight in self._flights.values():
-            meter.adopt(
-                stamp=flight.stamp,
-                units=flight.reservation.ticket.demand.of(meter.dimension),
-                admitted_at=flight.reservation.admitted_at,
-                now=now,
-            )
+            self._adopt(meter, flight, now)
+
+    def _adopt(self, meter: Meter, flight: _Flight, now: float) -> None:
+        meter.adopt(
+            stamp=flight.stamp,
+            units=flight.reservation.ticket.demand.of(meter.dimension),
+            admitted_at=flight.reservation.admitted_at,
+            now=now,
+        )
+
+    def _kept(self, meter: Meter, ticket: Ticket, now: float) -> int:
+        """Units of this window that others who back off will want when they are due in it: at most half of it.
+
+        A bucket keeps nothing, and a window nothing for those who are due after it: no unit is lost for them.
+        """
+        half = int(meter.limit / 2)
+        ends_at = meter.window_ends_at(now)
+        if ends_at is None or meter.level(now) >= ticket.demand.of(meter.dimension) + half:
+            return 0
+        coming = (
+            place.ticket.demand.of(meter.dimension)
+            for place in self._backing_off.values()
+            if now < place.not_before < ends_at - _LATE_IN_WINDOW_S and place.ticket.id != ticket.id
+        )
+        return min(sum(coming), half)
+
+    def _last_chance(self, now: float) -> Place | None:
+        """One that would be shed before there is room again, or very soon, and has waited for long.
+
+        Only where a limit has not enough for all; and it pays for what it takes like any other.
+        """
+        if not self._meters and self._brake.is_off:
+            return None
+        quota_turns_at = self._brake.quota.turns_at(now)
+        place = self._queue.first_to_shed(_NEVER)
+        if place is None or place.not_before > now:
+            return None
+        ticket = place.ticket
+        # Asked before the meters: most polls end here.
+        if now - ticket.arrived_at < (place.shed_at - ticket.arrived_at) / 2 or self._queue.why_passed(place):
+            return None
+        turns_at = [quota_turns_at, *(m.window_ends_at(now) for m in self._meters.values())]
+        soonest_at = min((at for at in turns_at if at is not None), default=now)
+        if place.shed_at > max(now + _LAST_CHANCE_S, soonest_at):
+            return None
+        waiting = len(self._queue)
+        is_scarce = not self._brake.is_off or any(
+            meter.level(now) < _SCARCE * ticket.demand.of(meter.dimension) * waiting for meter in self._meters.values()
+        )
+        return place if is_scarce else None
+
+    def _hold_on(self, place: Place, now: float) -> bool:
+        """Keep one beyond its time where there will surely be room, and an answer, before its client gives up."""
+        ticket = place.ticket
+        gate = self._gate(ticket, now)
+        opens_at = now if gate is None else gate.opens_at
+        if self.in_flight >= self.limit:
+            opens_at = now + self._service.mean_s / self.limit
+        shed_at = max(opens_at, place.not_before) + _SURE_S
+        if not self._service.is_known or shed_at + _SURE_S + 2 * self._service.mean_s > ticket.deadline_at:
+            return False
+        self._queue.remove(ticket.id, now)
+        place.shed_at = shed_at
+        self._queue.put_back(place, place.not_before, now)
+        return True
+
+    def _may_try_its_luck(self, place: Place, now: float) -> bool:
+        """Whether one that would be shed may as well be sent: only a guard keeps it, and one attempt costs little."""
+        waiting_for = [m for m in self._meters.values() if m.earliest(place.ticket.demand.of(m.dimension), now) > now]
+        return (
+            bool(waiting_for)
+            and all(meter.may_have_turned(now) for meter in waiting_for)
+            and place.not_before <= now
+            and self._breaker.passes_at == -_NEVER
+            and max(self._brake.pause.until, self._brake.passes_at(now)) <= now
+            and self.in_flight < self.limit
+        )
+
+    def _superseded_by(self, ticket: Ticket, now: float) -> Reservation | None:
+        """The attempt of an earlier ticket for the same request, whose client has given up by now."""
+        if not ticket.request_hash:
+            return None
+        for flight in self._flights_of.get((ticket.agent, ticket.request_hash), {}).values():
+            if now >= flight.place.shed_at and flight.reservation.ticket.id not in self._successors:
+                return flight.reservation
+        return None
+
+    def _let_successor_go(self, ticket_id: str, now: float) -> None:
+        place = self._queue.get(self._successors.pop(ticket_id, ""))
+        if place is not None:
+            self._make_due(place, now, now)
+
+    def _make_due(self, place: Place, not_before: float, now: float) -> None:
+        self._queue.remove(place.ticket.id, now)
+        self._queue.put_back(place, not_before, now)
 
     def _teach(self, flight: _Flight, outcome: Outcome, now: float) -> None:
         """Concurrency limit, breaker and pause learn from an attempt's end."""
         admitted_at = flight.reservation.admitted_at
         limit = self.limit
         if outcome.kind is OutcomeKind.SUCCESS:
-            self._aimd.success(filled=flight.fills_limit)
-            self._pause.succeeded(admitted_at=admitted_at)
+            self._aimd.success(in_flight=flight.in_flight, filled=flight.fills_limit, admitted_at=admitted_at, now=now)
+            self._brake.succeeded(admitted_at=admitted_at, now=now)
         elif outcome.kind is OutcomeKind.OVERLOADED:
-            self._aimd.overload(admitted_at=admitted_at, now=now)
+            self._aimd.overload(in_flight=flight.in_flight, admitted_at=admitted_at, now=now)
         elif outcome.kind is OutcomeKind.THROTTLED:
             self._refused(flight, outcome, now)
         changed = self._breaker.attempt_ended(
@@ -385,6 +687,7 @@ class Pool:
             probe=flight.is_probe,
             admitted_at=admitted_at,
             now=now,
+            unreached=outcome.unreached,
         )
         if changed:
             if self._breaker.state is BreakerState.CLOSED:
@@ -396,16 +699,25 @@ class Pool:
     def _refused(self, flight: _Flight, outcome: Outcome, now: float) -> None:
         demand = flight.reservation.ticket.demand
         explained = any(m.earliest(demand.of(m.dimension), now) > now for m in self._meters.values())
-        if self._pause.refused(
+        lesson = self._brake.refused(
             admitted_at=flight.reservation.admitted_at,
             retry_after_s=outcome.retry_after_s,
             explained=explained,
             now=now,
-        ):
-            self._emit(PoolBlocked(at=now, pool=self.key, until=self._pause.until, reason=outcome.reason))
+        )
+        if lesson.paused:
+            self._emit(PoolBlocked(at=now, pool=self.key, until=self._brake.pause.until, reason=outcome.reason))
+        if lesson.paced and self._brake.pace.rate is not None:
+            self._emit(
+                MeterLearned(at=now, pool=self.key, meter="pace", kind="per second", limit=self._brake.pace.rate)
+            )
+        if lesson.quota and self._brake.quota.limit is not None:
+            kind = f"per {self._brake.quota.window_s:.0f} s"
+            self._emit(MeterLearned(at=now, pool=self.key, meter="quota", kind=kind, limit=self._brake.quota.limit))
 
     def _put_back(self, place: Place, backoff: Backoff, now: float) -> None:
-        self._queue.put_back(place, backoff.until)
+        self._queue.put_back(place, backoff.until, now)
+        self._backing_off[place.ticket.id] = place
         self._to_announce.append(place.ticket.id)
         self._emit(
             BackedOff(

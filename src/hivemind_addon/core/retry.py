@@ -17,8 +17,11 @@ import random
 from dataclasses import dataclass, replace
 
 from hivemind_addon.core.decision import Backoff, GiveUp, Reason
-from hivemind_addon.core.ticket import Outcome, OutcomeKind
+from hivemind_addon.core.ticket import Outcome, OutcomeKind, Ticket
 
+_MARGIN_S = 1.0
+_MARGIN_SERVICES = 3
+_MARGIN_SHARE = 0.1
 _MAX_DOUBLINGS = 30
 """Far past every `max_backoff_s`; keeps the power finite after thousands of overloads."""
 
@@ -55,11 +58,12 @@ class History:
 
     def started(self) -> "History":
         """With one more attempt."""
-        return replace(
-            self,
+        return History(
             attempts=self.attempts + 1,
+            setbacks=self.setbacks,
+            failures=self.failures,
+            ambiguous=self.ambiguous,
             ambiguous_resends=self.ambiguous_resends + self.last_was_ambiguous,
-            last_was_ambiguous=False,
         )
 
     def ended(self, outcome: Outcome, *, provider_down: bool) -> "History":
@@ -110,6 +114,16 @@ def decide(
         step_s = min(policy.first_backoff_s * 2**doublings, policy.max_backoff_s)
         wait_s = max(wait_s, rng.uniform(0.5, 1.0) * step_s)
     return Backoff(until=max(now + wait_s, pool_ready_at), reason=outcome.reason)
+
+
+def last_moment(ticket: Ticket, service_s: float) -> float:
+    """Until when a held ticket may still go, where an attempt takes `service_s` on average.
+
+    Its own `shed_at` is careful because it knows nothing of the provider; one that answers fast leaves more time.
+    """
+    patience_s = ticket.deadline_at - ticket.arrived_at
+    margin_s = min(_MARGIN_SHARE * patience_s, _MARGIN_S + _MARGIN_SERVICES * service_s)
+    return max(ticket.shed_at, ticket.deadline_at - margin_s)
 
 
 def sane_retry_after_s(retry_after_s: float | None) -> float:

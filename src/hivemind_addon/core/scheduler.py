@@ -11,21 +11,26 @@ Call `poll(now)` after anything that changed state, then arm one timer at `next_
 
 import random
 from collections import Counter
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import fields, replace
 
-from hivemind_addon.core.decision import Admitted, Backoff, Shed, Verdict
+from hivemind_addon.core.budget import Budgets, actual_spend
+from hivemind_addon.core.decision import Admitted, Backoff, Refused, Shed, Verdict
 from hivemind_addon.core.events import (
     AccountNamed,
     AttemptEnded,
     AttemptStarted,
+    ClockJumped,
     Event,
     GuardTripped,
     OddityNoted,
+    PoolsMerged,
     Submitted,
     TicketEnded,
 )
+from hivemind_addon.core.heap import KeyedHeap
+from hivemind_addon.core.learned import LearnedPool, Saved, UnreadableError, read_saved
 from hivemind_addon.core.pool import Pool, PoolSettings
-from hivemind_addon.core.queue import KeyedHeap
 from hivemind_addon.core.snapshot import Counters, Snapshot
 from hivemind_addon.core.ticket import (
     ContractError,
@@ -39,7 +44,13 @@ from hivemind_addon.core.ticket import (
     Usage,
 )
 
-_COUNTER_OF_END = {"delivered": "delivered", "gave up": "gave_up", "shed": "shed", "cancelled": "cancelled"}
+_COUNTER_OF_END = {
+    "delivered": "delivered",
+    "gave up": "gave_up",
+    "shed": "shed",
+    "refused": "refused",
+    "cancelled": "cancelled",
+}
 
 
 class Scheduler:
@@ -56,6 +67,12 @@ class Scheduler:
         self._wakeups: KeyedHeap[PoolKey] = KeyedHeap()
         self._events: list[Event] = []
         self._counts: Counter[str] = Counter()
+        self._budgets = Budgets(emit=self.note)
+        self._merged: dict[PoolKey, PoolKey] = {}
+        """Where pools went that proved to be of another one's account."""
+        self._learned: dict[PoolKey, LearnedPool] = {}
+        """By an earlier run, of pools that are not in use yet."""
+        self._superseded: list[Reservation] = []
         self._canonical: dict[str, str] = {}
         self._account_by_name: dict[tuple[str, str], str] = {}
         self._named: set[str] = set()
@@ -76,22 +93,27 @@ class Scheduler:
         """Queue a ticket. `settings` count when its pool is new. Raises ContractError when its id is known."""
         if ticket.id in self._pool_of_ticket:
             raise ContractError(f"{ticket.id}: submitted twice")
-        pool = self._pools.get(ticket.pool)
+        key = self._merged.get(ticket.pool, ticket.pool)
+        pool = self._pools.get(key)
         if pool is None:
-            pool = Pool(key=ticket.pool, settings=settings, rng=self._rng, emit=self.note)
-            pool.bypassing = self._bypassing[ticket.pool]
-            self._pools[ticket.pool] = pool
+            pool = Pool(key=key, settings=settings, rng=self._rng, emit=self.note, budgets=self._budgets)
+            pool.bypassing = self._bypassing[key]
+            self._pools[key] = pool
+            if key in self._learned:
+                pool.resume(self._learned.pop(key), now)
         self._pool_of_ticket[ticket.id] = pool
         self.note(Submitted(at=now, ticket=ticket))
-        pool.submit(ticket)
+        superseded = pool.submit(ticket, now)
+        if superseded is not None:
+            self._superseded.append(superseded)
         self._changed[pool.key] = None
 
-    def poll(self, now: float) -> list[Admitted | Shed]:
-        """Admit and shed what is due. Calling it twice at one `now` changes nothing the second time."""
+    def poll(self, now: float) -> list[Admitted | Shed | Refused]:
+        """Admit, shed and refuse what is due. Calling it twice at one `now` changes nothing the second time."""
         while (first := self._wakeups.first()) and first[0] <= now:
             self._wakeups.drop(first[1])
             self._changed[first[1]] = None
-        decisions: list[Admitted | Shed] = []
+        decisions: list[Admitted | Shed | Refused] = []
         for key in self._changed:
             pool = self._pools[key]
             decisions.extend(pool.poll(now, stopping=self._stopping))
@@ -101,7 +123,7 @@ class Scheduler:
                 self._wakeups.put(key, pool.wakeup_at)
         self._changed.clear()
         for decision in decisions:
-            if isinstance(decision, Shed):
+            if not isinstance(decision, Admitted):
                 del self._pool_of_ticket[decision.ticket.id]
         return decisions
 
@@ -110,8 +132,11 @@ class Scheduler:
         first = self._wakeups.first()
         return None if first is None else first[0]
 
-    def observe(self, reservation: Reservation, hints: Hints, now: float) -> None:
-        """A response's head arrived: meters learn. Of an attempt that was settled already nothing is learned."""
+    def observe(self, reservation: Reservation, hints: Hints, now: float, *, answered: bool = True) -> None:
+        """A response's head arrived: meters learn. Of an attempt that was settled already nothing is learned.
+
+        `answered`: it is the head of an answer (below 400), so that the prompt cache holds its prefix from now on.
+        """
         ticket = reservation.ticket
         for oddity in hints.oddities:
             self.note(OddityNoted(at=now, pool=ticket.pool, ticket_id=ticket.id, what=oddity))
@@ -119,8 +144,8 @@ class Scheduler:
         if pool is None:
             return
         if hints.account is not None:
-            self._name_account(pool, hints.account, now)
-        pool.observe(reservation, hints, now)
+            pool = self._name_account(pool, hints.account, now)
+        pool.observe(reservation, hints, now, answered=answered)
         self._changed[pool.key] = None
 
     def settle(
@@ -151,6 +176,12 @@ class Scheduler:
             client_saw_bytes=client_saw_bytes,
             stopping=self._stopping,
         )
+        if reservation.ticket.budgets:
+            spent = actual_spend(reservation.ticket, outcome, usage, charged)
+            for ticket_id in self._budgets.settle(reservation.ticket, spent, now):
+                if waiting_in := self._pool_of_ticket.get(ticket_id):
+                    waiting_in.look_again(ticket_id, now)
+                    self._changed[waiting_in.key] = None
         if not isinstance(verdict, Backoff):
             del self._pool_of_ticket[reservation.ticket.id]
         self._changed[pool.key] = None
@@ -165,10 +196,10 @@ class Scheduler:
         self._changed[pool.key] = None
         return True
 
-    def expedite(self, ticket_id: str, now: float) -> bool:  # noqa: ARG002  every writer takes `now`
+    def expedite(self, ticket_id: str, now: float) -> bool:
         """Move a queued ticket to the front of its pool, without breaking any limit."""
         pool = self._pool_of_ticket.get(ticket_id)
-        if pool is None or not pool.expedite(ticket_id):
+        if pool is None or not pool.expedite(ticket_id, now):
             return False
         self._changed[pool.key] = None
         return True
@@ -178,8 +209,48 @@ class Scheduler:
         self._stopping = True
         self._changed.update(dict.fromkeys(self._pools))
 
+    def drain_superseded(self) -> list[Reservation]:
+        """Attempts that are to be ended now, since the last call: their clients have come back. Settle them."""
+        superseded, self._superseded = self._superseded, []
+        return superseded
+
+    def clock_jumped(self, delta_s: float, now: float) -> None:
+        """The wall clock moved by `delta_s` more than the monotonic one: the machine slept, or its clock was set.
+
+        Forward it is taken for a sleep, in which so much time passed for the provider and none for anybody here:
+        what is known of it is that much older, and all pools start small. If the clock was only set, the first
+        responses put that right. Backward nothing moves: every instant here is monotonic.
+        """
+        self.note(ClockJumped(at=now, delta_s=delta_s))
+        if delta_s > 0:
+            for pool in self._pools.values():
+                pool.clock_jumped(delta_s, now)
+            self._budgets.clock_jumped(delta_s)
+        self._changed.update(dict.fromkeys(self._pools))
+
+    def export(self) -> dict[str, object]:
+        """What was learned and outlives a run, as plain JSON values, for `restore`."""
+        return Saved(
+            pools=(*(pool.learned for pool in self._pools.values()), *self._learned.values()),
+            account_by_name=dict(self._account_by_name),
+            same_account=dict(self._canonical),
+        ).to_json()
+
+    def restore(self, data: object, now: float) -> None:
+        """Take over what `export` gave, before the first submit. What cannot be read is left out, with an oddity."""
+        try:
+            saved = read_saved(data)
+        except UnreadableError as error:
+            self.note(OddityNoted(at=now, pool=None, ticket_id=None, what=f"saved state is not used: {error}"))
+            return
+        self._learned.update((pool.key, pool) for pool in saved.pools)
+        self._account_by_name.update(saved.account_by_name)
+        self._canonical.update(saved.same_account)
+        self._named.update(self._account_by_name.values(), self._canonical)
+
     def bypass(self, key: PoolKey, change: int) -> None:
         """Attempts that go past the scheduler (guard trips) begin (+1) or end (-1); they count as in flight."""
+        key = self._merged.get(key, key)
         bypassing = self._bypassing[key] + change
         if bypassing < 0:
             raise ContractError(f"{key}: more bypassing attempts ended than began")
@@ -190,9 +261,18 @@ class Scheduler:
             self._pools[key].bypassing = bypassing
             self._changed[key] = None
 
+    def export_budgets(self, now: float) -> list[dict[str, object]]:
+        """What was spent in periods that outlive a run, as plain JSON values."""
+        return self._budgets.export(now)
+
+    def restore_budgets(self, saved: Sequence[object], now: float) -> None:
+        """Take over what `export_budgets` gave at the instant `now`, which may lie before this run."""
+        for oddity in self._budgets.restore(saved, now):
+            self.note(OddityNoted(at=now, pool=None, ticket_id=None, what=oddity))
+
     def limit_of(self, key: PoolKey) -> int:
         """The pool's last concurrency limit; 1 when the pool is unknown."""
-        pool = self._pools.get(key)
+        pool = self._pools.get(self._merged.get(key, key))
         return 1 if pool is None else pool.limit
 
     def note(self, event: Event) -> None:
@@ -227,16 +307,45 @@ class Scheduler:
             stopping=self._stopping,
             pools=tuple(pool.view(now) for pool in self._pools.values()),
             counters=Counters(**{counter.name: self._counts[counter.name] for counter in fields(Counters)}),
+            budgets=self._budgets.views(now),
         )
 
-    def _name_account(self, pool: Pool, name: str, now: float) -> None:
-        """Remember which organisation an account is. The first account of one stands for all later ones."""
+    def _name_account(self, pool: Pool, name: str, now: float) -> Pool:
+        """Remember which organisation an account is. The first account of one stands for all later ones.
+
+        Answers the pool that the given one is part of from now on.
+        """
         account = pool.key.account
         first = self._account_by_name.setdefault((pool.key.host, name), account)
         # An account that was named before keeps its place, whatever it is called now: no circles.
         if account not in self._named and first != account:
             self._canonical[account] = first
+            same = [key for key in self._pools if (key.host, key.account) == (pool.key.host, account)]
+            for key in same:
+                self._merge(key, replace(key, account=first), now)
+            pool = self._pools[self._merged.get(pool.key, pool.key)]
         self._named.add(account)
         if pool.account_name is None:
             pool.account_name = name
             self.note(AccountNamed(at=now, pool=pool.key, name=name))
+        return pool
+
+    def _merge(self, key: PoolKey, into: PoolKey, now: float) -> None:
+        """One pool's account proved to be another's: what it has is the other one's from now on."""
+        pool = self._pools.pop(key)
+        self._changed.pop(key, None)
+        self._wakeups.drop(key)
+        self._merged[key] = into
+        if bypassing := self._bypassing.pop(key, 0):
+            self._bypassing[into] += bypassing
+        target = self._pools.setdefault(into, pool)
+        if target is pool:
+            pool.key = into
+        else:
+            target.absorb(pool, now)
+            for ticket_id, its in self._pool_of_ticket.items():
+                if its is pool:
+                    self._pool_of_ticket[ticket_id] = target
+        target.bypassing = self._bypassing[into]
+        self._changed[into] = None
+        self.note(PoolsMerged(at=now, pool=into, merged=key))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from hivemind_addon.core.spend import Budget, Spend
 from hivemind_addon.core.ticket import PoolKey, Ticket
 
 SCHEMA_VERSION = 1
@@ -57,6 +58,18 @@ class PoolView:
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetView:
+    """One holder's budget in its present period."""
+
+    budget: Budget
+    spent: Spend
+    reserved: Spend
+    """Expected of attempts in flight."""
+    renews_in_s: float | None
+    """None: with the next start of the proxy."""
+
+
+@dataclass(frozen=True, slots=True)
 class Counters:
     """Totals since the start."""
 
@@ -64,6 +77,8 @@ class Counters:
     delivered: int = 0
     gave_up: int = 0
     shed: int = 0
+    refused: int = 0
+    """Tickets that a spent budget ended."""
     cancelled: int = 0
     attempts: int = 0
     retries: int = 0
@@ -83,3 +98,4 @@ class Snapshot:
     stopping: bool
     pools: tuple[PoolView, ...]
     counters: Counters
+    budgets: tuple[BudgetView, ...] = ()

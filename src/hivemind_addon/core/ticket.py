@@ -1,7 +1,9 @@
 """What is scheduled: a ticket, what it is expected to use, and what became of each of its attempts."""
 
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+
+from hivemind_addon.core.spend import Budget, Price, Spend
 
 
 class ContractError(Exception):
@@ -101,6 +103,8 @@ class Outcome:
     """Ended without a status after the request was sent: the provider may have run and billed it."""
     retry_after_s: float | None = None
     """The provider's own word, a floor for the backoff."""
+    unreached: bool = False
+    """It never got to the provider: no network, name not found. Nobody's own trouble."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,27 @@ class Hints:
     """Headers that could not be understood, in words; what could be understood counts all the same."""
 
 
+class Priority(IntEnum):
+    """A class that is served before the next one, within the bound that keeps every wait finite."""
+
+    CRITICAL = 0
+    HIGH = 1
+    NORMAL = 2
+    LOW = 3
+
+
+class CallKind(Enum):
+    """What a request is for, as far as its head and body tell."""
+
+    TURN = "turn"
+    SUBAGENT = "sub-agent"
+    AUXILIARY = "auxiliary"
+    """Titles and summaries: nobody waits for it."""
+    COMPACTION = "compaction"
+    CLASSIFIER = "classifier"
+    PREWARM = "prewarm"
+
+
 @dataclass(frozen=True, slots=True)
 class Ticket:
     """One request that wants to go upstream, from submit to its end; survives retries."""
@@ -152,6 +177,29 @@ class Ticket:
     """Monotonic instant at which the client itself gives up."""
     shed_at: float
     """Monotonic instant, shortly before `deadline_at`, at which a held client gets the come-back refusal."""
+    priority: Priority = Priority.NORMAL
+    kind: CallKind = CallKind.TURN
+    parent_session: str = ""
+    """The session that started this one (sub-agents); empty: none is known."""
+    prefix: str = ""
+    """Hash of the part that the provider's prompt cache keys on (model, tools, system, first message); or empty."""
+    prefix_tokens: int = 0
+    """Size of that part."""
+    cached_tokens: int = 0
+    """Input that the provider is expected to read from its cache, as far as it is still warm."""
+    streamed: bool = False
+    request_hash: str = ""
+    """Same agent, model, messages and tools: a client that comes back after a refusal sends the same one."""
+    weight: float = 1.0
+    """The agent's share beside others of its priority."""
+    max_fan_out: int | None = None
+    """Attempts that its tree of sessions may have in flight; None: the usual cap."""
+    budgets: tuple[Budget, ...] = ()
+    """Everything that it is paid from: the agent's, its group's and everyone's."""
+    price: Price | None = None
+    """None: tokens are counted, money is not."""
+    expected: Spend = field(default_factory=Spend)
+    """What one attempt is expected to take from the budgets."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,8 @@ from hivemind_addon.mitm.options import (
     open_listeners,
     read_settings,
 )
-from hivemind_addon.mitm.stream import datagram_listeners, scheduling_layer
+from hivemind_addon.mitm.stream import EndAttempt, datagram_listeners, scheduling_layer
+from hivemind_addon.runtime.state_file import StateFile
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from mitmproxy.proxy.server_hooks import ServerConnectionHookData
     from mitmproxy.tls import ClientHelloData
 
+    from hivemind_addon.core.ticket import Reservation
     from hivemind_addon.mitm.exchange import Exchange
 
 logger = logging.getLogger("hivemind")
@@ -140,11 +142,35 @@ class Hivemind:
                 guard=runtime.guard,
                 estimator=runtime.estimator,
                 tokenizer=runtime.tokenizer,
+                first_bytes=runtime.first_bytes,
                 settings=settings,
                 events=runtime.events,
             )
             setattr(ctx.master, ADOPTABLE, self.intake)
         self.intake.settings = settings
+        self.intake.driver.end_attempt = self._end_attempt
+        self._keep_state(self.intake, settings.state_file)
+
+    def _end_attempt(self, reservation: Reservation) -> None:
+        """A client has come back with a request that still runs: its stream ends the attempt."""
+        proxyserver = ctx.master.addons.get("proxyserver")
+        if self.intake:
+            with self.intake.guarded("end_attempt"):
+                self.intake.end_attempt(reservation, lambda flow: proxyserver.inject_event(EndAttempt(flow)))
+
+    def _keep_state(self, intake: Intake, path: Path | None) -> None:
+        """Restore once; from then on save to wherever the option says."""
+        if intake.state_file is not None:
+            if intake.state_file.path == path:
+                return
+            intake.state_file.stop()
+        known = intake.state_file is not None
+        intake.state_file = None
+        if path is not None:
+            intake.state_file = StateFile(path, keeper=intake.driver, clock=intake.driver.clock)
+            if not known:
+                intake.state_file.load()
+            intake.state_file.start()
 
     def running(self) -> None:
         """From here on a bad option is rolled back; mitmweb's Abort and Resume are heard."""
@@ -185,6 +211,9 @@ class Hivemind:
             wait.cancel()
         if waits[0] in done:
             await intake.flushed()
+        if intake.state_file is not None:
+            intake.state_file.stop()
+            await intake.state_file.save()
 
     # Connections -----------------------------------------------------------------------------------------------------
 

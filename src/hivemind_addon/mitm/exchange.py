@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from mitmproxy.flow import Error
 
-from hivemind_addon.core.decision import Admitted, Backoff, Shed
+from hivemind_addon.core.decision import Admitted, Backoff, Refused, Shed
 from hivemind_addon.core.events import CommittedStreamFailed, OddityNoted
 from hivemind_addon.core.ticket import ContractError, Hints, Outcome, OutcomeKind, Reservation, Ticket, Usage
-from hivemind_addon.mitm.port import Alarm, Handling, Look, Next
-from hivemind_addon.mitm.refusal import come_back_s, make_refusal, refusal_text
+from hivemind_addon.mitm.port import Alarm, Handling, Look, Next, Stage
+from hivemind_addon.mitm.refusal import budget_text, come_back_s, make_budget_refusal, make_refusal, refusal_text
 from hivemind_addon.profile.model import Delivery, DialectName, Profile
 from hivemind_addon.runtime.driver import Awaited, Cancelled, Interrupted, Pulse
 from hivemind_addon.wire.answer import AnswerReader, Phase
@@ -30,10 +30,12 @@ from hivemind_addon.wire.usage import usage_in_body
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from mitmproxy import http
 
-    from hivemind_addon.runtime.driver import Driver
+    from hivemind_addon.core.watchdog import FirstBytes
+    from hivemind_addon.runtime.driver import Awaited, Driver
     from hivemind_addon.runtime.guard import Guard
     from hivemind_addon.wire.estimate import Estimator
     from hivemind_addon.wire.request import RequestFacts
@@ -87,6 +89,9 @@ class Exchange:
     driver: Driver
     guard: Guard
     estimator: Estimator
+    first_bytes: FirstBytes
+    agents_file: Path | None
+    """Where a budget can be raised."""
     on_end: Callable[[Exchange], None]
     """Called once, when the ticket is over."""
 
@@ -106,7 +111,10 @@ class Exchange:
     _head_at: float = 0.0
     _last_byte_at: float = 0.0
     _pulse_at: float = 0.0
-    _shed: Shed | None = None
+    _sent_at: float = 0.0
+    _silent_s: float = math.inf
+    """How long the running attempt may be silent."""
+    _refused_by: Shed | Refused | None = None
 
     def __post_init__(self) -> None:
         self._pulse_at = self.ticket.arrived_at + self.profile.keep_alive_s
@@ -169,10 +177,12 @@ class Exchange:
                 self.attempts = reservation.attempt
                 self.next = Next.SEND
             case Shed():
-                self._shed = answer
                 self.refusal = make_refusal(self.profile, dialect_of(self.dialect_name), answer)
-                self.next = Next.REFUSE
-                self._end()
+                self._refuse(answer)
+            case Refused():
+                dialect = dialect_of(self.dialect_name)
+                self.refusal = make_budget_refusal(self.profile, dialect, answer, self.agents_file)
+                self._refuse(answer)
             case Pulse():
                 self._pulse_at = self.driver.clock.monotonic() + self.profile.keep_alive_s
                 self.next = Next.PULSE
@@ -183,6 +193,11 @@ class Exchange:
             case _:
                 assert_never(answer)
         return True
+
+    def _refuse(self, answer: Shed | Refused) -> None:
+        self._refused_by = answer
+        self.next = Next.REFUSE
+        self._end()
 
     def _show_held(self, *, held: bool) -> None:
         """Mitmproxy's native look of a held flow: Resume and Abort are enabled."""
@@ -232,7 +247,13 @@ class Exchange:
         self._hints = Hints()
         self._decoded = []
         self._peeked_bytes = 0
-        self._last_byte_at = self.driver.clock.monotonic()
+        self._sent_at = self._last_byte_at = self.driver.clock.monotonic()
+        self._silent_s = math.inf
+        if self.facts.stream:
+            watchdog = self.profile.watchdog
+            self._silent_s = self.first_bytes.silent_s(
+                self.ticket.pool, least_s=watchdog.silent_s, factor=watchdog.factor
+            )
 
     @guarded(fallback=Handling.PEEK)
     def head(self, response: http.Response) -> Handling:
@@ -242,13 +263,19 @@ class Exchange:
         headers = plain_headers(response.headers)
         self._hints = read_hints(self.profile, headers, clock.wall())
         if self._reservation:
-            self.driver.observe(self._reservation, self._hints)
+            self.driver.observe(self._reservation, self._hints, answered=response.status_code < 400)
         content_type = headers.get("content-type", "")
         if response.status_code != 200 or not content_type.lower().startswith("text/event-stream"):
             return Handling.COLLECT
         encoding = headers.get("content-encoding", "")
         self._reader = AnswerReader(self.profile, self.dialect_name, encoding)
+        self.first_bytes.note(self.ticket.pool, self._head_at - self._sent_at)
         return Handling.PEEK
+
+    @guarded(fallback=None)
+    def heard(self) -> None:
+        """An answer that is collected goes on."""
+        self._last_byte_at = self.driver.clock.monotonic()
 
     def look(self, chunk: bytes) -> Look:
         """Judge what was kept back so far."""
@@ -351,33 +378,35 @@ class Exchange:
 
     # Alarms ----------------------------------------------------------------------------------------------------------
 
-    def next_alarm_s(self, *, peeking: bool) -> float | None:
-        """Seconds until something is due while an answer is awaited or kept back; None: never."""
-        delay_s = self._next_alarm_s(peeking=peeking)
+    def next_alarm_s(self, stage: Stage) -> float | None:
+        """Seconds until something is due, as far as it is known now; None: never."""
+        delay_s = self._next_alarm_s(stage)
         return None if math.isinf(delay_s) else delay_s
 
     @guarded(fallback=math.inf)
-    def _next_alarm_s(self, *, peeking: bool) -> float:
-        due_at = min((at for at, _ in self._alarms(peeking=peeking)), default=math.inf)
+    def _next_alarm_s(self, stage: Stage) -> float:
+        due_at = min((at for at, _ in self._alarms(stage)), default=math.inf)
         return max(0.0, due_at - self.driver.clock.monotonic())
 
     @guarded(fallback=Alarm.NOTHING)
-    def alarm(self, *, peeking: bool) -> Alarm:
+    def alarm(self, stage: Stage) -> Alarm:
         """What is due."""
         now = self.driver.clock.monotonic()
-        for at, what in self._alarms(peeking=peeking):
+        for at, what in self._alarms(stage):
             if at <= now:
                 if what is Alarm.PULSE:
                     self._pulse_at = now + self.profile.keep_alive_s
                 return what
         return Alarm.NOTHING
 
-    def _alarms(self, *, peeking: bool) -> list[tuple[float, Alarm]]:
+    def _alarms(self, stage: Stage) -> list[tuple[float, Alarm]]:
         """The instants that matter now, the most urgent kind first."""
-        alarms = []
+        alarms = [(self._last_byte_at + self._silent_s, Alarm.STALLED)]
+        if stage is Stage.COLLECTED or stage is Stage.STREAMED:
+            return alarms
         if self._streams_to_client and self.delivery is Delivery.WHOLE:
             alarms.append((self._last_byte_at + self.profile.peek.stall_s, Alarm.STALLED))
-        elif peeking:
+        elif stage is Stage.PEEKED:
             alarms.append((self._head_at + self.profile.peek.max_s, Alarm.RELEASE))
         if self._streams_to_client and self.profile.keep_alive_s:
             alarms.append((self._pulse_at, Alarm.PULSE))
@@ -393,9 +422,12 @@ class Exchange:
         """The one error event that ends a committed stream, with what went wrong in it."""
         dialect = dialect_of(self.dialect_name)
         error, message, retry_after_s = self.profile.refusal.error, detail, None
-        if self._shed:
-            message = refusal_text(self._shed)
-            retry_after_s = float(come_back_s(self.profile, self._shed))
+        if isinstance(self._refused_by, Shed):
+            message = refusal_text(self._refused_by)
+            retry_after_s = float(come_back_s(self.profile, self._refused_by))
+        elif isinstance(self._refused_by, Refused):
+            error = self.profile.budget_refusal.error
+            message = budget_text(self._refused_by, self.agents_file)
         elif response is not None:
             facts = dialect.error_in_body(response.content or b"") if response.status_code >= 400 else None
             error = (facts.type or facts.code if facts else "") or "api_error"

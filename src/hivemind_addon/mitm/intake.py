@@ -13,27 +13,31 @@ from typing import TYPE_CHECKING
 
 from mitmproxy.proxy.mode_specs import ReverseMode
 
+from hivemind_addon.core.budget import spend_of
 from hivemind_addon.core.events import OddityNoted
-from hivemind_addon.core.ticket import Demand, PoolKey, Ticket
+from hivemind_addon.core.ticket import Demand, PoolKey, Priority, Ticket
 from hivemind_addon.mitm.exchange import Exchange, plain_headers
 from hivemind_addon.profile.load import dialect_for, is_model_call, model_group
 from hivemind_addon.profile.model import Delivery, Profile
 from hivemind_addon.profile.typed import normal_host
-from hivemind_addon.wire.identity import identify, proxy_words
-from hivemind_addon.wire.request import RequestFacts, read_request
+from hivemind_addon.wire.identity import ProxyWords, call_kind, identify, priority_of, proxy_words
+from hivemind_addon.wire.request import RequestFacts, fingerprints, read_request
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from mitmproxy import http
     from mitmproxy.connection import Client
     from mitmproxy.proxy.context import Context
 
     from hivemind_addon.core.events import Event
+    from hivemind_addon.core.ticket import Reservation
+    from hivemind_addon.core.watchdog import FirstBytes
     from hivemind_addon.mitm.options import Settings
     from hivemind_addon.runtime.driver import Driver
     from hivemind_addon.runtime.guard import Guard
+    from hivemind_addon.runtime.state_file import StateFile
     from hivemind_addon.wire.estimate import Estimator
     from hivemind_addon.wire.tokenizer import Tokenizer
 
@@ -43,6 +47,8 @@ OWN_HEADERS = "x-hivemind-"
 """Prefix of the request headers that talk to us; they never go upstream."""
 DELIVERY_HEADER = "x-hivemind-delivery"
 DELIVERY_KEY = "hivemind_delivery"
+PRIORITY_HEADER = "x-hivemind-priority"
+PRIORITY_KEY = "hivemind_priority"
 FLUSH_S = 0.2
 """How long a stopping proxy lets its last answers leave their sockets."""
 
@@ -65,6 +71,7 @@ class Intake:
         estimator: Estimator,
         tokenizer: Tokenizer,
         settings: Settings,
+        first_bytes: FirstBytes,
         events: deque[Event],
     ) -> None:
         self.events = events
@@ -72,8 +79,11 @@ class Intake:
         self.guard = guard
         self.estimator = estimator
         self.tokenizer = tokenizer
+        self.first_bytes = first_bytes
         self.settings = settings
         """Replaced when an option changes."""
+        self.state_file: StateFile | None = None
+        """Where what was learned is kept."""
         self.live: dict[str, Exchange] = {}
         """Flow id → exchange whose ticket has not ended."""
         self.replays: dict[str, Exchange] = {}
@@ -128,6 +138,8 @@ class Intake:
             del headers[name]
         if word := own.get(DELIVERY_HEADER):
             flow.metadata[DELIVERY_KEY] = word  # with the flow, so that a replay is delivered in the same way
+        if word := own.get(PRIORITY_HEADER):
+            flow.metadata[PRIORITY_KEY] = word
 
     def learn_proxy_user(self, flow: http.HTTPFlow, credentials: str) -> None:
         """Remember the user of a `Proxy-Authorization` for its client connection."""
@@ -170,6 +182,13 @@ class Intake:
         peer = _peer(flow.client_conn)
         headers = plain_headers(request.headers)
         who = identify(profile, headers, facts, user, peer)
+        words = proxy_words(password)
+        granted = self.settings.agents.rules(now).granted(who.agent)
+        kind = call_kind(profile, headers, facts, path, has_parent=bool(who.parent_session))
+        expected = self.estimator.expect(profile, facts, who.session)
+        prints = fingerprints(facts, who.agent)
+        prefix_tokens = round(expected.total_input_tokens * prints.prefix_bytes / max(1, facts.prompt_bytes))
+        price = profile.price_of(facts.model)
         patience_s = self._patience_s(headers, profile)
         default_port = 443 if request.scheme == "https" else 80
         ticket = Ticket(
@@ -186,6 +205,19 @@ class Intake:
             arrived_at=now,
             deadline_at=now + patience_s,
             shed_at=now + max(patience_s - profile.patience.margin_s, 0.9 * patience_s),
+            priority=_priority(flow, words, granted.max_priority),
+            kind=kind,
+            parent_session=who.parent_session,
+            prefix=prints.prefix if prefix_tokens >= profile.cache.least_tokens else "",
+            prefix_tokens=min(prefix_tokens, expected.total_input_tokens),
+            cached_tokens=expected.cache_read_tokens,
+            streamed=facts.stream,
+            request_hash=prints.whole,
+            weight=granted.weight,
+            max_fan_out=granted.max_fan_out,
+            budgets=granted.budgets,
+            price=price,
+            expected=spend_of(expected, price),
         )
         for oddity in facts.oddities:
             self.driver.note(OddityNoted(at=now, pool=ticket.pool, ticket_id=ticket.id, what=f"request: {oddity}"))
@@ -195,10 +227,12 @@ class Intake:
             profile=profile,
             dialect_name=dialect,
             facts=facts,
-            delivery=self._delivery(flow, profile, password),
+            delivery=_delivery(flow, profile, words),
             driver=self.driver,
             guard=self.guard,
             estimator=self.estimator,
+            first_bytes=self.first_bytes,
+            agents_file=self.settings.agents.file,
             on_end=self._ended,
         )
 
@@ -230,6 +264,8 @@ class Intake:
             driver=self.driver,
             guard=self.guard,
             estimator=self.estimator,
+            first_bytes=self.first_bytes,
+            agents_file=self.settings.agents.file,
             on_end=self._ended,
         )
 
@@ -244,13 +280,6 @@ class Intake:
                 return announced
         return profile.patience.default_s
 
-    def _delivery(self, flow: http.HTTPFlow, profile: Profile, password: str) -> Delivery:
-        """The request's own word, else its agent's (in the proxy password), else the profile's."""
-        word = str(flow.metadata.get(DELIVERY_KEY, "")).strip().lower()
-        if word in (Delivery.STREAM.value, Delivery.WHOLE.value):
-            return Delivery(word)
-        return proxy_words(password).delivery or profile.delivery
-
     @contextmanager
     def guarded(self, where: str) -> Iterator[None]:
         """For the body of a hook: an exception of ours is a guard trip, and the hook has done nothing."""
@@ -258,6 +287,17 @@ class Intake:
             yield
         except Exception as error:  # noqa: BLE001 - the guard at the edge
             self.guard.trip(where, error)
+
+    def end_attempt(self, reservation: Reservation, inject: Callable[[http.HTTPFlow], None]) -> None:
+        """End a running attempt whose client has come back; `inject` tells its stream. ValueError: it has none."""
+        ticket_id = reservation.ticket.id
+        exchange = next((one for one in self.live.values() if one.ticket.id == ticket_id), None)
+        if exchange is None:
+            return
+        try:
+            inject(exchange.flow)
+        except ValueError:  # the connection is gone already
+            exchange.client_gone()
 
     # Ends ------------------------------------------------------------------------------------------------------------
 
@@ -291,6 +331,22 @@ class Intake:
         for exchange in list(self._of_client.get(client.id, ())):
             exchange.client_gone()
             exchange.finished()
+
+
+def _delivery(flow: http.HTTPFlow, profile: Profile, words: ProxyWords) -> Delivery:
+    """The request's own word, else its agent's (in the proxy password), else the profile's."""
+    word = str(flow.metadata.get(DELIVERY_KEY, "")).strip().lower()
+    if word in (Delivery.STREAM.value, Delivery.WHOLE.value):
+        return Delivery(word)
+    return words.delivery or profile.delivery
+
+
+def _priority(flow: http.HTTPFlow, words: ProxyWords, highest: Priority) -> Priority:
+    """The class that the request asks for, else its agent, else `normal`; never above what the agent may have."""
+    asked = priority_of(str(flow.metadata.get(PRIORITY_KEY, "")))
+    if asked is None:
+        asked = words.priority
+    return max(Priority.NORMAL if asked is None else asked, highest)
 
 
 def _peer(client: Client) -> str:

@@ -16,8 +16,10 @@ from mitmproxy import optmanager
 from mitmproxy.addonmanager import Loader
 from mitmproxy.proxy.mode_specs import ProxyMode
 
+from hivemind_addon.mitm.agents_file import AgentsFile
 from hivemind_addon.profile.load import Profiles, load_profiles
 from hivemind_addon.profile.typed import ProfileError
+from hivemind_addon.runtime.state_file import default_state_file
 
 PREFIX = "hivemind_"
 
@@ -42,6 +44,18 @@ OPTIONS = (
         str,
         "",
         "Folder of your own provider profiles (*.yaml), beside or instead of the packaged ones.",
+    ),
+    Option(
+        "hivemind_agents",
+        str,
+        "",
+        "File (YAML) with budgets, priorities and weights of agents and groups; read again when it changes.",
+    ),
+    Option(
+        "hivemind_state",
+        str,
+        "",
+        "File that keeps what was learned over restarts; `off` for none. Default: state.json in your state folder.",
     ),
     Option(
         "hivemind_redirect",
@@ -74,6 +88,9 @@ class Settings:
     """Host (lower case) → address."""
     reverse_profile: str
     """Name of a profile, or empty."""
+    agents: AgentsFile
+    state_file: Path | None
+    """None: nothing is kept."""
 
 
 def add_options(loader: Loader) -> None:
@@ -137,8 +154,28 @@ def read_settings(options: optmanager.OptManager) -> Settings:
     if name and name not in profiles.by_name:
         known = ", ".join(sorted(profiles.by_name))
         raise BadOption(f"hivemind_reverse_profile: there is no profile {name!r}; choose one of {known}")
+    agents_file = Path(options.hivemind_agents).expanduser() if options.hivemind_agents else None
+    try:
+        agents = AgentsFile(agents_file)
+    except ProfileError as error:
+        raise BadOption(f"hivemind_agents: {error}") from error
     redirects = dict(_redirect(spec) for spec in options.hivemind_redirect)
-    return Settings(profiles=profiles, redirects=MappingProxyType(redirects), reverse_profile=name)
+    return Settings(
+        profiles=profiles,
+        redirects=MappingProxyType(redirects),
+        reverse_profile=name,
+        agents=agents,
+        state_file=_state_file(options.hivemind_state),
+    )
+
+
+def _state_file(value: str) -> Path | None:
+    if value == "off":
+        return None
+    path = Path(value).expanduser() if value else default_state_file()
+    if path.is_dir():
+        raise BadOption(f"hivemind_state: {path} is a folder; name a file in it, such as {path / 'state.json'}")
+    return path
 
 
 def _redirect(spec: str) -> tuple[str, tuple[str, int]]:

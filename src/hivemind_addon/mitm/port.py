@@ -39,8 +39,21 @@ class Look(Enum):
     FAILED = "failed"
 
 
+class Stage(Enum):
+    """How far an attempt whose request was sent has come."""
+
+    AWAITED = "awaited"
+    """No head yet."""
+    PEEKED = "peeked"
+    """A streamed answer, kept back."""
+    COLLECTED = "collected"
+    """Another answer, not complete yet."""
+    STREAMED = "streamed"
+    """The client has seen part of it."""
+
+
 class Alarm(Enum):
-    """What is due while an answer is awaited, peeked into or collected."""
+    """What is due while an attempt runs."""
 
     NOTHING = "nothing"
     PULSE = "pulse"
@@ -94,10 +107,13 @@ class ExchangePort(Protocol):
     def streamed(self) -> None:
         """A streamed answer has gone to the client to its end."""
 
-    def next_alarm_s(self, *, peeking: bool) -> float | None:
-        """Seconds until `alarm` wants to be asked; None: never."""
+    def heard(self) -> None:
+        """Bytes of an answer that is collected came."""
 
-    def alarm(self, *, peeking: bool) -> Alarm:
+    def next_alarm_s(self, stage: Stage) -> float | None:
+        """Seconds until `alarm` wants to be asked; None: never. Bytes that come meanwhile put it off."""
+
+    def alarm(self, stage: Stage) -> Alarm:
         """What is due now."""
 
     def committed_error(self, response: http.Response | None, detail: str) -> bytes:

@@ -63,7 +63,7 @@ from mitmproxy.proxy.layers.http._http3 import Http3Client
 from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 from mitmproxy_rs.udp import UdpServer
 
-from hivemind_addon.mitm.port import Alarm, ExchangePort, Handling, Look, Next, Port
+from hivemind_addon.mitm.port import Alarm, ExchangePort, Handling, Look, Next, Port, Stage
 from hivemind_addon.wire.outcome import TransportTrouble
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ if TYPE_CHECKING:
 
 FROM_SERVER = (ResponseHeaders, ResponseData, ResponseTrailers, ResponseEndOfMessage, ResponseProtocolError)
 KEEP_ALIVE_COMMENT = b": waiting for the rate limit\n\n"
+LONGEST_ALARM_S = 15.0
+"""After this time an exchange is asked again, whatever it waits for."""
 NOT_PROCESSED = "not processed before GOAWAY"
 """How our h2 client names streams that the server's GOAWAY says it never ran."""
 
@@ -84,6 +86,13 @@ class HivemindHoldHook(commands.StartHook):
     """Wait until the exchange may go on; the addon sets `exchange.next`."""
 
     exchange: ExchangePort
+
+
+class EndAttempt(events.MessageInjected[None]):
+    """From the addon: the flow's client has asked again elsewhere, so its running attempt is of no use any more."""
+
+    def __init__(self, flow: http.HTTPFlow) -> None:
+        super().__init__(flow, None)
 
 
 class FreshConnection(GetHttpConnection):
@@ -151,6 +160,8 @@ class ScheduledStream(HttpStream):
     def _handle_scheduled(self, exchange: ExchangePort, event: events.Event) -> layer.CommandGenerator[None]:
         if isinstance(event, events.Wakeup):
             return self._on_alarm(exchange, event)
+        if isinstance(event, EndAttempt):
+            return self._on_end_attempt(exchange)
         if isinstance(event, ResponseProtocolError):
             return self._on_server_error(exchange, event)
         if isinstance(event, RequestProtocolError):
@@ -167,6 +178,12 @@ class ScheduledStream(HttpStream):
             self.client_state = self.state_errored  # nothing runs upstream that could be cancelled
         yield from super()._handle_event(event)
         yield from self._drop()
+
+    def _on_end_attempt(self, exchange: ExchangePort) -> layer.CommandGenerator[None]:
+        """The client has come back with the same request: this attempt makes room for that one."""
+        if self._request_sent and not exchange.over:
+            exchange.client_gone()
+            yield from self._fail("its client has come back with the same request", ErrorCode.KILL)
 
     # Body size: a scheduled message is never streamed because of its size, but the limit still refuses ---------------
 
@@ -213,7 +230,7 @@ class ScheduledStream(HttpStream):
                 if exchange:
                     self._request_sent = True
                     exchange.sent()
-                    yield from self._arm(exchange, peeking=False)
+                    yield from self._arm(exchange, Stage.AWAITED)
                 return True
             if exchange and exchange.failed(connect_trouble(error), error, client_saw_bytes=False):
                 continue
@@ -281,7 +298,9 @@ class ScheduledStream(HttpStream):
         self.server_state = self.state_collect
         if exchange.head(self.flow.response) is Handling.PEEK and not event.end_stream:
             self.server_state = self.state_peek
-            yield from self._arm(exchange, peeking=True)
+            yield from self._arm(exchange, Stage.PEEKED)
+        elif not event.end_stream:
+            yield from self._arm(exchange, Stage.COLLECTED)
 
     def state_collect(self, event: events.Event) -> layer.CommandGenerator[None]:
         """An answer that is judged when it is complete: an error, or a plain one."""
@@ -289,6 +308,7 @@ class ScheduledStream(HttpStream):
         assert self.flow.response
         if isinstance(event, ResponseData):
             self.response_body_buf += event.data
+            exchange.heard()
             if (yield from self.check_body_size(False)):
                 exchange.failed(TransportTrouble.INVALID, "larger than body_size_limit", client_saw_bytes=True)
                 yield from self._drop()
@@ -341,6 +361,7 @@ class ScheduledStream(HttpStream):
         self.response_body_buf += held_back
         # In one piece: what came apart has waited together.
         yield from self._send_chunk(exchange.decoded_so_far() if self.committed else held_back)
+        yield from self._arm(exchange, Stage.STREAMED)
 
     def _streamed_head(self) -> http.Response:
         """The head of a streamed answer: an HTTP/1.1 client must be able to tell its end from a cut.
@@ -519,12 +540,13 @@ class ScheduledStream(HttpStream):
             yield SendHttp(ResponseHeaders(self.stream_id, head, end_stream=False), self.context.client)
         yield SendHttp(ResponseData(self.stream_id, KEEP_ALIVE_COMMENT), self.context.client)
 
-    def _arm(self, exchange: ExchangePort, *, peeking: bool) -> layer.CommandGenerator[None]:
+    def _arm(self, exchange: ExchangePort, stage: Stage) -> layer.CommandGenerator[None]:
         """One alarm at a time, at the next instant at which the exchange wants to be asked."""
         self._cancel_alarm()
-        delay_s = exchange.next_alarm_s(peeking=peeking)
+        delay_s = exchange.next_alarm_s(stage)
         if delay_s is not None:
-            self._alarm = commands.RequestWakeup(delay_s)
+            # mitmproxy lets an alarm that is not wanted any more sleep to its end: none is long.
+            self._alarm = commands.RequestWakeup(min(delay_s, LONGEST_ALARM_S))
             yield self._alarm
 
     def _cancel_alarm(self) -> None:
@@ -536,22 +558,34 @@ class ScheduledStream(HttpStream):
         if event.command is not self._alarm:
             return
         self._alarm = None
-        waiting = self.server_state == self.state_wait_for_response_headers
-        peeking = self.server_state == self.state_peek
-        if not (waiting or peeking) or exchange.over:
+        stage = self._stage()
+        if stage is None or exchange.over:
             return
-        match exchange.alarm(peeking=peeking):
+        match exchange.alarm(stage):
             case Alarm.PULSE:
                 yield from self._send_keep_alive()
             case Alarm.RELEASE:
                 yield from self._release(exchange)
                 return
             case Alarm.STALLED:
-                yield from self._attempt_failed(exchange, TransportTrouble.STALLED, "stalled")
+                seen = stage is Stage.STREAMED
+                yield from self._attempt_failed(
+                    exchange, TransportTrouble.STALLED, "no byte came", client_saw_bytes=seen
+                )
                 return
             case Alarm.NOTHING:
                 pass
-        yield from self._arm(exchange, peeking=peeking)
+        yield from self._arm(exchange, stage)
+
+    def _stage(self) -> Stage | None:
+        """How far the running attempt has come; None: there is nothing to wait for."""
+        if self.server_state == self.state_wait_for_response_headers:
+            return Stage.AWAITED
+        if self.server_state == self.state_peek:
+            return Stage.PEEKED
+        if self.server_state == self.state_collect:
+            return Stage.COLLECTED
+        return Stage.STREAMED if self.server_state == self.state_stream else None
 
     def _scheduled(self) -> ExchangePort:
         assert self.exchange is not None
@@ -608,7 +642,18 @@ class SchedulingHttpLayer(HttpLayer):
             return _nothing()  # an alarm that was cancelled
         if isinstance(event, events.ConnectionClosed) and event.connection is not self.context.client:
             return self._on_server_closed(event)
+        if isinstance(event, EndAttempt):
+            return self._on_end_attempt(event)
         return super()._handle_event(event)  # type: ignore[no-any-return]  # the host reassigns it
+
+    def _on_end_attempt(self, event: EndAttempt) -> layer.CommandGenerator[None]:
+        """Find the flow's stream: one of ours, or of a layer inside a tunnel of ours."""
+        for stream in list(self.streams.values()):
+            if getattr(stream, "flow", None) is event.flow:
+                yield from self.event_to_child(stream, event)
+                return
+            if stream.child_layer is not None:
+                yield from self.event_to_child(stream, event)
 
     def _on_server_closed(self, event: events.ConnectionClosed) -> layer.CommandGenerator[None]:
         if event.connection is not self.context.server and event.connection not in self.connections:

@@ -9,6 +9,9 @@ from hivemind_addon.core.events import (
     AttemptStarted,
     BackedOff,
     BreakerChanged,
+    BudgetSpent,
+    BudgetWarned,
+    ClockJumped,
     CommittedStreamFailed,
     ConcurrencyChanged,
     Event,
@@ -17,9 +20,12 @@ from hivemind_addon.core.events import (
     MeterLearned,
     OddityNoted,
     PoolBlocked,
+    PoolsMerged,
     Submitted,
+    Superseded,
     TicketEnded,
 )
+from hivemind_addon.core.spend import amount
 
 logger = logging.getLogger("hivemind")
 
@@ -85,6 +91,16 @@ def describe(event: Event) -> tuple[int, str]:
             return logging.DEBUG, f"{event.pool}: {event.meter} is a {event.kind} of {event.limit:g}"
         case AccountNamed():
             return logging.DEBUG, f"{event.pool}: the account is {event.name}"
+        case BudgetWarned() | BudgetSpent():
+            share = "has spent its budget" if isinstance(event, BudgetSpent) else "has spent most of its budget"
+            spent, limit = amount(event.unit, event.spent), amount(event.unit, event.limit)
+            return logging.WARNING, f"{event.budget.holder} {share}: {spent} of {limit} per {event.budget.per.value}"
+        case PoolsMerged():
+            return logging.INFO, f"{event.pool}: {event.merged} is the same account"
+        case Superseded():
+            return logging.INFO, f"{event.ticket_id} is ended: its client came back with {event.by_ticket_id}"
+        case ClockJumped():
+            return logging.WARNING, f"the clock jumped by {event.delta_s:.0f} s"
         case OddityNoted():
             return logging.WARNING, f"{event.ticket_id or event.pool}: {event.what}"
         case CommittedStreamFailed():

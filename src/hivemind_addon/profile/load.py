@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from hivemind_addon.profile.document import read_document
 from hivemind_addon.profile.glob import glob_matches
 from hivemind_addon.profile.model import DialectName, Profile
 from hivemind_addon.profile.typed import INHERITED, ProfileError, convert, host_parts, normal_host
@@ -212,22 +211,7 @@ def _read_folder(folder: Path) -> Iterator[tuple[str, _Document]]:
 
 
 def _read_file(file: Path) -> _Document:
-    try:
-        document = yaml.load(file.read_bytes(), _Loader)  # noqa: S506 - a SafeLoader
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise ProfileError(file, "", f"{where}{error.problem or error.context}", "correct the YAML") from None
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-        # ValueError: a value that looks like a date or a number and is none, such as 2026-13-45.
-        raise ProfileError(file, "", f"no YAML: {error or type(error).__name__}", "correct the YAML") from None
-    except OSError as error:
-        raise ProfileError(file, "", f"cannot be read: {error.strerror}", "make it a readable file") from None
-    if document is None:
-        raise ProfileError(file, "", "it is empty", "write settings, such as extends: anthropic, or remove it")
-    if not isinstance(document, dict):
-        problem = f"expected a mapping of settings, got a {type(document).__name__}"
-        raise ProfileError(file, "", problem, "write keys with values below them")
+    document = read_document(file, cure_when_empty="write settings, such as extends: anthropic, or remove it")
     keys = dict(document)
     extends = keys.pop(_EXTENDS, None)
     if extends is not None and not isinstance(extends, str):
@@ -235,19 +219,3 @@ def _read_file(file: Path) -> _Document:
     if "name" in keys:
         raise ProfileError(file, "name", "a profile is named by its file", f"rename {file.name} instead")
     return _Document(file, keys, extends)
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML's safe types; a key that stands twice is an error, not a silent loss of the first."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """As the parent does; MarkedYAMLError at a key that was there before."""
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
-                    raise yaml.constructor.ConstructorError(
-                        None, None, f"the key {key.value} stands twice", key.start_mark
-                    )
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)

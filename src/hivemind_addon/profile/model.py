@@ -9,9 +9,13 @@ from enum import Enum
 
 from hivemind_addon.core.aimd import ConcurrencySettings
 from hivemind_addon.core.breaker import BreakerSettings
+from hivemind_addon.core.cache import CacheSettings
+from hivemind_addon.core.fair_queue import OrderSettings
 from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.retry import RetryPolicy
-from hivemind_addon.core.ticket import Dimension, OutcomeKind
+from hivemind_addon.core.spend import Price
+from hivemind_addon.core.ticket import CallKind, Dimension, OutcomeKind
+from hivemind_addon.profile.glob import glob_matches
 
 
 class DialectName(Enum):
@@ -109,6 +113,66 @@ class OutcomeRule:
 
 
 @dataclass(frozen=True, slots=True)
+class CallRule:
+    """What a request is for. All the given conditions must hold; the first rule that matches decides."""
+
+    kind: CallKind
+    """What it is for."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Header name → regular expression searched in its value, ignoring case; `name#member` looks into a header that
+    holds a JSON object. A header that is not there is an empty text."""
+    paths: tuple[str, ...] = ()
+    """Path globs (any of them); empty: any path."""
+    models: tuple[str, ...] = ()
+    """Globs of model names (any of them); empty: any model."""
+    tools: bool | None = None
+    """Whether the request brings tools."""
+    max_messages: int | None = None
+    """At most so many messages, the system's own in the list counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPrice:
+    """What a model costs, in dollars per million tokens."""
+
+    input: float
+    """Uncached input."""
+    output: float
+    """Output, thinking included."""
+    cache_write: float | None = None
+    """Input that is written to the prompt cache; without it as `input`."""
+    cache_read: float | None = None
+    """Input that is read from the prompt cache; without it as `input`."""
+
+    @property
+    def price(self) -> Price:
+        """The same in whole micro-dollars."""
+        write, read = self.cache_write, self.cache_read
+        return Price(
+            input=_micro(self.input),
+            cache_write=_micro(self.input if write is None else write),
+            cache_read=_micro(self.input if read is None else read),
+            output=_micro(self.output),
+        )
+
+
+def _micro(usd: float) -> int:
+    return round(usd * 1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Watchdog:
+    """When a streamed request that is silent counts as hanging: its attempt is ended and, where nothing of the answer
+    has reached the client, tried again.
+    """
+
+    silent_s: float = 120
+    """At least this long without a byte from upstream."""
+    factor: float = 10
+    """And this many times what 99 of 100 answers of the pool take to their first byte."""
+
+
+@dataclass(frozen=True, slots=True)
 class Charge:
     """How the provider's limits count a call."""
 
@@ -156,6 +220,16 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetRefusal:
+    """The answer when a budget is spent: one that clients show and do not retry."""
+
+    status: int = 400
+    """HTTP status; neither 408, 409, 429 nor 5xx, which SDKs retry."""
+    error: str = "billing_hard_limit_reached"
+    """`type` (and `code`) of the error object."""
+
+
+@dataclass(frozen=True, slots=True)
 class Peek:
     """How long the beginning of a streamed answer is kept back until its first content is judged."""
 
@@ -195,6 +269,19 @@ class Profile:
     """Response headers that name the account."""
     session_headers: tuple[str, ...] = ()
     """Request headers that name the agent's session; the first that is there counts."""
+    subagent_headers: tuple[str, ...] = ()
+    """Request headers that name a sub-agent within that session; the first that is there, and is not the session
+    itself, counts. `name#member` looks into a header that holds a JSON object."""
+    parent_headers: tuple[str, ...] = ()
+    """Request headers that name the session which started this one; as above."""
+    calls: tuple[CallRule, ...] = ()
+    """What requests are for, where it is neither a turn nor (by the headers above) a sub-agent's."""
+    prices: Mapping[str, ModelPrice] = field(default_factory=dict)
+    """Glob of model names → what they cost; the first match counts. Of other models tokens are counted, not money."""
+    cache: CacheSettings = field(default_factory=CacheSettings)
+    """How the provider keeps the beginning of prompts."""
+    watchdog: Watchdog = field(default_factory=Watchdog)
+    """When a streamed request counts as hanging."""
     reverse_paths: tuple[str, ...] = ()
     """Path globs by which a reverse-mode upstream is recognised; not inherited by `extends`."""
     meters: tuple[MeterHeaders, ...] = ()
@@ -211,6 +298,8 @@ class Profile:
     """How long its clients wait for an answer."""
     refusal: Refusal = field(default_factory=Refusal)
     """The answer that makes a held client come back."""
+    budget_refusal: BudgetRefusal = field(default_factory=BudgetRefusal)
+    """The answer when a budget is spent."""
     delivery: Delivery = Delivery.STREAM
     """When a streamed answer reaches the client, where neither agent nor request says it."""
     keep_alive_s: float = 0
@@ -224,7 +313,16 @@ class Profile:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     """How often a failed attempt is tried again."""
 
+    def price_of(self, model: str) -> Price | None:
+        """None: it is not known."""
+        return next((one.price for glob, one in self.prices.items() if glob_matches(glob, model)), None)
+
     @property
     def pool_settings(self) -> PoolSettings:
         """What the core needs of it."""
-        return PoolSettings(concurrency=self.concurrency, breaker=self.breaker, retry=self.retry)
+        return PoolSettings(
+            concurrency=self.concurrency,
+            breaker=self.breaker,
+            retry=self.retry,
+            order=OrderSettings(cache=self.cache),
+        )

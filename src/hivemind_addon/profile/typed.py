@@ -9,23 +9,29 @@ import re
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from enum import Enum
+from enum import Enum, IntEnum
 from functools import cache
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from hivemind_addon.core.aimd import ConcurrencySettings
 from hivemind_addon.core.breaker import BreakerSettings
+from hivemind_addon.core.cache import CacheSettings
 from hivemind_addon.core.retry import RetryPolicy
+from hivemind_addon.profile.grants import AgentGrants, Grants
 from hivemind_addon.profile.model import (
+    BudgetRefusal,
+    CallRule,
     Charge,
     MeterHeaders,
+    ModelPrice,
     OutcomeRule,
     Patience,
     Peek,
     Profile,
     Refusal,
     Tokens,
+    Watchdog,
 )
 
 _ABSURD = 1e15
@@ -134,6 +140,13 @@ def _header(value: str) -> str:
     return value.lower()
 
 
+def _header_or_member(value: str) -> str:
+    name, hash_sign, member = value.partition("#")
+    if hash_sign and not member:
+        raise _Bad(f"no member after #: {value!r}", "write header#member, such as x-turn-metadata#parent_id")
+    return f"{_header(name)}{hash_sign}{member}"
+
+
 def _header_or_none(value: str) -> str:
     return _header(value) if value else value
 
@@ -149,6 +162,18 @@ def _regex(value: str) -> str:
 def _positive(value: float) -> float:
     if value <= 0:
         raise _Bad(f"{value} is not above zero", "write a positive number")
+    return value
+
+
+def _price(value: float) -> float:
+    if value > 10_000:
+        raise _Bad(f"{value} is no price", "write dollars per million tokens")
+    return value
+
+
+def _hard_status(value: int) -> int:
+    if not 400 <= value <= 499 or value in {408, 409, 425, 429}:
+        raise _Bad(f"{value} is retried by clients", "write 400, 402 or 403")
     return value
 
 
@@ -180,6 +205,24 @@ RULES: Mapping[tuple[type, str], Callable[[Any], Any]] = {
     (Profile, "request_account_headers"): _header,
     (Profile, "response_account_headers"): _header,
     (Profile, "session_headers"): _header,
+    (Profile, "subagent_headers"): _header_or_member,
+    (Profile, "parent_headers"): _header_or_member,
+    (CallRule, "headers"): _regex,
+    (CallRule, "paths"): _path_glob,
+    (CallRule, "models"): _model_glob,
+    (CallRule, "max_messages"): _positive,
+    (ModelPrice, "input"): _price,
+    (ModelPrice, "output"): _price,
+    (ModelPrice, "cache_write"): _price,
+    (ModelPrice, "cache_read"): _price,
+    (CacheSettings, "ttl_s"): _positive,
+    (Grants, "weight"): _positive,
+    (Grants, "max_fan_out"): _positive,
+    (AgentGrants, "weight"): _positive,
+    (AgentGrants, "max_fan_out"): _positive,
+    (Watchdog, "silent_s"): _positive,
+    (Watchdog, "factor"): _positive,
+    (BudgetRefusal, "status"): _hard_status,
     (MeterHeaders, "limit"): _header,
     (MeterHeaders, "remaining"): _header,
     (MeterHeaders, "reset"): _header_or_none,
@@ -210,7 +253,9 @@ RULES: Mapping[tuple[type, str], Callable[[Any], Any]] = {
 
 KEY_RULES: Mapping[tuple[type, str], Callable[[str], str]] = {
     (Profile, "dialects"): _path_glob,
+    (Profile, "prices"): _model_glob,
     (OutcomeRule, "headers"): _header,
+    (CallRule, "headers"): _header_or_member,
 }
 """The same for the keys of a mapping."""
 
@@ -314,6 +359,11 @@ def _scalar(hint: Any, value: Any, place: _Place, rule: Callable[[Any], Any]) ->
 
 
 def _typed(hint: Any, value: Any) -> Any:
+    if isinstance(hint, type) and issubclass(hint, IntEnum):
+        names = {one.name.lower(): one for one in hint}
+        if not isinstance(value, str) or value not in names:
+            raise _Bad(f"{_said(value)} is not known here", f"write one of {', '.join(names)}")
+        return names[value]
     if isinstance(hint, type) and issubclass(hint, Enum):
         allowed = [str(one.value) for one in hint]
         if value not in allowed:

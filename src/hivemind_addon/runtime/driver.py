@@ -9,13 +9,14 @@ calls `cancel`) gives the decision back: an admission that nobody takes is settl
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from hivemind_addon.core.decision import Admitted, Backoff, Shed, Verdict
+from hivemind_addon.core.decision import Admitted, Backoff, Refused, Shed, Verdict
 from hivemind_addon.core.events import Event
+from hivemind_addon.core.heap import KeyedHeap
 from hivemind_addon.core.pool import PoolSettings
-from hivemind_addon.core.queue import KeyedHeap
 from hivemind_addon.core.scheduler import Scheduler
 from hivemind_addon.core.snapshot import Snapshot
 from hivemind_addon.core.ticket import (
@@ -33,6 +34,9 @@ from hivemind_addon.runtime.clock import Clock
 
 _logger = logging.getLogger(__name__)
 
+_JUMP_S = 5.0
+"""The wall clock may differ from the monotonic one by this much more between two turns: it is being adjusted."""
+_LONGEST_TIMER_S = 15.0
 _AFTER_FAILURE_S = 1.0
 """When the timer's own turn fails, the next one is tried after this time."""
 
@@ -57,7 +61,7 @@ class Pulse:
     """The instant that `wait` was given has come; the ticket is as it was."""
 
 
-Awaited = Admitted | Shed | Cancelled | Interrupted | Pulse
+Awaited = Admitted | Shed | Refused | Cancelled | Interrupted | Pulse
 """What `Driver.wait` answers."""
 
 
@@ -67,7 +71,7 @@ class _Desk:
     __slots__ = ("decision", "failure", "interrupts", "wake")
 
     def __init__(self) -> None:
-        self.decision: Admitted | Shed | Cancelled | None = None
+        self.decision: Admitted | Shed | Refused | Cancelled | None = None
         self.failure: Exception | None = None
         """What the core raised while this ticket was queued: the one who waits has a guard, the timer has none."""
         self.interrupts: list[Interrupted] = []
@@ -86,9 +90,19 @@ class Driver:
     What the core raises (ContractError, or a defect of ours) goes to the caller.
     """
 
-    def __init__(self, *, scheduler: Scheduler, clock: Clock, observers: Iterable[Observer] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        scheduler: Scheduler,
+        clock: Clock,
+        observers: Iterable[Observer] = (),
+        end_attempt: Callable[[Reservation], None] | None = None,
+    ) -> None:
+        """`end_attempt` ends a running attempt whose client has come back with the same request, and settles it."""
         self.clock = clock
+        self.end_attempt = end_attempt
         self._scheduler = scheduler
+        self._wall_ahead_s = clock.wall() - clock.monotonic()
         self._observers = list(observers)
         self._desks: dict[str, _Desk] = {}
         self._pulses: KeyedHeap[str] = KeyedHeap()
@@ -179,9 +193,9 @@ class Driver:
         self.tick()
         return verdict
 
-    def observe(self, reservation: Reservation, hints: Hints) -> None:
-        """A response's head arrived."""
-        self._scheduler.observe(reservation, hints, self.clock.monotonic())
+    def observe(self, reservation: Reservation, hints: Hints, *, answered: bool = True) -> None:
+        """A response's head arrived; `answered`: of an answer, and no refusal."""
+        self._scheduler.observe(reservation, hints, self.clock.monotonic(), answered=answered)
         self.tick()
 
     def cancel(self, ticket_id: str) -> bool:
@@ -237,6 +251,22 @@ class Driver:
         """The account to use for a credential's hash."""
         return self._scheduler.account_of(credential)
 
+    def export(self) -> dict[str, Any]:
+        """What should outlive this process, as plain JSON values."""
+        return {
+            "budgets": self._scheduler.export_budgets(self.clock.monotonic()),
+            "learned": self._scheduler.export(),
+        }
+
+    def restore(self, state: Mapping[str, Any], *, age_s: float) -> None:
+        """Take over what was exported `age_s` ago, as far as it can be understood."""
+        now = self.clock.monotonic()
+        budgets = state.get("budgets")
+        self._scheduler.restore_budgets(budgets if isinstance(budgets, list) else [], now - age_s)
+        if "learned" in state:
+            self._scheduler.restore(state["learned"], now)
+        self.tick()
+
     def snapshot(self) -> Snapshot:
         """Everything now."""
         return self._scheduler.snapshot(self.clock.monotonic())
@@ -260,6 +290,7 @@ class Driver:
         """
         now = self.clock.monotonic()
         try:
+            self._watch_clocks(now)
             for decision in self._scheduler.poll(now):
                 self._leave(decision)
         except Exception as error:
@@ -276,6 +307,16 @@ class Driver:
                     idle.set_result(None)
         self._deliver()
         self._arm()
+        for reservation in self._scheduler.drain_superseded():
+            if self.end_attempt is not None:
+                self.end_attempt(reservation)
+
+    def _watch_clocks(self, now: float) -> None:
+        """Tell the core of a sleep, or of a clock that was set."""
+        ahead_s = self.clock.wall() - now
+        jumped_s, self._wall_ahead_s = ahead_s - self._wall_ahead_s, ahead_s
+        if abs(jumped_s) > _JUMP_S:
+            self._scheduler.clock_jumped(jumped_s, now)
 
     def _fetch(self, ticket_id: str, desk: _Desk) -> Awaited | None:
         if desk.failure is not None:
@@ -290,7 +331,7 @@ class Driver:
             return desk.decision
         return None
 
-    def _leave(self, decision: Admitted | Shed) -> None:
+    def _leave(self, decision: Admitted | Shed | Refused) -> None:
         ticket = decision.reservation.ticket if isinstance(decision, Admitted) else decision.ticket
         desk = self._desks[ticket.id]
         desk.decision = decision
@@ -324,7 +365,8 @@ class Driver:
         instants = (self._scheduler.next_wakeup(), None if pulse is None else pulse[0])
         wakeup_at = min((at for at in instants if at is not None), default=None)
         if wakeup_at is not None:
-            self._arm_in(wakeup_at - self.clock.monotonic())
+            # A timer stands still while the machine sleeps, so a far one is looked at in between.
+            self._arm_in(min(wakeup_at - self.clock.monotonic(), _LONGEST_TIMER_S))
 
     def _arm_in(self, delay_s: float) -> None:
         loop = asyncio.get_running_loop()

@@ -40,6 +40,8 @@ class Reply:
     """Whether the request's maximum ended it."""
     include_usage: bool
     """Chat only: whether a stream ends with a usage chunk."""
+    written_tokens: int = 0
+    """Input that went into the prompt cache; neither in `input_tokens` nor in `cached_tokens`."""
 
     def deltas(self) -> Iterator[tuple[str, int]]:
         """The text in pieces, each with the output tokens that it counts."""
@@ -324,14 +326,14 @@ def _chat_chunk_fields(reply: Reply) -> dict[str, object]:
 def _messages_usage(reply: Reply, output_tokens: int) -> dict[str, int]:
     return {
         "input_tokens": reply.input_tokens,
-        "cache_creation_input_tokens": 0,
+        "cache_creation_input_tokens": reply.written_tokens,
         "cache_read_input_tokens": reply.cached_tokens,
         "output_tokens": output_tokens,
     }
 
 
 def _chat_usage(reply: Reply) -> dict[str, object]:
-    prompt_tokens = reply.input_tokens + reply.cached_tokens
+    prompt_tokens = reply.input_tokens + reply.cached_tokens + reply.written_tokens
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": reply.output_tokens,

@@ -200,6 +200,7 @@ NAMED: Mapping[str, Fault] = {
     "error-in-the-middle": StreamError(),
     "stall": Stall(5),
     "slow": Slow(5),
+    "hang": Slow(86_400),
     "gzip": Encoded(Encoding.GZIP),
     "br": Encoded(Encoding.BROTLI),
     "zstd": Encoded(Encoding.ZSTD),

@@ -31,6 +31,8 @@ class Limit:
     """Per window."""
     window_s: float = 60
     kind: LimitKind = LimitKind.BUCKET
+    told: bool = True
+    """Whether headers tell of it; False: a hidden one, such as a burst limit."""
 
 
 class Allowance:

@@ -16,7 +16,7 @@ import random
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from hivemind_addon.core.ticket import ContractError, Dimension
@@ -25,6 +25,7 @@ from hivemind_addon.sim import faults
 from hivemind_addon.sim.dialect import Dialect, Headers, LimitView, Reply
 from hivemind_addon.sim.faults import OK, Fault, FaultMix, Script, Status
 from hivemind_addon.sim.limits import Allowance, Limit
+from hivemind_addon.sim.prompt_cache import Prefix, PromptCache
 
 
 class LimitScope(Enum):
@@ -44,6 +45,16 @@ class Latency:
     spike_rate: float = 0
     """Share of the calls that take longer by `spike_s`."""
     spike_s: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Wall:
+    """A time in which every call gets one status, whatever its limits allow."""
+
+    from_s: float
+    """Since the first call."""
+    to_s: float
+    status: int = 529
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +82,9 @@ class ProviderSettings:
     """Between the pieces of a stream."""
     default_max_tokens: int = 4096
     """Where a request names no maximum."""
+    walls: tuple[Wall, ...] = ()
+    cache_ttl_s: float = 0
+    """How long a prompt cache keeps what requests mark, counted from their start; 0: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +110,8 @@ class RequestFacts:
     latency_s: float | None = None
     unfit: Status | None = None
     """What is wrong with the request itself; answered before any limit is asked."""
+    prefixes: tuple[Prefix, ...] = ()
+    """What the request marks for the prompt cache, shortest first; then the cache says what `cached_tokens` is."""
 
 
 class Ending(Enum):
@@ -191,6 +207,8 @@ class SimProvider:
         self._wall_offset_s = wall_offset_s
         self._mix = FaultMix(settings.faults)
         self._concurrency = settings.concurrency
+        self._cache = PromptCache(settings.cache_ttl_s) if settings.cache_ttl_s else None
+        self._first_call_at: float | None = None
         self._allowances: dict[str, list[Allowance]] = {}
         self._scripts: dict[str, Script] = {}
         self._attempts: Counter[str] = Counter()
@@ -214,11 +232,16 @@ class SimProvider:
     def begin(self, now: float, request: RequestFacts) -> Answer:
         """A request arrived, whole. The answer is decided at once; how it arrives is played by the caller."""
         self._attempts[request.credential] += 1
+        if self._first_call_at is None:
+            self._first_call_at = now
+        if self._cache and request.prefixes:
+            request = replace(request, cached_tokens=self._cache.cached_tokens(request.prefixes, now))
         account = self._account(request.credential)
         if account not in self._allowances:
             self._allowances[account] = [Allowance(limit, now) for limit in self.settings.limits]
         answer = (
             self._rejection(request, account)
+            or self._walled(now - self._first_call_at, request, account)
             or self._refusal(now, request, account)
             or self._overload(request, account)
             or self._admission(now, request, account)
@@ -254,6 +277,14 @@ class SimProvider:
             return None
         error = wire.error_object(request.dialect, unfit.status, message=unfit.message)
         return self._error(request, account, Ending.FAILED, unfit.status, error)
+
+    def _walled(self, since_s: float, request: RequestFacts, account: str) -> Answer | None:
+        """The answer of a provider that is down, or None when it is up."""
+        wall = next((wall for wall in self.settings.walls if wall.from_s <= since_s < wall.to_s), None)
+        if wall is None:
+            return None
+        error = wire.error_object(request.dialect, wall.status, message="Overloaded")
+        return self._error(request, account, Ending.OVERLOADED, wall.status, error)
 
     def _refusal(self, now: float, request: RequestFacts, account: str) -> Answer | None:
         """A rate limit's 429, or None when all limits let the request through."""
@@ -324,6 +355,8 @@ class SimProvider:
                 fault=fault,
                 latency_s=latency_s,
             )
+        if self._cache:
+            self._cache.write(request.prefixes, now, usable_at=now + latency_s)
         streamed = request.stream and not isinstance(fault, faults.JsonForStream)
         reply = self._reply(request)
         content_type = "text/event-stream; charset=utf-8" if streamed else "application/json"
@@ -385,13 +418,15 @@ class SimProvider:
         per_chunk = self.settings.tokens_per_chunk
         wanted = (self.settings.chunks if request.chunks is None else request.chunks) * per_chunk
         most = self.settings.default_max_tokens if request.max_tokens is None else request.max_tokens
+        written = max(0, request.prefixes[-1].tokens - request.cached_tokens) if self._cache and request.prefixes else 0
         return Reply(
             dialect=request.dialect,
             request_id=self._request_id(),
             attempt=self._attempts[request.credential],
             digest=request.digest,
             model=request.model,
-            input_tokens=_uncached(request),
+            input_tokens=_uncached(request) - written,
+            written_tokens=written,
             cached_tokens=request.input_tokens - _uncached(request),
             output_tokens=max(1, min(wanted, most)),
             tokens_per_delta=per_chunk,
@@ -437,6 +472,7 @@ class SimProvider:
         views = [
             LimitView(each.limit.dimension, each.limit.amount, each.level(now), each.full_in_s(now))
             for each in self._allowances[account]
+            if each.limit.told
         ]
         return wire.limit_headers(request.dialect, views, now + self._wall_offset_s)
 

@@ -134,6 +134,25 @@ class Estimator:
             charged_input -= expected.cached_tokens
         return _demand(max(1, charged_input), self._output(profile, facts, model, known))
 
+    def expect(self, profile: Profile, facts: RequestFacts, session: str) -> Usage:
+        """What an attempt will likely use: the output that is likely, not the most that is allowed."""
+        known = self._sessions.get(session) or _Session()
+        model = self._model(profile, facts.model)
+        expected = self._input(model, facts, known)
+        seen = known.outputs if known.outputs.known else model.outputs
+        output = seen.likely_tokens if seen.known else profile.charge.default_output_tokens
+        if facts.max_output_tokens is not None:
+            output = min(output, facts.max_output_tokens)
+        new = max(0, expected.tokens - expected.cached_tokens)
+        # What a caching conversation appends is written to the cache.
+        written = new if expected.cached_tokens else 0
+        return Usage(
+            input_tokens=new - written,
+            cache_read_tokens=expected.cached_tokens,
+            cache_write_tokens=written,
+            output_tokens=output,
+        )
+
     def learn(self, profile: Profile, facts: RequestFacts, session: str, usage: Usage) -> None:
         """Learn from an attempt's usage; from one that the provider did not report, nothing.
 

@@ -1,15 +1,19 @@
 """Who asks: agent, session and account, from what an unmodified agent sends anyway."""
 
 import hashlib
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from hivemind_addon.profile.model import Delivery, Profile
+from hivemind_addon.core.ticket import CallKind, Priority
+from hivemind_addon.profile.glob import glob_matches
+from hivemind_addon.profile.model import CallRule, Delivery, Profile
 from hivemind_addon.wire.request import RequestFacts
 
 _MAX_CHARS = 80
 _HASH_CHARS = 8
+_MAX_HEADER_CHARS = 16_384
 
 ANONYMOUS = "anonymous"
 """The account of requests without a credential, as local servers take them."""
@@ -23,6 +27,8 @@ class Identity:
     session: str
     account: str
     """What the request names; else `key-` and a hash of the credential; else `anonymous`."""
+    parent_session: str = ""
+    """The session that started this one; empty: none is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +37,8 @@ class ProxyWords:
 
     delivery: Delivery | None = None
     """None: whatever the profile says."""
+    priority: Priority | None = None
+    """`prio-low` and the like; None: normal."""
 
 
 def identify(profile: Profile, headers: Mapping[str, str], facts: RequestFacts, proxy_user: str, peer: str) -> Identity:
@@ -39,12 +47,29 @@ def identify(profile: Profile, headers: Mapping[str, str], facts: RequestFacts, 
     `peer` is the client's connection (address and port): the last resort of an agent that says nothing.
     """
     named = _first(headers, profile.session_headers) or facts.session_hint
-    agent = proxy_user or f"{_product(headers)}-{_hash(named or peer)}"
+    parent = next(_values(headers, profile.parent_headers, unlike=named), facts.parent_hint)
+    # Without a name of its own an agent has the one of its tree of sessions, so that a new session is no new agent.
+    agent = proxy_user or f"{_product(headers)}-{_hash(parent or named or peer)}"
+    session = named or proxy_user or f"{agent}@{peer}"
+    sub_agent = next(_values(headers, profile.subagent_headers, unlike=named), "")
+    if sub_agent:
+        session, parent = f"{session}/{sub_agent}", session
     return Identity(
         agent=_clean(agent),
-        session=_clean(named or proxy_user or f"{agent}@{peer}"),
+        session=_clean(session),
         account=_account(profile, headers),
+        parent_session=_clean(parent) if parent != session else "",
     )
+
+
+def call_kind(
+    profile: Profile, headers: Mapping[str, str], facts: RequestFacts, path: str, *, has_parent: bool
+) -> CallKind:
+    """What a request is for: by the profile's rules, else a sub-agent's where it has a parent, else a turn."""
+    for rule in profile.calls:
+        if _rule_matches(rule, headers, facts, path):
+            return rule.kind
+    return CallKind.SUBAGENT if has_parent else CallKind.TURN
 
 
 def proxy_words(password: str) -> ProxyWords:
@@ -53,8 +78,43 @@ def proxy_words(password: str) -> ProxyWords:
     Other words mean nothing: a proxy that demands a password gets its own one there.
     """
     deliveries = {delivery.value: delivery for delivery in Delivery}
-    chosen = [deliveries[word] for word in re.split(r"[,+.\s]+", password.lower()) if word in deliveries]
-    return ProxyWords(delivery=chosen[-1] if chosen else None)
+    words = re.split(r"[,+.\s]+", password.lower())
+    chosen = [deliveries[word] for word in words if word in deliveries]
+    priorities = [priority_of(word.removeprefix("prio-")) for word in words if word.startswith("prio-")]
+    asked = [priority for priority in priorities if priority is not None]
+    return ProxyWords(delivery=chosen[-1] if chosen else None, priority=asked[-1] if asked else None)
+
+
+def priority_of(word: str) -> Priority | None:
+    """The class that a word names; None: none."""
+    return {priority.name.lower(): priority for priority in Priority}.get(word.strip().lower())
+
+
+def _rule_matches(rule: CallRule, headers: Mapping[str, str], facts: RequestFacts, path: str) -> bool:
+    return (
+        (rule.tools is None or rule.tools == facts.has_tools)
+        and (rule.max_messages is None or len(facts.messages) <= rule.max_messages)
+        and (not rule.paths or any(glob_matches(glob, path) for glob in rule.paths))
+        and (not rule.models or any(glob_matches(glob, facts.model) for glob in rule.models))
+        and all(re.search(text, _value(headers, name), re.IGNORECASE) for name, text in rule.headers.items())
+    )
+
+
+def _values(headers: Mapping[str, str], names: Iterable[str], *, unlike: str) -> Iterator[str]:
+    return (value for name in names if (value := _value(headers, name)) and value != unlike)
+
+
+def _value(headers: Mapping[str, str], name: str) -> str:
+    """A header's value, or a text in the JSON object that it holds (`name#member`); empty where there is none."""
+    name, _, member = name.partition("#")
+    value = headers.get(name, "").strip()[:_MAX_HEADER_CHARS]
+    if not member or not value:
+        return value
+    try:
+        found = json.loads(value)[member]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return ""
+    return found.strip() if isinstance(found, str) else ""
 
 
 def _account(profile: Profile, headers: Mapping[str, str]) -> str:

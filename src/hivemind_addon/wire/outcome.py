@@ -61,6 +61,7 @@ _AMBIGUOUS = frozenset(
         TransportTrouble.INVALID,
     }
 )
+_UNREACHED = frozenset({TransportTrouble.CONNECT_FAILED, TransportTrouble.NAME_NOT_FOUND})
 
 
 def judge_answer(
@@ -117,6 +118,7 @@ def judge_transport(trouble: TransportTrouble, detail: str) -> Outcome:
         reason=f"{trouble.value}: {detail}" if detail else trouble.value,
         retryable=not hard,
         ambiguous=trouble in _AMBIGUOUS,
+        unreached=trouble in _UNREACHED,
     )
 
 

@@ -4,6 +4,7 @@ Only the outer layers of the JSON are decoded; messages stay raw slices of the b
 when it is counted (`text_of`), which happens only to what is new and short.
 """
 
+import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,9 +23,12 @@ _MEDIA_BYTES = 8192
 """Smaller images cost about as many tokens when they are taken for text, so they are not looked for."""
 
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_CACHE_MARK = re.compile(rb'"cache_control"\s*:\s*(?:null|\{[^{}]*\})')
+_FINGERPRINT_CHARS = 16
 _LEGACY_USER_ID = re.compile(r"_session_([0-9A-Za-z-]+)$")
 _NO_RAW = Raw()
 _NULL = b"null"
+_NO_ITEMS = b"[]"
 _QUOTE = b'"'
 
 
@@ -47,6 +51,9 @@ class RequestFacts:
     """System prompt, tools and instructions, raw JSON."""
     session_hint: str = ""
     """What the body says about the session it belongs to; empty: nothing."""
+    parent_hint: str = ""
+    """What the body says about the session that started this one; empty: nothing."""
+    has_tools: bool = False
     counts: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
     """Message index → our count of the text from there on (-1: of the whole prompt): counted once, as it is dear."""
     continues: bool = False
@@ -87,6 +94,7 @@ class _Metadata(msgspec.Struct):
 
 class _ClaudeUser(msgspec.Struct):
     session_id: str = ""
+    parent_session_id: str = ""
 
 
 class _Item(msgspec.Struct):
@@ -149,6 +157,7 @@ class _Reading:
         earlier = self._read("previous_response_id", _STR, body.previous_response_id)
         weights = [_weigh(raw) for raw in messages]
         sizes = tuple(size for size, _ in weights)
+        session_hint, parent_hint = self._session_hints()
         return RequestFacts(
             model=self._model(),
             stream=self._read("stream", _BOOL, body.stream) or False,
@@ -158,7 +167,9 @@ class _Reading:
             messages=messages,
             message_bytes=sizes,
             preamble=preamble,
-            session_hint=self._session_hint(),
+            session_hint=session_hint,
+            parent_hint=parent_hint,
+            has_tools=any(len(raw) > len(_NO_ITEMS) and bytes(raw) != _NULL for raw in (body.tools, body.functions)),
             continues=bool(earlier),
             oddities=tuple(self._oddities),
         )
@@ -203,24 +214,69 @@ class _Reading:
             self._oddities.append(f"request body: {name}: {value:.3g} is absurd")
         return None
 
-    def _session_hint(self) -> str:
+    def _session_hints(self) -> tuple[str, str]:
+        """What the body says about its session, and about the one that started it."""
         body = self._body
         if self._dialect is not DialectName.ANTHROPIC_MESSAGES:
             key = self._read("prompt_cache_key", _STR, body.prompt_cache_key)
-            return key or self._read("user", _STR, body.user) or ""
+            return key or self._read("user", _STR, body.user) or "", ""
         metadata = self._read("metadata", _METADATA, body.metadata)
-        return _claude_session(metadata.user_id) if metadata else ""
+        return _claude_sessions(metadata.user_id) if metadata else ("", "")
 
 
-def _claude_session(user_id: str) -> str:
-    """The session in Claude Code's user id: JSON with `session_id` (2026), `user_…_session_…` before."""
+def _claude_sessions(user_id: str) -> tuple[str, str]:
+    """Session and parent's in Claude Code's user id: JSON with `session_id` (2026), `user_…_session_…` before."""
     if user_id.startswith("{"):
         try:
-            return _CLAUDE_USER.decode(user_id.encode("utf-8", "replace")).session_id or user_id
+            user = _CLAUDE_USER.decode(user_id.encode("utf-8", "replace"))
         except _UNREADABLE:
-            return user_id
+            return user_id, ""
+        return user.session_id or user_id, user.parent_session_id
     legacy = _LEGACY_USER_ID.search(user_id)
-    return legacy[1] if legacy else user_id
+    return (legacy[1] if legacy else user_id), ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprints:
+    """Hashes of what a request says. Never its text."""
+
+    prefix: str
+    """Of what a prompt cache keys on: model, system, tools and the first message, without cache marks."""
+    prefix_bytes: int
+    whole: str
+    """Of all that makes the answer: the same request sent again has the same."""
+
+
+def _without_cache_marks(text: bytes) -> Iterator[memoryview]:
+    """The pieces between the members `cache_control`, whose comma goes with them."""
+    view = memoryview(text)
+    start = 0
+    for mark in _CACHE_MARK.finditer(text):
+        end = mark.start()
+        while text[end - 1 : end].isspace():
+            end -= 1
+        yield view[start : end - (text[end - 1 : end] == b",")]
+        start = mark.end()
+    yield view[start:]
+
+
+def fingerprints(facts: RequestFacts, salt: str) -> Fingerprints:
+    """Hash a request, in one walk: half a millisecond for 1 MB. `salt`: whose it is, for `whole`."""
+    first, rest = facts.messages[:1], facts.messages[1:]
+    sha = hashlib.sha256(facts.model.encode("utf-8", "surrogatepass"))
+    size_bytes = 0
+    for raw in (*facts.preamble, *first):
+        sha.update(b"\0")
+        # The marks move with the conversation: the first message carries one only while it is the last, too.
+        for piece in _without_cache_marks(bytes(raw)):
+            sha.update(piece)
+        size_bytes += len(raw)
+    prefix = sha.hexdigest()[:_FINGERPRINT_CHARS]
+    for raw in rest:
+        sha.update(b"\0")
+        sha.update(memoryview(raw))
+    sha.update(salt.encode("utf-8", "surrogatepass"))
+    return Fingerprints(prefix=prefix, prefix_bytes=size_bytes, whole=sha.hexdigest()[:_FINGERPRINT_CHARS])
 
 
 def text_of(raw: Raw) -> str:

@@ -1,0 +1,176 @@
+"""`python -m bench.decisions`: what one request costs the core with so many tickets queued, and what a ticket weighs.
+
+A decision is a call into the core and the poll after it: a ticket is submitted; an attempt is settled, and the next
+ticket goes. An answer's head, from which meters learn, is timed apart. The queue keeps its length: tickets of 200
+sessions of 50 agents, of all priorities, some of them with a prompt that others share. Time is virtual; only the
+core's own work is timed.
+"""
+
+import gc
+import itertools
+import random
+import sys
+import tracemalloc
+from dataclasses import dataclass
+from time import perf_counter
+
+from hivemind_addon.core.decision import Admitted
+from hivemind_addon.core.pool import PoolSettings
+from hivemind_addon.core.scheduler import Scheduler
+from hivemind_addon.core.ticket import (
+    Demand,
+    Dimension,
+    Hints,
+    Outcome,
+    OutcomeKind,
+    PoolKey,
+    Priority,
+    Reading,
+    Ticket,
+)
+
+QUEUED = (100, 1_000, 10_000, 50_000)
+TURNS = 5_000
+_POOL = PoolKey("api.anthropic.com", "key-1", "claude-sonnet-4*")
+_SUCCESS = Outcome(OutcomeKind.SUCCESS, "200", status=200)
+_STEP_S = 0.01
+_NO_LIMIT = 10**9
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one kind of call."""
+
+    mean_s: float
+    p99_s: float
+    worst_s: float
+
+    @classmethod
+    def of(cls, samples):
+        ordered = sorted(samples)
+        return cls(sum(ordered) / len(ordered), ordered[int(0.99 * len(ordered))], ordered[-1])
+
+
+@dataclass(frozen=True)
+class Row:
+    """One length of the queue."""
+
+    queued: int
+    decision: Timing
+    head: Timing
+
+
+class Load:
+    """A scheduler with a queue of constant length."""
+
+    def __init__(self, queued, *, seed=0):
+        self.scheduler = Scheduler(rng=random.Random(seed))
+        self.now = 0.0
+        self._rng = random.Random(seed)
+        self._settings = PoolSettings()
+        self._numbers = itertools.count()
+        self._flights = []
+        for _ in range(queued):
+            self.submit()
+
+    def submit(self):
+        rng, number = self._rng, next(self._numbers)
+        session = rng.randrange(200)
+        shares = rng.random() < 0.2
+        into = rng.randint(100, 50_000)
+        out = rng.randint(50, 2_000)
+        ticket = Ticket(
+            id=f"t{number}",
+            pool=_POOL,
+            agent=f"agent-{session % 50}",
+            session=f"session-{session}",
+            model="claude-sonnet-4-5",
+            demand=Demand(input_tokens=into, output_tokens=out, total_tokens=into + out),
+            arrived_at=self.now,
+            deadline_at=self.now + 1e6,
+            shed_at=self.now + rng.uniform(9e5, 1e6),
+            priority=rng.choice(list(Priority)),
+            prefix=f"prefix-{session % 20}" if shares else "",
+            prefix_tokens=into // 2 if shares else 0,
+            cached_tokens=into // 4,
+            streamed=True,
+            request_hash=f"hash-{number}",
+        )
+        self.scheduler.submit(ticket, self._settings, self.now)
+        return ticket
+
+    def poll(self):
+        for decision in self.scheduler.poll(self.now):
+            assert isinstance(decision, Admitted)
+            self._flights.append(decision.reservation)
+        self.scheduler.next_wakeup()
+        self.scheduler.drain_events()
+
+    def head(self):
+        self.scheduler.observe(self._flights[0], _HINTS, self.now)
+        self.poll()
+
+    def end(self):
+        flight = self._flights.pop(0)
+        self.scheduler.settle(flight, _SUCCESS, self.now, charged=flight.ticket.demand)
+        self.poll()
+
+    def arrive(self):
+        self.submit()
+        self.poll()
+
+
+def _reading(dimension):
+    return Reading(
+        meter=dimension.value, dimension=dimension, window_s=60, limit=_NO_LIMIT, remaining=_NO_LIMIT, reset_in_s=0.0
+    )
+
+
+_HINTS = Hints(readings=tuple(map(_reading, Dimension)))
+
+
+def time_calls(queued, turns):
+    """What the core's calls cost with so many tickets queued; a turn is one request's way through."""
+    load = Load(queued)
+    load.poll()
+    samples = {load.head: [], load.end: [], load.arrive: []}
+    gc.collect()
+    for _ in range(turns):
+        load.now += _STEP_S
+        for call, seconds in samples.items():
+            began = perf_counter()
+            call()
+            seconds.append(perf_counter() - began)
+    return Row(queued, Timing.of(samples[load.end] + samples[load.arrive]), Timing.of(samples[load.head]))
+
+
+def bytes_per_ticket(queued):
+    """What a queued ticket weighs, the ticket itself included."""
+    gc.collect()
+    tracemalloc.start()
+    load = Load(queued)
+    load.poll()
+    gc.collect()
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return size / queued
+
+
+def report(rows, ticket_bytes):
+    """A Markdown table."""
+    lines = ["| Queued | Decision: mean, p99, worst µs | Head: mean, p99, worst µs |", "| --- | --- | --- |"]
+    lines += [f"| {row.queued:,} | {_cell(row.decision)} | {_cell(row.head)} |" for row in rows]
+    return "\n".join([*lines, "", f"A queued ticket takes {ticket_bytes:,.0f} bytes."])
+
+
+def _cell(timing):
+    return ", ".join(f"{seconds * 1e6:,.0f}" for seconds in (timing.mean_s, timing.p99_s, timing.worst_s))
+
+
+def main():
+    print(report([time_calls(queued, TURNS) for queued in QUEUED], bytes_per_ticket(10_000)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,392 @@
+"""The order of one pool's tickets: fair among agents, then among their sessions; all else is a bounded lead.
+
+**Unit.** Seconds of the pool's bottleneck (`cost.py`): what a ticket takes is what all others wait longer for it.
+
+**Fairness.** Bounded-credit start-time fair queueing (`shares.py`) among agents, and within each among its trees
+of sessions (`lanes.py`): the smallest `start - bonus` goes next.
+
+**Bonus** of a ticket, in seconds, the sum of:
+
+    class     `class_lead_s` for each class below its own: critical, high, normal, low, background
+    lineage   `lineage_lead_s` for a sub-agent's ticket: its parent is blocked on it, and its tree has begun
+    cache     the seconds that it saves while its prefix is warm, at most `affinity_s`; just before the prefix lapses
+              `affinity_s` and `expiry_lead_s`, so that it goes in time
+
+Each part is bounded, and the start of whoever is served moves on, so every wait is bounded: for a ticket of an agent
+that owes nothing, each other agent is served at most `credit_s + OrderSettings.most_bonus_s + one cost` before it.
+
+**Places.** A ticket that is tried again keeps the start that its agent had when it first went, and so goes before
+whatever came after it. So does one that comes back with its old standing after it was shed.
+
+**Passing.** These let others pass, so that they delay nobody and idle no slot: a ticket that backs off; a follower of
+a cold prefix whose leader was just sent (`cache.py`); a sub-agent of a tree that has its fan-out in flight. Anybody
+else who is first and does not fit blocks the ones behind, or small tickets would starve a large one.
+
+Every operation is O(log n), except for `in_order` and `head_of_others`. A follower is moved aside once for each
+leader, when its turn comes, and back once.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from hivemind_addon.core.cache import CacheSettings, PromptCache
+from hivemind_addon.core.decision import Reason
+from hivemind_addon.core.heap import KeyedHeap
+from hivemind_addon.core.lanes import Lanes, Place, Spot
+from hivemind_addon.core.ticket import Demand, Priority, Ticket
+
+_NEVER = float("inf")
+_LONG_AGO = float("-inf")
+_CLASSES = len(Priority)
+"""Classes above the background."""
+_SENT_FIRST = (Spot.RETURNING, Spot.FRONT)
+
+
+@dataclass(frozen=True, slots=True)
+class OrderSettings:
+    """How far anything but fairness may move a ticket forward, in seconds of the pool's bottleneck."""
+
+    credit_s: float = 4.0
+    """What an agent or session that rested may be ahead of those that take all they can get."""
+    class_lead_s: float = 30.0
+    """From one priority class to the next."""
+    lineage_lead_s: float = 15.0
+    """Of a sub-agent, whose parent is blocked on it."""
+    affinity_s: float = 60.0
+    """The most that a warm prefix may save."""
+    expiry_lead_s: float = 36.0
+    """On top, for one that is about to lapse."""
+    expiring_s: float = 20.0
+    """So close to its end a prefix is about to lapse."""
+    max_fan_out: int = 16
+    """Attempts of sub-agents that one tree of sessions may have in flight, unless the agent has a cap of its own."""
+    cache: CacheSettings = field(default_factory=CacheSettings)
+
+    @property
+    def most_bonus_s(self) -> float:
+        """The bonus of a ticket that has every reason."""
+        return _CLASSES * self.class_lead_s + self.lineage_lead_s + self.affinity_s + self.expiry_lead_s
+
+
+class FairQueue:
+    """The waiting tickets of one pool. Call `wake` before `head`."""
+
+    def __init__(
+        self,
+        settings: OrderSettings,
+        *,
+        cost_s: Callable[[Demand], float],
+        saved_s: Callable[[int], float],
+    ) -> None:
+        """`cost_s`: a demand's dominant cost; `saved_s`: the seconds that so many warm tokens save."""
+        self._settings = settings
+        self._saved_s = saved_s
+        self._cache = PromptCache(settings.cache)
+        self._lanes = Lanes(credit_s=settings.credit_s, max_fan_out=settings.max_fan_out, cost_s=cost_s)
+        self._places: dict[str, Place] = {}
+        self._returning: KeyedHeap[str] = KeyedHeap()
+        self._front: KeyedHeap[str] = KeyedHeap()
+        self._later: KeyedHeap[str] = KeyedHeap()
+        self._shed: KeyedHeap[str] = KeyedHeap()
+        self._aside: dict[str, dict[str, None]] = {}
+        """Followers by their prefix."""
+        self._gates: KeyedHeap[str] = KeyedHeap()
+        """Prefixes with followers aside, by the instant at which they go without their leader."""
+        self._cached: dict[str, dict[str, None]] = {}
+        """Waiting tickets by the cache entry that would save them something."""
+        self._turns: KeyedHeap[str] = KeyedHeap()
+        """Waiting tickets with a warm prefix, by the instant at which their bonus changes."""
+        self._last_order = 0
+        self._first_order = 0
+        self._now = _LONG_AGO
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, ticket_id: str) -> bool:
+        return ticket_id in self._places
+
+    def __repr__(self) -> str:
+        aside = sum(map(len, self._aside.values()))
+        return f"<FairQueue {len(self._places)} waiting, {len(self._later)} backing off, {aside} following>"
+
+    # Who waits -------------------------------------------------------------------------------------------------------
+
+    def append(self, place: Place, now: float) -> None:
+        """Put a new ticket behind those of its lane; one that comes back, with its old standing, at its old place."""
+        self._last_order += 1
+        place.enrol(self._last_order, now)
+        self._insert(place, now)
+
+    def put_back(self, place: Place, not_before: float, now: float) -> None:
+        """Put a ticket back at its old place; it is due at `not_before`."""
+        place.not_before = not_before
+        self._insert(place, now)
+
+    def get(self, ticket_id: str) -> Place | None:
+        """A waiting ticket's place."""
+        return self._places.get(ticket_id)
+
+    def remove(self, ticket_id: str, now: float) -> Place | None:
+        """Take a ticket out; None when it is not waiting. Its `standing` is what its place was worth."""
+        place = self._places.get(ticket_id)
+        if place is not None:
+            self._lanes.leave_standing(place)
+            self._take_out(place, now)
+        return place
+
+    def expedite(self, ticket_id: str, now: float) -> bool:
+        """Move a ticket before all others. It still backs off as long as it has to, but follows no leader."""
+        place = self._places.get(ticket_id)
+        if place is None:
+            return False
+        self._take_out(place, now)
+        self._first_order -= 1
+        place.front = self._first_order
+        self._insert(place, now)
+        return True
+
+    # Attempts --------------------------------------------------------------------------------------------------------
+
+    def admit(self, place: Place, now: float) -> None:
+        """Take a ticket out for an attempt, and charge what it is expected to take. `settle` it when it ends."""
+        self._lanes.charge(place, now)
+        self._take_out(place, now)
+        self._cache.sent(place.ticket, now)
+
+    def began(self, place: Place, *, sent_at: float, now: float) -> None:
+        """The answer to a ticket's attempt began: those that wait for the same prefix need wait no longer."""
+        ticket = place.ticket
+        was_cold = self._cache.warm_until(ticket, now) == _LONG_AGO
+        self._cache.began(ticket, sent_at=sent_at, now=now)
+        self._release(ticket.prefix, now)
+        if was_cold:
+            for ticket_id in self._cached.get(self._cache.entry(ticket), ()):
+                self._revalue(self._places[ticket_id], now)
+
+    def settle(self, place: Place, cost_s: float, now: float, *, answered: bool) -> None:
+        """An attempt ended, and took so much. `answered`: what began, if anything did, was no refusal."""
+        self._lanes.settle(place, cost_s, now)
+        if self._cache.ended(place.ticket, answered=answered):
+            self._release(place.ticket.prefix, now)
+
+    # Who is next -----------------------------------------------------------------------------------------------------
+
+    def wake(self, now: float) -> None:
+        """Let those take part again whose backoff is over or whose leader took too long; warm prefixes lapse."""
+        self._now = now
+        while (first := self._later.first()) and first[0] <= now:
+            self._later.drop(first[1])
+            self._insert_due(self._places[first[1]], now)
+        while (first := self._gates.first()) and first[0] <= now:
+            self._release(first[1], now)
+        while (first := self._turns.first()) and first[0] <= now:
+            self._revalue(self._places[first[1]], now)
+
+    def head(self) -> Place | None:
+        """The first ticket that is due and need not let others pass."""
+        while (place := self._first()) is not None:
+            opens_at = self._cache.opens_at(place.ticket, self._now)
+            if opens_at == _LONG_AGO or place.spot is Spot.FRONT:
+                return place
+            self._set_aside(place, opens_at)
+        return None
+
+    def head_of_others(self, session: str | None) -> Place | None:
+        """The first such ticket that is not of this session. O(n): asked once per probe."""
+        others = (
+            place
+            for place in self._places.values()
+            if place.ticket.session != session
+            and (place.spot in _SENT_FIRST or self._lanes.is_first_of_lane(place))
+            and self.why_passed(place) is None
+        )
+        return min(others, key=self._rank, default=None)
+
+    def soonest(self) -> Place | None:
+        """Of the tickets that back off, the one that is due first."""
+        first = self._later.first()
+        return None if first is None else self._places[first[1]]
+
+    def next_due_at(self) -> float:
+        """When the next backoff ends or the next follower goes without its leader; infinite when there is none."""
+        later, gate = self._later.first(), self._gates.first()
+        return min(_NEVER if later is None else later[0], _NEVER if gate is None else gate[0])
+
+    def next_shed_at(self) -> float:
+        """The earliest `shed_at` of all waiting tickets; infinite when none waits."""
+        first = self._shed.first()
+        return _NEVER if first is None else first[0]
+
+    def first_to_shed(self, now: float) -> Place | None:
+        """A ticket whose `shed_at` has come."""
+        first = self._shed.first()
+        return None if first is None or first[0] > now else self._places[first[1]]
+
+    def why_passed(self, place: Place) -> Reason | None:
+        """Why others may pass a waiting ticket that does not back off; None: they may not."""
+        if place.spot is Spot.FRONT:
+            return None
+        if place.spot is Spot.ASIDE or self._cache.opens_at(place.ticket, self._now) > self._now:
+            return Reason.LEADER
+        return Reason.FAN_OUT if place.spot is Spot.LANE and self._lanes.is_capped(place) else None
+
+    def in_order(self) -> list[Place]:
+        """All waiting tickets as they would go if nothing else came. O(n log n): for snapshots and for stopping."""
+        return [place for _, _, place in sorted(self._forecast(), key=lambda entry: entry[:2])]
+
+    def absorb(self, other: "FairQueue", flights: Iterable[Place], now: float) -> None:
+        """Take over the tickets of another pool that proved to be this one, and its attempts in flight. O(n log n)."""
+        shift_s = self._lanes.now_s - other._lanes.now_s  # noqa: SLF001
+        self._cache.absorb(other._cache)  # noqa: SLF001
+        waiting = [place for ticket_id in list(self._places) if (place := self.remove(ticket_id, now))]
+        theirs = [place for ticket_id in list(other._places) if (place := other.remove(ticket_id, now))]  # noqa: SLF001
+        for place in flights:
+            place.agent_start_s += shift_s
+            place.tree_start_s += shift_s
+            self._lanes.adopt(place, now)
+        for place in theirs:
+            place.agent_start_s += shift_s
+            place.tree_start_s += shift_s
+        self._first_order = min(self._first_order, other._first_order)  # noqa: SLF001
+        # Both counted on their own: who came first is told by the time.
+        for place in sorted(waiting + theirs, key=lambda place: (place.since, place.order)):
+            self._last_order += 1
+            place.order = self._last_order
+            self._insert(place, now)
+
+    # Inside ----------------------------------------------------------------------------------------------------------
+
+    def _insert(self, place: Place, now: float) -> None:
+        ticket = place.ticket
+        self._places[ticket.id] = place
+        self._shed.put(ticket.id, place.shed_at)
+        if _warm_tokens(ticket):
+            self._cached.setdefault(self._cache.entry(ticket), {})[ticket.id] = None
+        if place.not_before > now:
+            place.spot = Spot.LATER
+            self._later.put(ticket.id, place.not_before)
+        else:
+            self._insert_due(place, now)
+
+    def _insert_due(self, place: Place, now: float) -> None:
+        place.bonus_s = self._bonus_s(place, now)
+        if place.front:
+            place.spot = Spot.FRONT
+            self._front.put(place.ticket.id, place.front)
+        elif place.was_sent:
+            place.spot = Spot.RETURNING
+            self._returning.put(place.ticket.id, place.agent_start_s - place.bonus_s, place.order)
+        else:
+            self._lanes.enter(place, now)
+            place.spot = Spot.LANE
+
+    def _take_out(self, place: Place, now: float) -> None:
+        ticket = place.ticket
+        del self._places[ticket.id]
+        self._shed.drop(ticket.id)
+        if _warm_tokens(ticket):
+            self._turns.drop(ticket.id)
+            entry = self._cache.entry(ticket)
+            del self._cached[entry][ticket.id]
+            if not self._cached[entry]:
+                del self._cached[entry]
+        self._leave_spot(place, now)
+        place.spot = Spot.LATER
+
+    def _leave_spot(self, place: Place, now: float) -> None:
+        ticket = place.ticket
+        match place.spot:
+            case Spot.LANE:
+                self._lanes.leave(place, now)
+            case Spot.RETURNING:
+                self._returning.drop(ticket.id)
+            case Spot.FRONT:
+                self._front.drop(ticket.id)
+            case Spot.LATER:
+                self._later.drop(ticket.id)
+            case Spot.ASIDE:
+                followers = self._aside[ticket.prefix]
+                del followers[ticket.id]
+                if not followers:
+                    del self._aside[ticket.prefix]
+                    self._gates.drop(ticket.prefix)
+
+    def _first(self) -> Place | None:
+        """The first ticket that is due."""
+        if first := self._front.first():
+            return self._places[first[1]]
+        returning, waiting = self._returning.first(), self._lanes.first()
+        if returning is not None and (waiting is None or returning[0] <= waiting[0]):
+            return self._places[returning[1]]
+        return None if waiting is None else waiting[1]
+
+    def _set_aside(self, place: Place, opens_at: float) -> None:
+        prefix = place.ticket.prefix
+        self._leave_spot(place, self._now)
+        place.spot = Spot.ASIDE
+        self._aside.setdefault(prefix, {})[place.ticket.id] = None
+        self._gates.put(prefix, opens_at)
+
+    def _release(self, prefix: str, now: float) -> None:
+        """Let a prefix's followers take part again."""
+        self._gates.drop(prefix)
+        for ticket_id in self._aside.pop(prefix, ()):
+            self._insert_due(self._places[ticket_id], now)
+
+    def _bonus_s(self, place: Place, now: float) -> float:
+        """What moves a ticket forward beside fairness; remembers when that changes."""
+        if place.is_background:
+            return 0.0
+        settings, ticket = self._settings, place.ticket
+        bonus_s = (_CLASSES - ticket.priority) * settings.class_lead_s
+        if place.is_child:
+            bonus_s += settings.lineage_lead_s
+        tokens = _warm_tokens(ticket)
+        if not tokens:
+            return bonus_s
+        lapses_at = self._cache.warm_until(ticket, now)
+        expiring_at = lapses_at - settings.expiring_s
+        if lapses_at == _LONG_AGO:
+            self._turns.drop(ticket.id)
+        elif expiring_at <= now:
+            bonus_s += settings.affinity_s + settings.expiry_lead_s
+            self._turns.put(ticket.id, lapses_at)
+        else:
+            bonus_s += min(settings.affinity_s, self._saved_s(tokens))
+            self._turns.put(ticket.id, expiring_at)
+        return bonus_s
+
+    def _revalue(self, place: Place, now: float) -> None:
+        """A waiting ticket's bonus may have changed."""
+        bonus_s = self._bonus_s(place, now)
+        if bonus_s == place.bonus_s:
+            return
+        place.bonus_s = bonus_s
+        if place.spot is Spot.LANE:
+            self._lanes.revalue(place, now)
+        elif place.spot is Spot.RETURNING:
+            self._returning.put(place.ticket.id, place.agent_start_s - bonus_s, place.order)
+
+    def _rank(self, place: Place) -> tuple[float, ...]:
+        if place.front:
+            return _LONG_AGO, place.front
+        if place.was_sent:
+            return place.agent_start_s - place.bonus_s, _LONG_AGO, place.order
+        return self._lanes.rank(place)
+
+    def _forecast(self) -> Iterator[tuple[float, int, Place]]:
+        """Every waiting ticket with the key that it will have if nothing else comes, and its order among equals."""
+        fresh: list[Place] = []
+        for place in self._places.values():
+            if place.front:
+                yield _LONG_AGO, place.front, place
+            elif place.was_sent:
+                yield place.agent_start_s - place.bonus_s, place.order, place
+            else:
+                fresh.append(place)
+        yield from self._lanes.forecast(fresh)
+
+
+def _warm_tokens(ticket: Ticket) -> int:
+    return max(ticket.cached_tokens, ticket.prefix_tokens)

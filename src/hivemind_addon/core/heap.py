@@ -1,0 +1,73 @@
+"""A heap whose items may change their key or leave: the order within a lane, of timers, of whatever waits.
+
+Entries are deleted lazily and swept when they outnumber the living ones: O(log n) amortised per operation.
+"""
+
+import heapq
+from collections.abc import Hashable, Iterator
+
+_STALE_ALLOWED = 16
+"""Deleted entries that a heap may carry beside as many as it has living ones, before it is swept."""
+
+
+class KeyedHeap[Item: Hashable]:
+    """Items by a key that may change or vanish; the smallest first, then by rank, then the one put first."""
+
+    __slots__ = ("_heap", "_living", "_puts")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, int, Item]] = []
+        self._living: dict[Item, tuple[float, int, int, Item]] = {}
+        self._puts = 0
+
+    def __len__(self) -> int:
+        return len(self._living)
+
+    def __contains__(self, item: Item) -> bool:
+        return item in self._living
+
+    def __iter__(self) -> Iterator[Item]:
+        """In no order."""
+        return iter(self._living)
+
+    def __repr__(self) -> str:
+        return f"<KeyedHeap {len(self._living)} living, {len(self._heap)} stored>"
+
+    def put(self, item: Item, key: float, rank: int = 0) -> None:
+        """Add an item, or change its key. With the key and rank that it has it keeps its place among equals."""
+        known = self._living.get(item)
+        if known is not None and known[0] == key and known[1] == rank:
+            return
+        self._puts += 1
+        entry = (key, rank, self._puts, item)
+        self._living[item] = entry
+        heapq.heappush(self._heap, entry)
+        if known is not None:
+            self._sweep()
+
+    def drop(self, item: Item) -> None:
+        """Remove an item; nothing happens when it is not there."""
+        if self._living.pop(item, None) is not None:
+            self._sweep()
+
+    def key_of(self, item: Item) -> float | None:
+        """An item's key; None when it is not there."""
+        entry = self._living.get(item)
+        return None if entry is None else entry[0]
+
+    def first(self) -> tuple[float, Item] | None:
+        """The smallest key and its item."""
+        heap, living = self._heap, self._living
+        while heap:
+            entry = heap[0]
+            if living.get(entry[3]) is entry:
+                return entry[0], entry[3]
+            heapq.heappop(heap)
+        return None
+
+    def _sweep(self) -> None:
+        if not self._living:
+            self._heap.clear()
+        elif len(self._heap) > 2 * len(self._living) + _STALE_ALLOWED:
+            self._heap = list(self._living.values())
+            heapq.heapify(self._heap)

@@ -1,0 +1,127 @@
+"""What is spent and what may be: tokens and money as whole numbers, so that sums are exact.
+
+Money is counted in micro-dollars (a millionth of a dollar). A price is in micro-dollars per million tokens: $0.30
+for a million tokens is 300,000.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+_MILLION = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a model costs, in micro-dollars per million tokens."""
+
+    input: int
+    """Uncached input."""
+    cache_write: int
+    cache_read: int
+    output: int
+
+    def micro_usd(
+        self, *, input_tokens: int, cache_write_tokens: int, cache_read_tokens: int, output_tokens: int
+    ) -> int:
+        """The cost of one attempt, rounded up once."""
+        total = (
+            input_tokens * self.input
+            + cache_write_tokens * self.cache_write
+            + cache_read_tokens * self.cache_read
+            + output_tokens * self.output
+        )
+        return -(-total // _MILLION)
+
+
+@dataclass(frozen=True, slots=True)
+class Spend:
+    """An amount of both kinds."""
+
+    tokens: int = 0
+    """All input, cached or not, and output."""
+    micro_usd: int = 0
+
+    def __add__(self, other: "Spend") -> "Spend":
+        return Spend(self.tokens + other.tokens, self.micro_usd + other.micro_usd)
+
+    def __sub__(self, other: "Spend") -> "Spend":
+        return Spend(self.tokens - other.tokens, self.micro_usd - other.micro_usd)
+
+
+def amount(unit: str, value: int) -> str:
+    """Tokens or micro-dollars for people: `1,200,000 tokens`, `$4.25`, `$0.0031`."""
+    if unit == "tokens":
+        return f"{value:,} tokens"
+    usd = value / _MILLION
+    return f"${usd:,.2f}" if usd >= 1 or not value else f"${usd:.4f}"
+
+
+class Scope(Enum):
+    """Whose budget it is."""
+
+    AGENT = "agent"
+    GROUP = "group"
+    EVERYONE = "everyone"
+
+
+class Period(Enum):
+    """How long a budget has to last."""
+
+    RUN = "run"
+    """As long as the proxy runs."""
+    HOUR = "hour"
+    """An hour from the first request; then a new one begins with the next."""
+    DAY = "day"
+    """24 hours from the first request; then new ones begin with the next."""
+
+    @property
+    def length_s(self) -> float:
+        """Infinite for a run."""
+        match self:
+            case Period.RUN:
+                return float("inf")
+            case Period.HOUR:
+                return 3600.0
+            case Period.DAY:
+                return 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """An allotment that we set: what one holder may spend in one period."""
+
+    scope: Scope
+    name: str
+    """The agent's or the group's; empty for everyone's."""
+    per: Period = Period.RUN
+    tokens: int | None = None
+    """None: tokens are not limited."""
+    micro_usd: int | None = None
+    """None: money is not limited. Where it is, it binds only models with a price."""
+
+    @property
+    def holder(self) -> str:
+        """Who, in words: `agent agent-7`, `group reviewers`, `everyone`."""
+        return f"{self.scope.value} {self.name}".rstrip()
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Why a budget does not let a ticket go; `unit`'s numbers are tokens or micro-dollars."""
+
+    budget: Budget
+    unit: str
+    """`tokens` or `micro_usd`."""
+    limit: int
+    spent: int
+    reserved: int
+    """By the holder's attempts that are in flight."""
+    needed: int
+    """What the ticket is expected to take."""
+    renews_in_s: float | None
+    """None: not before the proxy is started anew."""
+
+    @property
+    def may_pass(self) -> bool:
+        """Only the reservations of running attempts stand in the way, and these may turn out smaller."""
+        return self.spent < self.limit and self.spent + self.needed <= self.limit

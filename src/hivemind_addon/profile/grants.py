@@ -1,0 +1,105 @@
+"""What agents may have: a person's own rules, as data. `agents.py` reads them from a file.
+
+Every field's docstring is its documentation: `make docs` prints them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hivemind_addon.core.spend import Budget, Period, Scope
+from hivemind_addon.core.ticket import Priority
+from hivemind_addon.profile.glob import glob_matches
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """One budget; `tokens`, `usd` or both."""
+
+    per: Period = Period.RUN
+    """How long it has to last."""
+    tokens: int | None = None
+    """All input, cached or not, and output."""
+    usd: float | None = None
+    """Money, by the prices in the profiles; a model without a price is not limited by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """What a holder may have."""
+
+    budgets: tuple[Allowance, ...] = ()
+    """What it may spend; one for each period."""
+    max_priority: Priority | None = None
+    """The highest class that a request may ask for; without it the group's, then everyone's, then `normal`."""
+    weight: float | None = None
+    """Share beside others of the same class; without it the group's, then everyone's, then 1."""
+    max_fan_out: int | None = None
+    """Requests that one tree of sessions (an agent and its sub-agents) may have in flight; without it the group's,
+    then everyone's, then the scheduler's."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentGrants(Grants):
+    """What each agent of that name may have."""
+
+    group: str = ""
+    """The group whose budgets it shares; empty: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """What one agent has in the end."""
+
+    max_priority: Priority = Priority.NORMAL
+    weight: float = 1.0
+    max_fan_out: int | None = None
+    budgets: tuple[Budget, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRules:
+    """The whole file. Without one nobody has a budget, and nobody may ask for more than `normal`."""
+
+    agents: Mapping[str, AgentGrants] = field(default_factory=dict)
+    """Agent's name or glob → what each such agent may have; the exact name counts first, then the longest glob."""
+    groups: Mapping[str, Grants] = field(default_factory=dict)
+    """Group → what its agents may have, and the budgets that they share."""
+    everyone: Grants = field(default_factory=Grants)
+    """What everyone may have, and the budgets that all agents share."""
+
+    def granted(self, agent: str) -> Granted:
+        """What one agent may have."""
+        own = self._own(agent)
+        group = self.groups.get(own.group, Grants())
+        layers = (own, group, self.everyone)
+        usual = Granted()
+        weight = next((one.weight for one in layers if one.weight is not None), usual.weight)
+        return Granted(
+            max_priority=next((one.max_priority for one in layers if one.max_priority is not None), usual.max_priority),
+            weight=weight,
+            max_fan_out=next((one.max_fan_out for one in layers if one.max_fan_out is not None), None),
+            budgets=(
+                *_budgets(Scope.AGENT, agent, own),
+                *_budgets(Scope.GROUP, own.group, group),
+                *_budgets(Scope.EVERYONE, "", self.everyone),
+            ),
+        )
+
+    def _own(self, agent: str) -> AgentGrants:
+        if exact := self.agents.get(agent):
+            return exact
+        globs = [glob for glob in self.agents if glob_matches(glob, agent)]
+        return self.agents[max(globs, key=len)] if globs else AgentGrants()
+
+
+def _budgets(scope: Scope, name: str, grants: Grants) -> list[Budget]:
+    return [
+        Budget(
+            scope=scope,
+            name=name,
+            per=one.per,
+            tokens=one.tokens,
+            micro_usd=None if one.usd is None else round(one.usd * 1_000_000),
+        )
+        for one in grants.budgets
+    ]

@@ -1,0 +1,331 @@
+"""Simulated load as frozen values: crowds of agents, and scenarios that put them before one provider. Pure.
+
+What an agent wants (sizes, think times, latencies) comes from the run's seed and its own name alone: two runs of one
+seed want the same, however they are scheduled.
+"""
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from hivemind_addon.core.ticket import Dimension
+from hivemind_addon.sim.limits import Limit, LimitKind
+from hivemind_addon.sim.provider import ProviderSettings, Wall
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """Agents of one kind. Pairs are the ends of a range."""
+
+    name: str
+    agents: int
+    """Conversations that run beside each other."""
+    turns: int | None = None
+    """Of each; None: until the scenario's time is over."""
+    per_session: int = 1
+    """So many of them belong to one session of one agent."""
+    parent_session: str = ""
+    """Whose sub-agents they are."""
+    starts_s: tuple[float, float] = (0, 0)
+    """When each begins."""
+    think_s: tuple[float, float] = (0.1, 0.5)
+    """Before each turn: a tool runs, or a person reads."""
+    latency_s: float = 0.1
+    """Median until an answer begins."""
+    latency_sigma: float = 0.2
+    """Of its logarithm."""
+    spike_rate: float = 0
+    """Share of the turns whose latency is `spike_factor` times as long."""
+    spike_factor: float = 5
+    output_tokens: tuple[int, int] = (50, 50)
+    tokens_per_s: float = math.inf
+    """How fast an answer is generated."""
+    shared_tokens: int = 0
+    """Of the instructions that all of the crowd have in common."""
+    opening_tokens: tuple[int, int] = (500, 500)
+    """An agent's own instructions and task."""
+    prompt_tokens: tuple[int, int] = (100, 100)
+    """Each turn's new text."""
+    remembers: bool = True
+    """Each turn sends the whole conversation again; False: every turn stands alone."""
+    caches: bool = False
+    """Marks its prompts for the provider's prompt cache."""
+    streamed: bool = False
+    timeout_s: float = 120
+    """How long an agent waits for an answer, or for a stream to begin."""
+    retries: int = 0
+    """Re-sends of one turn that failed; 0: the first failure is the agent's end."""
+    poisoned: bool = False
+    """Every call of theirs fails with a 500."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One step of one agent, decided beforehand."""
+
+    think_s: float
+    latency_s: float
+    generation_s: float
+    """From the answer's beginning to its end."""
+    prompt_tokens: int
+    """New text; the opening is the first turn's, in addition."""
+    output_tokens: int
+
+    @property
+    def service_s(self) -> float:
+        """How long the provider needs for it when nothing goes wrong."""
+        return self.latency_s + self.generation_s
+
+
+def turns(crowd: Crowd, rng: random.Random) -> Iterator[Turn]:
+    """One agent's turns; endless where the crowd's are."""
+    number = 0
+    while crowd.turns is None or number < crowd.turns:
+        number += 1
+        latency_s = rng.lognormvariate(math.log(crowd.latency_s), crowd.latency_sigma)
+        if rng.random() < crowd.spike_rate:
+            latency_s *= crowd.spike_factor
+        output_tokens = rng.randint(*crowd.output_tokens)
+        yield Turn(
+            think_s=rng.uniform(*crowd.think_s),
+            latency_s=latency_s,
+            generation_s=(output_tokens - 1) / crowd.tokens_per_s,
+            prompt_tokens=rng.randint(*crowd.prompt_tokens),
+            output_tokens=output_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """Somebody else who spends the same limits, by a key of the same account; never waits, never comes back."""
+
+    calls_per_s: float
+    """Offered, at random instants."""
+    input_tokens: int = 100
+    latency_s: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A load before a provider."""
+
+    name: str
+    crowds: tuple[Crowd, ...]
+    provider: ProviderSettings
+    duration_s: float = math.inf
+    """When the run is cut; infinite: it ends when all agents have."""
+    caps: tuple[tuple[float, int], ...] = ()
+    """Instants at which the concurrency cap moves, and where to."""
+    neighbour: Neighbour | None = None
+    way_s: float = 0.01
+    """From the proxy to the provider, and back."""
+    input_error: float = 0
+    """Sigma of the logarithm of estimated ÷ real input. Output is guessed from the agent's last answers."""
+
+    def on(self, kind: LimitKind) -> "Scenario":
+        """The same with limits of this kind."""
+        limits = tuple(replace(limit, kind=kind) for limit in self.provider.limits)
+        return replace(self, provider=replace(self.provider, limits=limits))
+
+    def without_headers(self) -> "Scenario":
+        """The same, and the provider says nothing about its limits but a refusal's retry-after."""
+        return replace(self, provider=replace(self.provider, rate_limit_headers=False))
+
+
+_MINUTE_S = 60.0
+
+
+def _requests(per_minute: int) -> tuple[Limit, ...]:
+    return (Limit(Dimension.REQUESTS, per_minute, _MINUTE_S),)
+
+
+_TIER = (
+    Limit(Dimension.REQUESTS, 1000, _MINUTE_S),
+    Limit(Dimension.INPUT_TOKENS, 450_000, _MINUTE_S),
+    Limit(Dimension.OUTPUT_TOKENS, 90_000, _MINUTE_S),
+)
+_CACHE_TTL_S = 300.0
+
+
+def _micro(agents: int, turns: int) -> Scenario:
+    crowd = Crowd("agent", agents, turns, latency_s=0.08)
+    return Scenario(f"micro-{agents}", (crowd,), ProviderSettings(limits=_requests(50)))
+
+
+PAPER = (
+    _micro(5, 8),
+    _micro(10, 8),
+    _micro(20, 8),
+    _micro(50, 6),
+    Scenario(
+        "replay-11",
+        (Crowd("agent", 11, 8, latency_s=0.12),),
+        ProviderSettings(limits=_requests(60), concurrency=5, faults={"502": 0.08, "reset-before-head": 0.05}),
+    ),
+    Scenario(
+        "stress",
+        (Crowd("agent", 20, 10, latency_s=0.2, spike_rate=0.1),),
+        ProviderSettings(limits=_requests(20), concurrency=3, faults={"502": 0.10, "reset-before-head": 0.05}),
+    ),
+    Scenario(
+        "latency-spike",
+        (Crowd("agent", 10, 10, latency_s=0.1, spike_rate=0.2),),
+        ProviderSettings(limits=_requests(60)),
+    ),
+)
+"""The seven of the HiveMind paper; agents die of their first error, and wait two minutes for an answer."""
+
+NEIGHBOUR = Scenario(
+    "neighbour",
+    (Crowd("agent", 20, 8, latency_s=0.08, timeout_s=600),),
+    ProviderSettings(limits=_requests(50)),
+    neighbour=Neighbour(calls_per_s=25 / _MINUTE_S),
+)
+INCIDENT = Scenario(
+    "incident",
+    (Crowd("agent", 20, 8, latency_s=0.08, timeout_s=600),),
+    ProviderSettings(limits=_requests(50), walls=(Wall(20, 320),)),
+)
+BURSTS = Scenario(
+    "bursts",
+    (Crowd("agent", 20, 8, latency_s=0.08, timeout_s=600),),
+    ProviderSettings(limits=(*_requests(60), Limit(Dimension.REQUESTS, 1, 1.0, told=False))),
+)
+CAPS = Scenario(
+    "changing-cap",
+    (
+        Crowd(
+            "agent",
+            40,
+            think_s=(0.2, 1.0),
+            latency_s=1.0,
+            output_tokens=(50, 200),
+            tokens_per_s=60,
+            streamed=True,
+            timeout_s=600,
+        ),
+    ),
+    ProviderSettings(concurrency=8),
+    duration_s=600,
+    caps=((120, 3), (300, 20)),
+)
+FAN_OUT = Scenario(
+    "fan-out",
+    (
+        Crowd(
+            "worker",
+            24,
+            12,
+            parent_session="lead-1",
+            think_s=(1, 6),
+            latency_s=1.5,
+            output_tokens=(100, 800),
+            tokens_per_s=60,
+            shared_tokens=24_000,
+            opening_tokens=(500, 2000),
+            prompt_tokens=(300, 3000),
+            caches=True,
+            streamed=True,
+            timeout_s=600,
+            retries=2,
+        ),
+    ),
+    ProviderSettings(limits=_TIER, cache_ttl_s=_CACHE_TTL_S),
+)
+BIG_CONTEXTS = Scenario(
+    "big-contexts",
+    (
+        Crowd(
+            "agent",
+            60,
+            15,
+            think_s=(2, 12),
+            latency_s=2.0,
+            output_tokens=(100, 800),
+            tokens_per_s=60,
+            opening_tokens=(60_000, 100_000),
+            prompt_tokens=(300, 2500),
+            caches=True,
+            streamed=True,
+            timeout_s=600,
+            retries=2,
+        ),
+    ),
+    ProviderSettings(limits=_TIER, cache_ttl_s=_CACHE_TTL_S),
+)
+LIGHT_AND_HEAVY = Scenario(
+    "light-and-heavy",
+    (
+        Crowd(
+            "light",
+            20,
+            think_s=(4, 16),
+            latency_s=1.0,
+            output_tokens=(50, 250),
+            tokens_per_s=60,
+            opening_tokens=(500, 2000),
+            prompt_tokens=(300, 1500),
+            remembers=False,
+            streamed=True,
+            timeout_s=3600,
+        ),
+        Crowd(
+            "heavy",
+            24,
+            per_session=8,
+            think_s=(0.5, 2),
+            latency_s=2.0,
+            output_tokens=(100, 600),
+            tokens_per_s=60,
+            opening_tokens=(1000, 1000),
+            prompt_tokens=(60_000, 100_000),
+            remembers=False,
+            streamed=True,
+            timeout_s=3600,
+        ),
+    ),
+    ProviderSettings(limits=_TIER),
+    duration_s=1800,
+)
+HANGS = Scenario(
+    "hangs",
+    (
+        Crowd(
+            "agent",
+            20,
+            10,
+            think_s=(0.5, 3),
+            latency_s=1.5,
+            output_tokens=(50, 400),
+            tokens_per_s=60,
+            streamed=True,
+            timeout_s=600,
+            retries=2,
+        ),
+    ),
+    ProviderSettings(limits=_requests(200), concurrency=10, faults={"hang": 0.1}),
+)
+POISON = Scenario(
+    "poison",
+    (
+        Crowd("healthy", 9, 10, latency_s=0.5, timeout_s=600),
+        Crowd("poisoned", 1, 10, latency_s=0.5, timeout_s=600, poisoned=True),
+    ),
+    ProviderSettings(limits=_requests(120)),
+)
+
+
+SCENARIOS = (
+    *PAPER,
+    NEIGHBOUR,
+    INCIDENT,
+    BURSTS,
+    CAPS,
+    FAN_OUT,
+    BIG_CONTEXTS,
+    LIGHT_AND_HEAVY,
+    HANGS,
+    POISON,
+)
+"""Each named by its `name`."""

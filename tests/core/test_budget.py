@@ -1,0 +1,339 @@
+"""Budgets: the rule, its arithmetic, its events, and what the scheduler makes of them."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hivemind_addon.core.budget import Budgets, actual_spend, spend_of
+from hivemind_addon.core.decision import Admitted, Backoff, Refused, Shed
+from hivemind_addon.core.events import BudgetSpent, BudgetWarned, TicketEnded
+from hivemind_addon.core.pool import PoolSettings
+from hivemind_addon.core.spend import Budget, Period, Price, Scope, Spend
+from hivemind_addon.core.ticket import ContractError, Demand, PoolKey, Usage
+from tests.core.samples import CANCELLED, CUT, FAILED, OVERLOADED, SUCCESS, THROTTLED, Bench, ticket
+
+PRICE = Price(input=3_000_000, cache_write=3_750_000, cache_read=300_000, output=15_000_000)
+OTHER_POOL = PoolKey(host="other.test", account="key-1", model_group="m")
+
+
+def budget(tokens=1000, *, scope=Scope.AGENT, name="a", per=Period.RUN, micro_usd=None):
+    return Budget(scope=scope, name=name, per=per, tokens=tokens, micro_usd=micro_usd)
+
+
+def paid(ticket_id="t1", *budgets, tokens=100, micro_usd=0, price=None, at=0.0, **more):
+    return replace(
+        ticket(ticket_id, session=more.pop("session", ticket_id), at=at, **more),
+        budgets=budgets or (budget(),),
+        expected=Spend(tokens, micro_usd),
+        price=price,
+    )
+
+
+def used(tokens):
+    return Usage(output_tokens=tokens, reported=True)
+
+
+class Books:
+    def __init__(self):
+        self.events = []
+        self.budgets = Budgets(emit=self.events.append)
+
+    def spend(self, actual, *budgets, now=0.0, **more):
+        one = paid("spender", *budgets, **more)
+        assert self.budgets.reserve(one, now) is None
+        return self.budgets.settle(one, Spend(tokens=actual), now)
+
+
+class Till(Bench):
+    """The bench of the other tests, for tickets with budgets."""
+
+    def __init__(self, **more):
+        super().__init__(**more)
+        self.refused = []
+
+    def pay(self, *tickets):
+        for one in tickets:
+            self.scheduler.submit(one, self.settings, self.now)
+        return self.poll()
+
+    def poll(self):
+        admitted = []
+        for decision in self.scheduler.poll(self.now):
+            match decision:
+                case Admitted(reservation):
+                    self.running[reservation.ticket.id] = reservation
+                    admitted.append(reservation.ticket.id)
+                case Shed():
+                    self.shed.append(decision)
+                case Refused():
+                    self.refused.append(decision)
+        self.events.extend(self.scheduler.drain_events())
+        return admitted
+
+
+def test_a_usage_comes_to_all_its_tokens_and_to_money_where_there_is_a_price():
+    usage = Usage(input_tokens=10, cache_read_tokens=1000, cache_write_tokens=100, output_tokens=20, reported=True)
+    assert spend_of(usage, None) == Spend(tokens=1130)
+    assert spend_of(usage, PRICE) == Spend(tokens=1130, micro_usd=30 + 375 + 300 + 300)
+
+
+def test_an_attempt_takes_what_the_provider_reported_whatever_became_of_it():
+    for outcome in (SUCCESS, CANCELLED, CUT, FAILED):
+        assert actual_spend(paid(tokens=7), outcome, used(3), None) == Spend(tokens=3)
+
+
+def test_an_attempt_that_may_have_been_billed_takes_what_was_expected_unless_more_was_counted():
+    for outcome in (SUCCESS, CANCELLED, CUT):
+        assert actual_spend(paid(tokens=7), outcome, None, None) == Spend(tokens=7)
+        assert actual_spend(paid(tokens=7), outcome, Usage(output_tokens=9), None) == Spend(tokens=9)
+
+
+def test_a_refused_attempt_and_one_that_was_never_sent_take_nothing():
+    for outcome in (THROTTLED, OVERLOADED, FAILED):
+        assert actual_spend(paid(tokens=7), outcome, None, None) == Spend()
+    assert actual_spend(paid(tokens=7), CANCELLED, None, Demand(requests=0)) == Spend()
+
+
+def test_what_is_expected_is_set_aside_and_settled_to_what_it_was():
+    books = Books()
+    one = paid(tokens=100)
+    assert books.budgets.reserve(one, 0.0) is None
+    (view,) = books.budgets.views(0.0)
+    assert (view.spent, view.reserved) == (Spend(), Spend(tokens=100))
+    books.budgets.settle(one, Spend(tokens=130), 1.0)
+    (view,) = books.budgets.views(1.0)
+    assert (view.spent, view.reserved) == (Spend(tokens=130), Spend())
+
+
+def test_settling_twice_is_a_contract_error():
+    books = Books()
+    one = paid()
+    books.budgets.reserve(one, 0.0)
+    books.budgets.settle(one, Spend(), 0.0)
+    with pytest.raises(ContractError):
+        books.budgets.settle(one, Spend(), 0.0)
+
+
+def test_one_warning_at_85_percent_and_one_word_at_100():
+    books = Books()
+    books.spend(849)
+    assert books.events == []
+    books.spend(1)
+    books.spend(50)
+    (warned,) = books.events
+    assert isinstance(warned, BudgetWarned)
+    assert (warned.spent, warned.limit, warned.unit) == (850, 1000, "tokens")
+    books.spend(200)
+    (_, spent) = books.events
+    assert isinstance(spent, BudgetSpent)
+    assert spent.spent == 1100
+
+
+def test_a_spent_budget_refuses_and_says_who_how_much_and_until_when():
+    books = Books()
+    books.spend(1000, budget(per=Period.HOUR), now=0.0)
+    short = books.budgets.shortage(paid("t2", budget(per=Period.HOUR)), 600.0)
+    assert short is not None
+    assert not short.may_pass
+    assert (short.budget.holder, short.spent, short.limit, short.renews_in_s) == ("agent a", 1000, 1000, 3000.0)
+
+
+def test_an_hour_later_there_is_a_new_budget_and_a_new_warning():
+    books = Books()
+    hourly = budget(per=Period.HOUR)
+    books.spend(900, hourly, now=0.0)
+    books.spend(900, hourly, now=3600.0)
+    assert [type(event) for event in books.events] == [BudgetWarned, BudgetWarned]
+
+
+def test_a_raised_budget_counts_from_the_next_ticket_on():
+    books = Books()
+    books.spend(1000)
+    assert books.budgets.shortage(paid("t2", budget(1000)), 0.0) is not None
+    assert books.budgets.shortage(paid("t2", budget(2000)), 0.0) is None
+
+
+def test_every_budget_of_a_ticket_has_to_let_it_go():
+    group = budget(150, scope=Scope.GROUP, name="g")
+    books = Books()
+    books.spend(100, budget(), group)
+    short = books.budgets.shortage(paid("t2", budget(), group), 0.0)
+    assert short is not None
+    assert short.budget.scope is Scope.GROUP
+    assert books.budgets.shortage(paid("t3", budget()), 0.0) is None
+
+
+def test_money_binds_only_what_has_a_price():
+    dollar = budget(None, micro_usd=1_000_000)
+    books = Books()
+    one = paid("t1", dollar, micro_usd=900_000, price=PRICE)
+    books.budgets.reserve(one, 0.0)
+    books.budgets.settle(one, Spend(10, 1_000_000), 0.0)
+    assert books.budgets.shortage(paid("t2", dollar, price=PRICE), 0.0) is not None
+    assert books.budgets.shortage(paid("t2", dollar), 0.0) is None
+
+
+def test_a_sleep_counts_as_part_of_the_period():
+    books = Books()
+    books.spend(1000, budget(per=Period.HOUR), now=0.0)
+    books.budgets.clock_jumped(3600.0)
+    assert books.budgets.shortage(paid("t2", budget(per=Period.HOUR)), 1.0) is None
+
+
+def test_what_was_spent_outlives_a_run_where_its_period_does():
+    before, after = Books(), Books()
+    before.spend(400, budget(per=Period.RUN), budget(per=Period.DAY), now=1000.0)
+    saved = json.loads(json.dumps(before.budgets.export(4600.0)))
+    assert after.budgets.restore(saved, 10.0) == []
+    (view,) = after.budgets.views(10.0)
+    assert (view.spent.tokens, view.budget.per, view.renews_in_s) == (400, Period.DAY, 86_400 - 3600)
+
+
+@pytest.mark.parametrize(
+    "damage", [{"tokens": -1}, {"tokens": "many"}, {"age_s": float("nan")}, {"per": "year"}, {"scope": None}, None]
+)
+def test_a_damaged_book_is_left_out_and_named(damage):
+    books = Books()
+    books.spend(400, budget(per=Period.DAY))
+    (good,) = books.budgets.export(0.0)
+    bad = "nonsense" if damage is None else good | damage
+    restored = Books()
+    assert len(restored.budgets.restore([bad, good], 0.0)) == 1
+    assert len(restored.budgets.views(0.0)) == 1
+
+
+# The scheduler's side --------------------------------------------------------------------------------------------------
+
+
+def test_a_ticket_without_funds_is_refused_and_takes_no_slot():
+    till = Till(slots=1)
+    till.pay(paid("t1", tokens=900))
+    till.settle("t1", usage=used(1000))
+    assert till.pay(paid("t2")) == []
+    (refused,) = till.refused
+    assert refused.ticket.id == "t2"
+    assert till.pool.in_flight == 0
+    assert [event.end for event in till.of(TicketEnded)] == ["delivered", "refused"]
+    assert till.scheduler.snapshot(0.0).counters.refused == 1
+    assert till.scheduler.is_idle
+
+
+def test_it_is_refused_at_once_although_others_are_before_it():
+    till = Till(slots=1)
+    till.pay(paid("t1", tokens=900))
+    till.settle("t1", usage=used(1000))
+    till.submit("runs")
+    till.submit("waits")
+    till.pay(paid("t2"))
+    assert [one.ticket.id for one in till.refused] == ["t2"]
+
+
+def test_running_attempts_finish():
+    till = Till()
+    till.pay(paid("t1", tokens=500), paid("t2", tokens=500))
+    till.settle("t1", usage=used(2000))
+    assert till.pay(paid("t3")) == []
+    assert str(till.settle("t2", usage=used(500))).startswith("Finished")
+
+
+def test_a_backed_off_ticket_counts_as_new():
+    till = Till()
+    till.pay(paid("t1", tokens=400), paid("t2", tokens=400))
+    till.settle("t1", usage=used(1000))
+    assert isinstance(till.settle("t2", FAILED), Backoff)
+    assert [one.ticket.id for one in till.refused] == ["t2"]
+    assert till.scheduler.is_idle
+
+
+def test_a_ticket_waits_while_only_reservations_are_in_its_way_and_lets_others_pass():
+    till = Till()
+    assert till.pay(paid("t1", tokens=800)) == ["t1"]
+    assert till.pay(paid("t2", tokens=800), paid("t3", budget(name="b"), at=0.0)) == ["t3"]
+    waiting = next(one for one in till.pool.tickets if one.ticket.id == "t2")
+    assert "reserved" in waiting.reason
+    till.now = 5.0
+    till.settle("t1", usage=used(100))
+    assert "t2" in till.running
+    assert till.refused == []
+
+
+def test_a_ticket_that_waited_is_refused_when_the_running_one_took_too_much():
+    till = Till()
+    till.pay(paid("t1", tokens=800), paid("t2", tokens=800))
+    till.settle("t1", usage=used(700))
+    assert [one.ticket.id for one in till.refused] == ["t2"]
+
+
+def test_an_attempt_of_another_pool_wakes_it():
+    till = Till()
+    till.pay(paid("t1", tokens=800, pool=OTHER_POOL), paid("t2", tokens=800))
+    assert "t2" not in till.running
+    till.settle("t1", usage=used(100))
+    assert "t2" in till.running
+
+
+def test_it_is_shed_in_time_when_its_budget_stays_reserved():
+    till = Till()
+    till.pay(paid("t1", tokens=800), paid("t2", tokens=800, patience_s=30.0))
+    till.advance(30.0)
+    (shed,) = till.shed
+    assert shed.ticket.id == "t2"
+    assert 0 < shed.come_back_s < 60
+
+
+def test_it_can_be_cancelled():
+    till = Till()
+    till.pay(paid("t1", tokens=800), paid("t2", tokens=800))
+    assert till.scheduler.cancel("t2", till.now)
+    till.settle("t1", usage=used(100))
+    assert till.scheduler.is_idle
+
+
+def test_a_ticket_that_waits_for_its_budget_does_not_keep_others_from_probing():
+    till = Till(settings=PoolSettings())
+    till.pay(paid("t1", tokens=800, pool=OTHER_POOL))
+    for name in ("x", "y", "z"):
+        till.submit(name)
+    for name in ("x", "y", "z"):
+        till.settle(name, OVERLOADED)
+    till.pay(paid("t2", tokens=800))
+    seen = set()
+    while till.scheduler.next_wakeup() is not None and seen != {"x", "y", "z"}:
+        till.advance_to_wakeup()
+        for name in list(till.running):
+            if name != "t1":
+                seen.add(name)
+                till.settle(name, SUCCESS)
+    assert seen == {"x", "y", "z"}
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_a_fleet_overshoots_by_no_more_than_what_was_in_flight_took_too_much(data):
+    limit = data.draw(st.integers(100, 2000))
+    till = Till(slots=data.draw(st.integers(1, 6)))
+    fleet = budget(limit, scope=Scope.EVERYONE, name="")
+    spent = excess = 0
+    for step in range(data.draw(st.integers(1, 25))):
+        expected = data.draw(st.integers(0, 300))
+        till.pay(paid(f"t{step}", budget(None), fleet, tokens=expected, at=till.now))
+        till.now += 1.0
+        while till.running and data.draw(st.booleans()):
+            name = data.draw(st.sampled_from(sorted(till.running)))
+            reserved = till.running[name].ticket.expected.tokens
+            actual = data.draw(st.integers(0, 400))
+            till.settle(name, usage=used(actual))
+            spent += actual
+            excess += max(0, actual - reserved)
+            assert spent <= limit + excess
+    for name in list(till.running):
+        till.settle(name, usage=used(till.running[name].ticket.expected.tokens))
+    while till.running:
+        for name in list(till.running):
+            till.settle(name, usage=used(0))
+    assert till.scheduler.is_idle, "nobody waits for a budget that nobody holds"
+    for view in till.scheduler.snapshot(till.now).budgets:
+        assert view.reserved == Spend()

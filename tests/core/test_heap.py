@@ -1,0 +1,37 @@
+from hivemind_addon.core.heap import KeyedHeap
+
+
+def test_a_heap_keeps_no_more_dead_entries_than_living_ones_and_a_few():
+    heap: KeyedHeap[int] = KeyedHeap()
+    for key in range(10_000):
+        heap.put(key % 10, key)
+    assert len(heap) == 10
+    assert len(heap._heap) <= 2 * 10 + 17
+
+
+def test_an_empty_heap_holds_nothing():
+    heap: KeyedHeap[str] = KeyedHeap()
+    heap.put("a", 1)
+    heap.put("a", 0)
+    heap.drop("a")
+    heap.drop("a")
+    assert heap.first() is None
+    assert heap._heap == []
+
+
+def test_a_changed_key_moves_an_item():
+    heap: KeyedHeap[str] = KeyedHeap()
+    heap.put("a", 1)
+    heap.put("b", 2)
+    heap.put("a", 3)
+    assert heap.first() == (2, "b")
+    assert heap.key_of("a") == 3
+    assert heap.key_of("c") is None
+
+
+def test_the_same_key_again_keeps_the_place_among_equals():
+    heap: KeyedHeap[str] = KeyedHeap()
+    heap.put("a", 1)
+    heap.put("b", 1)
+    heap.put("a", 1)
+    assert heap.first() == (1, "a")

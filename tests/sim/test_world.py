@@ -1,0 +1,121 @@
+"""The simulated world itself: repeatable, honest about what was lost, and driven by the real scheduler."""
+
+from dataclasses import replace
+
+import pytest
+
+from hivemind_addon.core.ticket import Dimension
+from hivemind_addon.sim.limits import Limit
+from hivemind_addon.sim.provider import ProviderSettings, Wall
+from hivemind_addon.sim.workload import FAN_OUT, PAPER, Crowd, Neighbour, Scenario
+from hivemind_addon.sim.world import Policy, World, run
+
+STRESS = next(scenario for scenario in PAPER if scenario.name == "stress")
+SMALL = Scenario("small", (Crowd("agent", 3, 4, latency_s=1.0, latency_sigma=0.0),), ProviderSettings())
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_one_seed_gives_one_result(policy):
+    assert run(STRESS, seed=3, policy=policy) == run(STRESS, seed=3, policy=policy)
+
+
+def test_other_seeds_give_other_results():
+    assert run(STRESS, seed=1) != run(STRESS, seed=2)
+
+
+@pytest.mark.parametrize("policy", Policy)
+def test_where_nothing_is_in_the_way_the_longest_conversation_is_the_makespan(policy):
+    result = run(SMALL, seed=0, policy=policy)
+    assert result.lost == 0
+    assert result.attempts == 12
+    assert result.statuses == {200: 12}
+    assert result.bound.why == "the longest conversation"
+    assert result.makespan_s == pytest.approx(result.bound.bound_s)
+    assert result.cost == result.ideal_cost > 0
+
+
+@pytest.mark.parametrize("policy", [Policy.HIVEMIND, Policy.FIFO])
+def test_the_provider_and_the_scheduler_agree_at_the_end(policy):
+    world = World(STRESS, seed=5, policy=policy)
+    result = world.run()
+    truth, counters = world.provider.truth(), world.scheduler.snapshot(world.now).counters
+    assert world.scheduler.is_idle
+    assert truth.in_flight == 0
+    assert truth.attempts == counters.attempts == result.attempts
+    assert truth.completed == counters.delivered
+
+
+def test_direct_agents_die_of_the_first_refusal_and_sdk_agents_of_the_third():
+    walled = replace(SMALL, provider=ProviderSettings(walls=(Wall(0, 3600),)))
+    assert run(walled, seed=0, policy=Policy.DIRECT).attempts == 3
+    assert run(walled, seed=0, policy=Policy.SDK).attempts == 9
+    assert run(walled, seed=0, policy=Policy.SDK).lost == 3
+
+
+def test_a_client_that_times_out_leaves_nothing_behind():
+    impatient = replace(SMALL, crowds=(replace(SMALL.crowds[0], timeout_s=0.5),))
+    world = World(impatient, seed=0)
+    result = world.run()
+    assert result.lost == 3
+    assert result.deaths == {"timeout": 3}
+    assert world.scheduler.is_idle
+    assert world.provider.truth().in_flight == 0
+
+
+def test_a_shed_client_comes_back_when_its_policy_has_re_sends():
+    crowd = replace(SMALL.crowds[0], timeout_s=30, retries=5)
+    walled = replace(SMALL, crowds=(crowd,), provider=ProviderSettings(walls=(Wall(0, 60),)))
+    result = run(walled, seed=0)
+    assert result.sheds > 0
+    assert result.lost == 0
+    assert run(replace(walled, crowds=(replace(crowd, retries=0),)), seed=0).lost == 3
+
+
+def test_what_never_answers_is_closed_by_the_watchdog_and_tried_again():
+    crowd = Crowd("agent", 5, 3, streamed=True, timeout_s=600, output_tokens=(60, 60), tokens_per_s=60)
+    hanging = Scenario("hanging", (crowd,), ProviderSettings(faults={"hang": 0.3}))
+    world = World(hanging, seed=2)
+    result = world.run()
+    assert result.lost == 0
+    assert result.attempts > 15
+    assert world.provider.truth().in_flight == 0
+    assert 120 < result.makespan_s < 600
+
+
+def test_a_run_that_is_cut_loses_nobody_who_still_works():
+    endless = replace(SMALL, crowds=(replace(SMALL.crowds[0], turns=None),), duration_s=60)
+    result = run(endless, seed=0)
+    assert result.makespan_s == 60
+    assert result.lost == 0
+    assert result.crowds["agent"].turns_done > 60
+
+
+def test_a_shared_prefix_is_paid_for_once_in_the_ideal_and_read_from_the_cache_in_truth():
+    result = run(FAN_OUT, seed=0)
+    assert 1.0 <= result.cost / result.ideal_cost < 1.2
+
+
+def test_a_neighbour_spends_the_same_limit():
+    crowd = Crowd("agent", 5, 20, timeout_s=600)
+    limits = (Limit(Dimension.REQUESTS, 30, 60),)
+    alone = Scenario("alone", (crowd,), ProviderSettings(limits=limits))
+    beside = replace(alone, neighbour=Neighbour(calls_per_s=0.5))
+    assert run(alone, seed=0).neighbour_calls == 0
+    assert run(beside, seed=0).neighbour_calls > 0
+    assert run(beside, seed=0).makespan_s > run(alone, seed=0).makespan_s
+
+
+def test_calls_in_flight_are_measured_against_the_cap_of_their_time():
+    crowd = Crowd("agent", 4, latency_s=1.0, think_s=(0, 0), output_tokens=(61, 61), tokens_per_s=60)
+    capped = Scenario("capped", (crowd,), ProviderSettings(concurrency=4), duration_s=200, caps=((100.0, 8),))
+    used = run(capped, seed=0).cap_used
+    # Four of four for half of the time, four of eight for the other: 8 of 12.
+    assert used == pytest.approx(8 / 12, abs=0.03)
+
+
+def test_a_poisoned_agent_is_not_counted_as_lost():
+    crowds = (Crowd("healthy", 2, 3, timeout_s=600), Crowd("poisoned", 1, 3, timeout_s=600, poisoned=True))
+    result = run(Scenario("poison", crowds, ProviderSettings()), seed=0)
+    assert result.lost == 0
+    assert result.agents == 2
+    assert result.statuses[500] >= 1
