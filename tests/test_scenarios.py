@@ -25,7 +25,9 @@ SEEDS = 2
 KINDS = list(LimitKind)
 
 LAST_CHANCE = pytest.mark.xfail(
-    reason="who fails once or ran ahead is shed: the last chance before the deadline does not come first"
+    # Of 20 seeds some still lose an agent (`hivemind prove`); of the few that run here mostly none does.
+    strict=False,
+    reason="who fails once or ran ahead is shed: the last chance before the deadline does not come first",
 )
 
 
