@@ -43,8 +43,45 @@ def test_half_the_limit_in_flight_fills_it():
 def test_an_overload_at_n_shows_that_the_ceiling_is_one_less():
     aimd = limit_of(10)
     refuse(aimd, 1)
-    succeed(aimd, 2, times=20)
+    succeed(aimd, 2, times=17)
     assert (aimd.limit, aimd.ceiling) == (9, 9)
+
+
+def test_one_overload_may_be_chance_and_is_tried_again_after_a_round():
+    aimd = limit_of(3)
+    refuse(aimd, 1)
+    succeed(aimd, 2, times=3)
+    assert aimd.limit == 2
+    succeed(aimd, 3)
+    assert aimd.limit == 3
+    succeed(aimd, 4, in_flight=3)
+    assert aimd.ceiling is None
+
+
+def test_a_probe_that_fails_makes_it_a_fact():
+    aimd = limit_of(3)
+    refuse(aimd, 1)
+    succeed(aimd, 2, times=4)
+    refuse(aimd, 3)
+    succeed(aimd, 22, times=20)
+    assert aimd.limit == 2
+    succeed(aimd, 23)
+    assert aimd.limit == 3
+
+
+def test_what_was_sent_with_the_refused_one_and_went_through_disproves_the_ceiling():
+    aimd = limit_of(4)
+    refuse(aimd, 1, in_flight=1, admitted_at=0)
+    assert aimd.limit == 1
+    aimd.success(in_flight=4, filled=True, admitted_at=0, now=2)
+    assert (aimd.limit, aimd.ceiling) == (4, None)
+
+
+def test_what_was_sent_before_the_refused_one_disproves_nothing():
+    aimd = limit_of(4)
+    refuse(aimd, 1, in_flight=3, admitted_at=1)
+    aimd.success(in_flight=4, filled=True, admitted_at=0, now=2)
+    assert aimd.ceiling == 2
 
 
 def test_of_one_burst_the_lowest_refusal_counts():
@@ -60,7 +97,7 @@ def test_a_provider_that_shrinks_is_followed_by_a_factor():
     for second in range(1, 6):
         refuse(aimd, second)
         seen.append(aimd.limit)
-    assert seen == [99, 70, 49, 35, 25]
+    assert seen == [99, 98, 69, 49, 35]
 
 
 def test_a_success_between_overloads_makes_the_next_one_a_single_step():
@@ -88,7 +125,19 @@ def test_the_ceiling_is_probed_after_twenty_seconds_and_a_proof_sets_it_free():
     succeed(aimd, 20)
     assert aimd.limit == 5
     succeed(aimd, 21, in_flight=5)
-    assert (aimd.limit, aimd.ceiling) == (6, None)
+    assert (aimd.limit, aimd.ceiling) == (5, None)
+
+
+def test_growth_after_a_ceiling_doubles_with_each_round():
+    aimd = limit_of(8)
+    refuse(aimd, 0)
+    succeed(aimd, 1, times=14)
+    assert aimd.limit == 8
+    seen = []
+    for second in range(2, 7):
+        succeed(aimd, second, times=aimd.limit)
+        seen.append(aimd.limit)
+    assert seen == [9, 11, 16, 26, 52]
 
 
 def test_each_probe_that_fails_doubles_the_time_to_the_next():
@@ -103,7 +152,7 @@ def test_each_probe_that_fails_doubles_the_time_to_the_next():
             aimd._successes = 0
         waits.append(now - began)
         refuse(aimd, now)
-    assert waits == [20, 40, 80, 160, 300, 300]
+    assert waits == [20, 20, 40, 80, 160, 300]
 
 
 def test_many_successes_bring_the_next_probe_forward():
