@@ -60,6 +60,12 @@ class Brake:
         """Whether no pace and no quota is known."""
         return self.pace.rate is None and self.quota.limit is None
 
+    @property
+    def attempt_s(self) -> float:
+        """Seconds between two attempts where pace and quota let go as many as they can; 0: they let all go."""
+        paced_s = 1 / self.pace.rate if self.pace.rate is not None else 0.0
+        return max(paced_s, self.quota.window_s / self.quota.limit if self.quota.limit is not None else 0.0)
+
     def sent(self, now: float) -> None:
         """An attempt was admitted."""
         self.pace.sent(now)

@@ -22,7 +22,8 @@ behind the others): from then on headers are taken to be that old.
 
 **Caution.** Half of the rounding of `remaining` stays in reserve, a fixed reset gets 0.1 s of guard, output of
 attempts in flight stays taken while a bucket refills, and what was sent just before a window's end may be booked in
-the next one. A window that is caught unturned after its reset tells whole seconds: its guard grows by one.
+the next one. A window that is caught unturned after its reset tells whole seconds, cut: its guard grows by one. One
+that is found turned before its reset tells them rounded up: from then on it is taken to turn that much earlier.
 """
 
 import math
@@ -36,6 +37,8 @@ from hivemind_addon.core.ticket import Dimension, Reading
 _RESET_GUARD_S = 0.1
 _ROUNDING_S = 1.0
 """Some providers cut their reset instants to whole seconds, and so tell them this much too early."""
+_HURRY_S = 0.5
+"""So long before the instant at which a window is taken to turn it is worth a try for one that cannot wait."""
 _INSTANT_S = 1e-6
 """A reset has passed when it is this close: sums of instants lose digits."""
 _TRANSIT_S = 5.0
@@ -181,14 +184,10 @@ class Meter:
         self._advance(now)
         return None if self._refills else self._next_reset_at()
 
-    def may_have_turned(self, now: float) -> bool:
-        """Whether a window's reset has come as it was told, and only the guard is not over yet."""
-        self._advance(now)
-        return not self._refills and self._next_reset_at() - self._guard_s <= now
-
-    def earliest(self, units: int, now: float, *, kept: int = 0) -> float:
+    def earliest(self, units: int, now: float, *, kept: int = 0, hurried: bool = False) -> float:
         """The first instant at which so many units fit beside those that are kept, if nothing else changes.
 
+        `hurried`: the first at which they may fit, because a reset may have been rounded up.
         Infinite when a settle must come first. More than the whole limit fits when the meter is full and nothing
         of it is reserved.
         """
@@ -203,7 +202,7 @@ class Meter:
             return refilled_at if needed <= self._most else float("inf")
         reset_at = self._next_reset_at()
         if self.limit - self._carried_over(reset_at - self._guard_s) + self._slack >= needed:
-            return reset_at
+            return max(now, reset_at - self._guard_s - _HURRY_S) if hurried and self._guard_s > 0 else reset_at
         return reset_at + self.window_s if needed <= self._most else float("inf")
 
     def reserve(self, *, stamp: int, units: int, now: float) -> None:
@@ -266,7 +265,10 @@ class Meter:
             if remaining is not None:
                 self._judge_kind(remaining, reset_in_s, reserve, lag_s=now - sent_at, now=now)
             if self._is_unturned(sent_at, reset_in_s):
-                self._guard_s = _RESET_GUARD_S + _ROUNDING_S
+                self._guard_s = _RESET_GUARD_S + (_ROUNDING_S if self._guard_s > 0 else 0)
+            elif self._turned_early(reset_in_s, now):
+                assert self._resets_at is not None, "it was told"
+                self._guard_s = max(-_ROUNDING_S, min(self._guard_s, now - self._resets_at))
             self._learn_reset(now + reset_in_s)
         if remaining is None:
             self._set_level(self._level)
@@ -393,8 +395,18 @@ class Meter:
         """Whether an attempt that was sent after the reset found the provider still before it."""
         return (
             self.kind is MeterKind.WINDOW
-            and 0 <= sent_at - self._reset_passed_at <= _ROUNDING_S + _RESET_GUARD_S
+            and min(0.0, self._guard_s) <= sent_at - self._reset_passed_at <= _ROUNDING_S + _RESET_GUARD_S
             and reset_in_s <= _ROUNDING_S < self.window_s / 4
+        )
+
+    def _turned_early(self, reset_in_s: float, now: float) -> bool:
+        """Whether a header tells of the next window shortly before the reset that was told for this one."""
+        return (
+            self.kind is MeterKind.WINDOW
+            and self._reset_was_told
+            and self._resets_at is not None
+            and 0 < self._resets_at - now <= _ROUNDING_S < self.window_s / 4
+            and reset_in_s > self.window_s / 2
         )
 
     def _judge_kind(self, remaining: float, reset_in_s: float, reserve: float, *, lag_s: float, now: float) -> None:

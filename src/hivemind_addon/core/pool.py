@@ -56,6 +56,10 @@ _LAST_CHANCE_S = 10.0
 _FAILURES = (OutcomeKind.FAILED, OutcomeKind.OVERLOADED, OutcomeKind.THROTTLED)
 _SURE_S = 0.25
 """How long after the instant at which it fits a ticket has surely gone, if it goes at all."""
+_HURRIED_S = 2.0
+"""With less time than this after a window's turn there may be no second try."""
+_SURE_SERVICES = 1.5
+"""In so many mean times an answer comes, mostly."""
 _SCARCE = 2
 """A limit is scarce that has not so many times what all who wait want: some will need it twice."""
 _LATE_IN_WINDOW_S = 1.0
@@ -260,9 +264,7 @@ class Pool:
                 self._shed(place, now, Reason.STOPPING, _SOONEST_COME_BACK_S) for place in self._queue.in_order()
             )
         while place := self._queue.first_to_shed(now):
-            if self._may_try_its_luck(place, now) and self._budgets.reserve(place.ticket, now) is None:
-                decisions.append(self._admit(place, now))
-            elif not self._hold_on(place, now):
+            if not self._hold_on(place, now):
                 decisions.append(self._shed(place, now, Reason.DEADLINE, self._come_back_s(place, now)))
         decisions.extend(self._refuse_unfunded(now))
         self._queue.wake(now)
@@ -366,6 +368,8 @@ class Pool:
                 return Finished()
         provider_down = self._breaker.state is not BreakerState.CLOSED
         place.history = place.history.ended(outcome, provider_down=provider_down)
+        # Who has been tried already is tried as long as an answer can come in time.
+        place.shed_at = max(place.shed_at, self._hopeless_at(place.ticket))
         verdict = decide(
             self._settings.retry,
             place.history,
@@ -410,7 +414,8 @@ class Pool:
 
     def _cost_s(self, demand: Demand) -> float:
         """Seconds of the bottleneck that an attempt is expected to take."""
-        return dominant_s(demand, self._meters.values(), service_s=self._service.mean_s, slots=self.limit)
+        cost_s = dominant_s(demand, self._meters.values(), service_s=self._service.mean_s, slots=self.limit)
+        return max(cost_s, self._brake.attempt_s)
 
     def _took_s(self, reservation: Reservation, outcome: Outcome, charged: Demand | None, now: float) -> float:
         """Seconds of the bottleneck that an attempt took."""
@@ -419,7 +424,8 @@ class Pool:
             refused = outcome.kind in (OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED, OutcomeKind.FAILED)
             took = Demand(requests=0) if refused else reservation.ticket.demand
         held_s = max(0.0, now - reservation.admitted_at)
-        return dominant_s(took, self._meters.values(), service_s=held_s, slots=self.limit)
+        cost_s = dominant_s(took, self._meters.values(), service_s=held_s, slots=self.limit)
+        return max(cost_s, self._brake.attempt_s) if took.requests else cost_s
 
     def _next(self, now: float) -> Place | None:
         """Who goes next: the head, or while the provider is down the one who probes."""
@@ -443,12 +449,23 @@ class Pool:
         is_paused = self._brake.pause.until > now
         if self.in_flight >= self.limit:
             return _Gate(Reason.BLOCKED if is_paused else Reason.CONCURRENCY, _NEVER)
-        for meter in self._meters.values():
-            kept = self._kept(meter, ticket, now) if self._backing_off else 0
-            metered_at = max(metered_at, meter.earliest(ticket.demand.of(meter.dimension), now, kept=kept))
+        fits_at = self._fits_at(ticket, now)
+        # One that cannot wait so long tries whether the window has turned before: alone, for it may be refused.
+        if fits_at > now and not self._flights and fits_at + _HURRIED_S > self._hopeless_at(ticket):
+            fits_at = self._fits_at(ticket, now, hurried=True)
+        metered_at = max(metered_at, fits_at)
         if is_paused:
             return _Gate(Reason.BLOCKED, max(self._brake.pause.until, metered_at))
         return _Gate(Reason.METER, metered_at) if metered_at > now else None
+
+    def _fits_at(self, ticket: Ticket, now: float, *, hurried: bool = False) -> float:
+        """When all meters have room for a ticket, if nothing else changes."""
+        fits_at = now
+        for meter in self._meters.values():
+            kept = self._kept(meter, ticket, now) if self._backing_off else 0
+            units = ticket.demand.of(meter.dimension)
+            fits_at = max(fits_at, meter.earliest(units, now, kept=kept, hurried=hurried))
+        return fits_at
 
     def _admit(self, place: Place, now: float) -> Admitted:
         ticket = place.ticket
@@ -633,24 +650,18 @@ class Pool:
         if self.in_flight >= self.limit:
             opens_at = now + self._service.mean_s / self.limit
         shed_at = max(opens_at, place.not_before) + _SURE_S
-        if not self._service.is_known or shed_at + _SURE_S + 2 * self._service.mean_s > ticket.deadline_at:
+        if shed_at > self._hopeless_at(ticket):
             return False
         self._queue.remove(ticket.id, now)
         place.shed_at = shed_at
         self._queue.put_back(place, place.not_before, now)
         return True
 
-    def _may_try_its_luck(self, place: Place, now: float) -> bool:
-        """Whether one that would be shed may as well be sent: only a guard keeps it, and one attempt costs little."""
-        waiting_for = [m for m in self._meters.values() if m.earliest(place.ticket.demand.of(m.dimension), now) > now]
-        return (
-            bool(waiting_for)
-            and all(meter.may_have_turned(now) for meter in waiting_for)
-            and place.not_before <= now
-            and self._breaker.passes_at == -_NEVER
-            and max(self._brake.pause.until, self._brake.passes_at(now)) <= now
-            and self.in_flight < self.limit
-        )
+    def _hopeless_at(self, ticket: Ticket) -> float:
+        """From when on no answer would come in time; what its own `shed_at` says where nothing was measured yet."""
+        if not self._service.is_known:
+            return ticket.shed_at
+        return ticket.deadline_at - _SURE_SERVICES * self._service.mean_s
 
     def _superseded_by(self, ticket: Ticket, now: float) -> Reservation | None:
         """The attempt of an earlier ticket for the same request, whose client has given up by now."""

@@ -112,7 +112,8 @@ def decide(
     if outcome.kind is not OutcomeKind.THROTTLED and not provider_down:
         doublings = min(history.setbacks - 1, _MAX_DOUBLINGS)
         step_s = min(policy.first_backoff_s * 2**doublings, policy.max_backoff_s)
-        wait_s = max(wait_s, rng.uniform(0.5, 1.0) * step_s)
+        # Half of the time that is left leaves time for another attempt, and for one after it.
+        wait_s = max(wait_s, min(rng.uniform(0.5, 1.0) * step_s, (shed_at - now) / 2))
     return Backoff(until=max(now + wait_s, pool_ready_at), reason=outcome.reason)
 
 
