@@ -51,9 +51,12 @@ class Brake:
     def __repr__(self) -> str:
         return f"<Brake {self.pause!r} {self.pace!r} {self.quota!r}>"
 
-    def passes_at(self, now: float) -> float:
-        """The first instant at which the next attempt may go, apart from the pause."""
-        return max(now, self.pace.passes_at, self.quota.passes_at(now))
+    def passes_at(self, now: float, *, kept: int = 0) -> float:
+        """The first instant at which the next attempt may go, apart from the pause.
+
+        `kept`: places of the quota's window that others will want.
+        """
+        return max(now, self.pace.passes_at, self.quota.passes_at(now, kept=kept))
 
     @property
     def is_off(self) -> bool:
@@ -91,6 +94,10 @@ class Brake:
             admitted_at=admitted_at, retry_after_s=retry_after_s, explained=explained or paced, now=now
         )
         return Lesson(paused=paused, paced=paced, quota=quota)
+
+    def overloaded(self, *, admitted_at: float) -> None:
+        """A busy provider refused an attempt."""
+        self.quota.refused(admitted_at=admitted_at)
 
     def _are_meters_wrong(self, now: float) -> bool:
         bursts = sum(1 for at in self._wrong if now - at <= _WRONG_WITHIN_S)

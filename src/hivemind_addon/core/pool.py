@@ -5,7 +5,7 @@ in order and all of these let it: the breaker, the pause that a refusal asked fo
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from hivemind_addon.core.aimd import AimdLimit, ConcurrencySettings
@@ -53,6 +53,10 @@ _MOST_ENDING_S = 5.0
 """So long a ticket waits for the end of an attempt that it supersedes."""
 _LAST_CHANCE_S = 10.0
 """So shortly before it would be shed a ticket goes before others."""
+_LAST_SHARE = 0.1
+"""Or where less than this share of its patience would be left after the next window's turn."""
+_LONG_WAIT = 0.4
+"""Of its patience, at least."""
 _FAILURES = (OutcomeKind.FAILED, OutcomeKind.OVERLOADED, OutcomeKind.THROTTLED)
 _SURE_S = 0.25
 """How long after the instant at which it fits a ticket has surely gone, if it goes at all."""
@@ -368,15 +372,14 @@ class Pool:
                 return Finished()
         provider_down = self._breaker.state is not BreakerState.CLOSED
         place.history = place.history.ended(outcome, provider_down=provider_down)
-        # Who has been tried already is tried as long as an answer can come in time.
-        place.shed_at = max(place.shed_at, self._hopeless_at(place.ticket))
         verdict = decide(
             self._settings.retry,
             place.history,
             outcome,
             now,
             self._rng,
-            shed_at=place.shed_at,
+            # Who has been tried already is tried as long as an answer can come in time.
+            shed_at=max(place.shed_at, self._hopeless_at(place.ticket)),
             pool_ready_at=max(self._brake.pause.until, self._breaker.passes_at if provider_down else now),
             provider_down=provider_down,
             stopping=stopping,
@@ -444,23 +447,23 @@ class Pool:
     def _gate(self, ticket: Ticket, now: float) -> _Gate | None:
         if self._breaker.passes_at > now:
             return _Gate(Reason.BREAKER, self._breaker.passes_at)
-        # Asked even where nothing can go: the quota looks back at each window when it is over.
-        metered_at = self._brake.passes_at(now)
         is_paused = self._brake.pause.until > now
         if self.in_flight >= self.limit:
+            # It looks back at each window when it is over, even where nothing can go.
+            self._brake.quota.roll(now)
             return _Gate(Reason.BLOCKED if is_paused else Reason.CONCURRENCY, _NEVER)
         fits_at = self._fits_at(ticket, now)
         # One that cannot wait so long tries whether the window has turned before: alone, for it may be refused.
         if fits_at > now and not self._flights and fits_at + _HURRIED_S > self._hopeless_at(ticket):
             fits_at = self._fits_at(ticket, now, hurried=True)
-        metered_at = max(metered_at, fits_at)
         if is_paused:
-            return _Gate(Reason.BLOCKED, max(self._brake.pause.until, metered_at))
-        return _Gate(Reason.METER, metered_at) if metered_at > now else None
+            return _Gate(Reason.BLOCKED, max(self._brake.pause.until, fits_at))
+        return _Gate(Reason.METER, fits_at) if fits_at > now else None
 
     def _fits_at(self, ticket: Ticket, now: float, *, hurried: bool = False) -> float:
-        """When all meters have room for a ticket, if nothing else changes."""
-        fits_at = now
+        """When quota, pace and all meters have room for a ticket, if nothing else changes."""
+        kept = self._kept_of_quota(ticket, now) if self._backing_off else 0
+        fits_at = self._brake.passes_at(now, kept=kept)
         for meter in self._meters.values():
             kept = self._kept(meter, ticket, now) if self._backing_off else 0
             units = ticket.demand.of(meter.dimension)
@@ -610,12 +613,24 @@ class Pool:
         ends_at = meter.window_ends_at(now)
         if ends_at is None or meter.level(now) >= ticket.demand.of(meter.dimension) + half:
             return 0
-        coming = (
-            place.ticket.demand.of(meter.dimension)
+        coming = self._due_before(ends_at, ticket, now)
+        return min(sum(place.ticket.demand.of(meter.dimension) for place in coming), half)
+
+    def _kept_of_quota(self, ticket: Ticket, now: float) -> int:
+        """The same of a quota's window."""
+        quota = self._brake.quota
+        ends_at = quota.turns_at(now)
+        if quota.limit is None or ends_at is None:
+            return 0
+        return min(sum(1 for _ in self._due_before(ends_at, ticket, now)), quota.limit // 2)
+
+    def _due_before(self, ends_at: float, ticket: Ticket, now: float) -> Iterator[Place]:
+        """Others that back off now and are due, in time, before a window ends."""
+        return (
+            place
             for place in self._backing_off.values()
             if now < place.not_before < ends_at - _LATE_IN_WINDOW_S and place.ticket.id != ticket.id
         )
-        return min(sum(coming), half)
 
     def _last_chance(self, now: float) -> Place | None:
         """One that would be shed before there is room again, or very soon, and has waited for long.
@@ -630,11 +645,12 @@ class Pool:
             return None
         ticket = place.ticket
         # Asked before the meters: most polls end here.
-        if now - ticket.arrived_at < (place.shed_at - ticket.arrived_at) / 2 or self._queue.why_passed(place):
+        patience_s = place.shed_at - ticket.arrived_at
+        if now - ticket.arrived_at < _LONG_WAIT * patience_s or self._queue.why_passed(place):
             return None
         turns_at = [quota_turns_at, *(m.window_ends_at(now) for m in self._meters.values())]
         soonest_at = min((at for at in turns_at if at is not None), default=now)
-        if place.shed_at > max(now + _LAST_CHANCE_S, soonest_at):
+        if place.shed_at > max(now + _LAST_CHANCE_S, soonest_at + _LAST_SHARE * patience_s):
             return None
         waiting = len(self._queue)
         is_scarce = not self._brake.is_off or any(
@@ -690,6 +706,8 @@ class Pool:
             self._brake.succeeded(admitted_at=admitted_at, now=now)
         elif outcome.kind is OutcomeKind.OVERLOADED:
             self._aimd.overload(in_flight=flight.in_flight, admitted_at=admitted_at, now=now)
+            if outcome.status is not None:
+                self._brake.overloaded(admitted_at=admitted_at)
         elif outcome.kind is OutcomeKind.THROTTLED:
             self._refused(flight, outcome, now)
         changed = self._breaker.attempt_ended(

@@ -41,12 +41,12 @@ class Quota:
     def __repr__(self) -> str:
         return "<Quota unknown>" if self.limit is None else f"<Quota {self.limit} per {self.window_s:.0f} s>"
 
-    def passes_at(self, now: float) -> float:
-        """The first instant at which the next attempt may go."""
+    def passes_at(self, now: float, *, kept: int = 0) -> float:
+        """The first instant at which the next attempt may go beside those for which a place is kept."""
         if self.limit is None:
             return float("-inf")
-        self._roll(now)
-        if self._began_at is None or self._used < self.limit + self._extra:
+        self.roll(now)
+        if self._began_at is None or self._used + kept < self.limit + self._extra:
             return now
         return self._began_at + self.window_s
 
@@ -54,19 +54,19 @@ class Quota:
         """When the next window may begin; None where there is none."""
         if self.limit is None:
             return None
-        self._roll(now)
+        self.roll(now)
         return (now if self._began_at is None else self._began_at) + self.window_s
 
     def sent(self, now: float) -> None:
         """An attempt was admitted."""
-        self._roll(now)
+        self.roll(now)
         if self._began_at is None:
             self._began_at = now
         self._used += 1
         self._sends.append(now)
 
     def refused(self, *, admitted_at: float) -> None:
-        """A rate limit refused an attempt: it did not count."""
+        """An attempt was refused, by a rate limit or for overload: it did not count."""
         if admitted_at in self._sends:
             self._sends.remove(admitted_at)
             self._used = max(0, self._used - 1)
@@ -97,7 +97,7 @@ class Quota:
         if self.limit is None or limit < self.limit:
             self.limit, self.window_s = max(1, limit), window_s
 
-    def _roll(self, now: float) -> None:
+    def roll(self, now: float) -> None:
         """Look back at a window that is over."""
         if self.limit is None or self._began_at is None or now < self._began_at + self.window_s:
             return
