@@ -170,6 +170,10 @@ class FairQueue:
         if self._cache.ended(place.ticket, answered=answered):
             self._release(place.ticket.prefix, now)
 
+    def is_cold(self, ticket: Ticket, now: float) -> bool:
+        """Whether the provider's cache holds nothing of a ticket's input, as far as is known."""
+        return self._cache.warm_until(ticket, now) == _LONG_AGO
+
     # Who is next -----------------------------------------------------------------------------------------------------
 
     def wake(self, now: float) -> None:

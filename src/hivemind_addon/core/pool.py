@@ -88,6 +88,8 @@ class _Flight:
 
     place: Place
     reservation: Reservation
+    demand: Demand
+    """What is reserved for it."""
     stamp: int
     """Counts the pool's admissions and settles: what a header can know."""
     in_flight: int
@@ -350,7 +352,7 @@ class Pool:
             self._service.succeeded(max(0.0, now - reservation.admitted_at))
             self._queue.began(place, sent_at=reservation.admitted_at, now=now)
         answered = outcome.kind is OutcomeKind.SUCCESS or outcome.status is None or outcome.status < 400
-        self._queue.settle(place, self._took_s(reservation, outcome, charged, now), now, answered=answered)
+        self._queue.settle(place, self._took_s(flight, outcome, charged, now), now, answered=answered)
         self._emit(
             AttemptEnded(
                 at=now,
@@ -420,13 +422,19 @@ class Pool:
         cost_s = dominant_s(demand, self._meters.values(), service_s=self._service.mean_s, slots=self.limit)
         return max(cost_s, self._brake.attempt_s)
 
-    def _took_s(self, reservation: Reservation, outcome: Outcome, charged: Demand | None, now: float) -> float:
+    def _demand(self, ticket: Ticket, now: float) -> Demand:
+        """What an attempt that goes now is expected to take."""
+        if ticket.cold_tokens and self._queue.is_cold(ticket, now):
+            return ticket.cold_demand
+        return ticket.demand
+
+    def _took_s(self, flight: _Flight, outcome: Outcome, charged: Demand | None, now: float) -> float:
         """Seconds of the bottleneck that an attempt took."""
         took = charged
         if took is None:
             refused = outcome.kind in (OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED, OutcomeKind.FAILED)
-            took = Demand(requests=0) if refused else reservation.ticket.demand
-        held_s = max(0.0, now - reservation.admitted_at)
+            took = Demand(requests=0) if refused else flight.demand
+        held_s = max(0.0, now - flight.reservation.admitted_at)
         cost_s = dominant_s(took, self._meters.values(), service_s=held_s, slots=self.limit)
         return max(cost_s, self._brake.attempt_s) if took.requests else cost_s
 
@@ -464,21 +472,23 @@ class Pool:
         """When quota, pace and all meters have room for a ticket, if nothing else changes."""
         kept = self._kept_of_quota(ticket, now) if self._backing_off else 0
         fits_at = self._brake.passes_at(now, kept=kept)
+        demand = self._demand(ticket, now)
         for meter in self._meters.values():
             kept = self._kept(meter, ticket, now) if self._backing_off else 0
-            units = ticket.demand.of(meter.dimension)
+            units = demand.of(meter.dimension)
             fits_at = max(fits_at, meter.earliest(units, now, kept=kept, hurried=hurried))
         return fits_at
 
     def _admit(self, place: Place, now: float) -> Admitted:
         ticket = place.ticket
+        demand = self._demand(ticket, now)
         self._queue.admit(place, now)
         self._backing_off.pop(ticket.id, None)
         self._stamp += 1
         place.history = place.history.started()
         reservation = Reservation(ticket=ticket, attempt=place.history.attempts, admitted_at=now)
         for meter in self._meters.values():
-            meter.reserve(stamp=self._stamp, units=ticket.demand.of(meter.dimension), now=now)
+            meter.reserve(stamp=self._stamp, units=demand.of(meter.dimension), now=now)
         self._brake.sent(now)
         is_probe = self._breaker.state is not BreakerState.CLOSED
         in_flight = self.in_flight + 1
@@ -486,6 +496,7 @@ class Pool:
             _Flight(
                 place=place,
                 reservation=reservation,
+                demand=demand,
                 stamp=self._stamp,
                 in_flight=in_flight,
                 fills_limit=self._aimd.fills(in_flight),
@@ -599,7 +610,7 @@ class Pool:
     def _adopt(self, meter: Meter, flight: _Flight, now: float) -> None:
         meter.adopt(
             stamp=flight.stamp,
-            units=flight.reservation.ticket.demand.of(meter.dimension),
+            units=flight.demand.of(meter.dimension),
             admitted_at=flight.reservation.admitted_at,
             now=now,
         )
@@ -726,7 +737,7 @@ class Pool:
             self._emit(ConcurrencyChanged(at=now, pool=self.key, limit=self.limit, reason=outcome.reason))
 
     def _refused(self, flight: _Flight, outcome: Outcome, now: float) -> None:
-        demand = flight.reservation.ticket.demand
+        demand = flight.demand
         explained = any(m.earliest(demand.of(m.dimension), now) > now for m in self._meters.values())
         lesson = self._brake.refused(
             admitted_at=flight.reservation.admitted_at,

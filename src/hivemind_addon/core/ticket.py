@@ -187,6 +187,8 @@ class Ticket:
     """Size of that part."""
     cached_tokens: int = 0
     """Input that the provider is expected to read from its cache, as far as it is still warm."""
+    cold_tokens: int = 0
+    """Of these, what the limits count as input once the cache has lapsed; 0 where they count cached input anyway."""
     streamed: bool = False
     request_hash: str = ""
     """Same agent, model, messages and tools: a client that comes back after a refusal sends the same one."""
@@ -200,6 +202,17 @@ class Ticket:
     """None: tokens are counted, money is not."""
     expected: Spend = field(default_factory=Spend)
     """What one attempt is expected to take from the budgets."""
+
+    @property
+    def cold_demand(self) -> Demand:
+        """The demand of an attempt that finds nothing in the provider's cache."""
+        demand = self.demand
+        return Demand(
+            requests=demand.requests,
+            input_tokens=demand.input_tokens + self.cold_tokens,
+            output_tokens=demand.output_tokens,
+            total_tokens=demand.total_tokens + self.cold_tokens,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from hivemind_addon.core.events import OddityNoted
 from hivemind_addon.core.ticket import Demand, PoolKey, Priority, Ticket
 from hivemind_addon.mitm.exchange import Exchange, plain_headers
 from hivemind_addon.profile.load import dialect_for, is_model_call, model_group
-from hivemind_addon.profile.model import Delivery, Profile
+from hivemind_addon.profile.model import Delivery, InputCharge, Profile
 from hivemind_addon.profile.typed import normal_host
 from hivemind_addon.wire.identity import ProxyWords, call_kind, identify, priority_of, proxy_words
 from hivemind_addon.wire.request import RequestFacts, fingerprints, read_request
@@ -211,6 +211,7 @@ class Intake:
             prefix=prints.prefix if prefix_tokens >= profile.cache.least_tokens else "",
             prefix_tokens=min(prefix_tokens, expected.total_input_tokens),
             cached_tokens=expected.cache_read_tokens,
+            cold_tokens=expected.cache_read_tokens if profile.charge.input is InputCharge.UNCACHED else 0,
             streamed=facts.stream,
             request_hash=prints.whole,
             weight=granted.weight,

@@ -462,6 +462,7 @@ class World:
             prefix=prefix,
             prefix_tokens=(crowd.shared_tokens or agent.said) if prefix else 0,
             cached_tokens=cached_tokens if in_order else 0,
+            cold_tokens=cached_tokens if in_order else 0,
             streamed=crowd.streamed,
             request_hash=f"{agent.name} {agent.number}",
         )
