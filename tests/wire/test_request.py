@@ -284,13 +284,18 @@ def test_a_request_that_is_sent_again_has_the_same_fingerprints():
 
 def test_conversations_with_the_same_beginning_share_a_prefix():
     longer = [message(), message("hi", "assistant"), message("more")]
-    assert prints(messages=longer).prefix == prints().prefix
+    assert prints(messages=longer).prefix == prints().prefix == prints(messages=[message("bye")]).prefix
     assert prints(messages=longer).whole != prints().whole
 
 
-@pytest.mark.parametrize(
-    "other", [{"model": "n"}, {"system": "s"}, {"tools": [{"name": "t"}]}, {"messages": [message("bye")]}]
-)
+def test_a_system_prompt_among_the_messages_belongs_to_the_prefix():
+    of = [prints(messages=[message(text, role), message()]) for role in ("system", "developer") for text in "ab"]
+    assert len({one.prefix for one in of}) == 4
+    assert prints(messages=[message(), message("a", "system")]).prefix == prints().prefix
+    assert of[0].prefix_bytes > 0 == prints().prefix_bytes
+
+
+@pytest.mark.parametrize("other", [{"model": "n"}, {"system": "s"}, {"tools": [{"name": "t"}]}])
 def test_another_beginning_has_another_prefix(other):
     assert prints(**other).prefix != prints().prefix
 
@@ -308,13 +313,16 @@ def test_parts_do_not_run_into_each_other():
 @pytest.mark.parametrize("mark", [{"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}, None])
 def test_cache_marks_move_and_do_not_change_the_prefix(separators, mark):
     def of(*blocks):
-        text = json.dumps({"model": "m", "messages": [{"role": "user", "content": blocks}]}, separators=separators)
-        return fingerprints(read_request(text.encode(), ANTHROPIC), "").prefix
+        text = json.dumps({"model": "m", "system": blocks}, separators=separators)
+        return fingerprints(read_request(text.encode(), ANTHROPIC), "")
 
     block = {"type": "text", "text": 'says "cache_control": {"x": 1}'}
-    assert of(block | {"cache_control": mark}, block) == of(block, block)
-    assert of(block, block | {"cache_control": mark}) == of(block, block)
-    assert of(block) != of(block | {"text": "says"})
+    plain = of(block, block)
+    for marked in (of(block | {"cache_control": mark}, block), of(block, block | {"cache_control": mark})):
+        assert marked.prefix == plain.prefix
+        assert marked.is_marked
+        assert not plain.is_marked
+    assert of(block).prefix != of(block | {"text": "says"}).prefix
 
 
 def test_a_request_without_anything_has_fingerprints_too():

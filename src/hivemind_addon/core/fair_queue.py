@@ -157,11 +157,10 @@ class FairQueue:
     def began(self, place: Place, *, sent_at: float, now: float) -> None:
         """The answer to a ticket's attempt began: those that wait for the same prefix need wait no longer."""
         ticket = place.ticket
-        was_cold = self._cache.warm_until(ticket, now) == _LONG_AGO
-        self._cache.began(ticket, sent_at=sent_at, now=now)
+        warmed = self._cache.began(ticket, sent_at=sent_at, now=now)
         self._release(ticket.prefix, now)
-        if was_cold:
-            for ticket_id in self._cached.get(self._cache.entry(ticket), ()):
+        for entry in warmed:
+            for ticket_id in self._cached.get(entry, ()):
                 self._revalue(self._places[ticket_id], now)
 
     def settle(self, place: Place, cost_s: float, now: float, *, answered: bool) -> None:

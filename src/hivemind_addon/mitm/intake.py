@@ -188,6 +188,8 @@ class Intake:
         expected = self.estimator.expect(profile, facts, who.session)
         prints = fingerprints(facts, who.agent)
         prefix_tokens = round(expected.total_input_tokens * prints.prefix_bytes / max(1, facts.prompt_bytes))
+        is_kept = prints.is_marked or not profile.cache_needs_marks
+        is_shared = is_kept and prefix_tokens >= profile.cache.least_tokens
         price = profile.price_of(facts.model)
         patience_s = self._patience_s(headers, profile)
         default_port = 443 if request.scheme == "https" else 80
@@ -208,8 +210,8 @@ class Intake:
             priority=_priority(flow, words, granted.max_priority),
             kind=kind,
             parent_session=who.parent_session,
-            prefix=prints.prefix if prefix_tokens >= profile.cache.least_tokens else "",
-            prefix_tokens=min(prefix_tokens, expected.total_input_tokens),
+            prefix=prints.prefix if is_shared else "",
+            prefix_tokens=min(prefix_tokens, expected.total_input_tokens) if is_shared else 0,
             cached_tokens=expected.cache_read_tokens,
             cold_tokens=expected.cache_read_tokens if profile.charge.input is InputCharge.UNCACHED else 0,
             streamed=facts.stream,

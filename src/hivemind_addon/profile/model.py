@@ -280,6 +280,8 @@ class Profile:
     """Glob of model names → what they cost; the first match counts. Of other models tokens are counted, not money."""
     cache: CacheSettings = field(default_factory=CacheSettings)
     """How the provider keeps the beginning of prompts."""
+    cache_needs_marks: bool = False
+    """It keeps only what requests mark (`cache_control`), not every beginning that is long enough."""
     watchdog: Watchdog = field(default_factory=Watchdog)
     """When a streamed request counts as hanging."""
     reverse_paths: tuple[str, ...] = ()
