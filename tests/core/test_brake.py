@@ -86,3 +86,22 @@ def test_a_sleep_ends_all_of_it():
     brake.clock_jumped(3600)
     assert brake.pause.until < 101
     assert brake.passes_at(101) == 101
+
+
+def test_what_an_attempt_costs_where_nothing_else_is_known_is_the_time_until_the_next_may_go():
+    one = Brake(rng=random.Random(0))
+    assert one.attempt_s == 0
+    one.pace.resume(0.5)
+    assert one.attempt_s == 2
+    one.quota.resume(limit=20, window_s=60)
+    assert one.attempt_s == 3
+
+
+def test_an_overload_did_not_count_against_the_quota():
+    one = Brake(rng=random.Random(0))
+    one.quota.resume(limit=2, window_s=60)
+    one.sent(0)
+    one.sent(1)
+    assert one.passes_at(2) > 2
+    one.overloaded(admitted_at=1)
+    assert one.passes_at(2) == 2

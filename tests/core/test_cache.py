@@ -27,6 +27,15 @@ def test_a_prefix_is_warm_from_the_first_answer_and_lapses_a_time_after_its_requ
     assert cache.warm_until(with_prefix("c", prefix="q"), 14) == COLD
 
 
+def test_a_conversation_has_an_entry_of_its_own_beside_its_prefix(cache):
+    going_on = replace(with_prefix("a"), cached_tokens=50_000)
+    assert cache.began(with_prefix("a"), sent_at=10, now=14) == ["session a", "p"]
+    assert cache.warm_until(going_on, 14) == 310
+    assert cache.began(with_prefix("b"), sent_at=200, now=201) == ["session b"]
+    assert cache.warm_until(with_prefix("c"), 201) == 500
+    assert cache.warm_until(going_on, 311) == COLD
+
+
 def test_each_use_makes_it_live_longer_and_an_old_one_never_shorter(cache):
     cache.began(with_prefix("a"), sent_at=100, now=101)
     cache.began(with_prefix("b"), sent_at=50, now=102)

@@ -185,6 +185,26 @@ class TestWindow:
         meter.learn(reading(59, 59), stamp=1, sent_at=51.5, now=52)
         assert meter.earliest(60, 52) == pytest.approx(112.1)
 
+    def test_one_that_is_in_a_hurry_may_try_half_a_second_before_the_told_reset(self):
+        meter = window(level=0, resets_at=50)
+        assert meter.earliest(1, 10, hurried=True) == pytest.approx(49.5)
+        assert meter.earliest(1, 49.8, hurried=True) == 49.8
+        assert meter.earliest(61, 10, hurried=True) == pytest.approx(49.5)
+
+    def test_a_window_that_is_found_turned_before_its_reset_turns_as_early_from_then_on(self):
+        meter = window(level=0, resets_at=50)
+        meter.reserve(stamp=1, units=1, now=49.5)
+        meter.learn(reading(59, 60.4), stamp=1, sent_at=49.5, now=49.6)
+        assert meter.level(49.6) == 59
+        assert meter.earliest(60, 60) == pytest.approx(109.6)
+        assert meter.earliest(60, 60, hurried=True) == pytest.approx(109.6)
+
+    def test_one_that_turned_late_after_all_gets_its_guard_back(self):
+        meter = window(level=0, resets_at=50)
+        meter.learn(reading(0, 60.4), stamp=1, sent_at=49.5, now=49.6)
+        meter.learn(reading(0, 0.2), stamp=2, sent_at=109.7, now=109.8)
+        assert meter.earliest(60, 109.8) == pytest.approx(110.1)
+
     def test_an_inferred_reset_gives_way_to_a_told_one(self):
         meter = window(level=40, resets_at=50)
         meter.level(51)

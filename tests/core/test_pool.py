@@ -1,5 +1,7 @@
 """How the rooms of one pool work together; each room's own rules are in its own test file."""
 
+from dataclasses import replace
+
 import pytest
 
 from hivemind_addon.core.aimd import ConcurrencySettings
@@ -14,7 +16,7 @@ from hivemind_addon.core.events import (
     Superseded,
 )
 from hivemind_addon.core.pool import PoolSettings
-from hivemind_addon.core.ticket import Demand
+from hivemind_addon.core.ticket import Demand, Dimension, Reading
 from tests.core.samples import (
     CANCELLED,
     FAILED,
@@ -26,6 +28,7 @@ from tests.core.samples import (
     Bench,
     after,
     requests_reading,
+    ticket,
 )
 
 
@@ -304,6 +307,76 @@ class TestLastChance:
         bench.advance(30)
         bench.observe("teller", requests_reading(limit=20, remaining=1, reset_in_s=25))
         assert set(bench.running) == {"teller", "dying"}
+
+    def test_one_that_would_hardly_outlive_the_turn_goes_first_when_it_has_waited_long(self):
+        bench = Bench(slots=50)
+        bench.submit("teller")
+        bench.observe("teller", requests_reading(limit=20, remaining=19, reset_in_s=55))
+        bench.observe("teller", requests_reading(limit=20, remaining=0, reset_in_s=55))
+        bench.submit("patient", patience_s=600)
+        bench.submit("dying", patience_s=58)
+        bench.advance(30)
+        bench.observe("teller", requests_reading(limit=20, remaining=1, reset_in_s=25))
+        assert set(bench.running) == {"teller", "dying"}
+
+    def test_one_whose_client_is_about_to_go_tries_whether_a_told_reset_was_rounded_up(self):
+        bench = Bench(slots=50)
+        bench.submit("teller")
+        bench.observe("teller", requests_reading(limit=20, remaining=19, reset_in_s=55))
+        bench.observe("teller", requests_reading(limit=20, remaining=0, reset_in_s=55))
+        bench.advance(1)
+        bench.settle("teller")
+        bench.submit("dying", "next", patience_s=51)
+        assert bench.advance(54.5 - bench.now) == ["dying"]
+        bench.observe("dying", requests_reading(limit=20, remaining=19, reset_in_s=60.5))
+        assert "next" in bench.running
+
+    def test_who_failed_is_tried_again_as_long_as_an_answer_can_come_in_time(self):
+        bench = Bench()
+        bench.submit("quick")
+        bench.advance(0.2)
+        bench.settle("quick")
+        bench.submit("a", patience_s=10)
+        bench.advance(12)
+        verdict = bench.settle("a", FAILED)
+        assert isinstance(verdict, Backoff)
+        assert bench.advance_to_wakeup() == ["a"]
+        bench.advance(2.9)
+        assert isinstance(bench.settle("a", FAILED), GiveUp)
+
+
+class TestCold:
+    def bench(self) -> Bench:
+        bench = Bench(slots=50)
+        bench.submit("first", session="s", demand=Demand(input_tokens=50_000, total_tokens=50_000))
+        reading = Reading("input", Dimension.INPUT_TOKENS, window_s=60, limit=100_000, remaining=40_000, reset_in_s=36)
+        bench.observe("first", reading)
+        bench.settle("first")
+        return bench
+
+    def go_on(self, bench: Bench) -> list[str]:
+        small = Demand(input_tokens=1_000, total_tokens=1_000)
+        known = replace(ticket("second", session="s", at=bench.now, demand=small), cached_tokens=50_000)
+        bench.scheduler.submit(replace(known, cold_tokens=50_000), bench.settings, bench.now)
+        return bench.poll()
+
+    def test_a_conversation_that_is_still_cached_needs_room_for_what_is_new(self):
+        assert self.go_on(self.bench()) == ["second"]
+
+    def test_one_that_has_lapsed_needs_room_for_all_of_it(self):
+        bench = self.bench()
+        bench.advance(400)
+        other = Demand(input_tokens=60_000, total_tokens=60_000)
+        assert bench.submit("other", demand=other) == ["other"]
+        assert self.go_on(bench) == []
+        assert bench.scheduler.next_wakeup() == pytest.approx(bench.now + 11_000 / 100_000 * 60, rel=0.01)
+
+    def test_its_charge_takes_the_place_of_what_was_reserved(self):
+        bench = self.bench()
+        bench.advance(400)
+        self.go_on(bench)
+        bench.settle("second", charged=Demand(input_tokens=1_000, total_tokens=1_000))
+        assert bench.pool.meters[0].level == 99_000
 
 
 class TestComeback:

@@ -51,6 +51,13 @@ def test_what_was_sent_before_the_window_does_not_count():
     assert quota.limit == 2
 
 
+def test_a_place_that_is_kept_for_another_is_not_there():
+    quota = learned(10)
+    assert fill(quota, 61, most=7) == 7
+    assert quota.passes_at(62, kept=2) == 62
+    assert quota.passes_at(62, kept=3) > 120
+
+
 def test_the_next_window_begins_with_its_first_attempt():
     quota = learned(10)
     assert fill(quota, 100) == 10

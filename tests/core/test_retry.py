@@ -86,6 +86,11 @@ def test_while_the_provider_is_down_the_probe_paces():
     assert judge(FAILED, provider_down=True, pool_ready_at=104.0).until == 104
 
 
+def test_a_step_takes_at_most_half_of_the_time_that_is_left():
+    assert judge(FAILED, repeated(FAILED, 9), shed_at=101.0).until <= 100.5
+    assert judge(after(FAILED, 30), shed_at=101.0).until == 130
+
+
 def test_a_backoff_may_end_after_the_ticket_is_shed():
     assert judge(after(FAILED, 1000)).until == 1100
 
