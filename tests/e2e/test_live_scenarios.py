@@ -25,15 +25,16 @@ def small(name):
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("replay-11", LimitKind.BUCKET),
-        ("replay-11", LimitKind.WINDOW),
-        ("stress", LimitKind.BUCKET),
-        ("fan-out", LimitKind.BUCKET),
-    ],
-)
+CASES = [
+    ("replay-11", LimitKind.BUCKET),
+    ("replay-11", LimitKind.WINDOW),
+    ("stress", LimitKind.BUCKET),
+    ("stress", LimitKind.WINDOW),
+    ("fan-out", LimitKind.BUCKET),
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES, ids=[f"{name}-{kind.value}" for name, kind in CASES])
 def test_the_socket_agrees_with_virtual_time(name, kind):
     agents, turns = SIZES[name]
 
@@ -43,12 +44,13 @@ def test_the_socket_agrees_with_virtual_time(name, kind):
 
     compared = asyncio.run(run())
     live, virtual = compared.live, compared.virtual
-    assert (live.lost, live.agents, compared.guard_trips) == (0, agents, 0), live.deaths
+    assert (live.lost, live.agents, live.sheds, compared.guard_trips) == (0, agents, 0, 0), live.deaths
     (crowd,) = live.crowds.values()
     assert crowd.turns_done == live.statuses[200] == agents * turns
-    assert live.sheds == 0
-    assert compared.disagreements() == []
-    if name == "fan-out":
-        assert live.attempts == virtual.attempts
-    else:
-        assert live.statuses[502] == virtual.statuses[502] > 0, "the provider was not as faulty"
+    # Faults are drawn call by call, and every turn needs one call without: their number is the same to one.
+    assert {status: live.statuses[status] for status in (0, 502)} == {
+        status: virtual.statuses[status] for status in (0, 502)
+    }
+    assert abs(live.ideal_cost / virtual.ideal_cost - 1) < 0.01, "the agents wanted something else"
+    # The few agents of a small fan-out start together, and write their instructions several times: see docs/live.md.
+    assert [words for words in compared.disagreements() if not words.startswith("input cost")] == []

@@ -133,8 +133,8 @@ virtual time loses agents, {_MORE_LOST:.0%} of them more may be lost.
 The scheduler's own times do not shrink, in neither run: 0.1 s of guard after a reset, backoffs, probes, the 5 s that
 followers wait for a leader, and what it does in the last seconds of a client's patience.
 
-- `replay-11` has no more than seconds to run: with fixed windows, a guard, a backoff and the probing for the cap after
-  the reset are a tenth to a fifth of it. Faster by ten they are a third.
+- `replay-11` has no more than seconds to run: with fixed windows, a guard, a backoff and the search for the cap after
+  the reset are an eighth to a quarter of it. Faster by ten they are more than a third.
 - `stress` with fixed windows loses agents in both runs, and none in the proof: there a client of two minutes is held
   for 115 s, and goes before others in its last 10 s. Of {120 / FACTOR:g} s of patience 10 % are kept back, and the last
   10 s are nearly half. With its patience left at two minutes virtual time loses nobody at this scale, either.

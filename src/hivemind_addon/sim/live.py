@@ -15,7 +15,7 @@ import random
 import ssl
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -115,12 +115,9 @@ async def live(scenario: Scenario, *, seed: int, within_s: float) -> LiveRun:
     """One run of a scaled scenario; agents that still run `within_s` after the start are lost. Raises NotStarted."""
     async with _stage(scenario, seed) as (server, mitmdump, route), AsyncExitStack() as stack:
         fleet = _Fleet(scenario, seed)
-        for agent in fleet.agents:
-            client = await stack.enter_async_context(route.client(agent.proxy_user, agent.habits))
-            agent.client = client
         # Handshakes take tens of milliseconds on a busy machine, and virtual time knows none.
-        await asyncio.gather(*(agent.connect() for agent in fleet.agents))
-        await fleet.run(within_s)
+        clients = await asyncio.gather(*(agent.connected(route, stack) for agent in fleet.agents))
+        await fleet.run(clients, within_s)
         return LiveRun(fleet.result(server.truth(), mitmdump.breaker_opened), mitmdump.guard_trips)
 
 
@@ -223,13 +220,10 @@ def _text(chars: int, rng: random.Random) -> str:
 class _Agent:
     """One conversation on the wire, wanting what the agent of the same name wants in virtual time."""
 
-    client: httpx.AsyncClient
-
     def __init__(self, *, crowd: Crowd, number: int, seed: int, starts_s: float, books: _Books) -> None:
         self.crowd = crowd
         self.name = f"{crowd.name}-{number}"
-        self.proxy_user = crowd.parent_session or self.name
-        self.habits = Habits(retries=crowd.retries, timeout_s=crowd.timeout_s)
+        self._habits = Habits(retries=crowd.retries, timeout_s=crowd.timeout_s)
         self.turns_s: list[tuple[float, float]] = []
         """Think and service time of the turns that were answered."""
         self.waits_s: list[float] = []
@@ -254,11 +248,14 @@ class _Agent:
         """What it did in a row."""
         return self.starts_s + sum(think_s + service_s for think_s, service_s in self.turns_s)
 
-    async def connect(self) -> None:
-        """Open its connection, with a question that is not scheduled."""
-        (await self.client.get("/v1/models")).raise_for_status()
+    async def connected(self, route: Route, stack: AsyncExitStack) -> httpx.AsyncClient:
+        """Its connection, opened with a question that is not scheduled; the stack closes it."""
+        client = route.client(self.crowd.parent_session or self.name, self._habits)
+        await stack.enter_async_context(client)
+        (await client.get("/v1/models")).raise_for_status()
+        return client
 
-    async def run(self, way_s: float) -> None:
+    async def run(self, client: httpx.AsyncClient, way_s: float) -> None:
         """Hold the conversation until its end or the agent's. `way_s` counts as service, as in virtual time."""
         loop = asyncio.get_running_loop()
         await pause(self.starts_s)
@@ -267,7 +264,7 @@ class _Agent:
             tokens = self.crowd.shared_tokens + self._said + turn.prompt_tokens
             body, headers = self._conversation.asked(tokens), self._headers(turn, number, tokens)
             asked_at = loop.time()
-            answer = await self._answer(body, headers)
+            answer = await self._answer(client, body, headers)
             if answer is None:
                 break
             self.waits_s.append(max(0.0, loop.time() - asked_at - turn.service_s))
@@ -279,18 +276,18 @@ class _Agent:
             self._said = tokens - self.crowd.shared_tokens + answer.output_tokens
         self.ended_at = loop.time()
 
-    async def _answer(self, body: bytes, headers: dict[str, str]) -> Answered | None:
+    async def _answer(self, client: httpx.AsyncClient, body: bytes, headers: dict[str, str]) -> Answered | None:
         """One turn with the agent's own re-sends; None: it died."""
         retry = 0
         while True:
-            outcome = await ask(self.client, body, headers, streamed=self.crowd.streamed)
+            outcome = await ask(client, body, headers, streamed=self.crowd.streamed)
             if isinstance(outcome, Answered):
                 return outcome
             self._books.refusals += outcome.why.startswith("status ")
-            if not outcome.curable or retry >= self.habits.retries:
+            if not outcome.curable or retry >= self._habits.retries:
                 self.death = outcome.why
                 return None
-            await pause(backoff_s(self.habits, retry, outcome.retry_after_s, self._jitter))
+            await pause(backoff_s(self._habits, retry, outcome.retry_after_s, self._jitter))
             retry += 1
 
     def _headers(self, turn: Turn, number: int, tokens: int) -> dict[str, str]:
@@ -337,14 +334,14 @@ class _Fleet:
     def __repr__(self) -> str:
         return f"<_Fleet {self._scenario.name}, {len(self.agents)} agents>"
 
-    async def run(self, within_s: float) -> None:
-        """All conversations beside each other."""
+    async def run(self, clients: Sequence[httpx.AsyncClient], within_s: float) -> None:
+        """All conversations beside each other, each with its client."""
         loop = asyncio.get_running_loop()
         self._began_at = loop.time()
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s), asyncio.TaskGroup() as group:
-                for agent in self.agents:
-                    group.create_task(agent.run(self._scenario.way_s))
+                for agent, client in zip(self.agents, clients, strict=True):
+                    group.create_task(agent.run(client, self._scenario.way_s))
         self._makespan_s = loop.time() - self._began_at
 
     def result(self, truth: Truth, breaker_opened: int) -> Result:
