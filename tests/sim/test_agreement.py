@@ -35,7 +35,7 @@ def comparison(live, virtual=None, guard_trips=0):
 
 
 @pytest.mark.parametrize(
-    "live", [result(), result(refused=4), result(end_s=11.9), result(end_s=10.1), result(cost=108)]
+    "live", [result(), result(refused=6), result(end_s=11.9), result(end_s=10.1), result(cost=108)]
 )
 def test_small_differences_are_agreement(live):
     assert not comparison(live).disagreements()
@@ -45,7 +45,7 @@ def test_small_differences_are_agreement(live):
     ("live", "word"),
     [
         (result(lost=1), "1 agents lost, 0 in virtual time: {'status 502': 1}"),
-        (result(refused=5), "5 more attempts refused"),
+        (result(refused=7), "7 more attempts refused"),
         (result(end_s=12.5), "time ÷ bound 1.250, 1.100 in virtual time"),
         (result(end_s=9.5), "time ÷ bound 0.950"),
         (result(cost=115), "input cost ÷ ideal 1.150"),
@@ -54,6 +54,16 @@ def test_small_differences_are_agreement(live):
 def test_large_differences_are_told(live, word):
     (told,) = comparison(live).disagreements()
     assert word in told
+
+
+def test_each_turn_of_a_conversation_may_take_a_little_longer():
+    def of(turns_done):
+        crowd = CrowdResult(20, 0, turns_done, (1.0,), (11.0,))
+        return dataclasses.replace(result(), crowds={"agent": crowd})
+
+    live = result(end_s=12.4)
+    assert comparison(live, of(20)).disagreements()
+    assert not comparison(live, of(20 * 20)).disagreements()
 
 
 def test_a_guard_trip_is_a_disagreement():
@@ -78,6 +88,13 @@ def test_the_page_says_how_it_was_made_and_what_the_margins_are():
     assert "`hivemind prove --live --seeds 1`" in text
     assert "divided by 5" in text
     assert "within 10%" in text
+    assert "All of the above agree." in text
+
+
+def test_the_page_tells_who_does_not_agree():
+    text = page([comparison(result()), comparison(result(cost=120))], "hivemind prove --live")
+    assert "- stress, bucket, seed 4: input cost ÷ ideal 1.200, 1.000 in virtual time\n" in text
+    assert "All of the above agree." not in text
 
 
 def test_every_kind_and_seed_of_the_chosen_scenarios_is_compared(monkeypatch):
