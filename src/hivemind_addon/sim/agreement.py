@@ -129,8 +129,8 @@ the same fault. *Time ÷ bound* is for what each run really spent, as in the pro
 
 _MARGINS = f"""
 Agreement means: no guard trip; nobody lost that virtual time keeps; at most {_MORE_REFUSED:.0%} of the attempts (or
-{_FEW_REFUSED}) more refused; time ÷ bound within {_TIME_APART:.0%} and {_WAY_S:g} s for each turn of a conversation, input cost ÷
-ideal within {_COST_APART:.0%}. Where virtual time loses agents, {_MORE_LOST:.0%} of them more may be lost.
+{_FEW_REFUSED}) more refused; time ÷ bound within {_TIME_APART:.0%}, and {_WAY_S:g} s for each turn of a conversation;
+input cost ÷ ideal within {_COST_APART:.0%}. Where virtual time loses agents, {_MORE_LOST:.0%} of them more may be lost.
 """
 
 _NOTES = f"""
