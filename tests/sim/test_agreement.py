@@ -66,6 +66,13 @@ def test_each_turn_of_a_conversation_may_take_a_little_longer():
     assert not comparison(live, of(20 * 20)).disagreements()
 
 
+def test_where_calls_fail_the_last_backoffs_are_chance():
+    faulty = dataclasses.replace(result(), statuses=Counter({200: 90, 502: 10}))
+    live = dataclasses.replace(faulty, makespan_s=13.5)
+    assert comparison(live, result()).disagreements()
+    assert not comparison(live, faulty).disagreements()
+
+
 def test_a_guard_trip_is_a_disagreement():
     assert comparison(result(), guard_trips=2).disagreements() == ["2 guard trips"]
 

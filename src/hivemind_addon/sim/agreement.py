@@ -26,7 +26,9 @@ _FEW_REFUSED = 6
 _TIME_APART = 0.1
 """Share by which time ÷ bound may differ,"""
 _WAY_S = 0.05
-"""and besides for each turn of a conversation: the way through two processes on a busy machine."""
+"""and besides for each turn of a conversation: the way through two processes on a busy machine;"""
+_BACKOFF_S = 2.0
+"""and where calls fail: the last agent's backoffs, which do not shrink. Who meets the last faults is chance."""
 _COST_APART = 0.1
 """Share by which cost ÷ ideal may differ."""
 
@@ -59,8 +61,10 @@ class Comparison:
         more = refused(live) - refused(virtual)
         if more > max(_FEW_REFUSED, _MORE_REFUSED * live.attempts):
             told.append(f"{more} more attempts refused than in virtual time, of {live.attempts}")
-        way_s = _WAY_S * max(crowd.turns_done / crowd.agents for crowd in virtual.crowds.values())
-        if abs(live.stretch / virtual.stretch - 1) > _TIME_APART + way_s / virtual.makespan_s:
+        spare_s = _WAY_S * max(crowd.turns_done / crowd.agents for crowd in virtual.crowds.values())
+        if virtual.statuses[0] or virtual.statuses[502]:
+            spare_s += _BACKOFF_S
+        if abs(live.stretch / virtual.stretch - 1) > _TIME_APART + spare_s / virtual.makespan_s:
             told.append(f"time ÷ bound {live.stretch:.3f}, {virtual.stretch:.3f} in virtual time")
         if abs(_cost(live) / _cost(virtual) - 1) > _COST_APART:
             told.append(f"input cost ÷ ideal {_cost(live):.3f}, {_cost(virtual):.3f} in virtual time")
@@ -129,8 +133,9 @@ the same fault. *Time ÷ bound* is for what each run really spent, as in the pro
 
 _MARGINS = f"""
 Agreement means: no guard trip; nobody lost that virtual time keeps; at most {_MORE_REFUSED:.0%} of the attempts (or
-{_FEW_REFUSED}) more refused; time ÷ bound within {_TIME_APART:.0%}, and {_WAY_S:g} s for each turn of a conversation;
-input cost ÷ ideal within {_COST_APART:.0%}. Where virtual time loses agents, {_MORE_LOST:.0%} of them more may be lost.
+{_FEW_REFUSED}) more refused; time ÷ bound within {_TIME_APART:.0%}, and {_WAY_S:g} s for each turn of a conversation,
+and {_BACKOFF_S:g} s where calls fail; input cost ÷ ideal within {_COST_APART:.0%}. Where virtual time loses agents,
+{_MORE_LOST:.0%} of them more may be lost.
 """
 
 _NOTES = f"""
@@ -155,7 +160,9 @@ followers wait for a leader, and what it does in the last seconds of a client's 
   upstream one that a fault cut is opened anew.
 - **Which call meets which fault.** Faults are the same in their order. Calls that arrive within a millisecond change
   places, so another agent may meet one; then its later turns are at other times. A call more or less that meets the
-  concurrency cap while it is being found (529) comes from there.
+  concurrency cap while it is being found (529) comes from there. So does the end of a short run: `replay-11` with
+  fixed windows and this seed took 13.7 to 18.1 s in seven runs on the socket, and 14.2 to 16.6 s in virtual time when
+  only its way was changed by milliseconds. It hangs on the backoffs of the last agent, which do not shrink.
 - **Estimates.** Virtual time knows what a prompt takes (`fan-out` has no error of estimate there). The addon counts
   with tiktoken what is short, takes long text by its bytes, and learns both per model; the first turns of `fan-out` are
   taken for a third more than they are. In virtual time an error of a third changes nothing in this scenario.

@@ -106,7 +106,8 @@ class LiveRun:
 
     result: Result
     """As virtual time gives it, but: a wait is all that a turn took beyond its service; sheds are all refusals that
-    agents saw; the bound leaves out the time that failed attempts took; `cap_used` is not measured."""
+    agents saw; openings of the breaker include failed probes; the bound leaves out the time that failed attempts took;
+    `cap_used` is not measured."""
     guard_trips: int
     """Exceptions of the addon's own."""
 
