@@ -161,7 +161,7 @@ followers wait for a leader, and what it does in the last seconds of a client's 
 - **Which call meets which fault.** Faults are the same in their order. Calls that arrive within a millisecond change
   places, so another agent may meet one; then its later turns are at other times. A call more or less that meets the
   concurrency cap while it is being found (529) comes from there. So does the end of a short run: `replay-11` with
-  fixed windows and this seed took 13.7 to 18.1 s in seven runs on the socket, and 14.2 to 16.6 s in virtual time when
+  fixed windows and this seed took 13.7 to 18.1 s in six runs on the socket, and 14.2 to 16.6 s in virtual time when
   only its way was changed by milliseconds. It hangs on the backoffs of the last agent, which do not shrink.
 - **Estimates.** Virtual time knows what a prompt takes (`fan-out` has no error of estimate there). The addon counts
   with tiktoken what is short, takes long text by its bytes, and learns both per model; the first turns of `fan-out` are
