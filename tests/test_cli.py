@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from hivemind_addon import __version__, docs, resources
 from hivemind_addon.cli import main
-from hivemind_addon.sim import demo
+from hivemind_addon.sim import agreement, demo
 from hivemind_addon.sim.demo import DemoResult, PhaseName
 from hivemind_addon.sim.mitmdump import NotStarted
 from hivemind_addon.sim.proof import Goal, Proof
@@ -138,3 +138,25 @@ def test_prove_knows_its_scenarios():
     result = run("prove", "--only", "nonsense")
     assert result.exit_code == 2
     assert "there are micro-5, micro-10" in result.stderr
+
+
+def test_prove_live_tells_where_socket_and_virtual_time_disagree(tmp_path, monkeypatch):
+    class Apart:
+        name = "stress, bucket, seed 0"
+
+        def disagreements(self):
+            return ["2 guard trips"]
+
+    monkeypatch.setattr(agreement, "prove", lambda **_: [Apart()])
+    monkeypatch.setattr(agreement, "page", lambda _, command: f"made by {command}\n")
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    page = tmp_path / "live.md"
+    result = run("prove", "--live", "--only", "stress", "--output", str(page))
+    assert (result.exit_code, result.stderr) == (1, "stress, bucket, seed 0: 2 guard trips\n")
+    assert page.read_text() == "made by hivemind prove --live --seeds 1 --only stress\n"
+
+
+def test_prove_live_knows_what_runs_live():
+    result = run("prove", "--live", "--only", "micro-5")
+    assert result.exit_code == 2
+    assert "'micro-5' does not run live; replay-11, stress, fan-out do" in result.stderr

@@ -3,6 +3,10 @@ import sys
 
 import pytest
 
+from hivemind_addon.core.breaker import BreakerState
+from hivemind_addon.core.events import BreakerChanged
+from hivemind_addon.core.ticket import PoolKey
+from hivemind_addon.observe.log import describe
 from hivemind_addon.sim import mitmdump
 from hivemind_addon.sim.mitmdump import Mitmdump, NotStarted, running_mitmdump
 
@@ -55,6 +59,17 @@ async def test_guard_trips_are_counted(tmp_path, pretend):
 
     running = await start(tmp_path, inside=to_the_end)
     assert running.guard_trips == 2
+
+
+async def test_openings_of_the_breaker_are_counted(tmp_path, pretend):
+    pool = PoolKey(host="api.sim", account="a", model_group="m")
+    said = [describe(BreakerChanged(at=0.0, pool=pool, state=state.value, reason="529"))[1] for state in BreakerState]
+    pretend(f"{LISTEN}\nprint('\\n'.join({said!r}), flush=True)")
+
+    async def to_the_end(running: Mitmdump):
+        await running._process.wait()
+
+    assert (await start(tmp_path, inside=to_the_end)).breaker_opened == 1
 
 
 async def test_one_that_ends_instead_of_listening_is_told_with_its_last_words(tmp_path, pretend):

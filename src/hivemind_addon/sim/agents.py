@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 
 import httpx
 import msgspec
@@ -103,7 +104,7 @@ def plan_turns(habits: Habits, rng: random.Random) -> tuple[Turn, ...]:
     def turn(number: int) -> Turn:
         opening_chars = habits.opening_chars if number == 0 else 0
         return Turn(
-            prompt=_prose(opening_chars + rng.randint(*habits.prompt_chars), rng),
+            prompt=prose(opening_chars + rng.randint(*habits.prompt_chars), rng),
             think_s=rng.uniform(*habits.think_s),
             latency_s=rng.uniform(*habits.latency_s),
             chunks=rng.randint(*habits.chunks),
@@ -155,7 +156,12 @@ class Answered:
 
     text: str
     input_tokens: int
+    """Neither read from a prompt cache nor written to it."""
     output_tokens: int
+    cached_tokens: int = 0
+    """Input that was read from a prompt cache."""
+    written_tokens: int = 0
+    """Input that was written to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,17 +254,27 @@ class Agent:
             "x-stainless-retry-count": str(retry),
             **turn.steering(),
         }
-        in_stream = False
-        try:
-            async with client.stream(
-                "POST", _PATH, content=body, headers=headers, extensions=self._route.extensions
-            ) as response:
-                if response.status_code != httpx.codes.OK:
-                    return _refused(response)
-                in_stream = turn.streamed
-                return await (_read_stream(response) if turn.streamed else _read_plain(response))
-        except httpx.TransportError as error:
-            return Failed(f"{type(error).__name__}{' in a stream' if in_stream else ''}", curable=not in_stream)
+        return await ask(client, body, headers, streamed=turn.streamed, extensions=self._route.extensions)
+
+
+async def ask(
+    client: httpx.AsyncClient,
+    body: bytes,
+    headers: Mapping[str, str],
+    *,
+    streamed: bool,
+    extensions: Mapping[str, str] = MappingProxyType({}),
+) -> Answered | Failed:
+    """One request, and its answer to the end. `streamed`: whether the body asks for a stream."""
+    in_stream = False
+    try:
+        async with client.stream("POST", _PATH, content=body, headers=headers, extensions=dict(extensions)) as response:
+            if response.status_code != httpx.codes.OK:
+                return _refused(response)
+            in_stream = streamed
+            return await (_read_stream(response) if streamed else _read_plain(response))
+    except httpx.TransportError as error:
+        return Failed(f"{type(error).__name__}{' in a stream' if in_stream else ''}", curable=not in_stream)
 
 
 def backoff_s(habits: Habits, retry: int, retry_after_s: float | None, rng: random.Random) -> float:
@@ -280,6 +296,14 @@ def _refused(response: httpx.Response) -> Failed:
 class _Usage(msgspec.Struct):
     input_tokens: int = 0
     output_tokens: int = 0
+    cache_read_input_tokens: int = 0
+    cache_creation_input_tokens: int = 0
+
+    def answered(self, text: str, output_tokens: int) -> Answered:
+        """The answer that it belongs to."""
+        return Answered(
+            text, self.input_tokens, output_tokens, self.cache_read_input_tokens, self.cache_creation_input_tokens
+        )
 
 
 class _Text(msgspec.Struct):
@@ -308,13 +332,12 @@ async def _read_plain(response: httpx.Response) -> Answered | Failed:
         message = msgspec.json.decode(await response.aread(), type=_Message)
     except msgspec.MsgspecError:
         return Failed("no message in the answer", curable=False)
-    text = "".join(part.text for part in message.content)
-    return Answered(text, message.usage.input_tokens, message.usage.output_tokens)
+    return message.usage.answered("".join(part.text for part in message.content), message.usage.output_tokens)
 
 
 async def _read_stream(response: httpx.Response) -> Answered | Failed:
     pieces: list[str] = []
-    usage = _Usage()
+    usage, output_tokens = _Usage(), 0
     async for line in response.aiter_lines():
         if not line.startswith("data:"):
             continue
@@ -326,18 +349,18 @@ async def _read_stream(response: httpx.Response) -> Answered | Failed:
             case _Event(error=_Error(type=kind)):
                 return Failed(f"{kind} in a stream", curable=False)
             case _Event(message=_Message(usage=begun)):
-                usage.input_tokens = begun.input_tokens
-            case _Event(usage=_Usage(output_tokens=output_tokens)):
-                usage.output_tokens = output_tokens
+                usage = begun
+            case _Event(usage=_Usage(output_tokens=so_far)):
+                output_tokens = so_far
             case _Event(type="message_stop"):
-                return Answered("".join(pieces), usage.input_tokens, usage.output_tokens)
+                return usage.answered("".join(pieces), output_tokens)
             case _Event(delta=_Text(text=text)):
                 pieces.append(text)
     return Failed("a stream without its end", curable=False)
 
 
-def _prose(chars: int, rng: random.Random) -> str:
-    """Words, for tokenizers that count them as such."""
+def prose(chars: int, rng: random.Random) -> str:
+    """Words, at least so many characters of them (but for a last blank), for tokenizers that count them as such."""
 
     def words() -> Iterator[str]:
         length = 0

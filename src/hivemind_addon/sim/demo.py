@@ -203,7 +203,7 @@ async def _direct(settings: DemoSettings, certificates: Certificates, screen: Sc
 async def _hivemind(settings: DemoSettings, certificates: Certificates, folder: Path, screen: Screen) -> PhaseResult:
     profiles = folder / "profiles"
     profiles.mkdir()
-    (profiles / "anthropic.yaml").write_text(_profile_of_windows(settings.window_s), encoding="utf-8")
+    (profiles / "anthropic.yaml").write_text(profile_of_windows(settings.window_s), encoding="utf-8")
     confdir = folder / "mitmproxy"
     async with _provider(settings, certificates) as server:
         sets = (
@@ -229,7 +229,7 @@ async def _provider(settings: DemoSettings, certificates: Certificates) -> Async
         await server.stop()
 
 
-def _profile_of_windows(window_s: float) -> str:
+def profile_of_windows(window_s: float) -> str:
     """The packaged profile with its limits stated for another window, as a user's file would say it."""
     meters = [
         {name: value.value if isinstance(value, Enum) else value for name, value in dataclasses.asdict(meter).items()}

@@ -16,6 +16,7 @@ _START_S = 60
 _STOP_S = 10
 _LISTENING = re.compile(r" listening at (?:\S*?:)?(\d+)\.")
 _TRIP = "guard trip in"
+_OPENED = ": breaker open "
 _MAX_LINE_BYTES = 1024 * 1024
 _KEPT_LINES = 200
 
@@ -31,6 +32,8 @@ class Mitmdump:
         self.port = 0
         self.guard_trips = 0
         """Exceptions of the addon's own, as its log tells them."""
+        self.breaker_opened = 0
+        """Times that a provider was taken for down, failed probes included."""
         self.lines: deque[str] = deque(maxlen=_KEPT_LINES)
         """The newest lines of its log."""
         self._process = process
@@ -46,6 +49,7 @@ class Mitmdump:
             line = raw.decode(errors="replace").rstrip()
             self.lines.append(line)
             self.guard_trips += _TRIP in line
+            self.breaker_opened += _OPENED in line
             if not self.port and (match := _LISTENING.search(line)):
                 self.port = int(match.group(1))
                 self._listens.set()

@@ -1,7 +1,8 @@
 """What the simulated provider reads from a request. Pure: headers and body in, facts out.
 
 Any request may steer its own answer: `x-sim-chunks`, `x-sim-interval-ms`, `x-sim-latency-ms`,
-`x-sim-cached-tokens`; and name who the truth counts it for: `x-sim-agent`.
+`x-sim-cached-tokens`; name what it marks for the prompt cache, shortest first (`x-sim-prefixes: shared=24000,
+mine=25100`, each a key and the tokens up to its mark); and name who the truth counts it for: `x-sim-agent`.
 """
 
 import zlib
@@ -11,6 +12,7 @@ import msgspec
 
 from hivemind_addon.sim.dialect import Dialect
 from hivemind_addon.sim.faults import Status
+from hivemind_addon.sim.prompt_cache import Prefix
 from hivemind_addon.sim.provider import RequestFacts
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -81,6 +83,12 @@ def facts(dialect: Dialect, headers: Mapping[str, str], body: bytes | bytearray,
             chunks=None if chunks is None else int(chunks),
             interval_s=None if interval_ms is None else float(interval_ms) / 1000,
             latency_s=None if latency_ms is None else float(latency_ms) / 1000,
+            prefixes=tuple(
+                Prefix(key.strip(), int(tokens_to_mark))
+                for key, _, tokens_to_mark in (
+                    one.rpartition("=") for one in headers.get("x-sim-prefixes", "").split(",") if one
+                )
+            ),
         )
     except (msgspec.MsgspecError, ValueError) as error:
         return unfit(400, str(error))

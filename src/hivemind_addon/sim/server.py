@@ -58,7 +58,7 @@ class SimServer:
         self,
         settings: ProviderSettings | None = None,
         *,
-        seed: int = 0,
+        seed: int | str = 0,
         host: str = "127.0.0.1",
         port: int = 0,
         tls: Tls | None = None,

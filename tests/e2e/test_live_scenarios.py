@@ -1,0 +1,56 @@
+"""Small versions of the scenarios through a real mitmdump: it does what virtual time says at the same scale."""
+
+import asyncio
+import dataclasses
+
+import pytest
+
+from hivemind_addon.sim.agreement import FACTOR, LIVE, compare
+from hivemind_addon.sim.limits import LimitKind
+from hivemind_addon.sim.live import scaled
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("live")]
+
+SIZES = {"replay-11": (11, 8), "stress": (10, 4), "fan-out": (12, 5)}
+"""Agents and turns."""
+LONGEST_S = 60
+
+
+def small(name):
+    scenario = next(one for one in LIVE if one.name == name)
+    agents, turns = SIZES[name]
+    (crowd,) = scenario.crowds
+    return scaled(
+        dataclasses.replace(scenario, crowds=(dataclasses.replace(crowd, agents=agents, turns=turns),)), FACTOR
+    )
+
+
+CASES = [
+    ("replay-11", LimitKind.BUCKET),
+    ("replay-11", LimitKind.WINDOW),
+    ("stress", LimitKind.BUCKET),
+    ("stress", LimitKind.WINDOW),
+    ("fan-out", LimitKind.BUCKET),
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES, ids=[f"{name}-{kind.value}" for name, kind in CASES])
+def test_the_socket_agrees_with_virtual_time(name, kind):
+    agents, turns = SIZES[name]
+
+    async def run():
+        async with asyncio.timeout(LONGEST_S):
+            return await compare(small(name), kind, seed=1)
+
+    compared = asyncio.run(run())
+    live, virtual = compared.live, compared.virtual
+    assert (live.lost, live.agents, live.sheds, compared.guard_trips) == (0, agents, 0, 0), live.deaths
+    (crowd,) = live.crowds.values()
+    assert crowd.turns_done == live.statuses[200] == agents * turns
+    # Faults are drawn call by call, and every turn needs one call without: their number is the same to one.
+    assert {status: live.statuses[status] for status in (0, 502)} == {
+        status: virtual.statuses[status] for status in (0, 502)
+    }
+    assert abs(live.ideal_cost / virtual.ideal_cost - 1) < 0.01, "the agents wanted something else"
+    # The few agents of a small fan-out start together, and write their instructions several times: see docs/live.md.
+    assert [words for words in compared.disagreements() if not words.startswith("input cost")] == []
