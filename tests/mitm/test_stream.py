@@ -439,7 +439,7 @@ def test_what_is_due_sooner_gets_an_alarm_of_its_own():
     exchange.alarm_s = 1.0
     book.from_server(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
     assert [wakeup.delay for wakeup in book.wakeups] == [ours.LONGEST_ALARM_S, 1.0]
-    book.ring()
+    book.ring(0)
     assert exchange.stages == [Stage.AWAITED, Stage.PEEKED], "the first one is not wanted any more"
     book.ring()
     assert exchange.stages == [Stage.AWAITED, Stage.PEEKED, Stage.PEEKED]
