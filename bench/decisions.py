@@ -71,15 +71,16 @@ class Load:
         self._numbers = itertools.count()
         self._flights = []
         for _ in range(queued):
-            self.submit()
+            self.submit(self.ticket())
+        self.coming = self.ticket()
 
-    def submit(self):
+    def ticket(self):
         rng, number = self._rng, next(self._numbers)
         session = rng.randrange(200)
         shares = rng.random() < 0.2
         into = rng.randint(100, 50_000)
         out = rng.randint(50, 2_000)
-        ticket = Ticket(
+        return Ticket(
             id=f"t{number}",
             pool=_POOL,
             agent=f"agent-{session % 50}",
@@ -96,8 +97,9 @@ class Load:
             streamed=True,
             request_hash=f"hash-{number}",
         )
+
+    def submit(self, ticket):
         self.scheduler.submit(ticket, self._settings, self.now)
-        return ticket
 
     def poll(self):
         for decision in self.scheduler.poll(self.now):
@@ -116,7 +118,7 @@ class Load:
         self.poll()
 
     def arrive(self):
-        self.submit()
+        self.submit(self.coming)
         self.poll()
 
 
@@ -137,6 +139,7 @@ def time_calls(queued, turns):
     gc.collect()
     for _ in range(turns):
         load.now += _STEP_S
+        load.coming = load.ticket()
         for call, seconds in samples.items():
             began = perf_counter()
             call()

@@ -139,8 +139,8 @@ class Shares[S: Share]:
     def serve(self, share: S, cost_s: float, *, weight: float = 1.0) -> None:
         """It takes this much. Say then whether it waits or rests."""
         first = self._by_start.first()
-        if first is not None:
-            self.now_s = max(self.now_s, first[0])
+        if first is not None and first[0] > self.now_s:
+            self.now_s = first[0]
         share.running += 1
         self._resting.drop(share)
         self._weigh(share, weight)
@@ -158,8 +158,7 @@ class Shares[S: Share]:
         self._latest_s = max(self._latest_s, share.start_s)
 
     def _charge(self, share: S, cost_s: float, weight: float) -> None:
-        share.start_s += cost_s / weight
-        self._latest_s = max(self._latest_s, share.start_s)
+        self.charge_too(share, cost_s, weight=weight)
         ideal_s = self.now_s + _PACE * cost_s / self._weights
         self.now_s = min(ideal_s, max(self.now_s, self._latest_s + 2 * self._credit_s))
 
