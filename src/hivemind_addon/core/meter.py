@@ -193,10 +193,12 @@ class Meter:
         of it is reserved.
         """
         self._advance(now)
-        needed = min(units + kept + self._kept_for_others(now), self.limit) if units else 0.0
+        if units <= 0:
+            return now
         if units > self.limit and self.reserved:
             return float("inf")
-        if units <= 0 or self._level + self._slack >= needed:
+        needed = min(units + kept + self._kept_for_others(now), self.limit)
+        if self._level >= needed or self._level + self._slack >= needed:
             return now
         if self._refills:
             refilled_at = now + (needed - self._level) / (self._rate - self._others_rate(now))
@@ -337,8 +339,11 @@ class Meter:
         return self.limit * 1e-9 + self._rate * 1e-7
 
     def _set_level(self, level: float) -> None:
+        most = self._most
+        if level > most:
+            level = most
         # A debt is never larger than one window: a wrong count must not block a pool for hours.
-        self._level = max(-self.limit, min(level, self._most))
+        self._level = level if level > -self.limit else -self.limit
 
     def _advance(self, now: float) -> None:
         if now <= self._at:

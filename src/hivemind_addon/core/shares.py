@@ -31,13 +31,15 @@ _PACE = 0.5
 class Share:
     """One contender. Forgotten when it rests and its start is no longer worth remembering."""
 
-    __slots__ = ("name", "running", "start_s", "weight")
+    __slots__ = ("name", "running", "start_s", "waits", "weight")
 
     def __init__(self, name: Hashable, start_s: float) -> None:
         self.name = name
         self.start_s = start_s
         self.running = 0
         """Served, and not settled yet."""
+        self.waits = False
+        """It has something to serve."""
         self.weight = 0.0
         """While it waits or runs, of what it waits with; else zero."""
 
@@ -96,7 +98,7 @@ class Shares[S: Share]:
         share = self._shares.get(name)
         if share is None:
             return self.floor_s()
-        return share.start_s if share in self._by_key else max(share.start_s, self.floor_s())
+        return share.start_s if share.waits else max(share.start_s, self.floor_s())
 
     def wait(
         self,
@@ -112,9 +114,10 @@ class Shares[S: Share]:
 
         `floor_s`: a start that it had been granted before.
         """
-        if share not in self._by_key:
+        if not share.waits:
             self._resting.drop(share)
             self._make_up(now)
+            share.waits = True
             share.start_s = max(share.start_s, min(floor_s, self.floor_s()))
         self._weigh(share, weight)
         self._by_start.put(share, share.start_s)
@@ -122,7 +125,8 @@ class Shares[S: Share]:
 
     def rest(self, share: S, now: float) -> None:
         """It has nothing to serve."""
-        if share in self._by_key:
+        if share.waits:
+            share.waits = False
             self._by_key.drop(share)
             self._by_start.drop(share)
             if not self._by_key:
