@@ -42,9 +42,14 @@ class KeyedHeap[Item: Hashable]:
         self._puts += 1
         entry = (key, rank, self._puts, item)
         self._living[item] = entry
-        heapq.heappush(self._heap, entry)
-        if known is not None:
-            self._tidy()
+        if known is None:
+            heapq.heappush(self._heap, entry)
+            return
+        if self._heap[0] is known:  # most often it is the first one that moves on
+            heapq.heapreplace(self._heap, entry)
+        else:
+            heapq.heappush(self._heap, entry)
+        self._tidy()
 
     def drop(self, item: Item) -> None:
         """Remove an item; nothing happens when it is not there."""

@@ -119,7 +119,8 @@ class Shares[S: Share]:
             self._make_up(now)
             share.waits = True
             share.start_s = max(share.start_s, min(floor_s, self.floor_s()))
-        self._weigh(share, weight)
+        if weight != share.weight:
+            self._weigh(share, weight)
         self._by_start.put(share, share.start_s)
         self._by_key.put(share, share.start_s - bonus_s, rank)
 
@@ -146,8 +147,10 @@ class Shares[S: Share]:
         if first is not None and first[0] > self.now_s:
             self.now_s = first[0]
         share.running += 1
-        self._resting.drop(share)
-        self._weigh(share, weight)
+        if not share.waits:
+            self._resting.drop(share)
+        if weight != share.weight:
+            self._weigh(share, weight)
         self._charge(share, cost_s, weight)
         self._forget()
 
@@ -159,7 +162,8 @@ class Shares[S: Share]:
     def charge_too(self, share: S, cost_s: float, *, weight: float = 1.0) -> None:
         """It pays for what another share took as well. Say then whether it waits or rests."""
         share.start_s += cost_s / weight
-        self._latest_s = max(self._latest_s, share.start_s)
+        if share.start_s > self._latest_s:
+            self._latest_s = share.start_s
 
     def _charge(self, share: S, cost_s: float, weight: float) -> None:
         self.charge_too(share, cost_s, weight=weight)
@@ -167,9 +171,8 @@ class Shares[S: Share]:
         self.now_s = min(ideal_s, max(self.now_s, self._latest_s + 2 * self._credit_s))
 
     def _weigh(self, share: S, weight: float) -> None:
-        if weight != share.weight:
-            self._weights += weight - share.weight
-            share.weight = weight
+        self._weights += weight - share.weight
+        share.weight = weight
 
     def _make_up(self, now: float) -> None:
         if not self._by_key and self._idle_since is not None:
