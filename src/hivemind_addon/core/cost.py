@@ -43,15 +43,12 @@ class ServiceTime:
 
 def dominant_s(demand: Demand, meters: Iterable[Meter], *, service_s: float, slots: int) -> float:
     """The dominant cost of a demand that holds a slot for `service_s`. Never negative."""
-    longest_s = max(0.0, service_s / max(1, slots))
+    longest_s = service_s / max(1, slots)
     for meter in meters:
         if meter.window_s <= _LONGEST_WINDOW_S:
-            units = demand.of(meter.dimension)
             # More than the whole limit takes the whole limit.
-            taken_s = meter.window_s if units >= meter.limit else units / meter.limit * meter.window_s
-            if taken_s > longest_s:
-                longest_s = taken_s
-    return longest_s
+            longest_s = max(longest_s, min(demand.of(meter.dimension), meter.limit) / meter.limit * meter.window_s)
+    return max(0.0, longest_s)
 
 
 def reading_s(input_tokens: int, meters: Iterable[Meter]) -> float:

@@ -339,11 +339,8 @@ class Meter:
         return self.limit * 1e-9 + self._rate * 1e-7
 
     def _set_level(self, level: float) -> None:
-        most = self._most
-        if level > most:
-            level = most
         # A debt is never larger than one window: a wrong count must not block a pool for hours.
-        self._level = level if level > -self.limit else -self.limit
+        self._level = max(-self.limit, min(level, self._most))
 
     def _advance(self, now: float) -> None:
         if now <= self._at:
@@ -486,15 +483,18 @@ class Meter:
         # In flight, what is charged late is in no header; of the rest, all behind the first newer one is newer.
         in_flight = () if self._is_charged_late else self._unbooked.values()
         sent_before = takewhile(lambda cost: cost.stamp <= stamp, in_flight)
-        fresh = [cost for cost in (*sent_before, *self._settled) if self._holds(stamp, sent_at, cost)]
+        fresh = [cost for cost in sent_before if self._holds(stamp, sent_at, cost)]
         for cost in fresh:
-            self._unbooked.pop(cost.stamp, None)
-        self._settled = [cost for cost in self._settled if not self._holds(stamp, sent_at, cost)]
+            del self._unbooked[cost.stamp]
+        settled, self._settled = self._settled, []
+        for cost in settled:
+            (fresh if self._holds(stamp, sent_at, cost) else self._settled).append(cost)
         return fresh
 
     def _holds(self, stamp: int, sent_at: float, cost: _Cost) -> bool:
-        is_old_enough = not self.stale_s or cost.stamp == stamp or cost.admitted_at <= sent_at - self.stale_s
-        return cost.known_from is not None and cost.known_from <= stamp and is_old_enough
+        if cost.known_from is None or cost.known_from > stamp:
+            return False
+        return not self.stale_s or cost.stamp == stamp or cost.admitted_at <= sent_at - self.stale_s
 
     def _unknown_units(self) -> int:
         """What the newest header cannot know of."""

@@ -162,8 +162,7 @@ class Shares[S: Share]:
     def charge_too(self, share: S, cost_s: float, *, weight: float = 1.0) -> None:
         """It pays for what another share took as well. Say then whether it waits or rests."""
         share.start_s += cost_s / weight
-        if share.start_s > self._latest_s:
-            self._latest_s = share.start_s
+        self._latest_s = max(self._latest_s, share.start_s)
 
     def _charge(self, share: S, cost_s: float, weight: float) -> None:
         self.charge_too(share, cost_s, weight=weight)
