@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import inside, memory, report, rounds
+from bench import decisions, inside, memory, report, rounds
 from bench.plan import FULL, QUICK
 from bench.stack import Stack
 
@@ -46,8 +46,9 @@ def run(plan, command, tell=print):
         held = memory.measure(stack, plan)
     tell("event loop and core")
     intakes = inside.intake_times(plan.intakes)
-    decisions = {queued: inside.decision_times(queued, plan.decisions) for queued in plan.queued}
-    return report.page(rows, held, intakes, decisions, check, command), check
+    core = [decisions.time_calls(queued, plan.decisions) for queued in plan.queued]
+    ticket_bytes = decisions.bytes_per_ticket(decisions.WEIGHED)
+    return report.page(rows, held, intakes, core, ticket_bytes, check, command), check
 
 
 def main(arguments=None):

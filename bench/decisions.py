@@ -14,6 +14,9 @@ import tracemalloc
 from dataclasses import dataclass
 from time import perf_counter
 
+from bench.plan import FULL
+from bench.timing import Timing
+from hivemind_addon.core.aimd import ConcurrencySettings
 from hivemind_addon.core.decision import Admitted
 from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.scheduler import Scheduler
@@ -29,26 +32,14 @@ from hivemind_addon.core.ticket import (
     Ticket,
 )
 
-QUEUED = (100, 1_000, 10_000, 50_000)
-TURNS = 5_000
+IN_FLIGHT = 100
+"""Attempts, all the time."""
+WEIGHED = 10_000
+"""Tickets in the queue whose memory is measured."""
 _POOL = PoolKey("api.anthropic.com", "key-1", "claude-sonnet-4*")
 _SUCCESS = Outcome(OutcomeKind.SUCCESS, "200", status=200)
 _STEP_S = 0.01
 _NO_LIMIT = 10**9
-
-
-@dataclass(frozen=True)
-class Timing:
-    """Seconds of one kind of call."""
-
-    mean_s: float
-    p99_s: float
-    worst_s: float
-
-    @classmethod
-    def of(cls, samples):
-        ordered = sorted(samples)
-        return cls(sum(ordered) / len(ordered), ordered[int(0.99 * len(ordered))], ordered[-1])
 
 
 @dataclass(frozen=True)
@@ -67,19 +58,20 @@ class Load:
         self.scheduler = Scheduler(rng=random.Random(seed))
         self.now = 0.0
         self._rng = random.Random(seed)
-        self._settings = PoolSettings()
+        self._settings = PoolSettings(concurrency=ConcurrencySettings(initial=IN_FLIGHT, maximum=IN_FLIGHT))
         self._numbers = itertools.count()
         self._flights = []
-        for _ in range(queued):
-            self.submit()
+        for _ in range(queued + IN_FLIGHT):
+            self.submit(self.ticket())
+        self.coming = self.ticket()
 
-    def submit(self):
+    def ticket(self):
         rng, number = self._rng, next(self._numbers)
         session = rng.randrange(200)
         shares = rng.random() < 0.2
         into = rng.randint(100, 50_000)
         out = rng.randint(50, 2_000)
-        ticket = Ticket(
+        return Ticket(
             id=f"t{number}",
             pool=_POOL,
             agent=f"agent-{session % 50}",
@@ -96,8 +88,9 @@ class Load:
             streamed=True,
             request_hash=f"hash-{number}",
         )
+
+    def submit(self, ticket):
         self.scheduler.submit(ticket, self._settings, self.now)
-        return ticket
 
     def poll(self):
         for decision in self.scheduler.poll(self.now):
@@ -116,7 +109,7 @@ class Load:
         self.poll()
 
     def arrive(self):
-        self.submit()
+        self.submit(self.coming)
         self.poll()
 
 
@@ -137,6 +130,7 @@ def time_calls(queued, turns):
     gc.collect()
     for _ in range(turns):
         load.now += _STEP_S
+        load.coming = load.ticket()
         for call, seconds in samples.items():
             began = perf_counter()
             call()
@@ -164,11 +158,12 @@ def report(rows, ticket_bytes):
 
 
 def _cell(timing):
-    return ", ".join(f"{seconds * 1e6:,.0f}" for seconds in (timing.mean_s, timing.p99_s, timing.worst_s))
+    return ", ".join(f"{seconds * 1e6:,.0f}" for seconds in (timing.mean_s, timing.p99_s, timing.max_s))
 
 
 def main():
-    print(report([time_calls(queued, TURNS) for queued in QUEUED], bytes_per_ticket(10_000)))
+    rows = [time_calls(queued, FULL.decisions) for queued in FULL.queued]
+    print(report(rows, bytes_per_ticket(WEIGHED)))
     return 0
 
 

@@ -1,11 +1,8 @@
-"""What is measured inside this process, with the addon's own functions: the intake of a body, the core's decisions."""
+"""What is measured inside this process, with the addon's own functions: the intake of a body."""
 
 import asyncio
 import json
-import random
 from collections import defaultdict
-from dataclasses import dataclass
-from statistics import mean, median, quantiles
 from time import perf_counter
 from types import MappingProxyType
 
@@ -13,11 +10,8 @@ from mitmproxy.test import tflow
 from mitmproxy.test.tutils import treq
 
 from bench.bodies import conversation, next_turn
+from bench.timing import Timing
 from hivemind_addon.compose import make_runtime
-from hivemind_addon.core.decision import Admitted
-from hivemind_addon.core.pool import PoolSettings
-from hivemind_addon.core.scheduler import Scheduler
-from hivemind_addon.core.ticket import Demand, Outcome, OutcomeKind, PoolKey, Ticket
 from hivemind_addon.mitm.agents_file import AgentsFile
 from hivemind_addon.mitm.intake import Intake
 from hivemind_addon.mitm.options import Settings
@@ -26,19 +20,6 @@ from hivemind_addon.profile.load import load_profiles
 BLOCKED_BYTES = 1_000_000
 _NEW_TEXT_BYTES = 4_000
 _ANSWER = "I have read the file; the error comes from the import at its top."
-
-
-@dataclass(frozen=True)
-class Timing:
-    median_s: float
-    p99_s: float
-    mean_s: float
-    max_s: float
-
-
-def timing(samples):
-    p99_s = quantiles(samples, n=100, method="inclusive")[98]
-    return Timing(median(samples), p99_s, mean(samples), max(samples))
 
 
 def intake_times(count, size_bytes=BLOCKED_BYTES):
@@ -82,7 +63,7 @@ async def _intake_times(count, size_bytes):
             exchange.head(flow.response)
             exchange.collected(flow.response, flow.response.raw_content)
     assert runtime.guard.trips == 0
-    return {name: timing(values) for name, values in samples.items()}
+    return {name: Timing.of(values) for name, values in samples.items()}
 
 
 def _flow(content, *, session):
@@ -101,56 +82,3 @@ def _flow(content, *, session):
         }
     ).encode()
     return flow
-
-
-def decision_times(queued, count):
-    """One turn of the core in a pool with so many queued tickets: an attempt ends, the next ticket goes, one arrives."""
-    rng = random.Random(0)
-    scheduler = Scheduler(rng=rng)
-    settings = PoolSettings()
-    key = PoolKey("api.anthropic.com", "key-1", "claude-sonnet-4*")
-    success = Outcome(OutcomeKind.SUCCESS, "200", status=200)
-    flights = []
-    now = 0.0
-    arrived = 0
-
-    def submit():
-        nonlocal arrived
-        arrived += 1
-        patience_s = rng.uniform(300, 900) + 1e6
-        ticket = Ticket(
-            id=f"t{arrived}",
-            pool=key,
-            agent=f"agent-{arrived % 50}",
-            session=f"session-{arrived % 200}",
-            model="claude-sonnet-4-5",
-            demand=Demand(input_tokens=rng.randint(100, 50_000), output_tokens=500),
-            arrived_at=now,
-            deadline_at=now + patience_s,
-            shed_at=now + patience_s - 5,
-        )
-        scheduler.submit(ticket, settings, now)
-
-    def poll():
-        for decision in scheduler.poll(now):
-            assert isinstance(decision, Admitted)
-            flights.append(decision.reservation)
-        scheduler.next_wakeup()
-        scheduler.drain_events()
-
-    samples = []
-    for _ in range(queued):
-        submit()
-    poll()
-    for _ in range(count):
-        now += 0.01
-        while len(flights) + queued > arrived:
-            submit()
-        began = perf_counter()
-        scheduler.settle(flights.pop(0), success, now)
-        poll()
-        ended = perf_counter()
-        samples.append(ended - began)
-        submit()
-        poll()
-    return timing(samples)

@@ -42,7 +42,7 @@ class Plan:
     """Bodies of 1 MB whose intake is timed."""
     queued: tuple[int, ...]
     decisions: int
-    """Timed for each length of the queue."""
+    """Turns that are timed for each length of the queue."""
 
 
 def _cells(requests: dict[tuple[int, int], int]) -> tuple[Cell, ...]:
@@ -73,8 +73,8 @@ FULL = Plan(
     max_s=240,
     held_flows=200,
     intakes=60,
-    queued=(100, 1_000, 10_000),
-    decisions=3_000,
+    queued=(100, 1_000, 10_000, 50_000),
+    decisions=4_000,
 )
 
 QUICK = replace(
@@ -87,5 +87,6 @@ QUICK = replace(
     max_s=12,
     held_flows=40,
     intakes=10,
+    queued=(100, 1_000, 10_000),
     decisions=500,
 )

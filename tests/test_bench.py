@@ -8,9 +8,9 @@ from bench import report
 from bench.__main__ import Check
 from bench.bodies import conversation, next_turn
 from bench.client import Connection
-from bench.inside import timing
 from bench.plan import FORWARD_TLS, FULL, QUICK, SMALL_BYTES, Cell, Plan
 from bench.rounds import Row, Sample
+from bench.timing import Timing
 
 TINY = Plan(
     cells=(
@@ -92,14 +92,14 @@ def test_a_ratio_is_the_median_of_the_rounds_own_ratios():
 
 
 def test_what_misses_its_goal_is_marked():
-    missed = report.page([Row(TINY.cells[1], rounds((1.0, 1.2)))], None, {}, {}, PASSED, "a test")
-    kept = report.page([Row(TINY.cells[1], rounds((1.0, 1.05)))], None, {}, {}, PASSED, "a test")
+    missed = report.page([Row(TINY.cells[1], rounds((1.0, 1.2)))], None, {}, [], 1000.0, PASSED, "a test")
+    kept = report.page([Row(TINY.cells[1], rounds((1.0, 1.05)))], None, {}, [], 1000.0, PASSED, "a test")
     assert missed.count("**!** ") == 3
     assert kept.count("**!** ") == 0
 
 
 def test_a_timing_tells_median_mean_and_the_worst():
-    seen = timing([1.0, 2.0, 6.0])
+    seen = Timing.of([1.0, 2.0, 6.0])
     assert (seen.median_s, seen.mean_s, seen.max_s) == (2.0, 3.0, 6.0)
 
 

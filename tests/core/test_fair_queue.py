@@ -498,6 +498,10 @@ class _Counted:
         self.operations += 1
         return self._real.heappop(items)
 
+    def heapreplace(self, items: list, item: object) -> object:
+        self.operations += 1
+        return self._real.heapreplace(items, item)
+
     def heapify(self, items: list) -> None:
         self.operations += len(items)
         self._real.heapify(items)

@@ -423,13 +423,26 @@ def test_the_layer_asks_at_every_stage_of_an_attempt_and_no_alarm_is_long():
     book.from_server(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
     book.from_server(b"3\r\none\r\n")
     assert port.exchanges[0].stages == [Stage.AWAITED, Stage.PEEKED, Stage.STREAMED]
-    assert [wakeup.delay for wakeup in book.wakeups] == [ours.LONGEST_ALARM_S] * 3
+    assert [wakeup.delay for wakeup in book.wakeups] == [ours.LONGEST_ALARM_S], "the first one rings in time for all"
     book.ring()
     assert port.exchanges[0].stages[3:] == [Stage.STREAMED]
     book.from_server(b"0\r\n\r\n")
     book.ring()
     assert port.exchanges[0].told[-1] == "streamed"
     assert book.layer.streams == {}
+
+
+def test_what_is_due_sooner_gets_an_alarm_of_its_own():
+    book, port = play(silent(handling=Handling.PEEK))
+    book.from_client(request())
+    exchange = port.exchanges[0]
+    exchange.alarm_s = 1.0
+    book.from_server(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+    assert [wakeup.delay for wakeup in book.wakeups] == [ours.LONGEST_ALARM_S, 1.0]
+    book.ring(0)
+    assert exchange.stages == [Stage.AWAITED, Stage.PEEKED], "the first one is not wanted any more"
+    book.ring()
+    assert exchange.stages == [Stage.AWAITED, Stage.PEEKED, Stage.PEEKED]
 
 
 def test_a_plain_answer_that_goes_on_is_heard():

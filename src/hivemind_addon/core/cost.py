@@ -14,6 +14,7 @@ _FIRST_GUESS_S = 10.0
 _NEWEST_WEIGHT = 0.1
 _LONGEST_WINDOW_S = 3_600.0
 """Limits per day or longer are no bottleneck of the moment: they are not paced, and their rate says nothing."""
+_OF_INPUT = (Dimension.INPUT_TOKENS, Dimension.TOTAL_TOKENS)
 _PREFILL_TOKENS_S = 10_000.0
 """How fast a model reads uncached input, where no meter counts it: what a warm prefix saves is at least that time."""
 
@@ -55,6 +56,6 @@ def reading_s(input_tokens: int, meters: Iterable[Meter]) -> float:
     """Seconds of the bottleneck that so much uncached input takes."""
     longest_s = input_tokens / _PREFILL_TOKENS_S
     for meter in meters:
-        if meter.dimension in (Dimension.INPUT_TOKENS, Dimension.TOTAL_TOKENS) and meter.window_s <= _LONGEST_WINDOW_S:
+        if meter.dimension in _OF_INPUT and meter.window_s <= _LONGEST_WINDOW_S:
             longest_s = max(longest_s, min(input_tokens, meter.limit) / meter.limit * meter.window_s)
     return longest_s

@@ -116,6 +116,8 @@ class FairQueue:
         """Put a new ticket behind those of its lane; one that comes back, with its old standing, at its old place."""
         self._last_order += 1
         place.enrol(self._last_order, now)
+        if _warm_tokens(place.ticket):
+            place.cache_entry = self._cache.entry(place.ticket)
         self._insert(place, now)
 
     def put_back(self, place: Place, not_before: float, now: float) -> None:
@@ -264,8 +266,8 @@ class FairQueue:
         ticket = place.ticket
         self._places[ticket.id] = place
         self._shed.put(ticket.id, place.shed_at)
-        if _warm_tokens(ticket):
-            self._cached.setdefault(self._cache.entry(ticket), {})[ticket.id] = None
+        if place.cache_entry:
+            self._cached.setdefault(place.cache_entry, {})[ticket.id] = None
         if place.not_before > now:
             place.spot = Spot.LATER
             self._later.put(ticket.id, place.not_before)
@@ -288,12 +290,12 @@ class FairQueue:
         ticket = place.ticket
         del self._places[ticket.id]
         self._shed.drop(ticket.id)
-        if _warm_tokens(ticket):
+        if place.cache_entry:
             self._turns.drop(ticket.id)
-            entry = self._cache.entry(ticket)
-            del self._cached[entry][ticket.id]
-            if not self._cached[entry]:
-                del self._cached[entry]
+            alike = self._cached[place.cache_entry]
+            del alike[ticket.id]
+            if not alike:
+                del self._cached[place.cache_entry]
         self._leave_spot(place, now)
         place.spot = Spot.LATER
 
@@ -345,8 +347,7 @@ class FairQueue:
         bonus_s = (_CLASSES - ticket.priority) * settings.class_lead_s
         if place.is_child:
             bonus_s += settings.lineage_lead_s
-        tokens = _warm_tokens(ticket)
-        if not tokens:
+        if not place.cache_entry:
             return bonus_s
         lapses_at = self._cache.warm_until(ticket, now)
         expiring_at = lapses_at - settings.expiring_s
@@ -356,7 +357,7 @@ class FairQueue:
             bonus_s += settings.affinity_s + settings.expiry_lead_s
             self._turns.put(ticket.id, lapses_at)
         else:
-            bonus_s += min(settings.affinity_s, self._saved_s(tokens))
+            bonus_s += min(settings.affinity_s, self._saved_s(_warm_tokens(ticket)))
             self._turns.put(ticket.id, expiring_at)
         return bonus_s
 

@@ -80,6 +80,8 @@ class Place:
     was_sent: bool = False
     is_background: bool = False
     is_child: bool = False
+    cache_entry: str = ""
+    """What a warm prefix is cached under; empty: it saves nothing."""
     weight: float = 1.0
     bonus_s: float = 0.0
     front: int = 0

@@ -192,10 +192,12 @@ class Meter:
         of it is reserved.
         """
         self._advance(now)
-        needed = min(units + kept + self._kept_for_others(now), self.limit) if units else 0.0
+        if units <= 0:
+            return now
         if units > self.limit and self.reserved:
             return float("inf")
-        if units <= 0 or self._level + self._slack >= needed:
+        needed = min(units + kept + self._kept_for_others(now), self.limit)
+        if self._level >= needed or self._level + self._slack >= needed:
             return now
         if self._refills:
             refilled_at = now + (needed - self._level) / (self._rate - self._others_rate(now))
@@ -493,15 +495,18 @@ class Meter:
         # In flight, what is charged late is in no header; of the rest, all behind the first newer one is newer.
         in_flight = () if self._is_charged_late else self._unbooked.values()
         sent_before = takewhile(lambda cost: cost.stamp <= stamp, in_flight)
-        fresh = [cost for cost in (*sent_before, *self._settled) if self._holds(stamp, sent_at, cost)]
+        fresh = [cost for cost in sent_before if self._holds(stamp, sent_at, cost)]
         for cost in fresh:
-            self._unbooked.pop(cost.stamp, None)
-        self._settled = [cost for cost in self._settled if not self._holds(stamp, sent_at, cost)]
+            del self._unbooked[cost.stamp]
+        settled, self._settled = self._settled, []
+        for cost in settled:
+            (fresh if self._holds(stamp, sent_at, cost) else self._settled).append(cost)
         return fresh
 
     def _holds(self, stamp: int, sent_at: float, cost: _Cost) -> bool:
-        is_old_enough = not self.stale_s or cost.stamp == stamp or cost.admitted_at <= sent_at - self.stale_s
-        return cost.known_from is not None and cost.known_from <= stamp and is_old_enough
+        if cost.known_from is None or cost.known_from > stamp:
+            return False
+        return not self.stale_s or cost.stamp == stamp or cost.admitted_at <= sent_at - self.stale_s
 
     def _unknown_units(self) -> int:
         """What the newest header cannot know of."""

@@ -265,6 +265,10 @@ class Pool:
     def poll(self, now: float, *, stopping: bool) -> list[Admitted | Shed | Refused]:
         """Admit, shed and refuse what is due."""
         decisions: list[Admitted | Shed | Refused] = []
+        if not self._queue:
+            self._to_announce.clear()
+            self.wakeup_at = None
+            return decisions
         if stopping:
             decisions.extend(
                 self._shed(place, now, Reason.STOPPING, _SOONEST_COME_BACK_S) for place in self._queue.in_order()

@@ -62,9 +62,9 @@ class Scheduler:
         self._pools: dict[PoolKey, Pool] = {}
         self._pool_of_ticket: dict[str, Pool] = {}
         self._bypassing: Counter[PoolKey] = Counter()
-        self._changed: dict[PoolKey, None] = {}
+        self._changed: dict[Pool, None] = {}
         """Pools to poll, in the order in which they changed."""
-        self._wakeups: KeyedHeap[PoolKey] = KeyedHeap()
+        self._wakeups: KeyedHeap[Pool] = KeyedHeap()
         self._events: list[Event] = []
         self._counts: Counter[str] = Counter()
         self._budgets = Budgets(emit=self.note)
@@ -106,7 +106,7 @@ class Scheduler:
         superseded = pool.submit(ticket, now)
         if superseded is not None:
             self._superseded.append(superseded)
-        self._changed[pool.key] = None
+        self._changed[pool] = None
 
     def poll(self, now: float) -> list[Admitted | Shed | Refused]:
         """Admit, shed and refuse what is due. Calling it twice at one `now` changes nothing the second time."""
@@ -114,13 +114,12 @@ class Scheduler:
             self._wakeups.drop(first[1])
             self._changed[first[1]] = None
         decisions: list[Admitted | Shed | Refused] = []
-        for key in self._changed:
-            pool = self._pools[key]
+        for pool in self._changed:
             decisions.extend(pool.poll(now, stopping=self._stopping))
             if pool.wakeup_at is None:
-                self._wakeups.drop(key)
+                self._wakeups.drop(pool)
             else:
-                self._wakeups.put(key, pool.wakeup_at)
+                self._wakeups.put(pool, pool.wakeup_at)
         self._changed.clear()
         for decision in decisions:
             if not isinstance(decision, Admitted):
@@ -146,7 +145,7 @@ class Scheduler:
         if hints.account is not None:
             pool = self._name_account(pool, hints.account, now)
         pool.observe(reservation, hints, now, answered=answered)
-        self._changed[pool.key] = None
+        self._changed[pool] = None
 
     def settle(
         self,
@@ -181,10 +180,10 @@ class Scheduler:
             for ticket_id in self._budgets.settle(reservation.ticket, spent, now):
                 if waiting_in := self._pool_of_ticket.get(ticket_id):
                     waiting_in.look_again(ticket_id, now)
-                    self._changed[waiting_in.key] = None
+                    self._changed[waiting_in] = None
         if not isinstance(verdict, Backoff):
             del self._pool_of_ticket[reservation.ticket.id]
-        self._changed[pool.key] = None
+        self._changed[pool] = None
         return verdict
 
     def cancel(self, ticket_id: str, now: float) -> bool:
@@ -193,7 +192,7 @@ class Scheduler:
         if pool is None or not pool.cancel(ticket_id, now):
             return False
         del self._pool_of_ticket[ticket_id]
-        self._changed[pool.key] = None
+        self._changed[pool] = None
         return True
 
     def expedite(self, ticket_id: str, now: float) -> bool:
@@ -201,13 +200,13 @@ class Scheduler:
         pool = self._pool_of_ticket.get(ticket_id)
         if pool is None or not pool.expedite(ticket_id, now):
             return False
-        self._changed[pool.key] = None
+        self._changed[pool] = None
         return True
 
     def close(self, now: float) -> None:  # noqa: ARG002  every writer takes `now`
         """Stop: admit nothing more; the next polls shed what is queued, and what is submitted later, at once."""
         self._stopping = True
-        self._changed.update(dict.fromkeys(self._pools))
+        self._changed.update(dict.fromkeys(self._pools.values()))
 
     def drain_superseded(self) -> list[Reservation]:
         """Attempts that are to be ended now, since the last call: their clients have come back. Settle them."""
@@ -226,7 +225,7 @@ class Scheduler:
             for pool in self._pools.values():
                 pool.clock_jumped(delta_s, now)
             self._budgets.clock_jumped(delta_s)
-        self._changed.update(dict.fromkeys(self._pools))
+        self._changed.update(dict.fromkeys(self._pools.values()))
 
     def export(self) -> dict[str, object]:
         """What was learned and outlives a run, as plain JSON values, for `restore`."""
@@ -259,7 +258,7 @@ class Scheduler:
             del self._bypassing[key]
         if key in self._pools:
             self._pools[key].bypassing = bypassing
-            self._changed[key] = None
+            self._changed[self._pools[key]] = None
 
     def export_budgets(self, now: float) -> list[dict[str, object]]:
         """What was spent in periods that outlive a run, as plain JSON values."""
@@ -333,8 +332,8 @@ class Scheduler:
     def _merge(self, key: PoolKey, into: PoolKey, now: float) -> None:
         """One pool's account proved to be another's: what it has is the other one's from now on."""
         pool = self._pools.pop(key)
-        self._changed.pop(key, None)
-        self._wakeups.drop(key)
+        self._changed.pop(pool, None)
+        self._wakeups.drop(pool)
         self._merged[key] = into
         if bypassing := self._bypassing.pop(key, 0):
             self._bypassing[into] += bypassing
@@ -347,5 +346,5 @@ class Scheduler:
                 if its is pool:
                     self._pool_of_ticket[ticket_id] = target
         target.bypassing = self._bypassing[into]
-        self._changed[into] = None
+        self._changed[target] = None
         self.note(PoolsMerged(at=now, pool=into, merged=key))

@@ -31,13 +31,15 @@ _PACE = 0.5
 class Share:
     """One contender. Forgotten when it rests and its start is no longer worth remembering."""
 
-    __slots__ = ("name", "running", "start_s", "weight")
+    __slots__ = ("name", "running", "start_s", "waits", "weight")
 
     def __init__(self, name: Hashable, start_s: float) -> None:
         self.name = name
         self.start_s = start_s
         self.running = 0
         """Served, and not settled yet."""
+        self.waits = False
+        """It has something to serve."""
         self.weight = 0.0
         """While it waits or runs, of what it waits with; else zero."""
 
@@ -96,7 +98,7 @@ class Shares[S: Share]:
         share = self._shares.get(name)
         if share is None:
             return self.floor_s()
-        return share.start_s if share in self._by_key else max(share.start_s, self.floor_s())
+        return share.start_s if share.waits else max(share.start_s, self.floor_s())
 
     def wait(
         self,
@@ -112,17 +114,20 @@ class Shares[S: Share]:
 
         `floor_s`: a start that it had been granted before.
         """
-        if share not in self._by_key:
+        if not share.waits:
             self._resting.drop(share)
             self._make_up(now)
+            share.waits = True
             share.start_s = max(share.start_s, min(floor_s, self.floor_s()))
-        self._weigh(share, weight)
+        if weight != share.weight:
+            self._weigh(share, weight)
         self._by_start.put(share, share.start_s)
         self._by_key.put(share, share.start_s - bonus_s, rank)
 
     def rest(self, share: S, now: float) -> None:
         """It has nothing to serve."""
-        if share in self._by_key:
+        if share.waits:
+            share.waits = False
             self._by_key.drop(share)
             self._by_start.drop(share)
             if not self._by_key:
@@ -139,11 +144,13 @@ class Shares[S: Share]:
     def serve(self, share: S, cost_s: float, *, weight: float = 1.0) -> None:
         """It takes this much. Say then whether it waits or rests."""
         first = self._by_start.first()
-        if first is not None:
-            self.now_s = max(self.now_s, first[0])
+        if first is not None and first[0] > self.now_s:
+            self.now_s = first[0]
         share.running += 1
-        self._resting.drop(share)
-        self._weigh(share, weight)
+        if not share.waits:
+            self._resting.drop(share)
+        if weight != share.weight:
+            self._weigh(share, weight)
         self._charge(share, cost_s, weight)
         self._forget()
 
@@ -158,15 +165,13 @@ class Shares[S: Share]:
         self._latest_s = max(self._latest_s, share.start_s)
 
     def _charge(self, share: S, cost_s: float, weight: float) -> None:
-        share.start_s += cost_s / weight
-        self._latest_s = max(self._latest_s, share.start_s)
+        self.charge_too(share, cost_s, weight=weight)
         ideal_s = self.now_s + _PACE * cost_s / self._weights
         self.now_s = min(ideal_s, max(self.now_s, self._latest_s + 2 * self._credit_s))
 
     def _weigh(self, share: S, weight: float) -> None:
-        if weight != share.weight:
-            self._weights += weight - share.weight
-            share.weight = weight
+        self._weights += weight - share.weight
+        share.weight = weight
 
     def _make_up(self, now: float) -> None:
         if not self._by_key and self._idle_since is not None:

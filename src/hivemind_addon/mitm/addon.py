@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -147,6 +148,8 @@ class Hivemind:
                 events=runtime.events,
             )
             setattr(ctx.master, ADOPTABLE, self.intake)
+            # Programs stay: without them a full collection, for which all streams wait, takes 20 ms instead of 70.
+            gc.freeze()
         self.intake.settings = settings
         self.intake.driver.end_attempt = self._end_attempt
         self._keep_state(self.intake, settings.state_file)

@@ -106,6 +106,8 @@ class Exchange:
     _held: bool = False
     _reader: AnswerReader | None = None
     _hints: Hints = field(default_factory=Hints)
+    _headers: dict[str, str] = field(default_factory=dict)
+    """Of the running attempt's answer, by lower-case name."""
     _decoded: list[bytes] = field(default_factory=list)
     _peeked_bytes: int = 0
     _head_at: float = 0.0
@@ -260,7 +262,7 @@ class Exchange:
         """Step 6: meters learn from the head."""
         clock = self.driver.clock
         self._head_at = self._last_byte_at = clock.monotonic()
-        headers = plain_headers(response.headers)
+        self._headers = headers = plain_headers(response.headers)
         self._hints = read_hints(self.profile, headers, clock.wall())
         if self._reservation:
             self.driver.observe(self._reservation, self._hints, answered=response.status_code < 400)
@@ -327,7 +329,7 @@ class Exchange:
     def collected(self, response: http.Response, body: bytes) -> bool:
         """Step 7, for an answer that came to its end: judge it. True: try again."""
         decoded: bytes | None = None
-        headers = plain_headers(response.headers)
+        headers = self._headers
         if len(body) <= JUDGED_BODY_MAX_BYTES:
             try:
                 decoded = decode(body, headers.get("content-encoding", ""), JUDGED_BODY_MAX_BYTES)

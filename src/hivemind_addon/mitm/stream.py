@@ -75,8 +75,8 @@ if TYPE_CHECKING:
 
 FROM_SERVER = (ResponseHeaders, ResponseData, ResponseTrailers, ResponseEndOfMessage, ResponseProtocolError)
 KEEP_ALIVE_COMMENT = b": waiting for the rate limit\n\n"
-LONGEST_ALARM_S = 15.0
-"""After this time an exchange is asked again, whatever it waits for."""
+LONGEST_ALARM_S = 5.0
+"""After this time an exchange is asked again, whatever it waits for: so long may an alarm outlive its stream."""
 NOT_PROCESSED = "not processed before GOAWAY"
 """How our h2 client names streams that the server's GOAWAY says it never ran."""
 
@@ -351,7 +351,6 @@ class ScheduledStream(HttpStream):
     def _release(self, exchange: ExchangePort) -> layer.CommandGenerator[None]:
         """The client gets what was kept back; from here on every chunk goes to it as it comes."""
         assert self.flow.response
-        self._cancel_alarm()
         self.server_state = self.state_stream
         if not self.committed:
             head = ResponseHeaders(self.stream_id, self._streamed_head(), end_stream=False)
@@ -541,13 +540,17 @@ class ScheduledStream(HttpStream):
         yield SendHttp(ResponseData(self.stream_id, KEEP_ALIVE_COMMENT), self.context.client)
 
     def _arm(self, exchange: ExchangePort, stage: Stage) -> layer.CommandGenerator[None]:
-        """One alarm at a time, at the next instant at which the exchange wants to be asked."""
-        self._cancel_alarm()
+        """One alarm at a time, no later than the next instant at which the exchange wants to be asked."""
         delay_s = exchange.next_alarm_s(stage)
-        if delay_s is not None:
-            # mitmproxy lets an alarm that is not wanted any more sleep to its end: none is long.
-            self._alarm = commands.RequestWakeup(min(delay_s, LONGEST_ALARM_S))
-            yield self._alarm
+        if delay_s is None:
+            self._cancel_alarm()
+            return
+        delay_s = min(delay_s, LONGEST_ALARM_S)
+        if self._alarm is not None and self._alarm.delay <= delay_s:
+            return  # it rings in time and asks then: each alarm is a task, which mitmproxy lets sleep to its end
+        self._cancel_alarm()
+        self._alarm = commands.RequestWakeup(delay_s)
+        yield self._alarm
 
     def _cancel_alarm(self) -> None:
         if self._alarm is not None:

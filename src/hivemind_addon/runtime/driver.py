@@ -108,6 +108,8 @@ class Driver:
         self._pulses: KeyedHeap[str] = KeyedHeap()
         """Who wants to be woken at an instant."""
         self._timer: asyncio.TimerHandle | None = None
+        self._wakeup_at: float | None = None
+        """What the timer is armed for; a far one rings in between."""
         self._delivering = False
         self._drained: list[asyncio.Future[None]] = []
 
@@ -350,20 +352,25 @@ class Driver:
             self._delivering = False
 
     def _tell(self, event: Event) -> None:
-        for observer in tuple(self._observers):
+        for observer in self._observers:
             try:
                 observer(event)
             except Exception:
                 _logger.exception("observer %r failed and is not called again", observer)
-                self._observers.remove(observer)
+                # A new list: this loop goes on over the old one.
+                self._observers = [other for other in self._observers if other is not observer]
 
     def _arm(self) -> None:
+        wakeup_at = self._scheduler.next_wakeup()
+        pulse = self._pulses.first()
+        if pulse is not None and (wakeup_at is None or pulse[0] < wakeup_at):
+            wakeup_at = pulse[0]
         if self._timer is not None:
+            if wakeup_at == self._wakeup_at:
+                return
             self._timer.cancel()
             self._timer = None
-        pulse = self._pulses.first()
-        instants = (self._scheduler.next_wakeup(), None if pulse is None else pulse[0])
-        wakeup_at = min((at for at in instants if at is not None), default=None)
+        self._wakeup_at = wakeup_at
         if wakeup_at is not None:
             # A timer stands still while the machine sleeps, so a far one is looked at in between.
             self._arm_in(min(wakeup_at - self.clock.monotonic(), _LONGEST_TIMER_S))
@@ -379,5 +386,6 @@ class Driver:
         except Exception:
             # Nobody called who could guard it: asyncio reports it, and the queue must not stand still for it.
             if self._timer is None:
+                self._wakeup_at = None
                 self._arm_in(_AFTER_FAILURE_S)
             raise

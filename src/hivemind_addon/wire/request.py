@@ -278,9 +278,8 @@ def fingerprints(facts: RequestFacts, salt: str) -> Fingerprints:
             sha.update(piece)
         size_bytes += len(raw)
     prefix = sha.hexdigest()[:_FINGERPRINT_CHARS]
-    for raw in facts.messages[len(instructions) :]:
-        sha.update(b"\0")
-        sha.update(memoryview(raw))
+    # In one piece: a long conversation has hundreds of messages.
+    sha.update(b"\0".join((b"", *facts.messages[len(instructions) :])))
     sha.update(salt.encode("utf-8", "surrogatepass"))
     whole = sha.hexdigest()[:_FINGERPRINT_CHARS]
     return Fingerprints(prefix=prefix, prefix_bytes=size_bytes, is_marked=is_marked, whole=whole)
