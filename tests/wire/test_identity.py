@@ -285,6 +285,25 @@ AGENTS = {
         "",
         CallKind.COMPACTION,
     ),
+    "Claude Code, classifier": (
+        "anthropic",
+        MESSAGES,
+        CLAUDE,
+        {
+            "model": "claude-haiku-4-5",
+            "max_tokens": 2112,
+            "stop_sequences": ["</block>"],
+            "system": [
+                {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.263"},
+                {"type": "text", "text": "You are a security monitor for autonomous AI coding agents.\n\n## Context"},
+            ],
+            "messages": [{"role": "user", "content": "# CLAUDE.md"}, {"role": "user", "content": "<transcript>"}],
+            "metadata": CLAUDE_BODY["metadata"],
+        },
+        "5e5c1a7e-0001",
+        "",
+        CallKind.CLASSIFIER,
+    ),
     "Codex": ("openai", RESPONSES, codex(), CODEX_BODY, "019a-root", "", CallKind.TURN),
     "Codex before 2026": (
         "openai",

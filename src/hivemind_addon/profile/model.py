@@ -154,6 +154,9 @@ class CallRule:
     """Whether the request brings tools."""
     max_messages: int | None = None
     """At most so many messages, the system's own in the list counted."""
+    system: str = ""
+    """Regular expression searched in the first 2,000 bytes of the system prompt's JSON, or of the first message's where
+    there is none."""
     says: str = ""
     """Regular expression searched in the first 2,000 bytes of the last message's JSON."""
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from msgspec import Raw
+
 from hivemind_addon.core.ticket import CallKind, Priority
 from hivemind_addon.profile.glob import glob_matches
 from hivemind_addon.profile.model import CallRule, Delivery, Profile
@@ -100,13 +102,15 @@ def _rule_matches(rule: CallRule, headers: Mapping[str, str], facts: RequestFact
         and (not rule.paths or any(glob_matches(glob, path) for glob in rule.paths))
         and (not rule.models or any(glob_matches(glob, facts.model) for glob in rule.models))
         and all(re.search(text, _value(headers, facts, name), re.IGNORECASE) for name, text in rule.headers.items())
-        and (not rule.says or re.search(rule.says, _last_words(facts), re.IGNORECASE) is not None)
+        and _is_said(rule.system, (*facts.preamble, *facts.messages)[:1])
+        and _is_said(rule.says, facts.messages[-1:])
     )
 
 
-def _last_words(facts: RequestFacts) -> str:
-    """The beginning of the last message, as it stands in the JSON."""
-    return bytes(memoryview(facts.messages[-1])[:_SAID_BYTES]).decode("utf-8", "replace") if facts.messages else ""
+def _is_said(words: str, raws: Iterable[Raw]) -> bool:
+    """Whether the beginning of any of these, as it stands in the JSON, has the words; no words are always said."""
+    texts = (bytes(memoryview(raw)[:_SAID_BYTES]).decode("utf-8", "replace") for raw in raws)
+    return not words or any(re.search(words, text, re.IGNORECASE) for text in texts)
 
 
 def _values(headers: Mapping[str, str], facts: RequestFacts, names: Iterable[str], *, unlike: str) -> Iterator[str]:

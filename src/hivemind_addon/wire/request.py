@@ -359,7 +359,10 @@ def is_answer(raw: Raw) -> bool:
 def _weigh(raw: Raw) -> tuple[int, int]:
     """Bytes of one message without its embedded media, and the number of these."""
     size = len(raw)
-    if size <= _MEDIA_BYTES or not any(mark in bytes(raw) for mark in (b"base64", b'"images"')):
+    if size <= _MEDIA_BYTES:
+        return size, 0
+    text = bytes(raw)
+    if b"base64" not in text and b'"images"' not in text:
         return size, 0
     try:
         value = _ANY.decode(raw)
