@@ -110,7 +110,7 @@ def test_lines_below_the_level_are_not_made(caplog):
             events.WallHit,
             {"at": 0.0, "until": 7384.0, "reason": "429 rate_limit_error"},
             logging.WARNING,
-            "the account is refused for 2 h 4 min (429 rate_limit_error); everybody is told, nothing is sent until then",
+            "the account is refused for 2 h 4 min (429 rate_limit_error); everybody is told, nothing is sent until then or a restart",
         ),
         (events.WallHit, {"at": 0.0, "until": 200_000.0}, logging.WARNING, "the account is refused for 2 d 7 h"),
         (events.WallOpened, {}, logging.WARNING, "the account is served again"),

@@ -167,6 +167,9 @@ def test_the_windows_that_a_stream_tells_are_kept():
     assert watched.windows is not None
     assert b'"used_percent": 42.5' in watched.windows.data
     assert reader(RESPONSES).windows is None
+    nameless = reader(RESPONSES)
+    nameless.feed(recorded("codex/response.sse").replace(b"event: codex.rate_limits\n", b""))
+    assert nameless.windows is not None
 
 
 def test_a_last_line_without_its_end_is_read_and_half_of_one_is_not():

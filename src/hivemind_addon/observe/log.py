@@ -94,7 +94,7 @@ def describe(event: Event) -> tuple[int, str]:
         case WallHit():
             return logging.WARNING, (
                 f"{event.pool}: the account is refused for {_duration(event.until - event.at)} ({event.reason}); "
-                "everybody is told, nothing is sent until then"
+                "everybody is told, nothing is sent until then or a restart"
             )
         case WallOpened():
             return logging.WARNING, f"{event.pool}: the account is served again"

@@ -155,10 +155,10 @@ class CallRule:
     max_messages: int | None = None
     """At most so many messages, the system's own in the list counted."""
     system: str = ""
-    """Regular expression searched in the first 2,000 bytes of the system prompt's JSON, or of the first message's where
-    there is none."""
+    """Words that stand in the first 2,000 bytes of the system prompt, or of the first message where there is none; in
+    whatever case."""
     says: str = ""
-    """Regular expression searched in the first 2,000 bytes of the last message's JSON."""
+    """Words that stand in the first 2,000 bytes of the last message; in whatever case."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,8 +211,6 @@ RULES: Mapping[tuple[type, str], Callable[[Any], Any]] = {
     (Profile, "parent_headers"): _header_or_member,
     (Profile, "parent_beside"): _header_or_member,
     (CallRule, "headers"): _regex,
-    (CallRule, "system"): _regex,
-    (CallRule, "says"): _regex,
     (CallRule, "paths"): _path_glob,
     (CallRule, "models"): _model_glob,
     (CallRule, "max_messages"): _positive,

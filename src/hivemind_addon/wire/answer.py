@@ -11,7 +11,7 @@ from enum import Enum
 from hivemind_addon.core.ticket import Usage
 from hivemind_addon.profile.model import DialectName, Profile
 from hivemind_addon.wire.decoding import BodyDecoder, DecodeError
-from hivemind_addon.wire.dialect import EventClass, dialect_of
+from hivemind_addon.wire.dialect import EventClass, dialect_of, event_name
 from hivemind_addon.wire.error import ErrorFacts
 from hivemind_addon.wire.hints import CODEX_WINDOWS
 from hivemind_addon.wire.json_values import read_object
@@ -122,7 +122,7 @@ class AnswerReader:
         if self._ended:
             return
         self._usage_reader.feed(event)
-        if event.event == CODEX_WINDOWS:
+        if (event.event if self.content_seen else event_name(event)) == CODEX_WINDOWS:
             self.windows = event
         if self.content_seen:
             kind = self._dialect.classify_after_content(event)

@@ -83,7 +83,7 @@ class Dialect(ABC):
         return errors.error_in_body(body)
 
 
-def _name_of(event: SseEvent) -> str:
+def event_name(event: SseEvent) -> str:
     """The event's name, else the `type` inside its data (some gateways drop the `event:` line)."""
     if event.event:
         return event.event
@@ -110,7 +110,7 @@ class _AnthropicMessages(Dialect):
     """`event:` names everything, so almost no JSON is read."""
 
     def classify(self, event: SseEvent, bookkeeping: frozenset[str]) -> EventClass:
-        name = _name_of(event)
+        name = event_name(event)
         if name == "error":
             return EventClass.ERROR
         if name == "message_stop":
@@ -121,7 +121,7 @@ class _AnthropicMessages(Dialect):
         return self.classify(event, frozenset())
 
     def error_of(self, event: SseEvent) -> ErrorFacts | None:
-        if _name_of(event) != "error":
+        if event_name(event) != "error":
             return None
         return explicit_error(read_object(event.data) or {}) or unreadable_error(event.data)
 
@@ -284,7 +284,7 @@ class _OpenAIResponses(_OpenAI):
     """Every event names itself, in `event:` and in `type`."""
 
     def classify(self, event: SseEvent, bookkeeping: frozenset[str]) -> EventClass:
-        name = _name_of(event)
+        name = event_name(event)
         if name in {"error", "response.failed"}:
             return EventClass.ERROR
         if name in {"response.completed", "response.incomplete"} or _is_done(event.data):
@@ -295,12 +295,12 @@ class _OpenAIResponses(_OpenAI):
         return self.classify(event, frozenset())
 
     def error_of(self, event: SseEvent) -> ErrorFacts | None:
-        if _name_of(event) not in {"error", "response.failed"}:
+        if event_name(event) not in {"error", "response.failed"}:
             return None
         return explicit_error(read_object(event.data) or {}) or unreadable_error(event.data)
 
     def text_of(self, event: SseEvent) -> str:
-        name = _name_of(event)
+        name = event_name(event)
         if not name.endswith(".delta") or "audio" in name:
             return ""
         return _joined([read_value((read_object(event.data) or {}).get("delta"))])

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from msgspec import Raw
 
@@ -109,8 +110,8 @@ def _rule_matches(rule: CallRule, headers: Mapping[str, str], facts: RequestFact
 
 def _is_said(words: str, raws: Iterable[Raw]) -> bool:
     """Whether the beginning of any of these, as it stands in the JSON, has the words; no words are always said."""
-    texts = (bytes(memoryview(raw)[:_SAID_BYTES]).decode("utf-8", "replace") for raw in raws)
-    return not words or any(re.search(words, text, re.IGNORECASE) for text in texts)
+    wanted = words.lower().encode()
+    return not wanted or any(wanted in bytes(memoryview(raw)[:_SAID_BYTES]).lower() for raw in raws)
 
 
 def _values(headers: Mapping[str, str], facts: RequestFacts, names: Iterable[str], *, unlike: str) -> Iterator[str]:
@@ -125,13 +126,19 @@ def _value(headers: Mapping[str, str], facts: RequestFacts, name: str) -> str:
     if name == _BODY and member:
         return facts.members.get(member, "").strip()
     value = headers.get(name, "").strip()[:_MAX_HEADER_CHARS]
-    if not member or not value:
-        return value
+    return _texts(value).get(member, "") if member and value else value
+
+
+@lru_cache(maxsize=64)
+def _texts(value: str) -> Mapping[str, str]:
+    """The texts of a header that holds a JSON object; many rules ask for the same one."""
     try:
-        found = json.loads(value)[member]
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return ""
-    return found.strip() if isinstance(found, str) else ""
+        members = json.loads(value)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(members, dict):
+        return {}
+    return {name: text.strip() for name, text in members.items() if isinstance(text, str)}
 
 
 def _account(profile: Profile, headers: Mapping[str, str]) -> str:
