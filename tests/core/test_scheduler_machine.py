@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from hivemind_addon.core.aimd import ConcurrencySettings
 from hivemind_addon.core.breaker import BreakerSettings
-from hivemind_addon.core.decision import Admitted, Backoff, Shed
+from hivemind_addon.core.decision import Admitted, Backoff, Refused, Shed
 from hivemind_addon.core.events import AttemptEnded, AttemptStarted, Held, Submitted, TicketEnded
 from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.scheduler import Scheduler
@@ -48,6 +48,7 @@ OUTCOMES = st.builds(
     retryable=st.booleans(),
     ambiguous=st.booleans(),
     retry_after_s=st.one_of(st.none(), st.floats(), st.floats(0, 60)),
+    wall_s=st.one_of(st.none(), st.none(), st.none(), st.floats(), st.floats(0, 300)),
 )
 READINGS = st.builds(
     lambda dimension, **numbers: Reading(meter=dimension.value, dimension=dimension, **numbers),
@@ -287,6 +288,9 @@ class SchedulerMachine(RuleBasedStateMachine):
                 case Shed():
                     assert self.closed or decision.ticket.shed_at <= self.now
                     assert decision.come_back_s >= 1
+                    self.queued.remove(decision.ticket.id)
+                case Refused():
+                    assert decision.cause.until > self.now, "nobody has a budget here: only a wall refuses"
                     self.queued.remove(decision.ticket.id)
         self._read_events()
 

@@ -1,9 +1,10 @@
-"""Providers of a few lines that send exactly the bytes that a test wants, when it wants; with TLS.
+"""Providers of a few lines that send exactly the bytes that a test wants, when it wants; with TLS or without.
 
 For what the simulated provider cannot do: wait for the test's go-ahead between two pieces, cut a body into HTTP chunks
 at any byte, leave with a GOAWAY that disowns some of the requests.
 """
 
+import itertools
 import socket
 import ssl
 import threading
@@ -20,6 +21,7 @@ Handler = Callable[[int, Send], None]
 """Called once a request with its number (from 0) and what sends bytes; returns when the answer is complete."""
 
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+NDJSON_HEAD = STREAM_HEAD.replace(b"text/event-stream", b"application/x-ndjson")
 BAD_GATEWAY = b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -28,9 +30,17 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
+def whole(status: int, body: bytes, **headers: str) -> bytes:
+    """A complete JSON answer; underscores in the headers' names stand for hyphens."""
+    head = {"content-type": "application/json", "content-length": str(len(body))}
+    head |= {name.replace("_", "-"): value for name, value in headers.items()}
+    lines = [f"HTTP/1.1 {status} Said", *(f"{name}: {value}" for name, value in head.items()), "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
 @contextmanager
-def raw_provider(port: int, tls: ssl.SSLContext, handler: Handler) -> Iterator[None]:
-    """HTTP/1.1. It listens until the block ends; one connection at a time."""
+def raw_provider(port: int, tls: ssl.SSLContext | None, handler: Handler) -> Iterator[None]:
+    """HTTP/1.1. It listens until the block ends; a thread for each connection."""
     with _listening(port, lambda listener: _serve(listener, tls, handler)):
         yield
 
@@ -49,21 +59,24 @@ def _listening(port: int, serve: Callable[[socket.socket], None]) -> Iterator[No
         thread.join(10)
 
 
-def _serve(listener: socket.socket, tls: ssl.SSLContext, handler: Handler) -> None:
-    served = 0
+def _serve(listener: socket.socket, tls: ssl.SSLContext | None, handler: Handler) -> None:
+    numbers = itertools.count()
     while True:
         try:
             plain, _ = listener.accept()
         except OSError:
             return
-        with suppress(OSError), tls.wrap_socket(plain, server_side=True) as connection:
-            while _read_request(connection):
-                handler(served, connection.sendall)
-                served += 1
+        threading.Thread(target=_converse, args=(plain, tls, handler, numbers), daemon=True).start()
 
 
-def _read_request(connection: ssl.SSLSocket) -> bool:
-    """Read one request with a content-length. Whether there was one."""
+def _converse(plain: socket.socket, tls: ssl.SSLContext | None, handler: Handler, numbers: Iterator[int]) -> None:
+    with suppress(OSError), tls.wrap_socket(plain, server_side=True) if tls else plain as connection:
+        while _read_request(connection):
+            handler(next(numbers), connection.sendall)
+
+
+def _read_request(connection: socket.socket) -> bool:
+    """Read one request, whose body has a content-length where there is any. Whether there was one."""
     data = b""
     while b"\r\n\r\n" not in data:
         piece = connection.recv(65536)
@@ -72,7 +85,7 @@ def _read_request(connection: ssl.SSLSocket) -> bool:
         data += piece
     head, _, body = data.partition(b"\r\n\r\n")
     lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-    missing = int(lengths[0].partition(b":")[2]) - len(body)
+    missing = int(lengths[0].partition(b":")[2]) - len(body) if lengths else 0
     while missing > 0:
         missing -= len(connection.recv(65536))
     return True

@@ -1,6 +1,10 @@
 import base64
+import gzip
+import json
 
+import brotli
 import pytest
+import zstandard
 
 from hivemind_addon.mitm.intake import destination
 from hivemind_addon.profile.model import Delivery
@@ -183,3 +187,111 @@ async def test_drained_waits_for_the_last_ticket(intake):
     assert not done
     intake.live[flow.id].finished()
     await waiting
+
+
+def encoded(content, encoding):
+    flow = make_flow(content=b"")
+    flow.request.headers["content-encoding"] = encoding
+    flow.request.raw_content = content
+    return flow
+
+
+# Bodies as they come ----------------------------------------------------------------------------------------------------
+
+BODY = b'{"model": "claude-opus-4-1", "max_tokens": 9, "stream": true, "messages": [{"role": "user", "content": "hi"}]}'
+
+
+@pytest.mark.parametrize(
+    ("encoding", "content"),
+    [
+        ("gzip", gzip.compress(BODY)),
+        ("zstd", zstandard.ZstdCompressor().compress(BODY)),
+        ("br", brotli.compress(BODY)),
+        ("identity", BODY),
+        ("", BODY),
+    ],
+)
+async def test_a_compressed_request_is_read_and_sent_as_it_came(intake, encoding, content):
+    flow = encoded(content, encoding)
+    ticket = intake.intake(flow).ticket
+    assert (ticket.model, ticket.streamed) == ("claude-opus-4-1", True)
+    assert flow.request.raw_content == content
+    assert intake.guard.trips == 0
+
+
+@pytest.mark.parametrize(
+    ("encoding", "content"),
+    [
+        ("gzip", BODY),
+        ("gzip", gzip.compress(BODY)[:20]),
+        ("what", BODY[:-1]),
+        ("zstd", b""),
+        ("gzip", gzip.compress(b"\xff")),
+    ],
+)
+async def test_a_body_that_cannot_be_decoded_is_scheduled_all_the_same(intake, encoding, content):
+    exchange = intake.intake(encoded(content, encoding))
+    assert exchange.ticket.pool.host == "api.anthropic.com"
+    assert not exchange.tripped
+    assert intake.guard.trips == 0
+
+
+async def test_a_request_that_expands_without_end_is_not_read(intake):
+    bomb = gzip.compress(bytes(64 * 1024 * 1024))
+    exchange = intake.intake(encoded(bomb, "gzip"))
+    assert not exchange.tripped
+    assert exchange.facts.oddities
+
+
+async def test_a_session_may_change_its_model_with_every_request(intake):
+    pools = set()
+    for model in ("claude-opus-4-1", "claude-haiku-4-5", "", "\u0000odd", 7, None, "x" * 9999):
+        content = json.dumps({"model": model, "messages": [{"role": "user", "content": "hi"}]}).encode()
+        exchange = intake.intake(make_flow(content=content, x_claude_code_session_id="s"))
+        assert exchange.enter()
+        exchange.client_gone()
+        pools.add(exchange.ticket.pool.model_group)
+    assert pools == {"claude-opus-4*", "claude-haiku-4-5*", ""}
+    assert intake.guard.trips == 0
+
+
+# WebSockets -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "refused"),
+    [
+        ("https://api.openai.com/v1/responses", True),
+        ("https://api.openai.com/v1/responses?x=1", True),
+        ("https://chatgpt.com/backend-api/codex/responses", True),
+        ("https://api.openai.com/v1/realtime", False),
+        ("https://api.anthropic.com/v1/messages", False),
+        ("https://example.test/v1/responses", False),
+    ],
+)
+async def test_a_websocket_on_a_scheduled_path_is_refused_where_the_profile_says_so(intake, url, refused):
+    upgrade = make_flow(url, method="GET", content=b"", upgrade="WebSocket", connection="Upgrade")
+    answer = intake.upgrade_refusal(upgrade)
+    assert (answer is not None) is refused
+    assert answer is None or answer.status_code == 426
+    assert intake.upgrade_refusal(make_flow(url, method="GET", content=b"")) is None
+
+
+async def test_a_profile_may_let_websockets_pass(tmp_path):
+    (tmp_path / "openai.yaml").write_text("extends: openai\nrefuse_websocket: false\n")
+    intake = make_intake(tmp_path)
+    url = "https://api.openai.com/v1/responses"
+    assert intake.upgrade_refusal(make_flow(url, method="GET", content=b"", upgrade="websocket")) is None
+
+
+async def test_every_key_shares_a_local_servers_one_queue(intake):
+    first, second = (
+        intake.intake(
+            make_flow("http://127.0.0.1:11434/api/chat", content=b'{"model": "qwen3"}', authorization=f"Bearer {key}")
+        )
+        for key in "ab"
+    )
+    assert first.ticket.pool == second.ticket.pool
+    assert first.ticket.streamed
+    assert first.enter()
+    assert not second.enter(), "one slot"

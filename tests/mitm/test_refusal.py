@@ -5,13 +5,35 @@ import pytest
 
 from hivemind_addon.core.decision import Reason, Refused, Shed
 from hivemind_addon.core.spend import Budget, Period, Scope, Shortage
-from hivemind_addon.mitm.refusal import budget_text, come_back_s, make_budget_refusal, make_refusal, refusal_text
-from hivemind_addon.profile.load import load_profiles
+from hivemind_addon.core.wall import Closure
+from hivemind_addon.mitm.refusal import (
+    come_back_s,
+    make_refusal,
+    make_refused,
+    make_upgrade_refusal,
+    refusal_text,
+    refused_text,
+)
+from hivemind_addon.profile.load import dialect_for, load_profiles
 from hivemind_addon.wire.dialect import dialect_of
 from tests.core.samples import ticket
 
 PROFILES = load_profiles(None).by_name
 FILE = Path("/etc/agents.yaml")
+
+
+class Noon:
+    """A clock that stands."""
+
+    def monotonic(self):
+        return 1000.0
+
+    def wall(self):
+        return 1795176000.0  # 2026-11-20T12:00:00Z
+
+
+CLOCK = Noon()
+CLOSURE = Closure("429 usage_limit_reached", 1000.0 + 7384)
 
 
 def shed(reason=Reason.DEADLINE, come_back_s=2.2):
@@ -55,19 +77,19 @@ def test_a_stopping_proxy_says_so():
 
 
 def test_a_spent_budget_says_who_how_much_and_how_to_raise_it():
-    assert budget_text(refused(), FILE) == (
+    assert refused_text(refused(), FILE, CLOCK) == (
         "hivemind: the budget of agent agent-7 is spent: $5.10 of $5.00 for this run. "
         "To go on now, raise agents: agent-7: budgets in /etc/agents.yaml."
     )
 
 
 def test_one_that_renews_says_when():
-    text = budget_text(refused(per=Period.DAY, renews_in_s=4000.0, scope=Scope.EVERYONE, name=""), FILE)
+    text = refused_text(refused(per=Period.DAY, renews_in_s=4000.0, scope=Scope.EVERYONE, name=""), FILE, CLOCK)
     assert "$5.10 of $5.00 per day. A new one begins in 1 h 7 min. To go on now, raise everyone: budgets in" in text
 
 
 def test_one_with_too_little_left_says_what_is_needed():
-    text = budget_text(refused(spent=4_900_000), FILE)
+    text = refused_text(refused(spent=4_900_000), FILE, CLOCK)
     assert "has too little left: $4.90 of $5.00 for this run is spent, and this request needs about $0.2000" in text
 
 
@@ -76,10 +98,57 @@ def test_one_with_too_little_left_says_what_is_needed():
 )
 def test_the_refusal_is_one_that_clients_do_not_retry(name, error):
     profile = PROFILES[name]
-    answer = make_budget_refusal(profile, dialect_of(profile.dialect), refused(), FILE)
+    answer = make_refused(profile, dialect_of(profile.dialect), refused(), FILE, CLOCK)
     assert answer.status_code == 400
     assert answer.headers["x-should-retry"] == "false"
     assert "retry-after" not in answer.headers
     body = json.loads(answer.content)
     assert body["error"]["type"] == error
     assert "budget of agent agent-7" in body["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "error"),
+    [
+        ("anthropic", "/v1/messages", "rate_limit_error"),
+        ("codex", "/backend-api/codex/responses", "usage_limit_reached"),
+        ("openai-compatible", "/v1/chat/completions", "usage_limit_reached"),
+        ("ollama", "/api/chat", None),
+    ],
+)
+def test_a_spent_account_is_refused_with_its_end_and_for_good(name, path, error):
+    profile = PROFILES[name]
+    answer = make_refused(profile, dialect_of(dialect_for(profile, path)), Refused(ticket(), CLOSURE), FILE, CLOCK)
+    assert answer.status_code == 429
+    assert answer.headers["x-should-retry"] == "false"
+    assert answer.headers["retry-after"] == "7384"
+    told = json.loads(answer.content)["error"]
+    message = told if error is None else told["message"]
+    assert message == (
+        "hivemind: the provider refuses this account until 2026-11-20T14:03:04Z (in 2 h 4 min): "
+        "429 usage_limit_reached. Nothing is sent before."
+    )
+    assert error is None or told["type"] == error
+
+
+def test_claude_code_and_codex_find_the_end_where_they_look_for_it():
+    anthropic, codex = PROFILES["anthropic"], PROFILES["codex"]
+    walled = Refused(ticket(), CLOSURE)
+    answer = make_refused(anthropic, dialect_of(anthropic.dialect), walled, FILE, CLOCK)
+    assert answer.headers["anthropic-ratelimit-unified-status"] == "rejected"
+    assert answer.headers["anthropic-ratelimit-unified-reset"] == "1795183384"
+    answer = make_refused(codex, dialect_of(codex.dialect), walled, FILE, CLOCK)
+    assert json.loads(answer.content)["error"]["resets_at"] == 1795183384
+
+
+def test_an_end_that_has_come_is_a_second_away():
+    answer = make_refused(
+        PROFILES["codex"], dialect_of(PROFILES["codex"].dialect), Refused(ticket(), Closure("x", 0.0)), None, CLOCK
+    )
+    assert answer.headers["retry-after"] == "1"
+
+
+def test_a_websocket_is_asked_to_become_plain_requests():
+    answer = make_upgrade_refusal(dialect_of(PROFILES["openai"].dialect))
+    assert answer.status_code == 426
+    assert "plain requests" in json.loads(answer.content)["error"]["message"]

@@ -101,3 +101,34 @@ def test_lines_below_the_level_are_not_made(caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "hivemind: host.test/key-1/model: breaker open (because)"
     ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "level", "line"),
+    [
+        (
+            events.WallHit,
+            {"at": 0.0, "until": 7384.0, "reason": "429 rate_limit_error"},
+            logging.WARNING,
+            "the account is refused for 2 h 4 min (429 rate_limit_error); everybody is told, nothing is sent until then or a restart",
+        ),
+        (events.WallHit, {"at": 0.0, "until": 200_000.0}, logging.WARNING, "the account is refused for 2 d 7 h"),
+        (events.WallOpened, {}, logging.WARNING, "the account is served again"),
+        (
+            events.WindowUsed,
+            {"window": "5h", "used": 0.416, "status": "allowed", "resets_in_s": 600.0},
+            logging.INFO,
+            "window 5h 42% used (allowed), anew in 10 min",
+        ),
+        (
+            events.WindowUsed,
+            {"window": "7d", "used": None, "status": "allowed_warning", "resets_in_s": None},
+            logging.WARNING,
+            "window 7d (allowed_warning)",
+        ),
+    ],
+)
+def test_a_person_reads_how_much_is_used_and_until_when_it_is_spent(kind, values, level, line):
+    told_level, told = describe(make(kind, **values))
+    assert told_level == level
+    assert told.startswith(f"host.test/key-1/model: {line}")

@@ -33,8 +33,52 @@ anthropic, openai, compatible = (packaged.by_name[name] for name in ("anthropic"
 # The packaged profiles
 
 
+@pytest.mark.parametrize(
+    ("path", "dialect"),
+    [
+        ("/api/chat", DialectName.OLLAMA),
+        ("/api/generate", DialectName.OLLAMA),
+        ("/v1/chat/completions", DialectName.OPENAI_CHAT),
+        ("/v1/completions", DialectName.OPENAI_CHAT),
+        ("/v1/responses", DialectName.OPENAI_RESPONSES),
+        ("/v1/messages", DialectName.ANTHROPIC_MESSAGES),
+    ],
+)
+def test_ollama_has_five_shapes_behind_one_address(path, dialect):
+    ollama = packaged.match_host("127.0.0.1", 11434)
+    assert ollama is packaged.by_name["ollama"]
+    assert is_model_call(ollama, "POST", path)
+    assert dialect_for(ollama, path) is dialect
+
+
+def test_an_unknown_server_that_speaks_ollamas_format_is_recognised_by_its_path():
+    assert packaged.for_path("/api/chat").name == "ollama"
+    assert packaged.for_path("/v1/chat/completions").name == "openai-compatible"
+    assert not is_model_call(packaged.by_name["ollama"], "POST", "/api/embed")
+    assert not is_model_call(packaged.by_name["ollama"], "POST", "/api/pull")
+
+
+def test_codex_with_a_login_has_a_host_of_its_own_of_which_only_turns_are_scheduled():
+    codex = packaged.match_host("chatgpt.com", 443)
+    assert codex is packaged.by_name["codex"]
+    for path in ("/backend-api/codex/responses", "/backend-api/codex/responses/compact"):
+        assert is_model_call(codex, "POST", path)
+        assert dialect_for(codex, path) is DialectName.OPENAI_RESPONSES
+    assert not is_model_call(codex, "POST", "/backend-api/codex/models")
+    assert not is_model_call(codex, "POST", "/v1/responses")
+    assert codex.refuse_websocket
+    assert codex.meters == ()
+    assert codex.refusal.status == 503, "Codex gives up at a 429"
+
+
 def test_the_packaged_profiles_are_named_by_their_files():
-    assert {profile.name for profile in packaged.by_name.values()} == {"anthropic", "openai", "openai-compatible"}
+    assert {profile.name for profile in packaged.by_name.values()} == {
+        "anthropic",
+        "codex",
+        "ollama",
+        "openai",
+        "openai-compatible",
+    }
 
 
 @pytest.mark.parametrize(
@@ -362,7 +406,7 @@ def test_files_end_in_yaml_or_yml_and_others_are_left_alone(tmp_path):
         ("\x01", "mine.yaml: no YAML"),
         ("name: other\n", "mine.yaml: name: a profile is named by its file; rename mine.yaml instead"),
         ("extends: 3\n", "mine.yaml: extends: expected a profile's name; "),
-        ("extends: antropic\n", "mine.yaml: extends: there is no profile 'antropic'; known: anthropic, openai, "),
+        ("extends: antropic\n", "mine.yaml: extends: there is no profile 'antropic'; known: anthropic, codex, "),
         ("extends: mine\n", "mine.yaml: extends: mine extends itself; "),
         ("retry: {max_failurs: 1}\n", "mine.yaml: retry.max_failurs: unknown key; did you mean max_failures?"),
         ("extends: openai\nhosts: []\nretry: {max_failurs: 1}\n", "mine.yaml: retry.max_failurs: unknown key"),

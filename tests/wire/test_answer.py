@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from hivemind_addon.core.ticket import Usage
 from hivemind_addon.profile.model import DialectName, Profile
 from hivemind_addon.wire.answer import AnswerReader, Phase
-from hivemind_addon.wire.dialect import ErrorFacts
+from hivemind_addon.wire.error import ErrorFacts
 
 DATA = Path(__file__).parent / "data"
 ANTHROPIC = DialectName.ANTHROPIC_MESSAGES
 CHAT = DialectName.OPENAI_CHAT
 RESPONSES = DialectName.OPENAI_RESPONSES
+OLLAMA = DialectName.OLLAMA
 PROFILE = Profile(
     bookkeeping_events=(
         "message_start",
@@ -27,6 +28,7 @@ PROFILE = Profile(
         "response.in_progress",
         "response.output_item.added",
         "response.content_part.added",
+        "codex.rate_limits",
     )
 )
 
@@ -47,8 +49,9 @@ def phases(name: DialectName, stream: bytes) -> list[str]:
     """The phases in order, read event by event."""
     watched = reader(name)
     seen = [watched.phase]
-    for event in stream.split(b"\n\n"):
-        watched.feed(event + b"\n\n")
+    end = b"\n" if name is OLLAMA else b"\n\n"
+    for event in stream.split(end):
+        watched.feed(event + end)
         if watched.phase is not seen[-1]:
             seen.append(watched.phase)
     return [phase.name for phase in seen]
@@ -66,6 +69,12 @@ def phases(name: DialectName, stream: bytes) -> list[str]:
         (CHAT, "openrouter/error_mid_stream.sse", ["BEFORE_CONTENT", "CONTENT", "FAILED"]),
         (RESPONSES, "openai/response.sse", ["BEFORE_CONTENT", "CONTENT", "COMPLETE"]),
         (RESPONSES, "openai/response_failed.sse", ["BEFORE_CONTENT", "FAILED"]),
+        (RESPONSES, "codex/response.sse", ["BEFORE_CONTENT", "CONTENT", "COMPLETE"]),
+        (OLLAMA, "ollama/chat.ndjson", ["BEFORE_CONTENT", "CONTENT", "COMPLETE"]),
+        (OLLAMA, "ollama/generate.ndjson", ["BEFORE_CONTENT", "CONTENT", "COMPLETE"]),
+        (OLLAMA, "ollama/cut.ndjson", ["BEFORE_CONTENT", "CONTENT"]),
+        (OLLAMA, "ollama/error_before_content.ndjson", ["BEFORE_CONTENT", "FAILED"]),
+        (OLLAMA, "ollama/error_after_content.ndjson", ["BEFORE_CONTENT", "CONTENT", "FAILED"]),
     ],
 )
 def test_recorded_streams_walk_through_their_phases(name, path, expected):
@@ -89,6 +98,10 @@ STREAMS = {
     "openrouter/error_mid_stream.sse": CHAT,
     "openai/response.sse": RESPONSES,
     "openai/response_failed.sse": RESPONSES,
+    "codex/response.sse": RESPONSES,
+    "ollama/chat.ndjson": OLLAMA,
+    "ollama/cut.ndjson": OLLAMA,
+    "ollama/error_after_content.ndjson": OLLAMA,
 }
 
 
@@ -146,6 +159,27 @@ def test_breaking_after_the_end_does_not_undo_it():
     watched.finish()
     assert watched.phase is Phase.COMPLETE
     assert watched.broken == "gzip: ends too early"
+
+
+def test_the_windows_that_a_stream_tells_are_kept():
+    watched = reader(RESPONSES)
+    watched.feed(recorded("codex/response.sse"))
+    assert watched.windows is not None
+    assert b'"used_percent": 42.5' in watched.windows.data
+    assert reader(RESPONSES).windows is None
+    nameless = reader(RESPONSES)
+    nameless.feed(recorded("codex/response.sse").replace(b"event: codex.rate_limits\n", b""))
+    assert nameless.windows is not None
+
+
+def test_a_last_line_without_its_end_is_read_and_half_of_one_is_not():
+    whole = recorded("ollama/chat.ndjson").rstrip()
+    for stream, phase in ((whole, Phase.COMPLETE), (whole[:-5], Phase.CONTENT)):
+        watched = reader(OLLAMA)
+        watched.feed(stream)
+        watched.finish()
+        assert watched.phase is phase
+    assert watched.usage(count_words).output_tokens == 2
 
 
 def test_bytes_behind_the_end_are_decoded_and_not_judged():

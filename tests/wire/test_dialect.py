@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hivemind_addon.profile.model import DialectName
-from hivemind_addon.wire.dialect import ErrorFacts, EventClass, dialect_of, read_object, read_value
+from hivemind_addon.wire.dialect import EventClass, dialect_of
+from hivemind_addon.wire.error import ErrorFacts
 from hivemind_addon.wire.sse import SseEvent, SseParser
 
 DATA = Path(__file__).parent / "data"
@@ -25,6 +26,7 @@ BOOKKEEPING = frozenset(
 ANTHROPIC = dialect_of(DialectName.ANTHROPIC_MESSAGES)
 CHAT = dialect_of(DialectName.OPENAI_CHAT)
 RESPONSES = dialect_of(DialectName.OPENAI_RESPONSES)
+OLLAMA = dialect_of(DialectName.OLLAMA)
 NAMES = st.sampled_from(DialectName)
 
 
@@ -185,6 +187,9 @@ def test_error_bodies_say_what_they_were_given_and_are_read_back(name, status, e
     dialect = dialect_of(name)
     facts = dialect.error_in_body(dialect.error_body(status, error, message))
     assert facts is not None
+    if name is DialectName.OLLAMA:  # whose errors are a text and nothing else
+        assert facts.message == (message or error or "failed")[:2000]
+        return
     assert facts.message == message[:2000]
     assert facts.type == error if error else facts.type
 
@@ -193,7 +198,7 @@ def test_error_bodies_say_what_they_were_given_and_are_read_back(name, status, e
 def test_an_error_event_is_one_event_of_its_own_dialect(name, error, message, retry_after_s):
     dialect = dialect_of(name)
     written = dialect.error_event(error, message, retry_after_s)
-    (read,) = SseParser().feed(b": keep-alive\n\n" + written)
+    (read,) = dialect.parser().feed((b": keep-alive\n\n" if dialect.takes_comments else b"\n") + written)
     assert dialect.classify(read, BOOKKEEPING) is EventClass.ERROR
     assert dialect.classify_after_content(read) is EventClass.ERROR
     facts = dialect.error_of(read)
@@ -219,6 +224,73 @@ def test_responses_come_back_when_it_is_worth_it():
     }
     (stay,) = SseParser().feed(RESPONSES.error_event("insufficient_quota", "Spent.", None))
     assert json.loads(stay.data)["response"]["error"] == {"code": "insufficient_quota", "message": "Spent."}
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        ("billing_hard_limit_reached", "invalid_prompt"),
+        ("usage_limit_reached", "invalid_prompt"),
+        ("context_length_exceeded", "context_length_exceeded"),
+        ("usage_not_included", "usage_not_included"),
+        ("server_error", "server_error"),
+        ("", "server_error"),
+    ],
+)
+def test_codex_stops_and_shows_the_message_where_nothing_cures_it(error, code):
+    (event,) = SseParser().feed(RESPONSES.error_event(error, "Spent until noon.", None))
+    assert json.loads(event.data)["response"]["error"] == {"code": code, "message": "Spent until noon."}
+
+
+def test_a_spent_limit_says_when_it_comes_back_where_the_format_has_a_place_for_it():
+    assert json.loads(RESPONSES.error_body(429, "usage_limit_reached", "m", 1795177800))["error"] == {
+        "message": "m",
+        "type": "usage_limit_reached",
+        "param": None,
+        "code": "usage_limit_reached",
+        "resets_at": 1795177800,
+    }
+    assert b"1795177800" not in ANTHROPIC.error_body(429, "rate_limit_error", "m", 1795177800)
+    assert json.loads(OLLAMA.error_body(503, "x", "m", 1)) == {"error": "m"}
+
+
+# Ollama's lines -----------------------------------------------------------------------------------------------------------
+
+
+def line(value):
+    return SseEvent("", json.dumps(value).encode())
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ({"message": {"role": "assistant", "content": ""}, "done": False}, EventClass.BOOKKEEPING),
+        ({"response": "", "done": False}, EventClass.BOOKKEEPING),
+        ({"message": {"role": "assistant", "content": "a"}, "done": False}, EventClass.CONTENT),
+        ({"message": {"role": "assistant", "content": "", "thinking": "t"}, "done": False}, EventClass.CONTENT),
+        ({"message": {"content": "", "tool_calls": [{"function": {"name": "f"}}]}, "done": False}, EventClass.CONTENT),
+        ({"response": "a", "done": False}, EventClass.CONTENT),
+        ({"message": {"content": ""}, "done": True, "done_reason": "stop", "eval_count": 3}, EventClass.TERMINAL),
+        ({"error": "an error was encountered while running the model"}, EventClass.ERROR),
+        ([1], EventClass.CONTENT),
+    ],
+)
+def test_lines_of_ollama_are_told_apart(value, kind):
+    assert OLLAMA.classify(line(value), BOOKKEEPING) is kind
+    if kind in {EventClass.ERROR, EventClass.TERMINAL}:
+        assert OLLAMA.classify_after_content(line(value)) is kind
+
+
+def test_after_content_generated_text_is_no_end_and_no_error():
+    tricky = line({"message": {"content": 'say "error", then "done":true'}, "done": False})
+    assert OLLAMA.classify_after_content(tricky) is EventClass.CONTENT
+
+
+def test_text_and_calls_of_ollama_are_taken_out():
+    assert OLLAMA.text_of(line({"message": {"thinking": "Hm", "content": "Hi"}})) == "HmHi"
+    assert OLLAMA.text_of(line({"response": "Hi"})) == "Hi"
+    assert '"read"' in OLLAMA.text_of(line({"message": {"tool_calls": [{"function": {"name": "read"}}]}}))
+    assert OLLAMA.error_event("x", "m", None) == b'{"error":"m"}\n'
 
 
 @pytest.mark.parametrize(
@@ -292,16 +364,3 @@ def test_nothing_raises_on_hostile_data(name, event_name, data):
     assert isinstance(dialect.ends_without_terminal(each), bool)
     facts = dialect.error_in_body(data)
     assert facts is None or isinstance(facts.message, str)
-
-
-@given(hostile)
-def test_json_readers_answer_none_for_what_they_cannot_read(data):
-    members = read_object(data)
-    assert members is None or all(isinstance(key, str) for key in members)
-    assert read_value(None) is None
-    read_value(data)
-
-
-def test_names_go_from_special_to_general():
-    assert ErrorFacts(type="a", code="b", details_code="c").names == ("c", "b", "a")
-    assert ErrorFacts().names == ()

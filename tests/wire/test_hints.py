@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.core.ticket import Dimension, Reading
+from hivemind_addon.core.ticket import Dimension, Reading, WindowReading
+from hivemind_addon.profile.load import load_profiles
 from hivemind_addon.profile.model import MeterHeaders, Profile, ResetFormat
-from hivemind_addon.wire.hints import parse_reset, read_hints
+from hivemind_addon.wire.hints import CODEX_WINDOWS, parse_reset, read_hints, read_stream_windows
+from hivemind_addon.wire.sse import SseParser
 
 DATA = Path(__file__).parent / "data"
 NOW = datetime(2026, 11, 20, 10, 0, tzinfo=UTC).timestamp()
@@ -300,3 +302,63 @@ def test_an_account_that_is_no_name_is_an_oddity_and_the_next_one_counts():
     hints = read_hints(profile, {"x-a": "  ", "x-b": "o" * 300, "x-c": "org-1"}, NOW)
     assert hints.account == "org-1"
     assert hints.oddities == (f"x-b: cannot read '{'o' * 39}…'",)
+
+
+# Long windows ---------------------------------------------------------------------------------------------------------
+
+PACKAGED = load_profiles(None).by_name
+
+
+def test_a_claude_subscriptions_windows_are_read():
+    hints = read_hints(PACKAGED["anthropic"], recorded_headers("anthropic-subscription/rejected"), NOW)
+    assert hints.windows == (
+        WindowReading("5h", used=1.02, status="rejected", resets_in_s=1795168800 - NOW),
+        WindowReading("7d", used=0.41, status="allowed", resets_in_s=1795600800 - NOW),
+        WindowReading("unified", status="rejected", resets_in_s=1795168800 - NOW),
+    )
+    assert hints.readings == ()
+    assert hints.oddities == ()
+
+
+def test_codex_windows_are_read_from_headers_and_from_the_stream_alike():
+    primary = WindowReading("primary", used=1.0, resets_in_s=1795177800 - NOW, length_s=18_000.0)
+    secondary = WindowReading("secondary", used=0.375, resets_in_s=1795600800 - NOW, length_s=604_800.0)
+    assert read_hints(PACKAGED["codex"], recorded_headers("codex/usage_limit"), NOW).windows == (primary, secondary)
+    first = SseParser().feed((DATA / "codex/response.sse").read_bytes())[0]
+    assert first.event == CODEX_WINDOWS
+    assert [(one.window, one.used, one.length_s) for one in read_stream_windows(first.data, NOW)] == [
+        ("primary", 0.425, 18_000.0),
+        ("secondary", 0.07, 604_800.0),
+    ]
+
+
+def test_an_answer_without_windows_tells_none():
+    assert read_hints(PACKAGED["anthropic"], recorded_headers("anthropic/message"), NOW).windows == ()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b'{"rate_limits": 7}',
+        b'{"rate_limits": {"primary": {"used_percent": -1}}}',
+        b'{"rate_limits": {"primary": {"used_percent": 1, "reset_at": 1e300}}}',
+        b'{"rate_limits": {"primary": {"used_percent": "much"}}}',
+        b'{"rate_limits": {"primary": null}}',
+    ],
+)
+def test_odd_window_events_tell_nothing(data):
+    assert read_stream_windows(data, NOW) == ()
+
+
+@given(st.binary(max_size=200))
+def test_any_window_event_is_read(data):
+    read_stream_windows(data, NOW)
+
+
+def test_an_odd_status_is_an_oddity():
+    headers = {"anthropic-ratelimit-unified-5h-status": "x" * 99, "anthropic-ratelimit-unified-5h-utilization": "0.5"}
+    hints = read_hints(PACKAGED["anthropic"], headers, NOW)
+    assert hints.windows == (WindowReading("5h", used=0.5),)
+    assert len(hints.oddities) == 1

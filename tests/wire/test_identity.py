@@ -1,12 +1,13 @@
 import hashlib
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hivemind_addon.core.ticket import CallKind, Priority
-from hivemind_addon.profile.load import dialect_for, load_profiles
+from hivemind_addon.profile.load import dialect_for, is_model_call, load_profiles
 from hivemind_addon.profile.model import Delivery, Profile
 from hivemind_addon.wire.identity import call_kind, identify, priority_of, proxy_words
 from hivemind_addon.wire.request import RequestFacts, read_request
@@ -204,3 +205,311 @@ def test_a_proxy_password_asks_for_a_priority():
 def test_priorities_have_names():
     assert priority_of(" High ") is Priority.HIGH
     assert priority_of("0") is None
+
+
+# One realistic request of each agent ------------------------------------------------------------------------------------
+
+CLAUDE = {
+    "user-agent": "claude-cli/2.1.197 (external, cli)",
+    "x-app": "cli",
+    "x-stainless-timeout": "600",
+    "x-claude-code-session-id": "5e5c1a7e-0001",
+}
+CLAUDE_BODY = {
+    "model": "claude-sonnet-4-5",
+    "max_tokens": 64000,
+    "stream": True,
+    "tools": [{"name": "Bash"}],
+    "system": [{"type": "text", "text": "You are Claude Code"}],
+    "messages": [{"role": "user", "content": "fix it"}],
+    "metadata": {"user_id": json.dumps({"device_id": "d", "account_uuid": "u", "session_id": "5e5c1a7e-0001"})},
+}
+COMPACT = "Your task is to create a detailed summary of the conversation so far, paying close attention to the user"
+CODEX = {
+    "user-agent": "codex_exec/0.169.0 (Ubuntu 24.4.0; x86_64)",
+    "originator": "codex_exec",
+    "session-id": "019a-root",
+    "thread-id": "019a-root",
+    "x-codex-window-id": "019a-root:0",
+}
+CODEX_BODY = {"model": "gpt-5.1-codex", "stream": True, "tools": [{}], "input": [{}], "prompt_cache_key": "019a-root"}
+
+
+def codex(**metadata):
+    whole = {"session_id": "019a-root", "thread_id": "019a-root", "agent_name": "/root", "request_kind": "turn"}
+    return CODEX | {"x-codex-turn-metadata": json.dumps(whole | metadata)}
+
+
+OPENCODE = {"user-agent": "opencode/1.0.3", "x-session-id": "ses_1", "x-session-affinity": "ses_1"}
+CHAT_BODY = {"model": "gpt-5.1", "stream": True, "tools": [{}], "messages": [{}, {}, {}]}
+TITLE_BODY = {"model": "gpt-5-nano", "stream": True, "messages": [{}, {}]}
+MESSAGES, CHAT, RESPONSES = "/v1/messages", "/v1/chat/completions", "/v1/responses"
+CODEX_PATH = "/backend-api/codex/responses"
+LITELLM = {"user-agent": "litellm/1.80"}
+
+AGENTS = {
+    "Claude Code": ("anthropic", MESSAGES, CLAUDE, CLAUDE_BODY, "5e5c1a7e-0001", "", CallKind.TURN),
+    "Claude Code before 2.1.86": (
+        "anthropic",
+        MESSAGES,
+        {"user-agent": "claude-cli/2.0.1"},
+        CLAUDE_BODY | {"metadata": {"user_id": "user_0a_account_0b_session_5e5c-2"}},
+        "5e5c-2",
+        "",
+        CallKind.TURN,
+    ),
+    "Claude Code, sub-agent": (
+        "anthropic",
+        MESSAGES,
+        CLAUDE | {"x-claude-code-agent-id": "a1"},
+        CLAUDE_BODY,
+        "5e5c1a7e-0001/a1",
+        "5e5c1a7e-0001",
+        CallKind.SUBAGENT,
+    ),
+    "Claude Code, title": (
+        "anthropic",
+        MESSAGES,
+        CLAUDE,
+        CLAUDE_BODY | {"model": "claude-haiku-4-5", "tools": []},
+        "5e5c1a7e-0001",
+        "",
+        CallKind.AUXILIARY,
+    ),
+    "Claude Code, compaction": (
+        "anthropic",
+        MESSAGES,
+        CLAUDE,
+        CLAUDE_BODY | {"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": COMPACT}]},
+        "5e5c1a7e-0001",
+        "",
+        CallKind.COMPACTION,
+    ),
+    "Claude Code, classifier": (
+        "anthropic",
+        MESSAGES,
+        CLAUDE,
+        {
+            "model": "claude-haiku-4-5",
+            "max_tokens": 2112,
+            "stop_sequences": ["</block>"],
+            "system": [
+                {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.263"},
+                {"type": "text", "text": "You are a security monitor for autonomous AI coding agents.\n\n## Context"},
+            ],
+            "messages": [{"role": "user", "content": "# CLAUDE.md"}, {"role": "user", "content": "<transcript>"}],
+            "metadata": CLAUDE_BODY["metadata"],
+        },
+        "5e5c1a7e-0001",
+        "",
+        CallKind.CLASSIFIER,
+    ),
+    "Codex": ("openai", RESPONSES, codex(), CODEX_BODY, "019a-root", "", CallKind.TURN),
+    "Codex before 2026": (
+        "openai",
+        RESPONSES,
+        {"user-agent": "codex_cli_rs/0.60", "session_id": "s", "conversation_id": "s"},
+        CODEX_BODY | {"prompt_cache_key": "s"},
+        "s",
+        "",
+        CallKind.TURN,
+    ),
+    "Codex, its metadata alone": (
+        "openai",
+        RESPONSES,
+        {"x-codex-turn-metadata": codex()["x-codex-turn-metadata"]},
+        CODEX_BODY,
+        "019a-root",
+        "",
+        CallKind.TURN,
+    ),
+    "Codex with a login": ("codex", CODEX_PATH, codex(), CODEX_BODY, "019a-root", "", CallKind.TURN),
+    "Codex, sub-agent": (
+        "codex",
+        CODEX_PATH,
+        codex(thread_id="019a-child", parent_thread_id="019a-root", subagent_kind="collab_spawn")
+        | {"thread-id": "019a-child", "x-openai-subagent": "collab_spawn", "x-codex-parent-thread-id": "019a-root"},
+        CODEX_BODY | {"prompt_cache_key": "019a-child"},
+        "019a-root/019a-child",
+        "019a-root",
+        CallKind.SUBAGENT,
+    ),
+    "Codex, review": (
+        "openai",
+        RESPONSES,
+        codex(subagent_kind="review"),
+        CODEX_BODY,
+        "019a-root",
+        "",
+        CallKind.SUBAGENT,
+    ),
+    "Codex, prewarm": (
+        "openai",
+        RESPONSES,
+        codex(request_kind="prewarm"),
+        CODEX_BODY,
+        "019a-root",
+        "",
+        CallKind.PREWARM,
+    ),
+    "Codex, compaction": ("codex", f"{CODEX_PATH}/compact", codex(), CODEX_BODY, "019a-root", "", CallKind.COMPACTION),
+    "Codex, memory": (
+        "openai",
+        RESPONSES,
+        CODEX | {"x-openai-memgen-request": "1"},
+        CODEX_BODY,
+        "019a-root",
+        "",
+        CallKind.AUXILIARY,
+    ),
+    "OpenCode": ("openai", CHAT, OPENCODE, CHAT_BODY, "ses_1", "", CallKind.TURN),
+    "OpenCode, child session": (
+        "anthropic",
+        MESSAGES,
+        OPENCODE | {"x-session-id": "ses_2", "x-parent-session-id": "ses_1"},
+        CLAUDE_BODY,
+        "ses_2",
+        "ses_1",
+        CallKind.SUBAGENT,
+    ),
+    "OpenCode, title": ("openai", CHAT, OPENCODE, TITLE_BODY, "ses_1", "", CallKind.AUXILIARY),
+    "OpenCode Zen": ("openai", CHAT, {"x-opencode-session": "ses_3"}, CHAT_BODY, "ses_3", "", CallKind.TURN),
+    "Crush": (
+        "openai",
+        CHAT,
+        {"user-agent": "Charm-Crush/0.20 (https://charm.land/crush)", "x-session-id": "9f", "x-session-affinity": "9f"},
+        CHAT_BODY,
+        "9f",
+        "",
+        CallKind.TURN,
+    ),
+    "Crush, title": (
+        "anthropic",
+        MESSAGES,
+        {"user-agent": "Charm-Crush/0.20", "x-session-id": "9f"},
+        {"model": "claude-haiku-4-5", "messages": [{}]},
+        "9f",
+        "",
+        CallKind.AUXILIARY,
+    ),
+    "Goose": ("openai", CHAT, {"goose-session-id": "20261120_1"}, CHAT_BODY, "20261120_1", "", CallKind.TURN),
+    "Goose, naming its session": (
+        "anthropic",
+        MESSAGES,
+        {"goose-session-id": "20261120_1"},
+        {"model": "claude-haiku-4-5", "messages": [{}]},
+        "20261120_1",
+        "",
+        CallKind.AUXILIARY,
+    ),
+    "Copilot CLI": (
+        "openai",
+        CHAT,
+        {"user-agent": "copilot/0.0.400", "x-client-session-id": "cs", "x-interaction-id": "i", "x-initiator": "agent"},
+        CHAT_BODY,
+        "cs",
+        "",
+        CallKind.TURN,
+    ),
+    "Cline": ("openai", CHAT, {"user-agent": "Cline/3.40", "x-task-id": "task"}, CHAT_BODY, "task", "", CallKind.TURN),
+    "Roo": ("openai", CHAT, {"user-agent": "RooCode/3.30", "x-roo-task-id": "t"}, CHAT_BODY, "t", "", CallKind.TURN),
+    "Roo with a login": (
+        "codex",
+        CODEX_PATH,
+        {"originator": "roo-code", "session_id": "t"},
+        CODEX_BODY,
+        "t",
+        "",
+        CallKind.TURN,
+    ),
+    "Kilo": ("openai", CHAT, {"x-kilocode-taskid": "t"}, CHAT_BODY, "t", "", CallKind.TURN),
+    "Mux": ("anthropic", MESSAGES, {"x-mux-workspace-id": "w"}, {"messages": [{}]}, "w", "", CallKind.TURN),
+    "Coder": ("openai", CHAT, {"x-coder-chat-id": "c"}, CHAT_BODY, "c", "", CallKind.TURN),
+    "OpenHands": (
+        "openai",
+        CHAT,
+        LITELLM | {"x-litellm-session-id": "conv"},
+        CHAT_BODY | {"prompt_cache_key": "conv"},
+        "conv",
+        "",
+        CallKind.TURN,
+    ),
+    "OpenHands, sub-agent": (
+        "openai",
+        CHAT,
+        LITELLM | {"x-litellm-session-id": "conv-2"},
+        CHAT_BODY | {"prompt_cache_key": "conv"},
+        "conv-2",
+        "conv",
+        CallKind.SUBAGENT,
+    ),
+    "aider": ("openai", CHAT, LITELLM, CHAT_BODY, "agent-7", "", CallKind.TURN),
+    "SWE-agent": ("openai", CHAT, {"user-agent": "swe-agent/1.1"}, CHAT_BODY, "agent-7", "", CallKind.TURN),
+    "mini-swe-agent": ("openai-compatible", CHAT, LITELLM, {"messages": [{}]}, "agent-7", "", CallKind.TURN),
+    "Qwen Code": (
+        "openai-compatible",
+        CHAT,
+        {"user-agent": "QwenCode/0.5 (linux; x64)"},
+        CHAT_BODY,
+        "agent-7",
+        "",
+        CallKind.TURN,
+    ),
+    "OpenCode on Ollama": ("ollama", "/api/chat", OPENCODE, CHAT_BODY, "ses_1", "", CallKind.TURN),
+    "Claude Code on Ollama": ("ollama", MESSAGES, CLAUDE, CLAUDE_BODY, "5e5c1a7e-0001", "", CallKind.TURN),
+}
+"""Agent → profile, path, headers, body; and the session, its parent and the kind of call that they tell. An agent that
+names no session is known by the user of its proxy address, `agent-7`."""
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_every_agents_session_parent_and_kind_of_call_are_known(name):
+    profile, path, headers, body, session, parent, kind = AGENTS[name]
+    one, told = of(profile, headers, body=body, path=path, user="agent-7")
+    assert one.agent == "agent-7", "the proxy user wins over every name"
+    assert (one.session, one.parent_session, told) == (session, parent, kind)
+    assert is_model_call(PACKAGED[profile], "POST", path)
+
+
+def test_counting_tokens_passes_by():
+    assert not is_model_call(PACKAGED["anthropic"], "POST", "/v1/messages/count_tokens?beta=true")
+    assert not is_model_call(PACKAGED["openai"], "POST", "/v1/responses/input_tokens")
+
+
+def test_without_a_proxy_user_all_of_a_tree_are_one_agent():
+    *_, headers, body, _, _, _ = AGENTS["Codex, sub-agent"]
+    child, _ = of("codex", headers, body=body, path=CODEX_PATH)
+    root, _ = of("codex", codex(), body=CODEX_BODY, path=CODEX_PATH)
+    assert child.agent == root.agent
+    assert root.agent.startswith("codex_exec-")
+
+
+def test_a_session_may_be_named_in_the_body():
+    """As Gemini CLI's Code Assist does; a profile of one's own says where."""
+    profile = replace(PACKAGED["openai"], session_headers=("body#request.session_id",))
+    facts = read_request(b'{"model": "gemini-3", "request": {"session_id": "s", "contents": []}}', profile.dialect)
+    assert identify(profile, {"user-agent": "GeminiCLI/0.20"}, facts, "", PEER).session == "s"
+
+
+def test_other_users_of_a_cache_key_are_no_parents():
+    one, kind = of("openai", {"x-session-id": "a"}, body=CHAT_BODY | {"prompt_cache_key": "shared"}, path=CHAT)
+    assert (one.session, one.parent_session, kind) == ("a", "", CallKind.TURN)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (COMPACT, CallKind.COMPACTION),
+        ("CRITICAL: TEXT ONLY.\n\nYour task is to create a detailed summary of this conversation", CallKind.COMPACTION),
+        ("Your task is to create a detailed summary of the RECENT portion of the conversation", CallKind.COMPACTION),
+        ("Summarize the conversation in README", CallKind.TURN),
+        ("x" * 5000 + COMPACT, CallKind.TURN),
+        ("\ud800", CallKind.TURN),
+    ],
+)
+@pytest.mark.parametrize(("profile", "path"), [("anthropic", MESSAGES), ("openai", CHAT)])
+def test_a_compaction_is_known_by_its_first_words(profile, path, text, kind):
+    body = {
+        "messages": [{"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": text}]}]
+    }
+    assert of(profile, {}, body=body, path=path)[1] is kind

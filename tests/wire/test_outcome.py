@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.core.ticket import Hints, Outcome, OutcomeKind
+from hivemind_addon.core.ticket import Hints, Outcome, OutcomeKind, WindowReading
+from hivemind_addon.profile.load import load_profiles
 from hivemind_addon.profile.model import DialectName, OutcomeRule, Profile
-from hivemind_addon.wire.dialect import ErrorFacts
+from hivemind_addon.wire.error import ErrorFacts
 from hivemind_addon.wire.hints import read_hints
 from hivemind_addon.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
 
@@ -327,3 +328,112 @@ def test_nothing_raises_on_hostile_stream_errors(error):
     outcome = judge_stream_error(Profile(), error)
     assert outcome.status == 200
     assert outcome.reason.startswith("stream ")
+
+
+# The packaged rules ---------------------------------------------------------------------------------------------------
+
+PACKAGED = load_profiles(None).by_name
+SENT_AT = 1795168800.0
+"""The recorded headers' date."""
+
+
+def judge_packaged(path: str, name: str) -> Outcome:
+    answer = json.loads((DATA / f"{path}.json").read_text())
+    hints = read_hints(PACKAGED[name], answer["headers"], SENT_AT)
+    body = json.dumps(answer["body"]).encode()
+    return judge_answer(PACKAGED[name], CHAT, answer["status"], answer["headers"], body, hints, SENT_AT)
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "wall_s"),
+    [
+        ("anthropic-subscription/rejected", "anthropic", 2094.0),
+        ("codex/usage_limit", "codex", 9000.0),
+        ("codex/usage_limit", "openai", 9000.0),
+        ("github-models/daily", "openai-compatible", 63214.0),
+        ("anthropic-subscription/throttled", "anthropic", None),
+        ("anthropic/rate_limit", "anthropic", None),
+        ("anthropic/spend_cap", "anthropic", None),
+        ("codex/usage_not_included", "codex", None),
+        ("openai/insufficient_quota", "openai", None),
+        ("openai/rate_limit", "openai", None),
+    ],
+)
+def test_a_spent_window_is_a_wall_with_its_end_and_nothing_else_is(path, name, wall_s):
+    outcome = judge_packaged(path, name)
+    assert outcome.wall_s == wall_s
+    assert wall_s is None or (outcome.kind, outcome.retryable) == (IGNORED, False)
+
+
+@pytest.mark.parametrize(
+    ("error", "hints", "wall_s"),
+    [
+        ({"resets_in_seconds": 60, "resets_at": SENT_AT + 7}, {}, 60),
+        ({"resets_at": SENT_AT + 7}, {}, 7),
+        ({"resets_at": SENT_AT - 7}, {"retry_after_s": 9}, 9),
+        ({"message": "Please wait 52220 seconds before retrying."}, {}, 52220),
+        (
+            {},
+            {"windows": (WindowReading("a", used=1.0, resets_in_s=5), WindowReading("b", used=0.2, resets_in_s=9))},
+            5,
+        ),
+        ({}, {"windows": (WindowReading("a", status="rejected", resets_in_s=5),), "retry_after_s": 9}, 5),
+        ({}, {"windows": (WindowReading("a", used=0.5, resets_in_s=5),)}, 300),
+        ({}, {}, 300),
+    ],
+)
+def test_the_end_of_a_wall_is_told_by_the_surest_source(error, hints, wall_s):
+    profile = Profile(outcomes=(OutcomeRule(IGNORED, retry=False, wall=True),))
+    body = json.dumps({"error": {"type": "usage_limit_reached"} | error}).encode()
+    assert judge_answer(profile, CHAT, 429, {}, body, Hints(**hints), SENT_AT).wall_s == wall_s
+
+
+def test_a_plan_may_end_in_the_middle_of_a_stream():
+    facts = ErrorFacts(code="usage_limit_reached", message="The usage limit has been reached")
+    hints = Hints(windows=(WindowReading("primary", used=1.0, resets_in_s=9000.0),))
+    outcome = judge_stream_error(PACKAGED["codex"], facts, hints, SENT_AT)
+    assert (outcome.kind, outcome.retryable, outcome.wall_s) == (IGNORED, False, 9000.0)
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "kind", "retryable", "retry_after_s"),
+    [
+        ("rate_limit_exceeded", "Rate limit reached. Please try again in 11.054s.", THROTTLED, True, 11.054),
+        ("rate_limit_exceeded", "Please try again in 35 seconds", THROTTLED, True, 35),
+        ("rate_limit_exceeded", "try again in 28ms", THROTTLED, True, 0.028),
+        ("server_is_overloaded", "Busy", OVERLOADED, True, None),
+        ("slow_down", "Slower", OVERLOADED, True, None),
+        ("server_error", "Oops", FAILED, True, None),
+        ("insufficient_quota", "Spent", IGNORED, False, None),
+        ("usage_not_included", "Not yours", IGNORED, False, None),
+        ("context_length_exceeded", "Too long", IGNORED, False, None),
+        ("invalid_prompt", "No", IGNORED, False, None),
+        ("cyber_policy", "No", IGNORED, False, None),
+        ("image_too_large", "Smaller", IGNORED, False, None),
+    ],
+)
+@pytest.mark.parametrize("name", ["openai", "codex"])
+def test_a_failed_response_is_judged_as_its_code_says(name, code, message, kind, retryable, retry_after_s):
+    outcome = judge_stream_error(PACKAGED[name], ErrorFacts(code=code, message=message))
+    assert (outcome.kind, outcome.retryable, outcome.retry_after_s) == (kind, retryable, retry_after_s)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "retryable"),
+    [
+        ("ollama/chat", SUCCESS, False),
+        ("ollama/busy", OVERLOADED, True),
+        ("ollama/no_model", IGNORED, False),
+        ("ollama/no_memory", IGNORED, False),
+    ],
+)
+def test_answers_of_ollama_are_judged(path, kind, retryable):
+    outcome = judge_packaged(path, "ollama")
+    assert (outcome.kind, outcome.retryable) == (kind, retryable)
+
+
+def test_a_model_that_breaks_while_it_streams_is_tried_again():
+    outcome = judge_stream_error(
+        PACKAGED["ollama"], ErrorFacts(message="an error was encountered while running the model")
+    )
+    assert (outcome.kind, outcome.retryable) == (FAILED, True)

@@ -11,6 +11,7 @@ from hivemind_addon.profile.model import DialectName
 from hivemind_addon.wire.request import RequestFacts, _Body, fingerprints, is_answer, read_request, text_of
 
 ANTHROPIC, CHAT, RESPONSES = DialectName.ANTHROPIC_MESSAGES, DialectName.OPENAI_CHAT, DialectName.OPENAI_RESPONSES
+OLLAMA = DialectName.OLLAMA
 PICTURE = base64.b64encode(bytes(range(256)) * 1000).decode()
 
 
@@ -340,3 +341,68 @@ def timed(call):
     began = time.perf_counter()
     call()
     return time.perf_counter() - began
+
+
+# Ollama ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "stream", "maximum"),
+    [
+        ({}, True, None),
+        ({"stream": True}, True, None),
+        ({"stream": False}, False, None),
+        ({"options": {"num_predict": 40}}, True, 40),
+        ({"options": {"num_predict": -1}}, True, None),
+        ({"options": {"num_predict": "x"}}, True, None),
+        ({"options": 7}, True, None),
+    ],
+)
+def test_ollama_streams_unless_it_is_told_not_to(keys, stream, maximum):
+    facts = read_request(body(model="qwen3", messages=[message()], **keys), OLLAMA)
+    assert (facts.model, facts.stream, facts.max_output_tokens) == ("qwen3", stream, maximum)
+    assert len(facts.messages) == 1
+
+
+def test_a_prompt_is_the_one_message_of_a_completion():
+    for dialect in (OLLAMA, CHAT):
+        facts = read_request(body(model="qwen3", system="You are", prompt="Say hello"), dialect)
+        assert [text_of(one) for one in facts.messages] == ["Say hello"]
+        assert facts.prompt_bytes == len('"You are"') + len('"Say hello"')
+
+
+def test_pictures_of_ollama_are_weighed_apart():
+    chat = read_request(body(messages=[{"role": "user", "content": "what?", "images": [PICTURE, PICTURE]}]), OLLAMA)
+    assert chat.media == 2
+    assert chat.prompt_bytes < 200
+    completion = read_request(body(prompt="what?", images=[PICTURE]), OLLAMA)
+    assert completion.media == 1
+    assert completion.prompt_bytes == len('"what?"')
+
+
+# Members that name sessions -------------------------------------------------------------------------------------------
+
+
+def test_short_texts_of_the_body_are_there_for_whoever_names_sessions_in_them():
+    facts = read_request(
+        body(
+            prompt_cache_key="k",
+            user_prompt_id="s########1",
+            request={"session_id": "s", "contents": [{"parts": []}]},
+            client_metadata={"x-codex-window-id": "w", "odd": 7},
+        ),
+        CHAT,
+    )
+    assert facts.members == {
+        "prompt_cache_key": "k",
+        "user_prompt_id": "s########1",
+        "request.session_id": "s",
+        "client_metadata.x-codex-window-id": "w",
+    }
+
+
+@pytest.mark.parametrize(
+    "odd", [{"request": "x"}, {"request": 7}, {"prompt_cache_key": ["k"]}, {"user_prompt_id": "x" * 2000}]
+)
+def test_other_members_name_nothing(odd):
+    assert read_request(body(**odd), RESPONSES).members == {}

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from hivemind_addon.core.ticket import Usage
 from hivemind_addon.profile.model import DialectName
+from hivemind_addon.wire.ndjson import NdjsonParser
 from hivemind_addon.wire.sse import SseEvent, SseParser
 from hivemind_addon.wire.usage import UsageReader, usage_in_body
 
@@ -14,6 +15,7 @@ DATA = Path(__file__).parent / "data"
 ANTHROPIC = DialectName.ANTHROPIC_MESSAGES
 CHAT = DialectName.OPENAI_CHAT
 RESPONSES = DialectName.OPENAI_RESPONSES
+OLLAMA = DialectName.OLLAMA
 
 
 def read_stream(name: DialectName, stream: bytes) -> UsageReader:
@@ -33,6 +35,9 @@ def read_stream(name: DialectName, stream: bytes) -> UsageReader:
         (CHAT, "together/chat", None),
         (ANTHROPIC, "anthropic/rate_limit", None),
         (RESPONSES, "openai/response_failed", None),
+        (RESPONSES, "openai/compact", Usage(200, 4800, 0, 400, reported=True)),
+        (OLLAMA, "ollama/chat", Usage(26, 0, 0, 4, reported=True)),
+        (OLLAMA, "ollama/busy", None),
     ],
 )
 def test_recorded_answers_report_their_usage(name, path, usage):
@@ -160,3 +165,19 @@ def test_nothing_raises_on_hostile_data_and_counts_stay_plausible(name, event_na
         )
         assert all(0 <= count <= 10**9 for count in counts)
     assert repr(reader).startswith("<UsageReader")
+
+
+@pytest.mark.parametrize(
+    ("path", "usage", "final"),
+    [
+        ("chat", Usage(26, 0, 0, 4, reported=True), True),
+        ("generate", Usage(0, 0, 0, 3, reported=True), True),
+        ("cut", None, False),
+    ],
+)
+def test_the_last_line_of_ollama_reports_the_usage(path, usage, final):
+    reader = UsageReader(OLLAMA)
+    for event in NdjsonParser().feed((DATA / f"ollama/{path}.ndjson").read_bytes()):
+        reader.feed(event)
+    assert reader.usage == usage
+    assert reader.final is final

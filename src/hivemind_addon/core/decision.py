@@ -5,6 +5,7 @@ from enum import Enum
 
 from hivemind_addon.core.spend import Shortage
 from hivemind_addon.core.ticket import Reservation, Ticket
+from hivemind_addon.core.wall import Closure
 
 
 class Reason(Enum):
@@ -27,6 +28,8 @@ class Reason(Enum):
     DELIVERED_BYTES = "client has seen part of it"
     BUDGET = "budget spent"
     FUNDS = "its budget is reserved by running requests"
+    WALL = "the account's limit is spent"
+    """A subscription's window, a day's quota: after its end one request goes first, the others wait for its answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +51,10 @@ class Shed:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The ticket ends here: a budget is spent, and the client gets a refusal that it does not retry."""
+    """The ticket ends here: a budget or the account is spent. The client gets a refusal that it does not retry."""
 
     ticket: Ticket
-    shortage: Shortage
+    cause: Shortage | Closure
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,37 @@ class PoolBlocked:
 
 
 @dataclass(frozen=True, slots=True)
+class WallHit:
+    """The provider refuses the account for long: everybody who waits and who comes is told so until the end."""
+
+    at: float
+    pool: PoolKey
+    until: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WallOpened:
+    """The wall's end had come, and a request that went first was answered."""
+
+    at: float
+    pool: PoolKey
+
+
+@dataclass(frozen=True, slots=True)
+class WindowUsed:
+    """A long window was seen for the first time, another tenth of it is used, or its status changed."""
+
+    at: float
+    pool: PoolKey
+    window: str
+    used: float | None
+    """The fraction."""
+    status: str
+    resets_in_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class MeterLearned:
     """A meter was seen for the first time, or its limit or kind changed."""
 
@@ -229,6 +260,9 @@ Event = (
     | ConcurrencyChanged
     | BreakerChanged
     | PoolBlocked
+    | WallHit
+    | WallOpened
+    | WindowUsed
     | MeterLearned
     | AccountNamed
     | BudgetWarned

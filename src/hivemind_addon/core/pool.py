@@ -27,6 +27,9 @@ from hivemind_addon.core.events import (
     PoolBlocked,
     Superseded,
     TicketEnded,
+    WallHit,
+    WallOpened,
+    WindowUsed,
 )
 from hivemind_addon.core.fair_queue import FairQueue, OrderSettings
 from hivemind_addon.core.lanes import Place
@@ -46,6 +49,8 @@ from hivemind_addon.core.ticket import (
     Ticket,
     Usage,
 )
+from hivemind_addon.core.wall import Closure, Wall
+from hivemind_addon.core.windows import Windows
 
 _NEVER = float("inf")
 _SOONEST_COME_BACK_S = 1.0
@@ -141,6 +146,8 @@ class Pool:
         self._aimd = AimdLimit(settings.concurrency)
         self._breaker = Breaker(settings.breaker, rng=rng)
         self._brake = Brake(rng=rng)
+        self._wall = Wall()
+        self._windows = Windows()
         self._comebacks = Comebacks()
         self._backing_off: dict[str, Place] = {}
         """Queued tickets that have been tried, due or not."""
@@ -207,6 +214,8 @@ class Pool:
         self._aimd.rest()
         self._breaker.clock_jumped(delta_s)
         self._brake.clock_jumped(delta_s)
+        self._wall.clock_jumped(delta_s)
+        self._windows.clock_jumped(delta_s)
         for meter in self._meters.values():
             meter.clock_jumped(delta_s)
         for place in self._backing_off.values():
@@ -255,6 +264,8 @@ class Pool:
         self._queue.absorb(other._queue, [flight.place for flight in other._flights.values()], now)  # noqa: SLF001
         self._aimd.absorb(other._aimd)  # noqa: SLF001
         self._brake.absorb(other._brake)  # noqa: SLF001
+        self._wall.absorb(other._wall)  # noqa: SLF001
+        self._windows.absorb(other._windows)  # noqa: SLF001
         self._comebacks.absorb(other._comebacks)  # noqa: SLF001
         self._backing_off |= other._backing_off  # noqa: SLF001
         self._successors |= other._successors  # noqa: SLF001
@@ -273,6 +284,8 @@ class Pool:
             decisions.extend(
                 self._shed(place, now, Reason.STOPPING, _SOONEST_COME_BACK_S) for place in self._queue.in_order()
             )
+        if closure := self._wall.stands(now):
+            decisions.extend(self._refuse_at_wall(place, closure, now) for place in self._queue.in_order())
         while place := self._queue.first_to_shed(now):
             if not self._hold_on(place, now):
                 decisions.append(self._shed(place, now, Reason.DEADLINE, self._come_back_s(place, now)))
@@ -302,8 +315,10 @@ class Pool:
         flight = self._flights.get(reservation.ticket.id)
         if flight is None or flight.reservation.attempt != reservation.attempt:
             return
+        self._note_windows(hints, now)
         if answered:
             self._queue.began(flight.place, sent_at=reservation.admitted_at, now=now)
+            self._pass_wall(reservation.ticket.id, now)
         for reading in hints.readings:
             if not is_usable(reading):
                 continue
@@ -369,6 +384,7 @@ class Pool:
             )
         )
         self._teach(flight, outcome, now)
+        self._meet_wall(reservation.ticket.id, outcome, now)
         match outcome.kind:
             case OutcomeKind.SUCCESS:
                 self._end_ticket(place, now, end="delivered", reason=outcome.reason)
@@ -419,6 +435,8 @@ class Pool:
                 for meter in self._meters.values()
             ),
             tickets=(*self._view_flights(), *self._view_queue(now)),
+            wall=self._wall.view(now),
+            windows=self._windows.views(now),
         )
 
     def _cost_s(self, demand: Demand) -> float:
@@ -459,6 +477,8 @@ class Pool:
     def _gate(self, ticket: Ticket, now: float) -> _Gate | None:
         if self._breaker.passes_at > now:
             return _Gate(Reason.BREAKER, self._breaker.passes_at)
+        if self._wall.passes_at > now:
+            return _Gate(Reason.WALL, self._wall.passes_at)
         is_paused = self._brake.pause.until > now
         if self.in_flight >= self.limit:
             # It looks back at each window when it is over, even where nothing can go.
@@ -494,6 +514,7 @@ class Pool:
         for meter in self._meters.values():
             meter.reserve(stamp=self._stamp, units=demand.of(meter.dimension), now=now)
         self._brake.sent(now)
+        self._wall.sent(ticket.id)
         is_probe = self._breaker.state is not BreakerState.CLOSED
         in_flight = self.in_flight + 1
         self._take_off(
@@ -560,7 +581,42 @@ class Pool:
         self._backing_off.pop(place.ticket.id, None)
         self._end_wait(place, now)
         self._end_ticket(place, now, end="refused", reason=f"{Reason.BUDGET.value}: {short.budget.holder}")
-        return Refused(ticket=place.ticket, shortage=short)
+        return Refused(ticket=place.ticket, cause=short)
+
+    def _refuse_at_wall(self, place: Place, closure: Closure, now: float) -> Refused:
+        self._queue.remove(place.ticket.id, now)
+        self._backing_off.pop(place.ticket.id, None)
+        self._end_wait(place, now)
+        self._end_ticket(place, now, end="refused", reason=f"{Reason.WALL.value}: {closure.reason}")
+        return Refused(ticket=place.ticket, cause=closure)
+
+    def _meet_wall(self, ticket_id: str, outcome: Outcome, now: float) -> None:
+        """An attempt's end may be the wall, or prove it open."""
+        if outcome.kind is OutcomeKind.SUCCESS:
+            self._pass_wall(ticket_id, now)
+        if outcome.wall_s is not None and self._wall.hit(outcome.reason, outcome.wall_s, now):
+            closure = self._wall.stands(now)
+            until = now if closure is None else closure.until
+            self._emit(WallHit(at=now, pool=self.key, until=until, reason=outcome.reason))
+        self._wall.ended(ticket_id)
+
+    def _pass_wall(self, ticket_id: str, now: float) -> None:
+        if self._wall.answered(ticket_id):
+            self._emit(WallOpened(at=now, pool=self.key))
+
+    def _note_windows(self, hints: Hints, now: float) -> None:
+        for reading in hints.windows:
+            if self._windows.learn(reading, now):
+                self._emit(
+                    WindowUsed(
+                        at=now,
+                        pool=self.key,
+                        window=reading.window,
+                        used=reading.used,
+                        status=reading.status,
+                        resets_in_s=reading.resets_in_s,
+                    )
+                )
 
     def _wait_for_funds(self, place: Place, short: Shortage, now: float) -> None:
         """Out of the others' way, at its own place, until an attempt of the same budget ends."""

@@ -23,6 +23,28 @@ class MeterView:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowView:
+    """One long window of a subscription, as last told."""
+
+    name: str
+    used: float | None
+    """The fraction."""
+    status: str
+    """The provider's own word; may be empty."""
+    resets_in_s: float | None
+    length_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WallView:
+    """A pool's hard wall: its account is refused for long."""
+
+    reason: str
+    ends_in_s: float
+    """0: its end has come, and one request goes first to see whether it is open."""
+
+
+@dataclass(frozen=True, slots=True)
 class TicketView:
     """One ticket that has not ended."""
 
@@ -55,6 +77,9 @@ class PoolView:
     """Seconds that the provider's own retry-after still asks for; 0 when free."""
     meters: tuple[MeterView, ...]
     tickets: tuple[TicketView, ...]
+    wall: WallView | None = None
+    """None: there is none."""
+    windows: tuple[WindowView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +103,7 @@ class Counters:
     gave_up: int = 0
     shed: int = 0
     refused: int = 0
-    """Tickets that a spent budget ended."""
+    """Tickets that a spent budget or a spent account ended."""
     cancelled: int = 0
     attempts: int = 0
     retries: int = 0

@@ -105,6 +105,8 @@ class Outcome:
     """The provider's own word, a floor for the backoff."""
     unreached: bool = False
     """It never got to the provider: no network, name not found. Nobody's own trouble."""
+    wall_s: float | None = None
+    """Seconds until the account is served again, where it is refused for hours or days; None: no such refusal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,21 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowReading:
+    """One long window of a subscription (five hours, a week) as one response told it. Shown, never paced by."""
+
+    window: str
+    """The window's name in the profile."""
+    used: float | None = None
+    """The fraction that is used; the provider may let it pass 1."""
+    status: str = ""
+    """The provider's own word: `allowed`, `allowed_warning`, `rejected`; empty where it gives none."""
+    resets_in_s: float | None = None
+    """Seconds from the response until it begins anew; never negative."""
+    length_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Hints:
     """What one response said about limits. Made by `wire/hints.py`."""
 
@@ -134,6 +151,7 @@ class Hints:
     """`x-should-retry`, where the provider sent it."""
     account: str | None = None
     """The organisation that the response named."""
+    windows: tuple[WindowReading, ...] = ()
     oddities: tuple[str, ...] = ()
     """Headers that could not be understood, in words; what could be understood counts all the same."""
 

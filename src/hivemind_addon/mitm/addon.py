@@ -278,6 +278,8 @@ class Hivemind:
             return
         with self.intake.guarded("requestheaders"):
             self.intake.take_own_headers(flow)
+            if refusal := self.intake.upgrade_refusal(flow):
+                flow.response = refusal
         flow.request.stream = not self.intake.claims(flow)
         if flow.is_replay == "request" and not flow.request.stream:
             self._hear_of_replays(heard=True)

@@ -16,15 +16,16 @@ from mitmproxy.flow import Error
 
 from hivemind_addon.core.decision import Admitted, Backoff, Refused, Shed
 from hivemind_addon.core.events import CommittedStreamFailed, OddityNoted
+from hivemind_addon.core.spend import Shortage
 from hivemind_addon.core.ticket import ContractError, Hints, Outcome, OutcomeKind, Reservation, Ticket, Usage
 from hivemind_addon.mitm.port import Alarm, Handling, Look, Next, Stage
-from hivemind_addon.mitm.refusal import budget_text, come_back_s, make_budget_refusal, make_refusal, refusal_text
+from hivemind_addon.mitm.refusal import come_back_s, make_refusal, make_refused, refusal_text, refused_text
 from hivemind_addon.profile.model import Delivery, DialectName, Profile
 from hivemind_addon.runtime.driver import Awaited, Cancelled, Interrupted, Pulse
 from hivemind_addon.wire.answer import AnswerReader, Phase
 from hivemind_addon.wire.decoding import DecodeError, decode
-from hivemind_addon.wire.dialect import dialect_of
-from hivemind_addon.wire.hints import read_hints
+from hivemind_addon.wire.dialect import Dialect, dialect_of
+from hivemind_addon.wire.hints import read_hints, read_stream_windows
 from hivemind_addon.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
 from hivemind_addon.wire.usage import usage_in_body
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from hivemind_addon.core.watchdog import FirstBytes
     from hivemind_addon.runtime.driver import Awaited, Driver
     from hivemind_addon.runtime.guard import Guard
+    from hivemind_addon.wire.error import ErrorFacts
     from hivemind_addon.wire.estimate import Estimator
     from hivemind_addon.wire.request import RequestFacts
 
@@ -160,8 +162,7 @@ class Exchange:
         if not self._submitted:
             self.enter()
         self._show_held(held=True)
-        keep_alive_s = self.profile.keep_alive_s if self._streams_to_client else 0
-        answer = await self.driver.wait(self.ticket.id, until_at=self._pulse_at if keep_alive_s else None)
+        answer = await self.driver.wait(self.ticket.id, until_at=self._pulse_at if self._keeps_alive else None)
         self._keep(answer)
         self._take(answer)
 
@@ -183,7 +184,7 @@ class Exchange:
                 self._refuse(answer)
             case Refused():
                 dialect = dialect_of(self.dialect_name)
-                self.refusal = make_budget_refusal(self.profile, dialect, answer, self.agents_file)
+                self.refusal = make_refused(self.profile, dialect, answer, self.agents_file, self.driver.clock)
                 self._refuse(answer)
             case Pulse():
                 self._pulse_at = self.driver.clock.monotonic() + self.profile.keep_alive_s
@@ -267,7 +268,7 @@ class Exchange:
         if self._reservation:
             self.driver.observe(self._reservation, self._hints, answered=response.status_code < 400)
         content_type = headers.get("content-type", "")
-        if response.status_code != 200 or not content_type.lower().startswith("text/event-stream"):
+        if response.status_code != 200 or not content_type.lower().startswith(self._dialect.media_type):
             return Handling.COLLECT
         encoding = headers.get("content-encoding", "")
         self._reader = AnswerReader(self.profile, self.dialect_name, encoding)
@@ -335,7 +336,9 @@ class Exchange:
                 decoded = decode(body, headers.get("content-encoding", ""), JUDGED_BODY_MAX_BYTES)
             except DecodeError as error:
                 self._note_oddity(f"answer: {error}")
-        outcome = judge_answer(self.profile, self.dialect_name, response.status_code, headers, decoded, self._hints)
+        wall = self.driver.clock.wall()
+        status = response.status_code
+        outcome = judge_answer(self.profile, self.dialect_name, status, headers, decoded, self._hints, wall)
         usage = usage_in_body(self.dialect_name, decoded) if decoded else None
         if usage is None and decoded and outcome.kind is OutcomeKind.SUCCESS:
             usage = Usage(output_tokens=self.estimator.count(decoded.decode(errors="replace")))
@@ -352,7 +355,7 @@ class Exchange:
         """Step 7, for an error event while everything was kept back. True: try again."""
         assert self._reader is not None
         assert self._reader.error is not None
-        outcome = judge_stream_error(self.profile, self._reader.error)
+        outcome = self._judge_stream_error(self._reader.error)
         return self._settle(outcome, usage=self._usage_so_far())
 
     @guarded(fallback=False)
@@ -371,7 +374,7 @@ class Exchange:
             return
         self._reader.finish()
         if self._reader.error is not None:
-            outcome = judge_stream_error(self.profile, self._reader.error)
+            outcome = self._judge_stream_error(self._reader.error)
         elif self._reader.phase is Phase.COMPLETE or self._reader.broken:
             outcome = Outcome(OutcomeKind.SUCCESS, "200", status=200)
         else:
@@ -410,13 +413,24 @@ class Exchange:
             alarms.append((self._last_byte_at + self.profile.peek.stall_s, Alarm.STALLED))
         elif stage is Stage.PEEKED:
             alarms.append((self._head_at + self.profile.peek.max_s, Alarm.RELEASE))
-        if self._streams_to_client and self.profile.keep_alive_s:
+        if self._keeps_alive:
             alarms.append((self._pulse_at, Alarm.PULSE))
         return alarms
 
     @property
     def _streams_to_client(self) -> bool:
         return self.facts.stream and self.flow.request.http_version != "HTTP/1.0"
+
+    @property
+    def _keeps_alive(self) -> bool:
+        return bool(self.profile.keep_alive_s) and self._streams_to_client and self._dialect.takes_comments
+
+    @property
+    def _dialect(self) -> Dialect:
+        return dialect_of(self.dialect_name)
+
+    def _judge_stream_error(self, error: ErrorFacts) -> Outcome:
+        return judge_stream_error(self.profile, error, self._hints, self.driver.clock.wall())
 
     # Ends ------------------------------------------------------------------------------------------------------------
 
@@ -428,8 +442,9 @@ class Exchange:
             message = refusal_text(self._refused_by)
             retry_after_s = float(come_back_s(self.profile, self._refused_by))
         elif isinstance(self._refused_by, Refused):
-            error = self.profile.budget_refusal.error
-            message = budget_text(self._refused_by, self.agents_file)
+            spent = isinstance(self._refused_by.cause, Shortage)
+            error = (self.profile.budget_refusal if spent else self.profile.wall_refusal).error
+            message = refused_text(self._refused_by, self.agents_file, self.driver.clock)
         elif response is not None:
             facts = dialect.error_in_body(response.content or b"") if response.status_code >= 400 else None
             error = (facts.type or facts.code if facts else "") or "api_error"
@@ -471,6 +486,9 @@ class Exchange:
         reservation = self._reservation
         if reservation is None:
             return False
+        if self._reader and self._reader.windows:
+            told = read_stream_windows(self._reader.windows.data, self.driver.clock.wall())
+            self.driver.observe(reservation, Hints(windows=told), answered=False)
         charged = None  # unless the provider said, what was reserved
         if usage is not None and usage.reported:
             charged = self.estimator.charged(self.profile, self.facts, usage)

@@ -17,11 +17,14 @@ from hivemind_addon.core.budget import spend_of
 from hivemind_addon.core.events import OddityNoted
 from hivemind_addon.core.ticket import Demand, PoolKey, Priority, Ticket
 from hivemind_addon.mitm.exchange import Exchange, plain_headers
+from hivemind_addon.mitm.refusal import make_upgrade_refusal
 from hivemind_addon.profile.load import dialect_for, is_model_call, model_group
 from hivemind_addon.profile.model import Delivery, InputCharge, Profile
 from hivemind_addon.profile.typed import normal_host
+from hivemind_addon.wire.decoding import DecodeError, decode
+from hivemind_addon.wire.dialect import dialect_of
 from hivemind_addon.wire.identity import ProxyWords, call_kind, identify, priority_of, proxy_words
-from hivemind_addon.wire.request import RequestFacts, fingerprints, read_request
+from hivemind_addon.wire.request import MAX_BODY_BYTES, RequestFacts, fingerprints, read_request
 
 if TYPE_CHECKING:
     from collections import deque
@@ -99,9 +102,15 @@ class Intake:
 
     def profile_for(self, flow: http.HTTPFlow) -> Profile | None:
         """The profile of a request that is a model call of ours; None: it passes by."""
-        settings = self.settings
         request = flow.request
         path = request.path.partition("?")[0]
+        profile = self._profile_of(flow, path)
+        if profile is None or not is_model_call(profile, request.method, path):
+            return None
+        return profile
+
+    def _profile_of(self, flow: http.HTTPFlow, path: str) -> Profile | None:
+        settings = self.settings
         host, port = destination(flow)
         profile = settings.profiles.match_host(host, port)
         if isinstance(flow.client_conn.proxy_mode, ReverseMode):
@@ -109,9 +118,18 @@ class Intake:
                 profile = settings.profiles.by_name[settings.reverse_profile]
             elif profile is None:
                 profile = settings.profiles.for_path(path)
-        if profile is None or not is_model_call(profile, request.method, path):
-            return None
         return profile
+
+    def upgrade_refusal(self, flow: http.HTTPFlow) -> http.Response | None:
+        """What a WebSocket upgrade gets where its profile wants plain requests; None: it passes by."""
+        request = flow.request
+        if request.headers.get("upgrade", "").lower() != "websocket":
+            return None
+        path = request.path.partition("?")[0]
+        profile = self._profile_of(flow, path)
+        if profile is None or not profile.refuse_websocket or not is_model_call(profile, "POST", path):
+            return None
+        return make_upgrade_refusal(dialect_of(dialect_for(profile, path)))
 
     def is_foreign(self, context: Context, sni: str | None) -> bool:
         """Whether a client connection goes to a host of no profile: it is tunnelled, never intercepted."""
@@ -177,7 +195,7 @@ class Intake:
         path = request.path.partition("?")[0]
         host, port = destination(flow)
         dialect = dialect_for(profile, path)
-        facts = read_request(request.raw_content or b"", dialect)
+        facts = read_request(_plain_body(request), dialect)
         user, password = self._proxy_user(flow)
         peer = _peer(flow.client_conn)
         headers = plain_headers(request.headers)
@@ -334,6 +352,15 @@ class Intake:
         for exchange in list(self._of_client.get(client.id, ())):
             exchange.client_gone()
             exchange.finished()
+
+
+def _plain_body(request: http.Request) -> bytes:
+    """The body without its content coding; as it is where that cannot be undone, which the reader then says."""
+    body, encoding = request.raw_content or b"", request.headers.get("content-encoding", "")
+    try:
+        return decode(body, encoding, MAX_BODY_BYTES) if encoding else body
+    except DecodeError:
+        return body
 
 
 def _delivery(flow: http.HTTPFlow, profile: Profile, words: ProxyWords) -> Delivery:

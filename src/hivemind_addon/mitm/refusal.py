@@ -1,17 +1,20 @@
 """Shed and Refused → an answer in the provider's own error shape.
 
-A held request that is shed gets the status and headers that make its client come back; one whose budget is spent
-gets those that make it stop.
+A held request that is shed gets the status and headers that make its client come back; one whose budget or account
+is spent gets those that make it stop. So does a WebSocket that is to become plain requests.
 """
 
 import math
+from datetime import UTC, datetime
 from pathlib import Path
 
 from mitmproxy import http
 
 from hivemind_addon.core.decision import Reason, Refused, Shed
-from hivemind_addon.core.spend import Period, amount
+from hivemind_addon.core.spend import Period, Shortage, amount
+from hivemind_addon.core.wall import Closure
 from hivemind_addon.profile.model import Profile
+from hivemind_addon.runtime.clock import Clock
 from hivemind_addon.wire.dialect import Dialect
 
 
@@ -41,9 +44,52 @@ def make_refusal(profile: Profile, dialect: Dialect, shed: Shed) -> http.Respons
     )
 
 
-def budget_text(refused: Refused, agents_file: Path | None) -> str:
+def refused_text(refused: Refused, agents_file: Path | None, clock: Clock) -> str:
+    """What is spent, and until when."""
+    match refused.cause:
+        case Shortage() as short:
+            return _budget_text(short, agents_file)
+        case Closure() as closure:
+            return _wall_text(closure, clock)
+
+
+def make_refused(
+    profile: Profile, dialect: Dialect, refused: Refused, agents_file: Path | None, clock: Clock
+) -> http.Response:
+    """The refusal of a request whose budget or account is spent; clients show it and do not retry."""
+    text = refused_text(refused, agents_file, clock)
+    headers = {"content-type": "application/json", "x-should-retry": "false"}
+    match refused.cause:
+        case Shortage():
+            refusal = profile.budget_refusal
+            body = dialect.error_body(refusal.status, refusal.error, text)
+            return http.Response.make(refusal.status, body, headers)
+        case Closure() as closure:
+            wall = profile.wall_refusal
+            left_s = max(1, math.ceil(closure.until - clock.monotonic()))
+            reset = math.ceil(clock.wall() + left_s)
+            headers |= {"retry-after": str(left_s)}
+            headers |= {name: value.replace("{reset}", str(reset)) for name, value in wall.headers.items()}
+            return http.Response.make(wall.status, dialect.error_body(wall.status, wall.error, text, reset), headers)
+
+
+def make_upgrade_refusal(dialect: Dialect) -> http.Response:
+    """The answer to a WebSocket upgrade: use plain requests, which can be scheduled."""
+    text = "hivemind: WebSockets are not scheduled; please send plain requests."
+    return http.Response.make(426, dialect.error_body(426, "", text), {"content-type": "application/json"})
+
+
+def _wall_text(closure: Closure, clock: Clock) -> str:
+    left_s = max(0.0, closure.until - clock.monotonic())
+    end = datetime.fromtimestamp(clock.wall() + left_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return (
+        f"hivemind: the provider refuses this account until {end} (in {_duration(left_s)}): {closure.reason}. "
+        "Nothing is sent before."
+    )
+
+
+def _budget_text(short: Shortage, agents_file: Path | None) -> str:
     """Who has spent how much, until when, and how to raise it."""
-    short = refused.shortage
     budget = short.budget
     spent, limit = amount(short.unit, short.spent), amount(short.unit, short.limit)
     share = {Period.RUN: "for this run", Period.HOUR: "per hour", Period.DAY: "per day"}[budget.per]
@@ -56,18 +102,6 @@ def budget_text(refused: Refused, agents_file: Path | None) -> str:
         what += f", and this request needs about {needed}"
     again = f" A new one begins in {_duration(short.renews_in_s)}." if short.renews_in_s is not None else ""
     return f"hivemind: {what}.{again} To go on now, raise {key}: budgets in {agents_file or 'the agents file'}."
-
-
-def make_budget_refusal(
-    profile: Profile, dialect: Dialect, refused: Refused, agents_file: Path | None
-) -> http.Response:
-    """The refusal of a request whose budget is spent; clients show it and do not retry."""
-    refusal = profile.budget_refusal
-    return http.Response.make(
-        refusal.status,
-        dialect.error_body(refusal.status, refusal.error, budget_text(refused, agents_file)),
-        {"content-type": "application/json", "x-should-retry": "false"},
-    )
 
 
 def _duration(seconds: float) -> str:

@@ -1,6 +1,7 @@
 """Events → mitmproxy's log: one line for each change that is worth a person's attention, with the ticket's id."""
 
 import logging
+import math
 from typing import assert_never
 
 from hivemind_addon.core.events import (
@@ -24,6 +25,9 @@ from hivemind_addon.core.events import (
     Submitted,
     Superseded,
     TicketEnded,
+    WallHit,
+    WallOpened,
+    WindowUsed,
 )
 from hivemind_addon.core.spend import amount
 
@@ -87,6 +91,16 @@ def describe(event: Event) -> tuple[int, str]:
             return logging.WARNING, f"{event.pool}: breaker {event.state} ({event.reason})"
         case PoolBlocked():
             return logging.INFO, f"{event.pool}: told to wait {event.until - event.at:.1f} s ({event.reason})"
+        case WallHit():
+            return logging.WARNING, (
+                f"{event.pool}: the account is refused for {_duration(event.until - event.at)} ({event.reason}); "
+                "everybody is told, nothing is sent until then or a restart"
+            )
+        case WallOpened():
+            return logging.WARNING, f"{event.pool}: the account is served again"
+        case WindowUsed():
+            level = logging.INFO if event.status in ("", "allowed") else logging.WARNING
+            return level, f"{event.pool}: {_window(event)}"
         case MeterLearned():
             return logging.DEBUG, f"{event.pool}: {event.meter} is a {event.kind} of {event.limit:g}"
         case AccountNamed():
@@ -110,3 +124,19 @@ def describe(event: Event) -> tuple[int, str]:
             return logging.DEBUG, f"guard trip in {event.where}: {event.error}"
         case _:
             assert_never(event)
+
+
+def _window(event: WindowUsed) -> str:
+    used = "" if event.used is None else f" {event.used:.0%} used"
+    status = f" ({event.status})" if event.status else ""
+    reset = "" if event.resets_in_s is None else f", anew in {_duration(event.resets_in_s)}"
+    return f"window {event.window}{used}{status}{reset}"
+
+
+def _duration(seconds: float) -> str:
+    minutes = math.ceil(seconds / 60)
+    days, minutes = divmod(minutes, 24 * 60)
+    hours, minutes = divmod(minutes, 60)
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"

@@ -24,6 +24,8 @@ class DialectName(Enum):
     ANTHROPIC_MESSAGES = "anthropic-messages"
     OPENAI_CHAT = "openai-chat"
     OPENAI_RESPONSES = "openai-responses"
+    OLLAMA = "ollama"
+    """`/api/chat` and `/api/generate`; streams are NDJSON."""
 
 
 class ResetFormat(Enum):
@@ -93,6 +95,26 @@ class MeterHeaders:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowHeaders:
+    """One long window of a subscription as response headers tell it: shown and logged, never paced by."""
+
+    window: str
+    """Name shown to people: `5h`, `7d`."""
+    used: str = ""
+    """Header that says how much of it is used."""
+    full: float = 1
+    """What `used` says when all of it is: 1 for a fraction, 100 for per cent."""
+    status: str = ""
+    """Header with the provider's own word; `rejected` says that the window is spent."""
+    reset: str = ""
+    """Header that says when the window begins anew."""
+    reset_format: ResetFormat = ResetFormat.AUTO
+    """How `reset` is written."""
+    minutes: str = ""
+    """Header that says how long the window is, in minutes."""
+
+
+@dataclass(frozen=True, slots=True)
 class OutcomeRule:
     """What an answer means. All the given conditions must hold; the first rule that matches decides."""
 
@@ -110,6 +132,9 @@ class OutcomeRule:
     """Header name → regular expression searched in its value, ignoring case."""
     retry_after: bool | None = None
     """True or False: only with, or only without a retry-after."""
+    wall: bool = False
+    """Whether the account is refused until the end of a long window (a subscription's, a day's): everybody is told at
+    once. The end is what the error or the windows say, else the retry-after, else five minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +154,11 @@ class CallRule:
     """Whether the request brings tools."""
     max_messages: int | None = None
     """At most so many messages, the system's own in the list counted."""
+    system: str = ""
+    """Words that stand in the first 2,000 bytes of the system prompt, or of the first message where there is none; in
+    whatever case."""
+    says: str = ""
+    """Words that stand in the first 2,000 bytes of the last message; in whatever case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +260,18 @@ class BudgetRefusal:
 
 
 @dataclass(frozen=True, slots=True)
+class WallRefusal:
+    """The answer while the account is refused for long: one that clients show and do not retry, with the end in it."""
+
+    status: int = 429
+    """HTTP status."""
+    error: str = "usage_limit_reached"
+    """`type` (and `code`) of the error object."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """More headers; `{reset}` stands for the end in epoch seconds."""
+
+
+@dataclass(frozen=True, slots=True)
 class Peek:
     """How long the beginning of a streamed answer is kept back until its first content is judged."""
 
@@ -268,12 +310,18 @@ class Profile:
     response_account_headers: tuple[str, ...] = ()
     """Response headers that name the account."""
     session_headers: tuple[str, ...] = ()
-    """Request headers that name the agent's session; the first that is there counts."""
+    """Where a request names the agent's session; the first that is there counts: a header, `name#member` of a header
+    that holds a JSON object, or `body#member` (`body#outer.member`) of the request's own JSON, as far as it is read."""
     subagent_headers: tuple[str, ...] = ()
-    """Request headers that name a sub-agent within that session; the first that is there, and is not the session
-    itself, counts. `name#member` looks into a header that holds a JSON object."""
+    """Where it names a sub-agent within that session; the first that is there, and is not the session itself."""
     parent_headers: tuple[str, ...] = ()
-    """Request headers that name the session which started this one; as above."""
+    """Where it names the session which started this one; as above."""
+    parent_beside: Mapping[str, str] = field(default_factory=dict)
+    """Header that names the session → where such a request names its parent; for agents whose name for it is, in
+    others, something else."""
+    refuse_websocket: bool = False
+    """Answer a WebSocket upgrade on one of `paths` with 426, upon which Codex sends plain requests at once. What runs
+    inside a WebSocket is not scheduled."""
     calls: tuple[CallRule, ...] = ()
     """What requests are for, where it is neither a turn nor (by the headers above) a sub-agent's."""
     prices: Mapping[str, ModelPrice] = field(default_factory=dict)
@@ -288,6 +336,8 @@ class Profile:
     """Path globs by which a reverse-mode upstream is recognised; not inherited by `extends`."""
     meters: tuple[MeterHeaders, ...] = ()
     """The limits that response headers tell."""
+    windows: tuple[WindowHeaders, ...] = ()
+    """The long windows of a subscription that response headers tell."""
     outcomes: tuple[OutcomeRule, ...] = ()
     """Before the general rules of `wire/outcome.py`."""
     bookkeeping_events: tuple[str, ...] = ()
@@ -302,6 +352,8 @@ class Profile:
     """The answer that makes a held client come back."""
     budget_refusal: BudgetRefusal = field(default_factory=BudgetRefusal)
     """The answer when a budget is spent."""
+    wall_refusal: WallRefusal = field(default_factory=WallRefusal)
+    """The answer while the account is refused for long."""
     delivery: Delivery = Delivery.STREAM
     """When a streamed answer reaches the client, where neither agent nor request says it."""
     keep_alive_s: float = 0

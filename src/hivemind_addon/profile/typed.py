@@ -31,7 +31,9 @@ from hivemind_addon.profile.model import (
     Profile,
     Refusal,
     Tokens,
+    WallRefusal,
     Watchdog,
+    WindowHeaders,
 )
 
 _ABSURD = 1e15
@@ -204,9 +206,10 @@ RULES: Mapping[tuple[type, str], Callable[[Any], Any]] = {
     (Profile, "credential_headers"): _header,
     (Profile, "request_account_headers"): _header,
     (Profile, "response_account_headers"): _header,
-    (Profile, "session_headers"): _header,
+    (Profile, "session_headers"): _header_or_member,
     (Profile, "subagent_headers"): _header_or_member,
     (Profile, "parent_headers"): _header_or_member,
+    (Profile, "parent_beside"): _header_or_member,
     (CallRule, "headers"): _regex,
     (CallRule, "paths"): _path_glob,
     (CallRule, "models"): _model_glob,
@@ -227,6 +230,12 @@ RULES: Mapping[tuple[type, str], Callable[[Any], Any]] = {
     (MeterHeaders, "remaining"): _header,
     (MeterHeaders, "reset"): _header_or_none,
     (MeterHeaders, "window_s"): _positive,
+    (WindowHeaders, "used"): _header_or_none,
+    (WindowHeaders, "status"): _header_or_none,
+    (WindowHeaders, "reset"): _header_or_none,
+    (WindowHeaders, "minutes"): _header_or_none,
+    (WindowHeaders, "full"): _positive,
+    (WallRefusal, "status"): _error_status,
     (OutcomeRule, "status"): _status,
     (OutcomeRule, "message"): _regex,
     (OutcomeRule, "headers"): _regex,
@@ -254,8 +263,10 @@ RULES: Mapping[tuple[type, str], Callable[[Any], Any]] = {
 KEY_RULES: Mapping[tuple[type, str], Callable[[str], str]] = {
     (Profile, "dialects"): _path_glob,
     (Profile, "prices"): _model_glob,
+    (Profile, "parent_beside"): _header_or_member,
     (OutcomeRule, "headers"): _header,
     (CallRule, "headers"): _header_or_member,
+    (WallRefusal, "headers"): _header,
 }
 """The same for the keys of a mapping."""
 

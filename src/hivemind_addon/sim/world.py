@@ -43,7 +43,7 @@ from hivemind_addon.sim.dialect import Dialect
 from hivemind_addon.sim.prompt_cache import Prefix
 from hivemind_addon.sim.provider import Answer, Ending, RequestFacts, SimProvider
 from hivemind_addon.sim.workload import Crowd, Neighbour, Scenario, Turn, turns
-from hivemind_addon.wire.dialect import ErrorFacts
+from hivemind_addon.wire.error import ErrorFacts
 from hivemind_addon.wire.hints import read_hints
 from hivemind_addon.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
 

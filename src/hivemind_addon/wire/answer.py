@@ -11,8 +11,11 @@ from enum import Enum
 from hivemind_addon.core.ticket import Usage
 from hivemind_addon.profile.model import DialectName, Profile
 from hivemind_addon.wire.decoding import BodyDecoder, DecodeError
-from hivemind_addon.wire.dialect import ErrorFacts, EventClass, dialect_of, read_object
-from hivemind_addon.wire.sse import SseEvent, SseParser
+from hivemind_addon.wire.dialect import EventClass, dialect_of, event_name
+from hivemind_addon.wire.error import ErrorFacts
+from hivemind_addon.wire.hints import CODEX_WINDOWS
+from hivemind_addon.wire.json_values import read_object
+from hivemind_addon.wire.sse import SseEvent
 from hivemind_addon.wire.usage import UsageReader
 
 # About a thousand chat chunks: enough to learn how many tokens a byte of the stream is.
@@ -40,7 +43,7 @@ class AnswerReader:
     def __init__(self, profile: Profile, dialect_name: DialectName, content_encoding: str) -> None:
         self._dialect = dialect_of(dialect_name)
         self._bookkeeping = frozenset(profile.bookkeeping_events)
-        self._parser = SseParser()
+        self._parser = self._dialect.parser()
         self._usage_reader = UsageReader(dialect_name)
         self._last_event: SseEvent | None = None
         self._kept: list[SseEvent] = []
@@ -50,6 +53,8 @@ class AnswerReader:
         self.phase = Phase.BEFORE_CONTENT
         self.content_seen = False
         """Whether something came that a client acts on."""
+        self.windows: SseEvent | None = None
+        """The last event that told of a subscription's windows, for `hints.read_stream_windows`."""
         self.error: ErrorFacts | None = None
         """What the error event said; set when the phase is FAILED."""
         self.broken: str | None = None
@@ -117,6 +122,8 @@ class AnswerReader:
         if self._ended:
             return
         self._usage_reader.feed(event)
+        if (event.event if self.content_seen else event_name(event)) == CODEX_WINDOWS:
+            self.windows = event
         if self.content_seen:
             kind = self._dialect.classify_after_content(event)
         else:

@@ -1,47 +1,24 @@
-"""The three wire formats: what an event of a stream means, how an error is read, and how one is written.
+"""The wire formats: what an event of a stream means, how an error is read, and how one is written.
 
-Readers are lenient: gateways mix the shapes, so an error object is found wherever one of the formats puts it,
-and what cannot be read is content, which passes through.
+Readers are lenient: what cannot be read is content, which passes through. An event is a server-sent one, or a line of
+an NDJSON stream, which has no name.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 
 import msgspec
 
 from hivemind_addon.profile.model import DialectName
-from hivemind_addon.wire.sse import SseEvent
+from hivemind_addon.wire import error as errors
+from hivemind_addon.wire.error import ErrorFacts, explicit_error, unreadable_error, word
+from hivemind_addon.wire.json_values import read_object, read_value
+from hivemind_addon.wire.ndjson import NDJSON, NdjsonParser
+from hivemind_addon.wire.sse import SSE, SseEvent, SseParser
 
 ROLE_ONLY_DELTA = "role-only-delta"
 """What a profile's `bookkeeping_events` call a chat chunk without content; chat chunks have no event names."""
-
-_MAX_MESSAGE_CHARS = 2000
-_MAX_WORD_CHARS = 200
-_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_LIST = msgspec.json.Decoder(list[msgspec.Raw])
-_ANY = msgspec.json.Decoder()
-# The last two are what msgspec lets through for broken text and for thousands of nested brackets.
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-
-
-def read_object(data: bytes | msgspec.Raw) -> dict[str, msgspec.Raw] | None:
-    """The members of a JSON object, each still JSON; None when it is no object."""
-    try:
-        return _OBJECT.decode(data)
-    except _UNREADABLE:
-        return None
-
-
-def read_value(raw: bytes | msgspec.Raw | None) -> object:
-    """One JSON value; None when it is absent or cannot be read."""
-    if raw is None:
-        return None
-    try:
-        return _ANY.decode(raw)
-    except _UNREADABLE:
-        return None
 
 
 class EventClass(Enum):
@@ -55,26 +32,20 @@ class EventClass(Enum):
     """The answer is complete."""
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorFacts:
-    """An error object as the provider wrote it; what is absent is empty."""
-
-    type: str = ""
-    code: str = ""
-    """A number is written in digits."""
-    message: str = ""
-    """At most 2,000 characters."""
-    details_code: str = ""
-    """`details.error_code`."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What the error is called, the most specific name first."""
-        return tuple(name for name in (self.details_code, self.code, self.type) if name)
-
-
 class Dialect(ABC):
     """One wire format. Stateless; nothing here raises on what a provider sends."""
+
+    media_type = SSE
+    """The `content-type` of its streamed answers."""
+
+    def parser(self) -> SseParser | NdjsonParser:
+        """Cuts a streamed answer into events."""
+        return SseParser()
+
+    @property
+    def takes_comments(self) -> bool:
+        """Whether a stream has something that its client overlooks: what a keep-alive is made of."""
+        return self.media_type == SSE
 
     @abstractmethod
     def classify(self, event: SseEvent, bookkeeping: frozenset[str]) -> EventClass:
@@ -93,8 +64,11 @@ class Dialect(ABC):
         """Generated text and tool arguments of the event; empty when it carries none."""
 
     @abstractmethod
-    def error_body(self, status: int, error: str, message: str) -> bytes:
-        """An error answer; an empty `error` becomes the one that usually comes with the status."""
+    def error_body(self, status: int, error: str, message: str, resets_at: int | None = None) -> bytes:
+        """An error answer; an empty `error` becomes the one that usually comes with the status.
+
+        `resets_at`: the epoch second at which a spent limit comes back, for formats that have a place for it.
+        """
 
     @abstractmethod
     def error_event(self, error: str, message: str, retry_after_s: float | None) -> bytes:
@@ -106,64 +80,14 @@ class Dialect(ABC):
 
     def error_in_body(self, body: bytes) -> ErrorFacts | None:
         """The error object of a whole answer; None when the body holds none or is no JSON."""
-        top = read_object(body)
-        if top is None:
-            # Google's OpenAI-compatible endpoint wraps its error in a list.
-            top = _first_of_list(body)
-        return None if top is None else _explicit_error(top)
+        return errors.error_in_body(body)
 
 
-def _first_of_list(body: bytes) -> dict[str, msgspec.Raw] | None:
-    try:
-        items = _LIST.decode(body)
-    except _UNREADABLE:
-        return None
-    return read_object(items[0]) if items else None
-
-
-def _explicit_error(top: Mapping[str, msgspec.Raw]) -> ErrorFacts | None:
-    error = top.get("error")
-    if error is None and "response" in top:
-        error = (read_object(top["response"]) or {}).get("error")
-    if error is not None:
-        members = read_object(error)
-        if members is not None:
-            return _facts(members)
-        value = read_value(error)
-        if isinstance(value, str) and value:
-            return ErrorFacts(message=value[:_MAX_MESSAGE_CHARS])
-        if value:
-            return ErrorFacts()
-    if read_value(top.get("object")) == "error" or read_value(top.get("type")) == "error":
-        return _facts(top)
-    return None
-
-
-def _facts(members: Mapping[str, msgspec.Raw]) -> ErrorFacts:
-    details = members.get("details")
-    detail_members = read_object(details) if details is not None else None
-    return ErrorFacts(
-        type=_word(members.get("type")),
-        code=_word(members.get("code")),
-        message=_word(members.get("message"), _MAX_MESSAGE_CHARS),
-        details_code=_word((detail_members or {}).get("error_code")),
-    )
-
-
-def _word(raw: msgspec.Raw | None, max_chars: int = _MAX_WORD_CHARS) -> str:
-    value = read_value(raw)
-    if isinstance(value, str):
-        return value[:max_chars]
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)[:max_chars]
-    return ""
-
-
-def _name_of(event: SseEvent) -> str:
+def event_name(event: SseEvent) -> str:
     """The event's name, else the `type` inside its data (some gateways drop the `event:` line)."""
     if event.event:
         return event.event
-    return _word((read_object(event.data) or {}).get("type"))
+    return word((read_object(event.data) or {}).get("type"))
 
 
 def _is_done(data: bytes) -> bool:
@@ -186,7 +110,7 @@ class _AnthropicMessages(Dialect):
     """`event:` names everything, so almost no JSON is read."""
 
     def classify(self, event: SseEvent, bookkeeping: frozenset[str]) -> EventClass:
-        name = _name_of(event)
+        name = event_name(event)
         if name == "error":
             return EventClass.ERROR
         if name == "message_stop":
@@ -197,9 +121,9 @@ class _AnthropicMessages(Dialect):
         return self.classify(event, frozenset())
 
     def error_of(self, event: SseEvent) -> ErrorFacts | None:
-        if _name_of(event) != "error":
+        if event_name(event) != "error":
             return None
-        return _explicit_error(read_object(event.data) or {}) or _unreadable_error(event)
+        return explicit_error(read_object(event.data) or {}) or unreadable_error(event.data)
 
     def text_of(self, event: SseEvent) -> str:
         if event.event not in {"", "content_block_delta"}:
@@ -209,7 +133,7 @@ class _AnthropicMessages(Dialect):
             return ""
         return _joined(delta.get(name) for name in ("text", "thinking", "partial_json"))
 
-    def error_body(self, status: int, error: str, message: str) -> bytes:
+    def error_body(self, status: int, error: str, message: str, resets_at: int | None = None) -> bytes:  # noqa: ARG002
         return msgspec.json.encode(_anthropic_error(error or _anthropic_type(status), message))
 
     def error_event(self, error: str, message: str, retry_after_s: float | None) -> bytes:
@@ -235,10 +159,6 @@ def _anthropic_error(error: str, message: str) -> dict[str, object]:
     return {"type": "error", "error": {"type": error, "message": message}}
 
 
-def _unreadable_error(event: SseEvent) -> ErrorFacts:
-    return ErrorFacts(message=event.data[:_MAX_WORD_CHARS].decode("utf-8", "replace"))
-
-
 def _joined(parts: Iterable[object]) -> str:
     """The strings among the parts, joined."""
     return "".join(part for part in parts if isinstance(part, str))
@@ -247,8 +167,11 @@ def _joined(parts: Iterable[object]) -> str:
 class _OpenAI(Dialect):
     """What both OpenAI formats share: the error object."""
 
-    def error_body(self, status: int, error: str, message: str) -> bytes:
-        return msgspec.json.encode(_openai_error(error or _openai_type(status), message))
+    def error_body(self, status: int, error: str, message: str, resets_at: int | None = None) -> bytes:
+        value = _openai_error(error or _openai_type(status), message)
+        if resets_at is not None:
+            value["error"]["resets_at"] = resets_at  # where Codex looks for it
+        return msgspec.json.encode(value)
 
 
 def _openai_type(status: int) -> str:
@@ -256,7 +179,7 @@ def _openai_type(status: int) -> str:
     return names.get(status, "server_error" if status >= 500 else "invalid_request_error")
 
 
-def _openai_error(error: str, message: str) -> dict[str, object]:
+def _openai_error(error: str, message: str) -> dict[str, dict[str, object]]:
     return {"error": {"message": message, "type": error, "param": None, "code": error}}
 
 
@@ -267,7 +190,7 @@ class _OpenAIChat(_OpenAI):
         if _is_done(event.data):
             return EventClass.TERMINAL
         top = read_object(event.data)
-        if event.event == "error" or (top is not None and _explicit_error(top) is not None):
+        if event.event == "error" or (top is not None and explicit_error(top) is not None):
             return EventClass.ERROR
         if event.event and event.event in bookkeeping:
             return EventClass.BOOKKEEPING
@@ -282,9 +205,9 @@ class _OpenAIChat(_OpenAI):
         return EventClass.TERMINAL if _is_done(event.data) else EventClass.CONTENT
 
     def error_of(self, event: SseEvent) -> ErrorFacts | None:
-        facts = _explicit_error(read_object(event.data) or {})
+        facts = explicit_error(read_object(event.data) or {})
         if facts is None and event.event == "error":
-            return _unreadable_error(event)
+            return unreadable_error(event.data)
         return facts
 
     def text_of(self, event: SseEvent) -> str:
@@ -342,11 +265,26 @@ def _text_of_choice(choice: Mapping[str, object]) -> str:
     return _joined(texts)
 
 
+_SHOWN_BY_CODEX = "invalid_prompt"
+"""The one code of a failed response upon which Codex stops and shows the message that came with it."""
+_FINAL_ERRORS = frozenset(
+    {
+        "authentication_error",
+        "billing_hard_limit_reached",
+        "invalid_request_error",
+        "not_found_error",
+        "permission_error",
+        "usage_limit_reached",
+    }
+)
+"""No waiting cures these, which Codex does not know by their names."""
+
+
 class _OpenAIResponses(_OpenAI):
     """Every event names itself, in `event:` and in `type`."""
 
     def classify(self, event: SseEvent, bookkeeping: frozenset[str]) -> EventClass:
-        name = _name_of(event)
+        name = event_name(event)
         if name in {"error", "response.failed"}:
             return EventClass.ERROR
         if name in {"response.completed", "response.incomplete"} or _is_done(event.data):
@@ -357,19 +295,22 @@ class _OpenAIResponses(_OpenAI):
         return self.classify(event, frozenset())
 
     def error_of(self, event: SseEvent) -> ErrorFacts | None:
-        if _name_of(event) not in {"error", "response.failed"}:
+        if event_name(event) not in {"error", "response.failed"}:
             return None
-        return _explicit_error(read_object(event.data) or {}) or _unreadable_error(event)
+        return explicit_error(read_object(event.data) or {}) or unreadable_error(event.data)
 
     def text_of(self, event: SseEvent) -> str:
-        name = _name_of(event)
+        name = event_name(event)
         if not name.endswith(".delta") or "audio" in name:
             return ""
         return _joined([read_value((read_object(event.data) or {}).get("delta"))])
 
     def error_event(self, error: str, message: str, retry_after_s: float | None) -> bytes:
-        # Codex comes back for this code alone, after the delay that it finds in the message.
-        code = (error or "server_error") if retry_after_s is None else "rate_limit_exceeded"
+        # Codex comes back for any code but a few (codex-api/src/sse/responses.rs, 2026-08): for this one after the
+        # delay that it finds in the message.
+        code = "rate_limit_exceeded"
+        if retry_after_s is None:
+            code = _SHOWN_BY_CODEX if error in _FINAL_ERRORS else error or "server_error"
         response = {
             "id": "resp_hivemind",
             "object": "response",
@@ -390,10 +331,59 @@ class _OpenAIResponses(_OpenAI):
         return _sse("response.failed", value)
 
 
+class _Ollama(Dialect):
+    """One JSON object a line, a chat's or a completion's; the last one says `done`."""
+
+    media_type = NDJSON
+
+    def parser(self) -> SseParser | NdjsonParser:
+        return NdjsonParser()
+
+    def classify(self, event: SseEvent, bookkeeping: frozenset[str]) -> EventClass:
+        top = read_object(event.data)
+        if top is None:
+            return EventClass.CONTENT
+        if explicit_error(top) is not None:
+            return EventClass.ERROR
+        if read_value(top.get("done")) is True:
+            return EventClass.TERMINAL
+        if ROLE_ONLY_DELTA in bookkeeping and not any(_ollama_parts(top)):
+            return EventClass.BOOKKEEPING
+        return EventClass.CONTENT
+
+    def classify_after_content(self, event: SseEvent) -> EventClass:
+        # As in chat chunks: inside generated text the quotes are escaped.
+        if b'"error"' in event.data or b'"done":true' in event.data or b'"done": true' in event.data:
+            return self.classify(event, frozenset())
+        return EventClass.CONTENT
+
+    def error_of(self, event: SseEvent) -> ErrorFacts | None:
+        return explicit_error(read_object(event.data) or {})
+
+    def text_of(self, event: SseEvent) -> str:
+        parts = _ollama_parts(read_object(event.data) or {})
+        return "".join(part if isinstance(part, str) else msgspec.json.encode(part).decode() for part in parts if part)
+
+    def error_body(self, status: int, error: str, message: str, resets_at: int | None = None) -> bytes:  # noqa: ARG002
+        return msgspec.json.encode({"error": message or error or "failed"})
+
+    def error_event(self, error: str, message: str, retry_after_s: float | None) -> bytes:
+        return msgspec.json.encode({"error": _with_delay(message or error or "failed", retry_after_s)}) + b"\n"
+
+
+def _ollama_parts(top: Mapping[str, msgspec.Raw]) -> list[object]:
+    """What a line generates: text, thinking, tool calls; of `/api/chat` and of `/api/generate`."""
+    message = read_value(top.get("message"))
+    inner = message if isinstance(message, dict) else {}
+    outer = [read_value(top.get(name)) for name in ("response", "thinking")]
+    return [*(inner.get(name) for name in ("thinking", "content", "tool_calls")), *outer]
+
+
 _DIALECTS: Mapping[DialectName, Dialect] = {
     DialectName.ANTHROPIC_MESSAGES: _AnthropicMessages(),
     DialectName.OPENAI_CHAT: _OpenAIChat(),
     DialectName.OPENAI_RESPONSES: _OpenAIResponses(),
+    DialectName.OLLAMA: _Ollama(),
 }
 
 

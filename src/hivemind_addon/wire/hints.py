@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from hivemind_addon.core.ticket import Hints, Reading
-from hivemind_addon.profile.model import MeterHeaders, Profile, ResetFormat
+from hivemind_addon.core.ticket import Hints, Reading, WindowReading
+from hivemind_addon.profile.model import MeterHeaders, Profile, ResetFormat, WindowHeaders
+from hivemind_addon.wire.error import word
+from hivemind_addon.wire.json_values import read_number, read_object
 
 _MAX_RETRY_AFTER_S = 86_400.0
 # Monthly quotas exist; what is further away is a mistake.
@@ -21,6 +23,11 @@ _MAX_VALUE_CHARS = 100
 _MAX_SHOWN_CHARS = 40
 _MAX_ACCOUNT_CHARS = 200
 _CLOCK_TOLERANCE_S = 5.0
+_MAX_STATUS_CHARS = 40
+_MAX_WINDOWS = 16
+
+CODEX_WINDOWS = "codex.rate_limits"
+"""The stream event in which ChatGPT's Codex endpoint tells of its windows, turn by turn (2026-08)."""
 
 _NUMBER = re.compile(r"(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d{1,3})?", re.ASCII | re.IGNORECASE)
 _DURATION_PART = r"(\d+\.?\d*|\.\d+)(ms|us|µs|μs|ns|d|h|m|s)"
@@ -230,6 +237,25 @@ class _HeaderReader:
             granularity=meter.granularity,
         )
 
+    def window(self, window: WindowHeaders) -> WindowReading | None:
+        """One long window; None when the headers say nothing about it."""
+        used = self.amount(window.used) if window.used else None
+        resets_in_s = self.reset(window.reset, window.reset_format)
+        minutes = self.amount(window.minutes) if window.minutes else None
+        status = self._headers.get(window.status.lower(), "").strip() if window.status else ""
+        if len(status) > _MAX_STATUS_CHARS or not status.isprintable():
+            self._odd(window.status, status)
+            status = ""
+        if used is None and resets_in_s is None and not status:
+            return None
+        return WindowReading(
+            window=window.window,
+            used=_scaled(used, 1 / window.full),
+            status=status,
+            resets_in_s=resets_in_s,
+            length_s=_scaled(minutes, 60.0),
+        )
+
 
 def read_hints(profile: Profile, headers: Mapping[str, str], wall_now: float) -> Hints:
     """What one response's headers say. `headers` is asked for lower-case names; `wall_now` in epoch seconds.
@@ -243,5 +269,32 @@ def read_hints(profile: Profile, headers: Mapping[str, str], wall_now: float) ->
         retry_after_s=reader.retry_after(),
         should_retry=reader.should_retry(),
         account=reader.account(profile.response_account_headers),
+        windows=tuple(told for one in profile.windows if (told := reader.window(one)) is not None),
         oddities=tuple(reader.oddities),
     )
+
+
+def read_stream_windows(data: bytes, wall_now: float) -> tuple[WindowReading, ...]:
+    """The windows that a `CODEX_WINDOWS` event tells; none where it cannot be read. `wall_now` in epoch seconds."""
+    top = read_object(data) or {}
+    limits = read_object(top["rate_limits"]) if "rate_limits" in top else None
+    readings = []
+    for name, raw in list((limits or {}).items())[:_MAX_WINDOWS]:
+        window = read_object(raw)
+        if window is None:
+            continue
+        used, minutes = read_number(window.get("used_percent")), read_number(window.get("window_minutes"))
+        resets_at = read_number(window.get("reset_at")) or read_number(window.get("resets_at"))
+        resets_in_s = None if resets_at is None else max(0.0, resets_at - wall_now)
+        if used is None or not 0 <= used < _MAX_AMOUNT or (resets_in_s or 0) > _MAX_RESET_S:
+            continue
+        readings.append(
+            WindowReading(
+                window=name[:_MAX_STATUS_CHARS],
+                used=used / 100,
+                status=word(window.get("status"), _MAX_STATUS_CHARS),
+                resets_in_s=resets_in_s,
+                length_s=_scaled(minutes, 60.0),
+            )
+        )
+    return tuple(readings)

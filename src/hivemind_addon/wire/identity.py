@@ -5,6 +5,9 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+
+from msgspec import Raw
 
 from hivemind_addon.core.ticket import CallKind, Priority
 from hivemind_addon.profile.glob import glob_matches
@@ -14,6 +17,8 @@ from hivemind_addon.wire.request import RequestFacts
 _MAX_CHARS = 80
 _HASH_CHARS = 8
 _MAX_HEADER_CHARS = 16_384
+_BODY = "body"
+_SAID_BYTES = 2000
 
 ANONYMOUS = "anonymous"
 """The account of requests without a credential, as local servers take them."""
@@ -46,12 +51,13 @@ def identify(profile: Profile, headers: Mapping[str, str], facts: RequestFacts, 
 
     `peer` is the client's connection (address and port): the last resort of an agent that says nothing.
     """
-    named = _first(headers, profile.session_headers) or facts.session_hint
-    parent = next(_values(headers, profile.parent_headers, unlike=named), facts.parent_hint)
+    named = next(_values(headers, facts, profile.session_headers, unlike=""), facts.session_hint)
+    beside = [parent for own, parent in profile.parent_beside.items() if _value(headers, facts, own)]
+    parent = next(_values(headers, facts, (*profile.parent_headers, *beside), unlike=named), facts.parent_hint)
     # Without a name of its own an agent has the one of its tree of sessions, so that a new session is no new agent.
     agent = proxy_user or f"{_product(headers)}-{_hash(parent or named or peer)}"
     session = named or proxy_user or f"{agent}@{peer}"
-    sub_agent = next(_values(headers, profile.subagent_headers, unlike=named), "")
+    sub_agent = next(_values(headers, facts, profile.subagent_headers, unlike=named), "")
     if sub_agent:
         session, parent = f"{session}/{sub_agent}", session
     return Identity(
@@ -96,25 +102,43 @@ def _rule_matches(rule: CallRule, headers: Mapping[str, str], facts: RequestFact
         and (rule.max_messages is None or len(facts.messages) <= rule.max_messages)
         and (not rule.paths or any(glob_matches(glob, path) for glob in rule.paths))
         and (not rule.models or any(glob_matches(glob, facts.model) for glob in rule.models))
-        and all(re.search(text, _value(headers, name), re.IGNORECASE) for name, text in rule.headers.items())
+        and all(re.search(text, _value(headers, facts, name), re.IGNORECASE) for name, text in rule.headers.items())
+        and _is_said(rule.system, (*facts.preamble, *facts.messages)[:1])
+        and _is_said(rule.says, facts.messages[-1:])
     )
 
 
-def _values(headers: Mapping[str, str], names: Iterable[str], *, unlike: str) -> Iterator[str]:
-    return (value for name in names if (value := _value(headers, name)) and value != unlike)
+def _is_said(words: str, raws: Iterable[Raw]) -> bool:
+    """Whether the beginning of any of these, as it stands in the JSON, has the words; no words are always said."""
+    wanted = words.lower().encode()
+    return not wanted or any(wanted in bytes(memoryview(raw)[:_SAID_BYTES]).lower() for raw in raws)
 
 
-def _value(headers: Mapping[str, str], name: str) -> str:
-    """A header's value, or a text in the JSON object that it holds (`name#member`); empty where there is none."""
+def _values(headers: Mapping[str, str], facts: RequestFacts, names: Iterable[str], *, unlike: str) -> Iterator[str]:
+    return (value for name in names if (value := _value(headers, facts, name)) and value != unlike)
+
+
+def _value(headers: Mapping[str, str], facts: RequestFacts, name: str) -> str:
+    """A header's value, a text in the JSON object that it holds (`name#member`), or one of the request's own body
+    (`body#member`); empty where there is none.
+    """
     name, _, member = name.partition("#")
+    if name == _BODY and member:
+        return facts.members.get(member, "").strip()
     value = headers.get(name, "").strip()[:_MAX_HEADER_CHARS]
-    if not member or not value:
-        return value
+    return _texts(value).get(member, "") if member and value else value
+
+
+@lru_cache(maxsize=64)
+def _texts(value: str) -> Mapping[str, str]:
+    """The texts of a header that holds a JSON object; many rules ask for the same one."""
     try:
-        found = json.loads(value)[member]
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return ""
-    return found.strip() if isinstance(found, str) else ""
+        members = json.loads(value)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(members, dict):
+        return {}
+    return {name: text.strip() for name, text in members.items() if isinstance(text, str)}
 
 
 def _account(profile: Profile, headers: Mapping[str, str]) -> str:

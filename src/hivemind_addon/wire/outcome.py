@@ -20,8 +20,10 @@ from enum import Enum
 
 from hivemind_addon.core.ticket import Hints, Outcome, OutcomeKind
 from hivemind_addon.profile.model import DialectName, OutcomeRule, Profile, ResetFormat
-from hivemind_addon.wire.dialect import ErrorFacts, dialect_of, read_object, read_value
+from hivemind_addon.wire.dialect import dialect_of
+from hivemind_addon.wire.error import ErrorFacts
 from hivemind_addon.wire.hints import parse_reset
+from hivemind_addon.wire.json_values import read_object, read_value
 
 # Longer bodies of status 200 are believed unread: checking must not stall the event loop.
 _MAX_CHECKED_BYTES = 8 * 1024 * 1024
@@ -29,12 +31,14 @@ _MAX_MESSAGE_CHARS = 2000
 _MAX_DETAIL_CHARS = 100
 _MAX_RETRY_AFTER_S = 86_400.0
 _WORD = re.compile(r"[A-Za-z][\w.-]{0,59}", re.ASCII)
-# `Please try again in 6m0s.`, `Please retry after 10 seconds.`
+# `Please try again in 6m0s.`, `Please retry after 10 seconds.`, `Please wait 52220 seconds before retrying.`
 _DELAY = re.compile(
-    r"(?:try again in|retry after|retry in)\s+"
+    r"(?:try again in|retry after|retry in|please wait)\s+"
     r"(?:((?:\d+(?:\.\d+)?(?:ms|[dhms]))+)\b|(\d+(?:\.\d+)?)\s?(ms|milli|s|min|hour)[a-z]*\b)",
     re.ASCII | re.IGNORECASE,
 )
+_UNKNOWN_WALL_S = 300.0
+_SPENT = "rejected"
 _UNITS = {"ms": "ms", "milli": "ms", "s": "s", "min": "m", "hour": "h"}
 
 
@@ -53,6 +57,7 @@ class TransportTrouble(Enum):
     INVALID = "invalid answer"
 
 
+_NO_HINTS = Hints()
 _AMBIGUOUS = frozenset(
     {
         TransportTrouble.CLOSED_BEFORE_HEAD,
@@ -71,8 +76,9 @@ def judge_answer(
     headers: Mapping[str, str],
     body: bytes | None,
     hints: Hints,
+    wall_now: float = 0.0,
 ) -> Outcome:
-    """Judge a complete answer. `headers` is asked for lower-case names.
+    """Judge a complete answer. `headers` is asked for lower-case names; `wall_now` in epoch seconds.
 
     `body` is decoded; None when it could not be, or is too long to look at: then the head alone decides.
     """
@@ -92,20 +98,21 @@ def judge_answer(
         status=status,
         retryable=retryable and hints.should_retry is not False,
         retry_after_s=_retry_after(kind, error, hints),
+        wall_s=_wall_s(rule, error, hints, wall_now),
     )
 
 
-def judge_stream_error(profile: Profile, error: ErrorFacts) -> Outcome:
-    """Judge an error event inside a stream whose status was 200."""
-    hints = Hints()
-    rule = _first_match(profile, 200, error, {}, hints)
+def judge_stream_error(profile: Profile, error: ErrorFacts, hints: Hints = _NO_HINTS, wall_now: float = 0.0) -> Outcome:
+    """Judge an error event inside a stream whose status was 200; `hints` are the head's, `wall_now` epoch seconds."""
+    rule = _first_match(profile, 200, error, {}, _NO_HINTS)
     kind, retryable = (rule.kind, rule.retry) if rule is not None else _by_name(error)
     return Outcome(
         kind=kind,
         reason=_reason("stream", error, "error"),
         status=200,
         retryable=retryable,
-        retry_after_s=_retry_after(kind, error, hints),
+        retry_after_s=_retry_after(kind, error, _NO_HINTS),
+        wall_s=_wall_s(rule, error, hints, wall_now),
     )
 
 
@@ -262,6 +269,29 @@ def _retry_after(kind: OutcomeKind, error: ErrorFacts | None, hints: Hints) -> f
         return hints.retry_after_s
     if error is None or kind in {OutcomeKind.SUCCESS, OutcomeKind.IGNORED}:
         return None
+    return _told_delay_s(error)
+
+
+def _wall_s(rule: OutcomeRule | None, error: ErrorFacts | None, hints: Hints, wall_now: float) -> float | None:
+    """How long the account is refused, by the surest source: the error, the spent windows, any delay; else a guess."""
+    if rule is None or not rule.wall:
+        return None
+    if error is not None and error.resets_in_s is not None and error.resets_in_s > 0:
+        return error.resets_in_s
+    if error is not None and error.resets_at is not None and error.resets_at > wall_now > 0:
+        return error.resets_at - wall_now
+    told = [window for window in hints.windows if window.resets_in_s]
+    spent = [one for one in told if one.status == _SPENT] or [one for one in told if (one.used or 0) >= 1]
+    if spent:
+        return max(window.resets_in_s or 0 for window in spent)
+    delay_s = hints.retry_after_s
+    if delay_s is None and error is not None:
+        delay_s = _told_delay_s(error)
+    return delay_s or _UNKNOWN_WALL_S
+
+
+def _told_delay_s(error: ErrorFacts) -> float | None:
+    """The delay that an error's message names."""
     found = _DELAY.search(error.message)
     if found is None:
         return None

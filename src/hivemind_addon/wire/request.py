@@ -6,7 +6,7 @@ when it is counted (`text_of`), which happens only to what is new and short.
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -15,7 +15,7 @@ from msgspec import Raw
 
 from hivemind_addon.profile.model import DialectName
 
-_MAX_BODY_BYTES = 32 * 1024 * 1024
+MAX_BODY_BYTES = 32 * 1024 * 1024
 """No provider takes more (Anthropic: 32 MB, 2026-08): decoding it would only stall the event loop."""
 
 _MAX_NAME_CHARS = 200
@@ -55,6 +55,8 @@ class RequestFacts:
     parent_hint: str = ""
     """What the body says about the session that started this one; empty: nothing."""
     has_tools: bool = False
+    members: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Texts of the body that name sessions: `prompt_cache_key`, `request.session_id`; where agents put them differs."""
     counts: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
     """Message index → our count of the text from there on (-1: of the whole prompt): counted once, as it is dear."""
     continues: bool = False
@@ -81,6 +83,12 @@ class _Body(msgspec.Struct):
     prompt_cache_key: Raw = _NO_RAW
     user: Raw = _NO_RAW
     previous_response_id: Raw = _NO_RAW
+    prompt: Raw = _NO_RAW
+    options: Raw = _NO_RAW
+    images: Raw = _NO_RAW
+    client_metadata: Raw = _NO_RAW
+    request: Raw = _NO_RAW
+    user_prompt_id: Raw = _NO_RAW
 
 
 class _UsualBody(_Body):
@@ -91,6 +99,10 @@ class _UsualBody(_Body):
 
 class _Metadata(msgspec.Struct):
     user_id: str = ""
+
+
+class _Options(msgspec.Struct):
+    num_predict: Raw = _NO_RAW
 
 
 class _ClaudeUser(msgspec.Struct):
@@ -110,6 +122,8 @@ _RAWS = msgspec.json.Decoder(list[Raw])
 _STR = msgspec.json.Decoder(str)
 _INT = msgspec.json.Decoder(int)
 _BOOL = msgspec.json.Decoder(bool)
+_OPTIONS = msgspec.json.Decoder(_Options)
+_RAW_MEMBERS = msgspec.json.Decoder(dict[str, Raw])
 _METADATA = msgspec.json.Decoder(_Metadata)
 _CLAUDE_USER = msgspec.json.Decoder(_ClaudeUser)
 _ITEM = msgspec.json.Decoder(_Item)
@@ -122,7 +136,7 @@ def read_request(body: bytes, dialect: DialectName) -> RequestFacts:
     """Never raises: what is not understood gets its default and one oddity text."""
     if not body:
         return RequestFacts(oddities=("request body: empty",))
-    if len(body) > _MAX_BODY_BYTES:
+    if len(body) > MAX_BODY_BYTES:
         return RequestFacts(prompt_bytes=len(body), oddities=(f"request body: {len(body)} bytes, not read",))
     try:
         outer = _read_outer(body)
@@ -154,6 +168,8 @@ class _Reading:
         body = self._body
         responses = self._dialect is DialectName.OPENAI_RESPONSES
         messages = self._messages(body.input if responses else body.messages, "input" if responses else "messages")
+        if not messages and len(body.prompt):
+            messages = self._messages(body.prompt, "prompt")
         preamble = tuple(raw for raw in (body.system, body.instructions, body.tools, body.functions) if len(raw))
         earlier = self._read("previous_response_id", _STR, body.previous_response_id)
         weights = [_weigh(raw) for raw in messages]
@@ -161,16 +177,17 @@ class _Reading:
         session_hint, parent_hint = self._session_hints()
         return RequestFacts(
             model=self._model(),
-            stream=self._read("stream", _BOOL, body.stream) or False,
+            stream=self._stream(),
             max_output_tokens=self._max_output_tokens(),
             prompt_bytes=sum(sizes) + sum(len(raw) for raw in preamble),
-            media=sum(media for _, media in weights),
+            media=sum(media for _, media in weights) + self._images(),
             messages=messages,
             message_bytes=sizes,
             preamble=preamble,
             session_hint=session_hint,
             parent_hint=parent_hint,
             has_tools=any(len(raw) > len(_NO_ITEMS) and bytes(raw) != _NULL for raw in (body.tools, body.functions)),
+            members=self._members(),
             continues=bool(earlier),
             oddities=tuple(self._oddities),
         )
@@ -183,6 +200,32 @@ class _Reading:
         except _UNREADABLE as error:
             self._oddities.append(f"request body: {name}: {_short(error)}")
             return None
+
+    def _images(self) -> int:
+        images = self._read("images", _RAWS, self._body.images)
+        return len(images) if images else 0
+
+    def _stream(self) -> bool:
+        asked = self._read("stream", _BOOL, self._body.stream)
+        return self._dialect is DialectName.OLLAMA if asked is None else asked
+
+    def _members(self) -> Mapping[str, str]:
+        """The short texts that may name a session, those of small objects by `outer.member`."""
+        body = self._body
+        found: dict[str, str] = {}
+        for name, raw in (("prompt_cache_key", body.prompt_cache_key), ("user_prompt_id", body.user_prompt_id)):
+            if text := _short_text(raw):
+                found[name] = text
+        # Only these, for in `request` there is the whole conversation (Gemini's Code Assist).
+        for outer, raw in (("client_metadata", body.client_metadata), ("request", body.request)):
+            if not len(raw):
+                continue
+            try:
+                inner = _RAW_MEMBERS.decode(raw)
+            except _UNREADABLE:
+                continue
+            found |= {f"{outer}.{name}": text for name, one in inner.items() if (text := _short_text(one))}
+        return found
 
     def _model(self) -> str:
         name = self._read("model", _STR, self._body.model) or ""
@@ -206,6 +249,10 @@ class _Reading:
             names = ("max_completion_tokens", "max_tokens")
         elif self._dialect is DialectName.OPENAI_RESPONSES:
             names = ("max_output_tokens",)
+        elif self._dialect is DialectName.OLLAMA:
+            options = self._read("options", _OPTIONS, body.options)
+            most = self._read("options.num_predict", _INT, options.num_predict) if options else None
+            return most if most is not None and 0 < most < 1e9 else None  # -1 and -2: as much as there is room for
         for name in names:
             value = self._read(name, _INT, getattr(body, name))
             if value is None:
@@ -223,6 +270,15 @@ class _Reading:
             return key or self._read("user", _STR, body.user) or "", ""
         metadata = self._read("metadata", _METADATA, body.metadata)
         return _claude_sessions(metadata.user_id) if metadata else ("", "")
+
+
+def _short_text(raw: Raw) -> str:
+    if not 2 < len(raw) <= _MAX_NAME_CHARS * 4 or memoryview(raw)[:1] != _QUOTE:
+        return ""
+    try:
+        return _STR.decode(raw)
+    except _UNREADABLE:
+        return ""
 
 
 def _claude_sessions(user_id: str) -> tuple[str, str]:
@@ -317,7 +373,10 @@ def _is_instruction(raw: Raw) -> bool:
 def _weigh(raw: Raw) -> tuple[int, int]:
     """Bytes of one message without its embedded media, and the number of these."""
     size = len(raw)
-    if size <= _MEDIA_BYTES or b"base64" not in bytes(raw):
+    if size <= _MEDIA_BYTES:
+        return size, 0
+    text = bytes(raw)
+    if b"base64" not in text and b'"images"' not in text:
         return size, 0
     try:
         value = _ANY.decode(raw)
@@ -328,8 +387,8 @@ def _weigh(raw: Raw) -> tuple[int, int]:
 
 
 def _is_media(key: str, text: str) -> bool:
-    # Anthropic: {"type": "base64", "data": "…"}; OpenAI: "data:image/png;base64,…".
-    return len(text) > _MEDIA_BYTES // 2 and (key == "data" or text.startswith("data:"))
+    # Anthropic: {"type": "base64", "data": "…"}; OpenAI: "data:image/png;base64,…"; Ollama: {"images": ["…"]}.
+    return len(text) > _MEDIA_BYTES // 2 and (key in {"data", "images"} or text.startswith("data:"))
 
 
 def _strings(value: object) -> Iterator[tuple[str, str]]:

@@ -8,6 +8,8 @@ gives out an event whose closing blank line never came (some servers close right
 
 from dataclasses import dataclass
 
+SSE = "text/event-stream"
+
 MAX_EVENT_BYTES = 1024 * 1024
 """Data of one event beyond it is dropped: nothing that we read is longer, and memory stays bounded."""
 

@@ -10,7 +10,7 @@ import msgspec
 
 from hivemind_addon.core.ticket import Usage
 from hivemind_addon.profile.model import DialectName
-from hivemind_addon.wire.dialect import read_object, read_value
+from hivemind_addon.wire.json_values import read_object, read_value
 from hivemind_addon.wire.sse import SseEvent
 
 _MAX_TOKENS = 1_000_000_000
@@ -49,6 +49,9 @@ class UsageReader:
             case DialectName.OPENAI_RESPONSES:
                 if event.event in _RESPONSES_ENDS or (not event.event and b'"usage"' in event.data):
                     self._take(_members(read_object(event.data) or {}, "response"))
+            case DialectName.OLLAMA:
+                if b'_count"' in event.data:  # only the last line has them
+                    self._take(read_object(event.data))
 
     def _feed_anthropic(self, event: SseEvent) -> None:
         if b'"usage"' not in event.data:
@@ -92,6 +95,8 @@ def _usage(dialect_name: DialectName, top: _Members, before: Usage | None) -> Us
             return _openai(members or _members(_members(top, "x_groq"), "usage"), "prompt", "completion")
         case DialectName.OPENAI_RESPONSES:
             return _openai(members, "input", "output")
+        case DialectName.OLLAMA:
+            return _ollama(top)
 
 
 def _anthropic(members: _Members, before: Usage | None) -> Usage | None:
@@ -130,3 +135,11 @@ def _openai(members: _Members, input_name: str, output_name: str) -> Usage | Non
         output_tokens=output_tokens or 0,
         reported=True,
     )
+
+
+def _ollama(top: _Members) -> Usage | None:
+    """`prompt_eval_count` is absent where the whole prompt came from the model's cache."""
+    input_tokens, output_tokens = _tokens(top, "prompt_eval_count"), _tokens(top, "eval_count")
+    if input_tokens is None and output_tokens is None:
+        return None
+    return Usage(input_tokens=input_tokens or 0, output_tokens=output_tokens or 0, reported=True)
