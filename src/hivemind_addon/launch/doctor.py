@@ -85,7 +85,7 @@ def examine(
     if not files:
         wanted = " or ".join((program or _ANY_AGENT).ca) or "a CA variable"
         yield Finding(Verdict.BAD, f'CA: {wanted} is not set here; use `hivemind exec`, or eval "$(hivemind env)"')
-    if proxy:
+    if proxy and files:
         yield from _trust(proxy, files, clock)
 
 
