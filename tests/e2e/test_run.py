@@ -7,6 +7,7 @@ import socket
 import ssl
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -106,8 +107,7 @@ def test_the_environments_proxy_becomes_its_upstream_and_ollama_gets_a_port(mine
 def test_mitmweb_runs_under_it_too(mine, tmp_path):
     with mine.started("run", "--web", "--no-web-open-browser", "--set", f"web_port={mine.port + 1}") as run:
         proxy = mine.wait_for(mine.report, "the start")["proxy"]
-        with open(f"/proc/{proxy['pid']}/cmdline", "rb") as file:
-            assert b"mitmweb" in file.read()
+        assert b"mitmweb" in Path(f"/proc/{proxy['pid']}/cmdline").read_bytes()
         run.send_signal(signal.SIGTERM)
         assert run.wait(20) == 0
 

@@ -1,6 +1,7 @@
 import fcntl
 import os
 import tempfile
+from pathlib import Path
 from threading import Event, Thread
 
 import pytest
@@ -40,7 +41,8 @@ def test_many_use_a_port_and_the_end_of_the_last_is_heard():
     assert not heard.wait(0.1)
     os.close(users[1])
     assert heard.wait(5)
-    with pytest.raises(BlockingIOError), open(f"{os.environ['XDG_RUNTIME_DIR']}/hivemind/8080.users") as late:
+    users_file = Path(os.environ["XDG_RUNTIME_DIR"]) / "hivemind" / "8080.users"
+    with pytest.raises(BlockingIOError), users_file.open() as late:
         fcntl.flock(late, fcntl.LOCK_SH | fcntl.LOCK_NB)
     os.close(taken[0])
     os.close(claim.use(8080))

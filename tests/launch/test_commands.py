@@ -7,6 +7,7 @@ from click.testing import CliRunner
 
 from hivemind_addon.cli import main
 from hivemind_addon.launch import background, claim, commands
+from hivemind_addon.launch.programs import load_programs
 from hivemind_addon.runtime.control import ProxyView
 
 
@@ -17,7 +18,8 @@ def machine(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr("hivemind_addon.runtime.folders.LONGEST_SOCKET_PATH", 1000)
     monkeypatch.setattr(background, "running", lambda _: None)
-    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+    ours = load_programs().ca_variables
+    for name in [name for name in os.environ if name in ours or name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
 
 

@@ -36,5 +36,5 @@ def test_another_proxy_of_this_machine_is_one():
 
 @pytest.mark.parametrize("value", ["socks5://proxy.corp:1080", "http://proxy.corp:port", "http://"])
 def test_what_mitmproxy_cannot_go_through_is_one_line(value):
-    with pytest.raises(UpstreamUnusable, match="HTTPS_PROXY.*unset it"):
+    with pytest.raises(UpstreamUnusable, match=r"HTTPS_PROXY.*unset it"):
         upstream_of({"HTTPS_PROXY": value}, 8080)

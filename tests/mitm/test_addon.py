@@ -124,10 +124,10 @@ async def test_hooks_of_an_addon_that_did_not_start_do_nothing():
     assert flow.response is None
 
 
-def failed_handshake(error, user="", address="127.0.0.1"):
+def failed_handshake(error):
     client = tflow.tclient_conn()
-    client.peername, client.sni, client.error = (address, 1), "api.anthropic.com", error
-    return SimpleNamespace(conn=client, context=SimpleNamespace(client=client)), user
+    client.peername, client.sni, client.error = ("127.0.0.1", 1), "api.anthropic.com", error
+    return SimpleNamespace(conn=client, context=SimpleNamespace(client=client))
 
 
 async def test_a_client_that_does_not_trust_us_is_told_the_cure_once(hivemind, caplog, tmp_path):
@@ -135,7 +135,7 @@ async def test_a_client_that_does_not_trust_us_is_told_the_cure_once(hivemind, c
     with taddons.context() as context:
         context.options.update(confdir=str(tmp_path))
         for error, user in [(distrust, "claude-1"), (distrust, "claude-1"), (distrust, ""), ("cipher mismatch", "x")]:
-            data, user = failed_handshake(error, user)
+            data = failed_handshake(error)
             hivemind.intake._proxy_users[data.conn.id] = (user, "x")
             hivemind.tls_failed_client(data)
     said = [record.getMessage() for record in caplog.records]

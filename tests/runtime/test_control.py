@@ -1,7 +1,6 @@
 """The control socket, over a real Unix socket: who may read, what they read, and that no reader can hurt."""
 
 import asyncio
-import os
 import random
 import socket
 import stat
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.scheduler import Scheduler
 from hivemind_addon.core.snapshot import SCHEMA_VERSION
 from hivemind_addon.runtime import control
@@ -23,7 +23,6 @@ from hivemind_addon.runtime.control import (
     UnreadableReport,
     read_report,
 )
-from hivemind_addon.core.pool import PoolSettings
 from tests.core import samples
 
 PROXY = ProxyView(pid=7, port=8080, listens=("127.0.0.1:8080",), confdir="/c", hosts=("api.anthropic.com",))
@@ -201,4 +200,4 @@ async def test_what_cannot_be_understood_is_one_line(path, line, says):
 def test_each_port_has_its_socket_in_the_runtime_folder(monkeypatch, path):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(path.parent))
     assert control.control_socket(9090) == path.parent / "hivemind" / "9090.sock"
-    assert os.path.isdir(path.parent / "hivemind")
+    assert (path.parent / "hivemind").is_dir()
