@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hivemind_addon.launch.proxy_command import OLLAMA_PORT
 from hivemind_addon.sim.server import running_server
 from tests.e2e.machine import is_alive, machine
 
@@ -92,10 +93,10 @@ def test_a_bad_option_and_a_taken_port_are_shown_in_mitmproxys_own_words_and_not
     assert "address already in use" in taken.stdout + taken.stderr
 
 
-def test_the_environments_proxy_becomes_its_upstream_and_ollama_gets_a_port(mine):
+def test_the_environments_proxy_becomes_its_upstream(mine):
     with mine.started("run", "--set", "flow_detail=0", HTTPS_PROXY="http://me:secret@127.0.0.1:9") as run:
         assert mine.wait_for(mine.report, "the start")
-        done = mine.run("exec", "--", *mine.model_call("-w", "%{http_code}", "-o", "/dev/null"))
+        done = mine.run("exec", "--", *mine.model_call("--max-time", "3", "-w", "%{http_code}", "-o", "/dev/null"))
         run.send_signal(signal.SIGTERM)
         run.wait(20)
         said = run.stdout.read()
@@ -104,7 +105,15 @@ def test_the_environments_proxy_becomes_its_upstream_and_ollama_gets_a_port(mine
     assert done.stdout != "200"
 
 
-def test_mitmweb_runs_under_it_too(mine, tmp_path):
+def test_ollama_gets_a_port_of_its_own(mine):
+    with mine.started("run", "--ollama") as run:
+        run.stdout.readline()
+        assert run.stdout.readline() == f"put an Ollama client behind it: OLLAMA_HOST=127.0.0.1:{OLLAMA_PORT}\n"
+        proxy = mine.wait_for(mine.report, "the start")["proxy"]
+        assert proxy["listens"] == [f"127.0.0.1:{mine.port}", f"127.0.0.1:{OLLAMA_PORT}"]
+
+
+def test_mitmweb_runs_under_it_too(mine):
     with mine.started("run", "--web", "--no-web-open-browser", "--set", f"web_port={mine.port + 1}") as run:
         proxy = mine.wait_for(mine.report, "the start")["proxy"]
         assert b"mitmweb" in Path(f"/proc/{proxy['pid']}/cmdline").read_bytes()
