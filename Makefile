@@ -13,7 +13,7 @@ test: $(READY)          ## all tests
 	$(BIN)/pytest -n 2 --dist loadgroup
 
 run: $(READY)           ## the proxy, for your own agents
-	$(BIN)/mitmdump -s hivemind_addon
+	$(BIN)/hivemind run
 
 check: $(READY)         ## format, lint, types, generated docs fresh
 	$(BIN)/ruff format --check .

@@ -11,6 +11,7 @@ import msgspec
 from rich.console import Console
 
 from hivemind_addon import __version__
+from hivemind_addon.launch.commands import COMMANDS
 from hivemind_addon.resources import script_path
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.mitmdump import NotStarted
@@ -24,8 +25,13 @@ def main() -> None:
     \b
     Examples:
       hivemind demo                          see it work, without network or key
-      mitmdump -s "$(hivemind addon)"        run it, wherever you are
+      hivemind exec -- claude                run an agent through it
+      hivemind run                           the proxy alone, for all agents
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+
+
+for _command in COMMANDS:
+    main.add_command(_command)
 
 
 @main.command()
@@ -169,3 +175,7 @@ def docs(*, check: bool) -> None:
         return
     for page in pages.write():
         click.echo(page)
+
+
+if __name__ == "__main__":
+    main()

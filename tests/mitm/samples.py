@@ -23,6 +23,7 @@ def make_intake(folder=None, **changes):
         "reverse_profile": "",
         "agents": AgentsFile(None),
         "state_file": None,
+        "control": False,
     } | changes
     return Intake(
         driver=runtime.driver,

@@ -1,6 +1,9 @@
 """The hooks that an end-to-end test would only see from afar."""
 
+import asyncio
+import dataclasses
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +14,7 @@ from mitmproxy.test import taddons, tflow
 
 from hivemind_addon.mitm import addon as ours
 from hivemind_addon.mitm.addon import Hivemind
+from hivemind_addon.runtime.control import read_report
 from tests.mitm.samples import make_flow, make_intake
 
 
@@ -118,3 +122,45 @@ async def test_hooks_of_an_addon_that_did_not_start_do_nothing():
     assert not flow.request.stream
     assert data.ignore_connection is False
     assert flow.response is None
+
+
+def failed_handshake(error):
+    client = tflow.tclient_conn()
+    client.peername, client.sni, client.error = ("127.0.0.1", 1), "api.anthropic.com", error
+    return SimpleNamespace(conn=client, context=SimpleNamespace(client=client))
+
+
+async def test_a_client_that_does_not_trust_us_is_told_the_cure_once(hivemind, caplog, tmp_path):
+    distrust = "The client does not trust the proxy's certificate for api.anthropic.com (OpenSSL Error)"
+    with taddons.context() as context:
+        context.options.update(confdir=str(tmp_path))
+        for error, user in [(distrust, "claude-1"), (distrust, "claude-1"), (distrust, ""), ("cipher mismatch", "x")]:
+            data = failed_handshake(error)
+            hivemind.intake._proxy_users[data.conn.id] = (user, "x")
+            hivemind.tls_failed_client(data)
+    said = [record.getMessage() for record in caplog.records]
+    assert [line.split(": ")[1] for line in said] == ["claude-1", "a client at 127.0.0.1"]
+    assert all(str(tmp_path / "mitmproxy-ca-cert.pem") in line for line in said)
+
+
+async def test_others_read_what_goes_on_while_the_proxy_runs(hivemind, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr("hivemind_addon.runtime.folders.LONGEST_SOCKET_PATH", 1000)
+    monkeypatch.chdir(tmp_path)
+    with taddons.context(Proxyserver()) as context:
+        server = context.master.addons.get("proxyserver")
+        monkeypatch.setattr(type(server), "listen_addrs", lambda _: [("127.0.0.1", 4711), ("127.0.0.1", 4712)])
+        chosen = Path("own.sock")  # relative: a test's folder is too deep for a socket
+        hivemind.intake.settings = dataclasses.replace(hivemind.intake.settings, control=chosen)
+        await hivemind._open_control(hivemind.intake)
+        report = await asyncio.to_thread(read_report, chosen)
+        assert report.proxy.listens == ("127.0.0.1:4711", "127.0.0.1:4712")
+        assert "api.anthropic.com" in report.proxy.hosts
+        assert report.snapshot.at > 0
+        hivemind.intake.settings = dataclasses.replace(hivemind.intake.settings, control=False)
+        await hivemind._open_control(hivemind.intake)
+        assert not chosen.exists()
+        chosen.write_text("not a socket")
+        hivemind.intake.settings = dataclasses.replace(hivemind.intake.settings, control=chosen)
+        await hivemind._open_control(hivemind.intake)
+        assert "no control socket" in caplog.text

@@ -150,3 +150,18 @@ def test_a_wide_listener_wants_a_word(opts):
 async def _loop():
     """mitmproxy's options want a running loop when they change."""
     asyncio.get_running_loop()
+
+
+def test_the_control_socket_is_the_ports_own_unless_it_is_named_or_off(opts, tmp_path):
+    assert ours.read_settings(opts).control is True
+    opts.update(hivemind_control="off")
+    assert ours.read_settings(opts).control is False
+    opts.update(hivemind_control="/tmp/own.sock")
+    assert str(ours.read_settings(opts).control) == "/tmp/own.sock"
+
+
+@pytest.mark.parametrize("path", ["/nonexistent/own.sock", "/tmp", f"/tmp/{'x' * 120}"])
+def test_a_control_socket_that_cannot_be_is_refused(opts, path):
+    opts.update(hivemind_control=path)
+    with pytest.raises(ours.BadOption, match=r"^hivemind_control: .*; name a"):
+        ours.read_settings(opts)

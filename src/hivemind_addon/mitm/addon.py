@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,7 @@ from mitmproxy.proxy.layers import TCPLayer
 from mitmproxy.proxy.mode_specs import ProxyMode
 
 from hivemind_addon.compose import Runtime, make_runtime
+from hivemind_addon.core.snapshot import SCHEMA_VERSION
 from hivemind_addon.mitm.intake import Intake
 from hivemind_addon.mitm.options import (
     PREFIX,
@@ -29,7 +32,10 @@ from hivemind_addon.mitm.options import (
     read_settings,
 )
 from hivemind_addon.mitm.stream import EndAttempt, datagram_listeners, scheduling_layer
+from hivemind_addon.runtime.control import ControlServer, ProxyView, Report, SocketTaken, control_socket
+from hivemind_addon.runtime.folders import FolderNotPrivate
 from hivemind_addon.runtime.state_file import StateFile
+from hivemind_addon.trust import cure_of_distrust
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -39,7 +45,7 @@ if TYPE_CHECKING:
     from mitmproxy.connection import Client
     from mitmproxy.proxy.layer import NextLayer
     from mitmproxy.proxy.server_hooks import ServerConnectionHookData
-    from mitmproxy.tls import ClientHelloData
+    from mitmproxy.tls import ClientHelloData, TlsData
 
     from hivemind_addon.core.ticket import Reservation
     from hivemind_addon.mitm.exchange import Exchange
@@ -48,6 +54,8 @@ logger = logging.getLogger("hivemind")
 
 TLS_RECORD = b"\x16\x03"
 """How a TLS handshake begins."""
+_MOST_TOLD = 1000
+"""Clients that are told how to trust us; a warning that is never forgotten would be a leak."""
 DRAIN_S = 30
 """How long running streams may go on after SIGTERM or Ctrl-C."""
 _VERBOSITIES = {"termlog_verbosity", "console_eventlog_verbosity"}
@@ -68,6 +76,10 @@ class Hivemind:
         """Streams that wait in `hivemind_hold`."""
         self._loading: asyncio.Future[None] | None = None
         self._rebinding: asyncio.Future[None] | None = None
+        self._opening: asyncio.Future[None] | None = None
+        """Of the control socket."""
+        self._distrusting: set[str] = set()
+        """Clients that were told how to trust the proxy."""
 
     # Start and end ---------------------------------------------------------------------------------------------------
 
@@ -124,6 +136,8 @@ class Hivemind:
                 check_listeners(ctx.options)
             if any(name.startswith(PREFIX) for name in updated):
                 self._apply(read_settings(ctx.options))
+            if self._live and self.intake and "hivemind_control" in updated:
+                self._opening = asyncio.ensure_future(self._open_control(self.intake))
         except BadOption as error:
             self._refuse(error)
 
@@ -180,6 +194,7 @@ class Hivemind:
         self._live = True
         if self.intake:
             self._loading = asyncio.ensure_future(self._load_vocabulary(self.intake))
+            self._opening = asyncio.ensure_future(self._open_control(self.intake))
         if view := ctx.master.addons.get("view"):
             view.sig_view_update.connect(self._flow_touched)
 
@@ -188,6 +203,29 @@ class Hivemind:
         problem = await asyncio.to_thread(intake.tokenizer.load)
         if problem:
             logger.warning("hivemind: %s", problem)
+
+    async def _open_control(self, intake: Intake) -> None:
+        """Let others read what goes on; the proxy serves without that, too."""
+        if self._rebinding is not None:
+            await asyncio.wait([self._rebinding])
+        listens = [
+            (str(address[0]), int(address[1])) for address in ctx.master.addons.get("proxyserver").listen_addrs()
+        ]
+        chosen = intake.settings.control
+        if intake.control is not None:
+            intake.control.close()
+            intake.control = None
+        if chosen is False or not listens or not hasattr(socket, "AF_UNIX"):
+            return
+        port = listens[0][1]
+        try:
+            path = control_socket(port) if chosen is True else chosen
+            control = ControlServer(path, report=lambda: _report(intake, listens))
+            await control.start()
+        except (SocketTaken, FolderNotPrivate, OSError) as error:
+            logger.warning("hivemind: no control socket, so `hivemind status` sees nothing: %s", error)
+        else:
+            intake.control = control
 
     def done(self) -> Awaitable[None] | None:
         """On shutdown: drain. On a reload nothing: the next object adopts what is running."""
@@ -217,6 +255,8 @@ class Hivemind:
         if intake.state_file is not None:
             intake.state_file.stop()
             await intake.state_file.save()
+        if intake.control is not None:
+            intake.control.close()
 
     # Connections -----------------------------------------------------------------------------------------------------
 
@@ -225,6 +265,17 @@ class Hivemind:
         if self.intake:
             with self.intake.guarded("tls_clienthello"):
                 data.ignore_connection = self.intake.is_foreign(data.context, data.client_hello.sni)
+
+    def tls_failed_client(self, data: TlsData) -> None:
+        """Say once to each client what makes it trust us."""
+        if self.intake is None or "trust" not in (data.conn.error or ""):
+            return
+        with self.intake.guarded("tls_failed_client"):
+            who = self.intake.name_of(data.context.client)
+            if who not in self._distrusting and len(self._distrusting) < _MOST_TOLD:
+                self._distrusting.add(who)
+                host = data.context.client.sni or "its provider"
+                logger.warning("hivemind: %s: %s", who, cure_of_distrust(host, Path(ctx.options.confdir)))
 
     def next_layer(self, nextlayer: NextLayer) -> None:
         """Put our HTTP layer in the place of the one that mitmproxy chooses."""
@@ -354,6 +405,21 @@ class Hivemind:
             exchange.finished()
         if not self.intake.replays:
             self._hear_of_replays(heard=False)
+
+
+def _report(intake: Intake, listens: Sequence[tuple[str, int]]) -> Report:
+    profiles = intake.settings.profiles.by_name.values()
+    return Report(
+        version=SCHEMA_VERSION,
+        proxy=ProxyView(
+            pid=os.getpid(),
+            port=listens[0][1],
+            listens=tuple(f"{host}:{port}" for host, port in listens),
+            confdir=str(Path(ctx.options.confdir).expanduser()),
+            hosts=tuple(sorted({host for profile in profiles for host in profile.hosts})),
+        ),
+        snapshot=intake.driver.snapshot(),
+    )
 
 
 def _said_by_user(name: str) -> bool:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from hivemind_addon.core.ticket import Reservation
     from hivemind_addon.core.watchdog import FirstBytes
     from hivemind_addon.mitm.options import Settings
+    from hivemind_addon.runtime.control import ControlServer
     from hivemind_addon.runtime.driver import Driver
     from hivemind_addon.runtime.guard import Guard
     from hivemind_addon.runtime.state_file import StateFile
@@ -87,6 +88,8 @@ class Intake:
         """Replaced when an option changes."""
         self.state_file: StateFile | None = None
         """Where what was learned is kept."""
+        self.control: ControlServer | None = None
+        """Where others read what goes on."""
         self.live: dict[str, Exchange] = {}
         """Flow id → exchange whose ticket has not ended."""
         self.replays: dict[str, Exchange] = {}
@@ -169,6 +172,11 @@ class Intake:
         except (binascii.Error, ValueError):
             return
         self._proxy_users[flow.client_conn.id] = (user, password)
+
+    def name_of(self, client: Client) -> str:
+        """Who a client connection is, as far as its CONNECT says; for logs."""
+        user = self._proxy_users.get(client.id, ("", ""))[0]
+        return user if user and user.isprintable() else f"a client at {client.peername[0]}"
 
     def _proxy_user(self, flow: http.HTTPFlow) -> tuple[str, str]:
         known = flow.metadata.get("proxyauth") or self._proxy_users.get(flow.client_conn.id)

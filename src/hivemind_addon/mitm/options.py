@@ -5,6 +5,7 @@ start. Live (in mitmweb) it is an OptionsError: the value is rolled back.
 """
 
 import difflib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -19,6 +20,7 @@ from mitmproxy.proxy.mode_specs import ProxyMode
 from hivemind_addon.mitm.agents_file import AgentsFile
 from hivemind_addon.profile.load import Profiles, load_profiles
 from hivemind_addon.profile.typed import ProfileError
+from hivemind_addon.runtime.folders import LONGEST_SOCKET_PATH
 from hivemind_addon.runtime.state_file import default_state_file
 
 PREFIX = "hivemind_"
@@ -58,6 +60,13 @@ OPTIONS = (
         "File that keeps what was learned over restarts; `off` for none. Default: state.json in your state folder.",
     ),
     Option(
+        "hivemind_control",
+        str,
+        "",
+        "Unix socket that tells `hivemind status` and its like what goes on; `off` for none. "
+        "Default: PORT.sock in your runtime folder.",
+    ),
+    Option(
         "hivemind_redirect",
         Sequence[str],
         [],
@@ -91,6 +100,8 @@ class Settings:
     agents: AgentsFile
     state_file: Path | None
     """None: nothing is kept."""
+    control: Path | bool
+    """The control socket's path; True: the usual one of the port; False: none."""
 
 
 def add_options(loader: Loader) -> None:
@@ -166,6 +177,7 @@ def read_settings(options: optmanager.OptManager) -> Settings:
         reverse_profile=name,
         agents=agents,
         state_file=_state_file(options.hivemind_state),
+        control=_control(options.hivemind_control),
     )
 
 
@@ -175,6 +187,17 @@ def _state_file(value: str) -> Path | None:
     path = Path(value).expanduser() if value else default_state_file()
     if path.is_dir():
         raise BadOption(f"hivemind_state: {path} is a folder; name a file in it, such as {path / 'state.json'}")
+    return path
+
+
+def _control(value: str) -> Path | bool:
+    if value in ("", "off"):
+        return not value
+    path = Path(value).expanduser()
+    if path.is_dir() or not path.parent.is_dir():
+        raise BadOption(f"hivemind_control: {path} is no place for a socket; name a new file in a folder of yours")
+    if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
+        raise BadOption(f"hivemind_control: {path} is longer than {LONGEST_SOCKET_PATH} bytes; name a shorter path")
     return path
 
 

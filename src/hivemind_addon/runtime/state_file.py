@@ -11,7 +11,6 @@ import json
 import logging
 import math
 import os
-import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hivemind_addon.runtime.clock import Clock
+from hivemind_addon.runtime.folders import state_folder
 
 logger = logging.getLogger("hivemind")
 
@@ -29,14 +29,7 @@ _MAX_BYTES = 16 * 1024 * 1024
 
 def default_state_file() -> Path:
     """`state.json` in the user's state folder."""
-    home = Path.home()
-    if sys.platform == "win32":
-        folder = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        folder = home / "Library" / "Application Support"
-    else:
-        folder = Path(os.environ.get("XDG_STATE_HOME") or home / ".local" / "state")
-    return folder / "hivemind_addon" / "state.json"
+    return state_folder() / "state.json"
 
 
 class Keeper(Protocol):

@@ -1,0 +1,223 @@
+"""The control socket: whoever may open it reads what the scheduler's state is, once a second.
+
+A Unix socket, 0600, one for each port. A reader gets one line of JSON at once and one every second from then on; what
+it sends is thrown away. A line is a `Report`: `version` grows when a field changes its meaning or goes. A reader that
+does not keep up misses lines and is cut off in the end; it never makes the proxy wait or grow.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from hivemind_addon.core.snapshot import SCHEMA_VERSION, Snapshot
+from hivemind_addon.runtime.folders import runtime_folder
+
+logger = logging.getLogger("hivemind")
+
+EVERY_S = 1.0
+MAX_READERS = 32
+MAX_MISSED = 30
+"""Lines that a reader may miss, one after the other, before it is cut off."""
+_MAX_LINE_BYTES = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyView:
+    """The process that serves."""
+
+    pid: int
+    port: int
+    """Of its first listener."""
+    listens: tuple[str, ...]
+    """`host:port` of every listener."""
+    confdir: str
+    """Mitmproxy's folder, which holds the CA."""
+    hosts: tuple[str, ...]
+    """Globs of the hosts (`host` or `host:port`) that its profiles name: what is intercepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One line of the socket."""
+
+    version: int
+    proxy: ProxyView
+    snapshot: Snapshot
+
+
+class SocketTaken(Exception):
+    """A living process serves the path already; the text is one line that says so."""
+
+
+class UnreadableReport(Exception):
+    """What answers speaks another version, or no version at all; one line."""
+
+
+def control_socket(port: int) -> Path:
+    """The path for the proxy on a port. Raises FolderNotPrivate, OSError."""
+    return runtime_folder() / f"{port}.sock"
+
+
+def read_report(path: Path, *, timeout_s: float = 5.0) -> Report | None:
+    """The present state of the proxy at a socket; None: there is none. Raises UnreadableReport."""
+    line = bytearray()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(timeout_s)
+        try:
+            connection.connect(os.fspath(path))
+            while not line.endswith(b"\n") and len(line) < _MAX_LINE_BYTES:
+                chunk = connection.recv(1024 * 1024)
+                if not chunk:
+                    return None  # it is going down
+                line += chunk.partition(b"\n")[0] + (b"\n" if b"\n" in chunk else b"")
+        except TimeoutError as error:
+            raise UnreadableReport(f"{path}: nothing answers within {timeout_s:g} s") from error
+        except OSError:
+            return None
+    try:
+        version = msgspec.json.decode(line, type=_Versioned).version
+        if version != SCHEMA_VERSION:
+            raise UnreadableReport(
+                f"{path}: the proxy speaks version {version}, this command version {SCHEMA_VERSION}; restart the older"
+            )
+        return msgspec.json.decode(line, type=Report)
+    except msgspec.MsgspecError as error:
+        raise UnreadableReport(f"{path}: what answers is no proxy of this kind ({error})") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Versioned:
+    version: int
+
+
+class ControlServer:
+    """Serves one socket on the running event loop, from `start` to `close`."""
+
+    def __init__(self, path: Path, *, report: Callable[[], Report], every_s: float = EVERY_S) -> None:
+        self.path = path
+        self._report = report
+        self._every_s = every_s
+        self._encoder = msgspec.json.Encoder()
+        self._server: asyncio.Server | None = None
+        self._inode = 0
+        self._readers: dict[asyncio.WriteTransport, int] = {}
+        """Reader → lines that it has missed in a row."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<ControlServer {self.path}, {len(self._readers)} readers>"
+
+    async def start(self) -> None:
+        """Listen. Raises SocketTaken, OSError."""
+        _clear_stale(self.path)
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            # The mask, and not a later chmod: nobody else can open it, not even for a moment.
+            mask = os.umask(0o177)
+            try:
+                listener.bind(os.fspath(self.path))
+            finally:
+                os.umask(mask)
+            self._inode = self.path.stat().st_ino
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_unix_server(lambda: _Reader(self), sock=listener)
+        except BaseException:
+            listener.close()
+            raise
+
+    def close(self) -> None:
+        """End it: readers are cut off, the socket's file goes if it is still ours."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for reader in tuple(self._readers):
+            reader.abort()
+        self._readers.clear()
+        try:
+            if self.path.lstat().st_ino == self._inode:
+                self.path.unlink()
+        except OSError:
+            logger.debug("hivemind: %s was gone already", self.path)
+
+    def joined(self, reader: asyncio.WriteTransport) -> None:
+        """Somebody reads: a line at once."""
+        if len(self._readers) >= MAX_READERS:
+            reader.abort()
+            return
+        self._readers[reader] = 0
+        reader.write(self._line())
+        self._arm()
+
+    def left(self, reader: asyncio.WriteTransport) -> None:
+        """Somebody reads no more."""
+        self._readers.pop(reader, None)
+
+    def _arm(self) -> None:
+        if self._timer is None and self._readers:
+            self._timer = asyncio.get_running_loop().call_later(self._every_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        line: bytes | None = None
+        for reader, missed in tuple(self._readers.items()):
+            if not reader.get_write_buffer_size():
+                line = self._line() if line is None else line
+                reader.write(line)
+                self._readers[reader] = 0
+            elif missed < MAX_MISSED:
+                self._readers[reader] = missed + 1
+            else:
+                self._readers.pop(reader)
+                reader.abort()
+        self._arm()
+
+    def _line(self) -> bytes:
+        return self._encoder.encode(self._report()) + b"\n"
+
+
+class _Reader(asyncio.Protocol):
+    """One connection: what it sends is thrown away."""
+
+    def __init__(self, server: ControlServer) -> None:
+        self._server = server
+        self._transport: asyncio.WriteTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+        self._server.joined(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        if self._transport is not None:
+            self._server.left(self._transport)
+
+
+def _clear_stale(path: Path) -> None:
+    """Remove the socket of a process that is dead. Raises SocketTaken for one that lives, or that is no socket."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise SocketTaken(f"{path} is there and is no socket; name another path")
+    with socket.socket(socket.AF_UNIX) as attempt:
+        attempt.settimeout(1)
+        try:
+            attempt.connect(os.fspath(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            path.unlink(missing_ok=True)
+            return
+        except OSError:
+            pass  # it is there, and busy
+    raise SocketTaken(f"{path} belongs to another running proxy")

@@ -1,0 +1,52 @@
+"""Where a user's own files lie: what outlives a process, and what is only there while one runs."""
+
+import os
+import stat
+import sys
+import tempfile
+from pathlib import Path
+
+LONGEST_SOCKET_PATH = 100
+"""Bytes. Unix knows 108 (Linux) or 104 (macOS), the closing zero included; a name of ours fits into the rest."""
+
+
+class FolderNotPrivate(Exception):
+    """A folder that somebody else could write to; the text is one line that names it and the cure."""
+
+
+def state_folder() -> Path:
+    """The user's folder for what outlives a process. It need not exist yet."""
+    home = Path.home()
+    if sys.platform == "win32":
+        folder = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        folder = home / "Library" / "Application Support"
+    else:
+        folder = Path(os.environ.get("XDG_STATE_HOME") or home / ".local" / "state")
+    return folder / "hivemind_addon"
+
+
+def runtime_folder() -> Path:
+    """The user's folder for sockets and locks; made if it is not there, 0700. Raises FolderNotPrivate, OSError."""
+    chosen = os.environ.get("XDG_RUNTIME_DIR")
+    folder = Path(chosen) / "hivemind" if chosen and Path(chosen).is_dir() else state_folder() / "run"
+    if len(os.fsencode(folder)) + len("/65535.sock") > LONGEST_SOCKET_PATH:
+        folder = Path(tempfile.gettempdir()) / f"hivemind-{_user_id()}"
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    _check_private(folder)
+    return folder
+
+
+def _check_private(folder: Path) -> None:
+    if sys.platform == "win32":
+        return
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != _user_id():
+        raise FolderNotPrivate(f"{folder} is not your own folder; remove it, or set XDG_RUNTIME_DIR to a private one")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        folder.chmod(0o700)
+
+
+def _user_id() -> int:
+    return os.getuid() if sys.platform != "win32" else 0

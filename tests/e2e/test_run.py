@@ -1,0 +1,146 @@
+"""`hivemind run`: a proxy that stays, and nothing that stays behind."""
+
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from hivemind_addon.launch.proxy_command import OLLAMA_PORT
+from hivemind_addon.sim.server import running_server
+from tests.e2e.machine import is_alive, machine
+
+pytestmark = pytest.mark.slow
+
+BACK_WITHIN_S = 2
+
+
+@pytest.fixture(scope="module")
+def provider(authority):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("api.anthropic.com").configure_cert(context)
+    with running_server(tls=context) as server:
+        yield server
+
+
+@pytest.fixture
+def mine(provider, authority):
+    with machine(provider, authority) as made:
+        yield made
+
+
+def listens(port):
+    with socket.socket() as attempt:
+        return attempt.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_it_says_how_to_get_behind_it_and_a_dead_proxy_is_back_with_what_it_had_learned(mine):
+    with mine.started("run", "--set", "flow_detail=0") as run:
+        assert run.stdout.readline() == f"put an agent behind it: hivemind exec -p {mine.port} -- claude\n"
+        before = mine.wait_for(mine.report, "the start")["proxy"]
+        assert mine.run("exec", "--", *mine.model_call()).returncode == 0
+        time.sleep(5.5)  # it counts as settled, by the real clock
+
+        os.kill(before["pid"], signal.SIGKILL)
+        died_at = time.monotonic()
+        mine.wait_for(lambda: not listens(mine.port), "the end of the old one", 5)
+        mine.wait_for(lambda: listens(mine.port), "the return")
+        assert time.monotonic() - died_at < BACK_WITHIN_S
+        after = mine.wait_for(mine.report, "the return of its socket")["proxy"]
+        assert after["pid"] != before["pid"]
+        assert after["listens"] == before["listens"] == [f"127.0.0.1:{mine.port}"]
+        done = mine.run("exec", "--", *mine.model_call())
+        assert '"stop_reason":"end_turn"' in done.stdout, done
+
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(20) == 0
+        assert not is_alive(after["pid"])
+        assert not listens(mine.port)
+        assert f"the proxy ended (SIGKILL); starting it again on port {mine.port}" in run.stdout.read()
+    assert mine.report() is None
+    assert sorted(path.suffix for path in (mine.home / "hivemind").iterdir()) == [".lock", ".users"]
+
+
+def test_ctrl_c_ends_it_and_a_second_run_on_the_port_is_refused(mine):
+    with mine.started("run") as run:
+        proxy = mine.wait_for(mine.report, "the start")["proxy"]
+        second = mine.run("run")
+        assert (second.returncode, second.stderr) == (
+            1,
+            f"Error: `hivemind run` serves port {mine.port} already; use that, or choose another with -p\n",
+        )
+        run.send_signal(signal.SIGINT)
+        assert run.wait(20) == 0
+        assert not is_alive(proxy["pid"])
+
+
+def test_a_bad_option_and_a_taken_port_are_shown_in_mitmproxys_own_words_and_not_tried_again(mine):
+    done = mine.run("run", "--set", "hivemind_profile=x")
+    assert done.returncode == 1
+    assert "hivemind_profile: no such option; did you mean hivemind_profiles?" in done.stdout + done.stderr
+    assert "again" not in done.stdout + done.stderr
+    unknown = mine.run("run", "--nonsense")
+    assert unknown.returncode == 1
+    assert "--nonsense" in unknown.stderr
+    with socket.create_server(("127.0.0.1", mine.port)):
+        taken = mine.run("run")
+    assert taken.returncode == 1
+    assert "address already in use" in taken.stdout + taken.stderr
+
+
+def test_the_environments_proxy_becomes_its_upstream(mine):
+    with mine.started("run", "--set", "flow_detail=0", HTTPS_PROXY="http://me:secret@127.0.0.1:9") as run:
+        assert mine.wait_for(mine.report, "the start")
+        done = mine.run("exec", "--", *mine.model_call("--max-time", "3", "-w", "%{http_code}", "-o", "/dev/null"))
+        run.send_signal(signal.SIGTERM)
+        run.wait(20)
+        said = run.stdout.read()
+    assert "going through http://127.0.0.1:9, as the environment says" in said
+    assert "secret" not in said
+    assert done.stdout != "200"
+
+
+def test_ollama_gets_a_port_of_its_own(mine):
+    with mine.started("run", "--ollama") as run:
+        run.stdout.readline()
+        assert run.stdout.readline() == f"put an Ollama client behind it: OLLAMA_HOST=127.0.0.1:{OLLAMA_PORT}\n"
+        proxy = mine.wait_for(mine.report, "the start")["proxy"]
+        assert proxy["listens"] == [f"127.0.0.1:{mine.port}", f"127.0.0.1:{OLLAMA_PORT}"]
+
+
+def test_mitmweb_runs_under_it_too(mine):
+    with mine.started("run", "--web", "--no-web-open-browser", "--set", f"web_port={mine.port + 1}") as run:
+        proxy = mine.wait_for(mine.report, "the start")["proxy"]
+        assert b"mitmweb" in Path(f"/proc/{proxy['pid']}/cmdline").read_bytes()
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(20) == 0
+
+
+def test_status_shows_people_the_pools(mine):
+    with mine.started("run"):
+        mine.wait_for(mine.report, "the start")
+        assert mine.run("exec", "--agent", "curl-1", "--", *mine.model_call()).returncode == 0
+        text = mine.run("status").stdout
+        assert re.search(r"1 requests, 1 delivered, \d+ attempts", " ".join(text.split())), text
+        assert "api.anthropic.com" in text
+        assert mine.report()["snapshot"]["counters"]["delivered"] == 1
+    nobody = mine.run("status")
+    assert nobody.returncode == 1
+    assert nobody.stderr == f"Error: no proxy serves port {mine.port}; start it with `hivemind run -p {mine.port}`\n"
+
+
+def test_env_prints_what_a_shell_can_read(mine):
+    with mine.started("run"):
+        mine.wait_for(mine.report, "the start")
+        printed = mine.run("env", "--agent", "it's me", "--priority", "low").stdout
+        script = printed + 'printf "%s" "$https_proxy"; ' + " ".join(f"'{word}'" for word in mine.model_call())
+        done = subprocess.run(
+            ["sh", "-c", script], capture_output=True, text=True, env=mine.environment, timeout=60, check=False
+        )
+    assert f"http://it%27s%20me:stream.prio-low@127.0.0.1:{mine.port}" in done.stdout
+    assert '"stop_reason":"end_turn"' in done.stdout, done

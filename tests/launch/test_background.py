@@ -1,0 +1,92 @@
+"""Finding a proxy and failing to start one; the whole of it runs in tests/e2e/test_exec.py."""
+
+import subprocess
+import sys
+
+import pytest
+
+from hivemind_addon.launch import background
+from hivemind_addon.launch.background import ALREADY_SUPERVISED, NotServed, find_or_start, log_file
+from hivemind_addon.runtime.control import ProxyView
+
+PROXY = ProxyView(pid=7, port=8080, listens=("127.0.0.1:8080",), confdir="", hosts=())
+
+
+@pytest.fixture
+def supervisors(monkeypatch, tmp_path):
+    """What is started in the place of a supervisor; the processes that were."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(background, "_LOOK_EVERY_S", 0.01)
+    started = []
+    real = subprocess.Popen
+
+    def pretend(script):
+        def popen(command, **settings):
+            started.append((command, real([sys.executable, "-c", script], **settings)))
+            return started[-1][1]
+
+        monkeypatch.setattr(background.subprocess, "Popen", popen)
+        return started
+
+    yield pretend
+    for _, process in started:
+        process.kill()
+        process.wait(10)
+
+
+class Impatient:
+    """Each look at it is a second later."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        self.now += 1
+        return self.now
+
+    def wall(self):
+        return self.now
+
+
+def test_one_that_runs_is_used(monkeypatch, supervisors):
+    started = supervisors("")
+    monkeypatch.setattr(background, "running", lambda _: PROXY)
+    assert find_or_start(8080, options=(), clock=Impatient()) is PROXY
+    assert started == []
+
+
+def test_one_is_started_and_waited_for(monkeypatch, supervisors):
+    started = supervisors("import time; time.sleep(60)")
+    answers = iter([None, None, None, PROXY])
+    monkeypatch.setattr(background, "running", lambda _: next(answers))
+    assert find_or_start(8080, options=("--set", "a=b"), clock=Impatient()) is PROXY
+    assert started[0][0][1:] == ["-P", "-m", "hivemind_addon", "run", "--while-used", "--port", "8080", "--set", "a=b"]
+    assert started[0][1].poll() is None
+
+
+def test_one_that_refuses_says_why_in_its_own_words(monkeypatch, supervisors, clock):
+    supervisors("print('hivemind: hivemind_redirect: x is not HOST'); raise SystemExit(1)")
+    monkeypatch.setattr(background, "running", lambda _: None)
+    log_file(8080).parent.mkdir(parents=True)
+    log_file(8080).write_text("an older line\n")
+    with pytest.raises(NotServed, match="hivemind_redirect: x is not HOST") as caught:
+        find_or_start(8080, options=(), clock=clock)
+    assert "older" not in str(caught.value)
+
+
+def test_anothers_proxy_that_never_answers_is_given_up(monkeypatch, supervisors):
+    supervisors(f"raise SystemExit({ALREADY_SUPERVISED})")
+    monkeypatch.setattr(background, "running", lambda _: None)
+    with pytest.raises(NotServed, match="hivemind_control=off"):
+        find_or_start(8080, options=(), clock=Impatient())
+
+
+def test_an_old_log_does_not_grow_for_ever(monkeypatch, supervisors):
+    supervisors("import time; time.sleep(60)")
+    answers = iter([None, PROXY])
+    monkeypatch.setattr(background, "running", lambda _: next(answers))
+    monkeypatch.setattr(background, "_MAX_LOG_BYTES", 10)
+    log_file(8080).parent.mkdir(parents=True)
+    log_file(8080).write_text("x" * 11)
+    find_or_start(8080, options=(), clock=Impatient())
+    assert log_file(8080).stat().st_size == 0

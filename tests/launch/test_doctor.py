@@ -1,0 +1,184 @@
+"""Each thing that keeps an agent from being scheduled, and that its line names the cure."""
+
+import pytest
+import trustme
+
+from hivemind_addon.launch import doctor
+from hivemind_addon.launch.doctor import Verdict, examine
+from hivemind_addon.launch.handshake import Answer
+from hivemind_addon.launch.programs import load_programs
+from hivemind_addon.profile.typed import ProfileError
+from hivemind_addon.runtime.control import ProxyView, UnreadableReport
+from hivemind_addon.trust import CERTIFICATE, KEY
+
+PORT = 8080
+URL = f"http://agent-1:x@127.0.0.1:{PORT}"
+
+
+@pytest.fixture
+def sick(tmp_path, monkeypatch, clock):
+    """Examine a machine on which all is well but what the test changes; gives the lines that are not good."""
+    confdir = tmp_path / "mitmproxy"
+    confdir.mkdir()
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(str(confdir / CERTIFICATE))
+    (confdir / KEY).write_bytes(ca.private_key_pem.bytes())
+    proxy = ProxyView(
+        pid=7,
+        port=PORT,
+        listens=(f"127.0.0.1:{PORT}", "127.0.0.1:11435"),
+        confdir=str(confdir),
+        hosts=("*.azure.test", "api.anthropic.com", "localhost:9"),
+    )
+    monkeypatch.setattr(doctor.background, "running", lambda _: proxy)
+    monkeypatch.setattr(doctor, "shake_hands", lambda *_: Answer(clock.wall() + 3))
+    monkeypatch.setattr(doctor.Tokenizer, "load", lambda _: None)  # the real one takes a third of a second
+    monkeypatch.setattr(doctor.shutil, "which", lambda *_args, **_more: None)
+
+    def run(program=None, *, all_of_it=False, **changes):
+        environment = {"HTTPS_PROXY": URL, "SSL_CERT_FILE": str(confdir / CERTIFICATE)} | changes
+        environment = {name: value for name, value in environment.items() if value is not None}
+        table = load_programs()
+        chosen = table.programs[program] if program else None
+        found = list(examine(environment, port=PORT, program=chosen, table=table, clock=clock))
+        assert all("\n" not in finding.text for finding in found)
+        return [finding for finding in found if all_of_it or finding.verdict is not Verdict.GOOD]
+
+    run.confdir = confdir
+    return run
+
+
+def assert_one(findings, *words, verdict=Verdict.BAD):
+    assert [finding.verdict for finding in findings] == [verdict], findings
+    for word in words:
+        assert word in findings[0].text
+
+
+def test_a_healthy_machine_has_nothing_to_say(sick):
+    assert sick() == []
+    assert len(sick(all_of_it=True)) >= 8
+
+
+def test_no_proxy(sick, monkeypatch):
+    monkeypatch.setattr(doctor.background, "running", lambda _: None)
+    monkeypatch.setattr(doctor, "_CONFDIR", sick.confdir)
+    monkeypatch.setattr(doctor.socket.socket, "connect_ex", lambda *_: 111)
+    assert_one(sick(), f"nothing listens on port {PORT}", "hivemind run")
+    monkeypatch.setattr(doctor.socket.socket, "connect_ex", lambda *_: 0)
+    assert_one(sick(), "taken by something", "--port")
+
+
+def test_a_control_socket_of_another_version(sick, monkeypatch):
+    def running(_):
+        raise UnreadableReport("/run/8080.sock: the proxy speaks version 9; restart the older")
+
+    monkeypatch.setattr(doctor.background, "running", running)
+    monkeypatch.setattr(doctor, "_CONFDIR", sick.confdir)
+    assert_one(sick(), "version 9")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"HTTPS_PROXY": None}, ("HTTPS_PROXY is not set", "hivemind exec")),
+        ({"HTTPS_PROXY": "http://u:secret@corp:3128"}, ("leads to corp:3128", "hivemind exec")),
+        ({"HTTPS_PROXY": "http://127.0.0.1:9090"}, ("127.0.0.1:9090",)),
+        ({"HTTPS_PROXY": "127.0.0.1:8080"}, ("does not begin with http://",)),
+        ({"ALL_PROXY": "socks5://u:secret@x:1"}, ("ALL_PROXY", "does not begin with http://")),
+        ({"NO_PROXY": "x,.anthropic.com"}, (".anthropic.com", "take it out")),
+        ({"no_proxy": "*"}, ("*", "take it out")),
+        ({"ANTHROPIC_BASE_URL": "http://localhost:9000"}, ("ANTHROPIC_BASE_URL", "localhost:9000", "reverse:")),
+        ({"OPENAI_BASE_URL": "https://gateway.test/v1"}, ("gateway.test", "write a profile")),
+        ({"SSL_CERT_FILE": None}, ("CA variable is not set", "hivemind exec")),
+        ({"SSL_CERT_FILE": "/nonexistent.pem"}, ("/nonexistent.pem", "unset it")),
+    ],
+)
+def test_what_the_environment_does_wrong(sick, changes, words):
+    findings = sick(**changes)
+    assert_one(findings, *words)
+    assert "secret" not in findings[0].text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ANTHROPIC_BASE_URL": f"http://127.0.0.1:{PORT}"},
+        {"OLLAMA_HOST": "127.0.0.1:11435"},
+        {"ANTHROPIC_BASE_URL": "https://api.anthropic.com"},
+        {"NO_PROXY": "localhost,example.com"},
+    ],
+)
+def test_what_looks_like_a_way_around_and_is_none(sick, changes):
+    assert sick(**changes) == []
+
+
+def test_the_key_instead_of_the_certificate(sick):
+    assert_one(sick(SSL_CERT_FILE=str(sick.confdir / KEY)), "private key", CERTIFICATE)
+
+
+def test_a_ca_that_is_not_there(sick):
+    (sick.confdir / CERTIFICATE).unlink()
+    assert any("is not there" in finding.text and "hivemind run" in finding.text for finding in sick())
+
+
+def test_a_bundle_that_the_handshake_refuses(sick, monkeypatch):
+    monkeypatch.setattr(doctor, "shake_hands", lambda *_: "[SSL: CERTIFICATE_VERIFY_FAILED] unable to get issuer")
+    findings = [one for one in sick() if one.verdict is Verdict.BAD]
+    assert_one(findings, "SSL_CERT_FILE", "does not trust", "hivemind exec")
+    monkeypatch.setattr(doctor, "shake_hands", lambda *_: "connection reset")
+    assert_one([one for one in sick() if one.verdict is Verdict.BAD], "connection reset")
+
+
+def test_an_agent_that_reads_another_variable(sick):
+    assert_one(sick("claude"), "NODE_EXTRA_CA_CERTS is not set")
+    assert sick("crush") == []
+
+
+@pytest.mark.parametrize(
+    ("date_in_s", "words"), [(-500, "500 s ahead of"), (500, "500 s behind"), (None, "did not answer")]
+)
+def test_a_clock_that_is_off_and_one_that_cannot_be_compared(sick, monkeypatch, clock, date_in_s, words):
+    date = None if date_in_s is None else clock.wall() + date_in_s
+    monkeypatch.setattr(doctor, "shake_hands", lambda *_: Answer(date))
+    assert_one(sick(), words, verdict=Verdict.NOTE if date is None else Verdict.BAD)
+
+
+@pytest.mark.parametrize(
+    ("node", "changes", "words"),
+    [
+        ("v20.20.2", {}, "needs Node 22.21"),
+        ("v22.21.0", {}, "NODE_USE_ENV_PROXY=1"),
+        ("v24.1.0", {"NODE_USE_ENV_PROXY": "1"}, None),
+    ],
+)
+def test_nodes_fetch(sick, monkeypatch, tmp_path, node, changes, words):
+    program = tmp_path / "node"
+    program.write_text(f"#!/bin/sh\necho {node}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(doctor.shutil, "which", lambda *_args, **_more: str(program))
+    if words:
+        assert_one(sick(**changes), words, verdict=Verdict.NOTE)
+    else:
+        assert sick(**changes) == []
+
+
+def test_codexs_own_configuration(sick, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".codex").mkdir()
+    (tmp_path / ".codex" / "config.toml").write_text(
+        '[model_providers.mine]\nbase_url = "https://mine.test/v1"\nsupports_websockets = true\n'
+    )
+    assert_one(sick("codex"), "config.toml", "mine.test", "write a profile")
+
+
+def test_damaged_data_and_old_programs(sick, monkeypatch, tmp_path):
+    monkeypatch.setattr(doctor, "version", lambda _: "11.1.3")
+    monkeypatch.setattr(doctor.Tokenizer, "load", lambda _: "the vocabulary's checksum is wrong")
+    found = sick()
+    assert ["11.1.3 is too old" in found[0].text, "checksum" in found[1].text] == [True, True]
+
+    def load_profiles(_):
+        raise ProfileError(tmp_path / "x.yaml", "hosts", "no list", "write one")
+
+    monkeypatch.setattr(doctor, "load_profiles", load_profiles)
+    assert "x.yaml: hosts: no list; write one" in sick()[2].text
