@@ -45,6 +45,7 @@ async def _intake_times(count, size_bytes):
             reverse_profile="",
             agents=AgentsFile(None),
             state_file=None,
+            control=False,
         ),
         events=runtime.events,
     )

@@ -52,7 +52,7 @@ TRIPPABLE = {
     # Step 5
     "take": ("hivemind_addon.mitm.exchange", "Exchange", "_take"),
     "refusal": ("hivemind_addon.mitm.refusal", None, "make_refusal"),
-    "budget_refusal": ("hivemind_addon.mitm.refusal", None, "make_budget_refusal"),
+    "budget_refusal": ("hivemind_addon.mitm.refusal", None, "make_refused"),
     # Step 6
     "alarms": ("hivemind_addon.mitm.exchange", "Exchange", "_alarms"),
     "silence": ("hivemind_addon.core.watchdog", "FirstBytes", "silent_s"),

@@ -52,7 +52,7 @@ def test_the_provider_limits_requests_input_and_output():
 
 
 def test_the_profile_differs_from_the_packaged_one_in_its_windows_only(tmp_path):
-    (tmp_path / "anthropic.yaml").write_text(demo._profile_of_windows(7))
+    (tmp_path / "anthropic.yaml").write_text(demo.profile_of_windows(7))
     changed = load_profiles(tmp_path).by_name["anthropic"]
     packaged = load_profiles(None).by_name["anthropic"]
     assert {meter.window_s for meter in changed.meters} == {7}
