@@ -5,10 +5,11 @@ in order and all of these let it: the breaker, the pause that a refusal asked fo
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from hivemind_addon.core.aimd import AimdLimit, ConcurrencySettings
+from hivemind_addon.core.backoffs import Backoffs
 from hivemind_addon.core.brake import Brake
 from hivemind_addon.core.breaker import Breaker, BreakerSettings, BreakerState
 from hivemind_addon.core.budget import Budgets
@@ -32,11 +33,12 @@ from hivemind_addon.core.events import (
     WindowUsed,
 )
 from hivemind_addon.core.fair_queue import FairQueue, OrderSettings
+from hivemind_addon.core.flights import Flight, Flights
 from hivemind_addon.core.lanes import Place
 from hivemind_addon.core.learned import LearnedPool
-from hivemind_addon.core.meter import Meter, is_usable
+from hivemind_addon.core.meters import Meters
 from hivemind_addon.core.retry import RetryPolicy, decide, last_moment
-from hivemind_addon.core.snapshot import MeterView, PoolView, TicketView
+from hivemind_addon.core.snapshot import PoolView, TicketView
 from hivemind_addon.core.spend import Shortage
 from hivemind_addon.core.ticket import (
     ContractError,
@@ -71,8 +73,6 @@ _SURE_SERVICES = 1.5
 """In so many mean times an answer comes, mostly."""
 _SCARCE = 2
 """A limit is scarce that has not so many times what all who wait want: some will need it twice."""
-_LATE_IN_WINDOW_S = 1.0
-"""What is due so shortly before a window's end may miss it: no unit is kept for it."""
 _TIMER_STEP_S = 0.001
 """No wakeup is closer than this: timers are no finer."""
 
@@ -85,22 +85,6 @@ class PoolSettings:
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     order: OrderSettings = field(default_factory=OrderSettings)
-
-
-@dataclass(frozen=True, slots=True)
-class _Flight:
-    """One attempt upstream."""
-
-    place: Place
-    reservation: Reservation
-    demand: Demand
-    """What is reserved for it."""
-    stamp: int
-    """Counts the pool's admissions and settles: what a header can know."""
-    in_flight: int
-    """Attempts of the pool at its admission, itself counted."""
-    fills_limit: bool
-    is_probe: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,21 +120,18 @@ class Pool:
         self._queue = FairQueue(
             settings.order,
             cost_s=self._cost_s,
-            saved_s=lambda tokens: reading_s(tokens, self._meters.values()),
+            saved_s=lambda tokens: reading_s(tokens, self._meters),
         )
         self._service = ServiceTime()
-        self._flights: dict[str, _Flight] = {}
-        self._flights_of: dict[tuple[str, str], dict[str, _Flight]] = {}
-        """The same, by what the same request has in common: its agent and its hash."""
-        self._meters: dict[str, Meter] = {}
+        self._flights = Flights()
+        self._meters = Meters()
         self._aimd = AimdLimit(settings.concurrency)
         self._breaker = Breaker(settings.breaker, rng=rng)
         self._brake = Brake(rng=rng)
         self._wall = Wall()
         self._windows = Windows()
         self._comebacks = Comebacks()
-        self._backing_off: dict[str, Place] = {}
-        """Queued tickets that have been tried, due or not."""
+        self._backoffs = Backoffs()
         self._successors: dict[str, str] = {}
         """Tickets that wait for the end of another one's attempt, by that one."""
         self._stamp = 0
@@ -190,7 +171,7 @@ class Pool:
         place = self._queue.remove(ticket_id, now)
         if place is None:
             return False
-        self._backing_off.pop(ticket_id, None)
+        self._backoffs.discard(ticket_id)
         self._end_wait(place, now)
         self._end_ticket(place, now, end="cancelled", reason="client went")
         return True
@@ -216,9 +197,8 @@ class Pool:
         self._brake.clock_jumped(delta_s)
         self._wall.clock_jumped(delta_s)
         self._windows.clock_jumped(delta_s)
-        for meter in self._meters.values():
-            meter.clock_jumped(delta_s)
-        for place in self._backing_off.values():
+        self._meters.clock_jumped(delta_s)
+        for place in self._backoffs:
             if now < place.not_before < _NEVER:
                 self._make_due(place, place.not_before - delta_s, now)
 
@@ -231,7 +211,7 @@ class Pool:
             pace_per_s=self._brake.pace.rate,
             quota=self._brake.quota.limit,
             quota_window_s=self._brake.quota.window_s,
-            meters=tuple(meter.learned for meter in self._meters.values()),
+            meters=self._meters.learned,
         )
 
     def resume(self, learned: LearnedPool, now: float) -> None:
@@ -242,32 +222,24 @@ class Pool:
             self._brake.pace.resume(learned.pace_per_s)
         if learned.quota is not None:
             self._brake.quota.resume(limit=learned.quota, window_s=learned.quota_window_s)
-        self._meters.update((meter.name, Meter.resume(meter, now)) for meter in learned.meters)
+        self._meters.resume(learned.meters, now)
 
     def absorb(self, other: "Pool", now: float) -> None:
         """Take over all that another pool has, which proved to be of the same account."""
-        for name, meter in other._meters.items():  # noqa: SLF001  its own kind
-            known = self._meters.get(name)
-            if known is None:
-                meter.release_all(now)
-                self._meters[name] = meter
-                self._adopt_flights(meter, now)
-            else:
-                known.lower(meter.level(now) + meter.reserved - known.reserved, now)
-        for flight in other._flights.values():  # noqa: SLF001
+        self._meters.absorb(other._meters, self._flights, now)  # noqa: SLF001  its own kind
+        for flight in other._flights:  # noqa: SLF001
             self._stamp += 1
             # Its breaker is not ours: here it is an attempt like others.
             moved = replace(flight, stamp=self._stamp, is_probe=False)
-            self._take_off(moved)
-            for meter in self._meters.values():
-                self._adopt(meter, moved, now)
-        self._queue.absorb(other._queue, [flight.place for flight in other._flights.values()], now)  # noqa: SLF001
+            self._flights.add(moved)
+            self._meters.adopt(moved, now)
+        self._queue.absorb(other._queue, [flight.place for flight in other._flights], now)  # noqa: SLF001
         self._aimd.absorb(other._aimd)  # noqa: SLF001
         self._brake.absorb(other._brake)  # noqa: SLF001
         self._wall.absorb(other._wall)  # noqa: SLF001
         self._windows.absorb(other._windows)  # noqa: SLF001
         self._comebacks.absorb(other._comebacks)  # noqa: SLF001
-        self._backing_off |= other._backing_off  # noqa: SLF001
+        self._backoffs.absorb(other._backoffs)  # noqa: SLF001
         self._successors |= other._successors  # noqa: SLF001
         self._to_announce += other._to_announce  # noqa: SLF001
 
@@ -312,25 +284,15 @@ class Pool:
 
     def observe(self, reservation: Reservation, hints: Hints, now: float, *, answered: bool) -> None:
         """Let the meters learn, and the prompt cache. An attempt that has ended already teaches nothing."""
-        flight = self._flights.get(reservation.ticket.id)
-        if flight is None or flight.reservation.attempt != reservation.attempt:
+        flight = self._flights.of(reservation)
+        if flight is None:
             return
         self._note_windows(hints, now)
         if answered:
             self._queue.began(flight.place, sent_at=reservation.admitted_at, now=now)
             self._pass_wall(reservation.ticket.id, now)
         for reading in hints.readings:
-            if not is_usable(reading):
-                continue
-            meter = self._meters.get(reading.meter)
-            is_new = meter is None
-            if meter is None:
-                meter = Meter.of(reading, now)
-                if meter is None:
-                    continue
-                self._meters[reading.meter] = meter
-                self._adopt_flights(meter, now)
-            if meter.learn(reading, stamp=flight.stamp, sent_at=reservation.admitted_at, now=now) or is_new:
+            if meter := self._meters.learn(reading, flight, self._flights, now):
                 self._emit(
                     MeterLearned(at=now, pool=self.key, meter=meter.name, kind=meter.kind.value, limit=meter.limit)
                 )
@@ -349,23 +311,16 @@ class Pool:
         stopping: bool,
     ) -> Verdict:
         """End an attempt and judge what follows."""
-        flight = self._flights.get(reservation.ticket.id)
-        if flight is None or flight.reservation.attempt != reservation.attempt:
+        flight = self._flights.of(reservation)
+        if flight is None:
             raise ContractError(f"{reservation.ticket.id}: attempt {reservation.attempt} was settled already")
-        self._land(flight)
+        self._flights.remove(flight)
         self._let_successor_go(reservation.ticket.id, now)
         place = flight.place
         self._stamp += 1
-        for meter in self._meters.values():
-            units = None if charged is None else charged.of(meter.dimension)
-            meter.settle(
-                stamp=flight.stamp,
-                settled_stamp=self._stamp,
-                charged=units,
-                now=now,
-                # One that was cut off without a word may have been charged though refusals are not.
-                failed=outcome.status is not None and outcome.kind in _FAILURES,
-            )
+        # One that was cut off without a word may have been charged though refusals are not.
+        failed = outcome.status is not None and outcome.kind in _FAILURES
+        self._meters.settle(flight, settled_stamp=self._stamp, charged=charged, failed=failed, now=now)
         place.wait_began_at = now
         if outcome.kind is OutcomeKind.SUCCESS:
             self._service.succeeded(max(0.0, now - reservation.admitted_at))
@@ -424,16 +379,7 @@ class Pool:
             queued=len(self._queue),
             breaker=self._breaker.state.value,
             blocked_for_s=max(0.0, self._brake.pause.until - now),
-            meters=tuple(
-                MeterView(
-                    name=meter.name,
-                    kind=meter.kind.value,
-                    limit=meter.limit,
-                    level=max(0.0, meter.level(now)),
-                    full_in_s=meter.full_in_s(now),
-                )
-                for meter in self._meters.values()
-            ),
+            meters=self._meters.views(now),
             tickets=(*self._view_flights(), *self._view_queue(now)),
             wall=self._wall.view(now),
             windows=self._windows.views(now),
@@ -441,7 +387,7 @@ class Pool:
 
     def _cost_s(self, demand: Demand) -> float:
         """Seconds of the bottleneck that an attempt is expected to take."""
-        cost_s = dominant_s(demand, self._meters.values(), service_s=self._service.mean_s, slots=self.limit)
+        cost_s = dominant_s(demand, self._meters, service_s=self._service.mean_s, slots=self.limit)
         return max(cost_s, self._brake.attempt_s)
 
     def _demand(self, ticket: Ticket, now: float) -> Demand:
@@ -450,14 +396,14 @@ class Pool:
             return ticket.cold_demand
         return ticket.demand
 
-    def _took_s(self, flight: _Flight, outcome: Outcome, charged: Demand | None, now: float) -> float:
+    def _took_s(self, flight: Flight, outcome: Outcome, charged: Demand | None, now: float) -> float:
         """Seconds of the bottleneck that an attempt took."""
         took = charged
         if took is None:
             refused = outcome.kind in (OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED, OutcomeKind.FAILED)
             took = Demand(requests=0) if refused else flight.demand
         held_s = max(0.0, now - flight.reservation.admitted_at)
-        cost_s = dominant_s(took, self._meters.values(), service_s=held_s, slots=self.limit)
+        cost_s = dominant_s(took, self._meters, service_s=held_s, slots=self.limit)
         return max(cost_s, self._brake.attempt_s) if took.requests else cost_s
 
     def _next(self, now: float) -> Place | None:
@@ -494,31 +440,26 @@ class Pool:
 
     def _fits_at(self, ticket: Ticket, now: float, *, hurried: bool = False) -> float:
         """When quota, pace and all meters have room for a ticket, if nothing else changes."""
-        kept = self._kept_of_quota(ticket, now) if self._backing_off else 0
-        fits_at = self._brake.passes_at(now, kept=kept)
+        kept = self._backoffs.kept_of_quota(self._brake.quota, ticket, now)
         demand = self._demand(ticket, now)
-        for meter in self._meters.values():
-            kept = self._kept(meter, ticket, now) if self._backing_off else 0
-            units = demand.of(meter.dimension)
-            fits_at = max(fits_at, meter.earliest(units, now, kept=kept, hurried=hurried))
-        return fits_at
+        metered_at = self._meters.fits_at(demand, ticket, self._backoffs, now, hurried=hurried)
+        return max(self._brake.passes_at(now, kept=kept), metered_at)
 
     def _admit(self, place: Place, now: float) -> Admitted:
         ticket = place.ticket
         demand = self._demand(ticket, now)
         self._queue.admit(place, now)
-        self._backing_off.pop(ticket.id, None)
+        self._backoffs.discard(ticket.id)
         self._stamp += 1
         place.history = place.history.started()
         reservation = Reservation(ticket=ticket, attempt=place.history.attempts, admitted_at=now)
-        for meter in self._meters.values():
-            meter.reserve(stamp=self._stamp, units=demand.of(meter.dimension), now=now)
+        self._meters.reserve(demand, stamp=self._stamp, now=now)
         self._brake.sent(now)
         self._wall.sent(ticket.id)
         is_probe = self._breaker.state is not BreakerState.CLOSED
         in_flight = self.in_flight + 1
-        self._take_off(
-            _Flight(
+        self._flights.add(
+            Flight(
                 place=place,
                 reservation=reservation,
                 demand=demand,
@@ -545,22 +486,9 @@ class Pool:
         )
         return Admitted(reservation)
 
-    def _take_off(self, flight: _Flight) -> None:
-        ticket = flight.reservation.ticket
-        self._flights[ticket.id] = flight
-        self._flights_of.setdefault((ticket.agent, ticket.request_hash), {})[ticket.id] = flight
-
-    def _land(self, flight: _Flight) -> None:
-        ticket = flight.reservation.ticket
-        del self._flights[ticket.id]
-        same = self._flights_of[ticket.agent, ticket.request_hash]
-        del same[ticket.id]
-        if not same:
-            del self._flights_of[ticket.agent, ticket.request_hash]
-
     def _shed(self, place: Place, now: float, reason: Reason, come_back_s: float) -> Shed:
         self._queue.remove(place.ticket.id, now)
-        self._backing_off.pop(place.ticket.id, None)
+        self._backoffs.discard(place.ticket.id)
         self._comebacks.keep(place.ticket, place.standing, now)
         self._end_wait(place, now)
         self._end_ticket(place, now, end="shed", reason=reason.value)
@@ -578,14 +506,14 @@ class Pool:
 
     def _refuse(self, place: Place, short: Shortage, now: float) -> Refused:
         self._queue.remove(place.ticket.id, now)
-        self._backing_off.pop(place.ticket.id, None)
+        self._backoffs.discard(place.ticket.id)
         self._end_wait(place, now)
         self._end_ticket(place, now, end="refused", reason=f"{Reason.BUDGET.value}: {short.budget.holder}")
         return Refused(ticket=place.ticket, cause=short)
 
     def _refuse_at_wall(self, place: Place, closure: Closure, now: float) -> Refused:
         self._queue.remove(place.ticket.id, now)
-        self._backing_off.pop(place.ticket.id, None)
+        self._backoffs.discard(place.ticket.id)
         self._end_wait(place, now)
         self._end_ticket(place, now, end="refused", reason=f"{Reason.WALL.value}: {closure.reason}")
         return Refused(ticket=place.ticket, cause=closure)
@@ -663,46 +591,6 @@ class Pool:
         at = min(self._queue.next_shed_at(), self._queue.next_due_at(), gate.opens_at if gate else _NEVER)
         return None if at == _NEVER else max(at, now + _TIMER_STEP_S)
 
-    def _adopt_flights(self, meter: Meter, now: float) -> None:
-        for flight in self._flights.values():
-            self._adopt(meter, flight, now)
-
-    def _adopt(self, meter: Meter, flight: _Flight, now: float) -> None:
-        meter.adopt(
-            stamp=flight.stamp,
-            units=flight.demand.of(meter.dimension),
-            admitted_at=flight.reservation.admitted_at,
-            now=now,
-        )
-
-    def _kept(self, meter: Meter, ticket: Ticket, now: float) -> int:
-        """Units of this window that others who back off will want when they are due in it: at most half of it.
-
-        A bucket keeps nothing, and a window nothing for those who are due after it: no unit is lost for them.
-        """
-        half = int(meter.limit / 2)
-        ends_at = meter.window_ends_at(now)
-        if ends_at is None or meter.level(now) >= ticket.demand.of(meter.dimension) + half:
-            return 0
-        coming = self._due_before(ends_at, ticket, now)
-        return min(sum(place.ticket.demand.of(meter.dimension) for place in coming), half)
-
-    def _kept_of_quota(self, ticket: Ticket, now: float) -> int:
-        """The same of a quota's window."""
-        quota = self._brake.quota
-        ends_at = quota.turns_at(now)
-        if quota.limit is None or ends_at is None:
-            return 0
-        return min(sum(1 for _ in self._due_before(ends_at, ticket, now)), quota.limit // 2)
-
-    def _due_before(self, ends_at: float, ticket: Ticket, now: float) -> Iterator[Place]:
-        """Others that back off now and are due, in time, before a window ends."""
-        return (
-            place
-            for place in self._backing_off.values()
-            if now < place.not_before < ends_at - _LATE_IN_WINDOW_S and place.ticket.id != ticket.id
-        )
-
     def _last_chance(self, now: float) -> Place | None:
         """One that would be shed before there is room again, or very soon, and has waited for long.
 
@@ -710,7 +598,6 @@ class Pool:
         """
         if not self._meters and self._brake.is_off:
             return None
-        quota_turns_at = self._brake.quota.turns_at(now)
         place = self._queue.first_to_shed(_NEVER)
         if place is None or place.not_before > now:
             return None
@@ -719,14 +606,12 @@ class Pool:
         patience_s = place.shed_at - ticket.arrived_at
         if now - ticket.arrived_at < _LONG_WAIT * patience_s or self._queue.why_passed(place):
             return None
-        turns_at = [quota_turns_at, *(m.window_ends_at(now) for m in self._meters.values())]
+        turns_at = (self._brake.quota.turns_at(now), self._meters.next_window_at(now))
         soonest_at = min((at for at in turns_at if at is not None), default=now)
         if place.shed_at > max(now + _LAST_CHANCE_S, soonest_at + _LAST_SHARE * patience_s):
             return None
-        waiting = len(self._queue)
-        is_scarce = not self._brake.is_off or any(
-            meter.level(now) < _SCARCE * ticket.demand.of(meter.dimension) * waiting for meter in self._meters.values()
-        )
+        wanted = _SCARCE * len(self._queue)
+        is_scarce = not self._brake.is_off or self._meters.are_scarce(ticket.demand, wanted, now)
         return place if is_scarce else None
 
     def _hold_on(self, place: Place, now: float) -> bool:
@@ -752,9 +637,7 @@ class Pool:
 
     def _superseded_by(self, ticket: Ticket, now: float) -> Reservation | None:
         """The attempt of an earlier ticket for the same request, whose client has given up by now."""
-        if not ticket.request_hash:
-            return None
-        for flight in self._flights_of.get((ticket.agent, ticket.request_hash), {}).values():
+        for flight in self._flights.alike(ticket):
             if now >= flight.place.shed_at and flight.reservation.ticket.id not in self._successors:
                 return flight.reservation
         return None
@@ -768,7 +651,7 @@ class Pool:
         self._queue.remove(place.ticket.id, now)
         self._queue.put_back(place, not_before, now)
 
-    def _teach(self, flight: _Flight, outcome: Outcome, now: float) -> None:
+    def _teach(self, flight: Flight, outcome: Outcome, now: float) -> None:
         """Concurrency limit, breaker and pause learn from an attempt's end."""
         admitted_at = flight.reservation.admitted_at
         limit = self.limit
@@ -796,13 +679,11 @@ class Pool:
         if self.limit != limit:
             self._emit(ConcurrencyChanged(at=now, pool=self.key, limit=self.limit, reason=outcome.reason))
 
-    def _refused(self, flight: _Flight, outcome: Outcome, now: float) -> None:
-        demand = flight.demand
-        explained = any(m.earliest(demand.of(m.dimension), now) > now for m in self._meters.values())
+    def _refused(self, flight: Flight, outcome: Outcome, now: float) -> None:
         lesson = self._brake.refused(
             admitted_at=flight.reservation.admitted_at,
             retry_after_s=outcome.retry_after_s,
-            explained=explained,
+            explained=self._meters.explain(flight.demand, now),
             now=now,
         )
         if lesson.paused:
@@ -817,7 +698,7 @@ class Pool:
 
     def _put_back(self, place: Place, backoff: Backoff, now: float) -> None:
         self._queue.put_back(place, backoff.until, now)
-        self._backing_off[place.ticket.id] = place
+        self._backoffs.add(place)
         self._to_announce.append(place.ticket.id)
         self._emit(
             BackedOff(
@@ -859,7 +740,7 @@ class Pool:
                 attempts=flight.reservation.attempt,
                 waited_s=flight.place.waited_s,
             )
-            for flight in self._flights.values()
+            for flight in self._flights
         ]
 
     def _view_queue(self, now: float) -> list[TicketView]:

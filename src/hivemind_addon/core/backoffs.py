@@ -1,0 +1,73 @@
+"""The tickets of one pool that have been tried and wait again: what is kept for them.
+
+In a fixed window units would be gone by the time a backoff is over, and the ticket would wait for the next window. So
+others leave them what they will want, if they are due in time; at most half of the window, and nothing in a bucket,
+where no unit is lost by waiting.
+"""
+
+from collections.abc import Iterator
+
+from hivemind_addon.core.lanes import Place
+from hivemind_addon.core.meter import Meter
+from hivemind_addon.core.quota import Quota
+from hivemind_addon.core.ticket import Ticket
+
+_LATE_IN_WINDOW_S = 1.0
+"""What is due so shortly before a window's end may miss it: no unit is kept for it."""
+
+
+class Backoffs:
+    """Queued tickets that have been tried, due or not."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, Place] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[Place]:
+        """In the order in which they were put back."""
+        return iter(self._places.values())
+
+    def __repr__(self) -> str:
+        return f"<Backoffs {len(self)}>"
+
+    def add(self, place: Place) -> None:
+        """A ticket is to be tried again."""
+        self._places[place.ticket.id] = place
+
+    def discard(self, ticket_id: str) -> None:
+        """It goes, or goes no more; nothing happens when it was never tried."""
+        self._places.pop(ticket_id, None)
+
+    def absorb(self, other: "Backoffs") -> None:
+        """Another pool turned out to be of the same account."""
+        self._places |= other._places  # noqa: SLF001  its own kind
+
+    def kept_of_meter(self, meter: Meter, ticket: Ticket, now: float) -> int:
+        """Units of a meter that others will want before its window ends, as far as a ticket has to leave them."""
+        if not self._places:
+            return 0
+        half = int(meter.limit / 2)
+        ends_at = meter.window_ends_at(now)
+        if ends_at is None or meter.level(now) >= ticket.demand.of(meter.dimension) + half:
+            return 0
+        coming = self._due_before(ends_at, ticket, now)
+        return min(sum(place.ticket.demand.of(meter.dimension) for place in coming), half)
+
+    def kept_of_quota(self, quota: Quota, ticket: Ticket, now: float) -> int:
+        """The same of a quota, in attempts."""
+        if not self._places or quota.limit is None:
+            return 0
+        ends_at = quota.turns_at(now)
+        if ends_at is None:
+            return 0
+        return min(sum(1 for _ in self._due_before(ends_at, ticket, now)), quota.limit // 2)
+
+    def _due_before(self, ends_at: float, ticket: Ticket, now: float) -> Iterator[Place]:
+        """Others that back off now and are due, in time, before a window ends."""
+        return (
+            place
+            for place in self._places.values()
+            if now < place.not_before < ends_at - _LATE_IN_WINDOW_S and place.ticket.id != ticket.id
+        )

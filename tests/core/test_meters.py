@@ -1,0 +1,86 @@
+import pytest
+
+from hivemind_addon.core.backoffs import Backoffs
+from hivemind_addon.core.flights import Flights
+from hivemind_addon.core.meters import Meters
+from hivemind_addon.core.ticket import Demand, Dimension, Reading
+from tests.core.samples import requests_reading, ticket
+from tests.core.test_flights import flight
+
+INPUT = Reading("input", Dimension.INPUT_TOKENS, window_s=60, limit=6_000, remaining=3_000, reset_in_s=30)
+ME = ticket("me")
+
+
+def known(*readings: Reading) -> Meters:
+    meters, flights = Meters(), Flights()
+    for reading in readings:
+        assert meters.learn(reading, flight(), flights, 5) is not None
+    return meters
+
+
+def fits_at(meters: Meters, demand: Demand, now: float = 5) -> float:
+    return meters.fits_at(demand, ME, Backoffs(), now)
+
+
+def test_a_new_limit_is_news_and_so_is_its_change_but_not_its_level():
+    meters, flights = Meters(), Flights()
+    reading = requests_reading(limit=60, remaining=30, reset_in_s=30)
+    assert meters.learn(reading, flight(), flights, 5).name == "requests"
+    assert meters.learn(requests_reading(limit=60, remaining=29, reset_in_s=31), flight(), flights, 5) is None
+    assert meters.learn(requests_reading(limit=50, remaining=29, reset_in_s=31), flight(), flights, 5) is not None
+    assert meters.learn(requests_reading(limit=-1, remaining=-1), flight(), flights, 5) is None
+
+
+def test_a_demand_fits_when_the_last_of_them_has_room():
+    meters = known(requests_reading(limit=60, remaining=0, reset_in_s=60), INPUT)
+    assert fits_at(meters, Demand(input_tokens=100)) == pytest.approx(6)
+    assert fits_at(meters, Demand(requests=0, input_tokens=3_500)) == pytest.approx(10)
+    assert meters.explain(Demand(), 5)
+    assert not meters.explain(Demand(requests=0), 5)
+
+
+def test_what_is_reserved_in_all_of_them_is_settled_in_all_of_them():
+    meters, one = known(requests_reading(limit=60, remaining=59, reset_in_s=1), INPUT), flight()
+    meters.reserve(Demand(input_tokens=1_000), stamp=one.stamp, now=5)
+    assert [view.level for view in meters.views(5)] == [58, 2_000]
+    meters.settle(one, settled_stamp=2, charged=Demand(input_tokens=400), failed=False, now=5)
+    assert [view.level for view in meters.views(5)] == [58, 2_600]
+
+
+def test_a_limit_that_becomes_known_late_counts_what_is_in_flight():
+    meters, flights, one = Meters(), Flights(), flight()
+    flights.add(one)
+    meters.learn(requests_reading(limit=60, remaining=59, reset_in_s=1), one, flights, 6)
+    assert [meter.reserved for meter in meters] == [1]
+
+
+def test_scarce_is_what_has_not_enough_for_all():
+    meters = known(INPUT)
+    assert meters.are_scarce(Demand(input_tokens=1_000), 4, 5)
+    assert not meters.are_scarce(Demand(input_tokens=1_000), 3, 5)
+
+
+def test_of_what_two_pools_know_the_lower_level_counts():
+    one = known(requests_reading(limit=60, remaining=50, reset_in_s=10))
+    other = known(requests_reading(limit=60, remaining=20, reset_in_s=40), INPUT)
+    one.absorb(other, Flights(), 5)
+    assert [(view.name, view.level) for view in one.views(5)] == [("requests", 20), ("input", 3_000)]
+
+
+def test_what_was_learned_is_resumed_full():
+    meters = Meters()
+    meters.resume(known(INPUT).learned, 100)
+    assert [(view.name, view.limit, view.level) for view in meters.views(100)] == [("input", 6_000, 6_000)]
+
+
+def test_a_sleep_refills_them():
+    meters = known(INPUT)
+    meters.clock_jumped(3_600)
+    assert fits_at(meters, Demand(requests=0, input_tokens=6_000)) == 5
+
+
+def test_only_fixed_windows_turn():
+    assert known(INPUT).next_window_at(5) is None
+    meters, flights = known(requests_reading(limit=60, remaining=59, reset_in_s=50)), Flights()
+    meters.learn(requests_reading(limit=60, remaining=58, reset_in_s=50), flight(), flights, 5)
+    assert meters.next_window_at(5) == pytest.approx(55.1)
