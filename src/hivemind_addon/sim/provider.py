@@ -22,7 +22,7 @@ from enum import Enum
 from hivemind_addon.core.ticket import ContractError, Dimension
 from hivemind_addon.sim import dialect as wire
 from hivemind_addon.sim import faults
-from hivemind_addon.sim.dialect import Dialect, Headers, LimitView, Reply
+from hivemind_addon.sim.dialect import Dialect, Headers, LimitView, Reply, Turn
 from hivemind_addon.sim.faults import OK, Fault, FaultMix, Script, Status
 from hivemind_addon.sim.limits import Allowance, Limit
 from hivemind_addon.sim.prompt_cache import Prefix, PromptCache
@@ -112,6 +112,8 @@ class RequestFacts:
     """What is wrong with the request itself; answered before any limit is asked."""
     prefixes: tuple[Prefix, ...] = ()
     """What the request marks for the prompt cache, shortest first; then the cache says what `cached_tokens` is."""
+    turn: Turn | None = None
+    """What the answer says, where the request is about a task."""
 
 
 class Ending(Enum):
@@ -359,7 +361,7 @@ class SimProvider:
             self._cache.write(request.prefixes, now, usable_at=now + latency_s)
         streamed = request.stream and not isinstance(fault, faults.JsonForStream)
         reply = self._reply(request)
-        content_type = "text/event-stream; charset=utf-8" if streamed else "application/json"
+        content_type = wire.stream_type(request.dialect) if streamed else "application/json"
         return Answer(
             request_id=reply.request_id,
             attempt=reply.attempt,
@@ -418,6 +420,8 @@ class SimProvider:
         per_chunk = self.settings.tokens_per_chunk
         wanted = (self.settings.chunks if request.chunks is None else request.chunks) * per_chunk
         most = self.settings.default_max_tokens if request.max_tokens is None else request.max_tokens
+        if request.turn is not None:
+            wanted = most = request.turn.output_tokens  # half a tool call is of no use to anybody
         written = max(0, request.prefixes[-1].tokens - request.cached_tokens) if self._cache and request.prefixes else 0
         return Reply(
             dialect=request.dialect,
@@ -432,6 +436,7 @@ class SimProvider:
             tokens_per_delta=per_chunk,
             truncated=most < wanted,
             include_usage=request.include_usage,
+            turn=request.turn,
         )
 
     def _needed(self, request: RequestFacts, dimension: Dimension) -> int:
@@ -443,7 +448,7 @@ class SimProvider:
         match request.dialect:
             case Dialect.MESSAGES:
                 into, out = _uncached(request), 0
-            case Dialect.CHAT:
+            case Dialect.CHAT | Dialect.RESPONSES | Dialect.OLLAMA:
                 into = request.input_tokens
                 out = self.settings.default_max_tokens if request.max_tokens is None else request.max_tokens
         match dimension:

@@ -12,25 +12,51 @@ import msgspec
 from hivemind_addon.sim.dialect import Dialect
 from hivemind_addon.sim.faults import Status
 from hivemind_addon.sim.provider import RequestFacts
+from hivemind_addon.sim.task import next_turn
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """Of a model call; a larger one is a 413."""
 _BYTES_PER_TOKEN = 4
+_LOCAL = "sk-sim-local"
 
 
 class _StreamOptions(msgspec.Struct):
     include_usage: bool = False
 
 
+class _OllamaOptions(msgspec.Struct):
+    num_predict: int | None = None
+
+
 class _Call(msgspec.Struct):
     """A model call's body; fields that do not matter here are skipped unread."""
 
     model: str
-    messages: msgspec.Raw
+    messages: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     stream: bool | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
+    max_output_tokens: int | None = None
     stream_options: _StreamOptions | None = None
+    options: _OllamaOptions | None = None
+
+    def lacks_prompt(self, dialect: Dialect) -> str | None:
+        """The member that should hold the prompt and is not there."""
+        name = "input" if dialect is Dialect.RESPONSES else "messages"
+        return name if getattr(self, name) is msgspec.UNSET else None
+
+    def maximum(self, dialect: Dialect) -> int | None:
+        """Output tokens that are wanted at most."""
+        match dialect:
+            case Dialect.MESSAGES:
+                return self.max_tokens
+            case Dialect.CHAT:
+                return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+            case Dialect.RESPONSES:
+                return self.max_output_tokens
+            case Dialect.OLLAMA:
+                return self.options.num_predict if self.options else None
 
 
 _decode = msgspec.json.Decoder(_Call).decode
@@ -42,7 +68,7 @@ def input_tokens(body: bytes | bytearray) -> int:
 
 
 def credential(headers: Mapping[str, str]) -> str:
-    """The API key, of either dialect's header; empty when there is none."""
+    """The API key, of whichever header; empty when there is none."""
     return headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ").strip()
 
 
@@ -52,6 +78,8 @@ def facts(dialect: Dialect, headers: Mapping[str, str], body: bytes | bytearray,
     `headers`: lower-case names. `size`: bytes that arrived, of which `body` holds MAX_BODY_BYTES at most.
     """
     key = credential(headers)
+    if not key and dialect is Dialect.OLLAMA:
+        key = _LOCAL  # a local server asks for none
     agent = headers.get("x-sim-agent")
 
     def unfit(status: int, message: str) -> RequestFacts:
@@ -63,6 +91,8 @@ def facts(dialect: Dialect, headers: Mapping[str, str], body: bytes | bytearray,
         return unfit(413, f"the request is larger than {MAX_BODY_BYTES} bytes")
     try:
         call = _decode(body)
+        if missing := call.lacks_prompt(dialect):
+            return unfit(400, f"{missing} is missing")
         chunks = headers.get("x-sim-chunks")
         interval_ms = headers.get("x-sim-interval-ms")
         latency_ms = headers.get("x-sim-latency-ms")
@@ -71,16 +101,17 @@ def facts(dialect: Dialect, headers: Mapping[str, str], body: bytes | bytearray,
             dialect=dialect,
             credential=key,
             model=call.model,
-            stream=call.stream is True,
+            stream=call.stream is not False if dialect is Dialect.OLLAMA else call.stream is True,
             input_tokens=tokens,
             cached_tokens=min(tokens, max(0, int(headers.get("x-sim-cached-tokens", "0")))),
-            max_tokens=call.max_tokens if call.max_completion_tokens is None else call.max_completion_tokens,
+            max_tokens=call.maximum(dialect),
             include_usage=call.stream_options is not None and call.stream_options.include_usage,
             digest=f"{zlib.crc32(body):08x}",
             agent=agent,
             chunks=None if chunks is None else int(chunks),
             interval_s=None if interval_ms is None else float(interval_ms) / 1000,
             latency_s=None if latency_ms is None else float(latency_ms) / 1000,
+            turn=next_turn(dialect, body),
         )
     except (msgspec.MsgspecError, ValueError) as error:
         return unfit(400, str(error))
