@@ -5,7 +5,7 @@ import pytest
 
 from hivemind_addon.sim.dialect import Dialect
 from hivemind_addon.sim.request import facts
-from hivemind_addon.sim.task import Task, next_turn
+from hivemind_addon.sim.task import Task, next_turn, task_in
 
 TASK = Task("claude-3", 3, "result.txt")
 PROMPT = {"role": "user", "content": TASK.prompt}
@@ -48,7 +48,10 @@ CONVERSATIONS = [
 
 
 def turn_of(dialect: Dialect, fields: dict):
-    return next_turn(dialect, json.dumps(fields).encode())
+    body = json.dumps(fields).encode()
+    task = task_in(body)
+    assert task == TASK
+    return next_turn(task, dialect, body)
 
 
 @pytest.mark.parametrize(("dialect", "conversation"), CONVERSATIONS)
@@ -81,6 +84,18 @@ def test_results_of_freeform_tools_count_too():
     assert "line 3 of 3" in turn_of(Dialect.RESPONSES, responses(2, kind="custom_tool_call")).text
 
 
+def test_newer_codex_gets_a_script_for_its_freeform_tool():
+    namespace = {"type": "namespace", "name": "functions", "tools": [{"type": "custom", "name": "exec"}]}
+    fields = responses(1)
+    fields["tools"] = []
+    fields["input"].insert(0, {"type": "additional_tools", "tools": [namespace]})
+    call = turn_of(Dialect.RESPONSES, fields).call
+    assert (call.name, call.namespace, call.freeform) == ("exec", "functions", True)
+    assert call.arguments.startswith(
+        """const ran = await tools.exec_command({"cmd":"echo 'claude-3 line 2' >> result.txt"});"""
+    )
+
+
 def test_without_a_shell_it_says_so():
     turn = turn_of(Dialect.MESSAGES, messages(0, tool="Glob"))
     assert turn.call is None
@@ -93,7 +108,8 @@ def test_a_title_for_the_task_is_plain_json():
 
 
 def test_other_requests_are_about_no_task():
-    assert turn_of(Dialect.CHAT, {"model": "m", "messages": [{"role": "user", "content": "hello"}]}) is None
+    assert task_in(b'{"messages": [{"role": "user", "content": "hello"}]}') is None
+    assert task_in(b"Append one line at a time to the file") is None
 
 
 def test_a_request_carries_its_turn():
@@ -102,3 +118,4 @@ def test_a_request_carries_its_turn():
     assert read.unfit is None
     assert read.turn is not None
     assert read.turn.call.name == "Bash"
+    assert read.agent == "claude-3"

@@ -168,8 +168,10 @@ class AgentTruth:
     refused: int = 0
     """By a limit or the concurrency cap."""
     completed: int = 0
+    input_tokens: int = 0
+    """Uncached, of completed attempts."""
     output_tokens: int = 0
-    """Of completed attempts."""
+    """Likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -533,6 +535,7 @@ class _Tally:
         self.counts["cached_tokens"] += answer.reply.cached_tokens
         self.counts["output_tokens"] += output_tokens
         self._agents[answer.agent]["completed"] += 1
+        self._agents[answer.agent]["input_tokens"] += answer.reply.input_tokens
         self._agents[answer.agent]["output_tokens"] += output_tokens
 
     def truth(self, in_flight: int) -> Truth:

@@ -1,7 +1,7 @@
 """What the simulated provider reads from a request. Pure: headers and body in, facts out.
 
 Any request may steer its own answer: `x-sim-chunks`, `x-sim-interval-ms`, `x-sim-latency-ms`,
-`x-sim-cached-tokens`; and name who the truth counts it for: `x-sim-agent`.
+`x-sim-cached-tokens`; and name who the truth counts it for: `x-sim-agent`, else the name in its task.
 """
 
 import zlib
@@ -12,7 +12,7 @@ import msgspec
 from hivemind_addon.sim.dialect import Dialect
 from hivemind_addon.sim.faults import Status
 from hivemind_addon.sim.provider import RequestFacts
-from hivemind_addon.sim.task import next_turn
+from hivemind_addon.sim.task import next_turn, task_in
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """Of a model call; a larger one is a 413."""
@@ -80,7 +80,8 @@ def facts(dialect: Dialect, headers: Mapping[str, str], body: bytes | bytearray,
     key = credential(headers)
     if not key and dialect is Dialect.OLLAMA:
         key = _LOCAL  # a local server asks for none
-    agent = headers.get("x-sim-agent")
+    task = task_in(body)
+    agent = headers.get("x-sim-agent") or (task.name if task else None)
 
     def unfit(status: int, message: str) -> RequestFacts:
         return RequestFacts(dialect, key, agent=agent, unfit=Status(status, message=message))
@@ -111,7 +112,7 @@ def facts(dialect: Dialect, headers: Mapping[str, str], body: bytes | bytearray,
             chunks=None if chunks is None else int(chunks),
             interval_s=None if interval_ms is None else float(interval_ms) / 1000,
             latency_s=None if latency_ms is None else float(latency_ms) / 1000,
-            turn=next_turn(dialect, body),
+            turn=next_turn(task, dialect, body) if task else None,
         )
     except (msgspec.MsgspecError, ValueError) as error:
         return unfit(400, str(error))

@@ -10,7 +10,7 @@ plain answer.
 
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -21,7 +21,8 @@ from hivemind_addon.sim.dialect.reply import Dialect, ToolCall, Turn
 _MARK = b"Append one line at a time to the file "
 _TASK = re.compile(rb"Append one line at a time to the file ([\w./-]+): (\d+) lines of ([\w-]+)\.")
 
-_SHELLS: Mapping[str, Callable[[str], object]] = MappingProxyType(
+_Arguments = Mapping[str, object]
+_SHELLS: Mapping[str, Callable[[str], _Arguments]] = MappingProxyType(
     {
         "Bash": lambda command: {"command": command, "description": "Append a line"},
         "exec_command": lambda command: {"cmd": command},
@@ -31,7 +32,9 @@ _SHELLS: Mapping[str, Callable[[str], object]] = MappingProxyType(
         "bash": lambda command: {"command": command, "description": "Append a line"},
     }
 )
-"""Name of an agent's shell tool (Claude Code; Codex old and new; Gemini CLI; OpenCode) → its arguments."""
+"""Name of an agent's shell tool (Claude Code; Codex, three of them; Gemini CLI; OpenCode) → its arguments."""
+_SCRIPT = "exec"
+"""Codex >= 0.16x with its newest models: a freeform tool that runs JavaScript, which has the shell as a function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +67,11 @@ class Task:
 
 
 class _Tool(msgspec.Struct):
+    type: str = ""
     name: str = ""
     function: "_Tool | None" = None
+    tools: "list[_Tool]" = []
+    """Of a namespace."""
 
 
 class _Item(msgspec.Struct):
@@ -75,6 +81,8 @@ class _Item(msgspec.Struct):
 class _Message(_Item):
     role: str = ""
     content: str | list[_Item] | None = None
+    tools: list[_Tool] = []
+    """Of an item that announces them (Codex >= 0.16x)."""
 
 
 class _Conversation(msgspec.Struct):
@@ -82,30 +90,59 @@ class _Conversation(msgspec.Struct):
     input: str | list[_Message] = ""
     tools: list[_Tool] = []
 
+    @property
+    def items(self) -> list[_Message]:
+        return self.input if isinstance(self.input, list) else []
+
+    def announced(self) -> Iterator[tuple[str, _Tool]]:
+        """Every tool, with its namespace or an empty text."""
+        for tool in (*self.tools, *(tool for item in self.items for tool in item.tools)):
+            if tool.tools:
+                yield from ((tool.name, inner) for inner in tool.tools)
+            else:
+                yield "", tool.function or tool
+
 
 _decode = msgspec.json.Decoder(_Conversation).decode
 
 
-def next_turn(dialect: Dialect, body: bytes | bytearray) -> Turn | None:
-    """What the model says to this request; None: it is about no task. Raises MsgspecError."""
+def task_in(body: bytes | bytearray) -> Task | None:
+    """The task that a request is about."""
     if _MARK not in body or (found := _TASK.search(body)) is None:
         return None
     file, lines, name = (group.decode() for group in found.groups())
-    task = Task(name, int(lines), file)
+    return Task(name, int(lines), file)
+
+
+def next_turn(task: Task, dialect: Dialect, body: bytes | bytearray) -> Turn:
+    """What the model says to this request. Raises MsgspecError."""
     conversation = _decode(body)
-    if not conversation.tools:
+    tools = list(conversation.announced())
+    if not tools:
         return Turn('{"title": "A file, line by line"}' if b"title" in body else "A file, line by line.")
     done = _tool_results(dialect, conversation)
     if done >= task.lines:
         return Turn(f"The file {task.file} has its {task.lines} lines.")
-    names = [(tool.function or tool).name for tool in conversation.tools]
-    shell = next((name for name in names if name in _SHELLS), None)
-    if shell is None:
-        return Turn(f"None of these tools can write a file: {', '.join(filter(None, names))}.")
     number = done + 1
-    arguments = msgspec.json.encode(_SHELLS[shell](task.command(number))).decode()
-    id_ = f"call_{zlib.crc32(f'{task.name} {number}'.encode()):08x}"
-    return Turn(f"Now comes line {number} of {task.lines}, then I look again.", ToolCall(id_, shell, arguments))
+    call = _call(tools, task.command(number), f"call_{zlib.crc32(f'{task.name} {number}'.encode()):08x}")
+    if call is None:
+        return Turn(f"None of these tools can write a file: {', '.join(tool.name or tool.type for _, tool in tools)}.")
+    return Turn(f"Now comes line {number} of {task.lines}, then I look again.", call)
+
+
+def _call(tools: Iterable[tuple[str, _Tool]], command: str, id_: str) -> ToolCall | None:
+    """The call that runs a command; None: there is no tool for it."""
+    for namespace, tool in tools:
+        if arguments := _SHELLS.get(tool.name):
+            return ToolCall(id_, tool.name, _json(arguments(command)), namespace)
+        if tool.name == _SCRIPT and tool.type == "custom":
+            script = f"const ran = await tools.exec_command({_json({'cmd': command})});\ntext(ran.output);\n"
+            return ToolCall(id_, tool.name, script, namespace, freeform=True)
+    return None
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _tool_results(dialect: Dialect, conversation: _Conversation) -> int:
@@ -114,7 +151,6 @@ def _tool_results(dialect: Dialect, conversation: _Conversation) -> int:
             contents = (message.content for message in conversation.messages)
             return sum(item.type == "tool_result" for items in contents if isinstance(items, list) for item in items)
         case Dialect.RESPONSES:
-            items = conversation.input if isinstance(conversation.input, list) else []
-            return sum(item.type.endswith("_call_output") for item in items)
+            return sum(item.type.endswith("_call_output") for item in conversation.items)
         case Dialect.CHAT | Dialect.OLLAMA:
             return sum(message.role == "tool" for message in conversation.messages)

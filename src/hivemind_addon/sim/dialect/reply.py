@@ -28,6 +28,8 @@ class ToolCall:
     name: str
     arguments: str
     """JSON; of a freeform tool, its input as it is."""
+    namespace: str = ""
+    """Of a tool that Responses announced in one."""
     freeform: bool = False
     """A tool of Responses whose input is plain text."""
 

@@ -132,6 +132,8 @@ def _part(text: str) -> dict[str, object]:
 
 def _call_item(reply: Reply, call: ToolCall, arguments: str) -> dict[str, object]:
     item: dict[str, object] = {"status": "completed", "call_id": call.id, "name": call.name}
+    if call.namespace:
+        item["namespace"] = call.namespace
     if call.freeform:
         return item | {"id": reply.id("ctc_"), "type": "custom_tool_call", "input": arguments}
     return item | {"id": reply.id("fc_"), "type": "function_call", "arguments": arguments}
