@@ -1,0 +1,206 @@
+"""One run of one fleet: its agents side by side, until the last one has ended."""
+
+import asyncio
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from fleets.agent import ANTHROPIC_HOST, OPENAI_HOST, Agent, Program, Way, launch
+from fleets.process import Exit, run
+from fleets.programs import Programs
+from fleets.proxy import FleetProxy, running_proxy
+from fleets.stage import Stage, running_stage
+from fleets.tunnel import running_tunnel
+from hivemind_addon.core.ticket import Dimension
+from hivemind_addon.sim.demo import FAULTS
+from hivemind_addon.sim.limits import Limit
+from hivemind_addon.sim.provider import Latency, ProviderSettings, Truth
+from hivemind_addon.sim.task import Task
+
+_FILE = "result.txt"
+
+
+class Route(Enum):
+    """The way that a fleet takes."""
+
+    DIRECT = "direct"
+    """No scheduler, and the agents' own settings."""
+    HIVEMIND = "hivemind"
+    """Through the proxy, answers as they come."""
+    WHOLE = "hivemind, whole delivery"
+    """Through the proxy, answers kept back until they are complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSettings:
+    """A fleet and what it meets."""
+
+    claudes: int = 11
+    codexes: int = 6
+    lines: int = 4
+    """Of each agent's file: so many tool calls, and one more turn."""
+    faults: Mapping[str, float] = field(default_factory=lambda: FAULTS)
+    """Share of the admitted calls."""
+    tokens_per_minute: int = 250_000
+    """Of each provider: input for Claude Code, total for Codex."""
+    requests_per_minute: int = 40
+    concurrency: int = 6
+    """Calls that may run at once; one more is a 529."""
+    latency_s: float = 0.8
+    """Median, before an answer begins."""
+    interval_s: float = 0.02
+    """Between its pieces."""
+    kill_after_s: float | None = None
+    """When the proxy's process is killed, once; None: it is not."""
+    agent_max_s: float = 900
+    """After which an agent that still runs is ended, and lost."""
+
+    @property
+    def providers(self) -> Mapping[str, ProviderSettings]:
+        """By host."""
+        dimensions = {ANTHROPIC_HOST: Dimension.INPUT_TOKENS, OPENAI_HOST: Dimension.TOTAL_TOKENS}
+        return {
+            host: ProviderSettings(
+                limits=(
+                    Limit(Dimension.REQUESTS, self.requests_per_minute),
+                    Limit(dimension, self.tokens_per_minute),
+                ),
+                concurrency=self.concurrency,
+                concurrency_status=529 if host == ANTHROPIC_HOST else 503,
+                faults=self.faults,
+                latency=Latency(median_s=self.latency_s, sigma=0.4),
+                interval_s=self.interval_s,
+                tokens_per_chunk=2,
+            )
+            for host, dimension in dimensions.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """One agent at its end."""
+
+    name: str
+    program: Program
+    finished: bool
+    """Whether its file is there and right."""
+    exit: Exit
+
+
+@dataclass(frozen=True, slots=True)
+class FleetResult:
+    """What came of one run."""
+
+    route: Route
+    seed: int
+    agents: Sequence[Ended]
+    truths: Mapping[str, Truth]
+    """By host."""
+    books: Mapping[str, int] | None
+    """The addon's own counters; None: there is no addon, or its process was killed."""
+    guard_trips: int
+    elapsed_s: float
+
+    @property
+    def finished(self) -> int:
+        """Agents whose file is there and right."""
+        return sum(agent.finished for agent in self.agents)
+
+    @property
+    def attempts(self) -> int:
+        """Calls that reached a provider."""
+        return sum(truth.attempts for truth in self.truths.values())
+
+    @property
+    def refused(self) -> int:
+        """Attempts that a limit or the concurrency cap refused."""
+        return sum(truth.refused + truth.overloaded for truth in self.truths.values())
+
+    @property
+    def limited(self) -> int:
+        """Of these, by a rate limit: the 429s."""
+        return sum(truth.refused for truth in self.truths.values())
+
+    @property
+    def input_tokens(self) -> int:
+        """All that the providers counted."""
+        return sum(truth.input_tokens + truth.wasted_input_tokens for truth in self.truths.values())
+
+    @property
+    def output_tokens(self) -> int:
+        """Likewise."""
+        return sum(truth.output_tokens + truth.wasted_output_tokens for truth in self.truths.values())
+
+    @property
+    def wasted_tokens(self) -> int:
+        """Tokens that the providers counted and that are in no finished task."""
+        finished = {agent.name for agent in self.agents if agent.finished}
+        counted = (one for truth in self.truths.values() for name, one in truth.agents.items() if name in finished)
+        useful = sum(one.input_tokens + one.output_tokens for one in counted)
+        return self.input_tokens + self.output_tokens - useful
+
+
+async def run_fleet(settings: FleetSettings, route: Route, programs: Programs, seed: int) -> FleetResult:
+    """One run. Raises NotStarted when the proxy does not start."""
+    with tempfile.TemporaryDirectory(prefix="hivemind-fleet-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        async with running_stage(folder, settings.providers, seed) as stage:
+            if route is Route.DIRECT:
+                async with running_tunnel(stage.ports) as tunnel:
+                    way = Way(tunnel.port, stage.authority)
+                    return await _run(settings, route, programs, seed, stage, way, folder)
+            async with running_proxy(folder / "mitmproxy", stage.proxy_settings) as proxy:
+                words = "whole" if route is Route.WHOLE else "stream"
+                way = Way(proxy.port, proxy.authority, words=words, patient=True)
+                return await _run(settings, route, programs, seed, stage, way, folder, proxy)
+
+
+async def _run(
+    settings: FleetSettings,
+    route: Route,
+    programs: Programs,
+    seed: int,
+    stage: Stage,
+    way: Way,
+    folder: Path,
+    proxy: FleetProxy | None = None,
+) -> FleetResult:
+    loop = asyncio.get_running_loop()
+    began_at = loop.time()
+    agents = list(_agents(settings, folder))
+    killing = None
+    if proxy is not None and settings.kill_after_s is not None:
+        killing = loop.call_later(settings.kill_after_s, proxy.kill)
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_live(agent, way, programs, settings.agent_max_s)) for agent in agents]
+    finally:
+        if killing is not None:
+            killing.cancel()
+    elapsed_s = loop.time() - began_at
+    return FleetResult(
+        route=route,
+        seed=seed,
+        agents=[task.result() for task in tasks],
+        truths=stage.truths(),
+        books=await proxy.books() if proxy is not None and killing is None else None,
+        guard_trips=proxy.guard_trips if proxy else 0,
+        elapsed_s=elapsed_s,
+    )
+
+
+def _agents(settings: FleetSettings, folder: Path) -> Sequence[Agent]:
+    kinds = [(Program.CLAUDE, "claude", settings.claudes), (Program.CODEX, "codex", settings.codexes)]
+    return [
+        Agent(program, Task(f"{word}-{number}", settings.lines, _FILE), folder / f"{word}-{number}")
+        for program, word, count in kinds
+        for number in range(1, count + 1)
+    ]
+
+
+async def _live(agent: Agent, way: Way, programs: Programs, limit_s: float) -> Ended:
+    started = launch(agent, way, programs)
+    ended = await run(started, agent.folder / "output.log", limit_s)
+    return Ended(agent.name, agent.program, agent.has_finished, ended)
