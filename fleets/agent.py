@@ -11,7 +11,6 @@ from hivemind_addon.sim.task import Task
 
 ANTHROPIC_HOST = "api.anthropic.com"
 OPENAI_HOST = "api.openai.com"
-_KEYS = {"ANTHROPIC_API_KEY": "sk-ant-sim-fleet", "CODEX_API_KEY": "sk-sim-fleet", "OPENAI_API_KEY": "sk-sim-fleet"}
 
 _QUIET = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
@@ -30,13 +29,11 @@ _CLAUDE_PATIENCE = {
     "CLAUDE_BYTE_STREAM_IDLE_TIMEOUT_MS": "1800000",
 }
 # The built-in provider takes no settings: this is the same one under another name.
-_CODEX_PATIENCE = (
-    "-c",
-    'model_provider="hivemind"',
-    "-c",
+_PATIENT_PROVIDER = (
     'model_providers.hivemind={name="OpenAI", wire_api="responses", requires_openai_auth=true, '
-    "supports_websockets=false, request_max_retries=30, stream_max_retries=30, stream_idle_timeout_ms=3600000}",
+    "supports_websockets=false, request_max_retries=30, stream_max_retries=30, stream_idle_timeout_ms=3600000}"
 )
+_CODEX_PATIENCE = ("-c", 'model_provider="hivemind"', "-c", _PATIENT_PROVIDER)
 
 
 class Program(Enum):
@@ -77,6 +74,7 @@ class Agent:
     task: Task
     folder: Path
     """Its own: home and working folder are in it."""
+    key: str = "sk-sim-fleet"
 
     @property
     def name(self) -> str:
@@ -116,7 +114,9 @@ def launch(agent: Agent, way: Way, programs: Programs) -> Launch:
         "NODE_EXTRA_CA_CERTS": str(way.authority),
         "CODEX_CA_CERTIFICATE": str(way.authority),
         "SSL_CERT_FILE": str(way.authority),
-        **_KEYS,
+        "ANTHROPIC_API_KEY": agent.key,
+        "OPENAI_API_KEY": agent.key,
+        "CODEX_API_KEY": agent.key,
         **_QUIET,
     }
     match agent.program:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from fleets.agent import Launch
 
 _KEPT_CHARS = 4000
+_TROUBLE = re.compile(r"error|exceeded|timed? ?out|disconnected|overloaded", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +26,10 @@ class Exit:
 
     @property
     def last_words(self) -> str:
-        """Its last line that says something."""
+        """The last line that tells of trouble; else the last one that says something."""
         lines = [line.strip() for line in self.output.splitlines() if line.strip()]
-        return lines[-1] if lines else ""
+        troubled = [line for line in lines if _TROUBLE.search(line)]
+        return (troubled or lines or [""])[-1]
 
 
 async def run(launch: Launch, log: Path, limit_s: float) -> Exit:
@@ -52,5 +55,8 @@ async def run(launch: Launch, log: Path, limit_s: float) -> Exit:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # the group's id is its first process's, which we started
         await process.wait()
-    text = log.read_text(encoding="utf-8", errors="replace")
-    return Exit(status, loop.time() - began_at, text[-_KEPT_CHARS:])
+    return Exit(status, loop.time() - began_at, _end_of(log))
+
+
+def _end_of(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")[-_KEPT_CHARS:]

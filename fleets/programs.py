@@ -54,7 +54,9 @@ def install() -> Programs:
 
 def _run(command: list[str], folder: Path) -> None:
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_INSTALL_S, check=False)
+        done = subprocess.run(  # noqa: S603 - what we just installed, and npm
+            command, cwd=folder, capture_output=True, text=True, timeout=_INSTALL_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotInstalled(f"{command[0]}: {error}") from error
     if done.returncode:

@@ -24,7 +24,7 @@ class Certificates:
 
 
 def write_certificates(folder: Path, host: str, now: datetime, *others: str) -> Certificates:
-    """Write an authority's certificate, and one for `host` (and `others`) with its key. Valid for a day around `now`."""
+    """Write an authority's certificate, and one for `host` and `others` with its key. Valid for a day around `now`."""
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     authority_name = _name("hivemind simulated authority")
     authority_id = x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key())

@@ -217,6 +217,8 @@ class SimProvider:
         self._scripts: dict[str, Script] = {}
         self._attempts: Counter[str] = Counter()
         """By credential."""
+        self._first_attempt_at: dict[str, float] = {}
+        """By credential; of the ones that a hold met."""
         self._open: dict[str, Answer] = {}
         self._running: Counter[str] = Counter()
         """Open calls that hold a slot, by account."""
@@ -340,6 +342,8 @@ class SimProvider:
         """The answer of a call that goes through: a reply, or what a fault makes of it."""
         script = self._scripts.get(request.credential)
         fault = script.draw() if script else self._mix.draw(self._rng)
+        if isinstance(fault, faults.Hold):
+            fault = self._left_of_hold(fault, request.credential, now)
         latency_s = self._latency_s(request) + (fault.extra_s if isinstance(fault, faults.Slow) else 0)
         failure = _failure(request, fault)
         if failure is None or self.settings.charge_failures:
@@ -383,6 +387,11 @@ class SimProvider:
             charged_output=request.dialect is Dialect.MESSAGES,
             reply=reply,
         )
+
+    def _left_of_hold(self, hold: faults.Hold, credential: str, now: float) -> Fault:
+        """What a hold still is for an attempt that begins now."""
+        ends_at = self._first_attempt_at.setdefault(credential, now) + hold.hold_s
+        return replace(hold, hold_s=ends_at - now) if ends_at > now else OK
 
     def _error(
         self,

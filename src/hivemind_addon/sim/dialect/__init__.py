@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from hivemind_addon.sim.dialect.chat import Chat
-from hivemind_addon.sim.dialect.messages import Messages
+from hivemind_addon.sim.dialect.messages import PING, Messages
 from hivemind_addon.sim.dialect.ollama import Ollama
 from hivemind_addon.sim.dialect.reply import Dialect, Headers, LimitView, Reply, StreamEvent, ToolCall, Turn
 from hivemind_addon.sim.dialect.responses import Responses
@@ -32,6 +32,11 @@ def stream_events(reply: Reply) -> list[StreamEvent]:
 def stream_type(dialect: Dialect) -> str:
     """The content type of a streamed answer."""
     return _SHAPES[dialect].stream_type
+
+
+def ping() -> bytes:
+    """A sign of life inside a stream; Messages has one."""
+    return PING.data
 
 
 def error_object(dialect: Dialect, status: int, *, message: str, error: str | None = None) -> dict[str, object]:

@@ -116,7 +116,7 @@ def _message(reply: Reply, content: Sequence[object]) -> dict[str, object]:
 
 def _events(reply: Reply) -> Iterator[StreamEvent]:
     yield _event("message_start", message={**_message(reply, []), "usage": _usage(reply, 1)})
-    yield _event("ping")
+    yield PING
     index = 0
     if reply.text():
         yield _event("content_block_start", index=0, content_block={"type": "text", "text": ""})
@@ -141,6 +141,10 @@ def _events(reply: Reply) -> Iterator[StreamEvent]:
 
 def _event(kind: str, output_tokens: int = 0, /, **fields: object) -> StreamEvent:
     return StreamEvent(sse({"type": kind, **fields}, kind), output_tokens)
+
+
+PING = _event("ping")
+"""What keeps a connection alive."""
 
 
 def _stop_reason(reply: Reply) -> str:
