@@ -20,6 +20,7 @@ from hivemind_addon.sim.provider import Latency, ProviderSettings, Truth
 from hivemind_addon.sim.task import Task
 
 _FILE = "result.txt"
+_MAX_WORDS = 160
 
 
 class Route(Enum):
@@ -88,6 +89,13 @@ class Ended:
     """Whether its file is there and right."""
     exit: Exit
 
+    @property
+    def words(self) -> str:
+        """What became of it, where it has not finished."""
+        if self.exit.status is None:
+            return f"still running after {self.exit.elapsed_s:.0f} s"
+        return f"exit status {self.exit.status}, `{self.exit.last_words[:_MAX_WORDS]}`"
+
 
 @dataclass(frozen=True, slots=True)
 class FleetResult:
@@ -109,29 +117,36 @@ class FleetResult:
         return sum(agent.finished for agent in self.agents)
 
     @property
+    def kept_its_promise(self) -> bool:
+        """Nobody was lost through the proxy, and nothing in it broke."""
+        return self.finished == len(self.agents) and self.guard_trips == 0
+
+    @property
     def attempts(self) -> int:
         """Calls that reached a provider."""
         return sum(truth.attempts for truth in self.truths.values())
 
     @property
-    def refused(self) -> int:
-        """Attempts that a limit or the concurrency cap refused."""
-        return sum(truth.refused + truth.overloaded for truth in self.truths.values())
-
-    @property
     def limited(self) -> int:
-        """Of these, by a rate limit: the 429s."""
+        """Attempts that a rate limit refused: the 429s."""
         return sum(truth.refused for truth in self.truths.values())
 
     @property
-    def input_tokens(self) -> int:
-        """All that the providers counted."""
-        return sum(truth.input_tokens + truth.wasted_input_tokens for truth in self.truths.values())
+    def overloaded(self) -> int:
+        """Attempts that the concurrency cap refused: 529s and 503s."""
+        return sum(truth.overloaded for truth in self.truths.values())
 
     @property
-    def output_tokens(self) -> int:
-        """Likewise."""
-        return sum(truth.output_tokens + truth.wasted_output_tokens for truth in self.truths.values())
+    def tokens(self) -> int:
+        """All that the providers counted, into and out."""
+        return self.completed_tokens + sum(
+            truth.wasted_input_tokens + truth.wasted_output_tokens for truth in self.truths.values()
+        )
+
+    @property
+    def completed_tokens(self) -> int:
+        """The providers' tokens in answers that were complete."""
+        return sum(truth.input_tokens + truth.output_tokens for truth in self.truths.values())
 
     @property
     def wasted_tokens(self) -> int:
@@ -139,7 +154,7 @@ class FleetResult:
         finished = {agent.name for agent in self.agents if agent.finished}
         counted = (one for truth in self.truths.values() for name, one in truth.agents.items() if name in finished)
         useful = sum(one.input_tokens + one.output_tokens for one in counted)
-        return self.input_tokens + self.output_tokens - useful
+        return self.tokens - useful
 
 
 async def run_fleet(settings: FleetSettings, route: Route, programs: Programs, seed: int) -> FleetResult:
@@ -151,7 +166,9 @@ async def run_fleet(settings: FleetSettings, route: Route, programs: Programs, s
                 async with running_tunnel(stage.ports) as tunnel:
                     way = Way(tunnel.port, stage.authority)
                     return await _run(settings, route, programs, seed, stage, way, folder)
-            async with running_proxy(folder / "mitmproxy", stage.proxy_settings) as proxy:
+            # What it has learned of the limits is still there after a crash.
+            remembers = f"hivemind_state={folder / 'state.json'}"
+            async with running_proxy(folder / "mitmproxy", (*stage.proxy_settings, remembers)) as proxy:
                 words = "whole" if route is Route.WHOLE else "stream"
                 way = Way(proxy.port, proxy.authority, words=words, patient=True)
                 return await _run(settings, route, programs, seed, stage, way, folder, proxy)

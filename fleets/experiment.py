@@ -1,0 +1,73 @@
+"""What is tried with fleets: which fleet, which way, against which faults, how often."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from fleets.fleet import FleetSettings, Route
+from hivemind_addon.sim.demo import FAULTS
+
+CUT_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """One fleet, run a few times."""
+
+    title: str
+    explanation: str
+    route: Route
+    settings: FleetSettings
+    runs: int = 1
+
+    @property
+    def demands(self) -> bool:
+        """Whether every agent has to finish; else it shows what happens otherwise."""
+        return self.route is Route.WHOLE or (
+            self.route is Route.HIVEMIND and "stream-close" not in self.settings.faults
+        )
+
+
+def experiments(settings: FleetSettings, runs: int) -> Mapping[str, Experiment]:
+    """By the name that the command line gives them."""
+    cuts = replace(settings, faults={**FAULTS, "stream-close": CUT_SHARE})
+    killed = replace(settings, claudes=7, codexes=4, kill_after_s=40)
+    share = f"{CUT_SHARE:.0%}"
+    return MappingProxyType(
+        {
+            "direct": Experiment(
+                "Direct", "No scheduler; the agents' own retries and time-outs.", Route.DIRECT, settings, runs
+            ),
+            "hivemind": Experiment(
+                "Through the proxy",
+                "Answers are delivered as they come; the agents are told to be patient.",
+                Route.HIVEMIND,
+                settings,
+                runs,
+            ),
+            "cuts-direct": Experiment(
+                "Cuts in the middle of answers, direct",
+                f"The same faults, and {share} of the answers end after half of their content.",
+                Route.DIRECT,
+                cuts,
+            ),
+            "cuts-stream": Experiment(
+                "The same cuts through the proxy, answers delivered as they come",
+                "An agent that has seen content cannot be helped by a retry.",
+                Route.HIVEMIND,
+                cuts,
+            ),
+            "cuts-whole": Experiment(
+                "The same cuts through the proxy, answers delivered whole",
+                "The word `whole` in the proxy's password: answers are kept back until they are complete.",
+                Route.WHOLE,
+                cuts,
+            ),
+            "killed": Experiment(
+                "The proxy is killed once",
+                f"`kill -9` of its process after {killed.kill_after_s:g} s; it is started again at once.",
+                Route.WHOLE,
+                killed,
+            ),
+        }
+    )
