@@ -56,6 +56,12 @@ class FleetProxy:
         """Wait until it listens."""
         await self._serves.wait()
 
+    async def ended(self) -> None:
+        """Wait until its present process has."""
+        if self._mitmdump is not None:
+            await self._mitmdump.ended()
+            self._serves.clear()
+
     def kill(self) -> None:
         """Kill its process, as a crash would."""
         assert self._mitmdump is not None, "it serves"
