@@ -45,6 +45,12 @@ def experiments(settings: FleetSettings, runs: int) -> Mapping[str, Experiment]:
                 settings,
                 runs,
             ),
+            "own-settings": Experiment(
+                "Through the proxy, with the agents' own time-outs and retries",
+                "Nothing but the proxy's address and its certificate is set.",
+                Route.HIVEMIND,
+                replace(settings, patient=False),
+            ),
             "cuts-direct": Experiment(
                 "Cuts in the middle of answers, direct",
                 f"The same faults, and {share} of the answers end after half of their content.",

@@ -53,6 +53,8 @@ class FleetSettings:
     """Median, before an answer begins."""
     interval_s: float = 0.02
     """Between its pieces."""
+    patient: bool = True
+    """Whether the agents behind the proxy are told to be patient; direct ones never are."""
     kill_after_s: float | None = None
     """When the proxy's process is killed, once; None: it is not."""
     agent_max_s: float = 900
@@ -170,7 +172,7 @@ async def run_fleet(settings: FleetSettings, route: Route, programs: Programs, s
             remembers = f"hivemind_state={folder / 'state.json'}"
             async with running_proxy(folder / "mitmproxy", (*stage.proxy_settings, remembers)) as proxy:
                 words = "whole" if route is Route.WHOLE else "stream"
-                way = Way(proxy.port, proxy.authority, words=words, patient=True)
+                way = Way(proxy.port, proxy.authority, words=words, patient=settings.patient)
                 return await _run(settings, route, programs, seed, stage, way, folder, proxy)
 
 
