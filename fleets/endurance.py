@@ -20,6 +20,7 @@ from fleets.tunnel import running_tunnel
 from hivemind_addon.sim.exchange import pause
 from hivemind_addon.sim.faults import Hold, KeepAlive
 from hivemind_addon.sim.provider import LimitScope, ProviderSettings
+from hivemind_addon.sim.request import credential
 from hivemind_addon.sim.task import Task
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "endurance.md"
@@ -28,7 +29,8 @@ _GRACE_S = 300
 """After its hold an agent has so long to finish."""
 _START_EVERY_S = 0.7
 """Many processes that start at once would wait for each other, not for us."""
-_MAX_WORDS = 160
+_MAX_WORDS = 300
+_MODEL_PATHS = ("/v1/messages", "/v1/responses")
 
 _MANNERS = {
     Program.CLAUDE: (KeepAlive.NOTHING, KeepAlive.COMMENTS, KeepAlive.PINGS),
@@ -59,13 +61,14 @@ class Endured:
     case: Case
     finished: bool
     exit: Exit
-    attempts: int
-    """Of the held request."""
+    attempts_at_s: Sequence[float]
+    """When the held request was sent, since the first time."""
 
     @property
     def words(self) -> str:
         """For the table."""
-        tries = f", {self.attempts} attempts" if self.attempts > 1 else ""
+        again = ", ".join(f"{at_s:.0f}" for at_s in self.attempts_at_s[1:])
+        tries = f", sent again after {again} s" if again else ""
         if self.finished:
             return f"finished{tries}"
         if self.exit.status is None:
@@ -105,9 +108,14 @@ async def _endure(case: Case, start_s: float, way: Way, programs: Programs, stag
     await pause(start_s)
     ended = await run(started, folder / f"{case.name}.log", case.hold_s + _GRACE_S)
     finished = agent.has_finished
-    seen = server.truth().agents.get(agent.name)
-    attempts = (seen.attempts if seen else 0) - finished  # without the closing turn
-    result = Endured(case, finished, ended, attempts)
+    sent_at = [
+        view.at
+        for view in server.requests()
+        if view.method == "POST" and view.path in _MODEL_PATHS and credential(view.headers) == agent.key
+    ]
+    if finished:
+        sent_at.pop()  # the closing turn
+    result = Endured(case, finished, ended, [at - sent_at[0] for at in sent_at])
     click.echo(f"{case.name}: {result.words}")
     return result
 

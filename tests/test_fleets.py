@@ -171,10 +171,12 @@ def test_every_agent_is_held_in_every_way():
 
 def test_the_endurance_page_says_who_died_of_what():
     case = Case(Program.CODEX, False, KeepAlive.NOTHING, 60)
-    alive = Endured(case, True, Exit(0, 61, "done"), 2)
-    dead = Endured(replace(case, patient=True), False, Exit(1, 40.4, "ERROR: timed out | gone"), 6)
-    waiting = Endured(replace(case, hold_s=120), False, Exit(None, 420, ""), 1)
+    alive = Endured(case, True, Exit(0, 61, "done"), [0, 55.2])
+    dead = Endured(replace(case, patient=True), False, Exit(1, 40.4, "ERROR: timed out | gone"), [0, 10, 20])
+    waiting = Endured(replace(case, hold_s=120), False, Exit(None, 420, ""), [0])
     text = endurance_page([alive, dead, waiting])
-    assert "| own | 1 min | finished, 2 attempts |  |  |" in text
-    assert "| patient | 1 min | **dead** after 40 s, 6 attempts: ERROR: timed out \\| gone |  |  |" in text
+    assert "| own | 1 min | finished, sent again after 55 s |  |  |" in text
+    assert (
+        "| patient | 1 min | **dead** after 40 s, sent again after 10, 20 s: ERROR: timed out \\| gone |  |  |" in text
+    )
     assert "| own | 2 min | still waiting after 420 s |  |  |" in text

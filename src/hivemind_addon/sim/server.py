@@ -152,7 +152,10 @@ class SimServer:
         log.requests += 1
         log.hosts.add(incoming.host)
         log.header_names.update(incoming.headers)
-        self._requests.append(RequestView(log.number, incoming.method, incoming.path, incoming.query, incoming.headers))
+        at = asyncio.get_running_loop().time()
+        self._requests.append(
+            RequestView(at, log.number, incoming.method, incoming.path, incoming.query, incoming.headers)
+        )
         if incoming.path in _MODEL_CALLS or incoming.path.startswith("/v1/"):
             incoming.keep_bytes = MAX_BODY_BYTES
 
