@@ -59,7 +59,7 @@ def experiments(settings: FleetSettings, runs: int) -> Mapping[str, Experiment]:
             ),
             "cuts-stream": Experiment(
                 "The same cuts through the proxy, answers delivered as they come",
-                "An agent that has seen content cannot be helped by a retry.",
+                "A cut reaches the agent, which has to send its request again by itself.",
                 Route.HIVEMIND,
                 cuts,
             ),
