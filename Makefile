@@ -4,7 +4,7 @@ PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 "$$HOME"/.py
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check bench run docs clean
+.PHONY: demo test check bench fleets endurance run docs clean
 
 demo: $(READY)          ## a fleet against a strict, faulty provider: first direct, then through the scheduler
 	$(BIN)/hivemind demo
@@ -26,6 +26,12 @@ docs: $(READY)          ## write the generated parts of docs/
 
 bench: $(READY)         ## overhead beside bare mitmdump, as ratios of one run
 	$(BIN)/python -m bench
+
+fleets: $(READY)        ## real agents (Claude Code, Codex) against a faulty provider, direct and through the proxy
+	$(BIN)/python -m fleets
+
+endurance: $(READY)     ## how long real agents wait, silently and with keep-alives; takes half an hour
+	$(BIN)/python -m fleets.endurance
 
 $(READY): pyproject.toml constraints.txt
 	@if [ -z "$(PYTHON)" ]; then echo "hivemind_addon needs Python 3.12 or newer: install one (for example your system's package python3.12 with python3.12-venv) and run make again." >&2; exit 1; fi

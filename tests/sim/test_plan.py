@@ -8,7 +8,7 @@ import zstandard
 
 from hivemind_addon.sim import faults
 from hivemind_addon.sim.dialect import Dialect
-from hivemind_addon.sim.faults import NAMED, Fault, Hangup
+from hivemind_addon.sim.faults import NAMED, Fault, Hangup, KeepAlive
 from hivemind_addon.sim.plan import (
     Data,
     Drop,
@@ -164,3 +164,30 @@ def test_tokens_are_counted_piece_by_piece():
         *(1, 1, 1, 1),
         *(0, 0, 0),
     ]
+
+
+def test_a_silent_hold_comes_before_the_head():
+    hold = faults.Hold(40)
+    assert isinstance(plan(hold)[0], Pause)
+    assert plan(hold)[0].pause_s == 40
+    assert body(plan(hold, WHOLE))
+
+
+def test_a_hold_with_comments_says_its_head_and_then_signs_of_life():
+    steps_ = plan(faults.Hold(40, KeepAlive.COMMENTS))
+    assert isinstance(steps_[0], Head)
+    assert [step.pause_s for step in steps_ if isinstance(step, Pause)] == [15, 15, 10]
+    assert [step.data for step in steps_ if isinstance(step, Data)][:3] == [b": still here\n\n"] * 3
+
+
+def test_pings_come_after_the_message_has_begun():
+    data = [step.data for step in plan(faults.Hold(20, KeepAlive.PINGS)) if isinstance(step, Data)]
+    assert b"message_start" in data[0]
+    assert all(piece.startswith(b"event: ping") for piece in data[1:4])  # two of the hold, and the usual one
+
+
+def test_a_hold_keeps_every_attempt_back_until_the_same_instant():
+    sim = SimProvider(ProviderSettings(), random.Random(0))
+    sim.script(STREAM.credential, [], then=faults.Hold(100))
+    lengths = [getattr(sim.begin(now, STREAM).fault, "hold_s", None) for now in (5, 65, 105)]
+    assert lengths == [100, 40, None]

@@ -78,3 +78,23 @@ def test_a_body_beyond_the_bound_is_too_large():
     unfit = facts(Dialect.MESSAGES, KEY, b"{}", MAX_BODY_BYTES + 1).unfit
     assert unfit is not None
     assert unfit.status == 413
+
+
+def test_each_dialect_has_its_own_maximum():
+    assert read(call_body(input="hello", max_output_tokens=9), dialect=Dialect.RESPONSES).max_tokens == 9
+    assert read(call_body(options={"num_predict": 5}), dialect=Dialect.OLLAMA).max_tokens == 5
+    assert read(call_body(), dialect=Dialect.OLLAMA).max_tokens is None
+
+
+def test_responses_needs_an_input():
+    unfit = read(call_body(), dialect=Dialect.RESPONSES).unfit
+    assert unfit is not None
+    assert (unfit.status, unfit.message) == (400, "input is missing")
+
+
+def test_a_local_server_streams_unless_told_otherwise_and_asks_for_no_key():
+    body = call_body()
+    assert facts(Dialect.OLLAMA, {}, body, len(body)).unfit is None
+    assert read(body, dialect=Dialect.OLLAMA).stream
+    unstreamed = body.replace(b"{", b'{"stream": false, ', 1)
+    assert not read(unstreamed, dialect=Dialect.OLLAMA).stream

@@ -409,3 +409,20 @@ def test_both_dialects_are_served_at_once(plain, new_key):
     }
     assert answers[Dialect.MESSAGES].json()["type"] == "message"
     assert answers[Dialect.CHAT].json()["object"] == "chat.completion"
+
+
+def test_every_dialect_has_its_path():
+    with running_server() as server:
+        for path in ("/v1/responses", "/api/chat", "/v1/chat/completions"):
+            heard = hear(
+                server.port, h1_request("k", call_body(input="hello"), path=path, extra="connection: close\r\n")
+            )
+            assert heard.status == 200
+        truth = server.truth()
+        assert truth.completed == 3
+
+
+def test_a_websocket_is_answered_426():
+    with running_server() as server:
+        headers = {"connection": "upgrade", "upgrade": "websocket"}
+        assert httpx.get(f"{server.url}/v1/responses", headers=headers, trust_env=False).status_code == 426

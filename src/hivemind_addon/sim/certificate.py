@@ -23,8 +23,8 @@ class Certificates:
     key: Path
 
 
-def write_certificates(folder: Path, host: str, now: datetime) -> Certificates:
-    """Write an authority's certificate, and a certificate for `host` with its key. Valid for a day around `now`."""
+def write_certificates(folder: Path, host: str, now: datetime, *others: str) -> Certificates:
+    """Write an authority's certificate, and one for `host` and `others` with its key. Valid for a day around `now`."""
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     authority_name = _name("hivemind simulated authority")
     authority_id = x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key())
@@ -40,7 +40,7 @@ def write_certificates(folder: Path, host: str, now: datetime) -> Certificates:
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in (host, *others)]), critical=False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(authority_id), critical=False)
         .sign(authority_key, hashes.SHA256())

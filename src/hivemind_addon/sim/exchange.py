@@ -33,6 +33,8 @@ class ConnectionView:
 class RequestView:
     """One request's head."""
 
+    at: float
+    """When it came, on the loop's clock."""
     connection: int
     method: str
     path: str

@@ -115,6 +115,28 @@ class Slow:
     extra_s: float
 
 
+class KeepAlive(Enum):
+    """What a held answer sends meanwhile."""
+
+    NOTHING = "nothing"
+    """Not even a head."""
+    COMMENTS = "comments"
+    """A head, and then comments of server-sent events."""
+    PINGS = "pings"
+    """A head and the first event, and then the `ping` events of Messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Every answer is kept back until a while after the credential's first attempt; afterwards all is well."""
+
+    hold_s: float
+    """From that first attempt on."""
+    keep_alive: KeepAlive = KeepAlive.NOTHING
+    """Of streamed answers."""
+    every_s: float = 15
+
+
 @dataclass(frozen=True, slots=True)
 class Encoded:
     """The answer comes in a content coding, whether or not the client asked for it."""
@@ -160,6 +182,7 @@ Fault = (
     | StreamError
     | Stall
     | Slow
+    | Hold
     | Encoded
     | JsonForStream
     | GoAway

@@ -15,9 +15,10 @@ import zstandard
 from hivemind_addon.sim import dialect as wire
 from hivemind_addon.sim import faults
 from hivemind_addon.sim.dialect import Headers, StreamEvent
-from hivemind_addon.sim.faults import Encoding, Fault, Hangup
+from hivemind_addon.sim.faults import Encoding, Fault, Hangup, KeepAlive
 from hivemind_addon.sim.provider import Answer
 
+_COMMENT = b": still here\n\n"
 _GAP_S = 0.01
 """Around an interruption, so that what comes before it arrives alone; an RST may overtake it otherwise."""
 
@@ -101,6 +102,8 @@ def steps(answer: Answer, *, http2: bool) -> Iterator[Step]:
             return
         case faults.Stall(stall_s) if not answer.streamed:
             yield Pause(stall_s)
+        case faults.Hold(hold_s, keep_alive) if not answer.streamed or keep_alive is KeepAlive.NOTHING:
+            yield Pause(hold_s)
         case _:
             pass
     if answer.streamed and answer.reply is not None:
@@ -170,6 +173,10 @@ def _place(fault: Fault, *, middle: int, end: int) -> int | None:
             | faults.ResetStream(after_events=place)
         ):
             return middle if place is None else min(place, end)
+        case faults.Hold(keep_alive=KeepAlive.COMMENTS):
+            return 0
+        case faults.Hold(keep_alive=KeepAlive.PINGS):
+            return 1
         case faults.BodyCut():
             return middle
         case _:
@@ -182,6 +189,9 @@ def _at_place(answer: Answer, *, http2: bool) -> Generator[Step, None, bool]:
         case faults.Stall(stall_s):
             yield Pause(stall_s)
             return False
+        case faults.Hold() as hold:
+            yield from _held(hold)
+            return False
         case faults.GoAway(error=False):
             yield from (Leave(), Pause(_GAP_S))
             return False
@@ -193,6 +203,16 @@ def _at_place(answer: Answer, *, http2: bool) -> Generator[Step, None, bool]:
         case fault:
             yield from _interruption(fault, http2=http2)
             return True
+
+
+def _held(hold: faults.Hold) -> Iterator[Step]:
+    """The time of a hold, with a sign of life now and then."""
+    data = _COMMENT if hold.keep_alive is KeepAlive.COMMENTS else wire.ping()
+    left_s = hold.hold_s
+    while left_s > 0:
+        yield Data(data)
+        yield Pause(min(hold.every_s, left_s))
+        left_s -= hold.every_s
 
 
 def _interruption(fault: Fault, *, http2: bool) -> Iterator[Step]:

@@ -22,7 +22,7 @@ from enum import Enum
 from hivemind_addon.core.ticket import ContractError, Dimension
 from hivemind_addon.sim import dialect as wire
 from hivemind_addon.sim import faults
-from hivemind_addon.sim.dialect import Dialect, Headers, LimitView, Reply
+from hivemind_addon.sim.dialect import Dialect, Headers, LimitView, Reply, Turn
 from hivemind_addon.sim.faults import OK, Fault, FaultMix, Script, Status
 from hivemind_addon.sim.limits import Allowance, Limit
 from hivemind_addon.sim.prompt_cache import Prefix, PromptCache
@@ -112,6 +112,8 @@ class RequestFacts:
     """What is wrong with the request itself; answered before any limit is asked."""
     prefixes: tuple[Prefix, ...] = ()
     """What the request marks for the prompt cache, shortest first; then the cache says what `cached_tokens` is."""
+    turn: Turn | None = None
+    """What the answer says, where the request is about a task."""
 
 
 class Ending(Enum):
@@ -166,8 +168,10 @@ class AgentTruth:
     refused: int = 0
     """By a limit or the concurrency cap."""
     completed: int = 0
+    input_tokens: int = 0
+    """Uncached, of completed attempts."""
     output_tokens: int = 0
-    """Of completed attempts."""
+    """Likewise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +217,8 @@ class SimProvider:
         self._scripts: dict[str, Script] = {}
         self._attempts: Counter[str] = Counter()
         """By credential."""
+        self._first_attempt_at: dict[str, float] = {}
+        """By credential; of the ones that a hold met."""
         self._open: dict[str, Answer] = {}
         self._running: Counter[str] = Counter()
         """Open calls that hold a slot, by account."""
@@ -336,6 +342,8 @@ class SimProvider:
         """The answer of a call that goes through: a reply, or what a fault makes of it."""
         script = self._scripts.get(request.credential)
         fault = script.draw() if script else self._mix.draw(self._rng)
+        if isinstance(fault, faults.Hold):
+            fault = self._left_of_hold(fault, request.credential, now)
         latency_s = self._latency_s(request) + (fault.extra_s if isinstance(fault, faults.Slow) else 0)
         failure = _failure(request, fault)
         if failure is None or self.settings.charge_failures:
@@ -359,7 +367,7 @@ class SimProvider:
             self._cache.write(request.prefixes, now, usable_at=now + latency_s)
         streamed = request.stream and not isinstance(fault, faults.JsonForStream)
         reply = self._reply(request)
-        content_type = "text/event-stream; charset=utf-8" if streamed else "application/json"
+        content_type = wire.stream_type(request.dialect) if streamed else "application/json"
         return Answer(
             request_id=reply.request_id,
             attempt=reply.attempt,
@@ -379,6 +387,11 @@ class SimProvider:
             charged_output=request.dialect is Dialect.MESSAGES,
             reply=reply,
         )
+
+    def _left_of_hold(self, hold: faults.Hold, credential: str, now: float) -> Fault:
+        """What a hold still is for an attempt that begins now."""
+        ends_at = self._first_attempt_at.setdefault(credential, now) + hold.hold_s
+        return replace(hold, hold_s=ends_at - now) if ends_at > now else OK
 
     def _error(
         self,
@@ -418,6 +431,8 @@ class SimProvider:
         per_chunk = self.settings.tokens_per_chunk
         wanted = (self.settings.chunks if request.chunks is None else request.chunks) * per_chunk
         most = self.settings.default_max_tokens if request.max_tokens is None else request.max_tokens
+        if request.turn is not None:
+            wanted = most = request.turn.output_tokens  # half a tool call is of no use to anybody
         written = max(0, request.prefixes[-1].tokens - request.cached_tokens) if self._cache and request.prefixes else 0
         return Reply(
             dialect=request.dialect,
@@ -432,6 +447,7 @@ class SimProvider:
             tokens_per_delta=per_chunk,
             truncated=most < wanted,
             include_usage=request.include_usage,
+            turn=request.turn,
         )
 
     def _needed(self, request: RequestFacts, dimension: Dimension) -> int:
@@ -443,7 +459,7 @@ class SimProvider:
         match request.dialect:
             case Dialect.MESSAGES:
                 into, out = _uncached(request), 0
-            case Dialect.CHAT:
+            case Dialect.CHAT | Dialect.RESPONSES | Dialect.OLLAMA:
                 into = request.input_tokens
                 out = self.settings.default_max_tokens if request.max_tokens is None else request.max_tokens
         match dimension:
@@ -528,6 +544,7 @@ class _Tally:
         self.counts["cached_tokens"] += answer.reply.cached_tokens
         self.counts["output_tokens"] += output_tokens
         self._agents[answer.agent]["completed"] += 1
+        self._agents[answer.agent]["input_tokens"] += answer.reply.input_tokens
         self._agents[answer.agent]["output_tokens"] += output_tokens
 
     def truth(self, in_flight: int) -> Truth:

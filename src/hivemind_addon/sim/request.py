@@ -2,7 +2,8 @@
 
 Any request may steer its own answer: `x-sim-chunks`, `x-sim-interval-ms`, `x-sim-latency-ms`,
 `x-sim-cached-tokens`; name what it marks for the prompt cache, shortest first (`x-sim-prefixes: shared=24000,
-mine=25100`, each a key and the tokens up to its mark); and name who the truth counts it for: `x-sim-agent`.
+mine=25100`, each a key and the tokens up to its mark); and name who the truth counts it for: `x-sim-agent`, else the
+name in its task.
 """
 
 import zlib
@@ -14,25 +15,51 @@ from hivemind_addon.sim.dialect import Dialect
 from hivemind_addon.sim.faults import Status
 from hivemind_addon.sim.prompt_cache import Prefix
 from hivemind_addon.sim.provider import RequestFacts
+from hivemind_addon.sim.task import next_turn, task_in
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """Of a model call; a larger one is a 413."""
 _BYTES_PER_TOKEN = 4
+_LOCAL = "sk-sim-local"
 
 
 class _StreamOptions(msgspec.Struct):
     include_usage: bool = False
 
 
+class _OllamaOptions(msgspec.Struct):
+    num_predict: int | None = None
+
+
 class _Call(msgspec.Struct):
     """A model call's body; fields that do not matter here are skipped unread."""
 
     model: str
-    messages: msgspec.Raw
+    messages: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     stream: bool | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
+    max_output_tokens: int | None = None
     stream_options: _StreamOptions | None = None
+    options: _OllamaOptions | None = None
+
+    def lacks_prompt(self, dialect: Dialect) -> str | None:
+        """The member that should hold the prompt and is not there."""
+        name = "input" if dialect is Dialect.RESPONSES else "messages"
+        return name if getattr(self, name) is msgspec.UNSET else None
+
+    def maximum(self, dialect: Dialect) -> int | None:
+        """Output tokens that are wanted at most."""
+        match dialect:
+            case Dialect.MESSAGES:
+                return self.max_tokens
+            case Dialect.CHAT:
+                return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+            case Dialect.RESPONSES:
+                return self.max_output_tokens
+            case Dialect.OLLAMA:
+                return self.options.num_predict if self.options else None
 
 
 _decode = msgspec.json.Decoder(_Call).decode
@@ -44,7 +71,7 @@ def input_tokens(body: bytes | bytearray) -> int:
 
 
 def credential(headers: Mapping[str, str]) -> str:
-    """The API key, of either dialect's header; empty when there is none."""
+    """The API key, of whichever header; empty when there is none."""
     return headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ").strip()
 
 
@@ -54,7 +81,10 @@ def facts(dialect: Dialect, headers: Mapping[str, str], body: bytes | bytearray,
     `headers`: lower-case names. `size`: bytes that arrived, of which `body` holds MAX_BODY_BYTES at most.
     """
     key = credential(headers)
-    agent = headers.get("x-sim-agent")
+    if not key and dialect is Dialect.OLLAMA:
+        key = _LOCAL  # a local server asks for none
+    task = task_in(body)
+    agent = headers.get("x-sim-agent") or (task.name if task else None)
 
     def unfit(status: int, message: str) -> RequestFacts:
         return RequestFacts(dialect, key, agent=agent, unfit=Status(status, message=message))
@@ -65,6 +95,8 @@ def facts(dialect: Dialect, headers: Mapping[str, str], body: bytes | bytearray,
         return unfit(413, f"the request is larger than {MAX_BODY_BYTES} bytes")
     try:
         call = _decode(body)
+        if missing := call.lacks_prompt(dialect):
+            return unfit(400, f"{missing} is missing")
         chunks = headers.get("x-sim-chunks")
         interval_ms = headers.get("x-sim-interval-ms")
         latency_ms = headers.get("x-sim-latency-ms")
@@ -73,10 +105,10 @@ def facts(dialect: Dialect, headers: Mapping[str, str], body: bytes | bytearray,
             dialect=dialect,
             credential=key,
             model=call.model,
-            stream=call.stream is True,
+            stream=call.stream is not False if dialect is Dialect.OLLAMA else call.stream is True,
             input_tokens=tokens,
             cached_tokens=min(tokens, max(0, int(headers.get("x-sim-cached-tokens", "0")))),
-            max_tokens=call.max_tokens if call.max_completion_tokens is None else call.max_completion_tokens,
+            max_tokens=call.maximum(dialect),
             include_usage=call.stream_options is not None and call.stream_options.include_usage,
             digest=f"{zlib.crc32(body):08x}",
             agent=agent,
@@ -89,6 +121,7 @@ def facts(dialect: Dialect, headers: Mapping[str, str], body: bytes | bytearray,
                     one.rpartition("=") for one in headers.get("x-sim-prefixes", "").split(",") if one
                 )
             ),
+            turn=next_turn(task, dialect, body) if task else None,
         )
     except (msgspec.MsgspecError, ValueError) as error:
         return unfit(400, str(error))

@@ -1,7 +1,8 @@
 """The simulated provider on a real socket: HTTP/1.1 and HTTP/2, with and without TLS.
 
-    POST /v1/messages, /v1/chat/completions    the model, with its limits and faults
-    POST /v1/messages/count_tokens, GET /v1/models
+    POST /v1/messages, /v1/chat/completions, /v1/responses, /api/chat    the model, with its limits and faults
+    POST /v1/messages/count_tokens, GET /v1/models, /api/tags
+    GET  /v1/responses                         426: it speaks no WebSocket
     GET  /echo                                 the request's head, as JSON
     POST /upload                               size and SHA-256 of the body
     GET  /download?size=N&chunks=M             N bytes in M pieces
@@ -42,7 +43,12 @@ from hivemind_addon.sim.plan import Data, End, Head, steps
 from hivemind_addon.sim.provider import Ending, ProviderSettings, SimProvider, Truth
 from hivemind_addon.sim.request import MAX_BODY_BYTES, facts, input_tokens
 
-_MODEL_CALLS = {"/v1/messages": Dialect.MESSAGES, "/v1/chat/completions": Dialect.CHAT}
+_MODEL_CALLS = {
+    "/v1/messages": Dialect.MESSAGES,
+    "/v1/chat/completions": Dialect.CHAT,
+    "/v1/responses": Dialect.RESPONSES,
+    "/api/chat": Dialect.OLLAMA,
+}
 _PATTERN = bytes(range(251))
 _KEPT_REQUESTS = 10_000
 """Of the heads that `requests` shows, the newest."""
@@ -146,8 +152,11 @@ class SimServer:
         log.requests += 1
         log.hosts.add(incoming.host)
         log.header_names.update(incoming.headers)
-        self._requests.append(RequestView(log.number, incoming.method, incoming.path, incoming.query, incoming.headers))
-        if incoming.path.startswith("/v1/"):
+        at = asyncio.get_running_loop().time()
+        self._requests.append(
+            RequestView(at, log.number, incoming.method, incoming.path, incoming.query, incoming.headers)
+        )
+        if incoming.path in _MODEL_CALLS or incoming.path.startswith("/v1/"):
             incoming.keep_bytes = MAX_BODY_BYTES
 
     async def answer(self, incoming: Incoming, player: Player) -> None:
@@ -159,6 +168,10 @@ class SimServer:
         match incoming.method, incoming.path:
             case "POST", "/v1/messages/count_tokens":
                 await _json(incoming, player, {"input_tokens": input_tokens(incoming.body)})
+            case "GET", "/v1/responses":
+                await _whole(incoming, player, 426, "text/plain", b"POST here; this server speaks no WebSocket\n")
+            case "GET", "/api/tags":
+                await _whole(incoming, player, 200, "application/json", wire.models_body(Dialect.OLLAMA))
             case "GET", "/v1/models":
                 await _whole(incoming, player, 200, "application/json", wire.models_body(dialect))
             case "GET", "/echo":

@@ -1,0 +1,13 @@
+"""Fleets of real agents against a simulated provider: who finishes, directly and through the proxy.
+
+programs.py   Claude Code and Codex at pinned versions, installed into a cache folder
+agent.py      one agent: its task, its folder, its command line and environment
+process.py    runs a command in a process group of its own
+stage.py      the simulated providers, and the tunnel that leads to them alone
+tunnel.py     an HTTP proxy that knows nothing but CONNECT
+proxy.py      the real proxy, brought back when it dies
+inside.py     a script beside the addon in that proxy: keeps it on this machine, shows the addon's books
+fleet.py      one run of one fleet
+page.py       docs/fleets.md
+endurance.py  how long agents wait: docs/endurance.md
+"""

@@ -1,0 +1,229 @@
+"""One run of one fleet: its agents side by side, until the last one has ended."""
+
+import asyncio
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from fleets.agent import ANTHROPIC_HOST, OPENAI_HOST, Agent, Program, Scheduled, Straight, launch
+from fleets.process import Exit, run
+from fleets.programs import Programs
+from fleets.proxy import FleetProxy, running_proxy
+from fleets.stage import Stage, running_stage
+from fleets.tunnel import running_tunnel
+from hivemind_addon.core.snapshot import Counters
+from hivemind_addon.core.ticket import Dimension
+from hivemind_addon.sim.demo import FAULTS
+from hivemind_addon.sim.exchange import pause
+from hivemind_addon.sim.limits import Limit
+from hivemind_addon.sim.provider import Latency, ProviderSettings, Truth
+from hivemind_addon.sim.task import Task
+
+_FILE = "result.txt"
+_MAX_WORDS = 160
+
+
+class Route(Enum):
+    """The way that a fleet takes."""
+
+    DIRECT = "direct"
+    """No scheduler, and the agents' own settings."""
+    HIVEMIND = "hivemind"
+    """Through the proxy, answers as they come."""
+    WHOLE = "hivemind, whole delivery"
+    """Through the proxy, answers kept back until they are complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSettings:
+    """A fleet and what it meets."""
+
+    claudes: int = 11
+    codexes: int = 6
+    lines: int = 4
+    """Of each agent's file: so many tool calls, and one more turn."""
+    faults: Mapping[str, float] = field(default_factory=lambda: FAULTS)
+    """Share of the admitted calls."""
+    tokens_per_minute: int = 250_000
+    """Of each provider: input for Claude Code, total for Codex."""
+    requests_per_minute: int = 40
+    concurrency: int = 6
+    """Calls that may run at once; one more is a 529."""
+    latency_s: float = 0.8
+    """Median, before an answer begins."""
+    interval_s: float = 0.02
+    """Between its pieces."""
+    patient: bool = True
+    """Whether the agents behind the proxy are told to be patient; direct ones never are."""
+    kill_after_s: float | None = None
+    """When the proxy's process is killed, once; None: it is not."""
+    agent_max_s: float = 900
+    """After which an agent that still runs is ended, and lost."""
+
+    @property
+    def providers(self) -> Mapping[str, ProviderSettings]:
+        """By host."""
+        dimensions = {ANTHROPIC_HOST: Dimension.INPUT_TOKENS, OPENAI_HOST: Dimension.TOTAL_TOKENS}
+        return {
+            host: ProviderSettings(
+                limits=(
+                    Limit(Dimension.REQUESTS, self.requests_per_minute),
+                    Limit(dimension, self.tokens_per_minute),
+                ),
+                concurrency=self.concurrency,
+                concurrency_status=529 if host == ANTHROPIC_HOST else 503,
+                faults=self.faults,
+                latency=Latency(median_s=self.latency_s, sigma=0.4),
+                interval_s=self.interval_s,
+                tokens_per_chunk=2,
+            )
+            for host, dimension in dimensions.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """One agent at its end."""
+
+    name: str
+    program: Program
+    finished: bool
+    """Whether its file is there and right."""
+    exit: Exit
+
+    @property
+    def words(self) -> str:
+        """What became of it, where it has not finished."""
+        if self.exit.status is None:
+            return f"still running after {self.exit.elapsed_s:.0f} s"
+        return f"exit status {self.exit.status}, `{self.exit.last_words[:_MAX_WORDS]}`"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetResult:
+    """What came of one run."""
+
+    route: Route
+    seed: int
+    agents: Sequence[Ended]
+    truths: Mapping[str, Truth]
+    """By host."""
+    books: Counters | None
+    """The addon's own; None: there is no addon, or its process was killed."""
+    guard_trips: int
+    back_after_s: float | None
+    """How long nothing served when the proxy had been killed; None: it was not."""
+    elapsed_s: float
+
+    @property
+    def finished(self) -> int:
+        """Agents whose file is there and right."""
+        return sum(agent.finished for agent in self.agents)
+
+    @property
+    def kept_its_promise(self) -> bool:
+        """Nobody was lost through the proxy, and nothing in it broke."""
+        return self.finished == len(self.agents) and self.guard_trips == 0
+
+    @property
+    def attempts(self) -> int:
+        """Calls that reached a provider."""
+        return sum(truth.attempts for truth in self.truths.values())
+
+    @property
+    def limited(self) -> int:
+        """Attempts that a rate limit refused: the 429s."""
+        return sum(truth.refused for truth in self.truths.values())
+
+    @property
+    def overloaded(self) -> int:
+        """Attempts that the concurrency cap refused: 529s and 503s."""
+        return sum(truth.overloaded for truth in self.truths.values())
+
+    @property
+    def tokens(self) -> int:
+        """All that the providers counted, into and out."""
+        return self.completed_tokens + sum(
+            truth.wasted_input_tokens + truth.wasted_output_tokens for truth in self.truths.values()
+        )
+
+    @property
+    def completed_tokens(self) -> int:
+        """The providers' tokens in answers that were complete."""
+        return sum(truth.input_tokens + truth.output_tokens for truth in self.truths.values())
+
+    @property
+    def wasted_tokens(self) -> int:
+        """Tokens that the providers counted and that are in no finished task."""
+        finished = {agent.name for agent in self.agents if agent.finished}
+        counted = (one for truth in self.truths.values() for name, one in truth.agents.items() if name in finished)
+        useful = sum(one.input_tokens + one.output_tokens for one in counted)
+        return self.tokens - useful
+
+
+async def run_fleet(settings: FleetSettings, route: Route, programs: Programs, seed: int) -> FleetResult:
+    """One run. Raises NotStarted when the proxy does not start."""
+    with tempfile.TemporaryDirectory(prefix="hivemind-fleet-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        async with running_stage(folder, settings.providers, seed) as stage:
+            if route is Route.DIRECT:
+                async with running_tunnel(stage.ports) as tunnel:
+                    straight = Straight(tunnel.port, stage.authority)
+                    return await _run(settings, route, programs, seed, stage, straight, folder)
+            async with running_proxy(folder, stage.proxy_settings) as proxy:
+                delivery = "whole" if route is Route.WHOLE else "stream"
+                way = Scheduled(proxy.port, proxy.variables, delivery, settings.patient)
+                return await _run(settings, route, programs, seed, stage, way, folder, proxy)
+
+
+async def _run(
+    settings: FleetSettings,
+    route: Route,
+    programs: Programs,
+    seed: int,
+    stage: Stage,
+    way: Straight | Scheduled,
+    folder: Path,
+    proxy: FleetProxy | None = None,
+) -> FleetResult:
+    loop = asyncio.get_running_loop()
+    began_at = loop.time()
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(_live(agent, way, programs, settings.agent_max_s)) for agent in _agents(settings, folder)
+        ]
+        if proxy is not None and settings.kill_after_s is not None:
+            group.create_task(_kill(proxy, settings.kill_after_s))
+    was_killed = proxy is not None and proxy.back_after_s is not None
+    return FleetResult(
+        route=route,
+        seed=seed,
+        agents=[task.result() for task in tasks],
+        truths=stage.truths(),
+        books=await proxy.counters() if proxy is not None and not was_killed else None,
+        guard_trips=proxy.guard_trips if proxy else 0,
+        back_after_s=proxy.back_after_s if proxy else None,
+        elapsed_s=loop.time() - began_at,
+    )
+
+
+async def _kill(proxy: FleetProxy, after_s: float) -> None:
+    await pause(after_s)
+    await proxy.kill()
+
+
+def _agents(settings: FleetSettings, folder: Path) -> Sequence[Agent]:
+    kinds = [(Program.CLAUDE, "claude", settings.claudes), (Program.CODEX, "codex", settings.codexes)]
+    return [
+        Agent(program, Task(f"{word}-{number}", settings.lines, _FILE), folder / f"{word}-{number}")
+        for program, word, count in kinds
+        for number in range(1, count + 1)
+    ]
+
+
+async def _live(agent: Agent, way: Straight | Scheduled, programs: Programs, limit_s: float) -> Ended:
+    started = launch(agent, way, programs)
+    ended = await run(started, agent.folder / "output.log", limit_s)
+    return Ended(agent.name, agent.program, agent.has_finished, ended)

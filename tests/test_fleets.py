@@ -1,0 +1,210 @@
+"""What fleets are made of, without their agents; whole fleets are in tests/e2e/test_fleet.py."""
+
+import asyncio
+import os
+import select
+import sys
+from dataclasses import fields, replace
+
+import pytest
+
+from fleets.agent import Agent, Launch, Program, Scheduled, Straight, launch
+from fleets.endurance import Case, Endured, cases
+from fleets.endurance import page as endurance_page
+from fleets.experiment import experiments
+from fleets.fleet import Ended, FleetResult, FleetSettings, Route
+from fleets.page import page, summary
+from fleets.process import Exit, run
+from fleets.programs import NotInstalled, Programs, install
+from fleets.tunnel import running_tunnel
+from hivemind_addon.core.snapshot import Counters
+from hivemind_addon.sim.faults import KeepAlive
+from hivemind_addon.sim.provider import AgentTruth, Truth
+from hivemind_addon.sim.task import Task
+
+TASK = Task("claude-1", 2, "result.txt")
+TRUTH = Truth(
+    attempts=10,
+    by_status={200: 7, 429: 2, 529: 1},
+    refused=2,
+    overloaded=1,
+    failed=0,
+    completed=6,
+    cut=1,
+    abandoned=0,
+    in_flight=0,
+    peak_in_flight=3,
+    input_tokens=600,
+    cached_tokens=0,
+    output_tokens=60,
+    wasted_input_tokens=100,
+    wasted_output_tokens=5,
+    faults={},
+    agents={
+        "claude-1": AgentTruth(attempts=6, completed=4, input_tokens=400, output_tokens=40),
+        "codex-1": AgentTruth(attempts=4, completed=2, input_tokens=200, output_tokens=20),
+    },
+)
+BOOKS = Counters(
+    **{one.name: 0 for one in fields(Counters)}
+    | {"attempts": 10, "throttled": 2, "input_tokens": 600, "output_tokens": 60}
+)
+RESULT = FleetResult(
+    route=Route.HIVEMIND,
+    seed=7,
+    agents=[
+        Ended("claude-1", Program.CLAUDE, True, Exit(0, 12.0, "done")),
+        Ended("codex-1", Program.CODEX, False, Exit(1, 17.0, "ERROR: exceeded retry limit\ntokens used\n20")),
+    ],
+    truths={"api.anthropic.com": TRUTH},
+    books=BOOKS,
+    guard_trips=0,
+    back_after_s=None,
+    elapsed_s=17.2,
+)
+
+
+def test_tokens_of_lost_agents_are_wasted():
+    assert (RESULT.finished, RESULT.attempts, RESULT.limited, RESULT.overloaded) == (1, 10, 2, 1)
+    assert (RESULT.tokens, RESULT.completed_tokens) == (765, 660)
+    assert RESULT.wasted_tokens == 765 - 440
+    assert not RESULT.kept_its_promise
+
+
+def test_the_page_says_who_was_lost_and_why():
+    experiment = experiments(FleetSettings(), 1)["hivemind"]
+    text = page([(experiment, [RESULT])])
+    assert "| seed 7 | **1 of 2** | 10 | 2 (20.0%) | 1 | 325 (42%) | 0 | 17 s |" in text
+    assert "- seed 7: codex-1: exit status 1, `ERROR: exceeded retry limit`" in text
+    assert "10 calls, 2 429s, 660 tokens in the books; 10 calls, 2 429s, 660 tokens in complete answers" in text
+    assert "1 of 2 finished (lost: codex-1)" in summary(RESULT)
+
+
+def test_the_page_says_how_long_a_killed_proxy_was_away():
+    experiment = experiments(FleetSettings(), 1)["killed"]
+    text = page([(experiment, [replace(RESULT, books=None, back_after_s=1.26)])])
+    assert "- seed 7: another process served after 1.3 s" in text
+
+
+def test_agents_may_be_lost_only_where_nothing_could_save_them():
+    demands = {name: one.demands for name, one in experiments(FleetSettings(), 3).items()}
+    assert [name for name, demanded in demands.items() if not demanded] == ["direct", "cuts-direct", "cuts-stream"]
+
+
+@pytest.mark.parametrize(
+    ("content", "finished"),
+    [
+        (TASK.content, True),
+        (None, False),
+        ("claude-1 line 1\n", False),
+        ("claude-1 line 1\nclaude-1 line 1\nclaude-1 line 2\n", False),
+    ],
+)
+def test_a_task_is_done_when_each_line_is_there_once(content, finished, tmp_path):
+    agent = Agent(Program.CLAUDE, TASK, tmp_path)
+    (tmp_path / "work").mkdir()
+    if content is not None:
+        (tmp_path / "work" / "result.txt").write_text(content)
+    assert agent.has_finished is finished
+
+
+@pytest.mark.parametrize("program", list(Program))
+def test_an_agent_has_a_home_and_a_name_of_its_own(program, tmp_path):
+    agent = Agent(program, TASK, tmp_path)
+    programs = Programs(tmp_path / "claude", tmp_path / "codex")
+    straight = launch(agent, Straight(8000, tmp_path / "ca.pem"), programs)
+    assert straight.environment["HTTPS_PROXY"] == "http://127.0.0.1:8000"
+    assert straight.environment["HOME"] == str(tmp_path / "home")
+    assert straight.folder.is_dir()
+    assert TASK.prompt in straight.command
+    patient = launch(agent, Straight(8000, tmp_path / "ca.pem", patient=True), programs)
+    assert (patient.command, patient.environment) != (straight.command, straight.environment)
+
+
+@pytest.mark.parametrize("program", list(Program))
+@pytest.mark.parametrize("patient", [True, False])
+def test_behind_the_proxy_everything_is_set_by_exec(program, patient, tmp_path):
+    agent = Agent(program, TASK, tmp_path)
+    programs = Programs(tmp_path / "claude", tmp_path / "codex")
+    way = Scheduled(8000, {"XDG_RUNTIME_DIR": "/run/fleet"}, "whole", patient)
+    scheduled = launch(agent, way, programs)
+    split = scheduled.command.index("--")
+    ours, its = scheduled.command[:split], scheduled.command[split + 1 :]
+    assert ours[3:6] == ("hivemind_addon", "exec", "--port")
+    assert ("--no-patience" in ours) is not patient
+    assert ours[ours.index("--agent") + 1] == "claude-1"
+    assert ours[ours.index("--delivery") + 1] == "whole"
+    assert its == launch(agent, Straight(8000, tmp_path / "ca.pem"), programs).command
+    assert scheduled.environment["XDG_RUNTIME_DIR"] == "/run/fleet"
+    assert not any(name.endswith(("_PROXY", "_CERTS", "_FILE")) for name in scheduled.environment)
+
+
+def test_without_npm_it_says_so(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(NotInstalled, match="install Node"):
+        install()
+
+
+def command(script: str, folder) -> Launch:
+    return Launch((sys.executable, "-c", script), dict(os.environ), folder)
+
+
+async def test_a_process_is_heard_to_its_end(tmp_path):
+    ended = await run(command("print('so far'); raise SystemExit(3)", tmp_path), tmp_path / "log", 30)
+    assert (ended.status, ended.last_words) == (3, "so far")
+
+
+async def test_what_takes_too_long_is_ended_with_all_it_started(tmp_path):
+    os.mkfifo(tmp_path / "alive")
+    alive = os.open(tmp_path / "alive", os.O_RDONLY | os.O_NONBLOCK)
+    child = "held = open('alive', 'w'); held.write('here'); held.flush(); input()"
+    script = (
+        "import subprocess, sys;"
+        f"subprocess.run([sys.executable, '-c', {child!r}], stdin=subprocess.Popen(['sleep', '60'], stdout=-1).stdout)"
+    )
+    try:
+        ended = await run(command(script, tmp_path), tmp_path / "log", 2)
+        assert ended.status is None
+        assert os.read(alive, 100) == b"here"
+        assert select.select([alive], [], [], 10)[0], "the child still has it open"
+        assert os.read(alive, 100) == b""
+    finally:
+        os.close(alive)
+
+
+async def test_the_tunnel_knows_few_hosts():
+    async def echo(reader, writer):
+        writer.write(await reader.readexactly(4))
+        writer.close()
+
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with asyncio.timeout(10), server, running_tunnel({"known.test": port}) as tunnel:
+        heard = {}
+        for host in ("known.test", "unknown.test"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", tunnel.port)
+            writer.write(f"CONNECT {host}:443 HTTP/1.1\r\n\r\nping".encode())
+            heard[host] = await reader.read()
+            writer.close()
+    assert heard["known.test"] == b"HTTP/1.1 200 Connection established\r\n\r\nping"
+    assert heard["unknown.test"].startswith(b"HTTP/1.1 403")
+
+
+def test_every_agent_is_held_in_every_way():
+    chosen = list(cases([1, 30]))
+    assert len({case.name for case in chosen}) == len(chosen) == 2 * (2 * 3 + 2 * 2)
+    assert chosen[0].hold_s == 1800
+
+
+def test_the_endurance_page_says_who_died_of_what():
+    case = Case(Program.CODEX, False, KeepAlive.NOTHING, 60)
+    alive = Endured(case, True, Exit(0, 61, "done"), [0, 55.2])
+    dead = Endured(replace(case, patient=True), False, Exit(1, 40.4, "ERROR: timed out | gone"), [0, 10, 20])
+    waiting = Endured(replace(case, hold_s=120), False, Exit(None, 420, ""), [0])
+    text = endurance_page([alive, dead, waiting])
+    assert "| own | 1 min | finished, sent again after 55 s |  |  |" in text
+    assert (
+        "| patient | 1 min | **dead** after 40 s, sent again after 10, 20 s: ERROR: timed out \\| gone |  |  |" in text
+    )
+    assert "| own | 2 min | still waiting after 420 s |  |  |" in text
