@@ -134,7 +134,7 @@ def _straight(command: list[str], way: Straight) -> tuple[list[str], dict[str, s
     table = load_programs()  # as `hivemind exec` tells them
     for program in table.programs.values():
         variables.update(program.patience)
-    return list(table.patient(command)), variables
+    return table.patient(command)[0], variables
 
 
 def _exec(agent: Agent, way: Scheduled) -> list[str]:

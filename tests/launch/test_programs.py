@@ -30,17 +30,18 @@ def test_a_command_line_names_its_program(table, command, name, index):
 @pytest.mark.parametrize("command", [["python", "claude.py"], ["vim", "codex"], ["-p"], [], ["npx", "-y"]])
 def test_what_only_mentions_one_is_unknown(table, command):
     assert table.find(command) is None
-    assert table.patient(command) == command
+    assert table.patient(command) == (command, 0)
 
 
 def test_codex_gets_its_patience_behind_its_name_when_nobody_watches(table, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    told = table.patient(["npx", "codex", "exec", "--json", "fix it"])
+    told, waits_s = table.patient(["npx", "codex", "exec", "--json", "fix it"])
+    assert waits_s == PATIENCE_S
     assert told[:2] == ["npx", "codex"]
     assert told[-3:] == ["exec", "--json", "fix it"]
     assert told[2:-3] == list(table.programs["codex"].arguments)
     assert f"stream_idle_timeout_ms={PATIENCE_S * 1000}" in told[5]
-    assert table.patient(["codex"]) == ["codex"]
+    assert table.patient(["codex"]) == (["codex"], 0)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_codex_gets_its_patience_behind_its_name_when_nobody_watches(table, tmp_
 def test_what_the_user_chose_is_left_alone(table, tmp_path, monkeypatch, arguments):
     monkeypatch.setenv("HOME", str(tmp_path))
     command = ["codex", "exec", *arguments, "hello"]
-    assert table.patient(command) == command
+    assert table.patient(command) == (command, 0)
 
 
 def test_so_is_what_the_configuration_file_chose(table, tmp_path, monkeypatch):
@@ -58,9 +59,9 @@ def test_so_is_what_the_configuration_file_chose(table, tmp_path, monkeypatch):
     config = tmp_path / ".codex" / "config.toml"
     config.parent.mkdir()
     config.write_text('model_provider = "azure"')
-    assert table.patient(["codex", "exec", "x"]) == ["codex", "exec", "x"]
+    assert table.patient(["codex", "exec", "x"]) == (["codex", "exec", "x"], 0)
     config.write_text("no toml")
-    assert len(table.patient(["codex", "exec", "x"])) > 3
+    assert len(table.patient(["codex", "exec", "x"])[0]) > 3
 
 
 def test_base_urls_are_found_at_any_depth():

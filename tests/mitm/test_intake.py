@@ -119,6 +119,19 @@ async def test_the_deadline_is_what_the_client_announces(intake, headers, patien
     assert ticket.arrived_at < ticket.shed_at < ticket.deadline_at
 
 
+async def test_of_a_client_that_announces_nothing_its_user_agent_tells(intake):
+    codex = make_flow("https://api.openai.com/v1/responses", user_agent="codex_exec/0.169.0 (Debian)")
+    ticket = intake.intake(codex).ticket
+    assert ticket.deadline_at - ticket.arrived_at == pytest.approx(300)
+
+
+async def test_what_an_agent_says_by_its_proxy_password_counts_most(intake):
+    flow = make_flow(x_stainless_timeout="100")
+    intake.learn_proxy_user(flow, basic("agent-9:whole.wait-3600"))
+    ticket = intake.intake(flow).ticket
+    assert ticket.deadline_at - ticket.arrived_at == pytest.approx(3600)
+
+
 async def test_pools_are_host_account_and_model_group(intake):
     first = intake.intake(make_flow()).ticket.pool
     same = intake.intake(make_flow()).ticket.pool

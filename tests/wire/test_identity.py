@@ -202,6 +202,21 @@ def test_a_proxy_password_asks_for_a_priority():
     assert proxy_words("low").priority is None
 
 
+@pytest.mark.parametrize(
+    ("password", "patience_s"),
+    [
+        ("wait-3600", 3600),
+        ("whole.wait-60", 60),
+        ("wait-0", None),
+        ("wait--5", None),
+        ("wait-123456", None),
+        ("x", None),
+    ],
+)
+def test_an_agent_says_how_long_it_waits_by_its_proxy_password(password, patience_s):
+    assert proxy_words(password).patience_s == patience_s
+
+
 def test_priorities_have_names():
     assert priority_of(" High ") is Priority.HIGH
     assert priority_of("0") is None

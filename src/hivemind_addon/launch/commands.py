@@ -182,12 +182,13 @@ def execute(
     user = claim.use(port)
     proxy = background.find_or_start(port, options=("--set", "flow_detail=0"), clock=SystemClock())
     name = agent or f"{PurePath(command[0]).name}-{os.getpid()}"
-    words = _words(priority, DeliveryChoice(delivery))
+    its_command, waits_s = table.patient(command) if patience else (list(command), 0)
+    words = _words(priority, DeliveryChoice(delivery), waits_s)
     environment = dict(os.environ) | _changes(proxy, agent=name, words=words, table=table, patience=patience)
     # The command takes our place, so that signals, the terminal and its exit status are its own. What it holds of
     # the port's claim keeps the proxy, even when it leaves something running behind.
     os.set_inheritable(user, True)
-    _become(table.patient(command) if patience else list(command), environment)
+    _become(its_command, environment)
 
 
 def _become(command: Sequence[str], environment: dict[str, str]) -> NoReturn:
@@ -246,12 +247,13 @@ def _changes(
     )
 
 
-def _words(priority: str | None, delivery: DeliveryChoice) -> list[str]:
+def _words(priority: str | None, delivery: DeliveryChoice, waits_s: int = 0) -> list[str]:
     if delivery is DeliveryChoice.AUTO:
         watched = sys.stdin.isatty() and sys.stdout.isatty()
         delivery = DeliveryChoice.STREAM if watched else DeliveryChoice.WHOLE
     words = [Delivery(delivery.value).value]
-    return [*words, f"prio-{priority}"] if priority else words
+    words += [f"prio-{priority}"] if priority else []
+    return [*words, f"wait-{waits_s}"] if waits_s else words
 
 
 @click.command()

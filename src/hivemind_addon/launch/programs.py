@@ -32,6 +32,8 @@ class Program:
     """Its configuration file (TOML), with `~`."""
     arguments: tuple[str, ...] = ()
     """What makes it wait and is said on its command line only, right behind its name."""
+    waits_s: int = 0
+    """How long it then waits for an answer, where its requests do not say so themselves; 0: they do."""
     arguments_for: tuple[str, ...] = ()
     """Subcommands that get them; empty: all."""
     arguments_unless: tuple[str, ...] = ()
@@ -71,19 +73,22 @@ class ProgramTable:
                 return None
         return None
 
-    def patient(self, command: Sequence[str]) -> list[str]:
-        """The command line with what makes its program wait, where that is said there and the user said nothing."""
+    def patient(self, command: Sequence[str]) -> tuple[list[str], int]:
+        """The command line with what makes its program wait, where that is said there and the user said nothing.
+
+        And how long it then waits, in seconds, where the proxy would not know; else 0.
+        """
         found = self.find(command)
         if found is None:
-            return list(command)
+            return list(command), 0
         program, index = found
         arguments = command[index + 1 :]
         asked = not program.arguments_for or any(word in program.arguments_for for word in arguments)
         chosen = any(_says(word, key) for word in arguments for key in program.arguments_unless)
         configured = any(key in program.settings() for key in program.arguments_unless_config)
         if not asked or chosen or configured:
-            return list(command)
-        return [*command[: index + 1], *program.arguments, *arguments]
+            return list(command), 0
+        return [*command[: index + 1], *program.arguments, *arguments], program.waits_s
 
 
 def base_urls(settings: Mapping[str, Any]) -> Iterator[str]:

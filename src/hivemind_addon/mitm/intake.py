@@ -18,6 +18,7 @@ from hivemind_addon.core.events import OddityNoted
 from hivemind_addon.core.ticket import Demand, PoolKey, Priority, Ticket
 from hivemind_addon.mitm.exchange import Exchange, plain_headers
 from hivemind_addon.mitm.refusal import make_upgrade_refusal
+from hivemind_addon.profile.glob import glob_matches
 from hivemind_addon.profile.load import dialect_for, is_model_call, model_group
 from hivemind_addon.profile.model import Delivery, InputCharge, Profile
 from hivemind_addon.profile.typed import normal_host
@@ -217,7 +218,7 @@ class Intake:
         is_kept = prints.is_marked or not profile.cache_needs_marks
         is_shared = is_kept and prefix_tokens >= profile.cache.least_tokens
         price = profile.price_of(facts.model)
-        patience_s = self._patience_s(headers, profile)
+        patience_s = words.patience_s or _patience_s(headers, profile)
         default_port = 443 if request.scheme == "https" else 80
         ticket = Ticket(
             id=secrets.token_hex(5),
@@ -298,17 +299,6 @@ class Intake:
             on_end=self._ended,
         )
 
-    def _patience_s(self, headers: Mapping[str, str], profile: Profile) -> float:
-        """How long the client waits: what it announces, else the profile's default."""
-        for name in profile.patience.headers:
-            try:
-                announced = float(headers.get(name, ""))
-            except ValueError:
-                continue
-            if 0 < announced < 86_400:
-                return announced
-        return profile.patience.default_s
-
     @contextmanager
     def guarded(self, where: str) -> Iterator[None]:
         """For the body of a hook: an exception of ours is a guard trip, and the hook has done nothing."""
@@ -369,6 +359,22 @@ def _plain_body(request: http.Request) -> bytes:
         return decode(body, encoding, MAX_BODY_BYTES) if encoding else body
     except DecodeError:
         return body
+
+
+def _patience_s(headers: Mapping[str, str], profile: Profile) -> float:
+    """How long the client waits: what it announces, else what is known of its kind, else the profile's default."""
+    patience = profile.patience
+    for name in patience.headers:
+        try:
+            announced = float(headers.get(name, ""))
+        except ValueError:
+            continue
+        if 0 < announced < 86_400:
+            return announced
+    client = headers.get("user-agent", "")
+    return next(
+        (seconds for glob, seconds in patience.clients.items() if glob_matches(glob, client)), patience.default_s
+    )
 
 
 def _delivery(flow: http.HTTPFlow, profile: Profile, words: ProxyWords) -> Delivery:

@@ -232,6 +232,8 @@ class Patience:
     """Where the client announces nothing."""
     headers: tuple[str, ...] = ("x-stainless-read-timeout", "x-stainless-timeout")
     """Request headers in which a client announces it, in seconds; the first that is there counts."""
+    clients: Mapping[str, float] = field(default_factory=dict)
+    """Glob of user agents → seconds, for clients that announce nothing; the first match counts."""
     margin_s: float = 5
     """A held client is refused this long before it would give up, or after 90 % of its patience where that is
     later."""

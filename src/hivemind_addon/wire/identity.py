@@ -15,6 +15,8 @@ from hivemind_addon.profile.model import CallRule, Delivery, Profile
 from hivemind_addon.wire.request import RequestFacts
 
 _MAX_CHARS = 80
+_MAX_DIGITS = 5
+"""Of seconds: a day has 86,400."""
 _HASH_CHARS = 8
 _MAX_HEADER_CHARS = 16_384
 _BODY = "body"
@@ -44,6 +46,8 @@ class ProxyWords:
     """None: whatever the profile says."""
     priority: Priority | None = None
     """`prio-low` and the like; None: normal."""
+    patience_s: float | None = None
+    """How long it waits for an answer: `wait-3600`; None: as its requests or the profile say."""
 
 
 def identify(profile: Profile, headers: Mapping[str, str], facts: RequestFacts, proxy_user: str, peer: str) -> Identity:
@@ -88,7 +92,13 @@ def proxy_words(password: str) -> ProxyWords:
     chosen = [deliveries[word] for word in words if word in deliveries]
     priorities = [priority_of(word.removeprefix("prio-")) for word in words if word.startswith("prio-")]
     asked = [priority for priority in priorities if priority is not None]
-    return ProxyWords(delivery=chosen[-1] if chosen else None, priority=asked[-1] if asked else None)
+    waits = [word.removeprefix("wait-") for word in words if word.startswith("wait-")]
+    patience_s = [int(wait) for wait in waits if wait.isascii() and wait.isdecimal() and 0 < len(wait) <= _MAX_DIGITS]
+    return ProxyWords(
+        delivery=chosen[-1] if chosen else None,
+        priority=asked[-1] if asked else None,
+        patience_s=patience_s[-1] if patience_s and patience_s[-1] else None,
+    )
 
 
 def priority_of(word: str) -> Priority | None:
