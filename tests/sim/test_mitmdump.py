@@ -110,21 +110,3 @@ async def test_a_python_without_mitmdump_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(mitmdump.sys, "executable", str(tmp_path / "python"))
     with pytest.raises(NotStarted, match="no mitmdump beside"):
         await start(tmp_path)
-
-
-async def test_a_port_more_scripts_and_a_state_file_can_be_asked_for(tmp_path, pretend):
-    pretend(f"print(' '.join(sys.argv[1:]))\n{LISTEN}")
-    settings = ["hivemind_state=here.json"]
-    async with running_mitmdump(tmp_path, settings, port=4711, scripts=[tmp_path / "more.py"]) as running:
-        assert await running.ended() == 0
-    said = running.lines[0]
-    assert "--mode regular@4711" in said
-    assert said.endswith(f"/hivemind_addon -s {tmp_path / 'more.py'}")
-    assert said.count("hivemind_state=") == 1
-
-
-async def test_it_can_be_killed(tmp_path, pretend):
-    pretend(f"{LISTEN}\nsignal.pause()")
-    async with running_mitmdump(tmp_path, []) as running:
-        running.kill()
-        assert await running.ended() == -9

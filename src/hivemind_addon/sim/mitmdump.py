@@ -64,14 +64,6 @@ class Mitmdump:
             words = "\n".join(self.lines) or "it said nothing"
             raise NotStarted(f"mitmdump does not listen:\n{words}")
 
-    async def ended(self) -> int:
-        """Wait until it has ended; its exit status, negative for a signal."""
-        return await self._process.wait()
-
-    def kill(self) -> None:
-        """End it at once, without a last word: by its own process id."""
-        self._process.kill()
-
     async def stop(self) -> None:
         """End it by its own process id: politely, then by force."""
         if self._process.returncode is None:
@@ -87,30 +79,26 @@ class Mitmdump:
 
 
 @asynccontextmanager
-async def running_mitmdump(
-    confdir: Path, settings: Sequence[str], *, port: int = 0, scripts: Sequence[Path] = ()
-) -> AsyncIterator[Mitmdump]:
-    """A mitmdump with the addon on loopback, until the block ends.
+async def running_mitmdump(confdir: Path, settings: Sequence[str]) -> AsyncIterator[Mitmdump]:
+    """A mitmdump with the addon on a free port of loopback, until the block ends.
 
-    `settings`: `name=value`, as `--set` takes them; `confdir` gets its CA; `port` 0: a free one; `scripts`: loaded
-    after the addon. Raises NotStarted.
+    `settings`: `name=value`, as `--set` takes them; `confdir` gets its CA. Raises NotStarted.
     """
     executable = Path(sys.executable).parent / "mitmdump"
     if not executable.is_file():
         raise NotStarted(f"there is no mitmdump beside {sys.executable}: install hivemind-addon there")
-    sets = (f"confdir={confdir}", "termlog_verbosity=info", "flow_detail=0", *settings)
-    if not any(one.startswith("hivemind_state=") for one in settings):
-        sets = (*sets, "hivemind_state=off")
+    sets = (f"confdir={confdir}", "termlog_verbosity=info", "flow_detail=0", "hivemind_state=off", *settings)
     # Whatever proxies the shell uses, what is simulated stays on loopback.
     environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     process = await asyncio.create_subprocess_exec(
         executable,
         "--mode",
-        f"regular@{port}",
+        "regular@0",
         "--listen-host",
         "127.0.0.1",
         *(argument for one in sets for argument in ("--set", one)),
-        *(argument for script in (script_path(), *scripts) for argument in ("-s", script)),
+        "-s",
+        script_path(),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=PIPE,
         stderr=STDOUT,
