@@ -297,33 +297,25 @@ class TestReservation:
 
 
 class TestLastChance:
-    def test_the_last_unit_is_for_the_one_that_cannot_wait_for_the_next_window(self):
+    def spent(self) -> Bench:
+        """A window that is used up, and turns after 55 s."""
         bench = Bench(slots=50)
         bench.submit("teller")
         bench.observe("teller", requests_reading(limit=20, remaining=19, reset_in_s=55))
         bench.observe("teller", requests_reading(limit=20, remaining=0, reset_in_s=55))
-        bench.submit("patient", patience_s=600)
-        bench.submit("dying", patience_s=50)
-        bench.advance(30)
-        bench.observe("teller", requests_reading(limit=20, remaining=1, reset_in_s=25))
-        assert set(bench.running) == {"teller", "dying"}
+        return bench
 
-    def test_one_that_would_hardly_outlive_the_turn_goes_first_when_it_has_waited_long(self):
-        bench = Bench(slots=50)
-        bench.submit("teller")
-        bench.observe("teller", requests_reading(limit=20, remaining=19, reset_in_s=55))
-        bench.observe("teller", requests_reading(limit=20, remaining=0, reset_in_s=55))
+    @pytest.mark.parametrize("patience_s", [50, 58], ids=["cannot outlive the turn", "would hardly outlive it"])
+    def test_the_last_unit_is_for_the_one_that_has_waited_long_and(self, patience_s):
+        bench = self.spent()
         bench.submit("patient", patience_s=600)
-        bench.submit("dying", patience_s=58)
+        bench.submit("dying", patience_s=patience_s)
         bench.advance(30)
         bench.observe("teller", requests_reading(limit=20, remaining=1, reset_in_s=25))
         assert set(bench.running) == {"teller", "dying"}
 
     def test_one_whose_client_is_about_to_go_tries_whether_a_told_reset_was_rounded_up(self):
-        bench = Bench(slots=50)
-        bench.submit("teller")
-        bench.observe("teller", requests_reading(limit=20, remaining=19, reset_in_s=55))
-        bench.observe("teller", requests_reading(limit=20, remaining=0, reset_in_s=55))
+        bench = self.spent()
         bench.advance(1)
         bench.settle("teller")
         bench.submit("dying", "next", patience_s=51)
