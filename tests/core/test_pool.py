@@ -384,6 +384,17 @@ class TestComeback:
         bench.settle("running")
         assert list(bench.running)[:1] == ["again"]
 
+    def test_so_does_one_whose_client_went_and_sends_it_again(self):
+        bench = Bench(slots=1)
+        same = {"session": "s", "request_hash": "h"}
+        bench.submit("running")
+        bench.submit("first", **same)
+        bench.submit("later", session="s")
+        assert bench.scheduler.cancel("first", bench.now)
+        bench.submit("again", **same)
+        bench.settle("running")
+        assert list(bench.running)[:1] == ["again"]
+
     def test_an_attempt_that_still_runs_for_it_is_ended_first(self):
         bench = Bench(slots=4)
         same = {"session": "s", "patience_s": 30.0, "request_hash": "h"}

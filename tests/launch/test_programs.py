@@ -36,7 +36,7 @@ def test_what_only_mentions_one_is_unknown(table, command):
 def test_codex_gets_its_patience_behind_its_name_when_nobody_watches(table, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     told, waits_s = table.patient(["npx", "codex", "exec", "--json", "fix it"])
-    assert waits_s == PATIENCE_S
+    assert 0 < waits_s <= PATIENCE_S
     assert told[:2] == ["npx", "codex"]
     assert told[-3:] == ["exec", "--json", "fix it"]
     assert told[2:-3] == list(table.programs["codex"].arguments)

@@ -1,7 +1,8 @@
-"""Places of tickets that were shed, kept for the same request when its client comes back with it.
+"""Places of tickets that were shed or whose client went, kept for the same request when it comes back.
 
-A refusal asks the client to come back, and most do, with the same request under a new ticket. It gets the place that
-the old one had: once for each refusal, and within ten minutes.
+A refusal asks the client to come back, and most do, with the same request under a new ticket; so do clients whose own
+patience ended (Claude Code: after three minutes, see docs/endurance.md). It gets the place that the old one had: once
+for each, and within ten minutes.
 """
 
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ class Comebacks:
         return f"<Comebacks {len(self)} places kept>"
 
     def keep(self, ticket: Ticket, standing: Standing | None, now: float) -> None:
-        """A ticket was shed."""
+        """A ticket was shed, or its client went."""
         self._forget(now)
         if standing is not None and ticket.request_hash:
             kept = self._kept.pop((ticket.agent, ticket.request_hash), [])

@@ -172,6 +172,7 @@ class Pool:
         if place is None:
             return False
         self._backoffs.discard(ticket_id)
+        self._comebacks.keep(place.ticket, place.standing, now)
         self._end_wait(place, now)
         self._end_ticket(place, now, end="cancelled", reason="client went")
         return True
