@@ -1,7 +1,8 @@
 """Tickets, readings and outcomes for the tests of the core, with everything filled in that a test does not care for."""
 
 import random
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from hivemind_addon.core.aimd import ConcurrencySettings
 from hivemind_addon.core.decision import Admitted, Shed

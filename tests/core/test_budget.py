@@ -1,11 +1,11 @@
 """Budgets: the rule, its arithmetic, its events, and what the scheduler makes of them."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hivemind_addon.core.budget import Budgets, actual_spend, spend_of
 from hivemind_addon.core.decision import Admitted, Backoff, Refused, Shed

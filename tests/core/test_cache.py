@@ -1,6 +1,5 @@
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from hivemind_addon.core.cache import CacheSettings, PromptCache
 from hivemind_addon.core.ticket import Ticket

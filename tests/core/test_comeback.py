@@ -1,6 +1,5 @@
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from hivemind_addon.core.comeback import Comebacks
 from hivemind_addon.core.fair_queue import FairQueue, OrderSettings

@@ -1,4 +1,4 @@
-from dataclasses import replace
+from msgspec.structs import replace
 
 from hivemind_addon.core.flights import Flight, Flights
 from hivemind_addon.core.lanes import Place

@@ -5,9 +5,9 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from hivemind_addon.core.aimd import ConcurrencySettings
 from hivemind_addon.core.decision import Admitted

@@ -1,8 +1,7 @@
 """How the rooms of one pool work together; each room's own rules are in its own test file."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from hivemind_addon.core.aimd import ConcurrencySettings
 from hivemind_addon.core.breaker import BreakerSettings

@@ -1,7 +1,7 @@
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from hivemind_addon.core.decision import Backoff, GiveUp, Reason
 from hivemind_addon.core.retry import History, RetryPolicy, decide, last_moment, sane_retry_after_s

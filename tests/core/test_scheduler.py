@@ -1,9 +1,9 @@
 import gc
 import json
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from hivemind_addon.core.breaker import BreakerSettings
 from hivemind_addon.core.decision import Backoff, Finished, GiveUp, Reason

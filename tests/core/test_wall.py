@@ -1,6 +1,5 @@
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from hivemind_addon.core.decision import GiveUp, Reason, Refused
 from hivemind_addon.core.events import Held, TicketEnded, WallHit, WallOpened

@@ -1,6 +1,6 @@
 """A fair queue without a pool around it: a server with one slot, or a few, that works all the time."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from hivemind_addon.core.fair_queue import FairQueue, OrderSettings
 from hivemind_addon.core.lanes import Place

@@ -20,9 +20,9 @@ import importlib
 import json
 import sys
 from collections import Counter
-from dataclasses import asdict
 from urllib.parse import parse_qs, urlparse
 
+import msgspec
 from mitmproxy import ctx, exceptions, http
 from mitmproxy.hooks import UpdateHook
 from mitmproxy.tls import TlsData
@@ -164,11 +164,11 @@ class Probe:
         gc.collect()
         things = gc.get_objects()
         layers = [thing for thing in things if type(thing).__name__ == "SchedulingHttpLayer"]
-        snapshot = asdict(intake.driver.snapshot())
+        snapshot = msgspec.to_builtins(intake.driver.snapshot())
         for pool in snapshot["pools"]:
             pool["key"] = "/".join(pool["key"].values())
         return {
-            "snapshot": json.loads(json.dumps(snapshot, default=str)),
+            "snapshot": snapshot,
             "guard_trips": intake.guard.trips,
             "live": len(intake.live),
             "streams": sum(_is_request(thing) for thing in things),

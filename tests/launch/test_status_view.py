@@ -2,6 +2,7 @@ import random
 from dataclasses import replace
 from io import StringIO
 
+from msgspec import structs
 from rich.console import Console
 
 from hivemind_addon.core.pool import PoolSettings
@@ -25,7 +26,7 @@ def snapshot(tickets, **changes):
     scheduler = Scheduler(rng=random.Random(1))
     for number in range(tickets):
         one = samples.ticket(f"t{number}", session=f"s{number}")
-        scheduler.submit(replace(one, **changes), PoolSettings(), 0.0)
+        scheduler.submit(structs.replace(one, **changes), PoolSettings(), 0.0)
     scheduler.poll(0.0)
     return scheduler.snapshot(3.0)
 

@@ -1,8 +1,8 @@
-import dataclasses
 import logging
 from typing import get_args
 
 import pytest
+from msgspec import structs
 
 from hivemind_addon.core import events
 from hivemind_addon.core.decision import Reason
@@ -39,7 +39,7 @@ VALUES = {
 
 
 def make(kind, **changes):
-    values = {field.name: (VALUES | changes).get(field.name, 1) for field in dataclasses.fields(kind)}
+    values = {field.name: (VALUES | changes).get(field.name, 1) for field in structs.fields(kind)}
     if kind is events.Held:
         values["reason"] = Reason.METER
     return kind(**values)
@@ -57,7 +57,7 @@ def test_every_event_is_one_line(kind):
     [
         kind
         for kind in get_args(events.Event)
-        if "ticket_id" in {field.name for field in dataclasses.fields(kind)} - {"pool"}
+        if "ticket_id" in {field.name for field in structs.fields(kind)} - {"pool"}
     ],
     ids=lambda kind: kind.__name__,
 )

@@ -1,9 +1,9 @@
 import asyncio
 import logging
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from hivemind_addon.core.aimd import ConcurrencySettings
 from hivemind_addon.core.decision import Admitted, Backoff, Finished, Reason, Shed

@@ -1,7 +1,8 @@
 """What the scheduler answers. Values; nothing here acts."""
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 from hivemind_addon.core.spend import Shortage
 from hivemind_addon.core.ticket import Reservation, Ticket
@@ -32,15 +33,13 @@ class Reason(Enum):
     """A subscription's window, a day's quota: after its end one request goes first, the others wait for its answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(Struct, frozen=True):
     """The ticket goes upstream now."""
 
     reservation: Reservation
 
 
-@dataclass(frozen=True, slots=True)
-class Shed:
+class Shed(Struct, frozen=True):
     """The ticket ends here: the client gets a refusal that makes it come back."""
 
     ticket: Ticket
@@ -49,29 +48,25 @@ class Shed:
     """When there is likely to be room, in seconds from now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """The ticket ends here: a budget or the account is spent. The client gets a refusal that it does not retry."""
 
     ticket: Ticket
     cause: Shortage | Closure
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True):
     """The ticket is over; its answer is (or was) the client's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(Struct, frozen=True):
     """The ticket is queued again, at its old place, and not before an instant."""
 
     until: float
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(Struct, frozen=True):
     """The ticket is over: the provider's last answer goes to the client as it came."""
 
     reason: Reason

@@ -3,7 +3,7 @@
 Every event carries `at` (monotonic instant); those about a ticket carry its id and pool.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from hivemind_addon.core.decision import Reason
 from hivemind_addon.core.spend import Budget
@@ -12,16 +12,14 @@ from hivemind_addon.core.ticket import Outcome, PoolKey, Ticket, Usage
 SCHEMA_VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Submitted:
+class Submitted(Struct, frozen=True):
     """A ticket asked for admission."""
 
     at: float
     ticket: Ticket
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Struct, frozen=True):
     """A ticket could not go at once. Once per wait, with the reason at its beginning."""
 
     at: float
@@ -32,8 +30,7 @@ class Held:
     """Tickets of its pool that are before it, itself counted: 1 is next."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptStarted:
+class AttemptStarted(Struct, frozen=True):
     """A ticket was admitted."""
 
     at: float
@@ -46,8 +43,7 @@ class AttemptStarted:
     """Attempts of the pool, this one counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptEnded:
+class AttemptEnded(Struct, frozen=True):
     """An attempt was settled."""
 
     at: float
@@ -59,8 +55,7 @@ class AttemptEnded:
     duration_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class BackedOff:
+class BackedOff(Struct, frozen=True):
     """A failed ticket will be tried again, unseen by its client."""
 
     at: float
@@ -71,8 +66,7 @@ class BackedOff:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class TicketEnded:
+class TicketEnded(Struct, frozen=True):
     """The last event of every ticket that was submitted; exactly one each."""
 
     at: float
@@ -87,8 +81,7 @@ class TicketEnded:
     """Sum of all waits."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConcurrencyChanged:
+class ConcurrencyChanged(Struct, frozen=True):
     """The adaptive concurrency limit moved."""
 
     at: float
@@ -97,8 +90,7 @@ class ConcurrencyChanged:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class BreakerChanged:
+class BreakerChanged(Struct, frozen=True):
     """The breaker changed its state (`closed`, `open`, `half-open`)."""
 
     at: float
@@ -107,8 +99,7 @@ class BreakerChanged:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class PoolBlocked:
+class PoolBlocked(Struct, frozen=True):
     """The provider asked for a pause."""
 
     at: float
@@ -117,8 +108,7 @@ class PoolBlocked:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class WallHit:
+class WallHit(Struct, frozen=True):
     """The provider refuses the account for long: everybody who waits and who comes is told so until the end."""
 
     at: float
@@ -127,16 +117,14 @@ class WallHit:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class WallOpened:
+class WallOpened(Struct, frozen=True):
     """The wall's end had come, and a request that went first was answered."""
 
     at: float
     pool: PoolKey
 
 
-@dataclass(frozen=True, slots=True)
-class WindowUsed:
+class WindowUsed(Struct, frozen=True):
     """A long window was seen for the first time, another tenth of it is used, or its status changed."""
 
     at: float
@@ -148,8 +136,7 @@ class WindowUsed:
     resets_in_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class MeterLearned:
+class MeterLearned(Struct, frozen=True):
     """A meter was seen for the first time, or its limit or kind changed."""
 
     at: float
@@ -159,8 +146,7 @@ class MeterLearned:
     limit: float
 
 
-@dataclass(frozen=True, slots=True)
-class AccountNamed:
+class AccountNamed(Struct, frozen=True):
     """A response said which organisation an account is."""
 
     at: float
@@ -168,8 +154,7 @@ class AccountNamed:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetWarned:
+class BudgetWarned(Struct, frozen=True):
     """A holder has spent 85 % of a budget. Once per period and unit."""
 
     at: float
@@ -180,8 +165,7 @@ class BudgetWarned:
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetSpent:
+class BudgetSpent(Struct, frozen=True):
     """A holder has spent a budget: its new tickets are refused. Once per period and unit."""
 
     at: float
@@ -192,8 +176,7 @@ class BudgetSpent:
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class PoolsMerged:
+class PoolsMerged(Struct, frozen=True):
     """Two pools proved to be of one account; all that `merged` had is `pool`'s now."""
 
     at: float
@@ -201,8 +184,7 @@ class PoolsMerged:
     merged: PoolKey
 
 
-@dataclass(frozen=True, slots=True)
-class Superseded:
+class Superseded(Struct, frozen=True):
     """A client came back with a request of which an attempt still runs: that one is to be ended."""
 
     at: float
@@ -212,16 +194,14 @@ class Superseded:
     by_ticket_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ClockJumped:
+class ClockJumped(Struct, frozen=True):
     """The wall clock moved by this much more than the monotonic one: the machine slept, or its clock was set."""
 
     at: float
     delta_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class OddityNoted:
+class OddityNoted(Struct, frozen=True):
     """A provider or client said something that could not be understood; a safe default was used."""
 
     at: float
@@ -230,8 +210,7 @@ class OddityNoted:
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedStreamFailed:
+class CommittedStreamFailed(Struct, frozen=True):
     """The head 200 had been sent for a keep-alive, and then no 200 stream followed."""
 
     at: float
@@ -240,8 +219,7 @@ class CommittedStreamFailed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class GuardTripped:
+class GuardTripped(Struct, frozen=True):
     """An exception of ours; the flow goes on under a plain semaphore."""
 
     at: float

@@ -1,14 +1,14 @@
 """The attempts of one pool that are upstream, by ticket and by what they ask for."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from hivemind_addon.core.lanes import Place
 from hivemind_addon.core.ticket import Demand, Reservation, Ticket
 
 
-@dataclass(frozen=True, slots=True)
-class Flight:
+class Flight(Struct, frozen=True):
     """One attempt upstream."""
 
     place: Place

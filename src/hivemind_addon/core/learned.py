@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import Enum
 
+from msgspec import structs
+
 from hivemind_addon.core.ticket import Dimension, PoolKey
 
 _VERSION = 1
@@ -55,7 +57,7 @@ class LearnedPool:
     def to_json(self) -> dict[str, object]:
         """Plain JSON values."""
         return {
-            **asdict(self.key),
+            **structs.asdict(self.key),
             "ceiling": self.ceiling,
             "pace_per_s": self.pace_per_s,
             "quota": self.quota,

@@ -6,7 +6,9 @@ in order and all of these let it: the breaker, the pause that a refusal asked fo
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from hivemind_addon.core.aimd import AimdLimit, ConcurrencySettings
 from hivemind_addon.core.backoffs import Backoffs

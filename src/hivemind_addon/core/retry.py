@@ -14,7 +14,10 @@ down: the breaker's probe does.
 
 import math
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hivemind_addon.core.decision import Backoff, GiveUp, Reason
 from hivemind_addon.core.ticket import Outcome, OutcomeKind, Ticket
@@ -40,8 +43,7 @@ class RetryPolicy:
     max_backoff_s: float = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(Struct, frozen=True):
     """What became of a ticket's attempts so far."""
 
     attempts: int = 0

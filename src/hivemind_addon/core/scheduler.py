@@ -12,7 +12,9 @@ Call `poll(now)` after anything that changed state, then arm one timer at `next_
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
+
+from msgspec.structs import replace
 
 from hivemind_addon.core.budget import Budgets, actual_spend
 from hivemind_addon.core.decision import Admitted, Backoff, Refused, Shed, Verdict

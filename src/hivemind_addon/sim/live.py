@@ -23,6 +23,7 @@ from pathlib import Path
 
 import httpx
 import msgspec
+from msgspec import structs
 
 from hivemind_addon.core.scheduler import Scheduler
 from hivemind_addon.core.ticket import Dimension, Hints, Reservation
@@ -80,8 +81,8 @@ class _ScaledScheduler(Scheduler):
         self._window_s = window_s
 
     def observe(self, reservation: Reservation, hints: Hints, now: float, *, answered: bool = True) -> None:
-        readings = tuple(dataclasses.replace(reading, window_s=self._window_s) for reading in hints.readings)
-        super().observe(reservation, dataclasses.replace(hints, readings=readings), now, answered=answered)
+        readings = tuple(structs.replace(reading, window_s=self._window_s) for reading in hints.readings)
+        super().observe(reservation, structs.replace(hints, readings=readings), now, answered=answered)
 
 
 def virtual(scenario: Scenario, *, seed: int) -> Result:
