@@ -15,14 +15,15 @@ MAY_IMPORT = {
     "profile": {"core", "profile", "resources"},
     "wire": {"core", "profile", "wire"},
     "runtime": {"core", "runtime"},
-    "observe": {"core", "observe"},
+    "observe": {"core", "observe", "words"},
     "resources": set(),
     "trust": set(),
+    "words": set(),
     "docs": {"core", "profile", "mitm", "docs"},  # the options that it documents are declared in mitm/options.py
-    "mitm": {"core", "profile", "wire", "runtime", "observe", "resources", "trust", "mitm", "compose"},
+    "mitm": {"core", "profile", "wire", "runtime", "observe", "resources", "trust", "words", "mitm", "compose"},
     "compose": {"core", "profile", "wire", "runtime", "observe", "resources", "mitm", "compose"},
     # Not `mitm`: a command must not take a second to load mitmproxy, which is another process's.
-    "launch": {"core", "profile", "wire", "runtime", "resources", "trust", "launch"},
+    "launch": {"core", "profile", "wire", "runtime", "resources", "trust", "words", "launch"},
     # Entry points.
     "__main__": None,
     "sim": None,

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.scheduler import Scheduler
-from hivemind_addon.core.snapshot import SCHEMA_VERSION, BudgetView
+from hivemind_addon.core.snapshot import SCHEMA_VERSION, BudgetView, WallView, WindowView
 from hivemind_addon.core.spend import Budget, Scope, Spend
 from hivemind_addon.launch.status_view import MAX_TICKETS, status_view
 from hivemind_addon.runtime.control import ProxyView, Report
@@ -50,6 +50,21 @@ def test_pools_and_requests_are_there_and_those_that_wait_say_why():
     assert len(rows) == 9
     assert " 3 s " in rows[0]
     assert "in flight" in rows[-1], "those that wait come first"
+
+
+def test_a_subscriptions_windows_and_its_wall_are_there():
+    made = snapshot(1)
+    windows = (WindowView("5h", 0.62, "allowed", 8_280.0, 18_000.0), WindowView("7d", None, "", None, None))
+    pool = replace(made.pools[0], windows=windows, wall=WallView("usage_limit_reached", 600.0))
+    text = shown(replace(made, pools=(pool,)))
+    for words in (
+        "5h: 62% used, allowed, renews in 2 h 18 min",
+        "7d: nothing is known",
+        "usage_limit_reached, for 10 min",
+    ):
+        assert words in text
+    tried = replace(pool, wall=WallView("usage_limit_reached", 0.0))
+    assert "being tried again" in shown(replace(made, pools=(tried,)))
 
 
 def test_a_long_queue_is_counted():

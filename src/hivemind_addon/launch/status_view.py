@@ -6,9 +6,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hivemind_addon.core.snapshot import BudgetView, PoolView, TicketView
+from hivemind_addon.core.snapshot import BudgetView, PoolView, TicketView, WallView, WindowView
 from hivemind_addon.core.spend import Spend, amount
 from hivemind_addon.runtime.control import Report
+from hivemind_addon.words import lasting
 
 MAX_TICKETS = 40
 """Rows; the rest is counted."""
@@ -39,8 +40,11 @@ def _pools(pools: tuple[PoolView, ...]) -> Table:
     table = Table("pool", "in flight", "queued", "limits", "breaker", title="pools", title_justify="left")
     for pool in pools:
         lines = [f"{meter.name}: {meter.level:,.0f} of {meter.limit:,.0f}" for meter in pool.meters]
+        lines += [_window(window) for window in pool.windows]
         if pool.blocked_for_s > 0:
             lines.append(f"asked to wait {pool.blocked_for_s:.0f} s")
+        if pool.wall is not None:
+            lines.append(f"spent: {pool.wall.reason}, {_end_of(pool.wall)}")
         table.add_row(
             _plain(str(pool.key)),
             f"{pool.in_flight} of {pool.limit}",
@@ -49,6 +53,18 @@ def _pools(pools: tuple[PoolView, ...]) -> Table:
             _plain(pool.breaker),
         )
     return table
+
+
+def _window(window: WindowView) -> str:
+    """A subscription's window: `5h: 62 % used, allowed, renews in 2 h 18 min`."""
+    said = [] if window.used is None else [f"{window.used:.0%} used"]
+    said += [window.status] if window.status else []
+    said += [] if window.resets_in_s is None else [f"renews in {lasting(window.resets_in_s)}"]
+    return f"{window.name}: {', '.join(said) or 'nothing is known'}"
+
+
+def _end_of(wall: WallView) -> str:
+    return f"for {lasting(wall.ends_in_s)}" if wall.ends_in_s else "being tried again"
 
 
 def _tickets(pools: tuple[PoolView, ...]) -> Iterator[RenderableType]:
@@ -77,7 +93,7 @@ def _budgets(budgets: tuple[BudgetView, ...]) -> Table:
     table = Table("budget", "spent", "set aside", "of", "renews", title="budgets", title_justify="left")
     for view in budgets:
         budget = view.budget
-        renews = "at the next start" if view.renews_in_s is None else f"in {view.renews_in_s / 60:,.0f} min"
+        renews = "at the next start" if view.renews_in_s is None else f"in {lasting(view.renews_in_s)}"
         limit = Spend(tokens=budget.tokens or 0, micro_usd=budget.micro_usd or 0)
         table.add_row(
             _plain(f"{budget.holder}, per {budget.per.value}"),

@@ -16,6 +16,7 @@ from hivemind_addon.core.wall import Closure
 from hivemind_addon.profile.model import Profile
 from hivemind_addon.runtime.clock import Clock
 from hivemind_addon.wire.dialect import Dialect
+from hivemind_addon.words import lasting
 
 
 def refusal_text(shed: Shed) -> str:
@@ -83,7 +84,7 @@ def _wall_text(closure: Closure, clock: Clock) -> str:
     left_s = max(0.0, closure.until - clock.monotonic())
     end = datetime.fromtimestamp(clock.wall() + left_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return (
-        f"hivemind: the provider refuses this account until {end} (in {_duration(left_s)}): {closure.reason}. "
+        f"hivemind: the provider refuses this account until {end} (in {lasting(left_s)}): {closure.reason}. "
         "Nothing is sent before."
     )
 
@@ -100,11 +101,5 @@ def _budget_text(short: Shortage, agents_file: Path | None) -> str:
         needed = amount(short.unit, short.needed)
         what = f"the budget of {budget.holder} has too little left: {spent} of {limit} {share} is spent"
         what += f", and this request needs about {needed}"
-    again = f" A new one begins in {_duration(short.renews_in_s)}." if short.renews_in_s is not None else ""
+    again = f" A new one begins in {lasting(short.renews_in_s)}." if short.renews_in_s is not None else ""
     return f"hivemind: {what}.{again} To go on now, raise {key}: budgets in {agents_file or 'the agents file'}."
-
-
-def _duration(seconds: float) -> str:
-    minutes = math.ceil(seconds / 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min"

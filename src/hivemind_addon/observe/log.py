@@ -1,7 +1,6 @@
 """Events → mitmproxy's log: one line for each change that is worth a person's attention, with the ticket's id."""
 
 import logging
-import math
 from typing import assert_never
 
 from hivemind_addon.core.events import (
@@ -30,6 +29,7 @@ from hivemind_addon.core.events import (
     WindowUsed,
 )
 from hivemind_addon.core.spend import amount
+from hivemind_addon.words import lasting
 
 logger = logging.getLogger("hivemind")
 
@@ -93,7 +93,7 @@ def describe(event: Event) -> tuple[int, str]:
             return logging.INFO, f"{event.pool}: told to wait {event.until - event.at:.1f} s ({event.reason})"
         case WallHit():
             return logging.WARNING, (
-                f"{event.pool}: the account is refused for {_duration(event.until - event.at)} ({event.reason}); "
+                f"{event.pool}: the account is refused for {lasting(event.until - event.at)} ({event.reason}); "
                 "everybody is told, nothing is sent until then or a restart"
             )
         case WallOpened():
@@ -129,14 +129,5 @@ def describe(event: Event) -> tuple[int, str]:
 def _window(event: WindowUsed) -> str:
     used = "" if event.used is None else f" {event.used:.0%} used"
     status = f" ({event.status})" if event.status else ""
-    reset = "" if event.resets_in_s is None else f", anew in {_duration(event.resets_in_s)}"
+    reset = "" if event.resets_in_s is None else f", anew in {lasting(event.resets_in_s)}"
     return f"window {event.window}{used}{status}{reset}"
-
-
-def _duration(seconds: float) -> str:
-    minutes = math.ceil(seconds / 60)
-    days, minutes = divmod(minutes, 24 * 60)
-    hours, minutes = divmod(minutes, 60)
-    if days:
-        return f"{days} d {hours} h"
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
