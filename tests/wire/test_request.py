@@ -301,6 +301,15 @@ def test_another_beginning_has_another_prefix(other):
     assert prints(**other).prefix != prints().prefix
 
 
+def test_of_a_long_conversation_every_size_and_the_newest_text_count():
+    def whole(first, last):
+        return prints(messages=[message(first), message("x" * 70_000), message(last)]).whole
+
+    assert whole("hello", "a") == whole("hello", "a")
+    assert whole("hello", "a") != whole("hello", "b")
+    assert whole("hello", "a") != whole("hello!", "a")
+
+
 def test_the_same_request_of_another_agent_is_another_one():
     assert prints("a").whole != prints("b").whole
     assert prints("a").prefix == prints("b").prefix
