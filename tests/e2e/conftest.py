@@ -27,6 +27,7 @@ from hivemind_addon.sim.dialect import Dialect, Reply
 from hivemind_addon.sim.faults import OK, Fault
 from hivemind_addon.sim.provider import LimitScope, ProviderSettings
 from hivemind_addon.sim.server import RunningServer, running_server
+from tests.e2e.machine import Machine, machine
 from tests.e2e.proxy import Proxy, free_port, running
 
 _QUICK = """
@@ -135,6 +136,22 @@ def _tls(authority: trustme.CA) -> ssl.SSLContext:
     names = [*_HOSTS, *_LATE_HOSTS, "other-ca.sim.test", "localhost", "127.0.0.1"]
     authority.issue_cert(*names).configure_cert(context)
     return context
+
+
+@pytest.fixture(scope="module")
+def anthropic(authority: trustme.CA) -> Iterator[RunningServer]:
+    """A simulated provider that shows Anthropic's own name."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("api.anthropic.com").configure_cert(context)
+    with running_server(tls=context) as server:
+        yield server
+
+
+@pytest.fixture
+def mine(anthropic: RunningServer, authority: trustme.CA) -> Iterator[Machine]:
+    """A user's machine, before that provider."""
+    with machine(anthropic, authority) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -1,20 +1,15 @@
 """`hivemind doctor` on a machine with a real proxy: the handshake, the clock, and the cure in the proxy's own log."""
 
-import ssl
-
 import pytest
 
-from hivemind_addon.sim.server import running_server
 from tests.e2e.machine import machine
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def mine(authority):
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("api.anthropic.com").configure_cert(context)
-    with running_server(tls=context) as provider, machine(provider, authority) as made:
+def mine(anthropic, authority):
+    with machine(anthropic, authority) as made:
         yield made
 
 

@@ -1,6 +1,8 @@
 """The command line; what really runs is in tests/e2e."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -104,3 +106,15 @@ def test_a_folder_that_cannot_be_used_is_one_line(monkeypatch, tmp_path):
     result = run("status")
     assert result.exit_code == 1
     assert str(tmp_path / "hivemind") in result.output
+
+
+def test_whoever_stops_reading_gets_no_complaint(tmp_path):
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "hivemind_addon", "doctor", "--port", "1"]
+    done = subprocess.run(
+        command, stdout=writer, stderr=subprocess.PIPE, env=environment, text=True, timeout=60, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")

@@ -337,6 +337,7 @@ def test_cache_marks_move_and_do_not_change_the_prefix(separators, mark):
 
 def test_a_request_without_anything_has_fingerprints_too():
     assert fingerprints(RequestFacts(), "").prefix_bytes == 0
+    assert fingerprints(read_request(b"not JSON", ANTHROPIC), "").whole == ""
     assert fingerprints(RequestFacts(model="\udcff"), "\udcff").prefix
 
 

@@ -68,6 +68,8 @@ def _one_line[**P, R](command: Callable[P, R]) -> Callable[P, R]:
             return command(*args, **kwargs)
         except _EXPECTED as error:
             raise click.ClickException(str(error)) from error
+        except BrokenPipeError:
+            raise  # whoever read us has seen enough: click ends without a word
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             raise click.ClickException(f"{where}{error.strerror or error}") from error

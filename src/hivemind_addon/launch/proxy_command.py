@@ -7,7 +7,6 @@ from pathlib import Path
 
 from hivemind_addon.launch.programs import PATIENCE_S
 from hivemind_addon.launch.upstream import Upstream
-from hivemind_addon.profile.load import load_profiles
 from hivemind_addon.resources import script_path
 
 DEFAULT_PORT = 8080
@@ -59,7 +58,7 @@ def proxy_command(
         command += upstream.options if upstream else []
     if ollama:
         modes = [*(modes or []), f"reverse:{_OLLAMA}@{OLLAMA_PORT}"]
-        if _OLLAMA_PROFILE in load_profiles(None).by_name and not _sets(options, "hivemind_reverse_profile"):
+        if not _sets(options, "hivemind_reverse_profile"):
             command += ["--set", f"hivemind_reverse_profile={_OLLAMA_PROFILE}"]
     command += [argument for mode in modes for argument in ("--mode", mode)]
     command += ["-s", str(script_path()), *options]

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from mitmproxy import http
 
     from hivemind_addon.core.watchdog import FirstBytes
-    from hivemind_addon.runtime.driver import Awaited, Driver
+    from hivemind_addon.runtime.driver import Driver
     from hivemind_addon.runtime.guard import Guard
     from hivemind_addon.wire.error import ErrorFacts
     from hivemind_addon.wire.estimate import Estimator

@@ -306,7 +306,7 @@ class Fingerprints:
     """Whether the request has a part of them cached (`cache_control`)."""
     whole: str
     """Of all that makes the answer: the same request sent again has the same. Of a long conversation the sizes of its
-    messages and the newest of their text stand for the rest."""
+    messages and the newest of their text stand for the rest. Empty where there is no message to tell by."""
 
 
 def _without_cache_marks(text: bytes) -> Iterator[memoryview]:
@@ -345,7 +345,8 @@ def fingerprints(facts: RequestFacts, salt: str) -> Fingerprints:
         if hashed_bytes >= _NEWEST_BYTES:
             break
     sha.update(salt.encode("utf-8", "surrogatepass"))
-    whole = sha.hexdigest()[:_FINGERPRINT_CHARS]
+    # Of a request that cannot be read nothing is known: no other one is the same.
+    whole = sha.hexdigest()[:_FINGERPRINT_CHARS] if facts.messages else ""
     return Fingerprints(prefix=prefix, prefix_bytes=size_bytes, is_marked=is_marked, whole=whole)
 
 
