@@ -4,12 +4,12 @@ PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 "$$HOME"/.py
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test check bench fleets endurance run docs clean
+.PHONY: demo test browser check bench fleets endurance run docs clean
 
 demo: $(READY)          ## a fleet against a strict, faulty provider: first direct, then through the scheduler
 	$(BIN)/hivemind demo
 
-test: $(READY)          ## all tests
+test: $(READY) browser  ## all tests
 	$(BIN)/pytest -n 2 --dist loadgroup
 
 run: $(READY)           ## the proxy, for your own agents
@@ -39,6 +39,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
 	touch $(READY)
+
+browser:                ## Chromium for the tests of pages; without it and without root they are skipped
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core; } || true
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

@@ -14,7 +14,7 @@ import msgspec
 
 from fleets import inside
 from hivemind_addon.core.snapshot import Counters
-from hivemind_addon.runtime.control import Report
+from hivemind_addon.observe.report import Report
 from hivemind_addon.sim.exchange import pause
 from hivemind_addon.sim.mitmdump import NotStarted
 

@@ -9,6 +9,7 @@ from hivemind_addon.core.events import Event
 from hivemind_addon.core.scheduler import Scheduler
 from hivemind_addon.core.watchdog import FirstBytes
 from hivemind_addon.observe.log import LogObserver
+from hivemind_addon.observe.tally import Tally
 from hivemind_addon.runtime.clock import SystemClock
 from hivemind_addon.runtime.driver import Driver
 from hivemind_addon.runtime.guard import Guard
@@ -29,16 +30,17 @@ class Runtime:
     first_bytes: FirstBytes
     events: deque[Event]
     """The newest events, oldest first."""
+    tally: Tally
 
 
 def make_runtime(*, observers: tuple[Callable[[Event], None], ...] = ()) -> Runtime:
     """A scheduler and what drives it, for the running event loop."""
     events: deque[Event] = deque(maxlen=EVENTS_KEPT)
-    tokenizer = Tokenizer()
+    tokenizer, tally = Tokenizer(), Tally()
     driver = Driver(
         scheduler=Scheduler(rng=random.Random()),  # noqa: S311 - jitter, no secret
         clock=SystemClock(),
-        observers=[events.append, LogObserver(), *observers],
+        observers=[events.append, LogObserver(), tally, *observers],
     )
     return Runtime(
         driver=driver,
@@ -47,4 +49,5 @@ def make_runtime(*, observers: tuple[Callable[[Event], None], ...] = ()) -> Runt
         tokenizer=tokenizer,
         first_bytes=FirstBytes(),
         events=events,
+        tally=tally,
     )

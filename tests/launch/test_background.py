@@ -7,7 +7,7 @@ import pytest
 
 from hivemind_addon.launch import background
 from hivemind_addon.launch.background import ALREADY_SUPERVISED, NotServed, find_or_start, log_file
-from hivemind_addon.runtime.control import ProxyView
+from hivemind_addon.observe.report import ProxyView
 
 PROXY = ProxyView(pid=7, port=8080, listens=("127.0.0.1:8080",), confdir="", hosts=())
 

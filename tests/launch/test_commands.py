@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from hivemind_addon.cli import main
 from hivemind_addon.launch import background, claim, commands
 from hivemind_addon.launch.programs import load_programs
-from hivemind_addon.runtime.control import ProxyView
+from hivemind_addon.observe.report import ProxyView
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,9 @@ from hivemind_addon.launch import doctor
 from hivemind_addon.launch.doctor import Verdict, examine
 from hivemind_addon.launch.handshake import Answer
 from hivemind_addon.launch.programs import load_programs
+from hivemind_addon.observe.report import ProxyView
 from hivemind_addon.profile.typed import ProfileError
-from hivemind_addon.runtime.control import ProxyView, UnreadableReport
+from hivemind_addon.runtime.control import UnreadableReport
 from hivemind_addon.trust import CERTIFICATE, KEY
 
 PORT = 8080

@@ -10,7 +10,7 @@ from hivemind_addon.core.scheduler import Scheduler
 from hivemind_addon.core.snapshot import SCHEMA_VERSION, BudgetView, WallView, WindowView
 from hivemind_addon.core.spend import Budget, Scope, Spend
 from hivemind_addon.launch.status_view import MAX_TICKETS, status_view
-from hivemind_addon.runtime.control import ProxyView, Report
+from hivemind_addon.observe.report import ProxyView, Report
 from tests.core import samples
 
 PROXY = ProxyView(pid=7, port=8080, listens=("127.0.0.1:8080", "127.0.0.1:11435"), confdir="", hosts=())

@@ -33,6 +33,7 @@ def make_intake(folder=None, **changes):
         first_bytes=runtime.first_bytes,
         settings=Settings(**settings),
         events=runtime.events,
+        tally=runtime.tally,
     )
 
 

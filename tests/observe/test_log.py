@@ -27,6 +27,7 @@ VALUES = {
     "ticket_id": "ticket-1",
     "pool": POOL,
     "reason": "because",
+    "text": "paused by a person",
     "outcome": Outcome(OutcomeKind.SUCCESS, "200"),
     "usage": None,
     "end": "delivered",

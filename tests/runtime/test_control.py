@@ -12,13 +12,12 @@ import pytest
 from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.scheduler import Scheduler
 from hivemind_addon.core.snapshot import SCHEMA_VERSION
+from hivemind_addon.observe.report import ProxyView, Report
 from hivemind_addon.runtime import control
 from hivemind_addon.runtime.control import (
     MAX_MISSED,
     MAX_READERS,
     ControlServer,
-    ProxyView,
-    Report,
     SocketTaken,
     UnreadableReport,
     read_report,

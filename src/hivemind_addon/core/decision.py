@@ -29,6 +29,7 @@ class Reason(Enum):
     DELIVERED_BYTES = "client has seen part of it"
     BUDGET = "budget spent"
     FUNDS = "its budget is reserved by running requests"
+    PAUSED = "paused by a person"
     WALL = "the account's limit is spent"
     """A subscription's window, a day's quota: after its end one request goes first, the others wait for its answer."""
 

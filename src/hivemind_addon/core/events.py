@@ -210,6 +210,24 @@ class OddityNoted(Struct, frozen=True):
     what: str
 
 
+class PersonActed(Struct, frozen=True):
+    """A person's command was carried out."""
+
+    at: float
+    text: str
+    """What was done, in one line; whom it concerns is in the fields below, where it is one."""
+    pool: PoolKey | None = None
+    ticket_id: str | None = None
+
+
+class StateUnsaved(Struct, frozen=True):
+    """What was learned could not be written to disk, or could again."""
+
+    at: float
+    reason: str
+    """Empty: it is written again."""
+
+
 class CommittedStreamFailed(Struct, frozen=True):
     """The head 200 had been sent for a keep-alive, and then no 200 stream followed."""
 
@@ -249,6 +267,8 @@ Event = (
     | Superseded
     | ClockJumped
     | OddityNoted
+    | PersonActed
+    | StateUnsaved
     | CommittedStreamFailed
     | GuardTripped
 )

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from hivemind_addon.core.spend import Budget, Spend
-from hivemind_addon.core.ticket import PoolKey, Ticket
+from hivemind_addon.core.ticket import PoolKey, Priority, Ticket
 
 SCHEMA_VERSION = 1
 
@@ -57,6 +57,27 @@ class TicketView:
     """Place in its pool's queue, 1 is next; 0 in flight."""
     attempts: int
     waited_s: float
+    starts_in_s: float | None = None
+    """When it is likely to go, as far as limits and the queue tell now; None in flight, or where nothing tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedView:
+    """A limit that no header told: what refusals and overloads taught."""
+
+    name: str
+    """`ceiling`, `pace` or `quota`."""
+    text: str
+    """In words: `12 at a time`, `3.2 requests per second`, `50 requests per 60 s`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityView:
+    """A priority that a person set."""
+
+    agent: str
+    """Glob over agents' names."""
+    priority: Priority
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +101,13 @@ class PoolView:
     wall: WallView | None = None
     """None: there is none."""
     windows: tuple[WindowView, ...] = ()
+    paused: bool = False
+    """By a person: nothing is admitted until it is resumed."""
+    cap: int | None = None
+    """What a person lets the concurrency limit be at most; `limit` is never above it."""
+    learned: tuple[LearnedView, ...] = ()
+    breaker_tries_in_s: float | None = None
+    """When the open breaker lets a probe go; None: it is closed, or a probe is under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,3 +152,5 @@ class Snapshot:
     pools: tuple[PoolView, ...]
     counters: Counters
     budgets: tuple[BudgetView, ...] = ()
+    priorities: tuple[PriorityView, ...] = ()
+    """What persons set, the newest first."""

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from threading import Event
 
+from hivemind_addon.observe.report import ProxyView
 from hivemind_addon.runtime.clock import Clock
-from hivemind_addon.runtime.control import ProxyView, control_socket, read_report
+from hivemind_addon.runtime.control import control_socket, read_report
 from hivemind_addon.runtime.folders import state_folder
 
 ALREADY_SUPERVISED = 75

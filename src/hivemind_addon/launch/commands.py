@@ -32,10 +32,11 @@ from hivemind_addon.launch.proxy_command import (
 from hivemind_addon.launch.status_view import status_view
 from hivemind_addon.launch.supervisor import Supervisor
 from hivemind_addon.launch.upstream import UpstreamUnusable, upstream_of
+from hivemind_addon.observe.report import ProxyView
 from hivemind_addon.profile.model import Delivery
 from hivemind_addon.profile.typed import ProfileError
 from hivemind_addon.runtime.clock import SystemClock
-from hivemind_addon.runtime.control import ProxyView, UnreadableReport, control_socket, read_report
+from hivemind_addon.runtime.control import UnreadableReport, control_socket, read_report
 from hivemind_addon.runtime.folders import FolderNotPrivate
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126

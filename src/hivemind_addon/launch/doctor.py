@@ -20,10 +20,11 @@ from hivemind_addon.launch.bundle import holds_key
 from hivemind_addon.launch.environment import PROXY_VARIABLES, bypass_entries, bypasses
 from hivemind_addon.launch.handshake import Answer, shake_hands
 from hivemind_addon.launch.programs import Program, ProgramTable, base_urls
+from hivemind_addon.observe.report import ProxyView
 from hivemind_addon.profile.load import Profiles, load_profiles
 from hivemind_addon.profile.typed import ProfileError
 from hivemind_addon.runtime.clock import Clock
-from hivemind_addon.runtime.control import ProxyView, UnreadableReport
+from hivemind_addon.runtime.control import UnreadableReport
 from hivemind_addon.trust import CERTIFICATE, ca_certificate, cure_of_distrust
 from hivemind_addon.wire.tokenizer import Tokenizer
 

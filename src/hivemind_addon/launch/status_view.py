@@ -8,7 +8,7 @@ from rich.text import Text
 
 from hivemind_addon.core.snapshot import BudgetView, PoolView, TicketView, WallView, WindowView
 from hivemind_addon.core.spend import Spend, amount
-from hivemind_addon.runtime.control import Report
+from hivemind_addon.observe.report import Report
 from hivemind_addon.words import lasting
 
 MAX_TICKETS = 40

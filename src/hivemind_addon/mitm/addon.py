@@ -17,6 +17,7 @@ from mitmproxy.hooks import UpdateHook
 from mitmproxy.proxy.layers import TCPLayer
 from mitmproxy.proxy.mode_specs import ProxyMode
 
+from hivemind_addon import __version__
 from hivemind_addon.compose import Runtime, make_runtime
 from hivemind_addon.core.snapshot import SCHEMA_VERSION
 from hivemind_addon.mitm.intake import Intake
@@ -32,7 +33,8 @@ from hivemind_addon.mitm.options import (
     read_settings,
 )
 from hivemind_addon.mitm.stream import EndAttempt, datagram_listeners, scheduling_layer
-from hivemind_addon.runtime.control import ControlServer, ProxyView, Report, SocketTaken, control_socket
+from hivemind_addon.observe.report import ProxyView, Report
+from hivemind_addon.runtime.control import ControlServer, SocketTaken, control_socket
 from hivemind_addon.runtime.folders import FolderNotPrivate
 from hivemind_addon.runtime.state_file import StateFile
 from hivemind_addon.trust import cure_of_distrust
@@ -160,6 +162,7 @@ class Hivemind:
                 first_bytes=runtime.first_bytes,
                 settings=settings,
                 events=runtime.events,
+                tally=runtime.tally,
             )
             setattr(ctx.master, ADOPTABLE, self.intake)
             # Programs stay: without them a full collection, for which all streams wait, takes 20 ms instead of 70.
@@ -408,7 +411,7 @@ class Hivemind:
 
 
 def _report(intake: Intake, listens: Sequence[tuple[str, int]]) -> Report:
-    profiles = intake.settings.profiles.by_name.values()
+    profiles, clock = intake.settings.profiles.by_name.values(), intake.driver.clock
     return Report(
         version=SCHEMA_VERSION,
         proxy=ProxyView(
@@ -417,9 +420,21 @@ def _report(intake: Intake, listens: Sequence[tuple[str, int]]) -> Report:
             listens=tuple(f"{host}:{port}" for host, port in listens),
             confdir=str(Path(ctx.options.confdir).expanduser()),
             hosts=tuple(sorted({host for profile in profiles for host in profile.hosts})),
+            version=__version__,
+            began_wall=intake.began_wall,
+            web=_web_page(),
         ),
         snapshot=intake.driver.snapshot(),
+        tally=intake.tally.view(clock.monotonic()),
+        told_wall=clock.wall(),
     )
+
+
+def _web_page() -> str:
+    """Where mitmweb is; its token stays with it."""
+    if ctx.master.addons.get("webauth") is None:
+        return ""
+    return f"http://{ctx.options.web_host}:{ctx.options.web_port}/"
 
 
 def _said_by_user(name: str) -> bool:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from hivemind_addon.core.ticket import Reservation
     from hivemind_addon.core.watchdog import FirstBytes
     from hivemind_addon.mitm.options import Settings
+    from hivemind_addon.observe.tally import Tally
     from hivemind_addon.runtime.control import ControlServer
     from hivemind_addon.runtime.driver import Driver
     from hivemind_addon.runtime.guard import Guard
@@ -78,8 +79,10 @@ class Intake:
         settings: Settings,
         first_bytes: FirstBytes,
         events: deque[Event],
+        tally: Tally,
     ) -> None:
         self.events = events
+        self.tally = tally
         self.driver = driver
         self.guard = guard
         self.estimator = estimator
@@ -87,6 +90,7 @@ class Intake:
         self.first_bytes = first_bytes
         self.settings = settings
         """Replaced when an option changes."""
+        self.began_wall = driver.clock.wall()
         self.state_file: StateFile | None = None
         """Where what was learned is kept."""
         self.control: ControlServer | None = None

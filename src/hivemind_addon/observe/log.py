@@ -19,8 +19,10 @@ from hivemind_addon.core.events import (
     Held,
     MeterLearned,
     OddityNoted,
+    PersonActed,
     PoolBlocked,
     PoolsMerged,
+    StateUnsaved,
     Submitted,
     Superseded,
     TicketEnded,
@@ -35,7 +37,7 @@ logger = logging.getLogger("hivemind")
 
 
 _ODDITIES_KEPT = 1000
-_ROUTINE = (Submitted, AttemptStarted, AttemptEnded)
+ROUTINE = (Submitted, AttemptStarted, AttemptEnded)
 """What every request brings, told at DEBUG only."""
 
 
@@ -47,7 +49,7 @@ class LogObserver:
 
     def __call__(self, event: Event) -> None:
         """Write one event."""
-        if isinstance(event, _ROUTINE) and not logger.isEnabledFor(logging.DEBUG):
+        if isinstance(event, ROUTINE) and not logger.isEnabledFor(logging.DEBUG):
             return  # not even worded: three of the four events of most requests
         if isinstance(event, OddityNoted):
             oddity = (event.pool, event.what)
@@ -117,6 +119,13 @@ def describe(event: Event) -> tuple[int, str]:
             return logging.WARNING, f"the clock jumped by {event.delta_s:.0f} s"
         case OddityNoted():
             return logging.WARNING, f"{event.ticket_id or event.pool}: {event.what}"
+        case PersonActed():
+            subject = event.ticket_id or event.pool
+            return logging.WARNING, f"{subject}: {event.text}" if subject else event.text
+        case StateUnsaved():
+            if event.reason:
+                return logging.WARNING, f"cannot keep what was learned: {event.reason}"
+            return logging.WARNING, "what was learned is kept again"
         case CommittedStreamFailed():
             return logging.WARNING, f"{event.ticket_id} failed after its keep-alives: {event.reason}"
         case GuardTripped():

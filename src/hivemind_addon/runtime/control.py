@@ -16,7 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from hivemind_addon.core.snapshot import SCHEMA_VERSION, Snapshot
+from hivemind_addon.core.snapshot import SCHEMA_VERSION
+from hivemind_addon.observe.report import Report
 from hivemind_addon.runtime.folders import runtime_folder
 
 logger = logging.getLogger("hivemind")
@@ -26,30 +27,6 @@ MAX_READERS = 32
 MAX_MISSED = 30
 """Lines that a reader may miss, one after the other, before it is cut off."""
 _MAX_LINE_BYTES = 256 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class ProxyView:
-    """The process that serves."""
-
-    pid: int
-    port: int
-    """Of its first listener."""
-    listens: tuple[str, ...]
-    """`host:port` of every listener."""
-    confdir: str
-    """Mitmproxy's folder, which holds the CA."""
-    hosts: tuple[str, ...]
-    """Globs of the hosts (`host` or `host:port`) that its profiles name: what is intercepted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """One line of the socket."""
-
-    version: int
-    proxy: ProxyView
-    snapshot: Snapshot
 
 
 class SocketTaken(Exception):

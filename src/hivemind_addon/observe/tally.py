@@ -1,0 +1,396 @@
+"""Events → what a dashboard shows beside the snapshot: what came of each agent, how each pool moved, what happened.
+
+Folded as events come, at a bounded size: the newest sessions, ten minutes of each pool, the newest lines. All times are
+passed: the tally is the same in a simulated night.
+"""
+
+import logging
+from collections import deque
+from dataclasses import dataclass, field
+from math import ceil
+
+from hivemind_addon.core.events import (
+    AttemptEnded,
+    AttemptStarted,
+    ConcurrencyChanged,
+    Event,
+    Held,
+    PoolsMerged,
+    Submitted,
+    TicketEnded,
+)
+from hivemind_addon.core.ticket import OutcomeKind, PoolKey, Ticket, Usage
+from hivemind_addon.observe.log import ROUTINE, describe
+
+SAMPLE_S = 10.0
+"""Length of one sample of a pool's history."""
+SAMPLES = 60
+MOVES = 8
+LINES = 200
+SESSIONS = 2_000
+WAITS = 1_000
+WAITS_S = 600.0
+"""Waits that are older count no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What a pool came to at most within ten seconds."""
+
+    ago_s: float
+    """Since its end; below 0 in the sample that is not over."""
+    queued: int
+    in_flight: int
+    limit: int | None
+    """None: it had not moved yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitMove:
+    """The concurrency limit moved."""
+
+    ago_s: float
+    limit: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PoolTally:
+    """What came of one pool."""
+
+    key: PoolKey
+    admitted: int
+    """Attempts."""
+    delivered: int
+    retries_absorbed: int
+    """Attempts that failed unseen by their clients, which got an answer all the same."""
+    throttled: int
+    failed: int
+    """Attempts that ended in another failure."""
+    usage: Usage
+    micro_usd: int
+    wait_p50_s: float | None
+    """Of the newest admissions; None: there are none."""
+    wait_p95_s: float | None
+    history: tuple[Sample, ...]
+    """Oldest first."""
+    moves: tuple[LimitMove, ...]
+    """The newest, newest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionTally:
+    """What came of one agent's session."""
+
+    agent: str
+    session: str
+    parent_session: str
+    """Empty: none is known."""
+    model: str
+    """Of its newest request."""
+    tickets: int
+    delivered: int
+    lost: int
+    """Tickets that gave up, or were refused for good."""
+    shed: int
+    cancelled: int
+    retries_absorbed: int
+    waited_s: float
+    """Sum over its tickets that have ended."""
+    usage: Usage
+    micro_usd: int
+    is_priced: bool
+    """Whether every model that it used has a price."""
+    seen_ago_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One event in words."""
+
+    ago_s: float
+    level: str
+    """`INFO` or `WARNING`."""
+    text: str
+    ticket_id: str | None
+    pool: PoolKey | None
+
+
+@dataclass(frozen=True, slots=True)
+class TallyView:
+    """The tally at one instant."""
+
+    pools: tuple[PoolTally, ...] = ()
+    sessions: tuple[SessionTally, ...] = ()
+    """The one that was seen last is at the end."""
+    log: tuple[LogLine, ...] = ()
+    """Oldest first."""
+
+
+@dataclass(slots=True)
+class _PoolBook:
+    key: PoolKey
+    admitted: int = 0
+    delivered: int = 0
+    retries_absorbed: int = 0
+    throttled: int = 0
+    failed: int = 0
+    usage: Usage = field(default_factory=Usage)
+    micro_usd: int = 0
+    queued: int = 0
+    in_flight: int = 0
+    limit: int | None = None
+    waits: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WAITS))
+    """When, and how long."""
+    samples: deque[list[float]] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    """Number of the sample, most queued, most in flight, limit (-1: unknown)."""
+    moves: deque[tuple[float, int, str]] = field(default_factory=lambda: deque(maxlen=MOVES))
+
+    def sample(self, now: float) -> None:
+        """Let the present state count in the present sample; gaps are filled with what stood."""
+        number = now // SAMPLE_S
+        limit = -1 if self.limit is None else self.limit
+        if not self.samples:
+            self.samples.append([number, self.queued, self.in_flight, limit])
+            return
+        last = self.samples[-1]
+        if last[0] < number:
+            first_missing = max(last[0] + 1, number - SAMPLES)
+            for missing in range(int(first_missing), int(number) + 1):
+                self.samples.append([missing, self.queued, self.in_flight, limit])
+            return
+        last[1] = max(last[1], self.queued)
+        last[2] = max(last[2], self.in_flight)
+        last[3] = limit
+
+
+@dataclass(slots=True)
+class _SessionBook:
+    agent: str
+    session: str
+    parent_session: str = ""
+    model: str = ""
+    tickets: int = 0
+    ends: dict[str, int] = field(default_factory=dict)
+    retries_absorbed: int = 0
+    waited_s: float = 0.0
+    usage: Usage = field(default_factory=Usage)
+    micro_usd: int = 0
+    is_priced: bool = True
+    seen_at: float = 0.0
+
+
+class Tally:
+    """An observer. Owns nothing that decides."""
+
+    def __init__(self) -> None:
+        self._pools: dict[PoolKey, _PoolBook] = {}
+        self._sessions: dict[tuple[str, str], _SessionBook] = {}
+        """The one that was seen last is at the end."""
+        self._live: dict[str, Ticket] = {}
+        """Tickets that have not ended."""
+        self._held: set[str] = set()
+        """Of these, the ones that wait."""
+        self._lines: deque[tuple[float, str, str, str | None, PoolKey | None]] = deque(maxlen=LINES)
+
+    def __repr__(self) -> str:
+        return f"<Tally of {len(self._pools)} pools, {len(self._sessions)} sessions, {len(self._live)} live tickets>"
+
+    def __call__(self, event: Event) -> None:
+        """Count one event."""
+        match event:
+            case Submitted():
+                self._submitted(event)
+            case Held():
+                self._hold(event)
+            case AttemptStarted():
+                self._started(event)
+            case AttemptEnded():
+                self._attempt_ended(event)
+            case TicketEnded():
+                self._ended(event)
+            case ConcurrencyChanged():
+                book = self._book(event.pool)
+                book.sample(event.at)
+                book.limit = event.limit
+                book.moves.appendleft((event.at, event.limit, event.reason))
+                book.sample(event.at)
+            case PoolsMerged():
+                self._merged(event)
+        if isinstance(event, ROUTINE):
+            return
+        level, text = describe(event)
+        if level >= logging.INFO:
+            ticket_id, pool = getattr(event, "ticket_id", None), getattr(event, "pool", None)
+            self._lines.append((event.at, logging.getLevelName(level), text, ticket_id, pool))
+
+    def view(self, now: float) -> TallyView:
+        """The tally now."""
+        for book in self._pools.values():
+            book.sample(now)
+        return TallyView(
+            pools=tuple(_pool_view(book, now) for book in self._pools.values()),
+            sessions=tuple(_session_view(book, now) for book in self._sessions.values()),
+            log=tuple(
+                LogLine(ago_s=max(0.0, now - at), level=level, text=text, ticket_id=ticket_id, pool=pool)
+                for at, level, text, ticket_id, pool in self._lines
+            ),
+        )
+
+    def _book(self, key: PoolKey) -> _PoolBook:
+        book = self._pools.get(key)
+        if book is None:
+            book = self._pools[key] = _PoolBook(key)
+        return book
+
+    def _session(self, ticket: Ticket) -> _SessionBook:
+        key = ticket.agent, ticket.session
+        book = self._sessions.pop(key, None) or _SessionBook(agent=ticket.agent, session=ticket.session)
+        self._sessions[key] = book
+        if len(self._sessions) > SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+        return book
+
+    def _submitted(self, event: Submitted) -> None:
+        ticket = event.ticket
+        self._live[ticket.id] = ticket
+        book = self._session(ticket)
+        book.tickets += 1
+        book.parent_session = ticket.parent_session or book.parent_session
+        book.model = ticket.model
+        book.is_priced = book.is_priced and ticket.price is not None
+        book.seen_at = event.at
+
+    def _hold(self, event: Held) -> None:
+        if event.ticket_id not in self._held:
+            self._held.add(event.ticket_id)
+            book = self._book(event.pool)
+            book.sample(event.at)
+            book.queued += 1
+            book.sample(event.at)
+
+    def _let_go(self, ticket_id: str, book: _PoolBook) -> None:
+        if ticket_id in self._held:
+            self._held.discard(ticket_id)
+            book.queued -= 1
+
+    def _started(self, event: AttemptStarted) -> None:
+        book = self._book(event.pool)
+        book.sample(event.at)
+        self._let_go(event.ticket_id, book)
+        book.in_flight = event.in_flight
+        book.admitted += 1
+        book.waits.append((event.at, event.waited_s))
+        book.sample(event.at)
+
+    def _attempt_ended(self, event: AttemptEnded) -> None:
+        book = self._book(event.pool)
+        book.sample(event.at)
+        book.in_flight = max(0, book.in_flight - 1)
+        book.throttled += event.outcome.kind is OutcomeKind.THROTTLED
+        book.failed += event.outcome.kind in (OutcomeKind.FAILED, OutcomeKind.OVERLOADED)
+        ticket, usage = self._live.get(event.ticket_id), event.usage
+        if ticket is not None and usage is not None:
+            session, cost = self._session(ticket), _cost(ticket, usage)
+            book.usage, session.usage = _sum(book.usage, usage), _sum(session.usage, usage)
+            book.micro_usd += cost
+            session.micro_usd += cost
+
+    def _ended(self, event: TicketEnded) -> None:
+        ticket = self._live.pop(event.ticket_id, None)
+        if ticket is None:
+            return
+        book = self._book(event.pool)
+        book.sample(event.at)
+        self._let_go(event.ticket_id, book)
+        absorbed = event.attempts - 1 if event.end == "delivered" else 0
+        session = self._session(ticket)
+        session.ends[event.end] = session.ends.get(event.end, 0) + 1
+        session.retries_absorbed += absorbed
+        session.waited_s += event.waited_s
+        session.seen_at = event.at
+        book.delivered += event.end == "delivered"
+        book.retries_absorbed += absorbed
+
+    def _merged(self, event: PoolsMerged) -> None:
+        old, new = self._pools.pop(event.merged, None), self._book(event.pool)
+        if old is None:
+            return
+        for name in ("admitted", "delivered", "retries_absorbed", "throttled", "failed", "micro_usd", "queued"):
+            setattr(new, name, getattr(new, name) + getattr(old, name))
+        new.in_flight += old.in_flight
+        new.usage = _sum(new.usage, old.usage)
+
+
+def _cost(ticket: Ticket, usage: Usage) -> int:
+    if ticket.price is None:
+        return 0
+    return ticket.price.micro_usd(
+        input_tokens=usage.input_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+        cache_read_tokens=usage.cache_read_tokens,
+        output_tokens=usage.output_tokens,
+    )
+
+
+def _sum(one: Usage, other: Usage) -> Usage:
+    return Usage(
+        input_tokens=one.input_tokens + other.input_tokens,
+        cache_read_tokens=one.cache_read_tokens + other.cache_read_tokens,
+        cache_write_tokens=one.cache_write_tokens + other.cache_write_tokens,
+        output_tokens=one.output_tokens + other.output_tokens,
+        reported=one.reported or other.reported,
+    )
+
+
+def _pool_view(book: _PoolBook, now: float) -> PoolTally:
+    waits = sorted(waited_s for at, waited_s in book.waits if now - at <= WAITS_S)
+    return PoolTally(
+        key=book.key,
+        admitted=book.admitted,
+        delivered=book.delivered,
+        retries_absorbed=book.retries_absorbed,
+        throttled=book.throttled,
+        failed=book.failed,
+        usage=book.usage,
+        micro_usd=book.micro_usd,
+        wait_p50_s=quantile(waits, 0.5),
+        wait_p95_s=quantile(waits, 0.95),
+        history=tuple(
+            Sample(
+                ago_s=now - (number + 1) * SAMPLE_S,
+                queued=int(queued),
+                in_flight=int(in_flight),
+                limit=None if limit < 0 else int(limit),
+            )
+            for number, queued, in_flight, limit in book.samples
+        ),
+        moves=tuple(
+            LimitMove(ago_s=max(0.0, now - at), limit=limit, reason=reason) for at, limit, reason in book.moves
+        ),
+    )
+
+
+def quantile(ordered: list[float], share: float) -> float | None:
+    """The value that `share` of the ordered ones do not exceed; None of none."""
+    return ordered[max(0, ceil(share * len(ordered)) - 1)] if ordered else None
+
+
+def _session_view(book: _SessionBook, now: float) -> SessionTally:
+    return SessionTally(
+        agent=book.agent,
+        session=book.session,
+        parent_session=book.parent_session,
+        model=book.model,
+        tickets=book.tickets,
+        delivered=book.ends.get("delivered", 0),
+        lost=book.ends.get("gave up", 0) + book.ends.get("refused", 0),
+        shed=book.ends.get("shed", 0),
+        cancelled=book.ends.get("cancelled", 0),
+        retries_absorbed=book.retries_absorbed,
+        waited_s=book.waited_s,
+        usage=book.usage,
+        micro_usd=book.micro_usd,
+        is_priced=book.is_priced,
+        seen_ago_s=max(0.0, now - book.seen_at),
+    )
