@@ -20,7 +20,8 @@ MAY_IMPORT = {
     "trust": set(),
     "words": set(),
     "docs": {"core", "profile", "mitm", "docs"},  # the options that it documents are declared in mitm/options.py
-    "mitm": {"core", "profile", "wire", "runtime", "observe", "resources", "trust", "words", "mitm", "compose"},
+    "page": set(),
+    "mitm": {"core", "profile", "wire", "runtime", "observe", "page", "resources", "trust", "words", "mitm", "compose"},
     "compose": {"core", "profile", "wire", "runtime", "observe", "resources", "mitm", "compose"},
     # Not `mitm`: a command must not take a second to load mitmproxy, which is another process's.
     "launch": {"core", "profile", "wire", "runtime", "observe", "resources", "trust", "words", "launch"},
