@@ -154,7 +154,9 @@ def test_the_report_shows_what_happened_and_metrics_count_it(stage, key):
 
 
 def test_with_proxyauth_it_is_for_those_who_know_the_password(tmp_path):
-    with running(tmp_path, "--set", "proxyauth=ann:sesame", "--set", "listen_host=127.0.0.1", scripts=("hivemind_addon",)) as proxy:
+    with running(
+        tmp_path, "--set", "proxyauth=ann:sesame", "--set", "listen_host=127.0.0.1", scripts=("hivemind_addon",)
+    ) as proxy:
         url = f"http://127.0.0.1:{proxy.port}"
         with direct() as client:
             assert client.get(f"{url}/health").status_code == 200
@@ -173,7 +175,15 @@ def test_with_proxyauth_it_is_for_those_who_know_the_password(tmp_path):
 
 def test_a_client_from_elsewhere_gets_nothing_though_the_listener_is_wide(tmp_path):
     address = _own_address()
-    with running(tmp_path, "--set", "listen_host=0.0.0.0", "--set", "hivemind_allow_lan=true", scripts=("hivemind_addon",), host="0.0.0.0") as proxy:
+    with running(
+        tmp_path,
+        "--set",
+        "listen_host=0.0.0.0",
+        "--set",
+        "hivemind_allow_lan=true",
+        scripts=("hivemind_addon",),
+        host="*",
+    ) as proxy:
         with direct(proxy=f"http://{address}:{proxy.port}") as stranger:
             for path in PAGES:
                 assert stranger.get(f"http://hivemind.internal{path}").status_code == 403
