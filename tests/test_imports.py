@@ -19,7 +19,13 @@ MAY_IMPORT = {
     "resources": set(),
     "trust": set(),
     "words": set(),
-    "docs": {"core", "profile", "mitm", "docs"},  # the options that it documents are declared in mitm/options.py
+    "docs": {
+        "core",
+        "profile",
+        "mitm",
+        "observe",
+        "docs",
+    },  # the options that it documents are declared in mitm/options.py
     "page": set(),
     "mitm": {"core", "profile", "wire", "runtime", "observe", "page", "resources", "trust", "words", "mitm", "compose"},
     "compose": {"core", "profile", "wire", "runtime", "observe", "resources", "mitm", "compose"},

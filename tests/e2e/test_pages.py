@@ -1,5 +1,6 @@
 """The proxy's own pages: who gets them, in which modes, and that nobody else hears of them."""
 
+import json
 import socket
 import time
 from contextlib import closing
@@ -114,6 +115,23 @@ def test_another_host_that_leads_here_gets_nothing(stage, host):
     assert b" 200 " not in answer.partition(b"\r\n")[0]
 
 
+@pytest.mark.parametrize("model", ["\ud800 lone", "\x00\x1b[31m", "x" * 100_000, "</script><!--", "\u202egpj"])
+def test_a_strange_name_breaks_no_page(stage, key, model):
+    call = Call(key)
+    with stage.proxy.client("strange") as client:
+        client.post(
+            "https://h1.sim.test/v1/messages",
+            content=json.dumps({"model": model, "max_tokens": 8, "messages": [{"role": "user", "content": "x"}]}),
+            headers=call.headers | {"x-claude-code-session-id": b"\xff\xfe name"},
+        )
+    stage.settled()
+    with direct() as client:
+        for path in PAGES:
+            answer = client.get(f"http://127.0.0.1:{stage.proxy.port}{path}")
+            assert (answer.status_code, len(answer.content) < 5_000_000) == (200, True)
+    assert stage.proxy.state()["guard_trips"] == 0
+
+
 def test_nobody_else_hears_of_it(stage):
     before = stage.proxy.state()
     with direct() as client:
@@ -148,6 +166,46 @@ def test_the_report_shows_what_happened_and_metrics_count_it(stage, key):
     }
     assert values["hivemind_attempts_ended_total", "throttled"] >= 1
     assert values["hivemind_tickets_ended_total", "delivered"] >= 1
+
+
+def test_neither_keys_nor_prompts_nor_passwords_nor_answers_are_in_anything_that_is_shown(stage, key):
+    """Also where providers repeat them in their errors, and where requests cannot be read."""
+    secrets = {
+        "key": key,
+        "password": f"pw-{key}-zx",
+        "prompt": f"the prompt of {key} about whales",
+        "header": f"token-{key}-oauth",
+    }
+    said = f"Incorrect API key provided: {key}; you said {secrets['prompt']}; {secrets['header']}"
+    stage.providers.script(
+        key,
+        [
+            Status(429, message=said),
+            Status(529, message=said),
+            Status(500, message=said),
+            Status(401, message=said),
+            Status(400, message=said),
+        ],
+    )
+    call = Call(key, text=secrets["prompt"])
+    headers = {"authorization": f"Bearer {secrets['header']}", "cookie": secrets["header"]}
+    with stage.proxy.client("page-secret", secrets["password"]) as client:
+        for host in ("h1.sim.test", "h2.sim.test"):
+            for _ in range(3):
+                client.send(call.request(f"https://{host}", **headers))
+        for content in (
+            secrets["prompt"],
+            f'{{"model": 7, "messages": "{secrets["prompt"]}"',
+            f'["{secrets["prompt"]}"]',
+        ):
+            client.post("https://h1.sim.test/v1/messages?beta=" + key, content=content, headers=call.headers | headers)
+    stage.settled()
+    with direct() as client:
+        shown = {path: client.get(f"http://127.0.0.1:{stage.proxy.port}{path}").text for path in PAGES}
+    assert "page-secret" in shown["/report.json"]
+    shown["log"] = stage.proxy.log
+    found = {(where, what) for where, text in shown.items() for what, secret in secrets.items() if secret in text}
+    assert not found
 
 
 # With proxyauth -------------------------------------------------------------------------------------------------------

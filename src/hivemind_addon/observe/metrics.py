@@ -8,7 +8,15 @@ label of agents, sessions or models. After two pools have proved to be one, the 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import Metric
 
 from hivemind_addon.core.events import (
@@ -75,6 +83,7 @@ class Metrics:
     """An observer with its own registry. Owns nothing that decides."""
 
     def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, which nobody reads
         self.registry = CollectorRegistry(auto_describe=False)
         self._families: list[Counter | Histogram | Gauge] = []
         pool = ("pool",)
@@ -134,7 +143,7 @@ class Metrics:
         self._pools: dict[PoolKey, _Pool] = {}
         self._labels: set[str] = set()
         """Of pools that have their own."""
-        self._tickets_live: dict[str, Ticket] = {}
+        self._live: dict[str, Ticket] = {}
         self._snapshot: Callable[[], Snapshot] | None = None
         """While an exposition is made."""
         self.registry.register(self)
@@ -177,7 +186,7 @@ class Metrics:
         """Count one event."""
         match event:
             case Submitted():
-                self._tickets_live[event.ticket.id] = event.ticket
+                self._live[event.ticket.id] = event.ticket
                 self._of(event.ticket.pool).tickets.inc()
             case Held():
                 self._holds.labels(self._of(event.pool).label, event.reason.value).inc()
@@ -219,14 +228,15 @@ class Metrics:
         if usage is not None:
             used = (usage.input_tokens, usage.cache_read_tokens, usage.cache_write_tokens, usage.output_tokens)
             for counter, tokens in zip(pool.tokens, used, strict=True):
-                counter.inc(tokens)
-            ticket = self._tickets_live.get(event.ticket_id)
+                if tokens:
+                    counter.inc(tokens)
+            ticket = self._live.get(event.ticket_id)
             if ticket is not None and (cost := cost_of(ticket, usage)):
                 pool.cost.inc(cost * MICRO)
 
     def _ended(self, event: TicketEnded) -> None:
         # One that was never submitted had its place kept, and came to its end under another's id: it counts, too.
-        self._tickets_live.pop(event.ticket_id, None)
+        self._live.pop(event.ticket_id, None)
         pool = self._of(event.pool)
         pool.ends[event.end].inc()
         if event.end == "delivered" and event.attempts > 1:

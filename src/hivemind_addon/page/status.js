@@ -49,8 +49,8 @@ function lasting(seconds) {
   const s = Math.max(0, Math.round(seconds));
   if (s < 90) return `${s} s`;
   const minutes = Math.round(s / 60), hours = Math.floor(minutes / 60);
-  if (hours >= 48) return `${Math.floor(hours / 24)} d ${hours % 24} h`;
-  return hours ? `${hours} h ${minutes % 60} min` : `${minutes} min`;
+  if (hours >= 48) return `${Math.floor(hours / 24)} d` + (hours % 24 ? ` ${hours % 24} h` : "");
+  return [hours ? `${hours} h` : "", minutes % 60 ? `${minutes % 60} min` : ""].filter(Boolean).join(" ");
 }
 function dollars(micro) {
   const usd = micro / 1e6;
@@ -88,16 +88,16 @@ function history(tally) {
   const samples = tally ? tally.history : [];
   if (samples.length < 2) return null;
   const top = Math.max(1, ...samples.map((one) => Math.max(one.queued, one.in_flight, one.limit || 0)));
-  const x = (place) => (600 - 10 * (samples.length - place)).toFixed(0), y = (value) => (42 - (40 * value) / top).toFixed(1);
+  const span = Math.max(18, samples.length), x = (place) => (600 - (600 / span) * (samples.length - place)).toFixed(1), y = (value) => (42 - (40 * value) / top).toFixed(1);
   const steps = (of) => samples.map((one, place) => (of(one) == null ? "" : `${x(place)},${y(of(one))} ${x(place + 1)},${y(of(one))}`)).join(" ");
   const most = Math.max(...samples.map((one) => one.queued));
   return h("div.history", null,
-    svg("svg", { viewBox: "0 0 600 44", preserveAspectRatio: "none", role: "img", "aria-label": `Last ten minutes: at most ${most} waiting` },
+    svg("svg", { viewBox: "0 0 600 44", preserveAspectRatio: "none", role: "img", "aria-label": `Last ${lasting(10 * span)}: at most ${most} waiting` },
       svg("polygon", { class: "queued", points: `${x(0)},42 ${steps((one) => one.queued)} 600,42` }),
       svg("polyline", { class: "limit", points: steps((one) => one.limit) }),
       svg("polyline", { class: "flight", points: steps((one) => one.in_flight) })),
     h("div.legend", { "aria-hidden": "true" }, h("span", null, h("i.queued"), "waiting"), h("span", null, h("i.flight"), "in flight"),
-      h("span", null, h("i.limit"), "limit"), h("span", null, `ten minutes, top ${count(top)}`)));
+      h("span", null, h("i.limit"), "limit"), h("span", null, `last ${lasting(10 * span)}, top ${count(top)}`)));
 }
 function card(pool, tally) {
   const learned = pool.learned.map((one) => h("span", null, `${one.name} `, h("b", null, one.text)));
@@ -113,15 +113,16 @@ function card(pool, tally) {
         h("p.account", null, pool.account_name || pool.key.account)),
       h("div.pills", null, pills(pool))),
     pool.wall && h("p.notice.bad", null, `${pool.wall.reason}: ${pool.wall.ends_in_s ? "for " + lasting(pool.wall.ends_in_s) : "being tried again"}`),
+    h("div.body", null, h("div.levels", null,
     bar("In flight", `${pool.in_flight} of ${pool.limit}${cap}`, pool.in_flight / pool.limit, ""),
     pool.meters.map((one) => bar(one.name.replaceAll("-", " "),
       `${short(one.level)} of ${short(one.limit)} left${one.full_in_s > 0.5 ? `, full in ${lasting(one.full_in_s)}` : ""}`,
       one.level / one.limit, leftKind(one.level / one.limit))),
     pool.windows.map((one) => bar(`${one.name} window`,
       [one.used == null ? null : `${Math.round(100 * one.used)} % used`, one.status, one.resets_in_s == null ? null : `anew in ${lasting(one.resets_in_s)}`]
-        .filter(Boolean).join(", "), one.used || 0, usedKind(one.used || 0))),
-    history(tally),
-    h("div.facts", null, facts, learned, move && h("span", { title: move.reason }, "limit moved ", h("b", null, `${lasting(move.ago_s)} ago`))));
+        .filter(Boolean).join(", "), one.used || 0, usedKind(one.used || 0)))),
+    h("div.story", null, history(tally),
+      h("div.facts", null, facts, learned, move && h("span", { title: move.reason }, "limit moved ", h("b", null, `${lasting(move.ago_s)} ago`))))));
 }
 
 // Tables -------------------------------------------------------------------------------------------------------------
