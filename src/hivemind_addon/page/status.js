@@ -1,6 +1,6 @@
 "use strict";
 // Draws /report.json, once a second. Names in it come from requests: they only ever become text, never markup.
-const VERSION = 1, EVERY_MS = 1000, SLOWEST_MS = 8000, ROWS = 100;
+const VERSION = 1, EVERY_MS = 1000, SLOWEST_MS = 8000, ROWS = 100, DEEPEST = 50;
 
 // Elements -----------------------------------------------------------------------------------------------------------
 
@@ -158,20 +158,24 @@ function condition(mine, session) {
   }
   return made.length ? made : h("span.quiet", null, `idle ${lasting(session.seen_ago_s)}`);
 }
-// Sessions below the one that started them; who is busy comes first.
+// Sessions below the one that started them; trees in which somebody is busy come first.
 function tree(sessions, tickets) {
-  const live = Map.groupBy ? Map.groupBy(tickets, (one) => one.ticket.session) : grouped(tickets, (one) => one.ticket.session);
-  const known = new Set(sessions.map((one) => one.session)), below = grouped(sessions, (one) => (known.has(one.parent_session) && one.parent_session !== one.session ? one.parent_session : ""));
-  const rows = [], seen = new Set();
-  const busy = (one) => (live.has(one.session) ? 0 : 1);
-  const add = (list, depth) => list.sort((a, b) => busy(a) - busy(b) || a.seen_ago_s - b.seen_ago_s).forEach((one) => {
-    if (seen.has(one)) return;
-    seen.add(one);
-    rows.push([one, depth, (live.get(one.session) || []).filter((ticket) => ticket.ticket.agent === one.agent)]);
-    add(below.get(one.session) || [], depth + 1);
-  });
+  const live = grouped(tickets, (one) => one.ticket.session), parents = new Map(sessions.map((one) => [one.session, one.parent_session]));
+  const parent = (one) => {
+    let up = one.parent_session, steps = 0; // names come from clients: they may go in circles
+    for (; parents.has(up) && steps < DEEPEST; steps++) up = parents.get(up);
+    return steps < DEEPEST && parents.has(one.parent_session) ? one.parent_session : "";
+  };
+  const below = grouped(sessions, parent), rows = [], seen = new Set();
+  const idle = (one) => (live.has(one.session) || (below.get(one.session) || []).some((child) => !idle(child)) ? 0 : 1);
+  const add = (list, depth) => list.map((one) => [idle(one), one]).sort(([a, one], [b, other]) => a - b || one.seen_ago_s - other.seen_ago_s)
+    .forEach(([, one]) => {
+      if (seen.has(one)) return; // two agents may give their sessions one name
+      seen.add(one);
+      rows.push([one, depth, (live.get(one.session) || []).filter((ticket) => ticket.ticket.agent === one.agent)]);
+      add(below.get(one.session) || [], depth + 1);
+    });
   add(below.get("") || [], 0);
-  add(sessions.filter((one) => !seen.has(one)), 0); // each other's parents
   return rows;
 }
 function grouped(list, of) {
