@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "core": {"core"},
     "profile": {"core", "profile", "resources"},
     "wire": {"core", "profile", "wire"},
-    "runtime": {"core", "observe", "runtime"},
+    "runtime": {"core", "observe", "runtime", "words"},
     "observe": {"core", "observe", "words"},
     "resources": set(),
     "trust": set(),

@@ -1,4 +1,4 @@
-"""Numbers as people say them."""
+"""Numbers and failures as people say them."""
 
 import math
 
@@ -11,3 +11,8 @@ def lasting(seconds: float) -> str:
     if days:
         return f"{days} d {hours} h"
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+def failing(error: BaseException) -> str:
+    """An exception in one line of bounded length."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]

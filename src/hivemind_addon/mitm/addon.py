@@ -187,7 +187,9 @@ class Hivemind:
         known = intake.state_file is not None
         intake.state_file = None
         if path is not None:
-            intake.state_file = StateFile(path, keeper=intake.driver, clock=intake.driver.clock)
+            intake.state_file = StateFile(
+                path, keeper=intake.driver, clock=intake.driver.clock, note=intake.driver.note
+            )
             if not known:
                 intake.state_file.load()
             intake.state_file.start()
