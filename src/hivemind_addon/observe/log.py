@@ -1,11 +1,11 @@
 """Events → mitmproxy's log: one line for each change that is worth a person's attention, with the ticket's id.
 
-WARNING is for what a person may want to act on, INFO for what explains a slow hour, DEBUG for what every request brings.
-A probe that fails in a long outage is news to nobody: the breaker is told when it opens and when it closes.
+WARNING is for what a person may want to act on, INFO for what explains a slow hour, DEBUG for what every request
+brings. A probe that fails in a long outage is news to nobody: the breaker is told when it opens and when it closes.
 """
 
 import logging
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from hivemind_addon.core.events import (
     AccountNamed,
@@ -35,9 +35,11 @@ from hivemind_addon.core.events import (
     WindowUsed,
 )
 from hivemind_addon.core.spend import amount
-from hivemind_addon.core.ticket import PoolKey
 from hivemind_addon.observe.repeats import Repeats
 from hivemind_addon.words import lasting
+
+if TYPE_CHECKING:
+    from hivemind_addon.core.ticket import PoolKey
 
 logger = logging.getLogger("hivemind")
 
