@@ -1,8 +1,11 @@
 """The only place where objects meet."""
 
+import importlib.util
+import logging
+import os
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hivemind_addon.core.events import Event
@@ -10,11 +13,15 @@ from hivemind_addon.core.scheduler import Scheduler
 from hivemind_addon.core.watchdog import FirstBytes
 from hivemind_addon.observe.log import LogObserver
 from hivemind_addon.observe.tally import Tally
-from hivemind_addon.runtime.clock import SystemClock
+from hivemind_addon.runtime.clock import Clock, SystemClock
 from hivemind_addon.runtime.driver import Driver
 from hivemind_addon.runtime.guard import Guard
+from hivemind_addon.runtime.voices import Voice, Voices
 from hivemind_addon.wire.estimate import Estimator
 from hivemind_addon.wire.tokenizer import Tokenizer
+from hivemind_addon.words import failing
+
+logger = logging.getLogger("hivemind")
 
 EVENTS_KEPT = 10_000
 
@@ -31,6 +38,7 @@ class Runtime:
     events: deque[Event]
     """The newest events, oldest first."""
     tally: Tally
+    voices: Voices
 
 
 def make_runtime(*, observers: tuple[Callable[[Event], None], ...] = ()) -> Runtime:
@@ -50,4 +58,26 @@ def make_runtime(*, observers: tuple[Callable[[Event], None], ...] = ()) -> Runt
         first_bytes=FirstBytes(),
         events=events,
         tally=tally,
+        voices=Voices(driver, traces=_make_traces(os.environ, driver.clock)),
     )
+
+
+def _make_traces(environment: Mapping[str, str], clock: Clock) -> Voice | None:
+    """Traces, where OpenTelemetry's own variables ask for them; what cannot be done is one line in the log."""
+    endpoints = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    asked = environment.get("OTEL_TRACES_EXPORTER") or "otlp" * any(environment.get(name) for name in endpoints)
+    if asked in ("", "none") or environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return None
+    if asked not in ("otlp", "console"):
+        logger.warning("hivemind: no traces: OTEL_TRACES_EXPORTER is %r; otlp, console and none are known", asked)
+        return None
+    if not importlib.util.find_spec("opentelemetry") or not importlib.util.find_spec("opentelemetry.exporter"):
+        logger.warning("hivemind: no traces: OpenTelemetry is not installed; pip install 'hivemind-addon[otel]'")
+        return None
+    from hivemind_addon.runtime.trace_export import TraceExport, make_exporter  # noqa: PLC0415  an extra may be missing
+
+    try:
+        return TraceExport(make_exporter(asked), clock=clock)
+    except ValueError as error:
+        logger.warning("hivemind: no traces: %s", failing(error))
+        return None

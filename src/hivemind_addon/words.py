@@ -16,3 +16,8 @@ def lasting(seconds: float) -> str:
 def failing(error: BaseException) -> str:
     """An exception in one line of bounded length."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+def plain(text: str, chars: int = 300) -> str:
+    """A text cut to so many characters, without what is no text (bytes of a client's header)."""
+    return text[:chars].encode(errors="replace").decode()

@@ -34,7 +34,7 @@ from hivemind_addon.core.events import (
 )
 from hivemind_addon.core.ticket import Outcome, OutcomeKind, PoolKey
 from hivemind_addon.observe.log import describe
-from hivemind_addon.words import lasting
+from hivemind_addon.words import lasting, plain
 
 AGAIN_S = 600.0
 """At most one call for the same trouble in this time."""
@@ -106,11 +106,11 @@ class Notices:
     def __repr__(self) -> str:
         return f"<Notices of {sum(trouble.stands for trouble in self._troubles.values())} troubles>"
 
-    def __call__(self, event: Event) -> None:
-        """Learn from one event; ask `due` and `next_wakeup` after it."""
+    def __call__(self, event: Event) -> bool:
+        """Learn from one event. True: ask `due` and `next_wakeup` now."""
         match event:
             case AttemptEnded():
-                self._attempt_ended(event)
+                return self._attempt_ended(event)
             case WallHit():
                 self._begin(Cause.WALL, event.pool, event, until=event.until, anew=True)
             case WallOpened():
@@ -130,15 +130,18 @@ class Notices:
             case PoolsMerged():
                 self._merge(event)
             case _:
-                pass
+                return False
+        return True
 
-    def _attempt_ended(self, event: AttemptEnded) -> None:
-        if event.outcome.kind is OutcomeKind.SUCCESS:
-            if (Cause.REFUSED, event.pool) in self._troubles:
-                self._end(Cause.REFUSED, event.pool)
-        elif _refuses_the_key(event.outcome):
+    def _attempt_ended(self, event: AttemptEnded) -> bool:
+        if _refuses_the_key(event.outcome):
             text = f"{event.pool}: the provider refuses the key ({event.outcome.reason})"
             self._begin(Cause.REFUSED, event.pool, event, text=text)
+            return True
+        if event.outcome.kind is not OutcomeKind.SUCCESS or (Cause.REFUSED, event.pool) not in self._troubles:
+            return False
+        self._end(Cause.REFUSED, event.pool)
+        return True
 
     def _begin(
         self,
@@ -226,12 +229,12 @@ def _refuses_the_key(outcome: Outcome) -> bool:
 
 
 def _name(pool: PoolKey | None) -> str | None:
-    return None if pool is None else str(pool)
+    return None if pool is None else plain(str(pool))
 
 
 def _begin_text(cause: Cause, trouble: _Trouble, now: float) -> str:
     since = f", for {lasting(now - trouble.since)} now" if cause in _PATIENCE_S else ""
-    return f"{trouble.text}{since}"[:_TEXT_CHARS]
+    return plain(f"{trouble.text}{since}", _TEXT_CHARS)
 
 
 def _end_text(cause: Cause, trouble: _Trouble, now: float) -> str:
@@ -243,4 +246,4 @@ def _end_text(cause: Cause, trouble: _Trouble, now: float) -> str:
             what = "what was learned is kept again"
         case _:
             what = "the provider answers again"
-    return f"{subject}{what} after {lasting(now - trouble.since)}"[:_TEXT_CHARS]
+    return plain(f"{subject}{what} after {lasting(now - trouble.since)}", _TEXT_CHARS)
