@@ -129,8 +129,14 @@ def test_of_a_crowd_the_first_are_told_and_the_others_counted(caplog):
 
 
 def test_a_request_that_failed_once_or_twice_is_nobodys_news(caplog):
-    lines = told(caplog, *(make(events.BackedOff, at=1.0, attempt=attempt) for attempt in (1, 2, 3)))
-    assert [line.split(" failed")[0] for line in lines] == ["ticket-1 attempt 3"]
+    lines = told(caplog, *(make(events.BackedOff, at=60.0 * attempt, attempt=attempt) for attempt in range(1, 24)))
+    assert [line.split(" failed")[0] for line in lines] == [f"ticket-1 attempt {attempt}" for attempt in (3, 6, 12)]
+
+
+def test_a_limit_is_told_when_it_is_first_seen_and_when_it_has_moved(caplog):
+    seen = [("unknown", 50.0), ("bucket", 50.0), ("window", 52.0), ("window", 100.0)]
+    lines = told(caplog, *(events.MeterLearned(1.0, POOL, "requests", kind, limit) for kind, limit in seen))
+    assert [line.split("learned: ")[1] for line in lines] == ["requests 50", "requests 100 (window)"]
 
 
 def test_what_gave_up_says_what_the_provider_said():

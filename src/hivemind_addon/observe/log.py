@@ -43,9 +43,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hivemind")
 
-_ODDITIES_KEPT = 1000
-_STUBBORN = 3
-"""From this attempt on, a request that fails is told: one or two are nothing in a provider's day."""
+_KEPT = 1000
+"""Oddities, and limits, that are remembered as told."""
+_SAME = 0.1
+"""A limit that has moved by less than this share is no news; a pace moves a little all the time."""
+_STUBBORN = (3, 6, 12, 24, 48, 96)
+"""The attempts whose failure is told: one or two are nothing in a provider's day, and a probe may fail all night."""
 _LONG_S = 10.0
 """A pause of this length is told; shorter ones belong to a busy key."""
 ROUTINE = (Submitted, AttemptStarted, AttemptEnded)
@@ -63,10 +66,12 @@ _LEVEL_OF_END = {
 
 
 class LogObserver:
-    """Writes events as log lines; the same oddity of the same pool only once, and of a crowd only the first few."""
+    """Writes events as log lines; what was told already not again, and of a crowd only the first few."""
 
     def __init__(self) -> None:
         self._oddities: set[tuple[object, str]] = set()
+        self._limits: dict[tuple[PoolKey, str], float] = {}
+        """Told ones, by pool and meter."""
         self._repeats: Repeats[tuple[PoolKey | None, str]] = Repeats()
 
     def __call__(self, event: Event) -> None:
@@ -76,17 +81,27 @@ class LogObserver:
             logger.info("hivemind: %s%d more %s within %s", where, counted, what, lasting(within_s))
         if isinstance(event, ROUTINE) and not logger.isEnabledFor(logging.DEBUG):
             return  # not even worded: three of the four events of most requests
-        if isinstance(event, OddityNoted):
-            oddity = (event.pool, event.what)
-            if oddity in self._oddities or len(self._oddities) >= _ODDITIES_KEPT:
-                return
-            self._oddities.add(oddity)
         level, line = describe(event)
-        if not logger.isEnabledFor(level):
+        if not logger.isEnabledFor(level) or not self._is_news(event):
             return
         crowd = None if logger.isEnabledFor(logging.DEBUG) else _crowd(event)
         if crowd is None or self._repeats.lets((getattr(event, "pool", None), crowd), event.at):
             logger.log(level, "hivemind: %s", line)
+
+    def _is_news(self, event: Event) -> bool:
+        match event:
+            case OddityNoted(_, pool, _, what):
+                if (pool, what) in self._oddities or len(self._oddities) >= _KEPT:
+                    return False
+                self._oddities.add((pool, what))
+            case MeterLearned(_, pool, meter, _, limit):
+                known = self._limits.get((pool, meter))
+                if abs(limit - known) <= _SAME * known if known is not None else len(self._limits) >= _KEPT:
+                    return False
+                self._limits[pool, meter] = limit
+            case _:
+                pass
+        return True
 
 
 def _crowd(event: Event) -> str | None:
@@ -127,7 +142,7 @@ def describe(event: Event) -> tuple[int, str]:
             )
         case BackedOff():
             wait_s = event.until - event.at
-            return logging.INFO if event.attempt >= _STUBBORN else logging.DEBUG, (
+            return logging.INFO if event.attempt in _STUBBORN else logging.DEBUG, (
                 f"{event.ticket_id} attempt {event.attempt} failed ({event.reason}); again in {wait_s:.1f} s"
             )
         case TicketEnded():
@@ -157,7 +172,8 @@ def describe(event: Event) -> tuple[int, str]:
             return level, f"{event.pool}: {_window(event)}"
         case MeterLearned():
             limit = f"{event.limit:,.0f}" if event.limit >= 10 else f"{event.limit:.3g}"
-            return logging.INFO, f"{event.pool}: limit learned: {event.meter} {limit} ({event.kind})"
+            kind = f" ({event.kind})" if event.kind != "unknown" else ""
+            return logging.INFO, f"{event.pool}: limit learned: {event.meter} {limit}{kind}"
         case AccountNamed():
             return logging.DEBUG, f"{event.pool}: the account is {event.name}"
         case BudgetWarned() | BudgetSpent():
