@@ -103,6 +103,8 @@ class EventLog:
             self._awake.clear()
             self._write()
         self._write()  # what came since, or was not taken
+        if self._waiting:
+            self._warn(f"the event log ends without its last {len(self._waiting)} lines: {self._failure}")
         self._close_file()
         self._tell(self._closed.set)
 
