@@ -1,5 +1,5 @@
 import asyncio
-import importlib.util
+import sys
 
 import pytest
 
@@ -64,7 +64,7 @@ async def test_an_exporter_that_is_not_known_is_one_line(clock, caplog):
 
 
 async def test_without_the_extra_the_log_names_the_cure(clock, caplog, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "hivemind_addon.runtime.trace_export", None)
     assert _make_traces({"OTEL_TRACES_EXPORTER": "otlp"}, clock) is None
     (line,) = caplog.messages
     assert "pip install 'hivemind-addon[otel]'" in line

@@ -1,6 +1,5 @@
 """The only place where objects meet."""
 
-import importlib.util
 import logging
 import os
 import random
@@ -71,13 +70,14 @@ def _make_traces(environment: Mapping[str, str], clock: Clock) -> Voice | None:
     if asked not in ("otlp", "console"):
         logger.warning("hivemind: no traces: OTEL_TRACES_EXPORTER is %r; otlp, console and none are known", asked)
         return None
-    if not importlib.util.find_spec("opentelemetry") or not importlib.util.find_spec("opentelemetry.exporter"):
-        logger.warning("hivemind: no traces: OpenTelemetry is not installed; pip install 'hivemind-addon[otel]'")
-        return None
-    from hivemind_addon.runtime.trace_export import TraceExport, make_exporter  # noqa: PLC0415  an extra may be missing
-
     try:
+        from hivemind_addon.runtime.trace_export import TraceExport, make_exporter  # noqa: PLC0415  needs an extra
+
         return TraceExport(make_exporter(asked), clock=clock)
+    except ImportError as error:
+        cure = "pip install 'hivemind-addon[otel]'"
+        logger.warning("hivemind: no traces: OpenTelemetry is not installed (%s); %s", failing(error), cure)
+        return None
     except ValueError as error:
         logger.warning("hivemind: no traces: %s", failing(error))
         return None

@@ -61,7 +61,7 @@ _LEVEL_OF_END = {
     # Its client comes back, to the place that is kept.
     "shed": logging.INFO,
     # The wall or the budget was told.
-    "refused": logging.INFO,
+    "refused": logging.DEBUG,
 }
 
 

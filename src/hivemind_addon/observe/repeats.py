@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 BURST = 5
 """Lines of one kind that are told one by one within `EVERY_S`."""
-EVERY_S = 60.0
+EVERY_S = 300.0
 _KINDS_KEPT = 1000
 
 

@@ -92,7 +92,7 @@ class _Telling(SpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """As the other does; never raises."""
-        why = "what OTEL_EXPORTER_OTLP_ENDPOINT names does not take them; it must speak OTLP over HTTP (port 4318, mostly)"
+        why = "what OTEL_EXPORTER_OTLP_ENDPOINT names does not take OTLP over HTTP (port 4318, as a rule)"
         try:
             result = self._exporter.export(spans)
         except Exception as error:  # noqa: BLE001 - a bad endpoint, names that cannot be encoded, …
