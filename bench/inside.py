@@ -48,6 +48,7 @@ async def _intake_times(count, size_bytes):
             control=False,
         ),
         events=runtime.events,
+        tally=runtime.tally,
     )
     body = conversation(size_bytes, streamed=False)
     later = next_turn(body, _ANSWER, _NEW_TEXT_BYTES)
