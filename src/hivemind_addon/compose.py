@@ -23,6 +23,7 @@ from hivemind_addon.words import failing
 logger = logging.getLogger("hivemind")
 
 EVENTS_KEPT = 10_000
+_OTLP_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,9 @@ def make_runtime(*, observers: tuple[Callable[[Event], None], ...] = ()) -> Runt
 
 def _make_traces(environment: Mapping[str, str], clock: Clock) -> Voice | None:
     """Traces, where OpenTelemetry's own variables ask for them; what cannot be done is one line in the log."""
-    endpoints = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-    asked = environment.get("OTEL_TRACES_EXPORTER") or "otlp" * any(environment.get(name) for name in endpoints)
+    asked = environment.get("OTEL_TRACES_EXPORTER", "")
+    if not asked and any(environment.get(name) for name in _OTLP_ENDPOINTS):
+        asked = "otlp"
     if asked in ("", "none") or environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
     if asked not in ("otlp", "console"):

@@ -1,5 +1,6 @@
 import asyncio
 import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
@@ -87,8 +88,27 @@ async def test_a_collector_that_hangs_does_not_keep_the_proxy_from_ending(clock,
     collector.go.set()
 
 
-def test_the_exporter_goes_through_no_proxy(monkeypatch):
-    sessions = []
-    monkeypatch.setattr(trace_export, "OTLPSpanExporter", lambda *, session: sessions.append(session))
-    make_exporter("otlp")
-    assert [session.trust_env for session in sessions] == [False]
+class Taker(BaseHTTPRequestHandler):
+    """Says yes to whatever is posted."""
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+def test_the_exporter_goes_through_no_proxy_that_the_environment_names(monkeypatch):
+    with HTTPServer(("127.0.0.1", 0), Taker) as collector:
+        thread = threading.Thread(target=collector.handle_request)
+        thread.start()
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, "http://127.0.0.1:1")
+        monkeypatch.setenv("no_proxy", "")
+        monkeypatch.setenv("NO_PROXY", "")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}")
+        assert make_exporter("otlp").export([]) is SpanExportResult.SUCCESS
+        thread.join(20)

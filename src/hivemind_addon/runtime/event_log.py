@@ -15,6 +15,7 @@ from pathlib import Path
 
 from hivemind_addon.core.events import Event
 from hivemind_addon.observe.event_line import dropped_line, event_line
+from hivemind_addon.observe.repeats import Repeats
 from hivemind_addon.runtime.clock import Clock
 from hivemind_addon.words import failing
 
@@ -61,6 +62,8 @@ class EventLog:
         """The thread's: why the last write failed; empty: it did not."""
         self._is_torn = False
         """The thread's: the file ends within a line."""
+        self._repeats: Repeats[str] = Repeats()
+        """The thread's: a disk that is always too slow is not told each time."""
         self._file = -1
         self._thread = threading.Thread(target=self._run, name="hivemind-event-log", daemon=True)
         self._thread.start()
@@ -114,8 +117,6 @@ class EventLog:
             batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), _BATCH))]
             with self._counting:
                 dropped, self._dropped = self._dropped, 0
-            if dropped:
-                self._warn(f"the event log has lost {dropped} lines: {self._place} was not written fast enough")
             lines = [dropped_line(dropped, batch[0][1])] if dropped else []
             lines += [event_line(event, wall) for event, wall in batch]
             try:
@@ -132,6 +133,10 @@ class EventLog:
             if self._failure:
                 self._failure = ""
                 self._warn("the event log is written again")
+            now = self._clock.monotonic()
+            self._repeats.over(now)
+            if dropped and self._repeats.lets("lost", now):
+                self._warn(f"the event log has lost {dropped} lines: {self._place} was not written fast enough")
 
     def _append(self, data: bytes) -> None:
         """All of it, or _NotWritten."""
