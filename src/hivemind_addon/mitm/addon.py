@@ -163,12 +163,14 @@ class Hivemind:
                 settings=settings,
                 events=runtime.events,
                 tally=runtime.tally,
+                voices=runtime.voices,
             )
             setattr(ctx.master, ADOPTABLE, self.intake)
             # Programs stay: without them a full collection, for which all streams wait, takes 20 ms instead of 70.
             gc.freeze()
         self.intake.settings = settings
         self.intake.driver.end_attempt = self._end_attempt
+        self.intake.voices.speak(log=settings.event_log, notify=settings.notify)
         self._keep_state(self.intake, settings.state_file)
 
     def _end_attempt(self, reservation: Reservation) -> None:
@@ -187,7 +189,9 @@ class Hivemind:
         known = intake.state_file is not None
         intake.state_file = None
         if path is not None:
-            intake.state_file = StateFile(path, keeper=intake.driver, clock=intake.driver.clock)
+            intake.state_file = StateFile(
+                path, keeper=intake.driver, clock=intake.driver.clock, note=intake.driver.note
+            )
             if not known:
                 intake.state_file.load()
             intake.state_file.start()
@@ -258,6 +262,7 @@ class Hivemind:
         if intake.state_file is not None:
             intake.state_file.stop()
             await intake.state_file.save()
+        await intake.voices.close()
         if intake.control is not None:
             intake.control.close()
 
