@@ -46,8 +46,12 @@ async def _intake_times(count, size_bytes):
             agents=AgentsFile(None),
             state_file=None,
             control=False,
+            event_log=False,
+            notify=(),
         ),
         events=runtime.events,
+        tally=runtime.tally,
+        voices=runtime.voices,
     )
     body = conversation(size_bytes, streamed=False)
     later = next_turn(body, _ANSWER, _NEW_TEXT_BYTES)

@@ -1,6 +1,9 @@
 import asyncio
+import sys
 
-from hivemind_addon.compose import EVENTS_KEPT, make_runtime
+import pytest
+
+from hivemind_addon.compose import EVENTS_KEPT, _make_traces, make_runtime
 from hivemind_addon.core.events import OddityNoted
 from hivemind_addon.core.ticket import PoolKey
 
@@ -23,3 +26,45 @@ async def test_two_runtimes_share_nothing():
     assert len(second.events) == 0
     assert first.estimator is not second.estimator
     assert asyncio.get_running_loop().is_running()
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"},
+        {"OTEL_SDK_DISABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": ""},
+    ],
+)
+async def test_there_are_no_traces_unless_the_environment_asks_for_them(environment, clock, caplog):
+    assert _make_traces(environment, clock) is None
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"},
+        {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:1/v1/traces"},
+        {"OTEL_TRACES_EXPORTER": "otlp"},
+        {"OTEL_TRACES_EXPORTER": "console"},
+    ],
+)
+async def test_the_standard_variables_ask_for_traces(environment, clock):
+    traces = _make_traces(environment, clock)
+    assert traces is not None
+    await traces.close()
+
+
+async def test_an_exporter_that_is_not_known_is_one_line(clock, caplog):
+    assert _make_traces({"OTEL_TRACES_EXPORTER": "zipkin"}, clock) is None
+    (line,) = caplog.messages
+    assert "OTEL_TRACES_EXPORTER is 'zipkin'" in line
+
+
+async def test_without_the_extra_the_log_names_the_cure(clock, caplog, monkeypatch):
+    monkeypatch.setitem(sys.modules, "hivemind_addon.runtime.trace_export", None)
+    assert _make_traces({"OTEL_TRACES_EXPORTER": "otlp"}, clock) is None
+    (line,) = caplog.messages
+    assert "pip install 'hivemind-addon[otel]'" in line

@@ -1,7 +1,9 @@
 from dataclasses import dataclass, fields
 from enum import Enum
+from typing import get_args
 
 from hivemind_addon import docs
+from hivemind_addon.core.events import Event
 from hivemind_addon.mitm.options import OPTIONS
 from hivemind_addon.profile.grants import AgentGrants, AgentRules, Allowance, Grants
 from hivemind_addon.profile.model import Profile
@@ -35,9 +37,15 @@ def test_the_generated_pages_are_fresh():
 
 def test_a_stale_page_is_named_and_written_again(tmp_path, monkeypatch):
     monkeypatch.setattr(docs, "_CHECKOUT", tmp_path)
-    assert docs.check() == ["docs/agents.md", "docs/metrics.md", "docs/options.md", "docs/profiles.md"]
+    assert docs.check() == [
+        "docs/agents.md",
+        "docs/events.md",
+        "docs/metrics.md",
+        "docs/options.md",
+        "docs/profiles.md",
+    ]
     assert docs.write() == [
-        tmp_path / "docs" / name for name in ("agents.md", "metrics.md", "options.md", "profiles.md")
+        tmp_path / "docs" / name for name in ("agents.md", "events.md", "metrics.md", "options.md", "profiles.md")
     ]
     assert docs.check() == []
     assert docs.write() == []
@@ -103,3 +111,16 @@ def test_a_dataclass_becomes_a_table_with_types_defaults_and_docstrings():
 
 def test_members_of_an_enum_have_docstrings_too():
     assert docs.field_docstrings(Colour) == {"RED": "Stop."}
+
+
+def test_every_event_and_every_value_in_it_has_its_table():
+    page = docs.generate()[docs._CHECKOUT / "docs" / "events.md"]
+    for name in ("Submitted", "GuardTripped", "PoolKey", "Ticket", "Demand", "Outcome", "Usage", "Budget", "Price"):
+        assert f"### {name}\n" in page
+    assert "| `pool` | [PoolKey](#poolkey) or null |" in page
+    assert "| `usage` | [Usage](#usage) or null |" in page
+    assert "| `budgets` | list of [Budget](#budget) |" in page
+
+
+def test_every_event_says_what_it_means():
+    assert [kind.__name__ for kind in get_args(Event) if not kind.__doc__] == []

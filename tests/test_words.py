@@ -1,6 +1,6 @@
 import pytest
 
-from hivemind_addon.words import lasting
+from hivemind_addon.words import failing, lasting, plain
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,13 @@ from hivemind_addon.words import lasting
 )
 def test_a_span_of_time_is_said_in_its_two_largest_units(seconds, words):
     assert lasting(seconds) == words
+
+
+def test_a_failure_is_one_line_of_bounded_length():
+    assert failing(ValueError("a\n  b")) == "ValueError: a b"
+    assert len(failing(ValueError("x" * 1000))) == 200
+
+
+def test_what_is_no_text_is_replaced_and_the_rest_cut():
+    assert plain("a\udcffb") == "a?b"
+    assert plain("abc", 2) == "ab"

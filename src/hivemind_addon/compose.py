@@ -1,8 +1,10 @@
 """The only place where objects meet."""
 
+import logging
+import os
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hivemind_addon.core.events import Event
@@ -11,13 +13,18 @@ from hivemind_addon.core.watchdog import FirstBytes
 from hivemind_addon.observe.log import LogObserver
 from hivemind_addon.observe.metrics import Metrics
 from hivemind_addon.observe.tally import Tally
-from hivemind_addon.runtime.clock import SystemClock
+from hivemind_addon.runtime.clock import Clock, SystemClock
 from hivemind_addon.runtime.driver import Driver
 from hivemind_addon.runtime.guard import Guard
+from hivemind_addon.runtime.voices import Voice, Voices
 from hivemind_addon.wire.estimate import Estimator
 from hivemind_addon.wire.tokenizer import Tokenizer
+from hivemind_addon.words import failing
+
+logger = logging.getLogger("hivemind")
 
 EVENTS_KEPT = 10_000
+_OTLP_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,7 @@ class Runtime:
     """The newest events, oldest first."""
     tally: Tally
     metrics: Metrics
+    voices: Voices
 
 
 def make_runtime(*, observers: tuple[Callable[[Event], None], ...] = ()) -> Runtime:
@@ -53,4 +61,28 @@ def make_runtime(*, observers: tuple[Callable[[Event], None], ...] = ()) -> Runt
         events=events,
         tally=tally,
         metrics=metrics,
+        voices=Voices(driver, traces=_make_traces(os.environ, driver.clock)),
     )
+
+
+def _make_traces(environment: Mapping[str, str], clock: Clock) -> Voice | None:
+    """Traces, where OpenTelemetry's own variables ask for them; what cannot be done is one line in the log."""
+    asked = environment.get("OTEL_TRACES_EXPORTER", "")
+    if not asked and any(environment.get(name) for name in _OTLP_ENDPOINTS):
+        asked = "otlp"
+    if asked in ("", "none") or environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return None
+    if asked not in ("otlp", "console"):
+        logger.warning("hivemind: no traces: OTEL_TRACES_EXPORTER is %r; otlp, console and none are known", asked)
+        return None
+    try:
+        from hivemind_addon.runtime.trace_export import TraceExport, make_exporter  # noqa: PLC0415  needs an extra
+
+        return TraceExport(make_exporter(asked), clock=clock)
+    except ImportError as error:
+        cure = "pip install 'hivemind-addon[otel]'"
+        logger.warning("hivemind: no traces: OpenTelemetry is not installed (%s); %s", failing(error), cure)
+        return None
+    except ValueError as error:
+        logger.warning("hivemind: no traces: %s", failing(error))
+        return None

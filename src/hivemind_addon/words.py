@@ -1,4 +1,4 @@
-"""Numbers as people say them."""
+"""Numbers and failures as people say them."""
 
 import math
 
@@ -11,3 +11,13 @@ def lasting(seconds: float) -> str:
     if days:
         return f"{days} d {hours} h"
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+def failing(error: BaseException) -> str:
+    """An exception in one line of bounded length."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+def plain(text: str, chars: int = 300) -> str:
+    """A text cut to so many characters, without what is no text (bytes of a client's header)."""
+    return text[:chars].encode(errors="replace").decode()

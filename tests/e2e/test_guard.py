@@ -174,8 +174,8 @@ def test_an_observer_that_fails_changes_no_decision(tmp_path, server, key):
         proxy.probe("trip", where="off")
         state = proxy.wait_for(is_idle, "the return of every slot")
         assert state["snapshot"]["counters"]["delivered"] == 1
-        assert proxy.log.count("Traceback (most recent call last)") == 1
-        assert "is not called again" in proxy.log
+        # The log and the tally, each once.
+        assert proxy.log.count("Traceback (most recent call last)") == proxy.log.count("is not called again") == 2
         assert ask(proxy, key).status_code == 200
 
 

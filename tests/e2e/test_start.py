@@ -95,6 +95,8 @@ BAD_VALUES = [
     ("hivemind_profiles=/nonexistent", "hivemind_profiles: 3", ["hivemind_profiles"]),
     ("hivemind_reverse_profile=nobody", "hivemind_reverse_profile: nobody", ["hivemind_reverse_profile", "nobody", "anthropic"]),
     ("hivemind_reverse_profile", "hivemind_reverse_profile: [a, b]", ["hivemind_reverse_profile"]),
+    ("hivemind_log=/nonexistent/events.jsonl", "hivemind_log: /", ["hivemind_log", "no place for a file"]),
+    ("hivemind_notify=no-such-program x", "hivemind_notify: sh 'x", ["hivemind_notify"]),
     ("hivemind_profile=x", "hivemind_profile: x", ["hivemind_profile:", "no such option", "did you mean hivemind_profiles?"]),
 ]  # fmt: skip
 

@@ -24,6 +24,8 @@ def make_intake(folder=None, **changes):
         "agents": AgentsFile(None),
         "state_file": None,
         "control": False,
+        "event_log": False,
+        "notify": (),
     } | changes
     return Intake(
         driver=runtime.driver,
@@ -34,6 +36,7 @@ def make_intake(folder=None, **changes):
         settings=Settings(**settings),
         events=runtime.events,
         tally=runtime.tally,
+        voices=runtime.voices,
     )
 
 

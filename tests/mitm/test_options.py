@@ -165,3 +165,34 @@ def test_a_control_socket_that_cannot_be_is_refused(opts, path):
     opts.update(hivemind_control=path)
     with pytest.raises(ours.BadOption, match=r"^hivemind_control: .*; name a"):
         ours.read_settings(opts)
+
+
+def test_the_event_log_is_nowhere_unless_a_file_or_standard_output_is_named(opts, tmp_path):
+    assert ours.read_settings(opts).event_log is False
+    opts.update(hivemind_log="-")
+    assert ours.read_settings(opts).event_log is True
+    opts.update(hivemind_log=str(tmp_path / "events.jsonl"))
+    assert ours.read_settings(opts).event_log == tmp_path / "events.jsonl"
+
+
+@pytest.mark.parametrize("path", ["/nonexistent/events.jsonl", "/tmp"])
+def test_an_event_log_that_cannot_be_is_refused(opts, path):
+    opts.update(hivemind_log=path)
+    with pytest.raises(ours.BadOption, match=r"^hivemind_log: .*; name one"):
+        ours.read_settings(opts)
+
+
+def test_the_command_to_call_is_split_into_words_and_found(opts):
+    assert ours.read_settings(opts).notify == ()
+    opts.update(hivemind_notify="sh -c 'exit 3'")
+    program, *arguments = ours.read_settings(opts).notify
+    assert program.startswith("/")
+    assert program.endswith("/sh")
+    assert arguments == ["-c", "exit 3"]
+
+
+@pytest.mark.parametrize(("command", "says"), [("no-such-program x", "is no program here"), ("sh 'x", "quotes")])
+def test_a_command_that_cannot_be_run_is_refused_at_once(opts, command, says):
+    opts.update(hivemind_notify=command)
+    with pytest.raises(ours.BadOption, match=f"^hivemind_notify: .*{says}"):
+        ours.read_settings(opts)

@@ -73,7 +73,8 @@ def test_what_is_about_a_ticket_names_it(kind):
         ("delivered", logging.DEBUG),
         ("cancelled", logging.DEBUG),
         ("gave up", logging.WARNING),
-        ("shed", logging.WARNING),
+        ("shed", logging.INFO),
+        ("refused", logging.DEBUG),
     ],
 )
 def test_ends_that_a_person_should_see_are_warnings(end, level):
@@ -95,12 +96,60 @@ def test_a_person_reads_who_has_spent_how_much_of_what(kind, how_much):
     )
 
 
+def told(caplog, *made):
+    observer = LogObserver()
+    with caplog.at_level(logging.INFO, logger="hivemind"):
+        for event in made:
+            observer(event)
+    return [message.removeprefix("hivemind: ") for message in caplog.messages]
+
+
+def test_a_long_outage_is_two_lines(caplog):
+    def breaker(before, state, at):
+        return make(events.BreakerChanged, at=at, before=before, state=state)
+
+    probes = [
+        event
+        for at in range(10, 3600, 15)
+        for event in (breaker("open", "half-open", at), breaker("half-open", "open", at + 1))
+    ]
+    end = [breaker("open", "half-open", 3600), breaker("half-open", "closed", 3601)]
+    lines = told(caplog, breaker("closed", "open", 0), *probes, *end)
+    assert [line.split(": ")[1].split(" (")[0] for line in lines] == [
+        "breaker open",
+        "breaker closed, the provider answers again",
+    ]
+
+
+def test_of_a_crowd_the_first_are_told_and_the_others_counted(caplog):
+    crowd = [make(events.TicketEnded, at=0.0, ticket_id=f"ticket-{number}", end="shed") for number in range(100)]
+    lines = told(caplog, *crowd, make(events.Submitted, at=300.0))
+    assert len(lines) == 6
+    assert lines[-1] == "host.test/key-1/model: 95 more requests shed within 5 min"
+
+
+def test_a_request_that_failed_once_or_twice_is_nobodys_news(caplog):
+    lines = told(caplog, *(make(events.BackedOff, at=60.0 * attempt, attempt=attempt) for attempt in range(1, 24)))
+    assert [line.split(" failed")[0] for line in lines] == [f"ticket-1 attempt {attempt}" for attempt in (3, 6, 12)]
+
+
+def test_a_limit_is_told_when_it_is_first_seen_and_when_it_has_moved(caplog):
+    seen = [("unknown", 50.0), ("bucket", 50.0), ("window", 52.0), ("window", 100.0)]
+    lines = told(caplog, *(events.MeterLearned(1.0, POOL, "requests", kind, limit) for kind, limit in seen))
+    assert [line.split("learned: ")[1] for line in lines] == ["requests 50", "requests 100 (window)"]
+
+
+def test_what_gave_up_says_what_the_provider_said():
+    event = make(events.TicketEnded, end="gave up", attempts=1, waited_s=0.0, last_outcome="401 authentication_error")
+    assert describe(event)[1] == ("ticket-1 gave up (because: 401 authentication_error) after 1 attempt, 0.0 s waited")
+
+
 def test_lines_below_the_level_are_not_made(caplog):
     with caplog.at_level(logging.INFO, logger="hivemind"):
         LogObserver()(make(events.Submitted))
         LogObserver()(make(events.BreakerChanged, state="open"))
     assert [record.getMessage() for record in caplog.records] == [
-        "hivemind: host.test/key-1/model: breaker open (because)"
+        "hivemind: host.test/key-1/model: breaker open (because); requests wait, one at a time is tried"
     ]
 
 

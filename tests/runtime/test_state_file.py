@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from hivemind_addon.core.events import StateUnsaved
 from hivemind_addon.runtime import state_file
 from hivemind_addon.runtime.state_file import StateFile, default_state_file
 
@@ -29,8 +30,8 @@ def path(tmp_path):
     return tmp_path / "state" / "state.json"
 
 
-def kept(path, clock, keeper):
-    return StateFile(path, keeper=keeper, clock=clock)
+def kept(path, clock, keeper, note=None):
+    return StateFile(path, keeper=keeper, clock=clock, note=note or (lambda event: None))
 
 
 async def test_what_is_saved_is_restored_with_its_age(path, clock):
@@ -116,15 +117,18 @@ def test_the_first_start_says_nothing(path, clock, caplog):
     assert (keeper.restored, caplog.messages) == (None, [])
 
 
-async def test_a_folder_that_cannot_be_written_is_told_once(tmp_path, clock, caplog):
+async def test_a_disk_that_fails_is_told_once_and_again_when_it_is_well(tmp_path, clock):
     (tmp_path / "file").touch()
-    keeper = Keeper()
-    one = kept(tmp_path / "file" / "state.json", clock, keeper)
+    keeper, events = Keeper(), []
+    one = kept(tmp_path / "file" / "state.json", clock, keeper, events.append)
     await one.save()
     keeper.state = {}
     await one.save()
-    (line,) = caplog.messages
-    assert "cannot keep" in line
+    (tmp_path / "file").unlink()
+    await one.save()
+    assert [type(event) for event in events] == [StateUnsaved, StateUnsaved]
+    assert "file" in events[0].reason
+    assert events[1].reason == ""
 
 
 async def test_a_write_that_fails_leaves_the_old_file(path, clock, monkeypatch):

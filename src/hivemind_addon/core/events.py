@@ -79,6 +79,8 @@ class TicketEnded(Struct, frozen=True):
     ambiguous_resends: int
     waited_s: float
     """Sum of all waits."""
+    last_outcome: str = ""
+    """Of one that gave up: what its last attempt came to."""
 
 
 class ConcurrencyChanged(Struct, frozen=True):
@@ -97,6 +99,8 @@ class BreakerChanged(Struct, frozen=True):
     pool: PoolKey
     state: str
     reason: str
+    before: str = ""
+    """The state that it was in; empty: not told."""
 
 
 class PoolBlocked(Struct, frozen=True):

@@ -366,7 +366,7 @@ class Pool:
             client_saw_bytes=client_saw_bytes,
         )
         if isinstance(verdict, GiveUp):
-            self._end_ticket(place, now, end="gave up", reason=verdict.reason.value)
+            self._end_ticket(place, now, end="gave up", reason=verdict.reason.value, last_outcome=outcome.reason)
         else:
             self._put_back(place, verdict, now)
         return verdict
@@ -475,8 +475,9 @@ class Pool:
         waited_s = self._end_wait(place, now)
         if is_probe:
             self._probe_choice = None
+            before = self._breaker.state
             self._breaker.probe_started(ticket.session, now)
-            self._emit(BreakerChanged(at=now, pool=self.key, state=self._breaker.state.value, reason="probe sent"))
+            self._emit_breaker(before, "probe sent", now)
         self._emit(
             AttemptStarted(
                 at=now,
@@ -667,6 +668,7 @@ class Pool:
                 self._brake.overloaded(admitted_at=admitted_at)
         elif outcome.kind is OutcomeKind.THROTTLED:
             self._refused(flight, outcome, now)
+        before = self._breaker.state
         changed = self._breaker.attempt_ended(
             outcome.kind,
             session=flight.reservation.ticket.session,
@@ -678,9 +680,13 @@ class Pool:
         if changed:
             if self._breaker.state is BreakerState.CLOSED:
                 self._aimd.recover()
-            self._emit(BreakerChanged(at=now, pool=self.key, state=self._breaker.state.value, reason=outcome.reason))
+            self._emit_breaker(before, outcome.reason, now)
         if self.limit != limit:
             self._emit(ConcurrencyChanged(at=now, pool=self.key, limit=self.limit, reason=outcome.reason))
+
+    def _emit_breaker(self, before: BreakerState, reason: str, now: float) -> None:
+        state = self._breaker.state.value
+        self._emit(BreakerChanged(at=now, pool=self.key, state=state, reason=reason, before=before.value))
 
     def _refused(self, flight: Flight, outcome: Outcome, now: float) -> None:
         lesson = self._brake.refused(
@@ -719,7 +725,7 @@ class Pool:
         place.waited_s += waited_s
         return waited_s
 
-    def _end_ticket(self, place: Place, now: float, *, end: str, reason: str) -> None:
+    def _end_ticket(self, place: Place, now: float, *, end: str, reason: str, last_outcome: str = "") -> None:
         self._emit(
             TicketEnded(
                 at=now,
@@ -730,6 +736,7 @@ class Pool:
                 attempts=place.history.attempts,
                 ambiguous_resends=place.history.ambiguous_resends,
                 waited_s=place.waited_s,
+                last_outcome=last_outcome,
             )
         )
 

@@ -167,6 +167,7 @@ class Hivemind:
                 settings=settings,
                 events=runtime.events,
                 tally=runtime.tally,
+                voices=runtime.voices,
             )
             self.intake.pages = self._make_pages(self.intake, runtime)
             setattr(ctx.master, ADOPTABLE, self.intake)
@@ -174,6 +175,7 @@ class Hivemind:
             gc.freeze()
         self.intake.settings = settings
         self.intake.driver.end_attempt = self._end_attempt
+        self.intake.voices.speak(log=settings.event_log, notify=settings.notify)
         self._keep_state(self.intake, settings.state_file)
 
     def _make_pages(self, intake: Intake, runtime: Runtime) -> Pages:
@@ -201,7 +203,9 @@ class Hivemind:
         known = intake.state_file is not None
         intake.state_file = None
         if path is not None:
-            intake.state_file = StateFile(path, keeper=intake.driver, clock=intake.driver.clock)
+            intake.state_file = StateFile(
+                path, keeper=intake.driver, clock=intake.driver.clock, note=intake.driver.note
+            )
             if not known:
                 intake.state_file.load()
             intake.state_file.start()
@@ -270,6 +274,7 @@ class Hivemind:
         if intake.state_file is not None:
             intake.state_file.stop()
             await intake.state_file.save()
+        await intake.voices.close()
         if intake.control is not None:
             intake.control.close()
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from hivemind_addon.runtime.driver import Driver
     from hivemind_addon.runtime.guard import Guard
     from hivemind_addon.runtime.state_file import StateFile
+    from hivemind_addon.runtime.voices import Voices
     from hivemind_addon.wire.estimate import Estimator
     from hivemind_addon.wire.tokenizer import Tokenizer
 
@@ -82,9 +83,11 @@ class Intake:
         first_bytes: FirstBytes,
         events: deque[Event],
         tally: Tally,
+        voices: Voices,
     ) -> None:
         self.events = events
         self.tally = tally
+        self.voices = voices
         self.driver = driver
         self.guard = guard
         self.estimator = estimator

@@ -6,6 +6,8 @@ start. Live (in mitmweb) it is an OptionsError: the value is rolled back.
 
 import difflib
 import os
+import shlex
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -67,6 +69,19 @@ OPTIONS = (
         "Default: PORT.sock in your runtime folder.",
     ),
     Option(
+        "hivemind_log",
+        str,
+        "",
+        "File to which every event is appended as a line of JSON (docs/events.md); `-` for standard output.",
+    ),
+    Option(
+        "hivemind_notify",
+        str,
+        "",
+        "Command that is run when something stops all agents (a wall, a budget, an outage of 5 minutes, a full disk); "
+        "it reads JSON on its standard input. No shell.",
+    ),
+    Option(
         "hivemind_redirect",
         Sequence[str],
         [],
@@ -102,6 +117,10 @@ class Settings:
     """None: nothing is kept."""
     control: Path | bool
     """The control socket's path; True: the usual one of the port; False: none."""
+    event_log: Path | bool
+    """Where events are appended as JSON; True: standard output; False: nowhere."""
+    notify: tuple[str, ...]
+    """The program to call for help with, and its arguments; empty: none."""
 
 
 def add_options(loader: Loader) -> None:
@@ -178,6 +197,8 @@ def read_settings(options: optmanager.OptManager) -> Settings:
         agents=agents,
         state_file=_state_file(options.hivemind_state),
         control=_control(options.hivemind_control),
+        event_log=_event_log(options.hivemind_log),
+        notify=_notify(options.hivemind_notify),
     )
 
 
@@ -199,6 +220,31 @@ def _control(value: str) -> Path | bool:
     if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
         raise BadOption(f"hivemind_control: {path} is longer than {LONGEST_SOCKET_PATH} bytes; name a shorter path")
     return path
+
+
+def _event_log(value: str) -> Path | bool:
+    if value in ("", "-"):
+        return bool(value)
+    path = Path(value).expanduser().absolute()
+    place = path if path.exists() else path.parent
+    if path.is_dir() or not place.exists():
+        raise BadOption(f"hivemind_log: {path} is no place for a file; name one in a folder that is there")
+    if not os.access(place, os.W_OK):
+        raise BadOption(f"hivemind_log: {path} cannot be written by you; name a file in a folder of yours")
+    return path
+
+
+def _notify(value: str) -> tuple[str, ...]:
+    try:
+        words = shlex.split(value)
+    except ValueError as error:
+        raise BadOption(f"hivemind_notify: {value!r} cannot be split into words ({error}); close its quotes") from error
+    if not words:
+        return ()
+    program = shutil.which(Path(words[0]).expanduser())
+    if program is None:
+        raise BadOption(f"hivemind_notify: {words[0]!r} is no program here; give its full path, or make it executable")
+    return (str(Path(program).absolute()), *words[1:])
 
 
 def _redirect(spec: str) -> tuple[str, tuple[str, int]]:

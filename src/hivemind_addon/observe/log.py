@@ -1,7 +1,11 @@
-"""Events → mitmproxy's log: one line for each change that is worth a person's attention, with the ticket's id."""
+"""Events → mitmproxy's log: one line for each change that is worth a person's attention, with the ticket's id.
+
+WARNING is for what a person may want to act on, INFO for what explains a slow hour, DEBUG for what every request
+brings. A probe that fails in a long outage is news to nobody: the breaker is told when it opens and when it closes.
+"""
 
 import logging
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from hivemind_addon.core.events import (
     AccountNamed,
@@ -31,34 +35,94 @@ from hivemind_addon.core.events import (
     WindowUsed,
 )
 from hivemind_addon.core.spend import amount
+from hivemind_addon.observe.repeats import Repeats
 from hivemind_addon.words import lasting
+
+if TYPE_CHECKING:
+    from hivemind_addon.core.ticket import PoolKey
 
 logger = logging.getLogger("hivemind")
 
-
-_ODDITIES_KEPT = 1000
+_KEPT = 1000
+"""Oddities, and limits, that are remembered as told."""
+_SAME = 0.1
+"""A limit that has moved by less than this share is no news; a pace moves a little all the time."""
+_STUBBORN = (3, 6, 12, 24, 48, 96)
+"""The attempts whose failure is told: one or two are nothing in a provider's day, and a probe may fail all night."""
+_LONG_S = 10.0
+"""A pause of this length is told; shorter ones belong to a busy key."""
 ROUTINE = (Submitted, AttemptStarted, AttemptEnded)
 """What every request brings, told at DEBUG only."""
 
 
+_LEVEL_OF_END = {
+    "delivered": logging.DEBUG,
+    "cancelled": logging.DEBUG,
+    # Its client comes back, to the place that is kept.
+    "shed": logging.INFO,
+    # The wall or the budget was told.
+    "refused": logging.DEBUG,
+}
+
+
 class LogObserver:
-    """Writes events as log lines; the same oddity of the same pool only once."""
+    """Writes events as log lines; what was told already not again, and of a crowd only the first few."""
 
     def __init__(self) -> None:
         self._oddities: set[tuple[object, str]] = set()
+        self._limits: dict[tuple[PoolKey, str], float] = {}
+        """Told ones, by pool and meter."""
+        self._repeats: Repeats[tuple[PoolKey | None, str]] = Repeats()
 
     def __call__(self, event: Event) -> None:
         """Write one event."""
+        for (pool, what), counted, within_s in self._repeats.over(event.at):
+            where = f"{pool}: " if pool else ""
+            logger.info("hivemind: %s%d more %s within %s", where, counted, what, lasting(within_s))
         if isinstance(event, ROUTINE) and not logger.isEnabledFor(logging.DEBUG):
             return  # not even worded: three of the four events of most requests
-        if isinstance(event, OddityNoted):
-            oddity = (event.pool, event.what)
-            if oddity in self._oddities or len(self._oddities) >= _ODDITIES_KEPT:
-                return
-            self._oddities.add(oddity)
         level, line = describe(event)
-        if logger.isEnabledFor(level):
+        if not logger.isEnabledFor(level) or not self._is_news(event):
+            return
+        crowd = None if logger.isEnabledFor(logging.DEBUG) else _crowd(event)
+        if crowd is None or self._repeats.lets((getattr(event, "pool", None), crowd), event.at):
             logger.log(level, "hivemind: %s", line)
+
+    def _is_news(self, event: Event) -> bool:
+        match event:
+            case OddityNoted(_, pool, _, what):
+                if (pool, what) in self._oddities or len(self._oddities) >= _KEPT:
+                    return False
+                self._oddities.add((pool, what))
+            case MeterLearned(_, pool, meter, _, limit):
+                known = self._limits.get((pool, meter))
+                if abs(limit - known) <= _SAME * known if known is not None else len(self._limits) >= _KEPT:
+                    return False
+                self._limits[pool, meter] = limit
+            case _:
+                pass
+        return True
+
+
+def _crowd(event: Event) -> str | None:
+    """What many of its kind are called together; None: each one is told."""
+    match event:
+        case TicketEnded():
+            return f"requests {event.end}"
+        case BackedOff():
+            return "failed attempts"
+        case PoolBlocked():
+            return "pauses"
+        case Superseded():
+            return "clients that came back early"
+        case CommittedStreamFailed():
+            return "failures after keep-alives"
+        case WindowUsed():
+            return f"changes of window {event.window}"
+        case MeterLearned():
+            return f"changes of {event.meter}"
+        case _:
+            return None
 
 
 def describe(event: Event) -> tuple[int, str]:
@@ -78,21 +142,24 @@ def describe(event: Event) -> tuple[int, str]:
             )
         case BackedOff():
             wait_s = event.until - event.at
-            return logging.INFO, (
+            return logging.INFO if event.attempt in _STUBBORN else logging.DEBUG, (
                 f"{event.ticket_id} attempt {event.attempt} failed ({event.reason}); again in {wait_s:.1f} s"
             )
         case TicketEnded():
-            level = logging.DEBUG if event.end in ("delivered", "cancelled") else logging.WARNING
+            level = _LEVEL_OF_END.get(event.end, logging.WARNING)
+            attempts = f"{event.attempts} attempt{'s' * (event.attempts != 1)}"
+            last = f": {event.last_outcome}" if event.last_outcome else ""
             return level, (
-                f"{event.ticket_id} {event.end} ({event.reason}) after {event.attempts} attempts, "
-                f"{event.waited_s:.1f} s waited"
+                f"{event.ticket_id} {event.end} ({event.reason}{last}) after {attempts}, {event.waited_s:.1f} s waited"
             )
         case ConcurrencyChanged():
             return logging.DEBUG, f"{event.pool}: concurrency limit {event.limit} ({event.reason})"
         case BreakerChanged():
-            return logging.WARNING, f"{event.pool}: breaker {event.state} ({event.reason})"
+            return _breaker(event)
         case PoolBlocked():
-            return logging.INFO, f"{event.pool}: told to wait {event.until - event.at:.1f} s ({event.reason})"
+            wait_s = event.until - event.at
+            level = logging.INFO if wait_s >= _LONG_S else logging.DEBUG
+            return level, f"{event.pool}: told to wait {wait_s:.1f} s ({event.reason})"
         case WallHit():
             return logging.WARNING, (
                 f"{event.pool}: the account is refused for {lasting(event.until - event.at)} ({event.reason}); "
@@ -104,7 +171,9 @@ def describe(event: Event) -> tuple[int, str]:
             level = logging.INFO if event.status in ("", "allowed") else logging.WARNING
             return level, f"{event.pool}: {_window(event)}"
         case MeterLearned():
-            return logging.DEBUG, f"{event.pool}: {event.meter} is a {event.kind} of {event.limit:g}"
+            limit = f"{event.limit:,.0f}" if event.limit >= 10 else f"{event.limit:.3g}"
+            kind = f" ({event.kind})" if event.kind != "unknown" else ""
+            return logging.INFO, f"{event.pool}: limit learned: {event.meter} {limit}{kind}"
         case AccountNamed():
             return logging.DEBUG, f"{event.pool}: the account is {event.name}"
         case BudgetWarned() | BudgetSpent():
@@ -116,7 +185,8 @@ def describe(event: Event) -> tuple[int, str]:
         case Superseded():
             return logging.INFO, f"{event.ticket_id} is ended: its client came back with {event.by_ticket_id}"
         case ClockJumped():
-            return logging.WARNING, f"the clock jumped by {event.delta_s:.0f} s"
+            jump = f"{lasting(abs(event.delta_s))} {'on' if event.delta_s > 0 else 'back'}"
+            return logging.WARNING, f"the clock went {jump}: the machine slept, or its clock was set"
         case OddityNoted():
             return logging.WARNING, f"{event.ticket_id or event.pool}: {event.what}"
         case PersonActed():
@@ -133,6 +203,19 @@ def describe(event: Event) -> tuple[int, str]:
             return logging.DEBUG, f"guard trip in {event.where}: {event.error}"
         case _:
             assert_never(event)
+
+
+def _breaker(event: BreakerChanged) -> tuple[int, str]:
+    match event.state:
+        case "open" if event.before != "half-open":
+            return (
+                logging.WARNING,
+                f"{event.pool}: breaker open ({event.reason}); requests wait, one at a time is tried",
+            )
+        case "closed":
+            return logging.WARNING, f"{event.pool}: breaker closed, the provider answers again ({event.reason})"
+        case _:
+            return logging.DEBUG, f"{event.pool}: breaker {event.state} ({event.reason})"
 
 
 def _window(event: WindowUsed) -> str:

@@ -116,6 +116,14 @@ class Driver:
     def __repr__(self) -> str:
         return f"<Driver of {self._scheduler!r}, {len(self._desks)} desks>"
 
+    def listen(self, observer: Observer) -> None:
+        """Let it hear of every event from now on, until `unlisten`."""
+        self._observers = [*self._observers, observer]
+
+    def unlisten(self, observer: Observer) -> None:
+        """Let it hear no more; it need not have heard."""
+        self._observers = [other for other in self._observers if other is not observer]
+
     def submit(self, ticket: Ticket, settings: PoolSettings) -> None:
         """Queue a ticket; then `wait` for it, or `cancel` it."""
         self._scheduler.submit(ticket, settings, self.clock.monotonic())
@@ -357,8 +365,7 @@ class Driver:
                 observer(event)
             except Exception:
                 _logger.exception("observer %r failed and is not called again", observer)
-                # A new list: this loop goes on over the old one.
-                self._observers = [other for other in self._observers if other is not observer]
+                self.unlisten(observer)  # a new list: this loop goes on over the old one
 
     def _arm(self) -> None:
         wakeup_at = self._scheduler.next_wakeup()

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from hivemind_addon.core.events import GuardTripped
 from hivemind_addon.core.ticket import ContractError, Outcome, OutcomeKind, PoolKey, Reservation
 from hivemind_addon.runtime.driver import Driver
+from hivemind_addon.words import failing
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class Guard:
         )
         with self.second_line("noting a guard trip"):
             self._driver.note(
-                GuardTripped(at=self._driver.clock.monotonic(), ticket_id=ticket_id, where=where, error=repr(error))
+                GuardTripped(at=self._driver.clock.monotonic(), ticket_id=ticket_id, where=where, error=failing(error))
             )
 
     @contextmanager

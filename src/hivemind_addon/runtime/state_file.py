@@ -12,13 +12,15 @@ import logging
 import math
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from hivemind_addon.core.events import StateUnsaved
 from hivemind_addon.runtime.clock import Clock
 from hivemind_addon.runtime.folders import state_folder
+from hivemind_addon.words import failing
 
 logger = logging.getLogger("hivemind")
 
@@ -45,15 +47,17 @@ class Keeper(Protocol):
 class StateFile:
     """One file and who is kept in it. All but `_write` runs on the event loop."""
 
-    def __init__(self, path: Path, *, keeper: Keeper, clock: Clock) -> None:
+    def __init__(self, path: Path, *, keeper: Keeper, clock: Clock, note: Callable[[StateUnsaved], None]) -> None:
+        """`note` hears when a write fails, and when one succeeds again."""
         self.path = path
+        self._note = note
         self._keeper = keeper
         self._clock = clock
         self._written: str | None = None
         """The state that the file holds, as JSON."""
         self._timer: asyncio.TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
-        self._told = False
+        self._failing = False
 
     def __repr__(self) -> str:
         return f"<StateFile {self.path}>"
@@ -66,7 +70,7 @@ class StateFile:
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-            logger.warning("hivemind: %s cannot be used (%s); starting fresh", self.path, _said(error))
+            logger.warning("hivemind: %s cannot be used (%s); starting fresh", self.path, failing(error))
 
     def start(self) -> None:
         """Save every 30 s from now on, when something has changed."""
@@ -90,11 +94,14 @@ class StateFile:
         try:
             await asyncio.to_thread(_write, self.path, text)
         except OSError as error:
-            if not self._told:
-                self._told = True
-                logger.warning("hivemind: cannot keep what was learned: %s", _said(error))
+            if not self._failing:
+                self._failing = True
+                self._note(StateUnsaved(at=self._clock.monotonic(), reason=failing(error)))
         else:
             self._written = state
+            if self._failing:
+                self._failing = False
+                self._note(StateUnsaved(at=self._clock.monotonic(), reason=""))
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -137,7 +144,3 @@ def _write(path: Path, text: str) -> None:
         with suppress(OSError):
             Path(name).unlink()
         raise
-
-
-def _said(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:200]

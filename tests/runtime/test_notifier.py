@@ -1,0 +1,163 @@
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from hivemind_addon.core.events import BreakerChanged, GuardTripped, WallHit
+from hivemind_addon.core.ticket import PoolKey
+from hivemind_addon.runtime import notifier
+from hivemind_addon.runtime.notifier import Notifier
+
+POOL = PoolKey("host.test", "key-1", "model")
+
+
+class Program:
+    """A command that writes what it read to a file, and then does what it is told."""
+
+    def __init__(self, folder, then=""):
+        self.calls_folder = folder / "calls"
+        self.calls_folder.mkdir()
+        self.file = folder / "call.py"
+        self.file.write_text(
+            "import os, pathlib, signal, sys\n"
+            f"place = pathlib.Path({str(self.calls_folder)!r})\n"
+            "said = sys.stdin.read()\n"
+            "(place / f'.{os.getpid()}').write_text(said)\n"
+            "(place / f'.{os.getpid()}').rename(place / str(os.getpid()))\n"
+            f"{then}\n"
+        )
+
+    @property
+    def command(self):
+        return [sys.executable, "-I", "-S", str(self.file)]
+
+    @property
+    def calls(self):
+        return [json.loads(file.read_text()) for file in self.calls_folder.glob("[0-9]*")]
+
+    @property
+    def pids(self):
+        return [int(file.name) for file in self.calls_folder.glob("[0-9]*")]
+
+
+@pytest.fixture
+def program(tmp_path):
+    return Program(tmp_path)
+
+
+async def finish(made):
+    """Wait until every call has ended."""
+    async with asyncio.timeout(20):
+        while made._calls:
+            await asyncio.wait(made._calls)
+
+
+async def until(condition):
+    """Another process has done something. There is no clock to advance."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.to_thread(os.sched_yield)
+
+
+def wall(clock, pool=POOL):
+    return WallHit(at=clock.monotonic(), pool=pool, until=clock.monotonic() + 3600, reason="429 rate_limit_error")
+
+
+async def test_the_command_reads_the_notice_as_json(program, clock):
+    made = Notifier(program.command, clock=clock)
+    made(wall(clock))
+    await finish(made)
+    (call,) = program.calls
+    assert call == {
+        "cause": "wall",
+        "state": "began",
+        "text": "host.test/key-1/model: the account is refused for 1 h 0 min (429 rate_limit_error); everybody is told, "
+        "nothing is sent until then or a restart",
+        "pool": "host.test/key-1/model",
+        "wall": clock.wall(),
+        "ends_at": clock.wall() + 3600,
+    }
+    await made.close()
+
+
+async def test_a_trouble_that_lasts_is_called_for_by_the_timer(program, clock):
+    made = Notifier(program.command, clock=clock)
+    made(BreakerChanged(at=clock.monotonic(), pool=POOL, state="open", reason="529 overloaded_error"))
+    assert made._timer is not None
+    clock.advance(299)
+    made.tick()
+    assert not made._calls
+    clock.advance(1)
+    made._on_timer()
+    await finish(made)
+    assert [call["cause"] for call in program.calls] == ["breaker"]
+    assert made._timer is None
+    await made.close()
+
+
+async def test_a_handful_runs_at_once_and_the_others_wait_or_are_only_logged(tmp_path, clock, caplog):
+    program = Program(tmp_path)
+    made = Notifier(program.command, clock=clock)
+    for number in range(notifier.AT_ONCE + notifier.MOST_WAITING + 3):
+        made(wall(clock, PoolKey("host.test", f"key-{number}", "m")))
+        assert len(made._calls) <= notifier.AT_ONCE
+    assert [message.split(":")[1] for message in caplog.messages] == [" too many calls for help wait; not called"] * 3
+    await finish(made)
+    assert len(program.calls) == notifier.AT_ONCE + notifier.MOST_WAITING
+    await made.close()
+
+
+async def test_a_command_that_fails_is_one_line(tmp_path, clock, caplog):
+    made = Notifier(Program(tmp_path, then="sys.exit(3)").command, clock=clock)
+    made(wall(clock))
+    await finish(made)
+    assert caplog.messages == [f"hivemind: the call for help failed: {sys.executable}: exit status 3"]
+
+
+async def test_a_command_that_is_gone_is_one_line(tmp_path, clock, caplog):
+    made = Notifier([str(tmp_path / "gone")], clock=clock)
+    made(wall(clock))
+    await finish(made)
+    (message,) = caplog.messages
+    assert "FileNotFoundError" in message
+
+
+async def test_a_command_that_does_not_end_is_ended_with_what_it_has_started(tmp_path, clock, caplog, monkeypatch):
+    started = tmp_path / "started"
+    fork = (
+        "child = os.fork()\n"
+        f"if child: pathlib.Path({str(started)!r}).write_text(str(child))\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "while True: signal.pause()"
+    )
+    program = Program(tmp_path, then=fork)
+    monkeypatch.setattr(notifier, "TIMEOUT_S", 1.0)
+    made = Notifier(program.command, clock=clock)
+    made(wall(clock))
+    await until(lambda: started.exists() and started.read_text())
+    await finish(made)
+    assert "was ended after" in caplog.text
+    await until(lambda: is_gone(int(started.read_text())))
+
+
+async def test_calls_end_with_the_proxy(tmp_path, clock, monkeypatch):
+    monkeypatch.setattr(notifier, "_LAST_WORD_S", 0.0)
+    program = Program(tmp_path, then="signal.pause()")
+    made = Notifier(program.command, clock=clock)
+    made(wall(clock))
+    made(GuardTripped(at=clock.monotonic(), ticket_id=None, where="hook", error="E"))
+    await until(lambda: len(program.pids) == 2)
+    await made.close()
+    assert all(is_gone(pid) for pid in program.pids)
+
+
+def is_gone(pid):
+    try:
+        os.kill(pid, 0)
+        # Killed, and nobody has asked for its status.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return True

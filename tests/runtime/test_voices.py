@@ -1,0 +1,67 @@
+import json
+import random
+
+import pytest
+
+from hivemind_addon.core.events import OddityNoted
+from hivemind_addon.core.scheduler import Scheduler
+from hivemind_addon.runtime.driver import Driver
+from hivemind_addon.runtime.voices import Voices
+
+
+class Listener:
+    """A voice that remembers."""
+
+    def __init__(self):
+        self.heard = []
+        self.is_closed = False
+
+    def __call__(self, event):
+        self.heard.append(event)
+
+    async def close(self):
+        self.is_closed = True
+
+
+@pytest.fixture
+def driver(clock):
+    return Driver(scheduler=Scheduler(rng=random.Random(1)), clock=clock)
+
+
+def happen(driver, what):
+    driver.note(OddityNoted(at=driver.clock.monotonic(), pool=None, ticket_id=None, what=what))
+
+
+def said(path):
+    return [json.loads(line)["what"] for line in path.read_text().splitlines()]
+
+
+async def test_voices_follow_the_options(driver, tmp_path):
+    voices = Voices(driver)
+    first, second = tmp_path / "1", tmp_path / "2"
+    voices.speak(log=first, notify=("true",))
+    happen(driver, "one")
+    notifier = voices._notifier
+    voices.speak(log=first, notify=("true",))
+    assert voices._notifier is notifier, "what is as it should be goes on"
+    happen(driver, "two")
+    voices.speak(log=second, notify=("true", "x"))
+    assert voices._notifier.command == ("true", "x")
+    happen(driver, "three")
+    voices.speak(log=False, notify=())
+    happen(driver, "four")
+    assert repr(voices) == "<Voices []>"
+    await voices.close()
+    assert (said(first), said(second)) == (["one", "two"], ["three"])
+
+
+async def test_traces_are_there_from_the_start_to_the_end(driver):
+    traces = Listener()
+    voices = Voices(driver, traces=traces)
+    voices.speak(log=False, notify=())
+    happen(driver, "one")
+    await voices.close()
+    happen(driver, "two")
+    assert [event.what for event in traces.heard] == ["one"]
+    assert traces.is_closed
+    await voices.close()
