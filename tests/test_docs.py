@@ -37,9 +37,15 @@ def test_the_generated_pages_are_fresh():
 
 def test_a_stale_page_is_named_and_written_again(tmp_path, monkeypatch):
     monkeypatch.setattr(docs, "_CHECKOUT", tmp_path)
-    assert docs.check() == ["docs/agents.md", "docs/events.md", "docs/options.md", "docs/profiles.md"]
+    assert docs.check() == [
+        "docs/agents.md",
+        "docs/events.md",
+        "docs/metrics.md",
+        "docs/options.md",
+        "docs/profiles.md",
+    ]
     assert docs.write() == [
-        tmp_path / "docs" / name for name in ("agents.md", "events.md", "options.md", "profiles.md")
+        tmp_path / "docs" / name for name in ("agents.md", "events.md", "metrics.md", "options.md", "profiles.md")
     ]
     assert docs.check() == []
     assert docs.write() == []

@@ -11,6 +11,7 @@ from hivemind_addon.core.events import Event
 from hivemind_addon.core.scheduler import Scheduler
 from hivemind_addon.core.watchdog import FirstBytes
 from hivemind_addon.observe.log import LogObserver
+from hivemind_addon.observe.metrics import Metrics
 from hivemind_addon.observe.tally import Tally
 from hivemind_addon.runtime.clock import Clock, SystemClock
 from hivemind_addon.runtime.driver import Driver
@@ -38,17 +39,18 @@ class Runtime:
     events: deque[Event]
     """The newest events, oldest first."""
     tally: Tally
+    metrics: Metrics
     voices: Voices
 
 
 def make_runtime(*, observers: tuple[Callable[[Event], None], ...] = ()) -> Runtime:
     """A scheduler and what drives it, for the running event loop."""
     events: deque[Event] = deque(maxlen=EVENTS_KEPT)
-    tokenizer, tally = Tokenizer(), Tally()
+    tokenizer, tally, metrics = Tokenizer(), Tally(), Metrics()
     driver = Driver(
         scheduler=Scheduler(rng=random.Random()),  # noqa: S311 - jitter, no secret
         clock=SystemClock(),
-        observers=[events.append, LogObserver(), tally, *observers],
+        observers=[events.append, LogObserver(), tally, metrics, *observers],
     )
     return Runtime(
         driver=driver,
@@ -58,6 +60,7 @@ def make_runtime(*, observers: tuple[Callable[[Event], None], ...] = ()) -> Runt
         first_bytes=FirstBytes(),
         events=events,
         tally=tally,
+        metrics=metrics,
         voices=Voices(driver, traces=_make_traces(os.environ, driver.clock)),
     )
 

@@ -260,6 +260,9 @@ class FakePort:
         self.redirected = {}
         self._prepare = prepare
 
+    def page(self, request, client, destination):
+        return http.Response.make(200, b"a page") if request.path == "/page" else None
+
     def claims(self, flow):
         return flow.request.path.startswith("/ours")
 
@@ -299,6 +302,18 @@ def test_a_request_that_is_not_ours_has_no_exchange():
     book.from_client(request("/theirs"))
     book.from_server(response())
     assert book.to_client.endswith(b"answer")
+    assert port.exchanges == []
+
+
+def test_a_page_is_answered_before_any_hook_and_the_next_request_goes_on():
+    book, port = play()
+    book.from_client(request("/page", b"x" * 100_000))
+    assert book.to_client.endswith(b"a page")
+    assert not book.hooks
+    assert not book.opened
+    assert not book.layer.streams
+    book.from_client(request("/other"))
+    assert len(book.opened) == 1
     assert port.exchanges == []
 
 

@@ -16,6 +16,7 @@ from mitmproxy import ctx, exceptions, http
 from mitmproxy.hooks import UpdateHook
 from mitmproxy.proxy.layers import TCPLayer
 from mitmproxy.proxy.mode_specs import ProxyMode
+from mitmproxy.utils import human
 
 from hivemind_addon import __version__
 from hivemind_addon.compose import Runtime, make_runtime
@@ -32,8 +33,11 @@ from hivemind_addon.mitm.options import (
     open_listeners,
     read_settings,
 )
+from hivemind_addon.mitm.own_addresses import PAGE_HOST, OwnAddresses, hang_up
+from hivemind_addon.mitm.pages import Pages
 from hivemind_addon.mitm.stream import EndAttempt, datagram_listeners, scheduling_layer
 from hivemind_addon.observe.report import ProxyView, Report
+from hivemind_addon.profile.typed import normal_host
 from hivemind_addon.runtime.control import ControlServer, SocketTaken, control_socket
 from hivemind_addon.runtime.folders import FolderNotPrivate
 from hivemind_addon.runtime.state_file import StateFile
@@ -165,6 +169,7 @@ class Hivemind:
                 tally=runtime.tally,
                 voices=runtime.voices,
             )
+            self.intake.pages = self._make_pages(self.intake, runtime)
             setattr(ctx.master, ADOPTABLE, self.intake)
             # Programs stay: without them a full collection, for which all streams wait, takes 20 ms instead of 70.
             gc.freeze()
@@ -172,6 +177,15 @@ class Hivemind:
         self.intake.driver.end_attempt = self._end_attempt
         self.intake.voices.speak(log=settings.event_log, notify=settings.notify)
         self._keep_state(self.intake, settings.state_file)
+
+    def _make_pages(self, intake: Intake, runtime: Runtime) -> Pages:
+        return Pages(
+            report=lambda: _report(intake, _listens()),
+            metrics=runtime.metrics,
+            driver=runtime.driver,
+            guard=runtime.guard,
+            is_stopping=ctx.master.should_exit.is_set,
+        )
 
     def _end_attempt(self, reservation: Reservation) -> None:
         """A client has come back with a request that still runs: its stream ends the attempt."""
@@ -215,9 +229,7 @@ class Hivemind:
         """Let others read what goes on; the proxy serves without that, too."""
         if self._rebinding is not None:
             await asyncio.wait([self._rebinding])
-        listens = [
-            (str(address[0]), int(address[1])) for address in ctx.master.addons.get("proxyserver").listen_addrs()
-        ]
+        listens = _listens()
         chosen = intake.settings.control
         if intake.control is not None:
             intake.control.close()
@@ -309,6 +321,24 @@ class Hivemind:
             if target:
                 self.intake.redirected[data.server.id] = (address[0], address[1])
                 data.server.address = target
+            goes_to = target or address
+            if normal_host(address[0]) == PAGE_HOST:
+                data.server.error = f"{PAGE_HOST} is this proxy: ask it for http://{PAGE_HOST}/"
+            elif _own_addresses().are_asked(goes_to):
+                data.server.error = "nothing that listens in the proxy itself is reached through it"
+
+    def server_connected(self, data: ServerConnectionHookData) -> None:
+        """A name that led back to this process is found out here, before anything is sent."""
+        if self.intake is None or data.server.peername is None:
+            return
+        with self.intake.guarded("server_connected"):
+            if _own_addresses().are_reached(data.server.peername, data.server.sockname):
+                logger.warning(
+                    "hivemind: %s asked for %s, which is the proxy itself: closed",
+                    self.intake.name_of(data.client),
+                    human.format_address(data.server.address),
+                )
+                hang_up(ctx.master.addons.get("proxyserver"), data)
 
     def server_disconnected(self, data: ServerConnectionHookData) -> None:
         """Forget where a redirected connection was meant to go."""
@@ -435,9 +465,24 @@ def _report(intake: Intake, listens: Sequence[tuple[str, int]]) -> Report:
     )
 
 
+def _listens() -> list[tuple[str, int]]:
+    """Where the proxy listens."""
+    return [(str(address[0]), int(address[1])) for address in ctx.master.addons.get("proxyserver").listen_addrs()]
+
+
+def _own_addresses() -> OwnAddresses:
+    """Everything that listens in this process."""
+    web = ((ctx.options.web_host, ctx.options.web_port),) if _is_mitmweb() else ()
+    return OwnAddresses((*_listens(), *web))
+
+
+def _is_mitmweb() -> bool:
+    return ctx.master.addons.get("webauth") is not None
+
+
 def _web_page() -> str:
     """Where mitmweb is; its token stays with it."""
-    if ctx.master.addons.get("webauth") is None:
+    if not _is_mitmweb():
         return ""
     return f"http://{ctx.options.web_host}:{ctx.options.web_port}/"
 

@@ -17,6 +17,7 @@ from hivemind_addon.core.budget import spend_of
 from hivemind_addon.core.events import OddityNoted
 from hivemind_addon.core.ticket import Demand, PoolKey, Priority, Ticket
 from hivemind_addon.mitm.exchange import Exchange, plain_headers
+from hivemind_addon.mitm.own_addresses import PAGE_HOST
 from hivemind_addon.mitm.refusal import make_upgrade_refusal
 from hivemind_addon.profile.glob import glob_matches
 from hivemind_addon.profile.load import dialect_for, is_model_call, model_group
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from hivemind_addon.core.ticket import Reservation
     from hivemind_addon.core.watchdog import FirstBytes
     from hivemind_addon.mitm.options import Settings
+    from hivemind_addon.mitm.pages import Pages
     from hivemind_addon.observe.tally import Tally
     from hivemind_addon.runtime.control import ControlServer
     from hivemind_addon.runtime.driver import Driver
@@ -98,6 +100,8 @@ class Intake:
         """Where what was learned is kept."""
         self.control: ControlServer | None = None
         """Where others read what goes on."""
+        self.pages: Pages | None = None
+        """Where people read it, with a browser."""
         self.live: dict[str, Exchange] = {}
         """Flow id → exchange whose ticket has not ended."""
         self.replays: dict[str, Exchange] = {}
@@ -108,6 +112,10 @@ class Intake:
         self._proxy_users: dict[str, tuple[str, str]] = {}
         """Client connection id → user and password of its CONNECT."""
         self._emptied = asyncio.Event()
+
+    def page(self, request: http.Request, client: Client, destination: tuple[str, int] | None) -> http.Response | None:
+        """The answer to a request for one of the proxy's own pages; None: it is for somebody else."""
+        return self.pages.answer(request, client, destination) if self.pages else None
 
     # Step 1: which requests ------------------------------------------------------------------------------------------
 
@@ -147,6 +155,8 @@ class Intake:
         if isinstance(context.client.proxy_mode, ReverseMode):
             return False
         host, port = context.server.address or ("", 443)
+        if normal_host(host) == PAGE_HOST:
+            return False
         return self.settings.profiles.match_host(sni or host, port) is None
 
     def claims(self, flow: http.HTTPFlow) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from mitmproxy import http
+    from mitmproxy.connection import Client
 
     from hivemind_addon.wire.outcome import TransportTrouble
 
@@ -131,6 +132,12 @@ class Port(Protocol):
 
     redirected: dict[str, tuple[str, int]]
     """Server connection id → its own address, of the ones that a redirect sent elsewhere."""
+
+    def page(self, request: http.Request, client: Client, destination: tuple[str, int] | None) -> http.Response | None:
+        """The answer to a request for one of the proxy's own pages; None: it is for somebody else. Never raises.
+
+        `destination`: of the tunnel that the request came through, or of the reverse proxy.
+        """
 
     def claims(self, flow: http.HTTPFlow) -> bool:
         """Whether the request is to be scheduled, judged from its head. Never raises."""

@@ -185,6 +185,33 @@ class ScheduledStream(HttpStream):
             exchange.client_gone()
             yield from self._fail("its client has come back with the same request", ErrorCode.KILL)
 
+    # The proxy's own pages: answered here, before the first hook, so that no list, log or recording has them ----------
+
+    def state_wait_for_request_headers(self, event: RequestHeaders) -> layer.CommandGenerator[None]:
+        """Look whether the request is for the proxy itself."""
+        destination = self.context.server.address if self.mode is HTTPMode.transparent else None
+        page = None if event.replay_flow else self.parent.port.page(event.request, self.context.client, destination)
+        if page is None:
+            yield from super().state_wait_for_request_headers(event)
+            return
+        self.flow = http.HTTPFlow(self.context.client, self.context.server)
+        self.flow.request, self.flow.response = event.request, page
+        self.client_state = self.state_ask_for_page
+
+    def state_ask_for_page(
+        self, event: RequestData | RequestTrailers | RequestEndOfMessage
+    ) -> layer.CommandGenerator[None]:
+        """A page is asked for without a body; one that comes all the same is not kept."""
+        if not isinstance(event, RequestEndOfMessage):
+            return
+        assert self.flow.response
+        self.client_state = self.server_state = self.state_done
+        content = b"" if self.flow.request.method == "HEAD" else self.flow.response.raw_content
+        yield SendHttp(ResponseHeaders(self.stream_id, self.flow.response, not content), self.context.client)
+        if content:
+            yield SendHttp(ResponseData(self.stream_id, content), self.context.client)
+        yield from self.flow_done()
+
     # Body size: a scheduled message is never streamed because of its size, but the limit still refuses ---------------
 
     def check_body_size(self, request: bool) -> layer.CommandGenerator[bool]:

@@ -291,7 +291,7 @@ class Tally:
         book.failed += event.outcome.kind in (OutcomeKind.FAILED, OutcomeKind.OVERLOADED)
         ticket, usage = self._live.get(event.ticket_id), event.usage
         if ticket is not None and usage is not None:
-            session, cost = self._session(ticket), _cost(ticket, usage)
+            session, cost = self._session(ticket), cost_of(ticket, usage)
             book.usage, session.usage = _sum(book.usage, usage), _sum(session.usage, usage)
             book.micro_usd += cost
             session.micro_usd += cost
@@ -322,7 +322,8 @@ class Tally:
         new.usage = _sum(new.usage, old.usage)
 
 
-def _cost(ticket: Ticket, usage: Usage) -> int:
+def cost_of(ticket: Ticket, usage: Usage) -> int:
+    """What an attempt of a ticket cost, in micro-dollars; 0 where its model has no price."""
     if ticket.price is None:
         return 0
     return ticket.price.micro_usd(

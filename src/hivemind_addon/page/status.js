@@ -1,0 +1,275 @@
+"use strict";
+// Draws /report.json, once a second. Names in it come from requests: they only ever become text, never markup.
+const VERSION = 1, EVERY_MS = 1000, SLOWEST_MS = 8000, ROWS = 100, DEEPEST = 50;
+
+// Elements -----------------------------------------------------------------------------------------------------------
+
+function h(tag, attributes, ...children) {
+  const at = tag.split("."), made = document.createElement(at[0]);
+  if (at.length > 1) made.className = at.slice(1).join(" ");
+  return filled(made, attributes, children);
+}
+function svg(tag, attributes, ...children) {
+  return filled(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+}
+function filled(made, attributes, children) {
+  for (const [name, value] of Object.entries(attributes || {})) if (value != null) made.setAttribute(name, value);
+  for (const child of children.flat(9)) if (child != null && child !== "" && child !== false) made.append(child);
+  return made;
+}
+// Makes `old` look like `fresh` and keeps what is the same, so that a selection or a focus stays.
+function morph(old, fresh) {
+  const before = [...old.childNodes], after = [...fresh.childNodes];
+  after.forEach((node, place) => {
+    const stood = before[place];
+    if (!stood) old.append(node);
+    else if (stood.nodeType !== node.nodeType || stood.nodeName !== node.nodeName) stood.replaceWith(node);
+    else if (node.nodeType === Node.TEXT_NODE) { if (stood.data !== node.data) stood.data = node.data; }
+    else {
+      for (const { name } of [...stood.attributes]) if (!node.hasAttribute(name) && name !== "style") stood.removeAttribute(name);
+      for (const { name, value } of node.attributes) if (name !== "style" && stood.getAttribute(name) !== value) stood.setAttribute(name, value);
+      if (stood.style && node.style.width !== stood.style.width) stood.style.width = node.style.width;
+      morph(stood, node);
+    }
+  });
+  before.slice(after.length).forEach((node) => node.remove());
+}
+function show(selector, ...children) { morph(document.querySelector(selector), h("div", null, children)); }
+function reveal(id, wanted) { document.getElementById(id).hidden = !wanted; }
+
+// Words --------------------------------------------------------------------------------------------------------------
+
+const count = (value) => Math.round(value).toLocaleString("en-US");
+function short(value) {
+  for (const [least, letter] of [[1e9, "G"], [1e6, "M"], [1e4, "k"]])
+    if (value >= least) return (value / (letter === "k" ? 1e3 : least)).toFixed(value < 10 * least && letter !== "k" ? 1 : 0) + letter;
+  return count(value);
+}
+function lasting(seconds) {
+  const s = Math.max(0, Math.round(seconds));
+  if (s < 90) return `${s} s`;
+  const minutes = Math.round(s / 60), hours = Math.floor(minutes / 60);
+  if (hours >= 48) return `${Math.floor(hours / 24)} d` + (hours % 24 ? ` ${hours % 24} h` : "");
+  return [hours ? `${hours} h` : "", minutes % 60 ? `${minutes % 60} min` : ""].filter(Boolean).join(" ");
+}
+function dollars(micro) {
+  const usd = micro / 1e6;
+  return "$" + (usd >= 1 || !usd ? usd.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 }) : usd.toFixed(4));
+}
+const used = (usage) => usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens + usage.output_tokens;
+const poolName = (key) => `${key.host}/${key.account}/${key.model_group}`;
+const sum = (list, of) => list.reduce((total, one) => total + of(one), 0);
+
+// Pools --------------------------------------------------------------------------------------------------------------
+
+function bar(label, said, part, kind) {
+  const percent = Math.round(100 * Math.min(1, Math.max(0, part || 0))), line = h("i", { class: kind });
+  line.style.width = percent + "%";
+  return h("div.gauge", null, h("span", null, label), h("span", null, said),
+    h("div.track", { role: "meter", "aria-label": `${label}: ${said}`, "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": percent }, line));
+}
+const leftKind = (part) => (part < 0.1 ? "bad" : part < 0.3 ? "warn" : "good");
+const usedKind = (part) => (part >= 1 ? "bad" : part > 0.85 ? "warn" : "");
+const pill = (text, kind) => h("span", { class: "pill " + (kind || "") }, text);
+
+function pills(pool) {
+  const made = [];
+  if (pool.wall) made.push(pill("account refused", "bad"));
+  if (pool.paused) made.push(pill("paused", "warn"));
+  if (pool.blocked_for_s > 0) made.push(pill(`told to wait ${lasting(pool.blocked_for_s)}`, "warn"));
+  if (pool.breaker !== "closed") {
+    const next = pool.breaker_tries_in_s == null ? "" : `, probe in ${lasting(pool.breaker_tries_in_s)}`;
+    made.push(pill((pool.breaker === "open" ? "provider down" : "probing") + next, pool.breaker === "open" ? "bad" : "warn"));
+  }
+  if (pool.bypassing) made.push(pill(`${pool.bypassing} bypassing`, "bad"));
+  return made.length ? made : [pool.queued ? pill(`${count(pool.queued)} waiting`, "accent") : pill("clear", "good")];
+}
+function history(tally) {
+  const samples = tally ? tally.history : [];
+  if (samples.length < 2) return null;
+  const top = Math.max(1, ...samples.map((one) => Math.max(one.queued, one.in_flight, one.limit || 0)));
+  const span = Math.max(18, samples.length), x = (place) => (600 - (600 / span) * (samples.length - place)).toFixed(1), y = (value) => (42 - (40 * value) / top).toFixed(1);
+  const steps = (of) => samples.map((one, place) => (of(one) == null ? "" : `${x(place)},${y(of(one))} ${x(place + 1)},${y(of(one))}`)).join(" ");
+  const most = Math.max(...samples.map((one) => one.queued));
+  return h("div.history", null,
+    svg("svg", { viewBox: "0 0 600 44", preserveAspectRatio: "none", role: "img", "aria-label": `Last ${lasting(10 * span)}: at most ${most} waiting` },
+      svg("polygon", { class: "queued", points: `${x(0)},42 ${steps((one) => one.queued)} 600,42` }),
+      svg("polyline", { class: "limit", points: steps((one) => one.limit) }),
+      svg("polyline", { class: "flight", points: steps((one) => one.in_flight) })),
+    h("div.legend", { "aria-hidden": "true" }, h("span", null, h("i.queued"), "waiting"), h("span", null, h("i.flight"), "in flight"),
+      h("span", null, h("i.limit"), "limit"), h("span", null, `last ${lasting(10 * span)}, top ${count(top)}`)));
+}
+function card(pool, tally) {
+  const learned = pool.learned.map((one) => h("span", null, `${one.name} `, h("b", null, one.text)));
+  const facts = tally ? [
+    ["delivered", count(tally.delivered)], ["retries absorbed", count(tally.retries_absorbed)], ["rate-limited", count(tally.throttled)],
+    ["failed", count(tally.failed)], ["wait p50 / p95", tally.wait_p50_s == null ? "–" : `${lasting(tally.wait_p50_s)} / ${lasting(tally.wait_p95_s)}`],
+    ["tokens", short(used(tally.usage))], ["cost", tally.micro_usd ? dollars(tally.micro_usd) : null],
+  ].filter(([, value]) => value != null).map(([name, value]) => h("span", null, name + " ", h("b", null, value))) : [];
+  const cap = pool.cap == null ? "" : `, capped at ${pool.cap}`, move = tally && tally.moves[0];
+  return h("article.card", { "data-pool": poolName(pool.key) },
+    h("div.top", null,
+      h("div", null, h("h3", null, pool.key.model_group === "*" ? pool.key.host : `${pool.key.host} · ${pool.key.model_group}`),
+        h("p.account", null, pool.account_name || pool.key.account)),
+      h("div.pills", null, pills(pool))),
+    pool.wall && h("p.notice.bad", null, `${pool.wall.reason}: ${pool.wall.ends_in_s ? "for " + lasting(pool.wall.ends_in_s) : "being tried again"}`),
+    h("div.body", null, h("div.levels", null,
+    bar("In flight", `${pool.in_flight} of ${pool.limit}${cap}`, pool.in_flight / pool.limit, ""),
+    pool.meters.map((one) => bar(one.name.replaceAll("-", " "),
+      `${short(one.level)} of ${short(one.limit)} left${one.full_in_s > 0.5 ? `, full in ${lasting(one.full_in_s)}` : ""}`,
+      one.level / one.limit, leftKind(one.level / one.limit))),
+    pool.windows.map((one) => bar(`${one.name} window`,
+      [one.used == null ? null : `${Math.round(100 * one.used)} % used`, one.status, one.resets_in_s == null ? null : `anew in ${lasting(one.resets_in_s)}`]
+        .filter(Boolean).join(", "), one.used || 0, usedKind(one.used || 0)))),
+    h("div.story", null, history(tally),
+      h("div.facts", null, facts, learned, move && h("span", { title: move.reason }, "limit moved ", h("b", null, `${lasting(move.ago_s)} ago`))))));
+}
+
+// Tables -------------------------------------------------------------------------------------------------------------
+
+function table(heads, rows, more) {
+  return [h("table", null, h("thead", null, h("tr", null, heads.map(([name, kind]) => h("th", { class: kind, scope: "col" }, name)))), h("tbody", null, rows)),
+    more > 0 && h("p.more", null, `and ${count(more)} more`)].filter(Boolean);
+}
+const cell = (content, label, kind) => h("td", { "data-label": label, class: kind }, content);
+
+function start(ticket) {
+  if (ticket.state === "in flight" || ticket.starts_in_s == null) return "";
+  return ticket.starts_in_s < 1 ? "any moment" : `in about ${lasting(ticket.starts_in_s)}`;
+}
+function requests(tickets) {
+  const rows = tickets.slice(0, ROWS).map((one) => h("tr", null,
+    cell(one.position ? `#${one.position}` : "–", null, "number"),
+    cell([one.ticket.agent, one.ticket.kind === "turn" ? "" : h("span.quiet", null, ` ${one.ticket.kind}`)]),
+    cell(one.state === "in flight" ? pill("in flight", "good") : pill(one.reason || one.state, one.state === "backing off" ? "warn" : "accent"), null),
+    cell(lasting(one.waited_s), "waited", "number"), cell(start(one), "starts", "number"),
+    cell(one.attempts ? String(one.attempts) : "", "attempts", "number"), cell(one.ticket.model, "model")));
+  return table([["place", "number"], ["agent"], ["why"], ["waited", "number"], ["starts", "number"], ["attempts", "number"], ["model"]],
+    rows, tickets.length - ROWS);
+}
+function condition(mine, session) {
+  const waiting = mine.filter((one) => one.state !== "in flight").sort((a, b) => b.waited_s - a.waited_s), running = mine.length - waiting.length;
+  const made = [];
+  if (running) made.push(pill(running > 1 ? `${running} in flight` : "in flight", "good"));
+  if (waiting.length) {
+    const first = waiting[0], when = start(first);
+    made.push(pill((waiting.length > 1 ? `${waiting.length} waiting: ` : "") + (first.reason || first.state), first.state === "backing off" ? "warn" : "accent"),
+      h("span.quiet", null, ` ${lasting(first.waited_s)}${first.position ? `, place ${first.position}` : ""}${when ? `, starts ${when}` : ""}`));
+  }
+  return made.length ? made : h("span.quiet", null, `idle ${lasting(session.seen_ago_s)}`);
+}
+// Sessions below the one that started them; trees in which somebody is busy come first.
+function tree(sessions, tickets) {
+  const live = grouped(tickets, (one) => one.ticket.session), parents = new Map(sessions.map((one) => [one.session, one.parent_session]));
+  const parent = (one) => {
+    let up = one.parent_session, steps = 0; // names come from clients: they may go in circles
+    for (; parents.has(up) && steps < DEEPEST; steps++) up = parents.get(up);
+    return steps < DEEPEST && parents.has(one.parent_session) ? one.parent_session : "";
+  };
+  const below = grouped(sessions, parent), rows = [], seen = new Set();
+  const idle = (one) => (live.has(one.session) || (below.get(one.session) || []).some((child) => !idle(child)) ? 0 : 1);
+  const add = (list, depth) => list.map((one) => [idle(one), one]).sort(([a, one], [b, other]) => a - b || one.seen_ago_s - other.seen_ago_s)
+    .forEach(([, one]) => {
+      if (seen.has(one)) return; // two agents may give their sessions one name
+      seen.add(one);
+      rows.push([one, depth, (live.get(one.session) || []).filter((ticket) => ticket.ticket.agent === one.agent)]);
+      add(below.get(one.session) || [], depth + 1);
+    });
+  add(below.get("") || [], 0);
+  return rows;
+}
+function grouped(list, of) {
+  const made = new Map();
+  for (const one of list) made.has(of(one)) ? made.get(of(one)).push(one) : made.set(of(one), [one]);
+  return made;
+}
+function agents(sessions, tickets) {
+  const several = grouped(sessions, (one) => one.agent), all = tree(sessions, tickets);
+  const rows = all.slice(0, ROWS).map(([one, depth, mine]) => h("tr", null,
+    h("td", { class: "wide" }, h("span", { class: depth ? `d${Math.min(4, depth)}` : null, title: one.session }, one.agent,
+      several.get(one.agent).length > 1 && one.session !== one.agent ? h("span.quiet", null, ` ${one.session.slice(0, 18)}`) : "")),
+    h("td", { class: "wide" }, condition(mine, one)),
+    cell(`${count(one.delivered)} / ${count(one.tickets)}`, "delivered", "number"),
+    cell(one.lost + one.shed ? `${count(one.lost)} / ${count(one.shed)}` : "", "lost / shed", "number"),
+    cell(one.retries_absorbed ? count(one.retries_absorbed) : "", "retries absorbed", "number"),
+    cell(one.waited_s >= 0.5 ? lasting(one.waited_s) : "", "waited", "number"),
+    cell(used(one.usage) ? short(used(one.usage)) : "", "tokens", "number"),
+    cell(one.micro_usd ? (one.is_priced ? "" : "≥ ") + dollars(one.micro_usd) : "", "cost", "number")));
+  return table([["agent"], ["now"], ["delivered", "number"], ["lost / shed", "number"], ["absorbed", "number"], ["waited", "number"], ["tokens", "number"], ["cost", "number"]],
+    rows, all.length - ROWS);
+}
+
+// Budgets and events -------------------------------------------------------------------------------------------------
+
+function budgets(views) {
+  return views.slice(0, ROWS).flatMap((view) => {
+    const who = `${view.budget.scope} ${view.budget.name}`.trim(), renews = view.renews_in_s == null ? "" : `, anew in ${lasting(view.renews_in_s)}`;
+    return [["tokens", (value) => short(value) + " tokens"], ["micro_usd", dollars]].filter(([unit]) => view.budget[unit] != null).map(([unit, word]) => {
+      const aside = view.reserved[unit] ? `, ${word(view.reserved[unit])} set aside` : "", part = view.budget[unit] ? view.spent[unit] / view.budget[unit] : 1;
+      return bar(`${who}, per ${view.budget.per}`, `${word(view.spent[unit])} of ${word(view.budget[unit])}${aside}${renews}`, part, usedKind(part));
+    });
+  });
+}
+function lines(log) {
+  return log.slice(-ROWS).reverse().map((line) => h("li", null, h("time", null, `${lasting(line.ago_s)} ago`),
+    h("span", { class: line.level === "WARNING" ? "warn" : null }, line.text)));
+}
+
+// The page -----------------------------------------------------------------------------------------------------------
+
+function draw(report) {
+  const { proxy, snapshot, tally } = report, counters = snapshot.counters;
+  const tickets = snapshot.pools.flatMap((pool) => pool.tickets);
+  tickets.sort((a, b) => (a.state === "in flight") - (b.state === "in flight") || a.position - b.position);
+  const waiting = sum(snapshot.pools, (pool) => pool.queued), running = sum(snapshot.pools, (pool) => pool.in_flight);
+  const paused = snapshot.pools.some((pool) => pool.paused), down = snapshot.pools.some((pool) => pool.wall || pool.breaker === "open");
+  say(snapshot.stopping ? "stopping" : paused ? "paused" : down ? "a provider does not serve" : "serving", snapshot.stopping || paused || down ? "warn" : "good");
+  show("#about", `${proxy.listens.join(", ")} · up ${lasting(report.told_wall - proxy.began_wall)} · version ${proxy.version}`);
+  document.title = waiting ? `hivemind (${count(waiting)} waiting)` : "hivemind";
+  show("#notices",
+    counters.guard_trips > 0 && h("p.notice.bad", null, `${count(counters.guard_trips)} guard trips: errors of the scheduler's own; the log has them`),
+    snapshot.stopping && h("p.notice.warn", null, "The proxy is stopping: running requests finish, nothing new is admitted."));
+  const cost = sum(tally.pools, (pool) => pool.micro_usd);
+  show("#totals", [
+    ["in flight", count(running)], ["waiting", count(waiting)], ["delivered", count(counters.delivered)],
+    ["retries absorbed", count(sum(tally.pools, (pool) => pool.retries_absorbed))],
+    ["tokens", short(sum(tally.pools, (pool) => used(pool.usage)))], ["cost", cost ? dollars(cost) : "–"],
+  ].map(([name, value]) => h("div", null, h("b", null, value), h("span", null, name))));
+  const of = new Map(tally.pools.map((pool) => [poolName(pool.key), pool]));
+  show("#pools .cards", snapshot.pools.length ? snapshot.pools.slice(0, ROWS).map((pool) => card(pool, of.get(poolName(pool.key))))
+    : h("p.card.empty", null, "No model call yet. Point an agent here: ", `HTTPS_PROXY=http://agent-1:x@127.0.0.1:${proxy.port}`));
+  reveal("queue", tickets.length); show("#queue .panel", requests(tickets));
+  reveal("agents", tally.sessions.length); show("#agents .panel", agents(tally.sessions, tickets));
+  reveal("budgets", snapshot.budgets.length); show("#budgets .panel", budgets(snapshot.budgets));
+  reveal("log", tally.log.length); show("#log ol", lines(tally.log));
+}
+function say(text, kind) {
+  const state = document.getElementById("state");
+  if (state.textContent !== text) state.textContent = text; // it is read aloud when it changes, and only then
+  state.className = kind;
+}
+let wait_ms = EVERY_MS, timer = 0, drawn = null, told = "";
+function gone(why) {
+  document.body.classList.add("gone");
+  say("gone", "bad");
+  show("#about", drawn ? `${why}; below is what it told at ${told}` : why);
+}
+async function look() {
+  clearTimeout(timer);
+  try {
+    const answer = await fetch("/report.json", { cache: "no-store", signal: AbortSignal.timeout(5000) });
+    if (!answer.ok) throw new Error(`the proxy answers ${answer.status}`);
+    const report = await answer.json();
+    if (drawn && drawn !== report.proxy.version) { location.reload(); return; } // another version has another page
+    if (report.version !== VERSION) throw new Error("the proxy is of another version: load this page anew");
+    draw(report);
+    document.body.classList.remove("gone");
+    drawn = report.proxy.version; told = new Date().toLocaleTimeString(); wait_ms = EVERY_MS;
+  } catch (error) {
+    gone(error.message.startsWith("the proxy") ? error.message : "the proxy does not answer");
+    wait_ms = Math.min(SLOWEST_MS, 2 * wait_ms);
+  }
+  if (!document.hidden) timer = setTimeout(look, wait_ms);
+}
+document.addEventListener("visibilitychange", () => { if (!document.hidden) look(); });
+look();

@@ -1,0 +1,296 @@
+"""The status page in a real browser: it lives, it is legible, it shows names as text, and it survives the proxy."""
+
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from urllib.parse import quote
+
+import msgspec
+import pytest
+from playwright.sync_api import expect
+
+from hivemind_addon.core.snapshot import (
+    BudgetView,
+    Counters,
+    LearnedView,
+    MeterView,
+    PoolView,
+    Snapshot,
+    TicketView,
+    WallView,
+    WindowView,
+)
+from hivemind_addon.core.spend import Budget, Period, Scope, Spend
+from hivemind_addon.core.ticket import Demand, Dimension, PoolKey, Ticket, Usage
+from hivemind_addon.observe.report import ProxyView, Report
+from hivemind_addon.observe.tally import LogLine, SessionTally, TallyView
+from hivemind_addon.page.document import CONTENT_SECURITY_POLICY, DOCUMENT
+from hivemind_addon.sim.limits import Limit, LimitKind
+from hivemind_addon.sim.provider import Latency, ProviderSettings
+from hivemind_addon.sim.server import running_server
+from tests.browser.conftest import look
+from tests.e2e.proxy import free_port, running
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
+
+KEY = PoolKey("api.test", "key-1", "big*")
+XSS = "<img src=x onerror=alert(1)><script>document.title='taken'</script>"
+PROFILE = """
+extends: anthropic
+hosts: ["127.0.0.1:{port}"]
+concurrency: {{initial: 3, maximum: 4}}
+"""
+RULES = """
+everyone: {budgets: [{usd: 2, per: day}]}
+agents: {lead: {budgets: [{tokens: 20000, per: hour}]}}
+"""
+LIMITS = (
+    Limit(Dimension.REQUESTS, 12, window_s=9, kind=LimitKind.WINDOW),
+    Limit(Dimension.INPUT_TOKENS, 40_000, window_s=60),
+    Limit(Dimension.OUTPUT_TOKENS, 8_000, window_s=60),
+)
+
+
+class Fleet:
+    """Agents that ask through one proxy, each in a thread of its own."""
+
+    def __init__(self, proxy, url):
+        self.proxy = proxy
+        self._url = url
+        self._threads = ThreadPoolExecutor(40)
+        self.asked = []
+
+    @property
+    def page(self):
+        return f"http://127.0.0.1:{self.proxy.port}/"
+
+    def ask(self, agent, session="", parent="", text="hello"):
+        self.asked.append(self._threads.submit(self._ask, agent, session, parent, text))
+
+    def _ask(self, agent, session, parent, text):
+        headers = {"x-api-key": "sk-fleet", "content-type": "application/json"}
+        headers |= {"x-claude-code-session-id": session} if session else {}
+        headers |= {"x-parent-session-id": parent} if parent else {}
+        content = {
+            "model": "claude-sonnet-4-5",
+            "max_tokens": 64,
+            "stream": True,
+            "messages": [{"role": "user", "content": text}],
+        }
+        with self.proxy.client(quote(agent, safe=""), timeout=120) as client:
+            return client.post(f"{self._url}/v1/messages", content=json.dumps(content), headers=headers)
+
+    def let_run(self, agents=5):
+        """A team with sub-agents, more than may go at once."""
+        self.ask("lead", "s-lead", text="plan the work " * 200)
+        for number in range(1, agents):
+            self.ask(f"worker-{number}", f"s-{number}", "s-lead", "do a part of it " * 300)
+            self.ask(f"worker-{number}", f"s-{number}-tests", f"s-{number}", "write its tests " * 100)
+        for number in range(3):
+            self.ask(f"reviewer-{number + 1}", f"s-r{number}", text="look at it " * 200)
+        self.ask(XSS, "s-x")
+
+    def finish(self):
+        for one in self.asked:
+            assert one.result(90).status_code == 200
+        self._threads.shutdown()
+
+
+@contextmanager
+def fleet(folder):
+    settings = ProviderSettings(limits=LIMITS, latency=Latency(median_s=0.4), chunks=8, interval_s=0.2)
+    with running_server(settings) as server:
+        (folder / "profiles").mkdir(exist_ok=True)
+        (folder / "profiles" / "sim.yaml").write_text(PROFILE.format(port=server.port))
+        (folder / "agents.yaml").write_text(RULES)
+        sets = [f"hivemind_profiles={folder / 'profiles'}", f"hivemind_agents={folder / 'agents.yaml'}"]
+        with running(folder, *(word for one in sets for word in ("--set", one))) as proxy:
+            yield Fleet(proxy, server.url)
+
+
+def test_it_lives_while_requests_are_held(page, tmp_path):
+    errors = []
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    with fleet(tmp_path) as team:
+        page.goto(team.page)
+        expect(page.locator("#state")).to_have_text("serving")
+        expect(page.locator("#pools")).to_contain_text("No model call yet")
+        team.let_run()
+        expect(page.locator("#queue")).to_contain_text("concurrency limit")
+        expect(page.locator("#agents")).to_contain_text("worker-3")
+        expect(page).to_have_title(re.compile(r"hivemind \(\d+ waiting\)"))
+        delivered = page.locator("#totals > div", has_text="delivered").locator("b")
+        expect(delivered).not_to_have_text("0")
+        look_at_all_sizes(page)
+        team.finish()
+        expect(delivered).to_have_text("13", timeout=5000)
+        expect(page.locator("#queue")).to_be_hidden()
+        expect(page.locator("#budgets")).to_contain_text("everyone, per day")
+        # Names are text, whatever stands in them.
+        expect(page.locator("#agents")).to_contain_text("<script>")
+        assert page.locator("main img, main script").count() == 0
+        expect(page).to_have_title("hivemind")
+    assert not errors
+
+
+def look_at_all_sizes(page):
+    """Screenshots; and what a person cannot read is a failure."""
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        for width, height in ((1280, 1100), (360, 780)):
+            page.set_viewport_size({"width": width, "height": height})
+            look(page, f"status-page-{scheme}-{width}")
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+        ground, text = (
+            page.evaluate(f"getComputedStyle(document.body).{name}") for name in ("backgroundColor", "color")
+        )
+        assert (_brightness(ground) > _brightness(text)) is (scheme == "light")
+    page.set_viewport_size({"width": 1280, "height": 800})
+
+
+def _brightness(colour):
+    return sum(int(part) for part in re.findall(r"\d+", colour)[:3])
+
+
+def shown(page, report):
+    """The page over a report that is made here."""
+    headers = {"content-security-policy": CONTENT_SECURITY_POLICY, "content-type": "text/html"}
+    page.route("http://hivemind.test/", lambda route: route.fulfill(body=DOCUMENT, headers=headers))
+    page.route("http://hivemind.test/report.json", lambda route: route.fulfill(body=msgspec.json.encode(report)))
+    page.goto("http://hivemind.test/")
+    expect(page.locator("#about")).to_contain_text("version 9")
+
+
+def ticket(number, **changes):
+    fields = {
+        "id": f"t{number}",
+        "pool": KEY,
+        "agent": f"agent-{number}",
+        "session": f"s{number}",
+        "model": "m",
+        "demand": Demand(),
+        "arrived_at": 0,
+        "deadline_at": 600,
+        "shed_at": 590,
+    }
+    return Ticket(**fields | changes)
+
+
+def session(name, parent="", **changes):
+    fields = {
+        "agent": f"agent-{name}", "session": name, "parent_session": parent, "model": "m", "tickets": 3, "delivered": 1,
+        "lost": 1, "shed": 1, "cancelled": 0, "retries_absorbed": 0, "waited_s": 200, "usage": Usage(input_tokens=2_500_000),
+        "micro_usd": 1_234_567, "is_priced": False, "seen_ago_s": 7300,
+    }  # fmt: skip
+    return SessionTally(**fields | changes)
+
+
+def test_everything_that_a_report_can_hold_is_shown(page):
+    pool = PoolView(
+        key=KEY,
+        account_name="Acme <b>Labs</b>",
+        in_flight=1,
+        bypassing=1,
+        limit=2,
+        queued=2,
+        breaker="open",
+        blocked_for_s=12,
+        meters=(MeterView("input-tokens", "bucket", 40_000, 1_000, 90),),
+        tickets=(
+            TicketView(ticket(1), "queued", "rate limit", 1, 0, 30, 12.2),
+            TicketView(ticket(2), "backing off", "", 2, 2, 150, 0.2),
+            TicketView(ticket(3, session="s-mother"), "in flight", "", 0, 1, 8),
+        ),
+        wall=WallView("5-hour limit", 7260),
+        windows=(WindowView("5h", 1.02, "rejected", 7260, 18_000), WindowView("7d", None, "", None, None)),
+        paused=True,
+        cap=2,
+        learned=(LearnedView("ceiling", "2 at a time"),),
+        breaker_tries_in_s=3,
+    )
+    budgets = (
+        BudgetView(
+            Budget(Scope.GROUP, "reviewers", Period.RUN, micro_usd=20_000_000), Spend(5, 21_000_000), Spend(), None
+        ),
+    )
+    sessions = (
+        session("a", "b"),
+        session("b", "a"),
+        session("self", "self"),
+        session("s-mother"),
+        session("s-mother", agent="namesake"),
+        session("child", "s-mother", agent=XSS),
+    )
+    tally = TallyView(
+        sessions=(*sessions, *(session(f"many-{number}", seen_ago_s=9000) for number in range(150))),
+        log=(LogLine(5, "WARNING", f"guard: {XSS}", None, None), LogLine(1, "INFO", "fine", "t", KEY)),
+    )
+    view = ProxyView(pid=1, port=8080, listens=("127.0.0.1:8080",), confdir="", hosts=(), version="9", began_wall=0)
+    counters = Counters(tickets=9, delivered=4, guard_trips=2)
+    snapshot = Snapshot(at=0, stopping=True, pools=(pool,), counters=counters, budgets=budgets)
+    shown(page, Report(version=1, proxy=view, snapshot=snapshot, tally=tally, told_wall=200_000))
+    for area, texts in {
+        "#state": ["stopping"],
+        "#notices": ["2 guard trips", "stopping"],
+        "#pools": [
+            "Acme <b>Labs</b>", "account refused", "paused", "told to wait 12 s", "provider down, probe in 3 s", "1 bypassing",
+            "5-hour limit: for 2 h 1 min", "1 of 2, capped at 2", "1,000 of 40k left, full in 2 min",
+            "102 % used, rejected, anew in 2 h 1 min", "ceiling 2 at a time",
+        ],
+        "#queue": ["in about 12 s", "any moment", "backing off"],
+        "#agents": ["agent-a", "agent-b", "agent-self", "≥ $1.23", "2.5M", "idle 2 h 2 min", XSS, "and 56 more"],
+        "#budgets": ["group reviewers, per run", "$21.00 of $20.00"],
+        "#log": [XSS],
+    }.items():  # fmt: skip
+        for text in texts:
+            expect(page.locator(area)).to_contain_text(text)
+    assert page.locator("main img, main script, main b b").count() == 0
+    look(page, "status-page-everything")
+
+
+def test_a_report_of_another_version_is_not_guessed_at(page):
+    view = ProxyView(pid=1, port=1, listens=(), confdir="", hosts=(), version="9")
+    snapshot = Snapshot(at=0, stopping=False, pools=(), counters=Counters())
+    page.route(
+        "http://hivemind.test/", lambda route: route.fulfill(body=DOCUMENT, headers={"content-type": "text/html"})
+    )
+    page.route(
+        "http://hivemind.test/report.json",
+        lambda route: route.fulfill(body=msgspec.json.encode(Report(version=2, proxy=view, snapshot=snapshot))),
+    )
+    page.goto("http://hivemind.test/")
+    expect(page.locator("#about")).to_contain_text("of another version")
+
+
+def test_a_proxy_that_dies_is_gone_and_comes_back(page, tmp_path, monkeypatch):
+    port = free_port()
+    monkeypatch.setattr("tests.e2e.proxy.free_port", lambda: port)
+    with fleet(tmp_path) as team:
+        page.goto(team.page)
+        expect(page.locator("#state")).to_have_text("serving")
+        team.proxy.stop()
+        expect(page.locator("#state")).to_have_text("gone")
+        expect(page.locator("#about")).to_contain_text("does not answer")
+        look(page, "status-page-gone")
+    with fleet(tmp_path):
+        expect(page.locator("#state")).to_have_text("serving", timeout=15_000)
+
+
+def test_another_site_can_neither_read_it_nor_frame_it(page, tmp_path):
+    with fleet(tmp_path) as team, running_server() as other:
+        page.goto(f"{other.url}/")
+        outcome = page.evaluate(
+            """async (url) => {
+                const read = await fetch(url + "report.json").then((answer) => answer.text(), () => "refused");
+                const frame = document.createElement("iframe");
+                frame.src = url;
+                await new Promise((done) => { frame.onload = done; document.body.append(frame); });
+                let inside = "";
+                try { inside = frame.contentDocument.body.textContent; } catch { inside = "refused"; }
+                return [read, inside];
+            }""",
+            team.page,
+        )
+        assert "refused" in outcome[0]
+        assert "hivemind" not in outcome[1]
