@@ -5,6 +5,7 @@
                  └──────────── same place ─────────────────────┘
     queued ──poll, at shed_at or when stopping──► Shed                          (the ticket ends)
     queued ──cancel──►                                                          (the ticket ends)
+    queued ──a person's Cancel, then poll──► Refused                            (the ticket ends)
 
 Call `poll(now)` after anything that changed state, then arm one timer at `next_wakeup()`.
 """
@@ -17,6 +18,7 @@ from dataclasses import fields
 from msgspec.structs import replace
 
 from hivemind_addon.core.budget import Budgets, actual_spend
+from hivemind_addon.core.command import Command, Said
 from hivemind_addon.core.decision import Admitted, Backoff, Refused, Shed, Verdict
 from hivemind_addon.core.events import (
     AccountNamed,
@@ -32,8 +34,10 @@ from hivemind_addon.core.events import (
 )
 from hivemind_addon.core.heap import KeyedHeap
 from hivemind_addon.core.learned import LearnedPool, Saved, UnreadableError, read_saved
+from hivemind_addon.core.orders import Orders
 from hivemind_addon.core.pool import Pool, PoolSettings
 from hivemind_addon.core.snapshot import Counters, Snapshot
+from hivemind_addon.core.steering import Steering
 from hivemind_addon.core.ticket import (
     ContractError,
     Demand,
@@ -75,6 +79,14 @@ class Scheduler:
         self._learned: dict[PoolKey, LearnedPool] = {}
         """By an earlier run, of pools that are not in use yet."""
         self._superseded: list[Reservation] = []
+        self._orders = Orders()
+        self._steering = Steering(
+            orders=self._orders,
+            pools=self._pools,
+            pool_of_ticket=self._pool_of_ticket,
+            changed=self._changed,
+            emit=self.note,
+        )
         self._canonical: dict[str, str] = {}
         self._account_by_name: dict[tuple[str, str], str] = {}
         self._named: set[str] = set()
@@ -98,7 +110,14 @@ class Scheduler:
         key = self._merged.get(ticket.pool, ticket.pool)
         pool = self._pools.get(key)
         if pool is None:
-            pool = Pool(key=key, settings=settings, rng=self._rng, emit=self.note, budgets=self._budgets)
+            pool = Pool(
+                key=key,
+                settings=settings,
+                rng=self._rng,
+                emit=self.note,
+                budgets=self._budgets,
+                orders=self._orders,
+            )
             pool.bypassing = self._bypassing[key]
             self._pools[key] = pool
             if key in self._learned:
@@ -115,7 +134,7 @@ class Scheduler:
         while (first := self._wakeups.first()) and first[0] <= now:
             self._wakeups.drop(first[1])
             self._changed[first[1]] = None
-        decisions: list[Admitted | Shed | Refused] = []
+        decisions: list[Admitted | Shed | Refused] = [*self._steering.drain_refused()]
         for pool in self._changed:
             decisions.extend(pool.poll(now, stopping=self._stopping))
             if pool.wakeup_at is None:
@@ -205,6 +224,10 @@ class Scheduler:
         self._changed[pool] = None
         return True
 
+    def command(self, command: Command, now: float) -> Said:
+        """Do what a person asks. Then poll; and end the attempts that `drain_called_off` names."""
+        return self._steering.obey(command, now)
+
     def close(self, now: float) -> None:  # noqa: ARG002  every writer takes `now`
         """Stop: admit nothing more; the next polls shed what is queued, and what is submitted later, at once."""
         self._stopping = True
@@ -214,6 +237,10 @@ class Scheduler:
         """Attempts that are to be ended now, since the last call: their clients have come back. Settle them."""
         superseded, self._superseded = self._superseded, []
         return superseded
+
+    def drain_called_off(self) -> list[Reservation]:
+        """Attempts that a person has cancelled since the last call. End them, and settle them as CANCELLED."""
+        return self._steering.drain_called_off()
 
     def clock_jumped(self, delta_s: float, now: float) -> None:
         """The wall clock moved by `delta_s` more than the monotonic one: the machine slept, or its clock was set.
@@ -309,6 +336,7 @@ class Scheduler:
             pools=tuple(pool.view(now) for pool in self._pools.values()),
             counters=Counters(**{counter.name: self._counts[counter.name] for counter in fields(Counters)}),
             budgets=self._budgets.views(now),
+            priorities=self._orders.priorities,
         )
 
     def _name_account(self, pool: Pool, name: str, now: float) -> Pool:
@@ -348,5 +376,7 @@ class Scheduler:
                 if its is pool:
                     self._pool_of_ticket[ticket_id] = target
         target.bypassing = self._bypassing[into]
+        self._orders.inherit(into, merged=key)
+        target.obey(now)
         self._changed[target] = None
         self.note(PoolsMerged(at=now, pool=into, merged=key))
