@@ -4,6 +4,7 @@ Recorded anew by `python -m tests.dash.record`, from the checkout. The picture i
 """
 
 from dataclasses import replace
+from datetime import UTC
 from pathlib import Path
 
 import msgspec
@@ -12,8 +13,10 @@ from msgspec import structs
 from hivemind_addon.core.snapshot import SCHEMA_VERSION
 from hivemind_addon.core.spend import Budget, Period, Price, Scope, Spend
 from hivemind_addon.core.ticket import Dimension, PoolKey, Priority
+from hivemind_addon.dash.paper import svg_of
 from hivemind_addon.observe.report import ProxyView, Report
 from hivemind_addon.observe.tally import Tally
+from hivemind_addon.runtime.control import decode_report
 from hivemind_addon.sim.limits import Limit, LimitKind
 from hivemind_addon.sim.provider import ProviderSettings, Wall
 from hivemind_addon.sim.workload import Crowd, Scenario
@@ -153,10 +156,24 @@ RECORDED = {
 }
 
 
+IMAGE = Path(__file__).parents[2] / "docs" / "images" / "top.svg"
+
+
+def recorded(name):
+    """A report as it was kept."""
+    return decode_report((DATA / f"{name}.json").read_bytes(), name)
+
+
+def image():
+    """The picture of the README."""
+    return svg_of(recorded("night"), width=120, height=38, zone=UTC)
+
+
 def main():
     DATA.mkdir(exist_ok=True)
     for name, make in RECORDED.items():
         (DATA / f"{name}.json").write_bytes(msgspec.json.encode(make()) + b"\n")
+    IMAGE.write_text(image())
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from hivemind_addon.core.snapshot import BudgetView, TicketView
@@ -29,6 +30,8 @@ _COLUMNS = (
 )
 _BUDGET_BAR = 5
 _NEARLY = 0.85
+_BESIDE = " · "
+_LEAST_DETAIL = 8
 
 
 def agents_grid(width: int) -> Grid:
@@ -80,12 +83,10 @@ def _name(line: Line, width: int) -> str:
     sign = "▾ " if line.is_open else ""
     room = max(4, width - len(indent) - len(sign))
     name = plain(node.name)
-    if node.kind is Kind.SESSION and name.startswith(f"{node.agent}/"):
-        name = name[len(node.agent) + 1 :]
-    if node.kind is not Kind.SESSION and node.detail:
-        detail = plain(node.detail)
-        if len(name) + 3 + min(len(detail), 8) <= room:
-            return f"{indent}{sign}{name} · {cut_middle(detail, room - len(name) - 3)}"
+    if node.kind is Kind.SESSION:
+        name = name.removeprefix(f"{plain(node.agent)}/")
+    elif node.detail and (left := room - cell_len(name) - len(_BESIDE)) >= _LEAST_DETAIL:
+        name += _BESIDE + cut_middle(plain(node.detail), left)
     return f"{indent}{sign}{cut_middle(name, room)}"
 
 

@@ -9,7 +9,6 @@ from rich.text import Text
 
 from hivemind_addon.words import lasting
 
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 
 
@@ -41,8 +40,13 @@ def cut_middle(text: str, width: int) -> str:
     """As `cut`, for names whose end says the most: begin and end stay."""
     if cell_len(text) <= width or width < 9:
         return cut(text, width)
-    tail = (width - 1) // 2
-    return set_cell_size(text, width - 1 - tail).rstrip() + "…" + text[-tail:]
+    tail = set_cell_size(text[::-1], (width - 1) // 2).rstrip()[::-1]
+    return set_cell_size(text, width - 1 - cell_len(tail)).rstrip() + "…" + tail
+
+
+def padded(text: str, width: int) -> str:
+    """The text in exactly this many cells."""
+    return set_cell_size(cut(text, width), width)
 
 
 def count(number: float) -> str:
@@ -72,13 +76,12 @@ def span(seconds: float) -> str:
 
 
 def bar(share: float, width: int) -> str:
-    """A level from 0 to 1 as a bar of a fixed width."""
-    eighths = round(min(1.0, max(0.0, share)) * width * 8)
-    if share > 0:
-        eighths = max(1, eighths)
-    whole, rest = divmod(eighths, 8)
-    drawn = "█" * whole + (_EIGHTHS[rest] if rest else "")
-    return drawn + "·" * (width - len(drawn))
+    """A level from 0 to 1 as a line of a fixed width, thick up to the level; never empty before it is, nor full."""
+    halves = round(min(1.0, max(0.0, share)) * width * 2)
+    if 0 < share < 1:
+        halves = max(1, min(2 * width - 1, halves))
+    whole, half = divmod(halves, 2)
+    return ("━" * whole + "╸" * half).ljust(width, "─")
 
 
 def spark(values: Sequence[float], width: int, *, most: float | None = None) -> str:

@@ -1,5 +1,6 @@
 """The live screen: the picture anew with every report, and a person's keys as commands to the proxy."""
 
+import asyncio
 import os
 import sys
 from dataclasses import replace
@@ -47,10 +48,10 @@ KEYS = (
     ("?", "this help"),
     ("q", "leave; the proxy goes on"),
 )
+_AT_ONCE = 50
+"""Commands between two reports: a proxy cuts off who sends too many."""
 _SIGNS = "● in flight   ○ waits, # its place   ↻ backing off   · idle   ‖ paused   ! provider down or spent"
-_HINTS = (
-    "? help  ↑↓ select  enter requests  p pause  l limit  f front  + - priority  c cancel  s sort  / filter  q quit"
-)
+_HINTS = "? help  q quit  ↑↓ select  enter requests  p pause  l limit  f front  +- priority  c cancel  s sort  / filter"
 
 
 class Help(ModalScreen[None]):
@@ -133,8 +134,8 @@ class Top(App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     Screen { background: ansi_default; overflow: hidden; }
-    #picture { height: 1fr; }
-    #said { height: 1; }
+    #picture { height: 1fr; text-wrap: nowrap; text-overflow: clip; }
+    #said { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q,ctrl+c", "quit", priority=False),
@@ -165,11 +166,13 @@ class Top(App[None]):
         super().__init__(ansi_color=True)
         self._feed = feed
         self._clock = clock
-        self._look = Look()
+        self._look = Look(height=24)
         self._report: Report | None = None
         self._picture: Picture | None = None
         self._gone: Gone | None = None
         self._gone_at = 0.0
+        self._heard = asyncio.Event()
+        """Set with every report."""
 
     def compose(self) -> ComposeResult:
         """The picture, and what was said last."""
@@ -193,10 +196,12 @@ class Top(App[None]):
                 self._gone, self._gone_at = one, self._clock.monotonic()
             else:
                 self._gone = one
+            self._heard.set()
             self._draw()
 
-    def on_resize(self) -> None:
+    def on_resize(self, event: events.Resize) -> None:
         """Draw it in its new size."""
+        self._look = replace(self._look, width=event.size.width, height=max(1, event.size.height - 1))
         self._draw()
 
     def _draw(self) -> None:
@@ -207,7 +212,7 @@ class Top(App[None]):
         gone = ""
         if self._gone is not None:
             gone = f"{self._gone.reason} ({span(self._clock.monotonic() - self._gone_at)})"
-        look = replace(self._look, width=self.size.width, height=max(1, self.size.height - 1), gone=gone)
+        look = replace(self._look, gone=gone)
         drawn = picture(self._report, look)
         if look.selected not in drawn.rows:  # it is over: the first row is as good as any
             look = replace(look, selected=drawn.rows[0] if drawn.rows else None)
@@ -361,8 +366,11 @@ class Top(App[None]):
     async def _send(self, *commands: Command) -> None:
         """One after the other; what the last one came to is shown."""
         done = 0
-        for command in commands:
+        for number, command in enumerate(commands, start=1):
             said = await self._feed.send(command)
             done += said.done
             told = said.text if len(commands) == 1 else f"{done} of {len(commands)} done; the last: {said.text}"
             self._say(told, "" if said.done else Tone.WAITS)
+            if number % _AT_ONCE == 0:
+                self._heard.clear()
+                await self._heard.wait()

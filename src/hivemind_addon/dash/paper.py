@@ -4,6 +4,7 @@ import os
 import sys
 from datetime import tzinfo
 from io import StringIO
+from re import DOTALL, sub
 
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
@@ -54,4 +55,8 @@ def svg_of(report: Report, *, width: int, height: int | None = None, zone: tzinf
     """The picture as an SVG file's text."""
     console = Console(record=True, width=width, file=StringIO(), force_terminal=True, color_system="truecolor")
     console.print(picture(report, Look(width=width, height=height, zone=zone)).text)
-    return console.export_svg(title="hivemind top", theme=_THEME, unique_id="hivemind-top")
+    text = console.export_svg(title="hivemind top", theme=_THEME, unique_id="hivemind-top")
+    # Whoever opens the file is not to fetch a font from somewhere.
+    return sub(r"@font-face \{.*?\}", "", text, flags=DOTALL).replace(
+        "Fira Code,", "ui-monospace,Menlo,Consolas,DejaVu Sans Mono,"
+    )

@@ -15,7 +15,7 @@ from hivemind_addon.core.spend import Scope, Spend, amount
 from hivemind_addon.core.ticket import PoolKey
 from hivemind_addon.dash.agents import agent_rows, agents_grid, spent_share
 from hivemind_addon.dash.family import Line, Sort, family, lines
-from hivemind_addon.dash.glyphs import Tone, bar, count, cut, dollars, plain, sentence, span
+from hivemind_addon.dash.glyphs import Tone, bar, count, dollars, padded, plain, sentence, span
 from hivemind_addon.dash.pools import PoolLines, pools, short_names
 from hivemind_addon.observe.report import Report
 from hivemind_addon.observe.tally import LogLine
@@ -81,6 +81,8 @@ def picture(report: Report, look: Look) -> Picture:
     drawn = [*head, *body]
     if look.height is not None:
         drawn = drawn[: look.height]
+    for line in drawn:
+        line.truncate(width)
     if look.gone:
         for line in drawn[len(head) - 1 :]:
             line.stylize(Tone.FAINT)
@@ -171,7 +173,7 @@ def _banners(report: Report, look: Look) -> Iterator[Text]:
     said = list(_alarms(report, look))
     for words in said[:_MOST_BANNERS]:
         line = Text(end="", no_wrap=True)
-        line.append(cut(f" ! {words}", look.width).ljust(look.width), Tone.BANNER)
+        line.append(padded(f" ! {words}", look.width), Tone.BANNER)
         yield line
     if len(said) > _MOST_BANNERS:
         yield Text(f"   and {len(said) - _MOST_BANNERS} more", Tone.FAINT, end="")
@@ -233,7 +235,7 @@ def _pool_lines(blocks: list[PoolLines], room: int, look: Look) -> Iterator[Text
         chosen = blocks
     spare = room - len(chosen) - (len(chosen) < len(blocks))
     for block in chosen:
-        yield _selectable(block.head, look.selected, block.id)
+        yield _selectable(block.head, look, block.id)
         yield from block.more[: max(0, spare)]
         spare -= len(block.more)
     if len(chosen) < len(blocks):
@@ -280,13 +282,13 @@ def _agent_lines(report: Report, tree: list[Line], room: int, look: Look) -> Ite
     found = f" with “{plain(look.pattern)}”" if look.pattern else ""
     yield Text("")
     hidden = len(tree) - room
-    more = f"{hidden:,} rows more, " if hidden > 0 else ""
+    more = f"{hidden:,} more row{'' if hidden == 1 else 's'}, " if hidden > 0 else ""
     yield _title(f"{agents:,} agent{'' if agents == 1 else 's'}{found}", look.width, f"{more}by {look.sort.value}")
     yield grid.heading()
     at = next((index for index, line in enumerate(tree) if line.node.id == look.selected), 0)
     shown = _around(tree, room, at)
     for line, row in zip(shown, agent_rows(grid, shown, report.snapshot.budgets), strict=True):
-        yield _selectable(row, look.selected, line.node.id)
+        yield _selectable(row, look, line.node.id)
 
 
 def _around[T](every: list[T], room: int, at: int) -> list[T]:
@@ -295,8 +297,9 @@ def _around[T](every: list[T], room: int, at: int) -> list[T]:
     return list(islice(every, start, start + max(0, room)))
 
 
-def _selectable(line: Text, selected: str | None, row_id: str) -> Text:
-    if row_id == selected:
+def _selectable(line: Text, look: Look, row_id: str) -> Text:
+    if row_id == look.selected:
+        line.pad_right(max(0, look.width - line.cell_len))
         line.stylize(Tone.CHOSEN)
     return line
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from hivemind_addon.core.snapshot import MeterView, PoolView, WindowView
 from hivemind_addon.core.ticket import PoolKey
-from hivemind_addon.dash.glyphs import Tone, bar, count, cut, cut_middle, plain, sentence, span, spark
+from hivemind_addon.dash.glyphs import Tone, bar, count, cut_middle, padded, plain, sentence, span, spark
 from hivemind_addon.observe.report import Report
 from hivemind_addon.observe.tally import PoolTally
 from hivemind_addon.words import lasting
@@ -57,7 +57,7 @@ def short_names(keys: Sequence[PoolKey]) -> dict[PoolKey, str]:
 
 
 def _pool(pool: PoolView, tally: PoolTally | None, name: str, name_width: int, width: int) -> PoolLines:
-    shown = cut_middle(name, name_width).ljust(name_width)
+    shown = padded(cut_middle(name, name_width), name_width)
     share = pool.in_flight / pool.limit if pool.limit else 0.0
     history = tally.history if tally else ()
     stopped = pool.paused or pool.wall is not None or pool.breaker != "closed"
@@ -123,7 +123,7 @@ def _window(window: WindowView) -> Text:
 
 def _level(name: str, share: float, level: str, end: str, *, is_low: bool) -> Text:
     line = Text("  ", no_wrap=True, end="")
-    line.append(cut(plain(name), 13).ljust(13))
+    line.append(padded(plain(name), 13))
     line.append(" ").append(bar(share, _BAR), Tone.WAITS if is_low else Tone.GOOD)
     line.append(f" {level:<14} ", Tone.WAITS if is_low else None)
     line.append(end, Tone.FAINT)

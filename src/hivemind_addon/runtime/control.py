@@ -72,7 +72,7 @@ def decode_report(line: bytes | bytearray, source: str) -> Report:
             )
         return msgspec.json.decode(line, type=Report)
     except msgspec.MsgspecError as error:
-        raise UnreadableReport(f"{source}: what answers is no proxy of this kind ({error})") from error
+        raise UnreadableReport(f"{source}: this is no report of a proxy ({error})") from error
 
 
 @dataclass(frozen=True, slots=True)
