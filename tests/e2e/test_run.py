@@ -109,7 +109,7 @@ def test_status_shows_people_the_pools(mine):
         mine.wait_for(mine.report, "the start")
         assert mine.run("exec", "--agent", "curl-1", "--", *mine.model_call()).returncode == 0
         text = mine.run("status").stdout
-        assert re.search(r"1 requests, 1 delivered, \d+ attempts", " ".join(text.split())), text
+        assert re.search(r"1 request · 1 delivered", " ".join(text.split())), text
         assert "api.anthropic.com" in text
         assert mine.report()["snapshot"]["counters"]["delivered"] == 1
     nobody = mine.run("status")

@@ -148,7 +148,7 @@ def _header(report: Report, look: Look) -> Iterator[Text]:
     lost = counters.gave_up + counters.refused
     yield sentence(
         [
-            (0, f"{counters.tickets:,} requests", ""),
+            (0, f"{counters.tickets:,} request{'' if counters.tickets == 1 else 's'}", ""),
             (1, f"{counters.delivered:,} delivered", Tone.GOOD),
             (2, f"{lost:,} lost" if lost else "none lost", Tone.BAD if lost else Tone.FAINT),
             (5, f"{counters.shed:,} told to come back" if counters.shed else "", ""),
