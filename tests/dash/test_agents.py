@@ -40,6 +40,10 @@ def test_whoever_has_no_request_is_idle():
     assert "· idle 0" in drawn(sessions=[session(seen_ago_s=0.2)])[0], "its tokens follow at once"
 
 
+def test_whoever_waits_beyond_the_end_of_the_report_is_not_idle():
+    assert "○ waits far behind" in drawn(sessions=[session(live=1)])[0]
+
+
 def test_a_row_says_what_it_used_and_what_came_of_it():
     usage = Usage(input_tokens=1000, cache_read_tokens=9000, output_tokens=500)
     one = session(usage=usage, micro_usd=2_500_000, delivered=40, lost=2, retries_absorbed=3, model="opus")

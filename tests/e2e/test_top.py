@@ -116,7 +116,7 @@ def test_a_person_sees_who_waits_steers_and_outlives_the_proxy(stand):
         top.wait_for("1 of 1 in flight", "what is in flight")
         second = stand.ask("early")
         top.wait_for("early", "the second agent")
-        third = stand.ask("late")
+        third = stand.ask("zulu")
         top.wait_for("2 queued", "what waits")
         for words in ("#1 concurrency limit", "#2 concurrency limit", "3 agents"):
             top.wait_for(words, words)
@@ -128,16 +128,16 @@ def test_a_person_sees_who_waits_steers_and_outlives_the_proxy(stand):
         top.wait_for("0 of 1 in flight", "the end of the first")
         assert stand.names == ["lead"], "nothing goes while it is paused"
 
-        top.press("G")  # late
+        top.press("G")  # zulu
         top.press("f")
-        top.wait_for(lambda text: row(text, "late").find("#1") > 0, "late at the front")
+        top.wait_for(lambda text: row(text, "zulu").find("#1") > 0, "zulu at the front")
         top.press("P")
         top.wait_for(
             lambda text: "paused by a person" not in text.partition("what happened")[0], "the end of the pause"
         )
-        stand.let_go("late")
+        stand.let_go("zulu")
         assert third.result(WITHIN_S).content == PLAIN
-        stand.origin.wait_for(lambda _: stand.names == ["lead", "late", "early"], "the last one's arrival")
+        stand.origin.wait_for(lambda _: stand.names == ["lead", "zulu", "early"], "the last one's arrival")
 
         top.press("\x1b[H")  # the first row: the pool
         top.press("l")

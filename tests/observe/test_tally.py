@@ -91,6 +91,10 @@ def test_a_session_shows_what_came_of_it():
     assert session.seen_ago_s == 1
 
 
+def test_a_session_counts_what_has_not_ended():
+    assert told(submitted(), submitted("u"), over()).view(0).sessions[0].live == 1
+
+
 def test_a_model_without_a_price_makes_the_cost_a_part_of_it():
     view = told(submitted(), submitted("u", price=None)).view(0)
     assert not view.sessions[0].is_priced

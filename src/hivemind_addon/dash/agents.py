@@ -94,6 +94,8 @@ def state_of(node: Node) -> Cell:
     """What a node's requests do, in words: the first that waits says why."""
     waiting = [one for one in node.tickets if one.state != "in flight"]
     flying = len(node.tickets) - len(waiting)
+    if not node.tickets and node.live:
+        return Cell("○ waits far behind", Tone.WAITS)
     if not node.tickets:
         return Cell(f"· idle {span(node.seen_ago_s)}" if node.seen_ago_s >= 1 else "· idle", Tone.FAINT)
     if not waiting:

@@ -66,6 +66,8 @@ class Node:
     cancelled: int = 0
     retries_absorbed: int = 0
     seen_ago_s: float = 0.0
+    live: int = 0
+    """Requests that have not ended, also those that the report does not list."""
 
     @property
     def wait_s(self) -> float:
@@ -99,6 +101,7 @@ class Node:
         self.cancelled += other.cancelled
         self.retries_absorbed += other.retries_absorbed
         self.seen_ago_s = min(self.seen_ago_s, other.seen_ago_s)
+        self.live += other.live
         self.model = self.model or other.model
         self.tickets = self.tickets + other.tickets
 
@@ -191,6 +194,7 @@ def _session(tally: SessionTally) -> Node:
         cancelled=tally.cancelled,
         retries_absorbed=tally.retries_absorbed,
         seen_ago_s=tally.seen_ago_s,
+        live=tally.live,
     )
 
 
@@ -256,7 +260,7 @@ def _order(nodes: list[Node], sort: Sort) -> None:
 def _rank(node: Node, sort: Sort) -> float:
     match sort:
         case Sort.ACTIVE:
-            return not node.tickets and node.seen_ago_s > _ACTIVE_S
+            return not node.tickets and not node.live and node.seen_ago_s > _ACTIVE_S
         case Sort.NAME:
             return 0
         case Sort.WAIT:

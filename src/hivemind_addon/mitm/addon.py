@@ -34,7 +34,7 @@ from hivemind_addon.mitm.options import (
     read_settings,
 )
 from hivemind_addon.mitm.stream import EndAttempt, datagram_listeners, scheduling_layer
-from hivemind_addon.observe.report import ProxyView, Report
+from hivemind_addon.observe.report import QUEUED_TOLD, ProxyView, Report
 from hivemind_addon.runtime.control import ControlServer, SocketTaken, control_socket
 from hivemind_addon.runtime.folders import FolderNotPrivate
 from hivemind_addon.runtime.state_file import StateFile
@@ -434,7 +434,7 @@ def _report(intake: Intake, listens: Sequence[tuple[str, int]]) -> Report:
             began_wall=intake.began_wall,
             web=_web_page(),
         ),
-        snapshot=intake.driver.snapshot(),
+        snapshot=intake.driver.snapshot(most_queued=QUEUED_TOLD),
         tally=intake.tally.view(clock.monotonic()),
         told_wall=clock.wall(),
     )

@@ -105,6 +105,8 @@ class SessionTally:
     is_priced: bool
     """Whether every model that it used has a price."""
     seen_ago_s: float
+    live: int = 0
+    """Tickets that have not ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,7 @@ class _SessionBook:
     parent_session: str = ""
     model: str = ""
     tickets: int = 0
+    live: int = 0
     ends: dict[str, int] = field(default_factory=dict)
     retries_absorbed: int = 0
     waited_s: float = 0.0
@@ -269,6 +272,7 @@ class Tally:
         self._live[ticket.id] = ticket
         book = self._session(ticket)
         book.tickets += 1
+        book.live += 1
         book.parent_session = ticket.parent_session or book.parent_session
         book.model = ticket.model
         book.is_priced = book.is_priced and ticket.price is not None
@@ -318,6 +322,7 @@ class Tally:
         self._let_go(event.ticket_id, book)
         absorbed = event.attempts - 1 if event.end == "delivered" else 0
         session = self._session(ticket)
+        session.live = max(0, session.live - 1)  # its book may be a new one
         session.ends[event.end] = session.ends.get(event.end, 0) + 1
         session.retries_absorbed += absorbed
         session.waited_s += event.waited_s
@@ -406,4 +411,5 @@ def _session_view(book: _SessionBook, now: float) -> SessionTally:
         micro_usd=book.micro_usd,
         is_priced=book.is_priced,
         seen_ago_s=max(0.0, now - book.seen_at),
+        live=book.live,
     )
