@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
+from hivemind_addon.core.command import Pause, SetLimit, SetPriority
 from hivemind_addon.core.snapshot import SCHEMA_VERSION
 from hivemind_addon.core.spend import Budget, Period, Price, Scope, Spend
 from hivemind_addon.core.ticket import Dimension, PoolKey, Priority
@@ -153,6 +154,9 @@ def record(scenario, *commands, seed=3):
 RECORDED = {
     "night": lambda: record(NIGHT),
     "incident": lambda: record(INCIDENT),
+    "steered": lambda: record(
+        NIGHT, SetLimit(5, "*/claude-sonnet"), Pause("*/claude-haiku"), SetPriority("lead*", Priority.CRITICAL)
+    ),
 }
 
 
