@@ -117,8 +117,11 @@ class Fleet(World):
         )
 
 
-def record(scenario, *commands, seed=3):
-    """The report at the scenario's end; `commands` are carried out before the last tenth of it."""
+def record(scenario, *commands, seed=3, watch=None):
+    """The report at the scenario's end; `commands` are carried out before its last part.
+
+    `watch` gets the report of every tenth second.
+    """
     world, tally = Fleet(scenario, seed=seed), Tally()
     drain = world.scheduler.drain_events
 
@@ -128,10 +131,21 @@ def record(scenario, *commands, seed=3):
             tally(event)
         return events
 
+    def look():
+        watch(_report(world, tally))
+        world._in(10, look)
+
     world.scheduler.drain_events = drained
+    steered_at = scenario.duration_s * 0.97
     for command in commands:
-        world._at(scenario.duration_s * 0.97, world.scheduler.command, command, scenario.duration_s * 0.97)
+        world._at(steered_at, world.scheduler.command, command, steered_at)
+    if watch:
+        world._at(0, look)
     world.run()
+    return _report(world, tally)
+
+
+def _report(world, tally):
     proxy = ProxyView(
         pid=4711,
         port=8080,

@@ -222,6 +222,15 @@ async def test_help_lists_the_keys_until_any_is_pressed(desk):
     assert desk.app.is_running
 
 
+@pytest.mark.parametrize("key", ["question_mark", "l", "slash"])
+async def test_reports_go_on_behind_a_question(desk, key):
+    await desk.press(key)
+    await desk.hears(report(pool(queued=77)))
+    assert "77 queued" in desk.shows()
+    await desk.press("escape")
+    assert len(desk.app.screen_stack) == 1
+
+
 async def test_a_proxy_that_goes_leaves_its_last_picture_and_comes_back(desk, clock):
     await desk.hears(Gone("proxy gone, waiting for it to come back"))
     clock.advance(7)

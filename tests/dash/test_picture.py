@@ -2,14 +2,17 @@ import time
 from dataclasses import replace
 from datetime import UTC
 
+import msgspec
 import pytest
 
-from hivemind_addon.core.snapshot import BudgetView, Counters, PriorityView, WallView
+from hivemind_addon.core.command import SetLimit
+from hivemind_addon.core.snapshot import BudgetView, Counters, MeterView, PriorityView, WallView
 from hivemind_addon.core.spend import Budget, Scope, Spend
 from hivemind_addon.core.ticket import PoolKey, Priority
 from hivemind_addon.dash.picture import Look, picture
 from hivemind_addon.observe.tally import LogLine
-from tests.dash.record import RECORDED, recorded
+from hivemind_addon.runtime.control import decode_report
+from tests.dash.record import INCIDENT, RECORDED, record, recorded
 from tests.dash.samples import KEY, flying, pool, report, session, waiting
 
 PLAIN = Look(width=120, zone=UTC)
@@ -132,7 +135,7 @@ def test_the_selected_row_is_always_on_the_screen():
     made = report(pool(), sessions=[session(f"agent-{number}") for number in range(300)])
     for chosen in ("agent agent-0", "agent agent-150", "agent agent-299", f"pool {KEY}"):
         drawn = picture(made, Look(width=80, height=24, selected=chosen))
-        (line,) = (line for line in drawn.lines if any(span.style == "reverse" for span in line.spans))
+        (line,) = (line for line in drawn.lines if line.style == "reverse")
         assert line.plain.startswith(chosen.rpartition(" ")[2] if chosen.startswith("agent") else "api.test")
         assert line.cell_len == 80
     assert len(drawn.rows) == 301
@@ -146,6 +149,28 @@ def test_many_pools_leave_room_for_the_agents():
     assert "more pools" in shown
     assert "host-07.test" in shown
     assert "1 agent ─" in shown
+
+
+def test_pools_share_the_room_that_there_is():
+    meters = tuple(MeterView(f"meter-{number}", "bucket", 10, 5, 1) for number in range(6))
+    two = [pool(meters=meters, queued=2), pool(PoolKey("b.test", "k", "m"), meters=meters)]
+    shown = text(report(*two, sessions=[session(str(n)) for n in range(9)]), Look(width=80, height=24))
+    assert 0 <= shown.partition("b.test")[0].count("meter-") - shown.partition("b.test")[2].count("meter-") <= 1
+    assert "meter-1" in shown
+
+
+def test_every_instant_of_a_night_can_be_told_and_drawn():
+    seen = []
+
+    def draw(made):
+        told = decode_report(msgspec.json.encode(made), "told")
+        assert told == made
+        drawn = picture(told, Look(width=80, height=24))
+        seen.append(all(line.cell_len <= 80 for line in drawn.lines) and len(drawn.lines) <= 24)
+
+    record(replace(INCIDENT, duration_s=700), SetLimit(3), watch=draw)
+    assert len(seen) > 50
+    assert all(seen)
 
 
 def test_a_filter_and_an_order_are_named():

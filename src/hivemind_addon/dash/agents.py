@@ -18,7 +18,7 @@ _COLUMNS = (
     Column("waited", 1, 6, right=True),
     Column("starts in", 2, 9, right=True),
     Column("prio", 8, 8),
-    Column("in", 5, 5, right=True),
+    Column("in", 5, 6, right=True),
     Column("cached", 9, 6, right=True),
     Column("out", 6, 5, right=True),
     Column("cost", 3, 7, right=True),
@@ -61,7 +61,7 @@ def _cells(line: Line, name_width: int, budgets: Mapping[str, BudgetView]) -> di
     cells["prio"] = Cell(_priority(node.tickets), Tone.FAINT)
     if node.kind is Kind.TICKET:
         demand = node.tickets[0].ticket.demand
-        cells["in"] = Cell(f"~{count(demand.input_tokens)}"[:5], Tone.FAINT)
+        cells["in"] = Cell(f"~{count(demand.input_tokens)}", Tone.FAINT)
         return cells
     cells |= {
         "in": Cell(count(node.usage.total_input_tokens), faint),

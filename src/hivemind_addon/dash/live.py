@@ -28,7 +28,7 @@ from hivemind_addon.core.command import (
 from hivemind_addon.core.ticket import Priority
 from hivemind_addon.dash.family import Node
 from hivemind_addon.dash.feed import Feed, Gone
-from hivemind_addon.dash.glyphs import Tone, plain, span
+from hivemind_addon.dash.glyphs import Tone, plain
 from hivemind_addon.dash.picture import Look, Picture, picture
 from hivemind_addon.observe.report import Report
 from hivemind_addon.runtime.clock import Clock
@@ -211,7 +211,7 @@ class Top(App[None]):
             return
         gone = ""
         if self._gone is not None:
-            gone = f"{self._gone.reason} ({span(self._clock.monotonic() - self._gone_at)})"
+            gone = f"{self._gone.reason} ({self._clock.monotonic() - self._gone_at:.0f} s)"
         look = replace(self._look, gone=gone)
         drawn = picture(self._report, look)
         if look.selected not in drawn.rows:  # it is over: the first row is as good as any

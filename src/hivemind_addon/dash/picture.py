@@ -234,12 +234,20 @@ def _pool_lines(blocks: list[PoolLines], room: int, look: Look) -> Iterator[Text
     else:
         chosen = blocks
     spare = room - len(chosen) - (len(chosen) < len(blocks))
-    for block in chosen:
+    for block, share in zip(chosen, _shares([len(block.more) for block in chosen], spare), strict=True):
         yield _selectable(block.head, look, block.id)
-        yield from block.more[: max(0, spare)]
-        spare -= len(block.more)
+        yield from block.more[:share]
     if len(chosen) < len(blocks):
         yield Text(f"  and {len(blocks) - len(chosen)} more pools", Tone.FAINT, end="")
+
+
+def _shares(wanted: list[int], room: int) -> list[int]:
+    """What each gets of the room: those that want most give way first, the later ones before the others."""
+    shares = list(wanted)
+    while sum(shares) > max(0, room):
+        most = max(shares)
+        shares[len(shares) - 1 - shares[::-1].index(most)] -= 1
+    return shares
 
 
 def _budgets(views: tuple[BudgetView, ...], width: int) -> Iterator[Text]:
@@ -298,10 +306,7 @@ def _around[T](every: list[T], room: int, at: int) -> list[T]:
 
 
 def _selectable(line: Text, look: Look, row_id: str) -> Text:
-    if row_id == look.selected:
-        line.pad_right(max(0, look.width - line.cell_len))
-        line.stylize(Tone.CHOSEN)
-    return line
+    return Text(padded(line.plain, look.width), Tone.CHOSEN, end="") if row_id == look.selected else line
 
 
 # Log ------------------------------------------------------------------------------------------------------------------
