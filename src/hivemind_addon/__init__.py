@@ -7,7 +7,8 @@ Read it in this order:
     profile/   one provider as data (profiles/*.yaml)
     runtime/   asyncio meets the core: one future a ticket, one timer
     mitm/      the only folder that imports mitmproxy: hold, admit, retry inside its HTTP layer
-    launch/    the commands that put the agents that people have behind it: run, exec, env, status, doctor
+    dash/      the terminal dashboard: a feed of reports, and one pure picture of them
+    launch/    the commands that put the agents that people have behind it: run, exec, env, status, top, doctor
     sim/       a simulated provider and its agents, to test against and for the demo
     compose.py the only place where objects meet
     cli.py     the command `hivemind`
