@@ -209,6 +209,8 @@ async def test_w_leads_to_mitmweb(desk, monkeypatch):
     monkeypatch.setenv("DISPLAY", ":0")
     await desk.press("w")
     assert opened == [url]
+    await desk.press("k", "w")
+    assert opened[1] == "http://127.0.0.1:8081/#/flows?s=~comment%20%22nobody%22"
     await desk.hears(replace(FLEET, proxy=replace(PROXY, web="")))
     await desk.press("w")
     assert "has no page" in desk.shows("said")

@@ -135,6 +135,14 @@ def test_a_kept_report_is_shown_as_wide_as_columns_say():
         assert "├ worker-0" in result.output
 
 
+def test_what_a_terminal_cannot_show_is_no_error():
+    command = [sys.executable, "-m", "hivemind_addon", "top", "--snapshot", NIGHT]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "80"}
+    done = subprocess.run(command, capture_output=True, env=environment, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"8 of 8 in flight" in done.stdout
+
+
 def test_a_kept_report_comes_out_as_it_went_in(tmp_path):
     kept = tmp_path / "again.json"
     kept.write_text(run("top", "--snapshot", NIGHT, "--json").output)

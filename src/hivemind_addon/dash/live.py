@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import sys
 from dataclasses import replace
 from glob import escape
@@ -30,6 +31,7 @@ from hivemind_addon.dash.family import Node
 from hivemind_addon.dash.feed import Feed, Gone
 from hivemind_addon.dash.glyphs import Tone, plain
 from hivemind_addon.dash.picture import Look, Picture, picture
+from hivemind_addon.dash.pools import PoolLines
 from hivemind_addon.observe.report import Report
 from hivemind_addon.runtime.clock import Clock
 
@@ -273,7 +275,7 @@ class Top(App[None]):
             self._say("this proxy has no page: `hivemind run --web` starts it with mitmweb")
             return
         node = self._node
-        what = "" if node is None else node.tickets[0].ticket.id if node.tickets else node.agent
+        what = "" if node is None else node.tickets[0].ticket.id if node.tickets else f'"{re.escape(node.agent)}"'
         url = f"{web}#/flows?s={quote(f'~comment {what}')}" if what else web
         self._say(url)
         if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
@@ -288,10 +290,13 @@ class Top(App[None]):
     # Steering --------------------------------------------------------------------------------------------------------
 
     @property
+    def _pool(self) -> PoolLines | None:
+        """The selected row, if it is a pool's; else all pools are meant."""
+        return self._picture.pools.get(self._look.selected or "") if self._picture else None
+
+    @property
     def _pool_glob(self) -> str:
-        """The selected pool; all, where something else is selected."""
-        block = self._picture.pools.get(self._look.selected or "") if self._picture else None
-        return escape(str(block.key)) if block else "*"
+        return escape(str(self._pool.key)) if self._pool else "*"
 
     def action_pause(self) -> None:
         """Pause the selected pool or all, or let go on."""
@@ -310,7 +315,7 @@ class Top(App[None]):
     def action_limit(self) -> None:
         """Ask for a cap."""
         glob = self._pool_glob
-        whose = "all pools" if glob == "*" else glob
+        whose = str(self._pool.key) if self._pool else "all pools"
         self.push_screen(Ask(f"limit of {whose}, a number or auto"), lambda words: self._limit(glob, words or ""))
 
     def _limit(self, glob: str, words: str) -> None:

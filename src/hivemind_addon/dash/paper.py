@@ -3,7 +3,7 @@
 import os
 import sys
 from datetime import tzinfo
-from io import StringIO
+from io import StringIO, TextIOWrapper
 from re import DOTALL, sub
 
 from rich.console import Console
@@ -46,6 +46,8 @@ def is_screen() -> bool:
 
 def print_picture(report: Report, *, log: bool = True) -> None:
     """Print it, as wide as the terminal, or as COLUMNS says."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal of another age gets `?` for what it cannot show
     console = Console(highlight=False)
     for line in picture(report, Look(width=console.width, log=log)).lines:
         console.print(line, end="\n", soft_wrap=True)

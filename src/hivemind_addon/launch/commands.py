@@ -313,7 +313,9 @@ def top(port: int, file: Path | None, svg: Path | None, *, once: bool, as_json: 
         from hivemind_addon.dash.feed import Feed  # noqa: PLC0415 - what follows takes half a second to load
         from hivemind_addon.dash.live import Top  # noqa: PLC0415 - as above
 
-        Top(Feed(control_socket(port)), clock=SystemClock()).run()
+        Top(Feed(control_socket(port)), clock=SystemClock()).run(
+            mouse=False
+        )  # the terminal's own selection goes on working
 
 
 def _report(port: int) -> Report:
