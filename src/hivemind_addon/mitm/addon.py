@@ -202,7 +202,7 @@ class Hivemind:
         if self.intake:
             self._loading = asyncio.ensure_future(self._load_vocabulary(self.intake))
             self._opening = asyncio.ensure_future(self._open_control(self.intake))
-        if view := ctx.master.addons.get("view"):
+        if (view := ctx.master.addons.get("view")) is not None:  # an empty one is false
             view.sig_view_update.connect(self._flow_touched)
             view.sig_view_remove.connect(self._flow_removed)
 
