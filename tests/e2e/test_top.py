@@ -16,7 +16,7 @@ from tests.e2e.machine import machine
 from tests.e2e.origin import PLAIN, running_origin
 from tests.e2e.proxy import body
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("top")]
 
 WITHIN_S = 30
 
@@ -93,8 +93,8 @@ class Stand:
         next(one for one in self.origin.arrived if one.headers["x-test-id"] == agent and not one.go.is_set()).go.set()
 
 
-@pytest.fixture
-def stand(authority):
+@pytest.fixture(scope="module")
+def house(authority):
     with running_origin() as origin, machine(origin, authority) as mine, ThreadPoolExecutor(8) as threads:
         profiles = mine.home / "profiles"
         profiles.mkdir()
@@ -107,6 +107,15 @@ def stand(authority):
                 yield Stand(mine, origin, threads)
         finally:
             origin.open()
+
+
+@pytest.fixture
+def stand(house):
+    """The one proxy of all tests, with nothing in it."""
+    house.origin.arrived.clear()
+    yield house
+    for request in house.origin.arrived:
+        request.go.set()
 
 
 def test_a_person_sees_who_waits_steers_and_outlives_the_proxy(stand):
@@ -181,10 +190,10 @@ def test_a_request_is_cancelled_after_a_yes(stand):
 def test_a_pipe_and_a_dumb_terminal_get_one_picture(stand):
     piped = stand.mine.run("top", COLUMNS="100")
     assert piped.returncode == 0
-    assert "no model call yet" in piped.stdout
+    assert "pools ─" in piped.stdout
     assert "\x1b" not in piped.stdout
     with stand.terminal(TERM="dumb") as top:
-        top.wait_for("no model call yet", "the picture")
+        top.wait_for("127.0.0.1", "the picture")
         assert top.left() == 0
     kept = stand.mine.home / "report.json"
     kept.write_text(stand.mine.run("top", "--json").stdout)
@@ -193,7 +202,7 @@ def test_a_pipe_and_a_dumb_terminal_get_one_picture(stand):
 
 def test_it_stops_and_goes_on_as_its_shell_says(stand):
     with stand.terminal() as top:
-        top.wait_for("no model call yet", "the picture")
+        top.wait_for("pools ─", "the picture")
         top.press("\x1a")
         deadline = time.monotonic() + WITHIN_S
         while state(top.process.pid) != "T":

@@ -1,5 +1,6 @@
 """The pools: what is upstream against the limit, what waits, and every limit with its level and its end. Pure."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -52,8 +53,8 @@ def pools(report: Report, width: int) -> list[PoolLines]:
 def short_names(keys: Sequence[PoolKey]) -> dict[PoolKey, str]:
     """Names as short as tells them apart: host and models; the account where two differ in nothing else."""
     short = {key: plain(f"{key.host}/{key.model_group}") for key in keys}
-    taken = list(short.values())
-    return {key: name if taken.count(name) == 1 else plain(str(key)) for key, name in short.items()}
+    taken = Counter(short.values())
+    return {key: name if taken[name] == 1 else plain(str(key)) for key, name in short.items()}
 
 
 def _pool(pool: PoolView, tally: PoolTally | None, name: str, name_width: int, width: int) -> PoolLines:
