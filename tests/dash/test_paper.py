@@ -6,7 +6,7 @@ import pytest
 
 from hivemind_addon.dash import paper
 from tests.dash.record import IMAGE, image, recorded
-from tests.dash.samples import report
+from tests.dash.samples import pool, report, waiting
 
 
 def test_the_picture_of_the_readme_is_fresh():
@@ -33,8 +33,13 @@ def test_it_is_as_wide_as_columns_say(monkeypatch, capsys):
     assert max(map(len, out.splitlines())) == 200
     assert "\x1b" not in out, "a pipe gets no colours"
     assert "what happened" in out
-    paper.print_picture(report(), log=False)
-    assert "what happened" not in capsys.readouterr().out
+
+
+def test_requests_are_listed_by_their_ids_where_somebody_may_want_to_name_one(capsys):
+    paper.print_picture(report(pool(tickets=(waiting("t-17"),))), requests=True)
+    out = capsys.readouterr().out
+    assert "└ t-17 · turn" in out
+    assert "what happened" not in out
 
 
 @pytest.mark.parametrize(

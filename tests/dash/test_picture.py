@@ -186,7 +186,10 @@ def test_requests_are_listed_where_a_row_is_open():
 
 def test_names_of_requests_are_neither_markup_nor_control_characters():
     wild = "[red]a[/red]\x1b[2J\n"
-    shown = text(report(pool(tickets=(waiting(agent=wild, name=wild),)), sessions=[session(wild, wild)]))
+    shown = text(
+        report(pool(tickets=(waiting(agent=wild, name=wild),)), sessions=[session(wild, wild)]),
+        replace(PLAIN, width=200),
+    )
     assert "[red]a[/red]?[2J?" in shown
     assert "\x1b" not in shown
 

@@ -15,7 +15,7 @@ from hivemind_addon.dash.grid import Cell, Column, Grid
 _COLUMNS = (
     Column("agent", 0, 16, grows=2),
     Column("state", 0, 30, grows=3),
-    Column("waited", 1, 6, right=True),
+    Column("waited", 1, 9, right=True),
     Column("starts in", 2, 9, right=True),
     Column("prio", 8, 8),
     Column("in", 5, 6, right=True),
@@ -80,7 +80,7 @@ def _cells(line: Line, name_width: int, budgets: Mapping[str, BudgetView]) -> di
 def _name(line: Line, width: int) -> str:
     node = line.node
     indent = "  " * (line.depth - 1) + ("└ " if line.is_last else "├ ") if line.depth else ""
-    sign = "▾ " if line.is_open else ""
+    sign = "▾ " if line.is_open and node.tickets else ""
     room = max(4, width - len(indent) - len(sign))
     name = plain(node.name)
     if node.kind is Kind.SESSION:
@@ -93,7 +93,7 @@ def _name(line: Line, width: int) -> str:
 def state_of(node: Node) -> Cell:
     """What a node's requests do, in words: the first that waits says why."""
     waiting = [one for one in node.tickets if one.state != "in flight"]
-    flying = len(node.tickets) - len(waiting)
+    flying = node.in_flight
     if not node.tickets and node.live:
         return Cell("○ waits far behind", Tone.WAITS)
     if not node.tickets:

@@ -139,10 +139,10 @@ def family(report: Report, *, sort: Sort = Sort.ACTIVE, pattern: str = "") -> li
     return agents
 
 
-def lines(agents: Sequence[Node], opened: frozenset[str], depth: int = 0) -> Iterator[Line]:
-    """The tree from top to bottom, with the requests of those that are open."""
+def lines(agents: Sequence[Node], opened: frozenset[str] | None, depth: int = 0) -> Iterator[Line]:
+    """The tree from top to bottom, with the requests of those that are open; None: all are."""
     for number, node in enumerate(agents, start=1):
-        is_open = node.id in opened
+        is_open = node.kind is not Kind.TICKET and (opened is None or node.id in opened)
         yield Line(node, depth, is_open, number == len(agents))
         below = [*(_requests(node) if is_open else ()), *node.children]
         yield from lines(below, opened, depth + 1)

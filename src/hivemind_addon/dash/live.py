@@ -240,7 +240,7 @@ class Top(App[None]):
     def action_list_requests(self) -> None:
         """List the selected row's requests, or hide them."""
         if (node := self._node) is not None:
-            self._look = replace(self._look, opened=self._look.opened ^ {node.id})
+            self._look = replace(self._look, opened=(self._look.opened or frozenset()) ^ {node.id})
             self._draw()
 
     def action_sort(self) -> None:

@@ -44,12 +44,14 @@ def is_screen() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
 
 
-def print_picture(report: Report, *, log: bool = True) -> None:
-    """Print it, as wide as the terminal, or as COLUMNS says."""
+def print_picture(report: Report, *, requests: bool = False) -> None:
+    """Print it, as wide as the terminal, or as COLUMNS says; with every request by its id instead of what happened."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal of another age gets `?` for what it cannot show
     console = Console(highlight=False)
-    for line in picture(report, Look(width=console.width, log=log)).lines:
+    for line in picture(
+        report, Look(width=console.width, log=not requests, opened=None if requests else frozenset())
+    ).lines:
         console.print(line, end="\n", soft_wrap=True)
 
 

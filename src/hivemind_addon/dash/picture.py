@@ -39,8 +39,8 @@ class Look:
     """Only agents in which this is found."""
     selected: str | None = None
     """The row's id; None: nothing can be selected, as on paper."""
-    opened: frozenset[str] = frozenset()
-    """Rows whose requests are listed."""
+    opened: frozenset[str] | None = frozenset()
+    """Rows whose requests are listed; None: all of them."""
     gone: str = ""
     """Why the report is an old one; empty: it is fresh."""
     zone: tzinfo | None = None
@@ -262,15 +262,15 @@ def _budgets(views: tuple[BudgetView, ...], width: int) -> Iterator[Text]:
                 (0, f"budget of {plain(view.budget.holder)}", ""),
                 (1, bar(share, 12), Tone.WAITS if share >= 0.85 else Tone.GOOD),
                 (0, f"{share:.0%}", ""),
-                (2, f"{amounts(view.spent)} of {amounts(limits)} per {view.budget.per.value}", Tone.FAINT),
-                (3, f"{amounts(view.reserved)} set aside" if view.reserved != Spend() else "", Tone.FAINT),
+                (2, f"{_amounts(view.spent)} of {_amounts(limits)} per {view.budget.per.value}", Tone.FAINT),
+                (3, f"{_amounts(view.reserved)} set aside" if view.reserved != Spend() else "", Tone.FAINT),
                 (4, _renews(view), Tone.FAINT),
             ],
             width,
         )
 
 
-def amounts(spend: Spend) -> str:
+def _amounts(spend: Spend) -> str:
     """Tokens and money, as far as there are any."""
     said = [amount(unit, value) for unit, value in (("tokens", spend.tokens), ("micro_usd", spend.micro_usd)) if value]
     return ", ".join(said) or "nothing"

@@ -275,7 +275,7 @@ def status(port: int, *, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.encode(report).decode())
     else:
-        print_picture(report, log=False)
+        print_picture(report, requests=True)
 
 
 @click.command()
