@@ -160,6 +160,8 @@ class ControlServer:
         self._inode = 0
         self._readers: dict[asyncio.WriteTransport, int] = {}
         """Reader → lines that it has missed in a row."""
+        self._silent: set[asyncio.WriteTransport] = set()
+        """Those that want no reports."""
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -191,9 +193,10 @@ class ControlServer:
         if self._server is not None:
             self._server.close()
             self._server = None
-        for reader in tuple(self._readers):
+        for reader in (*self._readers, *self._silent):
             reader.abort()
         self._readers.clear()
+        self._silent.clear()
         try:
             if self.path.lstat().st_ino == self._inode:
                 self.path.unlink()
@@ -202,7 +205,7 @@ class ControlServer:
 
     def joined(self, reader: asyncio.WriteTransport) -> None:
         """Somebody reads: a line at once."""
-        if len(self._readers) >= MAX_READERS:
+        if len(self._readers) + len(self._silent) >= MAX_READERS:
             reader.abort()
             return
         self._readers[reader] = 0
@@ -210,8 +213,9 @@ class ControlServer:
         self._arm()
 
     def left(self, reader: asyncio.WriteTransport) -> None:
-        """Somebody reads no more, or no reports."""
+        """Somebody reads no more."""
         self._readers.pop(reader, None)
+        self._silent.discard(reader)
 
     def answer(self, line: bytes, reader: asyncio.WriteTransport) -> bytes:
         """Carry out what a reader asks in one line; the line for it."""
@@ -220,7 +224,8 @@ class ControlServer:
             asked = msgspec.json.decode(line, type=_Asked)
             asked_id = asked.id
             if not asked.reports:
-                self.left(reader)
+                self._readers.pop(reader, None)
+                self._silent.add(reader)
             if asked.command is msgspec.UNSET:
                 said = Said(done=True, text="no command")
             else:
