@@ -25,7 +25,8 @@ MAY_IMPORT = {
     "mitm": {"core", "profile", "wire", "runtime", "observe", "page", "resources", "trust", "words", "mitm", "compose"},
     "compose": {"core", "profile", "wire", "runtime", "observe", "resources", "words", "mitm", "compose"},
     # Not `mitm`: a command must not take a second to load mitmproxy, which is another process's.
-    "launch": {"core", "profile", "wire", "runtime", "observe", "resources", "trust", "words", "launch"},
+    "dash": {"core", "observe", "runtime", "words", "dash"},
+    "launch": {"core", "profile", "wire", "runtime", "observe", "resources", "trust", "words", "dash", "launch"},
     # Entry points.
     "__main__": None,
     "sim": None,

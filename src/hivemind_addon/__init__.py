@@ -9,7 +9,8 @@ Read it in this order:
     mitm/      the only folder that imports mitmproxy: hold, admit, retry inside its HTTP layer
     observe/   consumers of events: log, tally, metrics; deleting one changes no decision
     page/      the status page for browsers
-    launch/    the commands that put the agents that people have behind it: run, exec, env, status, doctor
+    dash/      the terminal dashboard: a feed of reports, and one pure picture of them
+    launch/    the commands that put the agents that people have behind it: run, exec, env, status, top, doctor
     sim/       a simulated provider and its agents, to test against and for the demo
     compose.py the only place where objects meet
     cli.py     the command `hivemind`

@@ -550,3 +550,13 @@ class TestExport:
         circle = {"version": 1, "pools": [], "accounts": [], "same_account": {"a": "b", "b": "a", "c": "d"}}
         bench.scheduler.restore(circle, 0)
         assert [bench.scheduler.account_of(name) for name in "abc"] == ["a", "b", "d"]
+
+
+def test_a_snapshot_can_be_kept_short():
+    scheduler = Scheduler(rng=random.Random(1))
+    for number in range(20):
+        scheduler.submit(ticket(f"t{number}"), PoolSettings(), 0.0)
+    scheduler.poll(0.0)
+    (whole,), (short,) = scheduler.snapshot(0.0).pools, scheduler.snapshot(0.0, most_queued=3).pools
+    assert short.queued == whole.queued > 3
+    assert short.tickets == whole.tickets[: whole.in_flight + 3]

@@ -108,8 +108,8 @@ def test_status_shows_people_the_pools(mine):
     with mine.started("run"):
         mine.wait_for(mine.report, "the start")
         assert mine.run("exec", "--agent", "curl-1", "--", *mine.model_call()).returncode == 0
-        text = mine.run("status").stdout
-        assert re.search(r"1 requests, 1 delivered, \d+ attempts", " ".join(text.split())), text
+        text = mine.run("status", COLUMNS="120").stdout
+        assert re.search(r"1 request · 1 delivered", " ".join(text.split())), text
         assert "api.anthropic.com" in text
         assert mine.report()["snapshot"]["counters"]["delivered"] == 1
     nobody = mine.run("status")

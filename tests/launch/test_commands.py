@@ -11,6 +11,7 @@ from hivemind_addon.cli import main
 from hivemind_addon.launch import background, claim, commands
 from hivemind_addon.launch.programs import load_programs
 from hivemind_addon.observe.report import ProxyView
+from tests.dash.record import DATA, recorded
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +41,7 @@ def run(*arguments, **environment):
     return CliRunner().invoke(main, arguments, env=environment)
 
 
-@pytest.mark.parametrize("command", ["run", "exec", "env", "status", "doctor"])
+@pytest.mark.parametrize("command", ["run", "exec", "env", "status", "top", "doctor"])
 def test_each_command_has_examples(command):
     result = run(command, "--help")
     assert result.exit_code == 0
@@ -76,6 +77,9 @@ def test_a_users_bundle_is_included_and_ours_is_not_again(became, tmp_path):
         (["exec"], 2, "Missing argument"),
         (["env"], 1, "no proxy serves port 8080; start it with `hivemind run`"),
         (["status", "-p", "9090"], 1, "no proxy serves port 9090; start it with `hivemind run -p 9090`"),
+        (["top", "--once"], 1, "no proxy serves port 8080; start it with `hivemind run`"),
+        (["top", "--snapshot", "none.json"], 2, "File 'none.json' does not exist"),
+        (["top", "--snapshot", __file__], 1, f"Error: {__file__}: this is no report"),
         (["doctor", "--agent", "nobody"], 2, "no facts about 'nobody'; there are claude, codex"),
         (["run", "-p", "0"], 2, "0 is not in the range"),
     ],
@@ -118,3 +122,43 @@ def test_whoever_stops_reading_gets_no_complaint(tmp_path):
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+NIGHT = str(DATA / "night.json")
+
+
+def test_a_kept_report_is_shown_as_wide_as_columns_say():
+    for width in (80, 200):
+        result = run("top", "--snapshot", NIGHT, COLUMNS=str(width))
+        assert result.exit_code == 0, result.output
+        assert max(len(line) for line in result.output.splitlines()) == width
+        assert "├ worker-0" in result.output
+
+
+def test_what_a_terminal_cannot_show_is_no_error():
+    command = [sys.executable, "-m", "hivemind_addon", "top", "--snapshot", NIGHT]
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "80"}
+    done = subprocess.run(command, capture_output=True, env=environment, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"8 of 8 in flight" in done.stdout
+
+
+def test_a_kept_report_comes_out_as_it_went_in(tmp_path):
+    kept = tmp_path / "again.json"
+    kept.write_text(run("top", "--snapshot", NIGHT, "--json").output)
+    assert run("top", "--snapshot", str(kept), "--json").output == kept.read_text()
+
+
+def test_a_kept_report_becomes_a_picture(tmp_path):
+    picture = tmp_path / "top.svg"
+    assert run("top", "--snapshot", NIGHT, "--svg", str(picture)).exit_code == 0
+    assert picture.read_text().startswith("<svg")
+    nowhere = run("top", "--snapshot", NIGHT, "--svg", str(tmp_path / "none" / "top.svg"))
+    assert (nowhere.exit_code, "No such file" in nowhere.output) == (1, True)
+
+
+def test_top_prints_one_picture_where_there_is_no_terminal(monkeypatch):
+    monkeypatch.setattr(commands, "read_report", lambda _: recorded("incident"))
+    assert "provider down" in run("top").output
+    assert "what happened" not in run("status").output
+    assert "provider down" in run("status").output

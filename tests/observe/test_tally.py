@@ -11,7 +11,7 @@ from hivemind_addon.core.events import (
 )
 from hivemind_addon.core.spend import Price
 from hivemind_addon.core.ticket import Demand, Outcome, OutcomeKind, PoolKey, Ticket, Usage
-from hivemind_addon.observe.tally import SAMPLES, SESSIONS, Tally, quantile
+from hivemind_addon.observe.tally import SAMPLES, SESSIONS, SESSIONS_TOLD, Tally, quantile
 
 POOL = PoolKey("host.test", "key-1", "model")
 PRICE = Price(input=3_000_000, cache_write=3_750_000, cache_read=300_000, output=15_000_000)
@@ -91,6 +91,10 @@ def test_a_session_shows_what_came_of_it():
     assert session.seen_ago_s == 1
 
 
+def test_a_session_counts_what_has_not_ended():
+    assert told(submitted(), submitted("u"), over()).view(0).sessions[0].live == 1
+
+
 def test_a_model_without_a_price_makes_the_cost_a_part_of_it():
     view = told(submitted(), submitted("u", price=None)).view(0)
     assert not view.sessions[0].is_priced
@@ -163,9 +167,20 @@ def test_pools_of_one_account_are_counted_together():
 
 def test_the_oldest_session_makes_room():
     tally = told(*(submitted(str(n), session=str(n)) for n in range(SESSIONS + 5)))
-    sessions = [one.session for one in tally.view(0).sessions]
-    assert len(sessions) == SESSIONS
-    assert sessions[0] == "5"
+    view = tally.view(0)
+    assert len(view.sessions) + view.more_sessions == SESSIONS
+
+
+def test_a_view_has_the_newest_sessions_and_counts_the_others():
+    tally = told(*(submitted(str(n), session=str(n)) for n in range(SESSIONS_TOLD + 5)))
+    view = tally.view(0)
+    names = [one.session for one in view.sessions]
+    assert (len(names), names[0], names[-1], view.more_sessions) == (SESSIONS_TOLD, "5", str(SESSIONS_TOLD + 4), 5)
+
+
+def test_a_line_names_the_agent_whose_ticket_it_is_about():
+    lost, strange = told(submitted(agent="lead"), over(end="gave up"), over("unknown", end="gave up")).view(5).log
+    assert (lost.agent, strange.agent) == ("lead", "")
 
 
 def test_the_quantile_of_nothing_is_none():

@@ -397,8 +397,8 @@ def test_nobody_there_is_none(path):
     ("line", "says"),
     [
         (b'{"version":99}\n', "version 99"),
-        (b'{"version":1,"proxy":{}}\n', "no proxy of this kind"),
-        (b"HTTP/1.1 400\n", "no proxy of this kind"),
+        (b'{"version":1,"proxy":{}}\n', "no report of a proxy"),
+        (b"HTTP/1.1 400\n", "no report of a proxy"),
         (b"", "nothing answers"),
     ],
 )

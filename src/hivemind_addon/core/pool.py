@@ -413,8 +413,8 @@ class Pool:
             self._put_back(place, verdict, now)
         return verdict
 
-    def view(self, now: float) -> PoolView:
-        """The pool at one instant."""
+    def view(self, now: float, *, most_queued: int | None = None) -> PoolView:
+        """The pool at one instant, with at most so many of those that wait; None: all of them."""
         return PoolView(
             key=self.key,
             account_name=self.account_name,
@@ -425,7 +425,7 @@ class Pool:
             breaker=self._breaker.state.value,
             blocked_for_s=max(0.0, self._brake.pause.until - now),
             meters=self._meters.views(now),
-            tickets=(*self._view_flights(), *self._view_queue(now)),
+            tickets=(*self._view_flights(), *self._view_queue(now, most_queued)),
             wall=self._wall.view(now),
             windows=self._windows.views(now),
             paused=self.paused,
@@ -802,10 +802,10 @@ class Pool:
             for flight in self._flights
         ]
 
-    def _view_queue(self, now: float) -> list[TicketView]:
+    def _view_queue(self, now: float, most: int | None) -> list[TicketView]:
         head = self._queue.head()
         gate = self._gate(head.ticket, now) if head else None
-        places = self._queue.in_order()
+        places = self._queue.in_order()[:most]
         starts_at = self._starts_at(places, now)
         return [
             TicketView(

@@ -328,12 +328,12 @@ class Scheduler:
         events, self._events = self._events, []
         return events
 
-    def snapshot(self, now: float) -> Snapshot:
-        """Everything at `now`."""
+    def snapshot(self, now: float, *, most_queued: int | None = None) -> Snapshot:
+        """Everything at `now`; of the tickets that wait at most so many of each pool, the next ones."""
         return Snapshot(
             at=now,
             stopping=self._stopping,
-            pools=tuple(pool.view(now) for pool in self._pools.values()),
+            pools=tuple(pool.view(now, most_queued=most_queued) for pool in self._pools.values()),
             counters=Counters(**{counter.name: self._counts[counter.name] for counter in fields(Counters)}),
             budgets=self._budgets.views(now),
             priorities=self._orders.priorities,

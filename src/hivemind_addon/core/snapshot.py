@@ -93,6 +93,7 @@ class PoolView:
     limit: int
     """The adaptive concurrency limit."""
     queued: int
+    """All that wait; `tickets` may have the next ones only."""
     breaker: str
     blocked_for_s: float
     """Seconds that the provider's own retry-after still asks for; 0 when free."""

@@ -1,4 +1,4 @@
-"""`hivemind run | exec | env | status | doctor`: parse, call, print."""
+"""`hivemind run | exec | env | status | top | doctor`: parse, call, print."""
 
 import asyncio
 import os
@@ -16,6 +16,7 @@ import msgspec
 from rich.console import Console
 
 from hivemind_addon.core.ticket import Priority
+from hivemind_addon.dash.paper import is_screen, print_picture, svg_of
 from hivemind_addon.launch import background, claim
 from hivemind_addon.launch import doctor as doctors
 from hivemind_addon.launch.bundle import NoBundle, is_ours, write_bundle
@@ -29,14 +30,13 @@ from hivemind_addon.launch.proxy_command import (
     has_mode,
     proxy_command,
 )
-from hivemind_addon.launch.status_view import status_view
 from hivemind_addon.launch.supervisor import Supervisor
 from hivemind_addon.launch.upstream import UpstreamUnusable, upstream_of
-from hivemind_addon.observe.report import ProxyView
+from hivemind_addon.observe.report import ProxyView, Report
 from hivemind_addon.profile.model import Delivery
 from hivemind_addon.profile.typed import ProfileError
 from hivemind_addon.runtime.clock import SystemClock
-from hivemind_addon.runtime.control import UnreadableReport, control_socket, read_report
+from hivemind_addon.runtime.control import UnreadableReport, control_socket, decode_report, read_report
 from hivemind_addon.runtime.folders import FolderNotPrivate
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126
@@ -261,7 +261,7 @@ def _words(priority: str | None, delivery: DeliveryChoice, waits_s: int = 0) -> 
 
 @click.command()
 @_port
-@click.option("--json", "as_json", is_flag=True, help="Print the snapshot as one line of JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one line of JSON.")
 @_one_line
 def status(port: int, *, as_json: bool) -> None:
     """Show what the proxy does now: limits, what waits and why, budgets.
@@ -271,13 +271,58 @@ def status(port: int, *, as_json: bool) -> None:
       hivemind status
       hivemind status --json | jq .snapshot.counters
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    report = read_report(control_socket(port))
-    if report is None:
-        raise click.ClickException(f"no proxy serves port {port}; start it with `{_hivemind('run', port)}`")
+    report = _report(port)
     if as_json:
         click.echo(msgspec.json.encode(report).decode())
     else:
-        Console(highlight=False).print(status_view(report))
+        print_picture(report, requests=True)
+
+
+@click.command()
+@_port
+@click.option("--once", is_flag=True, help="Print one picture. So it is where there is no terminal to draw on.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one line of JSON.")
+@click.option(
+    "--snapshot",
+    "file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Show a report that was kept with --json, instead of a running proxy.",
+)
+@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write one picture into this file.")
+@_one_line
+def top(port: int, file: Path | None, svg: Path | None, *, once: bool, as_json: bool) -> None:
+    """Watch a running proxy: limits and queues, every agent and what it waits for, what happened; and steer it.
+
+    Press ? for the keys. It attaches to the proxy and leaves it alone when it ends.
+
+    \b
+    Examples:
+      hivemind top
+      hivemind top --json > report.json      keep what is now, for a bug report
+      hivemind top --snapshot report.json    look at it
+      COLUMNS=200 hivemind top --once | less
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    report = decode_report(file.read_bytes(), str(file)) if file else _report(port)
+    if as_json:
+        click.echo(msgspec.json.encode(report).decode())
+    elif svg is not None:
+        svg.write_text(svg_of(report, width=Console().width), encoding="utf-8")
+    elif once or file or not is_screen():
+        print_picture(report)
+    else:
+        from hivemind_addon.dash.feed import Feed  # noqa: PLC0415 - what follows takes half a second to load
+        from hivemind_addon.dash.live import Top  # noqa: PLC0415 - as above
+
+        Top(Feed(control_socket(port)), clock=SystemClock()).run(
+            mouse=False
+        )  # the terminal's own selection goes on working
+
+
+def _report(port: int) -> Report:
+    report = read_report(control_socket(port))
+    if report is None:
+        raise click.ClickException(f"no proxy serves port {port}; start it with `{_hivemind('run', port)}`")
+    return report
 
 
 @click.command()
@@ -312,4 +357,4 @@ def _hivemind(command: str, port: int) -> str:
     return f"hivemind {command}" + (f" -p {port}" if port != DEFAULT_PORT else "")
 
 
-COMMANDS = (run, execute, env, status, doctor)
+COMMANDS = (run, execute, env, status, top, doctor)

@@ -37,7 +37,7 @@ from hivemind_addon.mitm.options import (
 from hivemind_addon.mitm.own_addresses import PAGE_HOST, OwnAddresses, hang_up
 from hivemind_addon.mitm.pages import Pages
 from hivemind_addon.mitm.stream import EndAttempt, datagram_listeners, scheduling_layer
-from hivemind_addon.observe.report import ProxyView, Report
+from hivemind_addon.observe.report import QUEUED_TOLD, ProxyView, Report
 from hivemind_addon.profile.typed import normal_host
 from hivemind_addon.runtime.control import ControlServer, SocketTaken, control_socket
 from hivemind_addon.runtime.folders import FolderNotPrivate
@@ -469,7 +469,7 @@ def _report(intake: Intake, listens: Sequence[tuple[str, int]]) -> Report:
             began_wall=intake.began_wall,
             web=_web_page(),
         ),
-        snapshot=intake.driver.snapshot(),
+        snapshot=intake.driver.snapshot(most_queued=QUEUED_TOLD),
         tally=intake.tally.view(clock.monotonic()),
         told_wall=clock.wall(),
     )

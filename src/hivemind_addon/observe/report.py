@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from hivemind_addon.core.snapshot import Snapshot
 from hivemind_addon.observe.tally import TallyView
 
+QUEUED_TOLD = 250
+"""Tickets that wait, of each pool, which a report has: it is made once a second, on the event loop."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProxyView:

@@ -7,6 +7,7 @@ passed: the tally is the same in a simulated night.
 import logging
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 from math import ceil
 
 from hivemind_addon.core.events import (
@@ -28,6 +29,8 @@ SAMPLES = 60
 MOVES = 8
 LINES = 200
 SESSIONS = 2_000
+SESSIONS_TOLD = 500
+"""Of these, the ones that a view has: it is made once a second, on the event loop."""
 WAITS = 1_000
 WAITS_S = 600.0
 """Waits that are older count no more."""
@@ -102,6 +105,8 @@ class SessionTally:
     is_priced: bool
     """Whether every model that it used has a price."""
     seen_ago_s: float
+    live: int = 0
+    """Tickets that have not ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,8 @@ class LogLine:
     text: str
     ticket_id: str | None
     pool: PoolKey | None
+    agent: str = ""
+    """Whose ticket it is; empty: it is about none, or about one that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +129,9 @@ class TallyView:
 
     pools: tuple[PoolTally, ...] = ()
     sessions: tuple[SessionTally, ...] = ()
-    """The one that was seen last is at the end."""
+    """The newest, the one that was seen last at the end."""
+    more_sessions: int = 0
+    """Older ones that are known and not in `sessions`."""
     log: tuple[LogLine, ...] = ()
     """Oldest first."""
 
@@ -171,6 +180,7 @@ class _SessionBook:
     parent_session: str = ""
     model: str = ""
     tickets: int = 0
+    live: int = 0
     ends: dict[str, int] = field(default_factory=dict)
     retries_absorbed: int = 0
     waited_s: float = 0.0
@@ -191,13 +201,15 @@ class Tally:
         """Tickets that have not ended."""
         self._held: set[str] = set()
         """Of these, the ones that wait."""
-        self._lines: deque[tuple[float, str, str, str | None, PoolKey | None]] = deque(maxlen=LINES)
+        self._lines: deque[tuple[float, str, str, str | None, PoolKey | None, str]] = deque(maxlen=LINES)
 
     def __repr__(self) -> str:
         return f"<Tally of {len(self._pools)} pools, {len(self._sessions)} sessions, {len(self._live)} live tickets>"
 
     def __call__(self, event: Event) -> None:
         """Count one event."""
+        if not isinstance(event, ROUTINE):
+            self._note(event)
         match event:
             case Submitted():
                 self._submitted(event)
@@ -217,23 +229,27 @@ class Tally:
                 book.sample(event.at)
             case PoolsMerged():
                 self._merged(event)
-        if isinstance(event, ROUTINE):
-            return
+
+    def _note(self, event: Event) -> None:
+        """Keep the event's line, if it is worth one; before its ticket is forgotten."""
         level, text = describe(event)
         if level >= logging.INFO:
             ticket_id, pool = getattr(event, "ticket_id", None), getattr(event, "pool", None)
-            self._lines.append((event.at, logging.getLevelName(level), text, ticket_id, pool))
+            agent = ticket.agent if (ticket := self._live.get(ticket_id or "")) else ""
+            self._lines.append((event.at, logging.getLevelName(level), text, ticket_id, pool, agent))
 
     def view(self, now: float) -> TallyView:
         """The tally now."""
         for book in self._pools.values():
             book.sample(now)
+        told = list(islice(reversed(self._sessions.values()), SESSIONS_TOLD))
         return TallyView(
             pools=tuple(_pool_view(book, now) for book in self._pools.values()),
-            sessions=tuple(_session_view(book, now) for book in self._sessions.values()),
+            sessions=tuple(_session_view(book, now) for book in reversed(told)),
+            more_sessions=len(self._sessions) - len(told),
             log=tuple(
-                LogLine(ago_s=max(0.0, now - at), level=level, text=text, ticket_id=ticket_id, pool=pool)
-                for at, level, text, ticket_id, pool in self._lines
+                LogLine(ago_s=max(0.0, now - at), level=level, text=text, ticket_id=ticket_id, pool=pool, agent=agent)
+                for at, level, text, ticket_id, pool, agent in self._lines
             ),
         )
 
@@ -256,6 +272,7 @@ class Tally:
         self._live[ticket.id] = ticket
         book = self._session(ticket)
         book.tickets += 1
+        book.live += 1
         book.parent_session = ticket.parent_session or book.parent_session
         book.model = ticket.model
         book.is_priced = book.is_priced and ticket.price is not None
@@ -305,6 +322,7 @@ class Tally:
         self._let_go(event.ticket_id, book)
         absorbed = event.attempts - 1 if event.end == "delivered" else 0
         session = self._session(ticket)
+        session.live = max(0, session.live - 1)  # its book may be a new one
         session.ends[event.end] = session.ends.get(event.end, 0) + 1
         session.retries_absorbed += absorbed
         session.waited_s += event.waited_s
@@ -394,4 +412,5 @@ def _session_view(book: _SessionBook, now: float) -> SessionTally:
         micro_usd=book.micro_usd,
         is_priced=book.is_priced,
         seen_ago_s=max(0.0, now - book.seen_at),
+        live=book.live,
     )

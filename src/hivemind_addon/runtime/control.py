@@ -77,15 +77,21 @@ def read_report(path: Path, *, timeout_s: float = 5.0) -> Report | None:
             raise UnreadableReport(f"{path}: nothing answers within {timeout_s:g} s") from error
         except OSError:
             return None
+    return decode_report(line, os.fspath(path))
+
+
+def decode_report(line: bytes | bytearray, source: str) -> Report:
+    """A report's line; `source` is where it comes from, for people. Raises UnreadableReport."""
     try:
         version = msgspec.json.decode(line, type=_Versioned).version
         if version != SCHEMA_VERSION:
             raise UnreadableReport(
-                f"{path}: the proxy speaks version {version}, this command version {SCHEMA_VERSION}; restart the older"
+                f"{source}: the proxy speaks version {version}, this command version {SCHEMA_VERSION}; "
+                "restart the older of the two"
             )
         return msgspec.json.decode(line, type=Report)
     except msgspec.MsgspecError as error:
-        raise UnreadableReport(f"{path}: what answers is no proxy of this kind ({error})") from error
+        raise UnreadableReport(f"{source}: this is no report of a proxy ({error})") from error
 
 
 def send_command(path: Path, command: Command, *, timeout_s: float = 5.0) -> Said:

@@ -275,9 +275,9 @@ class Driver:
             self._scheduler.restore(state["learned"], now)
         self.tick()
 
-    def snapshot(self) -> Snapshot:
-        """Everything now."""
-        return self._scheduler.snapshot(self.clock.monotonic())
+    def snapshot(self, *, most_queued: int | None = None) -> Snapshot:
+        """Everything now; of the tickets that wait at most so many of each pool, the next ones."""
+        return self._scheduler.snapshot(self.clock.monotonic(), most_queued=most_queued)
 
     async def drained(self, timeout_s: float) -> bool:
         """Wait until nothing is queued or in flight. False when `timeout_s` came first."""

@@ -1,0 +1,74 @@
+import pytest
+from rich.cells import cell_len
+
+from hivemind_addon.dash.glyphs import bar, count, cut, cut_middle, dollars, plain, sentence, span, spark
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [(0, "0"), (999, "999"), (1000, "1.00k"), (9996, "10.0k"), (12_345, "12.3k"), (999_600, "1.00M"), (2.5e9, "2.50G")],
+)
+def test_counts_keep_three_digits(number, says):
+    assert count(number) == says
+
+
+def test_no_count_is_longer_than_five_characters():
+    assert max(len(count(10**exponent * digit)) for exponent in range(20) for digit in (1, 9.994, 9.996, 9.9999)) <= 5
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"),
+    [(-1, "0.0 s"), (0.04, "0.0 s"), (0.96, "1 s"), (99, "99 s"), (100, "2 min"), (7300, "2 h 2 min")],
+)
+def test_spans_have_their_unit(seconds, says):
+    assert span(seconds) == says
+
+
+def test_money_is_short():
+    assert [dollars(amount) for amount in (0, 260_000, 131_200_000, 1_234_000_000)] == [
+        "$0.00",
+        "$0.26",
+        "$131.20",
+        "$1.23k",
+    ]
+
+
+def test_a_bar_is_full_only_when_it_is_full_and_empty_only_when_it_is_empty():
+    assert bar(1, 4) == "━━━━"
+    assert bar(0, 4) == "────"
+    assert bar(0.999, 4) == "━━━╸"
+    assert bar(0.001, 4) == "╸───"
+    assert bar(0.5, 4) == "━━──"
+    assert {len(bar(share / 7, 5)) for share in range(-3, 11)} == {5}
+
+
+def test_a_sparkline_ends_with_the_newest_and_keeps_its_width():
+    assert spark([9, 9, 0, 1, 4, 8], 4) == " ▁▄█"
+    assert spark([1], 3) == "  █"
+    assert spark([2], 3, most=8) == "  ▂"
+    assert spark([], 3) == spark([0, 0, 0], 3) == "   "
+
+
+def test_names_have_no_control_characters():
+    assert plain("a\x1b[2Jb\nc\u202ed") == "a?[2Jb?c?d"
+
+
+@pytest.mark.parametrize("width", range(12))
+@pytest.mark.parametrize("text", ["abc", "a very long name-17", "日本語の名前です", ""])
+def test_what_is_cut_fits(text, width):
+    for cutter in (cut, cut_middle):
+        short = cutter(text, width)
+        assert cell_len(short) <= width
+        assert (short == text) == (cell_len(text) <= width)
+
+
+def test_names_keep_their_ends():
+    assert cut_middle("api.anthropic.com/claude-sonnet", 15) == "api.ant…-sonnet"
+
+
+def test_a_sentence_leaves_the_least_important_out():
+    pieces = [(0, "one", ""), (2, "two", ""), (1, "three", ""), (0, "", "")]
+    assert sentence(pieces, 80).plain == "one  two  three"
+    assert sentence(pieces, 12).plain == "one  three"
+    assert sentence(pieces, 4).plain == "one"
+    assert sentence(pieces, 2).plain == "o…"
