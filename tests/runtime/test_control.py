@@ -26,6 +26,7 @@ from hivemind_addon.runtime.control import (
     NotSaid,
     SocketTaken,
     UnreadableReport,
+    pause_s,
     read_report,
     send_command,
 )
@@ -95,6 +96,11 @@ async def test_lines_go_on_as_long_as_somebody_reads(serving, path):
     async with asyncio.timeout(5):
         while server._readers:
             await asyncio.sleep(0.01)
+
+
+def test_reports_that_take_long_to_make_come_rarer():
+    assert pause_s(1, 0.01) == 1
+    assert pause_s(1, 0.1) == pytest.approx(2)
 
 
 async def test_a_reader_that_does_not_read_misses_lines_and_is_cut_off(serving, path, scheduler):

@@ -1,8 +1,8 @@
 """The control socket: whoever may open it reads what the scheduler's state is, once a second, and commands it.
 
 A Unix socket, 0600, one for each port; where the system has none (Windows), there is no control socket. A reader gets
-one line of JSON at once and one every second from then on: a `Report`, whose `version` grows when a field changes its
-meaning or goes. A reader that does not keep up misses lines and is cut off in the end; it never makes the proxy wait
+one line of JSON at once and one every second from then on (rarer where ten thousand requests wait and a line takes
+long to make): a `Report`, whose `version` grows when a field changes its meaning or goes. A reader that does not keep up misses lines and is cut off in the end; it never makes the proxy wait
 or grow.
 
 What it sends are commands (`core/command.py`), one line of JSON each, and each is answered in one line of its own:
@@ -35,6 +35,8 @@ from hivemind_addon.runtime.folders import runtime_folder
 logger = logging.getLogger("hivemind")
 
 EVERY_S = 1.0
+MOST_SHARE = 0.05
+"""Of the event loop's time, at most, goes into reports."""
 MAX_READERS = 32
 MAX_MISSED = 30
 """Lines that a reader may miss, one after the other, before it is cut off."""
@@ -140,6 +142,11 @@ class _Answer(msgspec.Struct):
     said: Said
 
 
+def pause_s(every_s: float, took_s: float) -> float:
+    """How long after a report that took so long to make the next one is due."""
+    return max(every_s, took_s / MOST_SHARE)
+
+
 class ControlServer:
     """Serves one socket on the running event loop, from `start` to `close`."""
 
@@ -163,6 +170,8 @@ class ControlServer:
         self._silent: set[asyncio.WriteTransport] = set()
         """Those that want no reports."""
         self._timer: asyncio.TimerHandle | None = None
+        self._took_s = 0.0
+        """To make the last line."""
 
     def __repr__(self) -> str:
         return f"<ControlServer {self.path}, {len(self._readers)} readers>"
@@ -241,7 +250,8 @@ class ControlServer:
 
     def _arm(self) -> None:
         if self._timer is None and self._readers:
-            self._timer = asyncio.get_running_loop().call_later(self._every_s, self._on_timer)
+            delay_s = pause_s(self._every_s, self._took_s)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -259,7 +269,11 @@ class ControlServer:
         self._arm()
 
     def _line(self) -> bytes:
-        return self._encoder.encode(self._report()) + b"\n"
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        line = self._encoder.encode(self._report()) + b"\n"
+        self._took_s = loop.time() - began_at
+        return line
 
 
 class _Reader(asyncio.Protocol):
