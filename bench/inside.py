@@ -46,8 +46,11 @@ async def _intake_times(count, size_bytes):
             agents=AgentsFile(None),
             state_file=None,
             control=False,
+            keep=None,
         ),
         events=runtime.events,
+        tally=runtime.tally,
+        stories=runtime.stories,
     )
     body = conversation(size_bytes, streamed=False)
     later = next_turn(body, _ANSWER, _NEW_TEXT_BYTES)

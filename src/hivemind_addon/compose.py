@@ -9,6 +9,7 @@ from hivemind_addon.core.events import Event
 from hivemind_addon.core.scheduler import Scheduler
 from hivemind_addon.core.watchdog import FirstBytes
 from hivemind_addon.observe.log import LogObserver
+from hivemind_addon.observe.story import Stories
 from hivemind_addon.observe.tally import Tally
 from hivemind_addon.runtime.clock import SystemClock
 from hivemind_addon.runtime.driver import Driver
@@ -31,16 +32,17 @@ class Runtime:
     events: deque[Event]
     """The newest events, oldest first."""
     tally: Tally
+    stories: Stories
 
 
 def make_runtime(*, observers: tuple[Callable[[Event], None], ...] = ()) -> Runtime:
     """A scheduler and what drives it, for the running event loop."""
     events: deque[Event] = deque(maxlen=EVENTS_KEPT)
-    tokenizer, tally = Tokenizer(), Tally()
+    tokenizer, tally, stories = Tokenizer(), Tally(), Stories()
     driver = Driver(
         scheduler=Scheduler(rng=random.Random()),  # noqa: S311 - jitter, no secret
         clock=SystemClock(),
-        observers=[events.append, LogObserver(), tally, *observers],
+        observers=[events.append, LogObserver(), tally, stories, *observers],
     )
     return Runtime(
         driver=driver,
@@ -50,4 +52,5 @@ def make_runtime(*, observers: tuple[Callable[[Event], None], ...] = ()) -> Runt
         first_bytes=FirstBytes(),
         events=events,
         tally=tally,
+        stories=stories,
     )

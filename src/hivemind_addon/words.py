@@ -11,3 +11,11 @@ def lasting(seconds: float) -> str:
     if days:
         return f"{days} d {hours} h"
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+def about(seconds: float) -> str:
+    """A guess at a span of time, as coarse as a guess is, so that it seldom changes: `4 s`, `35 s`, `3 min`."""
+    if seconds > 55:
+        return lasting(seconds)
+    step_s = 1 if seconds <= 10 else 5
+    return f"{max(1, math.ceil(seconds / step_s)) * step_s} s"

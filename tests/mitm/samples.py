@@ -24,6 +24,7 @@ def make_intake(folder=None, **changes):
         "agents": AgentsFile(None),
         "state_file": None,
         "control": False,
+        "keep": None,
     } | changes
     return Intake(
         driver=runtime.driver,
@@ -34,6 +35,7 @@ def make_intake(folder=None, **changes):
         settings=Settings(**settings),
         events=runtime.events,
         tally=runtime.tally,
+        stories=runtime.stories,
     )
 
 

@@ -12,14 +12,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mitmproxy import ctx, exceptions, http
-from mitmproxy.hooks import UpdateHook
+from mitmproxy import contentviews, ctx, exceptions, http
 from mitmproxy.proxy.layers import TCPLayer
 from mitmproxy.proxy.mode_specs import ProxyMode
 
 from hivemind_addon import __version__
 from hivemind_addon.compose import Runtime, make_runtime
 from hivemind_addon.core.snapshot import SCHEMA_VERSION
+from hivemind_addon.mitm.contentview import ExchangeView
 from hivemind_addon.mitm.intake import Intake
 from hivemind_addon.mitm.options import (
     PREFIX,
@@ -32,8 +32,10 @@ from hivemind_addon.mitm.options import (
     open_listeners,
     read_settings,
 )
+from hivemind_addon.mitm.retention import Retention
 from hivemind_addon.mitm.stream import EndAttempt, datagram_listeners, scheduling_layer
 from hivemind_addon.observe.report import ProxyView, Report
+from hivemind_addon.runtime.beat import Beat
 from hivemind_addon.runtime.control import ControlServer, SocketTaken, control_socket
 from hivemind_addon.runtime.folders import FolderNotPrivate
 from hivemind_addon.runtime.state_file import StateFile
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
     from mitmproxy import flow as mflow
     from mitmproxy.addonmanager import Loader
+    from mitmproxy.addons.view import View
     from mitmproxy.connection import Client
     from mitmproxy.proxy.layer import NextLayer
     from mitmproxy.proxy.server_hooks import ServerConnectionHookData
@@ -62,6 +65,8 @@ DRAIN_S = 30
 """How long running streams may go on after SIGTERM or Ctrl-C."""
 _VERBOSITIES = {"termlog_verbosity", "console_eventlog_verbosity"}
 """mitmproxy's options that say which log lines a person sees."""
+WEB_COLUMNS = ["icon", "path", "status", "size", "time", "comment"]
+"""Of mitmweb's list: the comment says why a flow is held; all model calls are POST over TLS."""
 ADOPTABLE = "hivemind_intake"
 """The attribute of mitmproxy's master under which a reloaded script finds the running scheduler."""
 
@@ -80,6 +85,9 @@ class Hivemind:
         self._rebinding: asyncio.Future[None] | None = None
         self._opening: asyncio.Future[None] | None = None
         """Of the control socket."""
+        self._retention: Retention | None = None
+        self._beat: Beat | None = None
+        """Both only where there is a view."""
         self._distrusting: set[str] = set()
         """Clients that were told how to trust the proxy."""
 
@@ -100,13 +108,15 @@ class Hivemind:
             self._set_defaults()
 
     def _set_defaults(self) -> None:
-        """Loopback, and upstream connections only when a request goes: unless the user said otherwise."""
+        """Loopback, upstream connections only when a request goes, comments shown: unless the user said otherwise."""
         if not ctx.options.listen_host and not _said_by_user("listen_host"):
             ctx.options.listen_host = "127.0.0.1"
             if not ctx.master.addons.get("proxyserver").is_running:
                 self._rebinding = asyncio.ensure_future(self._rebind())
         if not _said_by_user("connection_strategy"):
             ctx.options.connection_strategy = "lazy"
+        if "web_columns" in ctx.options and not _said_by_user("web_columns"):
+            ctx.options.web_columns = WEB_COLUMNS
 
     async def _rebind(self) -> None:
         """Listen again, on loopback: scripts are loaded when mitmproxy has begun to bind its ports.
@@ -163,6 +173,7 @@ class Hivemind:
                 settings=settings,
                 events=runtime.events,
                 tally=runtime.tally,
+                stories=runtime.stories,
             )
             setattr(ctx.master, ADOPTABLE, self.intake)
             # Programs stay: without them a full collection, for which all streams wait, takes 20 ms instead of 70.
@@ -198,8 +209,18 @@ class Hivemind:
         if self.intake:
             self._loading = asyncio.ensure_future(self._load_vocabulary(self.intake))
             self._opening = asyncio.ensure_future(self._open_control(self.intake))
+        contentviews.add(ExchangeView())
         if view := ctx.master.addons.get("view"):
             view.sig_view_update.connect(self._flow_touched)
+            self._keep_view(view)
+
+    def _keep_view(self, view: View) -> None:
+        """Keep what a person looks at up to date, and small."""
+        if (intake := self.intake) is None:
+            return
+        self._retention = Retention(view, lambda: intake.settings.keep)
+        self._beat = Beat([intake.annotator.beat, self._retention.beat])
+        intake.annotator.wake = self._beat.wake
 
     async def _load_vocabulary(self, intake: Intake) -> None:
         """Off the event loop: it takes a third of a second."""
@@ -231,7 +252,9 @@ class Hivemind:
             intake.control = control
 
     def done(self) -> Awaitable[None] | None:
-        """On shutdown: drain. On a reload nothing: the next object adopts what is running."""
+        """On shutdown: drain. On a reload nothing more: the next object adopts what is running."""
+        if self._beat is not None:
+            self._beat.stop()
         if self.intake is None or not ctx.master.should_exit.is_set():
             return None
         return self._drain(self.intake)
@@ -335,6 +358,9 @@ class Hivemind:
             if refusal := self.intake.upgrade_refusal(flow):
                 flow.response = refusal
         flow.request.stream = not self.intake.claims(flow)
+        if self._retention is not None and self._beat is not None and flow.live:
+            self._retention.came(flow)
+            self._beat.wake()
         if flow.is_replay == "request" and not flow.request.stream:
             self._hear_of_replays(heard=True)
 
@@ -357,8 +383,9 @@ class Hivemind:
             self.update = self._flows_touched
         elif hasattr(self, "update"):
             del self.update
-        if ctx.master.addons.get("view") is not None:
-            ctx.master.addons.trigger(UpdateHook([exchange.flow]))
+        if self.intake:
+            with self.intake.guarded("annotate"):
+                self.intake.annotator.show(exchange)
 
     def _flows_touched(self, flows: Sequence[mflow.Flow]) -> None:
         """Some interface touched these flows: a person may have pressed Abort or Resume."""

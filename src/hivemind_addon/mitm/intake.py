@@ -16,6 +16,7 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 from hivemind_addon.core.budget import spend_of
 from hivemind_addon.core.events import OddityNoted
 from hivemind_addon.core.ticket import Demand, PoolKey, Priority, Ticket
+from hivemind_addon.mitm.annotate import Annotator
 from hivemind_addon.mitm.exchange import Exchange, plain_headers
 from hivemind_addon.mitm.refusal import make_upgrade_refusal
 from hivemind_addon.profile.glob import glob_matches
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from hivemind_addon.core.ticket import Reservation
     from hivemind_addon.core.watchdog import FirstBytes
     from hivemind_addon.mitm.options import Settings
+    from hivemind_addon.observe.story import Stories
     from hivemind_addon.observe.tally import Tally
     from hivemind_addon.runtime.control import ControlServer
     from hivemind_addon.runtime.driver import Driver
@@ -80,6 +82,7 @@ class Intake:
         first_bytes: FirstBytes,
         events: deque[Event],
         tally: Tally,
+        stories: Stories,
     ) -> None:
         self.events = events
         self.tally = tally
@@ -104,6 +107,7 @@ class Intake:
         self._of_client: defaultdict[str, set[Exchange]] = defaultdict(set)
         self._proxy_users: dict[str, tuple[str, str]] = {}
         """Client connection id → user and password of its CONNECT."""
+        self.annotator = Annotator(stories=stories, driver=driver, live=self.live)
         self._emptied = asyncio.Event()
 
     # Step 1: which requests ------------------------------------------------------------------------------------------
@@ -199,6 +203,8 @@ class Intake:
             exchange.trip("intake", error)
         if exchange is not None:
             self.live[flow.id] = exchange
+            with self.guarded("annotate"):
+                self.annotator.begun()
             self._of_client[flow.client_conn.id].add(exchange)
         return exchange
 
@@ -326,6 +332,8 @@ class Intake:
 
     def _ended(self, exchange: Exchange) -> None:
         self.live.pop(exchange.flow.id, None)
+        with self.guarded("annotate"):
+            self.annotator.ended(exchange)
         if not self.live:
             self._emptied.set()
         client_id = exchange.flow.client_conn.id
