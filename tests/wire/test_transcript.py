@@ -48,14 +48,17 @@ MESSAGES_STREAM = sse(
     {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 9}},
     {"type": "message_stop"},
 )
-CHAT_STREAM = sse(
-    {"model": "gpt-x", "choices": [{"index": 0, "delta": {"role": "assistant", "reasoning_content": "hm"}}]},
-    {"model": "gpt-x", "choices": [{"index": 0, "delta": {"content": "I "}}]},
-    {"model": "gpt-x", "choices": [{"index": 0, "delta": {"content": "read."}}]},
-    {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"name": "Read", "arguments": '{"path":'}}]}}]},
-    {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"name": "Read", "arguments": '"a.py"}'}}]}}]},
-    {"choices": [{"delta": {}, "finish_reason": "tool_use"}]},
-) + b"data: [DONE]\n\n"
+CHAT_STREAM = (
+    sse(
+        {"model": "gpt-x", "choices": [{"index": 0, "delta": {"role": "assistant", "reasoning_content": "hm"}}]},
+        {"model": "gpt-x", "choices": [{"index": 0, "delta": {"content": "I "}}]},
+        {"model": "gpt-x", "choices": [{"index": 0, "delta": {"content": "read."}}]},
+        {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"name": "Read", "arguments": '{"path":'}}]}}]},
+        {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"name": "Read", "arguments": '"a.py"}'}}]}}]},
+        {"choices": [{"delta": {}, "finish_reason": "tool_use"}]},
+    )
+    + b"data: [DONE]\n\n"
+)
 RESPONSES_STREAM = sse(
     {"type": "response.created", "response": {"model": "codex-x"}},
     {"type": "response.output_item.added", "output_index": 0, "item": {"type": "reasoning", "summary": []}},
@@ -209,7 +212,6 @@ def test_recorded_answers_can_be_read(dialect, path):
     assert "".join(part.text for part in said.parts)
 
 
-
 def test_a_conversation_is_read_in_messages_form():
     request = {
         "model": "claude-x",
@@ -297,19 +299,13 @@ def test_a_conversation_is_read_in_ollama_form():
     ]
 
 
+NAMES = """
+type role content message messages choices delta index input output item response error text tool_calls function name
+arguments thinking content_block system summary
+"""
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                "type role content message messages choices delta index input output item response error text tool_calls "
-                "function name arguments thinking content_block system summary".split()
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES.split()), inner, max_size=4),
     max_leaves=12,
 )
 

@@ -19,6 +19,7 @@ from mitmproxy.proxy.mode_specs import ProxyMode
 from hivemind_addon import __version__
 from hivemind_addon.compose import Runtime, make_runtime
 from hivemind_addon.core.snapshot import SCHEMA_VERSION
+from hivemind_addon.mitm.commands import Commands
 from hivemind_addon.mitm.contentview import ExchangeView
 from hivemind_addon.mitm.intake import Intake
 from hivemind_addon.mitm.options import (
@@ -78,6 +79,9 @@ class Hivemind:
 
     def __init__(self) -> None:
         self.intake: Intake | None = None
+        self.commands = Commands()
+        self.addons = [self.commands]
+        """Mitmproxy registers these, too."""
         self._live = False
         self._holding = 0
         """Streams that wait in `hivemind_hold`."""
@@ -179,6 +183,7 @@ class Hivemind:
             # Programs stay: without them a full collection, for which all streams wait, takes 20 ms instead of 70.
             gc.freeze()
         self.intake.settings = settings
+        self.commands.intake = self.intake
         self.intake.driver.end_attempt = self._end_attempt
         self._keep_state(self.intake, settings.state_file)
 
@@ -210,7 +215,7 @@ class Hivemind:
             self._loading = asyncio.ensure_future(self._load_vocabulary(self.intake))
             self._opening = asyncio.ensure_future(self._open_control(self.intake))
         contentviews.add(ExchangeView())
-        if view := ctx.master.addons.get("view"):
+        if (view := ctx.master.addons.get("view")) is not None:  # an empty one is false
             view.sig_view_update.connect(self._flow_touched)
             self._keep_view(view)
 

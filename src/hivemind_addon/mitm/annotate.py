@@ -53,11 +53,13 @@ class Annotator:
         self._to_look: deque[Exchange] = deque()
         self._to_draw: dict[str, http.HTTPFlow] = {}
         """The longest due first."""
+        self._to_draw_soon: dict[str, http.HTTPFlow] = {}
+        """Before those."""
         self._rest = 0
         """Beats until all texts are looked at again."""
 
     def __repr__(self) -> str:
-        return f"<Annotator of {len(self._live)} flows, {len(self._to_draw)} to draw>"
+        return f"<Annotator of {len(self._live)} flows, {len(self._to_draw_soon) + len(self._to_draw)} to draw>"
 
     def begun(self) -> None:
         """There is one more live flow."""
@@ -65,13 +67,15 @@ class Annotator:
             self.wake()
 
     def show(self, exchange: Exchange) -> None:
-        """Draw a flow now that it is held, or goes."""
+        """A flow is held, or goes: draw it soon."""
         if self.wake is None:
             return
         story = self._stories.of(exchange.ticket.id)
         if story is not None and not story.end:
             write(exchange.flow, exchange.dialect_name, story, newest_line(story), WAITS if story.waits else "")
-        self._draw([exchange.flow])
+        self._to_draw.pop(exchange.flow.id, None)
+        self._to_draw_soon[exchange.flow.id] = exchange.flow
+        self.wake()
 
     def ended(self, exchange: Exchange) -> None:
         """Write down what became of a ticket."""
@@ -79,7 +83,7 @@ class Annotator:
         if story is not None and story.end:
             write(exchange.flow, exchange.dialect_name, story, final_line(story), LOST if story.is_lost else "")
             if self.wake is not None:
-                self._to_draw[exchange.flow.id] = exchange.flow  # some flows end without a hook
+                self._to_draw_soon[exchange.flow.id] = exchange.flow  # some flows end without a hook
                 self.wake()
 
     def beat(self) -> bool:
@@ -92,8 +96,9 @@ class Annotator:
             self._rest = max(BEATS_PER_S, 2 * len(self._live) // LOOKS_PER_BEAT) - 1
         for _ in range(min(LOOKS_PER_BEAT, len(self._to_look))):
             self._look(self._to_look.popleft())
-        self._draw(self._next_flows())
-        return bool(self._live or self._to_draw)
+        if flows := self._next_flows():
+            ctx.master.addons.trigger(UpdateHook(flows))
+        return bool(self._live or self._to_draw_soon or self._to_draw)
 
     def _look(self, exchange: Exchange) -> None:
         story, view = self._stories.of(exchange.ticket.id), self._views.get(exchange.ticket.id)
@@ -102,13 +107,14 @@ class Annotator:
         marker = WAITS if view.position else ""
         is_new = write(exchange.flow, exchange.dialect_name, story, present_line(story, view), marker)
         if is_new or _has_grown(exchange):
-            self._to_draw.setdefault(exchange.flow.id, exchange.flow)
+            if exchange.flow.id not in self._to_draw_soon:
+                self._to_draw.setdefault(exchange.flow.id, exchange.flow)
 
     def _next_flows(self) -> list[http.HTTPFlow]:
         chosen: list[http.HTTPFlow] = []
         room = BYTES_PER_BEAT
-        while self._to_draw and room > 0:
-            flow = self._to_draw.pop(next(iter(self._to_draw)))
+        while room > 0 and (due := self._to_draw_soon or self._to_draw):
+            flow = due.pop(next(iter(due)))
             exchange = self._live.get(flow.id)
             if exchange is not None and _has_grown(exchange):
                 assert flow.response
@@ -117,10 +123,6 @@ class Annotator:
             room -= UPDATE_BYTES + _size(flow.request) + _size(flow.response)
             chosen.append(flow)
         return chosen
-
-    def _draw(self, flows: list[http.HTTPFlow]) -> None:
-        if flows:
-            ctx.master.addons.trigger(UpdateHook(flows))
 
 
 def _size(message: http.Message | None) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mitmproxy import contentviews, http
 
 from hivemind_addon.mitm.note import KEY, Note, note_of
-from hivemind_addon.observe.story import Story, usage_line
+from hivemind_addon.observe.story import Story
 from hivemind_addon.profile.model import DialectName
 from hivemind_addon.wire.decoding import BodyDecoder, DecodeError
 from hivemind_addon.wire.transcript import Part, Transcript, answer_of, request_of
@@ -93,7 +93,9 @@ def _decoded(data: bytes, message: http.Message | None) -> bytes:
 def _request_page(note: Note | None, said: Transcript) -> Iterator[str]:
     """The newest message first: of a long conversation that is what a person looks for."""
     if note is not None:
-        yield from _head(note.story, said.model)
+        yield from _head(note, said.model)
+        if not note.story.end:
+            yield from _happened(note.story)
     system = [part for part in said.parts if part.heading == "system"]
     spoken = [part for part in said.parts if part.heading != "system"]
     if len(spoken) > 1:
@@ -104,30 +106,33 @@ def _request_page(note: Note | None, said: Transcript) -> Iterator[str]:
 
 def _answer_page(note: Note | None, said: Transcript) -> Iterator[str]:
     if note is not None:
-        yield from _head(note.story, said.model)
+        yield from _head(note, said.model)
     yield from _parts(said.parts)
     if said.error:
         yield from _parts([Part("error", said.error)])
     if said.stop:
         yield f"\nstopped: {said.stop}\n"
-    if note is not None and note.story.moments:
+    if note is not None:
+        yield from _happened(note.story)
+
+
+def _happened(story: Story) -> Iterator[str]:
+    if story.moments:
         yield _ruled("what happened")
-        yield from (f"{moment.after_s:8.1f} s  {_wrapped(moment.text)}\n" for moment in note.story.moments)
+        yield from (f"{moment.after_s:8.1f} s  {_wrapped(moment.text)}\n" for moment in story.moments)
 
 
-def _head(story: Story, model: str) -> Iterator[str]:
+def _head(note: Note, model: str) -> Iterator[str]:
+    story = note.story
     parent = f", child of {story.parent_session}" if story.parent_session else ""
-    ended = story.end + (f": {story.reason}" if story.reason and story.end != "delivered" else "")
-    attempts = f", {story.attempts} attempts" if story.attempts > 1 else ""
     rows = {
         "model": model or story.model,
         "agent": story.agent,
-        "session": story.session + parent,
+        "session": "" if story.session == story.agent else story.session + parent,
         "kind": f"{story.kind}, {story.priority} priority",
         "pool": story.pool,
         "ticket": story.ticket_id,
-        "used": usage_line(story),
-        "state": f"{ended or 'under way'}, waited {story.waited_s:.1f} s{attempts}",
+        "state": note.comment.removesuffix(story.who),
     }
     yield from (f"{name:8} {_wrapped(text)}\n" for name, text in rows.items() if text)
 
