@@ -1,6 +1,6 @@
 import pytest
 
-from hivemind_addon.words import lasting
+from hivemind_addon.words import about, lasting
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,11 @@ from hivemind_addon.words import lasting
 )
 def test_a_span_of_time_is_said_in_its_two_largest_units(seconds, words):
     assert lasting(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(-1, "1 s"), (0.2, "1 s"), (4, "4 s"), (10, "10 s"), (11, "15 s"), (31, "35 s"), (55, "55 s"), (56, "1 min")],
+)
+def test_a_guess_is_said_coarsely(seconds, words):
+    assert about(seconds) == words

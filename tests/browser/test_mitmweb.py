@@ -52,6 +52,7 @@ def list_page(stand, page: Page) -> Page:
 
 def ask_as(agent):
     import base64
+
     return {"headers": {"proxy-authorization": "Basic " + base64.b64encode(f"{agent}:x".encode()).decode()}}
 
 
@@ -59,7 +60,8 @@ def test_explore(house, list_page):
     answer, filler = house.fill()
     held = house.hold("a", **ask_as("agent-7")) + house.hold("b", **ask_as("agent-8"))
     list_page.wait_for_timeout(2500)
-    look(list_page, "held"); print(house.proxy.log)
+    look(list_page, "held")
+    print(house.proxy.log)
     print(list_page.locator("table").first.inner_html()[:3000])
     list_page.locator("tr", has_text="agent-7").first.click()
     list_page.wait_for_timeout(1000)
@@ -74,7 +76,8 @@ def test_explore(house, list_page):
     look(list_page, "delivered")
     house.let_go("a")
     house.let_go("b")
-    for one in held: one.result(30)
+    for one in held:
+        one.result(30)
     list_page.wait_for_timeout(1500)
     look(list_page, "all")
     print(house.proxy.log[-3000:])

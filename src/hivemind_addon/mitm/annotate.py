@@ -106,9 +106,8 @@ class Annotator:
             return
         marker = WAITS if view.position else ""
         is_new = write(exchange.flow, exchange.dialect_name, story, present_line(story, view), marker)
-        if is_new or _has_grown(exchange):
-            if exchange.flow.id not in self._to_draw_soon:
-                self._to_draw.setdefault(exchange.flow.id, exchange.flow)
+        if (is_new or _has_grown(exchange)) and exchange.flow.id not in self._to_draw_soon:
+            self._to_draw.setdefault(exchange.flow.id, exchange.flow)
 
     def _next_flows(self) -> list[http.HTTPFlow]:
         chosen: list[http.HTTPFlow] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence  # noqa: TC003 - mitmproxy reads these annotations
 from typing import TYPE_CHECKING
 
-import mitmproxy.types
 from mitmproxy import command, exceptions, flow
 
 from hivemind_addon.core.command import Cancel, Command, MoveToFront, Pause, Resume, SetLimit, SetPriority
@@ -52,15 +51,10 @@ class Commands:
             raise exceptions.CommandError(f"limit: {limit!r} is neither a number from 1 on nor `off`")
         return self._do(SetLimit(limit=None if limit == "off" else int(limit), pool=pool))
 
-    @command.command("hivemind.priority.options")
-    def priority_options(self) -> Sequence[str]:
-        """The priorities that `hivemind.priority` knows."""
-        return PRIORITIES
-
     @command.command("hivemind.priority")
-    @command.argument("priority", type=mitmproxy.types.Choice("hivemind.priority.options"))
     def priority(self, agent: str, priority: str) -> str:
-        """Serve the agents whose name matches in another class, those that wait and those that come."""
+        """Serve the agents whose name matches as `critical`, `high`, `normal`, `low`, or as they `usual`ly ask for."""
+        # No mitmproxy.types.Choice: whoever mistypes would read "Invalid choice." and nothing more.
         if priority not in PRIORITIES:
             raise exceptions.CommandError(f"priority: {priority!r} is none of {', '.join(PRIORITIES)}")
         wanted = None if priority == "usual" else Priority[priority.upper()]

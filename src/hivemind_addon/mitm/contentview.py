@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from mitmproxy import contentviews, http
 
 from hivemind_addon.mitm.note import KEY, Note, note_of
-from hivemind_addon.observe.story import Story
 from hivemind_addon.profile.model import DialectName
 from hivemind_addon.wire.decoding import BodyDecoder, DecodeError
 from hivemind_addon.wire.transcript import Part, Transcript, answer_of, request_of
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from mitmproxy.contentviews import Metadata, SyntaxHighlight
+
+    from hivemind_addon.observe.story import Story
 
 WIDTH = 110
 """Neither interface wraps lines."""

@@ -105,6 +105,7 @@ class Retention:
             excess -= 1
             excess_bytes -= size_of(flow)
             ctx.master.commands.call("view.flows.remove", [flow])
+            self._came.discard(flow.id)
             taken += 1
         return False
 
