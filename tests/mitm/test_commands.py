@@ -67,8 +67,8 @@ async def test_what_is_typed_is_asked_for(stage, typed, asked):
 async def test_flows_are_named_as_everywhere_in_mitmproxy(stage):
     first, second = stage.come(), stage.come(x_session_id="b")
     second.flow.comment = "held"
-    assert stage.run("hivemind.front '~comment held'") == "so it is"
-    assert stage.run("hivemind.cancel @all") == "so it is\nso it is"
+    assert stage.run("hivemind.front '~comment held'") == ["so it is"]
+    assert stage.run("hivemind.cancel @all") == ["so it is", "so it is"]
     assert stage.asked == [MoveToFront(second.ticket.id), Cancel(first.ticket.id), Cancel(second.ticket.id)]
 
 
@@ -103,10 +103,10 @@ async def test_what_was_not_done_is_an_error(stage):
 
 
 async def test_status_is_a_line_a_pool(stage):
-    assert stage.call("hivemind.status", []) == "no requests so far"
+    assert stage.call("hivemind.status", []) == ["no requests so far"]
     stage.come()
     stage.come(x_session_id="b")
-    (line,) = stage.call("hivemind.status", []).splitlines()
+    (line,) = stage.call("hivemind.status", [])
     assert line.startswith("api.anthropic.com/key-")
     assert "1 of 1 in flight, 1 held (concurrency limit" in line
 

@@ -12,7 +12,7 @@ from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.scheduler import Scheduler
 from hivemind_addon.core.ticket import ContractError
 from hivemind_addon.runtime.clock import SystemClock
-from hivemind_addon.runtime.driver import Cancelled, Driver, Interrupted, Pulse
+from hivemind_addon.runtime.driver import Cancelled, Driver, Pulse
 from tests.conftest import FakeClock
 from tests.core.samples import FAILED, IGNORED, POOL, SUCCESS, after, hints, requests_reading, ticket
 
@@ -156,37 +156,6 @@ class TestPulse:
         for ticket_id in "ab":
             desk.driver.submit(ticket(ticket_id, at=clock.monotonic()), desk.settings)
         assert await asyncio.wait_for(desk.driver.wait("b", until_at=clock.monotonic() + 0.02), 5) == Pulse()
-
-
-class TestInterrupt:
-    async def test_a_word_wakes_the_one_who_waits_and_the_ticket_stays(self, desk):
-        desk.submit("a", "b")
-        waiter = await desk.hold("b")
-        assert desk.driver.interrupt("b", "resume")
-        assert await waiter == Interrupted("resume")
-        assert desk.queued == 1
-
-    async def test_a_word_between_two_waits_is_kept(self, desk):
-        desk.submit("a", "b")
-        assert desk.driver.interrupt("b", 1)
-        assert desk.driver.interrupt("b", 2)
-        assert await desk.driver.wait("b") == Interrupted(1)
-        assert await desk.driver.wait("b") == Interrupted(2)
-
-    async def test_a_word_comes_before_a_decision_which_is_not_lost(self, desk):
-        desk.submit("a", "b")
-        waiter = await desk.hold("b")
-        desk.driver.settle(await desk.admit("a"), SUCCESS)
-        assert desk.driver.interrupt("b", "gone")
-        assert await waiter == Interrupted("gone")
-        assert desk.driver.cancel("b")
-        assert desk.in_flight == 0
-
-    async def test_nobody_can_interrupt_what_is_not_queued(self, desk):
-        assert not desk.driver.interrupt("x", 1)
-        desk.submit("a")
-        await desk.admit("a")
-        assert not desk.driver.interrupt("a", 1)
 
 
 class TestNobodyTakesIt:

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,6 +160,7 @@ class Hivemind:
 
     def _refuse(self, error: BadOption) -> None:
         if self._live:
+            logger.warning("hivemind: %s; what was set before stays", error)  # mitmweb shows only a red frame
             raise exceptions.OptionsError(str(error))
         # An error that is logged during the start ends mitmproxy with exit status 1.
         logger.error("hivemind: %s", error)
@@ -185,14 +187,17 @@ class Hivemind:
         self.intake.settings = settings
         self.commands.intake = self.intake
         self.intake.driver.end_attempt = self._end_attempt
+        self.intake.driver.call_off = partial(self._end_attempt, called_off=True)
         self._keep_state(self.intake, settings.state_file)
 
-    def _end_attempt(self, reservation: Reservation) -> None:
-        """A client has come back with a request that still runs: its stream ends the attempt."""
+    def _end_attempt(self, reservation: Reservation, *, called_off: bool = False) -> None:
+        """A client has come back with a request that still runs, or a person cancelled it: its stream ends it."""
         proxyserver = ctx.master.addons.get("proxyserver")
         if self.intake:
             with self.intake.guarded("end_attempt"):
-                self.intake.end_attempt(reservation, lambda flow: proxyserver.inject_event(EndAttempt(flow)))
+                self.intake.end_attempt(
+                    reservation, lambda flow: proxyserver.inject_event(EndAttempt(flow, called_off=called_off))
+                )
 
     def _keep_state(self, intake: Intake, path: Path | None) -> None:
         """Restore once; from then on save to wherever the option says."""
@@ -217,6 +222,7 @@ class Hivemind:
         contentviews.add(ExchangeView())
         if (view := ctx.master.addons.get("view")) is not None:  # an empty one is false
             view.sig_view_update.connect(self._flow_touched)
+            view.sig_view_remove.connect(self._flow_removed)
             self._keep_view(view)
 
     def _keep_view(self, view: View) -> None:
@@ -249,7 +255,7 @@ class Hivemind:
         port = listens[0][1]
         try:
             path = control_socket(port) if chosen is True else chosen
-            control = ControlServer(path, report=lambda: _report(intake, listens))
+            control = ControlServer(path, report=lambda: _report(intake, listens), command=intake.driver.command)
             await control.start()
         except (SocketTaken, FolderNotPrivate, OSError) as error:
             logger.warning("hivemind: no control socket, so `hivemind status` sees nothing: %s", error)
@@ -401,6 +407,11 @@ class Hivemind:
         if self.intake and (exchange := self.intake.live.get(flow.id)):
             with self.intake.guarded("update"):
                 exchange.nudge()
+
+    def _flow_removed(self, flow: mflow.Flow, index: int) -> None:
+        """A person has deleted a flow; interfaces kill it before."""
+        del index
+        self._flow_touched(flow)
 
     def _hear_of_replays(self, *, heard: bool) -> None:
         """Replays run on mitmproxy's own layer, without our gate: they are held in the ordinary hooks."""

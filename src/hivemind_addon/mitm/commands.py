@@ -1,4 +1,4 @@
-"""What a person types into mitmweb's or the console's command bar. Each says in one line what it did."""
+"""What a person types into mitmweb's or the console's command bar. Each says what it did, in a line each."""
 
 from __future__ import annotations
 
@@ -28,11 +28,9 @@ class Commands:
         self.intake: Intake | None = None
 
     @command.command("hivemind.status")
-    def status(self) -> str:
+    def status(self) -> Sequence[str]:
         """Show what each pool does: one line a pool."""
-        snapshot = self._running().driver.snapshot()
-        lines = [_pool_line(pool) for pool in snapshot.pools]
-        return "\n".join(lines) or "no requests so far"
+        return [_pool_line(pool) for pool in self._running().driver.snapshot().pools] or ["no requests so far"]
 
     @command.command("hivemind.pause")
     def pause(self, pool: str = "*") -> str:
@@ -61,15 +59,15 @@ class Commands:
         return self._do(SetPriority(agent=agent, priority=wanted))
 
     @command.command("hivemind.front")
-    def front(self, flows: Sequence[flow.Flow]) -> str:
+    def front(self, flows: Sequence[flow.Flow]) -> Sequence[str]:
         """Serve held flows next; no limit is broken for them."""
         # The last one that is moved is the first one then.
-        return "\n".join(reversed([self._do(MoveToFront(ticket_id=one)) for one in reversed(self._tickets(flows))]))
+        return [self._do(MoveToFront(ticket_id=one)) for one in reversed(self._tickets(flows))][::-1]
 
     @command.command("hivemind.cancel")
-    def cancel(self, flows: Sequence[flow.Flow]) -> str:
+    def cancel(self, flows: Sequence[flow.Flow]) -> Sequence[str]:
         """End held and running flows: their clients get an error that they do not retry."""
-        return "\n".join(self._do(Cancel(ticket_id=one)) for one in self._tickets(flows))
+        return [self._do(Cancel(ticket_id=one)) for one in self._tickets(flows)]
 
     def _running(self) -> Intake:
         if self.intake is None:
