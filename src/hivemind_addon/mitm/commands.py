@@ -95,7 +95,7 @@ def _pool_line(pool: PoolView) -> str:
     if first is not None:
         start = "" if first.starts_in_s is None else f", next in about {about(first.starts_in_s)}"
         held += f" ({first.reason}{start})"
-    state = ["paused by a person"] if pool.paused else []
+    state = ["paused by a person"] if pool.paused and not pool.queued else []
     if pool.wall is not None:
         state.append(f"account spent for {lasting(pool.wall.ends_in_s)}")
     if pool.breaker != "closed":
