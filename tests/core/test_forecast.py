@@ -2,7 +2,7 @@
 
 import heapq
 import random
-from time import perf_counter  # noqa: TID251  how long a view takes
+from time import perf_counter
 
 import pytest
 
