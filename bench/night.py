@@ -47,7 +47,7 @@ class Soak:
         return self.rss_bytes[-1] - self.rss_bytes[round(len(self.rss_bytes) * _SETTLED)]
 
 
-def soak(stack, night):
+def soak(stack, night, tell=print):
     """Send them; what the proxy has come to."""
     proxy = stack.start_web("soak", slots=256)
     watcher = stack.watch(proxy)
@@ -58,6 +58,7 @@ def soak(stack, night):
         failures += len(answer["failures"])
         proxy.settle_down()
         seen.append(proxy.rss_bytes())
+        tell(f"{len(seen)} tenths: {seen[-1] / 1e6:.0f} MB, {failures} failures")
     stack.stop(watcher, proxy.process)
     return Soak(tuple(seen), night.requests, failures)
 
@@ -68,8 +69,8 @@ def lag(stack, night):
     watcher = stack.watch(proxy)
     route = stack.route("lag", REVERSE)
     headers = {"x-sim-latency-ms": "1000"}
-    stack.ask("leave", route, concurrency=night.held_flows, body_bytes=LARGE_BYTES, streamed=True, headers=headers)
-    proxy.settle_to(lambda counters: counters["queued"] >= night.held_flows - 20)
+    stack.ask("leave", route, concurrency=night.held_flows + 1, body_bytes=LARGE_BYTES, streamed=True, headers=headers)
+    proxy.settle_to(lambda counters: counters["queued"] + counters["delivered"] >= night.held_flows)
     with socket.create_connection(("127.0.0.1", proxy.lag_port)) as sock, sock.makefile() as answer:
         sock.sendall(f"{night.lag_s}\n".encode())
         lags_s = json.loads(answer.read())
@@ -92,18 +93,19 @@ def report(soaked, lagged, held):
     )
 
 
-def run(night):
+def run(night, tell=print):
     with tempfile.TemporaryDirectory(prefix="hivemind-night-") as folder, Stack(Path(folder)) as stack:
         for proxy in stack.proxies.values():  # what is measured has the machine for itself
             proxy.process.kill()
-        soaked = soak(stack, night)
+        soaked = soak(stack, night, tell)
         return soaked, *lag(stack, night)
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m bench.night", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a minute's night instead of three")
-    soaked, lagged, held = run(QUICK if parser.parse_args(arguments).quick else FULL)
+    night = QUICK if parser.parse_args(arguments).quick else FULL
+    soaked, lagged, held = run(night, tell=lambda line: print(line, file=sys.stderr, flush=True))
     print(report(soaked, lagged, held))
     return 0 if soaked.failures == 0 else 1
 

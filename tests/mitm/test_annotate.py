@@ -1,12 +1,13 @@
 """Comments and markers, through the real scheduler: one slot, whoever comes second is held."""
 
+import asyncio
 import itertools
 
 import pytest
 from mitmproxy import http
 from mitmproxy.test import taddons
 
-from hivemind_addon.mitm.annotate import BYTES_PER_BEAT, LIVE_BODY_BYTES, LOST, WAITS
+from hivemind_addon.mitm.annotate import BYTES_PER_BEAT, LIVE_BODY_BYTES, LOOKS_PER_BEAT, LOST, WAITS
 from hivemind_addon.mitm.note import note_of
 from hivemind_addon.runtime.beat import BEATS_PER_S
 from tests.mitm.samples import make_flow, make_intake
@@ -91,6 +92,29 @@ async def test_the_end_tells_the_story(stage):
     second_of(intake)
     assert screen.flows == [exchange.flow.id]
     assert intake.annotator.beat() is False
+
+
+async def test_an_end_that_mitmproxy_has_told_of_is_not_drawn_twice(stage):
+    intake, screen = stage
+    exchange = come(intake)
+    deliver(exchange)
+    exchange.flow.live = False
+    assert not any(second_of(intake))
+    assert screen.drawn == []
+
+
+async def test_a_flow_that_goes_on_after_the_snapshot_is_not_called_held(stage):
+    intake, _ = stage
+    crowd = [come(intake, x_session_id=f"s{number}") for number in range(LOOKS_PER_BEAT + 2)]
+    intake.annotator.beat()
+    deliver(crowd[0])  # another one goes
+    late = crowd[-1]
+    await asyncio.gather(*(exchange.hold() for exchange in crowd[1:2]))
+    intake.annotator.show(crowd[1])
+    intake.annotator._to_look.appendleft(crowd[1])
+    intake.annotator.beat()
+    assert told(crowd[1]) == ("in flight", "")
+    assert told(late)[1] == WAITS
 
 
 async def test_a_lost_one_is_marked(stage):

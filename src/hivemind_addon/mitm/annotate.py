@@ -83,7 +83,7 @@ class Annotator:
         if story is not None and story.end:
             write(exchange.flow, exchange.dialect_name, story, final_line(story), LOST if story.is_lost else "")
             if self.wake is not None:
-                self._to_draw_soon[exchange.flow.id] = exchange.flow  # some flows end without a hook
+                self._to_draw_soon[exchange.flow.id] = exchange.flow  # some flows end and mitmproxy does not tell
                 self.wake()
 
     def beat(self) -> bool:
@@ -102,9 +102,9 @@ class Annotator:
 
     def _look(self, exchange: Exchange) -> None:
         story, view = self._stories.of(exchange.ticket.id), self._views.get(exchange.ticket.id)
-        if exchange.over or story is None or view is None:
-            return
-        marker = WAITS if view.position else ""
+        if exchange.over or story is None or view is None or story.waits != bool(view.position):
+            return  # it has ended, or gone on since the snapshot, and was shown then
+        marker = WAITS if story.waits else ""
         is_new = write(exchange.flow, exchange.dialect_name, story, present_line(story, view), marker)
         if (is_new or _has_grown(exchange)) and exchange.flow.id not in self._to_draw_soon:
             self._to_draw.setdefault(exchange.flow.id, exchange.flow)
@@ -115,6 +115,8 @@ class Annotator:
         while room > 0 and (due := self._to_draw_soon or self._to_draw):
             flow = due.pop(next(iter(due)))
             exchange = self._live.get(flow.id)
+            if exchange is None and not flow.live:
+                continue  # its end was drawn when mitmproxy told of it
             if exchange is not None and _has_grown(exchange):
                 assert flow.response
                 assert exchange.delivered is not None
