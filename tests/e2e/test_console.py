@@ -1,6 +1,7 @@
 """mitmproxy's console with a file of an earlier night: nothing is scheduled, and the stories can still be read."""
 
 import time
+from contextlib import suppress
 
 import pexpect
 import pyte
@@ -29,10 +30,8 @@ class Terminal:
         deadline = time.monotonic() + 20
         while words not in self.text:
             assert time.monotonic() < deadline, f"{words!r} did not appear:\n{self.text}"
-            try:
+            with suppress(pexpect.TIMEOUT):
                 self._stream.feed(self.process.read_nonblocking(65536, timeout=0.2))
-            except pexpect.TIMEOUT:
-                pass
 
 
 @pytest.fixture
