@@ -67,6 +67,14 @@ def test_a_subscriptions_windows_and_its_wall_are_there():
     assert "being tried again" in shown(replace(made, pools=(tried,)))
 
 
+def test_what_a_person_said_and_what_it_takes_to_say_more_is_there():
+    made = snapshot(9)
+    text = shown(replace(made, pools=(replace(made.pools[0], paused=True, cap=3),)))
+    assert "paused by a person" in text
+    assert "at most 3 at once" in text
+    assert all(one.ticket.id in text for one in made.pools[0].tickets)
+
+
 def test_a_long_queue_is_counted():
     text = shown(snapshot(MAX_TICKETS + 7))
     assert "and 7 more" in text

@@ -6,6 +6,7 @@ import brotli
 import pytest
 import zstandard
 
+from hivemind_addon.core.command import Cancel
 from hivemind_addon.mitm.intake import destination
 from hivemind_addon.profile.model import Delivery
 from tests.mitm.samples import make_flow, make_intake
@@ -308,3 +309,17 @@ async def test_every_key_shares_a_local_servers_one_queue(intake):
     assert first.ticket.streamed
     assert first.enter()
     assert not second.enter(), "one slot"
+
+
+async def test_a_replay_that_is_called_off_is_killed_for_it_has_no_stream_of_ours():
+    intake = make_intake()
+    flow = make_flow()
+    flow.live = True
+    exchange = intake.intake(flow)
+    intake.replays[flow.id] = exchange
+    assert exchange.enter()
+    intake.driver.call_off = lambda reservation: intake.end_attempt(reservation, lambda _: pytest.fail("no stream"))
+    assert intake.driver.command(Cancel(exchange.ticket.id)).done
+    assert flow.error.msg == flow.error.KILLED_MESSAGE
+    assert exchange.over
+    assert intake.driver.snapshot().pools[0].in_flight == 0

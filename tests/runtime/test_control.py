@@ -221,6 +221,8 @@ async def test_who_wants_no_reports_gets_answers_only(serving, converse):
     talk.ask({"id": 2, "command": {"type": "pause"}})
     async with asyncio.timeout(5):
         assert (await talk.reader.readline()).startswith(b'{"id":2,')
+    server.close()
+    assert await talk.is_over()
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,38 @@ class Slots:
             self._limit = max(self._limit, min(self._limit + self._gain, self._most))
 
 
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a pool knows of the time to come."""
+
+    now: float
+    limit: int
+    growth: tuple[float, int]
+    """Slots that a success adds, and up to what limit."""
+    service_s: float | None
+    """None: never measured."""
+    running_s: Sequence[float]
+    """How long each attempt in flight has run."""
+    meters: Iterable[Meter]
+    brake: Brake
+    probes_at: float
+    """When one may go whose answer the others wait for; infinite: it is under way; minus infinite: none has to."""
+
+    def starts_at(self, places: Iterable[Place]) -> dict[str, float]:
+        """When tickets, in their order, are likely to go; those of which nothing tells are left out."""
+        now, (gain, most) = self.now, self.growth
+        slots = Slots(limit=self.limit, gain=gain, most=most, service_s=self.service_s)
+        slots.run(self.running_s, now)
+        first_at = others_at = max(now, self.brake.pause.until)
+        if self.probes_at > -_NEVER:
+            answer_s = _NEVER if self.service_s is None else self.service_s
+            is_sent = self.probes_at == _NEVER
+            first_at = max(first_at, now + answer_s if is_sent else self.probes_at)
+            others_at = first_at if is_sent else first_at + answer_s
+        supplies = [*(Supply.of_meter(meter, now) for meter in self.meters), *Supply.of_brake(self.brake, now)]
+        return forecast(places, supplies=supplies, slots=slots, first_at=first_at, others_at=others_at)
+
+
 def forecast(
     places: Iterable[Place], *, supplies: Sequence[Supply], slots: Slots, first_at: float, others_at: float
 ) -> dict[str, float]:

@@ -37,7 +37,7 @@ from hivemind_addon.core.events import (
 )
 from hivemind_addon.core.fair_queue import FairQueue, OrderSettings
 from hivemind_addon.core.flights import Flight, Flights
-from hivemind_addon.core.forecast import Slots, Supply, forecast
+from hivemind_addon.core.forecast import Outlook
 from hivemind_addon.core.lanes import Place
 from hivemind_addon.core.learned import LearnedPool
 from hivemind_addon.core.meters import Meters
@@ -817,27 +817,19 @@ class Pool:
         """When they are likely to go; those that nothing tells of are left out."""
         if self.paused:
             return {}
-        service_s = self._service.mean_s if self._service.is_known else None
         gain, most = self._aimd.growth
-        slots = Slots(
-            limit=self.limit, gain=gain, most=most if self._cap is None else min(most, self._cap), service_s=service_s
+        flights_s = [now - flight.reservation.admitted_at for flight in self._flights]
+        outlook = Outlook(
+            now=now,
+            limit=self.limit,
+            growth=(gain, most if self._cap is None else min(most, self._cap)),
+            service_s=self._service.mean_s if self._service.is_known else None,
+            running_s=[*flights_s, *(0.0 for _ in range(self.bypassing))],
+            meters=self._meters,
+            brake=self._brake,
+            probes_at=max(self._breaker.passes_at, self._wall.passes_at),
         )
-        slots.run((max(0.0, now - flight.reservation.admitted_at) for flight in self._flights), now)
-        slots.run((0.0 for _ in range(self.bypassing)), now)
-        # Past these two one goes first, and the others wait for its answer.
-        probes_at = max(self._breaker.passes_at, self._wall.passes_at)
-        first_at = others_at = max(now, self._brake.pause.until)
-        if probes_at > -_NEVER:
-            answer_s = _NEVER if service_s is None else service_s
-            first_at = max(first_at, now + answer_s if probes_at == _NEVER else probes_at)
-            others_at = first_at if probes_at == _NEVER else first_at + answer_s
-        return forecast(
-            [place for place in places if self._queue.why_passed(place) is not Reason.FAN_OUT],
-            supplies=[*(Supply.of_meter(meter, now) for meter in self._meters), *Supply.of_brake(self._brake, now)],
-            slots=slots,
-            first_at=first_at,
-            others_at=others_at,
-        )
+        return outlook.starts_at(place for place in places if self._queue.why_passed(place) is not Reason.FAN_OUT)
 
 
 def _as_served(place: Place) -> Ticket:

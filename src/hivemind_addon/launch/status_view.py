@@ -41,6 +41,10 @@ def _pools(pools: tuple[PoolView, ...]) -> Table:
     for pool in pools:
         lines = [f"{meter.name}: {meter.level:,.0f} of {meter.limit:,.0f}" for meter in pool.meters]
         lines += [_window(window) for window in pool.windows]
+        if pool.paused:
+            lines.append("paused by a person")
+        if pool.cap is not None:
+            lines.append(f"at most {pool.cap} at once, as a person said")
         if pool.blocked_for_s > 0:
             lines.append(f"asked to wait {pool.blocked_for_s:.0f} s")
         if pool.wall is not None:
@@ -72,7 +76,7 @@ def _tickets(pools: tuple[PoolView, ...]) -> Iterator[RenderableType]:
     if not tickets:
         return
     tickets.sort(key=lambda one: (one.state == "in flight", str(one.ticket.pool), one.position))
-    table = Table("place", "agent", "model", "waits", "attempt", "why", title="requests", title_justify="left")
+    table = Table("id", "place", "agent", "model", "waits", "attempt", "why", title="requests", title_justify="left")
     for one in tickets[:MAX_TICKETS]:
         table.add_row(*_row(one))
     yield table
@@ -81,6 +85,7 @@ def _tickets(pools: tuple[PoolView, ...]) -> Iterator[RenderableType]:
 
 
 def _row(one: TicketView) -> Iterator[RenderableType]:
+    yield _plain(one.ticket.id)
     yield _plain(str(one.position) if one.position else "-")
     yield _plain(one.ticket.agent)
     yield _plain(one.ticket.model)

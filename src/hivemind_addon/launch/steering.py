@@ -113,7 +113,7 @@ def priority(agent: str, level: str, port: int, *, as_json: bool) -> None:
 def cancel(ticket: str, port: int, *, as_json: bool) -> None:
     """End a request that waits or runs: its agent gets an error and does not send it again.
 
-    TICKET is an id as `hivemind status --json` and the log show it.
+    TICKET is an id as `hivemind status` and the log show it.
 
     \b
     Examples:

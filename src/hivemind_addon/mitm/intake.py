@@ -323,6 +323,11 @@ class Intake:
         exchange = next((one for one in self.live.values() if one.ticket.id == ticket_id), None)
         if exchange is None:
             return
+        if exchange.flow.id in self.replays:
+            if exchange.flow.killable:
+                exchange.flow.kill()  # mitmproxy's own layer runs it, and looks before its next hook
+            exchange.client_gone()
+            return
         try:
             inject(exchange.flow)
         except ValueError:  # the connection is gone already

@@ -154,6 +154,8 @@ class ControlServer:
         self._inode = 0
         self._readers: dict[asyncio.WriteTransport, int] = {}
         """Reader → lines that it has missed in a row."""
+        self._silent: set[asyncio.WriteTransport] = set()
+        """Those that want no reports."""
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
@@ -185,9 +187,10 @@ class ControlServer:
         if self._server is not None:
             self._server.close()
             self._server = None
-        for reader in tuple(self._readers):
+        for reader in (*self._readers, *self._silent):
             reader.abort()
         self._readers.clear()
+        self._silent.clear()
         try:
             if self.path.lstat().st_ino == self._inode:
                 self.path.unlink()
@@ -196,7 +199,7 @@ class ControlServer:
 
     def joined(self, reader: asyncio.WriteTransport) -> None:
         """Somebody reads: a line at once."""
-        if len(self._readers) >= MAX_READERS:
+        if len(self._readers) + len(self._silent) >= MAX_READERS:
             reader.abort()
             return
         self._readers[reader] = 0
@@ -204,8 +207,9 @@ class ControlServer:
         self._arm()
 
     def left(self, reader: asyncio.WriteTransport) -> None:
-        """Somebody reads no more, or no reports."""
+        """Somebody reads no more."""
         self._readers.pop(reader, None)
+        self._silent.discard(reader)
 
     def answer(self, line: bytes, reader: asyncio.WriteTransport) -> bytes:
         """Carry out what a reader asks in one line; the line for it."""
@@ -214,7 +218,8 @@ class ControlServer:
             asked = msgspec.json.decode(line, type=_Asked)
             asked_id = asked.id
             if not asked.reports:
-                self.left(reader)
+                self._readers.pop(reader, None)
+                self._silent.add(reader)
             if asked.command is msgspec.UNSET:
                 said = Said(done=True, text="no command")
             else:
