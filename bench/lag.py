@@ -1,7 +1,11 @@
-"""A script in a proxy: who connects to its port and says for how many seconds is told how late the event loop ran."""
+"""A script in a proxy: who connects to its port and says for how many seconds is told how late the event loop ran.
+
+Late through its own work: where other processes had the processor meanwhile, that time is left out.
+"""
 
 import asyncio
 import json
+from time import thread_time
 
 from mitmproxy import ctx
 
@@ -20,15 +24,15 @@ class Lag:
         end_at = loop.time() + float(await reader.readline())
         lags_s, over = [], loop.create_future()
 
-        def sample(due_at):
-            now = loop.time()
-            lags_s.append(now - due_at)
+        def sample(due_at, busy_before_s):
+            now, busy_s = loop.time(), thread_time()
+            lags_s.append(min(now - due_at, busy_s - busy_before_s))
             if now < end_at:
-                loop.call_at(now + EVERY_S, sample, now + EVERY_S)
+                loop.call_at(now + EVERY_S, sample, now + EVERY_S, busy_s)
             else:
                 over.set_result(None)
 
-        sample(loop.time())
+        sample(loop.time(), thread_time())
         await over
         writer.write(json.dumps(lags_s).encode())
         await writer.drain()
