@@ -195,6 +195,19 @@ def test_abort_ends_a_held_request_and_its_client_does_not_come_back(person, age
     person.house.assert_idle()
 
 
+def test_a_running_request_ends_when_it_is_deleted_or_cancelled(person, agents):
+    for agent, end in zip(agents, ("button", "command"), strict=False):
+        answer = person.house.ask(agent, **as_agent(agent))
+        expect(person.comment(agent)).to_contain_text("in flight")
+        if end == "button":
+            person.row(agent).click()
+            person.page.get_by_role("button", name="Delete").click()
+        else:
+            person.do(f"hivemind.cancel '~comment {agent}'")
+        assert answer.result(30).status_code == 400
+    person.house.assert_idle()
+
+
 def test_a_streamed_answer_is_read_while_it_comes_and_its_story_afterwards(person, agents):
     answer = person.house.ask(agents[0], stream=True, **as_agent(agents[0]))
     person.row(agents[0]).click()
