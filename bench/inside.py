@@ -48,9 +48,11 @@ async def _intake_times(count, size_bytes):
             control=False,
             event_log=False,
             notify=(),
+            keep=None,
         ),
         events=runtime.events,
         tally=runtime.tally,
+        stories=runtime.stories,
         voices=runtime.voices,
     )
     body = conversation(size_bytes, streamed=False)

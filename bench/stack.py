@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,6 +35,9 @@ class Proxy:
     forward_port: int
     ca: Path
     counters_port: int
+    lag_port: int = 0
+    web_port: int = 0
+    """Both of a mitmweb only."""
 
     def counters(self):
         """The addon's counters."""
@@ -57,6 +60,14 @@ class Proxy:
             now_s = self.cpu_s()
             idle = idle + 1 if now_s - before_s < 0.01 else 0
             before_s = now_s
+
+    def settle_to(self, condition):
+        """Wait until its counters are so."""
+        deadline = time.perf_counter() + _START_S
+        while not condition(counters := self.counters()):
+            if time.perf_counter() > deadline:
+                raise SystemExit(f"the proxy did not come to it: {counters}")
+            select.select([], [], [], 0.1)
 
     def _proc(self, name):
         return Path(f"/proc/{self.process.pid}/{name}").read_text()
@@ -114,14 +125,42 @@ class Stack:
 
     def start_addon(self, name, *, slots):
         """A proxy with the addon, and a profile of its own: the concurrency limit must not be what is measured."""
+        return self.start_proxy(name, script_path(), self._profile(name, slots), "hivemind_state=off")
+
+    def _profile(self, name, slots):
         profiles = self.folder / f"profiles-{name}"
         profiles.mkdir()
         profile = PROFILE.format(plain=self.provider_port, tls=self.provider_tls_port, slots=slots)
         (profiles / "bench.yaml").write_text(profile)
-        return self.start_proxy(name, script_path(), f"hivemind_profiles={profiles}", "hivemind_state=off")
+        return f"hivemind_profiles={profiles}"
+
+    def start_web(self, name, *, slots):
+        """The same as mitmweb, which also tells its event loop's lag."""
+        lag_port, web_port = free_port(), free_port()
+        profile = self._profile(name, slots)
+        web = ("web_open_browser=false", f"web_port={web_port}", "web_password=bench", f"bench_lag_port={lag_port}")
+        scripts = (script_path(), HERE / "lag.py")
+        started = self._start("mitmweb", name, scripts, profile, "hivemind_state=off", *web)
+        self.proxies[name] = proxy = replace(started, lag_port=lag_port, web_port=web_port)
+        return proxy
+
+    def watch(self, proxy):
+        """Somebody before mitmweb's page."""
+        url = f"ws://127.0.0.1:{proxy.web_port}/updates?token=bench"
+        process = self._spawn(sys.executable, "-m", "bench.watcher", url, core=-1)
+        _line(process, _START_S)
+        return process
+
+    def stop(self, *processes):
+        for process in processes:
+            process.kill()
+            process.wait()
 
     def start_proxy(self, name, script, *settings):
         """A mitmdump with this script, and with the one that tells counters: each script costs every hook a little."""
+        return self._start("mitmdump", name, (script,), *settings)
+
+    def _start(self, program, name, scripts, *settings):
         confdir = self.folder / "mitmproxy"  # one CA for all
         reverse_port, forward_port, counters_port = (free_port() for _ in range(3))
         settings = [f"confdir={confdir}", "connection_strategy=lazy", "flow_detail=0", *settings]
@@ -131,15 +170,16 @@ class Stack:
             f"reverse:http://127.0.0.1:{self.provider_port}@127.0.0.1:{reverse_port}",
             f"regular@127.0.0.1:{forward_port}",
         )
-        command = [str(Path(sys.executable).parent / "mitmdump")]
-        for option, values in (("--set", settings), ("--mode", modes), ("-s", (script, HERE / "counters.py"))):
+        command = [str(Path(sys.executable).parent / program)]
+        for option, values in (("--set", settings), ("--mode", modes), ("-s", (*scripts, HERE / "counters.py"))):
             for value in values:
                 command += [option, str(value)]
+        pages = len(modes) + (program == "mitmweb")
         log = self.folder / f"{name}.log"
         with log.open("wb") as out:
             process = self._spawn(*command, core=0, stdout=out, stderr=subprocess.STDOUT)
         deadline = time.perf_counter() + _START_S
-        while (text := log.read_text(errors="replace")).count(" listening at ") < len(modes):
+        while (text := log.read_text(errors="replace")).count(" listening at ") < pages:
             if process.poll() is not None or time.perf_counter() > deadline:
                 raise SystemExit(f"mitmdump ({name}) did not start:\n{text}")
             select.select([], [], [], 0.05)

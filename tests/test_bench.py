@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from bench import __main__ as command
-from bench import report
+from bench import night, report
 from bench.__main__ import Check
 from bench.bodies import conversation, next_turn
 from bench.client import Connection
@@ -25,6 +25,7 @@ TINY = Plan(
     queued=(10,),
     decisions=5,
 )
+SHORT_NIGHT = night.Night(requests=40, held_flows=4, lag_s=0.3)
 PASSED = Check(sent=5, tickets=5, delivered=5, guard_trips=0)
 
 
@@ -49,6 +50,18 @@ def test_a_run_measures_every_row_and_all_its_requests_were_scheduled():
     assert "next turn" in page
     assert check.text in page
     assert told[0].startswith("round 1")
+
+
+@pytest.mark.slow
+def test_a_night_in_mitmweb_is_measured():
+    soaked, lagged, held = night.run(SHORT_NIGHT, tell=lambda _: None)
+    assert soaked.failures == 0
+    assert len(soaked.rss_bytes) == 10
+    assert min(soaked.rss_bytes) > 10_000_000
+    assert lagged.max_s > 0
+    text = night.report(soaked, lagged, held)
+    assert "40 streamed requests of 20 KB" in text
+    assert f"{held} flows of 600 KB held" in text
 
 
 @pytest.mark.parametrize(

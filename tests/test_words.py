@@ -1,6 +1,6 @@
 import pytest
 
-from hivemind_addon.words import failing, lasting, plain
+from hivemind_addon.words import about, failing, lasting, plain
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,11 @@ def test_a_failure_is_one_line_of_bounded_length():
 def test_what_is_no_text_is_replaced_and_the_rest_cut():
     assert plain("a\udcffb") == "a?b"
     assert plain("abc", 2) == "ab"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(-1, "1 s"), (0.2, "1 s"), (4, "4 s"), (10, "10 s"), (11, "15 s"), (31, "35 s"), (55, "55 s"), (56, "1 min")],
+)
+def test_a_guess_is_said_coarsely(seconds, words):
+    assert about(seconds) == words

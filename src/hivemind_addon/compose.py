@@ -12,6 +12,7 @@ from hivemind_addon.core.scheduler import Scheduler
 from hivemind_addon.core.watchdog import FirstBytes
 from hivemind_addon.observe.log import LogObserver
 from hivemind_addon.observe.metrics import Metrics
+from hivemind_addon.observe.story import Stories
 from hivemind_addon.observe.tally import Tally
 from hivemind_addon.runtime.clock import Clock, SystemClock
 from hivemind_addon.runtime.driver import Driver
@@ -41,16 +42,17 @@ class Runtime:
     tally: Tally
     metrics: Metrics
     voices: Voices
+    stories: Stories
 
 
 def make_runtime(*, observers: tuple[Callable[[Event], None], ...] = ()) -> Runtime:
     """A scheduler and what drives it, for the running event loop."""
     events: deque[Event] = deque(maxlen=EVENTS_KEPT)
-    tokenizer, tally, metrics = Tokenizer(), Tally(), Metrics()
+    tokenizer, tally, stories, metrics = Tokenizer(), Tally(), Stories(), Metrics()
     driver = Driver(
         scheduler=Scheduler(rng=random.Random()),  # noqa: S311 - jitter, no secret
         clock=SystemClock(),
-        observers=[events.append, LogObserver(), tally, metrics, *observers],
+        observers=[events.append, LogObserver(), tally, stories, metrics, *observers],
     )
     return Runtime(
         driver=driver,
@@ -62,6 +64,7 @@ def make_runtime(*, observers: tuple[Callable[[Event], None], ...] = ()) -> Runt
         tally=tally,
         metrics=metrics,
         voices=Voices(driver, traces=_make_traces(os.environ, driver.clock)),
+        stories=stories,
     )
 
 

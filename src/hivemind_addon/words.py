@@ -21,3 +21,11 @@ def failing(error: BaseException) -> str:
 def plain(text: str, chars: int = 300) -> str:
     """A text cut to so many characters, without what is no text (bytes of a client's header)."""
     return text[:chars].encode(errors="replace").decode()
+
+
+def about(seconds: float) -> str:
+    """A guess at a span of time, as coarse as a guess is, so that it seldom changes: `4 s`, `35 s`, `3 min`."""
+    if seconds > 55:
+        return lasting(seconds)
+    step_s = 1 if seconds <= 10 else 5
+    return f"{max(1, math.ceil(seconds / step_s)) * step_s} s"

@@ -75,11 +75,12 @@ class Web:
 
 
 @contextmanager
-def running_mitmweb(confdir: Path, *arguments: str):
+def running_mitmweb(confdir: Path, *arguments: str, **more):
     """Start a mitmweb with the addon and the probe, as `tests.e2e.proxy.running` starts a mitmdump."""
     port = free_port()
     web = ["--no-web-open-browser", "--web-port", str(port), "--set", f"web_password={PASSWORD}"]
-    with running(confdir, *web, *arguments, executable=MITMWEB) as proxy:
+    with running(confdir, *web, *arguments, executable=MITMWEB, **more) as proxy:
+        proxy.wait_for(lambda _: "Web server listening" in proxy.log, "the page's port")  # it opens after the proxy's
         yield Web(proxy, port)
 
 

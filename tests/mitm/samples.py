@@ -26,6 +26,7 @@ def make_intake(folder=None, **changes):
         "control": False,
         "event_log": False,
         "notify": (),
+        "keep": None,
     } | changes
     return Intake(
         driver=runtime.driver,
@@ -37,6 +38,7 @@ def make_intake(folder=None, **changes):
         events=runtime.events,
         tally=runtime.tally,
         voices=runtime.voices,
+        stories=runtime.stories,
     )
 
 

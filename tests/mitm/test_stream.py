@@ -241,6 +241,9 @@ class FakeExchange:
     def ended(self):
         return self._verdict("ended")
 
+    def released(self, delivered):
+        self.told.append("released")
+
     def streamed(self):
         self.told.append("streamed")
 

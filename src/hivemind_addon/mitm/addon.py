@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mitmproxy import ctx, exceptions, http
-from mitmproxy.hooks import UpdateHook
+from mitmproxy import contentviews, ctx, exceptions, http
 from mitmproxy.proxy.layers import TCPLayer
 from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.utils import human
@@ -22,6 +21,8 @@ from mitmproxy.utils import human
 from hivemind_addon import __version__
 from hivemind_addon.compose import Runtime, make_runtime
 from hivemind_addon.core.snapshot import SCHEMA_VERSION
+from hivemind_addon.mitm.commands import Commands
+from hivemind_addon.mitm.contentview import ExchangeView
 from hivemind_addon.mitm.intake import Intake
 from hivemind_addon.mitm.options import (
     PREFIX,
@@ -36,9 +37,11 @@ from hivemind_addon.mitm.options import (
 )
 from hivemind_addon.mitm.own_addresses import PAGE_HOST, OwnAddresses, hang_up
 from hivemind_addon.mitm.pages import Pages
+from hivemind_addon.mitm.retention import Retention
 from hivemind_addon.mitm.stream import EndAttempt, datagram_listeners, scheduling_layer
 from hivemind_addon.observe.report import QUEUED_TOLD, ProxyView, Report
 from hivemind_addon.profile.typed import normal_host
+from hivemind_addon.runtime.beat import Beat
 from hivemind_addon.runtime.control import ControlServer, SocketTaken, control_socket
 from hivemind_addon.runtime.folders import FolderNotPrivate
 from hivemind_addon.runtime.state_file import StateFile
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
 
     from mitmproxy import flow as mflow
     from mitmproxy.addonmanager import Loader
+    from mitmproxy.addons.view import View
     from mitmproxy.connection import Client
     from mitmproxy.proxy.layer import NextLayer
     from mitmproxy.proxy.server_hooks import ServerConnectionHookData
@@ -67,6 +71,8 @@ DRAIN_S = 30
 """How long running streams may go on after SIGTERM or Ctrl-C."""
 _VERBOSITIES = {"termlog_verbosity", "console_eventlog_verbosity"}
 """mitmproxy's options that say which log lines a person sees."""
+WEB_COLUMNS = ["icon", "path", "status", "size", "time", "comment"]
+"""Of mitmweb's list: the comment says why a flow is held; all model calls are POST over TLS."""
 ADOPTABLE = "hivemind_intake"
 """The attribute of mitmproxy's master under which a reloaded script finds the running scheduler."""
 
@@ -78,6 +84,9 @@ class Hivemind:
 
     def __init__(self) -> None:
         self.intake: Intake | None = None
+        self.commands = Commands()
+        self.addons = [self.commands]
+        """Mitmproxy registers these, too."""
         self._live = False
         self._holding = 0
         """Streams that wait in `hivemind_hold`."""
@@ -85,6 +94,9 @@ class Hivemind:
         self._rebinding: asyncio.Future[None] | None = None
         self._opening: asyncio.Future[None] | None = None
         """Of the control socket."""
+        self._retention: Retention | None = None
+        self._beat: Beat | None = None
+        """Both only where there is a view."""
         self._distrusting: set[str] = set()
         """Clients that were told how to trust the proxy."""
 
@@ -105,13 +117,15 @@ class Hivemind:
             self._set_defaults()
 
     def _set_defaults(self) -> None:
-        """Loopback, and upstream connections only when a request goes: unless the user said otherwise."""
+        """Loopback, upstream connections only when a request goes, comments shown: unless the user said otherwise."""
         if not ctx.options.listen_host and not _said_by_user("listen_host"):
             ctx.options.listen_host = "127.0.0.1"
             if not ctx.master.addons.get("proxyserver").is_running:
                 self._rebinding = asyncio.ensure_future(self._rebind())
         if not _said_by_user("connection_strategy"):
             ctx.options.connection_strategy = "lazy"
+        if "web_columns" in ctx.options and not _said_by_user("web_columns"):
+            ctx.options.web_columns = WEB_COLUMNS
 
     async def _rebind(self) -> None:
         """Listen again, on loopback: scripts are loaded when mitmproxy has begun to bind its ports.
@@ -150,6 +164,7 @@ class Hivemind:
 
     def _refuse(self, error: BadOption) -> None:
         if self._live:
+            logger.warning("hivemind: %s; what was set before stays", error)  # mitmweb shows only a red frame
             raise exceptions.OptionsError(str(error))
         # An error that is logged during the start ends mitmproxy with exit status 1.
         logger.error("hivemind: %s", error)
@@ -169,12 +184,14 @@ class Hivemind:
                 events=runtime.events,
                 tally=runtime.tally,
                 voices=runtime.voices,
+                stories=runtime.stories,
             )
             self.intake.pages = self._make_pages(self.intake, runtime)
             setattr(ctx.master, ADOPTABLE, self.intake)
             # Programs stay: without them a full collection, for which all streams wait, takes 20 ms instead of 70.
             gc.freeze()
         self.intake.settings = settings
+        self.commands.intake = self.intake
         self.intake.driver.end_attempt = self._end_attempt
         self.intake.driver.call_off = partial(self._end_attempt, called_off=True)
         self.intake.voices.speak(log=settings.event_log, notify=settings.notify)
@@ -220,9 +237,19 @@ class Hivemind:
         if self.intake:
             self._loading = asyncio.ensure_future(self._load_vocabulary(self.intake))
             self._opening = asyncio.ensure_future(self._open_control(self.intake))
+        contentviews.add(ExchangeView())
         if (view := ctx.master.addons.get("view")) is not None:  # an empty one is false
             view.sig_view_update.connect(self._flow_touched)
             view.sig_view_remove.connect(self._flow_removed)
+            self._keep_view(view)
+
+    def _keep_view(self, view: View) -> None:
+        """Keep what a person looks at up to date, and small."""
+        if (intake := self.intake) is None:
+            return
+        self._retention = Retention(view, lambda: intake.settings.keep)
+        self._beat = Beat([intake.annotator.beat, self._retention.beat])
+        intake.annotator.wake = self._beat.wake
 
     async def _load_vocabulary(self, intake: Intake) -> None:
         """Off the event loop: it takes a third of a second."""
@@ -252,7 +279,9 @@ class Hivemind:
             intake.control = control
 
     def done(self) -> Awaitable[None] | None:
-        """On shutdown: drain. On a reload nothing: the next object adopts what is running."""
+        """On shutdown: drain. On a reload nothing more: the next object adopts what is running."""
+        if self._beat is not None:
+            self._beat.stop()
         if self.intake is None or not ctx.master.should_exit.is_set():
             return None
         return self._drain(self.intake)
@@ -375,6 +404,9 @@ class Hivemind:
             if refusal := self.intake.upgrade_refusal(flow):
                 flow.response = refusal
         flow.request.stream = not self.intake.claims(flow)
+        if self._retention is not None and self._beat is not None and flow.live:
+            self._retention.came(flow)
+            self._beat.wake()
         if flow.is_replay == "request" and not flow.request.stream:
             self._hear_of_replays(heard=True)
 
@@ -397,8 +429,9 @@ class Hivemind:
             self.update = self._flows_touched
         elif hasattr(self, "update"):
             del self.update
-        if ctx.master.addons.get("view") is not None:
-            ctx.master.addons.trigger(UpdateHook([exchange.flow]))
+        if self.intake:
+            with self.intake.guarded("annotate"):
+                self.intake.annotator.show(exchange)
 
     def _flows_touched(self, flows: Sequence[mflow.Flow]) -> None:
         """Some interface touched these flows: a person may have pressed Abort or Resume."""

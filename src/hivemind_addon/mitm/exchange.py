@@ -18,7 +18,7 @@ from hivemind_addon.core.command import Cancel, MoveToFront
 from hivemind_addon.core.decision import Admitted, Backoff, Refused, Shed
 from hivemind_addon.core.events import CommittedStreamFailed, OddityNoted
 from hivemind_addon.core.ticket import ContractError, Hints, Outcome, OutcomeKind, Reservation, Ticket, Usage
-from hivemind_addon.mitm.port import Alarm, Handling, Look, Next, Stage
+from hivemind_addon.mitm.port import Alarm, Delivered, Handling, Look, Next, Stage
 from hivemind_addon.mitm.refusal import (
     come_back_s,
     make_refusal,
@@ -109,6 +109,8 @@ class Exchange:
     over: bool = False
     tripped: bool = False
     attempts: int = 0
+    delivered: Delivered | None = None
+    """What has come of an answer that goes to the client as it comes."""
     _submitted: bool = False
     _reservation: Reservation | None = None
     _bypassing: bool = False
@@ -386,6 +388,10 @@ class Exchange:
             return False
         return self._settle(judge_transport(TransportTrouble.CUT, "stream ended early"), usage=self._usage_so_far())
 
+    def released(self, delivered: Delivered) -> None:
+        """The client gets the answer as it comes; interfaces show it growing."""
+        self.delivered = delivered
+
     @guarded(fallback=None)
     def streamed(self) -> None:
         """Step 9, for a streamed answer: settle it."""
@@ -526,6 +532,7 @@ class Exchange:
 
     def _end(self) -> None:
         self.over = True
+        self.delivered = None
         self._leave_bypass()
         self.on_end(self)
 

@@ -16,6 +16,7 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 from hivemind_addon.core.budget import spend_of
 from hivemind_addon.core.events import OddityNoted
 from hivemind_addon.core.ticket import Demand, PoolKey, Priority, Ticket
+from hivemind_addon.mitm.annotate import Annotator
 from hivemind_addon.mitm.exchange import Exchange, plain_headers
 from hivemind_addon.mitm.own_addresses import PAGE_HOST
 from hivemind_addon.mitm.refusal import make_upgrade_refusal
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from hivemind_addon.core.watchdog import FirstBytes
     from hivemind_addon.mitm.options import Settings
     from hivemind_addon.mitm.pages import Pages
+    from hivemind_addon.observe.story import Stories
     from hivemind_addon.observe.tally import Tally
     from hivemind_addon.runtime.control import ControlServer
     from hivemind_addon.runtime.driver import Driver
@@ -84,6 +86,7 @@ class Intake:
         events: deque[Event],
         tally: Tally,
         voices: Voices,
+        stories: Stories,
     ) -> None:
         self.events = events
         self.tally = tally
@@ -111,6 +114,7 @@ class Intake:
         self._of_client: defaultdict[str, set[Exchange]] = defaultdict(set)
         self._proxy_users: dict[str, tuple[str, str]] = {}
         """Client connection id → user and password of its CONNECT."""
+        self.annotator = Annotator(stories=stories, driver=driver, live=self.live)
         self._emptied = asyncio.Event()
 
     def page(self, request: http.Request, client: Client, destination: tuple[str, int] | None) -> http.Response | None:
@@ -212,6 +216,8 @@ class Intake:
             exchange.trip("intake", error)
         if exchange is not None:
             self.live[flow.id] = exchange
+            with self.guarded("annotate"):
+                self.annotator.begun()
             self._of_client[flow.client_conn.id].add(exchange)
         return exchange
 
@@ -344,6 +350,8 @@ class Intake:
 
     def _ended(self, exchange: Exchange) -> None:
         self.live.pop(exchange.flow.id, None)
+        with self.guarded("annotate"):
+            self.annotator.ended(exchange)
         if not self.live:
             self._emptied.set()
         client_id = exchange.flow.client_conn.id

@@ -20,6 +20,7 @@ from mitmproxy.addonmanager import Loader
 from mitmproxy.proxy.mode_specs import ProxyMode
 
 from hivemind_addon.mitm.agents_file import AgentsFile
+from hivemind_addon.mitm.retention import DEFAULT_KEEP, Keep, parse_keep
 from hivemind_addon.profile.load import Profiles, load_profiles
 from hivemind_addon.profile.typed import ProfileError
 from hivemind_addon.runtime.folders import LONGEST_SOCKET_PATH
@@ -95,6 +96,13 @@ OPTIONS = (
         "Profile of the upstream in reverse mode, where its host names none and its paths would choose another.",
     ),
     Option(
+        "hivemind_keep",
+        str,
+        DEFAULT_KEEP,
+        "How many finished flows, and how much of their bodies, stay in mitmweb and the console, for example "
+        "`200 flows` or `500 flows, 1 GB`; `off` for all. What you marked or commented stays anyway.",
+    ),
+    Option(
         "hivemind_allow_lan",
         bool,
         False,
@@ -121,6 +129,8 @@ class Settings:
     """Where events are appended as JSON; True: standard output; False: nowhere."""
     notify: tuple[str, ...]
     """The program to call for help with, and its arguments; empty: none."""
+    keep: Keep | None
+    """Of finished flows, in a view; None: all."""
 
 
 def add_options(loader: Loader) -> None:
@@ -199,7 +209,17 @@ def read_settings(options: optmanager.OptManager) -> Settings:
         control=_control(options.hivemind_control),
         event_log=_event_log(options.hivemind_log),
         notify=_notify(options.hivemind_notify),
+        keep=_keep(options.hivemind_keep),
     )
+
+
+def _keep(value: str) -> Keep | None:
+    try:
+        return parse_keep(value)
+    except ValueError:
+        raise BadOption(
+            f"hivemind_keep: {value!r} is no amount of flows; say a number, a size, or both: `{DEFAULT_KEEP}`, or `off`"
+        ) from None
 
 
 def _state_file(value: str) -> Path | None:

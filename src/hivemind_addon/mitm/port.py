@@ -62,6 +62,14 @@ class Alarm(Enum):
     STALLED = "stalled"
 
 
+class Delivered(Protocol):
+    """What has come of a streamed answer; it grows until the answer ends."""
+
+    def __bytes__(self) -> bytes: ...
+
+    def __len__(self) -> int: ...
+
+
 class ExchangePort(Protocol):
     """One scheduled request as the layer needs it. No method raises."""
 
@@ -107,6 +115,9 @@ class ExchangePort(Protocol):
 
     def ended(self) -> bool:
         """A streamed answer ended while all of it was kept back. True: try again; else it goes to the client."""
+
+    def released(self, delivered: Delivered) -> None:
+        """A streamed answer begins to go to the client."""
 
     def streamed(self) -> None:
         """A streamed answer has gone to the client to its end."""

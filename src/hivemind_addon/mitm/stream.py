@@ -432,6 +432,7 @@ class ScheduledStream(HttpStream):
         held_back = b"".join(self.held_back)
         self.held_back = []
         self.response_body_buf += held_back
+        exchange.released(self.response_body_buf)
         # In one piece: what came apart has waited together.
         yield from self._send_chunk(exchange.decoded_so_far() if self.committed else held_back)
         yield from self._arm(exchange, Stage.STREAMED)

@@ -309,7 +309,7 @@ class Tally:
         ticket, usage = self._live.get(event.ticket_id), event.usage
         if ticket is not None and usage is not None:
             session, cost = self._session(ticket), cost_of(ticket, usage)
-            book.usage, session.usage = _sum(book.usage, usage), _sum(session.usage, usage)
+            book.usage, session.usage = sum_of(book.usage, usage), sum_of(session.usage, usage)
             book.micro_usd += cost
             session.micro_usd += cost
 
@@ -337,11 +337,11 @@ class Tally:
         for name in ("admitted", "delivered", "retries_absorbed", "throttled", "failed", "micro_usd", "queued"):
             setattr(new, name, getattr(new, name) + getattr(old, name))
         new.in_flight += old.in_flight
-        new.usage = _sum(new.usage, old.usage)
+        new.usage = sum_of(new.usage, old.usage)
 
 
 def cost_of(ticket: Ticket, usage: Usage) -> int:
-    """What an attempt of a ticket cost, in micro-dollars; 0 where its model has no price."""
+    """What an attempt's usage costs, in micro-dollars; 0 where the model has no price."""
     if ticket.price is None:
         return 0
     return ticket.price.micro_usd(
@@ -352,7 +352,8 @@ def cost_of(ticket: Ticket, usage: Usage) -> int:
     )
 
 
-def _sum(one: Usage, other: Usage) -> Usage:
+def sum_of(one: Usage, other: Usage) -> Usage:
+    """What two attempts used; reported when either was."""
     return Usage(
         input_tokens=one.input_tokens + other.input_tokens,
         cache_read_tokens=one.cache_read_tokens + other.cache_read_tokens,

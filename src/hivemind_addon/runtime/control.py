@@ -1,9 +1,9 @@
 """The control socket: whoever may open it reads what the scheduler's state is, once a second, and commands it.
 
 A Unix socket, 0600, one for each port; where the system has none (Windows), there is no control socket. A reader gets
-one line of JSON at once and one every second from then on (rarer where ten thousand requests wait and a line takes
-long to make): a `Report`, whose `version` grows when a field changes its meaning or goes. A reader that does not keep up misses lines and is cut off in the end; it never makes the proxy wait
-or grow.
+one line of JSON at once and one every second from then on (fewer where ten thousand requests wait and a line takes long
+to make): a `Report`, whose `version` grows when a field changes its meaning or goes. A reader that does not keep up
+misses lines and is cut off in the end; it never makes the proxy wait or grow.
 
 What it sends are commands (`core/command.py`), one line of JSON each, and each is answered in one line of its own:
 

@@ -1,0 +1,204 @@
+"""Comments and markers, through the real scheduler: one slot, whoever comes second is held."""
+
+import asyncio
+import itertools
+
+import pytest
+from mitmproxy import http
+from mitmproxy.test import taddons
+
+from hivemind_addon.mitm.annotate import BYTES_PER_BEAT, LIVE_BODY_BYTES, LOOKS_PER_BEAT, LOST, WAITS
+from hivemind_addon.mitm.note import note_of
+from hivemind_addon.runtime.beat import BEATS_PER_S
+from tests.mitm.samples import make_flow, make_intake
+from tests.mitm.test_exchange import CONTENT, SSE, START, STOP
+
+ONE_SLOT = "extends: anthropic\nconcurrency: {initial: 1, maximum: 1}\n"
+
+
+class Screen:
+    """Counts what is drawn."""
+
+    def __init__(self):
+        self.drawn = []
+
+    def update(self, flows):
+        self.drawn.append([flow.id for flow in flows])
+
+    @property
+    def flows(self):
+        """Their ids, in the order in which they were drawn."""
+        return list(itertools.chain.from_iterable(self.drawn))
+
+
+@pytest.fixture
+async def stage(tmp_path):
+    (tmp_path / "anthropic.yaml").write_text(ONE_SLOT)
+    intake = make_intake(tmp_path)
+    screen = Screen()
+    intake.annotator.wake = lambda: None
+    with taddons.context(screen):
+        yield intake, screen
+
+
+def come(intake, **headers):
+    exchange = intake.intake(make_flow(**headers))
+    exchange.enter()
+    return exchange
+
+
+def second_of(intake):
+    return [intake.annotator.beat() for _ in range(BEATS_PER_S)]
+
+
+def told(exchange):
+    return exchange.flow.comment.partition(" [")[0], exchange.flow.marked
+
+
+def deliver(exchange):
+    exchange.sent()
+    exchange.head(http.Response.make(200, b"", SSE))
+    exchange.look(START + CONTENT + STOP)
+    exchange.streamed()
+
+
+async def test_a_held_flow_says_its_place_and_a_running_one_that_it_runs(stage):
+    intake, screen = stage
+    first, second, third = come(intake), come(intake, x_session_id="b"), come(intake, x_session_id="c")
+    second_of(intake)
+    assert told(first) == ("in flight", "")
+    assert told(second) == ("held, place 1: concurrency limit", WAITS)
+    assert told(third) == ("held, place 2: concurrency limit", WAITS)
+    assert third.flow.comment.endswith(f"{third.ticket.agent} {third.ticket.id}]")
+    assert sorted(screen.flows) == sorted(exchange.flow.id for exchange in (first, second, third))
+
+
+async def test_what_has_not_changed_is_not_drawn_again(stage):
+    intake, screen = stage
+    come(intake)
+    come(intake, x_session_id="b")
+    second_of(intake)
+    screen.drawn.clear()
+    assert all(second_of(intake) + second_of(intake))
+    assert screen.drawn == []
+
+
+async def test_the_end_tells_the_story(stage):
+    intake, screen = stage
+    exchange = come(intake)
+    deliver(exchange)
+    assert told(exchange) == ("delivered: 5 in + 2 out, $0.0000", "")
+    assert note_of(exchange.flow).story.end == "delivered"
+    second_of(intake)
+    assert screen.flows == [exchange.flow.id]
+    assert intake.annotator.beat() is False
+
+
+async def test_an_end_that_mitmproxy_has_told_of_is_not_drawn_twice(stage):
+    intake, screen = stage
+    exchange = come(intake)
+    deliver(exchange)
+    exchange.flow.live = False
+    assert not any(second_of(intake))
+    assert screen.drawn == []
+
+
+async def test_a_flow_that_goes_on_after_the_snapshot_is_not_called_held(stage):
+    intake, _ = stage
+    crowd = [come(intake, x_session_id=f"s{number}") for number in range(LOOKS_PER_BEAT + 2)]
+    intake.annotator.beat()
+    deliver(crowd[0])  # another one goes
+    late = crowd[-1]
+    await asyncio.gather(*(exchange.hold() for exchange in crowd[1:2]))
+    intake.annotator.show(crowd[1])
+    intake.annotator._to_look.appendleft(crowd[1])
+    intake.annotator.beat()
+    assert told(crowd[1]) == ("in flight", "")
+    assert told(late)[1] == WAITS
+
+
+async def test_a_lost_one_is_marked(stage):
+    intake, _ = stage
+    exchange = come(intake)
+    exchange.sent()
+    exchange.head(http.Response.make(400, b"", {}))
+    exchange.collected(http.Response.make(400, b"", {}), b"")
+    assert told(exchange)[1] == LOST
+    assert told(exchange)[0].startswith("gave up: ")
+
+
+async def test_a_flow_that_begins_to_wait_says_so_before_the_next_look(stage):
+    intake, screen = stage
+    come(intake)
+    second = come(intake, x_session_id="b")
+    intake.annotator.show(second)
+    assert told(second) == ("held, place 1: concurrency limit", WAITS)
+    intake.annotator.beat()
+    assert screen.drawn[0][0] == second.flow.id
+
+
+async def test_large_bodies_are_drawn_a_few_at_a_time(stage):
+    intake, screen = stage
+    content = make_flow().request.content[:-1] + b" " * (BYTES_PER_BEAT // 3) + b"}"
+    for number in range(9):
+        come(intake, content=content, x_session_id=f"s{number}")
+    second_of(intake)
+    assert max(len(flows) for flows in screen.drawn) == 3
+    assert len(screen.flows) == 9
+
+
+async def test_without_a_view_only_the_end_is_written(stage):
+    intake, screen = stage
+    intake.annotator.wake = None
+    exchange = come(intake)
+    intake.annotator.show(exchange)
+    assert exchange.flow.comment == ""
+    deliver(exchange)
+    assert told(exchange)[0].startswith("delivered")
+    assert screen.drawn == []
+
+
+async def test_an_answer_grows_in_the_flow_while_it_streams(stage):
+    intake, _ = stage
+    exchange = come(intake)
+    exchange.sent()
+    exchange.flow.response = response = http.Response.make(200, b"", SSE)
+    response.data.content = None
+    exchange.head(response)
+    exchange.look(START + CONTENT)
+    body = bytearray(START)
+    exchange.released(body)
+    second_of(intake)
+    assert response.data.content == START
+    body += CONTENT
+    second_of(intake)
+    assert response.data.content == START + CONTENT
+    body += b"x" * LIVE_BODY_BYTES
+    second_of(intake)
+    assert response.data.content == START + CONTENT  # too large to be copied each second
+    response.data.content = b"all"
+    deliver(exchange)
+    second_of(intake)
+    assert response.data.content == b"all"
+
+
+async def test_a_replay_of_a_flow_gets_a_story_of_its_own(stage):
+    intake, _ = stage
+    exchange = come(intake)
+    deliver(exchange)
+    again = intake.intake(exchange.flow)
+    again.enter()
+    second_of(intake)
+    assert told(again) == ("in flight", "")
+    assert again.ticket.id in again.flow.comment
+
+
+async def test_many_held_flows_are_looked_at_in_pieces(stage):
+    intake, screen = stage
+    exchanges = [come(intake, x_session_id=f"s{number}") for number in range(250)]
+    intake.annotator.beat()
+    assert sum(bool(exchange.flow.comment) for exchange in exchanges) == 100
+    for _ in range(5 * BEATS_PER_S):
+        intake.annotator.beat()
+    assert all(exchange.flow.comment for exchange in exchanges)
+    assert len(screen.flows) == 250

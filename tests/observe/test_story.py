@@ -1,0 +1,206 @@
+import json
+
+import msgspec
+import pytest
+
+from hivemind_addon.core.decision import Reason
+from hivemind_addon.core.events import (
+    AttemptEnded,
+    AttemptStarted,
+    BackedOff,
+    CommittedStreamFailed,
+    ConcurrencyChanged,
+    GuardTripped,
+    Held,
+    OddityNoted,
+    PersonActed,
+    Submitted,
+    Superseded,
+    TicketEnded,
+)
+from hivemind_addon.core.snapshot import TicketView
+from hivemind_addon.core.spend import Price
+from hivemind_addon.core.ticket import Outcome, OutcomeKind, Usage
+from hivemind_addon.observe.story import (
+    ENDED,
+    MOMENTS,
+    Stories,
+    Story,
+    final_line,
+    newest_line,
+    present_line,
+    usage_line,
+)
+from tests.core.samples import POOL, ticket
+
+PRICE = Price(input=3_000_000, cache_write=3_750_000, cache_read=300_000, output=15_000_000)
+TICKET = msgspec.structs.replace(ticket(at=100.0), agent="agent-7", price=PRICE, parent_session="p")
+
+
+def told(*events, of=TICKET):
+    stories = Stories()
+    for event in (Submitted(at=of.arrived_at, ticket=of), *events):
+        stories(event)
+    return stories.of(of.id)
+
+
+def held(at=100.0, reason=Reason.METER, position=3):
+    return Held(at=at, ticket_id="t1", pool=POOL, reason=reason, position=position)
+
+
+def started(at=112.0, attempt=1, waited_s=12.0):
+    return AttemptStarted(at=at, ticket_id="t1", pool=POOL, attempt=attempt, waited_s=waited_s, in_flight=1)
+
+
+def failed(at=114.0, attempt=1, usage=None):
+    outcome = Outcome(OutcomeKind.OVERLOADED, "529 overloaded_error", status=529, retryable=True)
+    return AttemptEnded(at=at, ticket_id="t1", pool=POOL, attempt=attempt, outcome=outcome, usage=usage, duration_s=2.0)
+
+
+def backed_off(at=114.0):
+    return BackedOff(at=at, ticket_id="t1", pool=POOL, attempt=1, until=at + 4, reason="529 overloaded_error")
+
+
+def answered(at=120.0, attempt=1, usage=None):
+    outcome = Outcome(OutcomeKind.SUCCESS, "200", status=200)
+    usage = usage or Usage(input_tokens=1_345, cache_read_tokens=11_000, output_tokens=678, reported=True)
+    return AttemptEnded(at=at, ticket_id="t1", pool=POOL, attempt=attempt, outcome=outcome, usage=usage, duration_s=6.0)
+
+
+def ended(at=120.0, end="delivered", reason="200", attempts=1, waited_s=12.0):
+    return TicketEnded(
+        at=at,
+        ticket_id="t1",
+        pool=POOL,
+        end=end,
+        reason=reason,
+        attempts=attempts,
+        ambiguous_resends=0,
+        waited_s=waited_s,
+    )
+
+
+def view(state="queued", *, reason="rate limit", position=3, attempts=0, starts_in_s=None):
+    return TicketView(
+        ticket=TICKET,
+        state=state,
+        reason=reason,
+        position=position,
+        attempts=attempts,
+        waited_s=1.0,
+        starts_in_s=starts_in_s,
+    )
+
+
+def test_the_whole_story_is_told_in_order_from_the_requests_arrival_on():
+    story = told(held(), started(), failed(), backed_off(), held(114.0, Reason.BACKOFF, 1), started(118.0, 2, 4.0))
+    assert [(moment.after_s, moment.text) for moment in story.moments] == [
+        (0.0, "held, place 3: rate limit"),
+        (12.0, "in flight"),
+        (14.0, "attempt 1: 529 overloaded_error, after 2.0 s"),
+        (14.0, "tried again in 4.0 s (529 overloaded_error)"),
+        (14.0, "held, place 1: backing off"),
+        (18.0, "in flight, attempt 2"),
+    ]
+    assert (story.agent, story.parent_session, story.pool, story.kind) == ("agent-7", "p", str(POOL), "turn")
+    assert (story.attempts, story.waited_s, story.failure) == (2, 16.0, "529 overloaded_error")
+
+
+def test_it_waits_from_a_hold_to_the_next_attempt():
+    assert told(held()).waits
+    assert not told(held(), started()).waits
+    assert told(started(), failed(), backed_off()).waits
+    assert not told(held(), ended(end="shed")).waits
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        (OddityNoted(at=101.0, pool=POOL, ticket_id="t1", what="answer: br"), "odd: answer: br"),
+        (PersonActed(at=101.0, text="moved to the front", pool=POOL, ticket_id="t1"), "a person: moved to the front"),
+        (Superseded(at=101.0, ticket_id="t1", pool=POOL, by_ticket_id="t2"), "ended: its client came back with t2"),
+        (
+            CommittedStreamFailed(at=101.0, ticket_id="t1", pool=POOL, reason="late"),
+            "failed after its keep-alives: late",
+        ),
+        (
+            GuardTripped(at=101.0, ticket_id="t1", where="head", error="Boom()"),
+            "the scheduler failed in head, and lets it pass by: Boom()",
+        ),
+    ],
+)
+def test_rare_things_are_moments_too(event, text):
+    assert told(event).moments[0].text == text
+
+
+def test_what_is_of_no_ticket_or_of_an_unknown_one_is_nobodys_story():
+    stories = Stories()
+    stories(ConcurrencyChanged(at=1.0, pool=POOL, limit=3, reason="trial"))
+    stories(OddityNoted(at=1.0, pool=POOL, ticket_id=None, what="x"))
+    stories(held())
+    assert stories.of("t1") is None
+
+
+def test_a_long_story_keeps_its_beginning_and_its_newest_moments():
+    story = told(held(), *[started(200.0 + n, n + 1) for n in range(300)])
+    assert len(story.moments) == MOMENTS
+    assert story.moments[0].text == "held, place 3: rate limit"
+    assert story.moments[-1].text == "in flight, attempt 300"
+
+
+def test_ended_stories_are_kept_a_while_for_who_has_not_read_them():
+    stories = Stories()
+    for number in range(ENDED + 1):
+        one = ticket(f"t{number}", at=0.0)
+        stories(Submitted(at=0.0, ticket=one))
+        stories(msgspec.structs.replace(ended(), ticket_id=one.id))
+    assert stories.of("t0") is None
+    assert stories.of("t1").end == stories.of(f"t{ENDED}").end == "delivered"
+
+
+@pytest.mark.parametrize(
+    ("seen", "line"),
+    [
+        (view(), "held, place 3: rate limit [agent-7 t1]"),
+        (view(starts_in_s=11.2), "held, place 3: rate limit, in about 15 s [agent-7 t1]"),
+        (
+            view("backing off", position=1, attempts=1, starts_in_s=3.4),
+            "held, backing off: attempt 2 in about 4 s after 529 overloaded_error [agent-7 t1]",
+        ),
+        (view("in flight", position=0, attempts=1), "in flight [agent-7 t1]"),
+        (view("in flight", position=0, attempts=2), "in flight, attempt 2 [agent-7 t1]"),
+    ],
+)
+def test_the_present_in_one_line(seen, line):
+    assert present_line(told(started(), failed()), seen) == line
+
+
+def test_the_newest_moment_in_one_line():
+    assert newest_line(told(held())) == "held, place 3: rate limit [agent-7 t1]"
+    assert newest_line(told()) == ""
+
+
+def test_the_end_in_one_line():
+    usage = Usage(input_tokens=10)
+    story = told(held(), started(), failed(usage=usage), backed_off(), answered(attempt=2), ended(attempts=2))
+    assert final_line(story) == (
+        "delivered: waited 15 s, 2 attempts, 12,355 in (11,000 cached) + 678 out, $0.0175 [agent-7 t1]"
+    )
+    assert not story.is_lost
+    assert final_line(told(ended(waited_s=0.1))) == "delivered [agent-7 t1]"
+    shed = told(held(), ended(end="shed", reason="client about to give up", attempts=0))
+    assert final_line(shed) == "shed: client about to give up, waited 15 s [agent-7 t1]"
+    assert shed.is_lost
+
+
+def test_usage_names_what_the_cache_took_and_costs_only_what_has_a_price():
+    unpriced = told(answered(), of=ticket(at=100.0))
+    assert usage_line(unpriced) == "12,345 in (11,000 cached) + 678 out"
+    assert usage_line(told(held())) == ""
+    written = told(answered(usage=Usage(cache_write_tokens=100, output_tokens=1)))
+    assert usage_line(written) == "100 in (100 written to the cache) + 1 out, $0.0004"
+
+
+def test_a_story_is_plain_json_and_back():
+    story = told(held(), started(), answered(), ended())
+    assert msgspec.convert(json.loads(json.dumps(msgspec.to_builtins(story))), Story) == story
