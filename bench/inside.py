@@ -34,11 +34,7 @@ async def _intake_times(count, size_bytes):
     runtime = make_runtime()
     runtime.tokenizer.load()
     intake = Intake(
-        driver=runtime.driver,
-        guard=runtime.guard,
-        estimator=runtime.estimator,
-        tokenizer=runtime.tokenizer,
-        first_bytes=runtime.first_bytes,
+        runtime=runtime,
         settings=Settings(
             profiles=load_profiles(None),
             redirects=MappingProxyType({}),
@@ -50,10 +46,6 @@ async def _intake_times(count, size_bytes):
             notify=(),
             keep=None,
         ),
-        events=runtime.events,
-        tally=runtime.tally,
-        stories=runtime.stories,
-        voices=runtime.voices,
     )
     body = conversation(size_bytes, streamed=False)
     later = next_turn(body, _ANSWER, _NEW_TEXT_BYTES)

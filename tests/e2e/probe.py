@@ -175,8 +175,8 @@ class Probe:
             "layer_streams": sum(_is_request(stream) for layer in layers for stream in layer.streams.values()),
             "connections": sum(len(layer.connections) for layer in layers),
             "hooks": dict(self.hooks),
-            "tokenizer": repr(intake.tokenizer),
-            "events": [f"{type(event).__name__} {event}" for event in list(intake.events)[-200:]],
+            "tokenizer": repr(intake.runtime.tokenizer),
+            "events": [f"{type(event).__name__} {event}" for event in list(intake.runtime.events)[-200:]],
         }
 
     def forget(self):

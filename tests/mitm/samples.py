@@ -28,18 +28,7 @@ def make_intake(folder=None, **changes):
         "notify": (),
         "keep": None,
     } | changes
-    return Intake(
-        driver=runtime.driver,
-        guard=runtime.guard,
-        estimator=runtime.estimator,
-        tokenizer=runtime.tokenizer,
-        first_bytes=runtime.first_bytes,
-        settings=Settings(**settings),
-        events=runtime.events,
-        tally=runtime.tally,
-        voices=runtime.voices,
-        stories=runtime.stories,
-    )
+    return Intake(runtime=runtime, settings=Settings(**settings))
 
 
 def make_flow(

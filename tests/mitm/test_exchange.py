@@ -286,7 +286,7 @@ async def test_what_is_called_off_is_settled_with_what_was_used_so_far(intake):
     assert b"invalid_request_error" in event
     assert b"a person cancelled" in event
     assert intake.live == {}
-    assert not any(type(one).__name__ == "CommittedStreamFailed" for one in intake.events)
+    assert not any(type(one).__name__ == "CommittedStreamFailed" for one in intake.runtime.events)
 
 
 async def test_nobody_calls_off_what_waits_or_is_over(intake):
@@ -324,7 +324,7 @@ async def test_a_usage_that_cannot_be_charged_loses_no_slot(intake, monkeypatch)
     def boom(*_):
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(intake.estimator, "charged", boom)
+    monkeypatch.setattr(intake.runtime.estimator, "charged", boom)
     exchange = admitted(intake)
     body = b'{"usage":{"input_tokens":5,"output_tokens":7}}'
     response = http.Response.make(200, body, {"content-type": "application/json"})

@@ -174,18 +174,7 @@ class Hivemind:
             self.intake = getattr(ctx.master, ADOPTABLE, None)
         if self.intake is None:
             runtime: Runtime = make_runtime()
-            self.intake = Intake(
-                driver=runtime.driver,
-                guard=runtime.guard,
-                estimator=runtime.estimator,
-                tokenizer=runtime.tokenizer,
-                first_bytes=runtime.first_bytes,
-                settings=settings,
-                events=runtime.events,
-                tally=runtime.tally,
-                voices=runtime.voices,
-                stories=runtime.stories,
-            )
+            self.intake = Intake(runtime=runtime, settings=settings)
             self.intake.pages = self._make_pages(self.intake, runtime)
             setattr(ctx.master, ADOPTABLE, self.intake)
             # Programs stay: without them a full collection, for which all streams wait, takes 20 ms instead of 70.
@@ -194,7 +183,7 @@ class Hivemind:
         self.commands.intake = self.intake
         self.intake.driver.end_attempt = self._end_attempt
         self.intake.driver.call_off = partial(self._end_attempt, called_off=True)
-        self.intake.voices.speak(log=settings.event_log, notify=settings.notify)
+        self.intake.runtime.voices.speak(log=settings.event_log, notify=settings.notify)
         self._keep_state(self.intake, settings.state_file)
 
     def _make_pages(self, intake: Intake, runtime: Runtime) -> Pages:
@@ -253,7 +242,7 @@ class Hivemind:
 
     async def _load_vocabulary(self, intake: Intake) -> None:
         """Off the event loop: it takes a third of a second."""
-        problem = await asyncio.to_thread(intake.tokenizer.load)
+        problem = await asyncio.to_thread(intake.runtime.tokenizer.load)
         if problem:
             logger.warning("hivemind: %s", problem)
 
@@ -308,7 +297,7 @@ class Hivemind:
         if intake.state_file is not None:
             intake.state_file.stop()
             await intake.state_file.save()
-        await intake.voices.close()
+        await intake.runtime.voices.close()
         if intake.control is not None:
             intake.control.close()
 
@@ -503,7 +492,7 @@ def _report(intake: Intake, listens: Sequence[tuple[str, int]]) -> Report:
             web=_web_page(),
         ),
         snapshot=intake.driver.snapshot(most_queued=QUEUED_TOLD),
-        tally=intake.tally.view(clock.monotonic()),
+        tally=intake.runtime.tally.view(clock.monotonic()),
         told_wall=clock.wall(),
     )
 

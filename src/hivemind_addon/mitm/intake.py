@@ -30,27 +30,18 @@ from hivemind_addon.wire.identity import ProxyWords, call_kind, identify, priori
 from hivemind_addon.wire.request import MAX_BODY_BYTES, RequestFacts, fingerprints, read_request
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Callable, Iterator, Mapping
 
     from mitmproxy import http
     from mitmproxy.connection import Client
     from mitmproxy.proxy.context import Context
 
-    from hivemind_addon.core.events import Event
+    from hivemind_addon.compose import Runtime
     from hivemind_addon.core.ticket import Reservation
-    from hivemind_addon.core.watchdog import FirstBytes
     from hivemind_addon.mitm.options import Settings
     from hivemind_addon.mitm.pages import Pages
-    from hivemind_addon.observe.story import Stories
-    from hivemind_addon.observe.tally import Tally
     from hivemind_addon.runtime.control import ControlServer
-    from hivemind_addon.runtime.driver import Driver
-    from hivemind_addon.runtime.guard import Guard
     from hivemind_addon.runtime.state_file import StateFile
-    from hivemind_addon.runtime.voices import Voices
-    from hivemind_addon.wire.estimate import Estimator
-    from hivemind_addon.wire.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -74,31 +65,13 @@ def destination(flow: http.HTTPFlow) -> tuple[str, int]:
 class Intake:
     """Makes exchanges, and knows those that have not ended. Implements `mitm.port.Port`."""
 
-    def __init__(
-        self,
-        *,
-        driver: Driver,
-        guard: Guard,
-        estimator: Estimator,
-        tokenizer: Tokenizer,
-        settings: Settings,
-        first_bytes: FirstBytes,
-        events: deque[Event],
-        tally: Tally,
-        voices: Voices,
-        stories: Stories,
-    ) -> None:
-        self.events = events
-        self.tally = tally
-        self.voices = voices
-        self.driver = driver
-        self.guard = guard
-        self.estimator = estimator
-        self.tokenizer = tokenizer
-        self.first_bytes = first_bytes
+    def __init__(self, *, runtime: Runtime, settings: Settings) -> None:
+        self.runtime = runtime
+        self.driver = runtime.driver
+        self.guard = runtime.guard
         self.settings = settings
         """Replaced when an option changes."""
-        self.began_wall = driver.clock.wall()
+        self.began_wall = runtime.driver.clock.wall()
         self.state_file: StateFile | None = None
         """Where what was learned is kept."""
         self.control: ControlServer | None = None
@@ -114,7 +87,7 @@ class Intake:
         self._of_client: defaultdict[str, set[Exchange]] = defaultdict(set)
         self._proxy_users: dict[str, tuple[str, str]] = {}
         """Client connection id → user and password of its CONNECT."""
-        self.annotator = Annotator(stories=stories, driver=driver, live=self.live)
+        self.annotator = Annotator(stories=runtime.stories, driver=runtime.driver, live=self.live)
         self._emptied = asyncio.Event()
 
     def page(self, request: http.Request, client: Client, destination: tuple[str, int] | None) -> http.Response | None:
@@ -235,7 +208,7 @@ class Intake:
         words = proxy_words(password)
         granted = self.settings.agents.rules(now).granted(who.agent)
         kind = call_kind(profile, headers, facts, path, has_parent=bool(who.parent_session))
-        expected = self.estimator.expect(profile, facts, who.session)
+        expected = self.runtime.estimator.expect(profile, facts, who.session)
         prints = fingerprints(facts, who.agent)
         prefix_tokens = round(expected.total_input_tokens * prints.prefix_bytes / max(1, facts.prompt_bytes))
         is_kept = prints.is_marked or not profile.cache_needs_marks
@@ -253,7 +226,7 @@ class Intake:
             agent=who.agent,
             session=who.session,
             model=facts.model,
-            demand=self.estimator.estimate(profile, facts, who.session),
+            demand=self.runtime.estimator.estimate(profile, facts, who.session),
             arrived_at=now,
             deadline_at=now + patience_s,
             shed_at=now + max(patience_s - profile.patience.margin_s, 0.9 * patience_s),
@@ -283,8 +256,8 @@ class Intake:
             delivery=_delivery(flow, profile, words),
             driver=self.driver,
             guard=self.guard,
-            estimator=self.estimator,
-            first_bytes=self.first_bytes,
+            estimator=self.runtime.estimator,
+            first_bytes=self.runtime.first_bytes,
             agents_file=self.settings.agents.file,
             on_end=self._ended,
         )
@@ -316,8 +289,8 @@ class Intake:
             delivery=profile.delivery,
             driver=self.driver,
             guard=self.guard,
-            estimator=self.estimator,
-            first_bytes=self.first_bytes,
+            estimator=self.runtime.estimator,
+            first_bytes=self.runtime.first_bytes,
             agents_file=self.settings.agents.file,
             on_end=self._ended,
         )
