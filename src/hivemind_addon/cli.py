@@ -11,6 +11,7 @@ import msgspec
 from rich.console import Console
 
 from hivemind_addon import __version__
+from hivemind_addon.capture_cli import capture
 from hivemind_addon.launch.commands import COMMANDS
 from hivemind_addon.resources import script_path
 from hivemind_addon.sim.limits import LimitKind
@@ -30,7 +31,7 @@ def main() -> None:
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
 
 
-for _command in COMMANDS:
+for _command in (*COMMANDS, capture):
     main.add_command(_command)
 
 
