@@ -155,12 +155,12 @@ def _limits(capture: Capture) -> Iterator[tuple[str, str]]:
     moves: dict[PoolKey, list[int]] = defaultdict(list)
     for move in capture.moves:
         moves[move.pool].append(move.limit)
-    for pool in dict.fromkeys((*(call.pool for call in capture.calls), *last)):
+    for number, pool in enumerate(dict.fromkeys((*(call.pool for call in capture.calls), *last))):
         told = [limit_words(limit) for limit in last[pool].values()]
         if moves[pool]:
             low, high = min(moves[pool]), max(moves[pool])
             told.append(f"{low} at a time" if low == high else f"{low} to {high} at a time, at last {moves[pool][-1]}")
-        yield ("limits", f"{pool}: {'; '.join(told) or 'none were told'}")
+        yield ("" if number else "limits", f"{pool}: {'; '.join(told) or 'none were told'}")
 
 
 def limit_words(limit: LimitSeen) -> str:

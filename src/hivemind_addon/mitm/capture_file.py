@@ -51,6 +51,14 @@ def read_capture(path: Path) -> Capture:
         raise NotACapture(f"{path}: {error.strerror or error}; {_CURE}") from error
 
 
+def calls_by_header(path: Path, name: str) -> dict[str, CapturedCall]:
+    """The captured calls of a file by a header of their requests; calls without it are left out. Raises OSError."""
+    with path.open("rb") as file:
+        flows = [flow for flow in _flows(file.fileno(), []) if CALL_KEY in flow.metadata]
+    calls = {flow.request.headers.get(name, ""): flow.metadata[CALL_KEY] for flow in flows}
+    return {value: msgspec.convert(call, CapturedCall) for value, call in calls.items() if value}
+
+
 def strip_capture(path: Path, output: Path) -> int:
     """Copy the flows of a flow file, as far as they can be read, without words and credentials; how many.
 
