@@ -13,6 +13,7 @@ from hivemind_addon.sim.limits import Limit
 from hivemind_addon.sim.provider import Latency, ProviderSettings
 from hivemind_addon.sim.server import running_server
 from tests.e2e.proxy import body, running
+from tests.e2e.test_start import assert_refused
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("capture")]
 
@@ -148,7 +149,7 @@ def test_a_file_that_mitmproxy_wrote_is_read_as_well(tmp_path, provider):
     provider.reset()
     provider.script(KEY, [NAMED["529"]])
     file = tmp_path / "foreign.flow"
-    with running(tmp_path / "conf", "-w", str(file), scripts=()) as proxy:
+    with running(tmp_path / "conf", "-w", file, "--listen-host", "127.0.0.1", scripts=()) as proxy:
         statuses = asyncio.run(foreign_fleet(proxy, provider))
         assert proxy.stop() == 0
     assert statuses == [529, 200, 200]
@@ -164,12 +165,14 @@ async def foreign_fleet(proxy, provider):
         return [await one_turn(client, provider, number) for number in range(3)]
 
 
-def test_a_file_of_something_else_is_not_touched(tmp_path):
+def test_a_file_of_something_else_stops_the_start_and_is_not_touched(tmp_path):
     file = tmp_path / "novel.txt"
     file.write_text("It was a dark and stormy night.")
-    with (
-        pytest.raises(AssertionError, match=r"hivemind_capture: .*novel.txt: it is there and holds something else"),
-        running(tmp_path / "conf", "--set", f"hivemind_capture={file}"),
-    ):
-        pass
+    says = [f"hivemind_capture: {file}: it is there and holds something else; name another file"]
+    assert_refused(tmp_path, "--set", f"hivemind_capture={file}", says=says)
     assert file.read_text() == "It was a dark and stormy night."
+
+
+def test_a_file_in_no_folder_stops_the_start(tmp_path):
+    file = tmp_path / "nowhere" / "night.flow"
+    assert_refused(tmp_path, "--set", f"hivemind_capture={file}", says=["hivemind_capture: ", "is no place for a file"])
