@@ -12,6 +12,7 @@ from rich.console import Console
 
 from hivemind_addon import __version__
 from hivemind_addon.capture_cli import capture
+from hivemind_addon.launch import steering
 from hivemind_addon.launch.commands import COMMANDS
 from hivemind_addon.resources import script_path
 from hivemind_addon.sim.limits import LimitKind
@@ -31,7 +32,7 @@ def main() -> None:
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
 
 
-for _command in (*COMMANDS, capture):
+for _command in (*COMMANDS, *steering.COMMANDS, capture):
     main.add_command(_command)
 
 

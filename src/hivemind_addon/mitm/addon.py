@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -173,15 +174,18 @@ class Hivemind:
             gc.freeze()
         self.intake.settings = settings
         self.intake.driver.end_attempt = self._end_attempt
+        self.intake.driver.call_off = partial(self._end_attempt, called_off=True)
         self._keep_state(self.intake, settings.state_file)
         self._record(self.intake, settings)
 
-    def _end_attempt(self, reservation: Reservation) -> None:
-        """A client has come back with a request that still runs: its stream ends the attempt."""
+    def _end_attempt(self, reservation: Reservation, *, called_off: bool = False) -> None:
+        """A client has come back with a request that still runs, or a person cancelled it: its stream ends it."""
         proxyserver = ctx.master.addons.get("proxyserver")
         if self.intake:
             with self.intake.guarded("end_attempt"):
-                self.intake.end_attempt(reservation, lambda flow: proxyserver.inject_event(EndAttempt(flow)))
+                self.intake.end_attempt(
+                    reservation, lambda flow: proxyserver.inject_event(EndAttempt(flow, called_off=called_off))
+                )
 
     def _keep_state(self, intake: Intake, path: Path | None) -> None:
         """Restore once; from then on save to wherever the option says."""
@@ -223,8 +227,9 @@ class Hivemind:
         if self.intake:
             self._loading = asyncio.ensure_future(self._load_vocabulary(self.intake))
             self._opening = asyncio.ensure_future(self._open_control(self.intake))
-        if view := ctx.master.addons.get("view"):
+        if (view := ctx.master.addons.get("view")) is not None:  # an empty one is false
             view.sig_view_update.connect(self._flow_touched)
+            view.sig_view_remove.connect(self._flow_removed)
 
     async def _load_vocabulary(self, intake: Intake) -> None:
         """Off the event loop: it takes a third of a second."""
@@ -248,7 +253,7 @@ class Hivemind:
         port = listens[0][1]
         try:
             path = control_socket(port) if chosen is True else chosen
-            control = ControlServer(path, report=lambda: _report(intake, listens))
+            control = ControlServer(path, report=lambda: _report(intake, listens), command=intake.driver.command)
             await control.start()
         except (SocketTaken, FolderNotPrivate, OSError) as error:
             logger.warning("hivemind: no control socket, so `hivemind status` sees nothing: %s", error)
@@ -399,6 +404,11 @@ class Hivemind:
         if self.intake and (exchange := self.intake.live.get(flow.id)):
             with self.intake.guarded("update"):
                 exchange.nudge()
+
+    def _flow_removed(self, flow: mflow.Flow, index: int) -> None:
+        """A person has deleted a flow; interfaces kill it before."""
+        del index
+        self._flow_touched(flow)
 
     def _hear_of_replays(self, *, heard: bool) -> None:
         """Replays run on mitmproxy's own layer, without our gate: they are held in the ordinary hooks."""
