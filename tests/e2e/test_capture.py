@@ -6,8 +6,10 @@ import sys
 
 import pytest
 
+from hivemind_addon.core.command import Record, Said
 from hivemind_addon.core.ticket import Dimension, OutcomeKind
 from hivemind_addon.mitm.capture_file import read_capture
+from hivemind_addon.runtime.control import send_command
 from hivemind_addon.sim.faults import NAMED, OK
 from hivemind_addon.sim.limits import Limit
 from hivemind_addon.sim.provider import Latency, ProviderSettings
@@ -108,6 +110,24 @@ def test_it_is_switched_on_and_off_while_the_proxy_runs(tmp_path, provider, prof
     assert not capture.content
     assert all(call.request_bytes > 50 for call in capture.calls)
     assert capture.limits[0].at_s == 0  # known before it began
+
+
+def test_a_person_starts_and_stops_it_by_the_control_socket(tmp_path, provider, profiles):
+    provider.reset()
+    file, socket = tmp_path / "told.flow", tmp_path / "c.sock"
+    arguments = ("--set", f"hivemind_profiles={profiles}", "--set", f"hivemind_control={socket}")
+    with running(tmp_path / "conf", *arguments) as proxy:
+        proxy.wait_for(lambda _state: socket.exists(), "the control socket")
+        assert send_command(socket, Record(None)) == Said(done=False, text="nothing was recorded")
+        assert send_command(socket, Record(str(file))) == Said(done=True, text=f"recording into {file}")
+        assert "recorded already" in send_command(socket, Record(str(file))).text
+        asyncio.run(fleet(proxy, provider, 2))
+        assert "is no place for a file" in send_command(socket, Record("/nowhere/at/all")).text
+        asyncio.run(fleet(proxy, provider, 1))
+        assert send_command(socket, Record(None)).done
+        asyncio.run(fleet(proxy, provider, 1))
+        assert proxy.stop() == 0
+    assert len(read_capture(file).calls) == 3
 
 
 def test_what_a_killed_proxy_leaves_can_be_read_and_continued(tmp_path, provider, profiles):

@@ -21,11 +21,11 @@ from msgspec.structs import replace
 from hivemind_addon.core.budget import Budgets, actual_spend
 from hivemind_addon.core.command import (
     Cancel,
-    Command,
     MoveToFront,
     Pause,
     Resume,
     Said,
+    SchedulerCommand,
     SetLimit,
     SetPriority,
     names_pool,
@@ -233,7 +233,7 @@ class Scheduler:
         self._changed[pool] = None
         return True
 
-    def command(self, command: Command, now: float) -> Said:
+    def command(self, command: SchedulerCommand, now: float) -> Said:
         """Do what a person asks. Then poll; and end the attempts that `drain_called_off` names."""
         match command:
             case Pause(pool=glob) | Resume(pool=glob):

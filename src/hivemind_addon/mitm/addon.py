@@ -21,6 +21,8 @@ from mitmproxy.proxy.mode_specs import ProxyMode
 from hivemind_addon import __version__
 from hivemind_addon.capture.model import NotACapture
 from hivemind_addon.compose import Runtime, make_runtime
+from hivemind_addon.core.command import Command, Record, Said
+from hivemind_addon.core.events import PersonActed
 from hivemind_addon.core.snapshot import SCHEMA_VERSION
 from hivemind_addon.mitm.intake import Intake
 from hivemind_addon.mitm.options import (
@@ -221,6 +223,21 @@ class Hivemind:
                 why = error.strerror if isinstance(error, OSError) else error
                 raise BadOption(f"hivemind_capture: {settings.capture}: {why}") from error
 
+    def _command(self, intake: Intake, command: Command) -> Said:
+        """What a person tells us by the control socket."""
+        if not isinstance(command, Record):
+            return intake.driver.command(command)
+        before = intake.recorder
+        try:
+            ctx.options.update(hivemind_capture=command.file or "", hivemind_capture_content=command.content)
+        except exceptions.OptionsError as error:
+            return Said(done=False, text=str(error))
+        if intake.recorder is before:
+            return Said(done=False, text=f"{before.path} is recorded already" if before else "nothing was recorded")
+        text = f"recording into {command.file}" if command.file else "recording no more"
+        intake.driver.note(PersonActed(at=intake.driver.clock.monotonic(), text=text))
+        return Said(done=True, text=text)
+
     def running(self) -> None:
         """From here on a bad option is rolled back; mitmweb's Abort and Resume are heard."""
         self._live = True
@@ -253,7 +270,9 @@ class Hivemind:
         port = listens[0][1]
         try:
             path = control_socket(port) if chosen is True else chosen
-            control = ControlServer(path, report=lambda: _report(intake, listens), command=intake.driver.command)
+            control = ControlServer(
+                path, report=lambda: _report(intake, listens), command=lambda command: self._command(intake, command)
+            )
             await control.start()
         except (SocketTaken, FolderNotPrivate, OSError) as error:
             logger.warning("hivemind: no control socket, so `hivemind status` sees nothing: %s", error)
