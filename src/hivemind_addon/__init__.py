@@ -7,6 +7,7 @@ Read it in this order:
     profile/   one provider as data (profiles/*.yaml)
     runtime/   asyncio meets the core: one future a ticket, one timer
     mitm/      the only folder that imports mitmproxy: hold, admit, retry inside its HTTP layer
+    capture/   recorded sessions: as values, without secrets, and in a terminal
     launch/    the commands that put the agents that people have behind it: run, exec, env, status, doctor
     sim/       a simulated provider and its agents, to test against and for the demo
     compose.py the only place where objects meet

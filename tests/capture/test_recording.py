@@ -1,4 +1,6 @@
-from hivemind_addon.capture.recording import Merge, Recording
+import dataclasses
+
+from hivemind_addon.capture.recording import Merge, Recording, unnamed
 from hivemind_addon.core.events import ConcurrencyChanged, MeterLearned, PoolsMerged, TicketEnded
 from hivemind_addon.core.snapshot import Counters, MeterView, PoolView, Snapshot
 from hivemind_addon.core.ticket import Dimension, Outcome, OutcomeKind, PoolKey, Reservation
@@ -65,7 +67,8 @@ def test_its_pool_is_the_one_that_it_ended_in():
     recording, ticket = make_recording(), make_ticket()
     recording.begin(ticket)
     recording(ended(ticket, pool=OTHER))
-    assert recording.end(ticket, **SAID).pool == OTHER
+    pool = recording.end(ticket, **SAID).pool
+    assert pool == unnamed(OTHER)
 
 
 def test_limits_known_at_the_begin_and_each_piece_of_news_are_told_once():
@@ -76,7 +79,20 @@ def test_limits_known_at_the_begin_and_each_piece_of_news_are_told_once():
     told = recording.circumstances()
     assert [(one.at_s, one.meter, one.limit) for one in told.limits] == [(0.0, "requests", 50.0), (3.0, "pace", 2.5)]
     assert [(one.at_s, one.limit) for one in told.moves] == [(0.0, 7), (4.0, 5)]
-    assert told.merges == (Merge(OTHER, POOL),)
+    assert told.merges == (Merge(unnamed(OTHER), POOL),)
     again = recording.circumstances()
     assert (again.limits, again.moves, again.merges) == ((), (), ())
     assert again.began_wall == told.began_wall == 1e9
+
+
+def test_an_organisations_name_is_in_nothing_that_is_told():
+    named = PoolKey("api.openai.com", "acme-corp", "gpt")
+    known = dataclasses.replace(KNOWN, key=named)
+    recording, ticket = make_recording(known), make_ticket()
+    recording.begin(ticket)
+    recording(MeterLearned(at=103.0, pool=named, meter="pace", kind="per second", limit=2.5))
+    recording(ConcurrencyChanged(at=104.0, pool=named, limit=5, reason="529"))
+    recording(PoolsMerged(at=104.5, pool=named, merged=POOL))
+    recording(ended(ticket, pool=named))
+    assert "acme" not in repr((recording.end(ticket, **SAID), recording.circumstances()))
+    assert unnamed(named) == unnamed(named) != unnamed(OTHER)

@@ -32,8 +32,11 @@ def answered(flow, body=STREAM, status=200, **headers):
     return flow
 
 
+PROFILES = load_profiles(None)
+
+
 def make_redactor(*, content=True):
-    return FlowRedactor(load_profiles(None).by_name.values(), content=content)
+    return FlowRedactor(PROFILES.by_name.values(), content=content)
 
 
 def record(call: CapturedCall | None = None, flow=None, *, content=True, beside=None) -> bytes:

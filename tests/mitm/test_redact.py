@@ -39,8 +39,6 @@ PLACES = {
     "proxyauth": lambda flow, secret: flow.metadata.__setitem__("proxyauth", ["ann", KEY]),
     "alpn": lambda flow, secret: setattr(flow.client_conn, "error", KEY),
 }
-ONLY_LOOKS = {"body", "gzipped body", "answer", "error", "comment", "proxyauth", "alpn"}
-"""Places in which nothing but a secret's look tells that it is one."""
 
 
 def raw(flow, *, content=True):
@@ -64,6 +62,20 @@ def test_no_secret_reaches_the_file_wherever_it_is_planted(places, plain, conten
     data = raw(flow, content=content)
     assert plain.encode() not in data
     assert KEY.encode() not in data
+
+
+def test_a_secret_that_is_streamed_out_in_pieces_cannot_be_put_together_again():
+    deltas = [f"the key is {KEY[:9]}", KEY[9:20], f"{KEY[20:]} and more"]
+    events = [
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}} for text in deltas
+    ]
+    stream = b"".join(b"event: content_block_delta\ndata: %s\n\n" % json.dumps(event).encode() for event in events)
+    state = make_redactor().clean_state(answered(make_flow(), stream).get_state())
+    told = [json.loads(line[5:]) for line in state["response"]["content"].splitlines() if line.startswith(b"data:")]
+    text = "".join(event["delta"]["text"] for event in told)
+    assert text.startswith("the key is redacted-")
+    assert text.endswith(" and more")
+    assert KEY[9:20] not in state["response"]["content"].decode()
 
 
 def test_identity_by_credential_still_groups():

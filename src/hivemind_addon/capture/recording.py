@@ -3,6 +3,7 @@
 An observer, and pure: all times are passed with the events. What it keeps is bounded by what is in flight.
 """
 
+import hashlib
 from dataclasses import dataclass, field
 
 from hivemind_addon.capture.model import VERSION, CapturedCall, ConcurrencyMove, LimitSeen
@@ -12,6 +13,7 @@ from hivemind_addon.core.snapshot import Snapshot
 from hivemind_addon.core.ticket import PoolKey, Ticket
 
 _BEGINNING = "as the capture began"
+_PLAIN_ACCOUNTS = ("anonymous", "unread")
 _MAX_NEWS = 1000
 """Between two calls; what comes above it is not kept."""
 
@@ -67,9 +69,9 @@ class Recording:
         """Of these, the ones that have ended."""
         self._news = _News()
         for pool in snapshot.pools:
-            self._news.moves.append(ConcurrencyMove(0.0, pool.key, pool.limit, _BEGINNING))
+            self._news.moves.append(ConcurrencyMove(0.0, unnamed(pool.key), pool.limit, _BEGINNING))
             self._news.limits += [
-                LimitSeen(0.0, pool.key, meter.name, meter.kind, meter.limit, meter.window_s, meter.dimension)
+                LimitSeen(0.0, unnamed(pool.key), meter.name, meter.kind, meter.limit, meter.window_s, meter.dimension)
                 for meter in pool.meters
             ]
 
@@ -84,12 +86,20 @@ class Recording:
                 self._ends[event.ticket_id] = event
             case MeterLearned() if len(news.limits) < _MAX_NEWS:
                 news.limits.append(
-                    LimitSeen(at_s, event.pool, event.meter, event.kind, event.limit, event.window_s, event.dimension)
+                    LimitSeen(
+                        at_s,
+                        unnamed(event.pool),
+                        event.meter,
+                        event.kind,
+                        event.limit,
+                        event.window_s,
+                        event.dimension,
+                    )
                 )
             case ConcurrencyChanged() if len(news.moves) < _MAX_NEWS:
-                news.moves.append(ConcurrencyMove(at_s, event.pool, event.limit, event.reason))
+                news.moves.append(ConcurrencyMove(at_s, unnamed(event.pool), event.limit, event.reason))
             case PoolsMerged():
-                news.merges.append(Merge(event.pool, event.merged))
+                news.merges.append(Merge(unnamed(event.pool), unnamed(event.merged)))
             case _:
                 pass
 
@@ -111,7 +121,7 @@ class Recording:
             ended_s=max(ended.at - self._began_at, tape.ended_s),
             agent=ticket.agent,
             session=ticket.session,
-            pool=ended.pool,
+            pool=unnamed(ended.pool),
             model=ticket.model,
             end=ended.end,
             reason=ended.reason,
@@ -147,3 +157,11 @@ class Recording:
             moves=tuple(news.moves),
             merges=tuple(news.merges),
         )
+
+
+def unnamed(pool: PoolKey) -> PoolKey:
+    """The pool without its organisation's name: the same for the same one, in every recording."""
+    account = pool.account
+    if account.startswith("key-") or account in _PLAIN_ACCOUNTS:
+        return pool
+    return PoolKey(pool.host, f"account-{hashlib.sha256(account.encode()).hexdigest()[:12]}", pool.model_group)

@@ -71,10 +71,8 @@ _SHAPES = (
         re.compile(rb"(?:account_uuid|device_id|organization_uuid)\\*\"\s*:\s*\\*\"([\w\-]{8,})"),
     ),
 )
-_EMAIL = re.compile(
-    rb"(?:" + _ESCAPE + rb"|(?<![A-Za-z0-9._%+\-\\]))"
-    rb"[A-Za-z0-9._%+\-]{1,64}@(?:[A-Za-z0-9\-]{1,63}\.)+[A-Za-z]{2,24}"
-)
+_LOCAL = re.compile(rb"(?:" + _ESCAPE + rb"|(?<![A-Za-z0-9._%+\-\\]))[A-Za-z0-9._%+\-]{1,64}@")
+_DOMAIN = re.compile(rb"(?:[A-Za-z0-9\-]{1,63}\.){1,8}[A-Za-z]{2,24}")
 _PLACEHOLDER = re.compile(rb"redacted-[0-9a-f]{4}-\d+\Z")
 
 
@@ -109,20 +107,27 @@ class Redactor:
             self._known[secret] = placeholder
         return placeholder
 
+    def spans(self, text: bytes) -> list[tuple[int, int]]:
+        """Where something is known or looks like a secret, from left to right; none overlaps another."""
+        found = list(_found(text))
+        for secret in self._known:
+            found += [(place, place + len(secret)) for place in _places(text, secret)]
+        spans: list[tuple[int, int]] = []
+        for start, stop in sorted(found, key=lambda span: (span[0], -span[1])):
+            if spans and start < spans[-1][1]:
+                spans[-1] = (spans[-1][0], max(stop, spans[-1][1]))
+            else:
+                spans.append((start, stop))
+        return spans
+
     def clean(self, text: bytes) -> bytes:
-        """The text without what is known or looks like a secret."""
-        for secret, placeholder in self._known.items():
-            if secret in text:
-                text = text.replace(secret, placeholder)
+        """The text without them."""
         pieces: list[bytes] = []
         end = 0
-        for start, stop in sorted(_found(text)):
-            if start >= end:
-                pieces += (text[end:start], self.placeholder(text[start:stop]))
-            end = max(end, stop)
-        if not end:
-            return text
-        return b"".join((*pieces, text[end:]))
+        for start, stop in self.spans(text):
+            pieces += (text[end:start], self.placeholder(text[start:stop]))
+            end = stop
+        return b"".join((*pieces, text[end:])) if pieces else text
 
     def clean_text(self, text: str) -> str:
         """Likewise."""
@@ -151,9 +156,7 @@ def _places(text: bytes, literal: bytes) -> Iterator[int]:
 
 
 def _email_around(text: bytes, place: int) -> tuple[int, int] | None:
-    if not (text[place - 1 : place].isalnum() and text[place + 1 : place + 2].isalnum()):
-        return None
-    for match in _EMAIL.finditer(text, max(0, place - _EMAIL_CHARS), place + 320):
-        if match.start() <= place < match.end():
-            return match.span()
-    return None
+    """Of an address whose `@` is at a place."""
+    domain = _DOMAIN.match(text, place + 1)
+    local = _LOCAL.search(text, max(0, place - _EMAIL_CHARS), place + 1) if domain else None
+    return (local.start(), domain.end()) if domain and local else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hivemind_addon.capture.model import CapturedAttempt, CapturedCall, CapturedChunk, LimitSeen
-from hivemind_addon.capture.recording import Circumstances
+from hivemind_addon.capture.recording import Circumstances, unnamed
 from hivemind_addon.core.ticket import Hints, OutcomeKind, PoolKey
 from hivemind_addon.mitm.exchange import JUDGED_BODY_MAX_BYTES, plain_headers
 from hivemind_addon.mitm.intake import destination, patience_of, plain_body
@@ -70,10 +70,12 @@ class ForeignCalls:
         who = identify(profile, headers, facts, user, peer)
         host, port = destination(flow)
         default_port = 443 if request.scheme == "https" else 80
-        pool = PoolKey(
-            host=normal_host(host) if port == default_port else f"{normal_host(host)}:{port}",
-            account=who.account,
-            model_group=model_group(profile, facts.model),
+        pool = unnamed(
+            PoolKey(
+                host=normal_host(host) if port == default_port else f"{normal_host(host)}:{port}",
+                account=who.account,
+                model_group=model_group(profile, facts.model),
+            )
         )
         expected = self._estimator.expect(profile, facts, who.session)
         demand = self._estimator.estimate(profile, facts, who.session)

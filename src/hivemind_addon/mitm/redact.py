@@ -13,6 +13,7 @@ import msgspec
 
 from hivemind_addon.capture.hollow import hollow
 from hivemind_addon.capture.secrets import Redactor
+from hivemind_addon.capture.stream_secrets import clean_stream
 from hivemind_addon.wire.decoding import DecodeError, decode
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ _PLAIN = frozenset(
 """Headers whose values are kept; of all others only the name. A list of what is kept knows no gap."""
 _PLAIN_BEGINNINGS = ("x-stainless-", "anthropic-ratelimit-", "x-ratelimit-", "ratelimit-", "x-sim-")
 _PLAIN_QUERY = frozenset(("beta", "api-version", "alt", "stream"))
+_STREAMS = ("text/event-stream", "application/x-ndjson")
 _CODED = ("content-encoding", "content-length", "transfer-encoding")
 _NO_CERTIFICATES: dict[str, Any] = {"certificate_list": [], "mitmcert": None}
 _CREDENTIALS = ("authorization", "proxy-authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie")
@@ -116,13 +118,16 @@ class FlowRedactor:
 
     def _body(self, headers: list[tuple[bytes, bytes]], body: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
         """The body in plain, where secrets can be seen, and headers that fit it."""
-        coding = next((value.decode("latin-1") for name, value in headers if name.lower() == b"content-encoding"), "")
+        told = {name.lower(): value.decode("latin-1").lower() for name, value in headers}
+        coding = told.get(b"content-encoding", "")
         try:
             plain = decode(body, coding, MAX_BODY_BYTES) if coding else body
         except DecodeError:
             plain = b"(%d bytes that could not be decoded)" % len(body)
         if not self._content:
             plain = hollow(plain, self._key)
+        elif told.get(b"content-type", "").startswith(_STREAMS):
+            plain = clean_stream(plain, self._redactor)
         if coding:
             headers = [(name, value) for name, value in headers if name.lower().decode("latin-1") not in _CODED]
         cleaned = self._redactor.clean(plain)
