@@ -2,15 +2,27 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from hivemind_addon.core.events import AttemptStarted
+from hivemind_addon.core.spend import Price, Spend
 from hivemind_addon.core.ticket import Demand, Dimension, PoolKey, Ticket
 from hivemind_addon.sim.dialect import Dialect
-from hivemind_addon.sim.faults import Status
+from hivemind_addon.sim.faults import Hangup, NoHead, Status
 from hivemind_addon.sim.limits import Limit
 from hivemind_addon.sim.provider import ProviderSettings, Wall
-from hivemind_addon.sim.workload import FAN_OUT, PAPER, Crowd, Neighbour, Scenario, ScriptedCall, Site, Turn
+from hivemind_addon.sim.workload import (
+    FAN_OUT,
+    PAPER,
+    Crowd,
+    Neighbour,
+    Scenario,
+    ScriptedCall,
+    ScriptedFault,
+    Site,
+    Turn,
+)
 from hivemind_addon.sim.world import Policy, World, run
 
 STRESS = next(scenario for scenario in PAPER if scenario.name == "stress")
@@ -144,6 +156,10 @@ def scripted(name, *after, site=MESSAGES, think_s=1.0, service_s=2.0, agent="a",
     return ScriptedCall(ticket, turn, after=after, **how)
 
 
+def fails(status, after_s=0.5):
+    return ScriptedFault(Status(status), after_s)
+
+
 def script(*calls, sites=(MESSAGES,)):
     return Scenario("script", (), ProviderSettings(), sites=sites, script=calls, way_s=0.0)
 
@@ -163,7 +179,7 @@ def test_a_scripted_call_comes_its_think_time_after_the_last_one_that_it_follows
 
 
 def test_what_follows_a_scripted_call_that_failed_is_never_asked():
-    calls = scripted("bad", faults=(Status(400),)), scripted("next", "bad"), scripted("other", agent="b")
+    calls = scripted("bad", faults=(fails(400),)), scripted("next", "bad"), scripted("other", agent="b")
     result = run(script(*calls), seed=0)
     assert [call.death is None for call in result.script] == [False, False, True]
     assert result.script[1].asked_at is None
@@ -171,15 +187,25 @@ def test_what_follows_a_scripted_call_that_failed_is_never_asked():
 
 
 def test_a_failure_that_its_agent_survived_holds_nothing_up():
-    result = run(script(scripted("bad", faults=(Status(400),), is_vital=False), scripted("next", "bad")), seed=0)
+    result = run(script(scripted("bad", faults=(fails(400),), is_vital=False), scripted("next", "bad")), seed=0)
     assert result.lost == 0
     assert result.script[1].death is None
 
 
 def test_faults_of_a_script_meet_its_first_attempts():
-    call = scripted("call", faults=(Status(500), Status(529)))
+    call = scripted("call", faults=(fails(500), fails(529)))
     assert run(script(call), seed=0).statuses == {500: 1, 529: 1, 200: 1}
-    assert run(script(call), seed=0, policy=Policy.DIRECT).lost == 1
+    alone = run(script(call), seed=0, policy=Policy.DIRECT)
+    assert alone.lost == 1
+    assert alone.script[0].ended_at == 1.5
+
+
+def test_a_scripted_call_is_billed_for_what_it_took():
+    call = scripted("call", faults=(ScriptedFault(NoHead(Hangup.RESET), 1.0),))
+    call = replace(call, ticket=msgspec.structs.replace(call.ticket, price=Price(1_000_000, 0, 0, 5_000_000)))
+    (result,) = run(script(call), seed=0).script
+    assert result.wasted == Spend(tokens=100, micro_usd=100)
+    assert result.spent == result.wasted + Spend(tokens=110, micro_usd=150)
 
 
 def test_sites_have_limits_of_their_own():

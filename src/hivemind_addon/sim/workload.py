@@ -102,6 +102,15 @@ def turns(crowd: Crowd, rng: random.Random) -> Iterator[Turn]:
 
 
 @dataclass(frozen=True, slots=True)
+class ScriptedFault:
+    """What one attempt meets, and when."""
+
+    fault: Fault
+    after_s: float
+    """Until its head, or until it ends without one."""
+
+
+@dataclass(frozen=True, slots=True)
 class ScriptedCall:
     """One call of an agent of which everything is decided beforehand; `turn.prompt_tokens` is all of its input."""
 
@@ -115,7 +124,7 @@ class ScriptedCall:
     """What it marks for the provider's prompt cache, shortest first."""
     max_tokens: int | None = None
     """Of output; None: as much as the turn has."""
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[ScriptedFault, ...] = ()
     """What its first attempts meet that the limits let through."""
     retries: int = 0
     """Re-sends by its client, where it failed."""

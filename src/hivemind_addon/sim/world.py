@@ -24,6 +24,7 @@ from hivemind_addon.core.breaker import BreakerState
 from hivemind_addon.core.decision import Admitted, Backoff, GiveUp, Refused, Shed
 from hivemind_addon.core.events import BreakerChanged, Event, TicketEnded
 from hivemind_addon.core.scheduler import Scheduler
+from hivemind_addon.core.spend import Spend
 from hivemind_addon.core.ticket import (
     CallKind,
     Demand,
@@ -42,7 +43,7 @@ from hivemind_addon.profile.load import load_profiles
 from hivemind_addon.profile.model import DialectName, InputCharge, OutputCharge, Profile
 from hivemind_addon.sim import faults
 from hivemind_addon.sim.bound import Bound, Spent, lower_bound
-from hivemind_addon.sim.dialect import Dialect
+from hivemind_addon.sim.dialect import Dialect, Reply
 from hivemind_addon.sim.prompt_cache import Prefix
 from hivemind_addon.sim.provider import Answer, Ending, RequestFacts, SimProvider
 from hivemind_addon.sim.workload import Crowd, Neighbour, Scenario, ScriptedCall, Site, Turn, turns
@@ -115,8 +116,10 @@ class CallResult:
     """None: the run was over before."""
     death: str | None
     """Why it failed; None: it was answered, or still runs."""
-    waited_s: float
-    """In the queue, all its waits and re-sends together."""
+    spent: Spend
+    """By all its attempts, as the provider bills them."""
+    wasted: Spend
+    """Of that, by attempts that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,10 +286,41 @@ class _Scripted(_Agent):
     """Calls that have to be over before it."""
     followers: list["_Scripted"] = field(default_factory=list)
     asked_at: float | None = None
+    faults_met: int = 0
+    spent: Spend = field(default_factory=Spend)
+    wasted: Spend = field(default_factory=Spend)
 
     @property
     def prompt_tokens(self) -> int:
         return self.call.turn.prompt_tokens
+
+    @property
+    def latency_s(self) -> float:
+        """Of the next attempt that the limits let through."""
+        assert self.turn is not None
+        faults_left = self.call.faults[self.faults_met :]
+        if faults_left:
+            return faults_left[0].after_s
+        return self.turn.latency_s if self.crowd.streamed else self.turn.service_s
+
+    def pay(self, reply: Reply, output_tokens: int, *, in_vain: bool) -> None:
+        """An attempt is over, and billed."""
+        tokens = reply.input_tokens + reply.written_tokens + reply.cached_tokens + output_tokens
+        price = self.call.ticket.price
+        paid = Spend(
+            tokens,
+            price.micro_usd(
+                input_tokens=reply.input_tokens,
+                cache_write_tokens=reply.written_tokens,
+                cache_read_tokens=reply.cached_tokens,
+                output_tokens=output_tokens,
+            )
+            if price
+            else 0,
+        )
+        self.spent += paid
+        if in_vain:
+            self.wasted += paid
 
     @property
     def prefixes(self) -> tuple[Prefix, ...]:
@@ -545,7 +579,7 @@ class World:
 
     def _start_scripted(self, agent: _Scripted) -> None:
         if agent.call.faults:
-            agent.upstream.provider.script(f"sk-sim-{agent.name}", agent.call.faults)
+            agent.upstream.provider.script(f"sk-sim-{agent.name}", (one.fault for one in agent.call.faults))
         if not agent.waits_for:
             self._at(agent.call.turn.think_s, self._ask, agent)
 
@@ -734,7 +768,11 @@ class World:
         turn = agent.turn
         assert turn is not None
         streamed = agent.crowd.streamed
-        max_tokens = agent.call.max_tokens if isinstance(agent, _Scripted) else None
+        max_tokens = None
+        # A plain answer takes as long as the stream would have.
+        latency_s = turn.latency_s if streamed else turn.service_s
+        if isinstance(agent, _Scripted):
+            max_tokens, latency_s = agent.call.max_tokens, agent.latency_s
         answer = agent.upstream.provider.begin(
             self.now,
             RequestFacts(
@@ -745,16 +783,18 @@ class World:
                 max_tokens=max_tokens or turn.output_tokens + 1,
                 chunks=turn.output_tokens,
                 interval_s=1 / agent.crowd.tokens_per_s if streamed else 0.0,
-                # A plain answer takes as long as the stream would have.
-                latency_s=turn.latency_s if streamed else turn.service_s,
+                latency_s=latency_s,
                 prefixes=agent.prefixes,
             ),
         )
         self._statuses[answer.status] += 1
         attempt.answer, attempt.arrived_at, attempt.is_open = answer, self.now, True
-        if answer.ending not in (Ending.REFUSED, Ending.OVERLOADED) and agent.upstream is self._own:
-            self._count_slots()
-            self._in_flight += 1
+        if answer.ending not in (Ending.REFUSED, Ending.OVERLOADED):
+            if isinstance(agent, _Scripted):
+                agent.faults_met += 1
+            if agent.upstream is self._own:
+                self._count_slots()
+                self._in_flight += 1
         course = _course(answer)
         way_s = self._scenario.way_s
         if course.head_s is not None:
@@ -801,6 +841,8 @@ class World:
                 upstream.waste[Dimension.INPUT_TOKENS] += reply.input_tokens + reply.written_tokens
                 upstream.waste[Dimension.OUTPUT_TOKENS] += tokens
             upstream.late_tokens = max(upstream.late_tokens, tokens)
+            if isinstance(agent := attempt.call.agent, _Scripted):
+                agent.pay(reply, tokens, in_vain=ending is not Ending.COMPLETED)
             self._cost += reply.input_tokens + reply.written_tokens * _WRITE + reply.cached_tokens * _READ
 
     def _head(self, attempt: _Attempt) -> None:
@@ -958,7 +1000,7 @@ class World:
             neighbour_calls=self._neighbour_calls,
             shared_bound_s=self._bound(self._neighbour_calls).bound_s,
             script=tuple(
-                CallResult(call.name, call.asked_at, call.ended_at, call.death, sum(call.waits_s))
+                CallResult(call.name, call.asked_at, call.ended_at, call.death, call.spent, call.wasted)
                 for call in self._script
             ),
         )
