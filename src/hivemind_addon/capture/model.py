@@ -83,8 +83,8 @@ class CapturedCall:
     kind: CallKind = CallKind.TURN
     priority: Priority = Priority.NORMAL
     weight: float = 1.0
-    dialect: str = "messages"
-    """Of the API: `messages`, `chat`, `responses`, `ollama`."""
+    dialect: str = "anthropic-messages"
+    """Of the API: `anthropic-messages`, `openai-chat`, `openai-responses`, `ollama`."""
     profile: str = ""
     """Name of the provider's profile; empty: none knows the host."""
     streamed: bool = False

@@ -18,6 +18,7 @@ from mitmproxy.proxy.layers import TCPLayer
 from mitmproxy.proxy.mode_specs import ProxyMode
 
 from hivemind_addon import __version__
+from hivemind_addon.capture.model import NotACapture
 from hivemind_addon.compose import Runtime, make_runtime
 from hivemind_addon.core.snapshot import SCHEMA_VERSION
 from hivemind_addon.mitm.intake import Intake
@@ -32,6 +33,7 @@ from hivemind_addon.mitm.options import (
     open_listeners,
     read_settings,
 )
+from hivemind_addon.mitm.recorder import Recorder
 from hivemind_addon.mitm.stream import EndAttempt, datagram_listeners, scheduling_layer
 from hivemind_addon.observe.report import ProxyView, Report
 from hivemind_addon.runtime.control import ControlServer, SocketTaken, control_socket
@@ -80,6 +82,8 @@ class Hivemind:
         self._rebinding: asyncio.Future[None] | None = None
         self._opening: asyncio.Future[None] | None = None
         """Of the control socket."""
+        self._closing: asyncio.Future[None] | None = None
+        """Of a capture that was ended."""
         self._distrusting: set[str] = set()
         """Clients that were told how to trust the proxy."""
 
@@ -170,6 +174,7 @@ class Hivemind:
         self.intake.settings = settings
         self.intake.driver.end_attempt = self._end_attempt
         self._keep_state(self.intake, settings.state_file)
+        self._record(self.intake, settings)
 
     def _end_attempt(self, reservation: Reservation) -> None:
         """A client has come back with a request that still runs: its stream ends the attempt."""
@@ -191,6 +196,26 @@ class Hivemind:
             if not known:
                 intake.state_file.load()
             intake.state_file.start()
+
+    def _record(self, intake: Intake, settings: Settings) -> None:
+        """Record calls to wherever the option says. Raises BadOption."""
+        old = intake.recorder
+        if old is not None and (old.path, old.content) == (settings.capture, settings.capture_content):
+            return
+        intake.recorder = None
+        if old is not None:
+            self._closing = asyncio.ensure_future(old.stop())
+        if settings.capture is not None:
+            try:
+                intake.recorder = Recorder(
+                    settings.capture,
+                    content=settings.capture_content,
+                    driver=intake.driver,
+                    profiles=settings.profiles,
+                )
+            except (OSError, NotACapture) as error:
+                why = error.strerror if isinstance(error, OSError) else error
+                raise BadOption(f"hivemind_capture: {settings.capture}: {why}") from error
 
     def running(self) -> None:
         """From here on a bad option is rolled back; mitmweb's Abort and Resume are heard."""
@@ -260,6 +285,11 @@ class Hivemind:
             await intake.state_file.save()
         if intake.control is not None:
             intake.control.close()
+        if intake.recorder is not None:
+            recorder, intake.recorder = intake.recorder, None
+            await recorder.stop()
+        if self._closing is not None:
+            await asyncio.wait([self._closing])
 
     # Connections -----------------------------------------------------------------------------------------------------
 

@@ -67,6 +67,19 @@ OPTIONS = (
         "Default: PORT.sock in your runtime folder.",
     ),
     Option(
+        "hivemind_capture",
+        str,
+        "",
+        "File that every call is recorded into as it ends, without credentials: a flow file, for `mitmweb -r`, "
+        "`hivemind capture show` and `hivemind replay`. It only grows. May be set and unset while the proxy runs.",
+    ),
+    Option(
+        "hivemind_capture_content",
+        bool,
+        True,
+        "Whether the words of requests and answers are recorded, too; false: only sizes, times and structure.",
+    ),
+    Option(
         "hivemind_redirect",
         Sequence[str],
         [],
@@ -102,6 +115,9 @@ class Settings:
     """None: nothing is kept."""
     control: Path | bool
     """The control socket's path; True: the usual one of the port; False: none."""
+    capture: Path | None = None
+    """None: nothing is recorded."""
+    capture_content: bool = True
 
 
 def add_options(loader: Loader) -> None:
@@ -178,6 +194,8 @@ def read_settings(options: optmanager.OptManager) -> Settings:
         agents=agents,
         state_file=_state_file(options.hivemind_state),
         control=_control(options.hivemind_control),
+        capture=_capture(options.hivemind_capture),
+        capture_content=options.hivemind_capture_content,
     )
 
 
@@ -198,6 +216,15 @@ def _control(value: str) -> Path | bool:
         raise BadOption(f"hivemind_control: {path} is no place for a socket; name a new file in a folder of yours")
     if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
         raise BadOption(f"hivemind_control: {path} is longer than {LONGEST_SOCKET_PATH} bytes; name a shorter path")
+    return path
+
+
+def _capture(value: str) -> Path | None:
+    if not value:
+        return None
+    path = Path(value).expanduser().absolute()
+    if path.is_dir() or not path.parent.is_dir():
+        raise BadOption(f"hivemind_capture: {path} is no place for a file; name a new file in a folder that is there")
     return path
 
 

@@ -116,6 +116,14 @@ class Driver:
     def __repr__(self) -> str:
         return f"<Driver of {self._scheduler!r}, {len(self._desks)} desks>"
 
+    def watch(self, observer: Observer) -> None:
+        """Let one more hear of every event from now on."""
+        self._observers = [*self._observers, observer]
+
+    def unwatch(self, observer: Observer) -> None:
+        """Tell it no more."""
+        self._observers = [other for other in self._observers if other is not observer]
+
     def submit(self, ticket: Ticket, settings: PoolSettings) -> None:
         """Queue a ticket; then `wait` for it, or `cancel` it."""
         self._scheduler.submit(ticket, settings, self.clock.monotonic())
