@@ -12,6 +12,7 @@ from rich.console import Console
 
 from hivemind_addon import __version__
 from hivemind_addon.launch.commands import COMMANDS
+from hivemind_addon.replay.command import replay
 from hivemind_addon.resources import script_path
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.mitmdump import NotStarted
@@ -30,7 +31,7 @@ def main() -> None:
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
 
 
-for _command in COMMANDS:
+for _command in (*COMMANDS, replay):
     main.add_command(_command)
 
 

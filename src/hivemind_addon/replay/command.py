@@ -1,0 +1,95 @@
+"""`hivemind replay`: parse, call, print."""
+
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+
+from hivemind_addon.capture.model import Capture, NotACapture
+from hivemind_addon.replay.limits import BadLimit, GivenLimit, given_limit
+from hivemind_addon.replay.reconstruct import NothingToReplay
+from hivemind_addon.replay.view import what_if_view
+from hivemind_addon.replay.whatif import POLICIES, what_if
+
+_MAX_COPIES = 1000
+
+
+def _limits(_context: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> tuple[GivenLimit, ...]:
+    try:
+        return tuple(map(given_limit, texts))
+    except BadLimit as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _copies(_context: click.Context, _option: click.Parameter, text: str) -> int:
+    """`x5`, `5`."""
+    digits = text.strip().lower().removeprefix("x")
+    if not (digits.isascii() and digits.isdecimal()) or not 1 <= int(digits) <= _MAX_COPIES:
+        raise click.BadParameter(f"{text!r} is no factor; write x1 to x{_MAX_COPIES}")
+    return int(digits)
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--agents", "copies", callback=_copies, default="x1", metavar="xN", help="So many times the recorded agents."
+)
+@click.option(
+    "--limit",
+    "limits",
+    callback=_limits,
+    multiple=True,
+    metavar="WHAT=N/UNIT",
+    help="A limit instead of the recorded one of its kind: requests=60/min, input_tokens=450k/min:window, "
+    "concurrency=5, requests=none; @GLOB behind it: only for these pools. May be given again.",
+)
+@click.option(
+    "--policy",
+    "policies",
+    type=click.Choice(list(POLICIES)),
+    multiple=True,
+    help="Only this one; may be given again. Usually all are compared.",
+)
+@click.option("--seeds", type=click.IntRange(1, 100), default=1, help="Runs of each policy; medians are shown.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
+def replay(
+    file: Path, copies: int, limits: tuple[GivenLimit, ...], policies: tuple[str, ...], seeds: int, *, as_json: bool
+) -> None:
+    """What would have become of a recorded session under other limits, with more agents, by other policies.
+
+    Virtual time: a night takes a second, nothing is sent. FILE is a capture (`hivemind run --capture FILE`), a flow
+    file (`mitmdump -w FILE`) or HAR. The exit status is 1 when the scheduler would have lost an agent.
+
+    \b
+    Examples:
+      hivemind replay night.hivemind
+      hivemind replay night.hivemind --agents x5 --limit requests=50/min
+      hivemind replay night.hivemind --policy hivemind --seeds 10 --json
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    capture = _read(file)
+    names = [name for name in POLICIES if not policies or name in policies]
+    errors = Console(stderr=True, highlight=False)
+    try:
+        with errors.status("replaying") as status:
+            result = what_if(capture, policies=names, seeds=seeds, given=limits, copies=copies, tell=status.update)
+    except NothingToReplay as error:
+        raise click.ClickException(f"{file}: {error}") from error
+    if as_json:
+        for note in result.notes:
+            errors.print(f"note: {note}", style="yellow", markup=False)
+        click.echo(msgspec.json.format(msgspec.json.encode(result)).decode())
+    else:
+        console = Console(highlight=False)
+        console.print(what_if_view(result, file.name, console.width))
+    if any(run.lost for nights in result.policies if nights.policy == "hivemind" for run in nights.runs):
+        click.get_current_context().exit(1)
+
+
+def _read(file: Path) -> Capture:
+    from hivemind_addon.mitm.capture_file import read_capture  # noqa: PLC0415 - it loads mitmproxy
+
+    try:
+        return read_capture(file)
+    except NotACapture as error:
+        raise click.ClickException(str(error)) from error
