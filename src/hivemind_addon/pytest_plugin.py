@@ -12,6 +12,7 @@ Each capture is replayed in virtual time, and what the scheduler decides is comp
 it. Loaded with every pytest of its environment, so whatever it needs is imported when a capture is run.
 """
 
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,8 @@ class CaptureReplay(pytest.Item):
 
     def _warn(self, lines: tuple[str, ...]) -> None:
         for line in lines:
-            self.warn(pytest.PytestWarning(f"{self.path.name}: {line}"))
+            warning = pytest.PytestWarning(f"{self.path.name}: {line}")
+            warnings.warn_explicit(warning, category=None, filename=str(self.path), lineno=1)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Words, where the schedule is what failed."""
