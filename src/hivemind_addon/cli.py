@@ -11,6 +11,7 @@ import msgspec
 from rich.console import Console
 
 from hivemind_addon import __version__
+from hivemind_addon.capture_cli import capture
 from hivemind_addon.launch.commands import COMMANDS
 from hivemind_addon.replay.command import replay
 from hivemind_addon.resources import script_path
@@ -31,7 +32,7 @@ def main() -> None:
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
 
 
-for _command in (*COMMANDS, replay):
+for _command in (*COMMANDS, capture, replay):
     main.add_command(_command)
 
 

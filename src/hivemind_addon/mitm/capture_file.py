@@ -6,6 +6,7 @@ HAR, and the JSON of `hivemind capture show --json`.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,8 +16,9 @@ from mitmproxy.io import FlowReader
 from hivemind_addon.capture.joined import join
 from hivemind_addon.capture.model import Capture, CapturedCall, NotACapture, decode
 from hivemind_addon.capture.recording import Circumstances
-from hivemind_addon.mitm.flow_file import Damaged, read_flows
+from hivemind_addon.mitm.flow_file import Damaged, dump, read_flows
 from hivemind_addon.mitm.foreign import ForeignCalls
+from hivemind_addon.mitm.redact import FlowRedactor
 from hivemind_addon.profile.load import load_profiles
 
 if TYPE_CHECKING:
@@ -47,6 +49,36 @@ def read_capture(path: Path) -> Capture:
             return capture
     except OSError as error:
         raise NotACapture(f"{path}: {error.strerror or error}; {_CURE}") from error
+
+
+def calls_by_header(path: Path, name: str) -> dict[str, CapturedCall]:
+    """The captured calls of a file by a header of their requests; calls without it are left out. Raises OSError."""
+    with path.open("rb") as file:
+        flows = [flow for flow in _flows(file.fileno(), []) if CALL_KEY in flow.metadata]
+    calls = {flow.request.headers.get(name, ""): flow.metadata[CALL_KEY] for flow in flows}
+    return {value: msgspec.convert(call, CapturedCall) for value, call in calls.items() if value}
+
+
+def strip_capture(path: Path, output: Path) -> int:
+    """Copy the flows of a flow file, as far as they can be read, without words and credentials; how many.
+
+    Raises NotACapture, OSError; FileExistsError where `output` is there.
+    """
+    redactor = FlowRedactor(load_profiles(None).by_name.values(), content=False)
+    damage: list[str] = []
+    copied = 0
+    exclusive = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with path.open("rb") as file, os.fdopen(os.open(output, exclusive, 0o600), "wb") as copy:
+        for flow in _flows(file.fileno(), damage):
+            kept = {key: flow.metadata[key] for key in (CALL_KEY, BESIDE_KEY) if key in flow.metadata}
+            if BESIDE_KEY in kept:
+                kept[BESIDE_KEY] = dict(kept[BESIDE_KEY]) | {"content": False}
+            copy.write(dump(redactor.clean_state(flow.get_state() | {"metadata": kept})))
+            copied += 1
+    if not copied:
+        output.unlink()
+        raise NotACapture(f"{path}: there is no flow in it; {_CURE}")
+    return copied
 
 
 def _flows(file: int, damage: list[str]) -> Iterator[http.HTTPFlow]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hivemind_addon.capture.filler import hollow
+from hivemind_addon.capture.hollow import hollow
 from hivemind_addon.capture.secrets import Redactor
 from hivemind_addon.wire.decoding import DecodeError, decode
 
@@ -46,7 +46,7 @@ class FlowRedactor:
         """`profiles` name the headers that tell sessions, and those that tell accounts."""
         self._content = content
         self._redactor = Redactor(secrets.token_hex(2))
-        self._salt = secrets.token_bytes(16)
+        self._key = secrets.token_bytes(16)
         kept, secret = set(_PLAIN), set(_CREDENTIALS)
         members: defaultdict[str, set[str]] = defaultdict(set)
         for profile in profiles:
@@ -122,7 +122,7 @@ class FlowRedactor:
         except DecodeError:
             plain = b"(%d bytes that could not be decoded)" % len(body)
         if not self._content:
-            plain = hollow(plain, self._salt)
+            plain = hollow(plain, self._key)
         if coding:
             headers = [(name, value) for name, value in headers if name.lower().decode("latin-1") not in _CODED]
         cleaned = self._redactor.clean(plain)
