@@ -1,4 +1,4 @@
-"""A YAML document's plain values → the dataclasses of `model.py`, by their type hints.
+"""A YAML document's plain values → the dataclasses of `model.py` (or of scenarios), by their type hints.
 
 Everything wrong is a `ProfileError` that names file, key path and cure: a profile is checked as a whole when
 it is read, so that no later code has to doubt its values.
@@ -8,7 +8,7 @@ import difflib
 import re
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import Enum, IntEnum
 from functools import cache
 from pathlib import Path
@@ -285,32 +285,49 @@ def _keep(value: Any) -> Any:
     return value
 
 
-def convert(cls: type, document: Mapping[str, Any], file: Path, *, partial: bool = False) -> Any:
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What documents of another kind add to `RULES`, `KEY_RULES` and `UNWRITTEN`."""
+
+    values: Mapping[tuple[type, str], Callable[[Any], Any]] = field(default_factory=dict)
+    keys: Mapping[tuple[type, str], Callable[[str], str]] = field(default_factory=dict)
+    unwritten: Mapping[type, frozenset[str]] = field(default_factory=dict)
+
+
+_PROFILE = Rules()
+
+
+def convert(
+    cls: type, document: Mapping[str, Any], file: Path, *, partial: bool = False, rules: Rules = _PROFILE
+) -> Any:
     """The document as an instance of a dataclass. ProfileError where it is none.
 
     `partial`: the document is one of several layers: `inherited` may stand in lists, and what is only true of
     the whole (a maximum above a minimum that another layer gives) is not checked yet.
     """
-    return _Reader(partial=partial).dataclass(cls, document, _Place(file))
+    return _Reader(partial=partial, rules=rules).dataclass(cls, document, _Place(file))
 
 
 class _Reader:
     """One walk over a document."""
 
-    def __init__(self, *, partial: bool) -> None:
+    def __init__(self, *, partial: bool, rules: Rules) -> None:
         self._partial = partial
+        self._rules: Mapping[tuple[type, str], Callable[[Any], Any]] = {**RULES, **rules.values}
+        self._key_rules: Mapping[tuple[type, str], Callable[[str], str]] = {**KEY_RULES, **rules.keys}
+        self._unwritten = {**UNWRITTEN, **rules.unwritten}
 
     def dataclass(self, cls: type, value: Any, place: _Place) -> Any:
         if not isinstance(value, Mapping):
             raise place.error(f"expected a mapping, got {_said(value)}", "write keys with values below it")
         hints = get_type_hints(cls)
-        known = [f.name for f in fields(cls) if f.name not in UNWRITTEN.get(cls, ())]
+        known = [f.name for f in fields(cls) if f.name not in self._unwritten.get(cls, ())]
         given: dict[str, Any] = {}
         for key, item in value.items():
             if key not in known:
                 raise place.key(str(key)).error("unknown key", _suggest(str(key), known))
-            rule = RULES.get((cls, key), _keep)
-            key_rule = KEY_RULES.get((cls, key), _keep)
+            rule = self._rules.get((cls, key), _keep)
+            key_rule = self._key_rules.get((cls, key), _keep)
             given[key] = self._value(hints[key], item, place.key(key), rule, key_rule)
         required = {f.name for f in fields(cls) if f.name not in given} - _optional(cls)
         if required:
@@ -334,7 +351,9 @@ class _Reader:
             (hint,) = (one for one in get_args(hint) if one is not type(None))
             return self._value(hint, value, place, rule, key_rule)
         if origin is tuple:
-            return self._list(get_args(hint)[0], value, place, rule)
+            item, *more = get_args(hint)
+            listed = self._list(item, value, place, rule)
+            return listed if more == [...] else _range(listed, place)
         if origin is Mapping:
             return self._mapping(get_args(hint)[1], value, place, rule, key_rule)
         if is_dataclass(hint):
@@ -360,6 +379,13 @@ class _Reader:
             here = place.key(str(key))
             made[_scalar(str, key, here, key_rule)] = self._value(hint, item, here, rule, _keep)
         return made
+
+
+def _range(ends: tuple[Any, ...], place: _Place) -> tuple[Any, ...]:
+    """A tuple of two, and of no more: the ends of a range."""
+    if len(ends) != 2 or ends[0] > ends[1]:
+        raise place.error(f"{list(ends)} is no range", "write its two ends, the smaller one first: [1, 5]")
+    return ends
 
 
 def _scalar(hint: Any, value: Any, place: _Place, rule: Callable[[Any], Any]) -> Any:
