@@ -9,8 +9,11 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from hivemind_addon.core.ticket import Dimension
+from hivemind_addon.core.ticket import Dimension, PoolKey, Ticket
+from hivemind_addon.sim.dialect import Dialect
+from hivemind_addon.sim.faults import Fault
 from hivemind_addon.sim.limits import Limit, LimitKind
+from hivemind_addon.sim.prompt_cache import Prefix
 from hivemind_addon.sim.provider import ProviderSettings, Wall
 
 
@@ -58,6 +61,8 @@ class Crowd:
     """Re-sends of one turn that failed; 0: the first failure is the agent's end."""
     poisoned: bool = False
     """Every call of theirs fails with a 500."""
+    site: str = ""
+    """Name of the one of the scenario's sites that serves them; empty: its own provider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,40 @@ def turns(crowd: Crowd, rng: random.Random) -> Iterator[Turn]:
 
 
 @dataclass(frozen=True, slots=True)
+class ScriptedCall:
+    """One call of an agent of which everything is decided beforehand; `turn.prompt_tokens` is all of its input."""
+
+    ticket: Ticket
+    """As it asks; its instants count from its arrival, and its pool is its site's. Its id is the call's name."""
+    turn: Turn
+    """`think_s` counts from the end of the last of `after`; of none, from the run's begin."""
+    after: tuple[str, ...] = ()
+    """Ids of the calls that have to be over before it."""
+    prefixes: tuple[Prefix, ...] = ()
+    """What it marks for the provider's prompt cache, shortest first."""
+    max_tokens: int | None = None
+    """Of output; None: as much as the turn has."""
+    faults: tuple[Fault, ...] = ()
+    """What its first attempts meet that the limits let through."""
+    retries: int = 0
+    """Re-sends by its client, where it failed."""
+    is_vital: bool = True
+    """Its failure is the end of whatever comes after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A provider beside the scenario's own, with limits of its own."""
+
+    name: str
+    pool: PoolKey
+    provider: ProviderSettings
+    profile: str = "anthropic"
+    """Name of the packaged profile that reads its answers."""
+    dialect: Dialect = Dialect.MESSAGES
+
+
+@dataclass(frozen=True, slots=True)
 class Neighbour:
     """Somebody else who spends the same limits, by a key of the same account; never waits, never comes back."""
 
@@ -122,6 +161,10 @@ class Scenario:
     """From the proxy to the provider, and back."""
     input_error: float = 0
     """Sigma of the logarithm of estimated ÷ real input. Output is guessed from the agent's last answers."""
+    sites: tuple[Site, ...] = ()
+    """Providers beside `provider`."""
+    script: tuple[ScriptedCall, ...] = ()
+    """Calls of agents that belong to no crowd; each comes behind the ones that it follows."""
 
     def on(self, kind: LimitKind) -> "Scenario":
         """The same with limits of this kind."""

@@ -18,9 +18,11 @@ from enum import Enum
 from functools import cache
 from typing import assert_never
 
+import msgspec.structs
+
 from hivemind_addon.core.breaker import BreakerState
 from hivemind_addon.core.decision import Admitted, Backoff, GiveUp, Refused, Shed
-from hivemind_addon.core.events import BreakerChanged, TicketEnded
+from hivemind_addon.core.events import BreakerChanged, Event, TicketEnded
 from hivemind_addon.core.scheduler import Scheduler
 from hivemind_addon.core.ticket import (
     CallKind,
@@ -30,19 +32,20 @@ from hivemind_addon.core.ticket import (
     Outcome,
     OutcomeKind,
     PoolKey,
+    Priority,
     Reservation,
     Ticket,
     Usage,
 )
 from hivemind_addon.core.watchdog import FirstBytes
 from hivemind_addon.profile.load import load_profiles
-from hivemind_addon.profile.model import DialectName, Profile
+from hivemind_addon.profile.model import DialectName, InputCharge, OutputCharge, Profile
 from hivemind_addon.sim import faults
 from hivemind_addon.sim.bound import Bound, Spent, lower_bound
 from hivemind_addon.sim.dialect import Dialect
 from hivemind_addon.sim.prompt_cache import Prefix
 from hivemind_addon.sim.provider import Answer, Ending, RequestFacts, SimProvider
-from hivemind_addon.sim.workload import Crowd, Neighbour, Scenario, Turn, turns
+from hivemind_addon.sim.workload import Crowd, Neighbour, Scenario, ScriptedCall, Site, Turn, turns
 from hivemind_addon.wire.error import ErrorFacts
 from hivemind_addon.wire.hints import read_hints
 from hivemind_addon.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
@@ -52,7 +55,6 @@ _WALL_S = 1_800_000_000.0
 _LONGEST_S = 6 * 3600.0
 """A run that has no end is cut here; whoever still runs is lost."""
 _POOL = PoolKey(host="api.sim", account="key-sim", model_group="sim-1")
-_DIALECT = DialectName.ANTHROPIC_MESSAGES
 _GAP_S = 0.01
 _COME_BACK_MAX_S = 30
 _FIRST_BACKOFF_S = 0.5
@@ -103,6 +105,21 @@ class CrowdResult:
 
 
 @dataclass(frozen=True, slots=True)
+class CallResult:
+    """What became of one scripted call."""
+
+    id: str
+    asked_at: float | None
+    """When its client sent it first; None: it never came to that."""
+    ended_at: float | None
+    """None: the run was over before."""
+    death: str | None
+    """Why it failed; None: it was answered, or still runs."""
+    waited_s: float
+    """In the queue, all its waits and re-sends together."""
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """One run."""
 
@@ -128,6 +145,8 @@ class Result:
     """Of the neighbour, that were let through."""
     shared_bound_s: float
     """The lower bound when what the neighbour took counts as spent."""
+    script: tuple[CallResult, ...] = ()
+    """Of the scripted calls, in the scenario's order."""
 
     @property
     def agents(self) -> int:
@@ -156,8 +175,44 @@ def run(scenario: Scenario, *, seed: int, policy: Policy = Policy.HIVEMIND) -> R
 
 
 @cache
-def _profile() -> Profile:
-    return load_profiles(None).by_name["anthropic"]
+def _profile(name: str) -> Profile:
+    return load_profiles(None).by_name[name]
+
+
+class _Upstream:
+    """A site at work: its provider, how its answers are read, and what was taken from it."""
+
+    def __init__(self, site: Site, rng: random.Random) -> None:
+        self.pool = site.pool
+        self.dialect = site.dialect
+        self.settings = site.provider
+        self.provider = SimProvider(site.provider, rng, wall_offset_s=_WALL_S)
+        self.profile = _profile(site.profile)
+        self.dialect_name = _DIALECT_NAMES[site.dialect]
+        self.pool_settings = self.profile.pool_settings
+        self.units: Counter[Dimension] = Counter()
+        """What the turns that were done take at least of each limit."""
+        self.waste: Counter[Dimension] = Counter()
+        """What attempts took that failed and were charged all the same, as those do that end without a head."""
+        self.service_s = 0.0
+        self.late_tokens = 0
+
+    def charged(self, usage: Usage, reserved: Demand) -> Demand:
+        """What the limits count of an attempt with this usage."""
+        charge = self.profile.charge
+        into = usage.total_input_tokens
+        if charge.input is InputCharge.UNCACHED:
+            into -= usage.cache_read_tokens
+        out = usage.output_tokens if charge.output is OutputCharge.ACTUAL else reserved.output_tokens
+        return Demand(input_tokens=into, output_tokens=out, total_tokens=into + out)
+
+
+_DIALECT_NAMES = {
+    Dialect.MESSAGES: DialectName.ANTHROPIC_MESSAGES,
+    Dialect.CHAT: DialectName.OPENAI_CHAT,
+    Dialect.RESPONSES: DialectName.OPENAI_RESPONSES,
+    Dialect.OLLAMA: DialectName.OLLAMA,
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -166,6 +221,7 @@ class _Agent:
     name: str
     session: str
     crowd: Crowd
+    upstream: _Upstream
     turns: Iterator[Turn]
     jitter: random.Random
     turn: Turn | None = None
@@ -207,7 +263,7 @@ class _Agent:
     def likely_output_tokens(self) -> int:
         """Guessed as `wire/estimate.py` does: rarely exceeded."""
         if self.output_mean is None:
-            return _profile().charge.default_output_tokens
+            return self.upstream.profile.charge.default_output_tokens
         return round(self.output_mean + 2 * self.output_deviation)
 
     def learn(self, output_tokens: int) -> None:
@@ -216,6 +272,55 @@ class _Agent:
         else:
             self.output_deviation += 0.2 * (abs(output_tokens - self.output_mean) - self.output_deviation)
             self.output_mean += 0.2 * (output_tokens - self.output_mean)
+
+
+@dataclass(slots=True, eq=False)
+class _Scripted(_Agent):
+    """One scripted call: an agent of one turn, that comes after others."""
+
+    call: ScriptedCall = field(kw_only=True)
+    waits_for: int = 0
+    """Calls that have to be over before it."""
+    followers: list["_Scripted"] = field(default_factory=list)
+    asked_at: float | None = None
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self.call.turn.prompt_tokens
+
+    @property
+    def prefixes(self) -> tuple[Prefix, ...]:
+        return self.call.prefixes
+
+    @classmethod
+    def of(cls, index: int, call: ScriptedCall, upstream: _Upstream, jitter: random.Random) -> "_Scripted":
+        """A call that nobody has asked for yet."""
+        ticket, turn = call.ticket, call.turn
+        generated = max(1, turn.output_tokens - 1)
+        crowd = Crowd(
+            ticket.agent,
+            1,
+            tokens_per_s=generated / turn.generation_s if turn.generation_s else math.inf,
+            caches=bool(call.prefixes),
+            streamed=ticket.streamed,
+            timeout_s=ticket.deadline_at,
+            retries=call.retries,
+        )
+        marked = call.prefixes[-2].tokens if len(call.prefixes) > 1 else 0
+        return cls(
+            index=index,
+            name=ticket.id,
+            session=ticket.session,
+            crowd=crowd,
+            upstream=upstream,
+            turns=iter(()),
+            jitter=jitter,
+            turn=turn,
+            number=1,
+            marked=marked,
+            waits_for=len(call.after),
+            call=call,
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -293,14 +398,25 @@ def _course(answer: Answer) -> _Course:
 class World:
     """One run. `run` it once."""
 
-    def __init__(self, scenario: Scenario, *, seed: int, policy: Policy = Policy.HIVEMIND) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        seed: int,
+        policy: Policy = Policy.HIVEMIND,
+        listen: Callable[[Event], None] = lambda _: None,
+    ) -> None:
         self.now = 0.0
         self.scheduler = Scheduler(rng=random.Random(f"{seed} scheduler"))
-        self.provider = SimProvider(scenario.provider, random.Random(f"{seed} provider"), wall_offset_s=_WALL_S)
+        self._own = _Upstream(Site("", _POOL, scenario.provider), random.Random(f"{seed} provider"))
+        self.provider = self._own.provider
+        self._upstreams = {"": self._own} | {
+            site.name: _Upstream(site, random.Random(f"{seed} provider {site.name}")) for site in scenario.sites
+        }
         self._scenario = scenario
         self._seed = seed
         self._policy = policy
-        self._settings = _profile().pool_settings
+        self._listen = listen
         self._first_bytes = FirstBytes()
         self._guess = random.Random(f"{seed} guess")
         self._agenda: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
@@ -311,6 +427,7 @@ class World:
                 name=f"{crowd.name}-{number}",
                 session=f"{crowd.name}-{number // crowd.per_session}",
                 crowd=crowd,
+                upstream=self._upstreams[crowd.site],
                 turns=turns(crowd, random.Random(f"{seed} {crowd.name}-{number}")),
                 jitter=random.Random(f"{seed} {crowd.name}-{number} jitter"),
             )
@@ -318,6 +435,8 @@ class World:
                 (crowd, number) for crowd in scenario.crowds for number in range(crowd.agents)
             )
         ]
+        self._script = self._scripted(scenario.script)
+        self._agents += self._script
         self._running = len(self._agents)
         self._waiting: dict[str, _Call] = {}
         """By ticket: calls that the scheduler has."""
@@ -328,16 +447,10 @@ class World:
         self._used_s = 0.0
         self._offered_s = 0.0
         self._counted_at = 0.0
-        self._units: Counter[Dimension] = Counter()
-        """What the turns that were done take at least of each limit."""
-        self._waste: Counter[Dimension] = Counter()
-        """What attempts took that failed and were charged all the same, as those do that end without a head."""
-        self._service_s = 0.0
         self._cost = 0.0
         self._ideal_cost = 0.0
         self._written: set[str] = set()
         """Crowds whose shared instructions an ideal cache holds."""
-        self._late_tokens = 0
         self._breaker_opened = 0
         self._was_closed = True
         self._sheds = 0
@@ -350,8 +463,11 @@ class World:
         """Until all agents have ended, or the scenario's time is over."""
         rng = random.Random(f"{self._seed} starts")
         for agent in self._agents:
+            if isinstance(agent, _Scripted):
+                self._start_scripted(agent)
+                continue
             if agent.crowd.poisoned:
-                self.provider.script(f"sk-sim-{agent.name}", (), then=faults.Status(500))
+                agent.upstream.provider.script(f"sk-sim-{agent.name}", (), then=faults.Status(500))
             starts_s = rng.uniform(*agent.crowd.starts_s)
             agent.path_s = starts_s
             self._at(starts_s, self._next_turn, agent)
@@ -401,6 +517,7 @@ class World:
                 case _:
                     assert_never(decision)
         for event in self.scheduler.drain_events():
+            self._listen(event)
             if isinstance(event, TicketEnded):
                 self._waited(event)
             elif isinstance(event, BreakerChanged):
@@ -411,6 +528,44 @@ class World:
     def _waited(self, event: TicketEnded) -> None:
         agent = self._agents[int(event.ticket_id.partition(".")[0])]
         agent.waits_s.append(event.waited_s)
+
+    # Scripted calls --------------------------------------------------------------------------------------------------
+
+    def _scripted(self, script: tuple[ScriptedCall, ...]) -> "list[_Scripted]":
+        site_of = {upstream.pool: upstream for upstream in self._upstreams.values()}
+        calls = [
+            _Scripted.of(index, call, site_of[call.ticket.pool], random.Random(f"{self._seed} {call.ticket.id} jitter"))
+            for index, call in enumerate(script, start=len(self._agents))
+        ]
+        by_id = {call.name: call for call in calls}
+        for call in calls:
+            for other in call.call.after:
+                by_id[other].followers.append(call)
+        return calls
+
+    def _start_scripted(self, agent: _Scripted) -> None:
+        if agent.call.faults:
+            agent.upstream.provider.script(f"sk-sim-{agent.name}", agent.call.faults)
+        if not agent.waits_for:
+            self._at(agent.call.turn.think_s, self._ask, agent)
+
+    def _release(self, agent: _Scripted) -> None:
+        """A scripted call is over: whoever waited for it alone thinks, and asks."""
+        for follower in agent.followers:
+            follower.waits_for -= 1
+            follower.path_s = max(follower.path_s, agent.path_s)
+            if not follower.waits_for and follower.ended_at is None:
+                self._in(follower.call.turn.think_s, self._ask, follower)
+
+    def _forsake(self, agent: _Scripted) -> None:
+        """A scripted call failed that others needed: none of them will ever be asked for."""
+        forsaken = list(agent.followers)
+        while forsaken:
+            follower = forsaken.pop()
+            if follower.ended_at is None:
+                follower.ended_at, follower.death = self.now, f"never asked: {agent.name} failed"
+                self._running -= 1
+                forsaken += follower.followers
 
     # Agents ----------------------------------------------------------------------------------------------------------
 
@@ -428,16 +583,20 @@ class World:
 
     def _ask(self, agent: _Agent) -> None:
         self._calls += 1
+        if isinstance(agent, _Scripted) and agent.asked_at is None:
+            agent.asked_at = self.now
         call = _Call(id=f"{agent.index}.{self._calls}", agent=agent)
         self._in(agent.crowd.timeout_s, self._time_out, call)
         if self._policy.is_scheduled:
             self._waiting[call.id] = call
-            self.scheduler.submit(self._ticket(call), self._settings, self.now)
+            self.scheduler.submit(self._ticket(call), agent.upstream.pool_settings, self.now)
         else:
             self._transmit(call, None)
 
     def _ticket(self, call: _Call) -> Ticket:
         agent, crowd = call.agent, call.agent.crowd
+        if isinstance(agent, _Scripted):
+            return self._scripted_ticket(call.id, agent.call.ticket)
         timeout_s = crowd.timeout_s
         cached_tokens = agent.marked if crowd.caches else 0
         error = self._guess.lognormvariate(0, self._scenario.input_error)
@@ -449,14 +608,14 @@ class World:
             prefix = crowd.name if crowd.shared_tokens else agent.name
         return Ticket(
             id=call.id,
-            pool=_POOL,
+            pool=agent.upstream.pool,
             agent=(crowd.parent_session or agent.session) if in_order else "all",
             session=agent.session if in_order else "all",
             model="sim-1",
             demand=Demand(input_tokens=into, output_tokens=out, total_tokens=into + out),
             arrived_at=self.now,
             deadline_at=self.now + timeout_s,
-            shed_at=self.now + max(timeout_s - _profile().patience.margin_s, 0.9 * timeout_s),
+            shed_at=self.now + max(timeout_s - agent.upstream.profile.patience.margin_s, 0.9 * timeout_s),
             kind=CallKind.SUBAGENT if crowd.parent_session and in_order else CallKind.TURN,
             parent_session=crowd.parent_session if in_order else "",
             prefix=prefix,
@@ -465,6 +624,28 @@ class World:
             cold_tokens=cached_tokens if in_order else 0,
             streamed=crowd.streamed,
             request_hash=f"{agent.name} {agent.number}",
+        )
+
+    def _scripted_ticket(self, name: str, ticket: Ticket) -> Ticket:
+        if self._policy is not Policy.HIVEMIND:
+            ticket = msgspec.structs.replace(
+                ticket,
+                agent="all",
+                session="all",
+                priority=Priority.NORMAL,
+                kind=CallKind.TURN,
+                parent_session="",
+                prefix="",
+                cached_tokens=0,
+                cold_tokens=0,
+            )
+        return msgspec.structs.replace(
+            ticket,
+            id=name,
+            arrived_at=self.now,
+            deadline_at=self.now + ticket.deadline_at,
+            shed_at=self.now + ticket.shed_at,
+            request_hash=ticket.id,
         )
 
     def _time_out(self, call: _Call) -> None:
@@ -509,7 +690,7 @@ class World:
         service_s = turn.service_s + 2 * self._scenario.way_s
         agent.turns_s.append((turn.think_s, service_s))
         agent.path_s += turn.think_s + service_s
-        self._service_s += turn.service_s
+        agent.upstream.service_s += turn.service_s
         self._next_turn(agent)
 
     def _book_ideal(self, agent: _Agent) -> None:
@@ -523,14 +704,20 @@ class World:
                 read = crowd.shared_tokens
             self._written.add(crowd.name)
         self._ideal_cost += read * _READ + (tokens - read) * (_WRITE if crowd.caches else 1.0)
-        self._units[Dimension.REQUESTS] += 1
-        self._units[Dimension.INPUT_TOKENS] += tokens - read
-        self._units[Dimension.OUTPUT_TOKENS] += turn.output_tokens
-        self._units[Dimension.TOTAL_TOKENS] += tokens - read + turn.output_tokens
+        units = agent.upstream.units
+        units[Dimension.REQUESTS] += 1
+        units[Dimension.INPUT_TOKENS] += tokens - read
+        units[Dimension.OUTPUT_TOKENS] += turn.output_tokens
+        units[Dimension.TOTAL_TOKENS] += tokens - read + turn.output_tokens
 
     def _end(self, agent: _Agent) -> None:
         agent.ended_at = self.now
         self._running -= 1
+        if isinstance(agent, _Scripted):
+            if agent.death is None or not agent.call.is_vital:
+                self._release(agent)
+            else:
+                self._forsake(agent)
 
     # Attempts --------------------------------------------------------------------------------------------------------
 
@@ -547,14 +734,15 @@ class World:
         turn = agent.turn
         assert turn is not None
         streamed = agent.crowd.streamed
-        answer = self.provider.begin(
+        max_tokens = agent.call.max_tokens if isinstance(agent, _Scripted) else None
+        answer = agent.upstream.provider.begin(
             self.now,
             RequestFacts(
-                dialect=Dialect.MESSAGES,
+                dialect=agent.upstream.dialect,
                 credential=f"sk-sim-{agent.name}",
                 stream=streamed,
                 input_tokens=agent.prompt_tokens,
-                max_tokens=turn.output_tokens + 1,
+                max_tokens=max_tokens or turn.output_tokens + 1,
                 chunks=turn.output_tokens,
                 interval_s=1 / agent.crowd.tokens_per_s if streamed else 0.0,
                 # A plain answer takes as long as the stream would have.
@@ -564,7 +752,7 @@ class World:
         )
         self._statuses[answer.status] += 1
         attempt.answer, attempt.arrived_at, attempt.is_open = answer, self.now, True
-        if answer.ending not in (Ending.REFUSED, Ending.OVERLOADED):
+        if answer.ending not in (Ending.REFUSED, Ending.OVERLOADED) and agent.upstream is self._own:
             self._count_slots()
             self._in_flight += 1
         course = _course(answer)
@@ -574,8 +762,8 @@ class World:
         self._in(course.end_s, self._provider_ends, attempt, course.share)
         self._in(course.end_s + way_s, self._ended, attempt, course)
         if attempt.reservation is not None and streamed:
-            watchdog = _profile().watchdog
-            silent_s = self._first_bytes.silent_s(_POOL, least_s=watchdog.silent_s, factor=watchdog.factor)
+            pool, watchdog = agent.upstream.pool, agent.upstream.profile.watchdog
+            silent_s = self._first_bytes.silent_s(pool, least_s=watchdog.silent_s, factor=watchdog.factor)
             if course.silent_s > silent_s:
                 self._in(course.silent_from_s + silent_s + way_s, self._stalled, attempt)
 
@@ -598,20 +786,21 @@ class World:
 
     def _close(self, attempt: _Attempt, answer: Answer, tokens: int, ending: Ending | None) -> None:
         ending = ending or answer.ending
-        self.provider.end(self.now, answer, output_tokens=tokens, ending=ending)
-        if ending not in (Ending.REFUSED, Ending.OVERLOADED):
+        upstream = attempt.call.agent.upstream
+        upstream.provider.end(self.now, answer, output_tokens=tokens, ending=ending)
+        if ending not in (Ending.REFUSED, Ending.OVERLOADED) and upstream is self._own:
             self._count_slots()
             self._in_flight -= 1
         if ending in (Ending.FAILED, Ending.CUT, Ending.ABANDONED):
             wasted_s = self.now - attempt.arrived_at
-            self._service_s += wasted_s
+            upstream.service_s += wasted_s
             attempt.call.agent.path_s += wasted_s
         if reply := answer.reply:
             if ending is not Ending.COMPLETED:
-                self._waste[Dimension.REQUESTS] += 1
-                self._waste[Dimension.INPUT_TOKENS] += reply.input_tokens + reply.written_tokens
-                self._waste[Dimension.OUTPUT_TOKENS] += tokens
-            self._late_tokens = max(self._late_tokens, tokens)
+                upstream.waste[Dimension.REQUESTS] += 1
+                upstream.waste[Dimension.INPUT_TOKENS] += reply.input_tokens + reply.written_tokens
+                upstream.waste[Dimension.OUTPUT_TOKENS] += tokens
+            upstream.late_tokens = max(upstream.late_tokens, tokens)
             self._cost += reply.input_tokens + reply.written_tokens * _WRITE + reply.cached_tokens * _READ
 
     def _head(self, attempt: _Attempt) -> None:
@@ -619,11 +808,15 @@ class World:
             return
         answer = attempt.answer
         assert answer is not None
-        attempt.hints = read_hints(_profile(), dict(answer.headers), _WALL_S + self.now)
+        upstream = attempt.call.agent.upstream
+        attempt.hints = read_hints(upstream.profile, dict(answer.headers), _WALL_S + self.now)
+        if upstream is not self._own:
+            # All simulated providers name one account; whose theirs is, their sites say.
+            attempt.hints = msgspec.structs.replace(attempt.hints, account=None)
         if attempt.reservation is not None:
             self.scheduler.observe(attempt.reservation, attempt.hints, self.now, answered=answer.status < 400)
             if answer.streamed and answer.status == 200:
-                self._first_bytes.note(_POOL, self.now - attempt.reservation.admitted_at)
+                self._first_bytes.note(upstream.pool, self.now - attempt.reservation.admitted_at)
         if answer.streamed and answer.reply is not None:
             attempt.call.has_begun = True
 
@@ -633,13 +826,16 @@ class World:
             return
         answer = attempt.answer
         assert answer is not None
+        upstream = attempt.call.agent.upstream
+        profile = upstream.profile
         if course.trouble is not None:
             outcome = judge_transport(course.trouble, "")
         elif course.error is not None:
-            outcome = judge_stream_error(_profile(), course.error)
+            outcome = judge_stream_error(profile, course.error)
         else:
             body = answer.error_body or None
-            outcome = judge_answer(_profile(), _DIALECT, answer.status, dict(answer.headers), body, attempt.hints)
+            name = upstream.dialect_name
+            outcome = judge_answer(profile, name, answer.status, dict(answer.headers), body, attempt.hints)
         usage = None
         if answer.reply is not None and course.trouble is not TransportTrouble.CLOSED_BEFORE_HEAD:
             usage = Usage(
@@ -671,10 +867,7 @@ class World:
             return
         charged = None  # unless the provider said, what was reserved
         if usage is not None and usage.reported:
-            into = usage.input_tokens + usage.cache_write_tokens
-            charged = Demand(
-                input_tokens=into, output_tokens=usage.output_tokens, total_tokens=into + usage.output_tokens
-            )
+            charged = call.agent.upstream.charged(usage, attempt.reservation.ticket.demand)
         verdict = self.scheduler.settle(
             attempt.reservation,
             outcome,
@@ -744,6 +937,8 @@ class World:
                     agent.ended_at for agent in members if agent.ended_at is not None and agent.death is None
                 ),
             )
+        crowds |= self._script_results()
+        deaths.update(call.death for call in self._script if call.death is not None)
         bound = self._bound(0)
         return Result(
             makespan_s=max(
@@ -762,29 +957,57 @@ class World:
             sheds=self._sheds,
             neighbour_calls=self._neighbour_calls,
             shared_bound_s=self._bound(self._neighbour_calls).bound_s,
+            script=tuple(
+                CallResult(call.name, call.asked_at, call.ended_at, call.death, sum(call.waits_s))
+                for call in self._script
+            ),
         )
 
+    def _script_results(self) -> dict[str, CrowdResult]:
+        """Each agent of the script as a crowd of one: lost when a call failed that others needed."""
+        results = {}
+        for name in dict.fromkeys(call.crowd.name for call in self._script):
+            calls = [call for call in self._script if call.crowd.name == name]
+            is_lost = any(call.ended_at is None or (call.death and call.call.is_vital) for call in calls)
+            ends_s = [call.ended_at for call in calls if call.ended_at is not None]
+            results[name] = CrowdResult(
+                agents=1,
+                lost=int(is_lost),
+                turns_done=sum(len(call.turns_s) for call in calls),
+                waits_s=tuple(wait_s for call in calls for wait_s in call.waits_s),
+                ended_s=() if is_lost else (max(ends_s),),
+            )
+        return results
+
     def _bound(self, foreign_calls: int) -> Bound:
-        settings = self._scenario.provider
-        units = self._units + self._waste
+        """Of all providers; the neighbour is the scenario's own provider's."""
+        bounds = (
+            self._bound_at(upstream, foreign_calls if upstream is self._own else 0)
+            for upstream in self._upstreams.values()
+        )
+        return max(bounds, key=lambda bound: bound.bound_s)
+
+    def _bound_at(self, upstream: _Upstream, foreign_calls: int) -> Bound:
+        settings = upstream.settings
+        units = upstream.units + upstream.waste
         units[Dimension.REQUESTS] += foreign_calls
         spent = Spent(
             units=units,
             longest_path_s=max((agent.path_s for agent in self._agents if not agent.crowd.poisoned), default=0.0),
-            service_s=self._service_s,
-            turns_s=[agent.turns_s for agent in self._agents],
+            service_s=upstream.service_s,
+            turns_s=[agent.turns_s for agent in self._agents if agent.upstream is upstream],
         )
         return lower_bound(
             spent,
             settings.limits,
             concurrency=None if self._scenario.caps else settings.concurrency,
-            late_units=self._late_tokens * _most_in_flight(self._scenario),
+            late_units=upstream.late_tokens * self._most_in_flight(settings.concurrency),
             outages=tuple((wall.from_s, wall.to_s) for wall in settings.walls),
         )
 
-
-def _most_in_flight(scenario: Scenario) -> int:
-    """How many calls can be in flight at most: each agent has one."""
-    agents = sum(crowd.agents for crowd in scenario.crowds)
-    cap = scenario.provider.concurrency
-    return agents if cap is None else min(cap, agents)
+    def _most_in_flight(self, cap: int | None) -> int:
+        """How many calls can be in flight at most: an agent has one, and of a script as many as it has chains."""
+        continued = {call.after[0] for call in self._scenario.script if call.after}
+        chains = len(self._scenario.script) - len(continued)
+        agents = len(self._agents) - len(self._script) + chains
+        return agents if cap is None else min(cap, agents)
