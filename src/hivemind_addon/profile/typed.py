@@ -59,8 +59,8 @@ class ProfileError(Exception):
         return " ".join(text.split())
 
 
-class _Bad(Exception):
-    """One value that breaks its rule."""
+class BadValue(Exception):
+    """One value that breaks its rule; raised by rules."""
 
     def __init__(self, problem: str, cure: str) -> None:
         super().__init__(problem, cure)
@@ -116,13 +116,15 @@ def _host(value: str) -> str:
     try:
         host_parts(value)
     except ValueError as error:
-        raise _Bad(str(error), "write host or host:port, without scheme and path; * matches within the name") from None
+        raise BadValue(
+            str(error), "write host or host:port, without scheme and path; * matches within the name"
+        ) from None
     return value
 
 
 def _path_glob(value: str) -> str:
     if not value.startswith(("/", "*")) or re.search(r"[\s?#]", value):
-        raise _Bad(
+        raise BadValue(
             f"no path glob: {value!r}",
             "begin it with / or *; only * is a wildcard, and a query never matches",
         )
@@ -131,21 +133,21 @@ def _path_glob(value: str) -> str:
 
 def _model_glob(value: str) -> str:
     if not value.strip():
-        raise _Bad("empty glob", "name models, such as gpt-5*")
+        raise BadValue("empty glob", "name models, such as gpt-5*")
     return value
 
 
 def _header(value: str) -> str:
     # Headers are looked up by their lower-case names.
     if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", value):
-        raise _Bad(f"no header name: {value!r}", "write the bare name, such as x-api-key")
+        raise BadValue(f"no header name: {value!r}", "write the bare name, such as x-api-key")
     return value.lower()
 
 
 def _header_or_member(value: str) -> str:
     name, hash_sign, member = value.partition("#")
     if hash_sign and not member:
-        raise _Bad(f"no member after #: {value!r}", "write header#member, such as x-turn-metadata#parent_id")
+        raise BadValue(f"no member after #: {value!r}", "write header#member, such as x-turn-metadata#parent_id")
     return f"{_header(name)}{hash_sign}{member}"
 
 
@@ -157,43 +159,43 @@ def _regex(value: str) -> str:
     try:
         re.compile(value, re.IGNORECASE)
     except re.error as error:
-        raise _Bad(f"no regular expression: {error}", "escape the special character with a backslash") from None
+        raise BadValue(f"no regular expression: {error}", "escape the special character with a backslash") from None
     return value
 
 
 def _positive(value: float) -> float:
     if value <= 0:
-        raise _Bad(f"{value} is not above zero", "write a positive number")
+        raise BadValue(f"{value} is not above zero", "write a positive number")
     return value
 
 
 def _price(value: float) -> float:
     if value > 10_000:
-        raise _Bad(f"{value} is no price", "write dollars per million tokens")
+        raise BadValue(f"{value} is no price", "write dollars per million tokens")
     return value
 
 
 def _hard_status(value: int) -> int:
     if not 400 <= value <= 499 or value in {408, 409, 425, 429}:
-        raise _Bad(f"{value} is retried by clients", "write 400, 402 or 403")
+        raise BadValue(f"{value} is retried by clients", "write 400, 402 or 403")
     return value
 
 
 def _fraction(value: float) -> float:
     if not 0 < value < 1:
-        raise _Bad(f"{value} is not between 0 and 1", "write a factor such as 0.7")
+        raise BadValue(f"{value} is not between 0 and 1", "write a factor such as 0.7")
     return value
 
 
 def _status(value: int) -> int:
     if not 200 <= value <= 599:
-        raise _Bad(f"{value} is no HTTP status of an answer", "write one from 200 to 599")
+        raise BadValue(f"{value} is no HTTP status of an answer", "write one from 200 to 599")
     return value
 
 
 def _error_status(value: int) -> int:
     if not 400 <= value <= 599:
-        raise _Bad(f"{value} is no status of a refusal", "write one from 400 to 599")
+        raise BadValue(f"{value} is no status of a refusal", "write one from 400 to 599")
     return value
 
 
@@ -391,7 +393,7 @@ def _range(ends: tuple[Any, ...], place: _Place) -> tuple[Any, ...]:
 def _scalar(hint: Any, value: Any, place: _Place, rule: Callable[[Any], Any]) -> Any:
     try:
         return rule(_typed(hint, value))
-    except _Bad as bad:
+    except BadValue as bad:
         raise place.error(bad.problem, bad.cure) from None
 
 
@@ -399,28 +401,28 @@ def _typed(hint: Any, value: Any) -> Any:
     if isinstance(hint, type) and issubclass(hint, IntEnum):
         names = {one.name.lower(): one for one in hint}
         if not isinstance(value, str) or value not in names:
-            raise _Bad(f"{_said(value)} is not known here", f"write one of {', '.join(names)}")
+            raise BadValue(f"{_said(value)} is not known here", f"write one of {', '.join(names)}")
         return names[value]
     if isinstance(hint, type) and issubclass(hint, Enum):
         allowed = [str(one.value) for one in hint]
         if value not in allowed:
-            raise _Bad(f"{_said(value)} is not known here", f"write one of {', '.join(allowed)}")
+            raise BadValue(f"{_said(value)} is not known here", f"write one of {', '.join(allowed)}")
         return hint(value)
     if hint is bool:
         if not isinstance(value, bool):
-            raise _Bad(f"expected true or false, got {_said(value)}", "write true or false")
+            raise BadValue(f"expected true or false, got {_said(value)}", "write true or false")
         return value
     if hint is str:
         if not isinstance(value, str):
-            raise _Bad(f"expected a text, got {_said(value)}", "put it in quotes")
+            raise BadValue(f"expected a text, got {_said(value)}", "put it in quotes")
         return value
     # YAML's `true` is an int of Python's; its `.nan` and `.inf` are floats.
     number = isinstance(value, int if hint is int else int | float) and not isinstance(value, bool)
     if not number or not -_ABSURD < value < _ABSURD:  # NaN is neither
         wanted = "a whole number" if hint is int else "a number"
-        raise _Bad(f"expected {wanted}, got {_said(value)}", "write it in digits, without a unit")
+        raise BadValue(f"expected {wanted}, got {_said(value)}", "write it in digits, without a unit")
     if value < 0:
-        raise _Bad(f"{value} is negative", "write a number that is not below zero")
+        raise BadValue(f"{value} is negative", "write a number that is not below zero")
     return value
 
 
