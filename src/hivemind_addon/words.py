@@ -11,12 +11,3 @@ def lasting(seconds: float) -> str:
     if days:
         return f"{days} d {hours} h"
     return f"{hours} h {minutes} min" if hours else f"{minutes} min"
-
-
-def took(seconds: float) -> str:
-    """How long something took, to the tenth where that matters: `0.4 s`, `58.2 s`, `12 min 3 s`, `2 h 5 min`."""
-    if round(seconds, 1) < 60:
-        return f"{max(0.0, seconds):.1f} s"
-    minutes, rest_s = divmod(round(seconds), 60)
-    hours, minutes_left = divmod(minutes, 60)
-    return f"{hours} h {minutes_left} min" if hours else f"{minutes} min {rest_s} s"

@@ -23,7 +23,9 @@ def test_a_capture_is_replayed_under_every_policy(night):
     result = replay(night)
     assert result.exit_code == 0
     assert "night.hivemind: 6 agents, 24 turns" in result.output
-    assert all(policy in result.output for policy in ("recorded", "direct", "sdk-retry", "fifo", "hivemind"))
+    assert all(
+        policy in result.output for policy in ("recorded", "direct", "sdk-retry", "aimd-pause", "fifo", "hivemind")
+    )
 
 
 def test_json_is_the_same_bytes_each_time(night):
@@ -31,13 +33,13 @@ def test_json_is_the_same_bytes_each_time(night):
     first, second = replay(*arguments), replay(*arguments)
     assert first.stdout == second.stdout
     told = json.loads(first.stdout)
-    assert (told["agents"], told["copies"], len(told["policies"])) == (18, 3, 4)
+    assert (told["agents"], told["copies"], len(told["policies"])) == (18, 3, 5)
     assert told["pools"][0]["limits"] == ["requests=30/min:bucket"]
 
 
 def test_only_the_asked_policies_run(night):
-    told = json.loads(replay(night, "--json", "--policy", "hivemind", "--policy", "direct").stdout)
-    assert [nights["policy"] for nights in told["policies"]] == ["direct", "hivemind"]
+    told = json.loads(replay(night, "--json", "--policy", "only-meters", "--policy", "direct").stdout)
+    assert [nights["policy"] for nights in told["policies"]] == ["only-meters", "direct"]
 
 
 def test_an_agent_that_the_scheduler_would_lose_is_the_exit_status(night):
@@ -48,6 +50,7 @@ def test_an_agent_that_the_scheduler_would_lose_is_the_exit_status(night):
     ("arguments", "line"),
     [
         (("--limit", "requests=60"), "does not say per what; write requests=60/min"),
+        (("--policy", "magic"), "no policy 'magic'; there are direct, sdk-retry"),
         (("--agents", "many"), "'many' is no factor; write x1 to x1000"),
         (("--agents", "x0"), "'x0' is no factor"),
         (("--agents", "x²"), "'x²' is no factor"),

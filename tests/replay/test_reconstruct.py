@@ -151,7 +151,7 @@ def test_a_conversation_reads_what_its_last_turn_wrote():
     assert [mark.tokens for mark in first.prefixes] == [500, 800]
     assert [mark.tokens for mark in second.prefixes] == [500, 800, 900]
     assert second.prefixes[1].key == first.prefixes[1].key
-    spent = [one.spent.tokens for one in run(reconstruct(night).scenario, seed=0).script]
+    spent = [one.billed.tokens for one in run(reconstruct(night).scenario, seed=0).script]
     assert spent == [819, 919, 969]
     assert third.prefixes[1].key == second.prefixes[2].key
 

@@ -6,7 +6,8 @@ import pytest
 
 from hivemind_addon.core.ticket import OutcomeKind
 from hivemind_addon.replay.limits import given_limit
-from hivemind_addon.replay.whatif import POLICIES, what_if
+from hivemind_addon.replay.whatif import what_if
+from hivemind_addon.sim.policy import COMPARED, Policy
 from tests.replay.nights import attempt, call, capture, fleet
 
 
@@ -17,7 +18,7 @@ def runs(replay, policy):
 def test_a_night_of_fifty_agents_with_twenty_turns_is_replayed_within_seconds():
     night = fleet(50, 20, requests_per_min=200)
     began_s = time.process_time()
-    replay = what_if(night, policies=["hivemind"])
+    replay = what_if(night, policies=[Policy.HIVEMIND])
     assert time.process_time() - began_s < 10
     (run,) = runs(replay, "hivemind")
     assert (run.agents, run.lost, run.turns_done) == (50, 0, 1000)
@@ -39,11 +40,11 @@ def test_a_strict_limit_kills_agents_on_their_own_and_none_behind_the_scheduler(
     assert scheduled.lost == 0
     assert scheduled.turns_done == 72
     assert scheduled.makespan_s >= scheduled.bound_s > replay.recorded.makespan_s
-    assert [nights.policy for nights in replay.policies] == list(POLICIES)
+    assert [nights.policy for nights in replay.policies] == [policy.name for policy in COMPARED]
 
 
 def test_more_agents_want_more_of_everything():
-    once, thrice = (what_if(fleet(4, 4), policies=["hivemind"], copies=copies) for copies in (1, 3))
+    once, thrice = (what_if(fleet(4, 4), policies=[Policy.HIVEMIND], copies=copies) for copies in (1, 3))
     assert (thrice.agents, thrice.turns) == (12, 48)
     assert runs(thrice, "hivemind")[0].spent.tokens > 2 * runs(once, "hivemind")[0].spent.tokens
     assert once.recorded == thrice.recorded
@@ -56,7 +57,7 @@ def test_what_was_recorded_is_counted_as_it_was():
         call("1", 0, attempts=(refused, overloaded, attempt(2))),
         call("b", 1, agent="b", attempts=(attempt(1, kind=OutcomeKind.FAILED, status=500),)),
     )
-    recorded = what_if(capture(*calls), policies=["hivemind"]).recorded
+    recorded = what_if(capture(*calls), policies=[Policy.HIVEMIND]).recorded
     assert (recorded.agents, recorded.lost, recorded.turns, recorded.turns_done) == (2, 1, 2, 1)
     assert (recorded.attempts, recorded.refusals, recorded.overloads, recorded.failures) == (4, 1, 1, 1)
     assert recorded.makespan_s == 4
@@ -69,18 +70,18 @@ def test_what_a_reader_has_to_know_is_said():
     dead = call("2", 9, attempts=(attempt(9, kind=OutcomeKind.OVERLOADED, status=529),))
     left = call("3", 20, attempts=(), end="cancelled")
     night = replace(capture(call("1", 0), dead, left, limits=()), damage=("the file ends at byte 99",))
-    assert list(what_if(night, policies=["hivemind"]).notes) == [
+    assert list(what_if(night, policies=[Policy.HIVEMIND]).notes) == [
         "damaged: the file ends at byte 99; what precedes it is replayed",
         "1 turn never got an answer: taken to need what others of their pool did",
         "1 call left out: the client went before anything was sent",
         "no limit is known of api.anthropic.com/key-1/claude-sonnet: nothing is refused there; give one with --limit",
     ]
-    (pool,) = what_if(fleet(1, 1), given=[given_limit("concurrency=3")], policies=["fifo"]).pools
+    (pool,) = what_if(fleet(1, 1), given=[given_limit("concurrency=3")], policies=[Policy.FIFO]).pools
     assert pool.limits == ("requests=60/min:bucket", "concurrency=3")
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", COMPARED, ids=repr)
 def test_each_seed_is_a_run(policy):
     replay = what_if(fleet(3, 3), policies=[policy], seeds=3, copies=2)
-    assert len(runs(replay, policy)) == 3
-    assert len({run.makespan_s for run in runs(replay, policy)}) > 1
+    assert len(runs(replay, policy.name)) == 3
+    assert len({run.makespan_s for run in runs(replay, policy.name)}) > 1

@@ -10,11 +10,11 @@ from hivemind_addon.core.spend import Price, Spend
 from hivemind_addon.core.ticket import Demand, Dimension, PoolKey, Ticket
 from hivemind_addon.sim.dialect import Dialect
 from hivemind_addon.sim.faults import Hangup, NoHead, Status
+from hivemind_addon.sim.library import case_named
 from hivemind_addon.sim.limits import Limit
+from hivemind_addon.sim.policy import COMPARED, Policy
 from hivemind_addon.sim.provider import ProviderSettings, Wall
 from hivemind_addon.sim.workload import (
-    FAN_OUT,
-    PAPER,
     Crowd,
     Neighbour,
     Scenario,
@@ -23,13 +23,13 @@ from hivemind_addon.sim.workload import (
     Site,
     Turn,
 )
-from hivemind_addon.sim.world import Policy, World, run
+from hivemind_addon.sim.world import World, run
 
-STRESS = next(scenario for scenario in PAPER if scenario.name == "stress")
+STRESS, FAN_OUT = case_named("stress").scenario, case_named("fan-out").scenario
 SMALL = Scenario("small", (Crowd("agent", 3, 4, latency_s=1.0, latency_sigma=0.0),), ProviderSettings())
 
 
-@pytest.mark.parametrize("policy", Policy)
+@pytest.mark.parametrize("policy", COMPARED, ids=repr)
 def test_one_seed_gives_one_result(policy):
     assert run(STRESS, seed=3, policy=policy) == run(STRESS, seed=3, policy=policy)
 
@@ -38,7 +38,7 @@ def test_other_seeds_give_other_results():
     assert run(STRESS, seed=1) != run(STRESS, seed=2)
 
 
-@pytest.mark.parametrize("policy", Policy)
+@pytest.mark.parametrize("policy", COMPARED, ids=repr)
 def test_where_nothing_is_in_the_way_the_longest_conversation_is_the_makespan(policy):
     result = run(SMALL, seed=0, policy=policy)
     assert result.lost == 0
@@ -164,7 +164,7 @@ def script(*calls, sites=(MESSAGES,)):
     return Scenario("script", (), ProviderSettings(), sites=sites, script=calls, way_s=0.0)
 
 
-@pytest.mark.parametrize("policy", Policy)
+@pytest.mark.parametrize("policy", COMPARED, ids=repr)
 def test_a_scripted_call_comes_its_think_time_after_the_last_one_that_it_follows(policy):
     calls = (
         scripted("lead"),
@@ -204,8 +204,8 @@ def test_a_scripted_call_is_billed_for_what_it_took():
     call = scripted("call", faults=(ScriptedFault(NoHead(Hangup.RESET), 1.0),))
     call = replace(call, ticket=msgspec.structs.replace(call.ticket, price=Price(1_000_000, 0, 0, 5_000_000)))
     (result,) = run(script(call), seed=0).script
-    assert result.wasted == Spend(tokens=100, micro_usd=100)
-    assert result.spent == result.wasted + Spend(tokens=110, micro_usd=150)
+    assert result.in_vain == Spend(tokens=100, micro_usd=100)
+    assert result.billed == result.in_vain + Spend(tokens=110, micro_usd=150)
 
 
 def test_sites_have_limits_of_their_own():

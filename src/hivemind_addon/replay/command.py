@@ -10,7 +10,8 @@ from hivemind_addon.capture.model import Capture, NotACapture
 from hivemind_addon.replay.limits import BadLimit, GivenLimit, given_limit
 from hivemind_addon.replay.reconstruct import NothingToReplay
 from hivemind_addon.replay.view import what_if_view
-from hivemind_addon.replay.whatif import POLICIES, what_if
+from hivemind_addon.replay.whatif import what_if
+from hivemind_addon.sim.policy import COMPARED, Policy, UnknownPolicy, policy_named
 
 _MAX_COPIES = 1000
 
@@ -30,6 +31,13 @@ def _copies(_context: click.Context, _option: click.Parameter, text: str) -> int
     return int(digits)
 
 
+def _policies(_context: click.Context, _option: click.Parameter, names: tuple[str, ...]) -> tuple[Policy, ...]:
+    try:
+        return tuple(dict.fromkeys(map(policy_named, names))) or COMPARED
+    except UnknownPolicy as error:
+        raise click.BadParameter(str(error)) from error
+
+
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
@@ -47,14 +55,16 @@ def _copies(_context: click.Context, _option: click.Parameter, text: str) -> int
 @click.option(
     "--policy",
     "policies",
-    type=click.Choice(list(POLICIES)),
     multiple=True,
-    help="Only this one; may be given again. Usually all are compared.",
+    callback=_policies,
+    metavar="NAME",
+    help=f"Only this one; may be given again. One of {', '.join(one.name for one in COMPARED)}; also "
+    "hivemind-without-X and only-X. Without it all but these last are compared.",
 )
 @click.option("--seeds", type=click.IntRange(1, 100), default=1, help="Runs of each policy; medians are shown.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
 def replay(
-    file: Path, copies: int, limits: tuple[GivenLimit, ...], policies: tuple[str, ...], seeds: int, *, as_json: bool
+    file: Path, copies: int, limits: tuple[GivenLimit, ...], policies: tuple[Policy, ...], seeds: int, *, as_json: bool
 ) -> None:
     """What would have become of a recorded session under other limits, with more agents, by other policies.
 
@@ -68,11 +78,10 @@ def replay(
       hivemind replay night.hivemind --policy hivemind --seeds 10 --json
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     capture = _read(file)
-    names = [name for name in POLICIES if not policies or name in policies]
     errors = Console(stderr=True, highlight=False)
     try:
         with errors.status("replaying") as status:
-            result = what_if(capture, policies=names, seeds=seeds, given=limits, copies=copies, tell=status.update)
+            result = what_if(capture, policies=policies, seeds=seeds, given=limits, copies=copies, tell=status.update)
     except NothingToReplay as error:
         raise click.ClickException(f"{file}: {error}") from error
     if as_json:

@@ -10,11 +10,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hivemind_addon.capture.show import span
 from hivemind_addon.core.spend import amount
 from hivemind_addon.replay.whatif import Night, PolicyNights, WhatIf
-from hivemind_addon.words import took
 
-_LABEL_WIDTH, _COLUMN_WIDTH = 15, 13
+_GAPS = 2, 1
+"""Blanks between columns: as many as fit."""
 
 
 def what_if_view(replay: WhatIf, title: str, width: int) -> RenderableType:
@@ -26,9 +27,7 @@ def what_if_view(replay: WhatIf, title: str, width: int) -> RenderableType:
     parts += ["", *(_paragraph(line) for line in _answers(replay)), ""]
     recorded = PolicyNights("recorded", (replay.recorded,))
     columns = [recorded, *replay.policies]
-    fitting = max(1, (width - _LABEL_WIDTH) // _COLUMN_WIDTH)
-    for place in range(0, len(columns), fitting):
-        parts += [_table(columns[place : place + fitting]), ""]
+    parts += [part for table in _tables(columns, width) for part in (table, "")]
     parts += [_paragraph(f"note: {line}", style="yellow") for line in replay.notes]
     return Group(*parts)
 
@@ -46,8 +45,8 @@ def _answers(replay: WhatIf) -> Iterator[str]:
         makespan_s = median(run.makespan_s for run in runs)
         slowest = max(runs, key=lambda run: run.bound_s)
         yield (
-            f"{nights.policy}: {whole} would have finished, in {took(makespan_s)}; "
-            f"nothing beats {took(slowest.bound_s)} ({slowest.bound_why})."
+            f"{nights.policy}: {whole} would have finished, in {span(makespan_s)}; "
+            f"nothing beats {span(slowest.bound_s)} ({slowest.bound_why})."
         )
 
 
@@ -60,14 +59,30 @@ def _deaths(runs: Sequence[Night]) -> str:
     return f" ({', '.join(causes)})" if causes else ""
 
 
-def _table(columns: Sequence[PolicyNights]) -> Table:
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False)
+def _tables(columns: Sequence[PolicyNights], width: int) -> Iterator[Table]:
+    """One table, or as many as the width demands."""
+    cells = [[cell(nights.runs) for _, cell in _ROWS] for nights in columns]
+    widths = [max(len(nights.policy), *map(len, column)) for nights, column in zip(columns, cells, strict=True)]
+    labels = max(len(label) for label, _ in _ROWS)
+    gap = next((gap for gap in _GAPS if labels + sum(widths) + gap * len(widths) <= width), _GAPS[0])
+    first = 0
+    while first < len(columns):
+        last, taken = first + 1, labels + gap + widths[first]
+        while last < len(columns) and taken + gap + widths[last] <= width:
+            taken += gap + widths[last]
+            last += 1
+        yield _table(columns[first:last], cells[first:last], gap)
+        first = last
+
+
+def _table(columns: Sequence[PolicyNights], cells: Sequence[Sequence[str]], gap: int) -> Table:
+    table = Table(box=box.SIMPLE, padding=(0, gap - 1, 0, 0), show_edge=False, pad_edge=False)
     table.add_column("", no_wrap=True)
     for nights in columns:
         style = "bold" if nights.policy == "hivemind" else "dim" if nights.policy == "recorded" else ""
         table.add_column(nights.policy, justify="right", style=style, no_wrap=True)
-    for label, cell in _ROWS:
-        table.add_row(label, *(cell(nights.runs) for nights in columns))
+    for (label, _), *row in zip(_ROWS, *cells, strict=True):
+        table.add_row(label, *row)
     return table
 
 
@@ -88,7 +103,7 @@ def _turns(runs: Sequence[Night]) -> str:
 
 
 def _time(runs: Sequence[Night]) -> str:
-    return took(median(run.makespan_s for run in runs)) if _is_done(runs) else "not done"
+    return span(median(run.makespan_s for run in runs)) if _is_done(runs) else "not done"
 
 
 def _stretch(runs: Sequence[Night]) -> str:
@@ -126,9 +141,9 @@ _ROWS: tuple[tuple[str, Callable[[Sequence[Night]], str]], ...] = (
     ("refused", _spread(lambda run: run.refusals, _number)),
     ("overloaded", _spread(lambda run: run.overloads, _number)),
     ("other failures", _spread(lambda run: run.failures, _number)),
-    ("delay p50", _spread(lambda run: run.delays.p50_s, took)),
-    ("delay p95", _spread(lambda run: run.delays.p95_s, took)),
-    ("delay p99", _spread(lambda run: run.delays.p99_s, took)),
+    ("delay p50", _spread(lambda run: run.delays.p50_s, span)),
+    ("delay p95", _spread(lambda run: run.delays.p95_s, span)),
+    ("delay p99", _spread(lambda run: run.delays.p99_s, span)),
     ("tokens", _spread(lambda run: run.spent.tokens, _tokens)),
     ("in vain", _spread(lambda run: run.wasted.tokens, _tokens)),
     ("cost", _spread(lambda run: run.spent.micro_usd, _money)),

@@ -10,16 +10,11 @@ from hivemind_addon.core.spend import Spend
 from hivemind_addon.core.ticket import OutcomeKind
 from hivemind_addon.replay.limits import CONCURRENCY, GivenLimit, in_words
 from hivemind_addon.replay.reconstruct import Replayable, price_micro_usd, reconstruct
+from hivemind_addon.sim.policy import COMPARED, Policy
+from hivemind_addon.sim.result import Result
 from hivemind_addon.sim.workload import Scenario
-from hivemind_addon.sim.world import Policy, Result, World
+from hivemind_addon.sim.world import run
 
-POLICIES: Mapping[str, Policy] = {
-    "direct": Policy.DIRECT,
-    "sdk-retry": Policy.SDK,
-    "fifo": Policy.FIFO,
-    "hivemind": Policy.HIVEMIND,
-}
-"""By the names that the command takes, worst first."""
 _OVERLOADED = (503, 529)
 
 
@@ -97,7 +92,7 @@ class WhatIf:
 def what_if(
     capture: Capture,
     *,
-    policies: Sequence[str] = tuple(POLICIES),
+    policies: Sequence[Policy] = COMPARED,
     seeds: int = 1,
     given: Sequence[GivenLimit] = (),
     copies: int = 1,
@@ -106,13 +101,13 @@ def what_if(
     """Run a capture again. Raises NothingToReplay."""
     by_seed = [reconstruct(capture, given=given, copies=copies, seed=seed) for seed in range(seeds)]
     nights = []
-    for name in policies:
+    for policy in policies:
         runs = []
         for seed, replayable in enumerate(by_seed):
-            tell(f"{name}, seed {seed}")
-            result = World(replayable.scenario, seed=seed, policy=POLICIES[name]).run()
+            tell(f"{policy.name}, seed {seed}")
+            result = run(replayable.scenario, seed=seed, policy=policy)
             runs.append(_night(replayable.scenario, result))
-        nights.append(PolicyNights(name, tuple(runs)))
+        nights.append(PolicyNights(policy.name, tuple(runs)))
     first = by_seed[0]
     return WhatIf(
         agents=first.agents,
@@ -173,8 +168,8 @@ def _night(scenario: Scenario, result: Result) -> Night:
         overloads=overloads,
         failures=result.attempts - statuses[200] - statuses[429] - overloads,
         delays=_delays(delays_s),
-        spent=sum((call.spent for call in result.script), Spend()),
-        wasted=sum((call.wasted for call in result.script), Spend()),
+        spent=sum((call.billed for call in result.script), Spend()),
+        wasted=sum((call.in_vain for call in result.script), Spend()),
         bound_s=result.bound.bound_s,
         bound_why=result.bound.why,
         deaths=dict(sorted(deaths.items())),
