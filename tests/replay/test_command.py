@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from hivemind_addon.capture.model import Capture, encode
 from hivemind_addon.cli import main
-from tests.replay.nights import fleet
+from tests.replay.nights import call, capture, fleet
 
 
 @pytest.fixture
@@ -49,6 +49,10 @@ def test_an_agent_that_the_scheduler_would_lose_is_the_exit_status(night):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
+        (("--pace", "x5"), "--pace goes only with --real"),
+        (("--real", "--limit", "requests=5/min"), "--limit does not go with --real"),
+        (("--real", "--pace", "fast"), "'fast' is no pace; write x0.1 to x1000"),
+        (("--real", "--pace", "nan"), "'nan' is no pace"),
         (("--limit", "requests=60"), "does not say per what; write requests=60/min"),
         (("--policy", "magic"), "no policy 'magic'; there are direct, sdk-retry"),
         (("--agents", "many"), "'many' is no factor; write x1 to x1000"),
@@ -61,6 +65,20 @@ def test_what_cannot_be_understood_gets_one_line(night, arguments, line):
     assert result.exit_code == 2
     assert line in result.output
     assert "Traceback" not in result.output
+
+
+@pytest.mark.slow
+def test_a_capture_is_replayed_through_a_real_proxy(tmp_path):
+    file = tmp_path / "night.hivemind"
+    file.write_bytes(encode(capture(call("1", 0), call("2", 3))))
+    result = replay(str(file), "--real", "--pace", "x10", "--json")
+    assert result.exit_code == 0
+    told = json.loads(result.stdout)
+    assert [(one["recorded"]["id"], one["replayed"]["end"]) for one in told["calls"]] == [
+        ("1", "delivered"),
+        ("2", "delivered"),
+    ]
+    assert told["guard_trips"] == 0
 
 
 def test_a_file_that_is_no_capture_or_empty_gets_one_line(tmp_path):
