@@ -1,14 +1,17 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hivemind_addon.capture.model import Capture, LimitSeen
 from hivemind_addon.core.ticket import CallKind, Dimension, OutcomeKind, PoolKey, Priority, Usage
-from hivemind_addon.replay.limits import given_limit
+from hivemind_addon.replay.limits import BadLimit, given_limit
 from hivemind_addon.replay.reconstruct import NothingToReplay, reconstruct
 from hivemind_addon.sim import faults
 from hivemind_addon.sim.dialect import Dialect
 from hivemind_addon.sim.limits import Limit, LimitKind
+from hivemind_addon.sim.policy import COMPARED, policy_named
 from hivemind_addon.sim.world import run
 from tests.replay.nights import POOL, attempt, call, capture, fleet
 
@@ -170,3 +173,63 @@ def test_without_anything_in_the_way_a_fleet_ends_when_it_ended():
     result = run(whole, seed=0)
     assert result.lost == 0
     assert recorded_s - 2 < result.makespan_s < recorded_s + 5
+
+
+def test_a_recording_that_a_file_holds_twice_counts_once():
+    night = capture(call("1", 0), call("2", 3), call("1", 0))
+    assert [one.ticket.id for one in reconstruct(night).scenario.script] == ["1", "2"]
+    assert reconstruct(night).left_out == 0
+
+
+def test_a_limit_for_no_pool_of_the_capture_is_refused():
+    with pytest.raises(BadLimit, match=r"there are api\.anthropic\.com/key-1/claude-sonnet"):
+        reconstruct(capture(call("1", 0)), given=[given_limit("concurrency=3@*nowhere*")])
+
+
+def test_a_night_has_no_end_but_its_own():
+    late = capture(call("1", 0), call("2", 40_000), call("3", 90_000))
+    result = run(reconstruct(late).scenario, seed=0)
+    assert result.lost == 0
+    assert result.makespan_s == pytest.approx(90_002)
+
+
+_KINDS = st.sampled_from(list(OutcomeKind))
+_SECONDS = st.sampled_from([0.0, 0.01, 0.5, 3.0, 700.0])
+_TOKENS = st.sampled_from([0, 1, 50, 9000])
+
+
+@st.composite
+def odd_calls(draw):
+    at_s, attempts = draw(st.floats(0, 60)), []
+    for number in range(draw(st.integers(0, 3))):
+        kind = draw(_KINDS)
+        status = 200 if kind is OutcomeKind.SUCCESS else draw(st.sampled_from([None, 200, 400, 429, 500, 529]))
+        usage = Usage(draw(_TOKENS), draw(_TOKENS), draw(_TOKENS), draw(_TOKENS), reported=True)
+        attempts.append(
+            attempt(
+                at_s, took_s=draw(_SECONDS), kind=kind, status=status, number=number + 1, head_after_s=draw(_SECONDS),
+                usage=draw(st.sampled_from([None, usage])),
+            )
+        )  # fmt: skip
+    made = call(
+        str(draw(st.integers(0, 99))), at_s, agent=draw(st.sampled_from("abc")), attempts=tuple(attempts),
+        parent_session=draw(st.sampled_from(["", "a", "b"])), kind=draw(st.sampled_from(list(CallKind))),
+        request_hash=draw(st.sampled_from(["", "x", "y"])), patience_s=draw(st.sampled_from([0.0, 5.0, 600.0])),
+        end=draw(st.sampled_from(["delivered", "gave up", "shed", "refused", "cancelled"])),
+    )  # fmt: skip
+    return replace(
+        made, streamed=draw(st.booleans()), ended_s=at_s + draw(_SECONDS), prefix="p", prefix_tokens=draw(_TOKENS)
+    )
+
+
+@given(
+    st.lists(odd_calls(), min_size=1, max_size=8), st.sampled_from([one.name for one in COMPARED]), st.integers(1, 2)
+)
+def test_whatever_was_recorded_can_be_replayed_to_its_end(calls, policy, copies):
+    try:
+        replayable = reconstruct(capture(*calls), given=[given_limit("requests=6/min")], copies=copies)
+    except NothingToReplay:
+        return
+    result = run(replayable.scenario, seed=0, policy=policy_named(policy))
+    assert all(one.ended_at is not None for one in result.script)
+    assert result.lost or result.makespan_s >= result.bound.bound_s - 1e-6

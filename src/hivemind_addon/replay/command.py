@@ -124,7 +124,7 @@ def replay(
     try:
         with errors.status("replaying") as status:
             result = what_if(capture, policies=policies, seeds=seeds, given=limits, copies=copies, tell=status.update)
-    except NothingToReplay as error:
+    except (NothingToReplay, BadLimit) as error:
         raise click.ClickException(f"{file}: {error}") from error
     if as_json:
         for note in result.notes:

@@ -18,7 +18,7 @@ from hivemind_addon.core.ticket import Dimension, OutcomeKind, PoolKey, Ticket
 from hivemind_addon.profile.load import load_profiles
 from hivemind_addon.profile.model import DialectName, InputCharge, OutputCharge, Profile
 from hivemind_addon.replay.chains import RecordedTurn, chained
-from hivemind_addon.replay.limits import GivenLimit, imposed
+from hivemind_addon.replay.limits import BadLimit, GivenLimit, imposed
 from hivemind_addon.sim import faults
 from hivemind_addon.sim.dialect import Dialect
 from hivemind_addon.sim.limits import Limit, LimitKind
@@ -77,10 +77,13 @@ class _Usual:
 
 
 def reconstruct(capture: Capture, *, given: Sequence[GivenLimit] = (), copies: int = 1, seed: int = 0) -> Replayable:
-    """The scenario of a capture. `copies`: so many times its agents. Raises NothingToReplay."""
+    """The scenario of a capture. `copies`: so many times its agents. Raises NothingToReplay, and BadLimit for one that
+    concerns no pool of it.
+    """
     if not capture.calls:
         raise NothingToReplay("it holds no call that has ended; record some with `hivemind run --capture FILE`")
-    calls = [call for call in capture.calls if call.attempts or call.end != "cancelled"]
+    told = {call.id: call for call in capture.calls}.values()  # a file may hold a recording twice
+    calls = [call for call in told if call.attempts or call.end != "cancelled"]
     if not calls:
         raise NothingToReplay("of none of its calls anything was sent to a provider; record a session that got answers")
     turns = chained(calls)
@@ -95,7 +98,7 @@ def reconstruct(capture: Capture, *, given: Sequence[GivenLimit] = (), copies: i
     script = tuple(_copied(originals, copies, random.Random(f"{seed} copies")))
     scenario = Scenario("replay", (), ProviderSettings(), sites=sites, script=script, way_s=0.0)
     assumed = sum(not turn.is_delivered and _success(turn) is None for turn in turns)
-    return Replayable(tuple(turns), scenario, assumed, left_out=len(capture.calls) - len(calls))
+    return Replayable(tuple(turns), scenario, assumed, left_out=len(told) - len(calls))
 
 
 def price_micro_usd(call: CapturedCall, attempt: CapturedAttempt) -> int:
@@ -299,8 +302,12 @@ def _profile_of(call: CapturedCall) -> Profile:
 def _sites(capture: Capture, turns: Iterable[RecordedTurn], given: Sequence[GivenLimit]) -> tuple[Site, ...]:
     """One for each pool that was asked."""
     first_of = {turn.last.pool: turn.last for turn in reversed(list(turns))}
+    pools = sorted(first_of, key=str)
+    for one in given:
+        if not any(map(one.concerns, pools)):
+            raise BadLimit(f"limit {one.text!r} is for no pool of it; there are {', '.join(map(str, pools))}")
     sites = []
-    for pool in sorted(first_of, key=str):
+    for pool in pools:
         call = first_of[pool]
         profile = _profile_of(call)
         recorded = _recorded_limits(seen for seen in capture.limits if seen.pool == pool)

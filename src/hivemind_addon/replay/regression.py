@@ -82,6 +82,6 @@ def _replay(file: Path, asked: Asked, expectation: Path) -> tuple[Schedule, tupl
         replayable = reconstruct(capture, given=given, copies=asked.agents, seed=asked.seed)
     except NotACapture as error:
         raise Unlike(str(error)) from error
-    except NothingToReplay as error:
+    except (NothingToReplay, BadLimit) as error:
         raise Unlike(f"{file}: {error}") from error
     return schedule_of(replayable, asked), tuple(notes(capture, replayable)) if capture.damage else ()

@@ -13,6 +13,7 @@ from rich.text import Text
 from hivemind_addon.capture.show import span
 from hivemind_addon.core.spend import amount
 from hivemind_addon.replay.whatif import Night, PolicyNights, WhatIf
+from hivemind_addon.words import counted
 
 _GAPS = 2, 1
 """Blanks between columns: as many as fit."""
@@ -21,7 +22,7 @@ _GAPS = 2, 1
 def what_if_view(replay: WhatIf, title: str, width: int) -> RenderableType:
     """The answer in a sentence, the limits, a table with a column for each policy, and what to know about it."""
     times = f", {replay.copies} times" if replay.copies > 1 else ""
-    head = f"{title}: {_count(replay.recorded.agents, 'agent')}{times}, {_count(replay.turns, 'turn')}"
+    head = f"{title}: {counted(replay.recorded.agents, 'agent')}{times}, {counted(replay.turns, 'turn')}"
     parts: list[RenderableType] = [Text(_plain(head), style="bold")]
     parts += [_paragraph(f"{one.pool}: {', '.join(one.limits) or 'no limit'}") for one in replay.pools]
     parts += ["", *(_paragraph(line) for line in _answers(replay)), ""]
@@ -39,7 +40,7 @@ def _answers(replay: WhatIf) -> Iterator[str]:
         lost = max(run.lost for run in runs)
         agents = runs[0].agents
         if lost:
-            yield f"{nights.policy}: {lost} of {_count(agents, 'agent')} would have been lost{_deaths(runs)}."
+            yield f"{nights.policy}: {lost} of {counted(agents, 'agent')} would have been lost{_deaths(runs)}."
             continue
         whole = "the agent" if agents == 1 else f"all {agents} agents"
         makespan_s = median(run.makespan_s for run in runs)
@@ -157,7 +158,3 @@ def _paragraph(text: str, style: str = "") -> Text:
 def _plain(text: str) -> str:
     """Names come from requests: they are no control characters."""
     return "".join(char if char.isprintable() else "?" for char in text)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

@@ -14,6 +14,7 @@ from hivemind_addon.sim.policy import COMPARED, Policy
 from hivemind_addon.sim.result import Result
 from hivemind_addon.sim.workload import Scenario
 from hivemind_addon.sim.world import run
+from hivemind_addon.words import counted
 
 _OVERLOADED = (503, 529)
 
@@ -138,9 +139,9 @@ def notes(capture: Capture, replayable: Replayable) -> Iterable[str]:
     """What a replay of this capture rests on, where it is not what was recorded."""
     yield from (f"damaged: {line}; what precedes it is replayed" for line in capture.damage)
     if count := replayable.assumed:
-        yield f"{_count(count, 'turn')} never got an answer: taken to need what others of their pool did"
+        yield f"{counted(count, 'turn')} never got an answer: taken to need what others of their pool did"
     if count := replayable.left_out:
-        yield f"{_count(count, 'call')} left out: the client went before anything was sent"
+        yield f"{counted(count, 'call')} left out: the client went before anything was sent"
     unlimited = [one.pool for one in pool_limits(replayable.scenario) if not one.limits]
     if unlimited:
         yield f"no limit is known of {', '.join(unlimited)}: nothing is refused there; give one with --limit"
@@ -215,7 +216,3 @@ def _delays(delays_s: Iterable[float]) -> Delays:
         return round(ordered[max(0, math.ceil(share * len(ordered)) - 1)], 6) if ordered else 0.0
 
     return Delays(at(0.5), at(0.95), at(0.99))
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

@@ -175,12 +175,13 @@ class World:
             self._at(at, self._move_cap, cap)
         if self._scenario.neighbour:
             self._at(0.0, self._neighbour, self._scenario.neighbour, random.Random(f"{self._seed} neighbour"))
-        ends_at = min(self._scenario.duration_s, _LONGEST_S)
+        # Whoever follows a script ends with it, be it a night long.
+        ends_at = self._scenario.duration_s if self._script else min(self._scenario.duration_s, _LONGEST_S)
         while self._running:
             event_at = self._agenda[0][0] if self._agenda else math.inf
             wakeup_at = self.scheduler.next_wakeup()
             instant = min(event_at, math.inf if wakeup_at is None else wakeup_at)
-            if instant > ends_at:
+            if instant > ends_at or math.isinf(instant):
                 break
             self.now = instant
             if event_at <= instant:
@@ -671,8 +672,10 @@ class World:
     def _script_results(self) -> dict[str, CrowdResult]:
         """Each agent of the script as a crowd of one: lost when a call failed that others needed."""
         results = {}
-        for name in dict.fromkeys(call.crowd.name for call in self._script):
-            calls = [call for call in self._script if call.crowd.name == name]
+        by_agent: dict[str, list[ScriptedActor]] = {}
+        for call in self._script:
+            by_agent.setdefault(call.crowd.name, []).append(call)
+        for name, calls in by_agent.items():
             is_lost = any(call.ended_at is None or (call.death and call.call.is_vital) for call in calls)
             ends_s = [call.ended_at for call in calls if call.ended_at is not None]
             results[name] = CrowdResult(
