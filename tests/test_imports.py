@@ -55,7 +55,6 @@ UNTESTED = {
     "core/decision.py": "values",
     "core/events.py": "values",
     "core/snapshot.py": "values",
-    "core/command.py": "values",
     "observe/report.py": "values",
     "profile/model.py": "values; their defaults and docstrings are held by test_typed.py and test_docs.py",
 }

@@ -7,6 +7,8 @@ from rich.console import Console
 
 from hivemind_addon.capture.model import NotACapture, encode
 from hivemind_addon.capture.show import show as view
+from hivemind_addon.core.command import Record
+from hivemind_addon.launch import steering
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -18,9 +20,39 @@ def capture() -> None:
     \b
     Examples:
       hivemind run --capture night.flow      record while agents work
+      hivemind capture start night.flow      the same, of a proxy that runs
       hivemind capture show night.flow       see what happened
       hivemind capture strip night.flow for-a-bug-report.flow
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+
+
+@capture.command()
+@click.argument("file", type=_FILE)
+@click.option("--no-content", is_flag=True, help="Record no words: only sizes, times and structure.")
+@steering.port_option
+@steering.json_option
+def start(file: Path, port: int, *, no_content: bool, as_json: bool) -> None:
+    """Let a running proxy record every call into FILE, as it ends. A file that is there is continued.
+
+    \b
+    Examples:
+      hivemind capture start night.flow
+      hivemind capture start bug.flow --no-content -p 9090
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    steering.tell(Record(file=str(file.absolute()), content=not no_content), port, as_json=as_json)
+
+
+@capture.command()
+@steering.port_option
+@steering.json_option
+def stop(port: int, *, as_json: bool) -> None:
+    """Let a running proxy record no more.
+
+    \b
+    Examples:
+      hivemind capture stop
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    steering.tell(Record(file=None), port, as_json=as_json)
 
 
 @capture.command()

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from hivemind_addon.core.aimd import ConcurrencySettings
 from hivemind_addon.core.breaker import BreakerSettings
+from hivemind_addon.core.command import Cancel, MoveToFront, Pause, Resume, SetLimit, SetPriority
 from hivemind_addon.core.decision import Admitted, Backoff, Refused, Shed
 from hivemind_addon.core.events import AttemptEnded, AttemptStarted, Held, Submitted, TicketEnded
 from hivemind_addon.core.pool import PoolSettings
@@ -29,6 +30,7 @@ from hivemind_addon.core.ticket import (
 from tests.core.samples import CANCELLED, POOL, SUCCESS, ticket
 
 POOLS = [POOL, replace(POOL, model_group="other"), replace(POOL, account="key-2")]
+GLOBS = ["*", "api.test", "*/other", str(POOLS[2])]
 NUMBERS = st.one_of(
     st.none(),
     st.floats(),
@@ -193,6 +195,33 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.scheduler.expedite(ticket_id, self.now)
         self.expedited.add(ticket_id)
 
+    @rule(glob=st.sampled_from(GLOBS), paused=st.booleans())
+    def pause_or_resume(self, glob, paused):
+        self.scheduler.command(Pause(glob) if paused else Resume(glob), self.now)
+
+    @rule(glob=st.sampled_from(GLOBS), limit=st.sampled_from([None, None, -1, 0, 1, 2, 5]))
+    def set_limit(self, glob, limit):
+        assert self.scheduler.command(SetLimit(limit, glob), self.now).done == (limit is None or limit > 0)
+
+    @rule(agent=st.sampled_from(["*", "a", "one", "t*"]), priority=st.sampled_from([None, *Priority]))
+    def set_priority(self, agent, priority):
+        assert self.scheduler.command(SetPriority(agent, priority), self.now).done
+        self.lanes.clear()  # one session's tickets may have changed their class on the way
+
+    @precondition(lambda self: self.submitted)
+    @rule(number=st.integers(1, 60), front=st.booleans())
+    def move_or_call_off(self, number, front):
+        ticket_id = f"t{1 + number % self.submitted}"
+        if front:
+            assert self.scheduler.command(MoveToFront(ticket_id), self.now).done == (ticket_id in self.queued)
+            self.expedited.add(ticket_id)
+            return
+        known = ticket_id in self.queued or ticket_id in self.running
+        assert self.scheduler.command(Cancel(ticket_id), self.now).done == known
+        for reservation in self.scheduler.drain_called_off():
+            assert self.running[ticket_id] == reservation
+            self._settle(ticket_id, CANCELLED)
+
     @rule(pool=st.sampled_from(POOLS), change=st.sampled_from([1, -1]))
     def bypass(self, pool, change):
         if self.bypassing[pool] + change >= 0:
@@ -233,10 +262,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             before = self.scheduler.snapshot(self.now)
             wakeup_at = self.scheduler.next_wakeup()
         for view in before.pools:
+            assert view.cap is None or view.limit <= view.cap
+            for one in view.tickets:
+                assert one.starts_in_s is None or one.starts_in_s >= 0
+                assert one.starts_in_s is None or (one.state != "in flight" and not view.paused)
             assert view.queued == sum(state.state != "in flight" for state in view.tickets)
             assert view.in_flight - view.bypassing == sum(state.state == "in flight" for state in view.tickets)
             if view.queued and not view.in_flight:
-                assert wakeup_at is not None, "stuck"
+                assert wakeup_at is not None, "stuck"  # paused, too: clients are told before they give up
             if self.closed:
                 assert not view.queued
             for meter in view.meters:
@@ -250,6 +283,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Whatever happened: the wakeups alone, and ends of what runs, bring every ticket to its end."""
         if not hasattr(self, "scheduler"):
             return
+        self.scheduler.command(Resume(), self.now)
         for pool, count in self.bypassing.items():
             for _ in range(count):
                 self.scheduler.bypass(pool, -1)
@@ -278,10 +312,12 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.queued.add(ticket_id)
 
     def _poll(self):
+        paused = {pool.key for pool in self.scheduler.snapshot(self.now).pools if pool.paused}
         for decision in self.scheduler.poll(self.now):
             match decision:
                 case Admitted(reservation):
                     assert not self.closed
+                    assert self.scheduler._pool_of_ticket[reservation.ticket.id].key not in paused
                     assert reservation.admitted_at == self.now
                     self.queued.remove(reservation.ticket.id)
                     self.running[reservation.ticket.id] = reservation
@@ -289,6 +325,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                     assert self.closed or decision.ticket.shed_at <= self.now
                     assert decision.come_back_s >= 1
                     self.queued.remove(decision.ticket.id)
+                case Refused(ticket, Cancel()):
+                    self.queued.remove(ticket.id)
                 case Refused():
                     assert decision.cause.until > self.now, "nobody has a budget here: only a wall refuses"
                     self.queued.remove(decision.ticket.id)

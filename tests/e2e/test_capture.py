@@ -6,13 +6,16 @@ import sys
 
 import pytest
 
+from hivemind_addon.core.command import Record, Said
 from hivemind_addon.core.ticket import Dimension, OutcomeKind
 from hivemind_addon.mitm.capture_file import read_capture
+from hivemind_addon.runtime.control import send_command
 from hivemind_addon.sim.faults import NAMED, OK
 from hivemind_addon.sim.limits import Limit
 from hivemind_addon.sim.provider import Latency, ProviderSettings
 from hivemind_addon.sim.server import running_server
 from tests.e2e.proxy import body, running
+from tests.e2e.test_start import assert_refused
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("capture")]
 
@@ -109,6 +112,24 @@ def test_it_is_switched_on_and_off_while_the_proxy_runs(tmp_path, provider, prof
     assert capture.limits[0].at_s == 0  # known before it began
 
 
+def test_a_person_starts_and_stops_it_by_the_control_socket(tmp_path, provider, profiles):
+    provider.reset()
+    file, socket = tmp_path / "told.flow", tmp_path / "c.sock"
+    arguments = ("--set", f"hivemind_profiles={profiles}", "--set", f"hivemind_control={socket}")
+    with running(tmp_path / "conf", *arguments) as proxy:
+        proxy.wait_for(lambda _state: socket.exists(), "the control socket")
+        assert send_command(socket, Record(None)) == Said(done=False, text="nothing was recorded")
+        assert send_command(socket, Record(str(file))) == Said(done=True, text=f"recording into {file}")
+        assert "recorded already" in send_command(socket, Record(str(file))).text
+        asyncio.run(fleet(proxy, provider, 2))
+        assert "is no place for a file" in send_command(socket, Record("/nowhere/at/all")).text
+        asyncio.run(fleet(proxy, provider, 1))
+        assert send_command(socket, Record(None)).done
+        asyncio.run(fleet(proxy, provider, 1))
+        assert proxy.stop() == 0
+    assert len(read_capture(file).calls) == 3
+
+
 def test_what_a_killed_proxy_leaves_can_be_read_and_continued(tmp_path, provider, profiles):
     provider.reset()
     file = tmp_path / "killed.flow"
@@ -148,7 +169,7 @@ def test_a_file_that_mitmproxy_wrote_is_read_as_well(tmp_path, provider):
     provider.reset()
     provider.script(KEY, [NAMED["529"]])
     file = tmp_path / "foreign.flow"
-    with running(tmp_path / "conf", "-w", str(file), scripts=()) as proxy:
+    with running(tmp_path / "conf", "-w", file, "--listen-host", "127.0.0.1", scripts=()) as proxy:
         statuses = asyncio.run(foreign_fleet(proxy, provider))
         assert proxy.stop() == 0
     assert statuses == [529, 200, 200]
@@ -164,12 +185,14 @@ async def foreign_fleet(proxy, provider):
         return [await one_turn(client, provider, number) for number in range(3)]
 
 
-def test_a_file_of_something_else_is_not_touched(tmp_path):
+def test_a_file_of_something_else_stops_the_start_and_is_not_touched(tmp_path):
     file = tmp_path / "novel.txt"
     file.write_text("It was a dark and stormy night.")
-    with (
-        pytest.raises(AssertionError, match=r"hivemind_capture: .*novel.txt: it is there and holds something else"),
-        running(tmp_path / "conf", "--set", f"hivemind_capture={file}"),
-    ):
-        pass
+    says = [f"hivemind_capture: {file}: it is there and holds something else; name another file"]
+    assert_refused(tmp_path, "--set", f"hivemind_capture={file}", says=says)
     assert file.read_text() == "It was a dark and stormy night."
+
+
+def test_a_file_in_no_folder_stops_the_start(tmp_path):
+    file = tmp_path / "nowhere" / "night.flow"
+    assert_refused(tmp_path, "--set", f"hivemind_capture={file}", says=["hivemind_capture: ", "is no place for a file"])

@@ -190,8 +190,9 @@ def test_abort_ends_a_held_request_only(house):
     (aborted,) = house.hold("aborted", headers={"proxy-authorization": "Basic YWJvcnRlZDp4"})
     (other,) = house.hold("other")
     assert house.proxy.probe("abort", agent="aborted") == 1
-    with pytest.raises(httpx.RemoteProtocolError):
-        aborted.result(30)
+    answer = aborted.result(30)
+    assert (answer.status_code, answer.headers["x-should-retry"]) == (400, "false")
+    assert "a person cancelled" in answer.json()["error"]["message"]
     assert queued(house.proxy.state()) == 1
     filler.go.set()
     house.let_go("other")

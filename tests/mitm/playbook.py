@@ -35,7 +35,7 @@ def make_context(**changes):
 
 
 class Playbook:
-    def __init__(self, layer, *, on_hook=None, refuse=None):
+    def __init__(self, layer, *, on_hook=None, refuse=None, defer_opening=False):
         self.layer = layer
         self.client = layer.context.client
         self.sent = {}
@@ -45,6 +45,7 @@ class Playbook:
         self.opened = []
         self._on_hook = on_hook or (lambda hook: True)
         self._refuse = refuse
+        self._opening = None if defer_opening else ()
         self.tell(events.Start())
 
     def tell(self, event):
@@ -68,6 +69,12 @@ class Playbook:
         """The time of a wakeup has come."""
         self.tell(events.Wakeup(self.wakeups.pop(number)))
 
+    def open(self):
+        """Open the connection that was deferred."""
+        command, self._opening = self._opening, ()
+        for event in self._obey(command):
+            self.tell(event)
+
     def answer(self, hook):
         """Complete a hook for which `on_hook` said False."""
         self.tell(events.HookCompleted(hook, None))
@@ -83,6 +90,8 @@ class Playbook:
         match command:
             case commands.SendData(connection=connection, data=data):
                 self.sent[connection] = self.sent.get(connection, b"") + data
+            case commands.OpenConnection() if self._opening is None:
+                self._opening = command
             case commands.OpenConnection(connection=connection):
                 if not self._refuse:
                     connection.state = ConnectionState.OPEN

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from mitmproxy import http
 
@@ -226,7 +228,10 @@ async def test_abort_and_resume_are_heard_while_held(intake):
     aborted.flow.kill()
     aborted.nudge()
     await holds[2]
-    assert aborted.next is Next.LEAVE
+    assert aborted.next is Next.REFUSE
+    assert_final(aborted.refusal)
+    assert aborted.over
+    assert aborted.flow.error is None, "mitmproxy answers nothing for a flow that is killed"
     assert not holds[1].done()
     running[0].finished()
     await holds[1]
@@ -236,6 +241,64 @@ async def test_abort_and_resume_are_heard_while_held(intake):
     await holds[0]
     patient.finished()
     assert (slots(intake), queued(intake)) == (0, 0)
+
+
+def assert_final(refusal):
+    """Clients show it and do not retry."""
+    assert refusal.status_code == 400
+    assert refusal.headers["x-should-retry"] == "false"
+    assert "retry-after" not in refusal.headers
+    error = json.loads(refusal.content)["error"]
+    assert error["type"] == "invalid_request_error"
+    assert "a person cancelled" in error["message"]
+
+
+async def test_an_abort_of_a_running_request_ends_its_attempt(intake):
+    ended = []
+    exchange = admitted(intake)
+    intake.driver.call_off = lambda reservation: (ended.append(reservation.ticket.id), exchange.call_off())
+    exchange.flow.live = True
+    exchange.nudge()
+    assert not exchange.over, "an interface touches flows for many reasons"
+    exchange.flow.kill()
+    exchange.nudge()
+    exchange.nudge()
+    assert ended == [exchange.ticket.id]
+    assert_final(exchange.refusal)
+    assert exchange.over
+    assert slots(intake) == 0
+    assert intake.driver.snapshot().counters.cancelled == 1
+
+
+async def test_what_is_called_off_is_settled_with_what_was_used_so_far(intake):
+    exchange = admitted(intake)
+    exchange.head(http.Response.make(200, b"", SSE))
+    exchange.look(START + CONTENT)
+    exchange.call_off()
+    exchange.call_off()
+    exchange.client_gone()
+    exchange.streamed()
+    exchange.finished()
+    counters = intake.driver.snapshot().counters
+    assert (counters.cancelled, counters.delivered, counters.input_tokens) == (1, 0, 5)
+    event = exchange.committed_error(None, "")
+    assert event.startswith(b"event: error\n")
+    assert b"invalid_request_error" in event
+    assert b"a person cancelled" in event
+    assert intake.live == {}
+    assert not any(type(one).__name__ == "CommittedStreamFailed" for one in intake.events)
+
+
+async def test_nobody_calls_off_what_waits_or_is_over(intake):
+    exchange = admitted(intake)
+    response = http.Response.make(529, b"", {})
+    exchange.head(response)
+    assert exchange.collected(response, b"")
+    exchange.call_off()
+    assert not exchange.over
+    exchange.client_gone()
+    exchange.call_off()
+    assert exchange.refusal is None
 
 
 @pytest.mark.parametrize("method", ["_take", "_settle"])

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from hivemind_addon.core.command import Cancel
 from hivemind_addon.core.decision import Reason, Refused, Shed
 from hivemind_addon.core.spend import Budget, Period, Scope, Shortage
 from hivemind_addon.core.wall import Closure
@@ -12,6 +13,7 @@ from hivemind_addon.mitm.refusal import (
     make_refused,
     make_upgrade_refusal,
     refusal_text,
+    refused_error,
     refused_text,
 )
 from hivemind_addon.profile.load import dialect_for, load_profiles
@@ -69,6 +71,20 @@ def test_a_refusal_is_in_the_providers_own_shape_and_says_when_to_come_back(name
 @pytest.mark.parametrize(("come_back", "seconds"), [(0, 1), (0.2, 1), (1.01, 2), (29.5, 30), (31, 30), (1e9, 30)])
 def test_the_time_is_whole_seconds_that_the_sdks_obey(come_back, seconds):
     assert come_back_s(PROFILES["anthropic"], shed(come_back_s=come_back)) == seconds
+
+
+@pytest.mark.parametrize("name", ["anthropic", "openai", "openai-compatible", "ollama"])
+def test_what_a_person_cancelled_is_final_in_the_providers_own_shape(name):
+    profile = PROFILES[name]
+    told = Refused(ticket(), Cancel("t1"))
+    answer = make_refused(profile, dialect_of(profile.dialect), told, None, CLOCK)
+    assert answer.status_code == 400
+    assert answer.headers["x-should-retry"] == "false"
+    assert "retry-after" not in answer.headers
+    error = json.loads(answer.content)["error"]
+    assert refused_text(told, None, CLOCK) == (error["message"] if isinstance(error, dict) else error)
+    if isinstance(error, dict):
+        assert error["type"] == refused_error(profile, told) == "invalid_request_error"
 
 
 def test_a_stopping_proxy_says_so():

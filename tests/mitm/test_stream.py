@@ -182,6 +182,7 @@ class FakeExchange:
         self.next = Next.SEND
         self.refusal = None
         self.over = False
+        self.tripped = False
         self.decided = True
         self.retry = []
         self.looks = []
@@ -198,6 +199,12 @@ class FakeExchange:
 
     def client_gone(self):
         self.told.append("client gone")
+
+    def call_off(self):
+        self.told.append("called off")
+        self.over = True
+        if not self.tripped:
+            self.refusal = http.Response.make(400, b"cancelled", {"x-should-retry": "false"})
 
     def finished(self):
         self.over = True
@@ -503,6 +510,115 @@ def test_nothing_is_ended_for_another_flow_or_while_the_request_is_held():
     book.tell(ours.EndAttempt(port.exchanges[0].flow))
     assert port.exchanges[0].told == ["enter"]
     assert len(book.layer.streams) == 1
+
+
+SSE_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
+
+
+def chunk(data):
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def called_off(book, port):
+    """A person cancels the request that runs."""
+    book.tell(ours.EndAttempt(port.exchanges[0].flow, called_off=True))
+    assert book.layer.streams == {}
+    assert book.opened[0].state is ConnectionState.CLOSED, "nothing runs upstream any more"
+
+
+@pytest.mark.parametrize("came", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"])
+def test_a_request_that_is_called_off_before_its_answer_went_out_gets_the_refusal(came):
+    book, port = play()
+    book.from_client(request())
+    book.from_server(came)
+    called_off(book, port)
+    assert book.to_client.startswith(b"HTTP/1.1 400")
+    assert book.to_client.endswith(b"cancelled")
+    assert book.to_client.count(b"HTTP/1.1") == 1
+    assert b"half" not in book.to_client
+    assert book.client.state is ConnectionState.OPEN, "its connection goes on"
+    assert hook_names(book)[-1] == "response"
+
+
+def test_a_stream_that_is_kept_back_is_thrown_away_when_it_is_called_off():
+    def prepare(exchange):
+        exchange.handling, exchange.looks = Handling.PEEK, [Look.HOLD_BACK]
+
+    book, port = play(prepare)
+    book.from_client(request())
+    book.from_server(SSE_HEAD + b"\r\n" + chunk(b"data: 1\n\n"))
+    called_off(book, port)
+    assert book.to_client.startswith(b"HTTP/1.1 400")
+    assert b"data: 1" not in book.to_client
+
+
+@pytest.mark.parametrize(
+    ("sent", "between"), [(b"data: 1\n\n", b""), (b"data: 1\n\ndata: {half", b"\n")], ids=["whole", "half"]
+)
+def test_a_stream_of_which_the_client_has_seen_a_part_ends_with_one_error_event(sent, between):
+    def prepare(exchange):
+        exchange.handling = Handling.PEEK
+
+    book, port = play(prepare)
+    book.from_client(request())
+    book.from_server(SSE_HEAD + b"\r\n" + chunk(b"data: 0\n\n"))
+    book.from_server(chunk(sent))
+    called_off(book, port)
+    event = b"event: error\n\n"
+    assert book.to_client.endswith(chunk(sent) + chunk(between + event) + b"0\r\n\r\n")
+    assert port.exchanges[0].flow.response.content.endswith(sent + between + event)
+    assert book.client.state is ConnectionState.OPEN
+
+
+@pytest.mark.parametrize("header", [b"content-encoding: gzip\r\n", b""], ids=["encoded", "of known length"])
+def test_where_nothing_can_follow_what_it_has_seen_the_client_sees_a_cut(header):
+    def prepare(exchange):
+        exchange.handling = Handling.PEEK
+
+    book, port = play(prepare)
+    book.from_client(request())
+    head = SSE_HEAD if header else SSE_HEAD.replace(b"transfer-encoding: chunked", b"content-length: 99")
+    book.from_server(head + header + b"\r\n" + (chunk(b"data: 1\n\n") if header else b"data: 1\n\n"))
+    called_off(book, port)
+    assert b"event: error" not in book.to_client
+    assert not book.to_client.endswith(b"0\r\n\r\n")
+    assert book.client.state is ConnectionState.CLOSED
+
+
+def test_a_committed_stream_that_is_called_off_ends_with_one_error_event():
+    def prepare(exchange):
+        exchange.alarms, exchange.alarm_s = [Alarm.PULSE], 0.0
+
+    book, port = play(prepare)
+    book.from_client(request())
+    book.ring()
+    called_off(book, port)
+    assert book.to_client.endswith(chunk(b"event: error\n\n") + b"0\r\n\r\n")
+    assert book.to_client.count(b"HTTP/1.1") == 1
+
+
+def test_what_is_called_off_while_it_connects_is_refused_when_that_is_over():
+    book, port = play(defer_opening=True)
+    book.from_client(request())
+    book.tell(ours.EndAttempt(port.exchanges[0].flow, called_off=True))
+    assert port.exchanges[0].told == ["enter", "called off"], "its slot is free at once"
+    book.open()
+    assert book.to_client.startswith(b"HTTP/1.1 400")
+    assert b"question" not in book.to_server()
+    assert book.layer.streams == {}
+
+
+def test_what_our_guard_has_in_hand_is_cut_when_it_is_called_off():
+    def prepare(exchange):
+        exchange.tripped = True
+        exchange.call_off = lambda: exchange.told.append("called off")
+
+    book, port = play(prepare)
+    book.from_client(request())
+    book.tell(ours.EndAttempt(port.exchanges[0].flow, called_off=True))
+    assert port.exchanges[0].told == ["enter", "sent", "called off", "client gone"]
+    assert book.opened[0].state is ConnectionState.CLOSED
+    assert book.layer.streams == {}
 
 
 def test_an_exception_in_the_layer_is_a_trip_and_an_answer(monkeypatch):

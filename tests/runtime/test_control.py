@@ -1,6 +1,7 @@
 """The control socket, over a real Unix socket: who may read, what they read, and that no reader can hurt."""
 
 import asyncio
+import json
 import random
 import socket
 import stat
@@ -9,18 +10,24 @@ from pathlib import Path
 
 import pytest
 
+from hivemind_addon.core.command import Pause, Resume, Said, SetLimit, SetPriority
 from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.scheduler import Scheduler
 from hivemind_addon.core.snapshot import SCHEMA_VERSION
+from hivemind_addon.core.ticket import Priority
 from hivemind_addon.observe.report import ProxyView, Report
 from hivemind_addon.runtime import control
 from hivemind_addon.runtime.control import (
+    MAX_COMMAND_BYTES,
+    MAX_COMMANDS,
     MAX_MISSED,
     MAX_READERS,
     ControlServer,
+    NotSaid,
     SocketTaken,
     UnreadableReport,
     read_report,
+    send_command,
 )
 from tests.core import samples
 
@@ -48,9 +55,11 @@ async def serving(path, scheduler):
     """Start servers; all are closed in the end."""
     started = []
 
-    async def serve(at=path, every_s=0.01, report=None):
+    async def serve(at=path, every_s=0.01, report=None, command=None):
         usual = lambda: Report(version=SCHEMA_VERSION, proxy=PROXY, snapshot=scheduler.snapshot(1.0))  # noqa: E731
-        server = ControlServer(at, report=report or usual, every_s=every_s)
+        server = ControlServer(
+            at, report=report or usual, command=command or (lambda one: scheduler.command(one, 1.0)), every_s=every_s
+        )
         await server.start()
         started.append(server)
         return server
@@ -79,7 +88,6 @@ async def test_only_its_owner_may_open_it(serving, path):
 async def test_lines_go_on_as_long_as_somebody_reads(serving, path):
     server = await serving()
     reader, writer = await asyncio.open_unix_connection(path, limit=10_000_000)
-    writer.write(b"GET / HTTP/1.1\r\n\r\n" * 1000)  # thrown away
     async with asyncio.timeout(5):
         lines = [await reader.readline() for _ in range(3)]
     assert all(line.startswith(b'{"version":1,') and line.endswith(b"}\n") for line in lines)
@@ -129,6 +137,219 @@ def _ended(connection):
         return connection.recv(1) == b""
     except ConnectionError:
         return True
+
+
+async def send(path, command, **more):
+    return await asyncio.to_thread(send_command, path, command, **more)
+
+
+class Conversation:
+    """A reader that also asks."""
+
+    def __init__(self, reader, writer):
+        self.reader, self.writer = reader, writer
+
+    def ask(self, *lines):
+        for line in lines:
+            self.writer.write((line if isinstance(line, bytes) else json.dumps(line).encode()) + b"\n")
+
+    async def answer(self):
+        """The next answer, reports left out."""
+        async with asyncio.timeout(5):
+            while True:
+                line = json.loads(await self.reader.readline())
+                if "said" in line:
+                    return line
+
+    async def is_over(self):
+        async with asyncio.timeout(5):
+            try:
+                while await self.reader.read(100_000):
+                    pass
+            except ConnectionError:
+                pass
+        return True
+
+
+@pytest.fixture
+async def converse(path):
+    writers = []
+
+    async def connect():
+        reader, writer = await asyncio.open_unix_connection(path, limit=10_000_000)
+        writers.append(writer)
+        return Conversation(reader, writer)
+
+    yield connect
+    for writer in writers:
+        writer.close()
+
+
+async def test_a_command_is_carried_out_and_answered(serving, path, scheduler):
+    await serving()
+    said = await send(path, Pause())
+    assert said.done
+    assert "paused" in said.text
+    assert (await read(path)).snapshot.pools[0].paused
+    assert (await send(path, Resume())).done
+    assert not scheduler.snapshot(1.0).pools[0].paused
+
+
+async def test_a_command_that_changes_nothing_says_why(serving, path):
+    await serving()
+    assert await send(path, Resume()) == Said(done=False, text="nothing of * is paused")
+    said = await send(path, SetLimit(limit=0))
+    assert not said.done
+    assert "pause it instead" in said.text
+
+
+async def test_reports_go_on_between_the_answers(serving, converse):
+    await serving()
+    talk = await converse()
+    talk.ask({"id": "a", "command": {"type": "pause"}}, {"id": 2, "command": {"type": "resume"}})
+    assert [(await talk.answer())["id"] for _ in range(2)] == ["a", 2]
+    async with asyncio.timeout(5):
+        assert b'"snapshot"' in await talk.reader.readline()
+
+
+async def test_who_wants_no_reports_gets_answers_only(serving, converse):
+    server = await serving()
+    talk = await converse()
+    talk.ask({"id": 1, "reports": False})
+    assert (await talk.answer())["said"]["done"]
+    assert not server._readers
+    talk.ask({"id": 2, "command": {"type": "pause"}})
+    async with asyncio.timeout(5):
+        assert (await talk.reader.readline()).startswith(b'{"id":2,')
+
+
+@pytest.mark.parametrize(
+    ("line", "answered", "says"),
+    [
+        (b"GET / HTTP/1.1\r", None, "not understood"),
+        (b"\xff\xfe", None, "not understood"),
+        (b"[]", None, "not understood"),
+        (b'{"command": {"type": "pause"}}', None, "missing required field `id`"),
+        (b'{"id": 1, "comand": {"type": "pause"}}', None, "comand"),
+        (b'{"id": 1, "command": {"type": "stop"}}', 1, "'stop'"),
+        (b'{"id": 1, "command": {"type": "pause", "pol": "x"}}', 1, "`pol`"),
+        (b'{"id": 1, "command": {"type": "limit", "limit": "4"}}', 1, "$.limit"),
+        (
+            b'{"id": 1, "command": {"type": "priority", "agent": "a", "priority": "urgent"}}',
+            1,
+            "critical, high, normal",
+        ),
+        (b'{"id": 1, "command": {"type": "cancel", "ticket_id": "nobody"}}', 1, "'nobody'"),
+    ],
+)
+async def test_what_cannot_be_done_is_said_and_the_reader_goes_on(serving, converse, line, answered, says):
+    await serving()
+    talk = await converse()
+    talk.ask(line, {"id": 9, "command": {"type": "pause"}})
+    said = await talk.answer()
+    assert said["id"] == answered
+    assert not said["said"]["done"]
+    assert says in said["said"]["text"]
+    assert "\n" not in said["said"]["text"]
+    assert (await talk.answer())["id"] == 9
+
+
+@pytest.mark.parametrize("priority", ["high", "HIGH", 1])
+async def test_a_priority_is_a_name_or_a_number(serving, converse, scheduler, priority):
+    await serving()
+    talk = await converse()
+    talk.ask({"id": 1, "command": {"type": "priority", "agent": "s*", "priority": priority}})
+    assert (await talk.answer())["said"]["done"]
+    assert [view.priority for view in scheduler.snapshot(1.0).priorities] == [Priority.HIGH]
+
+
+async def test_the_client_side_sends_every_command(serving, path, scheduler):
+    await serving()
+    assert (await send(path, SetPriority("s*", Priority.LOW))).done
+    assert (await send(path, SetPriority("s*", None))).done
+    assert scheduler.snapshot(1.0).priorities == ()
+
+
+async def test_a_line_that_comes_in_pieces_is_one_line(serving, converse):
+    await serving()
+    talk = await converse()
+    for piece in (b'{"id": 1, "comm', b'and": {"type"', b': "pause"}}\n'):
+        talk.writer.write(piece)
+        await talk.writer.drain()
+        await asyncio.sleep(0.01)
+    assert (await talk.answer())["said"]["done"]
+
+
+async def test_a_line_without_end_cuts_its_reader_off(serving, path, converse):
+    await serving()
+    talk = await converse()
+    talk.writer.write(b"x" * (MAX_COMMAND_BYTES + 2))
+    assert await talk.is_over()
+    assert await read(path), "others are served as before"
+
+
+async def test_more_commands_than_a_person_has_cut_their_reader_off(serving, path, converse):
+    asked = []
+
+    def command(one):
+        asked.append(one)
+        return Said(done=True, text="done")
+
+    await serving(command=command)
+    talk = await converse()
+    talk.ask(*[{"id": number, "command": {"type": "pause"}} for number in range(10 * MAX_COMMANDS)])
+    assert await talk.is_over()
+    assert len(asked) == MAX_COMMANDS
+    assert (await send(path, Pause())).done, "others are served as before"
+
+
+async def test_who_reads_no_answers_is_not_heard_until_it_does(serving, path):
+    server = await serving(every_s=60, command=lambda _: Said(done=True, text="x" * 1_000_000))
+    with socket.socket(socket.AF_UNIX) as lazy:
+        lazy.connect(str(path))
+        lazy.sendall(b'{"id": 1, "command": {"type": "pause"}}\n')
+        async with asyncio.timeout(5):
+            while not any(reader.get_write_buffer_size() for reader in server._readers):
+                await asyncio.sleep(0.01)
+        (reader,) = server._readers
+        assert not reader.is_reading()
+
+
+async def test_an_exception_of_ours_is_an_answer(serving, path, caplog):
+    def fail(_):
+        raise RuntimeError("broken")
+
+    await serving(command=fail)
+    said = await send(path, Pause())
+    assert not said.done
+    assert "broken" in said.text
+    assert "a command failed" in caplog.text
+
+
+def test_where_no_proxy_is_a_command_is_not_said(path):
+    with pytest.raises(NotSaid, match="no proxy is there"):
+        send_command(path, Pause())
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [(b'{"version":1}\n' * 10, "takes no commands"), (b'{"version":1}\n', "no answer"), (b'{"id":1}\n', "no proxy of")],
+)
+async def test_what_takes_no_commands_is_told_in_one_line(path, lines, says):
+    writers = []
+
+    async def answer(_reader, writer):
+        writers.append(writer)
+        writer.write(lines)
+        await writer.drain()
+
+    server = await asyncio.start_unix_server(answer, path)
+    with pytest.raises(NotSaid, match=says) as caught:
+        await send(path, Pause(), timeout_s=0.3)
+    writers[0].close()
+    server.close()
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 async def test_a_dead_processs_socket_is_replaced(serving, path):

@@ -6,13 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from hivemind_addon.core.aimd import ConcurrencySettings
-from hivemind_addon.core.decision import Admitted, Backoff, Finished, Reason, Shed
+from hivemind_addon.core.command import Cancel, Pause, Resume
+from hivemind_addon.core.decision import Admitted, Backoff, Finished, Reason, Refused, Shed
 from hivemind_addon.core.events import AttemptStarted, ClockJumped, GuardTripped, Submitted, TicketEnded
 from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.scheduler import Scheduler
-from hivemind_addon.core.ticket import ContractError
+from hivemind_addon.core.ticket import ContractError, Outcome, OutcomeKind
 from hivemind_addon.runtime.clock import SystemClock
-from hivemind_addon.runtime.driver import Cancelled, Driver, Interrupted, Pulse
+from hivemind_addon.runtime.driver import Cancelled, Driver, Pulse
 from tests.conftest import FakeClock
 from tests.core.samples import FAILED, IGNORED, POOL, SUCCESS, after, hints, requests_reading, ticket
 
@@ -158,35 +159,44 @@ class TestPulse:
         assert await asyncio.wait_for(desk.driver.wait("b", until_at=clock.monotonic() + 0.02), 5) == Pulse()
 
 
-class TestInterrupt:
-    async def test_a_word_wakes_the_one_who_waits_and_the_ticket_stays(self, desk):
+class TestCommand:
+    async def test_it_takes_effect_at_once(self, desk):
         desk.submit("a", "b")
-        waiter = await desk.hold("b")
-        assert desk.driver.interrupt("b", "resume")
-        assert await waiter == Interrupted("resume")
-        assert desk.queued == 1
-
-    async def test_a_word_between_two_waits_is_kept(self, desk):
-        desk.submit("a", "b")
-        assert desk.driver.interrupt("b", 1)
-        assert desk.driver.interrupt("b", 2)
-        assert await desk.driver.wait("b") == Interrupted(1)
-        assert await desk.driver.wait("b") == Interrupted(2)
-
-    async def test_a_word_comes_before_a_decision_which_is_not_lost(self, desk):
-        desk.submit("a", "b")
-        waiter = await desk.hold("b")
+        assert desk.driver.command(Pause()).done
         desk.driver.settle(await desk.admit("a"), SUCCESS)
-        assert desk.driver.interrupt("b", "gone")
-        assert await waiter == Interrupted("gone")
-        assert desk.driver.cancel("b")
-        assert desk.in_flight == 0
+        waiter = await desk.hold("b")
+        desk.driver.command(Resume())
+        assert (await waiter).reservation.ticket.id == "b"
 
-    async def test_nobody_can_interrupt_what_is_not_queued(self, desk):
-        assert not desk.driver.interrupt("x", 1)
-        desk.submit("a")
-        await desk.admit("a")
-        assert not desk.driver.interrupt("a", 1)
+    async def test_who_waits_hears_that_a_person_cancelled_it(self, desk):
+        desk.submit("a", "b")
+        waiter = await desk.hold("b")
+        assert desk.driver.command(Cancel("b")).done
+        refused = await waiter
+        assert isinstance(refused, Refused)
+        assert refused.cause == Cancel("b")
+        assert not desk.driver.command(Cancel("b")).done
+        assert desk.driver.decision("b") == Cancelled()
+
+    async def test_an_admission_that_nobody_has_fetched_is_taken_back(self, desk):
+        desk.submit("a", "b")
+        called_off = []
+        desk.driver.call_off = called_off.append
+        assert desk.driver.command(Cancel("a")).done
+        assert called_off == []
+        assert isinstance(await desk.driver.wait("a"), Refused)
+        assert isinstance(await desk.driver.wait("b"), Admitted), "its slot is free"
+        assert [event.reason for event in desk.events if isinstance(event, TicketEnded)] == ["cancelled by a person"]
+
+    async def test_a_running_attempt_is_ended_from_outside(self, desk):
+        desk.submit("a", "b")
+        reservation = await desk.admit("a")
+        gone = Outcome(OutcomeKind.CANCELLED, "cancelled by a person")
+        desk.driver.call_off = lambda one: desk.driver.settle(one, gone)
+        assert desk.driver.command(Cancel("a")).done
+        assert isinstance(await desk.driver.wait("b"), Admitted)
+        with pytest.raises(ContractError):
+            desk.driver.settle(reservation, gone)
 
 
 class TestNobodyTakesIt:

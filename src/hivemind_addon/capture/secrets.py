@@ -13,7 +13,9 @@ _LEAST_KNOWN = 6
 """A learned value that is shorter is replaced where it was, and nowhere else: as a word of prose it means nothing."""
 _MOST_KNOWN = 10_000
 _EMAIL_CHARS = 64
-_BEFORE = rb"(?<![A-Za-z0-9])"
+_ESCAPE = rb"(?<=\\[nrtbf])|(?<=\\u[0-9A-Fa-f]{4})"
+"""In JSON the letter before a word may be part of a line's end."""
+_BEFORE = rb"(?:" + _ESCAPE + rb"|(?<![A-Za-z0-9]))"
 _WORD = rb"[A-Za-z0-9_\-]"
 
 
@@ -69,7 +71,10 @@ _SHAPES = (
         re.compile(rb"(?:account_uuid|device_id|organization_uuid)\\*\"\s*:\s*\\*\"([\w\-]{8,})"),
     ),
 )
-_EMAIL = re.compile(rb"[A-Za-z0-9._%+\-]{1,64}@(?:[A-Za-z0-9\-]{1,63}\.)+[A-Za-z]{2,24}")
+_EMAIL = re.compile(
+    rb"(?:" + _ESCAPE + rb"|(?<![A-Za-z0-9._%+\-\\]))"
+    rb"[A-Za-z0-9._%+\-]{1,64}@(?:[A-Za-z0-9\-]{1,63}\.)+[A-Za-z]{2,24}"
+)
 _PLACEHOLDER = re.compile(rb"redacted-[0-9a-f]{4}-\d+\Z")
 
 
@@ -146,6 +151,8 @@ def _places(text: bytes, literal: bytes) -> Iterator[int]:
 
 
 def _email_around(text: bytes, place: int) -> tuple[int, int] | None:
+    if not (text[place - 1 : place].isalnum() and text[place + 1 : place + 2].isalnum()):
+        return None
     for match in _EMAIL.finditer(text, max(0, place - _EMAIL_CHARS), place + 320):
         if match.start() <= place < match.end():
             return match.span()

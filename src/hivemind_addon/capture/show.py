@@ -87,7 +87,7 @@ def _columns(width: int) -> tuple[tuple[str, int], ...]:
     least = (("calls", 6), ("waited", 8))
     if width < 100:
         return least
-    return (("calls", 6), ("again", 6), ("waited", 8), ("tokens", 8))
+    return (("calls", 6), ("retries", 8), ("waited", 8), ("tokens", 8))
 
 
 def _row(row: Row, name_width: int, columns: Iterable[tuple[str, int]]) -> Text:
@@ -97,7 +97,7 @@ def _row(row: Row, name_width: int, columns: Iterable[tuple[str, int]]) -> Text:
         line.append(glyph, style=style)
     values = {
         "calls": str(row.calls),
-        "again": str(row.retries) if row.retries else "",
+        "retries": str(row.retries) if row.retries else "",
         "waited": span(row.waited_s) if row.waited_s >= 0.05 else "",
         "tokens": short(row.tokens),
     }

@@ -81,6 +81,11 @@ class AimdLimit:
     def __repr__(self) -> str:
         return f"<AimdLimit {self.limit} slots, {'growing' if self.ceiling is None else f'ceiling {self.ceiling}'}>"
 
+    @property
+    def growth(self) -> tuple[float, int]:
+        """Slots that one success adds where all are used, and the limit up to which it does."""
+        return (self._gain, self._maximum) if self.ceiling is None else (1.0, self.ceiling)
+
     def fills(self, in_flight: int) -> bool:
         """Whether so many attempts, the new one counted, use enough of the limit to prove anything about it."""
         return in_flight * 2 >= self.limit

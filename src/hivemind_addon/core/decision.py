@@ -4,6 +4,7 @@ from enum import Enum
 
 from msgspec import Struct
 
+from hivemind_addon.core.command import Cancel
 from hivemind_addon.core.spend import Shortage
 from hivemind_addon.core.ticket import Reservation, Ticket
 from hivemind_addon.core.wall import Closure
@@ -50,10 +51,13 @@ class Shed(Struct, frozen=True):
 
 
 class Refused(Struct, frozen=True):
-    """The ticket ends here: a budget or the account is spent. The client gets a refusal that it does not retry."""
+    """The ticket ends here: a budget or the account is spent, or a person cancelled it.
+
+    The client gets a refusal that it does not retry.
+    """
 
     ticket: Ticket
-    cause: Shortage | Closure
+    cause: Shortage | Closure | Cancel
 
 
 class Finished(Struct, frozen=True):

@@ -106,6 +106,10 @@ class FairQueue:
     def __contains__(self, ticket_id: str) -> bool:
         return ticket_id in self._places
 
+    def __iter__(self) -> Iterator[Place]:
+        """Who waits, in no order; they may be moved meanwhile."""
+        return iter(tuple(self._places.values()))
+
     def __repr__(self) -> str:
         aside = sum(map(len, self._aside.values()))
         return f"<FairQueue {len(self._places)} waiting, {len(self._later)} backing off, {aside} following>"
@@ -147,6 +151,13 @@ class FairQueue:
         place.front = self._first_order
         self._insert(place, now)
         return True
+
+    def reclass(self, place: Place, priority: Priority, now: float) -> None:
+        """Let a waiting ticket go on waiting in another class."""
+        self._take_out(place, now)
+        place.priority = priority
+        place.weigh()
+        self._insert(place, now)
 
     # Attempts --------------------------------------------------------------------------------------------------------
 
@@ -344,7 +355,7 @@ class FairQueue:
         if place.is_background:
             return 0.0
         settings, ticket = self._settings, place.ticket
-        bonus_s = (_CLASSES - ticket.priority) * settings.class_lead_s
+        bonus_s = (_CLASSES - place.priority) * settings.class_lead_s
         if place.is_child:
             bonus_s += settings.lineage_lead_s
         if not place.cache_entry:

@@ -51,6 +51,10 @@ class Flights:
         flight = self._by_ticket.get(reservation.ticket.id)
         return flight if flight is not None and flight.reservation.attempt == reservation.attempt else None
 
+    def of_ticket(self, ticket_id: str) -> Flight | None:
+        """A ticket's attempt; None: it has none upstream."""
+        return self._by_ticket.get(ticket_id)
+
     def add(self, flight: Flight) -> None:
         """An attempt was sent."""
         ticket = flight.ticket

@@ -71,6 +71,8 @@ class Place:
     """Sum of the waits that are over."""
     shed_at: float = field(init=False)
     """Its ticket's, or later where the pool knows better."""
+    priority: Priority = field(init=False)
+    """Its ticket's, or what a person said."""
     # From here on the queue's own books.
     order: int = 0
     since: float = 0.0
@@ -99,18 +101,23 @@ class Place:
 
     def __post_init__(self) -> None:
         self.shed_at = self.ticket.shed_at
+        self.priority = self.ticket.priority
 
     def enrol(self, order: int, now: float) -> None:
         """Take its number, or what its standing says."""
         ticket = self.ticket
         self.is_background = ticket.kind is CallKind.AUXILIARY
         self.is_child = bool(ticket.parent_session) and not self.is_background
-        self.weight = max(_LEAST_WEIGHT, _WEIGHTS[ticket.priority] * ticket.weight)
+        self.weigh()
         if (standing := self.standing) is None:
             self.order, self.since = order, now
         else:
             self.order, self.since, self.was_sent = standing.order, standing.since, standing.was_sent
             self.agent_start_s, self.tree_start_s = standing.agent_start_s, standing.tree_start_s
+
+    def weigh(self) -> None:
+        """Take the weight of its class. Never while it is in a lane or in flight: it is charged by what it had."""
+        self.weight = max(_LEAST_WEIGHT, _WEIGHTS[self.priority] * self.ticket.weight)
 
 
 class Lane:
@@ -189,7 +196,7 @@ class Lanes:
         """Put a ticket in its lane."""
         agent, tree = self._shares(place)
         place.agent, place.tree = agent, tree
-        name = (place.ticket.session, place.ticket.priority, place.is_child)
+        name = (place.ticket.session, place.priority, place.is_child)
         lane = tree.lanes.get(name)
         if lane is None:
             lane = tree.lanes[name] = Lane(name)

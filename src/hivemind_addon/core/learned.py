@@ -10,6 +10,7 @@ from enum import Enum
 
 from msgspec import structs
 
+from hivemind_addon.core.snapshot import LearnedView
 from hivemind_addon.core.ticket import Dimension, PoolKey
 
 _VERSION = 1
@@ -53,6 +54,18 @@ class LearnedPool:
     quota: int | None
     quota_window_s: float
     meters: tuple[LearnedMeter, ...]
+
+    @property
+    def views(self) -> tuple[LearnedView, ...]:
+        """In words, what no header told."""
+        told = []
+        if self.ceiling is not None:
+            told.append(LearnedView(name="ceiling", text=f"{self.ceiling} at a time"))
+        if self.pace_per_s is not None:
+            told.append(LearnedView(name="pace", text=f"{self.pace_per_s:.3g} requests per second"))
+        if self.quota is not None:
+            told.append(LearnedView(name="quota", text=f"{self.quota} requests per {self.quota_window_s:.0f} s"))
+        return tuple(told)
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON values."""

@@ -16,6 +16,7 @@ from hivemind_addon.core.brake import Brake
 from hivemind_addon.core.breaker import Breaker, BreakerSettings, BreakerState
 from hivemind_addon.core.budget import Budgets
 from hivemind_addon.core.comeback import Comebacks
+from hivemind_addon.core.command import Cancel
 from hivemind_addon.core.cost import ServiceTime, dominant_s, reading_s
 from hivemind_addon.core.decision import Admitted, Backoff, Finished, GiveUp, Reason, Refused, Shed, Verdict
 from hivemind_addon.core.events import (
@@ -36,9 +37,11 @@ from hivemind_addon.core.events import (
 )
 from hivemind_addon.core.fair_queue import FairQueue, OrderSettings
 from hivemind_addon.core.flights import Flight, Flights
+from hivemind_addon.core.forecast import Slots, Supply, forecast
 from hivemind_addon.core.lanes import Place
 from hivemind_addon.core.learned import LearnedPool
 from hivemind_addon.core.meters import Meters
+from hivemind_addon.core.orders import Orders
 from hivemind_addon.core.retry import RetryPolicy, decide, last_moment
 from hivemind_addon.core.snapshot import PoolView, TicketView
 from hivemind_addon.core.spend import Shortage
@@ -110,6 +113,7 @@ class Pool:
         rng: random.Random,
         emit: Callable[[Event], None],
         budgets: Budgets | None = None,
+        orders: Orders | None = None,
     ) -> None:
         self.key = key
         self.account_name: str | None = None
@@ -120,6 +124,10 @@ class Pool:
         self._rng = rng
         self._emit = emit
         self._budgets = budgets or Budgets(emit=emit)
+        self._orders = orders or Orders()
+        self.paused = self._orders.is_paused(key)
+        """By a person."""
+        self._cap = self._orders.cap_of(key)
         self._queue = FairQueue(
             settings.order,
             cost_s=self._cost_s,
@@ -152,14 +160,20 @@ class Pool:
 
     @property
     def limit(self) -> int:
-        """The concurrency limit."""
-        return self._aimd.limit
+        """The concurrency limit: what was learned, or less where a person said so."""
+        return self._aimd.limit if self._cap is None else min(self._aimd.limit, self._cap)
+
+    @property
+    def is_capped(self) -> bool:
+        """Whether it is a person that holds the limit down: what fills it proves nothing about a higher one."""
+        return self._cap is not None and self._aimd.limit >= self._cap
 
     def submit(self, ticket: Ticket, now: float) -> Reservation | None:
         """Queue a new ticket; one that comes back has its old place. An attempt that it supersedes is to be ended."""
         place = Place(ticket=ticket, wait_began_at=ticket.arrived_at, standing=self._comebacks.claim(ticket, now))
         if self._service.is_known:
             place.shed_at = last_moment(ticket, self._service.mean_s)
+        place.priority = self._orders.priority_of(ticket.agent, ticket.priority)
         old = self._superseded_by(ticket, now)
         if old is not None:
             self._successors[old.ticket.id] = ticket.id
@@ -170,15 +184,43 @@ class Pool:
         return old
 
     def cancel(self, ticket_id: str, now: float) -> bool:
-        """Take a queued ticket out."""
-        place = self._queue.remove(ticket_id, now)
+        """Take a queued ticket out, whose client went."""
+        place = self._take_out(ticket_id, now)
         if place is None:
             return False
-        self._backoffs.discard(ticket_id)
         self._comebacks.keep(place.ticket, place.standing, now)
-        self._end_wait(place, now)
         self._end_ticket(place, now, end="cancelled", reason="client went")
         return True
+
+    def call_off(self, ticket_id: str, now: float) -> Refused | Reservation | None:
+        """A person wants a ticket to end: a queued one is refused; an attempt in flight is to be ended.
+
+        None: it is neither.
+        """
+        if place := self._take_out(ticket_id, now):
+            self._end_ticket(place, now, end="cancelled", reason="cancelled by a person")
+            return Refused(ticket=place.ticket, cause=Cancel(ticket_id))
+        flight = self._flights.of_ticket(ticket_id)
+        return None if flight is None else flight.reservation
+
+    def obey(self, now: float) -> None:
+        """Persons' orders have changed."""
+        limit = self.limit
+        self.paused = self._orders.is_paused(self.key)
+        self._cap = self._orders.cap_of(self.key)
+        if self.limit != limit:
+            self._emit(ConcurrencyChanged(at=now, pool=self.key, limit=self.limit, reason="a person said so"))
+        for place in self._queue:
+            priority = self._orders.priority_of(place.ticket.agent, place.ticket.priority)
+            if priority is not place.priority:
+                self._queue.reclass(place, priority, now)
+
+    def _take_out(self, ticket_id: str, now: float) -> Place | None:
+        place = self._queue.remove(ticket_id, now)
+        if place is not None:
+            self._backoffs.discard(ticket_id)
+            self._end_wait(place, now)
+        return place
 
     def expedite(self, ticket_id: str, now: float) -> bool:
         """Move a queued ticket to the front."""
@@ -395,6 +437,12 @@ class Pool:
             tickets=(*self._view_flights(), *self._view_queue(now)),
             wall=self._wall.view(now),
             windows=self._windows.views(now),
+            paused=self.paused,
+            cap=self._cap,
+            learned=self.learned.views,
+            breaker_tries_in_s=(
+                max(0.0, self._breaker.passes_at - now) if self._breaker.state is BreakerState.OPEN else None
+            ),
         )
 
     def _cost_s(self, demand: Demand) -> float:
@@ -433,6 +481,8 @@ class Pool:
         return chosen
 
     def _gate(self, ticket: Ticket, now: float) -> _Gate | None:
+        if self.paused:
+            return _Gate(Reason.PAUSED, _NEVER)
         if self._breaker.passes_at > now:
             return _Gate(Reason.BREAKER, self._breaker.passes_at)
         if self._wall.passes_at > now:
@@ -477,7 +527,7 @@ class Pool:
                 demand=demand,
                 stamp=self._stamp,
                 in_flight=in_flight,
-                fills_limit=self._aimd.fills(in_flight),
+                fills_limit=self._aimd.fills(in_flight) and not self.is_capped,
                 is_probe=is_probe,
             )
         )
@@ -499,10 +549,8 @@ class Pool:
         return Admitted(reservation)
 
     def _shed(self, place: Place, now: float, reason: Reason, come_back_s: float) -> Shed:
-        self._queue.remove(place.ticket.id, now)
-        self._backoffs.discard(place.ticket.id)
+        self._take_out(place.ticket.id, now)
         self._comebacks.keep(place.ticket, place.standing, now)
-        self._end_wait(place, now)
         self._end_ticket(place, now, end="shed", reason=reason.value)
         return Shed(ticket=place.ticket, reason=reason, come_back_s=come_back_s)
 
@@ -517,16 +565,12 @@ class Pool:
         return refused
 
     def _refuse(self, place: Place, short: Shortage, now: float) -> Refused:
-        self._queue.remove(place.ticket.id, now)
-        self._backoffs.discard(place.ticket.id)
-        self._end_wait(place, now)
+        self._take_out(place.ticket.id, now)
         self._end_ticket(place, now, end="refused", reason=f"{Reason.BUDGET.value}: {short.budget.holder}")
         return Refused(ticket=place.ticket, cause=short)
 
     def _refuse_at_wall(self, place: Place, closure: Closure, now: float) -> Refused:
-        self._queue.remove(place.ticket.id, now)
-        self._backoffs.discard(place.ticket.id)
-        self._end_wait(place, now)
+        self._take_out(place.ticket.id, now)
         self._end_ticket(place, now, end="refused", reason=f"{Reason.WALL.value}: {closure.reason}")
         return Refused(ticket=place.ticket, cause=closure)
 
@@ -589,6 +633,8 @@ class Pool:
         self._to_announce.clear()
 
     def _reason(self, place: Place, head: Place | None, gate: _Gate | None, now: float) -> Reason:
+        if self.paused:
+            return Reason.PAUSED
         if place.not_before == _NEVER:
             return Reason.FUNDS
         if place.not_before > now:
@@ -631,7 +677,7 @@ class Pool:
         ticket = place.ticket
         gate = self._gate(ticket, now)
         opens_at = now if gate is None else gate.opens_at
-        if self.in_flight >= self.limit:
+        if self.in_flight >= self.limit and not self.paused:
             opens_at = now + self._service.mean_s / self.limit
         shed_at = max(opens_at, place.not_before) + _SURE_S
         if shed_at > self._hopeless_at(ticket):
@@ -668,7 +714,8 @@ class Pool:
         admitted_at = flight.reservation.admitted_at
         limit = self.limit
         if outcome.kind is OutcomeKind.SUCCESS:
-            self._aimd.success(in_flight=flight.in_flight, filled=flight.fills_limit, admitted_at=admitted_at, now=now)
+            filled = flight.fills_limit and not self.is_capped
+            self._aimd.success(in_flight=flight.in_flight, filled=filled, admitted_at=admitted_at, now=now)
             self._brake.succeeded(admitted_at=admitted_at, now=now)
         elif outcome.kind is OutcomeKind.OVERLOADED:
             self._aimd.overload(in_flight=flight.in_flight, admitted_at=admitted_at, now=now)
@@ -727,6 +774,8 @@ class Pool:
             )
 
     def _put_back(self, place: Place, backoff: Backoff, now: float) -> None:
+        place.priority = self._orders.priority_of(place.ticket.agent, place.ticket.priority)
+        place.weigh()
         self._queue.put_back(place, backoff.until, now)
         self._backoffs.add(place)
         self._to_announce.append(place.ticket.id)
@@ -763,7 +812,7 @@ class Pool:
     def _view_flights(self) -> list[TicketView]:
         return [
             TicketView(
-                ticket=flight.reservation.ticket,
+                ticket=_as_served(flight.place),
                 state="in flight",
                 reason="",
                 position=0,
@@ -776,14 +825,49 @@ class Pool:
     def _view_queue(self, now: float) -> list[TicketView]:
         head = self._queue.head()
         gate = self._gate(head.ticket, now) if head else None
+        places = self._queue.in_order()
+        starts_at = self._starts_at(places, now)
         return [
             TicketView(
-                ticket=place.ticket,
+                ticket=_as_served(place),
                 state="backing off" if place.not_before > now else "queued",
                 reason=self._reason(place, head, gate, now).value,
                 position=position,
                 attempts=place.history.attempts,
                 waited_s=place.waited_s + max(0.0, now - place.wait_began_at),
+                starts_in_s=None if (at := starts_at.get(place.ticket.id)) is None else max(0.0, at - now),
             )
-            for position, place in enumerate(self._queue.in_order(), start=1)
+            for position, place in enumerate(places, start=1)
         ]
+
+    def _starts_at(self, places: list[Place], now: float) -> dict[str, float]:
+        """When they are likely to go; those that nothing tells of are left out."""
+        if self.paused:
+            return {}
+        service_s = self._service.mean_s if self._service.is_known else None
+        gain, most = self._aimd.growth
+        slots = Slots(
+            limit=self.limit, gain=gain, most=most if self._cap is None else min(most, self._cap), service_s=service_s
+        )
+        slots.run((max(0.0, now - flight.reservation.admitted_at) for flight in self._flights), now)
+        slots.run((0.0 for _ in range(self.bypassing)), now)
+        # Past these two one goes first, and the others wait for its answer.
+        probes_at = max(self._breaker.passes_at, self._wall.passes_at)
+        first_at = others_at = max(now, self._brake.pause.until)
+        if probes_at > -_NEVER:
+            answer_s = _NEVER if service_s is None else service_s
+            first_at = max(first_at, now + answer_s if probes_at == _NEVER else probes_at)
+            others_at = first_at if probes_at == _NEVER else first_at + answer_s
+        return forecast(
+            [place for place in places if self._queue.why_passed(place) is not Reason.FAN_OUT],
+            supplies=[*(Supply.of_meter(meter, now) for meter in self._meters), *Supply.of_brake(self._brake, now)],
+            slots=slots,
+            first_at=first_at,
+            others_at=others_at,
+        )
+
+
+def _as_served(place: Place) -> Ticket:
+    """The ticket, in the class that counts."""
+    ticket = place.ticket
+    return ticket if place.priority is ticket.priority else replace(ticket, priority=place.priority)

@@ -57,6 +57,13 @@ class Quota:
         self.roll(now)
         return (now if self._began_at is None else self._began_at) + self.window_s
 
+    def left(self, now: float) -> int:
+        """Attempts that the running window still has; 0 where no quota is known."""
+        if self.limit is None:
+            return 0
+        self.roll(now)
+        return max(0, self.limit + self._extra - self._used)
+
     def sent(self, now: float) -> None:
         """An attempt was admitted."""
         self.roll(now)

@@ -5,6 +5,7 @@
                  └──────────── same place ─────────────────────┘
     queued ──poll, at shed_at or when stopping──► Shed                          (the ticket ends)
     queued ──cancel──►                                                          (the ticket ends)
+    queued ──a person's Cancel, then poll──► Refused                            (the ticket ends)
 
 Call `poll(now)` after anything that changed state, then arm one timer at `next_wakeup()`.
 """
@@ -13,10 +14,22 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
+from typing import assert_never
 
 from msgspec.structs import replace
 
 from hivemind_addon.core.budget import Budgets, actual_spend
+from hivemind_addon.core.command import (
+    Cancel,
+    MoveToFront,
+    Pause,
+    Resume,
+    Said,
+    SchedulerCommand,
+    SetLimit,
+    SetPriority,
+    names_pool,
+)
 from hivemind_addon.core.decision import Admitted, Backoff, Refused, Shed, Verdict
 from hivemind_addon.core.events import (
     AccountNamed,
@@ -26,12 +39,14 @@ from hivemind_addon.core.events import (
     Event,
     GuardTripped,
     OddityNoted,
+    PersonActed,
     PoolsMerged,
     Submitted,
     TicketEnded,
 )
 from hivemind_addon.core.heap import KeyedHeap
 from hivemind_addon.core.learned import LearnedPool, Saved, UnreadableError, read_saved
+from hivemind_addon.core.orders import Orders
 from hivemind_addon.core.pool import Pool, PoolSettings
 from hivemind_addon.core.snapshot import Counters, Snapshot
 from hivemind_addon.core.ticket import (
@@ -41,6 +56,7 @@ from hivemind_addon.core.ticket import (
     Outcome,
     OutcomeKind,
     PoolKey,
+    Priority,
     Reservation,
     Ticket,
     Usage,
@@ -75,6 +91,10 @@ class Scheduler:
         self._learned: dict[PoolKey, LearnedPool] = {}
         """By an earlier run, of pools that are not in use yet."""
         self._superseded: list[Reservation] = []
+        self._orders = Orders()
+        self._refused: list[Refused] = []
+        """By persons, since the last poll."""
+        self._called_off: list[Reservation] = []
         self._canonical: dict[str, str] = {}
         self._account_by_name: dict[tuple[str, str], str] = {}
         self._named: set[str] = set()
@@ -98,7 +118,14 @@ class Scheduler:
         key = self._merged.get(ticket.pool, ticket.pool)
         pool = self._pools.get(key)
         if pool is None:
-            pool = Pool(key=key, settings=settings, rng=self._rng, emit=self.note, budgets=self._budgets)
+            pool = Pool(
+                key=key,
+                settings=settings,
+                rng=self._rng,
+                emit=self.note,
+                budgets=self._budgets,
+                orders=self._orders,
+            )
             pool.bypassing = self._bypassing[key]
             self._pools[key] = pool
             if key in self._learned:
@@ -115,7 +142,8 @@ class Scheduler:
         while (first := self._wakeups.first()) and first[0] <= now:
             self._wakeups.drop(first[1])
             self._changed[first[1]] = None
-        decisions: list[Admitted | Shed | Refused] = []
+        decisions: list[Admitted | Shed | Refused] = [*self._refused]
+        self._refused.clear()
         for pool in self._changed:
             decisions.extend(pool.poll(now, stopping=self._stopping))
             if pool.wakeup_at is None:
@@ -205,6 +233,22 @@ class Scheduler:
         self._changed[pool] = None
         return True
 
+    def command(self, command: SchedulerCommand, now: float) -> Said:
+        """Do what a person asks. Then poll; and end the attempts that `drain_called_off` names."""
+        match command:
+            case Pause(pool=glob) | Resume(pool=glob):
+                return self._pause(glob, now, paused=isinstance(command, Pause))
+            case SetLimit(limit=limit, pool=glob):
+                return self._set_limit(glob, limit, now)
+            case SetPriority(agent=glob, priority=priority):
+                return self._set_priority(glob, priority, now)
+            case MoveToFront(ticket_id=ticket_id):
+                return self._move_to_front(ticket_id, now)
+            case Cancel(ticket_id=ticket_id):
+                return self._call_off(ticket_id, now)
+            case _:
+                assert_never(command)
+
     def close(self, now: float) -> None:  # noqa: ARG002  every writer takes `now`
         """Stop: admit nothing more; the next polls shed what is queued, and what is submitted later, at once."""
         self._stopping = True
@@ -214,6 +258,11 @@ class Scheduler:
         """Attempts that are to be ended now, since the last call: their clients have come back. Settle them."""
         superseded, self._superseded = self._superseded, []
         return superseded
+
+    def drain_called_off(self) -> list[Reservation]:
+        """Attempts that a person has cancelled since the last call. End them, and settle them as CANCELLED."""
+        called_off, self._called_off = self._called_off, []
+        return called_off
 
     def clock_jumped(self, delta_s: float, now: float) -> None:
         """The wall clock moved by `delta_s` more than the monotonic one: the machine slept, or its clock was set.
@@ -309,7 +358,79 @@ class Scheduler:
             pools=tuple(pool.view(now) for pool in self._pools.values()),
             counters=Counters(**{counter.name: self._counts[counter.name] for counter in fields(Counters)}),
             budgets=self._budgets.views(now),
+            priorities=self._orders.priorities,
         )
+
+    # What persons ask
+
+    def _pause(self, glob: str, now: float, *, paused: bool) -> Said:
+        if not glob:
+            return Said(done=False, text="name a pool, a host or a glob")
+        affected = [key for key in self._pools if names_pool(glob, key)]
+        is_paused = any(self._pools[key].paused for key in affected) or self._orders.pauses_for(glob)
+        if not paused and not is_paused:
+            return Said(done=False, text=f"nothing of {glob} is paused")
+        self._orders.pause(glob, paused=paused)
+        what = "paused: nothing is sent until somebody resumes it" if paused else "resumed"
+        return self._obeyed(what, glob, affected, now)
+
+    def _set_limit(self, glob: str, limit: int | None, now: float) -> Said:
+        if not glob:
+            return Said(done=False, text="name a pool, a host or a glob")
+        if limit is not None and limit < 1:
+            return Said(done=False, text=f"a limit of {limit} sends nothing: pause it instead")
+        self._orders.cap(glob, limit)
+        what = "as many attempts at once as it takes" if limit is None else f"at most {limit} attempts at once"
+        return self._obeyed(what, glob, [key for key in self._pools if names_pool(glob, key)], now)
+
+    def _obeyed(self, what: str, glob: str, affected: Sequence[PoolKey], now: float) -> Said:
+        """Let all pools look at the orders; tell those concerned, and the person."""
+        for pool in self._pools.values():
+            pool.obey(now)
+            self._changed[pool] = None
+        one = affected[0] if len(affected) == 1 else None
+        which = {0: f"{glob} (no pool yet)", 1: str(one)}.get(len(affected), f"{glob} ({len(affected)} pools)")
+        self.note(
+            PersonActed(at=now, text=f"{what} (by a person)" if one else f"{which}: {what} (by a person)", pool=one)
+        )
+        return Said(done=True, text=f"{which}: {what}")
+
+    def _set_priority(self, glob: str, priority: Priority | None, now: float) -> Said:
+        if not glob:
+            return Said(done=False, text="name an agent or a glob")
+        self._orders.prefer(glob, priority)
+        for pool in self._pools.values():
+            pool.obey(now)
+            self._changed[pool] = None
+        what = "the priority that it asks for" if priority is None else f"priority {priority.name.lower()}"
+        self.note(PersonActed(at=now, text=f"agent {glob}: {what} (by a person)"))
+        return Said(done=True, text=f"agent {glob}: {what}")
+
+    def _move_to_front(self, ticket_id: str, now: float) -> Said:
+        if not self.expedite(ticket_id, now):
+            return self._unknown(ticket_id, "waits")
+        self._tell_of_ticket(ticket_id, "moved to the front by a person", now)
+        return Said(done=True, text=f"{ticket_id} goes next")
+
+    def _call_off(self, ticket_id: str, now: float) -> Said:
+        pool = self._pool_of_ticket.get(ticket_id)
+        answer = None if pool is None else pool.call_off(ticket_id, now)
+        if pool is None or answer is None:
+            return self._unknown(ticket_id, "waits or runs")
+        self._tell_of_ticket(ticket_id, "cancelled by a person", now)
+        if isinstance(answer, Refused):
+            self._refused.append(answer)
+            self._changed[pool] = None
+            return Said(done=True, text=f"{ticket_id} is cancelled")
+        self._called_off.append(answer)
+        return Said(done=True, text=f"{ticket_id} is cancelled, its running attempt ended")
+
+    def _tell_of_ticket(self, ticket_id: str, text: str, now: float) -> None:
+        self.note(PersonActed(at=now, text=text, pool=self._pool_of_ticket[ticket_id].key, ticket_id=ticket_id))
+
+    @staticmethod
+    def _unknown(ticket_id: str, what: str) -> Said:
+        return Said(done=False, text=f"no request {ticket_id!r} {what}: it may be over")
 
     def _name_account(self, pool: Pool, name: str, now: float) -> Pool:
         """Remember which organisation an account is. The first account of one stands for all later ones.
@@ -348,5 +469,7 @@ class Scheduler:
                 if its is pool:
                     self._pool_of_ticket[ticket_id] = target
         target.bypassing = self._bypassing[into]
+        self._orders.inherit(into, merged=key)
+        target.obey(now)
         self._changed[target] = None
         self.note(PoolsMerged(at=now, pool=into, merged=key))

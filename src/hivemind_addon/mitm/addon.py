@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ from mitmproxy.proxy.mode_specs import ProxyMode
 from hivemind_addon import __version__
 from hivemind_addon.capture.model import NotACapture
 from hivemind_addon.compose import Runtime, make_runtime
+from hivemind_addon.core.command import Command, Record, Said
+from hivemind_addon.core.events import PersonActed
 from hivemind_addon.core.snapshot import SCHEMA_VERSION
 from hivemind_addon.mitm.intake import Intake
 from hivemind_addon.mitm.options import (
@@ -173,15 +176,18 @@ class Hivemind:
             gc.freeze()
         self.intake.settings = settings
         self.intake.driver.end_attempt = self._end_attempt
+        self.intake.driver.call_off = partial(self._end_attempt, called_off=True)
         self._keep_state(self.intake, settings.state_file)
         self._record(self.intake, settings)
 
-    def _end_attempt(self, reservation: Reservation) -> None:
-        """A client has come back with a request that still runs: its stream ends the attempt."""
+    def _end_attempt(self, reservation: Reservation, *, called_off: bool = False) -> None:
+        """A client has come back with a request that still runs, or a person cancelled it: its stream ends it."""
         proxyserver = ctx.master.addons.get("proxyserver")
         if self.intake:
             with self.intake.guarded("end_attempt"):
-                self.intake.end_attempt(reservation, lambda flow: proxyserver.inject_event(EndAttempt(flow)))
+                self.intake.end_attempt(
+                    reservation, lambda flow: proxyserver.inject_event(EndAttempt(flow, called_off=called_off))
+                )
 
     def _keep_state(self, intake: Intake, path: Path | None) -> None:
         """Restore once; from then on save to wherever the option says."""
@@ -217,14 +223,30 @@ class Hivemind:
                 why = error.strerror if isinstance(error, OSError) else error
                 raise BadOption(f"hivemind_capture: {settings.capture}: {why}") from error
 
+    def _command(self, intake: Intake, command: Command) -> Said:
+        """What a person tells us by the control socket."""
+        if not isinstance(command, Record):
+            return intake.driver.command(command)
+        before = intake.recorder
+        try:
+            ctx.options.update(hivemind_capture=command.file or "", hivemind_capture_content=command.content)
+        except exceptions.OptionsError as error:
+            return Said(done=False, text=str(error))
+        if intake.recorder is before:
+            return Said(done=False, text=f"{before.path} is recorded already" if before else "nothing was recorded")
+        text = f"recording into {command.file}" if command.file else "recording no more"
+        intake.driver.note(PersonActed(at=intake.driver.clock.monotonic(), text=text))
+        return Said(done=True, text=text)
+
     def running(self) -> None:
         """From here on a bad option is rolled back; mitmweb's Abort and Resume are heard."""
         self._live = True
         if self.intake:
             self._loading = asyncio.ensure_future(self._load_vocabulary(self.intake))
             self._opening = asyncio.ensure_future(self._open_control(self.intake))
-        if view := ctx.master.addons.get("view"):
+        if (view := ctx.master.addons.get("view")) is not None:  # an empty one is false
             view.sig_view_update.connect(self._flow_touched)
+            view.sig_view_remove.connect(self._flow_removed)
 
     async def _load_vocabulary(self, intake: Intake) -> None:
         """Off the event loop: it takes a third of a second."""
@@ -248,7 +270,9 @@ class Hivemind:
         port = listens[0][1]
         try:
             path = control_socket(port) if chosen is True else chosen
-            control = ControlServer(path, report=lambda: _report(intake, listens))
+            control = ControlServer(
+                path, report=lambda: _report(intake, listens), command=lambda command: self._command(intake, command)
+            )
             await control.start()
         except (SocketTaken, FolderNotPrivate, OSError) as error:
             logger.warning("hivemind: no control socket, so `hivemind status` sees nothing: %s", error)
@@ -399,6 +423,11 @@ class Hivemind:
         if self.intake and (exchange := self.intake.live.get(flow.id)):
             with self.intake.guarded("update"):
                 exchange.nudge()
+
+    def _flow_removed(self, flow: mflow.Flow, index: int) -> None:
+        """A person has deleted a flow; interfaces kill it before."""
+        del index
+        self._flow_touched(flow)
 
     def _hear_of_replays(self, *, heard: bool) -> None:
         """Replays run on mitmproxy's own layer, without our gate: they are held in the ordinary hooks."""

@@ -14,14 +14,21 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from mitmproxy.flow import Error
 
+from hivemind_addon.core.command import Cancel, MoveToFront
 from hivemind_addon.core.decision import Admitted, Backoff, Refused, Shed
 from hivemind_addon.core.events import CommittedStreamFailed, OddityNoted
-from hivemind_addon.core.spend import Shortage
 from hivemind_addon.core.ticket import ContractError, Hints, Outcome, OutcomeKind, Reservation, Ticket, Usage
 from hivemind_addon.mitm.port import Alarm, Handling, Look, Next, Stage
-from hivemind_addon.mitm.refusal import come_back_s, make_refusal, make_refused, refusal_text, refused_text
+from hivemind_addon.mitm.refusal import (
+    come_back_s,
+    make_refusal,
+    make_refused,
+    refusal_text,
+    refused_error,
+    refused_text,
+)
 from hivemind_addon.profile.model import Delivery, DialectName, Profile
-from hivemind_addon.runtime.driver import Awaited, Cancelled, Interrupted, Pulse
+from hivemind_addon.runtime.driver import CANCELLED_BY_PERSON, Awaited, Cancelled, Pulse
 from hivemind_addon.wire.answer import AnswerReader, Phase
 from hivemind_addon.wire.decoding import DecodeError, decode
 from hivemind_addon.wire.dialect import Dialect, dialect_of
@@ -183,27 +190,29 @@ class Exchange:
                 self.attempts = reservation.attempt
                 self.next = Next.SEND
             case Shed():
-                self.refusal = make_refusal(self.profile, dialect_of(self.dialect_name), answer)
+                self.refusal = make_refusal(self.profile, self._dialect, answer)
                 self._refuse(answer)
+                self._end()
             case Refused():
-                dialect = dialect_of(self.dialect_name)
-                self.refusal = make_refused(self.profile, dialect, answer, self.agents_file, self.driver.clock)
-                self._refuse(answer)
+                self._refuse_for_good(answer)
+                self._end()
             case Pulse():
                 self._pulse_at = self.driver.clock.monotonic() + self.profile.keep_alive_s
                 self.next = Next.PULSE
-            case Interrupted() | Cancelled():
-                self.driver.cancel(self.ticket.id)
+            case Cancelled():
                 self.next = Next.LEAVE
                 self._end()
             case _:
                 assert_never(answer)
         return True
 
+    def _refuse_for_good(self, refused: Refused) -> None:
+        self.refusal = make_refused(self.profile, self._dialect, refused, self.agents_file, self.driver.clock)
+        self._refuse(refused)
+
     def _refuse(self, answer: Shed | Refused) -> None:
         self._refused_by = answer
         self.next = Next.REFUSE
-        self._end()
 
     def _show_held(self, *, held: bool) -> None:
         """Mitmproxy's native look of a held flow: Resume and Abort are enabled."""
@@ -216,13 +225,15 @@ class Exchange:
 
     def nudge(self) -> None:
         """Some interface touched the flow: a person may have pressed Abort or Resume."""
-        if self.over or not self._held or self.tripped:
+        if self.over or self.tripped:
             return
         if self.flow.error and self.flow.error.msg == Error.KILLED_MESSAGE:
-            self.driver.interrupt(self.ticket.id, "aborted by a person")
-        elif not self.flow.intercepted:
+            # The client is to hear of it, and mitmproxy answers nothing for a flow that is killed.
+            self.flow.error, self.flow.live = None, True
+            self.driver.command(Cancel(self.ticket.id))
+        elif self._held and not self.flow.intercepted:
             self._held = False
-            self.driver.expedite(self.ticket.id)
+            self.driver.command(MoveToFront(self.ticket.id))
 
     def client_gone(self) -> None:
         """The client went; whatever it held is given back now."""
@@ -243,6 +254,14 @@ class Exchange:
             self.streamed()  # some clients hang up right after the last event
         else:
             self._settle(Outcome(OutcomeKind.CANCELLED, "client gone"), usage=self._usage_so_far())
+
+    @guarded(fallback=None)
+    def call_off(self) -> None:
+        """A person cancelled the running attempt: its slot is free now, its client is refused."""
+        if self.over or self._reservation is None:
+            return
+        self._refuse_for_good(Refused(ticket=self.ticket, cause=Cancel(self.ticket.id)))
+        self._settle(Outcome(OutcomeKind.CANCELLED, CANCELLED_BY_PERSON), usage=self._usage_so_far())
 
     # An attempt's answer ---------------------------------------------------------------------------------------------
 
@@ -444,31 +463,30 @@ class Exchange:
     # Ends ------------------------------------------------------------------------------------------------------------
 
     def committed_error(self, response: http.Response | None, detail: str) -> bytes:
-        """The one error event that ends a committed stream, with what went wrong in it."""
+        """The one error event that ends a stream whose head has gone out, with what went wrong in it."""
         dialect = dialect_of(self.dialect_name)
         error, message, retry_after_s = self.profile.refusal.error, detail, None
         if isinstance(self._refused_by, Shed):
             message = refusal_text(self._refused_by)
             retry_after_s = float(come_back_s(self.profile, self._refused_by))
         elif isinstance(self._refused_by, Refused):
-            spent = isinstance(self._refused_by.cause, Shortage)
-            error = (self.profile.budget_refusal if spent else self.profile.wall_refusal).error
+            error = refused_error(self.profile, self._refused_by)
             message = refused_text(self._refused_by, self.agents_file, self.driver.clock)
         elif response is not None:
             facts = dialect.error_in_body(response.content or b"") if response.status_code >= 400 else None
             error = (facts.type or facts.code if facts else "") or "api_error"
             message = (facts.message if facts else "") or f"the provider answered {response.status_code}"
             retry_after_s = self._hints.retry_after_s
-        with self.guard.second_line("noting a committed stream's failure"):
-            self.driver.note(
-                CommittedStreamFailed(
-                    at=self.driver.clock.monotonic(),
-                    ticket_id=self.ticket.id,
-                    pool=self.ticket.pool,
-                    reason=message,
-                )
-            )
+        if not (isinstance(self._refused_by, Refused) and isinstance(self._refused_by.cause, Cancel)):
+            self._note_failed_stream(message)
         return dialect.error_event(error, message, retry_after_s)
+
+    def _note_failed_stream(self, reason: str) -> None:
+        with self.guard.second_line("noting a committed stream's failure"):
+            at = self.driver.clock.monotonic()
+            self.driver.note(
+                CommittedStreamFailed(at=at, ticket_id=self.ticket.id, pool=self.ticket.pool, reason=reason)
+            )
 
     def trip(self, where: str, error: Exception) -> None:
         """An exception of ours: from here on this request passes by the scheduler; its slot is kept until it ends."""

@@ -316,7 +316,7 @@ class Intake:
             self.guard.trip(where, error)
 
     def end_attempt(self, reservation: Reservation, inject: Callable[[http.HTTPFlow], None]) -> None:
-        """End a running attempt whose client has come back; `inject` tells its stream. ValueError: it has none."""
+        """End a running attempt; `inject` tells its stream. ValueError: it has none."""
         ticket_id = reservation.ticket.id
         exchange = next((one for one in self.live.values() if one.ticket.id == ticket_id), None)
         if exchange is None:

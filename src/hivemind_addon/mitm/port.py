@@ -21,7 +21,7 @@ class Next(Enum):
     REFUSE = "refuse"
     """Answer with `Exchange.refusal`."""
     LEAVE = "leave"
-    """The client went or a person aborted: nothing to answer."""
+    """The client went: nothing to answer."""
 
 
 class Handling(Enum):
@@ -67,7 +67,7 @@ class ExchangePort(Protocol):
     next: Next
     """What to do now; set by `enter` or by the addon's answer to `HivemindHoldHook`."""
     refusal: http.Response | None
-    """The answer for `Next.REFUSE`."""
+    """The answer for `Next.REFUSE`, and to a request that was called off."""
     over: bool
     """The ticket has ended."""
 
@@ -76,6 +76,9 @@ class ExchangePort(Protocol):
 
     def client_gone(self) -> None:
         """The client went (any time, any number of times)."""
+
+    def call_off(self) -> None:
+        """A person cancelled the running attempt: it is over now, and `refusal` is the answer."""
 
     def sent(self) -> None:
         """The attempt's request is on its way."""
@@ -117,7 +120,7 @@ class ExchangePort(Protocol):
         """What is due now."""
 
     def committed_error(self, response: http.Response | None, detail: str) -> bytes:
-        """The one error event that ends a committed stream."""
+        """The one error event that ends a stream whose head has gone out."""
 
     def finished(self) -> None:
         """The stream is over, in whatever way: the last net, nothing may keep a slot."""

@@ -1,7 +1,8 @@
 """Shed and Refused → an answer in the provider's own error shape.
 
 A held request that is shed gets the status and headers that make its client come back; one whose budget or account
-is spent gets those that make it stop. So does a WebSocket that is to become plain requests.
+is spent, or that a person cancelled, gets those that make it stop. So does a WebSocket that is to become plain
+requests.
 """
 
 import math
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from mitmproxy import http
 
+from hivemind_addon.core.command import Cancel
 from hivemind_addon.core.decision import Reason, Refused, Shed
 from hivemind_addon.core.spend import Period, Shortage, amount
 from hivemind_addon.core.wall import Closure
@@ -17,6 +19,10 @@ from hivemind_addon.profile.model import Profile
 from hivemind_addon.runtime.clock import Clock
 from hivemind_addon.wire.dialect import Dialect
 from hivemind_addon.words import lasting
+
+_CALLED_OFF_STATUS = 400
+"""Neither 408, 409, 429 nor 5xx, which clients retry."""
+_CALLED_OFF_TEXT = "hivemind: a person cancelled this request at the proxy; it is not to be sent again."
 
 
 def refusal_text(shed: Shed) -> str:
@@ -46,32 +52,48 @@ def make_refusal(profile: Profile, dialect: Dialect, shed: Shed) -> http.Respons
 
 
 def refused_text(refused: Refused, agents_file: Path | None, clock: Clock) -> str:
-    """What is spent, and until when."""
+    """What is spent, and until when; or that a person did it."""
     match refused.cause:
+        case Cancel():
+            return _CALLED_OFF_TEXT
         case Shortage() as short:
             return _budget_text(short, agents_file)
         case Closure() as closure:
             return _wall_text(closure, clock)
 
 
+def refused_error(profile: Profile, refused: Refused) -> str:
+    """The `type` (and `code`) of the error object."""
+    match refused.cause:
+        case Cancel():
+            return "invalid_request_error"
+        case Shortage():
+            return profile.budget_refusal.error
+        case Closure():
+            return profile.wall_refusal.error
+
+
 def make_refused(
     profile: Profile, dialect: Dialect, refused: Refused, agents_file: Path | None, clock: Clock
 ) -> http.Response:
-    """The refusal of a request whose budget or account is spent; clients show it and do not retry."""
+    """The refusal of a request that is not to be sent again; clients show it and do not retry."""
     text = refused_text(refused, agents_file, clock)
+    error = refused_error(profile, refused)
     headers = {"content-type": "application/json", "x-should-retry": "false"}
     match refused.cause:
+        case Cancel():
+            body = dialect.error_body(_CALLED_OFF_STATUS, error, text)
+            return http.Response.make(_CALLED_OFF_STATUS, body, headers)
         case Shortage():
-            refusal = profile.budget_refusal
-            body = dialect.error_body(refusal.status, refusal.error, text)
-            return http.Response.make(refusal.status, body, headers)
+            status = profile.budget_refusal.status
+            return http.Response.make(status, dialect.error_body(status, error, text), headers)
         case Closure() as closure:
             wall = profile.wall_refusal
             left_s = max(1, math.ceil(closure.until - clock.monotonic()))
             reset = math.ceil(clock.wall() + left_s)
             headers |= {"retry-after": str(left_s)}
             headers |= {name: value.replace("{reset}", str(reset)) for name, value in wall.headers.items()}
-            return http.Response.make(wall.status, dialect.error_body(wall.status, wall.error, text, reset), headers)
+            return http.Response.make(wall.status, dialect.error_body(wall.status, error, text, reset), headers)
 
 
 def make_upgrade_refusal(dialect: Dialect) -> http.Response:

@@ -77,6 +77,7 @@ FROM_SERVER = (ResponseHeaders, ResponseData, ResponseTrailers, ResponseEndOfMes
 KEEP_ALIVE_COMMENT = b": waiting for the rate limit\n\n"
 LONGEST_ALARM_S = 5.0
 """After this time an exchange is asked again, whatever it waits for: so long may an alarm outlive its stream."""
+CALLED_OFF = "a person cancelled it"
 NOT_PROCESSED = "not processed before GOAWAY"
 """How our h2 client names streams that the server's GOAWAY says it never ran."""
 
@@ -89,10 +90,14 @@ class HivemindHoldHook(commands.StartHook):
 
 
 class EndAttempt(events.MessageInjected[None]):
-    """From the addon: the flow's client has asked again elsewhere, so its running attempt is of no use any more."""
+    """From the addon: the flow's client has asked again elsewhere, so its running attempt is of no use any more.
 
-    def __init__(self, flow: http.HTTPFlow) -> None:
+    `called_off`: no, a person cancelled it, and its client is to be told.
+    """
+
+    def __init__(self, flow: http.HTTPFlow, *, called_off: bool = False) -> None:
         super().__init__(flow, None)
+        self.called_off = called_off
 
 
 class FreshConnection(GetHttpConnection):
@@ -126,6 +131,8 @@ class ScheduledStream(HttpStream):
         """Head 200 and comments of ours have been sent: what follows is an SSE body or one error event."""
         self.held_back: list[bytes] = []
         self._request_sent = False
+        self._line_is_over = True
+        """What the client has seen of an answer ends with a line."""
         self._alarm: commands.RequestWakeup | None = None
 
     @property
@@ -136,9 +143,11 @@ class ScheduledStream(HttpStream):
     # Events ----------------------------------------------------------------------------------------------------------
 
     def handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
-        """See a client's going at once, also while this stream waits and its events queue up."""
+        """See a client's going and a person's word at once, also while this stream waits and its events queue up."""
         if isinstance(event, RequestProtocolError) and self.exchange:
             self.exchange.client_gone()
+        if isinstance(event, EndAttempt) and event.called_off and self.exchange:
+            self.exchange.call_off()
         return super().handle_event(event)
 
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
@@ -161,7 +170,7 @@ class ScheduledStream(HttpStream):
         if isinstance(event, events.Wakeup):
             return self._on_alarm(exchange, event)
         if isinstance(event, EndAttempt):
-            return self._on_end_attempt(exchange)
+            return self._on_called_off(exchange) if event.called_off else self._on_end_attempt(exchange)
         if isinstance(event, ResponseProtocolError):
             return self._on_server_error(exchange, event)
         if isinstance(event, RequestProtocolError):
@@ -184,6 +193,34 @@ class ScheduledStream(HttpStream):
         if self._request_sent and not exchange.over:
             exchange.client_gone()
             yield from self._fail("its client has come back with the same request", ErrorCode.KILL)
+
+    def _on_called_off(self, exchange: ExchangePort) -> layer.CommandGenerator[None]:
+        """A person cancelled this attempt: the client gets an error, as an answer or at the end of what it has seen."""
+        if not self._request_sent or (exchange.over and not exchange.refusal):
+            return  # it is held, or connects: what it waits for comes, and then it looks; or it has just ended
+        began = self.server_state == self.state_stream
+        yield from self._end_attempt()
+        if not exchange.refusal:  # its guard has tripped: no answer can be made
+            exchange.client_gone()
+            yield from self._fail(CALLED_OFF, ErrorCode.KILL)
+        elif not began:
+            yield from self._refuse(exchange)
+        elif self.committed or self._takes_more():
+            self._cancel_alarm()
+            error = (b"" if self._line_is_over else b"\n") + exchange.committed_error(None, CALLED_OFF)
+            if self._takes_more():
+                self.response_body_buf += error
+            yield from self._send_chunk(error)
+            self._store_body()
+            yield from self._finish()
+        else:
+            yield from self._fail(CALLED_OFF, ErrorCode.KILL)
+
+    def _takes_more(self) -> bool:
+        """Whether something of ours can follow what the client has seen of an answer."""
+        assert self.flow.response
+        headers = self.flow.response.headers
+        return "content-length" not in headers and headers.get("content-encoding", "identity") == "identity"
 
     # Body size: a scheduled message is never streamed because of its size, but the limit still refuses ---------------
 
@@ -225,6 +262,9 @@ class ScheduledStream(HttpStream):
             connection, error = yield request
             if exchange and (yield from self._left(exchange)):
                 return False
+            if exchange and exchange.refusal:  # a person cancelled it while it connected
+                yield from self._refuse(exchange)
+                return False
             if error is None:
                 self.context.server = self.flow.server_conn = connection
                 if exchange:
@@ -252,15 +292,22 @@ class ScheduledStream(HttpStream):
                 case Next.PULSE:
                     yield from self._send_keep_alive()
                 case Next.REFUSE | Next.LEAVE:
-                    self.flow.response = exchange.refusal
-                    if self.flow.response is None:
-                        yield from self._fail("given up", ErrorCode.KILL)
-                        return False
-                    self.flow.response.timestamp_start = time.time()  # noqa: TID251 - mitmproxy's own wall stamp
-                    yield HttpResponseHeadersHook(self.flow)
-                    if not (yield from self._left(exchange)):
-                        yield from self._deliver(exchange)
+                    yield from self._refuse(exchange)
                     return False
+
+    def _refuse(self, exchange: ExchangePort) -> layer.CommandGenerator[None]:
+        """The client, which has seen nothing of an answer, gets the refusal."""
+        self._cancel_alarm()
+        self.held_back = []
+        self.response_body_buf.clear()
+        self.flow.response = exchange.refusal
+        if self.flow.response is None:
+            yield from self._fail("given up", ErrorCode.KILL)
+            return
+        self.flow.response.timestamp_start = time.time()  # noqa: TID251 - mitmproxy's own wall stamp
+        yield HttpResponseHeadersHook(self.flow)
+        if not (yield from self._left(exchange)):
+            yield from self._deliver(exchange)
 
     def _left(self, exchange: ExchangePort) -> layer.CommandGenerator[bool]:
         """After any wait: whether the client went or the flow was killed meanwhile; then this stream is over."""
@@ -401,6 +448,7 @@ class ScheduledStream(HttpStream):
             chunks = [answer] if isinstance(answer, bytes) else answer
         for part in chunks:
             if part:
+                self._line_is_over = part.endswith(b"\n")
                 yield SendHttp(ResponseData(self.stream_id, part), self.context.client)
 
     def _store_body(self) -> None:

@@ -1,8 +1,19 @@
-"""The control socket: whoever may open it reads what the scheduler's state is, once a second.
+"""The control socket: whoever may open it reads what the scheduler's state is, once a second, and commands it.
 
-A Unix socket, 0600, one for each port. A reader gets one line of JSON at once and one every second from then on; what
-it sends is thrown away. A line is a `Report`: `version` grows when a field changes its meaning or goes. A reader that
-does not keep up misses lines and is cut off in the end; it never makes the proxy wait or grow.
+A Unix socket, 0600, one for each port; where the system has none (Windows), there is no control socket. A reader gets
+one line of JSON at once and one every second from then on: a `Report`, whose `version` grows when a field changes its
+meaning or goes. A reader that does not keep up misses lines and is cut off in the end; it never makes the proxy wait
+or grow.
+
+What it sends are commands (`core/command.py`), one line of JSON each, and each is answered in one line of its own:
+
+    {"id": 1, "command": {"type": "limit", "limit": 4, "pool": "api.anthropic.com"}}
+    {"id": 1, "said": {"done": true, "text": "…"}}
+
+`id` is a number or a string of the reader's choice. Reports have no `said`, answers nothing else: so they are told
+apart. With `"reports": false` beside it no report follows any more (the first has gone out by then). What cannot be
+understood is answered with `done` false, and with `"id": null` where that cannot be read either; a line of more than
+64 KiB, or more than a hundred within a second, end the connection.
 """
 
 import asyncio
@@ -16,6 +27,7 @@ from pathlib import Path
 
 import msgspec
 
+from hivemind_addon.core.command import BadCommand, Command, Said, read_command
 from hivemind_addon.core.snapshot import SCHEMA_VERSION
 from hivemind_addon.observe.report import Report
 from hivemind_addon.runtime.folders import runtime_folder
@@ -26,6 +38,9 @@ EVERY_S = 1.0
 MAX_READERS = 32
 MAX_MISSED = 30
 """Lines that a reader may miss, one after the other, before it is cut off."""
+MAX_COMMANDS = 100
+"""Of one reader, within a second."""
+MAX_COMMAND_BYTES = 64 * 1024
 _MAX_LINE_BYTES = 256 * 1024 * 1024
 
 
@@ -35,6 +50,10 @@ class SocketTaken(Exception):
 
 class UnreadableReport(Exception):
     """What answers speaks another version, or no version at all; one line."""
+
+
+class NotSaid(Exception):
+    """A command got no answer; one line that says why."""
 
 
 def control_socket(port: int) -> Path:
@@ -69,17 +88,66 @@ def read_report(path: Path, *, timeout_s: float = 5.0) -> Report | None:
         raise UnreadableReport(f"{path}: what answers is no proxy of this kind ({error})") from error
 
 
+def send_command(path: Path, command: Command, *, timeout_s: float = 5.0) -> Said:
+    """Have the proxy at a socket carry out a command. Raises NotSaid: there is none, or it does not answer."""
+    asked = msgspec.json.encode({"id": 1, "reports": False, "command": command}) + b"\n"
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(timeout_s)
+        try:
+            connection.connect(os.fspath(path))
+            connection.sendall(asked)
+            with connection.makefile("rb") as lines:
+                for line, _ in zip(lines, range(_MOST_REPORTS_BEFORE), strict=False):
+                    if line.startswith(_ANSWER):
+                        return msgspec.json.decode(line, type=_Answer).said
+        except TimeoutError as error:
+            raise NotSaid(f"{path}: no answer within {timeout_s:g} s") from error
+        except msgspec.MsgspecError as error:
+            raise NotSaid(f"{path}: what answers is no proxy of this kind ({error})") from error
+        except OSError as error:
+            raise NotSaid(f"{path}: no proxy is there") from error
+    raise NotSaid(f"{path}: the proxy takes no commands; it is an older one, or it is going down")
+
+
+_ANSWER = b'{"id":'
+_MOST_REPORTS_BEFORE = 4
+"""Reports that a proxy may have sent before its answer; an older one sends nothing else."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Versioned:
     version: int
 
 
+class _Asked(msgspec.Struct, forbid_unknown_fields=True):
+    """What a reader sends."""
+
+    id: int | str
+    command: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    reports: bool = True
+
+
+class _Answer(msgspec.Struct):
+    """What it gets for it."""
+
+    id: int | str | None
+    said: Said
+
+
 class ControlServer:
     """Serves one socket on the running event loop, from `start` to `close`."""
 
-    def __init__(self, path: Path, *, report: Callable[[], Report], every_s: float = EVERY_S) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        report: Callable[[], Report],
+        command: Callable[[Command], Said],
+        every_s: float = EVERY_S,
+    ) -> None:
         self.path = path
         self._report = report
+        self._command = command
         self._every_s = every_s
         self._encoder = msgspec.json.Encoder()
         self._server: asyncio.Server | None = None
@@ -136,8 +204,29 @@ class ControlServer:
         self._arm()
 
     def left(self, reader: asyncio.WriteTransport) -> None:
-        """Somebody reads no more."""
+        """Somebody reads no more, or no reports."""
         self._readers.pop(reader, None)
+
+    def answer(self, line: bytes, reader: asyncio.WriteTransport) -> bytes:
+        """Carry out what a reader asks in one line; the line for it."""
+        asked_id: int | str | None = None
+        try:
+            asked = msgspec.json.decode(line, type=_Asked)
+            asked_id = asked.id
+            if not asked.reports:
+                self.left(reader)
+            if asked.command is msgspec.UNSET:
+                said = Said(done=True, text="no command")
+            else:
+                said = self._command(read_command(msgspec.json.decode(asked.command)))
+        except BadCommand as error:
+            said = Said(done=False, text=str(error))
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            said = Said(done=False, text=f"not understood: {error}")
+        except Exception as error:  # the guard at the edge: whoever asks must get an answer
+            logger.exception("hivemind: a command failed")
+            said = Said(done=False, text=f"hivemind_addon failed: {error!r}")
+        return self._encoder.encode(_Answer(id=asked_id, said=said)) + b"\n"
 
     def _arm(self) -> None:
         if self._timer is None and self._readers:
@@ -163,16 +252,61 @@ class ControlServer:
 
 
 class _Reader(asyncio.Protocol):
-    """One connection: what it sends is thrown away."""
+    """One connection."""
 
     def __init__(self, server: ControlServer) -> None:
         self._server = server
-        self._transport: asyncio.WriteTransport | None = None
+        self._transport: asyncio.Transport | None = None
+        self._begun = bytearray()
+        """Of the next line."""
+        self._second = 0.0
+        """When the running second began."""
+        self._asked = 0
+        """In it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
+        assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._server.joined(transport)
+
+    def data_received(self, data: bytes) -> None:
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            whole = bytes(self._begun) + line
+            self._begun.clear()
+            if whole.strip() and not self._take(whole):
+                return
+        self._begun += rest
+        if len(self._begun) > MAX_COMMAND_BYTES:
+            self._cut_off()
+
+    def _take(self, line: bytes) -> bool:
+        """Answer one line. False: this reader is cut off."""
+        assert self._transport is not None
+        now = asyncio.get_running_loop().time()
+        if now - self._second >= 1:
+            self._second, self._asked = now, 0
+        self._asked += 1
+        if self._asked > MAX_COMMANDS or len(line) > MAX_COMMAND_BYTES or self._transport.is_closing():
+            self._cut_off()
+            return False
+        self._transport.write(self._server.answer(line, self._transport))
+        return True
+
+    def _cut_off(self) -> None:
+        assert self._transport is not None
+        self._server.left(self._transport)
+        self._transport.abort()
+
+    def pause_writing(self) -> None:
+        """It reads no answers: it is not heard until it does."""
+        assert self._transport is not None
+        self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        assert self._transport is not None
+        self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hivemind_addon.core.command import Cancel, Said, SchedulerCommand
 from hivemind_addon.core.decision import Admitted, Backoff, Refused, Shed, Verdict
 from hivemind_addon.core.events import Event
 from hivemind_addon.core.heap import KeyedHeap
@@ -40,6 +41,9 @@ _LONGEST_TIMER_S = 15.0
 _AFTER_FAILURE_S = 1.0
 """When the timer's own turn fails, the next one is tried after this time."""
 
+CANCELLED_BY_PERSON = "cancelled by a person"
+"""The reason of an attempt's end."""
+
 Observer = Callable[[Event], None]
 """Hears of every event, in order, on the event loop. One that raises is not called again."""
 
@@ -50,31 +54,23 @@ class Cancelled:
 
 
 @dataclass(frozen=True, slots=True)
-class Interrupted:
-    """Somebody has a word for the one who waits; the ticket is as it was. Wait again, or cancel it."""
-
-    value: object
-
-
-@dataclass(frozen=True, slots=True)
 class Pulse:
     """The instant that `wait` was given has come; the ticket is as it was."""
 
 
-Awaited = Admitted | Shed | Refused | Cancelled | Interrupted | Pulse
+Awaited = Admitted | Shed | Refused | Cancelled | Pulse
 """What `Driver.wait` answers."""
 
 
 class _Desk:
     """Where one ticket's decision is left and fetched."""
 
-    __slots__ = ("decision", "failure", "interrupts", "wake")
+    __slots__ = ("decision", "failure", "wake")
 
     def __init__(self) -> None:
         self.decision: Admitted | Shed | Refused | Cancelled | None = None
         self.failure: Exception | None = None
         """What the core raised while this ticket was queued: the one who waits has a guard, the timer has none."""
-        self.interrupts: list[Interrupted] = []
         self.wake: asyncio.Future[None] | None = None
         """Only while somebody waits."""
 
@@ -97,10 +93,16 @@ class Driver:
         clock: Clock,
         observers: Iterable[Observer] = (),
         end_attempt: Callable[[Reservation], None] | None = None,
+        call_off: Callable[[Reservation], None] | None = None,
     ) -> None:
-        """`end_attempt` ends a running attempt whose client has come back with the same request, and settles it."""
+        """Both end a running attempt and settle it.
+
+        `end_attempt`: its client has come back with the same request; `call_off`: a person has cancelled it, and its
+        client is to hear that.
+        """
         self.clock = clock
         self.end_attempt = end_attempt
+        self.call_off = call_off
         self._scheduler = scheduler
         self._wall_ahead_s = clock.wall() - clock.monotonic()
         self._observers = list(observers)
@@ -138,9 +140,9 @@ class Driver:
     async def wait(self, ticket_id: str, *, until_at: float | None = None) -> Awaited:
         """Wait for the ticket's next decision, one waiter at a time.
 
-        After Admitted, settle; after a Backoff from `settle`, wait again. After Interrupted or Pulse (`until_at`, a
-        monotonic instant, has come) the ticket is still queued: wait again or cancel it. Cancelling the task that
-        waits cancels the ticket.
+        After Admitted, settle; after a Backoff from `settle`, wait again. After Pulse (`until_at`, a monotonic
+        instant, has come) the ticket is still queued: wait again or cancel it. Cancelling the task that waits cancels
+        the ticket.
         """
         desk = self._desks.get(ticket_id)
         if desk is None:
@@ -164,21 +166,8 @@ class Driver:
             desk.wake = None
             if self._desks.get(ticket_id) is desk:
                 self._pulses.drop(ticket_id)
-        # Only an interrupt, a decision or the instant rings.
+        # Only a decision or the instant rings.
         return self._fetch(ticket_id, desk) or Pulse()
-
-    def interrupt(self, ticket_id: str, value: object) -> bool:
-        """Wake the one who waits for a ticket with a word; kept for the next `wait` when nobody does just now.
-
-        It comes before a decision that was not fetched yet; that one stays on the desk. False: no such ticket is
-        queued.
-        """
-        desk = self._desks.get(ticket_id)
-        if desk is None:
-            return False
-        desk.interrupts.append(Interrupted(value))
-        desk.ring()
-        return True
 
     def settle(
         self,
@@ -237,6 +226,15 @@ class Driver:
         moved = self._scheduler.expedite(ticket_id, self.clock.monotonic())
         self.tick()
         return moved
+
+    def command(self, command: SchedulerCommand) -> Said:
+        """Do what a person asks, at once."""
+        now = self.clock.monotonic()
+        said = self._scheduler.command(command, now)
+        for reservation in self._scheduler.drain_called_off():
+            self._call_off(reservation, now)
+        self.tick()
+        return said
 
     def close(self) -> None:
         """Admit nothing more; whatever is queued, or submitted from now on, is shed at once."""
@@ -321,6 +319,17 @@ class Driver:
             if self.end_attempt is not None:
                 self.end_attempt(reservation)
 
+    def _call_off(self, reservation: Reservation, now: float) -> None:
+        """End an attempt that a person has cancelled; one whose admission nobody has fetched yet was never sent."""
+        ticket = reservation.ticket
+        desk = self._desks.get(ticket.id)
+        if desk is not None and isinstance(desk.decision, Admitted):
+            outcome = Outcome(OutcomeKind.CANCELLED, CANCELLED_BY_PERSON)
+            self._scheduler.settle(reservation, outcome, now, charged=Demand(requests=0))
+            desk.decision = Refused(ticket=ticket, cause=Cancel(ticket.id))
+        elif self.call_off is not None:
+            self.call_off(reservation)
+
     def _watch_clocks(self, now: float) -> None:
         """Tell the core of a sleep, or of a clock that was set."""
         ahead_s = self.clock.wall() - now
@@ -331,8 +340,6 @@ class Driver:
     def _fetch(self, ticket_id: str, desk: _Desk) -> Awaited | None:
         if desk.failure is not None:
             raise desk.failure
-        if desk.interrupts:
-            return desk.interrupts.pop(0)
         if desk.decision is not None:
             # A cancelled ticket's desk is gone already, and its id may be in use again.
             if self._desks.get(ticket_id) is desk:

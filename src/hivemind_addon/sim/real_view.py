@@ -21,9 +21,9 @@ def real_view(replay: RealReplay) -> RenderableType:
     table.add_column("call")
     table.add_column("agent", overflow="ellipsis", no_wrap=True, max_width=24)
     for title in ("arrived", "attempts", "then", "waited", "then"):
-        table.add_column(title, justify="right")
-    table.add_column("end")
-    table.add_column("then")
+        table.add_column(title, justify="right", style="dim" if title == "then" else "")
+    table.add_column("end", no_wrap=True)
+    table.add_column("then", no_wrap=True, style="dim")
     shown = [call for _, call in zip(range(_LONG), _in_order(replay), strict=False)]
     for call in shown:
         table.add_row(*_cells(call), style="bold red" if call.differs else "")

@@ -1,0 +1,78 @@
+import msgspec
+import pytest
+
+from hivemind_addon.core.command import (
+    BadCommand,
+    Cancel,
+    MoveToFront,
+    Pause,
+    Resume,
+    SetLimit,
+    SetPriority,
+    names_agent,
+    names_pool,
+    read_command,
+)
+from hivemind_addon.core.ticket import PoolKey, Priority
+
+KEY = PoolKey("api.test", "key-1", "claude-sonnet-4*")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Pause(),
+        Resume(pool="x"),
+        SetLimit(limit=3),
+        SetLimit(limit=None, pool="x"),
+        SetPriority("a", Priority.LOW),
+        SetPriority("a", None),
+        MoveToFront("t1"),
+        Cancel("t1"),
+    ],
+)
+def test_each_command_survives_its_way_through_json(command):
+    assert read_command(msgspec.json.decode(msgspec.json.encode(command))) == command
+
+
+@pytest.mark.parametrize("name", ["critical", "Critical", "CRITICAL"])
+def test_a_priority_may_be_named(name):
+    value = {"type": "priority", "agent": "a", "priority": name}
+    assert read_command(value) == SetPriority("a", Priority.CRITICAL)
+
+
+@pytest.mark.parametrize(
+    ("value", "names"),
+    [
+        ({"type": "pause", "pools": "x"}, "pools"),
+        ({"type": "halt"}, "halt"),
+        ({"pool": "*"}, "type"),
+        ({"type": "limit"}, "limit"),
+        ({"type": "limit", "limit": True}, "limit"),
+        ({"type": "priority", "agent": "a", "priority": "top"}, "'top'"),
+        ({"type": "priority", "agent": "a", "priority": 7}, "priority"),
+        ("pause", "str"),
+        (None, "null"),
+    ],
+)
+def test_a_slip_is_named_and_does_nothing(value, names):
+    with pytest.raises(BadCommand, match=names):
+        read_command(value)
+
+
+@pytest.mark.parametrize(
+    "glob", ["*", "api.test", "api.*", "api.test/*", "*/claude-sonnet-4*", "api.test/key-1/claude-sonnet-4*"]
+)
+def test_a_pool_is_meant_by_its_name_or_host(glob):
+    assert names_pool(glob, KEY)
+
+
+@pytest.mark.parametrize("glob", ["", "api", "other.test", "api.test/key-2/*", "api.test/"])
+def test_another_pool_is_not(glob):
+    assert not names_pool(glob, KEY)
+
+
+def test_a_name_that_looks_like_a_glob_means_itself():
+    assert names_pool("[::1]:11434", PoolKey("[::1]:11434", "key-1", "m"))
+    assert names_agent("team[1]", "team[1]")
+    assert not names_agent("Team*", "team-1")
