@@ -3,11 +3,6 @@
 import math
 
 
-def counted(number: int, what: str) -> str:
-    """So many of something: `1 agent`, `2,000 agents`."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
-
-
 def lasting(seconds: float) -> str:
     """A span of time in its two largest units, rounded up: `3 min`, `2 h 5 min`, `6 d 4 h`."""
     minutes = math.ceil(max(0.0, seconds) / 60)

@@ -10,10 +10,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hivemind_addon.capture.show import span
-from hivemind_addon.core.spend import amount
+from hivemind_addon.capture.show import amount, short, span
+from hivemind_addon.core import spend
 from hivemind_addon.replay.whatif import Night, PolicyNights, WhatIf
-from hivemind_addon.words import counted
 
 _GAPS = 2, 1
 """Blanks between columns: as many as fit."""
@@ -22,7 +21,7 @@ _GAPS = 2, 1
 def what_if_view(replay: WhatIf, title: str, width: int) -> RenderableType:
     """The answer in a sentence, the limits, a table with a column for each policy, and what to know about it."""
     times = f", {replay.copies} times" if replay.copies > 1 else ""
-    head = f"{title}: {counted(replay.recorded.agents, 'agent')}{times}, {counted(replay.turns, 'turn')}"
+    head = f"{title}: {amount(replay.recorded.agents, 'agent')}{times}, {amount(replay.turns, 'turn')}"
     parts: list[RenderableType] = [Text(_plain(head), style="bold")]
     parts += [_paragraph(f"{one.pool}: {', '.join(one.limits) or 'no limit'}") for one in replay.pools]
     parts += ["", *(_paragraph(line) for line in _answers(replay)), ""]
@@ -40,7 +39,7 @@ def _answers(replay: WhatIf) -> Iterator[str]:
         lost = max(run.lost for run in runs)
         agents = runs[0].agents
         if lost:
-            yield f"{nights.policy}: {lost} of {counted(agents, 'agent')} would have been lost{_deaths(runs)}."
+            yield f"{nights.policy}: {lost} of {amount(agents, 'agent')} would have been lost{_deaths(runs)}."
             continue
         whole = "the agent" if agents == 1 else f"all {agents} agents"
         makespan_s = median(run.makespan_s for run in runs)
@@ -118,15 +117,8 @@ def _is_done(runs: Sequence[Night]) -> bool:
     return not any(run.lost for run in runs)
 
 
-def _tokens(value: float) -> str:
-    for factor, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= factor:
-            return f"{value / factor:.1f} {unit}"
-    return f"{value:.0f}"
-
-
 def _money(micro_usd: float) -> str:
-    return amount("micro_usd", math.ceil(micro_usd)) if micro_usd else "-"
+    return spend.amount("micro_usd", math.ceil(micro_usd)) if micro_usd else "-"
 
 
 def _number(value: float) -> str:
@@ -145,8 +137,8 @@ _ROWS: tuple[tuple[str, Callable[[Sequence[Night]], str]], ...] = (
     ("delay p50", _spread(lambda run: run.delays.p50_s, span)),
     ("delay p95", _spread(lambda run: run.delays.p95_s, span)),
     ("delay p99", _spread(lambda run: run.delays.p99_s, span)),
-    ("tokens", _spread(lambda run: run.spent.tokens, _tokens)),
-    ("in vain", _spread(lambda run: run.wasted.tokens, _tokens)),
+    ("tokens", _spread(lambda run: run.spent.tokens, short)),
+    ("in vain", _spread(lambda run: run.wasted.tokens, short)),
     ("cost", _spread(lambda run: run.spent.micro_usd, _money)),
 )
 
