@@ -4,11 +4,12 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from hivemind_addon.core.ticket import OutcomeKind
+from hivemind_addon.capture.model import LimitSeen
+from hivemind_addon.core.ticket import Dimension, OutcomeKind
 from hivemind_addon.replay.limits import given_limit
 from hivemind_addon.replay.whatif import what_if
 from hivemind_addon.sim.policy import COMPARED, Policy
-from tests.replay.nights import attempt, call, capture, fleet
+from tests.replay.nights import POOL, attempt, call, capture, fleet
 
 
 def runs(replay, policy):
@@ -78,6 +79,9 @@ def test_what_a_reader_has_to_know_is_said():
     ]
     (pool,) = what_if(fleet(1, 1), given=[given_limit("concurrency=3")], policies=[Policy.FIFO]).pools
     assert pool.limits == ("requests=60/min:bucket", "concurrency=3")
+    pace = LimitSeen(0, POOL, "pace", "3 requests per second", 3, 1.0, Dimension.REQUESTS)
+    (pool,) = what_if(capture(call("1", 0), limits=(pace,)), policies=[Policy.FIFO]).pools
+    assert pool.limits == ("requests=3/s:bucket (no header tells)",)
 
 
 @pytest.mark.parametrize("policy", COMPARED, ids=repr)

@@ -72,7 +72,7 @@ class PoolLimits:
 
     pool: str
     limits: tuple[str, ...]
-    """As they would be typed; empty: none."""
+    """As they would be typed, and whether the provider hides it; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ def pool_limits(scenario: Scenario) -> tuple[PoolLimits, ...]:
         PoolLimits(
             site.name,
             (
-                *map(in_words, site.provider.limits),
+                *(in_words(one) + ("" if one.told else " (no header tells)") for one in site.provider.limits),
                 *([f"{CONCURRENCY}={site.provider.concurrency}"] if site.provider.concurrency else ()),
             ),
         )
