@@ -40,13 +40,15 @@ MAY_IMPORT = {
     # Entry points.
     "__main__": None,
     "sim": None,
+    "replay": None,
+    "pytest_plugin": None,
     "cli": None,
     "demo": None,
     "capture_cli": None,
 }
 """What each folder or top-level file may import of ours; None: everything."""
 
-ONLY_ENTRY_POINTS_IMPORT = {"launch", "sim", "cli", "demo", "capture_cli", "__main__"}
+ONLY_ENTRY_POINTS_IMPORT = {"launch", "sim", "replay", "pytest_plugin", "cli", "demo", "capture_cli", "__main__"}
 
 UNTESTED = {
     "core/ticket.py": "values; every test of core uses them",

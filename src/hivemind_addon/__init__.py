@@ -10,8 +10,10 @@ Read it in this order:
     capture/   recorded sessions: as values, without secrets, and in a terminal
     launch/    the commands that put the agents that people have behind it: run, exec, env, status, doctor
     sim/       a simulated provider and its agents, to test against and for the demo
+    replay/    a recorded session run again in virtual time: under other limits, and as a regression test
     compose.py the only place where objects meet
     cli.py     the command `hivemind`
+    pytest_plugin.py  captures as tests
 """
 
 __version__ = "0.1.0"
