@@ -13,6 +13,7 @@ from hivemind_addon.runtime.control import send_command
 from hivemind_addon.sim.faults import NAMED, OK
 from hivemind_addon.sim.limits import Limit
 from hivemind_addon.sim.provider import Latency, ProviderSettings
+from hivemind_addon.sim.real_replay import run_real
 from hivemind_addon.sim.server import running_server
 from tests.e2e.proxy import body, running
 from tests.e2e.test_start import assert_refused
@@ -178,6 +179,19 @@ def test_a_file_that_mitmproxy_wrote_is_read_as_well(tmp_path, provider):
     assert all(call.attempts[0].head_after_s > 0 for call in capture.calls[1:])
     assert capture.calls[1].attempts[0].usage.reported
     assert capture.calls[0].profile == "anthropic"
+
+
+def test_what_an_agent_lost_without_the_scheduler_is_delivered_when_it_is_replayed(tmp_path, provider):
+    provider.reset()
+    provider.script(KEY, [NAMED["529"], NAMED["500"]])
+    file = tmp_path / "direct.flow"
+    with running(tmp_path / "conf", "-w", file, "--listen-host", "127.0.0.1", scripts=()) as proxy:
+        assert asyncio.run(foreign_fleet(proxy, provider)) == [529, 500, 200]
+        assert proxy.stop() == 0
+    replay = run_real(read_capture(file), pace=2)
+    assert replay.guard_trips == 0
+    assert [call.replayed.end for call in replay.calls] == ["delivered"] * 3
+    assert [call.recorded.end for call in replay.calls] == ["gave up", "gave up", "delivered"]
 
 
 async def foreign_fleet(proxy, provider):

@@ -5,33 +5,24 @@ import pytest
 
 from hivemind_addon.core.ticket import OutcomeKind, PoolKey
 from hivemind_addon.mitm.capture_file import read_capture
-from hivemind_addon.sim.real_replay import predecessors, request_body, run_real
+from hivemind_addon.replay.chains import chained
+from hivemind_addon.sim.real_replay import one_call, request_body, run_real
 from tests.capture.samples import make_attempt, make_call, make_capture
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 
 
-def before(*calls):
-    return {call_id: one.id for call_id, one in predecessors(calls).items()}
-
-
-def test_a_turn_waits_for_the_one_before_it():
-    calls = [
-        make_call("1", at_s=0.0, ended_s=4.0),
-        make_call("2", at_s=5.0, ended_s=9.0),
-        make_call("3", at_s=9.5, ended_s=10.0),
+def test_what_a_client_sent_again_is_one_call():
+    refused = make_attempt(kind=OutcomeKind.OVERLOADED, reason="529", status=529, ended_after_s=1.0)
+    lost = make_call("1", end="gave up", ended_s=1.0, attempts=(refused,), waited_s=0.5)
+    again = make_call("2", at_s=3.0, ended_s=7.0, waited_s=0.25)
+    (turn,) = chained([lost, again])
+    call = one_call(turn)
+    assert (call.id, call.at_s, call.ended_s, call.end, call.waited_s) == ("1", 0.0, 7.0, "delivered", 0.75)
+    assert [(attempt.number, attempt.kind) for attempt in call.attempts] == [
+        (1, OutcomeKind.OVERLOADED),
+        (2, OutcomeKind.SUCCESS),
     ]
-    assert before(*calls) == {"2": "1", "3": "2"}
-
-
-def test_calls_side_by_side_wait_for_the_same():
-    calls = [make_call("1", ended_s=4.0), make_call("2", at_s=5.0, ended_s=9.0), make_call("3", at_s=6.0, ended_s=8.0)]
-    assert before(*calls) == {"2": "1", "3": "1"}
-
-
-def test_a_sub_agent_waits_for_its_parents_turn():
-    calls = [make_call("1", ended_s=4.0), make_call("2", session="sub", parent_session="s-1", at_s=4.5, ended_s=9.0)]
-    assert before(*calls) == {"2": "1"}
 
 
 @pytest.mark.parametrize("dialect", ["anthropic-messages", "openai-chat", "openai-responses", "ollama"])

@@ -72,6 +72,12 @@ def test_attempts_beyond_the_recorded_ones_end_as_the_last():
     assert recorded_attempt(make_call(attempts=()), 0).kind is OutcomeKind.SUCCESS
 
 
+def test_a_lost_call_that_is_tried_once_more_is_answered_unless_that_is_hopeless():
+    overloaded, hopeless = make_attempt(kind=OutcomeKind.OVERLOADED), make_attempt(kind=OutcomeKind.IGNORED, status=400)
+    assert recorded_attempt(make_call(attempts=(overloaded,)), 1).kind is OutcomeKind.SUCCESS
+    assert recorded_attempt(make_call(attempts=(hopeless,)), 1) is hopeless
+
+
 def test_told_limits_are_those_that_headers_told_last():
     capture = make_capture(
         make_call(), limits=(make_limit(limit=50.0), make_limit(limit=60.0), make_limit(meter="pace", limit=2.0))

@@ -5,15 +5,16 @@
                        after captured think     nothing leaves this machine)
                        times
 
-Bodies are made anew, as large as the captured ones: a capture without content replays as well. With a `pace` above 1
-everything recorded runs faster; the scheduler's own times (backoffs, probes) do not.
+A client's own re-sends of a call are one call here: that is what the scheduler is for. Bodies are made anew, as large
+as the captured ones: a capture without content replays as well. With a `pace` above 1 everything recorded runs faster;
+the scheduler's own times (backoffs, probes) do not.
 """
 
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -22,6 +23,7 @@ import msgspec
 from hivemind_addon.capture.model import Capture, CapturedCall
 from hivemind_addon.mitm.capture_file import calls_by_header
 from hivemind_addon.profile.load import Profiles, dialect_for, is_model_call, load_profiles
+from hivemind_addon.replay.chains import RecordedTurn, chained
 from hivemind_addon.sim.dialect import Dialect
 from hivemind_addon.sim.exchange import pause
 from hivemind_addon.sim.mitmdump import Mitmdump, running_mitmdump
@@ -48,7 +50,7 @@ _PATIENCE_S = 86_399
 
 @dataclass(frozen=True, slots=True)
 class ReplayedCall:
-    """One call, then and now."""
+    """One call, with its client's own re-sends, then and now."""
 
     recorded: CapturedCall
     replayed: CapturedCall | None
@@ -81,6 +83,8 @@ def run_real(capture: Capture, *, pace: float = 1.0, tell: Callable[[str], None]
 
 async def _run(capture: Capture, pace: float, tell: Callable[[str], None]) -> RealReplay:
     loop = asyncio.get_running_loop()
+    turns = {turn.id: turn for turn in chained(capture.calls)}
+    capture = replace(capture, calls=tuple(one_call(turn) for turn in turns.values()))
     with tempfile.TemporaryDirectory(prefix="hivemind-replay-") as name:
         folder = Path(name)
         server = RecordedServer(capture, pace=pace)
@@ -100,7 +104,7 @@ async def _run(capture: Capture, pace: float, tell: Callable[[str], None]) -> Re
             )
             async with running_mitmdump(folder / "mitmproxy", sets) as mitmdump:
                 began_at = loop.time()
-                await _calls(capture, pace, mitmdump, urls, tell)
+                await _calls(capture, turns, pace, mitmdump, urls, tell)
                 elapsed_s = loop.time() - began_at
             replayed = calls_by_header(record, CALL_HEADER)
         finally:
@@ -144,6 +148,7 @@ def _hosts(capture: Capture, profiles: Profiles) -> tuple[Mapping[tuple[str, Dia
 
 async def _calls(
     capture: Capture,
+    turns: Mapping[str, RecordedTurn],
     pace: float,
     mitmdump: Mitmdump,
     urls: Mapping[tuple[str, Dialect], str],
@@ -151,18 +156,15 @@ async def _calls(
 ) -> None:
     """All calls, each when its turn comes, to the last one's end."""
     done = {call.id: asyncio.Event() for call in capture.calls}
-    before = predecessors(capture.calls)
     ended = 0
     async with _clients(capture, mitmdump) as clients, asyncio.TaskGroup() as group:
 
         async def one(call: CapturedCall) -> None:
             nonlocal ended
-            earlier = before.get(call.id)
-            if earlier is None:
-                await pause(call.at_s / pace)
-            else:
+            turn = turns[call.id]
+            for earlier in turn.after:
                 await done[earlier.id].wait()
-                await pause(max(0.0, call.at_s - earlier.ended_s) / pace)
+            await pause(turn.think_s / pace)
             try:
                 await _ask(clients[call.agent, call.delivery, call.priority.name], call, urls, pace)
             finally:
@@ -218,22 +220,11 @@ async def _ask(
                 pass
 
 
-def predecessors(calls: Sequence[CapturedCall]) -> Mapping[str, CapturedCall]:
-    """Id → the call whose end it waited for: the last of its session that had ended when it came, else of its parent's.
-
-    What has none starts by the clock.
-    """
-    by_session: dict[str, list[CapturedCall]] = {}
-    for call in calls:
-        by_session.setdefault(call.session, []).append(call)
-    before: dict[str, CapturedCall] = {}
-    for call in calls:
-        for session in (call.session, call.parent_session):
-            ended = [one for one in by_session.get(session, ()) if one.ended_s <= call.at_s and one.id != call.id]
-            if ended:
-                before[call.id] = max(ended, key=lambda one: one.ended_s)
-                break
-    return before
+def one_call(turn: RecordedTurn) -> CapturedCall:
+    """A turn as one call: what its client sent again after a refusal is now the scheduler's to try again."""
+    attempts = tuple(replace(attempt, number=number) for number, attempt in enumerate(turn.attempts, start=1))
+    waited_s = sum(call.waited_s for call in turn.calls)
+    return replace(turn.last, id=turn.id, at_s=turn.at_s, attempts=attempts, waited_s=waited_s)
 
 
 def request_body(call: CapturedCall) -> bytes:

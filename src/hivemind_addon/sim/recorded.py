@@ -3,7 +3,8 @@
     POST … with `x-sim-call: <id of a captured call>`      its first attempt meets the first one's end, and so on
 
 Status, error, retry-after, the head's instant and the chunks' are those of the capture; the words are not. Attempts
-beyond the recorded ones get the last one's end. Limits are told in headers as they were, and counted anew.
+beyond the recorded ones get the last one's end; where that was a failure which waiting may cure, an answer. Limits are
+told in headers as they were, and counted anew.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from hivemind_addon.sim.plan import Data, Drop, End, Head, Pause, Step
 from hivemind_addon.sim.server import SimServer
 
 CALL_HEADER = "x-sim-call"
-_NEVER_TRIED = CapturedAttempt(
+_UNKNOWN = CapturedAttempt(
     number=1,
     at_s=0.0,
     waited_s=0.0,
@@ -34,7 +35,8 @@ _NEVER_TRIED = CapturedAttempt(
     chunks=(CapturedChunk(1.0, 1), CapturedChunk(2.0, 1), CapturedChunk(3.0, 1)),
     usage=Usage(input_tokens=1000, output_tokens=50, reported=True),
 )
-"""What a call gets that ended before it was sent: nobody knows what its answer would have been."""
+"""What an attempt gets of which nobody knows what it would have got: a usual answer."""
+_CURABLE = (OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED, OutcomeKind.FAILED)
 _DIALECTS = {"ollama": Dialect.OLLAMA} | {dialect.value: dialect for dialect in Dialect}
 
 
@@ -100,9 +102,10 @@ class RecordedServer(SimServer):
 
 def recorded_attempt(call: CapturedCall, number: int) -> CapturedAttempt:
     """What an attempt of a call meets; `number` counts from 0."""
-    if not call.attempts:
-        return _NEVER_TRIED
-    return call.attempts[min(number, len(call.attempts) - 1)]
+    if number < len(call.attempts):
+        return call.attempts[number]
+    last = call.attempts[-1] if call.attempts else None
+    return _UNKNOWN if last is None or last.kind in _CURABLE else last
 
 
 def steps(
