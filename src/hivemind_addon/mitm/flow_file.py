@@ -39,7 +39,7 @@ def read_flows(file: int) -> Iterator[Flow]:
     """The flows of an open file (its descriptor), one after the other. Raises Damaged where they end too early."""
     for start, end in _records(file):
         try:
-            state: Any = tnetstring.loads(os.pread(file, end - start, start))
+            state: Any = tnetstring.loads(_read(file, start, end - start))
             yield Flow.from_state(compat.migrate_flow(state))
         except Exception as error:  # whatever the host's parsers stumble over
             raise Damaged(start, f"a record is no flow: {type(error).__name__}") from error
@@ -52,7 +52,7 @@ def whole_bytes(file: int) -> int:
         for _, record_end in _records(file):
             end = record_end
     except Damaged as damaged:
-        if not damaged.at and not _head(os.pread(file, _HEAD_BYTES, 0)):
+        if not damaged.at and not _head(_read(file, 0, _HEAD_BYTES)):
             raise NotACapture("it is there and holds something else; name another file") from None
     return end
 
@@ -61,17 +61,22 @@ def _records(file: int) -> Iterator[tuple[int, int]]:
     """Begin and end of each whole record. Raises Damaged."""
     size, start = os.fstat(file).st_size, 0
     while start < size:
-        head = _head(os.pread(file, _HEAD_BYTES, start))
+        head = _head(_read(file, start, _HEAD_BYTES))
         if head is None:
             raise Damaged(start, "no record begins there")
         digits, length = head
         end = start + digits + 1 + length + 1
         if end > size:
             raise Damaged(start, f"the last {size - start:,} bytes are a torn record")
-        if os.pread(file, 1, end - 1) != _END:
+        if _read(file, end - 1, 1) != _END:
             raise Damaged(start, "a record does not end where it should")
         yield start, end
         start = end
+
+
+def _read(file: int, at: int, size: int) -> bytes:
+    os.lseek(file, at, os.SEEK_SET)
+    return os.read(file, size)
 
 
 def _head(data: bytes) -> tuple[int, int] | None:
