@@ -6,11 +6,14 @@ has: a search for it passes a megabyte in a fraction of a millisecond, a regular
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 _LEAST_KNOWN = 6
 """A learned value that is shorter is replaced where it was, and nowhere else: as a word of prose it means nothing."""
+_LEAST_CHARS = 6
+"""No secret is shorter."""
+_LONG_BYTES = 4096
 _MOST_KNOWN = 10_000
 _EMAIL_CHARS = 64
 _ESCAPE = rb"(?<=\\[nrtbf])|(?<=\\u[0-9A-Fa-f]{4})"
@@ -79,9 +82,13 @@ _PLACEHOLDER = re.compile(rb"redacted-[0-9a-f]{4}-\d+\Z")
 class Redactor:
     """One for each recording. Not thread-safe."""
 
-    def __init__(self, tag: str) -> None:
-        """`tag`: four hex digits, which tell its placeholders from another recording's."""
+    def __init__(self, tag: str, *, breathe: Callable[[], None] = lambda: None) -> None:
+        """`tag`: four hex digits, which tell its placeholders from another recording's.
+
+        `breathe` is called now and then within long texts, so that other threads can run.
+        """
         self._tag = tag
+        self._breathe = breathe
         self._placeholders: dict[bytes, bytes] = {}
         self._known: dict[bytes, bytes] = {}
         """Learned values → placeholder, of those that are replaced wherever they stand."""
@@ -109,7 +116,9 @@ class Redactor:
 
     def spans(self, text: bytes) -> list[tuple[int, int]]:
         """Where something is known or looks like a secret, from left to right; none overlaps another."""
-        found = list(_found(text))
+        if len(text) < _LEAST_CHARS:
+            return []
+        found = list(_found(text, self._breathe if len(text) > _LONG_BYTES else _go_on))
         for secret in self._known:
             found += [(place, place + len(secret)) for place in _places(text, secret)]
         spans: list[tuple[int, int]] = []
@@ -136,10 +145,15 @@ class Redactor:
         return text if cleaned is encoded else cleaned.decode("utf-8", "surrogateescape")
 
 
-def _found(text: bytes) -> Iterator[tuple[int, int]]:
+def _go_on() -> None:
+    """Nobody waits for a short text."""
+
+
+def _found(text: bytes, breathe: Callable[[], None]) -> Iterator[tuple[int, int]]:
     """Where secrets stand, in no order; they may overlap."""
     for shape in _SHAPES:
         for literal in shape.literals:
+            breathe()
             for place in _places(text, literal):
                 if match := shape.pattern.match(text, max(0, place - shape.back)):
                     yield match.span(match.lastindex or 0)

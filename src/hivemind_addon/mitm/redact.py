@@ -14,6 +14,7 @@ import msgspec
 from hivemind_addon.capture.hollow import hollow
 from hivemind_addon.capture.secrets import Redactor
 from hivemind_addon.capture.stream_secrets import clean_stream
+from hivemind_addon.runtime.append_file import breathe
 from hivemind_addon.wire.decoding import DecodeError, decode
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class FlowRedactor:
     def __init__(self, profiles: Iterable[Profile], *, content: bool) -> None:
         """`profiles` name the headers that tell sessions, and those that tell accounts."""
         self._content = content
-        self._redactor = Redactor(secrets.token_hex(2))
+        self._redactor = Redactor(secrets.token_hex(2), breathe=breathe)
         self._key = secrets.token_bytes(16)
         kept, secret = set(_PLAIN), set(_CREDENTIALS)
         members: defaultdict[str, set[str]] = defaultdict(set)
