@@ -163,8 +163,10 @@ class FleetResult:
         return self.tokens - useful
 
 
-async def run_fleet(settings: FleetSettings, route: Route, programs: Programs, seed: int) -> FleetResult:
-    """One run. Raises NotStarted when the proxy does not start."""
+async def run_fleet(
+    settings: FleetSettings, route: Route, programs: Programs, seed: int, more: Sequence[str] = ()
+) -> FleetResult:
+    """One run. `more`: options of the proxy, `name=value`. Raises NotStarted when the proxy does not start."""
     with tempfile.TemporaryDirectory(prefix="hivemind-fleet-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         async with running_stage(folder, settings.providers, seed) as stage:
@@ -172,7 +174,7 @@ async def run_fleet(settings: FleetSettings, route: Route, programs: Programs, s
                 async with running_tunnel(stage.ports) as tunnel:
                     straight = Straight(tunnel.port, stage.authority)
                     return await _run(settings, route, programs, seed, stage, straight, folder)
-            async with running_proxy(folder, stage.proxy_settings) as proxy:
+            async with running_proxy(folder, (*stage.proxy_settings, *more)) as proxy:
                 delivery = "whole" if route is Route.WHOLE else "stream"
                 way = Scheduled(proxy.port, proxy.variables, delivery, settings.patient)
                 return await _run(settings, route, programs, seed, stage, way, folder, proxy)

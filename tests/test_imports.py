@@ -16,13 +16,27 @@ MAY_IMPORT = {
     "wire": {"core", "profile", "wire"},
     "runtime": {"core", "observe", "runtime", "words"},
     "observe": {"core", "observe", "words"},
+    "capture": {"core", "capture", "words"},
     "resources": set(),
     "trust": set(),
     "words": set(),
     # The options and metrics that it documents are declared in these.
     "docs": {"core", "profile", "mitm", "observe", "docs"},
     "page": set(),
-    "mitm": {"core", "profile", "wire", "runtime", "observe", "page", "resources", "trust", "words", "mitm", "compose"},
+    "mitm": {
+        "core",
+        "profile",
+        "wire",
+        "runtime",
+        "observe",
+        "capture",
+        "page",
+        "resources",
+        "trust",
+        "words",
+        "mitm",
+        "compose",
+    },
     "compose": {"core", "profile", "wire", "runtime", "observe", "resources", "words", "mitm", "compose"},
     # Not `mitm`: a command must not take a second to load mitmproxy, which is another process's.
     "dash": {"core", "observe", "runtime", "words", "dash"},
@@ -30,12 +44,15 @@ MAY_IMPORT = {
     # Entry points.
     "__main__": None,
     "sim": None,
+    "replay": None,
+    "pytest_plugin": None,
     "cli": None,
     "demo": None,
+    "capture_cli": None,
 }
 """What each folder or top-level file may import of ours; None: everything."""
 
-ONLY_ENTRY_POINTS_IMPORT = {"launch", "sim", "cli", "demo", "__main__"}
+ONLY_ENTRY_POINTS_IMPORT = {"launch", "sim", "replay", "pytest_plugin", "cli", "demo", "capture_cli", "__main__"}
 
 UNTESTED = {
     "core/ticket.py": "values; every test of core uses them",

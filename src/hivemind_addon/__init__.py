@@ -7,13 +7,16 @@ Read it in this order:
     profile/   one provider as data (profiles/*.yaml)
     runtime/   asyncio meets the core: one future a ticket, one timer
     mitm/      the only folder that imports mitmproxy: hold, admit, retry inside its HTTP layer
+    capture/   recorded sessions: as values, without secrets, and in a terminal
     observe/   consumers of events: log, tally, metrics; deleting one changes no decision
     page/      the status page for browsers
     dash/      the terminal dashboard: a feed of reports, and one pure picture of them
     launch/    the commands that put the agents that people have behind it: run, exec, env, status, top, doctor
     sim/       a simulated provider and its agents, to test against and for the demo
+    replay/    a recorded session run again in virtual time: under other limits, and as a regression test
     compose.py the only place where objects meet
     cli.py     the command `hivemind`
+    pytest_plugin.py  captures as tests
 """
 
 __version__ = "0.1.0"

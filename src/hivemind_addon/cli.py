@@ -4,16 +4,18 @@ import asyncio
 import signal
 import sys
 from contextlib import closing
-from pathlib import Path
 
 import click
 import msgspec
 from rich.console import Console
 
 from hivemind_addon import __version__
+from hivemind_addon.capture_cli import capture
 from hivemind_addon.launch import steering
 from hivemind_addon.launch.commands import COMMANDS
+from hivemind_addon.replay.command import replay
 from hivemind_addon.resources import script_path
+from hivemind_addon.sim.commands import COMMANDS as SIM_COMMANDS
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.mitmdump import NotStarted
 
@@ -31,7 +33,7 @@ def main() -> None:
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
 
 
-for _command in (*COMMANDS, *steering.COMMANDS):
+for _command in (*COMMANDS, *steering.COMMANDS, capture, replay, *SIM_COMMANDS):
     main.add_command(_command)
 
 
@@ -90,76 +92,6 @@ def addon() -> None:
       mitmweb -s "$(hivemind addon)"
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     click.echo(script_path())
-
-
-@main.command()
-@click.option("--seeds", type=click.IntRange(1, 1000), help="Runs of each scenario.")
-@click.option("--only", multiple=True, metavar="SCENARIO", help="Only this one; may be given again.")
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the page into this file.")
-@click.option("--live", is_flag=True, help="Some scenarios on a real socket, through a real mitmdump: minutes.")
-def prove(seeds: int | None, only: tuple[str, ...], output: Path | None, *, live: bool) -> None:
-    """Run every scenario in virtual time against the goals, and print a page with the tables (Markdown).
-
-    The real scheduler, a simulated provider, nothing else: an hour takes a second. The exit status is 1 when a goal
-    is missed.
-
-    \b
-    Examples:
-      hivemind prove --output docs/proof.md
-      hivemind prove --seeds 3 --only stress --only incident
-      hivemind prove --live --only replay-11
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    if live:
-        _prove_live(seeds or 1, only, output)
-        return
-    from hivemind_addon.sim import proof as proofs  # noqa: PLC0415 - loaded when it is needed
-    from hivemind_addon.sim.workload import SCENARIOS  # noqa: PLC0415 - as above
-
-    known = [scenario.name for scenario in SCENARIOS]
-    if unknown := sorted(set(only) - set(known)):
-        raise click.BadParameter(f"no scenario {unknown[0]!r}; there are {', '.join(known)}", param_hint="--only")
-    count = seeds or proofs.SEEDS
-    proof = proofs.prove(seeds=count, only=only, tell=lambda line: click.echo(line, err=True))
-    command = " ".join(["hivemind prove", f"--seeds {count}", *(f"--only {name}" for name in only)])
-    page = proofs.page(proof, command)
-    if output is None:
-        click.echo(page, nl=False)
-    else:
-        output.write_text(page, encoding="utf-8")
-    missed = [goal for goal in proof.goals() if not goal.is_met]
-    for goal in missed:
-        click.echo(f"missed: {goal.text}", err=True)
-    if missed:
-        sys.exit(1)
-
-
-def _prove_live(seeds: int, only: tuple[str, ...], output: Path | None) -> None:
-    try:
-        from hivemind_addon.sim import agreement  # noqa: PLC0415 - its dependency is optional
-    except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"the live run needs {error.name}: {sys.executable} -m pip install 'hivemind-addon[sim]'"
-        ) from error
-    known = [scenario.name for scenario in agreement.LIVE]
-    if unknown := sorted(set(only) - set(known)):
-        raise click.BadParameter(f"{unknown[0]!r} does not run live; {', '.join(known)} do", param_hint="--only")
-    # Whoever ends us ends what we started, too.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    try:
-        comparisons = agreement.prove(seeds=seeds, only=only, tell=lambda line: click.echo(line, err=True))
-    except NotStarted as error:
-        raise click.ClickException(str(error)) from error
-    command = " ".join(["hivemind prove --live", f"--seeds {seeds}", *(f"--only {name}" for name in only)])
-    page = agreement.page(comparisons, command)
-    if output is None:
-        click.echo(page, nl=False)
-    else:
-        output.write_text(page, encoding="utf-8")
-    told = [f"{one.name}: {word}" for one in comparisons for word in one.disagreements()]
-    for line in told:
-        click.echo(line, err=True)
-    if told:
-        sys.exit(1)
 
 
 @main.command()

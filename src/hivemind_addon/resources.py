@@ -19,6 +19,11 @@ def profiles_folder() -> Path:
     return _find(wheel=_PACKAGE / "data" / "profiles", checkout=_CHECKOUT / "profiles")
 
 
+def scenarios_folder() -> Path:
+    """The folder of the packaged scenarios. FileNotFoundError: the installation is damaged."""
+    return _find(wheel=_PACKAGE / "data" / "scenarios", checkout=_CHECKOUT / "scenarios")
+
+
 def script_path() -> Path:
     """The script that `mitmdump -s` takes. FileNotFoundError: the installation is damaged."""
     return _find(wheel=_PACKAGE / "data" / "script" / "hivemind_addon", checkout=_CHECKOUT / "hivemind_addon")

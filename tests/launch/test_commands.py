@@ -162,3 +162,31 @@ def test_top_prints_one_picture_where_there_is_no_terminal(monkeypatch):
     assert "provider down" in run("top").output
     assert "what happened" not in run("status").output
     assert "provider down" in run("status").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        (["--capture", "/n/night.flow"], ("--set", "hivemind_capture=/n/night.flow")),
+        (
+            ["--capture", "/n/night.flow", "--no-content"],
+            ("--set", "hivemind_capture=/n/night.flow", "--set", "hivemind_capture_content=false"),
+        ),
+    ],
+)
+def test_run_hands_on_what_is_to_be_recorded(monkeypatch, arguments, options):
+    asked = []
+
+    def refuse(**told):
+        asked.append(told["options"])
+        raise commands.NoMitmproxy("that is enough")
+
+    monkeypatch.setattr(commands, "proxy_command", refuse)
+    run("run", *arguments)
+    assert asked == [options]
+
+
+def test_how_to_record_without_what_is_a_slip():
+    told = run("run", "--no-content")
+    assert told.exit_code == 2
+    assert "add --capture FILE" in told.output

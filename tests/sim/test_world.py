@@ -2,19 +2,34 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
-from hivemind_addon.core.ticket import Dimension
+from hivemind_addon.core.events import AttemptStarted
+from hivemind_addon.core.spend import Price, Spend
+from hivemind_addon.core.ticket import Demand, Dimension, PoolKey, Ticket
+from hivemind_addon.sim.dialect import Dialect
+from hivemind_addon.sim.faults import Hangup, NoHead, Status
+from hivemind_addon.sim.library import case_named
 from hivemind_addon.sim.limits import Limit
+from hivemind_addon.sim.policy import COMPARED, Policy
 from hivemind_addon.sim.provider import ProviderSettings, Wall
-from hivemind_addon.sim.workload import FAN_OUT, PAPER, Crowd, Neighbour, Scenario
-from hivemind_addon.sim.world import Policy, World, run
+from hivemind_addon.sim.workload import (
+    Crowd,
+    Neighbour,
+    Scenario,
+    ScriptedCall,
+    ScriptedFault,
+    Site,
+    Turn,
+)
+from hivemind_addon.sim.world import World, run
 
-STRESS = next(scenario for scenario in PAPER if scenario.name == "stress")
+STRESS, FAN_OUT = case_named("stress").scenario, case_named("fan-out").scenario
 SMALL = Scenario("small", (Crowd("agent", 3, 4, latency_s=1.0, latency_sigma=0.0),), ProviderSettings())
 
 
-@pytest.mark.parametrize("policy", Policy)
+@pytest.mark.parametrize("policy", COMPARED, ids=repr)
 def test_one_seed_gives_one_result(policy):
     assert run(STRESS, seed=3, policy=policy) == run(STRESS, seed=3, policy=policy)
 
@@ -23,7 +38,7 @@ def test_other_seeds_give_other_results():
     assert run(STRESS, seed=1) != run(STRESS, seed=2)
 
 
-@pytest.mark.parametrize("policy", Policy)
+@pytest.mark.parametrize("policy", COMPARED, ids=repr)
 def test_where_nothing_is_in_the_way_the_longest_conversation_is_the_makespan(policy):
     result = run(SMALL, seed=0, policy=policy)
     assert result.lost == 0
@@ -119,3 +134,89 @@ def test_a_poisoned_agent_is_not_counted_as_lost():
     assert result.lost == 0
     assert result.agents == 2
     assert result.statuses[500] >= 1
+
+
+CHAT = Site("chat", PoolKey("api.chat", "key", "gpt"), ProviderSettings(), profile="openai", dialect=Dialect.CHAT)
+MESSAGES = Site("messages", PoolKey("api.messages", "key", "claude"), ProviderSettings())
+
+
+def scripted(name, *after, site=MESSAGES, think_s=1.0, service_s=2.0, agent="a", **how):
+    ticket = Ticket(
+        id=name,
+        pool=site.pool,
+        agent=agent,
+        session=agent,
+        model="m",
+        demand=Demand(input_tokens=100, output_tokens=10, total_tokens=110),
+        arrived_at=0,
+        deadline_at=600,
+        shed_at=590,
+    )
+    turn = Turn(think_s=think_s, latency_s=service_s, generation_s=0, prompt_tokens=100, output_tokens=10)
+    return ScriptedCall(ticket, turn, after=after, **how)
+
+
+def fails(status, after_s=0.5):
+    return ScriptedFault(Status(status), after_s)
+
+
+def script(*calls, sites=(MESSAGES,)):
+    return Scenario("script", (), ProviderSettings(), sites=sites, script=calls, way_s=0.0)
+
+
+@pytest.mark.parametrize("policy", COMPARED, ids=repr)
+def test_a_scripted_call_comes_its_think_time_after_the_last_one_that_it_follows(policy):
+    calls = (
+        scripted("lead"),
+        scripted("left", "lead", service_s=5),
+        scripted("right", "lead"),
+        scripted("join", "left", "right"),
+    )
+    result = run(script(*calls), seed=0, policy=policy)
+    assert [(call.asked_at, call.ended_at) for call in result.script] == [(1, 3), (4, 9), (4, 6), (10, 12)]
+    assert result.makespan_s == result.bound.bound_s == 12
+    assert result.lost == 0
+
+
+def test_what_follows_a_scripted_call_that_failed_is_never_asked():
+    calls = scripted("bad", faults=(fails(400),)), scripted("next", "bad"), scripted("other", agent="b")
+    result = run(script(*calls), seed=0)
+    assert [call.death is None for call in result.script] == [False, False, True]
+    assert result.script[1].asked_at is None
+    assert (result.agents, result.lost) == (2, 1)
+
+
+def test_a_failure_that_its_agent_survived_holds_nothing_up():
+    result = run(script(scripted("bad", faults=(fails(400),), is_vital=False), scripted("next", "bad")), seed=0)
+    assert result.lost == 0
+    assert result.script[1].death is None
+
+
+def test_faults_of_a_script_meet_its_first_attempts():
+    call = scripted("call", faults=(fails(500), fails(529)))
+    assert run(script(call), seed=0).statuses == {500: 1, 529: 1, 200: 1}
+    alone = run(script(call), seed=0, policy=Policy.DIRECT)
+    assert alone.lost == 1
+    assert alone.script[0].ended_at == 1.5
+
+
+def test_a_scripted_call_is_billed_for_what_it_took():
+    call = scripted("call", faults=(ScriptedFault(NoHead(Hangup.RESET), 1.0),))
+    call = replace(call, ticket=msgspec.structs.replace(call.ticket, price=Price(1_000_000, 0, 0, 5_000_000)))
+    (result,) = run(script(call), seed=0).script
+    assert result.in_vain == Spend(tokens=100, micro_usd=100)
+    assert result.billed == result.in_vain + Spend(tokens=110, micro_usd=150)
+
+
+def test_sites_have_limits_of_their_own():
+    slow = replace(CHAT, provider=ProviderSettings(limits=(Limit(Dimension.REQUESTS, 1, 60),)))
+    calls = [scripted(f"{site.name}-{n}", site=site, agent=f"{n}") for site in (MESSAGES, slow) for n in range(3)]
+    heard = []
+    world = World(script(*calls, sites=(MESSAGES, slow)), seed=0, listen=heard.append)
+    result = world.run()
+    ends_s = [call.ended_at for call in result.script]
+    assert ends_s[:4] == [3, 3, 3, 3]
+    assert 63 <= ends_s[4] < 66
+    assert 123 <= ends_s[5] < 132
+    assert result.bound.why == "the last conversations"
+    assert {event.pool for event in heard if isinstance(event, AttemptStarted)} == {MESSAGES.pool, slow.pool}

@@ -63,7 +63,19 @@ class Cancel(Struct, frozen=True, tag="cancel", forbid_unknown_fields=True):
     ticket_id: str
 
 
-Command = Pause | Resume | SetLimit | SetPriority | MoveToFront | Cancel
+class Record(Struct, frozen=True, tag="record", forbid_unknown_fields=True):
+    """Record every call into a capture file from now on."""
+
+    file: str | None
+    """Absolute; None: record no more."""
+    content: bool = True
+    """Whether words are recorded, too."""
+
+
+SchedulerCommand = Pause | Resume | SetLimit | SetPriority | MoveToFront | Cancel
+"""What the scheduler carries out."""
+Command = SchedulerCommand | Record
+"""What a running proxy carries out."""
 
 
 class Said(Struct, frozen=True):

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from hivemind_addon.core.decision import Reason
 from hivemind_addon.core.spend import Budget
-from hivemind_addon.core.ticket import Outcome, PoolKey, Ticket, Usage
+from hivemind_addon.core.ticket import Dimension, Outcome, PoolKey, Ticket, Usage
 
 SCHEMA_VERSION = 1
 
@@ -148,6 +148,10 @@ class MeterLearned(Struct, frozen=True):
     meter: str
     kind: str
     limit: float
+    window_s: float | None = None
+    """The span that the limit is stated for; None: not known."""
+    dimension: Dimension | None = None
+    """What it counts; None: not known."""
 
 
 class AccountNamed(Struct, frozen=True):

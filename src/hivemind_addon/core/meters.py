@@ -113,6 +113,8 @@ class Meters:
                 limit=meter.limit,
                 level=max(0.0, meter.level(now)),
                 full_in_s=meter.full_in_s(now),
+                window_s=meter.window_s,
+                dimension=meter.dimension,
             )
             for meter in self
         )

@@ -48,6 +48,7 @@ from hivemind_addon.core.spend import Shortage
 from hivemind_addon.core.ticket import (
     ContractError,
     Demand,
+    Dimension,
     Hints,
     Outcome,
     OutcomeKind,
@@ -339,7 +340,15 @@ class Pool:
         for reading in hints.readings:
             if meter := self._meters.learn(reading, flight, self._flights, now):
                 self._emit(
-                    MeterLearned(at=now, pool=self.key, meter=meter.name, kind=meter.kind.value, limit=meter.limit)
+                    MeterLearned(
+                        at=now,
+                        pool=self.key,
+                        meter=meter.name,
+                        kind=meter.kind.value,
+                        limit=meter.limit,
+                        window_s=meter.window_s,
+                        dimension=meter.dimension,
+                    )
                 )
 
     # Step 9: an attempt ended
@@ -746,11 +755,29 @@ class Pool:
             self._emit(PoolBlocked(at=now, pool=self.key, until=self._brake.pause.until, reason=outcome.reason))
         if lesson.paced and self._brake.pace.rate is not None:
             self._emit(
-                MeterLearned(at=now, pool=self.key, meter="pace", kind="per second", limit=self._brake.pace.rate)
+                MeterLearned(
+                    at=now,
+                    pool=self.key,
+                    meter="pace",
+                    kind="per second",
+                    limit=self._brake.pace.rate,
+                    window_s=1.0,
+                    dimension=Dimension.REQUESTS,
+                )
             )
         if lesson.quota and self._brake.quota.limit is not None:
             kind = f"per {self._brake.quota.window_s:.0f} s"
-            self._emit(MeterLearned(at=now, pool=self.key, meter="quota", kind=kind, limit=self._brake.quota.limit))
+            self._emit(
+                MeterLearned(
+                    at=now,
+                    pool=self.key,
+                    meter="quota",
+                    kind=kind,
+                    limit=self._brake.quota.limit,
+                    window_s=self._brake.quota.window_s,
+                    dimension=Dimension.REQUESTS,
+                )
+            )
 
     def _put_back(self, place: Place, backoff: Backoff, now: float) -> None:
         place.priority = self._orders.priority_of(place.ticket.agent, place.ticket.priority)

@@ -18,7 +18,7 @@ from dataclasses import fields
 from msgspec.structs import replace
 
 from hivemind_addon.core.budget import Budgets, actual_spend
-from hivemind_addon.core.command import Command, Said
+from hivemind_addon.core.command import Said, SchedulerCommand
 from hivemind_addon.core.decision import Admitted, Backoff, Refused, Shed, Verdict
 from hivemind_addon.core.events import (
     AccountNamed,
@@ -224,7 +224,7 @@ class Scheduler:
         self._changed[pool] = None
         return True
 
-    def command(self, command: Command, now: float) -> Said:
+    def command(self, command: SchedulerCommand, now: float) -> Said:
         """Do what a person asks. Then poll; and end the attempts that `drain_called_off` names."""
         return self._steering.obey(command, now)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from hivemind_addon.core.spend import Budget, Spend
-from hivemind_addon.core.ticket import PoolKey, Priority, Ticket
+from hivemind_addon.core.ticket import Dimension, PoolKey, Priority, Ticket
 
 SCHEMA_VERSION = 1
 
@@ -20,6 +20,10 @@ class MeterView:
     """What may still be taken now; never above the limit."""
     full_in_s: float
     """Seconds until the level is at the limit again, if nothing more is taken."""
+    window_s: float | None = None
+    """The span that the limit is stated for; None: not known."""
+    dimension: Dimension | None = None
+    """What it counts; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)

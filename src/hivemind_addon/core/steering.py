@@ -9,11 +9,11 @@ from typing import assert_never
 
 from hivemind_addon.core.command import (
     Cancel,
-    Command,
     MoveToFront,
     Pause,
     Resume,
     Said,
+    SchedulerCommand,
     SetLimit,
     SetPriority,
     names_pool,
@@ -49,7 +49,7 @@ class Steering:
     def __repr__(self) -> str:
         return f"<Steering by {self._orders!r}>"
 
-    def obey(self, command: Command, now: float) -> Said:
+    def obey(self, command: SchedulerCommand, now: float) -> Said:
         """Do it, and say what was done."""
         match command:
             case Pause(pool=glob) | Resume(pool=glob):

@@ -107,10 +107,24 @@ _patience = click.option(
 @click.option(
     "--ollama", is_flag=True, help=f"Serve a local Ollama, too: port {OLLAMA_PORT} leads to it through the scheduler."
 )
+@click.option(
+    "--capture", type=click.Path(dir_okay=False, path_type=Path), help="Record every call into this file, as it ends."
+)
+@click.option("--no-content", is_flag=True, help="Record no words: only sizes, times and structure.")
 @click.option("--while-used", is_flag=True, hidden=True, help="End with the last `hivemind exec` of this port.")
 @click.argument("mitmproxy_options", nargs=-1, type=click.UNPROCESSED)
 @_one_line
-def run(port: int, host: str, mitmproxy_options: tuple[str, ...], *, web: bool, ollama: bool, while_used: bool) -> None:
+def run(
+    port: int,
+    host: str,
+    capture: Path | None,
+    mitmproxy_options: tuple[str, ...],
+    *,
+    web: bool,
+    ollama: bool,
+    no_content: bool,
+    while_used: bool,
+) -> None:
     """Start mitmdump (or mitmweb) with the addon, from anywhere, and start it again should it die.
 
     All other options go to mitmproxy. A proxy that the environment names already becomes its upstream, unless you
@@ -121,12 +135,18 @@ def run(port: int, host: str, mitmproxy_options: tuple[str, ...], *, web: bool, 
       hivemind run
       hivemind run --web -p 9090
       hivemind run --set hivemind_agents=agents.yaml
+      hivemind run --capture night.flow
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     lock = claim.supervise(port)
     if lock is None:
         if while_used:
             sys.exit(background.ALREADY_SUPERVISED)
         raise click.ClickException(f"`hivemind run` serves port {port} already; use that, or choose another with -p")
+    if no_content and capture is None:
+        raise click.UsageError("--no-content says how to record: add --capture FILE")
+    if capture is not None:
+        mitmproxy_options += ("--set", f"hivemind_capture={capture.absolute()}")
+        mitmproxy_options += ("--set", "hivemind_capture_content=false") if no_content else ()
     upstream = None if has_mode(mitmproxy_options) else upstream_of(os.environ, port)
     command = proxy_command(port=port, host=host, web=web, ollama=ollama, upstream=upstream, options=mitmproxy_options)
     if upstream:

@@ -13,15 +13,15 @@ from hivemind_addon.runtime.folders import FolderNotPrivate
 
 _AUTO = "auto"
 
-_port = click.option(
+port_option = click.option(
     "-p", "--port", type=click.IntRange(1, 65535), default=DEFAULT_PORT, show_default=True, help="The proxy's port."
 )
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print what the proxy said as one line of JSON.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print what the proxy said as one line of JSON.")
 _pool = click.argument("pool", default="*")
 _ticket = click.argument("ticket")
 
 
-def _tell(command: Command, port: int, *, as_json: bool) -> None:
+def tell(command: Command, port: int, *, as_json: bool) -> None:
     """Send it and print what is said; the exit status is 1 when nothing was done."""
     try:
         said = send_command(control_socket(port), command)
@@ -37,8 +37,8 @@ def _tell(command: Command, port: int, *, as_json: bool) -> None:
 
 @click.command()
 @_pool
-@_port
-@_as_json
+@port_option
+@json_option
 def pause(pool: str, port: int, *, as_json: bool) -> None:
     """Send nothing more upstream; what runs goes on, and who waits keeps its place.
 
@@ -50,13 +50,13 @@ def pause(pool: str, port: int, *, as_json: bool) -> None:
       hivemind pause api.anthropic.com
       hivemind pause '*/claude-opus*'
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    _tell(Pause(pool=pool), port, as_json=as_json)
+    tell(Pause(pool=pool), port, as_json=as_json)
 
 
 @click.command()
 @_pool
-@_port
-@_as_json
+@port_option
+@json_option
 def resume(pool: str, port: int, *, as_json: bool) -> None:
     """End a pause.
 
@@ -65,14 +65,14 @@ def resume(pool: str, port: int, *, as_json: bool) -> None:
       hivemind resume
       hivemind resume api.anthropic.com
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    _tell(Resume(pool=pool), port, as_json=as_json)
+    tell(Resume(pool=pool), port, as_json=as_json)
 
 
 @click.command()
 @click.argument("limit")
 @_pool
-@_port
-@_as_json
+@port_option
+@json_option
 def limit(limit: str, pool: str, port: int, *, as_json: bool) -> None:
     """Let at most so many requests run at once; `auto`: as many as the provider takes.
 
@@ -84,14 +84,14 @@ def limit(limit: str, pool: str, port: int, *, as_json: bool) -> None:
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     if limit != _AUTO and not limit.isdecimal():
         raise click.BadParameter(f"{limit!r} is no number and not `{_AUTO}`", param_hint="LIMIT")
-    _tell(SetLimit(limit=None if limit == _AUTO else int(limit), pool=pool), port, as_json=as_json)
+    tell(SetLimit(limit=None if limit == _AUTO else int(limit), pool=pool), port, as_json=as_json)
 
 
 @click.command()
 @click.argument("agent")
 @click.argument("level", type=click.Choice([*(one.name.lower() for one in Priority), _AUTO], case_sensitive=False))
-@_port
-@_as_json
+@port_option
+@json_option
 def priority(agent: str, level: str, port: int, *, as_json: bool) -> None:
     """Serve an agent before or after others, whatever it asks for; `auto`: as it asks.
 
@@ -103,13 +103,13 @@ def priority(agent: str, level: str, port: int, *, as_json: bool) -> None:
       hivemind priority 'nightly-*' low
       hivemind priority '*' auto
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    _tell(SetPriority(agent, None if level == _AUTO else Priority[level.upper()]), port, as_json=as_json)
+    tell(SetPriority(agent, None if level == _AUTO else Priority[level.upper()]), port, as_json=as_json)
 
 
 @click.command()
 @_ticket
-@_port
-@_as_json
+@port_option
+@json_option
 def cancel(ticket: str, port: int, *, as_json: bool) -> None:
     """End a request that waits or runs: its agent gets an error and does not send it again.
 
@@ -119,13 +119,13 @@ def cancel(ticket: str, port: int, *, as_json: bool) -> None:
     Examples:
       hivemind cancel 3f9c01ab2e
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    _tell(Cancel(ticket), port, as_json=as_json)
+    tell(Cancel(ticket), port, as_json=as_json)
 
 
 @click.command()
 @_ticket
-@_port
-@_as_json
+@port_option
+@json_option
 def front(ticket: str, port: int, *, as_json: bool) -> None:
     """Serve a request that waits next; no limit is broken for it.
 
@@ -133,7 +133,7 @@ def front(ticket: str, port: int, *, as_json: bool) -> None:
     Examples:
       hivemind front 3f9c01ab2e
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    _tell(MoveToFront(ticket), port, as_json=as_json)
+    tell(MoveToFront(ticket), port, as_json=as_json)
 
 
 COMMANDS = (pause, resume, limit, priority, cancel, front)

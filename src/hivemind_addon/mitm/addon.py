@@ -19,7 +19,10 @@ from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.utils import human
 
 from hivemind_addon import __version__
+from hivemind_addon.capture.model import NotACapture
 from hivemind_addon.compose import Runtime, make_runtime
+from hivemind_addon.core.command import Command, Record, Said
+from hivemind_addon.core.events import PersonActed
 from hivemind_addon.core.snapshot import SCHEMA_VERSION
 from hivemind_addon.mitm.commands import Commands
 from hivemind_addon.mitm.contentview import ExchangeView
@@ -37,6 +40,7 @@ from hivemind_addon.mitm.options import (
 )
 from hivemind_addon.mitm.own_addresses import PAGE_HOST, OwnAddresses, hang_up
 from hivemind_addon.mitm.pages import Pages
+from hivemind_addon.mitm.recorder import Recorder
 from hivemind_addon.mitm.retention import Retention
 from hivemind_addon.mitm.stream import EndAttempt, datagram_listeners, scheduling_layer
 from hivemind_addon.observe.report import QUEUED_TOLD, ProxyView, Report
@@ -97,6 +101,8 @@ class Hivemind:
         self._retention: Retention | None = None
         self._beat: Beat | None = None
         """Both only where there is a view."""
+        self._closing: asyncio.Future[None] | None = None
+        """Of a capture that was ended."""
         self._distrusting: set[str] = set()
         """Clients that were told how to trust the proxy."""
 
@@ -185,6 +191,7 @@ class Hivemind:
         self.intake.driver.call_off = partial(self._end_attempt, called_off=True)
         self.intake.runtime.voices.speak(log=settings.event_log, notify=settings.notify)
         self._keep_state(self.intake, settings.state_file)
+        self._record(self.intake, settings)
 
     def _make_pages(self, intake: Intake, runtime: Runtime) -> Pages:
         return Pages(
@@ -219,6 +226,41 @@ class Hivemind:
             if not known:
                 intake.state_file.load()
             intake.state_file.start()
+
+    def _record(self, intake: Intake, settings: Settings) -> None:
+        """Record calls to wherever the option says. Raises BadOption."""
+        old = intake.recorder
+        if old is not None and (old.path, old.content) == (settings.capture, settings.capture_content):
+            return
+        intake.recorder = None
+        if old is not None:
+            self._closing = asyncio.ensure_future(old.stop())
+        if settings.capture is not None:
+            try:
+                intake.recorder = Recorder(
+                    settings.capture,
+                    content=settings.capture_content,
+                    driver=intake.driver,
+                    profiles=settings.profiles,
+                )
+            except (OSError, NotACapture) as error:
+                why = error.strerror if isinstance(error, OSError) else error
+                raise BadOption(f"hivemind_capture: {settings.capture}: {why}") from error
+
+    def _command(self, intake: Intake, command: Command) -> Said:
+        """What a person tells us by the control socket."""
+        if not isinstance(command, Record):
+            return intake.driver.command(command)
+        before = intake.recorder
+        try:
+            ctx.options.update(hivemind_capture=command.file or "", hivemind_capture_content=command.content)
+        except exceptions.OptionsError as error:
+            return Said(done=False, text=str(error))
+        if intake.recorder is before:
+            return Said(done=False, text=f"{before.path} is recorded already" if before else "nothing was recorded")
+        text = f"recording into {command.file}" if command.file else "recording no more"
+        intake.driver.note(PersonActed(at=intake.driver.clock.monotonic(), text=text))
+        return Said(done=True, text=text)
 
     def running(self) -> None:
         """From here on a bad option is rolled back; mitmweb's Abort and Resume are heard."""
@@ -260,7 +302,9 @@ class Hivemind:
         port = listens[0][1]
         try:
             path = control_socket(port) if chosen is True else chosen
-            control = ControlServer(path, report=lambda: _report(intake, listens), command=intake.driver.command)
+            control = ControlServer(
+                path, report=lambda: _report(intake, listens), command=lambda command: self._command(intake, command)
+            )
             await control.start()
         except (SocketTaken, FolderNotPrivate, OSError) as error:
             logger.warning("hivemind: no control socket, so `hivemind status` sees nothing: %s", error)
@@ -300,6 +344,11 @@ class Hivemind:
         await intake.runtime.voices.close()
         if intake.control is not None:
             intake.control.close()
+        if intake.recorder is not None:
+            recorder, intake.recorder = intake.recorder, None
+            await recorder.stop()
+        if self._closing is not None:
+            await asyncio.wait([self._closing])
 
     # Connections -----------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mitmproxy import command, exceptions, flow
 
-from hivemind_addon.core.command import Cancel, Command, MoveToFront, Pause, Resume, SetLimit, SetPriority
+from hivemind_addon.core.command import Cancel, MoveToFront, Pause, Resume, SchedulerCommand, SetLimit, SetPriority
 from hivemind_addon.core.ticket import Priority
 from hivemind_addon.words import about, lasting
 
@@ -74,7 +74,7 @@ class Commands:
             raise exceptions.CommandError("hivemind did not start; its log line says why")
         return self.intake
 
-    def _do(self, wanted: Command) -> str:
+    def _do(self, wanted: SchedulerCommand) -> str:
         said = self._running().driver.command(wanted)
         if not said.done:
             raise exceptions.CommandError(said.text)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from mitmproxy import http
 
+    from hivemind_addon.capture.tape import Tape
     from hivemind_addon.core.watchdog import FirstBytes
     from hivemind_addon.runtime.driver import Driver
     from hivemind_addon.runtime.guard import Guard
@@ -103,6 +104,8 @@ class Exchange:
     """Where a budget can be raised."""
     on_end: Callable[[Exchange], None]
     """Called once, when the ticket is over."""
+    tape: Tape | None = None
+    """What is recorded of its attempts; None: nothing."""
 
     next: Next = Next.SEND
     refusal: http.Response | None = None
@@ -284,6 +287,8 @@ class Exchange:
         """Step 6: meters learn from the head."""
         clock = self.driver.clock
         self._head_at = self._last_byte_at = clock.monotonic()
+        if self.tape:
+            self.tape.head(response.status_code, self._head_at)
         self._headers = headers = plain_headers(response.headers)
         self._hints = read_hints(self.profile, headers, clock.wall())
         if self._reservation:
@@ -338,6 +343,8 @@ class Exchange:
     def _tee(self, chunk: bytes) -> AnswerReader:
         assert self._reader is not None
         self._last_byte_at = self.driver.clock.monotonic()
+        if self.tape:
+            self.tape.chunk(len(chunk), self._last_byte_at)
         self._decoded.append(self._reader.feed(chunk))
         return self._reader
 
@@ -357,6 +364,8 @@ class Exchange:
                 decoded = decode(body, headers.get("content-encoding", ""), JUDGED_BODY_MAX_BYTES)
             except DecodeError as error:
                 self._note_oddity(f"answer: {error}")
+        if self.tape:
+            self.tape.chunk(len(body), self.driver.clock.monotonic())
         wall = self.driver.clock.wall()
         status = response.status_code
         outcome = judge_answer(self.profile, self.dialect_name, status, headers, decoded, self._hints, wall)
@@ -522,6 +531,8 @@ class Exchange:
             reservation, outcome, usage=usage, charged=charged, client_saw_bytes=client_saw_bytes
         )
         self._reservation = None  # not before: what fails on the way here must not lose it
+        if self.tape:
+            self.tape.settled(reservation, outcome, self.driver.clock.monotonic(), usage=usage, charged=charged)
         if isinstance(verdict, Backoff):
             return True
         self._end()

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from hivemind_addon.core.ticket import Reservation
     from hivemind_addon.mitm.options import Settings
     from hivemind_addon.mitm.pages import Pages
+    from hivemind_addon.mitm.recorder import Recorder
     from hivemind_addon.runtime.control import ControlServer
     from hivemind_addon.runtime.state_file import StateFile
 
@@ -78,6 +79,8 @@ class Intake:
         """Where others read what goes on."""
         self.pages: Pages | None = None
         """Where people read it, with a browser."""
+        self.recorder: Recorder | None = None
+        """Who writes a capture; None: nobody."""
         self.live: dict[str, Exchange] = {}
         """Flow id → exchange whose ticket has not ended."""
         self.replays: dict[str, Exchange] = {}
@@ -200,7 +203,7 @@ class Intake:
         path = request.path.partition("?")[0]
         host, port = destination(flow)
         dialect = dialect_for(profile, path)
-        facts = read_request(_plain_body(request), dialect)
+        facts = read_request(plain_body(request), dialect)
         user, password = self._proxy_user(flow)
         peer = _peer(flow.client_conn)
         headers = plain_headers(request.headers)
@@ -214,7 +217,7 @@ class Intake:
         is_kept = prints.is_marked or not profile.cache_needs_marks
         is_shared = is_kept and prefix_tokens >= profile.cache.least_tokens
         price = profile.price_of(facts.model)
-        patience_s = words.patience_s or _patience_s(headers, profile)
+        patience_s = words.patience_s or patience_of(headers, profile)
         default_port = 443 if request.scheme == "https" else 80
         ticket = Ticket(
             id=secrets.token_hex(5),
@@ -260,6 +263,7 @@ class Intake:
             first_bytes=self.runtime.first_bytes,
             agents_file=self.settings.agents.file,
             on_end=self._ended,
+            tape=self.recorder.begin(ticket) if self.recorder else None,
         )
 
     def _bypass(self, flow: http.HTTPFlow) -> Exchange:
@@ -322,6 +326,8 @@ class Intake:
     # Ends ------------------------------------------------------------------------------------------------------------
 
     def _ended(self, exchange: Exchange) -> None:
+        if exchange.tape and self.recorder:
+            self.recorder.ended(exchange)
         self.live.pop(exchange.flow.id, None)
         with self.guarded("annotate"):
             self.annotator.ended(exchange)
@@ -355,7 +361,7 @@ class Intake:
             exchange.finished()
 
 
-def _plain_body(request: http.Request) -> bytes:
+def plain_body(request: http.Request) -> bytes:
     """The body without its content coding; as it is where that cannot be undone, which the reader then says."""
     body, encoding = request.raw_content or b"", request.headers.get("content-encoding", "")
     try:
@@ -364,7 +370,7 @@ def _plain_body(request: http.Request) -> bytes:
         return body
 
 
-def _patience_s(headers: Mapping[str, str], profile: Profile) -> float:
+def patience_of(headers: Mapping[str, str], profile: Profile) -> float:
     """How long the client waits: what it announces, else what is known of its kind, else the profile's default."""
     patience = profile.patience
     for name in patience.headers:

@@ -83,6 +83,19 @@ OPTIONS = (
         "it reads JSON on its standard input. No shell.",
     ),
     Option(
+        "hivemind_capture",
+        str,
+        "",
+        "File that every call is recorded into as it ends, without credentials: a flow file, for `mitmweb -r`, "
+        "`hivemind capture show` and `hivemind replay`. It only grows. May be set and unset while the proxy runs.",
+    ),
+    Option(
+        "hivemind_capture_content",
+        bool,
+        True,
+        "Whether the words of requests and answers are recorded, too; false: only sizes, times and structure.",
+    ),
+    Option(
         "hivemind_redirect",
         Sequence[str],
         [],
@@ -131,6 +144,9 @@ class Settings:
     """The program to call for help with, and its arguments; empty: none."""
     keep: Keep | None
     """Of finished flows, in a view; None: all."""
+    capture: Path | None = None
+    """None: nothing is recorded."""
+    capture_content: bool = True
 
 
 def add_options(loader: Loader) -> None:
@@ -210,6 +226,8 @@ def read_settings(options: optmanager.OptManager) -> Settings:
         event_log=_event_log(options.hivemind_log),
         notify=_notify(options.hivemind_notify),
         keep=_keep(options.hivemind_keep),
+        capture=_capture(options.hivemind_capture),
+        capture_content=options.hivemind_capture_content,
     )
 
 
@@ -265,6 +283,15 @@ def _notify(value: str) -> tuple[str, ...]:
     if program is None:
         raise BadOption(f"hivemind_notify: {words[0]!r} is no program here; give its full path, or make it executable")
     return (str(Path(program).absolute()), *words[1:])
+
+
+def _capture(value: str) -> Path | None:
+    if not value:
+        return None
+    path = Path(value).expanduser().absolute()
+    if path.is_dir() or not path.parent.is_dir():
+        raise BadOption(f"hivemind_capture: {path} is no place for a file; name a new file in a folder that is there")
+    return path
 
 
 def _redirect(spec: str) -> tuple[str, tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""A YAML document's plain values → the dataclasses of `model.py`, by their type hints.
+"""A YAML document's plain values → the dataclasses of `model.py` (or of scenarios), by their type hints.
 
 Everything wrong is a `ProfileError` that names file, key path and cure: a profile is checked as a whole when
 it is read, so that no later code has to doubt its values.
@@ -8,7 +8,7 @@ import difflib
 import re
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import Enum, IntEnum
 from functools import cache
 from pathlib import Path
@@ -59,8 +59,8 @@ class ProfileError(Exception):
         return " ".join(text.split())
 
 
-class _Bad(Exception):
-    """One value that breaks its rule."""
+class BadValue(Exception):
+    """One value that breaks its rule; raised by rules."""
 
     def __init__(self, problem: str, cure: str) -> None:
         super().__init__(problem, cure)
@@ -116,13 +116,15 @@ def _host(value: str) -> str:
     try:
         host_parts(value)
     except ValueError as error:
-        raise _Bad(str(error), "write host or host:port, without scheme and path; * matches within the name") from None
+        raise BadValue(
+            str(error), "write host or host:port, without scheme and path; * matches within the name"
+        ) from None
     return value
 
 
 def _path_glob(value: str) -> str:
     if not value.startswith(("/", "*")) or re.search(r"[\s?#]", value):
-        raise _Bad(
+        raise BadValue(
             f"no path glob: {value!r}",
             "begin it with / or *; only * is a wildcard, and a query never matches",
         )
@@ -131,21 +133,21 @@ def _path_glob(value: str) -> str:
 
 def _model_glob(value: str) -> str:
     if not value.strip():
-        raise _Bad("empty glob", "name models, such as gpt-5*")
+        raise BadValue("empty glob", "name models, such as gpt-5*")
     return value
 
 
 def _header(value: str) -> str:
     # Headers are looked up by their lower-case names.
     if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", value):
-        raise _Bad(f"no header name: {value!r}", "write the bare name, such as x-api-key")
+        raise BadValue(f"no header name: {value!r}", "write the bare name, such as x-api-key")
     return value.lower()
 
 
 def _header_or_member(value: str) -> str:
     name, hash_sign, member = value.partition("#")
     if hash_sign and not member:
-        raise _Bad(f"no member after #: {value!r}", "write header#member, such as x-turn-metadata#parent_id")
+        raise BadValue(f"no member after #: {value!r}", "write header#member, such as x-turn-metadata#parent_id")
     return f"{_header(name)}{hash_sign}{member}"
 
 
@@ -157,43 +159,43 @@ def _regex(value: str) -> str:
     try:
         re.compile(value, re.IGNORECASE)
     except re.error as error:
-        raise _Bad(f"no regular expression: {error}", "escape the special character with a backslash") from None
+        raise BadValue(f"no regular expression: {error}", "escape the special character with a backslash") from None
     return value
 
 
 def _positive(value: float) -> float:
     if value <= 0:
-        raise _Bad(f"{value} is not above zero", "write a positive number")
+        raise BadValue(f"{value} is not above zero", "write a positive number")
     return value
 
 
 def _price(value: float) -> float:
     if value > 10_000:
-        raise _Bad(f"{value} is no price", "write dollars per million tokens")
+        raise BadValue(f"{value} is no price", "write dollars per million tokens")
     return value
 
 
 def _hard_status(value: int) -> int:
     if not 400 <= value <= 499 or value in {408, 409, 425, 429}:
-        raise _Bad(f"{value} is retried by clients", "write 400, 402 or 403")
+        raise BadValue(f"{value} is retried by clients", "write 400, 402 or 403")
     return value
 
 
 def _fraction(value: float) -> float:
     if not 0 < value < 1:
-        raise _Bad(f"{value} is not between 0 and 1", "write a factor such as 0.7")
+        raise BadValue(f"{value} is not between 0 and 1", "write a factor such as 0.7")
     return value
 
 
 def _status(value: int) -> int:
     if not 200 <= value <= 599:
-        raise _Bad(f"{value} is no HTTP status of an answer", "write one from 200 to 599")
+        raise BadValue(f"{value} is no HTTP status of an answer", "write one from 200 to 599")
     return value
 
 
 def _error_status(value: int) -> int:
     if not 400 <= value <= 599:
-        raise _Bad(f"{value} is no status of a refusal", "write one from 400 to 599")
+        raise BadValue(f"{value} is no status of a refusal", "write one from 400 to 599")
     return value
 
 
@@ -285,32 +287,49 @@ def _keep(value: Any) -> Any:
     return value
 
 
-def convert(cls: type, document: Mapping[str, Any], file: Path, *, partial: bool = False) -> Any:
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What documents of another kind add to `RULES`, `KEY_RULES` and `UNWRITTEN`."""
+
+    values: Mapping[tuple[type, str], Callable[[Any], Any]] = field(default_factory=dict)
+    keys: Mapping[tuple[type, str], Callable[[str], str]] = field(default_factory=dict)
+    unwritten: Mapping[type, frozenset[str]] = field(default_factory=dict)
+
+
+_PROFILE = Rules()
+
+
+def convert(
+    cls: type, document: Mapping[str, Any], file: Path, *, partial: bool = False, rules: Rules = _PROFILE
+) -> Any:
     """The document as an instance of a dataclass. ProfileError where it is none.
 
     `partial`: the document is one of several layers: `inherited` may stand in lists, and what is only true of
     the whole (a maximum above a minimum that another layer gives) is not checked yet.
     """
-    return _Reader(partial=partial).dataclass(cls, document, _Place(file))
+    return _Reader(partial=partial, rules=rules).dataclass(cls, document, _Place(file))
 
 
 class _Reader:
     """One walk over a document."""
 
-    def __init__(self, *, partial: bool) -> None:
+    def __init__(self, *, partial: bool, rules: Rules) -> None:
         self._partial = partial
+        self._rules: Mapping[tuple[type, str], Callable[[Any], Any]] = {**RULES, **rules.values}
+        self._key_rules: Mapping[tuple[type, str], Callable[[str], str]] = {**KEY_RULES, **rules.keys}
+        self._unwritten = {**UNWRITTEN, **rules.unwritten}
 
     def dataclass(self, cls: type, value: Any, place: _Place) -> Any:
         if not isinstance(value, Mapping):
             raise place.error(f"expected a mapping, got {_said(value)}", "write keys with values below it")
         hints = get_type_hints(cls)
-        known = [f.name for f in fields(cls) if f.name not in UNWRITTEN.get(cls, ())]
+        known = [f.name for f in fields(cls) if f.name not in self._unwritten.get(cls, ())]
         given: dict[str, Any] = {}
         for key, item in value.items():
             if key not in known:
                 raise place.key(str(key)).error("unknown key", _suggest(str(key), known))
-            rule = RULES.get((cls, key), _keep)
-            key_rule = KEY_RULES.get((cls, key), _keep)
+            rule = self._rules.get((cls, key), _keep)
+            key_rule = self._key_rules.get((cls, key), _keep)
             given[key] = self._value(hints[key], item, place.key(key), rule, key_rule)
         required = {f.name for f in fields(cls) if f.name not in given} - _optional(cls)
         if required:
@@ -334,7 +353,9 @@ class _Reader:
             (hint,) = (one for one in get_args(hint) if one is not type(None))
             return self._value(hint, value, place, rule, key_rule)
         if origin is tuple:
-            return self._list(get_args(hint)[0], value, place, rule)
+            item, *more = get_args(hint)
+            listed = self._list(item, value, place, rule)
+            return listed if more == [...] else _range(listed, place)
         if origin is Mapping:
             return self._mapping(get_args(hint)[1], value, place, rule, key_rule)
         if is_dataclass(hint):
@@ -362,10 +383,17 @@ class _Reader:
         return made
 
 
+def _range(ends: tuple[Any, ...], place: _Place) -> tuple[Any, ...]:
+    """A tuple of two, and of no more: the ends of a range."""
+    if len(ends) != 2 or ends[0] > ends[1]:
+        raise place.error(f"{list(ends)} is no range", "write its two ends, the smaller one first: [1, 5]")
+    return ends
+
+
 def _scalar(hint: Any, value: Any, place: _Place, rule: Callable[[Any], Any]) -> Any:
     try:
         return rule(_typed(hint, value))
-    except _Bad as bad:
+    except BadValue as bad:
         raise place.error(bad.problem, bad.cure) from None
 
 
@@ -373,28 +401,28 @@ def _typed(hint: Any, value: Any) -> Any:
     if isinstance(hint, type) and issubclass(hint, IntEnum):
         names = {one.name.lower(): one for one in hint}
         if not isinstance(value, str) or value not in names:
-            raise _Bad(f"{_said(value)} is not known here", f"write one of {', '.join(names)}")
+            raise BadValue(f"{_said(value)} is not known here", f"write one of {', '.join(names)}")
         return names[value]
     if isinstance(hint, type) and issubclass(hint, Enum):
         allowed = [str(one.value) for one in hint]
         if value not in allowed:
-            raise _Bad(f"{_said(value)} is not known here", f"write one of {', '.join(allowed)}")
+            raise BadValue(f"{_said(value)} is not known here", f"write one of {', '.join(allowed)}")
         return hint(value)
     if hint is bool:
         if not isinstance(value, bool):
-            raise _Bad(f"expected true or false, got {_said(value)}", "write true or false")
+            raise BadValue(f"expected true or false, got {_said(value)}", "write true or false")
         return value
     if hint is str:
         if not isinstance(value, str):
-            raise _Bad(f"expected a text, got {_said(value)}", "put it in quotes")
+            raise BadValue(f"expected a text, got {_said(value)}", "put it in quotes")
         return value
     # YAML's `true` is an int of Python's; its `.nan` and `.inf` are floats.
     number = isinstance(value, int if hint is int else int | float) and not isinstance(value, bool)
     if not number or not -_ABSURD < value < _ABSURD:  # NaN is neither
         wanted = "a whole number" if hint is int else "a number"
-        raise _Bad(f"expected {wanted}, got {_said(value)}", "write it in digits, without a unit")
+        raise BadValue(f"expected {wanted}, got {_said(value)}", "write it in digits, without a unit")
     if value < 0:
-        raise _Bad(f"{value} is negative", "write a number that is not below zero")
+        raise BadValue(f"{value} is negative", "write a number that is not below zero")
     return value
 
 

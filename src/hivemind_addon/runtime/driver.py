@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hivemind_addon.core.command import Cancel, Command, Said
+from hivemind_addon.core.command import Cancel, Said, SchedulerCommand
 from hivemind_addon.core.decision import Admitted, Backoff, Refused, Shed, Verdict
 from hivemind_addon.core.events import Event
 from hivemind_addon.core.heap import KeyedHeap
@@ -227,7 +227,7 @@ class Driver:
         self.tick()
         return moved
 
-    def command(self, command: Command) -> Said:
+    def command(self, command: SchedulerCommand) -> Said:
         """Do what a person asks, at once."""
         now = self.clock.monotonic()
         said = self._scheduler.command(command, now)

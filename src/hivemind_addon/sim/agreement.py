@@ -4,15 +4,18 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
+from hivemind_addon.sim.library import Case, cases
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.live import TOKENS_PER_CHUNK, live, scaled, virtual
-from hivemind_addon.sim.workload import FAN_OUT, PAPER, Scenario
-from hivemind_addon.sim.world import Result
+from hivemind_addon.sim.result import Result
+from hivemind_addon.sim.scenario_view import figures
+from hivemind_addon.sim.workload import Scenario
 
 FACTOR = 5.0
 """Fast enough to wait for it, and slow enough that the scheduler's own times matter little."""
-_REPLAY, _STRESS = (scenario for scenario in PAPER if scenario.name in ("replay-11", "stress"))
-LIVE = (_REPLAY, _STRESS, FAN_OUT)
+_REPLAY, _STRESS, _FAN_OUT = LIVE = tuple(cases()[name].scenario for name in ("replay-11", "stress", "fan-out"))
 """Scenarios that run on the socket: conversations, no neighbour, and a concurrency cap that stays."""
 
 _SPARE_S = 30.0
@@ -88,17 +91,55 @@ async def compare(scenario: Scenario, kind: LimitKind, *, seed: int) -> Comparis
     return Comparison(scenario.name, kind, seed, expected, run.result, run.guard_trips)
 
 
-def prove(*, seeds: int, only: Sequence[str] = (), tell: Callable[[str], None]) -> Sequence[Comparison]:
-    """All live scenarios (or `only` the named ones), one after the other. Raises NotStarted."""
+def why_not(case: Case) -> str:
+    """Why a scenario cannot run on the socket; empty: it can."""
+    scenario = case.scenario
+    if scenario.neighbour or scenario.caps or scenario.sites or scenario.script:
+        return "neighbours, moving caps, more than one provider and scripts are of virtual time only"
+    if any(crowd.poisoned or crowd.turns is None for crowd in scenario.crowds):
+        return "a crowd is poisoned or has no end"
+    if len({limit.window_s for limit in scenario.provider.limits}) != 1:
+        return "its limits do not have one window"
+    if scenario.provider.walls:
+        return "its provider's walls do not scale"
+    return ""
+
+
+def compare_all(
+    scenarios: Sequence[Scenario], *, kinds: Sequence[LimitKind], seeds: int, tell: Callable[[str], None]
+) -> Sequence[Comparison]:
+    """Each of them on each kind of limits, one after the other. Raises NotStarted."""
     comparisons = []
-    for scenario in LIVE:
-        if only and scenario.name not in only:
-            continue
-        for kind in LimitKind:
+    for scenario in scenarios:
+        for kind in kinds:
             for seed in range(seeds):
                 tell(f"{scenario.name}, {kind.value}, seed {seed}, {FACTOR:g} times as fast")
                 comparisons.append(asyncio.run(compare(scaled(scenario, FACTOR), kind, seed=seed)))
     return comparisons
+
+
+def prove(*, seeds: int, only: Sequence[str] = (), tell: Callable[[str], None]) -> Sequence[Comparison]:
+    """All live scenarios (or `only` the named ones), one after the other. Raises NotStarted."""
+    chosen = [scenario for scenario in LIVE if not only or scenario.name in only]
+    return compare_all(chosen, kinds=tuple(LimitKind), seeds=seeds, tell=tell)
+
+
+def as_json(comparisons: Sequence[Comparison]) -> str:
+    """Both ways of each, and where they disagree."""
+    rows = [
+        {
+            "scenario": one.scenario,
+            "limits": one.kind.value,
+            "seed": one.seed,
+            "faster": FACTOR,
+            "virtual": figures(one.virtual),
+            "socket": figures(one.live),
+            "guard_trips": one.guard_trips,
+            "disagreements": list(one.disagreements()),
+        }
+        for one in comparisons
+    ]
+    return msgspec.json.format(msgspec.json.encode(rows)).decode()
 
 
 def table(comparisons: Sequence[Comparison]) -> str:
@@ -153,7 +194,7 @@ followers wait for a leader, and what it does in the last seconds of a client's 
 
 ## What differs between the two runs
 
-- **The way.** Virtual time knows {2000 * FAN_OUT.way_s / FACTOR:g} ms from scheduler to provider and back, and none
+- **The way.** Virtual time knows {2000 * _FAN_OUT.way_s / FACTOR:g} ms from scheduler to provider and back, and none
   from agent to proxy. On the socket there are two TLS connections and two processes: some milliseconds a turn, and some
   tens for the 100 to 250 KB of a `fan-out` prompt and the events of its answer. These do not shrink with the scale, so
   at this one they weigh {FACTOR:g} times as much as they do in life. Connections are opened before the clock starts; an

@@ -34,9 +34,10 @@ from hivemind_addon.sim.demo import HOST, profile_of_windows
 from hivemind_addon.sim.exchange import pause
 from hivemind_addon.sim.mitmdump import Mitmdump, running_mitmdump
 from hivemind_addon.sim.provider import Truth
+from hivemind_addon.sim.result import CrowdResult, Result
 from hivemind_addon.sim.server import SimServer
 from hivemind_addon.sim.workload import Crowd, Scenario, Turn, turns
-from hivemind_addon.sim.world import CrowdResult, Result, World
+from hivemind_addon.sim.world import World
 
 _KEY = "sk-sim-live"
 _BYTES_PER_TOKEN = 4

@@ -9,9 +9,13 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from hivemind_addon.core.ticket import Dimension
-from hivemind_addon.sim.limits import Limit, LimitKind
-from hivemind_addon.sim.provider import ProviderSettings, Wall
+from hivemind_addon.core.pool import PoolSettings
+from hivemind_addon.core.ticket import PoolKey, Ticket
+from hivemind_addon.sim.dialect import Dialect
+from hivemind_addon.sim.faults import Fault
+from hivemind_addon.sim.limits import LimitKind
+from hivemind_addon.sim.prompt_cache import Prefix
+from hivemind_addon.sim.provider import ProviderSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,8 @@ class Crowd:
     """Re-sends of one turn that failed; 0: the first failure is the agent's end."""
     poisoned: bool = False
     """Every call of theirs fails with a 500."""
+    site: str = ""
+    """Name of the one of the scenario's sites that serves them; empty: its own provider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +103,49 @@ def turns(crowd: Crowd, rng: random.Random) -> Iterator[Turn]:
 
 
 @dataclass(frozen=True, slots=True)
+class ScriptedFault:
+    """What one attempt meets, and when."""
+
+    fault: Fault
+    after_s: float
+    """Until its head, or until it ends without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedCall:
+    """One call of an agent of which everything is decided beforehand; `turn.prompt_tokens` is all of its input."""
+
+    ticket: Ticket
+    """As it asks; its instants count from its arrival, and its pool is its site's. Its id is the call's name."""
+    turn: Turn
+    """`think_s` counts from the end of the last of `after`; of none, from the run's begin."""
+    after: tuple[str, ...] = ()
+    """Ids of the calls that have to be over before it."""
+    prefixes: tuple[Prefix, ...] = ()
+    """What it marks for the provider's prompt cache, shortest first."""
+    max_tokens: int | None = None
+    """Of output; None: as much as the turn has."""
+    faults: tuple[ScriptedFault, ...] = ()
+    """What its first attempts meet that the limits let through."""
+    retries: int = 0
+    """Re-sends by its client, where it failed."""
+    is_vital: bool = True
+    """Its failure is the end of whatever comes after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A provider beside the scenario's own, with limits of its own."""
+
+    name: str
+    pool: PoolKey
+    provider: ProviderSettings
+    profile: str = "anthropic"
+    """Name of the packaged profile that reads its answers."""
+    dialect: Dialect = Dialect.MESSAGES
+
+
+@dataclass(frozen=True, slots=True)
 class Neighbour:
     """Somebody else who spends the same limits, by a key of the same account; never waits, never comes back."""
 
@@ -122,210 +171,23 @@ class Scenario:
     """From the proxy to the provider, and back."""
     input_error: float = 0
     """Sigma of the logarithm of estimated ÷ real input. Output is guessed from the agent's last answers."""
+    sites: tuple[Site, ...] = ()
+    """Providers beside `provider`."""
+    scheduler: PoolSettings | None = None
+    """What a profile would say about its pools; None: what the packaged ones say."""
+    script: tuple[ScriptedCall, ...] = ()
+    """Calls of agents that belong to no crowd; each comes behind the ones that it follows."""
 
     def on(self, kind: LimitKind) -> "Scenario":
         """The same with limits of this kind."""
-        limits = tuple(replace(limit, kind=kind) for limit in self.provider.limits)
-        return replace(self, provider=replace(self.provider, limits=limits))
+        sites = tuple(replace(site, provider=_on(site.provider, kind)) for site in self.sites)
+        return replace(self, provider=_on(self.provider, kind), sites=sites)
 
     def without_headers(self) -> "Scenario":
         """The same, and the provider says nothing about its limits but a refusal's retry-after."""
-        return replace(self, provider=replace(self.provider, rate_limit_headers=False))
+        sites = tuple(replace(site, provider=replace(site.provider, rate_limit_headers=False)) for site in self.sites)
+        return replace(self, provider=replace(self.provider, rate_limit_headers=False), sites=sites)
 
 
-_MINUTE_S = 60.0
-
-
-def _requests(per_minute: int) -> tuple[Limit, ...]:
-    return (Limit(Dimension.REQUESTS, per_minute, _MINUTE_S),)
-
-
-_TIER = (
-    Limit(Dimension.REQUESTS, 1000, _MINUTE_S),
-    Limit(Dimension.INPUT_TOKENS, 450_000, _MINUTE_S),
-    Limit(Dimension.OUTPUT_TOKENS, 90_000, _MINUTE_S),
-)
-_CACHE_TTL_S = 300.0
-
-
-def _micro(agents: int, turns: int) -> Scenario:
-    crowd = Crowd("agent", agents, turns, latency_s=0.08)
-    return Scenario(f"micro-{agents}", (crowd,), ProviderSettings(limits=_requests(50)))
-
-
-PAPER = (
-    _micro(5, 8),
-    _micro(10, 8),
-    _micro(20, 8),
-    _micro(50, 6),
-    Scenario(
-        "replay-11",
-        (Crowd("agent", 11, 8, latency_s=0.12),),
-        ProviderSettings(limits=_requests(60), concurrency=5, faults={"502": 0.08, "reset-before-head": 0.05}),
-    ),
-    Scenario(
-        "stress",
-        (Crowd("agent", 20, 10, latency_s=0.2, spike_rate=0.1),),
-        ProviderSettings(limits=_requests(20), concurrency=3, faults={"502": 0.10, "reset-before-head": 0.05}),
-    ),
-    Scenario(
-        "latency-spike",
-        (Crowd("agent", 10, 10, latency_s=0.1, spike_rate=0.2),),
-        ProviderSettings(limits=_requests(60)),
-    ),
-)
-"""The seven of the HiveMind paper; agents die of their first error, and wait two minutes for an answer."""
-
-NEIGHBOUR = Scenario(
-    "neighbour",
-    (Crowd("agent", 20, 8, latency_s=0.08, timeout_s=600),),
-    ProviderSettings(limits=_requests(50)),
-    neighbour=Neighbour(calls_per_s=25 / _MINUTE_S),
-)
-INCIDENT = Scenario(
-    "incident",
-    (Crowd("agent", 20, 8, latency_s=0.08, timeout_s=600),),
-    ProviderSettings(limits=_requests(50), walls=(Wall(20, 320),)),
-)
-BURSTS = Scenario(
-    "bursts",
-    (Crowd("agent", 20, 8, latency_s=0.08, timeout_s=600),),
-    ProviderSettings(limits=(*_requests(60), Limit(Dimension.REQUESTS, 1, 1.0, told=False))),
-)
-CAPS = Scenario(
-    "changing-cap",
-    (
-        Crowd(
-            "agent",
-            40,
-            think_s=(0.2, 1.0),
-            latency_s=1.0,
-            output_tokens=(50, 200),
-            tokens_per_s=60,
-            streamed=True,
-            timeout_s=600,
-        ),
-    ),
-    ProviderSettings(concurrency=8),
-    duration_s=600,
-    caps=((120, 3), (300, 20)),
-)
-FAN_OUT = Scenario(
-    "fan-out",
-    (
-        Crowd(
-            "worker",
-            24,
-            12,
-            parent_session="lead-1",
-            think_s=(1, 6),
-            latency_s=1.5,
-            output_tokens=(100, 800),
-            tokens_per_s=60,
-            shared_tokens=24_000,
-            opening_tokens=(500, 2000),
-            prompt_tokens=(300, 3000),
-            caches=True,
-            streamed=True,
-            timeout_s=600,
-            retries=2,
-        ),
-    ),
-    ProviderSettings(limits=_TIER, cache_ttl_s=_CACHE_TTL_S),
-)
-BIG_CONTEXTS = Scenario(
-    "big-contexts",
-    (
-        Crowd(
-            "agent",
-            60,
-            15,
-            think_s=(2, 12),
-            latency_s=2.0,
-            output_tokens=(100, 800),
-            tokens_per_s=60,
-            opening_tokens=(60_000, 100_000),
-            prompt_tokens=(300, 2500),
-            caches=True,
-            streamed=True,
-            timeout_s=600,
-            retries=2,
-        ),
-    ),
-    ProviderSettings(limits=_TIER, cache_ttl_s=_CACHE_TTL_S),
-)
-LIGHT_AND_HEAVY = Scenario(
-    "light-and-heavy",
-    (
-        Crowd(
-            "light",
-            20,
-            think_s=(4, 16),
-            latency_s=1.0,
-            output_tokens=(50, 250),
-            tokens_per_s=60,
-            opening_tokens=(500, 2000),
-            prompt_tokens=(300, 1500),
-            remembers=False,
-            streamed=True,
-            timeout_s=3600,
-        ),
-        Crowd(
-            "heavy",
-            24,
-            per_session=8,
-            think_s=(0.5, 2),
-            latency_s=2.0,
-            output_tokens=(100, 600),
-            tokens_per_s=60,
-            opening_tokens=(1000, 1000),
-            prompt_tokens=(60_000, 100_000),
-            remembers=False,
-            streamed=True,
-            timeout_s=3600,
-        ),
-    ),
-    ProviderSettings(limits=_TIER),
-    duration_s=1800,
-)
-HANGS = Scenario(
-    "hangs",
-    (
-        Crowd(
-            "agent",
-            20,
-            10,
-            think_s=(0.5, 3),
-            latency_s=1.5,
-            output_tokens=(50, 400),
-            tokens_per_s=60,
-            streamed=True,
-            timeout_s=600,
-            retries=2,
-        ),
-    ),
-    ProviderSettings(limits=_requests(200), concurrency=10, faults={"hang": 0.1}),
-)
-POISON = Scenario(
-    "poison",
-    (
-        Crowd("healthy", 9, 10, latency_s=0.5, timeout_s=600),
-        Crowd("poisoned", 1, 10, latency_s=0.5, timeout_s=600, poisoned=True),
-    ),
-    ProviderSettings(limits=_requests(120)),
-)
-
-
-SCENARIOS = (
-    *PAPER,
-    NEIGHBOUR,
-    INCIDENT,
-    BURSTS,
-    CAPS,
-    FAN_OUT,
-    BIG_CONTEXTS,
-    LIGHT_AND_HEAVY,
-    HANGS,
-    POISON,
-)
-"""Each named by its `name`."""
+def _on(provider: ProviderSettings, kind: LimitKind) -> ProviderSettings:
+    return replace(provider, limits=tuple(replace(limit, kind=kind) for limit in provider.limits))

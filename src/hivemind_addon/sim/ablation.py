@@ -1,0 +1,214 @@
+"""The scheduler with some of its primitives taken away, to see what each is worth.
+
+Nothing in `core/` knows of this: a pool's collaborators are replaced by ones that do nothing, and its settings by ones
+that a profile could have. What is left works as ever, and whatever another primitive can do instead, it does: without
+meters the brake learns a quota from refusals, without a brake the meters go on.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from enum import Enum
+
+import msgspec.structs
+
+from hivemind_addon.core.aimd import AimdLimit, ConcurrencySettings
+from hivemind_addon.core.brake import Brake, Lesson
+from hivemind_addon.core.breaker import Breaker
+from hivemind_addon.core.budget import Budgets
+from hivemind_addon.core.comeback import Comebacks
+from hivemind_addon.core.cost import reading_s
+from hivemind_addon.core.decision import Verdict
+from hivemind_addon.core.events import Event
+from hivemind_addon.core.fair_queue import FairQueue, OrderSettings
+from hivemind_addon.core.flights import Flight, Flights
+from hivemind_addon.core.lanes import Agent, Lanes, Place, Standing, Tree
+from hivemind_addon.core.meter import Meter
+from hivemind_addon.core.meters import Meters
+from hivemind_addon.core.pool import Pool, PoolSettings
+from hivemind_addon.core.scheduler import Scheduler
+from hivemind_addon.core.ticket import Demand, Outcome, OutcomeKind, PoolKey, Reading, Reservation, Ticket, Usage
+
+_MANY = 1_000_000
+_EVERYBODY = ("everybody", False)
+_AFTER_DEADLINE_S = 1.0
+
+
+class Primitive(Enum):
+    """One of the means by which the scheduler does its work."""
+
+    METERS = "meters"
+    """Models of the limits that headers tell."""
+    BRAKE = "brake"
+    """Pause, pace and quota: what refusals teach beyond headers."""
+    CONCURRENCY = "concurrency"
+    """The limit on attempts in flight."""
+    BREAKER = "breaker"
+    """Parking everybody while the provider is down, and one probe at a time."""
+    RETRY = "retry"
+    """Trying again what failed."""
+    ORDER = "fair-order"
+    """Shares for agents and sessions; without: first come, first served."""
+    CACHE = "cache-order"
+    """A leader for a cold prefix, and warm ones before they lapse."""
+    COMEBACK = "comeback"
+    """Refusing shortly before a client gives up, and its place kept; without: it is held until it goes."""
+    LAST_CHANCE = "last-chance"
+    """Letting somebody go first who would not live to see the next window."""
+    WATCHDOG = "watchdog"
+    """Closing what is silent, and trying it again."""
+
+
+class AblatedScheduler(Scheduler):
+    """The scheduler without some primitives. The watchdog is not the scheduler's: whoever drives it leaves it out."""
+
+    def __init__(self, *, rng: random.Random, without: frozenset[Primitive]) -> None:
+        super().__init__(rng=rng)
+        self._without = without
+
+    def submit(self, ticket: Ticket, settings: PoolSettings, now: float) -> None:
+        """As ever, in a pool that lacks something."""
+        key = self._merged.get(ticket.pool, ticket.pool)
+        if key not in self._pools:
+            self._pools[key] = _AblatedPool(
+                key=key,
+                settings=settings,
+                rng=self._rng,
+                emit=self.note,
+                budgets=self._budgets,
+                without=self._without,
+            )
+        super().submit(ticket, settings, now)
+
+
+class _AblatedPool(Pool):
+    def __init__(
+        self,
+        *,
+        key: PoolKey,
+        settings: PoolSettings,
+        rng: random.Random,
+        emit: Callable[[Event], None],
+        budgets: Budgets,
+        without: frozenset[Primitive],
+    ) -> None:
+        settings = replace(settings, order=_order_without(settings.order, without))
+        super().__init__(key=key, settings=settings, rng=rng, emit=emit, budgets=budgets)
+        self._without = without
+        if Primitive.ORDER in without:
+            self._queue = _ArrivalQueue(
+                settings.order, cost_s=self._cost_s, saved_s=lambda tokens: reading_s(tokens, self._meters)
+            )
+        if Primitive.METERS in without:
+            self._meters = _NoMeters()
+        if Primitive.BRAKE in without:
+            self._brake = _NoBrake(rng=rng)
+        if Primitive.CONCURRENCY in without:
+            self._aimd = _NoLimit(ConcurrencySettings(initial=_MANY, maximum=_MANY))
+        if Primitive.BREAKER in without:
+            self._breaker = _NoBreaker(settings.breaker, rng=rng)
+        if Primitive.COMEBACK in without:
+            self._comebacks = _NoComebacks()
+
+    def submit(self, ticket: Ticket, now: float) -> Reservation | None:
+        if Primitive.COMEBACK in self._without:
+            # Its client has gone by then.
+            ticket = msgspec.structs.replace(ticket, shed_at=ticket.deadline_at + _AFTER_DEADLINE_S)
+        return super().submit(ticket, now)
+
+    def settle(
+        self,
+        reservation: Reservation,
+        outcome: Outcome,
+        now: float,
+        *,
+        usage: Usage | None,
+        charged: Demand | None,
+        client_saw_bytes: bool,
+        stopping: bool,
+    ) -> Verdict:
+        if Primitive.RETRY in self._without:
+            outcome = msgspec.structs.replace(outcome, retryable=False)
+        return super().settle(
+            reservation,
+            outcome,
+            now,
+            usage=usage,
+            charged=charged,
+            client_saw_bytes=client_saw_bytes,
+            stopping=stopping,
+        )
+
+    def _last_chance(self, now: float) -> Place | None:
+        return None if Primitive.LAST_CHANCE in self._without else super()._last_chance(now)
+
+    def _fits_at(self, ticket: Ticket, now: float, *, hurried: bool = False) -> float:
+        return super()._fits_at(ticket, now, hurried=hurried and Primitive.LAST_CHANCE not in self._without)
+
+
+def _order_without(order: OrderSettings, without: frozenset[Primitive]) -> OrderSettings:
+    if Primitive.CACHE in without:
+        # What is warm is known all the same: it says what a request will take.
+        order = replace(order, affinity_s=0, expiry_lead_s=0, cache=replace(order.cache, follow_after_s=0))
+    if Primitive.ORDER in without:
+        order = replace(order, credit_s=0, class_lead_s=0, lineage_lead_s=0, max_fan_out=_MANY)
+    return order
+
+
+class _NoMeters(Meters):
+    def learn(self, reading: Reading, flight: Flight, flights: Flights, now: float) -> Meter | None:  # noqa: ARG002
+        return None
+
+
+class _NoBrake(Brake):
+    def refused(self, *, admitted_at: float, retry_after_s: float | None, explained: bool, now: float) -> Lesson:  # noqa: ARG002
+        return Lesson(paused=False, paced=False, quota=False)
+
+
+class _NoLimit(AimdLimit):
+    def overload(self, *, in_flight: int, admitted_at: float, now: float) -> None:
+        pass
+
+    def recover(self) -> None:
+        pass
+
+
+class _NoBreaker(Breaker):
+    def attempt_ended(
+        self,
+        kind: OutcomeKind,  # noqa: ARG002
+        *,
+        session: str,  # noqa: ARG002
+        probe: bool,  # noqa: ARG002
+        admitted_at: float,  # noqa: ARG002
+        now: float,  # noqa: ARG002
+        unreached: bool = False,  # noqa: ARG002
+    ) -> bool:
+        return False
+
+
+class _NoComebacks(Comebacks):
+    def keep(self, ticket: Ticket, standing: Standing | None, now: float) -> None:
+        pass
+
+
+class _ArrivalQueue(FairQueue):
+    """First come, first served; who is tried again keeps its place."""
+
+    def __init__(
+        self, settings: OrderSettings, *, cost_s: Callable[[Demand], float], saved_s: Callable[[int], float]
+    ) -> None:
+        super().__init__(settings, cost_s=cost_s, saved_s=saved_s)
+        self._lanes = _OneShare(credit_s=settings.credit_s, max_fan_out=settings.max_fan_out, cost_s=cost_s)
+
+
+class _OneShare(Lanes):
+    """All tickets are one agent's and of one tree: within it the oldest goes first."""
+
+    def _shares(self, place: Place) -> tuple[Agent, Tree]:  # noqa: ARG002
+        agent = self._agent(_EVERYBODY, float("inf"))
+        tree = agent.trees.get(_EVERYBODY[0])
+        if tree is None:
+            tree = Tree(_EVERYBODY[0], agent.trees.floor_s())
+            agent.trees.add(tree)
+        return agent, tree

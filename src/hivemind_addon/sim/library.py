@@ -1,0 +1,246 @@
+"""Scenarios by name: the packaged `scenarios/*.yaml`, and files of one's own.
+
+    crowds:        agents of a kind: how many, their turns, think times, sizes, patience, own retries   (Crowd)
+    provider:      its limits, faults, latency, walls, prompt cache                          (ProviderSettings)
+    others:        more providers, by name; a crowd's `site` says which one serves it                   (Other)
+    expect:        what has to come of it                                                         (Expectation)
+
+Whatever is wrong with a file is a ProfileError: one line that names file, key path and cure.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from hivemind_addon.core.pool import PoolSettings
+from hivemind_addon.core.ticket import PoolKey
+from hivemind_addon.profile.document import read_document
+from hivemind_addon.profile.load import load_profiles
+from hivemind_addon.profile.typed import BadValue, ProfileError, Rules, convert
+from hivemind_addon.resources import scenarios_folder
+from hivemind_addon.sim.dialect import Dialect
+from hivemind_addon.sim.expectation import Expectation
+from hivemind_addon.sim.faults import NAMED, FaultMix
+from hivemind_addon.sim.limits import Limit, LimitKind
+from hivemind_addon.sim.provider import ProviderSettings, Wall
+from hivemind_addon.sim.workload import Crowd, Neighbour, Scenario, Site
+
+_SUFFIX = ".yaml"
+
+
+class UnknownScenario(Exception):
+    """No packaged scenario has this name, and no file. Its text names those that there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapChange:
+    """The concurrency cap moves."""
+
+    at_s: float
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """A provider beside the first one."""
+
+    provider: ProviderSettings
+    profile: str = "anthropic"
+    """Name of the packaged profile that reads its answers."""
+    dialect: Dialect = Dialect.MESSAGES
+    """In which its answers are written."""
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """One document."""
+
+    about: str
+    crowds: tuple[Crowd, ...]
+    provider: ProviderSettings
+    expect: tuple[Expectation, ...] = ()
+    others: Mapping[str, Other] = field(default_factory=dict)
+    duration_s: float = math.inf
+    caps: tuple[CapChange, ...] = ()
+    neighbour: Neighbour | None = None
+    way_s: float = 0.01
+    input_error: float = 0
+    scheduler: PoolSettings | None = None
+    as_stated: bool = False
+    paper: bool = False
+    ablate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A scenario, and what is expected of it."""
+
+    scenario: Scenario
+    about: str
+    expect: tuple[Expectation, ...] = ()
+    as_stated: bool = False
+    """Its limits are of the kinds that the file says; else it is run on both kinds, one after the other."""
+    paper: bool = False
+    """One of the seven of the HiveMind paper."""
+    ablate: bool = False
+    """One on which every two primitives are taken away together."""
+
+    @property
+    def name(self) -> str:
+        """The file's."""
+        return self.scenario.name
+
+    @property
+    def kinds(self) -> Sequence[LimitKind | None]:
+        """Of limits, that it is run on; None: as it is."""
+        return (None,) if self.as_stated or not self.scenario.provider.limits else tuple(LimitKind)
+
+    @property
+    def has_headers_and_not(self) -> Sequence[bool]:
+        """Whether it is run with headers, without, or both."""
+        return tuple(dict.fromkeys([True, *(one.headers for one in self.expect)]))
+
+    def at(self, kind: LimitKind | None, *, headers: bool = True) -> Scenario:
+        """The scenario on one kind of limits."""
+        scenario = self.scenario if kind is None else self.scenario.on(kind)
+        return scenario if headers else scenario.without_headers()
+
+
+@cache
+def cases() -> Mapping[str, Case]:
+    """The packaged ones by name: the paper's first, by the number of agents; then ours."""
+    read = [read_case(file) for file in sorted(scenarios_folder().glob(f"*{_SUFFIX}"))]
+    read.sort(key=lambda case: (not case.paper, _agents(case) if case.paper else 0, case.name))
+    return {case.name: case for case in read}
+
+
+def case_named(name: str) -> Case:
+    """A packaged scenario, or a file of one's own by its path. Raises UnknownScenario, ProfileError."""
+    if name in cases():
+        return cases()[name]
+    path = Path(name)
+    if path.suffix not in (_SUFFIX, ".yml") and not path.is_file():
+        raise UnknownScenario(f"no scenario {name!r}; there are {', '.join(cases())}, or give the path of a YAML file")
+    return read_case(path)
+
+
+def read_case(file: Path) -> Case:
+    """One file. Raises ProfileError."""
+    document = read_document(file, cure_when_empty="say at least about, crowds and provider")
+    read: _File = convert(_File, document, file, rules=_RULES)
+    _check(read, file)
+    sites = tuple(
+        Site(name, PoolKey(f"{name}.sim", f"key-{name}", "sim-1"), other.provider, other.profile, other.dialect)
+        for name, other in read.others.items()
+    )
+    scenario = Scenario(
+        file.stem,
+        read.crowds,
+        read.provider,
+        duration_s=read.duration_s,
+        caps=tuple((cap.at_s, cap.concurrency) for cap in read.caps),
+        neighbour=read.neighbour,
+        way_s=read.way_s,
+        input_error=read.input_error,
+        sites=sites,
+        scheduler=read.scheduler,
+    )
+    return Case(
+        scenario,
+        about=" ".join(read.about.split()),
+        expect=read.expect,
+        as_stated=read.as_stated,
+        paper=read.paper,
+        ablate=read.ablate,
+    )
+
+
+def _agents(case: Case) -> int:
+    return sum(crowd.agents for crowd in case.scenario.crowds)
+
+
+def _check(read: _File, file: Path) -> None:
+    """What no single value shows."""
+    if not read.crowds:
+        raise ProfileError(file, "crowds", "nobody asks anything", "describe one crowd at least")
+    names = [crowd.name for crowd in read.crowds]
+    for index, crowd in enumerate(read.crowds):
+        place = f"crowds[{index}]"
+        if names.index(crowd.name) != index:
+            raise ProfileError(file, f"{place}.name", f"{crowd.name} stands twice", "give each crowd its own name")
+        if crowd.turns is None and math.isinf(read.duration_s):
+            raise ProfileError(file, f"{place}.turns", "it never ends", "say turns, or duration_s for the whole")
+        if crowd.site and crowd.site not in read.others:
+            known = ", ".join(read.others) or "there are none"
+            raise ProfileError(file, f"{place}.site", f"no provider {crowd.site}", f"name one of others: {known}")
+    providers = {"provider": read.provider} | {
+        f"others.{name}.provider": other.provider for name, other in read.others.items()
+    }
+    for place, provider in providers.items():
+        try:
+            FaultMix(provider.faults)
+        except ValueError as error:
+            raise ProfileError(file, f"{place}.faults", str(error), "lower one of them") from None
+        for index, wall in enumerate(provider.walls):
+            if wall.from_s >= wall.to_s:
+                problem = f"it ends at {wall.to_s:g} s, before it begins"
+                raise ProfileError(file, f"{place}.walls[{index}]", problem, "let to_s be later than from_s")
+    profiles = load_profiles(None).by_name
+    for name, other in read.others.items():
+        if other.profile not in profiles:
+            raise ProfileError(
+                file, f"others.{name}.profile", f"no profile {other.profile}", f"name one of {', '.join(profiles)}"
+            )
+    for index, one in enumerate(read.expect):
+        for crowd_name in (*one.wait_p95_s, *one.wait_p95_to_fifo):
+            if crowd_name not in names:
+                raise ProfileError(
+                    file, f"expect[{index}]", f"no crowd {crowd_name}", f"name one of {', '.join(names)}"
+                )
+
+
+def _above_zero(value: float) -> float:
+    if value <= 0:
+        raise BadValue(f"{value} is not above zero", "write a positive number")
+    return value
+
+
+def _share(value: float) -> float:
+    if value > 1:
+        raise BadValue(f"{value} is above 1", "write a share between 0 and 1")
+    return value
+
+
+def _fault(name: str) -> str:
+    if name not in NAMED:
+        raise BadValue(f"no fault {name!r}", f"name one of {', '.join(NAMED)}")
+    return name
+
+
+def _status(value: int) -> int:
+    if not 400 <= value <= 599:
+        raise BadValue(f"{value} is no status of a refusal", "write one from 400 to 599")
+    return value
+
+
+_POSITIVE: Mapping[type, Sequence[str]] = {
+    Crowd: ("agents", "turns", "per_session", "latency_s", "tokens_per_s", "timeout_s", "output_tokens"),
+    Limit: ("amount", "window_s"),
+    ProviderSettings: ("concurrency", "chunks", "tokens_per_chunk", "default_max_tokens"),
+    Neighbour: ("calls_per_s", "latency_s"),
+    CapChange: ("concurrency",),
+    _File: ("duration_s",),
+}
+_SHARES: Mapping[type, Sequence[str]] = {
+    Crowd: ("spike_rate",),
+    ProviderSettings: ("faults",),
+    Expectation: ("lost", "refused", "overloaded", "cap_used_least"),
+}
+_RULES = Rules(
+    values={(cls, name): _above_zero for cls, names in _POSITIVE.items() for name in names}
+    | {(cls, name): _share for cls, names in _SHARES.items() for name in names}
+    | {(Wall, "status"): _status, (ProviderSettings, "concurrency_status"): _status},
+    keys={(ProviderSettings, "faults"): _fault},
+)

@@ -1,0 +1,87 @@
+"""The provider's side of the simulated world: a site at work, and what was taken from it."""
+
+import random
+from collections import Counter
+from functools import cache
+
+from hivemind_addon.core.pool import PoolSettings
+from hivemind_addon.core.spend import Price, Spend
+from hivemind_addon.core.ticket import Demand, Dimension, Usage
+from hivemind_addon.profile.load import load_profiles
+from hivemind_addon.profile.model import DialectName, InputCharge, OutputCharge, Profile
+from hivemind_addon.sim.dialect import Dialect, Reply
+from hivemind_addon.sim.provider import SimProvider
+from hivemind_addon.sim.workload import Site
+
+WALL_S = 1_800_000_000.0
+"""Seconds since the epoch at the beginning of every run."""
+PRICED_AS = "claude-sonnet-4-5"
+"""Whose prices every simulated token has, whoever the provider is."""
+
+
+@cache
+def _profile(name: str) -> Profile:
+    return load_profiles(None).by_name[name]
+
+
+@cache
+def usual_price() -> Price:
+    """What simulated tokens cost that are of no real model."""
+    price = _profile("anthropic").price_of(PRICED_AS)
+    assert price is not None
+    return price
+
+
+def bill_of(reply: Reply, *, output_tokens: int, price: Price | None) -> Spend:
+    """What an answer costs of which so much was generated. `price` None: only its tokens count."""
+    return Spend(
+        tokens=reply.input_tokens + reply.written_tokens + reply.cached_tokens + output_tokens,
+        micro_usd=0
+        if price is None
+        else price.micro_usd(
+            input_tokens=reply.input_tokens,
+            cache_write_tokens=reply.written_tokens,
+            cache_read_tokens=reply.cached_tokens,
+            output_tokens=output_tokens,
+        ),
+    )
+
+
+class Upstream:
+    """A site at work: its provider, how its answers are read, and what was taken from it."""
+
+    def __init__(self, site: Site, rng: random.Random, settings: PoolSettings | None) -> None:
+        """`settings`: of the scheduler's pool, in place of the profile's."""
+        self.pool = site.pool
+        self.dialect = site.dialect
+        self.settings = site.provider
+        self.provider = SimProvider(site.provider, rng, wall_offset_s=WALL_S)
+        self.profile = _profile(site.profile)
+        self.dialect_name = _DIALECT_NAMES[site.dialect]
+        self.pool_settings = settings or self.profile.pool_settings
+        self.units: Counter[Dimension] = Counter()
+        """What the turns that were done take at least of each limit."""
+        self.waste: Counter[Dimension] = Counter()
+        """What attempts took that failed and were charged all the same, as those do that end without a head."""
+        self.service_s = 0.0
+        self.late_tokens = 0
+
+    def __repr__(self) -> str:
+        return f"<Upstream {self.pool} {self.provider!r}>"
+
+    def charged(self, usage: Usage, reserved: Demand) -> Demand:
+        """What the limits count of an attempt with this usage."""
+        charge = self.profile.charge
+        into = usage.total_input_tokens
+        if charge.input is InputCharge.UNCACHED:
+            into -= usage.cache_read_tokens
+        out = usage.output_tokens if charge.output is OutputCharge.ACTUAL else reserved.output_tokens
+        return Demand(input_tokens=into, output_tokens=out, total_tokens=into + out)
+
+
+_DIALECT_NAMES = {
+    Dialect.MESSAGES: DialectName.ANTHROPIC_MESSAGES,
+    Dialect.CHAT: DialectName.OPENAI_CHAT,
+    Dialect.RESPONSES: DialectName.OPENAI_RESPONSES,
+    Dialect.OLLAMA: DialectName.OLLAMA,
+}

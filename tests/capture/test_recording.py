@@ -1,0 +1,98 @@
+import dataclasses
+
+from hivemind_addon.capture.recording import Merge, Recording, unnamed
+from hivemind_addon.core.events import ConcurrencyChanged, MeterLearned, PoolsMerged, TicketEnded
+from hivemind_addon.core.snapshot import Counters, MeterView, PoolView, Snapshot
+from hivemind_addon.core.ticket import Dimension, Outcome, OutcomeKind, PoolKey, Reservation
+from tests.core.samples import ticket as make_ticket
+
+POOL = PoolKey("api.anthropic.com", "key-1", "sonnet")
+OTHER = PoolKey("api.anthropic.com", "org-1", "sonnet")
+KNOWN = PoolView(
+    key=POOL,
+    account_name=None,
+    in_flight=0,
+    bypassing=0,
+    limit=7,
+    queued=0,
+    breaker="closed",
+    blocked_for_s=0.0,
+    meters=(MeterView("requests", "bucket", 50.0, 50.0, 0.0, window_s=60.0, dimension=Dimension.REQUESTS),),
+    tickets=(),
+)
+SAID = {"profile": "anthropic", "dialect": "anthropic-messages", "delivery": "stream", "request_bytes": 9}
+
+
+def make_recording(*pools):
+    snapshot = Snapshot(at=100.0, stopping=False, pools=pools, counters=Counters())
+    return Recording(snapshot, began_wall=1e9, proxy_version="1", profiles=("anthropic",), content=True)
+
+
+def ended(ticket, at=105.0, *, pool=POOL, end="delivered"):
+    return TicketEnded(
+        at=at, ticket_id=ticket.id, pool=pool, end=end, reason="", attempts=1, ambiguous_resends=0, waited_s=0.5
+    )
+
+
+def test_a_call_is_what_its_ticket_its_tape_and_its_end_say():
+    recording, ticket = make_recording(), make_ticket(at=101.0, patience_s=595.0)
+    tape = recording.begin(ticket)
+    outcome = Outcome(OutcomeKind.SUCCESS, "200", status=200)
+    tape.settled(Reservation(ticket, 1, 101.5), outcome, 105.0, usage=None, charged=None)
+    recording(ended(ticket))
+    call = recording.end(ticket, **SAID)
+    assert (call.at_s, call.ended_s, call.end, call.waited_s, call.patience_s) == (1.0, 5.0, "delivered", 0.5, 600.0)
+    assert (call.agent, call.session, call.profile) == (ticket.agent, ticket.session, "anthropic")
+    assert len(call.attempts) == 1
+
+
+def test_a_call_that_had_begun_before_or_never_was_the_schedulers_is_not_in_it():
+    recording, early, bypassing = make_recording(), make_ticket("early"), make_ticket("bypassing")
+    recording(ended(early))
+    recording.begin(bypassing)
+    assert recording.end(early, **SAID) is None
+    assert recording.end(bypassing, **SAID) is None
+
+
+def test_a_call_is_recorded_once_and_then_forgotten():
+    recording, ticket = make_recording(), make_ticket()
+    recording.begin(ticket)
+    recording(ended(ticket))
+    assert recording.end(ticket, **SAID) is not None
+    assert recording.end(ticket, **SAID) is None
+    assert repr(recording) == "<Recording, 0 calls not yet in it>"
+
+
+def test_its_pool_is_the_one_that_it_ended_in():
+    recording, ticket = make_recording(), make_ticket()
+    recording.begin(ticket)
+    recording(ended(ticket, pool=OTHER))
+    pool = recording.end(ticket, **SAID).pool
+    assert pool == unnamed(OTHER)
+
+
+def test_limits_known_at_the_begin_and_each_piece_of_news_are_told_once():
+    recording = make_recording(KNOWN)
+    recording(MeterLearned(at=103.0, pool=POOL, meter="pace", kind="per second", limit=2.5, window_s=1.0))
+    recording(ConcurrencyChanged(at=104.0, pool=POOL, limit=5, reason="529"))
+    recording(PoolsMerged(at=104.5, pool=OTHER, merged=POOL))
+    told = recording.circumstances()
+    assert [(one.at_s, one.meter, one.limit) for one in told.limits] == [(0.0, "requests", 50.0), (3.0, "pace", 2.5)]
+    assert [(one.at_s, one.limit) for one in told.moves] == [(0.0, 7), (4.0, 5)]
+    assert told.merges == (Merge(unnamed(OTHER), POOL),)
+    again = recording.circumstances()
+    assert (again.limits, again.moves, again.merges) == ((), (), ())
+    assert again.began_wall == told.began_wall == 1e9
+
+
+def test_an_organisations_name_is_in_nothing_that_is_told():
+    named = PoolKey("api.openai.com", "acme-corp", "gpt")
+    known = dataclasses.replace(KNOWN, key=named)
+    recording, ticket = make_recording(known), make_ticket()
+    recording.begin(ticket)
+    recording(MeterLearned(at=103.0, pool=named, meter="pace", kind="per second", limit=2.5))
+    recording(ConcurrencyChanged(at=104.0, pool=named, limit=5, reason="529"))
+    recording(PoolsMerged(at=104.5, pool=named, merged=POOL))
+    recording(ended(ticket, pool=named))
+    assert "acme" not in repr((recording.end(ticket, **SAID), recording.circumstances()))
+    assert unnamed(named) == unnamed(named) != unnamed(OTHER)

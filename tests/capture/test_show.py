@@ -1,0 +1,85 @@
+import pytest
+from rich.console import Console
+
+from hivemind_addon.capture.model import Capture, ConcurrencyMove
+from hivemind_addon.capture.show import limit_words, short, show, span
+from hivemind_addon.core.ticket import OutcomeKind
+from tests.capture.samples import POOL, make_attempt, make_call, make_capture, make_limit
+
+
+def shown(capture, width=100):
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115, PTH123
+    console.print(show(capture, name="night.flow", width=width))
+    return console.export_text()
+
+
+FLEET = make_capture(
+    make_call("1", agent="ann", session="5f0c1d2e-aaaa", waited_s=2.0),
+    make_call(
+        "2",
+        agent="a-name-that-is-much-too-long-for-any-column-of-a-terminal",
+        session="s-2",
+        at_s=1.0,
+        ended_s=90.0,
+        end="gave up",
+        attempts=(make_attempt(kind=OutcomeKind.OVERLOADED, reason="529 overloaded_error", at_s=60.0),),
+    ),
+    make_call("3", agent="ann", session="5f0c1d2e-aaaa/sub-1", parent_session="5f0c1d2e-aaaa", at_s=2.0),
+    limits=(make_limit(),),
+    moves=(ConcurrencyMove(0.0, POOL, 4, ""), ConcurrencyMove(5.0, POOL, 7, "")),
+    damage=("the last 12 bytes are a torn record",),
+    proxy_version="0.1.0",
+)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_no_line_is_wider_than_the_terminal(width):
+    assert max(len(line) for line in shown(FLEET, width).splitlines()) <= width
+
+
+def test_it_tells_who_what_and_how_it_ended():
+    text = shown(FLEET, 120)
+    assert "3 calls in 3 attempts, 2 agents, 3 sessions" in text
+    assert "ann 5f0c1d2e" in text
+    assert "└ sub-1" in text
+    assert "2 delivered, 1 gave up" in text
+    assert "2 answered, 1 529 overloaded_error" in text
+    assert "50 requests per min (window); 4 to 7 at a time, at last 7" in text
+    assert "damaged: the last 12 bytes are a torn record" in text
+    assert "✗" in text
+
+
+def test_each_session_has_one_row():
+    rows = [line for line in shown(FLEET, 200).splitlines() if line.startswith(("ann", "└", "a-name"))]
+    assert len(rows) == 3
+
+
+def test_an_empty_capture_is_said_to_be_empty():
+    assert "no call had ended" in shown(Capture())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0"),
+        (0.42, "0.4s"),
+        (9.97, "10s"),
+        (59.6, "1m"),
+        (61, "1m01s"),
+        (3600, "1h"),
+        (7800, "2h10m"),
+        (90_000, "1d1h"),
+    ],
+)
+def test_spans_are_short(seconds, words):
+    assert span(seconds) == words
+
+
+@pytest.mark.parametrize(("number", "words"), [(940, "940"), (12_345, "12.3k"), (450_000, "450k"), (4_500_000, "4.5M")])
+def test_numbers_are_short(number, words):
+    assert short(number) == words
+
+
+def test_a_learned_limit_is_told_as_far_as_it_is_known():
+    assert limit_words(make_limit(meter="pace", kind="per second", limit=2.5, window_s=1.0)) == "2.5 requests per s"
+    assert limit_words(make_limit(meter="quota", kind="x", limit=9.0, window_s=None, dimension=None)) == "9 quota"

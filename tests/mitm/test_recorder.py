@@ -1,0 +1,82 @@
+import asyncio
+
+import pytest
+
+from hivemind_addon.capture.model import NotACapture
+from hivemind_addon.mitm.capture_file import read_capture
+from hivemind_addon.mitm.recorder import Recorder
+from hivemind_addon.profile.load import load_profiles
+from tests.mitm.captured import STREAM, answered
+from tests.mitm.samples import make_flow, make_intake
+
+
+def make_recorder(intake, path, **changes):
+    settings = {"content": True, "driver": intake.driver, "profiles": load_profiles(None)} | changes
+    intake.recorder = Recorder(path, **settings)
+    return intake.recorder
+
+
+async def one_call(intake, flow):
+    """From its arrival to its end, as the layer does it."""
+    exchange = intake.intake(flow)
+    assert exchange.enter()
+    exchange.sent()
+    answered(flow)
+    exchange.head(flow.response)
+    exchange.look(STREAM)
+    exchange.streamed()
+    exchange.finished()
+    return exchange
+
+
+async def test_a_call_is_written_when_it_has_ended(tmp_path):
+    intake = make_intake()
+    recorder = make_recorder(intake, tmp_path / "c")
+    exchange = await one_call(intake, make_flow(content=None))
+    await recorder.stop()
+    (call,) = read_capture(tmp_path / "c").calls
+    assert call.id == exchange.ticket.id
+    assert call.end == "delivered"
+    assert [chunk.size for chunk in call.attempts[0].chunks] == [len(STREAM)]
+    assert call.attempts[0].usage.output_tokens == 7
+
+
+async def test_nothing_is_taped_while_nothing_is_recorded(tmp_path):
+    intake = make_intake()
+    exchange = await one_call(intake, make_flow())
+    assert exchange.tape is None
+    recorder = make_recorder(intake, tmp_path / "c")
+    await recorder.stop()
+    assert (tmp_path / "c").read_bytes() == b""
+
+
+async def test_a_refused_call_is_kept_with_its_refusal(tmp_path):
+    intake = make_intake()
+    recorder = make_recorder(intake, tmp_path / "c")
+    intake.driver.close()
+    exchange = intake.intake(make_flow())
+    exchange.enter()
+    await recorder.stop()
+    (call,) = read_capture(tmp_path / "c").calls
+    assert (call.end, call.attempts) == ("shed", ())
+    assert b"x-should-retry" in (tmp_path / "c").read_bytes()
+    assert exchange.flow.response is None
+
+
+async def test_what_cannot_be_recorded_is_logged_and_harms_nobody(tmp_path, caplog, monkeypatch):
+    intake = make_intake()
+    recorder = make_recorder(intake, tmp_path / "c")
+    flow = make_flow()
+    monkeypatch.setattr(flow, "get_state", lambda: 1 / 0)
+    exchange = await one_call(intake, flow)
+    await asyncio.wait_for(recorder.stop(), 10)
+    assert "could not be captured" in caplog.text
+    assert exchange.over
+    assert not exchange.tripped
+
+
+async def test_another_kind_of_file_is_left_alone(tmp_path):
+    (tmp_path / "c").write_text("my novel")
+    with pytest.raises(NotACapture):
+        make_recorder(make_intake(), tmp_path / "c")
+    assert (tmp_path / "c").read_text() == "my novel"
