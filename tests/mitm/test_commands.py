@@ -54,9 +54,9 @@ async def stage(tmp_path):
         ("hivemind.resume api.*", Resume("api.*")),
         ("hivemind.limit 4", SetLimit(4, "*")),
         ("hivemind.limit 4 */opus", SetLimit(4, "*/opus")),
-        ("hivemind.limit off", SetLimit(None, "*")),
+        ("hivemind.limit auto", SetLimit(None, "*")),
         ("hivemind.priority agent-7 high", SetPriority("agent-7", Priority.HIGH)),
-        ("hivemind.priority agent-* usual", SetPriority("agent-*", None)),
+        ("hivemind.priority agent-* auto", SetPriority("agent-*", None)),
     ],
 )
 async def test_what_is_typed_is_asked_for(stage, typed, asked):
@@ -81,10 +81,10 @@ async def test_several_flows_go_to_the_front_in_their_order(stage):
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
-        ("hivemind.limit 0", "limit: '0' is neither a number from 1 on nor `off`"),
+        ("hivemind.limit 0", "limit: '0' is neither a number from 1 on nor `auto`"),
         ("hivemind.limit many", "limit: 'many' is neither"),
         ("hivemind.limit", "argument mismatch"),
-        ("hivemind.priority agent-7 urgent", "one of critical, high, normal, low, usual"),
+        ("hivemind.priority agent-7 urgent", "one of critical, high, normal, low, auto"),
         ("hivemind.front @all", "none of these flows is held or running"),
         ("hivemind.cancel '~comment nobody'", "none of these flows is held or running"),
     ],

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from hivemind_addon.core.snapshot import PoolView
     from hivemind_addon.mitm.intake import Intake
 
-PRIORITIES = [*(priority.name.lower() for priority in Priority), "usual"]
-"""`usual`: what the agent itself asks for."""
+PRIORITIES = [*(priority.name.lower() for priority in Priority), "auto"]
+"""`auto`: what the agent itself asks for."""
 
 
 class Commands:
@@ -44,18 +44,18 @@ class Commands:
 
     @command.command("hivemind.limit")
     def limit(self, limit: str, pool: str = "*") -> str:
-        """Let at most so many requests of a pool run at once; `off` leaves it to the scheduler again."""
-        if limit != "off" and not (limit.isascii() and limit.isdigit() and int(limit) > 0):
-            raise exceptions.CommandError(f"limit: {limit!r} is neither a number from 1 on nor `off`")
-        return self._do(SetLimit(limit=None if limit == "off" else int(limit), pool=pool))
+        """Let at most so many requests of a pool run at once; `auto` leaves it to the scheduler again."""
+        if limit != "auto" and not (limit.isascii() and limit.isdigit() and int(limit) > 0):
+            raise exceptions.CommandError(f"limit: {limit!r} is neither a number from 1 on nor `auto`")
+        return self._do(SetLimit(limit=None if limit == "auto" else int(limit), pool=pool))
 
     @command.command("hivemind.priority")
     def priority(self, agent: str, priority: str) -> str:
-        """Serve the agents whose name matches as `critical`, `high`, `normal`, `low`, or as they `usual`ly ask for."""
+        """Serve the agents whose name matches as `critical`, `high`, `normal`, `low`, or as they ask for (`auto`)."""
         # No mitmproxy.types.Choice: whoever mistypes would read "Invalid choice." and nothing more.
         if priority not in PRIORITIES:
             raise exceptions.CommandError(f"priority: {priority!r} is none of {', '.join(PRIORITIES)}")
-        wanted = None if priority == "usual" else Priority[priority.upper()]
+        wanted = None if priority == "auto" else Priority[priority.upper()]
         return self._do(SetPriority(agent=agent, priority=wanted))
 
     @command.command("hivemind.front")
