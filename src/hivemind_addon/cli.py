@@ -10,6 +10,7 @@ import msgspec
 from rich.console import Console
 
 from hivemind_addon import __version__
+from hivemind_addon.evaluate.commands import COMMANDS as EVALUATE_COMMANDS
 from hivemind_addon.launch.commands import COMMANDS
 from hivemind_addon.resources import script_path
 from hivemind_addon.sim.commands import COMMANDS as SIM_COMMANDS
@@ -30,7 +31,7 @@ def main() -> None:
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
 
 
-for _command in (*COMMANDS, *SIM_COMMANDS):
+for _command in (*COMMANDS, *SIM_COMMANDS, *EVALUATE_COMMANDS):
     main.add_command(_command)
 
 

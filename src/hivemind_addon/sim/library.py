@@ -11,6 +11,7 @@ Whatever is wrong with a file is a ProfileError: one line that names file, key p
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cache
 from pathlib import Path
 
@@ -32,6 +33,17 @@ _SUFFIX = ".yaml"
 
 class UnknownScenario(Exception):
     """No packaged scenario has this name, and no file. Its text names those that there are."""
+
+
+class Telling(Enum):
+    """The figure that tells most about a scenario."""
+
+    LOST = "lost"
+    """Agents lost."""
+    REFUSED = "refused"
+    """Attempts that were refused: 429, 529, 503."""
+    COST = "cost"
+    """Input cost ÷ ideal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +82,7 @@ class _File:
     scheduler: PoolSettings | None = None
     as_stated: bool = False
     paper: bool = False
-    ablate: bool = False
+    ablate: Telling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +96,8 @@ class Case:
     """Its limits are of the kinds that the file says; else it is run on both kinds, one after the other."""
     paper: bool = False
     """One of the seven of the HiveMind paper."""
-    ablate: bool = False
-    """One on which every two primitives are taken away together."""
+    ablate: Telling | None = None
+    """Every two primitives are taken away together here, and this figure tells what came of it; None: they are not."""
 
     @property
     def name(self) -> str:
