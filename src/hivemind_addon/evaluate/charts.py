@@ -5,6 +5,7 @@ that grey paper is enough. The same figures give the same bytes.
 """
 
 import io
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -132,10 +133,10 @@ def _grid(campaign: Campaign, figure_of: Callable[[Sequence[Figures]], float], l
 
 
 def _heat(axes: Axes, values: Sequence[Sequence[float]], form: str, *, most: float, least: float = 0.0):  # type: ignore[no-untyped-def]  # noqa: ANN202 - matplotlib's image
-    image = axes.imshow(values, aspect="auto", cmap="cividis_r", vmin=least, vmax=most)
+    image = axes.imshow(values, aspect="auto", cmap="Blues", vmin=least, vmax=most)
     for y, row in enumerate(values):
         for x, value in enumerate(row):
-            if value == value:  # not NaN  # noqa: PLR0124
+            if not math.isnan(value):
                 is_dark = (value - least) / (most - least or 1) > 0.55
                 text = form.format(value).replace("-0", "0") if abs(value) < 0.05 else form.format(value)
                 axes.text(x, y, text, ha="center", va="center", fontsize=8, color="white" if is_dark else "black")
@@ -147,11 +148,7 @@ def _heat(axes: Axes, values: Sequence[Sequence[float]], form: str, *, most: flo
 
 def _stretch(campaign: Campaign) -> Figure:
     """A dot for the median and a line from the least to the most, for each policy."""
-    cases = [
-        case
-        for case in campaign.plan.cases
-        if case.scenario.duration_s == float("inf") and not case.name.startswith("micro-5 ")
-    ]
+    cases = [case for case in campaign.plan.cases if math.isinf(case.scenario.duration_s)]
     figure = Figure(figsize=(8.2, 1.2 + 0.42 * len(cases)))
     panels = figure.subplots(1, len(LimitKind), sharey=True, sharex=True)
     for axes, kind in zip(panels, LimitKind, strict=True):
@@ -251,7 +248,7 @@ def _ablation(campaign: Campaign) -> Figure:
                 axes.text(
                     x,
                     y,
-                    f"{points:+.0f}{_letter(change.aspect.name)}",
+                    f"{points:+.0f}{change.aspect.letter}",
                     ha="center",
                     va="center",
                     fontsize=7,
@@ -264,16 +261,10 @@ def _ablation(campaign: Campaign) -> Figure:
     axes.tick_params(length=0)
     figure.colorbar(image, ax=axes, label="points or % worse without it (below 0: better)", shrink=0.6, pad=0.01)
     axes.set_xlabel(
-        "L agents lost · R attempts refused · T time ÷ bound · C input cost · W p95 wait of who waits least; "
-        "empty: no change"
+        "L agents lost · R attempts refused · T time ÷ bound · D turns not done in the given time · C input cost\n"
+        "W p95 wait of who waits least, of the whole time · empty: no change of 2 or more"
     )
     return figure
-
-
-def _letter(aspect: str) -> str:
-    return {"agents lost": "L", "attempts refused": "R", "time ÷ bound": "T", "input cost ÷ ideal": "C"}.get(
-        aspect, "W"
-    )
 
 
 _TELLING = {

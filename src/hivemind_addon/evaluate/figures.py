@@ -1,5 +1,6 @@
 """What is kept of one run: its numbers, without the single waits. Small enough to come from another process."""
 
+import math
 from dataclasses import dataclass
 from itertools import chain
 
@@ -22,9 +23,11 @@ class Figures:
     """Attempts that were answered 429, 503 or 529."""
     makespan_s: float
     stretch: float | None
-    """Makespan ÷ lower bound, what a neighbour took counted; None where agents were lost: who dies early is done
-    early.
+    """Makespan ÷ lower bound, what a neighbour took counted; None where agents were lost (who dies early is done
+    early), and where the time was given.
     """
+    is_timed: bool
+    """The time was given; then `turns_done` tells how much was got through."""
     turns_done: int
     wait_mean_s: float
     wait_p50_s: float
@@ -43,7 +46,7 @@ class Figures:
     cap_used: float
 
 
-def figures_of(result: Result) -> Figures:
+def figures_of(result: Result, *, is_timed: bool = False) -> Figures:
     """The numbers of one run."""
     waits = sorted(chain.from_iterable(crowd.waits_s for crowd in result.crowds.values()))
     p95s = [crowd.wait_s(0.95) for crowd in result.crowds.values()]
@@ -54,7 +57,8 @@ def figures_of(result: Result) -> Figures:
         throttled=result.statuses[429] / attempts,
         refused=sum(result.statuses[status] for status in _REFUSALS) / attempts,
         makespan_s=result.makespan_s,
-        stretch=None if result.lost else result.shared_stretch,
+        stretch=None if result.lost or is_timed else result.shared_stretch,
+        is_timed=is_timed,
         turns_done=sum(crowd.turns_done for crowd in result.crowds.values()),
         wait_mean_s=sum(waits) / len(waits) if waits else 0.0,
         wait_p50_s=max(crowd.wait_s(0.5) for crowd in result.crowds.values()),
@@ -70,6 +74,6 @@ def figures_of(result: Result) -> Figures:
     )
 
 
-def digest(_: Trial, result: Result) -> Figures:
+def digest(trial: Trial, result: Result) -> Figures:
     """For `run_trials`."""
-    return figures_of(result)
+    return figures_of(result, is_timed=math.isfinite(trial.setup.case.scenario.duration_s))

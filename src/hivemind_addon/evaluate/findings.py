@@ -20,21 +20,35 @@ _TOGETHER = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Aspect:
-    """One of the figures that may get worse, as points: more is worse."""
+    """One of the things that may get worse."""
 
     name: str
-    unit: str
-    points: Callable[[Figures], float | None]
+    letter: str
+    """For charts."""
+    worse_by: Callable[[Figures, Figures], float | None]
+    """From one run to another of the same seed, in points or per cent; None: it cannot be compared."""
+
+
+def _stretch_worse_by(ours: Figures, theirs: Figures) -> float | None:
+    return None if ours.stretch is None or theirs.stretch is None else 100 * (theirs.stretch - ours.stretch)
+
+
+def _work_worse_by(ours: Figures, theirs: Figures) -> float | None:
+    return 100 * (1 - theirs.turns_done / ours.turns_done) if ours.is_timed and ours.turns_done else None
 
 
 ASPECTS: Sequence[Aspect] = (
-    Aspect("agents lost", "points", lambda run: 100 * run.lost),
-    Aspect("attempts refused", "points", lambda run: 100 * run.refused),
-    Aspect("time ÷ bound", "%", lambda run: None if run.stretch is None else 100 * run.stretch),
-    Aspect("input cost ÷ ideal", "%", lambda run: 100 * run.cost),
-    Aspect("p95 wait of who waits least ÷ time", "points", lambda run: 100 * run.least_wait_p95_s / run.makespan_s),
+    Aspect("agents lost", "L", lambda ours, theirs: 100 * (theirs.lost - ours.lost)),
+    Aspect("attempts refused", "R", lambda ours, theirs: 100 * (theirs.refused - ours.refused)),
+    Aspect("time ÷ bound", "T", _stretch_worse_by),
+    Aspect("turns not done in the given time", "D", _work_worse_by),
+    Aspect("input cost", "C", lambda ours, theirs: 100 * (theirs.cost - ours.cost)),
+    Aspect(
+        "p95 wait of who waits least, of the whole time",
+        "W",
+        lambda ours, theirs: 100 * (theirs.least_wait_p95_s - ours.least_wait_p95_s) / ours.makespan_s,
+    ),
 )
-"""Time ÷ bound says nothing where the time is given; there it never changes by much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +66,7 @@ class Change:
     @property
     def text(self) -> str:
         """In words."""
-        unit = " %" if self.aspect.unit == "%" else ""
-        return f"{self.aspect.name} {self.by.mean:+.0f}{unit} ({self.by.low:+.0f} to {self.by.high:+.0f})"
+        return f"{self.aspect.name} {self.by.mean:+.0f} ({self.by.low:+.0f} to {self.by.high:+.0f})"
 
 
 def changes(campaign: Campaign, case: Case, kind: LimitKind | None, policy: Policy) -> list[Change]:
@@ -61,9 +74,9 @@ def changes(campaign: Campaign, case: Case, kind: LimitKind | None, policy: Poli
     made = []
     for aspect in ASPECTS:
         differences = [
-            theirs - ours
-            for mine, other in campaign.paired(case, kind, policy)
-            if (ours := aspect.points(mine)) is not None and (theirs := aspect.points(other)) is not None
+            worse
+            for ours, theirs in campaign.paired(case, kind, policy)
+            if (worse := aspect.worse_by(ours, theirs)) is not None
         ]
         if differences:
             made.append(Change(aspect, Mean.of(differences)))
