@@ -126,8 +126,8 @@ def _share(values: Sequence[float]) -> str:
 
 
 _FIGURES_HEAD = """\
-| Scenario | Limits | Policy | Lost % | 429 % | Refused % | ÷ bound | Wait s: mean, p50, p95, p99; least p95 | Fairness \
-| In vain, tokens | In vain, $ | Cost |
+| Scenario | Limits | Policy | Lost % | 429 % | Refused % | ÷ bound | Wait s: mean, p50, p95, p99; least p95 \
+| Fairness | In vain, tokens | In vain, $ | Cost |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"""
 
 
