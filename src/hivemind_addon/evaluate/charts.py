@@ -12,6 +12,7 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
@@ -128,22 +129,44 @@ def _grid(campaign: Campaign, figure_of: Callable[[Sequence[Figures]], float], l
         axes.set_xticks(range(len(COMPARED)), [policy.name for policy in COMPARED], rotation=30, ha="right")
         axes.set_yticks(range(len(cases)), [case.name for case in cases])
     assert image is not None
-    figure.colorbar(image, ax=panels, label=label, shrink=0.8, pad=0.01)
+    _key(figure, image, panels, label, shrink=0.8)
     return figure
 
 
-def _heat(axes: Axes, values: Sequence[Sequence[float]], form: str, *, most: float, least: float = 0.0):  # type: ignore[no-untyped-def]  # noqa: ANN202 - matplotlib's image
-    image = axes.imshow(values, aspect="auto", cmap="Blues", vmin=least, vmax=most)
+def _cells(axes: Axes, values: Sequence[Sequence[float]], **colours: Any) -> QuadMesh:
+    """A coloured cell for each value, the first row on top; drawn as shapes, so that an SVG stays one."""
+    edges_x = [place - 0.5 for place in range(len(values[0]) + 1)]
+    edges_y = [place - 0.5 for place in range(len(values) + 1)]
+    mesh = axes.pcolormesh(edges_x, edges_y, values, edgecolors="white", linewidth=0.5, **colours)
+    axes.set_ylim(edges_y[-1], edges_y[0])
+    return mesh
+
+
+def _key(figure: Figure, mesh: QuadMesh, panels: Sequence[Axes], label: str, *, shrink: float) -> None:
+    """What the colours mean."""
+    bar = figure.colorbar(mesh, ax=list(panels), label=label, shrink=shrink, pad=0.01)
+    bar.solids.set_rasterized(False)
+
+
+def _heat(axes: Axes, values: Sequence[Sequence[float]], form: str, *, most: float) -> QuadMesh:
+    mesh = _cells(axes, values, cmap="Blues", vmin=0, vmax=most)
     for y, row in enumerate(values):
         for x, value in enumerate(row):
             if not math.isnan(value):
-                is_dark = (value - least) / (most - least or 1) > 0.55
-                text = form.format(value).replace("-0", "0") if abs(value) < 0.05 else form.format(value)
-                axes.text(x, y, text, ha="center", va="center", fontsize=8, color="white" if is_dark else "black")
+                is_dark = value / most > 0.55
+                axes.text(
+                    x,
+                    y,
+                    form.format(value),
+                    ha="center",
+                    va="center",
+                    fontsize=8,
+                    color="white" if is_dark else "black",
+                )
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
-    return image
+    return mesh
 
 
 def _stretch(campaign: Campaign) -> Figure:
@@ -239,7 +262,7 @@ def _ablation(campaign: Campaign) -> Figure:
     values = [[change.by.mean if change else 0.0 for change in row] for row in found]
     figure = Figure(figsize=(8.2, 1.4 + 0.24 * len(rows)))
     axes = figure.subplots()
-    image = axes.imshow(values, aspect="auto", cmap="PuOr_r", vmin=-60, vmax=60)
+    image = _cells(axes, values, cmap="PuOr_r", vmin=-60, vmax=60)
     for y, row in enumerate(found):
         for x, change in enumerate(row):
             if change is not None:
@@ -259,7 +282,7 @@ def _ablation(campaign: Campaign) -> Figure:
         range(len(rows)), [f"{case.name}, {kind.value}" if kind else case.name for case, kind in rows], fontsize=8
     )
     axes.tick_params(length=0)
-    figure.colorbar(image, ax=axes, label="points or % worse without it (below 0: better)", shrink=0.6, pad=0.01)
+    _key(figure, image, [axes], "points or % worse without it (below 0: better)", shrink=0.6)
     axes.set_xlabel(
         "L agents lost · R attempts refused · T time ÷ bound · D turns not done in the given time · C input cost\n"
         "W p95 wait of who waits least, of the whole time · empty: no change of 2 or more"
@@ -287,5 +310,5 @@ def _pairs(campaign: Campaign, case: Case) -> Figure:
         axes.add_patch(mpl.patches.Rectangle((place - 0.5, place - 0.5), 1, 1, fill=False, ec="black", lw=1))
     axes.set_title("above: both taken away · framed: one taken away · below: these two alone")
     assert case.ablate is not None
-    figure.colorbar(image, ax=axes, label=_TELLING[case.ablate], shrink=0.8, pad=0.01)
+    _key(figure, image, [axes], _TELLING[case.ablate], shrink=0.8)
     return figure

@@ -140,9 +140,9 @@ def _figures(campaign: Campaign) -> str:
         if (runs := campaign.of(case, kind, policy))
     ]
     return (
-        "Medians over the seeds, least to most in brackets where they differ (waits without). "
-        "Where there are several crowds p50, p95 and p99 are of the one that waits most; the last wait is the p95 of the "
-        f"one that waits least. Money at the prices of {PRICED_AS}.\n\n" + "\n".join([_FIGURES_HEAD, *rows]) + "\n"
+        "Medians over the seeds, least to most in brackets where they differ (waits without). With several crowds p50,\n"
+        "p95 and p99 are of the one that waits most; the last wait is the p95 of the one that waits least.\n"
+        f"Money at the prices of {PRICED_AS}.\n\n" + "\n".join([_FIGURES_HEAD, *rows]) + "\n"
     )
 
 
