@@ -8,7 +8,8 @@ Read it in this order:
     runtime/   asyncio meets the core: one future a ticket, one timer
     mitm/      the only folder that imports mitmproxy: hold, admit, retry inside its HTTP layer
     launch/    the commands that put the agents that people have behind it: run, exec, env, status, doctor
-    sim/       a simulated provider and its agents, to test against and for the demo
+    sim/       a simulated provider and its agents, to test against and for the demo; scenarios/*.yaml in virtual time
+    evaluate/  what all of it is worth: scenarios by policies by seeds, as a report with charts
     compose.py the only place where objects meet
     cli.py     the command `hivemind`
 """

@@ -145,6 +145,7 @@ def _cells(axes: Axes, values: Sequence[Sequence[float]], **colours: Any) -> Qua
 def _key(figure: Figure, mesh: QuadMesh, panels: Sequence[Axes], label: str, *, shrink: float) -> None:
     """What the colours mean."""
     bar = figure.colorbar(mesh, ax=list(panels), label=label, shrink=shrink, pad=0.01)
+    assert bar.solids is not None
     bar.solids.set_rasterized(False)
 
 

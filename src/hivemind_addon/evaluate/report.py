@@ -125,6 +125,11 @@ def _share(values: Sequence[float]) -> str:
     return f"{mean.mean:.1f} % ({mean.low:.1f} to {mean.high:.1f})"
 
 
+_FIGURES = """\
+Medians over the seeds, least to most in brackets where they differ (waits without). With several crowds p50, p95 and
+p99 are of the one that waits most; the last wait is the p95 of the one that waits least. Money is at the prices of
+{model}.
+"""
 _FIGURES_HEAD = """\
 | Scenario | Limits | Policy | Lost % | 429 % | Refused % | ÷ bound | Wait s: mean, p50, p95, p99; least p95 \
 | Fairness | In vain, tokens | In vain, $ | Cost |
@@ -139,11 +144,7 @@ def _figures(campaign: Campaign) -> str:
         for policy in COMPARED
         if (runs := campaign.of(case, kind, policy))
     ]
-    return (
-        "Medians over the seeds, least to most in brackets where they differ (waits without). With several crowds p50,\n"
-        "p95 and p99 are of the one that waits most; the last wait is the p95 of the one that waits least.\n"
-        f"Money at the prices of {PRICED_AS}.\n\n" + "\n".join([_FIGURES_HEAD, *rows]) + "\n"
-    )
+    return "\n".join([_FIGURES.format(model=PRICED_AS), _FIGURES_HEAD, *rows]) + "\n"
 
 
 _WAITED: Sequence[Callable[[Figures], float]] = (
@@ -208,8 +209,8 @@ def _two(campaign: Campaign, case: Case) -> str:
 _SOCKETS = """\
 The same agents and provider on real sockets, through a real mitmdump with the addon, through the peer's own proxy, and
 straight, all at the same time on one machine. Times are divided by the factor; backoffs and guards shrink in nobody's
-program. The peer (`hivemind-scheduler` 0.2.0 from PyPI, as it is) is told the provider's true concurrency cap; the
-addon finds it out.
+program, so that more than 1 is harder than life. The peer (`hivemind-scheduler` 0.2.0 from PyPI, as it is) is told the
+provider's true concurrency cap; the addon finds it out. A wait is all that a turn took beyond its service.
 """
 
 
