@@ -36,8 +36,8 @@ def evaluate(*, quick: bool, real: bool, peer: bool, seeds: int | None, out: Pat
     """Scenarios by policies by seeds: who loses agents, what it costs, what each primitive of the scheduler is worth.
 
     Writes report.md, report.html (one file, nothing to fetch), results.json and the charts as SVG and PNG. Virtual
-    time unless --real or --peer; the same command gives the same numbers. Everything takes a quarter of an hour on
-    two cores.
+    time unless --real or --peer; the same command gives the same numbers. Everything takes
+    twenty minutes on two cores.
 
     \b
     Examples:

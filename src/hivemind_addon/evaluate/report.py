@@ -181,8 +181,8 @@ def _row(case: Case, kind: LimitKind | None, policy: Policy, runs: Sequence[Figu
 _WORTH = """\
 Each scenario again without each primitive, seed by seed against the whole. A change is told when it is 2 points or
 more and its 95 % bootstrap interval leaves zero out; above zero is worse. Shares change by points, ratios by
-hundredths.
-Time ÷ bound is compared only where nobody was lost; where the time is given, the turns that were done in it are.
+hundredths. Time ÷ bound is compared only where nobody was lost; where the time is given, the turns that were done in
+it are.
 """
 
 
