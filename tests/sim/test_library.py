@@ -92,6 +92,7 @@ def test_an_unknown_name_is_told_with_those_that_there_are():
             ("agents: 3", "agents: 3, site: moon"),
             "crowds[0].site: no provider moon; name one of others: there are none",
         ),
+        (("provider: {", "provider: {interval_s: 1, "), "provider.interval_s: unknown key"),
         (("provider: {", "provider: {faults: {oops: 0.1}, "), "provider.faults.oops: no fault 'oops'; name one of"),
         (("provider: {", "provider: {faults: {'502': 2}, "), "provider.faults.502: 2 is above 1; write a share"),
         (

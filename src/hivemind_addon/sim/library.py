@@ -240,7 +240,7 @@ def _status(value: int) -> int:
 _POSITIVE: Mapping[type, Sequence[str]] = {
     Crowd: ("agents", "turns", "per_session", "latency_s", "tokens_per_s", "timeout_s", "output_tokens"),
     Limit: ("amount", "window_s"),
-    ProviderSettings: ("concurrency", "chunks", "tokens_per_chunk", "default_max_tokens"),
+    ProviderSettings: ("concurrency",),
     Neighbour: ("calls_per_s", "latency_s"),
     CapChange: ("concurrency",),
     _File: ("duration_s",),
@@ -250,9 +250,11 @@ _SHARES: Mapping[type, Sequence[str]] = {
     ProviderSettings: ("faults",),
     Expectation: ("lost", "refused", "overloaded", "cap_used_least"),
 }
+_SAID_BY_CROWDS = frozenset({"latency", "chunks", "tokens_per_chunk", "interval_s", "default_max_tokens"})
 _RULES = Rules(
     values={(cls, name): _above_zero for cls, names in _POSITIVE.items() for name in names}
     | {(cls, name): _share for cls, names in _SHARES.items() for name in names}
     | {(Wall, "status"): _status, (ProviderSettings, "concurrency_status"): _status},
     keys={(ProviderSettings, "faults"): _fault},
+    unwritten={ProviderSettings: _SAID_BY_CROWDS},
 )
