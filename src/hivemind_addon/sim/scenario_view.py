@@ -82,6 +82,8 @@ def _kept(one: Series, series: Sequence[Series]) -> Text:
     if one.setup.policy != Policy.HIVEMIND:
         return Text()
     verdicts = list(one.verdicts(series))
+    if not verdicts:
+        return Text("nothing")
     met = sum(verdict.is_met for verdict in verdicts)
     kept = f"✓ {met}" if met == len(verdicts) else f"✗ {met}/{len(verdicts)}"
     return Text(kept, style="green" if met == len(verdicts) else "red")
