@@ -210,7 +210,8 @@ _SOCKETS = """\
 The same agents and provider on real sockets, through a real mitmdump with the addon, through the peer's own proxy, and
 straight, all at the same time on one machine. Times are divided by the factor; backoffs and guards shrink in nobody's
 program, so that more than 1 is harder than life. The peer (`hivemind-scheduler` 0.2.0 from PyPI, as it is) is told the
-provider's true concurrency cap; the addon finds it out. A wait is all that a turn took beyond its service.
+provider's true concurrency cap; the addon finds it out. It does not try again what ended in a reset connection: that
+reaches its agents as a 502. A wait is all that a turn took beyond its service.
 """
 
 
