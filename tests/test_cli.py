@@ -10,8 +10,8 @@ from hivemind_addon import __version__, docs, resources
 from hivemind_addon.cli import main
 from hivemind_addon.sim import agreement, demo
 from hivemind_addon.sim.demo import DemoResult, PhaseName
+from hivemind_addon.sim.expectation import Expectation, Verdict
 from hivemind_addon.sim.mitmdump import NotStarted
-from hivemind_addon.sim.proof import Goal, Proof
 from tests.sim.test_demo_view import phase
 
 
@@ -116,28 +116,26 @@ def test_docs_works_in_a_checkout_only(monkeypatch):
 
 
 def test_prove_prints_a_page_and_tells_what_was_missed(monkeypatch):
-    missed = Goal("agents lost", 0, 3)
-    monkeypatch.setattr(Proof, "goals", lambda _: iter([missed]))
+    monkeypatch.setattr(Expectation, "verdicts", lambda *_: iter([Verdict("agents lost", 0, 3)]))
     result = run("prove", "--seeds", "1", "--only", "micro-5")
     assert result.exit_code == 1
     assert result.stdout.startswith("# Proof\n")
     assert "`hivemind prove --seeds 1 --only micro-5`" in result.stdout
-    assert "| agents lost | ≤ 0 | 3 | **missed** |" in result.stdout
-    assert result.stderr.endswith("missed: agents lost: 3, goal ≤ 0\n")
+    assert "| micro-5 | bucket | agents lost | ≤ 0 | 3 | **missed** |" in result.stdout
+    assert "missed: micro-5, bucket: agents lost: 3, expected ≤ 0\n" in result.stderr
 
 
-def test_prove_writes_its_page_into_a_file_and_succeeds_when_nothing_was_missed(tmp_path, monkeypatch):
-    monkeypatch.setattr(Proof, "goals", lambda _: iter([Goal("agents lost", 0, 0)]))
+def test_prove_writes_its_page_into_a_file_and_succeeds_when_nothing_was_missed(tmp_path):
     page = tmp_path / "proof.md"
     result = run("prove", "--seeds", "1", "--only", "micro-5", "--output", str(page))
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "| micro-5 | bucket | 0 of 5 | 40 |" in page.read_text()
+    assert "| micro-5 | bucket | hivemind | 0 of 5 | 40 |" in page.read_text()
 
 
 def test_prove_knows_its_scenarios():
     result = run("prove", "--only", "nonsense")
     assert result.exit_code == 2
-    assert "there are micro-5, micro-10" in result.stderr
+    assert "there are micro-5, latency-spike" in result.stderr
 
 
 def test_prove_live_tells_where_socket_and_virtual_time_disagree(tmp_path, monkeypatch):

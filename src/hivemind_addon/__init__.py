@@ -12,7 +12,8 @@ Read it in this order:
     page/      the status page for browsers
     dash/      the terminal dashboard: a feed of reports, and one pure picture of them
     launch/    the commands that put the agents that people have behind it: run, exec, env, status, top, doctor
-    sim/       a simulated provider and its agents, to test against and for the demo
+    sim/       a simulated provider and its agents, to test against and for the demo; scenarios/*.yaml in virtual time
+    evaluate/  what all of it is worth: scenarios by policies by seeds, as a report with charts
     replay/    a recorded session run again in virtual time: under other limits, and as a regression test
     compose.py the only place where objects meet
     cli.py     the command `hivemind`

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from hivemind_addon import __version__
 from hivemind_addon.capture_cli import capture
+from hivemind_addon.evaluate.commands import COMMANDS as EVALUATE_COMMANDS
 from hivemind_addon.launch import steering
 from hivemind_addon.launch.commands import COMMANDS
 from hivemind_addon.replay.command import replay
@@ -33,7 +34,7 @@ def main() -> None:
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
 
 
-for _command in (*COMMANDS, *steering.COMMANDS, capture, replay, *SIM_COMMANDS):
+for _command in (*COMMANDS, *steering.COMMANDS, capture, replay, *SIM_COMMANDS, *EVALUATE_COMMANDS):
     main.add_command(_command)
 
 

@@ -1,4 +1,4 @@
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
@@ -7,7 +7,17 @@ from hypothesis import strategies as st
 
 from hivemind_addon.core.ticket import Dimension, OutcomeKind
 from hivemind_addon.profile.model import Delivery, DialectName, InputCharge, Profile
-from hivemind_addon.profile.typed import KEY_RULES, ORDERED, RULES, UNWRITTEN, ProfileError, convert, host_parts
+from hivemind_addon.profile.typed import (
+    KEY_RULES,
+    ORDERED,
+    RULES,
+    UNWRITTEN,
+    BadValue,
+    ProfileError,
+    Rules,
+    convert,
+    host_parts,
+)
 
 FILE = Path("profiles/my.yaml")
 
@@ -171,3 +181,39 @@ def test_any_document_is_a_profile_or_a_line(document):
     except ProfileError as error:
         made = str(error)
     assert isinstance(made, Profile) or (made.startswith("profiles/my.yaml: ") and len(made.splitlines()) == 1)
+
+
+@dataclass(frozen=True)
+class Shop:
+    """A document of another kind."""
+
+    hours: tuple[float, float]
+    doors: int = 1
+    name: str = ""
+
+
+def opened(document):
+    def odd(value):
+        if value % 2 == 0:
+            raise BadValue(f"{value} is even", "write an odd number")
+        return value
+
+    rules = Rules(values={(Shop, "doors"): odd}, unwritten={Shop: frozenset({"name"})})
+    return convert(Shop, document, FILE, rules=rules)
+
+
+def test_documents_of_another_kind_bring_their_own_rules():
+    assert opened({"hours": [9, 17], "doors": 3}) == Shop((9, 17), 3)
+    for document, told in (
+        ({"hours": [9, 17], "doors": 2}, "doors: 2 is even; write an odd number"),
+        ({"hours": [9, 17], "name": "x"}, "name: unknown key"),
+        ({"hours": [17, 9]}, "hours: [17, 9] is no range; write its two ends, the smaller one first"),
+        ({"hours": [9]}, "hours: [9] is no range"),
+    ):
+        with pytest.raises(ProfileError) as caught:
+            opened(document)
+        assert told in str(caught.value)
+
+
+def test_a_profile_knows_nothing_of_them():
+    assert (Shop, "doors") not in RULES

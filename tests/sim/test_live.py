@@ -10,13 +10,15 @@ from hivemind_addon.core.ticket import Dimension
 from hivemind_addon.sim import world
 from hivemind_addon.sim.agents import Answered
 from hivemind_addon.sim.dialect import Dialect
+from hivemind_addon.sim.library import cases
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.live import _Books, _Conversation, _Fleet, scaled, virtual
 from hivemind_addon.sim.provider import ProviderSettings, Truth
 from hivemind_addon.sim.request import facts, input_tokens
-from hivemind_addon.sim.workload import FAN_OUT, PAPER, Crowd, Scenario, turns
+from hivemind_addon.sim.workload import Crowd, Scenario, turns
 
-STRESS = next(scenario for scenario in PAPER if scenario.name == "stress")
+STRESS = cases()["stress"].scenario
+FAN_OUT = cases()["fan-out"].scenario
 
 
 def answered(output_tokens=50, **usage):
@@ -50,7 +52,7 @@ def test_unscaled_virtual_time_is_that_of_the_proof(kind):
 
 def test_the_scheduler_hears_the_scaled_window():
     """Told of a minute it would take a bucket of six seconds for one that refills ten times slower."""
-    small = scaled(next(one for one in PAPER if one.name == "replay-11"), 10).on(LimitKind.BUCKET)
+    small = scaled(cases()["replay-11"].scenario, 10).on(LimitKind.BUCKET)
     told, untold = virtual(small, seed=0), world.run(small, seed=0)
     assert told.makespan_s < untold.makespan_s / 2
 

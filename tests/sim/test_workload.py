@@ -2,8 +2,11 @@ import math
 import random
 from itertools import islice
 
+from hivemind_addon.sim.library import cases
 from hivemind_addon.sim.limits import LimitKind
-from hivemind_addon.sim.workload import BURSTS, PAPER, SCENARIOS, Crowd, turns
+from hivemind_addon.sim.workload import Crowd, turns
+
+BURSTS = cases()["bursts"].scenario
 
 
 def test_one_seed_wants_the_same_twice():
@@ -39,7 +42,10 @@ def test_a_scenario_changes_its_kind_of_limits_and_nothing_else():
     assert not BURSTS.without_headers().provider.rate_limit_headers
 
 
-def test_every_scenario_has_a_name_of_its_own_and_the_paper_has_seven():
-    assert len({scenario.name for scenario in SCENARIOS}) == len(SCENARIOS)
-    assert len(PAPER) == 7
-    assert [sum(crowd.agents for crowd in scenario.crowds) for scenario in PAPER] == [5, 10, 20, 50, 11, 20, 10]
+def test_a_scenario_with_several_providers_changes_all_of_them():
+    mixed = cases()["mixed-providers"].scenario
+    providers = [one.provider for one in mixed.on(LimitKind.WINDOW).sites] + [mixed.on(LimitKind.WINDOW).provider]
+    assert {limit.kind for provider in providers for limit in provider.limits} == {LimitKind.WINDOW}
+    blind = mixed.without_headers()
+    assert not blind.provider.rate_limit_headers
+    assert not any(site.provider.rate_limit_headers for site in blind.sites)

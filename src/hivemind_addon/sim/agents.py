@@ -124,12 +124,15 @@ class Route:
     """`address:port` of the provider itself; certificate check and Host are those of its name."""
     proxy: str | None = None
     """`address:port` of a proxy, to which each agent says its name."""
+    base_url: str | None = None
+    """Of something that stands for the provider, without TLS."""
 
     def client(self, agent: str, habits: Habits) -> httpx.AsyncClient:
         """An agent's own connections. The caller closes it."""
+        headers = {"user-agent": "hivemind-sim/1", "anthropic-version": "2023-06-01"}
         return httpx.AsyncClient(
-            base_url=f"https://{self.direct or _HOST}",
-            headers={"host": _HOST, "user-agent": "hivemind-sim/1", "anthropic-version": "2023-06-01"},
+            base_url=self.base_url or f"https://{self.direct or _HOST}",
+            headers=headers if self.base_url else {"host": _HOST, **headers},
             proxy=f"http://{agent}:x@{self.proxy}" if self.proxy else None,
             verify=self.trust,
             trust_env=False,

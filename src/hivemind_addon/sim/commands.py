@@ -136,7 +136,7 @@ def _run_real(chosen: "Sequence[Case]", kinds: "Sequence[LimitKind]", seeds: int
     for case in chosen:
         if why := agreement.why_not(case):
             raise click.ClickException(f"{case.name} does not run on the socket: {why}")
-    _end_with_us()
+    end_with_us()
     total = sum(len(kinds) for _ in chosen) * seeds
     try:
         with progress(total) as done:
@@ -193,7 +193,7 @@ def _prove_live(seeds: int, only: tuple[str, ...], output: Path | None) -> None:
     known = [one.name for one in agreement.LIVE]
     if unknown := sorted(set(only) - set(known)):
         raise click.BadParameter(f"{unknown[0]!r} does not run live; {', '.join(known)} do", param_hint="--only")
-    _end_with_us()
+    end_with_us()
     try:
         comparisons = agreement.prove(seeds=seeds, only=only, tell=lambda line: click.echo(line, err=True))
     except NotStarted as error:
@@ -224,7 +224,7 @@ def _agreement() -> ModuleType:
     return agreement
 
 
-def _end_with_us() -> None:
+def end_with_us() -> None:
     """Whoever ends us ends what we started, too."""
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 

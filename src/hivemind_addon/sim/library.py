@@ -11,6 +11,7 @@ Whatever is wrong with a file is a ProfileError: one line that names file, key p
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cache
 from pathlib import Path
 
@@ -32,6 +33,17 @@ _SUFFIX = ".yaml"
 
 class UnknownScenario(Exception):
     """No packaged scenario has this name, and no file. Its text names those that there are."""
+
+
+class Telling(Enum):
+    """The figure that tells most about a scenario."""
+
+    LOST = "lost"
+    """Agents lost."""
+    REFUSED = "refused"
+    """Attempts that were refused: 429, 529, 503."""
+    COST = "cost"
+    """Input cost ÷ ideal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +82,7 @@ class _File:
     scheduler: PoolSettings | None = None
     as_stated: bool = False
     paper: bool = False
-    ablate: bool = False
+    ablate: Telling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +96,8 @@ class Case:
     """Its limits are of the kinds that the file says; else it is run on both kinds, one after the other."""
     paper: bool = False
     """One of the seven of the HiveMind paper."""
-    ablate: bool = False
-    """One on which every two primitives are taken away together."""
+    ablate: Telling | None = None
+    """Every two primitives are taken away together here, and this figure tells what came of it; None: they are not."""
 
     @property
     def name(self) -> str:
@@ -228,7 +240,7 @@ def _status(value: int) -> int:
 _POSITIVE: Mapping[type, Sequence[str]] = {
     Crowd: ("agents", "turns", "per_session", "latency_s", "tokens_per_s", "timeout_s", "output_tokens"),
     Limit: ("amount", "window_s"),
-    ProviderSettings: ("concurrency", "chunks", "tokens_per_chunk", "default_max_tokens"),
+    ProviderSettings: ("concurrency",),
     Neighbour: ("calls_per_s", "latency_s"),
     CapChange: ("concurrency",),
     _File: ("duration_s",),
@@ -238,9 +250,11 @@ _SHARES: Mapping[type, Sequence[str]] = {
     ProviderSettings: ("faults",),
     Expectation: ("lost", "refused", "overloaded", "cap_used_least"),
 }
+_SAID_BY_CROWDS = frozenset({"latency", "chunks", "tokens_per_chunk", "interval_s", "default_max_tokens"})
 _RULES = Rules(
     values={(cls, name): _above_zero for cls, names in _POSITIVE.items() for name in names}
     | {(cls, name): _share for cls, names in _SHARES.items() for name in names}
     | {(Wall, "status"): _status, (ProviderSettings, "concurrency_status"): _status},
     keys={(ProviderSettings, "faults"): _fault},
+    unwritten={ProviderSettings: _SAID_BY_CROWDS},
 )

@@ -15,8 +15,8 @@ import random
 import ssl
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,13 +29,13 @@ from hivemind_addon.core.scheduler import Scheduler
 from hivemind_addon.core.ticket import Dimension, Hints, Reservation
 from hivemind_addon.sim.agents import Answered, Habits, Route, ask, backoff_s, prose
 from hivemind_addon.sim.bound import Spent, lower_bound
-from hivemind_addon.sim.certificate import write_certificates
+from hivemind_addon.sim.certificate import Certificates, write_certificates
 from hivemind_addon.sim.demo import HOST, profile_of_windows
 from hivemind_addon.sim.exchange import pause
 from hivemind_addon.sim.mitmdump import Mitmdump, running_mitmdump
 from hivemind_addon.sim.provider import Truth
 from hivemind_addon.sim.result import CrowdResult, Result
-from hivemind_addon.sim.server import SimServer
+from hivemind_addon.sim.server import SimServer, Tls
 from hivemind_addon.sim.workload import Crowd, Scenario, Turn, turns
 from hivemind_addon.sim.world import World
 
@@ -114,42 +114,77 @@ class LiveRun:
     """Exceptions of the addon's own."""
 
 
-async def live(scenario: Scenario, *, seed: int, within_s: float) -> LiveRun:
-    """One run of a scaled scenario; agents that still run `within_s` after the start are lost. Raises NotStarted."""
-    async with _stage(scenario, seed) as (server, mitmdump, route), AsyncExitStack() as stack:
-        fleet = _Fleet(scenario, seed)
-        # Handshakes take tens of milliseconds on a busy machine, and virtual time knows none.
-        clients = await asyncio.gather(*(agent.connected(route, stack) for agent in fleet.agents))
-        await fleet.run(clients, within_s)
-        return LiveRun(fleet.result(server.truth(), mitmdump.breaker_opened), mitmdump.guard_trips)
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A provider on a socket, and the agents' way to it."""
+
+    server: SimServer
+    route: Route
+    mitmdump: Mitmdump | None = None
+    """What stands in the way, where that is ours."""
+
+
+type Staging = Callable[[Scenario, int], AbstractAsyncContextManager[Stage]]
+"""Puts a scaled scenario's provider up for a seed, and what is in the way, until its block ends. Raises NotStarted."""
 
 
 @asynccontextmanager
-async def _stage(scenario: Scenario, seed: int) -> AsyncIterator[tuple[SimServer, Mitmdump, Route]]:
-    """Provider and proxy, until the block ends."""
-    with tempfile.TemporaryDirectory(prefix="hivemind-live-") as name:
-        folder = Path(name)
-        certificates = write_certificates(folder, HOST, datetime.now(UTC))
+async def through_proxy(scenario: Scenario, seed: int) -> AsyncIterator[Stage]:
+    """By a real mitmdump with the addon."""
+    async with _secured(scenario, seed) as (server, certificates, folder):
         profiles, confdir = folder / "profiles", folder / "mitmproxy"
         profiles.mkdir()
         (profiles / "anthropic.yaml").write_text(profile_of_windows(_window_s(scenario)), encoding="utf-8")
-        server = SimServer(
-            dataclasses.replace(scenario.provider, tokens_per_chunk=TOKENS_PER_CHUNK),
-            seed=f"{seed} provider",  # as in virtual time
-            tls=(str(certificates.certificate), str(certificates.key)),
+        sets = (
+            f"hivemind_redirect={HOST}={server.host}:{server.port}",
+            f"hivemind_profiles={profiles}",
+            f"ssl_verify_upstream_trusted_ca={certificates.authority}",
         )
-        await server.start()
-        try:
-            sets = (
-                f"hivemind_redirect={HOST}={server.host}:{server.port}",
-                f"hivemind_profiles={profiles}",
-                f"ssl_verify_upstream_trusted_ca={certificates.authority}",
-            )
-            async with running_mitmdump(confdir, sets) as mitmdump:
-                trust = ssl.create_default_context(cafile=confdir / "mitmproxy-ca-cert.pem")
-                yield server, mitmdump, Route(trust, proxy=f"127.0.0.1:{mitmdump.port}")
-        finally:
-            await server.stop()
+        async with running_mitmdump(confdir, sets) as mitmdump:
+            trust = ssl.create_default_context(cafile=confdir / "mitmproxy-ca-cert.pem")
+            yield Stage(server, Route(trust, proxy=f"127.0.0.1:{mitmdump.port}"), mitmdump)
+
+
+@asynccontextmanager
+async def straight(scenario: Scenario, seed: int) -> AsyncIterator[Stage]:
+    """By nobody: each agent goes to the provider itself."""
+    async with _secured(scenario, seed) as (server, certificates, _):
+        trust = ssl.create_default_context(cafile=certificates.authority)
+        yield Stage(server, Route(trust, direct=f"{server.host}:{server.port}"))
+
+
+@asynccontextmanager
+async def _secured(scenario: Scenario, seed: int) -> AsyncIterator[tuple[SimServer, Certificates, Path]]:
+    """The provider with TLS, its certificates, and a folder for as long."""
+    with tempfile.TemporaryDirectory(prefix="hivemind-live-") as name:
+        folder = Path(name)
+        certificates = write_certificates(folder, HOST, datetime.now(UTC))
+        tls = (str(certificates.certificate), str(certificates.key))
+        async with serving(scenario, seed, tls=tls) as server:
+            yield server, certificates, folder
+
+
+@asynccontextmanager
+async def serving(scenario: Scenario, seed: int, *, tls: Tls | None = None) -> AsyncIterator[SimServer]:
+    """A scenario's provider, drawing the faults that it draws in virtual time."""
+    settings = dataclasses.replace(scenario.provider, tokens_per_chunk=TOKENS_PER_CHUNK)
+    server = SimServer(settings, seed=f"{seed} provider", tls=tls)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+async def live(scenario: Scenario, *, seed: int, within_s: float, staging: Staging = through_proxy) -> LiveRun:
+    """One run of a scaled scenario; agents that still run `within_s` after the start are lost. Raises NotStarted."""
+    async with staging(scenario, seed) as stage, AsyncExitStack() as stack:
+        fleet = _Fleet(scenario, seed)
+        # Handshakes take tens of milliseconds on a busy machine, and virtual time knows none.
+        clients = await asyncio.gather(*(agent.connected(stage.route, stack) for agent in fleet.agents))
+        await fleet.run(clients, within_s)
+        opened, trips = (stage.mitmdump.breaker_opened, stage.mitmdump.guard_trips) if stage.mitmdump else (0, 0)
+        return LiveRun(fleet.result(stage.server.truth(), opened), trips)
 
 
 @dataclass(slots=True)
@@ -237,6 +272,7 @@ class _Agent:
         self._books = books
         self._turns = turns(crowd, random.Random(f"{seed} {self.name}"))
         self._jitter = random.Random(f"{seed} {self.name} jitter")
+        self._extensions: Mapping[str, str] = {}
         self._conversation = _Conversation(crowd, self.name, seed)
         self._said = self._jitter.randint(*crowd.opening_tokens)
         """Tokens of the conversation so far, without what the crowd shares."""
@@ -255,7 +291,8 @@ class _Agent:
         """Its connection, opened with a question that is not scheduled; the stack closes it."""
         client = route.client(self.crowd.parent_session or self.name, self._habits)
         await stack.enter_async_context(client)
-        (await client.get("/v1/models")).raise_for_status()
+        self._extensions = route.extensions
+        (await client.get("/v1/models", extensions=dict(self._extensions))).raise_for_status()
         return client
 
     async def run(self, client: httpx.AsyncClient, way_s: float) -> None:
@@ -283,7 +320,7 @@ class _Agent:
         """One turn with the agent's own re-sends; None: it died."""
         retry = 0
         while True:
-            outcome = await ask(client, body, headers, streamed=self.crowd.streamed)
+            outcome = await ask(client, body, headers, streamed=self.crowd.streamed, extensions=self._extensions)
             if isinstance(outcome, Answered):
                 return outcome
             self._books.refusals += outcome.why.startswith("status ")

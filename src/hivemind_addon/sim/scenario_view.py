@@ -31,7 +31,7 @@ def table(series: Sequence[Series]) -> Table:
     has_policies = len({one.setup.policy for one in series}) > 1
     made = Table(
         box=None,
-        padding=(0, 1),
+        padding=(0, 1, 0, 0),
         pad_edge=False,
         caption="429, 529: of all attempts · ÷ bound: end ÷ lower bound, median-worst · wait: p95 of a request, s",
         caption_justify="left",
@@ -43,7 +43,7 @@ def table(series: Sequence[Series]) -> Table:
         made.add_column("policy")
     for name in ("lost", "429", "529", "÷ bound", "wait", "cost"):
         made.add_column(name, justify="right", no_wrap=True)
-    made.add_column("expected", no_wrap=True)
+    made.add_column("expect", no_wrap=True)
     for one in series:
         setup = one.setup
         cells: list[Text | str] = [
@@ -82,8 +82,10 @@ def _kept(one: Series, series: Sequence[Series]) -> Text:
     if one.setup.policy != Policy.HIVEMIND:
         return Text()
     verdicts = list(one.verdicts(series))
+    if not verdicts:
+        return Text("nothing")
     met = sum(verdict.is_met for verdict in verdicts)
-    kept = f"✓ {met}" if met == len(verdicts) else f"✗ {met} of {len(verdicts)}"
+    kept = f"✓ {met}" if met == len(verdicts) else f"✗ {met}/{len(verdicts)}"
     return Text(kept, style="green" if met == len(verdicts) else "red")
 
 

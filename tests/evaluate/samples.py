@@ -1,0 +1,60 @@
+"""A campaign so small that it can be run in a test, and one that is made up."""
+
+from functools import cache
+
+from hivemind_addon.evaluate.campaign import Campaign, Key, Plan, run_campaign
+from hivemind_addon.evaluate.figures import Figures
+from hivemind_addon.evaluate.report import Setting
+from hivemind_addon.sim.ablation import Primitive
+from hivemind_addon.sim.library import cases
+from hivemind_addon.sim.policy import Policy, only, pairs, without
+
+REPLAY = cases()["replay-11"]
+SETTING = Setting("hivemind evaluate --quick", "Python 3.12", "Linux, 2 cores")
+
+
+@cache
+def small_campaign() -> Campaign:
+    """Comparison of two scenarios, and one of them without each primitive; one seed."""
+    plan = Plan((cases()["micro-10"], REPLAY), seeds=1, ablation_seeds=1, ablated=(REPLAY,), paired=())
+    return run_campaign(plan, workers=1, done=lambda _: None)
+
+
+def figures(**changed) -> Figures:
+    """One run's."""
+    plain = {
+        "lost": 0.0,
+        "attempts": 100,
+        "throttled": 0.0,
+        "refused": 0.0,
+        "makespan_s": 60.0,
+        "stretch": 1.0,
+        "is_timed": False,
+        "turns_done": 88,
+        "wait_mean_s": 1.0,
+        "wait_p50_s": 1.0,
+        "wait_p95_s": 2.0,
+        "wait_p99_s": 3.0,
+        "least_wait_p95_s": 2.0,
+        "fairness": 1.0,
+        "cost": 1.0,
+        "billed_tokens": 1000,
+        "wasted_tokens": 10,
+        "wasted_usd": 0.01,
+        "cap_used": 0.0,
+    }
+    return Figures(**plain | changed)
+
+
+def made_up(lost: dict[str, float], **changed) -> Campaign:
+    """Replay-11 alone: shares of lost agents by policy, 0 where nothing is said; two seeds."""
+    plan = Plan((REPLAY,), seeds=2, ablation_seeds=2, ablated=(REPLAY,), paired=(REPLAY,))
+    policies = [Policy.HIVEMIND, only(), *map(without, Primitive), *map(only, Primitive)]
+    for one, other in pairs():
+        policies += [without(one, other), only(one, other)]
+    runs = {
+        Key(REPLAY.name, kind, policy.name): (figures(lost=lost.get(policy.name, 0.0), **changed),) * 2
+        for policy in policies
+        for kind in REPLAY.kinds
+    }
+    return Campaign(plan, runs)

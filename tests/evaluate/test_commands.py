@@ -1,0 +1,62 @@
+"""`hivemind evaluate`, as people type it."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from hivemind_addon.cli import main
+from hivemind_addon.evaluate import campaign, commands, peer, sockets
+from hivemind_addon.sim.library import cases
+
+PLAN = campaign.Plan((cases()["micro-5"],), seeds=1, ablation_seeds=1, ablated=(), paired=())
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """The plan of every evaluation is a small one."""
+    monkeypatch.setattr(campaign, "quick_plan", lambda _: PLAN)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+
+
+def evaluate(*words):
+    return CliRunner().invoke(main, ["evaluate", *words])
+
+
+def test_a_quick_evaluation_writes_everything_and_the_same_again(tmp_path, small):
+    result = evaluate("--quick", "--out", str(tmp_path / "one"))
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines() == [
+        str(tmp_path / "one" / name) for name in ("report.md", "report.html", "results.json", "evaluation")
+    ]
+    assert "`hivemind evaluate --quick`" in (tmp_path / "one" / "report.md").read_text()
+    pictures = sorted(file.name for file in (tmp_path / "one" / "evaluation").iterdir())
+    assert pictures == sorted(
+        f"{name}.{kind}" for name in ("lost", "refused", "waste", "stretch", "waits") for kind in ("svg", "png")
+    )
+    evaluate("--quick", "--out", str(tmp_path / "two"))
+    for name in ("report.md", "report.html", "results.json"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_without_the_peer_the_rest_goes_on(tmp_path, small, monkeypatch):
+    def install():
+        raise peer.PeerUnavailable("hivemind-scheduler 0.2.0 cannot be installed: no network")
+
+    asked = []
+
+    def run_on_sockets(*, peer, done):
+        asked.append(peer)
+        return []
+
+    monkeypatch.setattr(peer, "install", install)
+    monkeypatch.setattr(sockets, "run_on_sockets", run_on_sockets)
+    result = evaluate("--quick", "--peer", "--out", str(tmp_path))
+    assert result.exit_code == 0
+    assert result.stderr == "hivemind-scheduler 0.2.0 cannot be installed: no network; the rest goes on\n"
+    assert asked == [False]
+    assert json.loads((tmp_path / "results.json").read_bytes())["peer_problem"]
+
+
+def test_the_command_is_written_down_as_it_was_given():
+    assert commands._command(quick=False, real=True, peer=True, seeds=5) == "hivemind evaluate --real --peer --seeds 5"

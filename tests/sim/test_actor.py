@@ -1,0 +1,40 @@
+import random
+
+from hivemind_addon.core.ticket import PoolKey
+from hivemind_addon.sim.actor import Actor
+from hivemind_addon.sim.prompt_cache import Prefix
+from hivemind_addon.sim.provider import ProviderSettings
+from hivemind_addon.sim.upstream import Upstream
+from hivemind_addon.sim.workload import Crowd, Site, Turn
+
+
+def actor(**crowd):
+    site = Upstream(Site("", PoolKey("x", "y", "z"), ProviderSettings()), random.Random(0), None)
+    made = Actor(0, "a-0", "a-0", Crowd("a", 1, 2, **crowd), site, iter(()), random.Random(0))
+    made.turn = Turn(think_s=0, latency_s=1, generation_s=0, prompt_tokens=100, output_tokens=10)
+    made.number = 2
+    return made
+
+
+def test_a_prompt_is_all_that_was_said_and_what_is_new():
+    talker = actor(shared_tokens=1000)
+    talker.said = 500
+    assert talker.prompt_tokens == 1600
+
+
+def test_marks_go_from_the_shared_prefix_to_the_present_request():
+    talker = actor(shared_tokens=1000, caches=True)
+    talker.said, talker.marked = 500, 1200
+    assert talker.prefixes == (Prefix("a", 1000), Prefix("a-0 1", 1200), Prefix("a-0 2", 1600))
+    assert actor().prefixes == ()
+
+
+def test_output_is_guessed_high_at_first_and_closer_with_each_answer():
+    talker = actor()
+    assert talker.likely_output_tokens == talker.upstream.profile.charge.default_output_tokens
+    guesses = []
+    for _ in range(20):
+        talker.learn(100)
+        guesses.append(talker.likely_output_tokens)
+    assert guesses[0] == 200
+    assert 100 <= guesses[-1] < 105

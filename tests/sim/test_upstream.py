@@ -1,0 +1,48 @@
+import random
+
+from hivemind_addon.core.pool import PoolSettings
+from hivemind_addon.core.ticket import Demand, PoolKey, Usage
+from hivemind_addon.sim.dialect import Dialect, Reply
+from hivemind_addon.sim.provider import ProviderSettings
+from hivemind_addon.sim.upstream import Upstream
+from hivemind_addon.sim.workload import Site
+
+POOL = PoolKey("x.sim", "key", "sim-1")
+USAGE = Usage(input_tokens=100, cache_read_tokens=900, output_tokens=50)
+
+
+def upstream(settings=None, **site):
+    return Upstream(Site("x", POOL, ProviderSettings(), **site), random.Random(0), settings)
+
+
+def test_the_profile_says_what_a_limit_counts():
+    reserved = Demand(input_tokens=1, output_tokens=4096, total_tokens=1)
+    assert upstream().charged(USAGE, reserved) == Demand(input_tokens=100, output_tokens=50, total_tokens=150)
+    openai = upstream(profile="openai", dialect=Dialect.CHAT).charged(USAGE, reserved)
+    assert openai.input_tokens == 1000, "cached tokens count there"
+
+
+def test_settings_of_the_scenario_go_before_the_profiles():
+    mine = PoolSettings()
+    assert upstream(mine).pool_settings is mine
+    assert upstream().pool_settings == upstream().profile.pool_settings
+
+
+def test_a_bill_knows_caches():
+    reply = Reply(
+        dialect=Dialect.MESSAGES,
+        request_id="id",
+        attempt=1,
+        digest="",
+        model="sim-1",
+        input_tokens=1_000_000,
+        cached_tokens=1_000_000,
+        written_tokens=1_000_000,
+        output_tokens=5,
+        tokens_per_delta=1,
+        truncated=False,
+        include_usage=False,
+    )
+    bill = upstream().bill(reply, output_tokens=1_000_000)
+    assert bill.tokens == 4_000_000
+    assert bill.micro_usd == (3 + 3.75 + 0.3 + 15) * 1_000_000
