@@ -124,9 +124,10 @@ class _Assembly:
 
     def _part(self, place: object, heading: str) -> Part:
         """The piece at a place, begun where it is new."""
-        part = self._open.get(place)
+        key = repr(place)  # a provider may number its blocks by what cannot be a key
+        part = self._open.get(key)
         if part is None:
-            part = self._open[place] = Part(heading)
+            part = self._open[key] = Part(heading)
             self._out.parts.append(part)
         return part
 
