@@ -122,7 +122,7 @@ def _summary(campaign: Campaign) -> str:
 
 def _share(values: Sequence[float]) -> str:
     mean = Mean.of([100 * value for value in values])
-    return f"{mean.mean:.1f} % ({mean.low:.1f} to {mean.high:.1f})"
+    return f"{mean.mean:.2f} % ({mean.low:.2f} to {mean.high:.2f})"
 
 
 _FIGURES = """\
