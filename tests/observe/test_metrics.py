@@ -16,7 +16,7 @@ from hivemind_addon.core.events import (
 from hivemind_addon.core.snapshot import Counters, Snapshot
 from hivemind_addon.core.ticket import OutcomeKind, PoolKey
 from hivemind_addon.observe.metrics import MAX_POOLS, OTHER, Metrics
-from hivemind_addon.sim.workload import PAPER
+from hivemind_addon.sim.library import cases
 from hivemind_addon.sim.world import World
 from tests.observe.test_tally import POOL, ended, held, over, started, submitted
 
@@ -44,16 +44,8 @@ def samples(metrics, snapshot=lambda: NOTHING):
 @pytest.fixture(scope="module")
 def simulated():
     """The exposition after a simulated incident."""
-    world = World(PAPER[-2], seed=1)
-    metrics, drain = Metrics(), world.scheduler.drain_events
-
-    def tell():
-        events = drain()
-        for event in events:
-            metrics(event)
-        return events
-
-    world.scheduler.drain_events = tell
+    metrics = Metrics()
+    world = World(cases()["stress"].scenario, seed=1, listen=metrics)
     world.run()
     return metrics, world
 

@@ -4,7 +4,7 @@ from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.ticket import Demand, PoolKey, Usage
 from hivemind_addon.sim.dialect import Dialect, Reply
 from hivemind_addon.sim.provider import ProviderSettings
-from hivemind_addon.sim.upstream import Upstream
+from hivemind_addon.sim.upstream import Upstream, bill_of, usual_price
 from hivemind_addon.sim.workload import Site
 
 POOL = PoolKey("x.sim", "key", "sim-1")
@@ -43,6 +43,8 @@ def test_a_bill_knows_caches():
         truncated=False,
         include_usage=False,
     )
-    bill = upstream().bill(reply, output_tokens=1_000_000)
+    bill = bill_of(reply, output_tokens=1_000_000, price=usual_price())
     assert bill.tokens == 4_000_000
     assert bill.micro_usd == (3 + 3.75 + 0.3 + 15) * 1_000_000
+    unpriced = bill_of(reply, output_tokens=1_000_000, price=None)
+    assert (unpriced.tokens, unpriced.micro_usd) == (4_000_000, 0)
