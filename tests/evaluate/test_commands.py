@@ -60,3 +60,18 @@ def test_without_the_peer_the_rest_goes_on(tmp_path, small, monkeypatch):
 
 def test_the_command_is_written_down_as_it_was_given():
     assert commands._command(quick=False, real=True, peer=True, seeds=5) == "hivemind evaluate --real --peer --seeds 5"
+
+
+def test_the_quick_evaluation_as_it_is_tells_the_scheduler_from_the_rest(tmp_path):
+    """The whole command, ten seconds: what its short form promises."""
+    result = evaluate("--quick", "--out", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    runs = json.loads((tmp_path / "results.json").read_bytes())["runs"]
+    lost = {
+        policy: sum(run["lost"] for run in runs if run["policy"] == policy)
+        for policy in ("direct", "hivemind", "hivemind-without-retry")
+    }
+    assert lost["hivemind"] == 0 < lost["hivemind-without-retry"]
+    assert lost["direct"] > 0
+    report = (tmp_path / "report.md").read_text()
+    assert "| hivemind | 0.00 % (0.00 to 0.00) |" in report
