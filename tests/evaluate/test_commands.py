@@ -62,8 +62,9 @@ def test_the_command_is_written_down_as_it_was_given():
     assert commands._command(quick=False, real=True, peer=True, seeds=5) == "hivemind evaluate --real --peer --seeds 5"
 
 
-def test_the_quick_evaluation_as_it_is_tells_the_scheduler_from_the_rest(tmp_path):
+def test_the_quick_evaluation_as_it_is_tells_the_scheduler_from_the_rest(tmp_path, monkeypatch):
     """The whole command, ten seconds: what its short form promises."""
+    monkeypatch.setattr("signal.signal", lambda *_: None)
     result = evaluate("--quick", "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
     runs = json.loads((tmp_path / "results.json").read_bytes())["runs"]
