@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hivemind_addon.capture.model import Capture
-from hivemind_addon.capture.show import amount
 from hivemind_addon.core.spend import Spend
 from hivemind_addon.core.ticket import OutcomeKind
 from hivemind_addon.replay.limits import CONCURRENCY, GivenLimit, in_words
@@ -15,6 +14,7 @@ from hivemind_addon.sim.policy import COMPARED, Policy
 from hivemind_addon.sim.result import Result
 from hivemind_addon.sim.workload import Scenario
 from hivemind_addon.sim.world import run
+from hivemind_addon.words import several
 
 _OVERLOADED = (503, 529)
 
@@ -139,9 +139,9 @@ def notes(capture: Capture, replayable: Replayable) -> Iterable[str]:
     """What a replay of this capture rests on, where it is not what was recorded."""
     yield from (f"damaged: {line}; what precedes it is replayed" for line in capture.damage)
     if count := replayable.assumed:
-        yield f"{amount(count, 'turn')} never got an answer: taken to need what others of their pool did"
+        yield f"{several(count, 'turn')} never got an answer: taken to need what others of their pool did"
     if count := replayable.left_out:
-        yield f"{amount(count, 'call')} left out: the client went before anything was sent"
+        yield f"{several(count, 'call')} left out: the client went before anything was sent"
     unlimited = [one.pool for one in pool_limits(replayable.scenario) if not one.limits]
     if unlimited:
         yield f"no limit is known of {', '.join(unlimited)}: nothing is refused there; give one with --limit"
