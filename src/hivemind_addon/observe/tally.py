@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import ceil
 
+from hivemind_addon.core.budget import spend_of
 from hivemind_addon.core.events import (
     AttemptEnded,
     AttemptStarted,
@@ -344,14 +345,7 @@ class Tally:
 
 def cost_of(ticket: Ticket, usage: Usage) -> int:
     """What an attempt's usage costs, in micro-dollars; 0 where the model has no price."""
-    if ticket.price is None:
-        return 0
-    return ticket.price.micro_usd(
-        input_tokens=usage.input_tokens,
-        cache_write_tokens=usage.cache_write_tokens,
-        cache_read_tokens=usage.cache_read_tokens,
-        output_tokens=usage.output_tokens,
-    )
+    return spend_of(usage, ticket.price).micro_usd
 
 
 def sum_of(one: Usage, other: Usage) -> Usage:

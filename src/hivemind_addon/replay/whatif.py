@@ -9,7 +9,7 @@ from hivemind_addon.capture.model import Capture
 from hivemind_addon.core.spend import Spend
 from hivemind_addon.core.ticket import OutcomeKind
 from hivemind_addon.replay.limits import CONCURRENCY, GivenLimit, in_words
-from hivemind_addon.replay.reconstruct import Replayable, price_micro_usd, reconstruct
+from hivemind_addon.replay.reconstruct import Replayable, paid_for, reconstruct
 from hivemind_addon.sim.policy import COMPARED, Policy
 from hivemind_addon.sim.result import Result
 from hivemind_addon.sim.workload import Scenario
@@ -188,8 +188,7 @@ def _recorded(replayable: Replayable) -> Night:
     for call, attempt in attempts:
         if attempt.usage is None:
             continue
-        tokens = attempt.usage.total_input_tokens + attempt.usage.output_tokens
-        paid = Spend(tokens, price_micro_usd(call, attempt))
+        paid = paid_for(call, attempt.usage)
         spent += paid
         if attempt.kind is not OutcomeKind.SUCCESS:
             wasted += paid
