@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections import defaultdict
 from time import perf_counter
-from types import MappingProxyType
 
 from mitmproxy.test import tflow
 from mitmproxy.test.tutils import treq
@@ -12,7 +11,6 @@ from mitmproxy.test.tutils import treq
 from bench.bodies import conversation, next_turn
 from bench.timing import Timing
 from hivemind_addon.compose import make_runtime
-from hivemind_addon.mitm.agents_file import AgentsFile
 from hivemind_addon.mitm.intake import Intake
 from hivemind_addon.mitm.options import Settings
 from hivemind_addon.profile.load import load_profiles
@@ -33,20 +31,7 @@ def intake_times(count, size_bytes=BLOCKED_BYTES):
 async def _intake_times(count, size_bytes):
     runtime = make_runtime()
     runtime.tokenizer.load()
-    intake = Intake(
-        runtime=runtime,
-        settings=Settings(
-            profiles=load_profiles(None),
-            redirects=MappingProxyType({}),
-            reverse_profile="",
-            agents=AgentsFile(None),
-            state_file=None,
-            control=False,
-            event_log=False,
-            notify=(),
-            keep=None,
-        ),
-    )
+    intake = Intake(runtime=runtime, settings=Settings(profiles=load_profiles(None)))
     body = conversation(size_bytes, streamed=False)
     later = next_turn(body, _ANSWER, _NEW_TEXT_BYTES)
     samples = defaultdict(list)

@@ -1,6 +1,6 @@
 import pytest
 
-from hivemind_addon.words import about, failing, lasting, plain
+from hivemind_addon.words import about, brief, count, dollars, failing, lasting, plain, several, short, span
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,58 @@ def test_what_is_no_text_is_replaced_and_the_rest_cut():
 )
 def test_a_guess_is_said_coarsely(seconds, words):
     assert about(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [(0, "0"), (999, "999"), (1000, "1.00k"), (9996, "10.0k"), (12_345, "12.3k"), (999_600, "1.00M"), (2.5e9, "2.50G")],
+)
+def test_counts_keep_three_digits(number, says):
+    assert count(number) == says
+
+
+def test_no_count_is_longer_than_five_characters():
+    assert max(len(count(10**exponent * digit)) for exponent in range(20) for digit in (1, 9.994, 9.996, 9.9999)) <= 5
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"),
+    [(-1, "0.0 s"), (0.04, "0.0 s"), (0.96, "1 s"), (99, "99 s"), (100, "2 min"), (7300, "2 h 2 min")],
+)
+def test_spans_have_their_unit(seconds, says):
+    assert span(seconds) == says
+
+
+def test_money_is_short():
+    assert [dollars(amount) for amount in (0, 260_000, 131_200_000, 1_234_000_000)] == [
+        "$0.00",
+        "$0.26",
+        "$131.20",
+        "$1.23k",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0"),
+        (0.42, "0.4s"),
+        (9.97, "10s"),
+        (59.6, "1m"),
+        (61, "1m01s"),
+        (3600, "1h"),
+        (7800, "2h10m"),
+        (90_000, "1d1h"),
+    ],
+)
+def test_brief_spans_fit_a_column(seconds, words):
+    assert brief(seconds) == words
+
+
+@pytest.mark.parametrize(("number", "words"), [(940, "940"), (12_345, "12.3k"), (450_000, "450k"), (4_500_000, "4.5M")])
+def test_numbers_are_short(number, words):
+    assert short(number) == words
+
+
+def test_several_are_told_from_one():
+    assert [several(number, "call") for number in (0, 1, 1200)] == ["0 calls", "1 call", "1,200 calls"]

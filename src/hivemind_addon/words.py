@@ -29,3 +29,59 @@ def about(seconds: float) -> str:
         return lasting(seconds)
     step_s = 1 if seconds <= 10 else 5
     return f"{max(1, math.ceil(seconds / step_s)) * step_s} s"
+
+
+def count(number: float) -> str:
+    """A whole number in at most five characters, three of them digits: `999`, `12.3k`, `1.20M`."""
+    for unit, size in (("", 1), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12)):
+        value = number / size
+        if value < 9.995 and unit:
+            return f"{value:.2f}{unit}"
+        if value < 99.95 and unit:
+            return f"{value:.1f}{unit}"
+        if value < 999.5:
+            return f"{value:.0f}{unit}"
+    return f"{number:.0e}"
+
+
+def dollars(micro_usd: int) -> str:
+    """Money in at most seven characters: `$0.26`, `$131.20`, `$1.23k`."""
+    usd = micro_usd / 1e6
+    return f"${usd:.2f}" if usd < 999.995 else f"${count(usd)}"
+
+
+def span(seconds: float) -> str:
+    """A span of time: `0.4 s`, `12 s`, `3 min`, `2 h 5 min`."""
+    if seconds < 0.95:
+        return f"{max(0.0, seconds):.1f} s"
+    return f"{seconds:.0f} s" if seconds < 99.5 else lasting(seconds)
+
+
+def several(number: int, what: str) -> str:
+    """`1 call`, `2 calls`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def short(number: float) -> str:
+    """A number in a sentence: `940`, `12.3k`, `4.5M`."""
+    for factor, letter in ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")):
+        if number >= factor:
+            text = f"{number / factor:.1f}".removesuffix(".0") if number < 100 * factor else f"{number / factor:.0f}"
+            return text + letter
+    return f"{number:.0f}"
+
+
+def brief(seconds: float) -> str:
+    """`0`, `0.4s`, `12s`, `3m05s`, `2h10m`: short enough for a column."""
+    if seconds < 0.05:
+        return "0"
+    if seconds < 9.95:
+        return f"{seconds:.1f}".removesuffix(".0") + "s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m" + (f"{whole % 60:02}s" if whole % 60 else "")
+    if whole < 86_400:
+        return f"{whole // 3600}h" + (f"{whole % 3600 // 60:02}m" if whole % 3600 >= 60 else "")
+    return f"{whole // 86_400}d" + (f"{whole % 86_400 // 3600}h" if whole % 86_400 >= 3600 else "")

@@ -2,7 +2,7 @@ import pytest
 from rich.console import Console
 
 from hivemind_addon.capture.model import Capture, ConcurrencyMove
-from hivemind_addon.capture.show import limit_words, short, show, span
+from hivemind_addon.capture.show import limit_words, show
 from hivemind_addon.core.ticket import OutcomeKind
 from tests.capture.samples import POOL, make_attempt, make_call, make_capture, make_limit
 
@@ -56,28 +56,6 @@ def test_each_session_has_one_row():
 
 def test_an_empty_capture_is_said_to_be_empty():
     assert "no call had ended" in shown(Capture())
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0, "0"),
-        (0.42, "0.4s"),
-        (9.97, "10s"),
-        (59.6, "1m"),
-        (61, "1m01s"),
-        (3600, "1h"),
-        (7800, "2h10m"),
-        (90_000, "1d1h"),
-    ],
-)
-def test_spans_are_short(seconds, words):
-    assert span(seconds) == words
-
-
-@pytest.mark.parametrize(("number", "words"), [(940, "940"), (12_345, "12.3k"), (450_000, "450k"), (4_500_000, "4.5M")])
-def test_numbers_are_short(number, words):
-    assert short(number) == words
 
 
 def test_a_learned_limit_is_told_as_far_as_it_is_known():

@@ -1,36 +1,7 @@
 import pytest
 from rich.cells import cell_len
 
-from hivemind_addon.dash.glyphs import bar, count, cut, cut_middle, dollars, plain, sentence, span, spark
-
-
-@pytest.mark.parametrize(
-    ("number", "says"),
-    [(0, "0"), (999, "999"), (1000, "1.00k"), (9996, "10.0k"), (12_345, "12.3k"), (999_600, "1.00M"), (2.5e9, "2.50G")],
-)
-def test_counts_keep_three_digits(number, says):
-    assert count(number) == says
-
-
-def test_no_count_is_longer_than_five_characters():
-    assert max(len(count(10**exponent * digit)) for exponent in range(20) for digit in (1, 9.994, 9.996, 9.9999)) <= 5
-
-
-@pytest.mark.parametrize(
-    ("seconds", "says"),
-    [(-1, "0.0 s"), (0.04, "0.0 s"), (0.96, "1 s"), (99, "99 s"), (100, "2 min"), (7300, "2 h 2 min")],
-)
-def test_spans_have_their_unit(seconds, says):
-    assert span(seconds) == says
-
-
-def test_money_is_short():
-    assert [dollars(amount) for amount in (0, 260_000, 131_200_000, 1_234_000_000)] == [
-        "$0.00",
-        "$0.26",
-        "$131.20",
-        "$1.23k",
-    ]
+from hivemind_addon.dash.glyphs import bar, cut, cut_middle, plain, sentence, spark
 
 
 def test_a_bar_is_full_only_when_it_is_full_and_empty_only_when_it_is_empty():

@@ -79,7 +79,7 @@ TRIPPABLE = {
     "settle": ("hivemind_addon.core.scheduler", "Scheduler", "settle"),
     "client_gone": ("hivemind_addon.mitm.intake", "Intake", "client_disconnected"),
     # Step 10
-    "observer": ("hivemind_addon.observe.log", None, "describe"),
+    "observer": ("hivemind_addon.observe.news", None, "describe"),
 }
 
 

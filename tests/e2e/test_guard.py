@@ -69,6 +69,10 @@ def ask(proxy, key, *, stream=False, **headers):
         return None
 
 
+def told_trips(proxy):
+    return proxy.log.count("hivemind: guard trip in ")
+
+
 def is_idle(state):
     pools = state["snapshot"]["pools"]
     return (
@@ -101,7 +105,7 @@ def test_every_step_has_its_trip():
 def test_an_exception_of_ours_costs_no_answer_and_no_slot(proxy, server, trip, key, where):
     ask(proxy, key)
     before = proxy.wait_for(is_idle, "a quiet start", timeout_s=3)
-    tracebacks = proxy.log.count("Traceback (most recent call last)")
+    told = told_trips(proxy)
     server.script(key, [NAMED["ok"], NAMED["ok"], NAMED["529"], NAMED["ok"]])
     held = key.replace("guard", "held")  # a pool of its own, whose provider is busy
     server.script(held, [NAMED["529"]])
@@ -129,7 +133,9 @@ def test_an_exception_of_ours_costs_no_answer_and_no_slot(proxy, server, trip, k
     state = proxy.wait_for(is_idle, "the return of every slot")
     tripped = state["guard_trips"] - before["guard_trips"]
     assert tripped >= 1
-    assert proxy.log.count("Traceback (most recent call last)") - tracebacks == tripped
+    # Of many like it the first few have one; earlier tests may have tripped in the same place.
+    assert proxy.log.count("Traceback (most recent call last)") == told_trips(proxy)
+    assert told_trips(proxy) - told <= tripped
     assert_scheduling_works(proxy, server, key + "-after")
 
 

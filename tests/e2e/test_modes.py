@@ -4,6 +4,7 @@ import socket
 import ssl
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from http.client import HTTPConnection
 
 import httpx
 import pytest
@@ -37,6 +38,21 @@ def test_forward_mode_schedules_what_it_intercepts(stage, key):
     assert answer.content == call.answer_of(answer)
     assert tickets(stage.proxy) == before + 1
     stage.settled()
+
+
+def tls_to(proxy, tls):
+    """A proxy URL whose first hop is encrypted, too."""
+    return httpx.Proxy(f"https://agent-8:x@localhost:{proxy.port}", ssl_context=tls)
+
+
+def test_a_client_may_speak_tls_to_the_proxy_itself(stage, key):
+    call, before = Call(key), tickets(stage.proxy)
+    tls = ssl.create_default_context(cafile=str(stage.proxy.ca))
+    with httpx.Client(proxy=tls_to(stage.proxy, tls), verify=tls, trust_env=False, timeout=30) as client:
+        answer = client.send(call.request("https://h1.sim.test"))
+    assert answer.content == call.answer_of(answer)
+    assert tickets(stage.proxy) == before + 1
+    assert held_by(stage.settled(), "agent='agent-8'")
 
 
 def test_upstream_mode_schedules_and_goes_through_the_other_proxy(stage, key):
@@ -109,6 +125,22 @@ def test_plain_http_through_the_forward_proxy_is_scheduled_too(tmp_path, origin)
         state = proxy.state()
         assert pool_hosts(state) == [f"127.0.0.1:{origin.port}"]
         assert held_by(state, "agent='agent-7'")
+
+
+def test_plain_http_in_a_tunnel_is_scheduled_also_behind_tls_to_the_proxy(tmp_path, origin):
+    arguments = profiles(tmp_path / "profiles", lan=f"extends: anthropic\nhosts: ['127.0.0.1:{origin.port}']\n")
+    with running(tmp_path / "conf", *arguments) as proxy:
+        with proxy.client() as client:
+            client.get("http://probe.test/state")  # mitmproxy has made its CA by then
+        tls = ssl.create_default_context(cafile=str(proxy.ca))
+        with closing(socket.create_connection(("127.0.0.1", proxy.port))) as wire:
+            connection = HTTPConnection("127.0.0.1", origin.port, timeout=30)
+            connection.sock = tls.wrap_socket(wire, server_hostname="localhost")
+            connection.sock.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % origin.port)
+            assert connection.sock.recv(1000).startswith(b"HTTP/1.1 200")
+            connection.request("POST", "/v1/messages", body(), HEADERS | {"x-api-key": "k"})
+            assert connection.getresponse().read() == PLAIN
+        assert pool_hosts(proxy.state()) == [f"127.0.0.1:{origin.port}"]
 
 
 def test_an_unknown_anthropic_shaped_server_just_works_in_reverse_mode(tmp_path, origin):

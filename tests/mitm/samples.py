@@ -1,14 +1,12 @@
 """Flows and an intake with everything behind it, for tests of what is between mitmproxy and the scheduler."""
 
 import json
-from types import MappingProxyType
 
 from mitmproxy import http
 from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.test import tflow
 
 from hivemind_addon.compose import make_runtime
-from hivemind_addon.mitm.agents_file import AgentsFile
 from hivemind_addon.mitm.intake import Intake
 from hivemind_addon.mitm.options import Settings
 from hivemind_addon.profile.load import load_profiles
@@ -16,19 +14,7 @@ from hivemind_addon.profile.load import load_profiles
 
 def make_intake(folder=None, **changes):
     """Call it in a running loop."""
-    runtime = make_runtime()
-    settings = {
-        "profiles": load_profiles(folder),
-        "redirects": MappingProxyType({}),
-        "reverse_profile": "",
-        "agents": AgentsFile(None),
-        "state_file": None,
-        "control": False,
-        "event_log": False,
-        "notify": (),
-        "keep": None,
-    } | changes
-    return Intake(runtime=runtime, settings=Settings(**settings))
+    return Intake(runtime=make_runtime(), settings=Settings(profiles=load_profiles(folder), **changes))
 
 
 def make_flow(

@@ -1,20 +1,13 @@
 """The hooks that an end-to-end test would only see from afar."""
 
-import asyncio
-import dataclasses
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.connection import Server
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mitmproxy.test import taddons, tflow
 
-from hivemind_addon.mitm import addon as ours
 from hivemind_addon.mitm.addon import Hivemind
-from hivemind_addon.runtime.control import read_report
 from tests.mitm.samples import make_flow, make_intake
 
 
@@ -42,7 +35,8 @@ def hello(sni, address, mode="regular"):
         ("github.com", ("api.anthropic.com", 443), True),
         ("github.com", ("github.com", 443), True),
         (None, ("1.2.3.4", 443), True),
-        (None, None, True),
+        (None, None, False),  # TLS to the proxy itself
+        ("localhost", None, False),
     ],
 )
 async def test_only_hosts_of_profiles_are_intercepted(hivemind, sni, address, ignored):
@@ -78,44 +72,14 @@ async def test_ours_is_buffered_and_anything_else_streamed(hivemind):
         assert bool(flow.request.stream) is streamed
 
 
-async def test_strangers_are_kept_out_until_the_user_opened_a_listener(hivemind):
-    with taddons.context(Proxyserver()) as context:
-        stranger, own = tflow.tclient_conn(), tflow.tclient_conn()
-        stranger.peername, own.peername = ("10.0.0.9", 1), ("127.0.0.1", 1)
-        context.options.update(listen_host="127.0.0.1")
-        for client in (stranger, own):
-            hivemind.client_connected(client)
-        assert stranger.error
-        assert own.error is None
-        context.options.update(listen_host="0.0.0.0")
-        stranger.error = None
-        hivemind.client_connected(stranger)
-        assert stranger.error is None
-
-
-@pytest.mark.parametrize(
-    ("arguments", "yaml", "said"),
-    [
-        (["mitmdump"], "", False),
-        (["mitmdump", "--set", "connection_strategy=lazy"], "", True),
-        (["mitmdump", "--set", "other=1"], "connection_strategy: eager\n", True),
-        (["mitmdump"], "# connection_strategy: eager\nother: 1\n", False),
-    ],
-)
-async def test_whether_the_user_set_an_option(monkeypatch, tmp_path, arguments, yaml, said):
-    monkeypatch.setattr(sys, "argv", arguments)
-    (tmp_path / "config.yaml").write_text(yaml)
-    with taddons.context() as context:
-        context.options.update(confdir=str(tmp_path))
-        assert ours._said_by_user("connection_strategy") is said
-
-
 async def test_hooks_of_an_addon_that_did_not_start_do_nothing():
     idle = Hivemind()
     flow = make_flow()
     idle.requestheaders(flow)
     idle.http_connect(flow)
-    assert not any(hasattr(idle, hook) for hook in ("request", "response", "error", "update"))
+    assert not any(
+        hasattr(one, hook) for one in (idle, *idle.addons) for hook in ("request", "response", "error", "update")
+    )
     idle.client_disconnected(flow.client_conn)
     data = hello("api.anthropic.com", None)
     idle.tls_clienthello(data)
@@ -141,26 +105,3 @@ async def test_a_client_that_does_not_trust_us_is_told_the_cure_once(hivemind, c
     said = [record.getMessage() for record in caplog.records]
     assert [line.split(": ")[1] for line in said] == ["claude-1", "a client at 127.0.0.1"]
     assert all(str(tmp_path / "mitmproxy-ca-cert.pem") in line for line in said)
-
-
-async def test_others_read_what_goes_on_while_the_proxy_runs(hivemind, tmp_path, monkeypatch, caplog):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr("hivemind_addon.runtime.folders.LONGEST_SOCKET_PATH", 1000)
-    monkeypatch.chdir(tmp_path)
-    with taddons.context(Proxyserver()) as context:
-        server = context.master.addons.get("proxyserver")
-        monkeypatch.setattr(type(server), "listen_addrs", lambda _: [("127.0.0.1", 4711), ("127.0.0.1", 4712)])
-        chosen = Path("own.sock")  # relative: a test's folder is too deep for a socket
-        hivemind.intake.settings = dataclasses.replace(hivemind.intake.settings, control=chosen)
-        await hivemind._open_control(hivemind.intake)
-        report = await asyncio.to_thread(read_report, chosen)
-        assert report.proxy.listens == ("127.0.0.1:4711", "127.0.0.1:4712")
-        assert "api.anthropic.com" in report.proxy.hosts
-        assert report.snapshot.at > 0
-        hivemind.intake.settings = dataclasses.replace(hivemind.intake.settings, control=False)
-        await hivemind._open_control(hivemind.intake)
-        assert not chosen.exists()
-        chosen.write_text("not a socket")
-        hivemind.intake.settings = dataclasses.replace(hivemind.intake.settings, control=chosen)
-        await hivemind._open_control(hivemind.intake)
-        assert "no control socket" in caplog.text

@@ -7,7 +7,6 @@ import pytest
 import zstandard
 
 from hivemind_addon.core.command import Cancel
-from hivemind_addon.mitm.intake import destination
 from hivemind_addon.profile.model import Delivery
 from tests.mitm.samples import make_flow, make_intake
 
@@ -44,10 +43,6 @@ async def test_only_model_calls_of_claimed_hosts_are_scheduled(intake, url, meth
 async def test_the_sni_says_whom_the_client_means(intake):
     assert intake.claims(make_flow("https://127.0.0.1/v1/messages", sni="api.anthropic.com"))
     assert not intake.claims(make_flow("https://api.anthropic.com/v1/messages", sni="other.test"))
-    assert destination(make_flow("http://api.anthropic.com:81/v1/messages", sni="other.test")) == (
-        "api.anthropic.com",
-        81,
-    )
 
 
 @pytest.mark.parametrize(

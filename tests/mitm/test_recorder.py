@@ -12,8 +12,8 @@ from tests.mitm.samples import make_flow, make_intake
 
 def make_recorder(intake, path, **changes):
     settings = {"content": True, "driver": intake.driver, "profiles": load_profiles(None)} | changes
-    intake.recorder = Recorder(path, **settings)
-    return intake.recorder
+    intake.files.recorder = Recorder(path, **settings)
+    return intake.files.recorder
 
 
 async def one_call(intake, flow):

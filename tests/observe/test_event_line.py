@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from hivemind_addon.core import events
 from hivemind_addon.core.ticket import Ticket
 from hivemind_addon.observe.event_line import dropped_line, event_line
-from tests.observe.test_log import TICKET, make
+from tests.observe.test_news import TICKET, make
 
 
 @pytest.mark.parametrize("kind", get_args(events.Event), ids=lambda kind: kind.__name__)

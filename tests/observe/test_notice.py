@@ -4,7 +4,7 @@ from hivemind_addon.core import events
 from hivemind_addon.core.spend import Budget, Period, Scope
 from hivemind_addon.core.ticket import Outcome, OutcomeKind, PoolKey
 from hivemind_addon.observe.notice import Notices
-from tests.observe.test_log import POOL
+from tests.observe.test_news import POOL
 
 WALL_S = 1_700_000_000.0
 OTHER = PoolKey("host.test", "key-2", "model")

@@ -5,6 +5,7 @@ from hivemind_addon.core.events import (
     BackedOff,
     ConcurrencyChanged,
     Held,
+    MeterLearned,
     PoolsMerged,
     Submitted,
     TicketEnded,
@@ -155,6 +156,16 @@ def test_only_what_is_worth_attention_gets_a_line():
     view = told(submitted(), started(), ended(), over(end="gave up")).view(5)
     (line,) = view.log
     assert (line.level, line.ticket_id, line.pool, line.ago_s) == ("WARNING", "t", POOL, 5)
+
+
+def test_a_meter_that_flips_leaves_room_for_other_lines():
+    flips = [
+        MeterLearned(at=n, pool=POOL, meter="requests", kind="bucket", limit=50 + 50 * (n % 2)) for n in range(999)
+    ]
+    texts = [line.text for line in told(submitted(), over(end="gave up"), *flips).view(1000).log]
+    assert "gave up" in texts[0]
+    assert len(texts) < 30
+    assert any("more changes of requests within" in text for text in texts)
 
 
 def test_pools_of_one_account_are_counted_together():

@@ -9,6 +9,7 @@ from hivemind_addon.core.events import GuardTripped
 from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.scheduler import Scheduler
 from hivemind_addon.core.ticket import Demand, Outcome, OutcomeKind, PoolKey, Ticket
+from hivemind_addon.observe.repeats import BURST, EVERY_S
 from hivemind_addon.runtime.driver import Driver
 from hivemind_addon.runtime.guard import Guard
 
@@ -66,6 +67,19 @@ async def test_a_trip_is_counted_noted_and_logged_once_with_its_traceback(guard,
     (record,) = caplog.records
     assert record.exc_info[1] is error
     assert "ticket-1" in record.getMessage()
+
+
+async def test_a_defect_that_trips_all_night_is_a_few_tracebacks_and_then_a_number(guard, clock, caplog):
+    for _ in range(BURST + 20):
+        guard.trip("intake", KeyError("x"))
+    guard.trip("intake", ValueError("another defect"))
+    guard.trip("update", KeyError("x"))
+    assert sum(record.exc_info is not None for record in caplog.records) == BURST + 2
+    clock.advance(EVERY_S)
+    guard.trip("intake", KeyError("x"))
+    assert "hivemind: 20 more guard trips in intake (KeyError) within 5 min" in caplog.messages
+    assert caplog.records[-1].exc_info, "it is told again"
+    assert guard.trips == BURST + 23
 
 
 async def test_a_trip_does_not_raise_when_the_driver_is_broken_too(guard, driver, monkeypatch, caplog):

@@ -6,7 +6,7 @@ import pytest
 from hivemind_addon.core.breaker import BreakerState
 from hivemind_addon.core.events import BreakerChanged
 from hivemind_addon.core.ticket import PoolKey
-from hivemind_addon.observe.log import describe
+from hivemind_addon.observe.news import describe
 from hivemind_addon.sim import mitmdump
 from hivemind_addon.sim.mitmdump import Mitmdump, NotStarted, running_mitmdump
 

@@ -12,6 +12,7 @@ from rich.text import Text
 from hivemind_addon.capture.model import Capture, LimitSeen
 from hivemind_addon.capture.rows import Cell, Row, rows
 from hivemind_addon.core.ticket import Dimension, OutcomeKind, PoolKey
+from hivemind_addon.words import brief, several, short
 
 _GLYPHS = {
     Cell.NOTHING: (" ", ""),
@@ -49,15 +50,15 @@ def _head(capture: Capture, name: str) -> Iterator[Text]:
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(capture.began_wall)) if capture.began_wall else ""
     by = f"hivemind {capture.proxy_version}" if capture.proxy_version else "another program"
     words = "with content" if capture.content else "without content"
-    yield Text.assemble((name, "bold"), f"   {began}, {span(capture.ended_s)}, recorded by {by}, {words}")
+    yield Text.assemble((name, "bold"), f"   {began}, {brief(capture.ended_s)}, recorded by {by}, {words}")
     agents, sessions = _count(call.agent for call in capture.calls), _count(call.session for call in capture.calls)
     attempts = sum(len(call.attempts) for call in capture.calls)
     if not capture.calls:
         yield Text("no call had ended when it did", style="yellow")
         return
     yield Text(
-        f"{amount(len(capture.calls), 'call')} in {amount(attempts, 'attempt')}, "
-        f"{amount(agents, 'agent')}, {amount(sessions, 'session')}"
+        f"{several(len(capture.calls), 'call')} in {several(attempts, 'attempt')}, "
+        f"{several(agents, 'agent')}, {several(sessions, 'session')}"
     )
 
 
@@ -98,7 +99,7 @@ def _row(row: Row, name_width: int, columns: Iterable[tuple[str, int]]) -> Text:
     values = {
         "calls": str(row.calls),
         "retries": str(row.retries) if row.retries else "",
-        "waited": span(row.waited_s) if row.waited_s >= 0.05 else "",
+        "waited": brief(row.waited_s) if row.waited_s >= 0.05 else "",
         "tokens": short(row.tokens),
     }
     for title, size in columns:
@@ -124,7 +125,7 @@ def _axis(ended_s: float, width: int) -> str:
     line = [" "] * width
     for number in range(int(ended_s / step_s) + 1 if step_s else 1):
         place = int(number * step_s / ended_s * width) if ended_s else 0
-        label = f"|{span(number * step_s)}"
+        label = f"|{brief(number * step_s)}"
         if place + len(label) <= width:
             line[place : place + len(label)] = label
     return "".join(line)
@@ -139,7 +140,7 @@ def _totals(capture: Capture) -> Iterator[tuple[str, str]]:
     waits = sorted(call.waited_s for call in capture.calls)
     middle, most = waits[len(waits) // 2], waits[-1]
     late = waits[min(len(waits) - 1, ceil(0.95 * len(waits)) - 1)]
-    yield ("waited", f"p50 {span(middle)}, p95 {span(late)}, most {span(most)}, all {span(sum(waits))}")
+    yield ("waited", f"p50 {brief(middle)}, p95 {brief(late)}, most {brief(most)}, all {brief(sum(waits))}")
     usages = [attempt.usage for attempt in attempts if attempt.usage is not None]
     if usages:
         read, output = sum(one.cache_read_tokens for one in usages), sum(one.output_tokens for one in usages)
@@ -166,7 +167,7 @@ def _limits(capture: Capture) -> Iterator[tuple[str, str]]:
 def limit_words(limit: LimitSeen) -> str:
     """In words: `50 requests per min (window)`."""
     what = limit.dimension.value.replace("_", " ") if limit.dimension else limit.meter
-    per = f" per {_WINDOWS.get(limit.window_s, span(limit.window_s))}" if limit.window_s else ""
+    per = f" per {_WINDOWS.get(limit.window_s, brief(limit.window_s))}" if limit.window_s else ""
     kind = f" ({limit.kind})" if limit.kind in ("bucket", "window") else ""
     number = short(limit.limit) if limit.dimension is not Dimension.REQUESTS else f"{limit.limit:g}"
     return f"{number} {what}{per}{kind}"
@@ -177,33 +178,3 @@ _WINDOWS = {1.0: "s", 60.0: "min", 3600.0: "h", 86_400.0: "day"}
 
 def _count(names: Iterable[str]) -> int:
     return len(set(names))
-
-
-def amount(number: int, what: str) -> str:
-    """`1 call`, `2 calls`."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def short(number: float) -> str:
-    """`940`, `12.3k`, `4.5M`."""
-    for factor, letter in ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")):
-        if number >= factor:
-            text = f"{number / factor:.1f}".removesuffix(".0") if number < 100 * factor else f"{number / factor:.0f}"
-            return text + letter
-    return f"{number:.0f}"
-
-
-def span(seconds: float) -> str:
-    """`0`, `0.4s`, `12s`, `3m05s`, `2h10m`: short enough for a column."""
-    if seconds < 0.05:
-        return "0"
-    if seconds < 9.95:
-        return f"{seconds:.1f}".removesuffix(".0") + "s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m" + (f"{whole % 60:02}s" if whole % 60 else "")
-    if whole < 86_400:
-        return f"{whole // 3600}h" + (f"{whole % 3600 // 60:02}m" if whole % 3600 >= 60 else "")
-    return f"{whole // 86_400}d" + (f"{whole % 86_400 // 3600}h" if whole % 86_400 >= 3600 else "")

@@ -9,8 +9,9 @@ from hivemind_addon.core.snapshot import BudgetView, TicketView
 from hivemind_addon.core.spend import Scope, Spend
 from hivemind_addon.core.ticket import Priority
 from hivemind_addon.dash.family import Kind, Line, Node
-from hivemind_addon.dash.glyphs import Tone, bar, count, cut_middle, dollars, plain, span
+from hivemind_addon.dash.glyphs import Tone, bar, cut_middle, plain
 from hivemind_addon.dash.grid import Cell, Column, Grid
+from hivemind_addon.words import count, dollars, span
 
 _COLUMNS = (
     Column("agent", 0, 16, grows=2),

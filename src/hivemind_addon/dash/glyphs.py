@@ -1,4 +1,4 @@
-"""Numbers as short words and small pictures, one line each. Pure; readable without colour."""
+"""Names and numbers as words and small pictures, one line each. Pure; readable without colour."""
 
 import math
 from collections.abc import Sequence
@@ -6,8 +6,6 @@ from enum import StrEnum
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
-
-from hivemind_addon.words import lasting
 
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 
@@ -47,32 +45,6 @@ def cut_middle(text: str, width: int) -> str:
 def padded(text: str, width: int) -> str:
     """The text in exactly this many cells."""
     return set_cell_size(cut(text, width), width)
-
-
-def count(number: float) -> str:
-    """A whole number in at most five characters: `999`, `12.3k`, `1.20M`."""
-    for unit, size in (("", 1), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12)):
-        value = number / size
-        if value < 9.995 and unit:
-            return f"{value:.2f}{unit}"
-        if value < 99.95 and unit:
-            return f"{value:.1f}{unit}"
-        if value < 999.5:
-            return f"{value:.0f}{unit}"
-    return f"{number:.0e}"
-
-
-def dollars(micro_usd: int) -> str:
-    """Money in at most seven characters: `$0.26`, `$131.20`, `$1.23k`."""
-    usd = micro_usd / 1e6
-    return f"${usd:.2f}" if usd < 999.995 else f"${count(usd)}"
-
-
-def span(seconds: float) -> str:
-    """A span of time: `0.4 s`, `12 s`, `3 min`, `2 h 5 min`."""
-    if seconds < 0.95:
-        return f"{max(0.0, seconds):.1f} s"
-    return f"{seconds:.0f} s" if seconds < 99.5 else lasting(seconds)
 
 
 def bar(share: float, width: int) -> str:

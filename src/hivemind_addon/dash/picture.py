@@ -15,11 +15,11 @@ from hivemind_addon.core.spend import Scope, Spend, amount
 from hivemind_addon.core.ticket import PoolKey
 from hivemind_addon.dash.agents import agent_rows, agents_grid, spent_share
 from hivemind_addon.dash.family import Line, Sort, family, lines
-from hivemind_addon.dash.glyphs import Tone, bar, count, dollars, padded, plain, sentence, span
+from hivemind_addon.dash.glyphs import Tone, bar, padded, plain, sentence
 from hivemind_addon.dash.pools import PoolLines, pools, short_names
 from hivemind_addon.observe.report import Report
 from hivemind_addon.observe.tally import LogLine
-from hivemind_addon.words import lasting
+from hivemind_addon.words import count, dollars, lasting, span
 
 _MOST_BANNERS = 4
 _MOST_ROWS = 40

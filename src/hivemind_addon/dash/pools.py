@@ -10,10 +10,10 @@ from rich.text import Text
 
 from hivemind_addon.core.snapshot import MeterView, PoolView, WindowView
 from hivemind_addon.core.ticket import PoolKey
-from hivemind_addon.dash.glyphs import Tone, bar, count, cut_middle, padded, plain, sentence, span, spark
+from hivemind_addon.dash.glyphs import Tone, bar, cut_middle, padded, plain, sentence, spark
 from hivemind_addon.observe.report import Report
 from hivemind_addon.observe.tally import PoolTally
-from hivemind_addon.words import lasting
+from hivemind_addon.words import count, lasting, span
 
 _BAR = 12
 _SPARK, _WIDE, _WIDE_SPARK = 12, 160, 24

@@ -30,6 +30,7 @@ from hivemind_addon.launch.proxy_command import (
     has_mode,
     proxy_command,
 )
+from hivemind_addon.launch.steering import port_option
 from hivemind_addon.launch.supervisor import Supervisor
 from hivemind_addon.launch.upstream import UpstreamUnusable, upstream_of
 from hivemind_addon.observe.report import ProxyView, Report
@@ -78,9 +79,6 @@ def _one_line[**P, R](command: Callable[P, R]) -> Callable[P, R]:
     return called
 
 
-_port = click.option(
-    "-p", "--port", type=click.IntRange(1, 65535), default=DEFAULT_PORT, show_default=True, help="The proxy's port."
-)
 _agent = click.option("--agent", metavar="NAME", help="The agent's name in logs, budgets and tables.")
 _priority = click.option(
     "--priority",
@@ -102,7 +100,7 @@ _patience = click.option(
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.option("--web", is_flag=True, help="Start mitmweb instead of mitmdump.")
-@_port
+@port_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
     "--ollama", is_flag=True, help=f"Serve a local Ollama, too: port {OLLAMA_PORT} leads to it through the scheduler."
@@ -180,7 +178,7 @@ async def _supervise(supervisor: Supervisor, port: int, *, while_used: bool) -> 
 
 
 @click.command(name="exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@_port
+@port_option
 @_agent
 @_priority
 @_delivery
@@ -230,7 +228,7 @@ def _become(command: Sequence[str], environment: dict[str, str]) -> NoReturn:
 
 
 @click.command()
-@_port
+@port_option
 @_agent
 @_priority
 @_delivery
@@ -280,7 +278,7 @@ def _words(priority: str | None, delivery: DeliveryChoice, waits_s: int = 0) -> 
 
 
 @click.command()
-@_port
+@port_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one line of JSON.")
 @_one_line
 def status(port: int, *, as_json: bool) -> None:
@@ -299,7 +297,7 @@ def status(port: int, *, as_json: bool) -> None:
 
 
 @click.command()
-@_port
+@port_option
 @click.option("--once", is_flag=True, help="Print one picture. So it is where there is no terminal to draw on.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one line of JSON.")
 @click.option(
@@ -346,7 +344,7 @@ def _report(port: int) -> Report:
 
 
 @click.command()
-@_port
+@port_option
 @click.option("--agent", "program", metavar="PROGRAM", help="The program in question: claude, codex, gemini, …")
 @_one_line
 def doctor(port: int, program: str | None) -> None:

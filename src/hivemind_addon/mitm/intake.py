@@ -18,31 +18,30 @@ from hivemind_addon.core.events import OddityNoted
 from hivemind_addon.core.ticket import Demand, PoolKey, Priority, Ticket
 from hivemind_addon.mitm.annotate import Annotator
 from hivemind_addon.mitm.exchange import Exchange, plain_headers
+from hivemind_addon.mitm.files import Files
 from hivemind_addon.mitm.own_addresses import PAGE_HOST
 from hivemind_addon.mitm.refusal import make_upgrade_refusal
-from hivemind_addon.profile.glob import glob_matches
+from hivemind_addon.mitm.request import destination, patience_of, plain_body
 from hivemind_addon.profile.load import dialect_for, is_model_call, model_group
 from hivemind_addon.profile.model import Delivery, InputCharge, Profile
 from hivemind_addon.profile.typed import normal_host
-from hivemind_addon.wire.decoding import DecodeError, decode
 from hivemind_addon.wire.dialect import dialect_of
 from hivemind_addon.wire.identity import ProxyWords, call_kind, identify, priority_of, proxy_words
-from hivemind_addon.wire.request import MAX_BODY_BYTES, RequestFacts, fingerprints, read_request
+from hivemind_addon.wire.request import RequestFacts, fingerprints, read_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from mitmproxy import http
     from mitmproxy.connection import Client
+    from mitmproxy.flow import Flow
     from mitmproxy.proxy.context import Context
 
     from hivemind_addon.compose import Runtime
     from hivemind_addon.core.ticket import Reservation
+    from hivemind_addon.mitm.control_socket import ControlSocket
     from hivemind_addon.mitm.options import Settings
     from hivemind_addon.mitm.pages import Pages
-    from hivemind_addon.mitm.recorder import Recorder
-    from hivemind_addon.runtime.control import ControlServer
-    from hivemind_addon.runtime.state_file import StateFile
 
 logger = logging.getLogger(__name__)
 
@@ -56,13 +55,6 @@ FLUSH_S = 0.2
 """How long a stopping proxy lets its last answers leave their sockets."""
 
 
-def destination(flow: http.HTTPFlow) -> tuple[str, int]:
-    """Host and port that the client means: by SNI, else CONNECT host, else authority; never a resolved address."""
-    request = flow.request
-    sni = flow.client_conn.sni if request.scheme == "https" else None
-    return (sni or request.host), request.port
-
-
 class Intake:
     """Makes exchanges, and knows those that have not ended. Implements `mitm.port.Port`."""
 
@@ -73,14 +65,12 @@ class Intake:
         self.settings = settings
         """Replaced when an option changes."""
         self.began_wall = runtime.driver.clock.wall()
-        self.state_file: StateFile | None = None
-        """Where what was learned is kept."""
-        self.control: ControlServer | None = None
+        self.files = Files(runtime.driver)
+        """What is written: what was learned, and captures."""
+        self.control: ControlSocket | None = None
         """Where others read what goes on."""
         self.pages: Pages | None = None
         """Where people read it, with a browser."""
-        self.recorder: Recorder | None = None
-        """Who writes a capture; None: nobody."""
         self.live: dict[str, Exchange] = {}
         """Flow id → exchange whose ticket has not ended."""
         self.replays: dict[str, Exchange] = {}
@@ -134,7 +124,9 @@ class Intake:
         """Whether a client connection goes to a host of no profile: it is tunnelled, never intercepted."""
         if isinstance(context.client.proxy_mode, ReverseMode):
             return False
-        host, port = context.server.address or ("", 443)
+        if context.server.address is None:  # it goes nowhere yet: TLS to the proxy itself, of an https:// proxy URL
+            return False
+        host, port = context.server.address
         if normal_host(host) == PAGE_HOST:
             return False
         return self.settings.profiles.match_host(sni or host, port) is None
@@ -263,7 +255,7 @@ class Intake:
             first_bytes=self.runtime.first_bytes,
             agents_file=self.settings.agents.file,
             on_end=self._ended,
-            tape=self.recorder.begin(ticket) if self.recorder else None,
+            tape=self.files.recorder.begin(ticket) if self.files.recorder else None,
         )
 
     def _bypass(self, flow: http.HTTPFlow) -> Exchange:
@@ -307,6 +299,12 @@ class Intake:
         except Exception as error:  # noqa: BLE001 - the guard at the edge
             self.guard.trip(where, error)
 
+    def nudge(self, flow: Flow) -> None:
+        """Somebody touched the flow: what is held looks whether it was ended or let go."""
+        if exchange := self.live.get(flow.id):
+            with self.guarded("update"):
+                exchange.nudge()
+
     def end_attempt(self, reservation: Reservation, inject: Callable[[http.HTTPFlow], None]) -> None:
         """End a running attempt; `inject` tells its stream. ValueError: it has none."""
         ticket_id = reservation.ticket.id
@@ -326,8 +324,8 @@ class Intake:
     # Ends ------------------------------------------------------------------------------------------------------------
 
     def _ended(self, exchange: Exchange) -> None:
-        if exchange.tape and self.recorder:
-            self.recorder.ended(exchange)
+        if exchange.tape and self.files.recorder:
+            self.files.recorder.ended(exchange)
         self.live.pop(exchange.flow.id, None)
         with self.guarded("annotate"):
             self.annotator.ended(exchange)
@@ -359,31 +357,6 @@ class Intake:
         for exchange in list(self._of_client.get(client.id, ())):
             exchange.client_gone()
             exchange.finished()
-
-
-def plain_body(request: http.Request) -> bytes:
-    """The body without its content coding; as it is where that cannot be undone, which the reader then says."""
-    body, encoding = request.raw_content or b"", request.headers.get("content-encoding", "")
-    try:
-        return decode(body, encoding, MAX_BODY_BYTES) if encoding else body
-    except DecodeError:
-        return body
-
-
-def patience_of(headers: Mapping[str, str], profile: Profile) -> float:
-    """How long the client waits: what it announces, else what is known of its kind, else the profile's default."""
-    patience = profile.patience
-    for name in patience.headers:
-        try:
-            announced = float(headers.get(name, ""))
-        except ValueError:
-            continue
-        if 0 < announced < 86_400:
-            return announced
-    client = headers.get("user-agent", "")
-    return next(
-        (seconds for glob, seconds in patience.clients.items() if glob_matches(glob, client)), patience.default_s
-    )
 
 
 def _delivery(flow: http.HTTPFlow, profile: Profile, words: ProxyWords) -> Delivery:

@@ -9,7 +9,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from types import MappingProxyType
@@ -126,23 +126,23 @@ OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The options, read and checked."""
+    """The options, read and checked. By itself: nothing is kept, told or written."""
 
     profiles: Profiles
-    redirects: Mapping[str, tuple[str, int]]
+    redirects: Mapping[str, tuple[str, int]] = MappingProxyType({})
     """Host (lower case) → address."""
-    reverse_profile: str
+    reverse_profile: str = ""
     """Name of a profile, or empty."""
-    agents: AgentsFile
-    state_file: Path | None
+    agents: AgentsFile = field(default_factory=lambda: AgentsFile(None))
+    state_file: Path | None = None
     """None: nothing is kept."""
-    control: Path | bool
+    control: Path | bool = False
     """The control socket's path; True: the usual one of the port; False: none."""
-    event_log: Path | bool
+    event_log: Path | bool = False
     """Where events are appended as JSON; True: standard output; False: nowhere."""
-    notify: tuple[str, ...]
+    notify: tuple[str, ...] = ()
     """The program to call for help with, and its arguments; empty: none."""
-    keep: Keep | None
+    keep: Keep | None = None
     """Of finished flows, in a view; None: all."""
     capture: Path | None = None
     """None: nothing is recorded."""

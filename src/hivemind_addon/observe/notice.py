@@ -33,7 +33,7 @@ from hivemind_addon.core.events import (
     WallOpened,
 )
 from hivemind_addon.core.ticket import Outcome, OutcomeKind, PoolKey
-from hivemind_addon.observe.log import describe
+from hivemind_addon.observe.news import describe
 from hivemind_addon.words import lasting, plain
 
 AGAIN_S = 600.0

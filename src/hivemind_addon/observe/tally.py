@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import ceil
 
+from hivemind_addon.core.budget import spend_of
 from hivemind_addon.core.events import (
     AttemptEnded,
     AttemptStarted,
@@ -21,7 +22,7 @@ from hivemind_addon.core.events import (
     TicketEnded,
 )
 from hivemind_addon.core.ticket import OutcomeKind, PoolKey, Ticket, Usage
-from hivemind_addon.observe.log import ROUTINE, describe
+from hivemind_addon.observe.news import Line, News
 
 SAMPLE_S = 10.0
 """Length of one sample of a pool's history."""
@@ -111,7 +112,7 @@ class SessionTally:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One event in words."""
+    """One event in words, or many of a kind."""
 
     ago_s: float
     level: str
@@ -201,15 +202,18 @@ class Tally:
         """Tickets that have not ended."""
         self._held: set[str] = set()
         """Of these, the ones that wait."""
-        self._lines: deque[tuple[float, str, str, str | None, PoolKey | None, str]] = deque(maxlen=LINES)
+        self._news = News()
+        self._lines: deque[tuple[float, Line, str]] = deque(maxlen=LINES)
+        """When, what, and whose ticket it is about."""
 
     def __repr__(self) -> str:
         return f"<Tally of {len(self._pools)} pools, {len(self._sessions)} sessions, {len(self._live)} live tickets>"
 
     def __call__(self, event: Event) -> None:
         """Count one event."""
-        if not isinstance(event, ROUTINE):
-            self._note(event)
+        for line in self._news.lines(event):  # before its ticket is forgotten
+            ticket = self._live.get(line.ticket_id or "")
+            self._lines.append((event.at, line, ticket.agent if ticket else ""))
         match event:
             case Submitted():
                 self._submitted(event)
@@ -230,14 +234,6 @@ class Tally:
             case PoolsMerged():
                 self._merged(event)
 
-    def _note(self, event: Event) -> None:
-        """Keep the event's line, if it is worth one; before its ticket is forgotten."""
-        level, text = describe(event)
-        if level >= logging.INFO:
-            ticket_id, pool = getattr(event, "ticket_id", None), getattr(event, "pool", None)
-            agent = ticket.agent if (ticket := self._live.get(ticket_id or "")) else ""
-            self._lines.append((event.at, logging.getLevelName(level), text, ticket_id, pool, agent))
-
     def view(self, now: float) -> TallyView:
         """The tally now."""
         for book in self._pools.values():
@@ -248,8 +244,15 @@ class Tally:
             sessions=tuple(_session_view(book, now) for book in reversed(told)),
             more_sessions=len(self._sessions) - len(told),
             log=tuple(
-                LogLine(ago_s=max(0.0, now - at), level=level, text=text, ticket_id=ticket_id, pool=pool, agent=agent)
-                for at, level, text, ticket_id, pool, agent in self._lines
+                LogLine(
+                    ago_s=max(0.0, now - at),
+                    level=logging.getLevelName(line.level),
+                    text=line.text,
+                    ticket_id=line.ticket_id,
+                    pool=line.pool,
+                    agent=agent,
+                )
+                for at, line, agent in self._lines
             ),
         )
 
@@ -342,14 +345,7 @@ class Tally:
 
 def cost_of(ticket: Ticket, usage: Usage) -> int:
     """What an attempt's usage costs, in micro-dollars; 0 where the model has no price."""
-    if ticket.price is None:
-        return 0
-    return ticket.price.micro_usd(
-        input_tokens=usage.input_tokens,
-        cache_write_tokens=usage.cache_write_tokens,
-        cache_read_tokens=usage.cache_read_tokens,
-        output_tokens=usage.output_tokens,
-    )
+    return spend_of(usage, ticket.price).micro_usd
 
 
 def sum_of(one: Usage, other: Usage) -> Usage:

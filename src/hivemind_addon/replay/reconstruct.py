@@ -14,7 +14,9 @@ from statistics import median
 import msgspec.structs
 
 from hivemind_addon.capture.model import Capture, CapturedAttempt, CapturedCall, LimitSeen
-from hivemind_addon.core.ticket import Dimension, OutcomeKind, PoolKey, Ticket
+from hivemind_addon.core.budget import spend_of
+from hivemind_addon.core.spend import Spend
+from hivemind_addon.core.ticket import Dimension, OutcomeKind, PoolKey, Ticket, Usage
 from hivemind_addon.profile.load import load_profiles
 from hivemind_addon.profile.model import DialectName, InputCharge, OutputCharge, Profile
 from hivemind_addon.replay.chains import RecordedTurn, chained
@@ -101,17 +103,9 @@ def reconstruct(capture: Capture, *, given: Sequence[GivenLimit] = (), copies: i
     return Replayable(tuple(turns), scenario, assumed, left_out=len(told) - len(calls))
 
 
-def price_micro_usd(call: CapturedCall, attempt: CapturedAttempt) -> int:
-    """What an attempt cost when it was recorded; 0 where nothing tells."""
-    price, usage = _profile_of(call).price_of(call.model), attempt.usage
-    if price is None or usage is None:
-        return 0
-    return price.micro_usd(
-        input_tokens=usage.input_tokens,
-        cache_write_tokens=usage.cache_write_tokens,
-        cache_read_tokens=usage.cache_read_tokens,
-        output_tokens=usage.output_tokens,
-    )
+def paid_for(call: CapturedCall, usage: Usage) -> Spend:
+    """What an attempt of the call came to when it was recorded; no money where nothing tells a price."""
+    return spend_of(usage, _profile_of(call).price_of(call.model))
 
 
 # Turns ---------------------------------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hivemind_addon.capture.show import amount, short, span
 from hivemind_addon.core import spend
 from hivemind_addon.replay.whatif import Night, PolicyNights, WhatIf
+from hivemind_addon.words import brief, several, short
 
 _GAPS = 2, 1
 """Blanks between columns: as many as fit."""
@@ -21,7 +21,7 @@ _GAPS = 2, 1
 def what_if_view(replay: WhatIf, title: str, width: int) -> RenderableType:
     """The answer in a sentence, the limits, a table with a column for each policy, and what to know about it."""
     times = f", {replay.copies} times" if replay.copies > 1 else ""
-    head = f"{title}: {amount(replay.recorded.agents, 'agent')}{times}, {amount(replay.turns, 'turn')}"
+    head = f"{title}: {several(replay.recorded.agents, 'agent')}{times}, {several(replay.turns, 'turn')}"
     parts: list[RenderableType] = [Text(_plain(head), style="bold")]
     parts += [_paragraph(f"{one.pool}: {', '.join(one.limits) or 'no limit'}") for one in replay.pools]
     parts += ["", *(_paragraph(line) for line in _answers(replay)), ""]
@@ -39,14 +39,14 @@ def _answers(replay: WhatIf) -> Iterator[str]:
         lost = max(run.lost for run in runs)
         agents = runs[0].agents
         if lost:
-            yield f"{nights.policy}: {lost} of {amount(agents, 'agent')} would have been lost{_deaths(runs)}."
+            yield f"{nights.policy}: {lost} of {several(agents, 'agent')} would have been lost{_deaths(runs)}."
             continue
         whole = "the agent" if agents == 1 else f"all {agents} agents"
         makespan_s = median(run.makespan_s for run in runs)
         slowest = max(runs, key=lambda run: run.bound_s)
         yield (
-            f"{nights.policy}: {whole} would have finished, in {span(makespan_s)}; "
-            f"nothing beats {span(slowest.bound_s)} ({slowest.bound_why})."
+            f"{nights.policy}: {whole} would have finished, in {brief(makespan_s)}; "
+            f"nothing beats {brief(slowest.bound_s)} ({slowest.bound_why})."
         )
 
 
@@ -103,7 +103,7 @@ def _turns(runs: Sequence[Night]) -> str:
 
 
 def _time(runs: Sequence[Night]) -> str:
-    return span(median(run.makespan_s for run in runs)) if _is_done(runs) else "not done"
+    return brief(median(run.makespan_s for run in runs)) if _is_done(runs) else "not done"
 
 
 def _stretch(runs: Sequence[Night]) -> str:
@@ -134,9 +134,9 @@ _ROWS: tuple[tuple[str, Callable[[Sequence[Night]], str]], ...] = (
     ("refused", _spread(lambda run: run.refusals, _number)),
     ("overloaded", _spread(lambda run: run.overloads, _number)),
     ("other failures", _spread(lambda run: run.failures, _number)),
-    ("delay p50", _spread(lambda run: run.delays.p50_s, span)),
-    ("delay p95", _spread(lambda run: run.delays.p95_s, span)),
-    ("delay p99", _spread(lambda run: run.delays.p99_s, span)),
+    ("delay p50", _spread(lambda run: run.delays.p50_s, brief)),
+    ("delay p95", _spread(lambda run: run.delays.p95_s, brief)),
+    ("delay p99", _spread(lambda run: run.delays.p99_s, brief)),
     ("tokens", _spread(lambda run: run.spent.tokens, short)),
     ("in vain", _spread(lambda run: run.wasted.tokens, short)),
     ("cost", _spread(lambda run: run.spent.micro_usd, _money)),

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hivemind_addon.capture.model import Capture
-from hivemind_addon.capture.show import amount
 from hivemind_addon.core.spend import Spend
 from hivemind_addon.core.ticket import OutcomeKind
 from hivemind_addon.replay.limits import CONCURRENCY, GivenLimit, in_words
-from hivemind_addon.replay.reconstruct import Replayable, price_micro_usd, reconstruct
+from hivemind_addon.replay.reconstruct import Replayable, paid_for, reconstruct
 from hivemind_addon.sim.policy import COMPARED, Policy
 from hivemind_addon.sim.result import Result
 from hivemind_addon.sim.workload import Scenario
 from hivemind_addon.sim.world import run
+from hivemind_addon.words import several
 
 _OVERLOADED = (503, 529)
 
@@ -139,9 +139,9 @@ def notes(capture: Capture, replayable: Replayable) -> Iterable[str]:
     """What a replay of this capture rests on, where it is not what was recorded."""
     yield from (f"damaged: {line}; what precedes it is replayed" for line in capture.damage)
     if count := replayable.assumed:
-        yield f"{amount(count, 'turn')} never got an answer: taken to need what others of their pool did"
+        yield f"{several(count, 'turn')} never got an answer: taken to need what others of their pool did"
     if count := replayable.left_out:
-        yield f"{amount(count, 'call')} left out: the client went before anything was sent"
+        yield f"{several(count, 'call')} left out: the client went before anything was sent"
     unlimited = [one.pool for one in pool_limits(replayable.scenario) if not one.limits]
     if unlimited:
         yield f"no limit is known of {', '.join(unlimited)}: nothing is refused there; give one with --limit"
@@ -188,8 +188,7 @@ def _recorded(replayable: Replayable) -> Night:
     for call, attempt in attempts:
         if attempt.usage is None:
             continue
-        tokens = attempt.usage.total_input_tokens + attempt.usage.output_tokens
-        paid = Spend(tokens, price_micro_usd(call, attempt))
+        paid = paid_for(call, attempt.usage)
         spent += paid
         if attempt.kind is not OutcomeKind.SUCCESS:
             wasted += paid

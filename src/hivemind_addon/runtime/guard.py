@@ -1,7 +1,8 @@
 """The scheduler must not become the outage: what happens when our own code raises.
 
-A trip is logged with its traceback once, counted and noted as an event; the request goes on under a plain semaphore
-of its pool's last limit. Holders count as in flight for the scheduler, where it still works.
+A trip is counted, noted as an event and logged with its traceback, unless it is one of many: a defect may trip on
+every request of a night. The request goes on under a plain semaphore of its pool's last limit. Holders count as in
+flight for the scheduler, where it still works.
 """
 
 import asyncio
@@ -12,8 +13,9 @@ from contextlib import contextmanager
 
 from hivemind_addon.core.events import GuardTripped
 from hivemind_addon.core.ticket import ContractError, Outcome, OutcomeKind, PoolKey, Reservation
+from hivemind_addon.observe.repeats import Repeats
 from hivemind_addon.runtime.driver import Driver
-from hivemind_addon.words import failing
+from hivemind_addon.words import failing, lasting
 
 logger = logging.getLogger(__name__)
 
@@ -27,21 +29,25 @@ class Guard:
         self._holders: defaultdict[PoolKey, int] = defaultdict(int)
         self._owed: list[Reservation] = []
         """Reservations of ended requests that could not be settled yet."""
+        self._repeats: Repeats[tuple[str, str]] = Repeats()
+        """Trips by where, and by what was raised."""
         self.trips = 0
 
     def trip(self, where: str, error: Exception, ticket_id: str | None = None) -> None:
         """Count, note and log one exception. Never raises."""
         self.trips += 1
-        logger.error(
-            "hivemind: guard trip in %s%s; the request goes on without scheduling",
-            where,
-            f" (ticket {ticket_id})" if ticket_id else "",
-            exc_info=error,
-        )
-        with self.second_line("noting a guard trip"):
-            self._driver.note(
-                GuardTripped(at=self._driver.clock.monotonic(), ticket_id=ticket_id, where=where, error=failing(error))
+        now = self._driver.clock.monotonic()
+        for (place, kind), counted, within_s in self._repeats.over(now):
+            logger.error("hivemind: %d more guard trips in %s (%s) within %s", counted, place, kind, lasting(within_s))
+        if self._repeats.lets((where, type(error).__name__), now):
+            logger.error(
+                "hivemind: guard trip in %s%s; the request goes on without scheduling",
+                where,
+                f" (ticket {ticket_id})" if ticket_id else "",
+                exc_info=error,
             )
+        with self.second_line("noting a guard trip"):
+            self._driver.note(GuardTripped(at=now, ticket_id=ticket_id, where=where, error=failing(error)))
 
     @contextmanager
     def second_line(self, what: str) -> Iterator[None]:

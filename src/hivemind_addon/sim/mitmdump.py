@@ -31,7 +31,7 @@ class Mitmdump:
     def __init__(self, process: Process) -> None:
         self.port = 0
         self.guard_trips = 0
-        """Exceptions of the addon's own, as its log tells them."""
+        """Exceptions of the addon's own, as its log tells them: of many alike the first few."""
         self.breaker_opened = 0
         """Times that a provider was taken for down, failed probes included."""
         self.lines: deque[str] = deque(maxlen=_KEPT_LINES)

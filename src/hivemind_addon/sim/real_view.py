@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hivemind_addon.capture.model import CapturedCall
-from hivemind_addon.capture.show import amount, span
 from hivemind_addon.sim.real_replay import RealReplay, ReplayedCall
+from hivemind_addon.words import brief, several
 
 _LONG = 40
 """Calls; of more only those are shown that differ, and those that waited longest."""
@@ -49,11 +49,11 @@ def _cells(call: ReplayedCall) -> tuple[str, ...]:
     return (
         then.id[:10],
         then.agent,
-        span(then.at_s),
+        brief(then.at_s),
         str(len(now.attempts)) if now else "-",
         str(len(then.attempts)),
-        span(now.waited_s) if now else "-",
-        span(then.waited_s),
+        brief(now.waited_s) if now else "-",
+        brief(then.waited_s),
         now.end if now else "never came",
         then.end,
     )
@@ -63,14 +63,14 @@ def _sums(replay: RealReplay) -> Iterator[Text]:
     then = [call.recorded for call in replay.calls]
     now = [call.replayed for call in replay.calls if call.replayed is not None]
     pace = f", {replay.pace:g} times as fast" if replay.pace != 1 else ""
-    yield Text(f"replayed in {span(replay.elapsed_s)}{pace}: {_ends(now)}; recorded: {_ends(then)}")
+    yield Text(f"replayed in {brief(replay.elapsed_s)}{pace}: {_ends(now)}; recorded: {_ends(then)}")
     yield Text(
         f"attempts {sum(len(call.attempts) for call in now)}, recorded {sum(len(call.attempts) for call in then)}; "
-        f"waited {span(sum(call.waited_s for call in now))}, recorded {span(sum(call.waited_s for call in then))}"
+        f"waited {brief(sum(call.waited_s for call in now))}, recorded {brief(sum(call.waited_s for call in then))}"
     )
     if replay.guard_trips:
         yield Text(
-            f"{amount(replay.guard_trips, 'guard trip')}: the scheduler has failed, please report", style="bold red"
+            f"{several(replay.guard_trips, 'guard trip')}: the scheduler has failed, please report", style="bold red"
         )
 
 

@@ -1,0 +1,23 @@
+"""Held and running flows at the end of a real process are in tests/e2e/test_stop.py."""
+
+import dataclasses
+
+from hivemind_addon.mitm.drain import drain
+from tests.mitm.samples import make_intake
+
+
+class Control:
+    is_open = True
+
+    def close(self):
+        self.is_open = False
+
+
+async def test_the_end_writes_what_is_left_and_closes_what_is_open(tmp_path):
+    intake = make_intake()
+    intake.control = Control()
+    state = tmp_path / "state.json"
+    intake.files.follow(dataclasses.replace(intake.settings, state_file=state))
+    await drain(intake)
+    assert state.exists()
+    assert not intake.control.is_open
