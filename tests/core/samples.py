@@ -5,7 +5,8 @@ import random
 from msgspec.structs import replace
 
 from hivemind_addon.core.aimd import ConcurrencySettings
-from hivemind_addon.core.decision import Admitted, Shed
+from hivemind_addon.core.breaker import BreakerSettings
+from hivemind_addon.core.decision import Admitted, Backoff, Shed
 from hivemind_addon.core.events import Event
 from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.scheduler import Scheduler
@@ -129,9 +130,21 @@ class Bench:
     def of(self, kind: type) -> list[Event]:
         return [event for event in self.events if isinstance(event, kind)]
 
+    def outage(self, *ticket_ids: str) -> None:
+        """All of these fail, and that opens the breaker."""
+        self.submit(*ticket_ids)
+        for ticket_id in ticket_ids:
+            assert isinstance(self.settle(ticket_id, FAILED), Backoff)
+        assert self.pool.breaker == "open"
+
     @property
     def pool(self):
         return self.scheduler.snapshot(self.now).pools[0]
+
+
+def brittle(failures: int = 2) -> PoolSettings:
+    """So many failures open the breaker."""
+    return PoolSettings(concurrency=ConcurrencySettings(initial=8), breaker=BreakerSettings(failures_to_open=failures))
 
 
 def after(outcome: Outcome, retry_after_s: float) -> Outcome:

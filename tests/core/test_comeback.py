@@ -1,9 +1,11 @@
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.core.comeback import Comebacks
+from hivemind_addon.core.comeback import Comebacks, Successors
 from hivemind_addon.core.fair_queue import FairQueue, OrderSettings
+from hivemind_addon.core.flights import Flight, Flights
 from hivemind_addon.core.lanes import Place, Standing
+from hivemind_addon.core.ticket import Demand, Reservation
 from tests.core.samples import ticket
 
 ONE = replace(ticket("one"), request_hash="h")
@@ -53,3 +55,42 @@ def test_a_request_without_a_hash_keeps_nothing():
     kept = Comebacks()
     kept.keep(replace(ONE, request_hash=""), standing(), 0)
     assert len(kept) == 0
+
+
+class TestSuccessors:
+    def flights(self, *, shed_at: float = 30.0) -> Flights:
+        """One attempt, for `ONE`."""
+        place = Place(ticket=replace(ONE, shed_at=shed_at), wait_began_at=0)
+        flights = Flights()
+        flights.add(
+            Flight(
+                place=place,
+                reservation=Reservation(ticket=place.ticket, attempt=1, admitted_at=0),
+                demand=Demand(),
+                stamp=1,
+                in_flight=1,
+                fills_limit=False,
+                is_probe=False,
+            )
+        )
+        return flights
+
+    def test_an_attempt_whose_client_has_given_up_is_superseded_once(self):
+        successors, flights = Successors(), self.flights()
+        old = successors.supersede(replace(ONE, id="two"), flights, 30.0)
+        assert old is not None
+        assert old.ticket.id == "one"
+        assert successors.supersede(replace(ONE, id="three"), flights, 31.0) is None
+        assert successors.of_ended("one") == "two"
+        assert successors.of_ended("one") == ""
+
+    def test_one_whose_client_still_waits_is_not(self):
+        successors = Successors()
+        assert successors.supersede(replace(ONE, id="two"), self.flights(), 29.9) is None
+        assert len(successors) == 0
+
+    def test_another_pool_brings_its_own(self):
+        one, other = Successors(), Successors()
+        other.supersede(replace(ONE, id="two"), self.flights(), 30.0)
+        one.absorb(other)
+        assert one.of_ended("one") == "two"

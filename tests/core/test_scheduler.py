@@ -377,7 +377,7 @@ class TestMerge:
         assert meter.level == pytest.approx(26, abs=1)
         for ticket_id in ("a1", "a2", "b1", "b2"):
             bench.settle(ticket_id, IGNORED)
-        for meter in bench.scheduler._pools[POOL]._meters:
+        for meter in bench.scheduler._pools[POOL]._capacity.meters:
             assert meter.reserved == len(bench.running)
 
     def test_a_meter_that_only_the_other_knows_is_taken_over(self):

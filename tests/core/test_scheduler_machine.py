@@ -274,7 +274,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert not view.queued
             for meter in view.meters:
                 assert 0 <= meter.level <= meter.limit
-            for meter in self.scheduler._pools[view.key]._meters:
+            for meter in self.scheduler._pools[view.key]._capacity.meters:
                 assert meter.reserved >= 0
                 assert view.in_flight > view.bypassing or meter.reserved == 0
         self._first_come_first_served()
@@ -302,7 +302,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert dict(self.ends) == {f"t{n}": 1 for n in range(1, self.submitted + 1)}
         assert self.attempts_ended == self.starts
         for pool in self.scheduler._pools.values():
-            assert all(meter.reserved == 0 for meter in pool._meters)
+            assert all(meter.reserved == 0 for meter in pool._capacity.meters)
 
     def _settle(self, ticket_id, outcome, **more):
         verdict = self.scheduler.settle(self.running.pop(ticket_id), outcome, self.now, **more)

@@ -355,3 +355,21 @@ async def test_while_slots_cannot_be_given_back_requests_go_on_past_the_schedule
     assert slots(intake) == 1
     third.finished()
     assert slots(intake) == 0
+
+
+async def test_after_a_trip_nothing_of_the_attempt_before_goes_to_the_client(intake, monkeypatch):
+    exchange = admitted(intake)
+    exchange.head(http.Response.make(200, b"", SSE))
+    exchange.look(START)
+    assert exchange.look(ERROR) is Look.FAILED
+    assert exchange.failed_in_stream()
+    monkeypatch.setattr(intake.driver, "wait", None)
+    await exchange.hold()
+    assert exchange.tripped
+    assert exchange.next is Next.SEND
+    exchange.sent()
+    assert exchange.head(http.Response.make(200, b"", SSE)) is Handling.PEEK
+    assert exchange.look(CONTENT) is Look.RELEASE
+    assert exchange.decoded_so_far() == CONTENT
+    exchange.finished()
+    assert slots(intake) == 0

@@ -1,14 +1,16 @@
-"""Places of tickets that were shed or whose client went, kept for the same request when it comes back.
+"""Requests that come back: their places are kept, and their old attempts are ended.
 
 A refusal asks the client to come back, and most do, with the same request under a new ticket; so do clients whose own
 patience ended (Claude Code: after three minutes, see docs/endurance.md). It gets the place that the old one had: once
-for each, and within ten minutes.
+for each, and within ten minutes. Where an attempt for the old one still runs although its client has given up, it is
+superseded: to be ended, and the new ticket waits for that.
 """
 
 from dataclasses import dataclass
 
+from hivemind_addon.core.flights import Flights
 from hivemind_addon.core.lanes import Standing
-from hivemind_addon.core.ticket import Ticket
+from hivemind_addon.core.ticket import Reservation, Ticket
 
 _KEPT_FOR_S = 600.0
 
@@ -60,3 +62,32 @@ class Comebacks:
             if kept:
                 return
             del self._kept[name]
+
+
+class Successors:
+    """Tickets of one pool that wait for the end of an attempt for the same request, by that attempt's ticket."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __repr__(self) -> str:
+        return f"<Successors {self._of}>"
+
+    def supersede(self, ticket: Ticket, flights: Flights, now: float) -> Reservation | None:
+        """The attempt that a new ticket is to wait for: its client has given up by now. None: there is none."""
+        for flight in flights.alike(ticket):
+            if now >= flight.place.shed_at and flight.ticket.id not in self._of:
+                self._of[flight.ticket.id] = ticket.id
+                return flight.reservation
+        return None
+
+    def of_ended(self, ticket_id: str) -> str:
+        """Who waited for a ticket's attempt, which has ended; empty: nobody."""
+        return self._of.pop(ticket_id, "")
+
+    def absorb(self, other: "Successors") -> None:
+        """Another pool turned out to be of the same account."""
+        self._of |= other._of  # noqa: SLF001  its own kind

@@ -129,6 +129,11 @@ class FairQueue:
         place.not_before = not_before
         self._insert(place, now)
 
+    def move(self, place: Place, not_before: float, now: float) -> None:
+        """Let a waiting ticket be due at another instant; it keeps its place."""
+        self.remove(place.ticket.id, now)
+        self.put_back(place, not_before, now)
+
     def get(self, ticket_id: str) -> Place | None:
         """A waiting ticket's place."""
         return self._places.get(ticket_id)

@@ -115,6 +115,12 @@ class Place:
             self.order, self.since, self.was_sent = standing.order, standing.since, standing.was_sent
             self.agent_start_s, self.tree_start_s = standing.agent_start_s, standing.tree_start_s
 
+    def end_wait(self, now: float) -> float:
+        """It goes, or goes no more; how long it has waited this time."""
+        waited_s = max(0.0, now - self.wait_began_at)
+        self.waited_s += waited_s
+        return waited_s
+
     def weigh(self) -> None:
         """Take the weight of its class. Never while it is in a lane or in flight: it is charged by what it had."""
         self.weight = max(_LEAST_WEIGHT, _WEIGHTS[self.priority] * self.ticket.weight)

@@ -118,7 +118,7 @@ class Scheduler:
                 budgets=self._budgets,
                 orders=self._orders,
             )
-            pool.bypassing = self._bypassing[key]
+            pool.bypass(self._bypassing[key])
             self._pools[key] = pool
             if key in self._learned:
                 pool.resume(self._learned.pop(key), now)
@@ -286,7 +286,7 @@ class Scheduler:
         if not bypassing:
             del self._bypassing[key]
         if key in self._pools:
-            self._pools[key].bypassing = bypassing
+            self._pools[key].bypass(bypassing)
             self._changed[self._pools[key]] = None
 
     def export_budgets(self, now: float) -> list[dict[str, object]]:
@@ -369,13 +369,13 @@ class Scheduler:
             self._bypassing[into] += bypassing
         target = self._pools.setdefault(into, pool)
         if target is pool:
-            pool.key = into
+            pool.rename(into)
         else:
             target.absorb(pool, now)
             for ticket_id, its in self._pool_of_ticket.items():
                 if its is pool:
                     self._pool_of_ticket[ticket_id] = target
-        target.bypassing = self._bypassing[into]
+        target.bypass(self._bypassing[into])
         self._orders.inherit(into, merged=key)
         target.obey(now)
         self._changed[target] = None

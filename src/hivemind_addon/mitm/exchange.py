@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, assert_never
 
 from mitmproxy.flow import Error
@@ -17,7 +17,8 @@ from mitmproxy.flow import Error
 from hivemind_addon.core.command import Cancel, MoveToFront
 from hivemind_addon.core.decision import Admitted, Backoff, Refused, Shed
 from hivemind_addon.core.events import CommittedStreamFailed, OddityNoted
-from hivemind_addon.core.ticket import ContractError, Hints, Outcome, OutcomeKind, Reservation, Ticket, Usage
+from hivemind_addon.core.ticket import ContractError, Outcome, OutcomeKind, Reservation, Ticket, Usage
+from hivemind_addon.mitm.attempt import CUT_SHORT, Attempt
 from hivemind_addon.mitm.port import Alarm, Delivered, Handling, Look, Next, Stage
 from hivemind_addon.mitm.refusal import (
     come_back_s,
@@ -29,12 +30,9 @@ from hivemind_addon.mitm.refusal import (
 )
 from hivemind_addon.profile.model import Delivery, DialectName, Profile
 from hivemind_addon.runtime.driver import CANCELLED_BY_PERSON, Awaited, Cancelled, Pulse
-from hivemind_addon.wire.answer import AnswerReader, Phase
-from hivemind_addon.wire.decoding import DecodeError, decode
+from hivemind_addon.wire.answer import Phase
 from hivemind_addon.wire.dialect import Dialect, dialect_of
-from hivemind_addon.wire.hints import read_hints, read_stream_windows
-from hivemind_addon.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
-from hivemind_addon.wire.usage import usage_in_body
+from hivemind_addon.wire.outcome import TransportTrouble, judge_transport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,24 +44,10 @@ if TYPE_CHECKING:
     from hivemind_addon.core.watchdog import FirstBytes
     from hivemind_addon.runtime.driver import Driver
     from hivemind_addon.runtime.guard import Guard
-    from hivemind_addon.wire.error import ErrorFacts
     from hivemind_addon.wire.estimate import Estimator
     from hivemind_addon.wire.request import RequestFacts
 
 logger = logging.getLogger(__name__)
-
-JUDGED_BODY_MAX_BYTES = 8 * 1024 * 1024
-"""How much of a plain answer is decoded and read; a longer one is judged by its status."""
-
-
-def plain_headers(headers: http.Headers) -> dict[str, str]:
-    """The same by lower-case name: mitmproxy's own look through all fields for each name that is asked."""
-    plain: dict[str, str] = {}
-    for raw_name, raw_value in headers.fields:
-        name = raw_name.lower().decode("utf-8", "surrogateescape")
-        value = raw_value.decode("utf-8", "surrogateescape")
-        plain[name] = f"{plain[name]}, {value}" if name in plain else value
-    return plain
 
 
 def guarded[**P, R](fallback: R) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -118,21 +102,13 @@ class Exchange:
     _reservation: Reservation | None = None
     _bypassing: bool = False
     _held: bool = False
-    _reader: AnswerReader | None = None
-    _hints: Hints = field(default_factory=Hints)
-    _headers: dict[str, str] = field(default_factory=dict)
-    """Of the running attempt's answer, by lower-case name."""
-    _decoded: list[bytes] = field(default_factory=list)
-    _peeked_bytes: int = 0
-    _head_at: float = 0.0
-    _last_byte_at: float = 0.0
     _pulse_at: float = 0.0
-    _sent_at: float = 0.0
     _silent_s: float = math.inf
     """How long the running attempt may be silent."""
     _refused_by: Shed | Refused | None = None
 
     def __post_init__(self) -> None:
+        self._attempt = self._new_attempt()
         self._pulse_at = self.ticket.arrived_at + self.profile.keep_alive_s
 
     def __repr__(self) -> str:
@@ -252,10 +228,10 @@ class Exchange:
             if self._submitted:
                 self.driver.cancel(self.ticket.id)  # wakes whoever waits for it
             self._end()
-        elif self._reader and self._reader.phase is Phase.COMPLETE:
+        elif self._attempt.phase is Phase.COMPLETE:
             self.streamed()  # some clients hang up right after the last event
         else:
-            self._settle(Outcome(OutcomeKind.CANCELLED, "client gone"), usage=self._usage_so_far())
+            self._settle_stream(Outcome(OutcomeKind.CANCELLED, "client gone"))
 
     @guarded(fallback=None)
     def call_off(self) -> None:
@@ -263,18 +239,21 @@ class Exchange:
         if self.over or self._reservation is None:
             return
         self._refuse_for_good(Refused(ticket=self.ticket, cause=Cancel(self.ticket.id)))
-        self._settle(Outcome(OutcomeKind.CANCELLED, CANCELLED_BY_PERSON), usage=self._usage_so_far())
+        self._settle_stream(Outcome(OutcomeKind.CANCELLED, CANCELLED_BY_PERSON))
 
     # An attempt's answer ---------------------------------------------------------------------------------------------
 
-    @guarded(fallback=None)
+    def _new_attempt(self) -> Attempt:
+        return Attempt(self.profile, self.dialect_name, self.driver.clock, self.tape)
+
     def sent(self) -> None:
-        """The attempt begins: forget the one before."""
-        self._reader = None
-        self._hints = Hints()
-        self._decoded = []
-        self._peeked_bytes = 0
-        self._sent_at = self._last_byte_at = self.driver.clock.monotonic()
+        """The attempt begins: forget the one before, even after a trip, for none of it may go to the client."""
+        self._attempt = self._new_attempt()
+        self._sent()
+
+    @guarded(fallback=None)
+    def _sent(self) -> None:
+        self._attempt.sent()
         self._silent_s = math.inf
         if self.facts.stream:
             watchdog = self.profile.watchdog
@@ -285,117 +264,82 @@ class Exchange:
     @guarded(fallback=Handling.PEEK)
     def head(self, response: http.Response) -> Handling:
         """Step 6: meters learn from the head."""
-        clock = self.driver.clock
-        self._head_at = self._last_byte_at = clock.monotonic()
-        if self.tape:
-            self.tape.head(response.status_code, self._head_at)
-        self._headers = headers = plain_headers(response.headers)
-        self._hints = read_hints(self.profile, headers, clock.wall())
+        attempt = self._attempt
+        is_stream = attempt.head(response)
         if self._reservation:
-            self.driver.observe(self._reservation, self._hints, answered=response.status_code < 400)
-        content_type = headers.get("content-type", "")
-        if response.status_code != 200 or not content_type.lower().startswith(self._dialect.media_type):
+            self.driver.observe(self._reservation, attempt.hints, answered=response.status_code < 400)
+        if not is_stream:
             return Handling.COLLECT
-        encoding = headers.get("content-encoding", "")
-        self._reader = AnswerReader(self.profile, self.dialect_name, encoding)
-        self.first_bytes.note(self.ticket.pool, self._head_at - self._sent_at)
+        self.first_bytes.note(self.ticket.pool, attempt.head_at - attempt.sent_at)
         return Handling.PEEK
 
     @guarded(fallback=None)
     def heard(self) -> None:
         """An answer that is collected goes on."""
-        self._last_byte_at = self.driver.clock.monotonic()
+        self._attempt.heard()
 
     def look(self, chunk: bytes) -> Look:
         """Judge what was kept back so far."""
-        known = len(self._decoded)
+        kept = self._attempt.kept
+        known = len(kept)
         look = self._look(chunk)
-        if self.tripped and len(self._decoded) == known:
-            self._decoded.append(chunk)
+        if self.tripped and len(kept) == known:
+            kept.append(chunk)
         return look
 
     @guarded(fallback=Look.RELEASE)
     def _look(self, chunk: bytes) -> Look:
-        reader = self._tee(chunk)
-        self._peeked_bytes += len(chunk)
-        if reader.broken:
-            self._note_oddity(f"answer: {reader.broken}")
+        attempt, peek = self._attempt, self.profile.peek
+        phase = attempt.look(chunk)
+        if attempt.unreadable:
+            self._note_oddity(f"answer: {attempt.unreadable}")
             return Look.RELEASE
-        if reader.phase is Phase.FAILED:
+        if phase is Phase.FAILED:
             return Look.FAILED
         if self.delivery is Delivery.WHOLE:
-            too_big = self._peeked_bytes > self.profile.peek.whole_max_bytes
+            too_big = attempt.looked_bytes > peek.whole_max_bytes
         else:
-            too_big = reader.phase is not Phase.BEFORE_CONTENT or self._peeked_bytes > self.profile.peek.max_bytes
+            too_big = phase is not Phase.BEFORE_CONTENT or attempt.looked_bytes > peek.max_bytes
         return Look.RELEASE if too_big else Look.HOLD_BACK
 
     def tee(self, chunk: bytes) -> bytes:
         """Step 8: read usage on the way; answers the decoded bytes."""
-        decoded = self._tee_decoded(chunk)
+        decoded = self._tee(chunk)
         return chunk if self.tripped else decoded
 
     @guarded(fallback=b"")
-    def _tee_decoded(self, chunk: bytes) -> bytes:
-        self._decoded.clear()
-        self._tee(chunk)
-        return b"".join(self._decoded)
-
-    def _tee(self, chunk: bytes) -> AnswerReader:
-        assert self._reader is not None
-        self._last_byte_at = self.driver.clock.monotonic()
-        if self.tape:
-            self.tape.chunk(len(chunk), self._last_byte_at)
-        self._decoded.append(self._reader.feed(chunk))
-        return self._reader
+    def _tee(self, chunk: bytes) -> bytes:
+        return self._attempt.tee(chunk)
 
     def decoded_so_far(self) -> bytes:
         """The decoded bytes of everything that `look` saw."""
-        decoded = b"".join(self._decoded)
-        self._decoded.clear()
-        return decoded
+        return self._attempt.take_kept()
 
     @guarded(fallback=False)
     def collected(self, response: http.Response, body: bytes) -> bool:
         """Step 7, for an answer that came to its end: judge it. True: try again."""
-        decoded: bytes | None = None
-        headers = self._headers
-        if len(body) <= JUDGED_BODY_MAX_BYTES:
-            try:
-                decoded = decode(body, headers.get("content-encoding", ""), JUDGED_BODY_MAX_BYTES)
-            except DecodeError as error:
-                self._note_oddity(f"answer: {error}")
-        if self.tape:
-            self.tape.chunk(len(body), self.driver.clock.monotonic())
-        wall = self.driver.clock.wall()
-        status = response.status_code
-        outcome = judge_answer(self.profile, self.dialect_name, status, headers, decoded, self._hints, wall)
-        usage = usage_in_body(self.dialect_name, decoded) if decoded else None
-        if usage is None and decoded and outcome.kind is OutcomeKind.SUCCESS:
-            usage = Usage(output_tokens=self.estimator.count(decoded.decode(errors="replace")))
+        attempt = self._attempt
+        outcome, usage = attempt.judge_body(response.status_code, body, self.estimator.count)
+        if attempt.unreadable:
+            self._note_oddity(f"answer: {attempt.unreadable}")
         return self._settle(outcome, usage=usage)
 
     @guarded(fallback=False)
     def failed(self, trouble: TransportTrouble, detail: str, *, client_saw_bytes: bool) -> bool:
         """Step 7, for an attempt that ended without a complete answer. True: try again."""
-        outcome = judge_transport(trouble, detail)
-        return self._settle(outcome, usage=self._usage_so_far(), client_saw_bytes=client_saw_bytes)
+        return self._settle_stream(judge_transport(trouble, detail), client_saw_bytes=client_saw_bytes)
 
     @guarded(fallback=False)
     def failed_in_stream(self) -> bool:
         """Step 7, for an error event while everything was kept back. True: try again."""
-        assert self._reader is not None
-        assert self._reader.error is not None
-        outcome = self._judge_stream_error(self._reader.error)
-        return self._settle(outcome, usage=self._usage_so_far())
+        return self._settle_stream(self._attempt.judge_stream())
 
     @guarded(fallback=False)
     def ended(self) -> bool:
         """Step 7, for a stream that ended while everything was kept back. True: try again."""
-        assert self._reader is not None
-        self._reader.finish()
-        if self._reader.phase is Phase.COMPLETE:
+        if self._attempt.finish() is Phase.COMPLETE:
             return False
-        return self._settle(judge_transport(TransportTrouble.CUT, "stream ended early"), usage=self._usage_so_far())
+        return self._settle_stream(judge_transport(TransportTrouble.CUT, CUT_SHORT))
 
     def released(self, delivered: Delivered) -> None:
         """The client gets the answer as it comes; interfaces show it growing."""
@@ -404,16 +348,9 @@ class Exchange:
     @guarded(fallback=None)
     def streamed(self) -> None:
         """Step 9, for a streamed answer: settle it."""
-        if self.over or self._reader is None:
+        if self.over or self._attempt.finish() is None:
             return
-        self._reader.finish()
-        if self._reader.error is not None:
-            outcome = self._judge_stream_error(self._reader.error)
-        elif self._reader.phase is Phase.COMPLETE or self._reader.broken:
-            outcome = Outcome(OutcomeKind.SUCCESS, "200", status=200)
-        else:
-            outcome = judge_transport(TransportTrouble.CUT, "stream ended early")
-        self._settle(outcome, usage=self._usage_so_far(), client_saw_bytes=True)
+        self._settle_stream(self._attempt.judge_stream(), client_saw_bytes=True)
 
     # Alarms ----------------------------------------------------------------------------------------------------------
 
@@ -440,13 +377,13 @@ class Exchange:
 
     def _alarms(self, stage: Stage) -> list[tuple[float, Alarm]]:
         """The instants that matter now, the most urgent kind first."""
-        alarms = [(self._last_byte_at + self._silent_s, Alarm.STALLED)]
+        alarms = [(self._attempt.last_byte_at + self._silent_s, Alarm.STALLED)]
         if stage is Stage.COLLECTED or stage is Stage.STREAMED:
             return alarms
         if self._streams_to_client and self.delivery is Delivery.WHOLE:
-            alarms.append((self._last_byte_at + self.profile.peek.stall_s, Alarm.STALLED))
+            alarms.append((self._attempt.last_byte_at + self.profile.peek.stall_s, Alarm.STALLED))
         elif stage is Stage.PEEKED:
-            alarms.append((self._head_at + self.profile.peek.max_s, Alarm.RELEASE))
+            alarms.append((self._attempt.head_at + self.profile.peek.max_s, Alarm.RELEASE))
         if self._keeps_alive:
             alarms.append((self._pulse_at, Alarm.PULSE))
         return alarms
@@ -462,9 +399,6 @@ class Exchange:
     @property
     def _dialect(self) -> Dialect:
         return dialect_of(self.dialect_name)
-
-    def _judge_stream_error(self, error: ErrorFacts) -> Outcome:
-        return judge_stream_error(self.profile, error, self._hints, self.driver.clock.wall())
 
     # Ends ------------------------------------------------------------------------------------------------------------
 
@@ -482,7 +416,7 @@ class Exchange:
             facts = dialect.error_in_body(response.content or b"") if response.status_code >= 400 else None
             error = (facts.type or facts.code if facts else "") or "api_error"
             message = (facts.message if facts else "") or f"the provider answered {response.status_code}"
-            retry_after_s = self._hints.retry_after_s
+            retry_after_s = self._attempt.hints.retry_after_s
         if not (isinstance(self._refused_by, Refused) and isinstance(self._refused_by.cause, Cancel)):
             self._note_failed_stream(message)
         return dialect.error_event(error, message, retry_after_s)
@@ -514,14 +448,18 @@ class Exchange:
                 self.driver.cancel(self.ticket.id)
         self._end()
 
+    def _settle_stream(self, outcome: Outcome, *, client_saw_bytes: bool = False) -> bool:
+        """With what was used so far."""
+        usage = self._attempt.usage(self.estimator.count)
+        return self._settle(outcome, usage=usage, client_saw_bytes=client_saw_bytes)
+
     def _settle(self, outcome: Outcome, *, usage: Usage | None, client_saw_bytes: bool = False) -> bool:
         """Step 9: end the attempt, exactly once. True: the ticket is queued again."""
         reservation = self._reservation
         if reservation is None:
             return False
-        if self._reader and self._reader.windows:
-            told = read_stream_windows(self._reader.windows.data, self.driver.clock.wall())
-            self.driver.observe(reservation, Hints(windows=told), answered=False)
+        if windows := self._attempt.stream_windows():
+            self.driver.observe(reservation, windows, answered=False)
         charged = None  # unless the provider said, what was reserved
         if usage is not None and usage.reported:
             charged = self.estimator.charged(self.profile, self.facts, usage)
@@ -537,9 +475,6 @@ class Exchange:
             return True
         self._end()
         return False
-
-    def _usage_so_far(self) -> Usage | None:
-        return self._reader.usage(self.estimator.count) if self._reader else None
 
     def _end(self) -> None:
         self.over = True

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hivemind_addon.capture.model import CapturedAttempt, CapturedCall, CapturedChunk, LimitSeen
 from hivemind_addon.capture.recording import Circumstances, unnamed
 from hivemind_addon.core.ticket import Hints, OutcomeKind, PoolKey
-from hivemind_addon.mitm.exchange import JUDGED_BODY_MAX_BYTES, plain_headers
+from hivemind_addon.mitm.attempt import JUDGED_BODY_MAX_BYTES, plain_headers
 from hivemind_addon.mitm.request import destination, patience_of, plain_body
 from hivemind_addon.profile.load import dialect_for, is_model_call, model_group
 from hivemind_addon.profile.model import InputCharge

@@ -17,7 +17,8 @@ from hivemind_addon.core.budget import spend_of
 from hivemind_addon.core.events import OddityNoted
 from hivemind_addon.core.ticket import Demand, PoolKey, Priority, Ticket
 from hivemind_addon.mitm.annotate import Annotator
-from hivemind_addon.mitm.exchange import Exchange, plain_headers
+from hivemind_addon.mitm.attempt import plain_headers
+from hivemind_addon.mitm.exchange import Exchange
 from hivemind_addon.mitm.files import Files
 from hivemind_addon.mitm.own_addresses import PAGE_HOST
 from hivemind_addon.mitm.refusal import make_upgrade_refusal

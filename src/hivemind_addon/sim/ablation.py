@@ -17,7 +17,6 @@ from hivemind_addon.core.brake import Brake, Lesson
 from hivemind_addon.core.breaker import Breaker
 from hivemind_addon.core.budget import Budgets
 from hivemind_addon.core.comeback import Comebacks
-from hivemind_addon.core.cost import reading_s
 from hivemind_addon.core.decision import Verdict
 from hivemind_addon.core.events import Event
 from hivemind_addon.core.fair_queue import FairQueue, OrderSettings
@@ -28,6 +27,7 @@ from hivemind_addon.core.meters import Meters
 from hivemind_addon.core.pool import Pool, PoolSettings
 from hivemind_addon.core.scheduler import Scheduler
 from hivemind_addon.core.ticket import Demand, Outcome, OutcomeKind, PoolKey, Reading, Reservation, Ticket, Usage
+from hivemind_addon.core.turn import Turn
 
 _MANY = 1_000_000
 _EVERYBODY = ("everybody", False)
@@ -95,18 +95,19 @@ class _AblatedPool(Pool):
         settings = replace(settings, order=_order_without(settings.order, without))
         super().__init__(key=key, settings=settings, rng=rng, emit=emit, budgets=budgets)
         self._without = without
-        if Primitive.ORDER in without:
-            self._queue = _ArrivalQueue(
-                settings.order, cost_s=self._cost_s, saved_s=lambda tokens: reading_s(tokens, self._meters)
-            )
+        capacity = self._capacity
         if Primitive.METERS in without:
-            self._meters = _NoMeters()
+            capacity.meters = _NoMeters()
         if Primitive.BRAKE in without:
-            self._brake = _NoBrake(rng=rng)
+            capacity.brake = _NoBrake(rng=rng)
         if Primitive.CONCURRENCY in without:
-            self._aimd = _NoLimit(ConcurrencySettings(initial=_MANY, maximum=_MANY))
+            capacity.aimd = _NoLimit(ConcurrencySettings(initial=_MANY, maximum=_MANY))
         if Primitive.BREAKER in without:
-            self._breaker = _NoBreaker(settings.breaker, rng=rng)
+            capacity.breaker = _NoBreaker(settings.breaker, rng=rng)
+        if Primitive.ORDER in without:
+            self._queue = _ArrivalQueue(settings.order, cost_s=capacity.cost_s, saved_s=capacity.saved_s)
+        turn = _NoLastChance if Primitive.LAST_CHANCE in without else Turn
+        self._turn = turn(queue=self._queue, capacity=capacity, backoffs=self._backoffs)
         if Primitive.COMEBACK in without:
             self._comebacks = _NoComebacks()
 
@@ -138,12 +139,6 @@ class _AblatedPool(Pool):
             client_saw_bytes=client_saw_bytes,
             stopping=stopping,
         )
-
-    def _last_chance(self, now: float) -> Place | None:
-        return None if Primitive.LAST_CHANCE in self._without else super()._last_chance(now)
-
-    def _fits_at(self, ticket: Ticket, now: float, *, hurried: bool = False) -> float:
-        return super()._fits_at(ticket, now, hurried=hurried and Primitive.LAST_CHANCE not in self._without)
 
 
 def _order_without(order: OrderSettings, without: frozenset[Primitive]) -> OrderSettings:
@@ -185,6 +180,14 @@ class _NoBreaker(Breaker):
         unreached: bool = False,  # noqa: ARG002
     ) -> bool:
         return False
+
+
+class _NoLastChance(Turn):
+    def last_chance(self, now: float) -> Place | None:  # noqa: ARG002
+        return None
+
+    def fits_at(self, ticket: Ticket, now: float, *, hurried: bool = False) -> float:  # noqa: ARG002
+        return super().fits_at(ticket, now)
 
 
 class _NoComebacks(Comebacks):

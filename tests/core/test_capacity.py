@@ -1,0 +1,214 @@
+"""What attempts teach a pool of its provider, and what it may send by that."""
+
+import random
+
+import pytest
+
+from hivemind_addon.core.aimd import ConcurrencySettings
+from hivemind_addon.core.breaker import BreakerSettings
+from hivemind_addon.core.capacity import Capacity
+from hivemind_addon.core.events import ConcurrencyChanged, Event, MeterLearned
+from hivemind_addon.core.flights import Flight
+from hivemind_addon.core.lanes import Place
+from hivemind_addon.core.orders import Orders
+from hivemind_addon.core.retry import History
+from hivemind_addon.core.ticket import Demand
+from tests.core.samples import (
+    CANCELLED,
+    CUT,
+    FAILED,
+    IGNORED,
+    OVERLOADED,
+    POOL,
+    SUCCESS,
+    THROTTLED,
+    Bench,
+    after,
+    hints,
+    requests_reading,
+    ticket,
+)
+
+
+def capacity(*, slots: int = 4, orders: Orders | None = None, told: list[Event] | None = None) -> Capacity:
+    return Capacity(
+        key=POOL,
+        concurrency=ConcurrencySettings(initial=slots),
+        breaker=BreakerSettings(),
+        orders=orders or Orders(),
+        rng=random.Random(0),
+        emit=([] if told is None else told).append,
+    )
+
+
+def send(one: Capacity, name: str, now: float = 0.0) -> Flight:
+    made = ticket(name, session=name)
+    return one.reserve(Place(ticket=made, wait_began_at=0.0, history=History(attempts=1)), made.demand, now)
+
+
+def tell(one: Capacity, flight: Flight, now: float = 0.0) -> None:
+    """Sixty requests a minute, one a second."""
+    one.hear(hints(requests_reading(limit=60, remaining=59, reset_in_s=1)), flight, now, answered=True)
+
+
+class TestConcurrency:
+    def test_no_more_go_than_there_are_slots(self):
+        bench = Bench(slots=2)
+        assert bench.submit("a", "b", "c") == ["a", "b"]
+        bench.settle("a", IGNORED)
+        assert "c" in bench.running
+
+    def test_bypassing_attempts_count_as_in_flight(self):
+        bench = Bench(slots=2)
+        bench.scheduler.bypass(POOL, 1)
+        assert bench.submit("a", "b") == ["a"]
+        assert bench.pool.in_flight == 2
+        bench.scheduler.bypass(POOL, -1)
+        assert bench.poll() == ["b"]
+
+    def test_success_raises_the_limit_and_overload_lowers_it(self):
+        bench = Bench(slots=4)
+        bench.submit("a", "b")
+        bench.settle("b", SUCCESS)
+        assert bench.pool.limit == 5
+        bench.settle("a", OVERLOADED)
+        assert bench.pool.limit == 1
+        assert [event.limit for event in bench.of(ConcurrencyChanged)] == [5, 1]
+
+    def test_a_rate_limit_never_moves_it(self):
+        bench = Bench(slots=4)
+        bench.submit("a", "b", "c")
+        for name in "abc":
+            bench.settle(name, THROTTLED)
+        assert bench.pool.limit == 4
+        assert bench.pool.breaker == "closed"
+
+
+def test_a_meter_is_announced_once_and_again_when_it_changes():
+    bench = Bench()
+    bench.submit("a", "b", "c")
+    bench.observe("a", requests_reading(limit=60, remaining=58, reset_in_s=50))
+    bench.observe("b", requests_reading(limit=60, remaining=57, reset_in_s=50))
+    bench.observe("c", requests_reading(limit=30, remaining=27, reset_in_s=50))
+    assert [(event.kind, event.limit) for event in bench.of(MeterLearned)] == [("window", 60), ("window", 30)]
+
+
+class TestCap:
+    def test_a_persons_limit_counts_where_it_is_lower_and_is_told(self):
+        orders, told = Orders(), []
+        one = capacity(slots=4, orders=orders, told=told)
+        for cap in (2, 9, None):
+            orders.cap("*", cap)
+            one.obey(1.0)
+        assert [event.limit for event in told] == [2, 4]
+        assert (one.limit, one.cap) == (4, None)
+
+    def test_what_fills_it_proves_nothing_about_a_higher_one(self):
+        orders = Orders()
+        orders.cap("*", 2)
+        one = capacity(slots=4, orders=orders)
+        for flight in [send(one, "a"), send(one, "b")]:
+            one.settle(flight, SUCCESS, None, 1.0)
+            one.learn(flight, SUCCESS, 1.0)
+        orders.cap("*", None)
+        one.obey(1.0)
+        assert one.limit == 4
+
+
+class TestTook:
+    """Of sixty a minute, with four slots."""
+
+    @pytest.mark.parametrize(
+        ("outcome", "charged", "held_s", "took_s"),
+        [
+            (SUCCESS, None, 2, 1.0),
+            (SUCCESS, None, 20, 5.0),
+            (SUCCESS, Demand(requests=3), 2, 3.0),
+            (THROTTLED, None, 2, 0.5),
+            (CUT, None, 2, 0.5),
+            (CANCELLED, None, 2, 1.0),
+        ],
+        ids=[
+            "its unit",
+            "its slot",
+            "what is charged",
+            "no unit when refused",
+            "none when cut",
+            "its unit when called off",
+        ],
+    )
+    def test_an_attempt_takes_most_of(self, outcome, charged, held_s, took_s):
+        one = capacity()
+        tell(one, send(one, "teller"))
+        flight = send(one, "a", now=1.0)
+        assert one.settle(flight, outcome, charged, 1.0 + held_s) == took_s
+
+
+def test_an_attempt_that_is_settled_holds_nothing():
+    one = capacity()
+    flight = send(one, "a")
+    tell(one, flight)
+    one.settle(flight, SUCCESS, None, 1.0)
+    assert one.in_flight == 0
+    assert [meter.reserved for meter in one.meters] == [0]
+
+
+def test_an_answer_is_hopeless_when_one_and_a_half_mean_times_are_not_left():
+    one = capacity()
+    waiting = ticket("t", patience_s=20)
+    assert one.hopeless_at(waiting) == waiting.shed_at == 20
+    one.settle(send(one, "a"), SUCCESS, None, 2.0)
+    assert one.hopeless_at(waiting) == waiting.deadline_at - 3 == 22
+
+
+def test_it_is_ready_after_the_pause_that_was_asked_for():
+    one = capacity()
+    assert one.ready_at <= 0
+    refused = after(THROTTLED, 7)
+    flight = send(one, "a")
+    one.settle(flight, refused, None, 0.0)
+    one.learn(flight, refused, 0.0)
+    assert one.ready_at == pytest.approx(7.1, abs=0.2)
+
+
+def test_what_was_learned_is_known_from_the_beginning_the_next_time():
+    one = capacity(slots=8)
+    flights = [send(one, name) for name in "abc"]
+    tell(one, flights[0])
+    for flight, outcome in zip(flights, (SUCCESS, after(THROTTLED, 30), OVERLOADED), strict=True):
+        one.settle(flight, outcome, None, 1.0)
+        one.learn(flight, outcome, 1.0)
+    assert one.learned.ceiling is not None
+    assert len(one.learned.meters) == 1
+    fresh = capacity(slots=8)
+    fresh.resume(one.learned, 0.0)
+    assert fresh.learned == one.learned
+
+
+def test_what_another_pool_of_the_account_has_in_flight_is_settled_here():
+    one, other = capacity(), capacity()
+    tell(one, send(one, "a"))
+    theirs = send(other, "b")
+    one.absorb(other, 1.0)
+    assert one.in_flight == 2
+    flight = one.flights.of(theirs.reservation)
+    assert flight is not None
+    (meter,) = one.meters
+    assert meter.reserved == 2
+    one.settle(flight, SUCCESS, None, 2.0)
+    assert meter.reserved == 1
+
+
+def test_a_probe_of_another_pools_breaker_is_none_of_ours():
+    one, other = capacity(), capacity()
+    while not other.is_provider_down:
+        for name in "ab":
+            flight = send(other, name)
+            other.settle(flight, FAILED, None, 0.0)
+            other.learn(flight, FAILED, 0.0)
+    probe = send(other, "c", now=60.0)
+    assert probe.is_probe
+    one.absorb(other, 60.0)
+    flight = one.flights.of(probe.reservation)
+    assert flight is not None
+    assert not flight.is_probe
