@@ -2,12 +2,13 @@
 
 import asyncio
 import itertools
+from dataclasses import replace
 
 import pytest
 from mitmproxy import http
 from mitmproxy.test import taddons
 
-from hivemind_addon.mitm.annotate import BYTES_PER_BEAT, LIVE_BODY_BYTES, LOOKS_PER_BEAT, LOST, WAITS
+from hivemind_addon.mitm.annotate import BYTES_PER_BEAT, GUESS_S, LIVE_BODY_BYTES, LOOKS_PER_BEAT, LOST, WAITS
 from hivemind_addon.mitm.note import note_of
 from hivemind_addon.runtime.beat import BEATS_PER_S
 from tests.mitm.samples import make_flow, make_intake
@@ -81,6 +82,25 @@ async def test_what_has_not_changed_is_not_drawn_again(stage):
     screen.drawn.clear()
     assert all(second_of(intake) + second_of(intake))
     assert screen.drawn == []
+
+
+def view_of(intake, exchange, starts_in_s):
+    views = (view for pool in intake.driver.snapshot().pools for view in pool.tickets)
+    return replace(next(view for view in views if view.ticket.id == exchange.ticket.id), starts_in_s=starts_in_s)
+
+
+async def test_a_guess_of_the_start_stands_for_a_while(stage, clock):
+    """Else nobody could write a comment in mitmweb while the guess counts down."""
+    intake, _ = stage
+    intake.driver.clock = clock
+    held = come(intake, x_session_id="b"), come(intake, x_session_id="c")
+    told_of = []
+    for starts_in_s in (30, 20, 10):
+        intake.annotator._views = {held[1].ticket.id: view_of(intake, held[1], starts_in_s)}
+        intake.annotator._look(held[1])
+        told_of.append(told(held[1])[0])
+        clock.advance(GUESS_S * 0.6)
+    assert told_of == [f"held, place 1: concurrency limit, in about {seconds} s" for seconds in (30, 30, 10)]
 
 
 async def test_the_end_tells_the_story(stage):

@@ -7,6 +7,7 @@ An update of a flow makes mitmweb hash its bodies on the event loop, with or wit
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mitmproxy import ctx
@@ -35,6 +36,9 @@ BYTES_PER_BEAT = 2_000_000
 UPDATE_BYTES = 100_000
 """What an update costs besides, as bytes."""
 LOOKS_PER_BEAT = 100
+GUESS_S = 10.0
+"""So long an expected start stands where nothing else has changed: mitmweb drops what a person is typing into a
+comment whenever the flow is drawn anew."""
 LIVE_BODY_BYTES = 2_000_000
 """A longer answer is shown again when it is complete."""
 
@@ -55,6 +59,8 @@ class Annotator:
         """The longest due first."""
         self._to_draw_soon: dict[str, http.HTTPFlow] = {}
         """Before those."""
+        self._guessed: dict[str, tuple[str, float]] = {}
+        """Ticket → what was said of it last but for its expected start, and when that was."""
         self._rest = 0
         """Beats until all texts are looked at again."""
 
@@ -79,6 +85,7 @@ class Annotator:
 
     def ended(self, exchange: Exchange) -> None:
         """Write down what became of a ticket."""
+        self._guessed.pop(exchange.ticket.id, None)
         story = self._stories.of(exchange.ticket.id)
         if story is not None and story.end:
             write(exchange.flow, exchange.dialect_name, story, final_line(story), LOST if story.is_lost else "")
@@ -105,9 +112,20 @@ class Annotator:
         if exchange.over or story is None or view is None or story.waits != bool(view.position):
             return  # it has ended, or gone on since the snapshot, and was shown then
         marker = WAITS if story.waits else ""
-        is_new = write(exchange.flow, exchange.dialect_name, story, present_line(story, view), marker)
+        is_new = False
+        if self._is_due(exchange.ticket.id, present_line(story, replace(view, starts_in_s=None))):
+            is_new = write(exchange.flow, exchange.dialect_name, story, present_line(story, view), marker)
         if (is_new or _has_grown(exchange)) and exchange.flow.id not in self._to_draw_soon:
             self._to_draw.setdefault(exchange.flow.id, exchange.flow)
+
+    def _is_due(self, ticket_id: str, line: str) -> bool:
+        """Whether to write a text anew: at once where more has changed than the guess of when it goes."""
+        now = self._driver.clock.monotonic()
+        said, said_at = self._guessed.get(ticket_id, ("", now))
+        if line == said and now - said_at < GUESS_S:
+            return False
+        self._guessed[ticket_id] = line, now
+        return True
 
     def _next_flows(self) -> list[http.HTTPFlow]:
         chosen: list[http.HTTPFlow] = []
