@@ -106,7 +106,19 @@ def start(
     cwd=ROOT,
     host="127.0.0.1",
 ):
-    """Start mitmdump and wait until it listens. Raises AssertionError with its log when it ends instead."""
+    """Start mitmdump and wait until it listens. Raises AssertionError with its log when it ends instead.
+
+    A free port may be another test's by the time that it is bound: then with others, once more.
+    """
+    try:
+        return _start(confdir, arguments, modes, scripts, executable, cwd, host)
+    except AssertionError as error:
+        if "address already in use" not in str(error):
+            raise
+        return _start(confdir, arguments, modes, scripts, executable, cwd, host)
+
+
+def _start(confdir, arguments, modes, scripts, executable, cwd, host):
     confdir.mkdir(parents=True, exist_ok=True)
     log = confdir / f"mitmdump-{time.monotonic_ns()}.log"
     command = [

@@ -78,8 +78,13 @@ RETRIED = {
 
 def send(stage: Stage, client: httpx.Client, call: Call, host: str, fault: Fault | list[Fault], **headers: str):
     """Send a call whose attempts meet the faults, and then none."""
+    return client.send(prepared(stage, call, host, fault, **headers))
+
+
+def prepared(stage: Stage, call: Call, host: str, fault: Fault | list[Fault], **headers: str) -> httpx.Request:
+    """Such a call's request."""
     stage.providers.script(call.key, fault if isinstance(fault, list) else [fault])
-    return client.send(call.request(f"https://{host}", **headers))
+    return call.request(f"https://{host}", **headers)
 
 
 def check(stage: Stage, state, call: Call, response: httpx.Response, row: Row, *, attempts: int = 2) -> None:
@@ -101,16 +106,13 @@ HOOKS = ("requestheaders", "request", "responseheaders", "response", "error")
 @pytest.mark.parametrize("name", RETRIED)
 @client_versions
 @upstream_versions
-def test_a_failure_that_waiting_cures_is_hidden_from_the_client(stage, key, upstream, client, name):
+async def test_a_failure_that_waiting_cures_is_hidden_from_the_client(stage, key, upstream, client, name):
     row = RETRIED[name]
     plain, streamed = Call(f"{key}-plain"), Call(f"{key}-streamed", stream=True)
     host = f"{upstream}.sim.test"
-    with stage.proxy.client(http2=client == "h2") as http, ThreadPoolExecutor(2) as threads:
-        both = [
-            threads.submit(send, stage, http, plain, host, row.plain),
-            threads.submit(send, stage, http, streamed, host, row.streamed),
-        ]
-        answers = [one.result(TIMEOUT_S) for one in both]
+    async with stage.proxy.async_client(http2=client == "h2") as http:
+        both = prepared(stage, plain, host, row.plain), prepared(stage, streamed, host, row.streamed)
+        answers = await asyncio.gather(*map(http.send, both))
         assert {answer.http_version for answer in answers} == {"HTTP/2" if client == "h2" else "HTTP/1.1"}
         state = stage.settled()
     check(stage, state, plain, answers[0], row)
@@ -121,15 +123,13 @@ def test_a_failure_that_waiting_cures_is_hidden_from_the_client(stage, key, upst
     "name", ["429", "529", "cut before the content", "error event first", "error event after message_start"]
 )
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_chat_dialect_is_retried_as_well(stage, key, version, name):
+async def test_the_chat_dialect_is_retried_as_well(stage, key, version, name):
     row = RETRIED[name]
     plain, streamed = Call(f"{key}-plain", chat=True), Call(f"{key}-streamed", chat=True, stream=True)
-    with stage.proxy.client(http2=version == "h2") as http, ThreadPoolExecutor(2) as threads:
-        both = [
-            threads.submit(send, stage, http, plain, f"{version}.chat.test", row.plain),
-            threads.submit(send, stage, http, streamed, f"{version}.chat.test", row.streamed),
-        ]
-        answers = [one.result(TIMEOUT_S) for one in both]
+    host = f"{version}.chat.test"
+    async with stage.proxy.async_client(http2=version == "h2") as http:
+        both = prepared(stage, plain, host, row.plain), prepared(stage, streamed, host, row.streamed)
+        answers = await asyncio.gather(*map(http.send, both))
         state = stage.settled()
     check(stage, state, plain, answers[0], row)
     check(stage, state, streamed, answers[1], row)
@@ -195,20 +195,17 @@ async def test_requests_that_share_their_connections_survive_each_others_failure
     assert [one.end for one in ended(state, calls[0])] == ["delivered"] * 12
 
 
-def test_what_a_goaway_disowns_is_sent_again_and_does_not_count_as_ambiguous(stage, key, late_tls):
+async def test_what_a_goaway_disowns_is_sent_again_and_does_not_count_as_ambiguous(stage, key, late_tls):
     """Two requests on one connection: the provider answers the first and says that it never saw the second."""
     call = Call(key)
     good = call.answer("req_1", 1)
     before = stage.proxy.state()["snapshot"]["counters"]
-    with (
-        disowning_provider(stage.late_port, late_tls(), good) as requests,
-        stage.proxy.client(http2=True) as http,
-        ThreadPoolExecutor(2) as threads,
-    ):
-        http.send(call.request("https://late.sim.test"))  # now the client knows that one connection is enough
-        both = [threads.submit(http.send, call.request("https://late.sim.test")) for _ in range(2)]
-        assert [one.result(TIMEOUT_S).content for one in both] == [good, good]
-        after = stage.settled()["snapshot"]["counters"]
+    with disowning_provider(stage.late_port, late_tls(), good) as requests:
+        async with stage.proxy.async_client(http2=True) as http:
+            await http.send(call.request("https://late.sim.test"))  # now the client knows that one connection is enough
+            both = [http.send(call.request("https://late.sim.test")) for _ in range(2)]
+            assert [one.content for one in await asyncio.gather(*both)] == [good, good]
+            after = stage.settled()["snapshot"]["counters"]
     assert requests == [3, 1]
     assert after["retries"] - before["retries"] == 1
     assert after["ambiguous_resends"] == before["ambiguous_resends"]
