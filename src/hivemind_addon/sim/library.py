@@ -19,7 +19,7 @@ from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.ticket import PoolKey
 from hivemind_addon.profile.document import read_document
 from hivemind_addon.profile.load import load_profiles
-from hivemind_addon.profile.typed import BadValue, ProfileError, Rules, convert
+from hivemind_addon.profile.typed import BadValue, ProfileError, Rules, convert, positive
 from hivemind_addon.resources import scenarios_folder
 from hivemind_addon.sim.dialect import Dialect
 from hivemind_addon.sim.expectation import Expectation
@@ -213,12 +213,6 @@ def _check(read: _File, file: Path) -> None:
                 )
 
 
-def _above_zero(value: float) -> float:
-    if value <= 0:
-        raise BadValue(f"{value} is not above zero", "write a positive number")
-    return value
-
-
 def _share(value: float) -> float:
     if value > 1:
         raise BadValue(f"{value} is above 1", "write a share between 0 and 1")
@@ -252,7 +246,7 @@ _SHARES: Mapping[type, Sequence[str]] = {
 }
 _SAID_BY_CROWDS = frozenset({"latency", "chunks", "tokens_per_chunk", "interval_s", "default_max_tokens"})
 _RULES = Rules(
-    values={(cls, name): _above_zero for cls, names in _POSITIVE.items() for name in names}
+    values={(cls, name): positive for cls, names in _POSITIVE.items() for name in names}
     | {(cls, name): _share for cls, names in _SHARES.items() for name in names}
     | {(Wall, "status"): _status, (ProviderSettings, "concurrency_status"): _status},
     keys={(ProviderSettings, "faults"): _fault},
