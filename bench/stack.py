@@ -125,7 +125,7 @@ class Stack:
 
     def start_addon(self, name, *, slots):
         """A proxy with the addon, and a profile of its own: the concurrency limit must not be what is measured."""
-        return self.start_proxy(name, script_path(), self._profile(name, slots), "hivemind_state=off")
+        return self.start_proxy(name, script_path(), self._profile(name, slots), "hivemind_journal=off")
 
     def _profile(self, name, slots):
         profiles = self.folder / f"profiles-{name}"
@@ -140,7 +140,7 @@ class Stack:
         profile = self._profile(name, slots)
         web = ("web_open_browser=false", f"web_port={web_port}", "web_password=bench", f"bench_lag_port={lag_port}")
         scripts = (script_path(), HERE / "lag.py")
-        started = self._start("mitmweb", name, scripts, profile, "hivemind_state=off", *web)
+        started = self._start("mitmweb", name, scripts, profile, "hivemind_journal=off", *web)
         self.proxies[name] = proxy = replace(started, lag_port=lag_port, web_port=web_port)
         return proxy
 

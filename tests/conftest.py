@@ -35,6 +35,7 @@ class FakeClock:
     def __init__(self, now: float = 1000.0, wall_offset_s: float = 1.7e9) -> None:
         self.now = now
         self._wall_offset_s = wall_offset_s
+        self._asleep_s = 0.0
 
     def monotonic(self) -> float:
         return self.now
@@ -45,8 +46,16 @@ class FakeClock:
     def advance(self, seconds: float) -> None:
         self.now += seconds
 
+    def asleep(self) -> float:
+        return self._asleep_s
+
     def sleep(self, seconds: float) -> None:
-        """Only the wall clock moves on."""
+        """Only the wall clock moves on, and time passes."""
+        self._wall_offset_s += seconds
+        self._asleep_s += seconds
+
+    def set(self, seconds: float) -> None:
+        """Somebody sets the wall clock on, or back."""
         self._wall_offset_s += seconds
 
 

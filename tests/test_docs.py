@@ -39,13 +39,16 @@ def test_a_stale_page_is_named_and_written_again(tmp_path, monkeypatch):
     monkeypatch.setattr(docs, "_CHECKOUT", tmp_path)
     assert docs.check() == [
         "docs/agents.md",
+        "docs/cli.md",
         "docs/events.md",
+        "docs/mcp.md",
         "docs/metrics.md",
         "docs/options.md",
         "docs/profiles.md",
     ]
     assert docs.write() == [
-        tmp_path / "docs" / name for name in ("agents.md", "events.md", "metrics.md", "options.md", "profiles.md")
+        tmp_path / "docs" / name
+        for name in ("agents.md", "cli.md", "events.md", "mcp.md", "metrics.md", "options.md", "profiles.md")
     ]
     assert docs.check() == []
     assert docs.write() == []

@@ -3,6 +3,7 @@
 import base64
 import itertools
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -230,12 +231,16 @@ def test_a_persons_own_comment_stays(person, agents):
     person.row(agents[0]).click()
     person.page.locator(".nav-tabs-sm").get_by_text("Comment", exact=True).click()
     field = person.page.locator("section .inline-input")
-    field.click()
-    expect(field).to_be_editable()  # before that mitmweb takes letters for shortcuts
-    person.page.keyboard.press("ControlOrMeta+a")
-    person.page.keyboard.type("look at this")
-    person.page.keyboard.press("Enter")
     row = person.row("look at this")
+    for _ in range(3):  # mitmweb drops what is typed when the flow is drawn anew meanwhile: a person types it again
+        field.click()
+        expect(field).to_be_editable()  # before that mitmweb takes letters for shortcuts
+        person.page.keyboard.press("ControlOrMeta+a")
+        person.page.keyboard.type("look at this")
+        person.page.keyboard.press("Enter")
+        with suppress(AssertionError):
+            expect(row).to_have_count(1)
+            break
     expect(row).to_have_count(1)
     person.free()
     person.house.let_go(agents[0])

@@ -1,7 +1,5 @@
 """Budgets: the rule, its arithmetic, its events, and what the scheduler makes of them."""
 
-import json
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,9 +7,10 @@ from msgspec.structs import replace
 
 from hivemind_addon.core.budget import Budgets, actual_spend, spend_of
 from hivemind_addon.core.decision import Admitted, Backoff, Refused, Shed
-from hivemind_addon.core.events import BudgetSpent, BudgetWarned, TicketEnded
+from hivemind_addon.core.events import AttemptEnded, BudgetBooked, BudgetSpent, BudgetWarned, OddityNoted, TicketEnded
+from hivemind_addon.core.orders import Orders
 from hivemind_addon.core.pool import PoolSettings
-from hivemind_addon.core.spend import Budget, Period, Price, Scope, Spend
+from hivemind_addon.core.spend import Budget, Period, Price, Scope, Spend, Standing
 from hivemind_addon.core.ticket import ContractError, Demand, PoolKey, Usage
 from tests.core.samples import CANCELLED, CUT, FAILED, OVERLOADED, SUCCESS, THROTTLED, Bench, ticket
 
@@ -37,9 +36,13 @@ def used(tokens):
 
 
 class Books:
-    def __init__(self):
+    def __init__(self, orders=None):
         self.events = []
-        self.budgets = Budgets(emit=self.events.append)
+        self.booked = []
+        self.budgets = Budgets(emit=self.hear, orders=orders)
+
+    def hear(self, event):
+        (self.booked if isinstance(event, BudgetBooked) else self.events).append(event)
 
     def spend(self, actual, *budgets, now=0.0, **more):
         one = paid("spender", *budgets, **more)
@@ -179,30 +182,174 @@ def test_money_binds_only_what_has_a_price():
 def test_a_sleep_counts_as_part_of_the_period():
     books = Books()
     books.spend(1000, budget(per=Period.HOUR), now=0.0)
-    books.budgets.clock_jumped(3600.0)
+    books.budgets.clock_jumped(3600.0, 1.0)
     assert books.budgets.shortage(paid("t2", budget(per=Period.HOUR)), 1.0) is None
 
 
-def test_what_was_spent_outlives_a_run_where_its_period_does():
-    before, after = Books(), Books()
-    before.spend(400, budget(per=Period.RUN), budget(per=Period.DAY), now=1000.0)
-    saved = json.loads(json.dumps(before.budgets.export(4600.0)))
-    assert after.budgets.restore(saved, 10.0) == []
-    (view,) = after.budgets.views(10.0)
-    assert (view.spent.tokens, view.budget.per, view.renews_in_s) == (400, Period.DAY, 86_400 - 3600)
+def test_what_an_earlier_process_has_spent_is_forgiven_by_no_restart():
+    books = Books()
+    left = [Standing(budget(per=per), 3600.0, Spend(400, 7), Spend()) for per in (Period.RUN, Period.DAY)]
+    assert books.budgets.restore(left, 10.0) == []
+    for per, renews_in_s in ((Period.RUN, None), (Period.DAY, 86_400 - 3600)):
+        (view,) = [view for view in books.budgets.views(10.0) if view.budget.per is per]
+        assert (view.spent, view.renews_in_s) == (Spend(400, 7), renews_in_s)
+        short = books.budgets.shortage(paid("t", budget(per=per), tokens=601), 10.0)
+        assert short is not None
+        assert (short.spent, short.may_pass) == (400, False)
+    assert [event.spent for event in books.booked] == [Spend(400, 7)] * 2
+
+
+def test_what_was_left_of_a_period_that_is_over_is_nothing():
+    books = Books()
+    assert books.budgets.restore([Standing(budget(per=Period.HOUR), 3600.0, Spend(400), Spend(5))], 0.0) == []
+    assert books.budgets.views(0.0) == ()
+
+
+def test_what_was_added_outlives_a_restart_and_the_files_limit_counts_as_the_next_ticket_brings_it():
+    books = Books()
+    books.budgets.restore([Standing(budget(1500, per=Period.DAY), 0.0, Spend(1200), Spend(500))], 0.0)
+    (view,) = books.budgets.views(0.0)
+    assert (view.budget.tokens, view.added.tokens) == (1500, 500)
+    assert books.budgets.shortage(paid("t", budget(1000, per=Period.DAY), tokens=300), 0.0) is None
+    assert books.budgets.shortage(paid("t", budget(900, per=Period.DAY), tokens=300), 0.0) is not None
+    assert books.budgets.shortage(paid("t", budget(900, per=Period.DAY), tokens=200), 86_399.0) is None
+    short = books.budgets.shortage(paid("t", budget(900, per=Period.DAY), tokens=901), 86_400.0)
+    assert short is not None
+    assert (short.limit, short.spent) == (900, 0), "a new day: nothing spent, nothing added"
+
+
+def test_what_was_spent_before_a_late_restore_counts_too():
+    books = Books()
+    books.spend(100, budget(per=Period.DAY), now=50.0)
+    books.budgets.restore([Standing(budget(per=Period.DAY), 3600.0, Spend(400), Spend())], 60.0)
+    (view,) = books.budgets.views(60.0)
+    assert (view.spent.tokens, view.renews_in_s) == (500, 86_400 - 3600)
+
+
+def test_a_restart_does_not_tell_again_what_was_told():
+    books = Books()
+    books.budgets.restore([Standing(budget(), 0.0, Spend(900), Spend())], 0.0)
+    books.spend(10)
+    assert books.events == []
+    books.spend(90, tokens=1)
+    assert [type(event) for event in books.events] == [BudgetSpent]
 
 
 @pytest.mark.parametrize(
-    "damage", [{"tokens": -1}, {"tokens": "many"}, {"age_s": float("nan")}, {"per": "year"}, {"scope": None}, None]
+    "damaged",
+    [
+        Standing(budget(), -1.0, Spend(), Spend()),
+        Standing(budget(), float("nan"), Spend(), Spend()),
+        Standing(budget(), float("inf"), Spend(), Spend()),
+        Standing(budget(), 0.0, Spend(-1), Spend()),
+        Standing(budget(), 0.0, Spend(10**19), Spend()),
+        Standing(budget(100), 0.0, Spend(), Spend(101)),
+    ],
 )
-def test_a_damaged_book_is_left_out_and_named(damage):
+def test_a_damaged_book_is_left_out_and_named(damaged):
+    till = Till()
+    till.scheduler.restore_budgets([damaged, Standing(budget(name="b"), 0.0, Spend(1), Spend())], 0.0)
+    (noted,) = [event for event in till.scheduler.drain_events() if isinstance(event, OddityNoted)]
+    assert "agent a" in noted.what
+    assert [view.budget.name for view in till.scheduler.snapshot(0.0).budgets] == ["b"]
+
+
+def test_every_change_is_booked_with_what_stands_then():
     books = Books()
-    books.spend(400, budget(per=Period.DAY))
-    (good,) = books.budgets.export(0.0)
-    bad = "nonsense" if damage is None else good | damage
-    restored = Books()
-    assert len(restored.budgets.restore([bad, good], 0.0)) == 1
-    assert len(restored.budgets.views(0.0)) == 1
+    hourly = budget(per=Period.HOUR)
+    one = paid("t", hourly)
+    books.budgets.reserve(one, 5.0)
+    books.budgets.settle(one, Spend(70), 6.0)
+    books.budgets.shortage(one, 3605.0)
+    books.budgets.reserve(one, 4000.0)
+    books.budgets.clock_jumped(60.0, 4001.0)
+    told = [(event.at, event.began_at, event.spent.tokens, event.reserved.tokens) for event in books.booked]
+    assert told == [
+        (5.0, 5.0, 0, 100),
+        (6.0, 5.0, 70, 0),
+        (3605.0, 3605.0, 0, 0),
+        (4000.0, 4000.0, 0, 100),
+        (4001.0, 3940.0, 0, 100),
+    ]
+
+
+def test_whoever_looks_begins_no_period_and_books_nothing():
+    books = Books()
+    books.spend(100, budget(per=Period.HOUR), now=0.0)
+    booked = list(books.booked)
+    assert [(view.spent.tokens, view.renews_in_s) for view in books.budgets.views(5000.0)] == [(0, 3600.0)]
+    assert books.booked == booked
+    books.spend(100, budget(per=Period.HOUR), now=6000.0)
+    assert [view.renews_in_s for view in books.budgets.views(6600.0)] == [3000.0]
+
+
+def test_a_clock_that_is_set_back_and_forth_forgives_nothing():
+    books = Books()
+    books.spend(1000, budget(per=Period.HOUR))
+    for delta_s in (-7200.0, 7200.0):
+        till = Till()
+        till.pay(paid("t", budget(per=Period.HOUR), tokens=900))
+        till.settle("t", usage=used(1000))
+        till.scheduler.clock_jumped(delta_s, 1.0, slept_s=0.0)
+        till.now = 1.0
+        assert till.pay(paid("t2", budget(per=Period.HOUR))) == []
+        assert [one.ticket.id for one in till.refused] == ["t2"]
+
+
+def test_a_budget_given_at_run_time_counts_in_the_files_place_and_for_who_had_none():
+    orders = Orders()
+    orders.give(budget(50, name="a*"))
+    books = Books(orders)
+    assert books.budgets.shortage(paid("t", budget(1000), tokens=60, session="a"), 0.0) is not None
+    assert (
+        books.budgets.shortage(paid("t", budget(1000, scope=Scope.EVERYONE, name=""), tokens=60, session="b"), 0.0)
+        is None
+    )
+    assert books.budgets.reserve(replace(paid("t", tokens=40, session="ann"), budgets=()), 0.0) is None
+    views = [view for view in books.budgets.views(0.0) if view.budget.scope is Scope.AGENT]
+    assert [(view.budget.name, view.reserved.tokens) for view in views] == [("a", 0), ("ann", 40)]
+
+
+def test_what_runs_is_booked_where_it_was_reserved_whatever_is_ordered_meanwhile():
+    orders = Orders()
+    books = Books(orders)
+    free, bound = replace(paid("free", session="a"), budgets=()), paid("bound", budget(per=Period.DAY))
+    books.budgets.reserve(free, 0.0)
+    books.budgets.reserve(bound, 0.0)
+    orders.give(budget(50, per=Period.RUN))
+    books.budgets.obey(0.0)
+    assert books.budgets.settle(free, Spend(70), 1.0) == []
+    books.budgets.settle(bound, Spend(30), 1.0)
+    assert [(view.budget.per, view.spent.tokens) for view in books.budgets.views(1.0)] == [(Period.DAY, 30)]
+
+
+def test_a_ticket_that_waits_goes_when_the_period_is_over_though_nothing_has_ended():
+    till = Till()
+    hourly = budget(per=Period.HOUR)
+    till.pay(paid("early", hourly, tokens=500))
+    till.settle("early", usage=used(500))
+    till.pay(paid("long", hourly, tokens=400, patience_s=9000.0))
+    assert till.pay(paid("waits", hourly, tokens=300, patience_s=9000.0)) == []
+    while "waits" not in till.running and till.now < 3600.0:
+        till.advance_to_wakeup()
+    assert till.now == 3600.0
+    assert "waits" in till.running
+
+
+def test_every_attempt_tells_what_it_is_booked_with_budget_or_not():
+    till = Till()
+    till.pay(paid("paid", tokens=7), replace(paid("free", tokens=7), budgets=()))
+    till.settle("paid", usage=used(3))
+    till.settle("free", CANCELLED)
+    assert [(event.ticket_id, event.spend.tokens) for event in till.of(AttemptEnded)] == [("paid", 3), ("free", 7)]
+
+
+def test_tickets_without_budgets_cost_nothing():
+    till = Till()
+    till.pay(replace(paid("free"), budgets=()))
+    till.settle("free")
+    assert till.of(BudgetBooked) == []
+    assert till.scheduler.snapshot(0.0).budgets == ()
 
 
 # The scheduler's side --------------------------------------------------------------------------------------------------

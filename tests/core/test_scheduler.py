@@ -308,7 +308,7 @@ def test_ended_tickets_leave_no_trace():
         scheduler.settle(admitted.reservation, SUCCESS, now)
         scheduler.poll(now)
         scheduler.drain_events()
-        if n in (100, 2999):
+        if n in (600, 2999):
             sizes.append(_reachable(scheduler))
     assert sizes[0] == sizes[1]
     assert scheduler.next_wakeup() is None

@@ -11,11 +11,23 @@ from msgspec.structs import replace
 
 from hivemind_addon.core.aimd import ConcurrencySettings
 from hivemind_addon.core.breaker import BreakerSettings
-from hivemind_addon.core.command import Cancel, MoveToFront, Pause, Resume, SetLimit, SetPriority
+from hivemind_addon.core.command import (
+    AddBudget,
+    Cancel,
+    ForeseeWait,
+    MoveToFront,
+    Pause,
+    ResetBudget,
+    Resume,
+    SetBudget,
+    SetLimit,
+    SetPriority,
+)
 from hivemind_addon.core.decision import Admitted, Backoff, Refused, Shed
-from hivemind_addon.core.events import AttemptEnded, AttemptStarted, Held, Submitted, TicketEnded
+from hivemind_addon.core.events import AttemptEnded, AttemptStarted, Held, PersonActed, Submitted, TicketEnded
 from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.scheduler import Scheduler
+from hivemind_addon.core.spend import Budget, Period, Scope, Shortage, Spend
 from hivemind_addon.core.ticket import (
     CallKind,
     Demand,
@@ -26,8 +38,11 @@ from hivemind_addon.core.ticket import (
     Priority,
     Reading,
     Reservation,
+    Usage,
 )
 from tests.core.samples import CANCELLED, POOL, SUCCESS, ticket
+
+_ORDERS = ("pauses", "caps", "priorities", "budgets")
 
 POOLS = [POOL, replace(POOL, model_group="other"), replace(POOL, account="key-2")]
 GLOBS = ["*", "api.test", "*/other", str(POOLS[2])]
@@ -78,6 +93,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.expedited: set[str] = set()
         self.bypassing = dict.fromkeys(POOLS, 0)
         self.closed = False
+        self.is_paid = False
+        """Somebody has a budget."""
+        self.lends = False
+        """An order ends by itself."""
         self.starts: dict[str, int] = defaultdict(int)
         self.ends: dict[str, int] = defaultdict(int)
         self.attempts_ended: dict[str, int] = defaultdict(int)
@@ -120,6 +139,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         fresh.restore(saved, self.now)
         assert fresh.drain_events() == []
         assert fresh.export() == saved
+        orders = json.loads(json.dumps(self.scheduler.export_orders()))
+        fresh.restore_orders(orders, self.now)
+        told = fresh.drain_events()
+        assert [type(event) for event in told] == ([PersonActed] if any(orders[kind] for kind in _ORDERS) else [])
+        assert fresh.export_orders() == orders
 
     @rule(
         session=st.sampled_from("abcdef"),
@@ -161,7 +185,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(data=st.data(), outcome=OUTCOMES, charged=st.one_of(st.none(), DEMANDS), saw=st.booleans())
     def settle(self, data, outcome, charged, saw):
         ticket_id = data.draw(st.sampled_from(sorted(self.running)))
-        self._settle(ticket_id, outcome, charged=charged, client_saw_bytes=saw)
+        usage = data.draw(st.sampled_from([None, Usage(output_tokens=5), Usage(output_tokens=70, reported=True)]))
+        self._settle(ticket_id, outcome, charged=charged, client_saw_bytes=saw, usage=usage)
 
     @precondition(lambda self: self.running)
     @rule(kind=st.sampled_from(list(OutcomeKind)))
@@ -208,6 +233,54 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.scheduler.command(SetPriority(agent, priority), self.now).done
         self.lanes.clear()  # one session's tickets may have changed their class on the way
 
+    @rule(
+        agent=st.sampled_from(["*", "a", "one", "t*"]),
+        priority=st.sampled_from([None, *Priority]),
+        for_s=st.sampled_from([0.5, 30.0, 3600.0]),
+    )
+    def set_priority_for_a_while(self, agent, priority, for_s):
+        assert self.scheduler.command(SetPriority(agent, priority, for_s), self.now).done
+        self.lanes.clear()
+        self.lends = True  # it ends by itself, and classes change again
+
+    @rule(
+        session=st.sampled_from("abc"),
+        group=st.sampled_from(["", "g"]),
+        tokens=st.integers(0, 60),
+        limit=st.sampled_from([None, 100, 200]),
+    )
+    def submit_paid(self, session, group, tokens, limit):
+        """A ticket that the agents file gives a budget, and one that is expected to spend."""
+        self.submitted += 1
+        ticket_id = f"t{self.submitted}"
+        budget = Budget(Scope.AGENT, session, Period.HOUR, tokens=limit)
+        made = replace(
+            ticket(ticket_id, session=session, at=self.now, demand=Demand(input_tokens=10)),
+            budgets=() if limit is None else (budget,),
+            expected=Spend(tokens),
+            group=group,
+        )
+        self.scheduler.submit(made, self.settings, self.now)
+        self.queued.add(ticket_id)
+        self.is_paid = True
+
+    @rule(
+        holder=st.sampled_from([(Scope.AGENT, "*"), (Scope.AGENT, "a"), (Scope.GROUP, "g"), (Scope.EVERYONE, "")]),
+        per=st.sampled_from(list(Period)),
+        tokens=st.sampled_from([None, None, 0, 50, 10_000]),
+    )
+    def set_budget(self, holder, per, tokens):
+        said = self.scheduler.command(SetBudget(*holder, per, tokens), self.now)
+        assert said.done or tokens is None
+        self.is_paid = True
+
+    @rule(
+        holder=st.sampled_from([(Scope.AGENT, "*"), (Scope.AGENT, "a"), (Scope.EVERYONE, "")]),
+        tokens=st.integers(-1, 99),
+    )
+    def add_to_budget(self, holder, tokens):
+        self.scheduler.command(AddBudget(*holder, None, tokens) if tokens else ResetBudget(*holder), self.now)
+
     @precondition(lambda self: self.submitted)
     @rule(number=st.integers(1, 60), front=st.booleans())
     def move_or_call_off(self, number, front):
@@ -221,6 +294,24 @@ class SchedulerMachine(RuleBasedStateMachine):
         for reservation in self.scheduler.drain_called_off():
             assert self.running[ticket_id] == reservation
             self._settle(ticket_id, CANCELLED)
+
+    @rule(
+        agent=st.sampled_from(["a", "one", "new"]),
+        session=st.sampled_from(["", "a", "d"]),
+        glob=st.sampled_from(GLOBS),
+        tokens=st.sampled_from([0, 7, 10_000_000]),
+    )
+    def foresee(self, agent, session, glob, tokens):
+        """Asking changes nothing, and what is answered is an instant to come, or that nobody can tell."""
+        events = list(self.scheduler._events)
+        before, wakeup_at = self.scheduler.snapshot(self.now), self.scheduler.next_wakeup()
+        said = self.scheduler.command(ForeseeWait(agent, session, glob, input_tokens=tokens), self.now)
+        assert (self.scheduler.snapshot(self.now), self.scheduler.next_wakeup()) == (before, wakeup_at)
+        assert self.scheduler._events == events
+        for view in said.value or ():
+            assert view["starts_in_s"] is None or 0 <= view["starts_in_s"] < float("inf")
+            assert 0 <= view["before"] <= len(self.queued)
+            assert view["reason"] or view["starts_in_s"] == 0
 
     @rule(pool=st.sampled_from(POOLS), change=st.sampled_from([1, -1]))
     def bypass(self, pool, change):
@@ -284,6 +375,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         self.scheduler.command(Resume(), self.now)
+        self.scheduler.command(SetPriority("*", None), self.now)
         for pool, count in self.bypassing.items():
             for _ in range(count):
                 self.scheduler.bypass(pool, -1)
@@ -299,6 +391,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.scheduler.is_idle
         assert self.scheduler.next_wakeup() is None
         assert not self.queued
+        assert all(view.reserved == Spend() for view in self.scheduler.snapshot(self.now).budgets)
         assert dict(self.ends) == {f"t{n}": 1 for n in range(1, self.submitted + 1)}
         assert self.attempts_ended == self.starts
         for pool in self.scheduler._pools.values():
@@ -327,8 +420,11 @@ class SchedulerMachine(RuleBasedStateMachine):
                     self.queued.remove(decision.ticket.id)
                 case Refused(ticket, Cancel()):
                     self.queued.remove(ticket.id)
+                case Refused(ticket, Shortage()):
+                    assert self.is_paid
+                    self.queued.remove(ticket.id)
                 case Refused():
-                    assert decision.cause.until > self.now, "nobody has a budget here: only a wall refuses"
+                    assert decision.cause.until > self.now, "only a wall and a budget refuse"
                     self.queued.remove(decision.ticket.id)
         self._read_events()
 
@@ -349,6 +445,8 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def _first_come_first_served(self):
         """In one lane nobody starts for the first time before an older one has, or has gone."""
+        if self.lends or self.is_paid:
+            return  # classes change on the way, and a ticket that fits into its budget passes one that does not
         for lane in self.lanes.values():
             late = False
             for ticket_id in lane:

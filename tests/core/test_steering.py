@@ -210,6 +210,37 @@ class TestLimit:
         assert bench.submit("a", "b") == ["a"]
 
 
+def test_a_restart_says_what_still_stands_once_and_nothing_where_nothing_does():
+    bench, fresh = Bench(), Bench()
+    assert tell(bench, Pause("api.test"))
+    fresh.scheduler.restore_orders(bench.scheduler.export_orders(), 3.0)
+    assert fresh.scheduler.drain_events() == [
+        PersonActed(at=3.0, text="orders from before the restart stand: paused: api.test (`hivemind resume`)")
+    ]
+    assert tell(bench, Resume())
+    fresh = Bench()
+    fresh.scheduler.restore_orders(bench.scheduler.export_orders(), 3.0)
+    assert fresh.scheduler.drain_events() == []
+
+
+@pytest.mark.parametrize(
+    ("agent", "by", "who"),
+    [
+        ("a", "", "by a person"),
+        ("a", "a", "by a itself"),
+        ("[*]", "*", "by * itself"),
+        ("*", "a", "by agent a"),
+        ("a*", "a", "by agent a"),
+        ("b", "a", "by agent a"),
+    ],
+)
+def test_a_priority_is_told_with_who_gave_it(agent, by, who):
+    bench = Bench()
+    assert tell(bench, SetPriority(agent, Priority.LOW, by=by))
+    (acted,) = (event for event in bench.events if isinstance(event, PersonActed))
+    assert acted.text == f"agent {agent}: priority low ({who})"
+
+
 class TestPriority:
     def test_those_that_wait_are_reordered_at_once(self):
         bench = Bench(slots=1)
@@ -235,6 +266,36 @@ class TestPriority:
         tell(bench, SetPriority("c", None))
         assert waiting(bench) == ["a", "b", "c"]
         assert bench.scheduler.snapshot(0.0).priorities == ()
+
+    def test_one_that_ends_by_itself_is_gone_after_its_time(self):
+        bench = Bench(slots=1)
+        bench.submit("first", *"abc")
+        assert tell(bench, SetPriority("c", Priority.HIGH, for_s=30.0))
+        assert waiting(bench) == ["c", "a", "b"]
+        assert bench.scheduler.snapshot(10.0).priorities == (PriorityView("c", Priority.HIGH, ends_in_s=30.0 - 10.0),)
+        assert bench.scheduler.next_wakeup() == 30.0
+        bench.advance(29.9)
+        assert waiting(bench) == ["c", "a", "b"]
+        bench.advance_to_wakeup()
+        assert waiting(bench) == ["a", "b", "c"]
+        assert bench.scheduler.snapshot(30.0).priorities == ()
+        assert "its time is over" in bench.of(PersonActed)[-1].text
+
+    def test_what_was_ordered_for_good_counts_after_it_again(self):
+        bench = Bench(slots=1)
+        bench.submit("first")
+        tell(bench, SetPriority("c", Priority.HIGH))
+        bench.submit(*"abc")
+        tell(bench, SetPriority("c", Priority.LOW, for_s=5.0))
+        assert waiting(bench) == ["a", "b", "c"]
+        bench.advance(5.0)
+        assert waiting(bench) == ["c", "a", "b"]
+
+    @pytest.mark.parametrize("for_s", [0.0, -1.0, float("nan"), float("inf"), 1e300])
+    def test_no_order_stands_for_no_time_or_for_ever_and_then_ends(self, for_s):
+        bench = Bench()
+        assert not tell(bench, SetPriority("c", Priority.HIGH, for_s=for_s))
+        assert bench.scheduler.next_wakeup() is None
 
     def test_one_that_runs_has_it_when_it_comes_back(self):
         bench = Bench(slots=1)

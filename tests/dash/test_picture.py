@@ -104,16 +104,17 @@ def test_what_is_old_is_faint():
 
 def test_budgets_of_groups_have_lines_of_their_own():
     budget = Budget(scope=Scope.GROUP, name="reviewers", tokens=5000, micro_usd=2_000_000)
-    view = BudgetView(budget, spent=Spend(1200, 300_000), reserved=Spend(50, 0), renews_in_s=None)
+    view = BudgetView(budget, spent=Spend(1200, 300_000), reserved=Spend(50, 0), renews_in_s=None, added=Spend(1000, 0))
     shown = text(report(budgets=(view,)), replace(PLAIN, width=200))
     for words in (
         "group reviewers",
         "24%",
         "1,200 tokens, $0.3000 of 5,000 tokens, $2.00 per run",
         "50 tokens set aside",
+        "1,000 tokens added by a person",
     ):
         assert words in shown
-    assert "renews at the next start" in shown
+    assert "renews with the next run" in shown
 
 
 def test_the_log_names_the_agent_and_the_pool_shortly():

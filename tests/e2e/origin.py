@@ -60,6 +60,8 @@ class Origin:
         self.port = server.server_address[1]
         self.url = f"{scheme}://127.0.0.1:{self.port}"
         self.arrived = []
+        self.says = {}
+        """Headers of whole answers."""
         self._open = False
         self._changed = threading.Condition()
 
@@ -164,6 +166,8 @@ def _handler(of):
             self.send_response(200)
             self.send_header("content-type", content_type)
             self.send_header("content-length", str(len(body)))
+            for name, value in of().says.items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(body)
 

@@ -39,7 +39,7 @@ def console(tmp_path):
     with (tmp_path / "night.mitm").open("wb") as file:
         FlowWriter(file).add(make())
     arguments = ("-n", "-r", str(tmp_path / "night.mitm"), "-s", "hivemind_addon", "--set", f"confdir={tmp_path}")
-    terminal = Terminal(str(MITMDUMP.with_name("mitmproxy")), *arguments, "--set", "hivemind_state=off")
+    terminal = Terminal(str(MITMDUMP.with_name("mitmproxy")), *arguments, "--set", "hivemind_journal=off")
     yield terminal
     terminal.process.close(force=True)
 

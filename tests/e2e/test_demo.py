@@ -42,7 +42,7 @@ def test_all_agents_survive_through_the_proxy():
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_whoever_stops_it_stops_its_mitmdump_too(how):
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    command = [HIVEMIND, "demo", "--agents", "2", "--turns", "50"]
+    command = [HIVEMIND, "demo", "--agents", "2", "--turns", "3"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment) as run:
         assert run.stdout is not None
         assert any(line.startswith("hivemind:") for line in run.stdout)

@@ -1,6 +1,5 @@
 """Budgets, priorities, watchdogs and what outlives a restart, through a real proxy."""
 
-import json
 import socket
 import threading
 import time
@@ -13,6 +12,7 @@ import pytest
 from tests.e2e.origin import FIRST_PIECE, PLAIN, STREAMED, running_origin
 from tests.e2e.proxy import body, running
 from tests.e2e.raw_provider import STREAM_HEAD, chunk
+from tests.journal.samples import column
 
 pytestmark = pytest.mark.slow
 
@@ -44,8 +44,8 @@ def tickets(proxy, kind="Submitted"):
 def test_a_spent_budget_is_told_in_the_providers_shape_and_survives_a_restart(tmp_path):
     rules = tmp_path / "agents.yaml"
     rules.write_text("agents: {'agent-*': {budgets: [{tokens: 60, per: day}]}}")
-    state = tmp_path / "state.json"
-    settings = (f"hivemind_agents={rules}", f"hivemind_state={state}")
+    journal = tmp_path / "journal.db"
+    settings = (f"hivemind_agents={rules}", f"hivemind_journal={journal}")
     with running_origin() as origin:
         origin.open()
         host = f"127.0.0.1:{origin.port}"
@@ -72,8 +72,8 @@ def test_a_spent_budget_is_told_in_the_providers_shape_and_survives_a_restart(tm
             assert raised.status_code == 200, "raised without a restart"
             assert proxy.state()["guard_trips"] == 0
             assert proxy.stop() == 0
-        assert state.stat().st_mode & 0o777 == 0o600
-        assert json.loads(state.read_text())["state"]["budgets"]
+        assert journal.stat().st_mode & 0o777 == 0o600
+        assert "agent-1" in column(journal, "budget", "name", "name")
         rules.write_text("agents: {'agent-*': {budgets: [{tokens: 60, per: day}]}}")
         with house(tmp_path, origin.port, *settings) as proxy:
             assert ask(proxy, host=host).status_code == 400

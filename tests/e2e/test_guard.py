@@ -180,8 +180,9 @@ def test_an_observer_that_fails_changes_no_decision(tmp_path, server, key):
         proxy.probe("trip", where="off")
         state = proxy.wait_for(is_idle, "the return of every slot")
         assert state["snapshot"]["counters"]["delivered"] == 1
-        # The log and the tally, each once.
-        assert proxy.log.count("Traceback (most recent call last)") == proxy.log.count("is not called again") == 2
+        # The log and the tally, each once; the journal's thread loses one turn and goes on.
+        assert proxy.log.count("is not called again") == 2
+        assert proxy.log.count("the journal has failed; what it was to write is lost") <= 1
         assert ask(proxy, key).status_code == 200
 
 

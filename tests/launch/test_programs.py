@@ -92,3 +92,10 @@ def test_the_longest_patience_is_the_proxys(table):
         if name.endswith("_MS")
     ]
     assert max(waits) == PATIENCE_S
+
+
+def test_each_agent_kind_has_a_command_line_of_a_program_that_is_known_and_takes_the_prompt_as_one_word(table):
+    assert set(table.kinds) == {"claude-code", "codex", "gemini", "aider", "opencode"}
+    for program in table.kinds.values():
+        assert table.find(program.headless) == (program, 0)
+        assert sum("{prompt}" in word for word in program.headless) == 1

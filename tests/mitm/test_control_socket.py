@@ -6,7 +6,7 @@ import pytest
 from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.test import taddons
 
-from hivemind_addon.core.command import Pause, Record, Said
+from hivemind_addon.core.command import Pause, Record, Said, SetConfig, ShowConfig
 from hivemind_addon.core.events import PersonActed
 from hivemind_addon.mitm.control_socket import ControlSocket
 from hivemind_addon.mitm.options import add_options, read_settings
@@ -27,7 +27,7 @@ class Options:
 
     def configure(self, updated):
         if "hivemind_capture" in updated:
-            self.intake.settings = dataclasses.replace(read_settings(self.intake.options), state_file=None)
+            self.intake.settings = dataclasses.replace(read_settings(self.intake.options), journal=None)
             self.intake.files.follow(self.intake.settings)
 
 
@@ -96,4 +96,21 @@ async def test_a_person_steers_and_records(intake, tmp_path):
     assert intake.files.recorder is None
     told = [event.text for event in intake.runtime.events if isinstance(event, PersonActed)]
     assert told[-2:] == [f"recording into {file}", "recording no more"]
+    control.close()
+
+
+async def test_a_person_sees_and_sets_options(intake):
+    control, chosen = ControlSocket(intake), Path("own.sock")
+    choose(intake, chosen)
+    await control.open()
+
+    async def tell(command):
+        return await asyncio.to_thread(send_command, chosen, command)
+
+    said = await tell(ShowConfig())
+    assert {"name", "value", "default", "help", "settable", "guarded"} == set(said.value[0])
+    assert (await tell(SetConfig("hivemind_keep", "3 flows"))).done
+    assert not (await tell(SetConfig("hivemind_keep", "3 flows"))).value
+    told = [event.text for event in intake.runtime.events if isinstance(event, PersonActed)]
+    assert told == ["hivemind_keep is now 3 flows (by a person)"]
     control.close()

@@ -3,6 +3,7 @@
 import dataclasses
 
 from hivemind_addon.mitm.drain import drain
+from tests.journal.samples import column
 from tests.mitm.samples import make_intake
 
 
@@ -16,8 +17,8 @@ class Control:
 async def test_the_end_writes_what_is_left_and_closes_what_is_open(tmp_path):
     intake = make_intake()
     intake.control = Control()
-    state = tmp_path / "state.json"
-    intake.files.follow(dataclasses.replace(intake.settings, state_file=state))
+    journal = tmp_path / "journal.db"
+    intake.files.follow(dataclasses.replace(intake.settings, journal=journal))
     await drain(intake)
-    assert state.exists()
+    assert column(journal, "run", "ended") != [None]
     assert not intake.control.is_open

@@ -1,8 +1,10 @@
+import asyncio
 import json
 
 import pytest
 from mitmproxy import http
 
+from hivemind_addon.core.events import CheckpointKept
 from hivemind_addon.mitm.agents_file import AgentsFile
 from hivemind_addon.mitm.port import Alarm, Handling, Look, Next, Stage
 from hivemind_addon.wire.outcome import TransportTrouble
@@ -373,3 +375,99 @@ async def test_after_a_trip_nothing_of_the_attempt_before_goes_to_the_client(int
     assert exchange.decoded_so_far() == CONTENT
     exchange.finished()
     assert slots(intake) == 0
+
+
+# A conversation that a spent budget stops ---------------------------------------------------------------------------------
+
+
+def keeping_intake(tmp_path, rules="everyone: {budgets: [{tokens: 1}]}"):
+    """Everybody's budget is spent, and what it stops is kept."""
+    (tmp_path / "agents.yaml").write_text(rules)
+    intake = make_intake(agents=AgentsFile(tmp_path / "agents.yaml"), journal=tmp_path / "journal.db")
+    intake.files.follow(intake.settings)
+    return intake
+
+
+async def test_a_conversation_is_on_disk_before_its_client_is_refused(tmp_path):
+    intake = keeping_intake(tmp_path)
+    exchange = intake.intake(make_flow())
+    assert not exchange.enter(), "the disk is waited for"
+    await exchange.hold()
+    assert exchange.next is Next.REFUSE
+    assert exchange.over
+    assert intake.live == {}
+    (head,) = intake.files.keeper.store.heads()
+    told = f"Its conversation is kept: hivemind checkpoint show {head.id}."
+    assert head.id == exchange.ticket.id
+    assert told in exchange.refusal.text
+    assert told in exchange.committed_error(exchange.refusal, "").decode()
+    assert not exchange.flow.intercepted
+    await intake.files.close()
+    assert intake.guard.trips == 0
+
+
+async def test_who_comes_back_with_the_same_request_is_told_of_the_same_checkpoint(tmp_path):
+    intake = keeping_intake(tmp_path)
+    told = set()
+    for _ in range(3):
+        exchange = intake.intake(make_flow(x_claude_code_session_id="s-1"))
+        exchange.enter()
+        await exchange.hold()
+        told.add(exchange.refusal.text)
+    assert len(told) == 1
+    await intake.files.close()
+
+
+async def test_a_client_that_goes_while_the_disk_works_is_sent_nowhere(tmp_path):
+    intake = keeping_intake(tmp_path)
+    exchange = intake.intake(make_flow())
+    assert not exchange.enter()
+    holding = asyncio.ensure_future(exchange.hold())
+    asyncio.get_running_loop().call_soon(exchange.client_gone)  # once it waits
+    await holding
+    assert exchange.next is Next.LEAVE
+    assert exchange.refusal is None
+    assert exchange.over
+    await intake.files.close()
+    assert len(list((tmp_path / "checkpoints").glob("*.checkpoint"))) == 1
+
+
+async def test_a_disk_that_cannot_be_written_lets_nobody_past_the_budget(tmp_path):
+    intake = keeping_intake(tmp_path)
+    (tmp_path / "checkpoints").write_text("in the way")
+    exchange = intake.intake(make_flow())
+    exchange.enter()
+    await exchange.hold()
+    assert exchange.next is Next.REFUSE
+    assert "checkpoint" not in exchange.refusal.text
+    assert [event.reason for event in intake.runtime.events if isinstance(event, CheckpointKept)] == ["File exists"]
+    await intake.files.close()
+
+
+async def test_a_request_that_waited_for_its_budget_is_kept_as_well(tmp_path):
+    """One attempt has reserved too much of what is left; its answer costs it all."""
+    flows = make_flow(), make_flow(x_claude_code_session_id="s-2")
+    needed = sum(make_intake().intake(flow).ticket.expected.tokens for flow in flows)
+    intake = keeping_intake(tmp_path, f"everyone: {{budgets: [{{tokens: {needed - 1}}}]}}")
+    first, second = (intake.intake(flow) for flow in flows)
+    assert first.enter()
+    first.sent()
+    assert not second.enter()
+    assert queued(intake) == 1
+    holding = asyncio.ensure_future(second.hold())
+    answer = b'{"usage":{"input_tokens":9000,"output_tokens":50}}'
+    first.head(http.Response.make(200, answer, {"content-type": "application/json"}))
+    first.collected(http.Response.make(200, answer, {}), answer)
+    await holding
+    assert second.next is Next.REFUSE
+    assert second.ticket.id in second.refusal.text
+    await intake.files.close()
+
+
+async def test_a_person_who_cancels_and_an_account_that_is_spent_leave_no_checkpoint(tmp_path):
+    intake = keeping_intake(tmp_path, "{}")
+    exchange = admitted(intake)
+    exchange.call_off()
+    assert exchange.refusal is not None
+    assert intake.files.keeper.store.heads() == []
+    await intake.files.close()

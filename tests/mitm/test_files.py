@@ -1,10 +1,11 @@
 import dataclasses
-import json
 
 import pytest
 
+from hivemind_addon.core.events import GuardTripped
 from hivemind_addon.mitm.files import Files
 from hivemind_addon.mitm.options import BadOption
+from tests.journal.samples import column
 from tests.mitm.samples import make_intake
 
 
@@ -17,21 +18,22 @@ def settings(intake, **changes):
     return dataclasses.replace(intake.settings, **changes)
 
 
-async def test_what_was_learned_is_saved_where_the_option_says_and_restored_once(intake, tmp_path, monkeypatch):
+async def test_the_journal_is_where_the_option_says_and_gives_what_it_has_once(intake, tmp_path, monkeypatch):
     restored = []
     monkeypatch.setattr(type(intake.driver), "restore", lambda *_, **__: restored.append(1))
-    one, other = tmp_path / "one.json", tmp_path / "other.json"
-    for file in (one, other):
-        file.write_text(json.dumps({"version": 1, "saved_at": 0, "state": {}}))
+    one, other = tmp_path / "one.db", tmp_path / "other.db"
     files = Files(intake.driver)
-    for file in (one, one, other):
-        files.follow(settings(intake, state_file=file))
+    files.listens_at(8080)
+    for file in (one, one, None, one, other):
+        files.follow(settings(intake, journal=file))
+        assert (files.journal is None) == (file is None)
     assert restored == [1]
-    one.unlink()
-    other.unlink()
+    intake.driver.note(GuardTripped(at=1.0, ticket_id=None, where="hook", error="E"))
+    intake.driver.tick()
     await files.close()
-    assert other.exists()
-    assert not one.exists()
+    assert files.journal is None
+    assert [event for file in (one, other) for event in column(file, "happening", "event")] == ["GuardTripped"]
+    assert {"learned", "orders"} == set(column(other, "kept", "name", "name"))
 
 
 async def test_a_capture_is_begun_gone_on_with_moved_and_ended(intake, tmp_path):
@@ -55,3 +57,19 @@ async def test_a_capture_that_cannot_be_written_is_a_bad_option(intake, tmp_path
         with pytest.raises(BadOption, match="hivemind_capture: "):
             intake.files.follow(settings(intake, capture=file))
         assert intake.files.recorder is None
+
+
+async def test_conversations_are_kept_beside_the_state_and_nowhere_without_it(intake, tmp_path):
+    files = intake.files
+    assert files.keeper is None
+    files.follow(settings(intake, journal=tmp_path / "one" / "journal.db"))
+    first = files.keeper
+    assert first.store.folder == tmp_path / "one" / "checkpoints"
+    files.follow(settings(intake, journal=tmp_path / "one" / "journal.db", capture=tmp_path / "capture"))
+    assert files.keeper is first
+    files.follow(settings(intake, journal=tmp_path / "two" / "journal.db"))
+    assert files.keeper.store.folder == tmp_path / "two" / "checkpoints"
+    files.follow(settings(intake))
+    assert files.keeper is None
+    await files.close()
+    assert not (tmp_path / "one" / "checkpoints").exists(), "made when something is kept"

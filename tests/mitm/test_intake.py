@@ -5,9 +5,13 @@ import json
 import brotli
 import pytest
 import zstandard
+from mitmproxy.proxy.layers.http import HTTPMode
+from mitmproxy.proxy.layers.http._hooks import HttpRequestHeadersHook
 
 from hivemind_addon.core.command import Cancel
+from hivemind_addon.mitm.stream import HivemindHoldHook, SchedulingHttpLayer
 from hivemind_addon.profile.model import Delivery
+from tests.mitm.playbook import Playbook, make_context
 from tests.mitm.samples import make_flow, make_intake
 
 
@@ -318,3 +322,77 @@ async def test_a_replay_that_is_called_off_is_killed_for_it_has_no_stream_of_our
     assert flow.error.msg == flow.error.KILLED_MESSAGE
     assert exchange.over
     assert intake.driver.snapshot().pools[0].in_flight == 0
+
+
+# Ids that clients give ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_request_names_its_task_by_a_header_else_its_agent_in_the_proxy_password(intake):
+    flow = make_flow(x_hivemind_task_id="Header-1", idempotency_key="order-7")
+    intake.take_own_headers(flow)
+    intake.learn_proxy_user(flow, basic("agent-9:task-Word-1"))
+    ticket = intake.intake(flow).ticket
+    assert (ticket.task, ticket.idempotency_key) == ("Header-1", "order-7")
+    plain = make_flow()
+    intake.learn_proxy_user(plain, basic("agent-9:whole,task-Word-1"))
+    ticket = intake.intake(plain).ticket
+    assert (ticket.task, ticket.idempotency_key) == ("Word-1", "")
+
+
+@pytest.mark.parametrize("odd", ["x" * 5000, "a\tb", "é" * 200, "\udc80 no text"])
+async def test_odd_ids_are_cut_and_cleaned(intake, odd):
+    flow = make_flow()
+    flow.request.headers.set_all("x-hivemind-task-id", [odd])
+    flow.request.headers.set_all("idempotency-key", [odd])
+    intake.take_own_headers(flow)
+    ticket = intake.intake(flow).ticket
+    for given in (ticket.task, ticket.idempotency_key):
+        assert 0 < len(given) <= 80
+        assert given.isprintable()
+    assert intake.guard.trips == 0
+
+
+async def test_of_two_ids_the_provider_sees_one_and_each_attempt_has_the_same(tmp_path):
+    """Through the HTTP layer: refused once, sent again."""
+    (tmp_path / "quick.yaml").write_text(
+        "extends: anthropic\nhosts: [quick.test]\nretry: {first_backoff_s: 0.01, max_backoff_s: 0.02}\n"
+    )
+    intake = make_intake(tmp_path)
+    held = []
+
+    def on_hook(hook):
+        match hook:
+            case HttpRequestHeadersHook():
+                intake.take_own_headers(hook.flow)
+            case HivemindHoldHook():
+                held.append(hook)
+                return False
+        return True
+
+    book = Playbook(SchedulingHttpLayer(make_context(), HTTPMode.regular, intake), on_hook=on_hook)
+    body = make_flow().request.content
+    book.from_client(
+        b"POST http://quick.test/v1/messages HTTP/1.1\r\nhost: quick.test\r\nx-hivemind-task-id: task-9\r\n"
+        b"Idempotency-Key: Order-7\r\nx-api-key: k\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+    )
+    (exchange,) = intake.live.values()
+    ticket = exchange.ticket
+    sent = [book.to_server()]
+    for answer in (
+        b"HTTP/1.1 529 Overloaded\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}",
+    ):
+        before = sum(map(len, sent))
+        book.from_server(answer)
+        if held:
+            hook = held.pop()
+            await hook.exchange.hold()
+            book.answer(hook)
+            sent.append(b"".join(book.to_server(number) for number in range(len(book.opened)))[before:])
+    assert (ticket.task, ticket.idempotency_key) == ("task-9", "Order-7")
+    assert exchange.attempts == len(sent) == 2
+    for attempt in sent:
+        assert b"Idempotency-Key: Order-7\r\n" in attempt
+        assert b"x-hivemind" not in attempt
+        assert b"task-9" not in attempt
+    assert b"200 OK" in book.to_client

@@ -1,10 +1,13 @@
 import asyncio
+import sys
+from pathlib import Path
 
 import pytest
 from mitmproxy import options as moptions
 from mitmproxy.addons.proxyauth import ProxyAuth
 from mitmproxy.addons.proxyserver import Proxyserver
 
+from hivemind_addon.journal.retention import JournalKeep
 from hivemind_addon.mitm import options as ours
 from tests.mitm.playbook import Loader
 
@@ -80,6 +83,33 @@ def test_an_unknown_name_is_taken_out_with_a_suggestion(name, says):
         ours.check_deferred(deferred)
     assert says in str(refusal.value)
     assert deferred == {}
+
+
+def test_an_option_that_is_no_more_names_its_successor():
+    deferred = {"hivemind_state": ["/tmp/state.json"]}
+    with pytest.raises(ours.BadOption, match=r"^hivemind_state: .*hivemind_journal=FILE"):
+        ours.check_deferred(deferred)
+    assert deferred == {}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the folder of Linux")
+def test_the_journal_is_in_the_users_own_folder_unless_a_file_or_off_is_named(opts, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert ours.read_settings(opts).journal == tmp_path / "hivemind_addon" / "journal.db"
+    opts.update(hivemind_journal="off")
+    assert ours.read_settings(opts).journal is None
+    opts.update(hivemind_journal="mine.db", hivemind_journal_keep="7 days")
+    settings = ours.read_settings(opts)
+    assert (settings.journal, settings.journal_keep) == (Path.cwd() / "mine.db", JournalKeep(days=7))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("hivemind_journal", "/tmp"), ("hivemind_journal_keep", "off"), ("hivemind_journal_keep", "7")]
+)
+def test_a_journal_that_cannot_be_is_refused(opts, name, value):
+    opts.update(**{name: value})
+    with pytest.raises(ours.BadOption, match=f"^{name}: .*such as|^{name}: .*say days"):
+        ours.read_settings(opts)
 
 
 def test_redirects_are_read_with_their_ports(opts):

@@ -11,17 +11,7 @@ from mitmproxy.test import taddons, tflow
 from hivemind_addon.compose import make_runtime
 from hivemind_addon.mitm.pages import Pages
 from hivemind_addon.observe.report import ProxyView, Report
-
-
-class Clock:
-    def __init__(self):
-        self.now = 100.0
-
-    def monotonic(self):
-        return self.now
-
-    def wall(self):
-        return 1_000_000 + self.now
+from tests.conftest import FakeClock
 
 
 class House:
@@ -29,7 +19,7 @@ class House:
 
     def __init__(self):
         self.runtime = make_runtime()
-        self.runtime.driver.clock = self.clock = Clock()
+        self.runtime.driver.clock = self.clock = FakeClock(100.0, 1_000_000)
         self.made = 0
         self.takes_s = 0.0
         self.fails = False

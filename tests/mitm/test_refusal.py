@@ -95,13 +95,15 @@ def test_a_stopping_proxy_says_so():
 def test_a_spent_budget_says_who_how_much_and_how_to_raise_it():
     assert refused_text(refused(), FILE, CLOCK) == (
         "hivemind: the budget of agent agent-7 is spent: $5.10 of $5.00 for this run. "
-        "To go on now, raise agents: agent-7: budgets in /etc/agents.yaml."
+        "To go on now, a person runs: hivemind budget add agent-7 --per run --usd 2.00; "
+        "to raise it for good: agents: agent-7: budgets in /etc/agents.yaml."
     )
 
 
 def test_one_that_renews_says_when():
     text = refused_text(refused(per=Period.DAY, renews_in_s=4000.0, scope=Scope.EVERYONE, name=""), FILE, CLOCK)
-    assert "$5.10 of $5.00 per day. A new one begins in 1 h 7 min. To go on now, raise everyone: budgets in" in text
+    assert "$5.10 of $5.00 per day. A new one begins in 1 h 7 min. To go on now, a person runs: hivemind " in text
+    assert "budget add --everyone --per day --usd 2.00; to raise it for good: everyone: budgets in" in text
 
 
 def test_one_with_too_little_left_says_what_is_needed():
@@ -168,3 +170,12 @@ def test_a_websocket_is_asked_to_become_plain_requests():
     answer = make_upgrade_refusal(dialect_of(PROFILES["openai"].dialect))
     assert answer.status_code == 426
     assert "plain requests" in json.loads(answer.content)["error"]["message"]
+
+
+def test_a_refusal_names_the_conversation_that_was_kept():
+    told = refused_text(refused(), FILE, CLOCK, "c0ffee0001")
+    assert told.endswith(" Its conversation is kept: hivemind checkpoint show c0ffee0001.")
+    assert "checkpoint" not in refused_text(refused(), FILE, CLOCK)
+    profile = PROFILES["anthropic"]
+    answer = make_refused(profile, dialect_of(profile.dialect), refused(), FILE, CLOCK, kept_as="c0ffee0001")
+    assert json.loads(answer.content)["error"]["message"] == told

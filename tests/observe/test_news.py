@@ -6,7 +6,7 @@ from msgspec import structs
 
 from hivemind_addon.core import events
 from hivemind_addon.core.decision import Reason
-from hivemind_addon.core.spend import Budget, Period, Scope
+from hivemind_addon.core.spend import Budget, Period, Scope, Spend
 from hivemind_addon.core.ticket import Demand, Outcome, OutcomeKind, PoolKey, Ticket
 from hivemind_addon.observe.news import News, describe
 
@@ -43,6 +43,12 @@ def make(kind, **changes):
     values = {field.name: (VALUES | changes).get(field.name, 1) for field in structs.fields(kind)}
     if kind is events.Held:
         values["reason"] = Reason.METER
+    if kind is events.BudgetBooked:
+        values["spent"] = values["reserved"] = values["added"] = Spend(1, 2)
+    if kind is events.AttemptEnded:
+        values["spend"] = Spend(1, 2)
+    if kind is events.CheckpointKept:
+        values["checkpoint_id"] = "ticket-1"
     return kind(**values)
 
 

@@ -9,3 +9,12 @@ def test_monotonic_time_never_goes_back():
 
 def test_wall_time_is_an_epoch():
     assert SystemClock().wall() > 1.7e9
+
+
+def test_how_long_the_machine_slept_does_not_move_while_it_is_awake():
+    clock = SystemClock()
+    first, second = clock.asleep(), clock.asleep()
+    if first is not None:
+        assert second is not None
+        assert second >= 0
+        assert abs(second - first) < 0.5

@@ -11,6 +11,7 @@ from hivemind_addon.core.decision import Admitted, Backoff, Finished, Reason, Re
 from hivemind_addon.core.events import AttemptStarted, ClockJumped, GuardTripped, Submitted, TicketEnded
 from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.scheduler import Scheduler
+from hivemind_addon.core.spend import Budget, Period, Scope, Spend, Standing
 from hivemind_addon.core.ticket import ContractError, Outcome, OutcomeKind
 from hivemind_addon.runtime.clock import SystemClock
 from hivemind_addon.runtime.driver import Cancelled, Driver, Pulse
@@ -301,9 +302,18 @@ class TestClocks:
         assert isinstance(waiting.driver.decision("b"), Admitted)
         assert [event.delta_s for event in waiting.events if isinstance(event, ClockJumped)] == [slept_s]
 
+    @pytest.mark.parametrize(("moves", "left_s"), [("sleep", 1800.0), ("set", 3600.0)])
+    async def test_a_budgets_hour_passes_in_a_sleep_and_not_when_the_clock_is_set(self, desk, moves, left_s):
+        budget = Budget(Scope.AGENT, "a", Period.HOUR, tokens=1000)
+        desk.driver.restore({}, [Standing(budget, 0.0, Spend(10), Spend())])
+        getattr(desk.clock, moves)(1800.0)
+        desk.driver.tick()
+        (view,) = desk.driver.snapshot().budgets
+        assert view.renews_in_s == left_s
+
     @pytest.mark.parametrize("delta_s", [-3600.0, -6.0])
     async def test_a_clock_that_is_set_back_changes_nothing(self, waiting, delta_s):
-        waiting.clock.sleep(delta_s)
+        waiting.clock.set(delta_s)
         waiting.driver.tick()
         assert waiting.driver.decision("b") is None
         waiting.clock.advance(30.2)

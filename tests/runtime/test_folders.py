@@ -4,7 +4,7 @@ import stat
 import pytest
 
 from hivemind_addon.runtime import folders
-from hivemind_addon.runtime.folders import FolderNotPrivate, runtime_folder, state_folder
+from hivemind_addon.runtime.folders import FolderNotPrivate, make_private, runtime_folder, state_folder
 
 
 def test_the_runtime_folder_is_private_and_in_the_sessions_own(monkeypatch, tmp_path):
@@ -42,3 +42,15 @@ def test_somebody_elses_link_is_not_followed(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     with pytest.raises(FolderNotPrivate, match="XDG_RUNTIME_DIR"):
         runtime_folder()
+
+
+def test_a_folder_is_made_private_or_refused_with_its_cure(tmp_path):
+    folder = tmp_path / "new" / "kept"
+    make_private(folder, cure="name another")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    folder.chmod(0o777)
+    make_private(folder, cure="name another")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    (tmp_path / "link").symlink_to(folder)
+    with pytest.raises(FolderNotPrivate, match="remove it, or name another"):
+        make_private(tmp_path / "link", cure="name another")

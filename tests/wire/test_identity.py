@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hivemind_addon.core.ticket import CallKind, Priority
 from hivemind_addon.profile.load import dialect_for, is_model_call, load_profiles
 from hivemind_addon.profile.model import Delivery, Profile
-from hivemind_addon.wire.identity import call_kind, identify, priority_of, proxy_words
+from hivemind_addon.wire.identity import call_kind, given_id, identify, priority_of, proxy_words
 from hivemind_addon.wire.request import RequestFacts, read_request
 
 PROFILE = Profile(
@@ -528,3 +528,33 @@ def test_a_compaction_is_known_by_its_first_words(profile, path, text, kind):
         "messages": [{"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": text}]}]
     }
     assert of(profile, {}, body=body, path=path)[1] is kind
+
+
+@pytest.mark.parametrize(
+    ("password", "task"),
+    [
+        ("task-42", "42"),
+        ("whole,task-Nightly_7+prio-low", "Nightly_7"),
+        ("TASK-Ab", "Ab"),
+        ("task-a task-b", "b"),
+        ("task-a,task-", "a"),
+        ("task-8f14e45f-ceea-467f-ab6e-1b2c3d4e5f60", "8f14e45f-ceea-467f-ab6e-1b2c3d4e5f60"),
+        ("mytask-a", ""),
+        ("task", ""),
+        ("", ""),
+    ],
+)
+def test_a_proxy_password_names_a_task_in_its_own_case(password, task):
+    words = proxy_words(password)
+    assert words.task == task
+    assert words.priority is (Priority.LOW if "prio-low" in password else None)
+
+
+def test_an_id_that_a_client_gives_is_fit_for_logs_and_stays_different():
+    assert given_id("  order-7  ") == "order-7"
+    assert given_id("") == given_id(" \t ") == ""
+    for long in ("x" * 300, "x" * 299 + "y", "x" * 100_000, "a\nb", "a\x1bb"):
+        assert len(given_id(long)) <= 80
+        assert given_id(long).isprintable()
+    assert given_id("x" * 300) != given_id("x" * 299 + "y")
+    assert given_id("a\nb") != given_id("a?b")

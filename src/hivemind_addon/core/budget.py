@@ -2,27 +2,31 @@
 
     admitted:  spent + reserved + expected <= limit  ──► reserved += expected
     settled:   reserved -= expected; spent += actual
-    short:     spent + expected <= limit   the ticket waits for an attempt of the holder to end
+    short:     spent + expected <= limit   the ticket waits for a change of the holder's account
                otherwise                   the ticket is refused
 
 Running attempts finish. So a fleet overshoots a budget by no more than the sum of (actual - expected) over what is in
-flight when the last ticket is admitted. A ticket carries its budgets (several holders, several periods); the book
-keeps only what was spent, so a budget that is raised counts from the next ticket on.
+flight when `spent + reserved` crosses it. A ticket carries the budgets that the agents file gives it (several
+holders, several periods); those that a person gives at run time are in the orders, and count in their place or beside
+them. An attempt is booked in the accounts in which it was reserved, whatever is ordered while it runs.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
+from hivemind_addon.core.account import Account, AccountKey
 from hivemind_addon.core.events import BudgetSpent, BudgetWarned, Event
+from hivemind_addon.core.heap import KeyedHeap
+from hivemind_addon.core.orders import Orders
 from hivemind_addon.core.snapshot import BudgetView
-from hivemind_addon.core.spend import Budget, Period, Price, Scope, Shortage, Spend
+from hivemind_addon.core.spend import MOST_AMOUNT, Budget, Period, Price, Scope, Shortage, Spend, Standing
 from hivemind_addon.core.ticket import ContractError, Demand, Outcome, OutcomeKind, Ticket, Usage
 
-WARN_PERCENT = 85
-
 _MAY_BE_BILLED = {OutcomeKind.SUCCESS, OutcomeKind.CANCELLED}
-_Key = tuple[Scope, str, Period]
+_NEVER = math.inf
+_MOST_STANDING = 1000 * MOST_AMOUNT
+"""More was never booked by anybody."""
 
 
 def spend_of(usage: Usage, price: Price | None) -> Spend:
@@ -58,198 +62,212 @@ def actual_spend(ticket: Ticket, outcome: Outcome, usage: Usage | None, charged:
     )
 
 
-@dataclass(slots=True)
-class _Account:
-    """One holder's book for one period."""
-
-    budget: Budget
-    """As the newest ticket brought it."""
-    began_at: float
-    spent: Spend = field(default_factory=Spend)
-    reserved: Spend = field(default_factory=Spend)
-    told: dict[str, int] = field(default_factory=dict)
-    """Unit → the highest percentage that was told of."""
-    waiting: dict[str, None] = field(default_factory=dict)
-    """Tickets to look at again when an attempt of the holder ends, in order."""
-
-    def renew(self, now: float) -> None:
-        """Begin a new period where the old one is over; what is in flight is booked in the new one."""
-        if now >= self.began_at + self.budget.per.length_s:
-            self.began_at = now
-            self.spent = Spend()
-            self.told.clear()
-
-    def renews_in_s(self, now: float) -> float | None:
-        """None: never."""
-        length_s = self.budget.per.length_s
-        return None if math.isinf(length_s) else max(0.0, self.began_at + length_s - now)
-
-
 class Budgets:
     """The books of one scheduler. Every `reserve` that answers None is followed by one `settle`."""
 
-    def __init__(self, *, emit: Callable[[Event], None]) -> None:
+    def __init__(self, *, emit: Callable[[Event], None], orders: Orders | None = None) -> None:
+        """`orders`: what persons gave at run time."""
         self._emit = emit
-        self._accounts: dict[_Key, _Account] = {}
-        self._in_flight: dict[str, tuple[tuple[_Account, ...], Spend]] = {}
+        self._orders = orders or Orders()
+        self._accounts: dict[AccountKey, Account] = {}
+        self._in_flight: dict[str, tuple[tuple[Account, ...], Spend]] = {}
+        self._renewals: KeyedHeap[Account] = KeyedHeap()
+        """Accounts that tickets wait for, by the end of their period."""
 
     def __repr__(self) -> str:
         return f"<Budgets {len(self._accounts)} accounts, {len(self._in_flight)} in flight>"
 
+    def __iter__(self) -> Iterator[Account]:
+        """All accounts."""
+        return iter(self._accounts.values())
+
+    # Tickets ----------------------------------------------------------------------------------------------------------
+
     def shortage(self, ticket: Ticket, now: float) -> Shortage | None:
         """What keeps a ticket from going, the final one first; None: nothing."""
-        passing: Shortage | None = None
-        for budget in ticket.budgets:
-            account = self._account(budget, now)
-            for short in _shortages(account, ticket, now):
-                if not short.may_pass:
-                    return short
-                passing = passing or short
-        return passing
+        return _worst(self._payers(ticket, now), ticket, now)
+
+    def foresee(self, ticket: Ticket, now: float) -> Shortage | None:
+        """What would keep a ticket from going that is not there: no account is opened, begun or told of by it."""
+        payers: dict[AccountKey, Account] = {}
+        for budget, is_filed in self._allotments(ticket):
+            key = budget.scope, budget.name, budget.per
+            known = payers.get(key) or self._accounts.get(key) or Account(key, now)
+            payers[key] = account = replace(known, told={}, waiting={})
+            account.renew(now)
+            account.file(budget) if is_filed else account.give(budget)
+        return _worst(tuple(payers.values()), ticket, now)
 
     def reserve(self, ticket: Ticket, now: float) -> Shortage | None:
         """Set the expected spend of a ticket aside in all of its budgets, or in none and say why."""
-        short = self.shortage(ticket, now)
-        if short is not None:
-            return short
-        if ticket.budgets:
-            accounts = tuple(self._account(budget, now) for budget in ticket.budgets)
-            for account in accounts:
-                account.reserved += ticket.expected
-            self._in_flight[ticket.id] = accounts, ticket.expected
-        return None
+        payers = self._payers(ticket, now)
+        short = _worst(payers, ticket, now)
+        if short is None and payers:
+            for account in payers:
+                account.set_aside(ticket.expected, now)
+                self._emit(account.booked(now))
+            self._in_flight[ticket.id] = payers, ticket.expected
+        return short
 
     def wait(self, ticket: Ticket, short: Shortage, now: float) -> None:
-        """Have a ticket named by a later `settle` of its holder."""
-        self._account(short.budget, now).waiting[ticket.id] = None
+        """Have a ticket named when the account that is short changes."""
+        account = self._account(short.budget, now)
+        account.waiting[ticket.id] = None
+        if account.ends_at < _NEVER:
+            self._renewals.put(account, account.ends_at)
 
     def settle(self, ticket: Ticket, actual: Spend, now: float) -> list[str]:
         """Book what an attempt really took. The tickets to look at again, in the order of their waits."""
-        if not ticket.budgets:
-            return []
         held = self._in_flight.pop(ticket.id, None)
         if held is None:
-            raise ContractError(f"{ticket.id}: its budgets were settled already")
-        accounts, reserved = held
+            if ticket.budgets:
+                raise ContractError(f"{ticket.id}: its budgets were settled already")
+            return []  # it had none when it was admitted
+        payers, expected = held
         woken: dict[str, None] = {}
-        for account in accounts:
+        for account in payers:
             account.renew(now)
-            account.reserved -= reserved
-            account.spent += actual
-            self._tell(account, now)
-            woken.update(account.waiting)
-            account.waiting.clear()
+            account.settle(expected, actual)
+            self.changed(account, now)
+            self._wake(account, woken)
         return list(woken)
 
+    # Time -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def renews_at(self) -> float:
+        """When the first account renews that a ticket waits for; infinite: none does."""
+        first = self._renewals.first()
+        return _NEVER if first is None else first[0]
+
+    def renewed(self, now: float) -> list[str]:
+        """The tickets to look at again because a period is over, in the order of their waits."""
+        woken: dict[str, None] = {}
+        while (first := self._renewals.first()) and first[0] <= now:
+            self._renew(first[1], now)
+            self._wake(first[1], woken)
+        return list(woken)
+
+    def clock_jumped(self, slept_s: float, now: float) -> None:
+        """The wall clock moved; so much time passed of that while everything slept.
+
+        All accounts are told of anew: whoever keeps their begin by the wall clock has to correct it.
+        """
+        for account in self._accounts.values():
+            account.began_at -= slept_s
+            if account in self._renewals:
+                self._renewals.put(account, account.ends_at)
+            self._emit(account.booked(now))
+
     def views(self, now: float) -> tuple[BudgetView, ...]:
-        """Every account that a ticket has touched."""
-        for account in self._accounts.values():
-            account.renew(now)
-        return tuple(
-            BudgetView(
-                budget=account.budget,
-                spent=account.spent,
-                reserved=account.reserved,
-                renews_in_s=account.renews_in_s(now),
-            )
-            for account in self._accounts.values()
-        )
+        """Every account that limits something."""
+        return tuple(account.view(now) for account in self._accounts.values() if account.budget.limits_anything)
 
-    def clock_jumped(self, delta_s: float) -> None:
-        """So much time passed while everything slept."""
-        for account in self._accounts.values():
-            account.began_at -= delta_s
-
-    def export(self, now: float) -> list[dict[str, object]]:
-        """What was spent in periods that outlive a run, as plain JSON values."""
-        return [
-            {
-                "scope": account.budget.scope.value,
-                "name": account.budget.name,
-                "per": account.budget.per.value,
-                "tokens": account.spent.tokens,
-                "micro_usd": account.spent.micro_usd,
-                "age_s": max(0.0, now - account.began_at),
-            }
-            for account in self._accounts.values()
-            if account.budget.per is not Period.RUN
-        ]
-
-    def restore(self, saved: Sequence[object], now: float) -> list[str]:
-        """Take over what `export` gave at the instant `now`. What cannot be understood is named and left out."""
+    def restore(self, standings: Sequence[Standing], now: float) -> list[str]:
+        """Count in what an earlier process left, once. What cannot be is named and left out."""
         oddities = []
-        for one in saved:
-            try:
-                account = _restored(one, now)
-            except (KeyError, TypeError, ValueError) as error:
-                oddities.append(f"saved budget: {error!r}")
+        for standing in standings:
+            if not _is_sound(standing):
+                oddities.append(f"saved budget of {standing.budget.holder} is left out: {standing}"[:300])
                 continue
-            budget = account.budget
-            self._accounts.setdefault((budget.scope, budget.name, budget.per), account)
+            if standing.age_s >= standing.budget.per.length_s:
+                continue
+            account = self._account(standing.budget, now)
+            account.take_over(standing, now)
+            self._emit(account.booked(now))
         return oddities
 
-    def _account(self, budget: Budget, now: float) -> _Account:
+    # Persons' orders --------------------------------------------------------------------------------------------------
+
+    def open(self, scope: Scope, name: str, per: Period, now: float) -> Account:
+        """A holder's account, also one that nobody has asked for yet."""
+        return self._account(Budget(scope, name, per), now)
+
+    def obey(self, now: float) -> None:
+        """Budgets were given at run time, or taken back."""
+        for account in self._accounts.values():
+            scope, name, per = account.key
+            before = account.budget
+            account.give(self._orders.budgets_of(scope, name).get(per))
+            if account.budget != before:
+                self.changed(account, now)
+
+    def changed(self, account: Account, now: float) -> None:
+        """Tell of an account; once per period and unit at 85 % of its limit, and once at 100 %."""
+        self._emit(account.booked(now))
+        percents = account.percents()
+        for unit, limit, spent, _ in account.units():
+            if percents[unit] > account.told.get(unit, 0):
+                event = BudgetSpent if percents[unit] == 100 else BudgetWarned
+                self._emit(event(at=now, budget=account.budget, unit=unit, spent=spent, limit=limit))
+        account.told = percents  # a budget that was raised is told of anew
+
+    def wake(self) -> list[str]:
+        """All tickets that wait for their budgets, to be looked at again."""
+        woken: dict[str, None] = {}
+        for account in self._accounts.values():
+            self._wake(account, woken)
+        return list(woken)
+
+    # Accounts ---------------------------------------------------------------------------------------------------------
+
+    def _payers(self, ticket: Ticket, now: float) -> tuple[Account, ...]:
+        """The accounts that a ticket is paid from."""
+        if not ticket.budgets and not self._orders.has_budgets:
+            return ()
+        payers = {}
+        for budget, is_filed in self._allotments(ticket):
+            account = self._account(budget, now)
+            if is_filed:
+                account.file(budget)
+            payers[account.key] = account
+        return tuple(payers.values())
+
+    def _allotments(self, ticket: Ticket) -> Iterator[tuple[Budget, bool]]:
+        """What its holders were given, and whether by the agents file; the same account may come twice."""
+        yield from ((budget, True) for budget in ticket.budgets)
+        if self._orders.has_budgets:
+            holders = [(Scope.AGENT, ticket.agent), (Scope.EVERYONE, "")]
+            if ticket.group:
+                holders.append((Scope.GROUP, ticket.group))
+            for scope, name in holders:
+                yield from ((budget, False) for budget in self._orders.budgets_of(scope, name).values())
+
+    def _account(self, budget: Budget, now: float) -> Account:
         key = budget.scope, budget.name, budget.per
         account = self._accounts.get(key)
         if account is None:
-            account = self._accounts[key] = _Account(budget, now)
-        account.budget = budget
-        account.renew(now)
+            account = self._accounts[key] = Account(key, now)
+            if self._orders.has_budgets:
+                account.give(self._orders.budgets_of(budget.scope, budget.name).get(budget.per))
+        self._renew(account, now)
         return account
 
-    def _tell(self, account: _Account, now: float) -> None:
-        """Once per period and unit at 85 %, and once at 100 %."""
-        budget = account.budget
-        for unit, limit, spent, _ in _units(account):
-            percent = 100 if spent >= limit else WARN_PERCENT if spent * 100 >= limit * WARN_PERCENT else 0
-            before = account.told.get(unit, 0)
-            # A budget that was raised is told of anew.
-            account.told[unit] = percent
-            if percent > before:
-                event = BudgetSpent if percent == 100 else BudgetWarned
-                self._emit(event(at=now, budget=budget, unit=unit, spent=spent, limit=limit))
+    def _renew(self, account: Account, now: float) -> None:
+        if account.renew(now):
+            self._emit(account.booked(now))
+
+    def _wake(self, account: Account, woken: dict[str, None]) -> None:
+        woken.update(account.waiting)
+        account.waiting.clear()
+        self._renewals.drop(account)
 
 
-def _units(account: _Account) -> list[tuple[str, int, int, int]]:
-    """Unit, limit, spent and reserved of each unit that the budget limits."""
-    budget, spent, reserved = account.budget, account.spent, account.reserved
-    units = []
-    if budget.tokens is not None:
-        units.append(("tokens", budget.tokens, spent.tokens, reserved.tokens))
-    if budget.micro_usd is not None:
-        units.append(("micro_usd", budget.micro_usd, spent.micro_usd, reserved.micro_usd))
-    return units
+def _worst(payers: Sequence[Account], ticket: Ticket, now: float) -> Shortage | None:
+    passing: Shortage | None = None
+    for account in payers:
+        for short in account.shortages(ticket, now):
+            if not short.may_pass:
+                return short
+            passing = passing or short
+    return passing
 
 
-def _shortages(account: _Account, ticket: Ticket, now: float) -> list[Shortage]:
-    found = []
-    for unit, limit, spent, reserved in _units(account):
-        needed = ticket.expected.tokens if unit == "tokens" else ticket.expected.micro_usd
-        if unit == "micro_usd" and ticket.price is None:
-            continue
-        if spent >= limit or spent + reserved + needed > limit:
-            found.append(
-                Shortage(
-                    budget=account.budget,
-                    unit=unit,
-                    limit=limit,
-                    spent=spent,
-                    reserved=reserved,
-                    needed=needed,
-                    renews_in_s=account.renews_in_s(now),
-                )
-            )
-    return found
-
-
-def _restored(saved: object, now: float) -> _Account:
-    if not isinstance(saved, Mapping):
-        raise TypeError("no mapping")
-    age_s, tokens, micro_usd = float(saved["age_s"]), int(saved["tokens"]), int(saved["micro_usd"])
-    if not (math.isfinite(age_s) and age_s >= 0 and tokens >= 0 and micro_usd >= 0):
-        raise ValueError("negative or no number")
-    return _Account(
-        budget=Budget(scope=Scope(saved["scope"]), name=str(saved["name"]), per=Period(saved["per"])),
-        began_at=now - age_s,
-        spent=Spend(tokens, micro_usd),
+def _is_sound(standing: Standing) -> bool:
+    budget, spent, added = standing.budget, standing.spent, standing.added
+    limits = ((budget.tokens, added.tokens), (budget.micro_usd, added.micro_usd))
+    return (
+        0 <= standing.age_s < _NEVER
+        and all(0 <= one <= _MOST_STANDING for one in (spent.tokens, spent.micro_usd, added.tokens, added.micro_usd))
+        and all(limit is None or more <= limit <= _MOST_STANDING for limit, more in limits)
     )

@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 import msgspec
 from msgspec import Struct
 
+from hivemind_addon.core.spend import Period, Scope
 from hivemind_addon.core.ticket import PoolKey, Priority
 
 
@@ -49,6 +50,10 @@ class SetPriority(Struct, frozen=True, tag="priority", forbid_unknown_fields=Tru
     """Glob over agents' names."""
     priority: Priority | None
     """None: what they ask for counts again."""
+    for_s: float | None = None
+    """Taken back by itself after so many seconds; None: it stands until it is taken back."""
+    by: str = ""
+    """The agent that asks for it; empty: a person does."""
 
 
 class MoveToFront(Struct, frozen=True, tag="front", forbid_unknown_fields=True):
@@ -63,6 +68,63 @@ class Cancel(Struct, frozen=True, tag="cancel", forbid_unknown_fields=True):
     ticket_id: str
 
 
+class SetBudget(Struct, frozen=True, tag="set-budget", forbid_unknown_fields=True):
+    """Give a holder a budget, in the place of the one that a file gives it for the same period."""
+
+    scope: Scope
+    name: str = ""
+    """The group's, or a glob over agents' names (each such agent has one of its own); empty for everyone's."""
+    per: Period = Period.RUN
+    tokens: int | None = None
+    micro_usd: int | None = None
+    """Both None: what the file says counts again."""
+
+
+class AddBudget(Struct, frozen=True, tag="add-budget", forbid_unknown_fields=True):
+    """Raise a holder's limits for the present period only."""
+
+    scope: Scope
+    name: str = ""
+    per: Period | None = None
+    """None: every budget that the holder has."""
+    tokens: int = 0
+    micro_usd: int = 0
+
+
+class ResetBudget(Struct, frozen=True, tag="reset-budget", forbid_unknown_fields=True):
+    """Forgive what a holder has spent: its period begins anew with its next request, and nothing is added."""
+
+    scope: Scope
+    name: str = ""
+    per: Period | None = None
+    """None: every budget that the holder has."""
+
+
+class ForeseeWait(Struct, frozen=True, tag="wait", forbid_unknown_fields=True):
+    """Ask when a call that an agent made now would be sent; nothing is changed. `Said.value`: list of `WaitView`."""
+
+    agent: str
+    session: str = ""
+    """Empty: the agent's own, whichever waits or ran last."""
+    pool: str = "*"
+    """Glob over pools' names, or over their hosts."""
+    input_tokens: int = 0
+    """0: as large as the agent's last one."""
+    output_tokens: int = 0
+
+
+class ShowConfig(Struct, frozen=True, tag="config", forbid_unknown_fields=True):
+    """Ask for the options of a running proxy. `Said.value`: list of `OptionView`."""
+
+
+class SetConfig(Struct, frozen=True, tag="set-config", forbid_unknown_fields=True):
+    """Set one option of a running proxy, as `--set` does at its start."""
+
+    name: str
+    """One of those that `ShowConfig` lists."""
+    value: str
+
+
 class Record(Struct, frozen=True, tag="record", forbid_unknown_fields=True):
     """Record every call into a capture file from now on."""
 
@@ -72,19 +134,73 @@ class Record(Struct, frozen=True, tag="record", forbid_unknown_fields=True):
     """Whether words are recorded, too."""
 
 
-SchedulerCommand = Pause | Resume | SetLimit | SetPriority | MoveToFront | Cancel
+BudgetCommand = SetBudget | AddBudget | ResetBudget
+"""`Said.value`: how the accounts concerned stand now, a list of `AccountView`."""
+SchedulerCommand = Pause | Resume | SetLimit | SetPriority | MoveToFront | Cancel | BudgetCommand | ForeseeWait
 """What the scheduler carries out."""
-Command = SchedulerCommand | Record
+Command = SchedulerCommand | Record | ShowConfig | SetConfig
 """What a running proxy carries out."""
 
 
-class Said(Struct, frozen=True):
+class Said(Struct, frozen=True, omit_defaults=True):
     """What became of a command."""
 
     done: bool
     """False: nothing changed, and `text` says why."""
     text: str
     """One line for people."""
+    value: object = None
+    """What was asked for, as plain JSON values; None: nothing was."""
+
+
+class AccountView(Struct, frozen=True):
+    """How one holder's budget stands; what is not limited is None."""
+
+    holder: str
+    """In words: `agent agent-7`, `group reviewers`, `everyone`."""
+    scope: Scope
+    name: str
+    per: Period
+    limit_tokens: int | None
+    """With what was added."""
+    spent_tokens: int
+    reserved_tokens: int
+    """By attempts in flight."""
+    added_tokens: int
+    left_tokens: int | None
+    """What may still be set aside; never negative."""
+    limit_micro_usd: int | None
+    spent_micro_usd: int
+    reserved_micro_usd: int
+    added_micro_usd: int
+    left_micro_usd: int | None
+    renews_in_s: float | None
+    """None: with the next run."""
+
+
+class WaitView(Struct, frozen=True):
+    """When one more call would be sent, in one pool."""
+
+    pool: str
+    starts_in_s: float | None
+    """0: at once; None: nothing tells."""
+    before: int
+    """Requests that would go first."""
+    reason: str
+    """What it would wait for; empty: nothing."""
+
+
+class OptionView(Struct, frozen=True):
+    """One option of a running proxy."""
+
+    name: str
+    value: object
+    default: object
+    help: str
+    settable: bool = True
+    """Whether it can be changed while the proxy runs."""
+    guarded: bool = False
+    """It names a file, runs a program, or says where keys go and who may use them: for persons to set."""
 
 
 def read_command(value: object) -> Command:

@@ -3,10 +3,10 @@
 Every event carries `at` (monotonic instant); those about a ticket carry its id and pool.
 """
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from hivemind_addon.core.decision import Reason
-from hivemind_addon.core.spend import Budget
+from hivemind_addon.core.spend import Budget, Spend
 from hivemind_addon.core.ticket import Dimension, Outcome, PoolKey, Ticket, Usage
 
 SCHEMA_VERSION = 1
@@ -53,6 +53,8 @@ class AttemptEnded(Struct, frozen=True):
     outcome: Outcome
     usage: Usage | None
     duration_s: float
+    spend: Spend = field(default_factory=Spend)
+    """What it is booked with, in the budgets of its ticket and wherever it is summed up."""
 
 
 class BackedOff(Struct, frozen=True):
@@ -184,6 +186,33 @@ class BudgetSpent(Struct, frozen=True):
     limit: int
 
 
+class BudgetBooked(Struct, frozen=True):
+    """A holder's account changed: something was reserved or settled, a period began, or a person changed it."""
+
+    at: float
+    budget: Budget
+    """With the limits that hold now, a person's changes counted."""
+    began_at: float
+    """When its present period began."""
+    spent: Spend
+    reserved: Spend
+    """By attempts in flight."""
+    added: Spend = field(default_factory=Spend)
+    """What a person added to the limits, for this period only."""
+
+
+class CheckpointKept(Struct, frozen=True):
+    """The conversation of a request that a spent budget refused is on disk, or could not be written."""
+
+    at: float
+    ticket_id: str
+    pool: PoolKey
+    checkpoint_id: str
+    """Empty: it could not be written."""
+    reason: str = ""
+    """Why it could not."""
+
+
 class PoolsMerged(Struct, frozen=True):
     """Two pools proved to be of one account; all that `merged` had is `pool`'s now."""
 
@@ -219,7 +248,7 @@ class OddityNoted(Struct, frozen=True):
 
 
 class PersonActed(Struct, frozen=True):
-    """A person's command was carried out."""
+    """A person's command was carried out, or stands still after a restart."""
 
     at: float
     text: str
@@ -229,7 +258,7 @@ class PersonActed(Struct, frozen=True):
 
 
 class StateUnsaved(Struct, frozen=True):
-    """What was learned could not be written to disk, or could again."""
+    """The journal could not be written to disk, or could again: what happened, what was learned and spent."""
 
     at: float
     reason: str
@@ -271,6 +300,8 @@ Event = (
     | AccountNamed
     | BudgetWarned
     | BudgetSpent
+    | BudgetBooked
+    | CheckpointKept
     | PoolsMerged
     | Superseded
     | ClockJumped

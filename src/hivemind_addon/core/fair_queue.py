@@ -252,9 +252,25 @@ class FairQueue:
             return Reason.LEADER
         return Reason.FAN_OUT if place.spot is Spot.LANE and self._lanes.is_capped(place) else None
 
-    def in_order(self) -> list[Place]:
-        """All waiting tickets as they would go if nothing else came. O(n log n): for snapshots and for stopping."""
-        return [place for _, _, place in sorted(self._forecast(), key=lambda entry: entry[:2])]
+    def in_order(self, guest: Place | None = None) -> list[Place]:
+        """All waiting tickets as they would go if nothing else came. O(n log n): for snapshots and for stopping.
+
+        `guest`: and one that is not among them, as if it had come just now; only a view asks for it.
+        """
+        return [place for _, _, place in sorted(self._forecast(guest), key=lambda entry: entry[:2])]
+
+    def seat(self, guest: Place, now: float) -> None:
+        """Give one that shall be a guest the number and the bonus that it would get; nothing here changes."""
+        guest.enrol(self._last_order + 1, now)
+        if _warm_tokens(guest.ticket):
+            guest.cache_entry = self._cache.entry(guest.ticket)
+        guest.bonus_s = self._worth(guest, now)[0]
+        guest.spot = Spot.LANE
+        guest.tree = self._lanes.tree_of(guest.ticket, is_background=guest.is_background)
+
+    def leader_until(self, ticket: Ticket, now: float) -> float:
+        """Until when at the latest a ticket has to wait for the one that writes its prefix; `now`: it has not to."""
+        return max(now, self._cache.opens_at(ticket, now))
 
     def absorb(self, other: "FairQueue", flights: Iterable[Place], now: float) -> None:
         """Take over the tickets of another pool that proved to be this one, and its attempts in flight. O(n log n)."""
@@ -357,25 +373,30 @@ class FairQueue:
 
     def _bonus_s(self, place: Place, now: float) -> float:
         """What moves a ticket forward beside fairness; remembers when that changes."""
+        bonus_s, changes_at = self._worth(place, now)
+        if changes_at < _NEVER:
+            self._turns.put(place.ticket.id, changes_at)
+        elif place.cache_entry:
+            self._turns.drop(place.ticket.id)
+        return bonus_s
+
+    def _worth(self, place: Place, now: float) -> tuple[float, float]:
+        """What moves a ticket forward beside fairness, and when that changes; infinite: not by time alone."""
         if place.is_background:
-            return 0.0
+            return 0.0, _NEVER
         settings, ticket = self._settings, place.ticket
         bonus_s = (_CLASSES - place.priority) * settings.class_lead_s
         if place.is_child:
             bonus_s += settings.lineage_lead_s
         if not place.cache_entry:
-            return bonus_s
+            return bonus_s, _NEVER
         lapses_at = self._cache.warm_until(ticket, now)
         expiring_at = lapses_at - settings.expiring_s
         if lapses_at == _LONG_AGO:
-            self._turns.drop(ticket.id)
-        elif expiring_at <= now:
-            bonus_s += settings.affinity_s + settings.expiry_lead_s
-            self._turns.put(ticket.id, lapses_at)
-        else:
-            bonus_s += min(settings.affinity_s, self._saved_s(_warm_tokens(ticket)))
-            self._turns.put(ticket.id, expiring_at)
-        return bonus_s
+            return bonus_s, _NEVER
+        if expiring_at <= now:
+            return bonus_s + settings.affinity_s + settings.expiry_lead_s, lapses_at
+        return bonus_s + min(settings.affinity_s, self._saved_s(_warm_tokens(ticket))), expiring_at
 
     def _revalue(self, place: Place, now: float) -> None:
         """A waiting ticket's bonus may have changed."""
@@ -395,9 +416,9 @@ class FairQueue:
             return place.agent_start_s - place.bonus_s, _LONG_AGO, place.order
         return self._lanes.rank(place)
 
-    def _forecast(self) -> Iterator[tuple[float, int, Place]]:
+    def _forecast(self, guest: Place | None = None) -> Iterator[tuple[float, int, Place]]:
         """Every waiting ticket with the key that it will have if nothing else comes, and its order among equals."""
-        fresh: list[Place] = []
+        fresh: list[Place] = [] if guest is None else [guest]
         for place in self._places.values():
             if place.front:
                 yield _LONG_AGO, place.front, place

@@ -270,6 +270,11 @@ class Lanes:
         tree = place.tree
         return place.is_child and tree is not None and tree.children_running >= self._fan_out(place)
 
+    def tree_of(self, ticket: Ticket, *, is_background: bool) -> Tree | None:
+        """The tree that would pay for a ticket; None: nobody remembers it."""
+        agent = self._agents.get((ticket.agent, is_background))
+        return None if agent is None else agent.trees.get(agent.root_of(ticket))
+
     def is_first_of_lane(self, place: Place) -> bool:
         """Whether a ticket is in its lane and the first there."""
         return place.lane is not None and _head_of(place.lane) is place

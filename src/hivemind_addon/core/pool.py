@@ -17,19 +17,21 @@ from hivemind_addon.core.aimd import ConcurrencySettings
 from hivemind_addon.core.backoffs import Backoffs
 from hivemind_addon.core.breaker import BreakerSettings
 from hivemind_addon.core.budget import Budgets
+from hivemind_addon.core.callers import Callers
 from hivemind_addon.core.capacity import Capacity
 from hivemind_addon.core.comeback import Comebacks, Successors
-from hivemind_addon.core.command import Cancel
+from hivemind_addon.core.command import Cancel, ForeseeWait, WaitView
 from hivemind_addon.core.decision import Admitted, Backoff, Finished, GiveUp, Reason, Refused, Shed, Verdict
 from hivemind_addon.core.events import AttemptEnded, AttemptStarted, BackedOff, Event, Held, Superseded, TicketEnded
 from hivemind_addon.core.fair_queue import FairQueue, OrderSettings
+from hivemind_addon.core.foresight import foresee
 from hivemind_addon.core.lanes import Place
 from hivemind_addon.core.learned import LearnedPool
 from hivemind_addon.core.orders import Orders
 from hivemind_addon.core.pool_view import view_pool
 from hivemind_addon.core.retry import RetryPolicy, decide, last_moment
 from hivemind_addon.core.snapshot import PoolView
-from hivemind_addon.core.spend import Shortage
+from hivemind_addon.core.spend import Shortage, Spend
 from hivemind_addon.core.ticket import (
     ContractError,
     Demand,
@@ -94,10 +96,13 @@ class Pool:
         self._queue = FairQueue(settings.order, cost_s=self._capacity.cost_s, saved_s=self._capacity.saved_s)
         self._backoffs = Backoffs()
         self._turn = Turn(queue=self._queue, capacity=self._capacity, backoffs=self._backoffs)
+        self._callers = Callers()
         self._comebacks = Comebacks()
         self._successors = Successors()
         self._to_announce: list[str] = []
         """Tickets whose wait began since the last poll."""
+        self._review = False
+        """All that wait are to be looked at, not only those whose wait begins."""
 
     def __repr__(self) -> str:
         return f"<Pool {self.key} {self._capacity.in_flight}/{self.limit} in flight, {len(self._queue)} queued>"
@@ -127,6 +132,7 @@ class Pool:
 
     def submit(self, ticket: Ticket, now: float) -> Reservation | None:
         """Queue a new ticket; one that comes back has its old place. An attempt that it supersedes is to be ended."""
+        self._callers.called(ticket)
         place = Place(ticket=ticket, wait_began_at=ticket.arrived_at, standing=self._comebacks.claim(ticket, now))
         if self._capacity.service.is_known:
             place.shed_at = last_moment(ticket, self._capacity.service.mean_s)
@@ -184,6 +190,10 @@ class Pool:
         if place is not None and place.not_before == _NEVER:
             self._queue.move(place, now, now)
 
+    def review_funds(self) -> None:
+        """Budgets were changed by a person: whoever waits for whatever is refused at once where one is spent."""
+        self._review = True
+
     def clock_jumped(self, delta_s: float, now: float) -> None:
         """So much time passed for the provider while everything here slept.
 
@@ -208,6 +218,7 @@ class Pool:
         self._capacity.absorb(other._capacity, now)  # noqa: SLF001  its own kind
         flights = [flight.place for flight in other._capacity.flights]  # noqa: SLF001
         self._queue.absorb(other._queue, flights, now)  # noqa: SLF001
+        self._callers.absorb(other._callers)  # noqa: SLF001
         self._comebacks.absorb(other._comebacks)  # noqa: SLF001
         self._backoffs.absorb(other._backoffs)  # noqa: SLF001
         self._successors.absorb(other._successors)  # noqa: SLF001
@@ -220,6 +231,7 @@ class Pool:
         decisions: list[Admitted | Shed | Refused] = []
         if not self._queue:
             self._to_announce.clear()
+            self._review = False
             self.wakeup_at = None
             return decisions
         if stopping:
@@ -271,6 +283,7 @@ class Pool:
         *,
         usage: Usage | None,
         charged: Demand | None,
+        spend: Spend,
         client_saw_bytes: bool,
         stopping: bool,
     ) -> Verdict:
@@ -296,6 +309,7 @@ class Pool:
                 outcome=outcome,
                 usage=usage,
                 duration_s=max(0.0, now - reservation.admitted_at),
+                spend=spend,
             )
         )
         self._capacity.learn(flight, outcome, now)
@@ -331,6 +345,18 @@ class Pool:
         """The pool at one instant, with at most so many of those that wait; None: all of them."""
         return view_pool(self._capacity, self._queue, self._turn, self.account_name, now, most_queued=most_queued)
 
+    def called_at(self, agent: str) -> float | None:
+        """When an agent's last call came; None: none that is remembered."""
+        return self._callers.called_at(agent)
+
+    def foresee(self, asked: ForeseeWait, now: float) -> WaitView:
+        """When a call would go that an agent made now."""
+        ticket = self._callers.next_call(asked, self.key, now)
+        guest = Place(ticket=ticket, wait_began_at=now)
+        guest.priority = self._orders.priority_of(ticket.agent, ticket.priority)
+        short = self._budgets.foresee(ticket, now)
+        return foresee(guest, short, capacity=self._capacity, queue=self._queue, turn=self._turn, now=now)
+
     def _admit(self, place: Place, now: float) -> Admitted:
         ticket = place.ticket
         demand = self._turn.demand(ticket, now)
@@ -361,7 +387,9 @@ class Pool:
     def _refuse_unfunded(self, now: float) -> list[Refused]:
         """Whoever begins to wait (backed-off tickets too) hears at once that its budget is spent."""
         refused = []
-        for ticket_id in self._to_announce:
+        asked = [place.ticket.id for place in self._queue] if self._review else self._to_announce
+        self._review = False
+        for ticket_id in asked:
             place = self._queue.get(ticket_id)
             short = self._budgets.shortage(place.ticket, now) if place else None
             if place and short and not short.may_pass:

@@ -60,7 +60,7 @@ def _waiting(capacity: Capacity, queue: FairQueue, turn: Turn, now: float, most:
     head = queue.head()
     gate = turn.gate(head.ticket, now) if head else None
     places = queue.in_order()[:most]
-    starts_at = _starts_at(capacity, (place for place in places if queue.why_passed(place) is not Reason.FAN_OUT), now)
+    starts = starts_at(capacity, (place for place in places if queue.why_passed(place) is not Reason.FAN_OUT), now)
     return (
         TicketView(
             ticket=_as_served(place),
@@ -69,13 +69,13 @@ def _waiting(capacity: Capacity, queue: FairQueue, turn: Turn, now: float, most:
             position=position,
             attempts=place.history.attempts,
             waited_s=place.waited_s + max(0.0, now - place.wait_began_at),
-            starts_in_s=None if (at := starts_at.get(place.ticket.id)) is None else max(0.0, at - now),
+            starts_in_s=None if (at := starts.get(place.ticket.id)) is None else max(0.0, at - now),
         )
         for position, place in enumerate(places, start=1)
     )
 
 
-def _starts_at(capacity: Capacity, places: Iterable[Place], now: float) -> dict[str, float]:
+def starts_at(capacity: Capacity, places: Iterable[Place], now: float) -> dict[str, float]:
     """When tickets, in their order, are likely to go; those that nothing tells of are left out."""
     if capacity.paused:
         return {}

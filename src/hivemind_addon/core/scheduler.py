@@ -28,6 +28,7 @@ from hivemind_addon.core.events import (
     Event,
     GuardTripped,
     OddityNoted,
+    PersonActed,
     PoolsMerged,
     Submitted,
     TicketEnded,
@@ -37,6 +38,7 @@ from hivemind_addon.core.learned import LearnedPool, Saved, UnreadableError, rea
 from hivemind_addon.core.orders import Orders
 from hivemind_addon.core.pool import Pool, PoolSettings
 from hivemind_addon.core.snapshot import Counters, Snapshot
+from hivemind_addon.core.spend import Standing
 from hivemind_addon.core.steering import Steering
 from hivemind_addon.core.ticket import (
     ContractError,
@@ -50,6 +52,7 @@ from hivemind_addon.core.ticket import (
     Usage,
 )
 
+_NEVER = float("inf")
 _COUNTER_OF_END = {
     "delivered": "delivered",
     "gave up": "gave_up",
@@ -73,18 +76,19 @@ class Scheduler:
         self._wakeups: KeyedHeap[Pool] = KeyedHeap()
         self._events: list[Event] = []
         self._counts: Counter[str] = Counter()
-        self._budgets = Budgets(emit=self.note)
         self._merged: dict[PoolKey, PoolKey] = {}
         """Where pools went that proved to be of another one's account."""
         self._learned: dict[PoolKey, LearnedPool] = {}
         """By an earlier run, of pools that are not in use yet."""
         self._superseded: list[Reservation] = []
         self._orders = Orders()
+        self._budgets = Budgets(emit=self.note, orders=self._orders)
         self._steering = Steering(
             orders=self._orders,
             pools=self._pools,
             pool_of_ticket=self._pool_of_ticket,
             changed=self._changed,
+            budgets=self._budgets,
             emit=self.note,
         )
         self._canonical: dict[str, str] = {}
@@ -134,6 +138,10 @@ class Scheduler:
         while (first := self._wakeups.first()) and first[0] <= now:
             self._wakeups.drop(first[1])
             self._changed[first[1]] = None
+        if self._budgets.renews_at <= now:
+            self._steering.look_again(self._budgets.renewed(now), now)
+        if self._orders.ends_at <= now:
+            self._steering.expire(now)
         decisions: list[Admitted | Shed | Refused] = [*self._steering.drain_refused()]
         for pool in self._changed:
             decisions.extend(pool.poll(now, stopping=self._stopping))
@@ -150,7 +158,8 @@ class Scheduler:
     def next_wakeup(self) -> float | None:
         """The next instant at which `poll` could do something if nothing else happens; later than the last poll."""
         first = self._wakeups.first()
-        return None if first is None else first[0]
+        at = min(_NEVER if first is None else first[0], self._budgets.renews_at, self._orders.ends_at)
+        return None if at == _NEVER else at
 
     def observe(self, reservation: Reservation, hints: Hints, now: float, *, answered: bool = True) -> None:
         """A response's head arrived: meters learn. Of an attempt that was settled already nothing is learned.
@@ -187,21 +196,18 @@ class Scheduler:
         pool = self._pool_of_ticket.get(reservation.ticket.id)
         if pool is None:
             raise ContractError(f"{reservation.ticket.id}: attempt {reservation.attempt} was settled already")
+        spend = actual_spend(reservation.ticket, outcome, usage, charged)
         verdict = pool.settle(
             reservation,
             outcome,
             now,
             usage=usage,
             charged=charged,
+            spend=spend,
             client_saw_bytes=client_saw_bytes,
             stopping=self._stopping,
         )
-        if reservation.ticket.budgets:
-            spent = actual_spend(reservation.ticket, outcome, usage, charged)
-            for ticket_id in self._budgets.settle(reservation.ticket, spent, now):
-                if waiting_in := self._pool_of_ticket.get(ticket_id):
-                    waiting_in.look_again(ticket_id, now)
-                    self._changed[waiting_in] = None
+        self._steering.look_again(self._budgets.settle(reservation.ticket, spend, now), now)
         if not isinstance(verdict, Backoff):
             del self._pool_of_ticket[reservation.ticket.id]
         self._changed[pool] = None
@@ -242,18 +248,23 @@ class Scheduler:
         """Attempts that a person has cancelled since the last call. End them, and settle them as CANCELLED."""
         return self._steering.drain_called_off()
 
-    def clock_jumped(self, delta_s: float, now: float) -> None:
+    def clock_jumped(self, delta_s: float, now: float, *, slept_s: float | None = None) -> None:
         """The wall clock moved by `delta_s` more than the monotonic one: the machine slept, or its clock was set.
 
         Forward it is taken for a sleep, in which so much time passed for the provider and none for anybody here:
         what is known of it is that much older, and all pools start small. If the clock was only set, the first
         responses put that right. Backward nothing moves: every instant here is monotonic.
+
+        A budget is not put right by anybody: its period moves on by `slept_s`, for which the machine surely slept;
+        None: that is not known, and the jump is taken for it.
         """
         self.note(ClockJumped(at=now, delta_s=delta_s))
+        slept_s = max(0.0, delta_s if slept_s is None else slept_s)
         if delta_s > 0:
             for pool in self._pools.values():
                 pool.clock_jumped(delta_s, now)
-            self._budgets.clock_jumped(delta_s)
+        self._budgets.clock_jumped(slept_s, now)
+        self._orders.clock_jumped(slept_s)
         self._changed.update(dict.fromkeys(self._pools.values()))
 
     def export(self) -> dict[str, object]:
@@ -289,13 +300,23 @@ class Scheduler:
             self._pools[key].bypass(bypassing)
             self._changed[self._pools[key]] = None
 
-    def export_budgets(self, now: float) -> list[dict[str, object]]:
-        """What was spent in periods that outlive a run, as plain JSON values."""
-        return self._budgets.export(now)
+    def restore_budgets(self, standings: Sequence[Standing], now: float) -> None:
+        """Count in what an earlier process has spent, once. What is no account is left out, with an oddity."""
+        self._oddities(self._budgets.restore(standings, now), now)
 
-    def restore_budgets(self, saved: Sequence[object], now: float) -> None:
-        """Take over what `export_budgets` gave at the instant `now`, which may lie before this run."""
-        for oddity in self._budgets.restore(saved, now):
+    def export_orders(self) -> object:
+        """What persons ordered and stands until they take it back, as plain JSON values, for `restore_orders`."""
+        return self._orders.export()
+
+    def restore_orders(self, data: object, now: float) -> None:
+        """Take over what `export_orders` gave, and say what stands. What cannot be read is left out, with an oddity."""
+        self._oddities(self._orders.restore(data), now)
+        self._steering.orders_changed(now)
+        if words := self._orders.words:
+            self.note(PersonActed(at=now, text=f"orders from before the restart stand: {words}"))
+
+    def _oddities(self, oddities: Sequence[str], now: float) -> None:
+        for oddity in oddities:
             self.note(OddityNoted(at=now, pool=None, ticket_id=None, what=oddity))
 
     def limit_of(self, key: PoolKey) -> int:
@@ -336,7 +357,8 @@ class Scheduler:
             pools=tuple(pool.view(now, most_queued=most_queued) for pool in self._pools.values()),
             counters=Counters(**{counter.name: self._counts[counter.name] for counter in fields(Counters)}),
             budgets=self._budgets.views(now),
-            priorities=self._orders.priorities,
+            priorities=self._orders.priorities(now),
+            given=self._orders.budgets,
         )
 
     def _name_account(self, pool: Pool, name: str, now: float) -> Pool:

@@ -1,6 +1,6 @@
 """A frozen view of everything at one instant. Dashboards, pages and tests read nothing else."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hivemind_addon.core.spend import Budget, Spend
 from hivemind_addon.core.ticket import Dimension, PoolKey, Priority, Ticket
@@ -82,6 +82,8 @@ class PriorityView:
     agent: str
     """Glob over agents' names."""
     priority: Priority
+    ends_in_s: float | None = None
+    """When it ends by itself; None: it stands until it is taken back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +122,14 @@ class BudgetView:
     """One holder's budget in its present period."""
 
     budget: Budget
+    """With the limits that hold now, a person's changes counted."""
     spent: Spend
     reserved: Spend
     """Expected of attempts in flight."""
     renews_in_s: float | None
-    """None: with the next start of the proxy."""
+    """None: with the next run, or when a person resets it."""
+    added: Spend = field(default_factory=Spend)
+    """What a person added to the limits, for this period only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,3 +164,5 @@ class Snapshot:
     budgets: tuple[BudgetView, ...] = ()
     priorities: tuple[PriorityView, ...] = ()
     """What persons set, the newest first."""
+    given: tuple[Budget, ...] = ()
+    """The budgets that persons gave at run time, the newest of each period first; an agent's name may be a glob."""

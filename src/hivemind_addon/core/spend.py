@@ -9,6 +9,9 @@ from enum import Enum
 
 _MILLION = 1_000_000
 
+MOST_AMOUNT = 10**15
+"""No budget is larger, so that every sum of what is spent fits into what a database counts with."""
+
 
 @dataclass(frozen=True, slots=True)
 class Price:
@@ -51,7 +54,7 @@ class Spend:
 def amount(unit: str, value: int) -> str:
     """Tokens or micro-dollars for people: `1,200,000 tokens`, `$4.25`, `$0.0031`."""
     if unit == "tokens":
-        return f"{value:,} tokens"
+        return f"{value:,} token{'s' * (value != 1)}"
     usd = value / _MILLION
     return f"${usd:,.2f}" if usd >= 1 or not value else f"${usd:.4f}"
 
@@ -68,11 +71,13 @@ class Period(Enum):
     """How long a budget has to last."""
 
     RUN = "run"
-    """As long as the proxy runs."""
+    """A run of the fleet: it goes on after a crash, and after a restart within the hour."""
     HOUR = "hour"
     """An hour from the first request; then a new one begins with the next."""
     DAY = "day"
     """24 hours from the first request; then new ones begin with the next."""
+    MONTH = "month"
+    """30 days from the first request; then new ones begin with the next."""
 
     @property
     def length_s(self) -> float:
@@ -84,6 +89,8 @@ class Period(Enum):
                 return 3600.0
             case Period.DAY:
                 return 86_400.0
+            case Period.MONTH:
+                return 30 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +111,37 @@ class Budget:
         """Who, in words: `agent agent-7`, `group reviewers`, `everyone`."""
         return f"{self.scope.value} {self.name}".rstrip()
 
+    @property
+    def limits_anything(self) -> bool:
+        """Whether it limits tokens or money."""
+        return self.tokens is not None or self.micro_usd is not None
+
+    def plus(self, added: Spend) -> "Budget":
+        """The same with higher limits, as far as it has any."""
+        if added == Spend():
+            return self
+        return Budget(
+            scope=self.scope,
+            name=self.name,
+            per=self.per,
+            tokens=None if self.tokens is None else self.tokens + added.tokens,
+            micro_usd=None if self.micro_usd is None else self.micro_usd + added.micro_usd,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A holder's account, as an earlier process left it."""
+
+    budget: Budget
+    """With the limits that held, as `BudgetBooked` told them: what was added is counted in."""
+    age_s: float
+    """Seconds since its period began."""
+    spent: Spend
+    """What was in flight when that process died is counted in: it may have been billed."""
+    added: Spend
+    """What a person added to the limits, for this period only."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
@@ -119,7 +157,7 @@ class Shortage:
     needed: int
     """What the ticket is expected to take."""
     renews_in_s: float | None
-    """None: not before the proxy is started anew."""
+    """None: not before the next run."""
 
     @property
     def may_pass(self) -> bool:

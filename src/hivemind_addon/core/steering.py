@@ -4,25 +4,42 @@ Orders that stand are kept in `orders.py`, and every pool looks at them; what co
 A queued ticket that is cancelled is refused with the next poll; an attempt in flight has to be ended from outside.
 """
 
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
+import msgspec
+
+from hivemind_addon.core.budget import Budgets
 from hivemind_addon.core.command import (
+    AddBudget,
+    BudgetCommand,
     Cancel,
+    ForeseeWait,
     MoveToFront,
     Pause,
+    ResetBudget,
     Resume,
     Said,
     SchedulerCommand,
+    SetBudget,
     SetLimit,
     SetPriority,
+    WaitView,
     names_pool,
 )
 from hivemind_addon.core.decision import Refused
 from hivemind_addon.core.events import Event, PersonActed
 from hivemind_addon.core.orders import Orders
 from hivemind_addon.core.pool import Pool
-from hivemind_addon.core.ticket import PoolKey, Priority, Reservation
+from hivemind_addon.core.ticket import PoolKey, Reservation
+from hivemind_addon.core.treasurer import Treasurer
+
+_MARKS = re.compile(r"[*?[]")
+"""What means more than itself in a glob."""
+_LONGEST_S = 366 * 86_400.0
+"""An order that ends by itself stands for no longer."""
 
 
 class Steering:
@@ -35,6 +52,7 @@ class Steering:
         pools: Mapping[PoolKey, Pool],
         pool_of_ticket: Mapping[str, Pool],
         changed: dict[Pool, None],
+        budgets: Budgets,
         emit: Callable[[Event], None],
     ) -> None:
         """`changed`: where pools are put that are to be polled."""
@@ -42,6 +60,8 @@ class Steering:
         self._pools = pools
         self._pool_of_ticket = pool_of_ticket
         self._changed = changed
+        self._budgets = budgets
+        self._treasurer = Treasurer(budgets=budgets, orders=orders, emit=emit)
         self._emit = emit
         self._refused: list[Refused] = []
         self._called_off: list[Reservation] = []
@@ -56,14 +76,40 @@ class Steering:
                 return self._pause(glob, now, paused=isinstance(command, Pause))
             case SetLimit(limit=limit, pool=glob):
                 return self._set_limit(glob, limit, now)
-            case SetPriority(agent=glob, priority=priority):
-                return self._set_priority(glob, priority, now)
+            case SetPriority():
+                return self._set_priority(command, now)
+            case SetBudget() | AddBudget() | ResetBudget():
+                return self._change_budget(command, now)
             case MoveToFront(ticket_id=ticket_id):
                 return self._move_to_front(ticket_id, now)
             case Cancel(ticket_id=ticket_id):
                 return self._call_off(ticket_id, now)
+            case ForeseeWait():
+                return self._foresee(command, now)
             case _:
                 assert_never(command)
+
+    def look_again(self, ticket_ids: Sequence[str], now: float) -> None:
+        """These waited for their budgets, which have changed."""
+        for ticket_id in ticket_ids:
+            if pool := self._pool_of_ticket.get(ticket_id):
+                pool.look_again(ticket_id, now)
+                self._changed[pool] = None
+
+    def expire(self, now: float) -> None:
+        """Orders have ended by themselves."""
+        for view in self._orders.priorities(now):
+            if view.ends_in_s == 0:
+                text = f"agent {view.agent}: priority {view.priority.name.lower()} ended, its time is over"
+                self._emit(PersonActed(at=now, text=text))
+        self._orders.expire(now)
+        self._look_at_orders(now)
+
+    def orders_changed(self, now: float) -> None:
+        """Orders of an earlier run stand again."""
+        self._look_at_orders(now)
+        self._budgets.obey(now)
+        self._review_funds(now)
 
     def drain_refused(self) -> list[Refused]:
         """Tickets that were queued and are cancelled, since the last call."""
@@ -97,9 +143,7 @@ class Steering:
 
     def _obeyed(self, what: str, glob: str, affected: Sequence[PoolKey], now: float) -> Said:
         """Let all pools look at the orders; tell those concerned, and the person."""
-        for pool in self._pools.values():
-            pool.obey(now)
-            self._changed[pool] = None
+        self._look_at_orders(now)
         one = affected[0] if len(affected) == 1 else None
         which = {0: f"{glob} (no pool yet)", 1: str(one)}.get(len(affected), f"{glob} ({len(affected)} pools)")
         self._emit(
@@ -107,16 +151,36 @@ class Steering:
         )
         return Said(done=True, text=f"{which}: {what}")
 
-    def _set_priority(self, glob: str, priority: Priority | None, now: float) -> Said:
+    def _set_priority(self, asked: SetPriority, now: float) -> Said:
+        glob, priority, for_s = asked.agent, asked.priority, asked.for_s
         if not glob:
             return Said(done=False, text="name an agent or a glob")
-        self._orders.prefer(glob, priority)
+        if for_s is not None and not 0 < for_s < _LONGEST_S:
+            return Said(done=False, text=f"{for_s:g} s is no time for which an order can stand")
+        self._orders.prefer(glob, priority, ends_at=math.inf if for_s is None else now + for_s)
+        self._look_at_orders(now)
+        what = "the priority that it asks for" if priority is None else f"priority {priority.name.lower()}"
+        what += "" if for_s is None else f" for {for_s:g} s"
+        self._emit(PersonActed(at=now, text=f"agent {glob}: {what} ({_asker(asked)})"))
+        return Said(done=True, text=f"agent {glob}: {what}")
+
+    def _look_at_orders(self, now: float) -> None:
         for pool in self._pools.values():
             pool.obey(now)
             self._changed[pool] = None
-        what = "the priority that it asks for" if priority is None else f"priority {priority.name.lower()}"
-        self._emit(PersonActed(at=now, text=f"agent {glob}: {what} (by a person)"))
-        return Said(done=True, text=f"agent {glob}: {what}")
+
+    def _change_budget(self, command: BudgetCommand, now: float) -> Said:
+        said = self._treasurer.obey(command, now)
+        if said.done:
+            self._review_funds(now)
+        return said
+
+    def _review_funds(self, now: float) -> None:
+        """Who waits for its budget may go now; who waits for something else may have none any more."""
+        self.look_again(self._budgets.wake(), now)
+        for pool in self._pools.values():
+            pool.review_funds()
+            self._changed[pool] = None
 
     def _move_to_front(self, ticket_id: str, now: float) -> Said:
         pool = self._pool_of_ticket.get(ticket_id)
@@ -139,9 +203,42 @@ class Steering:
         self._called_off.append(answer)
         return Said(done=True, text=f"{ticket_id} is cancelled, its running attempt ended")
 
+    def _foresee(self, asked: ForeseeWait, now: float) -> Said:
+        """In the pools that the agent has used, the last one first; of one that has used none, in all."""
+        if not asked.agent or not asked.pool:
+            return Said(done=False, text="name an agent, and a pool, a host or a glob")
+        if asked.input_tokens < 0 or asked.output_tokens < 0:
+            return Said(done=False, text="tokens are never below zero")
+        if not self._pools:
+            return Said(done=True, text=f"{asked.agent}: at once; nothing was sent yet, so no limit is known", value=[])
+        matching = [pool for key, pool in self._pools.items() if names_pool(asked.pool, key)]
+        if not matching:
+            return Said(done=False, text=f"no pool {asked.pool!r}; there are {', '.join(map(str, self._pools))}")
+        called_at = {pool: at for pool in matching if (at := pool.called_at(asked.agent)) is not None}
+        chosen = sorted(called_at, key=called_at.__getitem__, reverse=True) or matching
+        views = [pool.foresee(asked, now) for pool in chosen]
+        text = "; ".join(f"{view.pool}: {_foreseen(view)}" for view in views)
+        return Said(done=True, text=f"{asked.agent}: {text}", value=msgspec.to_builtins(views))
+
     def _tell_of_ticket(self, ticket_id: str, text: str, now: float) -> None:
         self._emit(PersonActed(at=now, text=text, pool=self._pool_of_ticket[ticket_id].key, ticket_id=ticket_id))
 
 
+def _asker(asked: SetPriority) -> str:
+    if not asked.by:
+        return "by a person"
+    alone = asked.agent in (asked.by, _MARKS.sub(r"[\g<0>]", asked.by))  # as a glob that means nobody else
+    return f"by {asked.by} itself" if alone else f"by agent {asked.by}"
+
+
 def _unknown(ticket_id: str, what: str) -> Said:
     return Said(done=False, text=f"no request {ticket_id!r} {what}: it may be over")
+
+
+def _foreseen(view: WaitView) -> str:
+    if view.starts_in_s is None:
+        return f"nobody can tell ({view.reason})" if view.reason else "nobody can tell"
+    if not view.reason:
+        return "at once"
+    behind = f", {view.before} before it" if view.before else ""
+    return f"in about {view.starts_in_s:.0f} s ({view.reason}{behind})"

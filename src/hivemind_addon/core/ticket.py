@@ -216,6 +216,12 @@ class Ticket(Struct, frozen=True):
     """None: tokens are counted, money is not."""
     expected: Spend = field(default_factory=Spend)
     """What one attempt is expected to take from the budgets."""
+    group: str = ""
+    """The group that the agents file puts its agent in; empty: none."""
+    task: str = ""
+    """What its client calls the task that it is part of: `x-hivemind-task-id`, or `task-ID` in the proxy's password."""
+    idempotency_key: str = ""
+    """The client's own `Idempotency-Key`, which goes upstream as it came."""
 
     @property
     def cold_demand(self) -> Demand:

@@ -10,7 +10,7 @@ from itertools import islice
 
 from rich.text import Text
 
-from hivemind_addon.core.snapshot import BudgetView, PoolView, WallView
+from hivemind_addon.core.snapshot import BudgetView, PoolView, PriorityView, WallView
 from hivemind_addon.core.spend import Scope, Spend, amount
 from hivemind_addon.core.ticket import PoolKey
 from hivemind_addon.dash.agents import agent_rows, agents_grid, spent_share
@@ -199,8 +199,13 @@ def _alarms(report: Report, look: Look) -> Iterator[str]:
         if spent_share(view) >= 1:
             yield f"budget of {plain(view.budget.holder)} is spent, {_renews(view)}"
     if snapshot.priorities:
-        set_by = ", ".join(f"{plain(one.agent)} {one.priority.name.lower()}" for one in snapshot.priorities)
+        set_by = ", ".join(map(_priority, snapshot.priorities))
         yield f"priorities set by a person: {set_by}"
+
+
+def _priority(view: PriorityView) -> str:
+    ends = "" if view.ends_in_s is None else f" for {lasting(view.ends_in_s)}"
+    return f"{plain(view.agent)} {view.priority.name.lower()}{ends}"
 
 
 def _pauses(every: tuple[PoolView, ...], names: dict[PoolKey, str]) -> Iterator[str]:
@@ -265,6 +270,7 @@ def _budgets(views: tuple[BudgetView, ...], width: int) -> Iterator[Text]:
                 (2, f"{_amounts(view.spent)} of {_amounts(limits)} per {view.budget.per.value}", Tone.FAINT),
                 (3, f"{_amounts(view.reserved)} set aside" if view.reserved != Spend() else "", Tone.FAINT),
                 (4, _renews(view), Tone.FAINT),
+                (5, f"{_amounts(view.added)} added by a person" if view.added != Spend() else "", Tone.FAINT),
             ],
             width,
         )
@@ -277,7 +283,7 @@ def _amounts(spend: Spend) -> str:
 
 
 def _renews(view: BudgetView) -> str:
-    when = "at the next start" if view.renews_in_s is None else f"in {lasting(view.renews_in_s)}"
+    when = "with the next run" if view.renews_in_s is None else f"in {lasting(view.renews_in_s)}"
     return f"renews {when}"
 
 

@@ -1,10 +1,8 @@
 """One file of certificates for all runtimes: the system's roots, the user's own, and the proxy's CA."""
 
 import hashlib
-import os
 import re
 import ssl
-import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 import certifi
 
 from hivemind_addon.runtime.folders import state_folder
+from hivemind_addon.runtime.whole_file import write_whole
 from hivemind_addon.trust import ca_certificate
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
@@ -58,7 +57,7 @@ def write_bundle(confdir: Path, users: Iterable[str]) -> Path:
     content = b"\n".join(found) + b"\n"
     bundle = state_folder() / f"{_PREFIX}{hashlib.sha256(content).hexdigest()[:12]}.pem"
     if not bundle.is_file() or bundle.read_bytes() != content:
-        _replace(bundle, content)
+        write_whole(bundle, content)
     return bundle
 
 
@@ -67,16 +66,3 @@ def _system_roots() -> Path:
     # `cafile` of get_default_verify_paths obeys SSL_CERT_FILE, which is the user's, or ours.
     places = (ssl.get_default_verify_paths().openssl_cafile, "/etc/ssl/certs/ca-certificates.crt")
     return next((Path(place) for place in places if Path(place).is_file()), Path(certifi.where()))
-
-
-def _replace(file: Path, content: bytes) -> None:
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(content)
-        Path(name).replace(file)
-    except BaseException:
-        with suppress(OSError):
-            Path(name).unlink()
-        raise

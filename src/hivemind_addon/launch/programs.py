@@ -23,6 +23,10 @@ class Program:
 
     commands: tuple[str, ...]
     """What its command line begins with."""
+    kind: str = ""
+    """The agent kind that it is as a task; empty: it is none."""
+    headless: tuple[str, ...] = ()
+    """Its command line for one prompt, `{prompt}`, after which it ends by itself."""
     ca: tuple[str, ...] = ()
     """The CA variables that it reads; one of them has to name a bundle with the proxy's CA."""
     base_url_variables: tuple[str, ...] = ()
@@ -61,6 +65,11 @@ class ProgramTable:
     base_url_variables: tuple[str, ...]
     launchers: tuple[str, ...]
     programs: Mapping[str, Program]
+
+    @property
+    def kinds(self) -> Mapping[str, Program]:
+        """Agent kind → the program that a task of this kind runs."""
+        return {program.kind: program for program in self.programs.values() if program.kind}
 
     def find(self, command: Sequence[str]) -> tuple[Program, int] | None:
         """The program of a command line, and where its name stands there; None: an unknown one."""

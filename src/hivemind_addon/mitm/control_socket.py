@@ -7,10 +7,12 @@ import logging
 import socket
 from typing import TYPE_CHECKING
 
+import msgspec
 from mitmproxy import ctx, exceptions
 
-from hivemind_addon.core.command import Command, Record, Said
+from hivemind_addon.core.command import Command, Record, Said, SetConfig, ShowConfig
 from hivemind_addon.core.events import PersonActed
+from hivemind_addon.mitm.config import option_views, set_option
 from hivemind_addon.mitm.listeners import listens
 from hivemind_addon.mitm.report import make_report
 from hivemind_addon.runtime.control import ControlServer, SocketTaken, control_socket
@@ -43,6 +45,8 @@ class ControlSocket:
             await asyncio.wait([after])
         self.close()
         addresses = listens()
+        if addresses:
+            self._intake.files.listens_at(addresses[0][1])
         chosen = self._intake.settings.control
         if chosen is False or not addresses or not hasattr(socket, "AF_UNIX"):
             return
@@ -66,13 +70,30 @@ class ControlSocket:
 
     def _do(self, command: Command) -> Said:
         """What a person tells us."""
-        if isinstance(command, Record):
-            return self._record(command)
-        return self._intake.driver.command(command)
+        match command:
+            case Record():
+                return self._record(command)
+            case ShowConfig():
+                views = option_views()
+                return Said(done=True, text=f"{len(views)} options", value=msgspec.to_builtins(views))
+            case SetConfig(name=name, value=value):
+                return self._configure(name, value)
+            case _:
+                return self._intake.driver.command(command)
+
+    def _configure(self, name: str, value: str) -> Said:
+        said = set_option(name, value)
+        if said.value is not None:
+            self._tell(f"{said.text} (by a person)")
+        return said
+
+    def _tell(self, text: str) -> None:
+        driver = self._intake.driver
+        driver.note(PersonActed(at=driver.clock.monotonic(), text=text))
 
     def _record(self, command: Record) -> Said:
         """Recording is an option: mitmweb shows what is set here, and sets it, too."""
-        files, driver = self._intake.files, self._intake.driver
+        files = self._intake.files
         before = files.recorder
         try:
             ctx.options.update(hivemind_capture=command.file or "", hivemind_capture_content=command.content)
@@ -81,5 +102,5 @@ class ControlSocket:
         if files.recorder is before:
             return Said(done=False, text=f"{before.path} is recorded already" if before else "nothing was recorded")
         text = f"recording into {command.file}" if command.file else "recording no more"
-        driver.note(PersonActed(at=driver.clock.monotonic(), text=text))
+        self._tell(text)
         return Said(done=True, text=text)

@@ -10,15 +10,17 @@ import functools
 import logging
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, TypeGuard, assert_never
 
 from mitmproxy.flow import Error
 
 from hivemind_addon.core.command import Cancel, MoveToFront
 from hivemind_addon.core.decision import Admitted, Backoff, Refused, Shed
 from hivemind_addon.core.events import CommittedStreamFailed, OddityNoted
+from hivemind_addon.core.spend import Shortage
 from hivemind_addon.core.ticket import ContractError, Outcome, OutcomeKind, Reservation, Ticket, Usage
 from hivemind_addon.mitm.attempt import CUT_SHORT, Attempt
+from hivemind_addon.mitm.keeping import sent_request
 from hivemind_addon.mitm.port import Alarm, Delivered, Handling, Look, Next, Stage
 from hivemind_addon.mitm.refusal import (
     come_back_s,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
     from hivemind_addon.capture.tape import Tape
     from hivemind_addon.core.watchdog import FirstBytes
+    from hivemind_addon.mitm.keeping import ConversationKeeper
     from hivemind_addon.runtime.driver import Driver
     from hivemind_addon.runtime.guard import Guard
     from hivemind_addon.wire.estimate import Estimator
@@ -90,6 +93,8 @@ class Exchange:
     """Called once, when the ticket is over."""
     tape: Tape | None = None
     """What is recorded of its attempts; None: nothing."""
+    keeper: ConversationKeeper | None = None
+    """Who keeps its conversation when a spent budget refuses it; None: nobody."""
 
     next: Next = Next.SEND
     refusal: http.Response | None = None
@@ -106,6 +111,10 @@ class Exchange:
     _silent_s: float = math.inf
     """How long the running attempt may be silent."""
     _refused_by: Shed | Refused | None = None
+    _broke: Refused | None = None
+    """A spent budget refuses it, and its conversation is to be kept before its client hears of that."""
+    _kept_as: str = ""
+    """The checkpoint that its conversation is kept as; empty: none."""
 
     def __post_init__(self) -> None:
         self._attempt = self._new_attempt()
@@ -127,6 +136,9 @@ class Exchange:
             self.driver.submit(self.ticket, self.profile.pool_settings)
         answer = self.driver.decision(self.ticket.id)
         self._keep(answer)
+        if self._is_to_be_kept(answer):
+            self._broke = answer
+            return False  # `hold` waits for the disk
         return self._take(answer)
 
     async def hold(self) -> None:
@@ -150,9 +162,24 @@ class Exchange:
         if not self._submitted:
             self.enter()
         self._show_held(held=True)
-        answer = await self.driver.wait(self.ticket.id, until_at=self._pulse_at if self._keeps_alive else None)
+        answer: Awaited = self._broke or await self.driver.wait(
+            self.ticket.id, until_at=self._pulse_at if self._keeps_alive else None
+        )
         self._keep(answer)
+        if self._is_to_be_kept(answer):
+            answer = await self._keep_conversation(answer)
         self._take(answer)
+
+    def _is_to_be_kept(self, answer: Awaited | None) -> TypeGuard[Refused]:
+        return isinstance(answer, Refused) and isinstance(answer.cause, Shortage) and self.keeper is not None
+
+    async def _keep_conversation(self, refused: Refused) -> Refused | Cancelled:
+        """Its last full context is on disk before its client is refused; where the disk does not let it, it is not."""
+        assert self.keeper is not None
+        assert isinstance(refused.cause, Shortage)
+        read = functools.partial(sent_request, self.flow, self.profile, self.dialect_name, self.facts)
+        self._kept_as = await self.keeper.keep(self.ticket, read, refused.cause)
+        return Cancelled() if self.over else refused  # the client may have gone meanwhile
 
     def _keep(self, answer: Awaited | None) -> None:
         """A reservation is ours from the moment it was fetched: whatever goes wrong afterwards, it is given back."""
@@ -185,7 +212,9 @@ class Exchange:
         return True
 
     def _refuse_for_good(self, refused: Refused) -> None:
-        self.refusal = make_refused(self.profile, self._dialect, refused, self.agents_file, self.driver.clock)
+        self.refusal = make_refused(
+            self.profile, self._dialect, refused, self.agents_file, self.driver.clock, kept_as=self._kept_as
+        )
         self._refuse(refused)
 
     def _refuse(self, answer: Shed | Refused) -> None:
@@ -411,7 +440,7 @@ class Exchange:
             retry_after_s = float(come_back_s(self.profile, self._refused_by))
         elif isinstance(self._refused_by, Refused):
             error = refused_error(self.profile, self._refused_by)
-            message = refused_text(self._refused_by, self.agents_file, self.driver.clock)
+            message = refused_text(self._refused_by, self.agents_file, self.driver.clock, self._kept_as)
         elif response is not None:
             facts = dialect.error_in_body(response.content or b"") if response.status_code >= 400 else None
             error = (facts.type or facts.code if facts else "") or "api_error"

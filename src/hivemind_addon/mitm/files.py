@@ -1,4 +1,4 @@
-"""The files that the proxy writes: what was learned, and captures. Each is wherever its option says now."""
+"""The files that the proxy writes: the journal, captures, checkpoints. Each is wherever its option says now."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from hivemind_addon.capture.model import NotACapture
+from hivemind_addon.checkpoint.folder_store import FolderStore
+from hivemind_addon.journal.journal import Journal
+from hivemind_addon.mitm.keeping import ConversationKeeper
 from hivemind_addon.mitm.options import BadOption
 from hivemind_addon.mitm.recorder import Recorder
-from hivemind_addon.runtime.state_file import StateFile
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
     from pathlib import Path
 
     from hivemind_addon.mitm.options import Settings
@@ -23,43 +26,81 @@ class Files:
     def __init__(self, driver: Driver) -> None:
         self.recorder: Recorder | None = None
         """Who writes a capture; None: nobody."""
+        self.keeper: ConversationKeeper | None = None
+        """Who keeps the conversations that a spent budget stops; None: nobody."""
         self._driver = driver
-        self._state: StateFile | None = None
-        self._closing: asyncio.Task[None] | None = None
-        """Of a capture that was ended."""
+        self.journal: Journal | None = None
+        """What remembers everything; None: nothing does."""
+        self._closing: set[asyncio.Future[None]] = set()
+        """Of what an option ended."""
+        self._has_restored = False
+        self._port: int | None = None
+        self._checkpoints: Path | None = None
 
     def __repr__(self) -> str:
-        return f"<Files {self._state!r}, {self.recorder!r}>"
+        return f"<Files {self.journal!r}, {self.recorder!r}>"
 
     def follow(self, settings: Settings) -> None:
         """Write to wherever the options say. Raises BadOption."""
-        self._keep_state(settings.state_file)
+        self._remember(settings)
+        self._keep_conversations(settings.checkpoints)
         self._record(settings)
 
     async def close(self) -> None:
         """Write what is left."""
-        if self._state is not None:
-            self._state.stop()
-            await self._state.save()
         if self.recorder is not None:
             recorder, self.recorder = self.recorder, None
-            await recorder.stop()
-        if self._closing is not None:
-            await asyncio.wait([self._closing])
+            self._end(recorder.stop())
+        if self.keeper is not None:  # before the journal: it tells what it has written
+            keeper, self.keeper = self.keeper, None
+            await keeper.close()
+        self._forget()
+        if self._closing:
+            await asyncio.wait(self._closing)
 
-    def _keep_state(self, path: Path | None) -> None:
-        """Restore once; from then on save."""
-        old = self._state
+    def listens_at(self, port: int) -> None:
+        """The proxy's port, by which others know whose the journal is."""
+        self._port = port
+        if self.journal is not None:
+            self.journal.is_at(port)
+
+    def _remember(self, settings: Settings) -> None:
+        """Take over what earlier runs have left, once; from then on write."""
+        path, driver = settings.journal, self._driver
+        if path is None:
+            self._forget()
+        elif self.journal is not None:
+            self.journal.follow(path, settings.journal_keep)
+        else:
+            self.journal = Journal(
+                path, keep=settings.journal_keep, keeper=driver, clock=driver.clock, note=driver.note
+            )
+            if self._port is not None:
+                self.journal.is_at(self._port)
+            if not self._has_restored:
+                self._has_restored = True
+                self.journal.restore()
+            driver.listen(self.journal)
+
+    def _forget(self) -> None:
+        """Write no journal any more."""
+        if self.journal is not None:
+            journal, self.journal = self.journal, None
+            self._driver.unlisten(journal)
+            self._end(journal.close())
+
+    def _end(self, closing: Coroutine[object, object, None]) -> None:
+        task = asyncio.ensure_future(closing)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def _keep_conversations(self, folder: Path | None) -> None:
+        if folder == self._checkpoints:
+            return
+        old, self._checkpoints = self.keeper, folder
+        self.keeper = ConversationKeeper(FolderStore(folder), self._driver) if folder is not None else None
         if old is not None:
-            if old.path == path:
-                return
-            old.stop()
-        self._state = None
-        if path is not None:
-            self._state = StateFile(path, keeper=self._driver, clock=self._driver.clock, note=self._driver.note)
-            if old is None:
-                self._state.load()
-            self._state.start()
+            self._end(old.close())
 
     def _record(self, settings: Settings) -> None:
         old = self.recorder
@@ -67,7 +108,7 @@ class Files:
             return
         self.recorder = None
         if old is not None:
-            self._closing = asyncio.ensure_future(old.stop())
+            self._end(old.stop())
         if settings.capture is not None:
             try:
                 self.recorder = Recorder(

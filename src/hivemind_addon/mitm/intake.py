@@ -27,7 +27,7 @@ from hivemind_addon.profile.load import dialect_for, is_model_call, model_group
 from hivemind_addon.profile.model import Delivery, InputCharge, Profile
 from hivemind_addon.profile.typed import normal_host
 from hivemind_addon.wire.dialect import dialect_of
-from hivemind_addon.wire.identity import ProxyWords, call_kind, identify, priority_of, proxy_words
+from hivemind_addon.wire.identity import ProxyWords, call_kind, given_id, identify, priority_of, proxy_words
 from hivemind_addon.wire.request import RequestFacts, fingerprints, read_request
 
 if TYPE_CHECKING:
@@ -52,6 +52,11 @@ DELIVERY_HEADER = "x-hivemind-delivery"
 DELIVERY_KEY = "hivemind_delivery"
 PRIORITY_HEADER = "x-hivemind-priority"
 PRIORITY_KEY = "hivemind_priority"
+TASK_HEADER = "x-hivemind-task-id"
+TASK_KEY = "hivemind_task"
+IDEMPOTENCY_HEADER = "idempotency-key"
+ID_BYTES = 6
+"""Of a ticket's id: in a journal of a million tickets two are the same with a chance of 1 : 560."""
 FLUSH_S = 0.2
 """How long a stopping proxy lets its last answers leave their sockets."""
 
@@ -67,7 +72,7 @@ class Intake:
         """Replaced when an option changes."""
         self.began_wall = runtime.driver.clock.wall()
         self.files = Files(runtime.driver)
-        """What is written: what was learned, and captures."""
+        """What is written: the journal, and captures."""
         self.control: ControlSocket | None = None
         """Where others read what goes on."""
         self.pages: Pages | None = None
@@ -152,6 +157,8 @@ class Intake:
             flow.metadata[DELIVERY_KEY] = word  # with the flow, so that a replay is delivered in the same way
         if word := own.get(PRIORITY_HEADER):
             flow.metadata[PRIORITY_KEY] = word
+        if word := own.get(TASK_HEADER):
+            flow.metadata[TASK_KEY] = word
 
     def learn_proxy_user(self, flow: http.HTTPFlow, credentials: str) -> None:
         """Remember the user of a `Proxy-Authorization` for its client connection."""
@@ -213,7 +220,7 @@ class Intake:
         patience_s = words.patience_s or patience_of(headers, profile)
         default_port = 443 if request.scheme == "https" else 80
         ticket = Ticket(
-            id=secrets.token_hex(5),
+            id=secrets.token_hex(ID_BYTES),
             pool=PoolKey(
                 host=normal_host(host) if port == default_port else f"{normal_host(host)}:{port}",
                 account=self.driver.account_of(who.account),
@@ -240,6 +247,9 @@ class Intake:
             budgets=granted.budgets,
             price=price,
             expected=spend_of(expected, price),
+            group=granted.group,
+            task=given_id(str(flow.metadata.get(TASK_KEY, ""))) or given_id(words.task),
+            idempotency_key=given_id(headers.get(IDEMPOTENCY_HEADER, "")),
         )
         for oddity in facts.oddities:
             self.driver.note(OddityNoted(at=now, pool=ticket.pool, ticket_id=ticket.id, what=f"request: {oddity}"))
@@ -257,6 +267,7 @@ class Intake:
             agents_file=self.settings.agents.file,
             on_end=self._ended,
             tape=self.files.recorder.begin(ticket) if self.files.recorder else None,
+            keeper=self.files.keeper,
         )
 
     def _bypass(self, flow: http.HTTPFlow) -> Exchange:
@@ -267,7 +278,7 @@ class Intake:
         now = self.driver.clock.monotonic()
         profile = Profile()
         ticket = Ticket(
-            id=secrets.token_hex(5),
+            id=secrets.token_hex(ID_BYTES),
             pool=PoolKey(host=flow.request.host, account="unread", model_group="unread"),
             agent="unread",
             session="unread",

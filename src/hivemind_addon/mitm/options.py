@@ -19,12 +19,15 @@ from mitmproxy import optmanager
 from mitmproxy.addonmanager import Loader
 from mitmproxy.proxy.mode_specs import ProxyMode
 
+from hivemind_addon.checkpoint.folder_store import FOLDER_NAME
+from hivemind_addon.journal.file import default_journal
+from hivemind_addon.journal.retention import DEFAULT_KEEP as JOURNAL_KEEP
+from hivemind_addon.journal.retention import JournalKeep, parse_journal_keep
 from hivemind_addon.mitm.agents_file import AgentsFile
 from hivemind_addon.mitm.retention import DEFAULT_KEEP, Keep, parse_keep
 from hivemind_addon.profile.load import Profiles, load_profiles
 from hivemind_addon.profile.typed import ProfileError
 from hivemind_addon.runtime.folders import LONGEST_SOCKET_PATH
-from hivemind_addon.runtime.state_file import default_state_file
 
 PREFIX = "hivemind_"
 
@@ -41,6 +44,19 @@ class Option:
     type: Any
     default: object
     help: str
+    is_path: bool = False
+    """Given while the proxy runs it has to be absolute: whoever asks is in another folder than the proxy."""
+    settable: bool = True
+    """Whether a person may set it while the proxy runs, with `hivemind config set`."""
+    may_hold_secrets: bool = False
+    """Of a command line only the program is shown: what follows may be a key or an address with one."""
+    reaches_out: bool = False
+    """It runs a program, or says where keys go and who may use them."""
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether an agent that may set options still may not set this one."""
+        return self.is_path or self.reaches_out
 
 
 OPTIONS = (
@@ -49,18 +65,28 @@ OPTIONS = (
         str,
         "",
         "Folder of your own provider profiles (*.yaml), beside or instead of the packaged ones.",
+        is_path=True,
     ),
     Option(
         "hivemind_agents",
         str,
         "",
         "File (YAML) with budgets, priorities and weights of agents and groups; read again when it changes.",
+        is_path=True,
     ),
     Option(
-        "hivemind_state",
+        "hivemind_journal",
         str,
         "",
-        "File that keeps what was learned over restarts; `off` for none. Default: state.json in your state folder.",
+        "File (SQLite) that remembers every request, what was spent and what was learned, over restarts "
+        "(docs/journal.md); `off` for none. Default: journal.db in your state folder.",
+        is_path=True,
+    ),
+    Option(
+        "hivemind_journal_keep",
+        str,
+        JOURNAL_KEEP,
+        "How much of the past the journal keeps, for example `7 days` or `90 days, 2 GB`; the oldest goes first.",
     ),
     Option(
         "hivemind_control",
@@ -68,12 +94,15 @@ OPTIONS = (
         "",
         "Unix socket that tells `hivemind status` and its like what goes on; `off` for none. "
         "Default: PORT.sock in your runtime folder.",
+        settable=False,  # the answer to that would come by the socket that it closes
+        reaches_out=True,
     ),
     Option(
         "hivemind_log",
         str,
         "",
         "File to which every event is appended as a line of JSON (docs/events.md); `-` for standard output.",
+        is_path=True,
     ),
     Option(
         "hivemind_notify",
@@ -81,6 +110,8 @@ OPTIONS = (
         "",
         "Command that is run when something stops all agents (a wall, a budget, an outage of 5 minutes, a full disk); "
         "it reads JSON on its standard input. No shell.",
+        may_hold_secrets=True,
+        reaches_out=True,
     ),
     Option(
         "hivemind_capture",
@@ -88,6 +119,7 @@ OPTIONS = (
         "",
         "File that every call is recorded into as it ends, without credentials: a flow file, for `mitmweb -r`, "
         "`hivemind capture show` and `hivemind replay`. It only grows. May be set and unset while the proxy runs.",
+        is_path=True,
     ),
     Option(
         "hivemind_capture_content",
@@ -101,6 +133,7 @@ OPTIONS = (
         [],
         "Send a profile's host to another address: HOST=ADDRESS:PORT. SNI, certificate check and Host stay HOST's. "
         "May be given several times.",
+        reaches_out=True,
     ),
     Option(
         "hivemind_reverse_profile",
@@ -120,8 +153,14 @@ OPTIONS = (
         bool,
         False,
         "Listen beyond loopback without `proxyauth`: whoever reaches the port can spend your key.",
+        reaches_out=True,
     ),
 )
+
+GONE = {
+    "hivemind_state": "what was learned is in the journal now; say hivemind_journal=FILE, or hivemind_journal=off",
+}
+"""Options that are no more, and what to say instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +173,9 @@ class Settings:
     reverse_profile: str = ""
     """Name of a profile, or empty."""
     agents: AgentsFile = field(default_factory=lambda: AgentsFile(None))
-    state_file: Path | None = None
+    journal: Path | None = None
     """None: nothing is kept."""
+    journal_keep: JournalKeep = field(default_factory=JournalKeep)
     control: Path | bool = False
     """The control socket's path; True: the usual one of the port; False: none."""
     event_log: Path | bool = False
@@ -147,6 +187,11 @@ class Settings:
     capture: Path | None = None
     """None: nothing is recorded."""
     capture_content: bool = True
+
+    @property
+    def checkpoints(self) -> Path | None:
+        """The folder of conversations that a spent budget has stopped; None: none are kept, as nothing is."""
+        return self.journal.parent / FOLDER_NAME if self.journal is not None else None
 
 
 def add_options(loader: Loader) -> None:
@@ -164,6 +209,9 @@ def check_deferred(deferred: dict[str, object]) -> None:
     known = {option.name: option for option in OPTIONS}
     for name in [name for name in deferred if name.startswith(PREFIX)]:
         value = getattr(deferred[name], "val", deferred[name])  # a list of strings from --set, a value from YAML
+        if name in GONE:
+            del deferred[name]
+            raise BadOption(f"{name}: {GONE[name]}")
         if name not in known:
             del deferred[name]
             raise BadOption(f"{name}: no such option; {_suggestion(name, known)}")
@@ -221,7 +269,8 @@ def read_settings(options: optmanager.OptManager) -> Settings:
         redirects=MappingProxyType(redirects),
         reverse_profile=name,
         agents=agents,
-        state_file=_state_file(options.hivemind_state),
+        journal=_journal(options.hivemind_journal),
+        journal_keep=_journal_keep(options.hivemind_journal_keep),
         control=_control(options.hivemind_control),
         event_log=_event_log(options.hivemind_log),
         notify=_notify(options.hivemind_notify),
@@ -240,13 +289,23 @@ def _keep(value: str) -> Keep | None:
         ) from None
 
 
-def _state_file(value: str) -> Path | None:
+def _journal(value: str) -> Path | None:
     if value == "off":
         return None
-    path = Path(value).expanduser() if value else default_state_file()
+    path = Path(value).expanduser().absolute() if value else default_journal()
     if path.is_dir():
-        raise BadOption(f"hivemind_state: {path} is a folder; name a file in it, such as {path / 'state.json'}")
+        raise BadOption(f"hivemind_journal: {path} is a folder; name a file in it, such as {path / 'journal.db'}")
     return path
+
+
+def _journal_keep(value: str) -> JournalKeep:
+    try:
+        return parse_journal_keep(value)
+    except ValueError:
+        raise BadOption(
+            f"hivemind_journal_keep: {value!r} is no span or size; say days, a size of at least 1 MB, or both: "
+            f"`{JOURNAL_KEEP}`"
+        ) from None
 
 
 def _control(value: str) -> Path | bool:

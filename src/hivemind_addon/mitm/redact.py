@@ -6,14 +6,12 @@ Works on the state (plain data) and not on the flow, which still lives: `clean_s
 from __future__ import annotations
 
 import secrets
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from hivemind_addon.capture.hollow import hollow
 from hivemind_addon.capture.secrets import Redactor
 from hivemind_addon.capture.stream_secrets import clean_stream
+from hivemind_addon.mitm.plain import PLAIN_QUERY, PlainHeaders
 from hivemind_addon.runtime.append_file import breathe
 from hivemind_addon.wire.decoding import DecodeError, decode
 
@@ -23,23 +21,9 @@ if TYPE_CHECKING:
     from hivemind_addon.profile.model import Profile
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
-_PLAIN = frozenset(
-    (
-        *("accept", "accept-encoding", "accept-language", "cache-control", "connection", "date", "host", "keep-alive"),
-        *("content-encoding", "content-length", "content-type", "transfer-encoding", "te", "upgrade", "vary", "via"),
-        *("server", "user-agent", "originator", "version", "x-app", "x-initiator", "request-id", "x-request-id"),
-        *("retry-after", "retry-after-ms", "x-should-retry", "anthropic-version", "anthropic-beta"),
-        *("openai-beta", "openai-model", "openai-processing-ms", "openai-version"),
-        *("x-openai-subagent", "x-openai-memgen-request"),
-    )
-)
-"""Headers whose values are kept; of all others only the name. A list of what is kept knows no gap."""
-_PLAIN_BEGINNINGS = ("x-stainless-", "anthropic-ratelimit-", "x-ratelimit-", "ratelimit-", "x-sim-")
-_PLAIN_QUERY = frozenset(("beta", "api-version", "alt", "stream"))
 _STREAMS = ("text/event-stream", "application/x-ndjson")
 _CODED = ("content-encoding", "content-length", "transfer-encoding")
 _NO_CERTIFICATES: dict[str, Any] = {"certificate_list": [], "mitmcert": None}
-_CREDENTIALS = ("authorization", "proxy-authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie")
 
 
 class FlowRedactor:
@@ -50,28 +34,7 @@ class FlowRedactor:
         self._content = content
         self._redactor = Redactor(secrets.token_hex(2), breathe=breathe)
         self._key = secrets.token_bytes(16)
-        kept, secret = set(_PLAIN), set(_CREDENTIALS)
-        members: defaultdict[str, set[str]] = defaultdict(set)
-        for profile in profiles:
-            for told in (
-                *profile.session_headers,
-                *profile.subagent_headers,
-                *profile.parent_headers,
-                *_asked(profile),
-            ):
-                name, _, member = told.partition("#")
-                if member:
-                    members[name].add(member)
-                else:
-                    kept.add(name)
-            kept.update(profile.patience.headers)
-            secret.update(profile.credential_headers)
-            secret.update(profile.request_account_headers)
-            secret.update(profile.response_account_headers)
-        self._secret = frozenset(secret)
-        self._kept = frozenset(kept - secret)
-        self._members = dict(members)
-        """Header that holds a JSON object → the members that are kept."""
+        self._plain = PlainHeaders(profiles)
 
     def __repr__(self) -> str:
         return f"<FlowRedactor {self._redactor!r}, {'with' if self._content else 'without'} content>"
@@ -105,7 +68,7 @@ class FlowRedactor:
     def _learn(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Credentials and accounts are replaced wherever they turn up."""
         for name, value in headers:
-            if name.lower().decode("latin-1") in self._secret:
+            if name.lower().decode("latin-1") in self._plain.secret:
                 self._redactor.learn(value.rpartition(b" ")[2] or value)
 
     def _message(self, message: dict[str, Any]) -> tuple[dict[str, Any], bytes | None]:
@@ -141,11 +104,8 @@ class FlowRedactor:
         return [(name, self._value(name.lower().decode("latin-1"), value)) for name, value in headers]
 
     def _value(self, name: str, value: bytes) -> bytes:
-        if name not in self._secret and (name in self._kept or name.startswith(_PLAIN_BEGINNINGS)):
-            return value
-        if name in self._members:
-            return _only(value, self._members[name])
-        return self._placeholder_of(value)
+        written = self._plain.written(name, value)
+        return self._placeholder_of(value) if written is None else written
 
     def _placeholder_of(self, value: bytes) -> bytes:
         """The same for the same secret, whatever scheme stands before it."""
@@ -159,8 +119,8 @@ class FlowRedactor:
         name, equals, value = parameter.partition(b"=")
         if not value:
             # A word alone may be a secret as well as a flag.
-            return name if name.decode("latin-1") in _PLAIN_QUERY else self._redactor.placeholder(name)
-        if name.decode("latin-1") in _PLAIN_QUERY:
+            return name if name.decode("latin-1") in PLAIN_QUERY else self._redactor.placeholder(name)
+        if name.decode("latin-1") in PLAIN_QUERY:
             return parameter
         return name + equals + self._redactor.learn(value)
 
@@ -177,17 +137,3 @@ class FlowRedactor:
                 return [self._walk(one) for one in value]
             case _:
                 return value
-
-
-def _asked(profile: Profile) -> Iterable[str]:
-    """Headers that tell what a call is for."""
-    return (name for rule in profile.calls for name in rule.headers)
-
-
-def _only(value: bytes, members: Iterable[str]) -> bytes:
-    """A header's JSON object with these texts alone."""
-    try:
-        told = msgspec.json.decode(value, type=dict[str, object])
-    except msgspec.DecodeError:
-        return b"{}"
-    return msgspec.json.encode({name: told[name] for name in sorted(members) if isinstance(told.get(name), str)})

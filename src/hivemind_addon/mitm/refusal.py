@@ -6,20 +6,25 @@ requests.
 """
 
 import math
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import assert_never
 
 from mitmproxy import http
 
 from hivemind_addon.core.command import Cancel
 from hivemind_addon.core.decision import Reason, Refused, Shed
-from hivemind_addon.core.spend import Period, Shortage, amount
+from hivemind_addon.core.spend import Scope, Shortage, amount
+from hivemind_addon.core.treasurer import words_of
 from hivemind_addon.core.wall import Closure
 from hivemind_addon.profile.model import Profile
 from hivemind_addon.runtime.clock import Clock
 from hivemind_addon.wire.dialect import Dialect
 from hivemind_addon.words import lasting
 
+_DOLLAR = 1_000_000
+_CENT = _DOLLAR // 100
 _CALLED_OFF_STATUS = 400
 """Neither 408, 409, 429 nor 5xx, which clients retry."""
 _CALLED_OFF_TEXT = "hivemind: a person cancelled this request at the proxy; it is not to be sent again."
@@ -51,13 +56,13 @@ def make_refusal(profile: Profile, dialect: Dialect, shed: Shed) -> http.Respons
     )
 
 
-def refused_text(refused: Refused, agents_file: Path | None, clock: Clock) -> str:
-    """What is spent, and until when; or that a person did it."""
+def refused_text(refused: Refused, agents_file: Path | None, clock: Clock, kept_as: str = "") -> str:
+    """What is spent, and until when; or that a person did it. `kept_as`: the checkpoint of its conversation."""
     match refused.cause:
         case Cancel():
             return _CALLED_OFF_TEXT
         case Shortage() as short:
-            return _budget_text(short, agents_file)
+            return _budget_text(short, agents_file) + _kept_text(kept_as)
         case Closure() as closure:
             return _wall_text(closure, clock)
 
@@ -74,10 +79,16 @@ def refused_error(profile: Profile, refused: Refused) -> str:
 
 
 def make_refused(
-    profile: Profile, dialect: Dialect, refused: Refused, agents_file: Path | None, clock: Clock
+    profile: Profile,
+    dialect: Dialect,
+    refused: Refused,
+    agents_file: Path | None,
+    clock: Clock,
+    *,
+    kept_as: str = "",
 ) -> http.Response:
     """The refusal of a request that is not to be sent again; clients show it and do not retry."""
-    text = refused_text(refused, agents_file, clock)
+    text = refused_text(refused, agents_file, clock, kept_as)
     error = refused_error(profile, refused)
     headers = {"content-type": "application/json", "x-should-retry": "false"}
     match refused.cause:
@@ -111,12 +122,15 @@ def _wall_text(closure: Closure, clock: Clock) -> str:
     )
 
 
+def _kept_text(kept_as: str) -> str:
+    return f" Its conversation is kept: hivemind checkpoint show {kept_as}." if kept_as else ""
+
+
 def _budget_text(short: Shortage, agents_file: Path | None) -> str:
-    """Who has spent how much, until when, and how to raise it."""
+    """Who has spent how much, until when, and how a person lets it go on."""
     budget = short.budget
     spent, limit = amount(short.unit, short.spent), amount(short.unit, short.limit)
-    share = {Period.RUN: "for this run", Period.HOUR: "per hour", Period.DAY: "per day"}[budget.per]
-    key = f"{budget.scope.value}s: {budget.name}" if budget.name else budget.scope.value
+    share = words_of(budget.per)
     if short.spent >= short.limit:
         what = f"the budget of {budget.holder} is spent: {spent} of {limit} {share}"
     else:
@@ -124,4 +138,29 @@ def _budget_text(short: Shortage, agents_file: Path | None) -> str:
         what = f"the budget of {budget.holder} has too little left: {spent} of {limit} {share} is spent"
         what += f", and this request needs about {needed}"
     again = f" A new one begins in {lasting(short.renews_in_s)}." if short.renews_in_s is not None else ""
-    return f"hivemind: {what}.{again} To go on now, raise {key}: budgets in {agents_file or 'the agents file'}."
+    text = f"hivemind: {what}.{again} To go on now, a person runs: hivemind budget add {_more(short)}"
+    if agents_file is None:
+        return text + "."
+    key = f"{budget.scope.value}s: {budget.name}" if budget.name else budget.scope.value
+    return f"{text}; to raise it for good: {key}: budgets in {agents_file}."
+
+
+def _more(short: Shortage) -> str:
+    """Arguments that add a quarter of the limit, or what this request needs: `agent-7 --per day --tokens 500000`."""
+    budget = short.budget
+    match budget.scope:
+        case Scope.AGENT:
+            who = shlex.quote(budget.name)
+        case Scope.GROUP:
+            who = f"--group {shlex.quote(budget.name)}"
+        case Scope.EVERYONE:
+            who = "--everyone"
+        case _:
+            assert_never(budget.scope)
+    needed = short.spent + short.reserved + short.needed - short.limit
+    least = 1 if short.unit == "tokens" else _CENT
+    wanted = max(needed, short.limit // 4, least)
+    step = max(least, 10 ** (len(str(wanted)) - 1))
+    wanted = -(-wanted // step) * step
+    more = f"--tokens {wanted}" if short.unit == "tokens" else f"--usd {wanted / _DOLLAR:.2f}"
+    return f"{who} --per {budget.per.value} {more}"

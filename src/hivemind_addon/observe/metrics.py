@@ -129,7 +129,7 @@ class Metrics:
         self._oddities = self._counter("hivemind_oddities", "What could not be understood, and was defaulted.", ())
         self._jumps = self._counter("hivemind_clock_jumps", "Times that the machine slept or its clock was set.", ())
         self._unsaved = Gauge(
-            "hivemind_state_unsaved", "1 while what was learned cannot be written to disk.", registry=self.registry
+            "hivemind_state_unsaved", "1 while the journal cannot be written to disk.", registry=self.registry
         )
         self._families.append(self._unsaved)
         self._waits = self._histogram(

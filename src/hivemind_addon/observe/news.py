@@ -14,8 +14,10 @@ from hivemind_addon.core.events import (
     AttemptStarted,
     BackedOff,
     BreakerChanged,
+    BudgetBooked,
     BudgetSpent,
     BudgetWarned,
+    CheckpointKept,
     ClockJumped,
     CommittedStreamFailed,
     ConcurrencyChanged,
@@ -48,7 +50,7 @@ _STUBBORN = (3, 6, 12, 24, 48, 96)
 """The attempts whose failure is told: one or two are nothing in a provider's day, and a probe may fail all night."""
 _LONG_S = 10.0
 """A pause of this length is told; shorter ones belong to a busy key."""
-_ROUTINE = (Submitted, AttemptStarted, AttemptEnded)
+_ROUTINE = (Submitted, AttemptStarted, AttemptEnded, BudgetBooked)
 """What every request brings, told at DEBUG only."""
 _LEVEL_OF_END = {
     "delivered": logging.DEBUG,
@@ -185,6 +187,13 @@ def describe(event: Event) -> tuple[int, str]:
             share = "has spent its budget" if isinstance(event, BudgetSpent) else "has spent most of its budget"
             spent, limit = amount(event.unit, event.spent), amount(event.unit, event.limit)
             return logging.WARNING, f"{event.budget.holder} {share}: {spent} of {limit} per {event.budget.per.value}"
+        case BudgetBooked():
+            spent = " and ".join(amount(unit, value) for unit, value in _spent(event))
+            return logging.DEBUG, f"{event.budget.holder}: {spent} spent per {event.budget.per.value}"
+        case CheckpointKept():
+            if event.checkpoint_id:
+                return logging.WARNING, f"{event.ticket_id}: its conversation is kept, `hivemind checkpoint list`"
+            return logging.WARNING, f"{event.ticket_id}: its conversation could not be kept: {event.reason}"
         case PoolsMerged():
             return logging.INFO, f"{event.pool}: {event.merged} is the same account"
         case Superseded():
@@ -199,8 +208,8 @@ def describe(event: Event) -> tuple[int, str]:
             return logging.WARNING, f"{subject}: {event.text}" if subject else event.text
         case StateUnsaved():
             if event.reason:
-                return logging.WARNING, f"cannot keep what was learned: {event.reason}"
-            return logging.WARNING, "what was learned is kept again"
+                return logging.WARNING, f"the journal cannot be written: {event.reason}"
+            return logging.WARNING, "the journal is written again"
         case CommittedStreamFailed():
             return logging.WARNING, f"{event.ticket_id} failed after its keep-alives: {event.reason}"
         case GuardTripped():
@@ -221,6 +230,12 @@ def _breaker(event: BreakerChanged) -> tuple[int, str]:
             return logging.WARNING, f"{event.pool}: breaker closed, the provider answers again ({event.reason})"
         case _:
             return logging.DEBUG, f"{event.pool}: breaker {event.state} ({event.reason})"
+
+
+def _spent(event: BudgetBooked) -> list[tuple[str, int]]:
+    """Unit and amount; money only where there is any."""
+    money = [("micro_usd", event.spent.micro_usd)] if event.spent.micro_usd else []
+    return [("tokens", event.spent.tokens), *money]
 
 
 def _window(event: WindowUsed) -> str:

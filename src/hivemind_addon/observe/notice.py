@@ -6,7 +6,7 @@ What wakes a person must be worth it: something that stops all agents of a pool 
     wall      the provider refuses the account for hours             at once            the first answer
     refused   401, 402, no credit: the key is refused                after a minute     the first answer
     breaker   the provider is down or out of reach                   after 5 minutes    the first answer
-    state     what was learned cannot be written (a full disk)       at once            a write
+    state     the journal cannot be written (a full disk)            at once            a write
     budget    a budget of yours is spent                             at once            -
     guard     an exception of ours, unscheduled traffic              at once            -
 
@@ -243,7 +243,7 @@ def _end_text(cause: Cause, trouble: _Trouble, now: float) -> str:
         case Cause.WALL:
             what = "the account is served again"
         case Cause.STATE:
-            what = "what was learned is kept again"
+            what = "the journal is written again"
         case _:
             what = "the provider answers again"
     return plain(f"{subject}{what} after {lasting(now - trouble.since)}", _TEXT_CHARS)

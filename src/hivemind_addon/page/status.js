@@ -205,8 +205,9 @@ function budgets(views) {
   return views.slice(0, ROWS).flatMap((view) => {
     const who = `${view.budget.scope} ${view.budget.name}`.trim(), renews = view.renews_in_s == null ? "" : `, anew in ${lasting(view.renews_in_s)}`;
     return [["tokens", (value) => short(value) + " tokens"], ["micro_usd", dollars]].filter(([unit]) => view.budget[unit] != null).map(([unit, word]) => {
+      const added = view.added && view.added[unit] ? `, ${word(view.added[unit])} of it added` : "";
       const aside = view.reserved[unit] ? `, ${word(view.reserved[unit])} set aside` : "", part = view.budget[unit] ? view.spent[unit] / view.budget[unit] : 1;
-      return bar(`${who}, per ${view.budget.per}`, `${word(view.spent[unit])} of ${word(view.budget[unit])}${aside}${renews}`, part, usedKind(part));
+      return bar(`${who}, per ${view.budget.per}`, `${word(view.spent[unit])} of ${word(view.budget[unit])}${added}${aside}${renews}`, part, usedKind(part));
     });
   });
 }

@@ -12,7 +12,22 @@ from hivemind_addon.profile.typed import ProfileError
 def read_document(file: Path, *, cure_when_empty: str) -> Mapping[str, Any]:
     """The top level of a file. ProfileError where there is none."""
     try:
-        document = yaml.load(file.read_bytes(), _Loader)  # noqa: S506 - a SafeLoader
+        data = file.read_bytes()
+    except OSError as error:
+        raise ProfileError(file, "", f"cannot be read: {error.strerror}", "make it a readable file") from None
+    document = read_yaml(data, file)
+    if document is None:
+        raise ProfileError(file, "", "it is empty", cure_when_empty)
+    if not isinstance(document, dict):
+        problem = f"expected a mapping of settings, got a {type(document).__name__}"
+        raise ProfileError(file, "", problem, "write keys with values below them")
+    return document
+
+
+def read_yaml(data: bytes | str, file: Path) -> Any:
+    """Whatever YAML holds; `file` is where it comes from, for people. ProfileError where it is none."""
+    try:
+        return yaml.load(data, _Loader)  # noqa: S506 - a SafeLoader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -20,14 +35,6 @@ def read_document(file: Path, *, cure_when_empty: str) -> Mapping[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         # ValueError: a value that looks like a date or a number and is none, such as 2026-13-45.
         raise ProfileError(file, "", f"no YAML: {error or type(error).__name__}", "correct the YAML") from None
-    except OSError as error:
-        raise ProfileError(file, "", f"cannot be read: {error.strerror}", "make it a readable file") from None
-    if document is None:
-        raise ProfileError(file, "", "it is empty", cure_when_empty)
-    if not isinstance(document, dict):
-        problem = f"expected a mapping of settings, got a {type(document).__name__}"
-        raise ProfileError(file, "", problem, "write keys with values below them")
-    return document
 
 
 class _Loader(yaml.SafeLoader):

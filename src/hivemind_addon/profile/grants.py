@@ -50,6 +50,8 @@ class AgentGrants(Grants):
 class Granted:
     """What one agent has in the end."""
 
+    group: str = ""
+    """Empty: none."""
     max_priority: Priority = Priority.NORMAL
     weight: float = 1.0
     max_fan_out: int | None = None
@@ -75,6 +77,7 @@ class AgentRules:
         usual = Granted()
         weight = next((one.weight for one in layers if one.weight is not None), usual.weight)
         return Granted(
+            group=own.group,
             max_priority=next((one.max_priority for one in layers if one.max_priority is not None), usual.max_priority),
             weight=weight,
             max_fan_out=next((one.max_fan_out for one in layers if one.max_fan_out is not None), None),

@@ -14,6 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+import msgspec
+from msgspec import Struct
+
 from hivemind_addon.core.aimd import ConcurrencySettings
 from hivemind_addon.core.breaker import BreakerSettings
 from hivemind_addon.core.cache import CacheSettings
@@ -301,14 +304,15 @@ _PROFILE = Rules()
 
 
 def convert(
-    cls: type, document: Mapping[str, Any], file: Path, *, partial: bool = False, rules: Rules = _PROFILE
+    cls: type, document: Any, file: Path, *, partial: bool = False, rules: Rules = _PROFILE, at: str = ""
 ) -> Any:
-    """The document as an instance of a dataclass. ProfileError where it is none.
+    """The document as an instance of a dataclass or a Struct. ProfileError where it is none.
 
+    `at`: the key path at which it stands in its file.
     `partial`: the document is one of several layers: `inherited` may stand in lists, and what is only true of
     the whole (a maximum above a minimum that another layer gives) is not checked yet.
     """
-    return _Reader(partial=partial, rules=rules).dataclass(cls, document, _Place(file))
+    return _Reader(partial=partial, rules=rules).dataclass(cls, document, _Place(file, at))
 
 
 class _Reader:
@@ -324,7 +328,7 @@ class _Reader:
         if not isinstance(value, Mapping):
             raise place.error(f"expected a mapping, got {_said(value)}", "write keys with values below it")
         hints = get_type_hints(cls)
-        known = [f.name for f in fields(cls) if f.name not in self._unwritten.get(cls, ())]
+        known = [name for name in _required(cls) if name not in self._unwritten.get(cls, ())]
         given: dict[str, Any] = {}
         for key, item in value.items():
             if key not in known:
@@ -332,7 +336,7 @@ class _Reader:
             rule = self._rules.get((cls, key), _keep)
             key_rule = self._key_rules.get((cls, key), _keep)
             given[key] = self._value(hints[key], item, place.key(key), rule, key_rule)
-        required = {f.name for f in fields(cls) if f.name not in given} - _optional(cls)
+        required = {name for name, is_required in _required(cls).items() if is_required} - given.keys()
         if required:
             missing = min(required)
             raise place.error(f"{missing} is missing", f"add {missing}")
@@ -359,8 +363,8 @@ class _Reader:
             return listed if more == [...] else _range(listed, place)
         if origin is Mapping:
             return self._mapping(get_args(hint)[1], value, place, rule, key_rule)
-        if is_dataclass(hint):
-            return self.dataclass(hint, value, place)  # type: ignore[arg-type]  # a class, as hints are
+        if isinstance(hint, type) and (is_dataclass(hint) or issubclass(hint, Struct)):
+            return self.dataclass(hint, value, place)
         return _scalar(hint, value, place, rule)
 
     def _list(self, hint: Any, value: Any, place: _Place, rule: Callable[[Any], Any]) -> tuple[Any, ...]:
@@ -427,8 +431,11 @@ def _typed(hint: Any, value: Any) -> Any:
     return value
 
 
-def _optional(cls: type) -> set[str]:
-    return {f.name for f in fields(cls) if f.default is not MISSING or f.default_factory is not MISSING}
+def _required(cls: type) -> dict[str, bool]:
+    """Field → whether it has to be given."""
+    if issubclass(cls, Struct):
+        return {one.name: one.required for one in msgspec.structs.fields(cls)}
+    return {one.name: one.default is MISSING and one.default_factory is MISSING for one in fields(cls)}  # type: ignore[arg-type]  # a dataclass
 
 
 def _suggest(key: str, known: list[str]) -> str:

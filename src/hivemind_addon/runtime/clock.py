@@ -15,6 +15,13 @@ class Clock(Protocol):
         """Seconds since the epoch, to understand and to write timestamps."""
         ...
 
+    def asleep(self) -> float | None:
+        """For how long the machine has slept, since some instant; None: it does not tell.
+
+        It tells a sleep, in which time has passed, from a wall clock that was set, in which none has.
+        """
+        ...
+
 
 class SystemClock:
     """The machine's time."""
@@ -26,3 +33,10 @@ class SystemClock:
     def wall(self) -> float:
         """Seconds since the epoch."""
         return time.time()  # noqa: TID251  the one place that fetches it
+
+    def asleep(self) -> float | None:
+        """Linux's boot time goes on in a sleep, and its monotonic time does not."""
+        if not hasattr(time, "CLOCK_BOOTTIME"):
+            return None
+        monotonic = time.clock_gettime(time.CLOCK_MONOTONIC)
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - monotonic)

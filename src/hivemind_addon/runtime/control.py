@@ -63,6 +63,25 @@ def control_socket(port: int) -> Path:
     return runtime_folder() / f"{port}.sock"
 
 
+def serving_ports() -> list[int]:
+    """Ports of this user's proxies that run now, as far as they keep their control socket in its usual place."""
+    named = (path.stem for path in runtime_folder().glob("*.sock"))
+    return sorted(int(name) for name in named if name.isdecimal() and is_answered(control_socket(int(name))))
+
+
+def is_answered(path: Path, *, patience_s: float = 0.3) -> bool:
+    """Whether somebody listens at a socket."""
+    if not hasattr(socket, "AF_UNIX"):
+        return False
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(patience_s)
+        try:
+            connection.connect(os.fspath(path))
+        except OSError:
+            return False
+    return True
+
+
 def read_report(path: Path, *, timeout_s: float = 5.0) -> Report | None:
     """The present state of the proxy at a socket; None: there is none. Raises UnreadableReport."""
     line = bytearray()

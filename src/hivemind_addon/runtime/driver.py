@@ -9,9 +9,8 @@ calls `cancel`) gives the decision back: an admission that nobody takes is settl
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from hivemind_addon.core.command import Cancel, Said, SchedulerCommand
 from hivemind_addon.core.decision import Admitted, Backoff, Refused, Shed, Verdict
@@ -20,6 +19,7 @@ from hivemind_addon.core.heap import KeyedHeap
 from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.scheduler import Scheduler
 from hivemind_addon.core.snapshot import Snapshot
+from hivemind_addon.core.spend import Standing
 from hivemind_addon.core.ticket import (
     ContractError,
     Demand,
@@ -105,6 +105,7 @@ class Driver:
         self.call_off = call_off
         self._scheduler = scheduler
         self._wall_ahead_s = clock.wall() - clock.monotonic()
+        self._asleep_s = clock.asleep()
         self._observers = list(observers)
         self._desks: dict[str, _Desk] = {}
         self._pulses: KeyedHeap[str] = KeyedHeap()
@@ -259,20 +260,21 @@ class Driver:
         """The account to use for a credential's hash."""
         return self._scheduler.account_of(credential)
 
-    def export(self) -> dict[str, Any]:
-        """What should outlive this process, as plain JSON values."""
+    def export(self) -> dict[str, object]:
+        """What should outlive this process, as plain JSON values by name, made anew."""
         return {
-            "budgets": self._scheduler.export_budgets(self.clock.monotonic()),
             "learned": self._scheduler.export(),
+            "orders": self._scheduler.export_orders(),
         }
 
-    def restore(self, state: Mapping[str, Any], *, age_s: float) -> None:
-        """Take over what was exported `age_s` ago, as far as it can be understood."""
+    def restore(self, kept: Mapping[str, object], standings: Sequence[Standing]) -> None:
+        """Take over, once, what was exported, and what an earlier process has spent, as far as it can be understood."""
         now = self.clock.monotonic()
-        budgets = state.get("budgets")
-        self._scheduler.restore_budgets(budgets if isinstance(budgets, list) else [], now - age_s)
-        if "learned" in state:
-            self._scheduler.restore(state["learned"], now)
+        if "learned" in kept:
+            self._scheduler.restore(kept["learned"], now)
+        if "orders" in kept:
+            self._scheduler.restore_orders(kept["orders"], now)
+        self._scheduler.restore_budgets(standings, now)
         self.tick()
 
     def snapshot(self, *, most_queued: int | None = None) -> Snapshot:
@@ -335,7 +337,9 @@ class Driver:
         ahead_s = self.clock.wall() - now
         jumped_s, self._wall_ahead_s = ahead_s - self._wall_ahead_s, ahead_s
         if abs(jumped_s) > _JUMP_S:
-            self._scheduler.clock_jumped(jumped_s, now)
+            before, self._asleep_s = self._asleep_s, self.clock.asleep()
+            slept_s = None if before is None or self._asleep_s is None else self._asleep_s - before
+            self._scheduler.clock_jumped(jumped_s, now, slept_s=slept_s)
 
     def _fetch(self, ticket_id: str, desk: _Desk) -> Awaited | None:
         if desk.failure is not None:

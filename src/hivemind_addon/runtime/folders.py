@@ -22,7 +22,9 @@ def state_folder() -> Path:
     elif sys.platform == "darwin":
         folder = home / "Library" / "Application Support"
     else:
-        folder = Path(os.environ.get("XDG_STATE_HOME") or home / ".local" / "state")
+        chosen = os.environ.get("XDG_STATE_HOME", "")
+        # A relative one is to be ignored, says its specification; it would end up in somebody's repository.
+        folder = Path(chosen) if Path(chosen).is_absolute() else home / ".local" / "state"
     return folder / "hivemind_addon"
 
 
@@ -32,18 +34,19 @@ def runtime_folder() -> Path:
     folder = Path(chosen) / "hivemind" if chosen and Path(chosen).is_dir() else state_folder() / "run"
     if len(os.fsencode(folder)) + len("/65535.sock") > LONGEST_SOCKET_PATH:
         folder = Path(tempfile.gettempdir()) / f"hivemind-{_user_id()}"
-    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    _check_private(folder)
+    make_private(folder, cure="set XDG_RUNTIME_DIR to a private one")
     return folder
 
 
-def _check_private(folder: Path) -> None:
+def make_private(folder: Path, *, cure: str) -> None:
+    """Make it if it is not there; only its owner may enter it. Raises FolderNotPrivate, OSError."""
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
     if sys.platform == "win32":
         return
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != _user_id():
-        raise FolderNotPrivate(f"{folder} is not your own folder; remove it, or set XDG_RUNTIME_DIR to a private one")
+        raise FolderNotPrivate(f"{folder} is not your own folder; remove it, or {cure}")
     if stat.S_IMODE(found.st_mode) & 0o077:
         folder.chmod(0o700)
 

@@ -26,6 +26,7 @@ from hivemind_addon.core.meter import Meter
 from hivemind_addon.core.meters import Meters
 from hivemind_addon.core.pool import Pool, PoolSettings
 from hivemind_addon.core.scheduler import Scheduler
+from hivemind_addon.core.spend import Spend
 from hivemind_addon.core.ticket import Demand, Outcome, OutcomeKind, PoolKey, Reading, Reservation, Ticket, Usage
 from hivemind_addon.core.turn import Turn
 
@@ -125,6 +126,7 @@ class _AblatedPool(Pool):
         *,
         usage: Usage | None,
         charged: Demand | None,
+        spend: Spend,
         client_saw_bytes: bool,
         stopping: bool,
     ) -> Verdict:
@@ -136,6 +138,7 @@ class _AblatedPool(Pool):
             now,
             usage=usage,
             charged=charged,
+            spend=spend,
             client_saw_bytes=client_saw_bytes,
             stopping=stopping,
         )

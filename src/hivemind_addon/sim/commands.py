@@ -32,7 +32,12 @@ def scenario() -> None:
 
 @scenario.command("list")
 def list_scenarios() -> None:
-    """Names of the packaged scenarios, and what they are about."""
+    """Names of the packaged scenarios, and what they are about.
+
+    \b
+    Examples:
+      hivemind scenario list
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     from rich.console import Console  # noqa: PLC0415 - loaded when it is needed, as below
 
     from hivemind_addon.sim.library import cases  # noqa: PLC0415
@@ -47,7 +52,7 @@ def show(name: str) -> None:
     """Print a scenario's YAML: to read it, or to begin one of your own.
 
     \b
-    Example:
+    Examples:
       hivemind scenario show stress > my-night.yaml
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     from hivemind_addon.resources import scenarios_folder  # noqa: PLC0415

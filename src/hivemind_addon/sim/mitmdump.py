@@ -87,7 +87,7 @@ async def running_mitmdump(confdir: Path, settings: Sequence[str]) -> AsyncItera
     executable = Path(sys.executable).parent / "mitmdump"
     if not executable.is_file():
         raise NotStarted(f"there is no mitmdump beside {sys.executable}: install hivemind-addon there")
-    sets = (f"confdir={confdir}", "termlog_verbosity=info", "flow_detail=0", "hivemind_state=off", *settings)
+    sets = (f"confdir={confdir}", "termlog_verbosity=info", "flow_detail=0", "hivemind_journal=off", *settings)
     # Whatever proxies the shell uses, what is simulated stays on loopback.
     environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     process = await asyncio.create_subprocess_exec(

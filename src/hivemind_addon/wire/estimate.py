@@ -16,6 +16,7 @@ from msgspec import Raw
 
 from hivemind_addon.core.ticket import Demand, Usage
 from hivemind_addon.profile.model import InputCharge, OutputCharge, Profile
+from hivemind_addon.wire.output_sizes import OutputSizes
 from hivemind_addon.wire.request import RequestFacts, is_answer, text_of
 from hivemind_addon.wire.tokenizer import Tokenizer
 
@@ -34,6 +35,10 @@ _SAME_BYTES = 512
 _CONVERSATIONS = 4
 """Of one session: its main loop, sub-agents, titles."""
 
+_SESSION_ANSWERS = 40
+_MODEL_ANSWERS = 200
+"""So many of the newest answers tell how long the next one may be."""
+
 _SESSIONS = 4096
 _MODELS = 256
 
@@ -51,33 +56,12 @@ _BYTES_PER_TOKEN_BOUNDS = (1.0, 8.0)
 
 
 @dataclass(slots=True)
-class _Outputs:
-    """Sizes of a session's or a model's answers: mean and mean deviation, as TCP tracks round trips (RFC 6298)."""
-
-    mean: float = 0
-    deviation: float = 0
-    known: bool = False
-
-    def learn(self, tokens: int) -> None:
-        if not self.known:
-            self.mean, self.deviation, self.known = tokens, tokens / 2, True
-            return
-        self.deviation += _LEARNING * (abs(tokens - self.mean) - self.deviation)
-        self.mean += _LEARNING * (tokens - self.mean)
-
-    @property
-    def likely_tokens(self) -> int:
-        """Rarely exceeded."""
-        return round(self.mean + 2 * self.deviation)
-
-
-@dataclass(slots=True)
 class _Model:
     """What was learned about one model of one profile."""
 
     ratio: float
     bytes_per_token: float
-    outputs: _Outputs = field(default_factory=_Outputs)
+    outputs: OutputSizes = field(default_factory=lambda: OutputSizes(window=_MODEL_ANSWERS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +82,7 @@ class _Anchor:
 class _Session:
     anchors: list[_Anchor] = field(default_factory=list)
     """Newest last."""
-    outputs: _Outputs = field(default_factory=_Outputs)
+    outputs: OutputSizes = field(default_factory=lambda: OutputSizes(window=_SESSION_ANSWERS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +119,19 @@ class Estimator:
         return _demand(max(1, charged_input), self._output(profile, facts, model, known))
 
     def expect(self, profile: Profile, facts: RequestFacts, session: str) -> Usage:
-        """What an attempt will likely use: the output that is likely, not the most that is allowed."""
+        """What an attempt will use, for the budgets: the input that is likely, and the output's p95.
+
+        The session's own p95, until enough is known of it its model's; before that what is likely.
+        """
         known = self._sessions.get(session) or _Session()
         model = self._model(profile, facts.model)
         expected = self._input(model, facts, known)
-        seen = known.outputs if known.outputs.known else model.outputs
-        output = seen.likely_tokens if seen.known else profile.charge.default_output_tokens
+        output = known.outputs.p95_tokens
+        if output is None:
+            output = model.outputs.p95_tokens
+        if output is None:
+            seen = known.outputs if known.outputs.known else model.outputs
+            output = seen.likely_tokens if seen.known else profile.charge.default_output_tokens
         if facts.max_output_tokens is not None:
             output = min(output, facts.max_output_tokens)
         new = max(0, expected.tokens - expected.cached_tokens)

@@ -20,6 +20,7 @@ _MAX_DIGITS = 5
 _HASH_CHARS = 8
 _MAX_HEADER_CHARS = 16_384
 _BODY = "body"
+_TASK_WORD = "task-"
 _SAID_BYTES = 2000
 
 ANONYMOUS = "anonymous"
@@ -48,6 +49,8 @@ class ProxyWords:
     """`prio-low` and the like; None: normal."""
     patience_s: float | None = None
     """How long it waits for an answer: `wait-3600`; None: as its requests or the profile say."""
+    task: str = ""
+    """What it calls the task that its requests are part of: `task-ID`, in its own case."""
 
 
 def identify(profile: Profile, headers: Mapping[str, str], facts: RequestFacts, proxy_user: str, peer: str) -> Identity:
@@ -65,10 +68,10 @@ def identify(profile: Profile, headers: Mapping[str, str], facts: RequestFacts, 
     if sub_agent:
         session, parent = f"{session}/{sub_agent}", session
     return Identity(
-        agent=_clean(agent),
-        session=_clean(session),
+        agent=clean(agent),
+        session=clean(session),
         account=_account(profile, headers),
-        parent_session=_clean(parent) if parent != session else "",
+        parent_session=clean(parent) if parent != session else "",
     )
 
 
@@ -88,17 +91,27 @@ def proxy_words(password: str) -> ProxyWords:
     Other words mean nothing: a proxy that demands a password gets its own one there.
     """
     deliveries = {delivery.value: delivery for delivery in Delivery}
-    words = re.split(r"[,+.\s]+", password.lower())
+    as_given = re.split(r"[,+.\s]+", password)
+    words = [word.lower() for word in as_given]
     chosen = [deliveries[word] for word in words if word in deliveries]
     priorities = [priority_of(word.removeprefix("prio-")) for word in words if word.startswith("prio-")]
     asked = [priority for priority in priorities if priority is not None]
     waits = [word.removeprefix("wait-") for word in words if word.startswith("wait-")]
     patience_s = [int(wait) for wait in waits if wait.isascii() and wait.isdecimal() and 0 < len(wait) <= _MAX_DIGITS]
+    tasks = [
+        given[len(_TASK_WORD) :] for given, word in zip(as_given, words, strict=True) if word.startswith(_TASK_WORD)
+    ]
     return ProxyWords(
         delivery=chosen[-1] if chosen else None,
         priority=asked[-1] if asked else None,
         patience_s=patience_s[-1] if patience_s and patience_s[-1] else None,
+        task=next((task for task in reversed(tasks) if task), ""),
     )
+
+
+def given_id(text: str) -> str:
+    """An id that a client gives to what it does: its own, cleaned as names are; empty where it gives none."""
+    return clean(text.strip()[:_MAX_HEADER_CHARS])
 
 
 def priority_of(word: str) -> Priority | None:
@@ -153,7 +166,7 @@ def _texts(value: str) -> Mapping[str, str]:
 
 def _account(profile: Profile, headers: Mapping[str, str]) -> str:
     if named := _first(headers, profile.request_account_headers):
-        return _clean(named)
+        return clean(named)
     credential = _first(headers, profile.credential_headers)
     return f"key-{_hash(credential, 12)}" if credential else ANONYMOUS
 
@@ -171,7 +184,7 @@ def _hash(text: str, chars: int = _HASH_CHARS) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:chars]
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     """Fit for logs. What is changed gets a hash of what it was, so that different names stay different."""
     if text.isprintable() and len(text) <= _MAX_CHARS:
         return text

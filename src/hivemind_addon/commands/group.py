@@ -1,0 +1,98 @@
+"""A group of commands that are loaded when they are asked for, listed by what people want."""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, override
+
+import click
+from click.shell_completion import CompletionItem
+
+_OTHERS = "More"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One command, not loaded yet."""
+
+    name: str
+    place: str
+    """`module:attribute`, below this package."""
+    about: str
+    """What it does, in the list of commands: as short as a line of a terminal."""
+
+    def load(self) -> click.Command:
+        """The command itself."""
+        module, _, attribute = self.place.partition(":")
+        command = getattr(import_module(f"hivemind_addon.{module}"), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+
+class IndexedGroup(click.Group):
+    """Its commands stand in an index; what is registered beside it is listed at the end."""
+
+    def __init__(self, *args: Any, index: Mapping[str, Sequence[Entry]], **kwargs: Any) -> None:
+        """`index`: heading → the commands below it."""
+        super().__init__(*args, **kwargs)
+        self._index = index
+        self._entries = {entry.name: entry for entries in index.values() for entry in entries}
+
+    @override
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self._entries, *(name for name in super().list_commands(ctx) if name not in self._entries)]
+
+    @override
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.commands and (entry := self._entries.get(cmd_name)):
+            self.add_command(entry.load(), cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+    @override
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # As click 8.4 has it, which looks among those that are loaded.
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-") and not ctx.resilient_parsing:
+            close = difflib.get_close_matches(name, self.list_commands(ctx), n=2)
+            meant = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+            ctx.fail(f"No such command {name!r}.{meant}")
+        return super().resolve_command(ctx, args)
+
+    @override
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        # Click would load every command for its first line.
+        names = [one for one in self._entries.values() if one.name.startswith(incomplete)]
+        options = super().shell_complete(ctx, incomplete) if incomplete.startswith("-") else []
+        return [*(CompletionItem(one.name, help=one.about) for one in names), *options]
+
+    @override
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections = {heading: [(one.name, one.about) for one in entries] for heading, entries in self._index.items()}
+        others = [command for name, command in self.commands.items() if name not in self._entries]
+        sections[_OTHERS] = [(one.name or "", one.get_short_help_str(60)) for one in others if not one.hidden]
+        width = max(len(name) for rows in sections.values() for name, _ in rows)
+        for heading, rows in sections.items():
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl([(name.ljust(width), about) for name, about in rows])
+
+
+def every_command(group: click.Group, path: str = "hivemind") -> Iterator[tuple[str, click.Command]]:
+    """All commands below a group with what people type for each, in the order of its help; hidden ones, too."""
+    ctx = click.Context(group)
+    for name in group.list_commands(ctx):
+        command = group.get_command(ctx, name)
+        assert command is not None
+        yield f"{path} {name}", command
+        if isinstance(command, click.Group):
+            yield from every_command(command, f"{path} {name}")
+
+
+def help_of(path: str, command: click.Command, *, width: int = 100) -> str:
+    """What `--help` prints for a command, in so many columns."""
+    ctx = click.Context(command, info_name=path, terminal_width=width, max_content_width=width)
+    ctx.help_option_names = ["-h", "--help"]
+    return command.get_help(ctx)

@@ -1,0 +1,290 @@
+"""`hivemind run | exec | env | doctor`: parse, call, print."""
+
+import asyncio
+import os
+import sys
+from enum import Enum
+from pathlib import Path, PurePath
+from threading import Thread
+
+import click
+import msgspec
+
+from hivemind_addon.commands.one_line import in_one_line
+from hivemind_addon.commands.proxy import no_proxy, port_option, typed
+from hivemind_addon.core.ticket import Priority
+from hivemind_addon.launch import background, claim
+from hivemind_addon.launch import doctor as doctors
+from hivemind_addon.launch.become import become
+from hivemind_addon.launch.behind import asked_words, environment_changes
+from hivemind_addon.launch.bundle import NoBundle
+from hivemind_addon.launch.environment import exports
+from hivemind_addon.launch.programs import load_programs
+from hivemind_addon.launch.proxy_command import (
+    OLLAMA_PORT,
+    NoMitmproxy,
+    child_environment,
+    has_mode,
+    proxy_command,
+)
+from hivemind_addon.launch.supervisor import Supervisor
+from hivemind_addon.launch.upstream import UpstreamUnusable, upstream_of
+from hivemind_addon.profile.model import Delivery
+from hivemind_addon.profile.typed import ProfileError
+from hivemind_addon.runtime.clock import SystemClock
+from hivemind_addon.runtime.control import UnreadableReport
+from hivemind_addon.runtime.folders import FolderNotPrivate
+from hivemind_addon.wire.identity import proxy_words
+
+_one_line = in_one_line(
+    NoBundle,
+    NoMitmproxy,
+    UpstreamUnusable,
+    UnreadableReport,
+    FolderNotPrivate,
+    ProfileError,
+    background.NotServed,
+)
+
+
+class DeliveryChoice(Enum):
+    """What `--delivery` takes."""
+
+    AUTO = "auto"
+    STREAM = "stream"
+    WHOLE = "whole"
+
+
+_agent = click.option("--agent", metavar="NAME", help="The agent's name in logs, budgets and tables.")
+_priority = click.option(
+    "--priority",
+    type=click.Choice([one.name.lower() for one in Priority]),
+    help="What it asks for; the agents file says what it gets.",
+)
+_delivery = click.option(
+    "--delivery",
+    type=click.Choice([one.value for one in DeliveryChoice]),
+    default=DeliveryChoice.AUTO.value,
+    show_default=True,
+    help="`whole`: answers are kept back until they are complete, so that any cut is tried again; `stream`: they come "
+    "as they are made; `auto`: `whole` where no terminal watches.",
+)
+
+
+def _read_task(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
+    """An id that arrives as it was given."""
+    del ctx, param
+    if value is not None and (not value or proxy_words(f"task-{value}").task != value):
+        raise click.BadParameter(f"{value!r} would not arrive whole: no blanks, commas, dots and `+` in it")
+    return value or ""
+
+
+_task = click.option(
+    "--task", metavar="ID", callback=_read_task, help="What its requests are kept under, beside their own ids."
+)
+_patience = click.option(
+    "--no-patience", "patience", flag_value=False, default=True, help="Leave the agents' own time-outs as they are."
+)
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option("--web", is_flag=True, help="Start mitmweb instead of mitmdump.")
+@port_option
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--ollama", is_flag=True, help=f"Serve a local Ollama, too: port {OLLAMA_PORT} leads to it through the scheduler."
+)
+@click.option(
+    "--capture", type=click.Path(dir_okay=False, path_type=Path), help="Record every call into this file, as it ends."
+)
+@click.option("--no-content", is_flag=True, help="Record no words: only sizes, times and structure.")
+@click.option("--while-used", is_flag=True, hidden=True, help="End with the last `hivemind exec` of this port.")
+@click.argument("mitmproxy_options", nargs=-1, type=click.UNPROCESSED)
+@_one_line
+def run(
+    port: int,
+    host: str,
+    capture: Path | None,
+    mitmproxy_options: tuple[str, ...],
+    *,
+    web: bool,
+    ollama: bool,
+    no_content: bool,
+    while_used: bool,
+) -> None:
+    """Start mitmdump (or mitmweb) with the addon, from anywhere, and start it again should it die.
+
+    All other options go to mitmproxy. A proxy that the environment names already becomes its upstream, unless you
+    give a --mode.
+
+    \b
+    Examples:
+      hivemind run
+      hivemind run --web -p 9090
+      hivemind run --set hivemind_agents=agents.yaml
+      hivemind run --capture night.flow
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    lock = claim.supervise(port)
+    if lock is None:
+        if while_used:
+            sys.exit(background.ALREADY_SUPERVISED)
+        raise click.ClickException(f"`hivemind run` serves port {port} already; use that, or choose another with -p")
+    if no_content and capture is None:
+        raise click.UsageError("--no-content says how to record: add --capture FILE")
+    if capture is not None:
+        mitmproxy_options += ("--set", f"hivemind_capture={capture.absolute()}")
+        mitmproxy_options += ("--set", "hivemind_capture_content=false") if no_content else ()
+    upstream = None if has_mode(mitmproxy_options) else upstream_of(os.environ, port)
+    command = proxy_command(port=port, host=host, web=web, ollama=ollama, upstream=upstream, options=mitmproxy_options)
+    if upstream:
+        click.echo(f"hivemind: going through {upstream.url}, as the environment says", err=True)
+    click.echo(f"put an agent behind it: {typed('exec', port)} -- claude")
+    if ollama:
+        click.echo(f"put an Ollama client behind it: OLLAMA_HOST=127.0.0.1:{OLLAMA_PORT}")
+    sys.stdout.flush()
+    supervisor = Supervisor(
+        command,
+        environment=child_environment(os.environ),
+        clock=SystemClock(),
+        tell=lambda line: click.echo(line, err=True),
+    )
+    status = asyncio.run(_supervise(supervisor, port, while_used=while_used))
+    os.close(lock)
+    sys.exit(status)
+
+
+async def _supervise(supervisor: Supervisor, port: int, *, while_used: bool) -> int:
+    if while_used:
+        loop = asyncio.get_running_loop()
+
+        def watch() -> None:
+            claim.wait_until_unused(port)  # kept until we end, so that nobody begins to use what is ending
+            loop.call_soon_threadsafe(supervisor.stop)
+
+        # A daemon: blocked in the lock, it must not keep us from ending for another reason.
+        Thread(target=watch, daemon=True).start()
+    return await supervisor.run()
+
+
+@click.command(name="exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@port_option
+@_agent
+@_priority
+@_delivery
+@_task
+@_patience
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+@_one_line
+def execute(
+    port: int,
+    agent: str | None,
+    priority: str | None,
+    delivery: str,
+    task: str,
+    command: tuple[str, ...],
+    *,
+    patience: bool,
+) -> None:
+    """Run an agent through the proxy; its exit status is the command's.
+
+    Starts a proxy in the background when none runs on the port, and ends it with the last command that uses it. A
+    proxy that the environment names already becomes its upstream.
+
+    \b
+    Examples:
+      hivemind exec -- claude
+      hivemind exec --agent reviewer-1 --priority low -- claude -p "review this branch"
+      hivemind exec --delivery whole -- ./fleet.sh
+      hivemind exec --task nightly-7 -- codex exec "update the docs"
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    table = load_programs()
+    user = claim.use(port)
+    proxy = background.find_or_start(port, options=("--set", "flow_detail=0"), clock=SystemClock())
+    name = agent or f"{PurePath(command[0]).name}-{os.getpid()}"
+    its_command, waits_s = table.patient(command) if patience else (list(command), 0)
+    words = asked_words(_delivery_of(DeliveryChoice(delivery)), priority=priority, waits_s=waits_s, task=task)
+    changed = environment_changes(proxy, os.environ, agent=name, words=words, table=table, patience=patience)
+    # The command takes our place, so that signals, the terminal and its exit status are its own. What it holds of
+    # the port's claim keeps the proxy, even when it leaves something running behind.
+    os.set_inheritable(user, True)
+    become(its_command, dict(os.environ) | changed)
+
+
+@click.command()
+@port_option
+@_agent
+@_priority
+@_delivery
+@_task
+@_patience
+@click.option("--json", "as_json", is_flag=True, help="Print the variables as one JSON object.")
+@_one_line
+def env(
+    port: int,
+    agent: str | None,
+    priority: str | None,
+    delivery: str,
+    task: str,
+    *,
+    patience: bool,
+    as_json: bool,
+) -> None:
+    """Print what `hivemind exec` sets, as lines for a shell.
+
+    `auto` delivery is `stream` here. The proxy has to run.
+
+    \b
+    Examples:
+      eval "$(hivemind env --agent claude-1)"
+      hivemind env -p 9090 > agent.env
+      hivemind env --agent ci --json | jq -r .HTTPS_PROXY
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    proxy = background.running(port)
+    if proxy is None:
+        raise no_proxy(port)
+    chosen = DeliveryChoice(delivery)
+    asked = Delivery.STREAM if chosen is DeliveryChoice.AUTO else _delivery_of(chosen)
+    words = asked_words(asked, priority=priority, task=task)
+    name = agent or f"shell-{os.getppid()}"
+    changed = environment_changes(proxy, os.environ, agent=name, words=words, table=load_programs(), patience=patience)
+    click.echo(msgspec.json.encode(changed).decode() + "\n" if as_json else exports(changed), nl=False)
+
+
+def _delivery_of(chosen: DeliveryChoice) -> Delivery:
+    if chosen is DeliveryChoice.AUTO:
+        watched = sys.stdin.isatty() and sys.stdout.isatty()
+        return Delivery.STREAM if watched else Delivery.WHOLE
+    return Delivery(chosen.value)
+
+
+@click.command()
+@port_option
+@click.option("--agent", "program", metavar="PROGRAM", help="The program in question: claude, codex, gemini, …")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON list.")
+@_one_line
+def doctor(port: int, program: str | None, *, as_json: bool) -> None:
+    """Find what keeps an agent from being scheduled, and say the cure; the exit status is 1 when something does.
+
+    It looks at the environment that it is started in: start it where the agent starts, or through `hivemind exec`.
+
+    \b
+    Examples:
+      hivemind exec -- hivemind doctor
+      hivemind doctor --agent claude
+      hivemind doctor --json | jq '.[] | select(.verdict == "bad")'
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    table = load_programs()
+    if program is not None and program not in table.programs:
+        raise click.BadParameter(
+            f"no facts about {program!r}; there are {', '.join(table.programs)}", param_hint="--agent"
+        )
+    chosen = table.programs[program] if program else None
+    findings = []
+    for finding in doctors.examine(os.environ, port=port, program=chosen, table=table, clock=SystemClock()):
+        findings.append(finding)
+        if not as_json:
+            click.echo(f"{finding.verdict.value:<4}  {finding.text}")  # as it is found: some take a moment
+    if as_json:
+        click.echo(msgspec.json.encode(findings).decode())
+    if any(finding.verdict is doctors.Verdict.BAD for finding in findings):
+        sys.exit(1)

@@ -1,0 +1,80 @@
+"""The running proxy that a command talks to: found by its port, asked once; what goes wrong is one line with a cure."""
+
+import sys
+
+import click
+import msgspec
+
+from hivemind_addon.commands.one_line import in_one_line
+from hivemind_addon.core.command import Command, Said
+from hivemind_addon.launch import port as ports
+from hivemind_addon.observe.report import Report
+from hivemind_addon.runtime.control import (
+    NotSaid,
+    UnreadableReport,
+    control_socket,
+    is_answered,
+    read_report,
+    send_command,
+    serving_ports,
+)
+from hivemind_addon.runtime.folders import FolderNotPrivate
+
+port_option = click.option(
+    "-p",
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=ports.DEFAULT,
+    show_default=True,
+    envvar=ports.VARIABLE,
+    help="The proxy's port; inside of `hivemind exec` the one that it uses.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print what the proxy said as one line of JSON.")
+
+one_line = in_one_line(UnreadableReport, NotSaid, FolderNotPrivate)
+"""Around a command: what goes wrong with a proxy is one line."""
+
+
+def report_of(port: int) -> Report:
+    """What the proxy on a port tells. Raises ClickException: there is none; UnreadableReport, FolderNotPrivate."""
+    report = read_report(control_socket(port))
+    if report is None:
+        raise no_proxy(port)
+    return report
+
+
+def ask(port: int, command: Command) -> Said:
+    """Have the proxy on a port carry out a command. Raises ClickException: there is none; NotSaid."""
+    path = control_socket(port)
+    try:
+        return send_command(path, command)
+    except NotSaid:
+        if is_answered(path):
+            raise
+        raise no_proxy(port) from None
+
+
+@one_line
+def tell(command: Command, port: int, *, as_json: bool) -> None:
+    """Have the proxy do it and print what is said; the exit status is 1 when nothing was done."""
+    said = ask(port, command)
+    if as_json:
+        click.echo(msgspec.json.encode(said).decode())
+    else:
+        click.echo(said.text, err=not said.done)
+    if not said.done:
+        sys.exit(1)
+
+
+def no_proxy(port: int) -> click.ClickException:
+    """Nothing serves a port: what does, or how to start it."""
+    others = serving_ports()
+    if not others:
+        return click.ClickException(f"no proxy serves port {port}; start it with `{typed('run', port)}`")
+    where = f"one serves port {others[0]}" if len(others) == 1 else f"there are some on {', '.join(map(str, others))}"
+    return click.ClickException(f"no proxy serves port {port}; {where}: add `-p {others[0]}`")
+
+
+def typed(command: str, port: int) -> str:
+    """What a person types to run a command of ours on a port."""
+    return f"hivemind {command}" + (f" -p {port}" if port != ports.DEFAULT else "")

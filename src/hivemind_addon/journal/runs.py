@@ -1,0 +1,136 @@
+"""One start of the proxy after the other: what a run finds of those before it, and what it leaves."""
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hivemind_addon.core.spend import Budget, Period, Scope, Spend, Standing
+from hivemind_addon.journal.file import is_damage
+from hivemind_addon.journal.tables import BudgetRow
+from hivemind_addon.runtime.database import transaction
+
+GOES_ON_S = 3600.0
+"""A budget `per run` goes on where the last run died, or ended less than this ago: a restart forgives nothing."""
+
+Statement = tuple[str, tuple[object, ...]]
+
+_LOST_TICKETS = """
+UPDATE ticket SET "end" = 'lost', reason = ?,
+    ended = max(arrived, coalesce((SELECT run.seen FROM run WHERE run.id = ticket.run), arrived))
+WHERE "end" = ''
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """What earlier runs have left."""
+
+    kept: Mapping[str, str] = field(default_factory=dict)
+    """Name → JSON: what the scheduler exported last."""
+    budgets: tuple[BudgetRow, ...] = ()
+    """Of periods that go on; what was in flight is counted as spent, since it may have been billed."""
+
+    run_goes_on: bool = False
+    """The last run died, or ended just now: budgets `per run` go on."""
+
+    def standings(self, wall: float) -> list[Standing]:
+        """The accounts, for the core; an account that cannot be understood is left out."""
+        return [standing for row in self.budgets if (standing := _standing(row, wall)) is not None]
+
+
+def inherit(connection: sqlite3.Connection, wall: float) -> Inherited:
+    """Read what is to outlive a run, as far as a damaged journal still has it. Changes nothing."""
+    columns = ", ".join(f'"{name}"' for name in BudgetRow.__struct_fields__)
+    rows = [BudgetRow(*row) for row in _all(connection, f"SELECT {columns} FROM budget")]  # noqa: S608 - ours
+    ends = [ended for (ended,) in _all(connection, "SELECT ended FROM run ORDER BY id DESC LIMIT 1")]
+    goes_on = not ends or ends[0] is None or wall - ends[0] < GOES_ON_S
+    return Inherited(
+        kept=dict(_all(connection, "SELECT name, value FROM kept")),
+        budgets=tuple(_without_flights(row) for row in rows if goes_on or row.per != Period.RUN.value),
+        run_goes_on=goes_on,
+    )
+
+
+def begin(connection: sqlite3.Connection, *, pid: int, version: str, wall: float, goes_on: bool) -> int:
+    """A new run; what earlier ones have not finished is lost. Answers the run's id.
+
+    `goes_on`: budgets per run are the last run's.
+    """
+    with transaction(connection):
+        for sql, values in lost("its proxy died"):
+            connection.execute(sql, values)
+        run = connection.execute(
+            "INSERT INTO run (began, seen, pid, version) VALUES (?, ?, ?, ?) RETURNING id", (wall, wall, pid, version)
+        ).fetchone()[0]
+        connection.execute(
+            "UPDATE budget SET spent_tokens = spent_tokens + reserved_tokens, reserved_tokens = 0,"
+            " spent_micro_usd = spent_micro_usd + reserved_micro_usd, reserved_micro_usd = 0"
+        )
+        if not goes_on:
+            connection.execute("DELETE FROM budget WHERE per = ?", (Period.RUN.value,))
+    return int(run)
+
+
+def seen(run: int, wall: float) -> Statement:
+    """The run is alive."""
+    return "UPDATE run SET seen = max(seen, ?) WHERE id = ?", (wall, run)
+
+
+def has(connection: sqlite3.Connection, run: int, began: float) -> bool:
+    """Whether this run is of this journal."""
+    return connection.execute("SELECT 1 FROM run WHERE id = ? AND began = ?", (run, began)).fetchone() is not None
+
+
+def end(run: int, wall: float, why: str) -> list[Statement]:
+    """The run ends as it should."""
+    return [*lost(why), ("UPDATE run SET seen = ?, ended = ? WHERE id = ?", (wall, wall, run))]
+
+
+def keep(name: str, value: str, wall: float) -> Statement:
+    """What the scheduler exported."""
+    sql = "INSERT INTO kept (name, at, value) VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET at = ?, value = ?"
+    return sql, (name, wall, value, wall, value)
+
+
+def lost(why: str) -> list[Statement]:
+    """Everything that has not ended is lost: it may have run, and may have been billed."""
+    return [
+        ("UPDATE attempt SET outcome = 'lost', reason = ?, ambiguous = 1 WHERE outcome = ''", (why,)),
+        (_LOST_TICKETS, (why,)),
+    ]
+
+
+def _all(connection: sqlite3.Connection, sql: str) -> list[Any]:
+    try:
+        return connection.execute(sql).fetchall()
+    except sqlite3.DatabaseError as error:
+        if not is_damage(error):
+            raise
+        return []
+
+
+def _without_flights(row: BudgetRow) -> BudgetRow:
+    row.spent_tokens += row.reserved_tokens
+    row.spent_micro_usd += row.reserved_micro_usd
+    row.reserved_tokens = row.reserved_micro_usd = 0
+    return row
+
+
+def _standing(row: BudgetRow, wall: float) -> Standing | None:
+    try:
+        budget = Budget(
+            scope=Scope(row.scope),
+            name=row.name,
+            per=Period(row.per),
+            tokens=row.limit_tokens,
+            micro_usd=row.limit_micro_usd,
+        )
+    except ValueError:
+        return None
+    return Standing(
+        budget=budget,
+        age_s=max(0.0, wall - row.began),
+        spent=Spend(row.spent_tokens, row.spent_micro_usd),
+        added=Spend(row.added_tokens, row.added_micro_usd),
+    )

@@ -1,0 +1,43 @@
+"""What one agent needs to be behind the proxy: its environment, and what it asks for."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hivemind_addon.launch.bundle import is_ours, write_bundle
+from hivemind_addon.launch.environment import AGENT_VARIABLE, PORT_VARIABLE, changes, proxy_url
+from hivemind_addon.launch.programs import ProgramTable
+from hivemind_addon.observe.report import ProxyView
+from hivemind_addon.profile.model import Delivery
+
+
+def environment_changes(
+    proxy: ProxyView,
+    base: Mapping[str, str],
+    *,
+    agent: str,
+    words: Sequence[str],
+    table: ProgramTable,
+    patience: bool = True,
+) -> dict[str, str]:
+    """What to set on top of `base` for one agent. Writes the bundle of certificates. Raises NoBundle, OSError."""
+    users = {base[name] for name in table.ca_variables if base.get(name)}
+    bundle = write_bundle(Path(proxy.confdir), sorted(file for file in users if not is_ours(file)))
+    changed = changes(
+        base,
+        url=proxy_url(proxy.port, agent=agent, words=words),
+        bundle=bundle,
+        hosts=proxy.hosts,
+        table=table,
+        patience=patience,
+    )
+    return changed | {AGENT_VARIABLE: agent, PORT_VARIABLE: str(proxy.port)}
+
+
+def asked_words(delivery: Delivery, *, priority: str | None = None, waits_s: int = 0, task: str = "") -> list[str]:
+    """What an agent asks for in its proxy password. `task`: the id that its requests are kept under."""
+    return [
+        delivery.value,
+        *([f"prio-{priority}"] if priority else ()),
+        *([f"wait-{waits_s}"] if waits_s else ()),
+        *([f"task-{task}"] if task else ()),
+    ]

@@ -1,0 +1,90 @@
+"""Locks among processes: a file that the kernel locks, and lets go of when its holder ends, however it ends.
+
+No stale files, no process ids that mean somebody else by now. The file stays; what it says is the holder's.
+"""
+
+import os
+import sys
+from pathlib import Path
+from threading import Event
+
+if sys.platform != "win32":
+    import fcntl
+
+_LOOK_EVERY_S = 0.05
+
+
+def take_lock(path: Path, *, shared: bool = False, wait_s: float | None = 0.0) -> int | None:
+    """The lock, held as long as the descriptor is open; None: it is another's, and was for so long.
+
+    `shared`: beside others that share it. `wait_s` None: until it is had. The file is made if it is not there, for its
+    owner alone. Raises OSError.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+    try:
+        if _lock(descriptor, shared=shared, wait_s=wait_s):
+            return descriptor
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
+
+
+def is_free(path: Path) -> bool:
+    """Whether nobody holds a lock that somebody has made. Nothing is written; False, too, where that cannot be told."""
+    if sys.platform == "win32":
+        return False
+    try:
+        with path.open("rb") as file:
+            # Shared, and for an instant: whoever wants it at the same time looks again.
+            return _try(file.fileno(), shared=True)
+    except OSError:
+        return False
+
+
+def name_holder(descriptor: int, text: str) -> None:
+    """Say in the file who has it. Raises OSError."""
+    os.ftruncate(descriptor, 0)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.write(descriptor, text.encode())
+
+
+def holder_of(path: Path) -> str:
+    """What the holder says of itself; empty: nothing that can be read."""
+    if sys.platform == "win32":  # a locked file cannot be read there
+        return ""
+    try:
+        with path.open("rb") as file:
+            return file.read(200).decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _lock(descriptor: int, *, shared: bool, wait_s: float | None) -> bool:
+    if wait_s is None and sys.platform != "win32":
+        fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        return True
+    pauses, looks = Event(), 0
+    while not _try(descriptor, shared=shared):
+        if wait_s is not None and looks * _LOOK_EVERY_S >= wait_s:
+            return False
+        looks += 1
+        pauses.wait(_LOOK_EVERY_S)
+    return True
+
+
+def _try(descriptor: int, *, shared: bool) -> bool:
+    if sys.platform == "win32":
+        import msvcrt  # noqa: PLC0415
+
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

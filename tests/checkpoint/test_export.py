@@ -1,0 +1,87 @@
+import json
+import shlex
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hivemind_addon.checkpoint.export import CannotExport, Form, export
+from hivemind_addon.checkpoint.model import NotKept
+from hivemind_addon.checkpoint.show import lines
+from hivemind_addon.profile.model import DialectName
+from tests.checkpoint.samples import BODIES, checkpoint
+
+MESSAGES_, RESPONSES_, CHAT_ = BODIES
+
+
+def exported(form, dialect=DialectName.ANTHROPIC_MESSAGES, project="/w/my project", **more):
+    environment = {"CLAUDE_CONFIG_DIR": "/claude", "CODEX_HOME": "/codex"}
+    return export(checkpoint(dialect=dialect), form, project=Path(project), environment=environment, **more)
+
+
+@pytest.mark.parametrize(
+    ("form", "dialect", "home", "resume"),
+    [
+        (Form.CLAUDE_CODE, MESSAGES_, "/claude", ["claude", "--resume"]),
+        (Form.CODEX, RESPONSES_, "/codex", ["codex", "resume"]),
+    ],
+)
+def test_a_session_has_its_place_and_the_command_that_resumes_it(form, dialect, home, resume):
+    one, other = exported(form, dialect), exported(form, dialect)
+    assert one.session != other.session
+    assert str(uuid.UUID(one.session)) == one.session
+    assert str(one.place).startswith(f"{home}/")
+    assert one.place.name.endswith(f"{one.session}.jsonl")
+    assert shlex.split(one.command) == ["cd", "/w/my project", "&&", *resume, one.session]
+    assert one.session in one.content.decode()
+    assert exported(form, dialect, session=other.session).session == other.session
+
+
+@pytest.mark.parametrize(
+    ("form", "dialect"),
+    [(Form.CLAUDE_CODE, RESPONSES_), (Form.CLAUDE_CODE, CHAT_), (Form.CODEX, MESSAGES_), (Form.CODEX, CHAT_)],
+)
+def test_what_an_agent_cannot_take_is_refused_and_another_form_is_named(form, dialect):
+    with pytest.raises(CannotExport, match="`--as text`"):
+        exported(form, dialect)
+
+
+@pytest.mark.parametrize("dialect", BODIES)
+def test_every_conversation_is_a_request_and_a_prompt(dialect):
+    request, prompt = exported(Form.API, dialect), exported(Form.TEXT, dialect)
+    assert json.loads(request.content) == BODIES[dialect]
+    assert request.command.startswith("curl ")
+    assert request.command.endswith("@FILE")
+    assert b"# A conversation to be continued" in prompt.content
+    for one in (request, prompt):
+        assert one.place is None
+        assert not one.session
+
+
+WORDS = st.sampled_from(
+    ("user", "assistant", "system", "tool", "message", "text", "tool_use", "tool_result", "function_call", "reasoning")
+)
+KEYS = st.sampled_from(
+    ("role", "type", "content", "text", "input", "output", "name", "summary", "tool_calls", "function")
+)
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8) | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5),
+    max_leaves=20,
+)
+
+
+@given(
+    conversation=st.lists(ODD, min_size=1, max_size=5), dialect=st.sampled_from(DialectName), form=st.sampled_from(Form)
+)
+def test_whatever_a_client_sends_is_exported_and_shown_or_refused_in_words(conversation, dialect, form):
+    body = json.dumps({"model": "m", "messages": conversation, "input": conversation}).encode()
+    with suppress(NotKept, CannotExport):
+        kept = checkpoint(body=body, dialect=dialect)
+        assert "\n".join(lines(kept, full=True))
+        exported = export(kept, form, project=Path("/w"), environment={})
+        if exported.place is not None:
+            assert all(isinstance(json.loads(line), dict) for line in exported.content.splitlines())

@@ -1,0 +1,52 @@
+from hivemind_addon.checkpoint.show import lines
+from hivemind_addon.profile.model import DialectName
+from tests.checkpoint.samples import MESSAGES, checkpoint
+
+
+def shown(*, full=False, **changes):
+    return "\n".join(lines(checkpoint(**changes), full=full))
+
+
+def conversation(*texts):
+    return {**MESSAGES, "messages": [{"role": "user", "content": text} for text in texts]}
+
+
+def test_it_says_whose_it_is_and_why_it_was_kept_and_what_was_said():
+    text = shown(task="task-9")
+    for told in ("c0ffee0001", "agent-1, session s-1", "task-9", "claude-opus-5-5", "5 messages", "everyone per day"):
+        assert told in text
+    assert "── tool call Bash" in text
+    assert "cat r.txt" in text
+
+
+def test_instructions_are_shown_when_everything_is():
+    assert "careful program" not in shown()
+    assert "(3 instructions to the model not shown: --full shows all)" in shown()
+    assert "careful program" in shown(full=True)
+    assert "--full" not in shown(full=True)
+    assert "Be brief." in shown(full=True, dialect=DialectName.OPENAI_RESPONSES)
+
+
+def test_of_a_long_conversation_the_newest_is_shown_and_of_a_long_text_the_beginning():
+    said = conversation(*(f"number {number}" for number in range(40)))
+    assert "number 39" in shown(body=said)
+    assert "number 20" not in shown(body=said)
+    assert "(28 earlier pieces and 1 instruction to the model not shown" in shown(body=said)
+    assert "number 0" in shown(body=said, full=True)
+    long = conversation("word " * 10_000 + "the end")
+    assert len(shown(body=long)) < 3000
+    assert "more characters)" in shown(body=long)
+    assert "the end" in shown(body=long, full=True)
+    many = conversation("\n".join(f"line {number}" for number in range(100)))
+    assert "line 99" not in shown(body=many)
+    assert "line 99" in shown(body=many, full=True)
+
+
+def test_what_a_tool_has_printed_does_not_steer_the_terminal():
+    for full in (False, True):
+        text = shown(body=conversation("\x1b]0;title\x07 \x1b[31mred\x1b[0m \x9b2J\rback\ttab"), full=full)
+        assert "\x1b" not in text
+        assert "\x9b" not in text
+        assert "\r" not in text
+        assert "red" in text
+        assert "\ttab" in text

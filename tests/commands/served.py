@@ -1,0 +1,38 @@
+"""A control socket with a kept report and scripted answers, in a thread: what commands talk to, without a proxy."""
+
+import asyncio
+import threading
+from contextlib import contextmanager
+
+from hivemind_addon.core.command import Said
+from hivemind_addon.runtime.control import ControlServer, control_socket
+
+
+@contextmanager
+def serving(report, *, port=8080, answer=lambda command: Said(done=True, text=f"did {command}")):
+    """Until the block ends `port` is served; what was asked is in the list."""
+    asked = []
+    loop = asyncio.new_event_loop()
+
+    def command(one):
+        asked.append(one)
+        return answer(one)
+
+    server = ControlServer(control_socket(port), report=lambda: report, command=command)
+
+    def serve():
+        asyncio.set_event_loop(loop)
+        loop.run_forever()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(server.start(), loop).result(10)
+        yield asked
+        ended = threading.Event()
+        loop.call_soon_threadsafe(lambda: (server.close(), ended.set()))
+        ended.wait(10)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()

@@ -1,0 +1,30 @@
+from click.testing import CliRunner
+
+from hivemind_addon import docs, resources
+from hivemind_addon.cli import main
+
+
+def run(*arguments):
+    return CliRunner().invoke(main, arguments)
+
+
+def test_addon_prints_the_script_that_mitmproxy_loads():
+    assert run("addon").output == f"{resources.script_path()}\n"
+
+
+def test_docs_check_names_stale_pages(monkeypatch):
+    assert run("docs", "--check").exit_code == 0
+    monkeypatch.setattr(docs, "check", lambda: ["docs/options.md"])
+    result = run("docs", "--check")
+    assert (result.exit_code, result.stderr) == (1, "Error: stale, run `make docs`: docs/options.md\n")
+
+
+def test_docs_writes_and_names_what_was_stale(monkeypatch, tmp_path):
+    monkeypatch.setattr(docs, "write", lambda: [tmp_path / "options.md"])
+    assert run("docs").output == f"{tmp_path / 'options.md'}\n"
+
+
+def test_docs_works_in_a_checkout_only(monkeypatch):
+    monkeypatch.setattr(docs, "in_checkout", lambda: False)
+    result = run("docs")
+    assert (result.exit_code, result.stderr) == (1, "Error: this is an installed package: only a checkout has docs/\n")

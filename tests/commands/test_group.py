@@ -1,0 +1,79 @@
+"""Commands that are loaded when they are asked for."""
+
+import subprocess
+import sys
+
+import click
+from click.testing import CliRunner
+
+from hivemind_addon.cli import main
+from hivemind_addon.commands.group import Entry, IndexedGroup, every_command, help_of
+from hivemind_addon.commands.index import SECTIONS
+
+
+def test_everything_in_the_index_is_there_and_listed_once():
+    names = [entry.name for entries in SECTIONS.values() for entry in entries]
+    assert len(set(names)) == len(names)
+    for entries in SECTIONS.values():
+        for entry in entries:
+            assert entry.load().name == entry.name
+            assert len(entry.about) <= 55, "80 columns are all that some have"
+
+
+def test_a_slip_is_told_with_what_was_meant():
+    result = CliRunner().invoke(main, ["agnets"])
+    assert result.exit_code == 2
+    assert "No such command 'agnets'. Did you mean 'agents'?" in result.stderr
+    assert "Did you mean" not in CliRunner().invoke(main, ["xyzzy"]).stderr
+
+
+def test_what_is_registered_beside_the_index_is_listed_last():
+    group = IndexedGroup("hivemind", index={"See": [Entry("status", "commands.watch:status", "What goes on")]})
+
+    @group.command()
+    def extra() -> None:
+        """Something of its own."""
+
+    @group.command(hidden=True)
+    def inner() -> None:
+        """For nobody."""
+
+    printed = CliRunner().invoke(group, ["--help"]).output
+    assert printed.index("\nSee:\n  status  What goes on\n") < printed.index(
+        "\nMore:\n  extra   Something of its own.\n"
+    )
+    assert "For nobody" not in printed
+    assert [path for path, _ in every_command(group)] == ["hivemind status", "hivemind extra", "hivemind inner"]
+
+
+def test_groups_within_are_walked_and_help_is_as_it_is_printed():
+    found = dict(every_command(main))
+    assert isinstance(found["hivemind capture"], click.Group)
+    printed = CliRunner().invoke(main, ["capture", "stop", "--help"], prog_name="hivemind", terminal_width=100)
+    assert help_of("hivemind capture stop", found["hivemind capture stop"]) == printed.output.rstrip()
+
+
+def test_the_first_help_loads_no_command():
+    """It took 0.7 s when it did."""
+    script = """
+import sys
+from hivemind_addon.cli import main
+try:
+    main(["--help"])
+except SystemExit:
+    ours = {name for name in sys.modules if name.startswith("hivemind_addon.")}
+    print(ours - {"hivemind_addon.cli", "hivemind_addon.commands"} == {
+        "hivemind_addon.commands.group", "hivemind_addon.commands.index"}, "asyncio" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("True False\n"), done.stdout
+
+
+def test_commands_that_steer_load_little():
+    script = """
+import sys
+import hivemind_addon.commands.steering
+print([name for name in ("mitmproxy", "yaml", "rich", "textual", "tiktoken", "hivemind_addon.core.pool") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,74 @@
+"""Every command, also those of tomorrow: it has a help text, with examples that its own parser takes."""
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from hivemind_addon.cli import main
+from hivemind_addon.commands.group import every_command
+from hivemind_addon.commands.index import SECTIONS
+from tests.shell_lines import accept, calls
+
+EVERY = dict(every_command(main))
+_OTHERS = {"mitmdump", "mitmweb"}
+"""What examples may begin with besides."""
+
+
+def examples(command: click.Command) -> list[str]:
+    """The lines below `Examples:`."""
+    below = (command.help or "").partition("Examples:\n")[2]
+    return [line.strip() for line in below.splitlines() if line.strip()]
+
+
+@pytest.fixture(autouse=True)
+def no_files(monkeypatch):
+    """Examples name files that are not here."""
+    monkeypatch.setattr(click.Path, "convert", lambda _self, value, _param, _ctx: Path(value))
+
+
+@pytest.mark.parametrize("path", EVERY)
+def test_help_is_printed_with_examples_and_says_what_each_option_does(path):
+    result = CliRunner().invoke(main, [*path.split()[1:], "--help"])
+    assert result.exit_code == 0, result.output
+    assert "Examples:\n" in result.output
+    assert all(option.help for option in EVERY[path].params if isinstance(option, click.Option))
+
+
+@pytest.mark.parametrize("path", EVERY)
+def test_its_examples_can_be_typed(path):
+    shown = examples(EVERY[path])
+    assert shown
+    called = [call for line in shown for call in calls(line)]
+    ours = [call[1:] for call in called if call[0] == "hivemind"]
+    assert ours or {call[0] for call in called} & _OTHERS
+    taken = {id(accept(main, arguments)) for arguments in ours}
+    if not isinstance(EVERY[path], click.Group) and ours:
+        assert id(EVERY[path]) in taken, "its examples are another command's"
+
+
+def test_the_first_help_lists_every_command_under_what_people_want():
+    result = CliRunner().invoke(main, ["--help"])
+    assert result.exit_code == 0
+    for heading, entries in SECTIONS.items():
+        assert f"\n{heading}:\n" in result.output
+        for entry in entries:
+            assert re.search(rf"^  {entry.name} +{re.escape(entry.about)}$", result.output, re.MULTILINE)
+    assert max(map(len, result.output.splitlines())) <= 80
+
+
+def test_an_example_that_cannot_be_typed_is_found():
+    with pytest.raises(click.UsageError):
+        accept(main, ["pause", "--nonsense"])
+    with pytest.raises(click.UsageError):
+        accept(main, ["pausse"])
+    with pytest.raises(click.UsageError):
+        accept(main, ["capture", "begin", "x.flow"])
+
+
+def test_what_the_environment_gives_may_be_left_out():
+    assert accept(main, ["wait"]) is EVERY["hivemind wait"]
+    with pytest.raises(click.UsageError):
+        accept(main, ["priority"])

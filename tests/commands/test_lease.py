@@ -1,0 +1,156 @@
+"""What is said and printed; real commands under a lease are in tests/e2e/test_leases.py."""
+
+import json
+import os
+
+import pytest
+from click.testing import CliRunner
+
+from hivemind_addon.cli import main
+
+PID = str(os.getpid())
+
+
+@pytest.fixture(autouse=True)
+def state(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for name in ("HIVEMIND_AGENT", "HIVEMIND_LEASE_ID"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def run(*arguments, **more):
+    return CliRunner().invoke(main, ["lease", *arguments], **more)
+
+
+def acquire(*arguments):
+    result = run("acquire", *arguments, "--no-wait", "--pid", PID, "--json")
+    return result.exit_code, json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("command", ["acquire", "renew", "release", "list", "run", "lead"])
+def test_each_command_has_examples(command):
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    assert "Examples:\n" in result.output
+
+
+def test_a_lease_is_had_renewed_and_released():
+    status, lease = acquire("b", "a", "--ttl", "2m", "--value", "here", "--agent", "me")
+    assert status == 0
+    assert lease.pop("id")
+    assert lease == {
+        "granted": True,
+        "token": 1,
+        "names": ["a", "b"],
+        "holder": {"agent": "me", "pid": int(PID)},
+        "left_s": 120,
+        "value": "here",
+    }
+
+
+def test_its_id_is_what_renews_and_releases_it():
+    _, lease = acquire("a")
+    assert json.loads(run("renew", lease["id"], "--ttl", "5m", "--json").stdout)["left_s"] == 300
+    assert run("renew", env={"HIVEMIND_LEASE_ID": lease["id"]}).stdout.startswith(lease["id"])
+    assert run("release", lease["id"]).stdout == "released a\n"
+    gone = run("renew", lease["id"])
+    assert (gone.exit_code, gone.stderr.count("\n")) == (1, 1)
+    assert "is over" in gone.stderr
+    gone = run("release", lease["id"])
+    assert gone.exit_code == 1
+    assert "not held" in gone.stderr
+
+
+def test_in_words():
+    result = run("acquire", "a", "--pid", PID)
+    assert result.exit_code == 0
+    assert result.stdout.split(maxsplit=1)[1] == "token 1  1m  a\n"
+
+
+def test_who_does_not_get_it_hears_who_has_it():
+    acquire("a", "--agent", "first")
+    status, answer = acquire("a", "b")
+    assert status == 75
+    assert answer == {"granted": False, "ahead": ["a"], "holders": [{"agent": "first", "pid": int(PID)}]}
+    result = run("acquire", "a", "--no-wait")
+    assert (result.exit_code, result.stdout) == (75, "")
+    assert result.stderr == f"a: held by first (process {PID})\n"
+
+
+def test_a_shell_evaluates_a_failure_where_there_is_no_lease():
+    acquire("a")
+    assert run("acquire", "a", "--no-wait", "--export").stdout == "false\n"
+    assert run("acquire", " ", "--export").stdout == "false\n"
+    assert run("acquire", "b", "--export", "--pid", PID).stdout.splitlines()[1] == "export HIVEMIND_LEASE_TOKEN=2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["acquire"], 2, "NAME"),
+        (["acquire", ""], 1, "is no name"),
+        (["acquire", "a", "--ttl", "soon"], 2, "no span of time"),
+        (["acquire", "a", "--ttl", "0"], 1, "more than 0"),
+        (["acquire", "a", "--ttl", "900d"], 1, "at most"),
+        (["acquire", "a", "--pid", "2147483647"], 2, "no process 2147483647"),
+        (["acquire", "a", "--pid", "99999999999999999999"], 2, "no process"),
+        (["acquire", "a", "--at-most", "0"], 2, "at-most"),
+        (["acquire", "a", "--export", "--json"], 2, "not both"),
+        (["release"], 2, "say which"),
+        (["release", "nobody"], 1, "not held"),
+        (["list", "\n"], 1, "is no name"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_no_traceback(arguments, status, says):
+    result = run(*arguments)
+    assert result.exit_code == status
+    assert says in result.output
+    assert "Traceback" not in result.output
+
+
+def test_a_name_is_released_by_who_holds_it_or_by_force():
+    run("acquire", "a", "b", "--pid", "0", "--agent", "other")
+    refused = run("release", "a")
+    assert refused.exit_code == 1
+    assert "'a' is held by other; --force" in refused.stderr
+    assert run("release", "a", "--force").stdout == "released a, b\n"
+    run("acquire", "c")
+    assert run("release", "c").stdout == "released c\n"
+
+
+def test_the_list_shows_holders_and_no_ids():
+    assert run("list").stdout == "nothing is held or waited for\n"
+    _, lease = acquire("plan", "--value", "http://127.0.0.1:7000", "--agent", "one", "--ttl", "1h")
+    (standing,) = json.loads(run("list", "--json").stdout)
+    holder = standing["holders"][0]
+    assert 3500 < holder.pop("left_s") <= 3600
+    assert standing == {
+        "name": "plan",
+        "capacity": 1,
+        "holders": [
+            {
+                "token": 1,
+                "names": ["plan"],
+                "holder": {"agent": "one", "pid": int(PID)},
+                "value": "http://127.0.0.1:7000",
+            }
+        ],
+        "waiting": [],
+        "last_token": 1,
+    }
+    for form in ("--json", "--csv", ""):
+        assert lease["id"] not in run("list", *([form] if form else [])).stdout
+    assert run("list", "--csv").stdout.splitlines()[0] == "name,places,agent,pid,token,left,value,waiting"
+    assert "0 of 1" in run("list", "nobody").stdout
+    assert json.loads(run("list", "nobody", "--json").stdout)[0]["holders"] == []
+
+
+def test_a_damaged_file_is_one_line(state):
+    folder = state / "hivemind_addon"
+    folder.mkdir()
+    (folder / "leases.db").write_text("no database at all" * 1000)
+    result = run("list")
+    assert result.exit_code == 1
+    assert "remove it" in result.stderr
+    assert "Traceback" not in result.output

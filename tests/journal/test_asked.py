@@ -1,0 +1,68 @@
+import pytest
+
+from hivemind_addon.journal.asked import Asked, Span, is_broad
+from hivemind_addon.journal.history import requests
+from hivemind_addon.journal.reader import JournalReader
+from tests.journal.book import NOON, journal_with
+
+
+@pytest.fixture
+def journal(tmp_path):
+    def fill(book):
+        book.run()
+        book.ticket("1", agent="ann", arrived=NOON, task="t-1")
+        book.ticket("2", agent="bob", arrived=NOON + 50, end="", session="s-2")
+        book.ticket("3", agent="b[o]b", arrived=NOON + 100, end="gave up", pool="api.openai.com/k/gpt", task="t-2")
+
+    with JournalReader(journal_with(tmp_path / "journal.db", fill)) as reader:
+        yield reader
+
+
+@pytest.mark.parametrize(
+    ("asked", "ids"),
+    [
+        (Asked(), "321"),
+        (Asked(agent="bob"), "2"),
+        (Asked(agent="b*"), "32"),
+        (Asked(agent="[!b]*"), "1"),
+        (Asked(agent="b[o]b"), "32"),
+        (Asked(agent="?ob"), "2"),
+        (Asked(pool="api.openai.com"), "3"),
+        (Asked(pool="api.openai.com/k/gpt"), "3"),
+        (Asked(pool="*/opus"), "21"),
+        (Asked(task="t-*"), "31"),
+        (Asked(task="t-1"), "1"),
+        (Asked(task="*"), "31"),
+        (Asked(session="s-2"), "2"),
+        (Asked(end="open"), "2"),
+        (Asked(end="gave up"), "3"),
+        (Asked(Span(NOON + 50)), "32"),
+        (Asked(Span(until=NOON + 50)), "1"),
+        (Asked(Span(NOON + 1, NOON + 51), agent="bob"), "2"),
+        (Asked(Span(NOON + 1, NOON + 51), pool="*/opus", end="open"), "2"),
+        (Asked(agent="' OR 1=1 --"), ""),
+    ],
+)
+def test_which_requests_are_meant(journal, asked, ids):
+    assert "".join(ticket.id for ticket in requests(journal, asked, 10)) == ids
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_it"),
+    [
+        (Asked(), True),
+        (Asked(agent="b*"), True),
+        (Asked(agent="bob"), False),
+        (Asked(task="t-1"), False),
+        (Asked(Span(NOON + 50)), True),
+        (Asked(Span(NOON + 95)), False),
+        (Asked(Span(NOON + 1000)), False),
+    ],
+)
+def test_much_of_a_journal_is_read_as_it_lies_on_the_disk(journal, asked, is_it):
+    assert is_broad(journal, asked) is is_it
+
+
+def test_of_an_empty_journal_nothing_is_much(tmp_path):
+    with JournalReader(journal_with(tmp_path / "journal.db", lambda book: book.run())) as journal:
+        assert not is_broad(journal, Asked())

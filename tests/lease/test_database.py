@@ -1,0 +1,101 @@
+import sqlite3
+import stat
+
+import pytest
+
+from hivemind_addon.lease import database
+from hivemind_addon.lease.database import LeaseFile, in_turn
+from hivemind_addon.lease.model import LeaseError
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "state" / "leases.db"
+
+
+def tokens(file):
+    with file.using() as connection:
+        return connection.execute("select token from state").fetchone()[0]
+
+
+def test_it_is_made_private(path):
+    file = LeaseFile(path)
+    assert tokens(file) == 0
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(one.stat().st_mode) for one in path.parent.iterdir()} == {0o600}
+
+
+def test_a_file_that_others_could_read_is_closed_to_them(path):
+    path.parent.mkdir()
+    path.touch(0o666)
+    path.chmod(0o666)
+    tokens(LeaseFile(path))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_what_fails_is_undone_and_the_file_goes_on(path):
+    file = LeaseFile(path)
+    statements = ("update state set token = 7", "update nowhere set token = 7")
+    with pytest.raises(LeaseError, match="no such table"), file.writing() as connection:
+        list(map(connection.execute, statements))
+    assert tokens(file) == 0
+    with file.writing() as connection:
+        connection.execute("update state set token = 7")
+    assert tokens(LeaseFile(path)) == 7
+
+
+def test_a_file_that_is_no_database_is_named_with_the_cure(path):
+    path.parent.mkdir()
+    path.write_text("no database, but long enough to be taken for one" * 100)
+    with pytest.raises(LeaseError, match=r"leases\.db cannot be used .*remove it"):
+        tokens(LeaseFile(path))
+
+
+def test_a_damaged_file_is_named_with_the_cure(path):
+    with LeaseFile(path).writing() as connection:
+        connection.execute("drop table state")
+    with pytest.raises(LeaseError, match=r"leases\.db"):
+        tokens(LeaseFile(path))
+
+
+def test_a_newer_hivemind_keeps_its_file(path):
+    with LeaseFile(path).writing() as connection:
+        connection.execute("pragma user_version = 9")
+    with pytest.raises(LeaseError, match="newer hivemind"):
+        tokens(LeaseFile(path))
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(LeaseError, match=r"file/state|file"):
+        tokens(LeaseFile(tmp_path / "file" / "state" / "leases.db"))
+
+
+def test_a_full_disk_is_said_and_nothing_is_half_written(path):
+    file = LeaseFile(path)
+    with file.using() as connection:
+        pages = connection.execute("pragma page_count").fetchone()[0]
+        connection.execute(f"pragma max_page_count = {pages}")
+    with pytest.raises(LeaseError, match="full"), file.writing() as connection:
+        connection.executemany("insert into held values (hex(zeroblob(?)), 'x')", [(10,), (100_000,)])
+    assert tokens(file) == 0
+
+
+def test_who_writes_for_too_long_is_told_from_a_broken_file(path, monkeypatch):
+    monkeypatch.setattr(database, "_BUSY_S", 0.01)
+    tokens(LeaseFile(path))
+    blocker = sqlite3.connect(path, isolation_level=None)
+    with in_turn(blocker), pytest.raises(LeaseError, match="locked"), LeaseFile(path).writing():
+        pass
+    blocker.close()
+
+
+def test_a_file_that_was_removed_is_made_anew(path):
+    file = LeaseFile(path)
+    with file.writing() as connection:
+        connection.execute("update state set token = 7")
+    path.unlink()
+    assert tokens(file) == 0
+    file.close()
+    assert tokens(file) == 0

@@ -1,0 +1,114 @@
+import os
+import signal
+import subprocess
+import sys
+from threading import Event
+
+import pytest
+
+from hivemind_addon.lease import keeping
+from hivemind_addon.lease.holder import holder_of
+from hivemind_addon.lease.keeping import WatchedProcess, keep
+from hivemind_addon.lease.model import LeaseError
+from tests.lease.store import asks, machine, store  # noqa: F401 - fixtures
+
+# ruff: noqa: F811 - fixtures, again
+
+
+class Watched:
+    """It ends at an instant."""
+
+    def __init__(self, clock, ends_at, meanwhile=lambda: None):
+        self.clock, self.ends_at, self.meanwhile = clock, ends_at, meanwhile
+
+    def ends_within(self, seconds):
+        until = self.clock.monotonic() + seconds
+        self.clock.now = max(self.clock.now, min(until, self.ends_at))
+        self.meanwhile()
+        return self.clock.now >= self.ends_at
+
+    def terminate(self):
+        raise AssertionError("that is its owner's business")
+
+
+@pytest.fixture
+def lost():
+    return []
+
+
+def test_it_is_renewed_until_the_process_ends_and_then_released(store, clock, lost):
+    begun = clock.monotonic()
+    lease = store.acquire(asks("a", "x", ttl_s=10), begun)
+    keep(store, lease, Watched(clock, begun + 100), ttl_s=10, clock=clock, lost=lost.append)
+    assert lost == []
+    assert clock.monotonic() == begun + 100
+    assert store.standings(begun + 100) == []
+
+
+def test_its_loss_is_told_once(store, clock, lost):
+    begun = clock.monotonic()
+    lease = store.acquire(asks("a", "x", ttl_s=10), begun)
+
+    def somebody_ends_it():
+        if clock.monotonic() > begun + 20 and store.standings(clock.monotonic()):
+            store.release(lease.id, clock.monotonic())
+
+    watched = Watched(clock, begun + 100, somebody_ends_it)
+    keep(store, lease, watched, ttl_s=10, clock=clock, lost=lost.append)
+    assert len(lost) == 1
+    assert "is over" in lost[0]
+    assert clock.monotonic() < begun + 25
+
+
+def test_a_machine_that_stood_still_has_lost_it(store, clock, lost):
+    begun = clock.monotonic()
+    lease = store.acquire(asks("a", "x", ttl_s=10), begun)
+
+    def stand_still():
+        clock.advance(11)
+
+    keep(store, lease, Watched(clock, begun + 100, stand_still), ttl_s=10, clock=clock, lost=lost.append)
+    assert len(lost) == 1
+
+
+@pytest.mark.parametrize(("broken_s", "losses"), [(8, 0), (30, 1)])
+def test_a_file_that_cannot_be_used_costs_the_lease_when_its_time_is_over(
+    store, clock, lost, monkeypatch, broken_s, losses
+):
+    begun = clock.monotonic()
+    lease = store.acquire(asks("a", "x", ttl_s=10), begun)
+    renew = store.renew
+
+    def sometimes(lease_id, ttl_s, now):
+        if begun < now < begun + broken_s:
+            raise LeaseError("the disk is full")
+        return renew(lease_id, ttl_s, now)
+
+    monkeypatch.setattr(store, "renew", sometimes)
+    keep(store, lease, Watched(clock, begun + 100), ttl_s=10, clock=clock, lost=lost.append)
+    assert lost == ["the disk is full"] * losses
+    assert clock.monotonic() == pytest.approx(begun + (10 if losses else 100), abs=1)
+
+
+@pytest.fixture(params=[True, False], ids=["by handle", "by looking"])
+def child(request, monkeypatch):
+    if not request.param:
+        monkeypatch.setattr(sys, "platform", "elsewhere")
+    elif sys.platform != "linux":
+        pytest.skip("Linux has handles")
+    started = subprocess.Popen(["sleep", "60"])
+    yield started
+    started.kill()
+    started.wait()
+
+
+def test_a_real_process_is_seen_to_end(child, monkeypatch):
+    monkeypatch.setattr(keeping, "_LOOK_EVERY_S", 0.01)
+    watched = WatchedProcess(holder_of("a", child.pid), pause=Event().wait)
+    assert not watched.ends_within(0)
+    assert not watched.ends_within(0.02)
+    watched.terminate()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert watched.ends_within(5)
+    assert child.wait() == -signal.SIGTERM
+    watched.terminate()

@@ -1,0 +1,127 @@
+import json
+import os
+import stat
+from datetime import UTC, datetime
+
+import pytest
+
+from hivemind_addon.setup.change import addition, apply, removal, snippet
+from hivemind_addon.setup.ledger import Ledger
+from hivemind_addon.setup.model import Entry, FilePlan, Format, HasComments, SetupTrouble
+
+NOW = datetime(2026, 11, 22, 10, 0, tzinfo=UTC)
+ENTRIES = (Entry(("mcpServers", "hivemind"), {"command": "hivemind", "args": ["mcp"]}),)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return Ledger(tmp_path / "setup.json")
+
+
+@pytest.fixture
+def plan(tmp_path):
+    return FilePlan(tmp_path / "home" / "settings.json", Format.JSON, ENTRIES)
+
+
+def write(plan, text, mode=0o644):
+    plan.path.parent.mkdir(exist_ok=True)
+    plan.path.write_text(text)
+    plan.path.chmod(mode)
+
+
+def test_a_file_is_made_private_and_taken_away_again(plan, ledger):
+    assert apply(addition(plan, ledger), ledger, now=NOW) is None
+    assert json.loads(plan.path.read_text()) == {"mcpServers": {"hivemind": ENTRIES[0].value}}
+    assert stat.S_IMODE(plan.path.stat().st_mode) == 0o600
+    assert addition(plan, ledger).is_nothing
+    assert apply(removal(plan, ledger), ledger, now=NOW) is None
+    assert list(plan.path.parent.iterdir()) == []
+    assert removal(plan, ledger).is_nothing
+
+
+def test_a_users_file_keeps_what_it_has_its_mode_and_a_backup(plan, ledger):
+    text = '{\n  "secret": "s3cret",\n  "other": [1, 2]\n}\n'
+    write(plan, text, 0o640)
+    change = addition(plan, ledger)
+    assert "s3cret" not in change.diff()
+    assert change.diff().startswith(f"--- {plan.path}\n+++ {plan.path}\n@@")
+    backup = apply(change, ledger, now=NOW)
+    assert backup.name == "settings.json.hivemind-backup-20261122-100000"
+    assert backup.read_text() == text
+    assert {stat.S_IMODE(one.stat().st_mode) for one in plan.path.parent.iterdir()} == {0o640}
+    assert json.loads(plan.path.read_text())["secret"] == "s3cret"
+    second = apply(removal(plan, ledger), ledger, now=NOW)
+    assert second.name == f"{backup.name}-1"
+    assert plan.path.read_text() == text
+
+
+def test_a_link_stays_a_link(plan, ledger, tmp_path):
+    real = tmp_path / "dotfiles.json"
+    real.write_text("{}\n")
+    plan.path.parent.mkdir()
+    plan.path.symlink_to(os.path.relpath(real, plan.path.parent))
+    backup = apply(addition(plan, ledger), ledger, now=NOW)
+    assert plan.path.is_symlink()
+    assert "hivemind" in real.read_text()
+    assert backup.parent == real.parent
+    apply(removal(plan, ledger), ledger, now=NOW)
+    assert plan.path.is_symlink()
+    assert real.read_text() == "{}\n"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"mcpServers": []}', "\udcff"])
+def test_a_broken_file_is_named_and_left_alone(plan, ledger, text):
+    plan.path.parent.mkdir()
+    plan.path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(SetupTrouble, match=r"settings\.json .*mend it first"):
+        addition(plan, ledger)
+    assert plan.path.read_bytes() == text.encode(errors="surrogateescape")
+    assert list(plan.path.parent.iterdir()) == [plan.path]
+
+
+def test_comments_are_kept_by_saying_what_to_add(plan, ledger):
+    write(plan, '{\n  // mine\n  "a": 1\n}\n')
+    with pytest.raises(HasComments) as caught:
+        addition(plan, ledger)
+    assert str(caught.value).endswith(snippet(Format.JSON, ENTRIES))
+    assert json.loads(snippet(Format.JSON, ENTRIES))["mcpServers"]
+
+
+def test_a_folder_is_no_file(plan, ledger):
+    plan.path.mkdir(parents=True)
+    with pytest.raises(SetupTrouble, match="no file of settings"):
+        addition(plan, ledger)
+
+
+def test_what_changed_meanwhile_is_not_overwritten(plan, ledger):
+    write(plan, "{}\n")
+    change = addition(plan, ledger)
+    write(plan, '{"new": 1}\n')
+    with pytest.raises(SetupTrouble, match="changed meanwhile"):
+        apply(change, ledger, now=NOW)
+    assert plan.path.read_text() == '{"new": 1}\n'
+
+
+def test_a_write_that_fails_leaves_the_file_and_can_be_done_again(plan, ledger, monkeypatch):
+    write(plan, "{}\n")
+    change = addition(plan, ledger)
+
+    def broken(file, content, *, mode):
+        raise OSError(28, "No space left on device", str(file))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hivemind_addon.setup.change.write_whole", broken)
+        with pytest.raises(OSError, match="No space"):
+            apply(change, ledger, now=NOW)
+    assert plan.path.read_text() == "{}\n"
+    apply(addition(plan, ledger), ledger, now=NOW)
+    apply(removal(plan, ledger), ledger, now=NOW)
+    assert plan.path.read_text() == "{}\n"
+
+
+def test_a_file_that_is_gone_needs_nothing_taken_out(plan, ledger):
+    apply(addition(plan, ledger), ledger, now=NOW)
+    plan.path.unlink()
+    assert removal(plan, ledger).is_nothing
+    apply(addition(plan, ledger), ledger, now=NOW)
+    assert plan.path.exists()

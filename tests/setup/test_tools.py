@@ -1,0 +1,125 @@
+import pytest
+
+from hivemind_addon.launch.programs import load_programs
+from hivemind_addon.setup.model import Format, SetupTrouble
+from hivemind_addon.setup.tools import TOOLS, Place
+
+
+@pytest.fixture
+def place(tmp_path):
+    def make(**more):
+        given = {
+            "home": tmp_path,
+            "project": None,
+            "environment": {},
+            "command": "/opt/hivemind",
+            "port": 8080,
+            "table": load_programs(),
+            "bundle": lambda: tmp_path / "ca.pem",
+        }
+        return Place(**(given | more))
+
+    return make
+
+
+def values(plan):
+    return {entry.path: entry.value for file in plan.files for entry in file.entries}
+
+
+def files(plan, base):
+    return [str(file.path.relative_to(base)) for file in plan.files]
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_every_tool_has_something_to_say(place, name):
+    plan = TOOLS[name].plan_for(place())
+    assert plan.files
+    assert plan.notes
+    assert all(file.entries for file in plan.files)
+    assert all("\n" not in note for note in plan.notes)
+
+
+def test_claude_code_is_told_everything_by_its_settings(place, tmp_path):
+    plan = TOOLS["claude-code"].plan_for(place(port=9090, agent="me"))
+    assert files(plan, tmp_path) == [".claude/settings.json", ".claude.json"]
+    said = values(plan)
+    assert said["env", "HTTPS_PROXY"] == "http://me:stream@127.0.0.1:9090"
+    assert said["env", "NODE_EXTRA_CA_CERTS"] == str(tmp_path / "ca.pem")
+    assert said["env", "HIVEMIND_AGENT"] == "me"
+    assert said["env", "API_TIMEOUT_MS"] == load_programs().programs["claude"].patience["API_TIMEOUT_MS"]
+    assert said["mcpServers", "hivemind"] == {
+        "type": "stdio",
+        "command": "/opt/hivemind",
+        "args": ["mcp", "-p", "9090"],
+    }
+
+
+def test_codex_gets_no_variable_that_it_would_not_take_from_its_file(place, tmp_path):
+    plan = TOOLS["codex"].plan_for(place())
+    assert files(plan, tmp_path) == [".codex/.env", ".codex/config.toml"]
+    said = values(plan)
+    assert ("SSL_CERT_FILE",) in said
+    assert not [path for path in said if path[0].startswith("CODEX_")]
+    assert "XDG_RUNTIME_DIR" in said["mcp_servers", "hivemind"]["env_vars"]
+
+
+def test_a_projects_files_name_the_command_as_everybody_has_it(place, tmp_path):
+    project = tmp_path / "project"
+    found = {name: TOOLS[name].plan_for(place(project=project)) for name in TOOLS if name not in {"windsurf", "aider"}}
+    assert {name: files(plan, project) for name, plan in found.items()} == {
+        "claude-code": [".claude/settings.local.json", ".mcp.json"],
+        "codex": [".codex/config.toml"],
+        "gemini": [".gemini/.env", ".gemini/settings.json"],
+        "cursor": [".cursor/mcp.json"],
+        "copilot": [".vscode/mcp.json"],
+        "opencode": ["opencode.json"],
+    }
+    assert all("/opt/hivemind" not in str(values(plan)) for plan in found.values())
+    with pytest.raises(SetupTrouble, match="leave out --project"):
+        TOOLS["windsurf"].plan_for(place(project=project))
+
+
+def test_mcp_only_asks_for_no_bundle_and_sets_no_proxy(place):
+    def no_bundle():
+        raise AssertionError
+
+    for tool in TOOLS.values():
+        plan = tool.plan_for(place(mcp_only=True, bundle=no_bundle))
+        assert "PROXY" not in str(values(plan))
+        assert all(file.format is not Format.DOTENV for file in plan.files)
+
+
+def test_folders_of_their_own_are_obeyed(place, tmp_path):
+    where = {
+        "CLAUDE_CONFIG_DIR": str(tmp_path / "c"),
+        "CODEX_HOME": str(tmp_path / "x"),
+        "XDG_CONFIG_HOME": str(tmp_path / "o"),
+        "COPILOT_HOME": str(tmp_path / "p"),
+    }
+    plans = {
+        name: TOOLS[name].plan_for(place(environment=where)) for name in ("claude-code", "codex", "opencode", "copilot")
+    }
+    assert {name: files(plan, tmp_path) for name, plan in plans.items()} == {
+        "claude-code": ["c/settings.json", "c/.claude.json"],
+        "codex": ["x/.env", "x/config.toml"],
+        "opencode": ["o/opencode/opencode.json"],
+        "copilot": ["p/mcp-config.json"],
+    }
+
+
+def test_opencode_is_told_in_the_file_that_it_has(place, tmp_path):
+    folder = tmp_path / ".config" / "opencode"
+    folder.mkdir(parents=True)
+    (folder / "opencode.jsonc").write_text("{}")
+    plan = TOOLS["opencode"].plan_for(place())
+    assert files(plan, tmp_path) == [".config/opencode/opencode.jsonc"]
+    assert values(plan)["mcp", "hivemind"]["command"] == ["/opt/hivemind", "mcp"]
+
+
+def test_a_tool_is_found_by_its_command_or_its_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert not any(tool.is_found(tmp_path) for tool in TOOLS.values())
+    (tmp_path / ".gemini").mkdir()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "aider").touch(0o755)
+    assert [name for name, tool in TOOLS.items() if tool.is_found(tmp_path)] == ["gemini", "aider"]

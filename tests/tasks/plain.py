@@ -1,0 +1,63 @@
+"""Tasks without a proxy: what the tests of the room share."""
+
+import os
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+from hivemind_addon.launch.programs import load_programs
+from hivemind_addon.runtime.clock import SystemClock
+from hivemind_addon.tasks.board import Board, Rules
+from hivemind_addon.tasks.launcher import Launch
+from hivemind_addon.tasks.model import TaskSpec
+from hivemind_addon.tasks.runner import Runner
+from hivemind_addon.tasks.store import Fleet, FleetStore
+
+
+class PlainLauncher:
+    """Runs a command as it is."""
+
+    async def launch(self, task_id, spec, base, more):
+        return Launch(list(spec.command), {**base, **spec.environment, **more, "HIVEMIND_TASK": task_id})
+
+
+@contextmanager
+def short_folder():
+    """Sockets' names may not be long."""
+    with tempfile.TemporaryDirectory(prefix="hm") as folder:
+        yield Path(folder)
+
+
+def shell(name, script, depends_on=(), **more):
+    return TaskSpec(command=("sh", "-c", script), name=name, depends_on=tuple(depends_on), **more)
+
+
+def python(name, script, **more):
+    return TaskSpec(command=(sys.executable, "-c", script), name=name, **more)
+
+
+def made_runner(folder, *, at_most=4, told=None, warned=None, fleet_id="night-1", **more):
+    rules = Rules(at_most, start_every_s=0.0)
+    clock = SystemClock()
+    return Runner(
+        Fleet(fleet_id, "", 8080, rules, clock.wall()),
+        Board(rules, rng=Random(1)),
+        store=FleetStore(folder / "fleets" / fleet_id),
+        launcher=PlainLauncher(),
+        table=load_programs(),
+        socket=folder / "r.sock",
+        clock=clock,
+        tell=(told if told is not None else []).append,
+        warn=(warned if warned is not None else []).append,
+        **more,
+    )
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

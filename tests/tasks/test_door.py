@@ -1,0 +1,95 @@
+import asyncio
+import json
+
+import pytest
+
+from hivemind_addon.tasks import door as doors
+from hivemind_addon.tasks.door import Door
+from hivemind_addon.tasks.model import NotTaken
+from hivemind_addon.tasks.request import Answer, CancelTask, Wait
+from tests.tasks.plain import short_folder
+
+
+@pytest.fixture
+async def door():
+    """It says what it is asked, refuses to cancel, and never answers a wait."""
+    told = []
+
+    async def answer(question):
+        told.append(question)
+        match question:
+            case CancelTask():
+                raise NotTaken("not that one")
+            case Wait():
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    told.append("gone")
+        return Answer(ids=("night/a",))
+
+    with short_folder() as folder:
+        made = Door(folder / "r.sock", answer=answer, left=lambda: told.append("left"))
+        made.told = told
+        await made.open()
+        yield made
+        await made.close()
+        assert not (folder / "r.sock").exists()
+
+
+async def ask(door, line):
+    reader, writer = await asyncio.open_unix_connection(door.path)
+    writer.write(line)
+    answer = await reader.read()
+    writer.close()
+    return json.loads(answer)
+
+
+async def test_a_question_has_its_answer(door):
+    assert await ask(door, b'{"type": "submit", "specs": [{"command": ["make"]}]}\n') == {"ids": ["night/a"]}
+    assert door.told[0].specs[0].command == ("make",)
+    assert door.path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (b'{"type": "cancel", "id": "a"}\n', "not that one"),
+        (b'{"type": "fly"}\n', "not understood"),
+        (b'{"type": "submit", "specs": [{"comand": 1}]}\n', "not understood"),
+        (b"\xff\xfe\n", "not understood"),
+        (b"\n", "not understood"),
+    ],
+)
+async def test_what_cannot_be_is_refused_in_one_line(door, line, says):
+    assert says in (await ask(door, line))["refused"]
+
+
+async def test_too_long_a_line_is_refused(door, monkeypatch):
+    await door.close()
+    monkeypatch.setattr(doors, "MAX_LINE_BYTES", 1000)
+    await door.open()
+    assert "not understood" in (await ask(door, b"x" * 5000 + b"\n"))["refused"]
+
+
+async def test_whoever_goes_waits_no_more(door):
+    _, writer = await asyncio.open_unix_connection(door.path)
+    writer.write(b'{"type": "wait", "ids": ["night/a"]}\n')
+    while not door.told:
+        await asyncio.wait_for(asyncio.to_thread(lambda: None), 5)
+    assert door.asking == 1
+    writer.close()
+    while "left" not in door.told:
+        await asyncio.wait_for(asyncio.to_thread(lambda: None), 5)
+    assert (door.told[1:], door.asking) == (["gone", "left"], 0)
+
+
+async def test_what_a_dead_process_has_left_is_replaced(door):
+    await door.close()
+    door.path.write_text("stale")
+    await door.open()
+    assert "ids" in await ask(door, b'{"type": "submit", "specs": []}\n')
+
+
+async def test_too_many_at_once_are_told(door, monkeypatch):
+    monkeypatch.setattr(doors, "_MAX_ASKING", 0)
+    assert "0 ask already" in (await ask(door, b'{"type": "cancel", "id": "a"}\n'))["refused"]

@@ -1,0 +1,91 @@
+"""The keeper as it is used: a process of its own, at the end of a pipe."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hivemind_addon.tasks import keeper
+from tests.tasks.plain import is_alive
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="orphans are found on Linux only")
+
+
+def kept(*command, **more):
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", keeper.__file__, *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+        **more,
+    )
+
+
+def gone(pids):
+    deadline = time.monotonic() + 10  # noqa: TID251 - other processes have the real clock
+    while any(map(is_alive, pids)):
+        assert time.monotonic() < deadline, f"{pids} live on"  # noqa: TID251
+        time.sleep(0.01)  # noqa: TID251
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        (("true",), 0),
+        (("sh", "-c", "exit 42"), 42),
+        (("sh", "-c", "kill -SEGV $$"), 128 + signal.SIGSEGV),
+        (("nonesuch",), keeper.NOT_FOUND),
+        (("/etc/hosts",), keeper.NOT_EXECUTABLE),
+    ],
+)
+def test_its_exit_status_is_the_tasks(command, status):
+    with kept(*command) as process:
+        assert process.wait(20) == status
+        assert (command[0] in process.stderr.read()) == (status in (126, 127))
+
+
+def test_the_task_reads_nothing_and_has_its_signals_back():
+    script = "import signal, sys; print(repr(sys.stdin.read()), signal.getsignal(signal.SIGTERM).name)"
+    with kept(sys.executable, "-c", script) as process:
+        assert process.wait(20) == 0
+        assert process.stdout.read() == "'' SIG_DFL\n"
+
+
+def test_the_end_of_the_pipe_ends_the_task_and_all_that_it_started():
+    script = "sleep 60 & echo $!; setsid sleep 60 & echo $!; (setsid sleep 60 & echo $!) ; echo $$; sleep 60"
+    with kept("sh", "-c", script) as process:
+        pids = [int(process.stdout.readline()) for _ in range(4)]
+        process.stdin.close()
+        assert process.wait(20) == 128 + signal.SIGTERM
+        gone(pids)
+
+
+def test_what_a_finished_task_left_behind_is_ended():
+    with kept("sh", "-c", "setsid sleep 60 >/dev/null 2>&1 & echo $!; sleep 60 & echo $!; exit 3") as process:
+        pids = [int(process.stdout.readline()) for _ in range(2)]
+        assert process.wait(20) == 3
+        gone(pids)
+
+
+def test_one_that_does_not_listen_is_killed(monkeypatch, tmp_path):
+    impatient = tmp_path / "keeper.py"
+    impatient.write_text(Path(keeper.__file__).read_text().replace("GRACE_S = 5.0", "GRACE_S = 0.1"))
+    monkeypatch.setattr(keeper, "__file__", str(impatient))
+    with kept("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 60; done") as process:
+        process.stdout.readline()
+        process.stdin.close()
+        assert process.wait(20) == 128 + signal.SIGKILL
+
+
+def test_a_killed_keeper_takes_the_task_with_it():
+    with kept("sh", "-c", "echo $$; exec sleep 60") as process:
+        pid = int(process.stdout.readline())
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(20)
+        gone([pid])

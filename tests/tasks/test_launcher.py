@@ -1,0 +1,85 @@
+import sys
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from hivemind_addon.core.command import Said, SetBudget
+from hivemind_addon.core.spend import Period, Scope
+from hivemind_addon.launch import background, behind
+from hivemind_addon.launch.programs import load_programs
+from hivemind_addon.observe.report import ProxyView
+from hivemind_addon.runtime.clock import SystemClock
+from hivemind_addon.runtime.control import NotSaid
+from hivemind_addon.tasks import launcher as launchers
+from hivemind_addon.tasks.launcher import Launcher, agent_name, result_variable
+from hivemind_addon.tasks.model import TaskSpec
+from hivemind_addon.tasks.process import NotStarted
+from hivemind_addon.wire.identity import proxy_words
+
+PROXY = ProxyView(pid=7, port=9090, listens=("127.0.0.1:9090",), confdir="/c", hosts=("api.anthropic.com",))
+
+
+@pytest.fixture
+def launcher(monkeypatch, tmp_path):
+    monkeypatch.setattr(background, "find_or_start", lambda *_, **__: PROXY)
+    monkeypatch.setattr(behind, "write_bundle", lambda *_: "/b.pem")
+    monkeypatch.setattr(launchers, "control_socket", lambda port: tmp_path / f"{port}.sock")
+    return Launcher(9090, table=load_programs(), clock=SystemClock(), socket=tmp_path / "r.sock")
+
+
+def test_names_are_fit_for_a_proxys_user_and_for_variables():
+    assert agent_name("night-1/review-2") == "night-1.review-2"
+    assert result_variable("review-2") == "HIVEMIND_RESULT_REVIEW_2"
+
+
+async def test_a_task_is_known_to_the_proxy_and_knows_itself(launcher, tmp_path):
+    spec = TaskSpec(command=("make",), priority="low", environment={"A": "task's", "HIVEMIND_TASK": "forged"})
+    base = {"A": "runner's", "HTTPS_PROXY": "http://parent:x@127.0.0.1:9090", "HIVEMIND_AGENT": "parent"}
+    command, environment = await launcher.launch("night-1/a", spec, base, {"HIVEMIND_RESULT_B": "/b.txt"})
+    assert command == ["make"]
+    url = urlsplit(environment["HTTPS_PROXY"])
+    assert unquote(url.username) == environment["HIVEMIND_AGENT"] == "night-1.a"
+    assert unquote(url.password) == "whole.prio-low.task-night-1/a"
+    assert proxy_words(unquote(url.password)).priority.name == "LOW"
+    assert (environment["A"], environment["HIVEMIND_RESULT_B"]) == ("task's", "/b.txt")
+    assert (environment["HIVEMIND_TASK"], environment["HIVEMIND_PORT"]) == ("night-1/a", "9090")
+    assert environment["HIVEMIND_RUNNER"] == str(tmp_path / "r.sock")
+
+
+async def test_an_agent_gets_its_prompt_and_what_makes_it_patient(launcher, monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    command, environment = await launcher.launch("night-1/a", TaskSpec(agent="codex", prompt="fix -it"), {}, {})
+    assert command[0] == "codex"
+    assert command[-2:] == ["--", "fix -it"]
+    assert 'model_provider="hivemind"' in command
+    assert "wait-" in environment["HTTPS_PROXY"]
+
+
+async def test_a_budget_is_set_before_anything_is_spent(launcher, monkeypatch, tmp_path):
+    told = []
+    monkeypatch.setattr(launchers, "send_command", lambda path, one: told.append((path, one)) or Said(True, "set"))
+    await launcher.launch("night-1/a", TaskSpec(command=("x",), budget_tokens=5000, budget_usd=0.25), {}, {})
+    assert told == [
+        (tmp_path / "9090.sock", SetBudget(Scope.AGENT, "night-1.a", Period.RUN, tokens=5000, micro_usd=250_000))
+    ]
+
+
+@pytest.mark.parametrize("answer", [Said(False, "no such thing"), NotSaid("no such thing")])
+async def test_a_task_whose_budget_cannot_be_set_is_not_started(launcher, monkeypatch, answer):
+    def send(*_):
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(launchers, "send_command", send)
+    with pytest.raises(NotStarted, match="its budget could not be set: no such thing"):
+        await launcher.launch("night-1/a", TaskSpec(command=("x",), budget_tokens=1), {}, {})
+
+
+async def test_no_proxy_is_one_line(launcher, monkeypatch):
+    def refuse(*_, **__):
+        raise background.NotServed("the proxy does not start")
+
+    monkeypatch.setattr(background, "find_or_start", refuse)
+    with pytest.raises(NotStarted, match="the proxy does not start"):
+        await launcher.launch("night-1/a", TaskSpec(command=(sys.executable,)), {}, {})

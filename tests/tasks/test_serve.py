@@ -1,0 +1,42 @@
+"""The runner in the background; a real one runs in tests/e2e/test_tasks.py."""
+
+import socket
+import sys
+
+import pytest
+
+from hivemind_addon.tasks import serve
+from hivemind_addon.tasks.model import NotTaken
+from tests.tasks.plain import short_folder
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch):
+    with short_folder() as folder:
+        monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+        yield folder
+
+
+def test_one_that_answers_is_used():
+    place = serve.socket_of(8080)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place))
+        listener.listen()
+        assert serve.find_or_start(8080) == place
+
+
+def test_one_that_does_not_start_is_told_with_its_last_words(monkeypatch, machine):
+    fake = machine / "python"
+    fake.write_text('#!/bin/sh\necho "Error: the port is taken, $*" >&2\nexit 1\n')
+    fake.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(fake))
+    with pytest.raises(NotTaken, match=r"of port 8080 does not start; it said:\nError: the port is taken, -P -m hive"):
+        serve.find_or_start(8080)
+    assert serve.log_file(8080).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_folder_that_cannot_be_used_is_one_line(machine):
+    (machine / "hivemind").write_text("a file")
+    with pytest.raises(NotTaken, match="hivemind"):
+        serve.find_or_start(8080)

@@ -1,0 +1,124 @@
+import pytest
+
+from hivemind_addon.tasks import store as stores
+from hivemind_addon.tasks.board import Rules
+from hivemind_addon.tasks.model import NotTaken, State, TaskSpec, TaskView
+from hivemind_addon.tasks.store import Fleet, FleetStore, Owner, fleets, fleets_folder, forget_old, open_fleet
+
+
+@pytest.fixture(autouse=True)
+def state(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+def view(name, state=State.WAITING, **more):
+    return TaskView(
+        **{
+            "id": f"night-1/{name}",
+            "state": state,
+            "priority": "normal",
+            "agent_name": f"night-1.{name}",
+            "attempts": 0,
+            "depends_on": (),
+            "parent": "",
+            "reason": "",
+            "exit_status": None,
+            "submitted_wall": 1.0,
+            "began_wall": None,
+            "ended_wall": None,
+            "log": "",
+        }
+        | more
+    )
+
+
+def owned(fleet_id="night-1", began_wall=1.0):
+    made = FleetStore(fleets_folder() / fleet_id)
+    made.own(Fleet(fleet_id, "night.yaml", 8080, Rules(2, {"g": 1}), began_wall), Owner(77, "/run/f.sock"))
+    return made
+
+
+def test_the_last_line_of_a_task_counts_and_its_spec_stays():
+    one = owned()
+    one.write(view("a"), TaskSpec(command=("make",), name="a"))
+    one.write(view("b"), TaskSpec(command=("make",), name="b"))
+    one.write(view("a", State.DONE, exit_status=0))
+    fleet, written = open_fleet("night-1").read()
+    assert (fleet.rules.groups, fleet.source) == ({"g": 1}, "night.yaml")
+    assert [(key, task.view.state, task.spec.command) for key, task in written.items()] == [
+        ("night-1/a", State.DONE, ("make",)),
+        ("night-1/b", State.WAITING, ("make",)),
+    ]
+
+
+def test_a_line_that_was_cut_costs_itself_only():
+    one = owned()
+    one.write(view("a"), TaskSpec(name="a"))
+    with (one.folder / "tasks.jsonl").open("ab") as file:
+        file.write(b'{"view":{"id":"night-1/a","sta')
+    one.write(view("b"), TaskSpec(name="b"))
+    assert list(one.read()[1]) == ["night-1/a", "night-1/b"]
+
+
+def test_only_its_owner_may_read_any_of_it():
+    one = owned()
+    one.write(view("a"))
+    for path in (one.folder, *one.folder.rglob("*")):
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_one_that_is_run_says_by_whom_and_one_that_is_not_says_what_to_do():
+    one = owned()
+    one.write(view("a", State.RUNNING))
+    one.write(view("b", State.DONE))
+    assert (one.view().runner_pid, one.socket().name) == (77, "f.sock")
+    assert one.view().tasks[0].state is State.RUNNING
+    with pytest.raises(NotTaken, match="night-1 is being run already"):
+        owned()
+    one.close()
+    ended = open_fleet("night-1").view()
+    assert (ended.runner_pid, open_fleet("night-1").socket()) == (None, None)
+    assert [task.state for task in ended.tasks] == [State.WAITING, State.DONE]
+    assert ended.tasks[0].reason == "nothing runs it: hivemind fleet run --resume night-1"
+    owned().close()
+
+
+def test_an_unknown_fleet_is_told_beside_the_known_ones():
+    with pytest.raises(NotTaken, match="no fleet 'x'; the newest are: none yet"):
+        open_fleet("x")
+    owned("old-1", 1.0)
+    owned("new-1", 2.0)
+    assert [one.id for one in fleets()] == ["new-1", "old-1"]
+    with pytest.raises(NotTaken, match="the newest are: new-1, old-1"):
+        open_fleet("../../etc")
+
+
+def test_a_damaged_one_hides_no_other(tmp_path):
+    owned("good-1")
+    bad = owned("bad-1")
+    (bad.folder / "fleet.json").write_text("{")
+    assert [one.id for one in fleets()] == ["good-1"]
+    with pytest.raises(NotTaken, match="holds no fleet that can be read"):
+        open_fleet("bad-1").view()
+
+
+def test_the_oldest_go_but_never_one_that_is_run(monkeypatch):
+    monkeypatch.setattr(stores, "KEPT", 2)
+    made = [owned(f"f-{n}", float(n)) for n in range(5)]
+    for one in made[1:]:
+        one.close()
+    now = (made[4].folder / "fleet.json").stat().st_mtime
+    forget_old(now)
+    assert [one.id for one in fleets()] == ["f-4", "f-3", "f-0"]
+    forget_old(now + stores.KEPT_S + 1)
+    assert [one.id for one in fleets()] == ["f-0"]
+
+
+def test_large_ones_go_sooner(monkeypatch):
+    monkeypatch.setattr(stores, "KEPT_BYTES", 5000)
+    for n in range(3):
+        one = owned(f"f-{n}", float(n))
+        one.log("a").write_bytes(b"x" * 2000)
+        one.close()
+    forget_old(0)
+    assert [one.id for one in fleets()] == ["f-2", "f-1"]
