@@ -35,6 +35,7 @@ def meals(tmp_path):
             check=False,
         )
         assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
         lines = [line.split() for line in log.read_text().splitlines()]
         eaten = [
             (who, int(token), names.split(","), float(begun), float(ended)) for who, token, names, begun, ended in lines

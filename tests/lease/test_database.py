@@ -1,10 +1,10 @@
+import math
 import sqlite3
 import stat
 
 import pytest
 
-from hivemind_addon.lease import database
-from hivemind_addon.lease.database import LeaseFile, in_turn
+from hivemind_addon.lease.database import LeaseFile
 from hivemind_addon.lease.model import LeaseError
 
 
@@ -82,13 +82,46 @@ def test_a_full_disk_is_said_and_nothing_is_half_written(path):
     assert tokens(file) == 0
 
 
-def test_who_writes_for_too_long_is_told_from_a_broken_file(path, monkeypatch):
-    monkeypatch.setattr(database, "_BUSY_S", 0.01)
+class Elsewhere:
+    """Another process that has the file, and lets go of it after some pauses."""
+
+    def __init__(self, path, pauses):
+        self._database = sqlite3.connect(path, isolation_level=None)
+        self._database.execute("begin exclusive")
+        self.paused_s, self.left = 0, pauses
+
+    def pause(self, seconds):
+        self.paused_s += seconds
+        self.left -= 1
+        if self.left == 0:
+            self.end()
+
+    def end(self):
+        self._database.execute("commit")
+        self._database.close()
+
+
+def test_who_writes_is_waited_for(path):
     tokens(LeaseFile(path))
-    blocker = sqlite3.connect(path, isolation_level=None)
-    with in_turn(blocker), pytest.raises(LeaseError, match="locked"), LeaseFile(path).writing():
+    elsewhere = Elsewhere(path, 7)
+    with LeaseFile(path, pause=elsewhere.pause).writing():
+        assert elsewhere.left == 0
+
+
+def test_those_who_find_a_new_file_at_once_wait_for_the_one_who_makes_it(path):
+    path.parent.mkdir()
+    elsewhere = Elsewhere(path, 7)
+    assert tokens(LeaseFile(path, pause=elsewhere.pause)) == 0
+    assert elsewhere.left == 0
+
+
+def test_who_writes_for_too_long_is_told_from_a_broken_file(path):
+    tokens(LeaseFile(path))
+    elsewhere = Elsewhere(path, math.inf)
+    with pytest.raises(LeaseError, match="was locked for 10 s"), LeaseFile(path, pause=elsewhere.pause).writing():
         pass
-    blocker.close()
+    assert elsewhere.paused_s == pytest.approx(10)
+    elsewhere.end()
 
 
 def test_a_file_that_was_removed_is_made_anew(path):

@@ -1,17 +1,18 @@
 """The file that leases are in: opened at need, private, and one transaction at a time among all processes."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 
 from hivemind_addon.lease.model import LeaseError
-from hivemind_addon.runtime.database import open_private, transaction
+from hivemind_addon.runtime.database import open_private, primary_code, transaction
 
 VERSION = 1
 _BUSY_S = 10.0
-_PACE_MS = 5
+_PACE_S = 0.005
+_sleep = Event().wait  # nobody sets it
 _SCHEMA = """
 create table state(one integer primary key check (one = 1), token integer not null, turn integer not null);
 insert into state values (1, 0, 0);
@@ -33,9 +34,10 @@ create index wanted_by_place on wanted(place);
 class LeaseFile:
     """One SQLite file and this process's connection to it. For any thread; close it before a fork."""
 
-    def __init__(self, path: Path) -> None:
-        """It is made at the first use; only its owner may read it."""
+    def __init__(self, path: Path, *, pause: Callable[[float], object] = _sleep) -> None:
+        """It is made at the first use; only its owner may read it. `pause(seconds)` is called while another writes."""
         self.path = path
+        self._pause = pause
         self._lock = Lock()
         self._database: sqlite3.Connection | None = None
         self._opened: tuple[int, int] = (0, 0)
@@ -54,8 +56,12 @@ class LeaseFile:
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """The same in one transaction, alone among all processes."""
-        with self.using() as database, in_turn(database):
+        with self.using() as database, self.in_turn(database):
             yield database
+
+    def in_turn(self, database: sqlite3.Connection) -> AbstractContextManager[None]:
+        """All of it or nothing; nobody else writes meanwhile, and whoever waits for that has a fair chance."""
+        return transaction(database, lambda one: self._insist(one, "begin immediate"))
 
     def close(self) -> None:
         """Let go of the file; it is opened again at the next use."""
@@ -73,12 +79,52 @@ class LeaseFile:
         database = open_private(self.path, patience_s=_BUSY_S)  # threads take turns by our lock
         try:
             found = self.path.stat()
-            _prepare(database, self.path)
+            self._prepare(database)
         except BaseException:
             database.close()
             raise
         self._database, self._opened = database, (found.st_dev, found.st_ino)
         return database
+
+    def _prepare(self, database: sqlite3.Connection) -> None:
+        """Raises LeaseError, sqlite3.Error."""
+        database.execute("pragma foreign_keys = on")
+        self._insist(database, "pragma journal_mode = wal")
+        # A token that was given must not be given again after a loss of power.
+        database.execute("pragma synchronous = full")
+        if _version(database) == VERSION:
+            return
+        with self.in_turn(database):
+            version = _version(database)
+            if version > VERSION:
+                raise LeaseError(
+                    f"{self.path} is of a newer hivemind (version {version}, not {VERSION}); update this one"
+                )
+            if version < VERSION:
+                for statement in _SCHEMA.split(";"):
+                    database.execute(statement)
+                database.execute(f"pragma user_version = {VERSION}")
+
+    def _insist(self, database: sqlite3.Connection, statement: str) -> None:
+        """Say it again while another process is in the way. Raises sqlite3.Error."""
+        # SQLite looks ever more seldom the longer it has waited, so that in a crowd those who came last are served
+        # first and some never; and it does not wait at all where two would wait for each other, as those do who find
+        # a new file at once. We look at one pace.
+        database.execute("pragma busy_timeout = 0")
+        try:
+            left_s = _BUSY_S
+            while True:
+                try:
+                    database.execute(statement)
+                except sqlite3.OperationalError as error:
+                    if primary_code(error) != sqlite3.SQLITE_BUSY or left_s <= 0:
+                        raise
+                else:
+                    return
+                self._pause(_PACE_S)
+                left_s -= _PACE_S
+        finally:
+            database.execute(f"pragma busy_timeout = {round(_BUSY_S * 1000)}")
 
     def _close(self) -> None:
         if self._database is not None:
@@ -96,30 +142,6 @@ class LeaseFile:
         return f"{self.path} cannot be used ({error}); remove it, and all leases are free"
 
 
-def in_turn(database: sqlite3.Connection) -> AbstractContextManager[None]:
-    """All of it or nothing; nobody else writes meanwhile, and whoever waits for that has a fair chance."""
-    return transaction(database, _begin)
-
-
-def _begin(database: sqlite3.Connection) -> None:
-    # SQLite looks ever more seldom the longer it has waited, so that in a crowd those who came last are served first
-    # and some never. We look at one pace.
-    database.execute(f"pragma busy_timeout = {_PACE_MS}")
-    try:
-        left_ms = _BUSY_S * 1000
-        while True:
-            try:
-                database.execute("begin immediate")
-            except sqlite3.OperationalError as error:
-                left_ms -= _PACE_MS
-                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or left_ms <= 0:
-                    raise
-            else:
-                return
-    finally:
-        database.execute(f"pragma busy_timeout = {round(_BUSY_S * 1000)}")
-
-
 @contextmanager
 def reading(database: sqlite3.Connection) -> Iterator[None]:
     """All of it as it is at one instant; nobody is kept from writing."""
@@ -128,24 +150,6 @@ def reading(database: sqlite3.Connection) -> Iterator[None]:
         yield
     finally:
         database.execute("commit")
-
-
-def _prepare(database: sqlite3.Connection, path: Path) -> None:
-    """Raises LeaseError, sqlite3.Error."""
-    database.execute("pragma foreign_keys = on")
-    database.execute("pragma journal_mode = wal")
-    # A token that was given must not be given again after a loss of power.
-    database.execute("pragma synchronous = full")
-    if _version(database) == VERSION:
-        return
-    with in_turn(database):
-        version = _version(database)
-        if version > VERSION:
-            raise LeaseError(f"{path} is of a newer hivemind (version {version}, not {VERSION}); update this one")
-        if version < VERSION:
-            for statement in _SCHEMA.split(";"):
-                database.execute(statement)
-            database.execute(f"pragma user_version = {VERSION}")
 
 
 def _version(database: sqlite3.Connection) -> int:

@@ -23,7 +23,7 @@ from msgspec import Struct, structs
 
 from hivemind_addon.lease import holder as holders
 from hivemind_addon.lease.bounds import MAX_LEASES, check_ttl, checked_names
-from hivemind_addon.lease.database import LeaseFile, in_turn, reading
+from hivemind_addon.lease.database import LeaseFile, reading
 from hivemind_addon.lease.model import Grant, Holder, Lease, LeaseError, LeaseOver, NotGranted, Request, Standing
 from hivemind_addon.lease.process import boot as this_boot
 from hivemind_addon.runtime.folders import state_folder
@@ -108,7 +108,7 @@ class SqliteLeases:
                 return told.answer
             if not self._is_alive(request.holder):
                 raise LeaseError(f"process {request.holder.pid}, which was to hold the lease, is gone")
-            with in_turn(database):
+            with self._file.in_turn(database):
                 self._sweep(database, now)
                 line = _line(database, waiter, request, names, now) if waiter else None
                 self._bury(database, names)
@@ -180,7 +180,7 @@ class SqliteLeases:
             return None
         if now < told.line.marked_at + _MARK_EVERY_S:
             return told
-        with in_turn(database):
+        with self._file.in_turn(database):
             marked = database.execute("update waiter set asked_at = ? where place = ?", (now, told.line.place)).rowcount
         return structs.replace(told, line=_Line(told.line.place, now)) if marked else None
 
