@@ -14,8 +14,7 @@ RESULT = Result(
 
 def test_a_wait_is_that_of_a_share_of_the_requests():
     assert [CROWD.wait_s(share) for share in (0.25, 0.5, 0.95)] == [1.0, 2.0, 4.0]
-    assert CROWD.mean_end_s == 6.0
-    assert replace(CROWD, waits_s=(), ended_s=()).wait_s(0.5) == replace(CROWD, ended_s=()).mean_end_s == 0.0
+    assert replace(CROWD, waits_s=()).wait_s(0.5) == 0.0
 
 
 @pytest.mark.parametrize(("turns", "index"), [((3, 3, 3), 1.0), ((6, 0, 0), 1 / 3), ((0, 0), 0.0), ((), 0.0)])

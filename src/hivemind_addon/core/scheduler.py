@@ -114,14 +114,7 @@ class Scheduler:
         key = self._merged.get(ticket.pool, ticket.pool)
         pool = self._pools.get(key)
         if pool is None:
-            pool = Pool(
-                key=key,
-                settings=settings,
-                rng=self._rng,
-                emit=self.note,
-                budgets=self._budgets,
-                orders=self._orders,
-            )
+            pool = self._new_pool(key, settings)
             pool.bypass(self._bypassing[key])
             self._pools[key] = pool
             if key in self._learned:
@@ -132,6 +125,16 @@ class Scheduler:
         if superseded is not None:
             self._superseded.append(superseded)
         self._changed[pool] = None
+
+    def _new_pool(self, key: PoolKey, settings: PoolSettings) -> Pool:
+        return Pool(
+            key=key,
+            settings=settings,
+            rng=self._rng,
+            emit=self.note,
+            budgets=self._budgets,
+            orders=self._orders,
+        )
 
     def poll(self, now: float) -> list[Admitted | Shed | Refused]:
         """Admit, shed and refuse what is due. Calling it twice at one `now` changes nothing the second time."""

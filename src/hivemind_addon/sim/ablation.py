@@ -2,7 +2,8 @@
 
 Nothing in `core/` knows of this: a pool's collaborators are replaced by ones that do nothing, and its settings by ones
 that a profile could have. What is left works as ever, and whatever another primitive can do instead, it does: without
-meters the brake learns a quota from refusals, without a brake the meters go on.
+meters the brake learns a quota from refusals, without a brake the meters go on. Two primitives are left out by whoever
+drives it (`policy.py`): the watchdog is not the scheduler's, and without retries every failure is told to it as final.
 """
 
 import random
@@ -17,17 +18,16 @@ from hivemind_addon.core.brake import Brake, Lesson
 from hivemind_addon.core.breaker import Breaker
 from hivemind_addon.core.budget import Budgets
 from hivemind_addon.core.comeback import Comebacks
-from hivemind_addon.core.decision import Verdict
 from hivemind_addon.core.events import Event
 from hivemind_addon.core.fair_queue import FairQueue, OrderSettings
 from hivemind_addon.core.flights import Flight, Flights
 from hivemind_addon.core.lanes import Agent, Lanes, Place, Standing, Tree
 from hivemind_addon.core.meter import Meter
 from hivemind_addon.core.meters import Meters
+from hivemind_addon.core.orders import Orders
 from hivemind_addon.core.pool import Pool, PoolSettings
 from hivemind_addon.core.scheduler import Scheduler
-from hivemind_addon.core.spend import Spend
-from hivemind_addon.core.ticket import Demand, Outcome, OutcomeKind, PoolKey, Reading, Reservation, Ticket, Usage
+from hivemind_addon.core.ticket import Demand, OutcomeKind, PoolKey, Reading, Reservation, Ticket
 from hivemind_addon.core.turn import Turn
 
 _MANY = 1_000_000
@@ -61,25 +61,22 @@ class Primitive(Enum):
 
 
 class AblatedScheduler(Scheduler):
-    """The scheduler without some primitives. The watchdog is not the scheduler's: whoever drives it leaves it out."""
+    """The scheduler without some primitives."""
 
     def __init__(self, *, rng: random.Random, without: frozenset[Primitive]) -> None:
         super().__init__(rng=rng)
         self._without = without
 
-    def submit(self, ticket: Ticket, settings: PoolSettings, now: float) -> None:
-        """As ever, in a pool that lacks something."""
-        key = self._merged.get(ticket.pool, ticket.pool)
-        if key not in self._pools:
-            self._pools[key] = _AblatedPool(
-                key=key,
-                settings=settings,
-                rng=self._rng,
-                emit=self.note,
-                budgets=self._budgets,
-                without=self._without,
-            )
-        super().submit(ticket, settings, now)
+    def _new_pool(self, key: PoolKey, settings: PoolSettings) -> Pool:
+        return _AblatedPool(
+            key=key,
+            settings=settings,
+            rng=self._rng,
+            emit=self.note,
+            budgets=self._budgets,
+            orders=self._orders,
+            without=self._without,
+        )
 
 
 class _AblatedPool(Pool):
@@ -91,10 +88,11 @@ class _AblatedPool(Pool):
         rng: random.Random,
         emit: Callable[[Event], None],
         budgets: Budgets,
+        orders: Orders,
         without: frozenset[Primitive],
     ) -> None:
         settings = replace(settings, order=_order_without(settings.order, without))
-        super().__init__(key=key, settings=settings, rng=rng, emit=emit, budgets=budgets)
+        super().__init__(key=key, settings=settings, rng=rng, emit=emit, budgets=budgets, orders=orders)
         self._without = without
         capacity = self._capacity
         if Primitive.METERS in without:
@@ -117,31 +115,6 @@ class _AblatedPool(Pool):
             # Its client has gone by then.
             ticket = msgspec.structs.replace(ticket, shed_at=ticket.deadline_at + _AFTER_DEADLINE_S)
         return super().submit(ticket, now)
-
-    def settle(
-        self,
-        reservation: Reservation,
-        outcome: Outcome,
-        now: float,
-        *,
-        usage: Usage | None,
-        charged: Demand | None,
-        spend: Spend,
-        client_saw_bytes: bool,
-        stopping: bool,
-    ) -> Verdict:
-        if Primitive.RETRY in self._without:
-            outcome = msgspec.structs.replace(outcome, retryable=False)
-        return super().settle(
-            reservation,
-            outcome,
-            now,
-            usage=usage,
-            charged=charged,
-            spend=spend,
-            client_saw_bytes=client_saw_bytes,
-            stopping=stopping,
-        )
 
 
 def _order_without(order: OrderSettings, without: frozenset[Primitive]) -> OrderSettings:

@@ -65,6 +65,8 @@ class Policy:
     """Of each client for itself; None: as the scenario's agents do."""
     watches: bool = True
     """Whether it closes attempts that are silent for too long."""
+    retries: bool = True
+    """Whether it may try again what failed."""
 
     HIVEMIND: ClassVar["Policy"]
     FIFO: ClassVar["Policy"]
@@ -109,6 +111,7 @@ def _ablated(missing: frozenset[Primitive], prefix: str, named: Sequence[Primiti
         f"the scheduler without {words}" if prefix == _WITHOUT else f"of the scheduler {words} alone",
         lambda rng: AblatedScheduler(rng=rng, without=missing),
         watches=Primitive.WATCHDOG not in missing,
+        retries=Primitive.RETRY not in missing,
     )
 
 

@@ -22,11 +22,6 @@ class CrowdResult:
     halfway_turns: tuple[int, ...] = ()
     """Of each agent, that were answered when half of the run was over; empty: not measured."""
 
-    @property
-    def mean_end_s(self) -> float:
-        """Mean of `ended_s`; 0 when nobody finished."""
-        return sum(self.ended_s) / len(self.ended_s) if self.ended_s else 0.0
-
     def wait_s(self, share: float) -> float:
         """The wait that this share of the tickets did not exceed."""
         ordered = sorted(self.waits_s)

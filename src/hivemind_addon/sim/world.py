@@ -571,7 +571,7 @@ class World:
             charged = call.agent.upstream.charged(usage, attempt.reservation.ticket.demand)
         verdict = self.scheduler.settle(
             attempt.reservation,
-            outcome,
+            outcome if self._policy.retries else msgspec.structs.replace(outcome, retryable=False),
             self.now,
             usage=usage,
             charged=charged,
