@@ -170,32 +170,43 @@ def _heat(axes: Axes, values: Sequence[Sequence[float]], form: str, *, most: flo
     return mesh
 
 
-def _stretch(campaign: Campaign) -> Figure:
-    """A dot for the median and a line from the least to the most, for each policy."""
-    cases = [case for case in campaign.plan.cases if math.isinf(case.scenario.duration_s)]
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    """A line from the least to the most, with a dot in it."""
+
+    least: float
+    middle: float
+    most: float
+
+
+def _bars(
+    cases: Sequence[Case],
+    policies: Sequence[Policy],
+    bar_of: Callable[[Case, LimitKind, Policy], _Bar | None],
+    *,
+    apart: float,
+    scale: Callable[[Axes], None],
+    label: str,
+) -> Figure:
+    """Scenarios by policies, those of one scenario `apart` from each other; one panel for each kind of limits."""
     figure = Figure(figsize=(8.2, 1.2 + 0.42 * len(cases)))
     panels = figure.subplots(1, len(LimitKind), sharey=True, sharex=True)
+    middle = (len(policies) - 1) / 2
     for axes, kind in zip(panels, LimitKind, strict=True):
-        for offset, policy in enumerate(COMPARED):
+        for offset, policy in enumerate(policies):
             colour, marker = _LOOKS[policy.name]
-            label = policy.name
+            name = policy.name
             for y, case in enumerate(cases):
-                runs = _on(campaign, case, kind, policy)
-                known = [run.stretch for run in runs if run.stretch is not None]
-                if not known or _mean([run.lost for run in runs]) > _SOME_LOST:
+                bar = bar_of(case, kind, policy)
+                if bar is None:
                     continue
-                spread = Spread.of(known)
-                place = y + 0.15 * (offset - 2)
-                axes.plot([spread.least, spread.most], [place, place], color=colour, lw=1.2)
-                axes.plot(spread.median, place, marker=marker, color=colour, ms=4.5, ls="", label=label)
-                label = "_nolegend_"
-        axes.axvline(1, color="black", lw=0.6)
-        axes.set_xscale("log")
-        axes.set_xticks([1, 1.2, 1.5, 2, 3, 5, 10])
-        axes.xaxis.set_major_formatter(ScalarFormatter())
-        axes.xaxis.set_minor_formatter(NullFormatter())
+                place = y + apart * (offset - middle)
+                axes.plot([bar.least, bar.most], [place, place], color=colour, lw=1.2)
+                axes.plot(bar.middle, place, marker=marker, color=colour, ms=4.5, ls="", label=name)
+                name = "_nolegend_"
+        scale(axes)
         axes.set_title(f"limits: {kind.value}")
-        axes.set_xlabel("time ÷ bound (median, and least to most)")
+        axes.set_xlabel(label)
         axes.set_yticks(range(len(cases)), [case.name for case in cases])
         axes.grid(axis="y", lw=0.3)
     panels[0].invert_yaxis()
@@ -214,34 +225,46 @@ def _legend(figure: Figure, panels: Sequence[Axes]) -> None:
         )
 
 
+def _stretch(campaign: Campaign) -> Figure:
+    """Median, least and most over the seeds, for each policy that lost hardly anybody."""
+
+    def bar_of(case: Case, kind: LimitKind, policy: Policy) -> _Bar | None:
+        runs = _on(campaign, case, kind, policy)
+        known = [run.stretch for run in runs if run.stretch is not None]
+        if not known or _mean([run.lost for run in runs]) > _SOME_LOST:
+            return None
+        spread = Spread.of(known)
+        return _Bar(spread.least, spread.median, spread.most)
+
+    def scale(axes: Axes) -> None:
+        axes.axvline(1, color="black", lw=0.6)
+        axes.set_xscale("log")
+        axes.set_xticks([1, 1.2, 1.5, 2, 3, 5, 10])
+        axes.xaxis.set_major_formatter(ScalarFormatter())
+        axes.xaxis.set_minor_formatter(NullFormatter())
+
+    cases = [case for case in campaign.plan.cases if math.isinf(case.scenario.duration_s)]
+    label = "time ÷ bound (median, and least to most)"
+    return _bars(cases, COMPARED, bar_of, apart=0.15, scale=scale, label=label)
+
+
 def _waits(campaign: Campaign) -> Figure:
-    """Median over the seeds of p50, p95 and p99, for each policy that lost hardly anybody."""
-    cases = campaign.plan.cases
-    figure = Figure(figsize=(8.2, 1.2 + 0.42 * len(cases)))
-    panels = figure.subplots(1, len(LimitKind), sharey=True, sharex=True)
-    for axes, kind in zip(panels, LimitKind, strict=True):
-        for offset, policy in enumerate(COMPARED):
-            colour, marker = _LOOKS[policy.name]
-            label = policy.name
-            for y, case in enumerate(cases):
-                runs = _on(campaign, case, kind, policy)
-                if not policy.is_scheduled or not runs or _mean([run.lost for run in runs]) > _SOME_LOST:
-                    continue
-                place = y + 0.2 * (offset - 3)
-                low, middle, high = (Spread.of([get(run) for run in runs]).median for get in (_p50, _p95, _p99))
-                axes.plot([low, high], [place, place], color=colour, lw=1.2)
-                axes.plot(middle, place, marker=marker, color=colour, ms=4.5, ls="", label=label)
-                label = "_nolegend_"
+    """Median over the seeds of p50, p95 and p99, for each policy that has a queue and lost hardly anybody."""
+
+    def bar_of(case: Case, kind: LimitKind, policy: Policy) -> _Bar | None:
+        runs = _on(campaign, case, kind, policy)
+        if not runs or _mean([run.lost for run in runs]) > _SOME_LOST:
+            return None
+        return _Bar(*(Spread.of([get(run) for run in runs]).median for get in (_p50, _p95, _p99)))
+
+    def scale(axes: Axes) -> None:
         axes.set_xscale("symlog", linthresh=1)
         axes.set_xticks([0, 1, 10, 100, 1000], ["0", "1", "10", "100", "1000"])
         axes.set_xlim(left=0)
-        axes.set_title(f"limits: {kind.value}")
-        axes.set_xlabel("seconds in the queue: p95, and p50 to p99")
-        axes.set_yticks(range(len(cases)), [case.name for case in cases])
-        axes.grid(axis="y", lw=0.3)
-    panels[0].invert_yaxis()
-    _legend(figure, panels)
-    return figure
+
+    scheduled = [policy for policy in COMPARED if policy.is_scheduled]
+    label = "seconds in the queue: p95, and p50 to p99"
+    return _bars(campaign.plan.cases, scheduled, bar_of, apart=0.2, scale=scale, label=label)
 
 
 def _p50(run: Figures) -> float:
