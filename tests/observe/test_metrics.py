@@ -161,6 +161,26 @@ def test_every_metric_is_named_as_prometheus_wants(simulated):
         assert not one.name.endswith(("_ms", "_s", "_minutes"))
 
 
+def test_what_is_described_is_what_is_told(simulated):
+    metrics, world = simulated
+    text = metrics.exposition(lambda: world.scheduler.snapshot(world.now)).decode()
+    told = {name: kind for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE) if _is_ours(name)}
+    helps = {name: said for name, said in re.findall(r"^# HELP (\S+) (.+)$", text, re.MULTILINE) if _is_ours(name)}
+    labels: dict[str, set[str]] = {}
+    for name, selector in re.findall(r"^(\w+?)(?:_bucket|_sum|_count)?(?:\{(.*)\})? \S+$", text, re.MULTILINE):
+        labels.setdefault(name, set()).update(re.findall(r'(\w+)="', selector))
+    described = metrics.described()
+    assert told == {one.name: one.type for one in described}
+    assert helps == {one.name: one.help for one in described}
+    for one in described:
+        if one.name in labels:
+            assert labels[one.name] - {"le"} == set(one.labels), one.name
+
+
+def _is_ours(name):
+    return name.startswith("hivemind_")
+
+
 def test_everything_in_the_dashboard_is_told(simulated):
     metrics, world = simulated
     text = metrics.exposition(lambda: world.scheduler.snapshot(world.now)).decode()

@@ -85,7 +85,7 @@ class Metrics:
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, which nobody reads
         self.registry = CollectorRegistry(auto_describe=False)
-        self._families: list[Counter | Histogram | Gauge] = []
+        self._described: list[Described] = []
         pool = ("pool",)
         self._tickets = self._counter("hivemind_tickets", "Requests that asked for admission.", pool)
         self._ends = self._counter(
@@ -128,10 +128,7 @@ class Metrics:
         self._trips = self._counter("hivemind_guard_trips", "Exceptions of the addon's own, in any place.", ())
         self._oddities = self._counter("hivemind_oddities", "What could not be understood, and was defaulted.", ())
         self._jumps = self._counter("hivemind_clock_jumps", "Times that the machine slept or its clock was set.", ())
-        self._unsaved = Gauge(
-            "hivemind_state_unsaved", "1 while the journal cannot be written to disk.", registry=self.registry
-        )
-        self._families.append(self._unsaved)
+        self._unsaved = self._gauge("hivemind_state_unsaved", "1 while the journal cannot be written to disk.")
         self._waits = self._histogram(
             "hivemind_admission_wait_seconds",
             "How long attempts waited for their admission, backoff counted.",
@@ -152,25 +149,23 @@ class Metrics:
     def __repr__(self) -> str:
         return f"<Metrics of {len(self._pools)} pools>"
 
-    def _counter(self, name: str, text: str, labels: Iterable[str]) -> Counter:
-        counter = Counter(name, text, labels, registry=self.registry)
-        self._families.append(counter)
-        return counter
+    def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Counter:
+        self._described.append(Described(f"{name}_total", "counter", labels, text))
+        return Counter(name, text, labels, registry=self.registry)
 
-    def _histogram(self, name: str, text: str, buckets: Iterable[float]) -> Histogram:
-        histogram = Histogram(name, text, ("pool",), buckets=tuple(buckets), registry=self.registry)
-        self._families.append(histogram)
-        return histogram
+    def _gauge(self, name: str, text: str) -> Gauge:
+        self._described.append(Described(name, "gauge", (), text))
+        return Gauge(name, text, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        labels = ("pool",)
+        self._described.append(Described(name, "histogram", labels, text))
+        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
 
     def described(self) -> list[Described]:
         """Every metric of ours; those of the process are prometheus_client's own."""
-        found = []
-        for family in self._families:
-            kind = type(family).__name__.lower()
-            suffix = "_total" if kind == "counter" else ""
-            found.append(Described(f"{family._name}{suffix}", kind, tuple(family._labelnames), family._documentation))  # noqa: SLF001 - it has no other way to tell
-        found += [Described(name, "gauge", labels, text) for name, (text, labels) in GAUGES.items()]
-        return found
+        gauges = (Described(name, "gauge", labels, text) for name, (text, labels) in GAUGES.items())
+        return [*self._described, *gauges]
 
     def exposition(self, snapshot: Callable[[], Snapshot]) -> bytes:
         """Everything in Prometheus's text format. Counters are told even where `snapshot` raises."""
