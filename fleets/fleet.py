@@ -18,8 +18,9 @@ from hivemind_addon.core.ticket import Dimension
 from hivemind_addon.sim.demo import FAULTS
 from hivemind_addon.sim.exchange import pause
 from hivemind_addon.sim.limits import Limit
-from hivemind_addon.sim.provider import Latency, ProviderSettings, Truth
+from hivemind_addon.sim.provider import Latency, ProviderSettings
 from hivemind_addon.sim.task import Task
+from hivemind_addon.sim.truth import Truth
 
 _FILE = "result.txt"
 _MAX_WORDS = 160

@@ -19,8 +19,8 @@ from fleets.programs import NotInstalled, Programs, install
 from fleets.tunnel import running_tunnel
 from hivemind_addon.core.snapshot import Counters
 from hivemind_addon.sim.faults import KeepAlive
-from hivemind_addon.sim.provider import AgentTruth, Truth
 from hivemind_addon.sim.task import Task
+from hivemind_addon.sim.truth import AgentTruth, Truth
 
 TASK = Task("claude-1", 2, "result.txt")
 TRUTH = Truth(

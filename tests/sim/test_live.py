@@ -13,8 +13,9 @@ from hivemind_addon.sim.dialect import Dialect
 from hivemind_addon.sim.library import cases
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.live import _Books, _Conversation, _Fleet, scaled, virtual
-from hivemind_addon.sim.provider import ProviderSettings, Truth
+from hivemind_addon.sim.provider import ProviderSettings
 from hivemind_addon.sim.request import facts, input_tokens
+from hivemind_addon.sim.truth import Truth
 from hivemind_addon.sim.workload import Crowd, Scenario, turns
 
 STRESS = cases()["stress"].scenario

@@ -7,6 +7,7 @@ import pytest
 import zstandard
 
 from hivemind_addon.sim import faults
+from hivemind_addon.sim.call import Answer, RequestFacts
 from hivemind_addon.sim.dialect import Dialect
 from hivemind_addon.sim.faults import NAMED, Fault, Hangup, KeepAlive
 from hivemind_addon.sim.plan import (
@@ -22,7 +23,7 @@ from hivemind_addon.sim.plan import (
     StreamReset,
     steps,
 )
-from hivemind_addon.sim.provider import Answer, ProviderSettings, RequestFacts, SimProvider
+from hivemind_addon.sim.provider import ProviderSettings, SimProvider
 
 STREAM = RequestFacts(Dialect.MESSAGES, "sk-sim-a", stream=True, chunks=4)
 WHOLE = replace(STREAM, stream=False)

@@ -6,20 +6,13 @@ from datetime import UTC, datetime
 import pytest
 
 from hivemind_addon.core.ticket import ContractError, Dimension
+from hivemind_addon.sim.call import Answer, Ending, RequestFacts
 from hivemind_addon.sim.dialect import Dialect
 from hivemind_addon.sim.faults import NAMED, OK, Slow, Status
 from hivemind_addon.sim.limits import Limit, LimitKind
 from hivemind_addon.sim.plan import Data, steps
-from hivemind_addon.sim.provider import (
-    Answer,
-    Ending,
-    Latency,
-    LimitScope,
-    ProviderSettings,
-    RequestFacts,
-    SimProvider,
-    Truth,
-)
+from hivemind_addon.sim.provider import Latency, LimitScope, ProviderSettings, SimProvider
+from hivemind_addon.sim.truth import Truth
 
 MESSAGES = RequestFacts(Dialect.MESSAGES, "sk-sim-a", input_tokens=100, max_tokens=50)
 CHAT = replace(MESSAGES, dialect=Dialect.CHAT)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from hivemind_addon.sim import faults
-from hivemind_addon.sim.provider import Answer
+from hivemind_addon.sim.call import Answer
 from hivemind_addon.wire.error import ErrorFacts
 from hivemind_addon.wire.outcome import TransportTrouble
 

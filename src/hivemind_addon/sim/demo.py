@@ -26,8 +26,9 @@ from hivemind_addon.sim.bound import Bound, Spent, lower_bound
 from hivemind_addon.sim.certificate import Certificates, write_certificates
 from hivemind_addon.sim.limits import Limit, LimitKind
 from hivemind_addon.sim.mitmdump import Mitmdump, running_mitmdump
-from hivemind_addon.sim.provider import ProviderSettings, Truth
+from hivemind_addon.sim.provider import ProviderSettings
 from hivemind_addon.sim.server import SimServer
+from hivemind_addon.sim.truth import Truth
 
 HOST = "api.anthropic.com"
 _KEY = "sk-sim-demo"

@@ -33,9 +33,9 @@ from hivemind_addon.sim.certificate import Certificates, write_certificates
 from hivemind_addon.sim.demo import HOST, profile_of_windows
 from hivemind_addon.sim.exchange import pause
 from hivemind_addon.sim.mitmdump import Mitmdump, running_mitmdump
-from hivemind_addon.sim.provider import Truth
 from hivemind_addon.sim.result import CrowdResult, Result
 from hivemind_addon.sim.server import SimServer, Tls
+from hivemind_addon.sim.truth import Truth
 from hivemind_addon.sim.workload import Crowd, Scenario, Turn, turns
 from hivemind_addon.sim.world import World
 

@@ -14,9 +14,9 @@ import zstandard
 
 from hivemind_addon.sim import dialect as wire
 from hivemind_addon.sim import faults
+from hivemind_addon.sim.call import Answer
 from hivemind_addon.sim.dialect import Headers, StreamEvent
 from hivemind_addon.sim.faults import Encoding, Fault, Hangup, KeepAlive
-from hivemind_addon.sim.provider import Answer
 
 _COMMENT = b": still here\n\n"
 _GAP_S = 0.01

@@ -1,12 +1,10 @@
-"""The simulated provider: limits, faults and its own ground truth. Pure: takes `now` and a seeded rng.
+"""The simulated provider: limits, faults, and what becomes of each call. Pure: takes `now` and a seeded rng.
 
     begin(now, request) ──► Answer ──(the caller plays it: plan.py)──► end(now, answer)
 
 Every `begin` is followed by exactly one `end`. A refused call (limits, concurrency) takes no slot and no
 tokens; a call that a fault answers with an error status takes a slot, and tokens only where failures are
-charged.
-
-    attempts = refused + overloaded + failed + completed + cut + abandoned + in flight
+charged. What really happened is counted in sim/truth.py.
 
 Driven by the socket server (sim/server.py) and by virtual time alike.
 """
@@ -22,10 +20,12 @@ from enum import Enum
 from hivemind_addon.core.ticket import ContractError, Dimension
 from hivemind_addon.sim import dialect as wire
 from hivemind_addon.sim import faults
-from hivemind_addon.sim.dialect import Dialect, Headers, LimitView, Reply, Turn
-from hivemind_addon.sim.faults import OK, Fault, FaultMix, Script, Status
+from hivemind_addon.sim.call import Answer, Ending, RequestFacts
+from hivemind_addon.sim.dialect import Dialect, Headers, LimitView, Reply
+from hivemind_addon.sim.faults import OK, Fault, FaultMix, Script
 from hivemind_addon.sim.limits import Allowance, Limit
-from hivemind_addon.sim.prompt_cache import Prefix, PromptCache
+from hivemind_addon.sim.prompt_cache import PromptCache
+from hivemind_addon.sim.truth import Truth, Witness
 
 
 class LimitScope(Enum):
@@ -87,121 +87,6 @@ class ProviderSettings:
     """How long a prompt cache keeps what requests mark, counted from their start; 0: there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestFacts:
-    """What the model needs to know of a request."""
-
-    dialect: Dialect
-    credential: str
-    model: str = "sim-1"
-    stream: bool = False
-    input_tokens: int = 1
-    """All input, cached or not."""
-    cached_tokens: int = 0
-    """Of these, the ones that a prompt cache holds."""
-    max_tokens: int | None = None
-    include_usage: bool = False
-    digest: str = ""
-    """Stands for the body in the answer's text."""
-    agent: str | None = None
-    """Whom the truth counts it for; None: its credential."""
-    chunks: int | None = None
-    interval_s: float | None = None
-    latency_s: float | None = None
-    unfit: Status | None = None
-    """What is wrong with the request itself; answered before any limit is asked."""
-    prefixes: tuple[Prefix, ...] = ()
-    """What the request marks for the prompt cache, shortest first; then the cache says what `cached_tokens` is."""
-    turn: Turn | None = None
-    """What the answer says, where the request is about a task."""
-
-
-class Ending(Enum):
-    """How an attempt ends."""
-
-    COMPLETED = "completed"
-    REFUSED = "refused"
-    """A rate limit."""
-    OVERLOADED = "overloaded"
-    """The concurrency cap."""
-    FAILED = "failed"
-    """An error status; nothing was generated."""
-    CUT = "cut"
-    """A connection or stream that ended early; an error inside a stream."""
-    ABANDONED = "abandoned"
-    """The client went first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What one attempt gets. `steps` of sim/plan.py turns it into what happens on the wire."""
-
-    request_id: str
-    attempt: int
-    """Counted from 1 for each credential."""
-    account: str
-    agent: str
-    status: int
-    """0: no head is sent."""
-    headers: Headers
-    ending: Ending
-    latency_s: float = 0
-    interval_s: float = 0
-    fault: Fault = OK
-    streamed: bool = False
-    charged_output: bool = False
-    """Whether its output counts as it is generated; else it was reserved, or nothing is charged."""
-    reply: Reply | None = None
-    """None: an error, whose body is `error_body`."""
-    error_body: bytes = b""
-
-    def body(self) -> bytes:
-        """The unstreamed body."""
-        return wire.whole_body(self.reply) if self.reply else self.error_body
-
-
-@dataclass(frozen=True, slots=True)
-class AgentTruth:
-    """One agent's share of the truth."""
-
-    attempts: int = 0
-    refused: int = 0
-    """By a limit or the concurrency cap."""
-    completed: int = 0
-    input_tokens: int = 0
-    """Uncached, of completed attempts."""
-    output_tokens: int = 0
-    """Likewise."""
-
-
-@dataclass(frozen=True, slots=True)
-class Truth:
-    """What really happened, seen from the provider."""
-
-    attempts: int
-    by_status: Mapping[int, int]
-    """Attempts by the status that they got; 0: none."""
-    refused: int
-    overloaded: int
-    failed: int
-    completed: int
-    cut: int
-    abandoned: int
-    """The client went first."""
-    in_flight: int
-    peak_in_flight: int
-    input_tokens: int
-    """Uncached, of completed attempts, as the following two."""
-    cached_tokens: int
-    output_tokens: int
-    wasted_input_tokens: int
-    """Uncached, of attempts that were cut or abandoned: billed, and of no use."""
-    wasted_output_tokens: int
-    faults: Mapping[str, int]
-    """Attempts by the fault that they met."""
-    agents: Mapping[str, AgentTruth]
-
-
 class SimProvider:
     """One provider. `wall_offset_s`: seconds since the epoch at `now` = 0, for headers that hold instants."""
 
@@ -222,10 +107,10 @@ class SimProvider:
         self._open: dict[str, Answer] = {}
         self._running: Counter[str] = Counter()
         """Open calls that hold a slot, by account."""
-        self._tally = _Tally()
+        self._witness = Witness()
 
     def __repr__(self) -> str:
-        return f"<SimProvider {self._running.total()} in flight, {self._tally.counts['attempts']} attempts>"
+        return f"<SimProvider {self._running.total()} in flight, {self._witness.attempts} attempts>"
 
     def script(self, credential: str, script: Iterable[Fault], *, then: Fault = OK) -> None:
         """Let the credential's next admitted attempts meet exactly these faults, in order, then `then`."""
@@ -255,7 +140,7 @@ class SimProvider:
         self._open[answer.request_id] = answer
         if answer.ending not in (Ending.REFUSED, Ending.OVERLOADED):
             self._running[account] += 1
-        self._tally.began(answer, in_flight=self._running.total())
+        self._witness.began(answer, in_flight=self._running.total())
         return answer
 
     def end(self, now: float, answer: Answer, *, output_tokens: int = 0, ending: Ending | None = None) -> None:
@@ -271,11 +156,11 @@ class SimProvider:
             for allowance in self._allowances[answer.account]:
                 if allowance.limit.dimension in (Dimension.OUTPUT_TOKENS, Dimension.TOTAL_TOKENS):
                     allowance.take(output_tokens, now)
-        self._tally.ended(answer, output_tokens=output_tokens, ending=ending or answer.ending)
+        self._witness.ended(answer, output_tokens=output_tokens, ending=ending or answer.ending)
 
     def truth(self) -> Truth:
         """Everything so far."""
-        return self._tally.truth(self._running.total())
+        return self._witness.truth(self._running.total())
 
     def _rejection(self, request: RequestFacts, account: str) -> Answer | None:
         """The answer to a request that is wrong in itself."""
@@ -507,67 +392,7 @@ class SimProvider:
 
     def _request_id(self) -> str:
         """Unique, since each attempt asks once."""
-        return f"req_{self._tally.counts['attempts'] + 1:06d}"
-
-
-class _Tally:
-    """Counts as they happen; `truth` freezes them."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self._by_status: Counter[int] = Counter()
-        self._faults: Counter[str] = Counter()
-        self._agents: dict[str, Counter[str]] = {}
-        self._peak = 0
-
-    def began(self, answer: Answer, *, in_flight: int) -> None:
-        agent = self._agents.setdefault(answer.agent, Counter())
-        self.counts["attempts"] += 1
-        agent["attempts"] += 1
-        self._by_status[answer.status] += 1
-        self._peak = max(self._peak, in_flight)
-        if answer.ending in (Ending.REFUSED, Ending.OVERLOADED):
-            self.counts[answer.ending.value] += 1
-            agent["refused"] += 1
-        if answer.fault is not OK:
-            self._faults[faults.name_of(answer.fault)] += 1
-
-    def ended(self, answer: Answer, *, output_tokens: int, ending: Ending) -> None:
-        self.counts[ending.value] += 1
-        if answer.reply is None:
-            return
-        if ending is not Ending.COMPLETED:
-            self.counts["wasted_input_tokens"] += answer.reply.input_tokens
-            self.counts["wasted_output_tokens"] += output_tokens
-            return
-        self.counts["input_tokens"] += answer.reply.input_tokens
-        self.counts["cached_tokens"] += answer.reply.cached_tokens
-        self.counts["output_tokens"] += output_tokens
-        self._agents[answer.agent]["completed"] += 1
-        self._agents[answer.agent]["input_tokens"] += answer.reply.input_tokens
-        self._agents[answer.agent]["output_tokens"] += output_tokens
-
-    def truth(self, in_flight: int) -> Truth:
-        counts = self.counts
-        return Truth(
-            attempts=counts["attempts"],
-            by_status=dict(self._by_status),
-            refused=counts["refused"],
-            overloaded=counts["overloaded"],
-            failed=counts["failed"],
-            completed=counts["completed"],
-            cut=counts["cut"],
-            abandoned=counts["abandoned"],
-            in_flight=in_flight,
-            peak_in_flight=self._peak,
-            input_tokens=counts["input_tokens"],
-            cached_tokens=counts["cached_tokens"],
-            output_tokens=counts["output_tokens"],
-            wasted_input_tokens=counts["wasted_input_tokens"],
-            wasted_output_tokens=counts["wasted_output_tokens"],
-            faults=dict(self._faults),
-            agents={name: AgentTruth(**agent) for name, agent in self._agents.items()},
-        )
+        return f"req_{self._witness.attempts + 1:06d}"
 
 
 def _uncached(request: RequestFacts) -> int:

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 
 import msgspec
 
+from hivemind_addon.sim.call import RequestFacts
 from hivemind_addon.sim.dialect import Dialect
 from hivemind_addon.sim.faults import Status
 from hivemind_addon.sim.prompt_cache import Prefix
-from hivemind_addon.sim.provider import RequestFacts
 from hivemind_addon.sim.task import next_turn, task_in
 
 MAX_BODY_BYTES = 32 * 1024 * 1024

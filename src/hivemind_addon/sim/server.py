@@ -34,14 +34,16 @@ from typing import cast
 import msgspec
 
 from hivemind_addon.sim import dialect as wire
+from hivemind_addon.sim.call import Ending
 from hivemind_addon.sim.dialect import Dialect, Headers
 from hivemind_addon.sim.exchange import ConnectionLog, ConnectionView, Incoming, Player, RequestView
 from hivemind_addon.sim.faults import OK, Fault
 from hivemind_addon.sim.http1 import Http1Connection
 from hivemind_addon.sim.http2 import Http2Connection
 from hivemind_addon.sim.plan import Data, End, Head, steps
-from hivemind_addon.sim.provider import Ending, ProviderSettings, SimProvider, Truth
+from hivemind_addon.sim.provider import ProviderSettings, SimProvider
 from hivemind_addon.sim.request import MAX_BODY_BYTES, facts, input_tokens
+from hivemind_addon.sim.truth import Truth
 
 _MODEL_CALLS = {
     "/v1/messages": Dialect.MESSAGES,

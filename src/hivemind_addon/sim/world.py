@@ -38,10 +38,10 @@ from hivemind_addon.core.watchdog import FirstBytes
 from hivemind_addon.sim import faults
 from hivemind_addon.sim.actor import Actor, ScriptedActor
 from hivemind_addon.sim.bound import Bound, Spent, lower_bound
+from hivemind_addon.sim.call import Answer, Ending, RequestFacts
 from hivemind_addon.sim.course import Course, course_of
 from hivemind_addon.sim.dialect import Dialect
 from hivemind_addon.sim.policy import Policy
-from hivemind_addon.sim.provider import Answer, Ending, RequestFacts
 from hivemind_addon.sim.result import CallResult, CrowdResult, Result
 from hivemind_addon.sim.upstream import WALL_S, Upstream, bill_of
 from hivemind_addon.sim.workload import Neighbour, Scenario, ScriptedCall, Site, turns
