@@ -133,14 +133,14 @@ def record(scenario, *commands, seed=3, watch=None):
 
     def look():
         watch(_report(world, tally))
-        world._in(10, look)
+        world.agenda.after(10, look)
 
     world.scheduler.drain_events = drained
     steered_at = scenario.duration_s * 0.97
     for command in commands:
-        world._at(steered_at, world.scheduler.command, command, steered_at)
+        world.agenda.at(steered_at, world.scheduler.command, command, steered_at)
     if watch:
-        world._at(0, look)
+        world.agenda.at(0, look)
     world.run()
     return _report(world, tally)
 

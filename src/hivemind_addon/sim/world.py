@@ -8,24 +8,19 @@ at `next_wakeup`. What an answer says is read by the same parsers (`wire/hints.p
 for comparison, put something else in its place, or nothing (`policy.py`).
 """
 
-import heapq
 import math
 import random
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import assert_never
 
 import msgspec.structs
 
-from hivemind_addon.core.breaker import BreakerState
 from hivemind_addon.core.decision import Admitted, Backoff, GiveUp, Refused, Shed
 from hivemind_addon.core.events import BreakerChanged, Event, TicketEnded
-from hivemind_addon.core.spend import Spend
 from hivemind_addon.core.ticket import (
     CallKind,
     Demand,
-    Dimension,
     Hints,
     Outcome,
     OutcomeKind,
@@ -37,13 +32,14 @@ from hivemind_addon.core.ticket import (
 from hivemind_addon.core.watchdog import FirstBytes
 from hivemind_addon.sim import faults
 from hivemind_addon.sim.actor import Actor, ScriptedActor
-from hivemind_addon.sim.bound import Bound, Spent, lower_bound
+from hivemind_addon.sim.agenda import Agenda
 from hivemind_addon.sim.call import Answer, Ending, RequestFacts
 from hivemind_addon.sim.course import Course, course_of
 from hivemind_addon.sim.dialect import Dialect
+from hivemind_addon.sim.ledger import Ledger
 from hivemind_addon.sim.policy import Policy
-from hivemind_addon.sim.result import CallResult, CrowdResult, Result
-from hivemind_addon.sim.upstream import WALL_S, Upstream, bill_of
+from hivemind_addon.sim.result import Result
+from hivemind_addon.sim.upstream import WALL_S, Upstream
 from hivemind_addon.sim.workload import Neighbour, Scenario, ScriptedCall, Site, turns
 from hivemind_addon.wire.hints import read_hints
 from hivemind_addon.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
@@ -55,8 +51,6 @@ _COME_BACK_MAX_S = 30
 _FIRST_BACKOFF_S = 0.5
 _MAX_BACKOFF_S = 8.0
 _RETRY_AFTER_MAX_S = 60.0
-_WRITE, _READ = 1.25, 0.1
-"""What an input token costs that is written to or read from a prompt cache, of one that is neither."""
 
 
 def run(scenario: Scenario, *, seed: int, policy: Policy = Policy.HIVEMIND) -> Result:
@@ -101,7 +95,7 @@ class World:
         policy: Policy = Policy.HIVEMIND,
         listen: Callable[[Event], None] = lambda _: None,
     ) -> None:
-        self.now = 0.0
+        self.agenda = Agenda()
         admission = policy.admission or Policy.HIVEMIND.admission
         assert admission is not None
         self.scheduler = admission(random.Random(f"{seed} scheduler"))
@@ -119,8 +113,6 @@ class World:
         self._listen = listen
         self._first_bytes = FirstBytes()
         self._guess = random.Random(f"{seed} guess")
-        self._agenda: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
-        self._entries = 0
         self._agents = [
             Actor(
                 index=index,
@@ -141,23 +133,15 @@ class World:
         self._waiting: dict[str, _Call] = {}
         """By ticket: calls that the scheduler has."""
         self._calls = 0
-        self._statuses: Counter[int] = Counter()
-        self._in_flight = 0
-        self._cap = scenario.provider.concurrency
-        self._used_s = 0.0
-        self._offered_s = 0.0
-        self._counted_at = 0.0
-        self._cost = 0.0
-        self._ideal_cost = 0.0
-        self._written: set[str] = set()
-        """Crowds whose shared instructions an ideal cache holds."""
-        self._breaker_opened = 0
-        self._was_closed = True
-        self._sheds = 0
-        self._neighbour_calls = 0
+        self._ledger = Ledger(scenario, own=self._own, upstreams=tuple(self._upstreams.values()))
 
     def __repr__(self) -> str:
         return f"<World {self._scenario.name} at {self.now:.1f} s, {self._running} agents run>"
+
+    @property
+    def now(self) -> float:
+        """The instant of the run."""
+        return self.agenda.now
 
     def run(self) -> Result:
         """Until all agents have ended, or the scenario's time is over."""
@@ -170,37 +154,24 @@ class World:
                 agent.upstream.provider.script(f"sk-sim-{agent.name}", (), then=faults.Status(500))
             starts_s = rng.uniform(*agent.crowd.starts_s)
             agent.path_s = starts_s
-            self._at(starts_s, self._next_turn, agent)
+            self.agenda.at(starts_s, self._next_turn, agent)
         for at, cap in self._scenario.caps:
-            self._at(at, self._move_cap, cap)
+            self.agenda.at(at, self._move_cap, cap)
         if self._scenario.neighbour:
-            self._at(0.0, self._neighbour, self._scenario.neighbour, random.Random(f"{self._seed} neighbour"))
+            self.agenda.at(0.0, self._neighbour, self._scenario.neighbour, random.Random(f"{self._seed} neighbour"))
         # Whoever follows a script ends with it, be it a night long.
         ends_at = self._scenario.duration_s if self._script else min(self._scenario.duration_s, _LONGEST_S)
         while self._running:
-            event_at = self._agenda[0][0] if self._agenda else math.inf
             wakeup_at = self.scheduler.next_wakeup()
-            instant = min(event_at, math.inf if wakeup_at is None else wakeup_at)
+            instant = min(self.agenda.first_at, math.inf if wakeup_at is None else wakeup_at)
             if instant > ends_at or math.isinf(instant):
                 break
-            self.now = instant
-            if event_at <= instant:
-                _, _, do, arguments = heapq.heappop(self._agenda)
-                do(*arguments)
+            self.agenda.now = instant
+            self.agenda.do_first_due()
             self._turn()
         if self._running:
-            self.now = ends_at
-        self._count_slots()
-        return self._result()
-
-    # Time ------------------------------------------------------------------------------------------------------------
-
-    def _at(self, instant: float, do: Callable[..., None], *arguments: object) -> None:
-        self._entries += 1
-        heapq.heappush(self._agenda, (max(instant, self.now), self._entries, do, arguments))
-
-    def _in(self, delay_s: float, do: Callable[..., None], *arguments: object) -> None:
-        self._at(self.now + delay_s, do, *arguments)
+            self.agenda.now = ends_at
+        return self._ledger.result(self._agents, self.now)
 
     def _turn(self) -> None:
         """What the driver does after each call: poll, and hand the decisions out."""
@@ -209,7 +180,7 @@ class World:
                 case Admitted(reservation):
                     self._transmit(self._waiting[reservation.ticket.id], reservation)
                 case Shed(ticket, reason, come_back_s):
-                    self._sheds += 1
+                    self._ledger.shed()
                     told_s = float(min(max(1, math.ceil(come_back_s)), _COME_BACK_MAX_S))
                     call = self._waiting.pop(ticket.id)
                     self._refused(call, f"shed: {reason.value}", curable=True, retry_after_s=told_s)
@@ -222,9 +193,7 @@ class World:
             if isinstance(event, TicketEnded):
                 self._waited(event)
             elif isinstance(event, BreakerChanged):
-                is_closed = event.state == BreakerState.CLOSED.value
-                self._breaker_opened += self._was_closed and not is_closed
-                self._was_closed = is_closed
+                self._ledger.breaker_changed(event)
 
     def _waited(self, event: TicketEnded) -> None:
         agent = self._agents[int(event.ticket_id.partition(".")[0])]
@@ -250,7 +219,7 @@ class World:
         if agent.call.faults:
             agent.upstream.provider.script(f"sk-sim-{agent.name}", (one.fault for one in agent.call.faults))
         if not agent.waits_for:
-            self._at(agent.call.turn.think_s, self._ask, agent)
+            self.agenda.at(agent.call.turn.think_s, self._ask, agent)
 
     def _release(self, agent: ScriptedActor) -> None:
         """A scripted call is over: whoever waited for it alone thinks, and asks."""
@@ -258,7 +227,7 @@ class World:
             follower.waits_for -= 1
             follower.path_s = max(follower.path_s, agent.path_s)
             if not follower.waits_for and follower.ended_at is None:
-                self._in(follower.call.turn.think_s, self._ask, follower)
+                self.agenda.after(follower.call.turn.think_s, self._ask, follower)
 
     def _forsake(self, agent: ScriptedActor) -> None:
         """A scripted call failed that others needed: none of them will ever be asked for."""
@@ -282,14 +251,14 @@ class World:
         if agent.number == 1 or not agent.crowd.remembers:
             agent.said = agent.jitter.randint(*agent.crowd.opening_tokens)
             agent.marked = 0
-        self._in(agent.turn.think_s, self._ask, agent)
+        self.agenda.after(agent.turn.think_s, self._ask, agent)
 
     def _ask(self, agent: Actor) -> None:
         self._calls += 1
         if isinstance(agent, ScriptedActor) and agent.asked_at is None:
             agent.asked_at = self.now
         call = _Call(id=f"{agent.index}.{self._calls}", agent=agent)
-        self._in(agent.crowd.timeout_s, self._time_out, call)
+        self.agenda.after(agent.crowd.timeout_s, self._time_out, call)
         if self._policy.is_scheduled:
             self._waiting[call.id] = call
             self.scheduler.submit(self._ticket(call), agent.upstream.pool_settings, self.now)
@@ -366,14 +335,14 @@ class World:
             step_s = min(_FIRST_BACKOFF_S * 2.0**agent.retry, _MAX_BACKOFF_S)
             retry_after_s = step_s * (1 - 0.25 * agent.jitter.random())
         agent.retry += 1
-        self._in(retry_after_s, self._ask, agent)
+        self.agenda.after(retry_after_s, self._ask, agent)
 
     def _answered(self, call: _Call) -> None:
         call.over = True
         agent, turn = call.agent, call.agent.turn
         assert turn is not None
         crowd, tokens = agent.crowd, agent.prompt_tokens
-        self._book_ideal(agent)
+        self._ledger.book_turn(agent)
         agent.learn(turn.output_tokens)
         agent.marked = tokens
         agent.said = tokens - crowd.shared_tokens + turn.output_tokens
@@ -383,23 +352,6 @@ class World:
         agent.path_s += turn.think_s + service_s
         agent.upstream.service_s += turn.service_s
         self._next_turn(agent)
-
-    def _book_ideal(self, agent: Actor) -> None:
-        """What this turn takes at least, of money and of each limit."""
-        crowd, tokens, turn = agent.crowd, agent.prompt_tokens, agent.turn
-        assert turn is not None
-        read = 0
-        if crowd.caches:
-            read = agent.marked
-            if not read and crowd.shared_tokens and crowd.name in self._written:
-                read = crowd.shared_tokens
-            self._written.add(crowd.name)
-        self._ideal_cost += read * _READ + (tokens - read) * (_WRITE if crowd.caches else 1.0)
-        units = agent.upstream.units
-        units[Dimension.REQUESTS] += 1
-        units[Dimension.INPUT_TOKENS] += tokens - read
-        units[Dimension.OUTPUT_TOKENS] += turn.output_tokens
-        units[Dimension.TOTAL_TOKENS] += tokens - read + turn.output_tokens
 
     def _end(self, agent: Actor) -> None:
         agent.ended_at = self.now
@@ -415,7 +367,7 @@ class World:
     def _transmit(self, call: _Call, reservation: Reservation | None) -> None:
         attempt = _Attempt(call=call, reservation=reservation)
         call.attempt = attempt
-        self._in(self._scenario.way_s, self._arrive, attempt)
+        self.agenda.after(self._scenario.way_s, self._arrive, attempt)
 
     def _arrive(self, attempt: _Attempt) -> None:
         """The provider has the request."""
@@ -444,25 +396,23 @@ class World:
                 prefixes=agent.prefixes,
             ),
         )
-        self._statuses[answer.status] += 1
+        self._ledger.attempt_answered(answer.status)
         attempt.answer, attempt.arrived_at, attempt.is_open = answer, self.now, True
         if answer.ending not in (Ending.REFUSED, Ending.OVERLOADED):
             if isinstance(agent, ScriptedActor):
                 agent.faults_met += 1
-            if agent.upstream is self._own:
-                self._count_slots()
-                self._in_flight += 1
+            self._ledger.call_began(agent.upstream, self.now)
         course = course_of(answer)
         way_s = self._scenario.way_s
         if course.head_s is not None:
-            self._in(course.head_s + way_s, self._head, attempt)
-        self._in(course.end_s, self._provider_ends, attempt, course.share)
-        self._in(course.end_s + way_s, self._ended, attempt, course)
+            self.agenda.after(course.head_s + way_s, self._head, attempt)
+        self.agenda.after(course.end_s, self._provider_ends, attempt, course.share)
+        self.agenda.after(course.end_s + way_s, self._ended, attempt, course)
         if attempt.reservation is not None and streamed and self._policy.watches:
             pool, watchdog = agent.upstream.pool, agent.upstream.profile.watchdog
             silent_s = self._first_bytes.silent_s(pool, least_s=watchdog.silent_s, factor=watchdog.factor)
             if course.silent_s > silent_s:
-                self._in(course.silent_from_s + silent_s + way_s, self._stalled, attempt)
+                self.agenda.after(course.silent_from_s + silent_s + way_s, self._stalled, attempt)
 
     def _provider_ends(self, attempt: _Attempt, share: float) -> None:
         if not attempt.is_open:
@@ -485,24 +435,14 @@ class World:
         ending = ending or answer.ending
         upstream = attempt.call.agent.upstream
         upstream.provider.end(self.now, answer, output_tokens=tokens, ending=ending)
-        if ending not in (Ending.REFUSED, Ending.OVERLOADED) and upstream is self._own:
-            self._count_slots()
-            self._in_flight -= 1
+        if ending not in (Ending.REFUSED, Ending.OVERLOADED):
+            self._ledger.call_ended(upstream, self.now)
         if ending in (Ending.FAILED, Ending.CUT, Ending.ABANDONED):
             wasted_s = self.now - attempt.arrived_at
             upstream.service_s += wasted_s
             attempt.call.agent.path_s += wasted_s
-        if reply := answer.reply:
-            if ending is not Ending.COMPLETED:
-                upstream.waste[Dimension.REQUESTS] += 1
-                upstream.waste[Dimension.INPUT_TOKENS] += reply.input_tokens + reply.written_tokens
-                upstream.waste[Dimension.OUTPUT_TOKENS] += tokens
-            upstream.late_tokens = max(upstream.late_tokens, tokens)
-            self._cost += reply.input_tokens + reply.written_tokens * _WRITE + reply.cached_tokens * _READ
-            bill = bill_of(reply, output_tokens=tokens, price=attempt.call.agent.price)
-            attempt.call.agent.billed += bill
-            if ending is not Ending.COMPLETED:
-                attempt.call.agent.in_vain += bill
+        if answer.reply:
+            self._ledger.book_attempt(attempt.call.agent, answer.reply, tokens, is_whole=ending is Ending.COMPLETED)
 
     def _head(self, attempt: _Attempt) -> None:
         if attempt.over:
@@ -590,16 +530,8 @@ class World:
     # The provider's side ---------------------------------------------------------------------------------------------
 
     def _move_cap(self, cap: int) -> None:
-        self._count_slots()
-        self._cap = cap
+        self._ledger.move_cap(cap, self.now)
         self.provider.set_concurrency(cap)
-
-    def _count_slots(self) -> None:
-        if self._cap is not None:
-            passed_s = self.now - self._counted_at
-            self._used_s += passed_s * min(self._in_flight, self._cap)
-            self._offered_s += passed_s * self._cap
-        self._counted_at = self.now
 
     def _neighbour(self, neighbour: Neighbour, rng: random.Random) -> None:
         answer = self.provider.begin(
@@ -611,111 +543,10 @@ class World:
                 latency_s=neighbour.latency_s,
             ),
         )
-        self._neighbour_calls += answer.reply is not None
-        self._in(answer.latency_s, self._neighbour_ends, answer)
-        self._in(rng.expovariate(neighbour.calls_per_s), self._neighbour, neighbour, rng)
+        if answer.reply is not None:
+            self._ledger.neighbour_called()
+        self.agenda.after(answer.latency_s, self._neighbour_ends, answer)
+        self.agenda.after(rng.expovariate(neighbour.calls_per_s), self._neighbour, neighbour, rng)
 
     def _neighbour_ends(self, answer: Answer) -> None:
         self.provider.end(self.now, answer, output_tokens=answer.reply.output_tokens if answer.reply else 0)
-
-    # Results ---------------------------------------------------------------------------------------------------------
-
-    def _result(self) -> Result:
-        endless = math.isfinite(self._scenario.duration_s)
-        makespan_s = max(
-            (agent.ended_at for agent in self._agents if agent.ended_at is not None and not agent.crowd.poisoned),
-            default=self.now,
-        )
-        crowds = {}
-        deaths: Counter[str] = Counter()
-        for crowd in self._scenario.crowds:
-            if crowd.poisoned:
-                continue
-            members = [agent for agent in self._agents if agent.crowd is crowd]
-            deaths.update(agent.death for agent in members if agent.death is not None)
-            crowds[crowd.name] = CrowdResult(
-                agents=len(members),
-                lost=sum(agent.death is not None or (agent.ended_at is None and not endless) for agent in members),
-                turns_done=sum(len(agent.turns_s) for agent in members),
-                waits_s=tuple(wait_s for agent in members for wait_s in agent.waits_s),
-                ended_s=tuple(
-                    agent.ended_at for agent in members if agent.ended_at is not None and agent.death is None
-                ),
-                halfway_turns=tuple(sum(at <= makespan_s / 2 for at in agent.answered_at) for agent in members),
-            )
-        crowds |= self._script_results()
-        deaths.update(call.death for call in self._script if call.death is not None)
-        bound = self._bound(0)
-        healthy = [agent for agent in self._agents if not agent.crowd.poisoned]
-        return Result(
-            makespan_s=makespan_s,
-            bound=bound,
-            attempts=self._statuses.total(),
-            statuses=self._statuses,
-            crowds=crowds,
-            deaths=deaths,
-            cost=self._cost,
-            ideal_cost=self._ideal_cost,
-            cap_used=self._used_s / self._offered_s if self._offered_s else 0.0,
-            breaker_opened=self._breaker_opened,
-            sheds=self._sheds,
-            neighbour_calls=self._neighbour_calls,
-            shared_bound_s=self._bound(self._neighbour_calls).bound_s,
-            billed=sum((agent.billed for agent in healthy), Spend()),
-            wasted=sum((agent.in_vain if agent.death is None else agent.billed for agent in healthy), Spend()),
-            script=tuple(
-                CallResult(call.name, call.asked_at, call.ended_at, call.death, call.billed, call.in_vain)
-                for call in self._script
-            ),
-        )
-
-    def _script_results(self) -> dict[str, CrowdResult]:
-        """Each agent of the script as a crowd of one: lost when a call failed that others needed."""
-        results = {}
-        by_agent: dict[str, list[ScriptedActor]] = {}
-        for call in self._script:
-            by_agent.setdefault(call.crowd.name, []).append(call)
-        for name, calls in by_agent.items():
-            is_lost = any(call.ended_at is None or (call.death and call.call.is_vital) for call in calls)
-            ends_s = [call.ended_at for call in calls if call.ended_at is not None]
-            results[name] = CrowdResult(
-                agents=1,
-                lost=int(is_lost),
-                turns_done=sum(len(call.turns_s) for call in calls),
-                waits_s=tuple(wait_s for call in calls for wait_s in call.waits_s),
-                ended_s=() if is_lost else (max(ends_s),),
-            )
-        return results
-
-    def _bound(self, foreign_calls: int) -> Bound:
-        """Of all providers; the neighbour is the scenario's own provider's."""
-        bounds = (
-            self._bound_at(upstream, foreign_calls if upstream is self._own else 0)
-            for upstream in self._upstreams.values()
-        )
-        return max(bounds, key=lambda bound: bound.bound_s)
-
-    def _bound_at(self, upstream: Upstream, foreign_calls: int) -> Bound:
-        settings = upstream.settings
-        units = upstream.units + upstream.waste
-        units[Dimension.REQUESTS] += foreign_calls
-        spent = Spent(
-            units=units,
-            longest_path_s=max((agent.path_s for agent in self._agents if not agent.crowd.poisoned), default=0.0),
-            service_s=upstream.service_s,
-            turns_s=[agent.turns_s for agent in self._agents if agent.upstream is upstream],
-        )
-        return lower_bound(
-            spent,
-            settings.limits,
-            concurrency=None if self._scenario.caps else settings.concurrency,
-            late_units=upstream.late_tokens * self._most_in_flight(settings.concurrency),
-            outages=tuple((wall.from_s, wall.to_s) for wall in settings.walls),
-        )
-
-    def _most_in_flight(self, cap: int | None) -> int:
-        """How many calls can be in flight at most: an agent has one, and of a script as many as it has chains."""
-        continued = {call.after[0] for call in self._scenario.script if call.after}
-        chains = len(self._scenario.script) - len(continued)
-        agents = len(self._agents) - len(self._script) + chains
-        return agents if cap is None else min(cap, agents)

@@ -1,0 +1,38 @@
+"""Virtual time: what instant it is, and what happens at later ones. Pure."""
+
+import heapq
+import math
+from collections.abc import Callable
+
+
+class Agenda:
+    """Deeds by their instants; of those at one instant the one goes first that was put down first."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        """Moved by whoever runs it, and never back."""
+        self._deeds: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
+        self._put_down = 0
+
+    def __repr__(self) -> str:
+        return f"<Agenda at {self.now:.1f} s, {len(self._deeds)} deeds>"
+
+    @property
+    def first_at(self) -> float:
+        """When the first deed is due; infinite: there is none."""
+        return self._deeds[0][0] if self._deeds else math.inf
+
+    def at(self, instant: float, do: Callable[..., None], *arguments: object) -> None:
+        """Put a deed down; one of the past is due now."""
+        self._put_down += 1
+        heapq.heappush(self._deeds, (max(instant, self.now), self._put_down, do, arguments))
+
+    def after(self, delay_s: float, do: Callable[..., None], *arguments: object) -> None:
+        """Put a deed down that is due so much later."""
+        self.at(self.now + delay_s, do, *arguments)
+
+    def do_first_due(self) -> None:
+        """Do one deed that is due, if there is any."""
+        if self.first_at <= self.now:
+            _, _, do, arguments = heapq.heappop(self._deeds)
+            do(*arguments)

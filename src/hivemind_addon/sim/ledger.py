@@ -1,0 +1,237 @@
+"""What a run in virtual time counts while it goes on, and the `Result` that comes of it. Pure."""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from hivemind_addon.core.breaker import BreakerState
+from hivemind_addon.core.events import BreakerChanged
+from hivemind_addon.core.spend import Spend
+from hivemind_addon.core.ticket import Dimension
+from hivemind_addon.sim.actor import Actor, ScriptedActor
+from hivemind_addon.sim.bound import Bound, Spent, lower_bound
+from hivemind_addon.sim.dialect import Reply
+from hivemind_addon.sim.result import CallResult, CrowdResult, Result
+from hivemind_addon.sim.upstream import Upstream, bill_of
+from hivemind_addon.sim.workload import Scenario
+
+_WRITE, _READ = 1.25, 0.1
+"""What an input token costs that is written to or read from a prompt cache, of one that is neither."""
+
+
+class _Slots:
+    """A provider's concurrency cap over the time, and how much of it was used."""
+
+    def __init__(self, cap: int | None) -> None:
+        self._cap = cap
+        self._in_flight = 0
+        self._used_s = 0.0
+        self._offered_s = 0.0
+        self._counted_at = 0.0
+
+    def move(self, cap: int, now: float) -> None:
+        self._count(now)
+        self._cap = cap
+
+    def change(self, by: int, now: float) -> None:
+        self._count(now)
+        self._in_flight += by
+
+    def used(self, now: float) -> float:
+        """Mean of calls in flight ÷ cap; 0 where there is no cap."""
+        self._count(now)
+        return self._used_s / self._offered_s if self._offered_s else 0.0
+
+    def _count(self, now: float) -> None:
+        if self._cap is not None:
+            passed_s = now - self._counted_at
+            self._used_s += passed_s * min(self._in_flight, self._cap)
+            self._offered_s += passed_s * self._cap
+        self._counted_at = now
+
+
+class Ledger:
+    """Of one run. `own`: the scenario's own provider, one of `upstreams`, whose slots and neighbour are counted."""
+
+    def __init__(self, scenario: Scenario, *, own: Upstream, upstreams: Collection[Upstream]) -> None:
+        self._scenario = scenario
+        self._own = own
+        self._upstreams = upstreams
+        self._slots = _Slots(scenario.provider.concurrency)
+        self._statuses: Counter[int] = Counter()
+        self._cost = 0.0
+        self._ideal_cost = 0.0
+        self._written: set[str] = set()
+        """Crowds whose shared instructions an ideal cache holds."""
+        self._breaker_opened = 0
+        self._was_closed = True
+        self._sheds = 0
+        self._neighbour_calls = 0
+
+    def __repr__(self) -> str:
+        return f"<Ledger of {self._scenario.name}, {self._statuses.total()} attempts>"
+
+    def move_cap(self, cap: int, now: float) -> None:
+        """The own provider lets another number of calls run at once."""
+        self._slots.move(cap, now)
+
+    def attempt_answered(self, status: int) -> None:
+        """The provider has decided what an attempt gets."""
+        self._statuses[status] += 1
+
+    def call_began(self, upstream: Upstream, now: float) -> None:
+        """A call takes a slot."""
+        if upstream is self._own:
+            self._slots.change(1, now)
+
+    def call_ended(self, upstream: Upstream, now: float) -> None:
+        """A call gives its slot back."""
+        if upstream is self._own:
+            self._slots.change(-1, now)
+
+    def shed(self) -> None:
+        """A ticket was refused without a try."""
+        self._sheds += 1
+
+    def neighbour_called(self) -> None:
+        """A call of the neighbour was let through."""
+        self._neighbour_calls += 1
+
+    def breaker_changed(self, event: BreakerChanged) -> None:
+        """In any pool."""
+        is_closed = event.state == BreakerState.CLOSED.value
+        self._breaker_opened += self._was_closed and not is_closed
+        self._was_closed = is_closed
+
+    def book_attempt(self, agent: Actor, reply: Reply, tokens: int, *, is_whole: bool) -> None:
+        """What an attempt took and is billed for of which so much was generated."""
+        upstream = agent.upstream
+        if not is_whole:
+            upstream.waste[Dimension.REQUESTS] += 1
+            upstream.waste[Dimension.INPUT_TOKENS] += reply.input_tokens + reply.written_tokens
+            upstream.waste[Dimension.OUTPUT_TOKENS] += tokens
+        upstream.late_tokens = max(upstream.late_tokens, tokens)
+        self._cost += reply.input_tokens + reply.written_tokens * _WRITE + reply.cached_tokens * _READ
+        bill = bill_of(reply, output_tokens=tokens, price=agent.price)
+        agent.billed += bill
+        if not is_whole:
+            agent.in_vain += bill
+
+    def book_turn(self, agent: Actor) -> None:
+        """What an answered turn takes at least, of money and of each limit."""
+        crowd, tokens, turn = agent.crowd, agent.prompt_tokens, agent.turn
+        assert turn is not None
+        read = 0
+        if crowd.caches:
+            read = agent.marked
+            if not read and crowd.shared_tokens and crowd.name in self._written:
+                read = crowd.shared_tokens
+            self._written.add(crowd.name)
+        self._ideal_cost += read * _READ + (tokens - read) * (_WRITE if crowd.caches else 1.0)
+        units = agent.upstream.units
+        units[Dimension.REQUESTS] += 1
+        units[Dimension.INPUT_TOKENS] += tokens - read
+        units[Dimension.OUTPUT_TOKENS] += turn.output_tokens
+        units[Dimension.TOTAL_TOKENS] += tokens - read + turn.output_tokens
+
+    def result(self, agents: Sequence[Actor], now: float) -> Result:
+        """What came of the run, which is over; `agents`: all, those of the script too."""
+        script = [agent for agent in agents if isinstance(agent, ScriptedActor)]
+        makespan_s = max(
+            (agent.ended_at for agent in agents if agent.ended_at is not None and not agent.crowd.poisoned),
+            default=now,
+        )
+        crowds = self._crowds(agents, makespan_s) | _script_crowds(script)
+        healthy = [agent for agent in agents if not agent.crowd.poisoned]
+        return Result(
+            makespan_s=makespan_s,
+            bound=self._bound(agents, 0),
+            attempts=self._statuses.total(),
+            statuses=self._statuses,
+            crowds=crowds,
+            deaths=Counter(agent.death for agent in healthy if agent.death is not None),
+            cost=self._cost,
+            ideal_cost=self._ideal_cost,
+            cap_used=self._slots.used(now),
+            breaker_opened=self._breaker_opened,
+            sheds=self._sheds,
+            neighbour_calls=self._neighbour_calls,
+            shared_bound_s=self._bound(agents, self._neighbour_calls).bound_s,
+            billed=sum((agent.billed for agent in healthy), Spend()),
+            wasted=sum((agent.in_vain if agent.death is None else agent.billed for agent in healthy), Spend()),
+            script=tuple(
+                CallResult(call.name, call.asked_at, call.ended_at, call.death, call.billed, call.in_vain)
+                for call in script
+            ),
+        )
+
+    def _crowds(self, agents: Sequence[Actor], makespan_s: float) -> dict[str, CrowdResult]:
+        is_endless = math.isfinite(self._scenario.duration_s)
+        crowds = {}
+        for crowd in self._scenario.crowds:
+            if crowd.poisoned:
+                continue
+            members = [agent for agent in agents if agent.crowd is crowd]
+            crowds[crowd.name] = CrowdResult(
+                agents=len(members),
+                lost=sum(agent.death is not None or (agent.ended_at is None and not is_endless) for agent in members),
+                turns_done=sum(len(agent.turns_s) for agent in members),
+                waits_s=tuple(wait_s for agent in members for wait_s in agent.waits_s),
+                ended_s=tuple(
+                    agent.ended_at for agent in members if agent.ended_at is not None and agent.death is None
+                ),
+                halfway_turns=tuple(sum(at <= makespan_s / 2 for at in agent.answered_at) for agent in members),
+            )
+        return crowds
+
+    def _bound(self, agents: Sequence[Actor], foreign_calls: int) -> Bound:
+        """Of all providers; the neighbour is the scenario's own provider's."""
+        bounds = (
+            self._bound_at(upstream, agents, foreign_calls if upstream is self._own else 0)
+            for upstream in self._upstreams
+        )
+        return max(bounds, key=lambda bound: bound.bound_s)
+
+    def _bound_at(self, upstream: Upstream, agents: Sequence[Actor], foreign_calls: int) -> Bound:
+        settings = upstream.settings
+        units = upstream.units + upstream.waste
+        units[Dimension.REQUESTS] += foreign_calls
+        spent = Spent(
+            units=units,
+            longest_path_s=max((agent.path_s for agent in agents if not agent.crowd.poisoned), default=0.0),
+            service_s=upstream.service_s,
+            turns_s=[agent.turns_s for agent in agents if agent.upstream is upstream],
+        )
+        return lower_bound(
+            spent,
+            settings.limits,
+            concurrency=None if self._scenario.caps else settings.concurrency,
+            late_units=upstream.late_tokens * self._most_in_flight(len(agents), settings.concurrency),
+            outages=tuple((wall.from_s, wall.to_s) for wall in settings.walls),
+        )
+
+    def _most_in_flight(self, agents: int, cap: int | None) -> int:
+        """How many calls can be in flight at most: an agent has one, and of a script as many as it has chains."""
+        script = self._scenario.script
+        continued = {call.after[0] for call in script if call.after}
+        most = agents - len(continued)
+        return most if cap is None else min(cap, most)
+
+
+def _script_crowds(script: Sequence[ScriptedActor]) -> dict[str, CrowdResult]:
+    """Each agent of the script as a crowd of one: lost when a call failed that others needed."""
+    results = {}
+    by_agent: dict[str, list[ScriptedActor]] = {}
+    for call in script:
+        by_agent.setdefault(call.crowd.name, []).append(call)
+    for name, calls in by_agent.items():
+        is_lost = any(call.ended_at is None or (call.death and call.call.is_vital) for call in calls)
+        ends_s = [call.ended_at for call in calls if call.ended_at is not None]
+        results[name] = CrowdResult(
+            agents=1,
+            lost=int(is_lost),
+            turns_done=sum(len(call.turns_s) for call in calls),
+            waits_s=tuple(wait_s for call in calls for wait_s in call.waits_s),
+            ended_s=() if is_lost else (max(ends_s),),
+        )
+    return results
