@@ -7,7 +7,7 @@ from hivemind_addon.core.events import Event
 from hivemind_addon.mitm.options import OPTIONS
 from hivemind_addon.profile.grants import AgentGrants, AgentRules, Allowance, Grants
 from hivemind_addon.profile.model import Profile
-from hivemind_addon.profile.typed import UNWRITTEN
+from hivemind_addon.profile.rules import PROFILE_RULES
 
 SELF_EXPLAINING = {"concurrency.maximum", "breaker.max_probe_s", "retry.max_backoff_s"}
 """The upper ends of ranges whose lower end, the line above in the table, is explained."""
@@ -71,7 +71,7 @@ def test_every_profile_field_stands_in_the_page():
     page = docs._profiles_page()
     for cls in (Profile, *(cls for _, cls in docs._nested(Profile))):
         for field in fields(cls):
-            if field.name not in UNWRITTEN.get(cls, ()):
+            if field.name not in PROFILE_RULES.unwritten.get(cls, ()):
                 assert f"| `{field.name}` |" in page
 
 

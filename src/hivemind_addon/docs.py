@@ -21,7 +21,8 @@ from hivemind_addon.mitm.options import OPTIONS
 from hivemind_addon.observe.metrics import MAX_POOLS, Metrics
 from hivemind_addon.profile.grants import AgentGrants, AgentRules, Allowance, Grants
 from hivemind_addon.profile.model import Profile
-from hivemind_addon.profile.typed import INHERITED, UNWRITTEN
+from hivemind_addon.profile.rules import PROFILE_RULES
+from hivemind_addon.profile.typed import INHERITED
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -348,7 +349,7 @@ def _summary(cls: type) -> str:
 
 def _written(cls: type) -> Iterator["Field[Any]"]:
     """The fields that a YAML file may set."""
-    return (one for one in fields(cls) if one.name not in UNWRITTEN.get(cls, ()))
+    return (one for one in fields(cls) if one.name not in PROFILE_RULES.unwritten.get(cls, ()))
 
 
 def _nested(cls: type) -> Iterator[tuple[str, type]]:

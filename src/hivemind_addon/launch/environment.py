@@ -10,7 +10,7 @@ from urllib.parse import quote
 from hivemind_addon.launch import port as ports
 from hivemind_addon.launch.programs import ProgramTable
 from hivemind_addon.profile.glob import glob_matches
-from hivemind_addon.profile.typed import host_parts
+from hivemind_addon.profile.hosts import host_parts
 
 PROXY_VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 """Each in both spellings: curl reads only the small http_proxy, others only the capital ones."""

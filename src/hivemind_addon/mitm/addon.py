@@ -36,7 +36,7 @@ from hivemind_addon.mitm.replays import Replays
 from hivemind_addon.mitm.report import make_report
 from hivemind_addon.mitm.screen import Screen
 from hivemind_addon.mitm.stream import EndAttempt, scheduling_layer
-from hivemind_addon.profile.typed import normal_host
+from hivemind_addon.profile.hosts import normal_host
 from hivemind_addon.trust import cure_of_distrust
 
 if TYPE_CHECKING:

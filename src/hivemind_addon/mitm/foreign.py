@@ -12,9 +12,9 @@ from hivemind_addon.capture.recording import Circumstances, unnamed
 from hivemind_addon.core.ticket import Hints, OutcomeKind, PoolKey
 from hivemind_addon.mitm.attempt import JUDGED_BODY_MAX_BYTES, plain_headers
 from hivemind_addon.mitm.request import destination, patience_of, plain_body
+from hivemind_addon.profile.hosts import normal_host
 from hivemind_addon.profile.load import dialect_for, is_model_call, model_group
 from hivemind_addon.profile.model import InputCharge
-from hivemind_addon.profile.typed import normal_host
 from hivemind_addon.wire.answer import AnswerReader, Phase
 from hivemind_addon.wire.decoding import DecodeError, decode
 from hivemind_addon.wire.dialect import dialect_of

@@ -23,9 +23,9 @@ from hivemind_addon.mitm.files import Files
 from hivemind_addon.mitm.own_addresses import PAGE_HOST
 from hivemind_addon.mitm.refusal import make_upgrade_refusal
 from hivemind_addon.mitm.request import destination, patience_of, plain_body
+from hivemind_addon.profile.hosts import normal_host
 from hivemind_addon.profile.load import dialect_for, is_model_call, model_group
 from hivemind_addon.profile.model import Delivery, InputCharge, Profile
-from hivemind_addon.profile.typed import normal_host
 from hivemind_addon.wire.dialect import dialect_of
 from hivemind_addon.wire.identity import ProxyWords, call_kind, given_id, identify, priority_of, proxy_words
 from hivemind_addon.wire.request import RequestFacts, fingerprints, read_request

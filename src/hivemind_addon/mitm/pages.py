@@ -24,7 +24,7 @@ from hivemind_addon.mitm.options import is_loopback
 from hivemind_addon.mitm.own_addresses import PAGE_HOST
 from hivemind_addon.observe.metrics import CONTENT_TYPE
 from hivemind_addon.page.document import CONTENT_SECURITY_POLICY, DOCUMENT
-from hivemind_addon.profile.typed import normal_host
+from hivemind_addon.profile.hosts import normal_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable

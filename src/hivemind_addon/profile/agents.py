@@ -4,13 +4,14 @@ from pathlib import Path
 
 from hivemind_addon.profile.document import read_document
 from hivemind_addon.profile.grants import AgentRules, Grants
+from hivemind_addon.profile.rules import PROFILE_RULES
 from hivemind_addon.profile.typed import ProfileError, convert
 
 
 def load_agents(file: Path) -> AgentRules:
     """The rules of a file. ProfileError: one line that names file, key path and cure."""
     cure = "write agents, groups or everyone, or leave the file out"
-    rules: AgentRules = convert(AgentRules, read_document(file, cure_when_empty=cure), file)
+    rules: AgentRules = convert(AgentRules, read_document(file, cure_when_empty=cure), file, rules=PROFILE_RULES)
     for name, grants in rules.agents.items():
         if grants.group and grants.group not in rules.groups:
             known = ", ".join(rules.groups) or "none"

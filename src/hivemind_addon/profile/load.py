@@ -14,8 +14,10 @@ from typing import Any
 
 from hivemind_addon.profile.document import read_document
 from hivemind_addon.profile.glob import glob_matches
+from hivemind_addon.profile.hosts import host_parts, normal_host
 from hivemind_addon.profile.model import DialectName, Profile
-from hivemind_addon.profile.typed import INHERITED, ProfileError, convert, host_parts, normal_host
+from hivemind_addon.profile.rules import PROFILE_RULES
+from hivemind_addon.profile.typed import INHERITED, ProfileError, convert
 from hivemind_addon.resources import profiles_folder
 
 _EXTENDS = "extends"
@@ -129,14 +131,14 @@ class _Resolver:
     def profile(self, name: str) -> Profile:
         """The profile of that name, a user's before a packaged one."""
         document = self._user.get(name) or self._packaged[name]
-        made: Profile = convert(Profile, self._whole(name, document, ()), document.file)
+        made: Profile = convert(Profile, self._whole(name, document, ()), document.file, rules=PROFILE_RULES)
         return replace(made, name=name)
 
     def _whole(self, name: str, document: _Document, seen: tuple[Path, ...]) -> Mapping[str, Any]:
         """All keys, the inherited ones too."""
         # Each layer is checked by itself first, so that an error names the file in which it stands.
         own = document.keys
-        convert(Profile, own, document.file, partial=document.extends is not None)
+        convert(Profile, own, document.file, partial=document.extends is not None, rules=PROFILE_RULES)
         if document.extends is None:
             return own
         if document.file in seen:

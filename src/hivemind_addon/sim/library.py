@@ -19,6 +19,7 @@ from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.ticket import PoolKey
 from hivemind_addon.profile.document import read_document
 from hivemind_addon.profile.load import load_profiles
+from hivemind_addon.profile.rules import PROFILE_RULES
 from hivemind_addon.profile.typed import BadValue, ProfileError, Rules, convert, positive
 from hivemind_addon.resources import scenarios_folder
 from hivemind_addon.sim.dialect import Dialect
@@ -245,7 +246,7 @@ _SHARES: Mapping[type, Sequence[str]] = {
     Expectation: ("lost", "refused", "overloaded", "cap_used_least"),
 }
 _SAID_BY_CROWDS = frozenset({"latency", "chunks", "tokens_per_chunk", "interval_s", "default_max_tokens"})
-_RULES = Rules(
+_RULES = PROFILE_RULES | Rules(
     values={(cls, name): positive for cls, names in _POSITIVE.items() for name in names}
     | {(cls, name): _share for cls, names in _SHARES.items() for name in names}
     | {(Wall, "status"): _status, (ProviderSettings, "concurrency_status"): _status},

@@ -1,0 +1,84 @@
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from hivemind_addon.profile.grants import AgentRules
+from hivemind_addon.profile.model import Profile
+from hivemind_addon.profile.rules import PROFILE_RULES
+from hivemind_addon.profile.typed import ProfileError, convert
+
+FILE = Path("profiles/my.yaml")
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"hosts": ["https://a.example"]}, "hosts[0]: no port"),
+        ({"hosts": ["ok.example", "a.example/v1"]}, "hosts[1]: no host name"),
+        ({"hosts": ["a.example:99999"]}, "hosts[0]: no port: '99999'"),
+        ({"hosts": [""]}, "hosts[0]: no host name"),
+        ({"paths": ["v1/messages"]}, "paths[0]: no path glob"),
+        ({"paths": ["/v1/messages?beta=true"]}, "paths[0]: no path glob"),
+        ({"dialects": {"messages": "openai-chat"}}, "dialects.messages: no path glob"),
+        ({"model_groups": [" "]}, "model_groups[0]: empty glob"),
+        ({"session_headers": ["x session"]}, "session_headers[0]: no header name"),
+        ({"refusal": {"status": 200}}, "refusal.status: 200 is no status of a refusal"),
+        ({"peek": {"max_bytes": 0}}, "peek.max_bytes: 0 is not above zero"),
+        ({"tokens": {"scale": 0}}, "tokens.scale: 0 is not above zero"),
+        ({"concurrency": {"decrease": 1}}, "concurrency.decrease: 1 is not between 0 and 1"),
+        ({"concurrency": {"initial": 9, "maximum": 4}}, "concurrency.initial: 9 is above maximum, 4"),
+        ({"breaker": {"first_probe_s": 60}}, "breaker.first_probe_s: 60 is above max_probe_s"),
+        ({"retry": {"first_backoff_s": 60}}, "retry.first_backoff_s: 60 is above max_backoff_s"),
+        (
+            {"outcomes": [{"kind": "ignored", "retry": False, "message": "("}]},
+            "outcomes[0].message: no regular expression",
+        ),
+        (
+            {"outcomes": [{"kind": "ignored", "retry": False, "headers": {"x-a": "["}}]},
+            "outcomes[0].headers.x-a: no regular expression",
+        ),
+        (
+            {"outcomes": [{"kind": "ignored", "retry": False, "headers": {"x a": "b"}}]},
+            "outcomes[0].headers.x a: no header name",
+        ),
+        (
+            {"outcomes": [{"kind": "ignored", "retry": False, "status": [99]}]},
+            "outcomes[0].status[0]: 99 is no HTTP status",
+        ),
+        ({"session_headers": ["body#"]}, "session_headers[0]: no member after #"),
+        ({"parent_beside": {"x y": "body#a"}}, "parent_beside.x y: no header name"),
+        ({"parent_beside": {"x-y": "body#"}}, "parent_beside.x-y: no member after #"),
+        ({"windows": [{"window": "5h", "full": 0}]}, "windows[0].full: 0 is not above zero"),
+        ({"windows": [{"window": "5h", "reset": "x y"}]}, "windows[0].reset: no header name"),
+        ({"wall_refusal": {"status": 200}}, "wall_refusal.status: 200 is no status of a refusal"),
+        ({"wall_refusal": {"headers": {"x y": "1"}}}, "wall_refusal.headers.x y: no header name"),
+        ({"name": "other"}, "name: unknown key"),
+    ],
+)
+def test_what_breaks_a_rule_is_one_line_with_its_place_and_a_cure(document, said):
+    with pytest.raises(ProfileError) as caught:
+        convert(Profile, document, FILE, rules=PROFILE_RULES)
+    line = str(caught.value)
+    assert line.startswith(f"profiles/my.yaml: {said}")
+    assert "; " in line
+    assert "\n" not in line
+
+
+def test_header_names_are_lower_case_afterwards_as_they_are_looked_up():
+    profile = convert(Profile, {"session_headers": ["X-Session-Id"]}, FILE, rules=PROFILE_RULES)
+    assert profile.session_headers == ("x-session-id",)
+
+
+def test_the_agents_file_is_held_by_them_too():
+    with pytest.raises(ProfileError, match=r"everyone\.weight: 0 is not above zero"):
+        convert(AgentRules, {"everyone": {"weight": 0}}, FILE, rules=PROFILE_RULES)
+
+
+def test_every_rule_is_about_a_field_that_exists():
+    rules = PROFILE_RULES
+    ruled = [*rules.values, *rules.keys]
+    ruled += [(cls, name) for cls, pairs in rules.ordered.items() for pair in pairs for name in pair]
+    ruled += [(cls, name) for cls, names in rules.unwritten.items() for name in names]
+    assert len(ruled) > 50
+    assert [(cls, name) for cls, name in ruled if name not in {f.name for f in fields(cls)}] == []
