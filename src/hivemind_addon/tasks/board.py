@@ -23,6 +23,7 @@ from hivemind_addon.core.ticket import Priority
 from hivemind_addon.tasks import dispatch, graph
 from hivemind_addon.tasks.dispatch import COMMON, Candidate, Stagger, Start
 from hivemind_addon.tasks.model import MAX_DEPTH, NotTaken, State, TaskSpec
+from hivemind_addon.tasks.waits import Waits
 from hivemind_addon.words import several
 
 _MAX_TASKS = 100_000
@@ -93,14 +94,6 @@ class Task:
         return self.state in (State.RUNNING, State.LENDING)
 
 
-@dataclass(slots=True)
-class _Wait:
-    waiter: str
-    """Empty: somebody outside."""
-    names: tuple[str, ...]
-    is_over: bool = False
-
-
 class Board:
     """The tasks of one fleet."""
 
@@ -111,8 +104,7 @@ class Board:
         self._places = dispatch.places(rules.at_most, rules.groups)
         self._stagger = Stagger(rules.start_every_s, rng=rng)
         self._rng = rng
-        self._waits: dict[int, _Wait] = {}
-        self._last_wait = 0
+        self._waits = Waits()
         self._dependents: dict[str, list[str]] = {}
         self._changed: dict[str, None] = {}
 
@@ -175,16 +167,16 @@ class Board:
     def poll(self, now: float) -> Iterator[Start | Back]:
         """What happens now; the tasks are in their new state when it is handed out."""
         free = self._free()
-        for number, wait in list(self._waits.items()):
+        for number, wait in self._waits:
             if not wait.is_over:
                 continue
             waiter = self.tasks.get(wait.waiter)
-            if waiter and waiter.state is State.LENDING and self._open_waits(wait.waiter) == 0:
+            if waiter and waiter.state is State.LENDING and not self._waits.has_open(wait.waiter):
                 if free[waiter.place] <= 0:
                     continue
                 free[waiter.place] -= 1
                 self._set(waiter, State.RUNNING)
-            del self._waits[number]
+            self._waits.end(number)
             yield Back(number)
         while now >= self._stagger.next_at:
             start = dispatch.choose(self._ready(now), free, steal_above=self.rules.steal_above, now=now)
@@ -213,7 +205,7 @@ class Board:
     def ended(self, name: str, ending: Ending, now: float) -> list[str]:
         """A task's process has. Names of running tasks that have to be ended with it: those that it submitted."""
         task = self.tasks[name]
-        self._drop_waits(name)
+        self._waits.forget(name)
         task.exit_status, task.result = ending.exit_status, ending.result
         if task.cancelled:
             return self._over(task, State.CANCELLED, task.cancelled, now)
@@ -238,24 +230,19 @@ class Board:
                 raise NotTaken(f"{waiter!r} is no task that runs here, so it cannot wait")
             if circle := graph.way(self._blocked_on(), names, waiter):
                 raise NotTaken(f"{waiter} would wait for itself: {graph.said([waiter, *circle])}")
-        self._last_wait += 1
-        wait = self._waits[self._last_wait] = _Wait(waiter, tuple(names))
-        self._look_at_wait(wait)
-        if waiter and not wait.is_over:
+        number = self._waits.begin(waiter, names)
+        self._waits.look_again(self._is_over)
+        if waiter and not all(map(self._is_over, names)):
             self._set(self.tasks[waiter], State.LENDING)
-        return self._last_wait
+        return number
 
     def leave(self, number: int) -> None:
         """Wait no more: whoever waited has gone, or goes on without. It is one of those that run again, at once."""
-        wait = self._waits.pop(number, None)
+        wait = self._waits.end(number)
         if wait is None:
             return
         waiter = self.tasks.get(wait.waiter)
-        if (
-            waiter
-            and waiter.state is State.LENDING
-            and not any(one.waiter == wait.waiter for one in self._waits.values())
-        ):
+        if waiter and waiter.state is State.LENDING and not self._waits.has(wait.waiter):
             # Its process goes on whatever we say, so it counts. One more than N may run now, until one ends.
             self._set(waiter, State.RUNNING)
 
@@ -302,8 +289,7 @@ class Board:
                     self._look_at(name, now)
                 elif dependent.state is State.WAITING:
                     todo.append((dependent, State.SKIPPED, _skipped_for(one)))
-        for wait in self._waits.values():
-            self._look_at_wait(wait)
+        self._waits.look_again(self._is_over)
         return to_end
 
     def _end_children(self, task: Task, now: float) -> list[str]:
@@ -333,8 +319,8 @@ class Board:
             task.ready_at = now
         self._changed[name] = None
 
-    def _look_at_wait(self, wait: _Wait) -> None:
-        wait.is_over = wait.is_over or all(self.tasks[name].state.is_over for name in wait.names)
+    def _is_over(self, name: str) -> bool:
+        return self.tasks[name].state.is_over
 
     def _missing(self, task: Task) -> list[str]:
         return [one for one in task.spec.depends_on if self.tasks[one].state is not State.DONE]
@@ -364,7 +350,7 @@ class Board:
     def _awaited(self) -> set[str]:
         """What a task inside waits for, with all that this depends on."""
         found: set[str] = set()
-        todo = [name for wait in self._waits.values() if wait.waiter for name in wait.names]
+        todo = [name for names in self._waits.of_tasks().values() for name in names]
         while todo:
             name = todo.pop()
             if name not in found:
@@ -379,18 +365,10 @@ class Board:
                 free[task.place] -= 1
         return free
 
-    def _open_waits(self, waiter: str) -> int:
-        return sum(one.waiter == waiter and not one.is_over for one in self._waits.values())
-
-    def _drop_waits(self, waiter: str) -> None:
-        for number in [number for number, one in self._waits.items() if one.waiter == waiter]:
-            del self._waits[number]
-
     def _blocked_on(self) -> dict[str, list[str]]:
         edges = {name: list(task.spec.depends_on) for name, task in self.tasks.items() if task.state is State.WAITING}
-        for wait in self._waits.values():
-            if wait.waiter:
-                edges.setdefault(wait.waiter, []).extend(wait.names)
+        for waiter, names in self._waits.of_tasks().items():
+            edges.setdefault(waiter, []).extend(names)
         return edges
 
     def _parent(self, name: str) -> Task | None:
