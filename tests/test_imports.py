@@ -1,10 +1,13 @@
 """The house rules that a parser can hold: who may import whom, and that each source file has its test file."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+import hivemind_addon
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "hivemind_addon"
@@ -39,7 +42,7 @@ MAY_IMPORT = {
         "mitm",
         "compose",
     },
-    "compose": {"core", "profile", "wire", "runtime", "observe", "journal", "resources", "words", "mitm", "compose"},
+    "compose": {"core", "profile", "wire", "runtime", "observe", "journal", "resources", "words", "compose"},
     # Not `mitm`: a command must not take a second to load mitmproxy, which is another process's.
     "dash": {"core", "observe", "runtime", "words", "dash"},
     "launch": {"core", "profile", "wire", "runtime", "observe", "resources", "trust", "words", "launch"},
@@ -69,7 +72,6 @@ MAY_IMPORT = {
     "pytest_plugin": None,
     "evaluate": None,
     "cli": None,
-    "demo": None,
     "commands": None,
 }
 """What each folder or top-level file may import of ours; None: everything."""
@@ -83,7 +85,6 @@ ONLY_ENTRY_POINTS_IMPORT = {
     "evaluate",
     "pytest_plugin",
     "cli",
-    "demo",
     "commands",
     "tasks",
     "mcp",
@@ -144,6 +145,25 @@ def files_of(folder: str) -> list[Path]:
 def test_there_is_something_to_look_at():
     assert len(SOURCES) > 10
     assert "core" in ours(PACKAGE / "profile" / "model.py")
+
+
+def test_the_tables_speak_of_what_is_there():
+    rooms = {room(path) for path in SOURCES} - {"__init__"}
+    assert set(MAY_IMPORT) == rooms
+    assert rooms >= ONLY_ENTRY_POINTS_IMPORT
+    assert {named(path) for path in SOURCES} >= set(UNTESTED)
+
+
+def test_both_maps_name_every_folder_and_no_other():
+    folders = {f"{path.name}/" for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
+    design = (ROOT / "docs" / "design.md").read_text(encoding="utf-8").partition("\nImports run one way")[0]
+    assert set(re.findall(r"^ {6}(\w+/) ", design, re.MULTILINE)) == folders
+    assert set(re.findall(r"^ {4}(\w+/) ", hivemind_addon.__doc__ or "", re.MULTILINE)) == folders
+
+
+def test_the_map_names_every_file_beside_the_folders():
+    files = {path.name for path in PACKAGE.glob("*.py")} - {"__init__.py", "__main__.py"}
+    assert set(re.findall(r"^ {4}(\w+\.py) ", hivemind_addon.__doc__ or "", re.MULTILINE)) == files
 
 
 @pytest.mark.parametrize("path", [p for p in SOURCES if p != PACKAGE / "__init__.py"], ids=named)

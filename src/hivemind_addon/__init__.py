@@ -24,6 +24,10 @@ Read it in this order:
     replay/    a recorded session run again in virtual time: under other limits, and as a regression test
     compose.py the only place where objects meet
     cli.py     the command `hivemind`
+    docs.py    the pages of docs/ that are written from the code
+    words.py   numbers and failures as people say them
+    trust.py   what makes a client trust the proxy
+    resources.py  where the files lie that are not Python
     pytest_plugin.py  captures as tests
 """
 
