@@ -5,9 +5,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hivemind_addon.sim.agents import Agent, AgentState, Habits, Route, backoff_s, plan_turns
+from hivemind_addon.sim.agents import Agent, AgentState, Habits, Route, plan_turns
 from hivemind_addon.sim.certificate import write_certificates
 from hivemind_addon.sim.faults import NAMED, Status
+from hivemind_addon.sim.resend import SdkBackoff
 from hivemind_addon.sim.server import running_server
 
 HABITS = Habits(
@@ -18,7 +19,7 @@ HABITS = Habits(
     latency_s=(0, 0),
     chunks=(2, 5),
     interval_s=0,
-    first_backoff_s=0.001,
+    backoff=SdkBackoff(first_s=0.001),
 )
 STREAMED, PLAIN = {"streamed": 1.0}, {"streamed": 0.0}
 
@@ -121,21 +122,6 @@ def test_json_in_place_of_a_stream_is_the_end(provider, new_key):
 def test_a_stalled_answer_runs_into_the_clients_timeout(provider, new_key):
     record, _ = run(provider, new_key(), "stall", timeout_s=0.05, retries=0, **STREAMED)
     assert record.death == "ReadTimeout in a stream"
-
-
-def test_a_retry_after_is_obeyed_up_to_a_minute():
-    rng = random.Random(1)
-    assert backoff_s(HABITS, 0, 7.0, rng) == 7.0
-    assert backoff_s(HABITS, 0, 60.0, rng) == 60.0
-    for useless in (None, 0.0, -3.0, 61.0, float("nan"), float("inf")):
-        assert backoff_s(HABITS, 0, useless, rng) <= HABITS.first_backoff_s
-
-
-def test_backoff_doubles_up_to_its_maximum_with_a_quarter_of_jitter():
-    habits = Habits()
-    for retry, most in enumerate((0.5, 1, 2, 4, 8, 8)):
-        waits = [backoff_s(habits, retry, None, random.Random(seed)) for seed in range(50)]
-        assert 0.75 * most <= min(waits) < max(waits) <= most
 
 
 def test_a_refusal_that_says_at_once_is_tried_again(provider, new_key):

@@ -75,12 +75,13 @@ def test_what_gave_no_answer_is_billed_in_vain():
     assert result.cost == pytest.approx(2 * (REPLY.input_tokens + 0.1 * REPLY.cached_tokens))
 
 
-def test_an_ideal_cache_is_written_once_by_a_crowd_and_read_from_then_on():
+def test_a_turn_counts_with_its_own_provider_as_it_would_be_with_an_ideal_cache():
     books = Books(Crowd("agent", 2, 1, shared_tokens=1000, caches=True))
     for agent in books.agents:
         books.ledger.book_turn(agent)
     assert books.result(1.0).ideal_cost == pytest.approx(1.25 * 1100 + 0.1 * 1000 + 1.25 * 100)
     assert books.own.units[Dimension.INPUT_TOKENS] == 1100 + 100
+    assert not books.other.units
 
 
 def test_the_dead_are_lost_and_so_is_who_has_not_ended():

@@ -112,7 +112,7 @@ def test_books_take_caches_into_account_and_know_the_ideal():
         Dimension.OUTPUT_TOKENS: 60,
         Dimension.TOTAL_TOKENS: 2300 + 60,
     }
-    assert books.ideal_cost == pytest.approx((1500 + 600 + 200) * 1.25 + (1000 + 1500) * 0.1)
+    assert books.ideal.cost == pytest.approx((1500 + 600 + 200) * 1.25 + (1000 + 1500) * 0.1)
     assert books.cost == pytest.approx((1500 + 600 + 1700) * 1.25 + 1000 * 0.1)
     assert books.most_output_tokens == 30
 

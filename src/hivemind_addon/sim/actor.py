@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hivemind_addon.core.spend import Price, Spend
 from hivemind_addon.sim.prompt_cache import Prefix
 from hivemind_addon.sim.upstream import Upstream, usual_price
-from hivemind_addon.sim.workload import Crowd, ScriptedCall, Turn
+from hivemind_addon.sim.workload import Crowd, ScriptedCall, Turn, prefixes_of
 
 
 @dataclass(slots=True, eq=False)
@@ -52,14 +52,7 @@ class Actor:
     @property
     def prefixes(self) -> tuple[Prefix, ...]:
         """What the present request marks for the prompt cache."""
-        if not self.crowd.caches:
-            return ()
-        marks = [Prefix(f"{self.name} {self.number}", self.prompt_tokens)]
-        if self.marked:
-            marks.insert(0, Prefix(f"{self.name} {self.number - 1}", self.marked))
-        if self.crowd.shared_tokens:
-            marks.insert(0, Prefix(self.crowd.name, self.crowd.shared_tokens))
-        return tuple(marks)
+        return prefixes_of(self.crowd, self.name, self.number, prompt_tokens=self.prompt_tokens, marked=self.marked)
 
     @property
     def price(self) -> Price | None:

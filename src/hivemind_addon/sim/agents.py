@@ -17,6 +17,8 @@ from types import MappingProxyType
 import httpx
 import msgspec
 
+from hivemind_addon.sim.resend import SdkBackoff
+
 _HOST = "api.anthropic.com"
 _PATH = "/v1/messages"
 _CONNECT_S = 5.0
@@ -62,11 +64,8 @@ class Habits:
     """Share of the turns whose answer is streamed."""
     retries: int = 2
     """Re-sends of one turn; 0: the first failure is the end."""
-    first_backoff_s: float = 0.5
-    """Doubles from one re-send to the next."""
-    max_backoff_s: float = 8.0
-    retry_after_max_s: float = 60.0
-    """A longer retry-after is not obeyed."""
+    backoff: SdkBackoff = field(default_factory=SdkBackoff)
+    """Before each of them."""
     timeout_s: float = 600.0
     """Between two bytes of an answer, its first included."""
 
@@ -245,7 +244,7 @@ class Agent:
             self.record.failures.append(outcome.why)
             if not outcome.curable or retry >= self._habits.retries:
                 return outcome
-            await _pause(backoff_s(self._habits, retry, outcome.retry_after_s, self._jitter))
+            await _pause(self._habits.backoff.wait_s(retry, outcome.retry_after_s, self._jitter))
             retry += 1
 
     async def _send(self, client: httpx.AsyncClient, turn: Turn, body: bytes, retry: int) -> Answered | Failed:
@@ -278,13 +277,6 @@ async def ask(
             return await (_read_stream(response) if streamed else _read_plain(response))
     except httpx.TransportError as error:
         return Failed(f"{type(error).__name__}{' in a stream' if in_stream else ''}", curable=not in_stream)
-
-
-def backoff_s(habits: Habits, retry: int, retry_after_s: float | None, rng: random.Random) -> float:
-    """How long an agent waits before re-send number `retry`, counted from 0."""
-    if retry_after_s is not None and 0 < retry_after_s <= habits.retry_after_max_s:
-        return retry_after_s
-    return min(habits.first_backoff_s * 2.0**retry, habits.max_backoff_s) * (1 - 0.25 * rng.random())
 
 
 def _refused(response: httpx.Response) -> Failed:

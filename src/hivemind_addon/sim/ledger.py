@@ -11,12 +11,10 @@ from hivemind_addon.core.ticket import Dimension
 from hivemind_addon.sim.actor import Actor, ScriptedActor
 from hivemind_addon.sim.bound import Bound, Spent, lower_bound
 from hivemind_addon.sim.dialect import Reply
+from hivemind_addon.sim.ideal import Ideal, input_cost
 from hivemind_addon.sim.result import CallResult, CrowdResult, Result
 from hivemind_addon.sim.upstream import Upstream, bill_of
 from hivemind_addon.sim.workload import Scenario
-
-_WRITE, _READ = 1.25, 0.1
-"""What an input token costs that is written to or read from a prompt cache, of one that is neither."""
 
 
 class _Slots:
@@ -60,9 +58,7 @@ class Ledger:
         self._slots = _Slots(scenario.provider.concurrency)
         self._statuses: Counter[int] = Counter()
         self._cost = 0.0
-        self._ideal_cost = 0.0
-        self._written: set[str] = set()
-        """Crowds whose shared instructions an ideal cache holds."""
+        self._ideal = Ideal()
         self._breaker_opened = 0
         self._was_closed = True
         self._sheds = 0
@@ -111,7 +107,11 @@ class Ledger:
             upstream.waste[Dimension.INPUT_TOKENS] += reply.input_tokens + reply.written_tokens
             upstream.waste[Dimension.OUTPUT_TOKENS] += tokens
         upstream.late_tokens = max(upstream.late_tokens, tokens)
-        self._cost += reply.input_tokens + reply.written_tokens * _WRITE + reply.cached_tokens * _READ
+        self._cost += input_cost(
+            uncached_tokens=reply.input_tokens,
+            written_tokens=reply.written_tokens,
+            cached_tokens=reply.cached_tokens,
+        )
         bill = bill_of(reply, output_tokens=tokens, price=agent.price)
         agent.billed += bill
         if not is_whole:
@@ -119,20 +119,15 @@ class Ledger:
 
     def book_turn(self, agent: Actor) -> None:
         """What an answered turn takes at least, of money and of each limit."""
-        crowd, tokens, turn = agent.crowd, agent.prompt_tokens, agent.turn
-        assert turn is not None
-        read = 0
-        if crowd.caches:
-            read = agent.marked
-            if not read and crowd.shared_tokens and crowd.name in self._written:
-                read = crowd.shared_tokens
-            self._written.add(crowd.name)
-        self._ideal_cost += read * _READ + (tokens - read) * (_WRITE if crowd.caches else 1.0)
-        units = agent.upstream.units
-        units[Dimension.REQUESTS] += 1
-        units[Dimension.INPUT_TOKENS] += tokens - read
-        units[Dimension.OUTPUT_TOKENS] += turn.output_tokens
-        units[Dimension.TOTAL_TOKENS] += tokens - read + turn.output_tokens
+        assert agent.turn is not None
+        agent.upstream.units.update(
+            self._ideal.book(
+                agent.crowd,
+                prompt_tokens=agent.prompt_tokens,
+                marked=agent.marked,
+                output_tokens=agent.turn.output_tokens,
+            )
+        )
 
     def result(self, agents: Sequence[Actor], now: float) -> Result:
         """What came of the run, which is over; `agents`: all, those of the script too."""
@@ -151,7 +146,7 @@ class Ledger:
             crowds=crowds,
             deaths=Counter(agent.death for agent in healthy if agent.death is not None),
             cost=self._cost,
-            ideal_cost=self._ideal_cost,
+            ideal_cost=self._ideal.cost,
             cap_used=self._slots.used(now),
             breaker_opened=self._breaker_opened,
             sheds=self._sheds,

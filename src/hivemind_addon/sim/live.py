@@ -27,16 +27,17 @@ from msgspec import structs
 
 from hivemind_addon.core.scheduler import Scheduler
 from hivemind_addon.core.ticket import Dimension, Hints, Reservation
-from hivemind_addon.sim.agents import Answered, Habits, Route, ask, backoff_s, prose
+from hivemind_addon.sim.agents import Answered, Habits, Route, ask, prose
 from hivemind_addon.sim.bound import Spent, lower_bound
 from hivemind_addon.sim.certificate import Certificates, write_certificates
 from hivemind_addon.sim.demo import HOST, profile_of_windows
 from hivemind_addon.sim.exchange import pause
+from hivemind_addon.sim.ideal import Ideal, input_cost
 from hivemind_addon.sim.mitmdump import Mitmdump, running_mitmdump
 from hivemind_addon.sim.result import CrowdResult, Result
 from hivemind_addon.sim.server import SimServer, Tls
 from hivemind_addon.sim.truth import Truth
-from hivemind_addon.sim.workload import Crowd, Scenario, Turn, turns
+from hivemind_addon.sim.workload import Crowd, Scenario, Turn, prefixes_of, turns
 from hivemind_addon.sim.world import World
 
 _KEY = "sk-sim-live"
@@ -45,8 +46,6 @@ _BYTES_PER_TOKEN = 4
 TOKENS_PER_CHUNK = 25
 """Of a stream; one event for each token would measure how fast two processes pass events on."""
 _MAX_TOKENS = 8192
-_WRITE, _READ = 1.25, 0.1
-"""What an input token costs that is written to or read from a prompt cache, of one that is neither."""
 
 
 def scaled(scenario: Scenario, factor: float) -> Scenario:
@@ -196,26 +195,22 @@ class _Books:
     service_s: float = 0.0
     cost: float = 0.0
     """Input paid for, in uncached tokens."""
-    ideal_cost: float = 0.0
-    written: set[str] = field(default_factory=set)
-    """Crowds whose shared instructions an ideal cache holds."""
+    ideal: Ideal = field(default_factory=Ideal)
     most_output_tokens: int = 0
     refusals: int = 0
     """That agents saw."""
 
     def book(self, crowd: Crowd, prompt_tokens: int, marked: int, answer: Answered) -> None:
         """One turn. `marked`: tokens of the agent's last answered prompt."""
-        read = 0
-        if crowd.caches:
-            read = marked or (crowd.shared_tokens if crowd.name in self.written else 0)
-            self.written.add(crowd.name)
-        new, output_tokens = prompt_tokens - read, answer.output_tokens
-        self.ideal_cost += read * _READ + new * (_WRITE if crowd.caches else 1.0)
-        self.cost += answer.input_tokens + answer.written_tokens * _WRITE + answer.cached_tokens * _READ
-        self.units[Dimension.REQUESTS] += 1
-        self.units[Dimension.INPUT_TOKENS] += new
-        self.units[Dimension.OUTPUT_TOKENS] += output_tokens
-        self.units[Dimension.TOTAL_TOKENS] += new + output_tokens
+        output_tokens = answer.output_tokens
+        self.units.update(
+            self.ideal.book(crowd, prompt_tokens=prompt_tokens, marked=marked, output_tokens=output_tokens)
+        )
+        self.cost += input_cost(
+            uncached_tokens=answer.input_tokens,
+            written_tokens=answer.written_tokens,
+            cached_tokens=answer.cached_tokens,
+        )
         self.most_output_tokens = max(self.most_output_tokens, output_tokens)
 
 
@@ -327,7 +322,7 @@ class _Agent:
             if not outcome.curable or retry >= self._habits.retries:
                 self.death = outcome.why
                 return None
-            await pause(backoff_s(self._habits, retry, outcome.retry_after_s, self._jitter))
+            await pause(self._habits.backoff.wait_s(retry, outcome.retry_after_s, self._jitter))
             retry += 1
 
     def _headers(self, turn: Turn, number: int, tokens: int) -> dict[str, str]:
@@ -347,12 +342,8 @@ class _Agent:
         if crowd.parent_session:
             headers |= {"x-claude-code-session-id": crowd.parent_session, "x-claude-code-agent-id": self.name}
         if crowd.caches:
-            marks = {f"{self.name} {number}": tokens}
-            if self._marked:
-                marks = {f"{self.name} {number - 1}": self._marked} | marks
-            if crowd.shared_tokens:
-                marks = {crowd.name: crowd.shared_tokens} | marks
-            headers["x-sim-prefixes"] = ", ".join(f"{key}={mark}" for key, mark in marks.items())
+            prefixes = prefixes_of(crowd, self.name, number, prompt_tokens=tokens, marked=self._marked)
+            headers["x-sim-prefixes"] = ", ".join(f"{one.key}={one.tokens}" for one in prefixes)
         return headers
 
 
@@ -415,7 +406,7 @@ class _Fleet:
             crowds={crowd.name: self._crowd(crowd) for crowd in self._scenario.crowds},
             deaths=Counter(agent.death for agent in agents if agent.death is not None),
             cost=books.cost + truth.wasted_input_tokens,
-            ideal_cost=books.ideal_cost,
+            ideal_cost=books.ideal.cost,
             cap_used=0.0,
             breaker_opened=breaker_opened,
             sheds=books.refusals,

@@ -102,6 +102,15 @@ def turns(crowd: Crowd, rng: random.Random) -> Iterator[Turn]:
         )
 
 
+def prefixes_of(crowd: Crowd, name: str, number: int, *, prompt_tokens: int, marked: int) -> tuple[Prefix, ...]:
+    """What an agent's turn marks for the prompt cache, shortest first. `marked`: tokens of its last answered prompt."""
+    if not crowd.caches:
+        return ()
+    shared = Prefix(crowd.name, crowd.shared_tokens)
+    last = Prefix(f"{name} {number - 1}", marked)
+    return (*(one for one in (shared, last) if one.tokens), Prefix(f"{name} {number}", prompt_tokens))
+
+
 @dataclass(frozen=True, slots=True)
 class ScriptedFault:
     """What one attempt meets, and when."""

@@ -38,6 +38,7 @@ from hivemind_addon.sim.course import Course, course_of
 from hivemind_addon.sim.dialect import Dialect
 from hivemind_addon.sim.ledger import Ledger
 from hivemind_addon.sim.policy import Policy
+from hivemind_addon.sim.resend import SdkBackoff
 from hivemind_addon.sim.result import Result
 from hivemind_addon.sim.upstream import WALL_S, Upstream
 from hivemind_addon.sim.workload import Neighbour, Scenario, ScriptedCall, Site, turns
@@ -48,9 +49,7 @@ _LONGEST_S = 6 * 3600.0
 """A run that has no end is cut here; whoever still runs is lost."""
 _POOL = PoolKey(host="api.sim", account="key-sim", model_group="sim-1")
 _COME_BACK_MAX_S = 30
-_FIRST_BACKOFF_S = 0.5
-_MAX_BACKOFF_S = 8.0
-_RETRY_AFTER_MAX_S = 60.0
+_BACKOFF = SdkBackoff()
 
 
 def run(scenario: Scenario, *, seed: int, policy: Policy = Policy.HIVEMIND) -> Result:
@@ -331,11 +330,9 @@ class World:
             agent.death = why
             self._end(agent)
             return
-        if retry_after_s is None or not 0 < retry_after_s <= _RETRY_AFTER_MAX_S:
-            step_s = min(_FIRST_BACKOFF_S * 2.0**agent.retry, _MAX_BACKOFF_S)
-            retry_after_s = step_s * (1 - 0.25 * agent.jitter.random())
+        wait_s = _BACKOFF.wait_s(agent.retry, retry_after_s, agent.jitter)
         agent.retry += 1
-        self.agenda.after(retry_after_s, self._ask, agent)
+        self.agenda.after(wait_s, self._ask, agent)
 
     def _answered(self, call: _Call) -> None:
         call.over = True
