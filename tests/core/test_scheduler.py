@@ -154,22 +154,6 @@ class TestCancel:
         assert not bench.scheduler.cancel("x", 0)
 
 
-class TestExpedite:
-    def test_an_expedited_ticket_is_next(self):
-        bench = Bench(slots=1)
-        bench.submit("a", "b", "c")
-        assert bench.scheduler.expedite("c", 0)
-        assert bench.poll() == []
-        bench.settle("a", IGNORED)
-        assert set(bench.running) == {"c"}
-
-    def test_only_queued_ones_can_be(self):
-        bench = Bench()
-        bench.submit("a")
-        assert not bench.scheduler.expedite("a", 0)
-        assert not bench.scheduler.expedite("x", 0)
-
-
 class TestClose:
     def test_everything_queued_is_shed_in_order_and_so_is_what_comes_later(self):
         bench = Bench(slots=1)

@@ -213,13 +213,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.scheduler.cancel(ticket_id, self.now)
         self.queued.remove(ticket_id)
 
-    @precondition(lambda self: self.queued)
-    @rule(data=st.data())
-    def expedite(self, data):
-        ticket_id = data.draw(st.sampled_from(sorted(self.queued)))
-        assert self.scheduler.expedite(ticket_id, self.now)
-        self.expedited.add(ticket_id)
-
     @rule(glob=st.sampled_from(GLOBS), paused=st.booleans())
     def pause_or_resume(self, glob, paused):
         self.scheduler.command(Pause(glob) if paused else Resume(glob), self.now)

@@ -428,12 +428,6 @@ class TestObservers:
 
 
 class TestPassingThrough:
-    async def test_expedite_moves_a_ticket_to_the_front(self, desk):
-        desk.submit("a", "b", "c")
-        assert desk.driver.expedite("c")
-        desk.driver.settle(await desk.admit("a"), IGNORED)
-        assert (await desk.admit("c")).ticket.id == "c"
-
     async def test_limit_and_account_are_the_schedulers(self, desk):
         desk.submit("a")
         assert desk.driver.limit_of(POOL) == 1

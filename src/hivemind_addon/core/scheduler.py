@@ -225,14 +225,6 @@ class Scheduler:
         self._changed[pool] = None
         return True
 
-    def expedite(self, ticket_id: str, now: float) -> bool:
-        """Move a queued ticket to the front of its pool, without breaking any limit."""
-        pool = self._pool_of_ticket.get(ticket_id)
-        if pool is None or not pool.expedite(ticket_id, now):
-            return False
-        self._changed[pool] = None
-        return True
-
     def command(self, command: SchedulerCommand, now: float) -> Said:
         """Do what a person asks. Then poll; and end the attempts that `drain_called_off` names."""
         return self._steering.obey(command, now)

@@ -222,12 +222,6 @@ class Driver:
         self.tick()
         return cancelled
 
-    def expedite(self, ticket_id: str) -> bool:
-        """Move a queued ticket to the front of its pool."""
-        moved = self._scheduler.expedite(ticket_id, self.clock.monotonic())
-        self.tick()
-        return moved
-
     def command(self, command: SchedulerCommand) -> Said:
         """Do what a person asks, at once."""
         now = self.clock.monotonic()
