@@ -1,4 +1,6 @@
-from hivemind_addon.evaluate.figures import digest
+from dataclasses import replace
+
+from hivemind_addon.evaluate.figures import digest, few_lost
 from hivemind_addon.sim.library import cases
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.policy import Policy
@@ -38,3 +40,9 @@ def test_refusals_are_429_503_and_529():
 def test_with_several_crowds_the_one_that_waits_least_is_told_too():
     light = figures("light-and-heavy", Policy.HIVEMIND)
     assert light.least_wait_p95_s < light.wait_p95_s / 2
+
+
+def test_one_agent_of_a_hundred_is_hardly_an_agent():
+    run = figures("replay-11", Policy.HIVEMIND)
+    assert few_lost([replace(run, lost=lost) for lost in (0.0, 0.019)])
+    assert not few_lost([replace(run, lost=lost) for lost in (0.0, 0.021)])

@@ -3,9 +3,10 @@ import random
 import pytest
 
 from hivemind_addon.sim.call import RequestFacts
-from hivemind_addon.sim.course import GAP_S, course_of
+from hivemind_addon.sim.course import course_of
 from hivemind_addon.sim.dialect import Dialect
 from hivemind_addon.sim.faults import NAMED
+from hivemind_addon.sim.plan import GAP_S
 from hivemind_addon.sim.provider import ProviderSettings, SimProvider
 from hivemind_addon.wire.outcome import TransportTrouble
 

@@ -3,7 +3,7 @@ import dataclasses
 from hivemind_addon.core.ticket import Dimension
 from hivemind_addon.profile.load import load_profiles
 from hivemind_addon.sim import demo
-from hivemind_addon.sim.agents import Habits
+from hivemind_addon.sim.agents import HOST, Habits
 from hivemind_addon.sim.certificate import write_certificates
 from hivemind_addon.sim.demo import DemoSettings, PhaseName, demo_settings
 from hivemind_addon.sim.limits import LimitKind
@@ -32,7 +32,7 @@ class Watcher:
 
 async def direct(settings, tmp_path):
     watcher = Watcher()
-    certificates = write_certificates(tmp_path, demo.HOST, demo.datetime.now(demo.UTC))
+    certificates = write_certificates(tmp_path, HOST, demo.datetime.now(demo.UTC))
     return await demo._direct(settings, certificates, watcher), watcher.seen
 
 

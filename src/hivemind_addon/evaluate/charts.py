@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
 from hivemind_addon.evaluate.campaign import Campaign
-from hivemind_addon.evaluate.figures import Figures
+from hivemind_addon.evaluate.figures import Figures, few_lost
 from hivemind_addon.evaluate.findings import harm, pair_matrix
 from hivemind_addon.evaluate.spread import Spread
 from hivemind_addon.sim.ablation import Primitive
@@ -43,7 +43,6 @@ _STYLE: dict[Any, Any] = {
     "svg.hashsalt": "hivemind",
     "svg.fonttype": "none",
 }
-_SOME_LOST = 0.01
 _ROW_IN = 0.26
 """Inches of a line of a chart."""
 
@@ -231,7 +230,7 @@ def _stretch(campaign: Campaign) -> Figure:
     def bar_of(case: Case, kind: LimitKind, policy: Policy) -> _Bar | None:
         runs = _on(campaign, case, kind, policy)
         known = [run.stretch for run in runs if run.stretch is not None]
-        if not known or _mean([run.lost for run in runs]) > _SOME_LOST:
+        if not known or not few_lost(runs):
             return None
         spread = Spread.of(known)
         return _Bar(spread.least, spread.median, spread.most)
@@ -253,7 +252,7 @@ def _waits(campaign: Campaign) -> Figure:
 
     def bar_of(case: Case, kind: LimitKind, policy: Policy) -> _Bar | None:
         runs = _on(campaign, case, kind, policy)
-        if not runs or _mean([run.lost for run in runs]) > _SOME_LOST:
+        if not runs or not few_lost(runs):
             return None
         return _Bar(*(Spread.of([get(run) for run in runs]).median for get in (_p50, _p95, _p99)))
 

@@ -1,13 +1,16 @@
 """What is kept of one run: its numbers, without the single waits. Small enough to come from another process."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from statistics import fmean
 
 from hivemind_addon.sim.result import Result
 from hivemind_addon.sim.trial import Trial
 
 _REFUSALS = (429, 503, 529)
+_FEW_LOST = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +80,8 @@ def figures_of(result: Result, *, is_timed: bool = False) -> Figures:
 def digest(trial: Trial, result: Result) -> Figures:
     """For `run_trials`."""
     return figures_of(result, is_timed=math.isfinite(trial.setup.case.scenario.duration_s))
+
+
+def few_lost(runs: Sequence[Figures]) -> bool:
+    """Whether hardly an agent was lost, so that times tell something: who dies early is done early."""
+    return fmean(run.lost for run in runs) <= _FEW_LOST

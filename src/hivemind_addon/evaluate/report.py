@@ -10,7 +10,7 @@ import msgspec
 from hivemind_addon import __version__
 from hivemind_addon.evaluate.campaign import Campaign
 from hivemind_addon.evaluate.charts import Chart
-from hivemind_addon.evaluate.figures import Figures
+from hivemind_addon.evaluate.figures import Figures, few_lost
 from hivemind_addon.evaluate.findings import alone, synergies, worth
 from hivemind_addon.evaluate.sockets import SocketRun
 from hivemind_addon.evaluate.spread import Mean, Spread
@@ -19,8 +19,6 @@ from hivemind_addon.sim.library import Case
 from hivemind_addon.sim.limits import Limit, LimitKind
 from hivemind_addon.sim.policy import COMPARED, Policy
 from hivemind_addon.sim.upstream import PRICED_AS
-
-_SOME_LOST = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +160,8 @@ def _row(case: Case, kind: LimitKind | None, policy: Policy, runs: Sequence[Figu
         return median if least == most else f"{median} ({least} to {most})"
 
     known = [run.stretch for run in runs if run.stretch is not None]
-    few_lost = Mean.of([run.lost for run in runs]).mean <= _SOME_LOST
     stretch = ""
-    if known and few_lost and case.scenario.duration_s == float("inf"):
+    if known and few_lost(runs) and case.scenario.duration_s == float("inf"):
         some = Spread.of(known)
         stretch = f"{some.median:.2f} ({some.least:.2f} to {some.most:.2f})"
     waits = ", ".join(f"{Spread.of([value(run) for run in runs]).median:.1f}" for value in _WAITED)

@@ -102,7 +102,8 @@ def _status(value: int) -> int:
     return value
 
 
-def _error_status(value: int) -> int:
+def error_status(value: int) -> int:
+    """A rule: the value is the status of a refusal. Raises BadValue."""
     if not 400 <= value <= 599:
         raise BadValue(f"{value} is no status of a refusal", "write one from 400 to 599")
     return value
@@ -147,7 +148,7 @@ PROFILE_RULES = Rules(
         (WindowHeaders, "reset"): _header_or_none,
         (WindowHeaders, "minutes"): _header_or_none,
         (WindowHeaders, "full"): positive,
-        (WallRefusal, "status"): _error_status,
+        (WallRefusal, "status"): error_status,
         (OutcomeRule, "status"): _status,
         (OutcomeRule, "message"): _regex,
         (OutcomeRule, "headers"): _regex,
@@ -156,7 +157,7 @@ PROFILE_RULES = Rules(
         (Tokens, "bytes_per_token"): positive,
         (Patience, "default_s"): positive,
         (Patience, "headers"): _header,
-        (Refusal, "status"): _error_status,
+        (Refusal, "status"): error_status,
         (Peek, "max_bytes"): positive,
         (Peek, "max_s"): positive,
         (Peek, "whole_max_bytes"): positive,

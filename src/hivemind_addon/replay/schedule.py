@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass, field
 import msgspec
 
 from hivemind_addon.core.events import AttemptStarted, BackedOff, Event, Held, Submitted, TicketEnded
+from hivemind_addon.replay.chains import DELIVERED
 from hivemind_addon.replay.reconstruct import Replayable
 from hivemind_addon.sim.world import World
 
 VERSION = 1
-_DELIVERED = "delivered"
 
 
 class BadExpectation(Exception):
@@ -111,7 +111,7 @@ class _Book:
                 self._why[name] = event.reason
                 self._add(event.at, name, "backs off", f"until {event.until:.3f} s: {event.reason}")
             case TicketEnded(ticket_id=name):
-                if event.end != _DELIVERED:
+                if event.end != DELIVERED:
                     self._add(event.at, name, event.end, event.reason)
                 del self._asks[name]
             case _:

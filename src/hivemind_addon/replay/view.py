@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hivemind_addon.core import spend
+from hivemind_addon.dash.glyphs import plain
 from hivemind_addon.replay.whatif import Night, PolicyNights, WhatIf
 from hivemind_addon.words import brief, several, short
 
@@ -22,7 +23,7 @@ def what_if_view(replay: WhatIf, title: str, width: int) -> RenderableType:
     """The answer in a sentence, the limits, a table with a column for each policy, and what to know about it."""
     times = f", {replay.copies} times" if replay.copies > 1 else ""
     head = f"{title}: {several(replay.recorded.agents, 'agent')}{times}, {several(replay.turns, 'turn')}"
-    parts: list[RenderableType] = [Text(_plain(head), style="bold")]
+    parts: list[RenderableType] = [Text(plain(head), style="bold")]
     parts += [_paragraph(f"{one.pool}: {', '.join(one.limits) or 'no limit'}") for one in replay.pools]
     parts += ["", *(_paragraph(line) for line in _answers(replay)), ""]
     recorded = PolicyNights("recorded", (replay.recorded,))
@@ -144,9 +145,4 @@ _ROWS: tuple[tuple[str, Callable[[Sequence[Night]], str]], ...] = (
 
 
 def _paragraph(text: str, style: str = "") -> Text:
-    return Text(_plain(text), style=style)
-
-
-def _plain(text: str) -> str:
-    """Names come from requests: they are no control characters."""
-    return "".join(char if char.isprintable() else "?" for char in text)
+    return Text(plain(text), style=style)

@@ -19,7 +19,8 @@ import msgspec
 
 from hivemind_addon.sim.resend import SdkBackoff
 
-_HOST = "api.anthropic.com"
+HOST = "api.anthropic.com"
+"""Whom agents believe to speak with."""
 _PATH = "/v1/messages"
 _CONNECT_S = 5.0
 _RETRIED = frozenset({408, 409, 429})
@@ -130,8 +131,8 @@ class Route:
         """An agent's own connections. The caller closes it."""
         headers = {"user-agent": "hivemind-sim/1", "anthropic-version": "2023-06-01"}
         return httpx.AsyncClient(
-            base_url=self.base_url or f"https://{self.direct or _HOST}",
-            headers=headers if self.base_url else {"host": _HOST, **headers},
+            base_url=self.base_url or f"https://{self.direct or HOST}",
+            headers=headers if self.base_url else {"host": HOST, **headers},
             proxy=f"http://{agent}:x@{self.proxy}" if self.proxy else None,
             verify=self.trust,
             trust_env=False,
@@ -141,7 +142,7 @@ class Route:
     @property
     def extensions(self) -> dict[str, str]:
         """For every request: the name that the certificate must have."""
-        return {"sni_hostname": _HOST} if self.direct else {}
+        return {"sni_hostname": HOST} if self.direct else {}
 
 
 class AgentState(Enum):

@@ -4,11 +4,9 @@ from dataclasses import dataclass
 
 from hivemind_addon.sim import faults
 from hivemind_addon.sim.call import Answer
+from hivemind_addon.sim.plan import GAP_S
 from hivemind_addon.wire.error import ErrorFacts
 from hivemind_addon.wire.outcome import TransportTrouble
-
-GAP_S = 0.01
-"""From a head, or a piece of a body, to the fault that ends it."""
 
 
 @dataclass(frozen=True, slots=True)

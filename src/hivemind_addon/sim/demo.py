@@ -21,7 +21,7 @@ import yaml
 
 from hivemind_addon.core.ticket import Dimension
 from hivemind_addon.profile.load import load_profiles
-from hivemind_addon.sim.agents import Agent, AgentState, Habits, Route
+from hivemind_addon.sim.agents import HOST, Agent, AgentState, Habits, Route
 from hivemind_addon.sim.bound import Bound, Spent, lower_bound
 from hivemind_addon.sim.certificate import Certificates, write_certificates
 from hivemind_addon.sim.limits import Limit, LimitKind
@@ -30,7 +30,6 @@ from hivemind_addon.sim.provider import ProviderSettings
 from hivemind_addon.sim.server import SimServer
 from hivemind_addon.sim.truth import Truth
 
-HOST = "api.anthropic.com"
 _KEY = "sk-sim-demo"
 _TICK_S = 0.25
 _TOKENS_PER_CHUNK = 10

@@ -6,7 +6,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from hivemind_addon.sim.demo import FAULTS, HOST, DemoResult, DemoSettings, PhaseName, PhaseResult, Progress
+from hivemind_addon.sim.agents import HOST
+from hivemind_addon.sim.demo import FAULTS, DemoResult, DemoSettings, PhaseName, PhaseResult, Progress
 
 _LINE_EVERY_S = 5.0
 _TITLES = {

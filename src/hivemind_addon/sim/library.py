@@ -19,7 +19,7 @@ from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.ticket import PoolKey
 from hivemind_addon.profile.document import read_document
 from hivemind_addon.profile.load import load_profiles
-from hivemind_addon.profile.rules import PROFILE_RULES
+from hivemind_addon.profile.rules import PROFILE_RULES, error_status
 from hivemind_addon.profile.typed import BadValue, ProfileError, Rules, convert, positive
 from hivemind_addon.resources import scenarios_folder
 from hivemind_addon.sim.dialect import Dialect
@@ -226,12 +226,6 @@ def _fault(name: str) -> str:
     return name
 
 
-def _status(value: int) -> int:
-    if not 400 <= value <= 599:
-        raise BadValue(f"{value} is no status of a refusal", "write one from 400 to 599")
-    return value
-
-
 _POSITIVE: Mapping[type, Sequence[str]] = {
     Crowd: ("agents", "turns", "per_session", "latency_s", "tokens_per_s", "timeout_s", "output_tokens"),
     Limit: ("amount", "window_s"),
@@ -249,7 +243,7 @@ _SAID_BY_CROWDS = frozenset({"latency", "chunks", "tokens_per_chunk", "interval_
 _RULES = PROFILE_RULES | Rules(
     values={(cls, name): positive for cls, names in _POSITIVE.items() for name in names}
     | {(cls, name): _share for cls, names in _SHARES.items() for name in names}
-    | {(Wall, "status"): _status, (ProviderSettings, "concurrency_status"): _status},
+    | {(Wall, "status"): error_status, (ProviderSettings, "concurrency_status"): error_status},
     keys={(ProviderSettings, "faults"): _fault},
     unwritten={ProviderSettings: _SAID_BY_CROWDS},
 )

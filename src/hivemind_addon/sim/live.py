@@ -27,13 +27,14 @@ from msgspec import structs
 
 from hivemind_addon.core.scheduler import Scheduler
 from hivemind_addon.core.ticket import Dimension, Hints, Reservation
-from hivemind_addon.sim.agents import Answered, Habits, Route, ask, prose
+from hivemind_addon.sim.agents import HOST, Answered, Habits, Route, ask, prose
 from hivemind_addon.sim.bound import Spent, lower_bound
 from hivemind_addon.sim.certificate import Certificates, write_certificates
-from hivemind_addon.sim.demo import HOST, profile_of_windows
+from hivemind_addon.sim.demo import profile_of_windows
 from hivemind_addon.sim.exchange import pause
 from hivemind_addon.sim.ideal import Ideal, input_cost
 from hivemind_addon.sim.mitmdump import Mitmdump, running_mitmdump
+from hivemind_addon.sim.request import BYTES_PER_TOKEN
 from hivemind_addon.sim.result import CrowdResult, Result
 from hivemind_addon.sim.server import SimServer, Tls
 from hivemind_addon.sim.truth import Truth
@@ -41,8 +42,6 @@ from hivemind_addon.sim.workload import Crowd, Scenario, Turn, prefixes_of, turn
 from hivemind_addon.sim.world import World
 
 _KEY = "sk-sim-live"
-_BYTES_PER_TOKEN = 4
-"""As the simulated provider counts."""
 TOKENS_PER_CHUNK = 25
 """Of a stream; one event for each token would measure how fast two processes pass events on."""
 _MAX_TOKENS = 8192
@@ -220,19 +219,19 @@ class _Conversation:
     def __init__(self, crowd: Crowd, name: str, seed: int) -> None:
         self._crowd = crowd
         self._words = random.Random(f"{seed} {name} words")
-        self._shared = _text(crowd.shared_tokens * _BYTES_PER_TOKEN, random.Random(f"{seed} {crowd.name} words"))
+        self._shared = _text(crowd.shared_tokens * BYTES_PER_TOKEN, random.Random(f"{seed} {crowd.name} words"))
         self._messages: list[dict[str, str]] = []
 
     def asked(self, tokens: int) -> bytes:
         """The body of the next turn, so many tokens long: the user's new text is what it takes."""
         message = {"role": "user", "content": ""}
         self._messages.append(message)
-        message["content"] = _text(tokens * _BYTES_PER_TOKEN - len(self._body()), self._words)
+        message["content"] = _text(tokens * BYTES_PER_TOKEN - len(self._body()), self._words)
         return self._body()
 
     def answered(self, answer: Answered) -> None:
         """The provider's text is shorter than its tokens say."""
-        rest = _text(answer.output_tokens * _BYTES_PER_TOKEN - len(answer.text), self._words)
+        rest = _text(answer.output_tokens * BYTES_PER_TOKEN - len(answer.text), self._words)
         self._messages.append({"role": "assistant", "content": answer.text + rest})
 
     def _body(self) -> bytes:

@@ -19,7 +19,7 @@ from hivemind_addon.sim.dialect import Headers, StreamEvent
 from hivemind_addon.sim.faults import Encoding, Fault, Hangup, KeepAlive
 
 _COMMENT = b": still here\n\n"
-_GAP_S = 0.01
+GAP_S = 0.01
 """Around an interruption, so that what comes before it arrives alone; an RST may overtake it otherwise."""
 
 
@@ -129,12 +129,12 @@ def _whole(answer: Answer, *, http2: bool) -> Iterator[Step]:
     yield Head(answer.status, headers, length)
     match answer.fault:
         case faults.HeadThenReset():
-            yield from (Pause(_GAP_S), Drop(Hangup.RESET))
+            yield from (Pause(GAP_S), Drop(Hangup.RESET))
         case faults.BodyCut() | faults.StreamCut() | faults.ResetStream() | faults.GoAway(error=True):
             yield Data(body[:half], tokens)
             yield from _interruption(answer.fault, http2=http2)
         case faults.GoAway():
-            yield from (Data(body[:half]), Leave(), Pause(_GAP_S), Data(body[half:], tokens), End())
+            yield from (Data(body[:half]), Leave(), Pause(GAP_S), Data(body[half:], tokens), End())
         case _:
             yield from (Data(body, tokens), End())
 
@@ -148,7 +148,7 @@ def _streamed(answer: Answer, events: list[StreamEvent], *, http2: bool) -> Iter
         events = [StreamEvent(data, event.output_tokens) for data, event in zip(pieces, events, strict=True)]
     yield Head(answer.status, headers)
     if isinstance(fault, faults.HeadThenReset):
-        yield from (Pause(_GAP_S), Drop(Hangup.RESET))
+        yield from (Pause(GAP_S), Drop(Hangup.RESET))
         return
     place = _place(fault, middle=content[len(content) // 2], end=len(events))
     for index, event in enumerate(events):
@@ -193,7 +193,7 @@ def _at_place(answer: Answer, *, http2: bool) -> Generator[Step, None, bool]:
             yield from _held(hold)
             return False
         case faults.GoAway(error=False):
-            yield from (Leave(), Pause(_GAP_S))
+            yield from (Leave(), Pause(GAP_S))
             return False
         case faults.StreamError(status=status) if answer.reply is not None:
             error = wire.error_object(answer.reply.dialect, status, message="Overloaded")
@@ -217,7 +217,7 @@ def _held(hold: faults.Hold) -> Iterator[Step]:
 
 def _interruption(fault: Fault, *, http2: bool) -> Iterator[Step]:
     """The end of an answer in its middle."""
-    yield Pause(_GAP_S)
+    yield Pause(GAP_S)
     match fault:
         case faults.ResetStream():
             yield DropStream(StreamReset.INTERNAL_ERROR) if http2 else Drop(Hangup.RESET)

@@ -19,7 +19,8 @@ from hivemind_addon.sim.task import next_turn, task_in
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """Of a model call; a larger one is a 413."""
-_BYTES_PER_TOKEN = 4
+BYTES_PER_TOKEN = 4
+"""As the simulated provider counts."""
 _LOCAL = "sk-sim-local"
 
 
@@ -67,7 +68,7 @@ _decode = msgspec.json.Decoder(_Call).decode
 
 def input_tokens(body: bytes | bytearray) -> int:
     """The simulator's own count: one for four bytes, and at least one."""
-    return max(1, len(body) // _BYTES_PER_TOKEN)
+    return max(1, len(body) // BYTES_PER_TOKEN)
 
 
 def credential(headers: Mapping[str, str]) -> str:
