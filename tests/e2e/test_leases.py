@@ -131,7 +131,21 @@ def held(environment):
 def test_a_command_runs_with_its_token_its_own_status_and_signals_and_ends_its_lease(environment):
     script = "echo ready; trap 'kill $!; echo told; exit 5' TERM; read line; sleep 30 >/dev/null 2>&1 & echo $HIVEMIND_LEASE_TOKEN; wait"
     running = subprocess.Popen(
-        [sys.executable, "-m", "hivemind_addon.cli", "lease", "run", "b", "a", "--ttl", "20s", "--", "sh", "-c", script],
+        [
+            sys.executable,
+            "-m",
+            "hivemind_addon.cli",
+            "lease",
+            "run",
+            "b",
+            "a",
+            "--ttl",
+            "20s",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
