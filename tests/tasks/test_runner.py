@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from hivemind_addon.runtime.file_lock import is_free
 from hivemind_addon.tasks import client, keeper
 from hivemind_addon.tasks.model import NotTaken, State, TaskSpec
 from hivemind_addon.tasks.request import CancelTask, Submit, Wait
@@ -212,6 +213,20 @@ async def test_whoever_asks_at_the_last_moment_is_answered(folder, monkeypatch):
     monkeypatch.setattr(runner, "_wake", Wake())
     await asyncio.wait_for(runner.run([]), 20)
     assert len(looks) == 3
+
+
+async def test_what_a_killed_runner_has_left_keeps_others_from_beginning(folder):
+    runner = made_runner(folder)
+    script = f"touch {folder}/on; while [ ! -e {folder}/go ]; do sleep 0.02; done"
+    running = asyncio.ensure_future(runner.run([shell("a", script)]))
+    await becomes((folder / "on").exists)
+    own, runner._store.tasks_lock = runner._store.tasks_lock, None
+    os.close(own)  # as the kernel does with one that was killed
+    lock = folder / "fleets/night-1/tasks.lock"
+    assert not is_free(lock)
+    (folder / "go").touch()
+    await asyncio.wait_for(running, 60)
+    assert is_free(lock)
 
 
 async def test_two_runners_of_one_fleet_are_one_too_many(folder):
