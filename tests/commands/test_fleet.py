@@ -10,7 +10,7 @@ from hivemind_addon.cli import main
 from hivemind_addon.commands import fleet as commands
 from hivemind_addon.tasks.model import State
 from hivemind_addon.tasks.session import Outcome
-from hivemind_addon.tasks.store import Fleet, FleetStore, Owner, fleets_folder
+from hivemind_addon.tasks.store import Fleet, FleetStore, Owner, Written, fleets_folder
 from tests.tasks.plain import shell, short_folder
 from tests.tasks.test_store import owned, view
 
@@ -52,7 +52,8 @@ def plans(monkeypatch):
         tasks = tuple(view(one.name, seen.state, id=f"{plan.fleet.id}/{one.name}") for one in plan.tasks)
         for task in tasks:
             tell(task)
-        store.own(plan.fleet, Owner(1, "x"))
+        store.own(Owner(1, "x"))
+        store.write_fleet(plan.fleet)
         store.close()
         return Outcome(commands.msgspec.structs.replace(store.view(), tasks=tasks), seen.signal)
 
@@ -96,8 +97,8 @@ def test_json_is_all_of_standard_output(plans, file):
 
 def test_an_earlier_one_goes_on_with_other_places(plans):
     one = owned()
-    one.write(view("a", State.DONE), shell("a", "true"))
-    one.write(view("b", State.FAILED), shell("b", "true", ["a"]))
+    one.write(Written(view("a", State.DONE), shell("a", "true")))
+    one.write(Written(view("b", State.FAILED), shell("b", "true", ["a"])))
     one.close()
     done = run("run", "--resume", "night-1", "--at-most", "9")
     assert done.exit_code == 0, done.output
@@ -141,9 +142,9 @@ def test_what_cannot_be_is_one_line(file, machine, arguments, status, says):
 def test_fleets_and_their_tasks_are_listed():
     assert "no fleets yet" in run("status").output
     one = owned()
-    one.write(view("a", State.DONE, exit_status=0), shell("a", "true"))
+    one.write(Written(view("a", State.DONE, exit_status=0), shell("a", "true")))
     one.log("a").write_text("said\nmore\n")
-    one.write(view("b", State.FAILED, log=str(one.log("a")), reason="exit status 3"), shell("b", "true"))
+    one.write(Written(view("b", State.FAILED, log=str(one.log("a")), reason="exit status 3"), shell("b", "true")))
     one.close()
     assert "1 done, 1 failed" in run("status").output
     assert json.loads(run("status", "--json").stdout)[0]["tasks"][1]["state"] == "failed"

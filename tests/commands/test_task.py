@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from hivemind_addon.cli import main
 from hivemind_addon.tasks import client
 from hivemind_addon.tasks.model import NotTaken, State
+from hivemind_addon.tasks.store import Written
 from tests.tasks.plain import shell, short_folder
 from tests.tasks.test_store import owned, view
 
@@ -120,8 +121,8 @@ def test_a_runner_that_refuses_is_one_line(monkeypatch):
 def test_a_task_is_shown_with_what_it_answered_and_said():
     one = owned()
     one.log("a").write_text("all it said\n")
-    one.write(view("a", State.DONE, exit_status=0, log=str(one.log("a")), result="the answer"), shell("a", "true"))
-    one.write(view("b"), shell("b", "true"))
+    ended = view("a", State.DONE, exit_status=0, log=str(one.log("a")), result="the answer")
+    one.write(Written(ended, shell("a", "true")), Written(view("b"), shell("b", "true")))
     one.close()
     shown = run("task", "show", "night-1/a").output
     assert "night-1/a  done" in shown

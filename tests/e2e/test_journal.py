@@ -21,7 +21,8 @@ pytestmark = pytest.mark.slow
 
 AGENTS, CALLS = 6, 3
 KEY, PROMPT = "sk-ant-nobody-may-read-this", "words that nobody may read"
-TIMEOUT_S = 30
+TIMEOUT_S = 180
+"""Of the whole: two proxies start in it, on a machine that may be busy."""
 LIMIT = 1234
 
 
@@ -74,7 +75,7 @@ def test_a_proxy_that_is_killed_in_the_middle_of_a_fleet_forgets_and_forgives_no
         )
         settings = ("profiles", tmp_path / "profiles"), ("agents", tmp_path / "agents.yaml"), ("journal", journal)
         arguments = [word for name, value in settings for word in ("--set", f"hivemind_{name}={value}")]
-        reset = datetime.fromtimestamp(time.time() + 60, UTC).isoformat()
+        reset = datetime.fromtimestamp(time.time() + 3600, UTC).isoformat()
         said = {"limit": str(LIMIT), "remaining": str(LIMIT - 1), "reset": reset}
         origin.says = {f"anthropic-ratelimit-requests-{what}": value for what, value in said.items()}
         fleet = Fleet(f"127.0.0.1:{origin.port}")

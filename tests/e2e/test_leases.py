@@ -131,7 +131,21 @@ def held(environment):
 def test_a_command_runs_with_its_token_its_own_status_and_signals_and_ends_its_lease(environment):
     script = "echo ready; trap 'kill $!; echo told; exit 5' TERM; read line; sleep 30 >/dev/null 2>&1 & echo $HIVEMIND_LEASE_TOKEN; wait"
     running = subprocess.Popen(
-        [sys.executable, "-m", "hivemind_addon.cli", "lease", "run", "b", "a", "--ttl", "2s", "--", "sh", "-c", script],
+        [
+            sys.executable,
+            "-m",
+            "hivemind_addon.cli",
+            "lease",
+            "run",
+            "b",
+            "a",
+            "--ttl",
+            "20s",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ],
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -155,7 +169,7 @@ def test_a_command_runs_with_its_token_its_own_status_and_signals_and_ends_its_l
 
 
 def test_a_lost_lease_is_told_to_the_command(environment):
-    running = begin(environment, "run", "x", "--ttl", "300ms", "--", "sh", "-c", "echo ready; exec sleep 30")
+    running = begin(environment, "run", "x", "--ttl", "6s", "--", "sh", "-c", "echo ready; exec sleep 30")
     assert lease(environment, "release", "x").returncode == 1
     assert lease(environment, "release", "x", "--force").stdout == "released x\n"
     _, err = running.communicate(timeout=60)

@@ -64,6 +64,16 @@ os.kill(os.getpid(), 9)
     assert ids(path) == ["a1"]
 
 
+@pytest.mark.parametrize("step", ["VACUUM", f"PRAGMA application_id = {APPLICATION_ID}"])
+@pytest.mark.parametrize("mode", ["DELETE", "WAL"])
+def test_one_that_is_just_being_made_is_empty(tmp_path, step, mode):
+    path = tmp_path / "journal.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as maker:
+        maker.execute(step)
+        maker.execute(f"PRAGMA journal_mode = {mode}")
+        assert why_not(path) == f"{path} is empty: nothing has been written yet"
+
+
 def test_a_copy_elsewhere_is_read(journal, tmp_path):
     copy = tmp_path / "elsewhere? 50%" / "copy.db"
     copy.parent.mkdir()

@@ -1,11 +1,16 @@
 import math
+import os
 import sqlite3
 import stat
+import subprocess
+import sys
 
 import pytest
 
+from hivemind_addon.lease import database
 from hivemind_addon.lease.database import LeaseFile
 from hivemind_addon.lease.model import LeaseError
+from hivemind_addon.runtime.file_lock import take_lock
 
 
 @pytest.fixture
@@ -132,3 +137,43 @@ def test_a_file_that_was_removed_is_made_anew(path):
     assert tokens(file) == 0
     file.close()
     assert tokens(file) == 0
+
+
+def test_a_file_that_was_removed_is_made_anew_though_another_process_has_it_open(path):
+    with subprocess.Popen(
+        [sys.executable, "-c", _HAS_IT_OPEN, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout.readline() == "7\n"
+        path.unlink()
+        file = LeaseFile(path)
+        with file.writing() as connection:
+            connection.execute("update state set token = 8")
+        assert tokens(file) == 8
+        assert other.communicate("and now?\n", timeout=60)[0] == "8\n"
+    assert tokens(file) == tokens(LeaseFile(path)) == 8
+
+
+_HAS_IT_OPEN = """
+import sys
+from pathlib import Path
+from hivemind_addon.lease import database
+from hivemind_addon.lease.database import LeaseFile
+file = LeaseFile(Path(sys.argv[1]))
+with file.writing() as connection:
+    connection.execute("update state set token = 7")
+for _ in range(2):
+    with file.using() as connection:
+        print(connection.execute("select token from state").fetchone()[0], flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_file_that_another_process_makes_is_waited_for(path, monkeypatch):
+    path.parent.mkdir()
+    monkeypatch.setattr(database, "_BUSY_S", 0.0)
+    lock = take_lock(path.with_name("leases.db.lock"))
+    with pytest.raises(LeaseError, match=r"leases\.db was being made for 0 s by another process"):
+        tokens(LeaseFile(path))
+    assert not path.exists()
+    os.close(lock)
+    assert tokens(LeaseFile(path)) == 0

@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from hivemind_addon.runtime.whole_file import write_whole
 from hivemind_addon.setup.change import addition, apply, removal, snippet
-from hivemind_addon.setup.ledger import Ledger
+from hivemind_addon.setup.ledger import Ledger, Written
 from hivemind_addon.setup.model import Entry, FilePlan, Format, HasComments, SetupTrouble
 
 NOW = datetime(2026, 11, 22, 10, 0, tzinfo=UTC)
@@ -117,6 +118,95 @@ def test_a_write_that_fails_leaves_the_file_and_can_be_done_again(plan, ledger, 
     apply(addition(plan, ledger), ledger, now=NOW)
     apply(removal(plan, ledger), ledger, now=NOW)
     assert plan.path.read_text() == "{}\n"
+
+
+class Killed(BaseException):
+    """The process has ended here."""
+
+
+@pytest.fixture
+def killed_at(ledger, monkeypatch):
+    """Do something, and be killed before or after one of its writes; whether it got so far."""
+
+    def run(step, work):
+        left = [step]
+
+        def may_die():
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+
+        def dying(write):
+            def write_and_die(*arguments, **more):
+                may_die()
+                write(*arguments, **more)
+                may_die()
+
+            return write_and_die
+
+        with monkeypatch.context() as patch:
+            patch.setattr(ledger, "note", dying(ledger.note))
+            patch.setattr("hivemind_addon.setup.change.write_whole", dying(write_whole))
+            try:
+                work()
+            except Killed:
+                return True
+        return False
+
+    return run
+
+
+OTHERS = (
+    Entry(("mcpServers", "hivemind"), {"command": "hivemind", "args": ["mcp", "--port", "9090"]}),
+    Entry(("env", "PORT"), "9090"),
+)
+NEITHER = (Entry(("env", "PORT"), "9090"),)
+
+
+@pytest.mark.parametrize("text", ['{\n  "other": [1, 2]\n}\n', None])
+@pytest.mark.parametrize("then", [ENTRIES, OTHERS, NEITHER, ()])
+def test_whenever_it_is_killed_what_is_ours_is_taken_out_again_and_nothing_else(plan, ledger, killed_at, text, then):
+    after = FilePlan(plan.path, plan.format, then)
+    step, is_killed = 0, True
+    while is_killed:
+        if text is not None:
+            write(plan, text)
+        apply(addition(plan, ledger), ledger, now=NOW)
+
+        def change(after=after):
+            wanted = addition(after, ledger) if after.entries else removal(plan, ledger)
+            if not wanted.is_nothing:
+                apply(wanted, ledger, now=NOW)
+
+        is_killed = killed_at(step, change)
+        step += 1
+        if after.entries:
+            apply(addition(after, ledger), ledger, now=NOW)
+            assert addition(after, ledger).is_nothing
+            assert not addition(after, ledger).kept
+        last = removal(plan, ledger)
+        assert not last.kept
+        apply(last, ledger, now=NOW)
+        assert (plan.path.read_text() if plan.path.exists() else None) == text
+        assert ledger.of(plan.path) == Written()
+    assert step > 1 or then == ENTRIES
+
+
+def test_between_reading_the_notes_and_writing_them_nobody_else_does(plan, ledger, tmp_path, monkeypatch):
+    monkeypatch.setattr("hivemind_addon.setup.ledger._BUSY_S", 0.0)
+    other, others = FilePlan(tmp_path / "home" / "other.json", Format.JSON, ENTRIES), Ledger(tmp_path / "setup.json")
+    change, read = addition(plan, ledger), ledger._read
+
+    def disturbed():
+        known = read()
+        with pytest.raises(SetupTrouble, match="another `hivemind setup` is writing for long; run this again"):
+            apply(addition(other, others), others, now=NOW)
+        return known
+
+    ledger._read = disturbed
+    apply(change, ledger, now=NOW)
+    apply(addition(other, others), others, now=NOW)
+    assert others.of(plan.path).entries == others.of(other.path).entries == ENTRIES
 
 
 def test_a_file_that_is_gone_needs_nothing_taken_out(plan, ledger):

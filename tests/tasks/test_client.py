@@ -2,37 +2,58 @@
 
 import asyncio
 import threading
+from contextlib import suppress
 
 import pytest
 
+from hivemind_addon.runtime.control import is_answered
 from hivemind_addon.tasks import client, serve
 from hivemind_addon.tasks.model import NotTaken, State, TaskSpec
+from hivemind_addon.tasks.store import FleetStore
 from tests.tasks.plain import made_runner, shell, short_folder
+
+
+class Served:
+    """A runner on a thread of its own."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.runner = made_runner(folder / "state" / "hivemind_addon", fleet_id="bg-1", at_most=1, idle_s=600.0)
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+        while not is_answered(self.runner._door.path):
+            self.thread.join(0.01)
+            assert self.thread.is_alive()
+
+    def _run(self):
+        with asyncio.Runner(loop_factory=lambda: self.loop) as running:
+            running.run(self.runner.run([]))
+
+    def end(self):
+        with suppress(RuntimeError):  # it has ended already
+            self.loop.call_soon_threadsafe(self.runner.stop, "the test is over")
+        self.thread.join(30)
+        assert not self.thread.is_alive()
 
 
 @pytest.fixture
 def served(monkeypatch):
-    """A runner on a thread of its own; its folder."""
+    """A runner that stays until it is ended."""
     with short_folder() as folder:
         monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
-        runner = made_runner(folder / "state" / "hivemind_addon", fleet_id="bg-1", at_most=1, idle_s=0.3)
-        monkeypatch.setattr(serve, "find_or_start", lambda port: runner._door.path)
-        thread = threading.Thread(target=lambda: asyncio.run(runner.run([])))
-        thread.start()
-        while not runner._door.path.exists():
-            thread.join(0.01)
-            assert thread.is_alive()
-        yield folder
-        thread.join(30)
-        assert not thread.is_alive()
+        made = Served(folder)
+        monkeypatch.setattr(serve, "find_or_start", lambda port: made.runner._door.path)
+        yield made
+        made.end()
 
 
 def test_ids_come_back_and_their_end_can_be_waited_for(served, monkeypatch):
-    monkeypatch.chdir(served)
+    monkeypatch.chdir(served.folder)
     ids = client.submit([shell("a", "pwd"), shell("b", "echo $HIVEMIND_TASK; exit 3", ["a"])], port=8080)
     assert ids == ["bg-1/a", "bg-1/b"]
     b, a = client.wait(list(reversed(ids)), timeout_s=None, port=8080)
-    assert (a.state, a.result) == (State.DONE, str(served))
+    assert (a.state, a.result) == (State.DONE, str(served.folder))
     assert (b.state, b.exit_status, b.result) == (State.FAILED, 3, "bg-1/b")
     assert client.task("bg-1/a").state is State.DONE
     assert [fleet.id for fleet in client.status()] == ["bg-1"]
@@ -79,13 +100,18 @@ def test_what_cannot_be_is_one_line(served, call, says):
 def test_a_runner_that_is_gone_is_told_and_what_is_written_remains(served):
     ids = client.submit([shell("a", "echo kept")], port=8080)
     client.wait(ids, timeout_s=20, port=8080)
-    while client.open_fleet("bg-1").socket():
-        threading.Event().wait(0.01)
+    served.end()
     assert client.wait(ids, timeout_s=1, port=8080)[0].result == "kept"
     with pytest.raises(NotTaken, match="nothing runs bg-1"):
         client.cancel(ids[0])
     with pytest.raises(NotTaken, match="ends again and again"):
         client.submit([shell("b", "true")], port=8080)
+
+
+def test_a_fleet_that_is_forgotten_meanwhile_is_not_listed(served, monkeypatch):
+    known = client.fleets()
+    monkeypatch.setattr(client, "fleets", lambda: [FleetStore(served.folder / "gone-1"), *known])
+    assert [fleet.id for fleet in client.status()] == ["bg-1"]
 
 
 def test_too_much_at_once_is_refused_before_it_is_sent(served, monkeypatch):

@@ -1,5 +1,9 @@
 import asyncio
 import json
+import os
+import socket
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +12,12 @@ from hivemind_addon.tasks.door import Door
 from hivemind_addon.tasks.model import NotTaken
 from hivemind_addon.tasks.request import Answer, CancelTask, Wait
 from tests.tasks.plain import short_folder
+
+
+def _takes(connections):
+    """Whether the system lets so many wait at a socket."""
+    most = Path("/proc/sys/net/core/somaxconn")
+    return most.exists() and int(most.read_text()) >= connections
 
 
 @pytest.fixture
@@ -93,3 +103,13 @@ async def test_what_a_dead_process_has_left_is_replaced(door):
 async def test_too_many_at_once_are_told(door, monkeypatch):
     monkeypatch.setattr(doors, "_MAX_ASKING", 0)
     assert "0 ask already" in (await ask(door, b'{"type": "cancel", "id": "a"}\n'))["refused"]
+
+
+@pytest.mark.skipif(not _takes(200), reason="the system lets fewer wait")
+async def test_a_crowd_that_comes_at_once_waits_at_the_door(door):
+    with ExitStack() as crowd:
+        for _ in range(200):  # nothing is awaited here: it is too busy to let anybody in
+            one = crowd.enter_context(socket.socket(socket.AF_UNIX))
+            one.setblocking(False)
+            one.connect(os.fspath(door.path))
+    assert await ask(door, b'{"type": "submit", "specs": [{"command": ["make"]}]}\n') == {"ids": ["night/a"]}

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="or
 
 def kept(*command, **more):
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", keeper.__file__, *command],
+        [sys.executable, "-I", "-S", keeper.__file__, "-1", *command],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -73,11 +73,24 @@ def test_what_a_finished_task_left_behind_is_ended():
         gone(pids)
 
 
-def test_one_that_does_not_listen_is_killed(monkeypatch, tmp_path):
-    impatient = tmp_path / "keeper.py"
-    impatient.write_text(Path(keeper.__file__).read_text().replace("GRACE_S = 5.0", "GRACE_S = 0.1"))
-    monkeypatch.setattr(keeper, "__file__", str(impatient))
+@pytest.fixture
+def impatient(monkeypatch, tmp_path):
+    """A keeper that waits less long for a task to end by itself."""
+    copy = tmp_path / "keeper.py"
+    copy.write_text(Path(keeper.__file__).read_text().replace("GRACE_S = 5.0", "GRACE_S = 0.3"))
+    monkeypatch.setattr(keeper, "__file__", str(copy))
+
+
+def test_one_that_does_not_listen_is_killed(impatient):
     with kept("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 60; done") as process:
+        process.stdout.readline()
+        process.stdin.close()
+        assert process.wait(20) == 128 + signal.SIGKILL
+
+
+def test_one_that_does_not_listen_is_killed_though_orphans_end_all_the_time(impatient):
+    script = "trap '' TERM; echo ready; while :; do (sleep 0.01 & exit); done"
+    with kept("sh", "-c", script) as process:
         process.stdout.readline()
         process.stdin.close()
         assert process.wait(20) == 128 + signal.SIGKILL

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from hivemind_addon.runtime.file_lock import is_free, take_lock
 from hivemind_addon.tasks import process
 from hivemind_addon.tasks.process import NotStarted, start
 from tests.tasks.plain import is_alive
@@ -70,6 +71,17 @@ async def test_a_keeper_that_is_killed_leaves_nothing(begin, tmp_path):
     assert (await one.wait(timeout_s=None)).exit_status == 128 + signal.SIGKILL
     while is_alive(int((tmp_path / "child").read_text())):
         os.sched_yield()
+
+
+async def test_a_lock_is_held_until_its_keeper_ends_and_not_by_what_it_started(begin, tmp_path):
+    lock = take_lock(tmp_path / "lock")
+    has_it = f"if (: >&{lock}) 2> /dev/null; then echo it; else echo nothing; fi"
+    one = await begin(f"while [ ! -e go ]; do sleep 0.01; done; {has_it}", lock=lock)
+    os.close(lock)
+    assert not is_free(tmp_path / "lock")
+    (tmp_path / "go").touch()
+    assert (await one.wait(timeout_s=None)).result == "nothing"
+    assert is_free(tmp_path / "lock")
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,15 @@
 import asyncio
 import os
 import signal
+import socket
 import stat
+from pathlib import Path
 
 import msgspec
 import pytest
 
-from hivemind_addon.tasks import client
+from hivemind_addon.runtime.file_lock import is_free
+from hivemind_addon.tasks import client, keeper
 from hivemind_addon.tasks.model import NotTaken, State, TaskSpec
 from hivemind_addon.tasks.request import CancelTask, Submit, Wait
 from tests.tasks.plain import is_alive, made_runner, shell, short_folder
@@ -124,7 +127,10 @@ async def test_stop_ends_what_runs_and_what_it_started(folder):
     assert not is_alive(pid)
 
 
-async def test_a_second_stop_kills(folder):
+async def test_a_second_stop_kills(folder, monkeypatch):
+    patient = folder / "keeper.py"
+    patient.write_text(Path(keeper.__file__).read_text().replace("GRACE_S = 5.0", "GRACE_S = 600.0"))
+    monkeypatch.setattr(keeper, "__file__", str(patient))
     runner = made_runner(folder)
     running = asyncio.ensure_future(
         runner.run([shell("a", f"trap '' TERM; touch {folder}/on; sleep 60 & wait; sleep 60")])
@@ -132,7 +138,7 @@ async def test_a_second_stop_kills(folder):
     await becomes((folder / "on").exists)
     runner.stop("enough")
     runner.stop("now")
-    (task,) = (await asyncio.wait_for(running, 4)).tasks  # its grace would be longer
+    (task,) = (await asyncio.wait_for(running, 60)).tasks  # its grace would be longer
     assert (task.state, task.exit_status) == (State.CANCELLED, 128 + signal.SIGKILL)
 
 
@@ -160,14 +166,67 @@ async def test_what_was_done_is_taken_over_and_not_run_again(folder):
     assert a.ended_wall == pytest.approx(first["a"].ended_wall, abs=0.01)
 
 
+async def test_one_that_is_stopped_before_it_begins_ends_at_once(folder):
+    runner = made_runner(folder)
+    runner.stop("enough")
+    (task,) = (await asyncio.wait_for(runner.run([shell("a", "sleep 60")]), 20)).tasks
+    assert (task.state, task.reason) == (State.CANCELLED, "enough")
+
+
+async def test_a_fleet_is_there_only_with_all_its_tasks(folder, monkeypatch):
+    runner = made_runner(folder)
+    write, found = runner._store.write_fleet, []
+
+    def spied(fleet):
+        found.append(list(runner._store._tasks()))
+        write(fleet)
+
+    monkeypatch.setattr(runner._store, "write_fleet", spied)
+    await asyncio.wait_for(runner.run([shell("a", "true"), shell("b", "true", ["a"])]), 20)
+    assert found == [["night-1/a", "night-1/b"]] * 2
+
+
 async def test_an_idle_one_stays_for_others_and_then_ends(folder):
-    running = asyncio.ensure_future(made_runner(folder, idle_s=0.3).run([]))
+    running = asyncio.ensure_future(made_runner(folder, idle_s=1.0).run([]))
     await becomes((folder / "r.sock").exists)
-    (task_id,) = (await asked(folder, Submit((shell("x", "sleep 0.5"),)))).ids
-    (task,) = (await asked(folder, Wait((task_id,)))).tasks
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(str(folder / "r.sock"))  # it is not idle from here on, however long it takes
+        (task_id,) = (await asked(folder, Submit((shell("x", "sleep 0.1"),)))).ids
+        (task,) = (await asked(folder, Wait((task_id,)))).tasks
     assert task.state is State.DONE
     await asyncio.wait_for(running, 20)
     assert not (folder / "r.sock").exists()
+
+
+async def test_whoever_asks_at_the_last_moment_is_answered(folder, monkeypatch):
+    runner = made_runner(folder, idle_s=0.0)
+    looks = []
+
+    class Wake(asyncio.Event):
+        async def wait(self):
+            looks.append("")
+            runner._door.asking = int(len(looks) == 1)
+            if len(looks) == 2:
+                self.set()
+            return await super().wait()
+
+    monkeypatch.setattr(runner, "_wake", Wake())
+    await asyncio.wait_for(runner.run([]), 20)
+    assert len(looks) == 3
+
+
+async def test_what_a_killed_runner_has_left_keeps_others_from_beginning(folder):
+    runner = made_runner(folder)
+    script = f"touch {folder}/on; while [ ! -e {folder}/go ]; do sleep 0.02; done"
+    running = asyncio.ensure_future(runner.run([shell("a", script)]))
+    await becomes((folder / "on").exists)
+    own, runner._store.tasks_lock = runner._store.tasks_lock, None
+    os.close(own)  # as the kernel does with one that was killed
+    lock = folder / "fleets/night-1/tasks.lock"
+    assert not is_free(lock)
+    (folder / "go").touch()
+    await asyncio.wait_for(running, 60)
+    assert is_free(lock)
 
 
 async def test_two_runners_of_one_fleet_are_one_too_many(folder):
@@ -182,10 +241,12 @@ async def test_two_runners_of_one_fleet_are_one_too_many(folder):
 
 
 async def test_environments_are_never_written_down(folder):
-    running = asyncio.ensure_future(made_runner(folder, idle_s=0.1).run([]))
+    runner = made_runner(folder, idle_s=60)
+    running = asyncio.ensure_future(runner.run([]))
     await becomes((folder / "r.sock").exists)
     asking = Submit((shell("x", "true"),), environment=dict(os.environ) | {"MY_KEY": "sk-secret"})
-    await asked(folder, asking)
+    await asked(folder, Wait((await asked(folder, asking)).ids))
+    runner.stop("enough")
     await asyncio.wait_for(running, 20)
     for path in folder.rglob("*"):
         assert not stat.S_ISREG(path.stat().st_mode) or b"sk-secret" not in path.read_bytes()

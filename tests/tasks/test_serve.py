@@ -2,6 +2,7 @@
 
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +35,22 @@ def test_one_that_does_not_start_is_told_with_its_last_words(monkeypatch, machin
     with pytest.raises(NotTaken, match=r"of port 8080 does not start; it said:\nError: the port is taken, -P -m hive"):
         serve.find_or_start(8080)
     assert serve.log_file(8080).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_large_log_that_another_has_just_removed_is_no_trouble(monkeypatch):
+    monkeypatch.setattr(serve, "_MAX_LOG_BYTES", -1)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(NotTaken, match="of port 8080 does not start; it said:\nnothing"):
+        serve.find_or_start(8080)
+    unlink = Path.unlink
+
+    def twice(path):
+        unlink(path)
+        unlink(path)
+
+    monkeypatch.setattr(Path, "unlink", twice)
+    with pytest.raises(NotTaken, match="of port 8080 does not start; it said:\nnothing"):
+        serve.find_or_start(8080)
 
 
 def test_a_folder_that_cannot_be_used_is_one_line(machine):

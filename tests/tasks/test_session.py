@@ -7,6 +7,7 @@ from hivemind_addon.tasks.board import Rules
 from hivemind_addon.tasks.model import NotTaken, State
 from hivemind_addon.tasks.process import NotStarted
 from hivemind_addon.tasks.session import new_plan, resumed_plan, run_plan
+from hivemind_addon.tasks.store import Written
 from tests.tasks.plain import PlainLauncher, shell, short_folder
 from tests.tasks.test_store import owned, view
 
@@ -32,11 +33,11 @@ def machine(monkeypatch):
 def kept():
     """An earlier fleet: a and its child done, b failed, c never begun."""
     one = owned()
-    one.write(view("a", State.DONE), shell("a", "true"))
-    one.write(view("a-1", State.DONE, parent="night-1/a"), shell("a-1", "true"))
-    one.write(view("b", State.FAILED), shell("b", "true", ["a"]))
-    one.write(view("b-1", State.CANCELLED, parent="night-1/b"), shell("b-1", "true"))
-    one.write(view("c", State.SKIPPED), shell("c", "true", ["b"]))
+    one.write(Written(view("a", State.DONE), shell("a", "true")))
+    one.write(Written(view("a-1", State.DONE, parent="night-1/a"), shell("a-1", "true")))
+    one.write(Written(view("b", State.FAILED), shell("b", "true", ["a"])))
+    one.write(Written(view("b-1", State.CANCELLED, parent="night-1/b"), shell("b-1", "true")))
+    one.write(Written(view("c", State.SKIPPED), shell("c", "true", ["b"])))
     one.close()
 
 

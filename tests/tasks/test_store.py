@@ -1,9 +1,22 @@
+import os
+import shutil
+from pathlib import Path
+
 import pytest
 
 from hivemind_addon.tasks import store as stores
 from hivemind_addon.tasks.board import Rules
 from hivemind_addon.tasks.model import NotTaken, State, TaskSpec, TaskView
-from hivemind_addon.tasks.store import Fleet, FleetStore, Owner, fleets, fleets_folder, forget_old, open_fleet
+from hivemind_addon.tasks.store import (
+    Fleet,
+    FleetStore,
+    Owner,
+    Written,
+    fleets,
+    fleets_folder,
+    forget_old,
+    open_fleet,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -34,15 +47,16 @@ def view(name, state=State.WAITING, **more):
 
 def owned(fleet_id="night-1", began_wall=1.0):
     made = FleetStore(fleets_folder() / fleet_id)
-    made.own(Fleet(fleet_id, "night.yaml", 8080, Rules(2, {"g": 1}), began_wall), Owner(77, "/run/f.sock"))
+    made.own(Owner(77, "/run/f.sock"))
+    made.write_fleet(Fleet(fleet_id, "night.yaml", 8080, Rules(2, {"g": 1}), began_wall))
     return made
 
 
 def test_the_last_line_of_a_task_counts_and_its_spec_stays():
     one = owned()
-    one.write(view("a"), TaskSpec(command=("make",), name="a"))
-    one.write(view("b"), TaskSpec(command=("make",), name="b"))
-    one.write(view("a", State.DONE, exit_status=0))
+    one.write(Written(view("a"), TaskSpec(command=("make",), name="a")))
+    one.write(Written(view("b"), TaskSpec(command=("make",), name="b")))
+    one.write(Written(view("a", State.DONE, exit_status=0)))
     fleet, written = open_fleet("night-1").read()
     assert (fleet.rules.groups, fleet.source) == ({"g": 1}, "night.yaml")
     assert [(key, task.view.state, task.spec.command) for key, task in written.items()] == [
@@ -53,24 +67,24 @@ def test_the_last_line_of_a_task_counts_and_its_spec_stays():
 
 def test_a_line_that_was_cut_costs_itself_only():
     one = owned()
-    one.write(view("a"), TaskSpec(name="a"))
+    one.write(Written(view("a"), TaskSpec(name="a")))
     with (one.folder / "tasks.jsonl").open("ab") as file:
         file.write(b'{"view":{"id":"night-1/a","sta')
-    one.write(view("b"), TaskSpec(name="b"))
+    one.write(Written(view("b"), TaskSpec(name="b")))
     assert list(one.read()[1]) == ["night-1/a", "night-1/b"]
 
 
 def test_only_its_owner_may_read_any_of_it():
     one = owned()
-    one.write(view("a"))
+    one.write(Written(view("a")))
     for path in (one.folder, *one.folder.rglob("*")):
         assert path.stat().st_mode & 0o077 == 0, path
 
 
 def test_one_that_is_run_says_by_whom_and_one_that_is_not_says_what_to_do():
     one = owned()
-    one.write(view("a", State.RUNNING))
-    one.write(view("b", State.DONE))
+    one.write(Written(view("a", State.RUNNING)))
+    one.write(Written(view("b", State.DONE)))
     assert (one.view().runner_pid, one.socket().name) == (77, "f.sock")
     assert one.view().tasks[0].state is State.RUNNING
     with pytest.raises(NotTaken, match="night-1 is being run already"):
@@ -112,6 +126,63 @@ def test_the_oldest_go_but_never_one_that_is_run(monkeypatch):
     assert [one.id for one in fleets()] == ["f-4", "f-3", "f-0"]
     forget_old(now + stores.KEPT_S + 1)
     assert [one.id for one in fleets()] == ["f-0"]
+
+
+def test_the_one_that_is_to_go_on_is_not_forgotten():
+    owned("old-1").close()
+    owned("old-2").close()
+    forget_old(stores.KEPT_S * 1e6, besides="old-1")
+    assert [one.id for one in fleets()] == ["old-1"]
+
+
+def test_what_vanishes_while_it_is_counted_disturbs_nobody(monkeypatch):
+    for n in range(3):
+        owned(f"f-{n}", float(n)).close()
+    count = stores._size_bytes
+
+    def vanishing(folder):
+        if folder.name == "f-2":
+            shutil.rmtree(folder)  # by another process
+        return count(folder)
+
+    monkeypatch.setattr(stores, "_size_bytes", vanishing)
+    monkeypatch.setattr(stores, "KEPT", 1)
+    forget_old(0)
+    assert fleets() == []
+
+
+def test_a_file_that_is_just_being_renamed_has_no_size(monkeypatch, tmp_path):
+    (tmp_path / "one").write_bytes(b"x" * 10)
+    monkeypatch.setattr(Path, "walk", lambda _: [(tmp_path, [], ["one", ".one.new"])])
+    assert stores._size_bytes(tmp_path) == 10
+
+
+def test_one_that_is_forgotten_just_now_is_not_begun_again(monkeypatch):
+    owned().close()
+    folder = fleets_folder() / "night-1"
+    take = stores.take_lock
+
+    def late(path, **how):
+        lock = take(path, **how)
+        shutil.rmtree(folder)  # by another process, which had the lock before
+        return lock
+
+    monkeypatch.setattr(stores, "take_lock", late)
+    with pytest.raises(NotTaken, match="night-1 was too old to be kept, and has just been removed"):
+        FleetStore(folder).own(Owner(1, "x"))
+    assert not folder.exists()
+
+
+def test_one_whose_killed_runner_has_tasks_that_still_end_is_not_begun_again(monkeypatch):
+    monkeypatch.setattr(stores, "_ENDING_S", 0.0)
+    killed = owned()
+    keepers = os.dup(killed.tasks_lock)
+    killed.close()
+    with pytest.raises(NotTaken, match="tasks of night-1 are still being ended; try again in a few seconds"):
+        owned()
+    assert open_fleet("night-1").owner() is None
+    os.close(keepers)
+    owned().close()
 
 
 def test_large_ones_go_sooner(monkeypatch):

@@ -86,6 +86,8 @@ class JournalReader:
         with self._readable():
             self._connection.execute("BEGIN")
         application, version = (self.tuples(f"PRAGMA {name}")[0][0] for name in ("application_id", "user_version"))
+        if version == 0 and self.tuples("SELECT count(*) FROM sqlite_schema") == [(0,)]:
+            raise _empty(self.path)  # a proxy is just making it, or has died of it
         if application != APPLICATION_ID:
             raise NoJournal(f"{self.path} is no journal of hivemind")
         if not isinstance(version, int) or version > VERSION:
@@ -135,9 +137,13 @@ def _look_at(path: Path) -> None:
     except OSError as error:
         raise NoJournal(f"{path}: {error.strerror}") from error
     if not head:
-        raise NoJournal(f"{path} is empty: nothing has been written yet")
+        raise _empty(path)
     if head != _MAGIC:
         raise NoJournal(f"{path} is no journal of hivemind")
+
+
+def _empty(path: Path) -> NoJournal:
+    return NoJournal(f"{path} is empty: nothing has been written yet")
 
 
 def _unreadable(path: Path, error: sqlite3.Error) -> NoJournal:

@@ -1,13 +1,15 @@
 """The file that leases are in: opened at need, private, and one transaction at a time among all processes."""
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock
 
 from hivemind_addon.lease.model import LeaseError
 from hivemind_addon.runtime.database import open_private, primary_code, transaction
+from hivemind_addon.runtime.file_lock import take_lock
 
 VERSION = 1
 _BUSY_S = 10.0
@@ -76,6 +78,8 @@ class LeaseFile:
                     return self._database
             self._close()  # somebody has removed the file: what was in it binds nobody any more
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._is_missing():
+            self._make()
         database = open_private(self.path, patience_s=_BUSY_S)  # threads take turns by our lock
         try:
             found = self.path.stat()
@@ -85,6 +89,27 @@ class LeaseFile:
             raise
         self._database, self._opened = database, (found.st_dev, found.st_ino)
         return database
+
+    def _is_missing(self) -> bool:
+        try:
+            return not self.path.stat().st_size
+        except FileNotFoundError:
+            return True
+
+    def _make(self) -> None:
+        """Make the file, alone among all processes. Raises LeaseError, sqlite3.Error, OSError."""
+        lock = take_lock(self.path.with_name(f"{self.path.name}.lock"), wait_s=_BUSY_S)
+        if lock is None:
+            raise LeaseError(f"{self.path} was being made for {_BUSY_S:.0f} s by another process")
+        try:
+            if self._is_missing():
+                # Of a file that somebody has removed while others had it open: they do not fit to the new one.
+                for side in ("-wal", "-shm"):
+                    self.path.with_name(f"{self.path.name}{side}").unlink(missing_ok=True)
+                with closing(open_private(self.path, patience_s=_BUSY_S)) as database:
+                    self._prepare(database)
+        finally:
+            os.close(lock)
 
     def _prepare(self, database: sqlite3.Connection) -> None:
         """Raises LeaseError, sqlite3.Error."""

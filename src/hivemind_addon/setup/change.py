@@ -69,6 +69,11 @@ def removal(plan: FilePlan, ledger: Ledger) -> Change:
 
 def apply(change: Change, ledger: Ledger, *, now: datetime) -> Path | None:
     """The backup's path, if there was something to keep. Raises SetupTrouble, OSError."""
+    with ledger.alone():
+        return _apply(change, ledger, now)
+
+
+def _apply(change: Change, ledger: Ledger, now: datetime) -> Path | None:
     current = change.real.read_bytes() if change.real.exists() else None
     if current != change.before:
         raise SetupTrouble(f"{change.named} was changed meanwhile; run this again")
@@ -78,9 +83,9 @@ def apply(change: Change, ledger: Ledger, *, now: datetime) -> Path | None:
         mode = stat.S_IMODE(change.real.stat().st_mode)
         backup = _free(change.real.with_name(f"{change.real.name}.hivemind-backup-{now:%Y%m%d-%H%M%S}"))
         write_whole(backup, change.before, mode=mode)
-    # Noted before: what is in the ledger and not in the file does no harm.
+    # Noted before and after: whatever ends us on the way, what the file has of ours is known.
+    ledger.note(change.real, ledger.of(change.real).and_then(change.written))
     if change.after is not None:
-        ledger.note(change.real, change.written)
         write_whole(change.real, change.after, mode=mode)
     else:
         change.real.unlink(missing_ok=True)

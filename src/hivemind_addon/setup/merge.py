@@ -21,8 +21,7 @@ def merge(
     ours: Sequence[Entry] = (),
     made: Sequence[tuple[str, ...]] = (),
 ) -> Merged:
-    """`ours`, `made`: what an earlier merge has put in. Raises SetupTrouble (without the file's name)."""
-    by_path = {entry.path: entry.value for entry in ours}
+    """`ours`, `made`: what earlier merges have put in, or may have. Raises SetupTrouble (without the file's name)."""
     is_wanted = {entry.path for entry in wanted}
     stale = [entry for entry in ours if entry.path not in is_wanted]
     cleared = remove(text, form, stale, ()).text if stale else text
@@ -34,10 +33,10 @@ def merge(
     for entry in reversed(wanted) if form is Format.JSON else wanted:
         there = _lookup(text, form, entry.path)
         if there == entry.value:
-            if by_path.get(entry.path) == there:
+            if entry in ours:
                 put.append(entry)
             continue
-        if there is not None and by_path.get(entry.path) != there:
+        if there is not None and Entry(entry.path, there) not in ours:
             kept.append((entry, there))
             continue
         if there is not None:
@@ -61,7 +60,7 @@ def remove(text: str, form: Format, ours: Sequence[Entry], made: Sequence[tuple[
         there = _lookup(text, form, entry.path)
         if there == entry.value:
             text = _TEXTS[form].take(text, entry.path)
-        elif there is not None:
+        elif there is not None and Entry(entry.path, there) not in ours:
             kept.append((entry, there))
     for path in sorted(made, key=len, reverse=True):
         if _lookup(text, form, path) == {}:

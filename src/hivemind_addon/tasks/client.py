@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 
@@ -82,7 +83,13 @@ def wait(
 
 def status(*, fleet: str | None = None) -> list[FleetView]:
     """All fleets that are kept, the newest first, or the one of that id. Raises NotTaken: there is none."""
-    return [open_fleet(fleet).view()] if fleet is not None else [store.view() for store in fleets()]
+    if fleet is not None:
+        return [open_fleet(fleet).view()]
+    views = []
+    for store in fleets():
+        with suppress(NotTaken):  # forgotten meanwhile
+            views.append(store.view())
+    return views
 
 
 def task(task_id: str) -> TaskView:

@@ -46,7 +46,10 @@ class Door:
                 listener.bind(os.fspath(self.path))
             finally:
                 os.umask(mask)
-            self._server = await asyncio.start_unix_server(self._serve, sock=listener, limit=MAX_LINE_BYTES)
+            # A crowd that comes while we are busy waits at the door: the usual backlog refuses all beyond a hundred.
+            self._server = await asyncio.start_unix_server(
+                self._serve, sock=listener, limit=MAX_LINE_BYTES, backlog=_MAX_ASKING
+            )
         except BaseException:
             listener.close()
             raise

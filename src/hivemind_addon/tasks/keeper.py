@@ -7,7 +7,8 @@ the task is over, so is all that it started: on Linux orphans become this proces
 sessions of their own, and are found by that. Should the keeper itself be killed, the kernel kills the task.
 
 The exit status is the task's, as shells have it (128 and the signal's number). A script of its own that knows the
-standard library only: there is one beside every task, and it has to start at once.
+standard library only: there is one beside every task, and it has to start at once. Its first word is the descriptor of
+a lock, which is held until it ends and not given to the task; -1: none.
 """
 
 import ctypes
@@ -27,17 +28,20 @@ _ROUND_S = 0.02
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _IS_LINUX = sys.platform.startswith("linux")
 _HELD_BACK = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_DEFAULT = (*_HELD_BACK, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
+_DEFAULT = (*_HELD_BACK, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGALRM)
 
 
-def main(command: list[str]) -> int:
+def main(lock: int, command: list[str]) -> int:
     """Run it and keep it until it is over."""
+    if lock >= 0:
+        os.set_inheritable(lock, False)
     if _IS_LINUX:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
+    for name in (signal.SIGCHLD, signal.SIGALRM):
+        signal.signal(name, lambda *_: None)
     # What ends us is the pipe. Held back and not ignored: one that comes for the task before it is ready waits for it.
     signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
     keeper = os.getpid()
@@ -74,15 +78,15 @@ def _become(command: list[str], keeper: int) -> None:
 
 def _watch(child: int, woken: int) -> int:
     """Until the task is over; its status."""
-    sources, is_told = [0, woken], False
+    sources = [0, woken]
     while True:
-        ready, _, _ = select.select(sources, [], [], GRACE_S if is_told else None)
+        ready, _, _ = select.select(sources, [], [])
         if 0 in ready and not os.read(0, 1):
-            is_told, sources = True, [woken]
+            sources = [woken]
             _signal(child, signal.SIGTERM)
-        if woken in ready:
-            os.read(woken, 4096)
-        elif not ready:
+            # An alarm, and not a wait: each orphan that ends would begin the wait anew.
+            signal.setitimer(signal.ITIMER_REAL, GRACE_S, GRACE_S)
+        if woken in ready and signal.SIGALRM in os.read(woken, 4096):
             _signal(child, signal.SIGKILL)
         while True:
             try:
@@ -142,4 +146,4 @@ def _signal(group: int, name: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

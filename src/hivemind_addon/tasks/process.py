@@ -108,9 +108,18 @@ class TaskProcess:
 
 
 async def start(
-    command: Sequence[str], *, environment: Mapping[str, str], directory: Path, log: Path, result: Path
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    directory: Path,
+    log: Path,
+    result: Path,
+    lock: int | None = None,
 ) -> TaskProcess:
-    """Start a try; `log` is added to, `result` begins anew. Raises NotStarted."""
+    """Start a try; `log` is added to, `result` begins anew. Raises NotStarted.
+
+    `lock`: the descriptor of one that is held until all that the task has started is over, though we be killed.
+    """
     try:
         kept, said = _open(log, os.O_APPEND), _open(result, os.O_TRUNC)
     except OSError as error:
@@ -119,12 +128,13 @@ async def start(
     out, errors = await _pipe(), await _pipe()
     try:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", keeper.__file__, *command),
+            *(sys.executable, "-I", "-S", keeper.__file__, str(-1 if lock is None else lock), *command),
             stdin=PIPE,
             stdout=out.writes,
             stderr=errors.writes,
             env=environment,
             cwd=directory,
+            pass_fds=() if lock is None else (lock,),
             start_new_session=True,  # Ctrl-C is for the runner, who ends its tasks in order
         )
     except (OSError, ValueError) as error:

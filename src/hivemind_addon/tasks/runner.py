@@ -23,7 +23,7 @@ from hivemind_addon.tasks.launcher import Launch, agent_name, result_variable
 from hivemind_addon.tasks.model import FleetView, NotTaken, TaskSpec, TaskView
 from hivemind_addon.tasks.process import Ended, NotStarted, TaskProcess, start
 from hivemind_addon.tasks.request import MAX_SPECS, Answer, CancelTask, Question, Submit, Wait
-from hivemind_addon.tasks.store import Fleet, FleetStore, Owner
+from hivemind_addon.tasks.store import Fleet, FleetStore, Owner, Written
 from hivemind_addon.words import failing, span
 
 _LINE_CHARS = 160
@@ -95,10 +95,15 @@ class Runner:
 
     async def run(self, tasks: Sequence[TaskSpec]) -> FleetView:
         """Until all is over; how it then is. Raises NotTaken, OSError before anything is started."""
-        self._store.own(self._fleet, Owner(os.getpid(), str(self._door.path)))
+        await asyncio.to_thread(self._store.own, Owner(os.getpid(), str(self._door.path)))
         try:
-            await self._door.open()
             self._board.add(tasks, self._clock.monotonic())
+            if self._ended_by:  # before there was anything to end
+                self._cancel(list(self._board.tasks), self._ended_by)
+            # A fleet is there with all its tasks or not at all: `--resume` would not miss the others.
+            self._written()
+            self._store.write_fleet(self._fleet)
+            await self._door.open()
             await self._loop()
         finally:
             await self._end_all()
@@ -147,14 +152,19 @@ class Runner:
                 wakeup_at = None
             else:
                 wakeup_at = self._board.next_wakeup(now)
-            is_idle = self._idle_s is not None and self._board.is_over and not self._door.asking
-            pause_s = self._idle_s if is_idle else None if wakeup_at is None else max(0.0, wakeup_at - now)
+            was_idle = self._is_idle
+            pause_s = self._idle_s if was_idle else None if wakeup_at is None else max(0.0, wakeup_at - now)
             try:
                 async with asyncio.timeout(pause_s):
                     await self._wake.wait()
             except TimeoutError:
-                if is_idle:
+                if was_idle and self._is_idle:  # somebody may have begun to ask at the last moment
                     return
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether it stays only for what may come."""
+        return self._idle_s is not None and self._board.is_over and not self._door.asking
 
     def _begin(self, name: str) -> None:
         trying = asyncio.get_running_loop().create_task(self._try(name), name=name)
@@ -186,6 +196,7 @@ class Runner:
             directory=Path(task.spec.directory or Path.cwd()),
             log=self._store.log(task.name),
             result=self._store.result(task.name),
+            lock=self._store.tasks_lock,
         )
         self._processes[task.name] = process
         if task.cancelled:
@@ -266,12 +277,14 @@ class Runner:
     # What is told.
 
     def _written(self) -> None:
-        for task in self._board.changed():
-            view = self._view(task)
-            is_new = task.name not in self._known
-            self._save(lambda view=view, spec=task.spec if is_new else None: self._store.write(view, spec))  # type: ignore[misc]
-            self._known.add(task.name)
-            self._tell(view)
+        changed = self._board.changed()
+        if not changed:
+            return
+        lines = [Written(self._view(one), one.spec if one.name not in self._known else None) for one in changed]
+        self._save(lambda: self._store.write(*lines))
+        self._known.update(one.name for one in changed)
+        for line in lines:
+            self._tell(line.view)
 
     def _save(self, write: Callable[[], None]) -> None:
         """A disk that is full or gone stops no task; it is told of once."""

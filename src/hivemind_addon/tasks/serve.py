@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 
@@ -47,8 +48,9 @@ def find_or_start(port: int, *, clock: Clock | None = None) -> Path:
 def _start(port: int, place: Path, clock: Clock) -> Path:
     log = log_file(port)
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if log.is_file() and log.stat().st_size > _MAX_LOG_BYTES:
-        log.unlink()
+    with suppress(FileNotFoundError):  # there is none, or another has just done it
+        if log.stat().st_size > _MAX_LOG_BYTES:
+            log.unlink()
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab") as output:
         before = output.tell()
         runner = subprocess.Popen(  # noqa: S603 - ourselves

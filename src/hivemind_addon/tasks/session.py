@@ -96,7 +96,7 @@ async def run_plan(
             await launcher.proxy()
         except NotStarted as error:
             raise NotTaken(str(error)) from error
-        forget_old(clock.wall())
+        forget_old(clock.wall(), besides=plan.fleet.id)
         runner = Runner(
             plan.fleet,
             Board(plan.fleet.rules, rng=Random()),  # noqa: S311 - gaps between starts

@@ -4,6 +4,7 @@
       fleet.json      how it is run
       tasks.jsonl     one line for each change of a task; the last one of a task counts
       lock            held by the runner, and let go by the kernel however it ends
+      tasks.lock      held by the runner and by the keepers of its tasks, which outlive a killed one by some seconds
       runner.json     the runner's process and socket, as long as the lock is held
       logs/<task>.log          all that a task said
       results/<task>.txt       what it wrote on standard output, of its last try
@@ -24,12 +25,15 @@ from msgspec import Struct
 from hivemind_addon.runtime.file_lock import take_lock
 from hivemind_addon.runtime.folders import state_folder
 from hivemind_addon.runtime.whole_file import write_whole
+from hivemind_addon.tasks import keeper
 from hivemind_addon.tasks.board import Rules
 from hivemind_addon.tasks.model import FleetView, NotTaken, State, TaskSpec, TaskView
 
 KEPT, KEPT_S, KEPT_BYTES = 100, 30 * 86_400.0, 2 * 1024**3
 _LOCK_S = 1.0
 """Whoever looks whether a fleet runs holds its lock for an instant."""
+_ENDING_S = keeper.GRACE_S + 10.0
+"""So long the tasks of a runner that was killed may still be ending."""
 
 
 class Fleet(Struct, frozen=True):
@@ -64,6 +68,8 @@ class FleetStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.tasks_lock: int | None = None
+        """For the keepers: as long as one of them has it, no other runner begins."""
         self._lock: int | None = None
         self._lines: int | None = None
 
@@ -85,33 +91,47 @@ class FleetStore:
 
     # The runner's.
 
-    def own(self, fleet: Fleet, owner: Owner) -> None:
-        """Be its runner until `close`. Raises NotTaken: somebody else is; OSError."""
+    def own(self, owner: Owner) -> None:
+        """Be its runner until `close`; waits until all is over that a killed one has left.
+
+        To others a new fleet is there from its first `write_fleet` on. Raises NotTaken: somebody else runs it; OSError.
+        """
         for folder in (self.folder, self.folder / "logs", self.folder / "results"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = take_lock(self.folder / "lock", wait_s=_LOCK_S)
         if self._lock is None:
             raise NotTaken(f"{self.id} is being run already, see `hivemind fleet status {self.id}`")
+        try:
+            self._begin(self._lock, owner)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, lock: int, owner: Owner) -> None:
+        if not _is_named(lock, self.folder / "lock"):
+            raise NotTaken(f"{self.id} was too old to be kept, and has just been removed")
+        self.tasks_lock = take_lock(self.folder / "tasks.lock", wait_s=_ENDING_S)
+        if self.tasks_lock is None:
+            raise NotTaken(f"tasks of {self.id} are still being ended; try again in a few seconds")
         write_whole(self.folder / "runner.json", msgspec.json.encode(owner))
-        self.write_fleet(fleet)
         self._lines = os.open(self.folder / "tasks.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def write_fleet(self, fleet: Fleet) -> None:
         """Raises OSError."""
         write_whole(self.folder / "fleet.json", msgspec.json.encode(fleet))
 
-    def write(self, view: TaskView, spec: TaskSpec | None = None) -> None:
-        """Add how a task is now. Raises OSError."""
+    def write(self, *changes: Written) -> None:
+        """Add how tasks are now, in one go. Raises OSError."""
         assert self._lines is not None, "own it first"
         # A line that was cut (a full disk) is closed by the newline before the next one.
-        os.write(self._lines, b"\n" + msgspec.json.encode(Written(view, spec)) + b"\n")
+        os.write(self._lines, b"".join(b"\n" + msgspec.json.encode(one) + b"\n" for one in changes))
 
     def close(self) -> None:
         """Own it no more."""
-        for descriptor in (self._lines, self._lock):
+        for descriptor in (self._lines, self.tasks_lock, self._lock):
             if descriptor is not None:
                 os.close(descriptor)
-        self._lines = self._lock = None
+        self._lines = self.tasks_lock = self._lock = None
 
     # Everybody's.
 
@@ -121,6 +141,9 @@ class FleetStore:
             fleet = msgspec.json.decode((self.folder / "fleet.json").read_bytes(), type=Fleet)
         except (OSError, msgspec.MsgspecError) as error:
             raise NotTaken(f"{self.folder} holds no fleet that can be read ({error})") from error
+        return fleet, self._tasks()
+
+    def _tasks(self) -> dict[str, Written]:
         tasks: dict[str, Written] = {}
         with suppress(FileNotFoundError), (self.folder / "tasks.jsonl").open("rb") as lines:
             for line in lines:
@@ -128,7 +151,7 @@ class FleetStore:
                     one = msgspec.json.decode(line, type=Written)
                     before = tasks.get(one.view.id)
                     tasks[one.view.id] = Written(one.view, one.spec or (before.spec if before else None))
-        return fleet, tasks
+        return tasks
 
     def view(self) -> FleetView:
         """It as it is now. Raises NotTaken."""
@@ -187,14 +210,45 @@ def open_fleet(fleet_id: str) -> FleetStore:
     return stores[fleet_id]
 
 
-def forget_old(now_wall: float) -> None:
-    """Remove what is beyond number, age and size; never a fleet that is being run."""
+def forget_old(now_wall: float, *, besides: str = "") -> None:
+    """Remove what is beyond number, age and size; never a fleet that is being run, or the one of an id (`besides`).
+
+    Others write, begin and forget meanwhile.
+    """
     kept_bytes = 0
     for number, store in enumerate(fleets()):
-        kept_bytes += sum(file.stat().st_size for file in store.folder.rglob("*") if file.is_file())
-        age_s = now_wall - (store.folder / "fleet.json").stat().st_mtime
-        if (number >= KEPT or age_s > KEPT_S or kept_bytes > KEPT_BYTES) and store.owner() is None:
-            shutil.rmtree(store.folder, ignore_errors=True)
+        with suppress(OSError):  # another one is forgetting it
+            kept_bytes += _size_bytes(store.folder)
+            age_s = now_wall - (store.folder / "fleet.json").stat().st_mtime
+            if (number >= KEPT or age_s > KEPT_S or kept_bytes > KEPT_BYTES) and store.id != besides:
+                _remove(store.folder)
+
+
+def _size_bytes(folder: Path) -> int:
+    size_bytes = 0
+    for where, _, names in folder.walk():
+        for name in names:
+            with suppress(FileNotFoundError):  # a file that is being written has another name for an instant
+                size_bytes += (where / name).lstat().st_size
+    return size_bytes
+
+
+def _remove(folder: Path) -> None:
+    """Unless somebody runs it: whoever wants to finds it removed, not half of it. Raises OSError."""
+    lock = take_lock(folder / "lock")
+    if lock is not None:
+        try:
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(lock)
+
+
+def _is_named(descriptor: int, path: Path) -> bool:
+    """Whether an open file still is what the path names. Raises OSError."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _stores() -> Iterator[FleetStore]:
