@@ -95,7 +95,7 @@ def _fitting(
         key: max(cell_len(line) for text in (columns[key], *(row[key] for row in cells)) for line in text.split("\n"))
         for key in columns
     }
-    for key in spare:
+    for key in filter(shown.__contains__, spare):
         if sum(widths[one] for one in shown) + _GAP * (len(shown) - 1) <= width:
             break
         shown.remove(key)

@@ -90,7 +90,7 @@ class Metrics(Struct, frozen=True):
     requests: int
     delivered: int
     running_or_waiting: int
-    lost: Annotated[int, Meta(description="Given up, or refused for good")]
+    lost: Annotated[int, Meta(description="Given up, refused for good, or cut off by the death of their proxy")]
     retries: Annotated[int, Meta(description="Attempts that were made again without your noticing")]
     input_tokens: Annotated[int, Meta(description="All input, cached or not")]
     cached_input_tokens: int
@@ -262,7 +262,7 @@ def _of_today(agent: str, session: Session) -> Metrics:
         requests=cost.requests,
         delivered=cost.delivered,
         running_or_waiting=cost.unfinished,
-        lost=cost.lost,
+        lost=cost.gave_up + cost.refused + cost.lost,
         retries=cost.retries,
         input_tokens=cost.tokens_in,
         cached_input_tokens=cost.tokens_cached,
