@@ -93,7 +93,9 @@ def test_alarms_come_before_anything_else():
     assert "provider down, one request is trying" in text(report(pool(breaker="half-open")))
     assert "api.test/large: spent (x), being tried again" in text(report(pool(wall=WallView("x", 0))))
     assert "budget of everyone is spent, renews in 10 min" in text(report(budgets=(spent,)))
-    assert "priorities set by a person: lead* high" in text(report(priorities=made.snapshot.priorities))
+    assert "priorities: lead* high (by a person)" in text(report(priorities=made.snapshot.priorities))
+    yielded = PriorityView("night", Priority.LOW, ends_in_s=120.0, by="night")
+    assert "priorities: night low for 2 min (by night itself)" in text(report(priorities=(yielded,)))
 
 
 def test_what_is_old_is_faint():
@@ -111,7 +113,7 @@ def test_budgets_of_groups_have_lines_of_their_own():
         "24%",
         "1,200 tokens, $0.3000 of 5,000 tokens, $2.00 per run",
         "50 tokens set aside",
-        "1,000 tokens added by a person",
+        "1,000 tokens added",
     ):
         assert words in shown
     assert "renews with the next run" in shown

@@ -10,7 +10,7 @@ import msgspec
 from hivemind_addon.commands.names import agent_names
 from hivemind_addon.commands.printing import Format, format_option, print_rows
 from hivemind_addon.commands.proxy import json_option, one_line, port_option, report_of, tell
-from hivemind_addon.core.command import AccountView, AddBudget, ResetBudget, SetBudget
+from hivemind_addon.core.command import AccountView, AddBudget, ResetBudget, SetBudget, asker
 from hivemind_addon.core.snapshot import Snapshot
 from hivemind_addon.core.spend import MOST_AMOUNT, Period, Scope, amount
 from hivemind_addon.core.treasurer import account_view, limits_of, words_of
@@ -258,5 +258,9 @@ def _cell(unit: str, value: int) -> str:
 
 
 def _given(snapshot: Snapshot) -> list[str]:
-    """What stands of what persons gave."""
-    return [f"set by a person: {one.holder} {limits_of(one)} {words_of(one.per)}" for one in snapshot.given]
+    """What stands of what was given at run time."""
+    return [
+        f"set {asker(by, budget.name if budget.scope is Scope.AGENT else '')}: "
+        f"{budget.holder} {limits_of(budget)} {words_of(budget.per)}"
+        for budget, by in ((one.budget, one.by) for one in snapshot.given)
+    ]

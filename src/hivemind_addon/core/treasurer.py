@@ -18,6 +18,7 @@ from hivemind_addon.core.command import (
     ResetBudget,
     Said,
     SetBudget,
+    asker,
     names_agent,
 )
 from hivemind_addon.core.events import Event, PersonActed
@@ -58,12 +59,13 @@ class Treasurer:
     def _give(self, command: SetBudget, now: float) -> Said:
         budget = Budget(command.scope, command.name, command.per, command.tokens, command.micro_usd)
         if not budget.limits_anything and all(
-            (one.scope, one.name, one.per) != (budget.scope, budget.name, budget.per) for one in self._orders.budgets
+            (one.scope, one.name, one.per) != (budget.scope, budget.name, budget.per)
+            for one in (given.budget for given in self._orders.budgets)
         ):
             return Said(done=False, text=f"nobody gave {budget.holder} a budget {words_of(budget.per)} at run time")
         if budget.limits_anything and not _is_glob(command):
             self._budgets.open(budget.scope, budget.name, budget.per, now)
-        self._orders.give(budget)
+        self._orders.give(budget, by=command.by)
         self._budgets.obey(now)
         accounts = self._find(command, now)
         if budget.limits_anything:
@@ -71,7 +73,7 @@ class Treasurer:
             what = f"{each}{budget.holder} may spend {limits_of(budget)} {words_of(budget.per)}"
         else:
             what = f"{budget.holder}: what the agents file says {words_of(budget.per)} counts again"
-        return self._done(what, accounts, now)
+        return self._done(command, what, accounts, now)
 
     def _add(self, command: AddBudget, now: float) -> Said:
         found = self._find(command, now)
@@ -92,7 +94,7 @@ class Treasurer:
                 0 if budget.tokens is None else more.tokens, 0 if budget.micro_usd is None else more.micro_usd
             )
             self._budgets.changed(account, now)
-        return self._done(f"{_amounts(more)} added to {_whose(command)}", accounts, now)
+        return self._done(command, f"{_amounts(more)} added to {_whose(command)}", accounts, now)
 
     def _forgive(self, command: ResetBudget, now: float) -> Said:
         accounts = self._find(command, now)
@@ -101,10 +103,11 @@ class Treasurer:
         for account in accounts:
             account.forgive(now)
             self._budgets.changed(account, now)
-        return self._done(f"{_whose(command)} begins anew", accounts, now)
+        return self._done(command, f"{_whose(command)} begins anew", accounts, now)
 
-    def _done(self, what: str, accounts: Sequence[Account], now: float) -> Said:
-        self._emit(PersonActed(at=now, text=f"{what} (by a person)"))
+    def _done(self, command: BudgetCommand, what: str, accounts: Sequence[Account], now: float) -> Said:
+        who = asker(command.by, command.name if command.scope is Scope.AGENT else "")
+        self._emit(PersonActed(at=now, text=f"budget: {what} ({who})", by=command.by))
         stand = _stand(accounts, now)
         return Said(done=True, text=f"{what}: {stand}" if stand else what, value=_values(accounts, now))
 

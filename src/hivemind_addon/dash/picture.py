@@ -10,6 +10,7 @@ from itertools import islice
 
 from rich.text import Text
 
+from hivemind_addon.core.command import asker
 from hivemind_addon.core.snapshot import BudgetView, PoolView, PriorityView, WallView
 from hivemind_addon.core.spend import Scope, Spend, amount
 from hivemind_addon.core.ticket import PoolKey
@@ -200,12 +201,12 @@ def _alarms(report: Report, look: Look) -> Iterator[str]:
             yield f"budget of {plain(view.budget.holder)} is spent, {_renews(view)}"
     if snapshot.priorities:
         set_by = ", ".join(map(_priority, snapshot.priorities))
-        yield f"priorities set by a person: {set_by}"
+        yield f"priorities: {set_by}"
 
 
 def _priority(view: PriorityView) -> str:
     ends = "" if view.ends_in_s is None else f" for {lasting(view.ends_in_s)}"
-    return f"{plain(view.agent)} {view.priority.name.lower()}{ends}"
+    return plain(f"{view.agent} {view.priority.name.lower()}{ends} ({asker(view.by, view.agent)})")
 
 
 def _pauses(every: tuple[PoolView, ...], names: dict[PoolKey, str]) -> Iterator[str]:
@@ -270,7 +271,7 @@ def _budgets(views: tuple[BudgetView, ...], width: int) -> Iterator[Text]:
                 (2, f"{_amounts(view.spent)} of {_amounts(limits)} per {view.budget.per.value}", Tone.FAINT),
                 (3, f"{_amounts(view.reserved)} set aside" if view.reserved != Spend() else "", Tone.FAINT),
                 (4, _renews(view), Tone.FAINT),
-                (5, f"{_amounts(view.added)} added by a person" if view.added != Spend() else "", Tone.FAINT),
+                (5, f"{_amounts(view.added)} added" if view.added != Spend() else "", Tone.FAINT),
             ],
             width,
         )
