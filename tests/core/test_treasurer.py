@@ -192,6 +192,14 @@ class TestSet:
         assert not said.done
         assert "nobody gave agent a a budget per day" in said.text
 
+    def test_who_had_none_is_told_that_it_counts_from_now_on(self, till):
+        spend(till, 30, budget(1000, per=Period.DAY))
+        note = "it counts from now on: what was spent before is in `hivemind history agents`, not in it"
+        assert tell(till, SetBudget(AGENT, "a", Period.HOUR, tokens=100)).text.endswith(f"left per hour; {note}")
+        assert tell(till, SetBudget(AGENT, "nobody-*", Period.DAY, tokens=100)).text.endswith(f"per day; {note}")
+        assert tell(till, SetBudget(AGENT, "a", Period.DAY, tokens=100)).text.endswith("70 tokens left per day")
+        assert "from now on" not in tell(till, SetBudget(AGENT, "a", Period.HOUR)).text
+
     def test_it_outlives_a_restart_and_so_does_what_was_spent_of_it(self, till):
         tell(till, Pause("nowhere"))
         tell(till, SetBudget(AGENT, "a", Period.DAY, tokens=100))

@@ -177,8 +177,9 @@ def set_(
 ) -> None:
     """Give somebody a budget, in the place of the agents file's for the same period.
 
-    It holds at once, for requests that wait, too, until it is taken back, also after a restart. What was spent of the
-    period stays spent. AGENT is a name or a glob: each agent that it means has a budget of its own.
+    It holds at once, for requests that wait, too, until it is taken back, also after a restart. AGENT is a name or a
+    glob: each agent that it means has a budget of its own. Who had a budget for this period has spent of it what it
+    had; who had none begins at zero now, and the answer says so.
 
     \b
     Examples:

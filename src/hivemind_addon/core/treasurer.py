@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from hivemind_addon.core.account import Account
 from hivemind_addon.core.budget import Budgets
@@ -29,6 +30,7 @@ from hivemind_addon.core.spend import MOST_AMOUNT, Budget, Period, Scope, Spend,
 _MOST_NAMED = 8
 """Holders that one answer names."""
 _GLOB_SIGNS = "*?["
+_FROM_NOW_ON = "it counts from now on: what was spent before is in `hivemind history agents`, not in it"
 
 
 class Treasurer:
@@ -73,7 +75,10 @@ class Treasurer:
             what = f"{each}{budget.holder} may spend {limits_of(budget)} {words_of(budget.per)}"
         else:
             what = f"{budget.holder}: what the agents file says {words_of(budget.per)} counts again"
-        return self._done(command, what, accounts, now)
+        said = self._done(command, what, accounts, now)
+        if budget.limits_anything and (not accounts or any(account.is_untouched for account in accounts)):
+            return replace(said, text=f"{said.text}; {_FROM_NOW_ON}")
+        return said
 
     def _add(self, command: AddBudget, now: float) -> Said:
         found = self._find(command, now)
