@@ -238,9 +238,11 @@ def test_what_stands_is_told_in_a_line_with_what_takes_it_back(orders):
         "paused: a.test (`hivemind resume`); at most at once: 8 in *, but not a.test (`hivemind limit auto`); "
         "priorities: now high for 4 s, night-* low; budgets: agent a*, everyone"
     )
+    orders.prefer("a", Priority.LOW, ends_at=594.1)
+    assert orders.words(0.0) == "priorities: a low for 10 min"
     for number in range(9):
         orders.prefer(f"agent-{number}", Priority.LOW)
-    assert orders.words(0.0).endswith("agent-4 low and 4 more")
+    assert orders.words(0.0).endswith("agent-4 low and 5 more")
 
 
 def test_what_was_ordered_since_counts_before_what_is_restored(orders):

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.core.command import Cancel, MoveToFront, Pause, Resume, SetLimit, SetPriority
+from hivemind_addon.core.command import Cancel, MoveToFront, Pause, Resume, Said, SetLimit, SetPriority
 from hivemind_addon.core.decision import Admitted, Reason, Refused
 from hivemind_addon.core.events import ConcurrencyChanged, Held, PersonActed, TicketEnded
 from hivemind_addon.core.snapshot import LearnedView, PriorityView
@@ -308,7 +308,8 @@ class TestPriority:
     @pytest.mark.parametrize("for_s", [0.0, -1.0, float("nan"), float("inf"), 1e300])
     def test_no_order_stands_for_no_time_or_for_ever_and_then_ends(self, for_s):
         bench = Bench()
-        assert not tell(bench, SetPriority("c", Priority.HIGH, for_s=for_s))
+        said = bench.scheduler.command(SetPriority("c", Priority.HIGH, for_s=for_s), bench.now)
+        assert said == Said(done=False, text="an order stands for more than 0 s and at most 366 d, or for good")
         assert bench.scheduler.next_wakeup() is None
 
     def test_one_that_runs_has_it_when_it_comes_back(self):

@@ -61,7 +61,7 @@ def submit(port: int, command: tuple[str, ...], *, waits: bool, as_json: bool, *
 
     \b
     Examples:
-      hivemind submit -- make test
+      hivemind submit --timeout 30m -- make test
       hivemind submit --wait --priority high -- claude -p "review this branch"
       hivemind submit --agent-kind codex --prompt "fix the flaky test"
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines

@@ -190,7 +190,7 @@ class Orders:
         """What stands, in a line for people, with the commands that take back what holds agents up; empty: nothing."""
         priorities = [
             f"{view.agent} {view.priority.name.lower()}"
-            + ("" if view.ends_in_s is None else f" for {time_words(view.ends_in_s)}")
+            + ("" if view.ends_in_s is None else f" for {time_words(_rounded(view.ends_in_s))}")
             for view in self.priorities(now)
         ]
         told = (
@@ -266,6 +266,11 @@ def time_words(seconds: float) -> str:
     minutes = round(seconds / 60)
     days, hours = minutes / (24 * 60), minutes / 60
     return f"{days:g} d" if days.is_integer() else f"{hours:g} h" if hours.is_integer() else f"{minutes} min"
+
+
+def _rounded(left_s: float) -> float:
+    """What is left of a time needs no more than minutes."""
+    return left_s if left_s < _TEN_MINUTES_S / 5 else math.ceil(left_s / 60) * 60
 
 
 def _subjects[Value](rules: _Rules[PoolKey, Value], said: Callable[[Value], str]) -> list[str]:

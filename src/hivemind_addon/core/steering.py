@@ -153,8 +153,10 @@ class Steering:
         glob, priority, for_s = asked.agent, asked.priority, asked.for_s
         if not glob:
             return Said(done=False, text="name an agent or a glob")
-        if for_s is not None and not 0 < for_s < _LONGEST_S:
-            return Said(done=False, text=f"{for_s:g} s is no time for which an order can stand")
+        if for_s is not None and not 0 < for_s <= _LONGEST_S:
+            return Said(
+                done=False, text=f"an order stands for more than 0 s and at most {time_words(_LONGEST_S)}, or for good"
+            )
         ends_at = math.inf if for_s is None else now + for_s
         self._orders.prefer(glob, priority, ends_at=ends_at, by=asked.by)
         self._look_at_orders(now)

@@ -64,7 +64,8 @@ class Treasurer:
             (one.scope, one.name, one.per) != (budget.scope, budget.name, budget.per)
             for one in (given.budget for given in self._orders.budgets)
         ):
-            return Said(done=False, text=f"nobody gave {budget.holder} a budget {words_of(budget.per)} at run time")
+            text = f"nobody gave {budget.holder} a budget {words_of(budget.per)} at run time"
+            return Said(done=False, text=f"{text}; `hivemind budget` lists those that somebody gave")
         if budget.limits_anything and not _is_glob(command):
             self._budgets.open(budget.scope, budget.name, budget.per, now)
         self._orders.give(budget, by=command.by)
