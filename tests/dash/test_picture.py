@@ -56,7 +56,7 @@ def test_a_recorded_night_shows_what_a_person_wants_to_know():
         "claude-haiku-4-5",
         "high",
         "attempt 1 failed",
-        "none lost" if not made.snapshot.counters.gave_up + made.snapshot.counters.refused else " lost",
+        "none lost" if not made.snapshot.counters.gave_up else " lost",
     ):
         assert words in shown
 
@@ -96,6 +96,12 @@ def test_alarms_come_before_anything_else():
     assert "priorities: lead* high (by a person)" in text(report(priorities=made.snapshot.priorities))
     yielded = PriorityView("night", Priority.LOW, ends_in_s=120.0, by="night")
     assert "priorities: night low for 2 min (by night itself)" in text(report(priorities=(yielded,)))
+
+
+def test_a_refusal_is_no_loss():
+    made = report()
+    refused = replace(made, snapshot=replace(made.snapshot, counters=Counters(tickets=5, delivered=2, refused=3)))
+    assert "none lost · 3 refused" in text(refused)
 
 
 def test_what_is_old_is_faint():

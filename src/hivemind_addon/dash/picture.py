@@ -146,12 +146,13 @@ def _header(report: Report, look: Look) -> Iterator[Text]:
     out = sum(pool.usage.output_tokens for pool in tally.pools)
     absorbed = sum(pool.retries_absorbed for pool in tally.pools)
     usd = sum(pool.micro_usd for pool in tally.pools)
-    lost = counters.gave_up + counters.refused
+    lost = counters.gave_up
     yield sentence(
         [
             (0, f"{counters.tickets:,} request{'' if counters.tickets == 1 else 's'}", ""),
             (1, f"{counters.delivered:,} delivered", Tone.GOOD),
             (2, f"{lost:,} lost" if lost else "none lost", Tone.BAD if lost else Tone.FAINT),
+            (5, f"{counters.refused:,} refused" if counters.refused else "", ""),
             (5, f"{counters.shed:,} told to come back" if counters.shed else "", ""),
             (9, f"{counters.cancelled:,} cancelled" if counters.cancelled else "", Tone.FAINT),
             (3, f"{absorbed:,} retries absorbed" if absorbed else "", ""),

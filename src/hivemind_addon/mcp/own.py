@@ -283,7 +283,7 @@ def _of_this_run(agent: str, report: Report) -> Metrics:
         requests=sum(one.tickets for one in mine),
         delivered=sum(one.delivered for one in mine),
         running_or_waiting=sum(one.live for one in mine),
-        lost=sum(one.lost for one in mine),
+        lost=sum(one.lost + one.refused for one in mine),
         retries=sum(one.retries_absorbed for one in mine),
         input_tokens=usage.total_input_tokens,
         cached_input_tokens=usage.cache_read_tokens,
