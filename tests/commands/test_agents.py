@@ -84,6 +84,18 @@ def test_people_get_words_about_what_is_scarcest():
     ]
 
 
+def test_a_refusal_is_no_loss():
+    ended = report(sessions=(session("a", refused=2), session("b")))
+    with serving(ended):
+        heading = run().stdout.splitlines()[0].split()
+        rows = json.loads(run("--json").stdout)
+        first, _ = csv.DictReader(io.StringIO(run("--csv").stdout))
+    assert "refused" in heading
+    assert "lost" not in heading
+    assert [(row["lost"], row["refused"]) for row in rows] == [(0, 2), (0, 0)]
+    assert (first["lost"], first["refused"]) == ("0", "2")
+
+
 def test_a_spreadsheet_gets_the_same_columns_always():
     with serving(REPORT):
         rows = list(csv.DictReader(io.StringIO(run("--csv").stdout)))

@@ -8,10 +8,15 @@ from click.testing import CliRunner
 from hivemind_addon.cli import main
 from hivemind_addon.commands import proxy as commands
 from hivemind_addon.core.command import AddBudget, ResetBudget, Said, SetBudget
-from hivemind_addon.core.snapshot import BudgetView
+from hivemind_addon.core.snapshot import BudgetView, GivenBudget
 from hivemind_addon.core.spend import Budget, Period, Scope, Spend
 from tests.dash.samples import report
 
+GIVEN = (
+    GivenBudget(Budget(Scope.AGENT, "rev-*", Period.HOUR, tokens=5_000_000)),
+    GivenBudget(Budget(Scope.AGENT, "night", Period.DAY, tokens=10), by="night"),
+    GivenBudget(Budget(Scope.GROUP, "night", Period.DAY, tokens=10), by="night"),
+)
 VIEWS = (
     BudgetView(
         Budget(Scope.AGENT, "agent-7", Period.DAY, tokens=1_500_000, micro_usd=5_000_000),
@@ -45,7 +50,7 @@ def folder(monkeypatch, tmp_path):
 @pytest.fixture
 def proxy(monkeypatch):
     """A report of a proxy that has budgets."""
-    made = report(budgets=VIEWS, given=(Budget(Scope.AGENT, "rev-*", Period.HOUR, tokens=5_000_000),))
+    made = report(budgets=VIEWS, given=GIVEN)
     monkeypatch.setattr(commands, "read_report", lambda _: made)
 
 
@@ -121,14 +126,18 @@ def test_programs_get_what_stands_now(sent):
 def test_people_see_who_has_spent_what_and_what_is_left(arguments, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     shown = run(*arguments).stdout
-    _, _, tokens, money, everyone, _ = (line for line in shown.splitlines() if line.strip())
+    _, _, tokens, money, everyone, *_ = (line for line in shown.splitlines() if line.strip())
     for line, words in (
         (tokens, "agent-7 day 1,480,000 1,500,000 nothing 20,000 2 h 5 min"),
         (money, "agent-7 day $5.00 $5.00 $0.0000 2 h 5 min"),
         (everyone, "everyone run $21.00 $20.00 nothing next run"),
     ):
         assert " ".join(line.split()) == words
-    assert shown.splitlines()[-1] == "set by a person: agent rev-* 5,000,000 tokens per hour"
+    assert shown.splitlines()[-3:] == [
+        "set by a person: agent rev-* 5,000,000 tokens per hour",
+        "set by night itself: agent night 10 tokens per day",
+        "set by agent night: group night 10 tokens per day",
+    ]
 
 
 def test_columns_that_nobody_needs_are_left_out(monkeypatch):

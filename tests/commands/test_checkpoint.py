@@ -108,7 +108,7 @@ def test_export_writes_a_new_file_or_standard_output(folder, tmp_path):
         (["aaa1", "--as", "codex", "--write", "-o", "x"], 2, "choose one of them"),
         (["aaa1"], 2, "--as"),
         (["aaa1", "--as", "novel"], 2, "claude-code"),
-        (["aaa1", "--as", "text", "-o", "/proc/none/x"], 1, "/proc/none/x"),
+        (["aaa1", "--as", "text", "-o", "/proc/none/x"], 1, "/proc/none: "),
     ],
 )
 def test_what_cannot_be_done_is_one_line_that_says_what_can(folder, arguments, status, said):

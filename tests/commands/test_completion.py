@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from hivemind_addon.cli import main
+from hivemind_addon.commands.group import every_command
 
 
 @pytest.fixture
@@ -18,6 +19,14 @@ def home(monkeypatch, tmp_path):
     for name in ("ZDOTDIR", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
+
+
+@pytest.mark.parametrize("path", [path for path, _ in every_command(main)])
+def test_a_shell_that_asks_in_the_middle_of_a_command_gets_no_traceback(home, monkeypatch, path):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(home))
+    asked = {"_HIVEMIND_COMPLETE": "bash_complete", "COMP_WORDS": f"{path} ", "COMP_CWORD": str(len(path.split()))}
+    result = CliRunner().invoke(main, env=asked, prog_name="hivemind")
+    assert (result.exit_code, result.stderr) == (0, "")
 
 
 def run(*arguments):

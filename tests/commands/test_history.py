@@ -66,6 +66,14 @@ class TestAsked:
         assert "nothing was asked for since" in said("agents", "nobody")
         assert json.loads(said("agents", "--by", "day", "--json"))[0]["requests"] == 3
 
+    def test_a_refused_request_is_not_told_as_lost(self):
+        heading, *_ = [line for line in said("agents", width=160).splitlines() if "Requests" in line]
+        assert heading.split()[:5] == ["Agent", "Requests", "Delivered", "Refused", "Attempts"]
+        [bob] = json.loads(said("agents", "bob", "--json"))
+        assert (bob["refused"], bob["lost"]) == (1, 0)
+        [bob] = csv.DictReader(said("agents", "bob", "--csv").splitlines())
+        assert (bob["refused"], bob["lost"]) == ("1", "0")
+
     def test_the_total_is_not_for_programs(self):
         assert [one["name"] for one in json.loads(said("agents", "--json"))] == ["ann", "bob"]
 

@@ -1,4 +1,6 @@
 import json
+import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -12,6 +14,15 @@ def test_budgets():
     assert "agent bob" in text
     assert "700 tokens, $5.10" in text
     assert "agent bob has spent its budget" in text
+    assert text.splitlines()[0].split() == ["Whose", "Per", "Spent", "Of", "Since"]  # nothing was added to any
+
+
+def test_budgets_that_were_added_to_say_so(journal):
+    with closing(sqlite3.connect(journal)) as connection, connection:
+        connection.execute("UPDATE budget SET added_micro_usd = 2000000")
+    text = said("budgets", width=160)
+    assert text.splitlines()[0].split() == ["Whose", "Per", "Spent", "Of", "Added", "Since"]
+    assert "$2.00" in text
 
 
 def test_runs():

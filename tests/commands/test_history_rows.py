@@ -43,7 +43,13 @@ def test_a_request_as_a_whole(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("limit", "words"), [((None, 5_000_000), "$5.00"), ((1000, None), "1,000 tokens"), ((10, 20), "10 tokens, $0.0000")]
+    ("limit", "words"),
+    [
+        ((None, 5_000_000), "$5.00"),
+        ((1000, None), "1,000 tokens"),
+        ((10, 20), "10 tokens, $0.0000"),
+        ((0, None), "0 tokens"),
+    ],
 )
 def test_an_account_in_words(limit, words):
     account = BudgetRow("everyone", "", "day", 1, *limit, NOON, 0, 0, 0, 0, 0, 0)

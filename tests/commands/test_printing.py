@@ -68,6 +68,13 @@ def test_a_table_says_values_in_the_words_that_are_given(capsys):
     assert "1.2M" in capsys.readouterr().out
 
 
+def test_an_id_stays_in_one_line_and_what_is_beside_it_is_folded(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "30")
+    row = {"id": "3f9c01ab2e77", "name": "a-name-of-thirty-two-characters-!"}
+    print_rows([row], {"id": "Request", "name": "Name"}, Format.TABLE)
+    assert "3f9c01ab2e77" in capsys.readouterr().out
+
+
 def test_what_clients_name_themselves_moves_no_cursor(capsys):
     print_rows([{"agent": "\x1b[2Jboo"}], {"agent": "Agent"}, Format.TABLE)
     assert "?[2Jboo" in capsys.readouterr().out

@@ -49,6 +49,7 @@ def test_each_command_has_examples(command):
         (["priority", "night-*", "LOW"], SetPriority("night-*", Priority.LOW)),
         (["priority", "night-*", "auto"], SetPriority("night-*", None)),
         (["priority", "a", "low", "--for", "90"], SetPriority("a", Priority.LOW, for_s=90.0)),
+        (["priority", "a", "low", "--for", "1h30m"], SetPriority("a", Priority.LOW, for_s=5400.0)),
         (["cancel", "t1"], Cancel("t1")),
         (["front", "t1"], MoveToFront("t1")),
     ],
@@ -74,6 +75,15 @@ def test_a_limit_that_is_no_number_is_named(sent, limit):
     result = run("limit", limit)
     assert result.exit_code == 2
     assert limit in result.stderr
+    assert sent == []
+
+
+@pytest.mark.parametrize("span", ["0", "soon"])
+def test_an_order_for_no_time_is_not_sent(sent, span):
+    result = run("priority", "a", "low", "--for", span)
+    assert result.exit_code == 2
+    assert span in result.stderr
+    assert "try 90s, 5m or 1.5h" in result.stderr
     assert sent == []
 
 

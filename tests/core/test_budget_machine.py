@@ -24,6 +24,7 @@ from hivemind_addon.core.spend import Budget, Period, Price, Scope, Spend, Stand
 from hivemind_addon.core.ticket import PoolKey, Usage
 from tests.core.samples import CANCELLED, IGNORED, POOL, SUCCESS, ticket
 
+EPOCH = 1_800_000_000.0
 LENGTH_S = {Period.RUN: float("inf"), Period.HOUR: 3600, Period.DAY: 86_400, Period.MONTH: 30 * 86_400}
 PRICE = Price(input=1_000_000, cache_write=1_000_000, cache_read=1_000_000, output=2_000_000)
 """A micro-dollar for a token of input, two for one of output."""
@@ -219,17 +220,17 @@ class BudgetMachine(RuleBasedStateMachine):
             for (_, _, per), event in self.booked.items()
             if goes_on or per is not Period.RUN
         ]
-        orders = json.loads(json.dumps(self.scheduler.export_orders()))
+        orders = json.loads(json.dumps(self.scheduler.export_orders(self.now, EPOCH)))
         self.scheduler = Scheduler(rng=random.Random(0))
         booked, self.booked = self.booked, {}
         self.waiting, self.flying = {}, {}
         if goes_on:
             self.scheduler.restore_budgets(standings, self.now)
-            self.scheduler.restore_orders(orders, self.now)
+            self.scheduler.restore_orders(orders, self.now, EPOCH)
         else:
-            self.scheduler.restore_orders(orders, self.now)
+            self.scheduler.restore_orders(orders, self.now, EPOCH)
             self.scheduler.restore_budgets(standings, self.now)
-        assert self.scheduler.export_orders() == orders
+        assert self.scheduler.export_orders(self.now, EPOCH) == orders
         for key, book in list(self.books.items()):
             if book.is_untouched() and key in booked:
                 book.began_at = booked[key].began_at  # whatever it was: its period begins with what happens next

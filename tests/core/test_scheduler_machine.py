@@ -42,6 +42,7 @@ from hivemind_addon.core.ticket import (
 )
 from tests.core.samples import CANCELLED, POOL, SUCCESS, ticket
 
+EPOCH = 1_800_000_000.0
 _ORDERS = ("pauses", "caps", "priorities", "budgets")
 
 POOLS = [POOL, replace(POOL, model_group="other"), replace(POOL, account="key-2")]
@@ -139,11 +140,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         fresh.restore(saved, self.now)
         assert fresh.drain_events() == []
         assert fresh.export() == saved
-        orders = json.loads(json.dumps(self.scheduler.export_orders()))
-        fresh.restore_orders(orders, self.now)
+        orders = json.loads(json.dumps(self.scheduler.export_orders(self.now, EPOCH)))
+        fresh.restore_orders(orders, self.now, EPOCH)
         told = fresh.drain_events()
         assert [type(event) for event in told] == ([PersonActed] if any(orders[kind] for kind in _ORDERS) else [])
-        assert fresh.export_orders() == orders
+        assert fresh.export_orders(self.now, EPOCH) == orders
 
     @rule(
         session=st.sampled_from("abcdef"),

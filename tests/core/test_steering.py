@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.core.command import Cancel, MoveToFront, Pause, Resume, SetLimit, SetPriority
+from hivemind_addon.core.command import Cancel, MoveToFront, Pause, Resume, Said, SetLimit, SetPriority
 from hivemind_addon.core.decision import Admitted, Reason, Refused
 from hivemind_addon.core.events import ConcurrencyChanged, Held, PersonActed, TicketEnded
 from hivemind_addon.core.snapshot import LearnedView, PriorityView
@@ -213,13 +213,13 @@ class TestLimit:
 def test_a_restart_says_what_still_stands_once_and_nothing_where_nothing_does():
     bench, fresh = Bench(), Bench()
     assert tell(bench, Pause("api.test"))
-    fresh.scheduler.restore_orders(bench.scheduler.export_orders(), 3.0)
+    fresh.scheduler.restore_orders(bench.scheduler.export_orders(0.0, 0.0), 3.0, 0.0)
     assert fresh.scheduler.drain_events() == [
         PersonActed(at=3.0, text="orders from before the restart stand: paused: api.test (`hivemind resume`)")
     ]
     assert tell(bench, Resume())
     fresh = Bench()
-    fresh.scheduler.restore_orders(bench.scheduler.export_orders(), 3.0)
+    fresh.scheduler.restore_orders(bench.scheduler.export_orders(0.0, 0.0), 3.0, 0.0)
     assert fresh.scheduler.drain_events() == []
 
 
@@ -238,7 +238,21 @@ def test_a_priority_is_told_with_who_gave_it(agent, by, who):
     bench = Bench()
     assert tell(bench, SetPriority(agent, Priority.LOW, by=by))
     (acted,) = (event for event in bench.events if isinstance(event, PersonActed))
-    assert acted.text == f"agent {agent}: priority low ({who})"
+    assert (acted.text, acted.by) == (f"agent {agent}: priority low ({who})", by)
+    assert [view.by for view in bench.scheduler.snapshot(0.0).priorities] == [by]
+
+
+def test_a_priority_for_a_while_stands_after_a_restart_is_told_and_ends():
+    bench, fresh = Bench(), Bench(slots=1)
+    assert tell(bench, SetPriority("c", Priority.HIGH, for_s=3600))
+    fresh.submit("first", *"abc")
+    fresh.scheduler.restore_orders(bench.scheduler.export_orders(0.0, 5000.0), 0.0, 8570.0)
+    assert waiting(fresh) == ["c", "a", "b"]
+    (told,) = (event for event in fresh.scheduler.drain_events() if isinstance(event, PersonActed))
+    assert told.text == "orders from before the restart stand: priorities: c high for 30 s"
+    fresh.advance_to_wakeup()
+    assert fresh.now == 30.0
+    assert waiting(fresh) == ["a", "b", "c"]
 
 
 class TestPriority:
@@ -294,7 +308,8 @@ class TestPriority:
     @pytest.mark.parametrize("for_s", [0.0, -1.0, float("nan"), float("inf"), 1e300])
     def test_no_order_stands_for_no_time_or_for_ever_and_then_ends(self, for_s):
         bench = Bench()
-        assert not tell(bench, SetPriority("c", Priority.HIGH, for_s=for_s))
+        said = bench.scheduler.command(SetPriority("c", Priority.HIGH, for_s=for_s), bench.now)
+        assert said == Said(done=False, text="an order stands for more than 0 s and at most 366 d, or for good")
         assert bench.scheduler.next_wakeup() is None
 
     def test_one_that_runs_has_it_when_it_comes_back(self):

@@ -168,7 +168,7 @@ class TestSet:
         assert till.pay(replace(paid("again", tokens=60, session="rev-1"), budgets=())) == []
         snapshot = till.scheduler.snapshot(0.0)
         assert [view.budget.name for view in snapshot.budgets] == ["rev-1", "rev-2"]
-        assert [one.name for one in snapshot.given] == ["rev-*"]
+        assert [one.budget.name for one in snapshot.given] == ["rev-*"]
 
     def test_groups_and_everyone_have_theirs(self, till):
         tell(till, SetBudget(GROUP, "g", tokens=100))
@@ -192,6 +192,14 @@ class TestSet:
         assert not said.done
         assert "nobody gave agent a a budget per day" in said.text
 
+    def test_who_had_none_is_told_that_it_counts_from_now_on(self, till):
+        spend(till, 30, budget(1000, per=Period.DAY))
+        note = "it counts from now on: what was spent before is in `hivemind history agents`, not in it"
+        assert tell(till, SetBudget(AGENT, "a", Period.HOUR, tokens=100)).text.endswith(f"left per hour; {note}")
+        assert tell(till, SetBudget(AGENT, "nobody-*", Period.DAY, tokens=100)).text.endswith(f"per day; {note}")
+        assert tell(till, SetBudget(AGENT, "a", Period.DAY, tokens=100)).text.endswith("70 tokens left per day")
+        assert "from now on" not in tell(till, SetBudget(AGENT, "a", Period.HOUR)).text
+
     def test_it_outlives_a_restart_and_so_does_what_was_spent_of_it(self, till):
         tell(till, Pause("nowhere"))
         tell(till, SetBudget(AGENT, "a", Period.DAY, tokens=100))
@@ -199,7 +207,7 @@ class TestSet:
         (last,) = [event for event in till.of(BudgetBooked) if event.spent.tokens][-1:]
         after = Till()
         after.scheduler.restore_budgets([Standing(last.budget, 5.0, last.spent, last.added)], 0.0)
-        after.scheduler.restore_orders(till.scheduler.export_orders(), 0.0)
+        after.scheduler.restore_orders(till.scheduler.export_orders(0.0, 0.0), 0.0, 0.0)
         assert after.pay(paid("t", replace_with, tokens=50)) == []
         assert refused(after) == ["t"]
         assert tell(after, SetBudget(AGENT, "a", Period.DAY)).done
@@ -232,7 +240,28 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(till, command):
 def test_what_was_done_is_told(till):
     spend(till, 10)
     tell(till, ResetBudget(AGENT, "a"))
-    assert [event.text for event in till.of(PersonActed)] == ["agent a begins anew (by a person)"]
+    assert [event.text for event in till.of(PersonActed)] == ["budget: agent a begins anew (by a person)"]
+
+
+@pytest.mark.parametrize(
+    ("command", "who"),
+    [
+        (SetBudget(AGENT, "a", Period.DAY, tokens=100, by="a"), "by a itself"),
+        (SetBudget(AGENT, "*", Period.DAY, tokens=100, by="a"), "by agent a"),
+        (SetBudget(GROUP, "a", Period.DAY, tokens=100, by="a"), "by agent a"),
+        (AddBudget(AGENT, "a", tokens=100, by="b"), "by agent b"),
+        (ResetBudget(AGENT, "a", by="b"), "by agent b"),
+    ],
+)
+def test_it_is_told_who_asked(till, command, who):
+    """By the line that the log and the journal have, by the event's field, and by what stands."""
+    spend(till, 10)
+    assert tell(till, command).done
+    (acted,) = till.of(PersonActed)
+    assert acted.text.endswith(f" ({who})")
+    assert acted.by == command.by
+    given = till.scheduler.snapshot(0.0).given
+    assert [one.by for one in given] == ([command.by] if isinstance(command, SetBudget) else [])
 
 
 def test_they_are_read_from_json():

@@ -55,12 +55,13 @@ def test_an_agent_counts_everything_below_it():
     made = report(
         pool(tickets=(waiting("w", name="child", waited_s=7), flying("f", name="main"))),
         sessions=[
-            session("a", "main", usage=usage, micro_usd=3, delivered=2, lost=1, seen_ago_s=9),
+            session("a", "main", usage=usage, micro_usd=3, delivered=2, lost=1, refused=2, seen_ago_s=9),
             session("a", "child", parent_session="main", usage=usage, micro_usd=4, is_priced=False, seen_ago_s=2),
         ],
     )
     (agent,) = family(made)
     assert (agent.tokens, agent.micro_usd, agent.is_priced, agent.delivered, agent.lost) == (32, 7, False, 3, 1)
+    assert agent.refused == 2
     assert (agent.in_flight, agent.wait_s, agent.seen_ago_s) == (1, 7, 2)
     assert [one.ticket.id for one in agent.tickets] == ["f", "w"]
 

@@ -56,7 +56,7 @@ def test_a_recorded_night_shows_what_a_person_wants_to_know():
         "claude-haiku-4-5",
         "high",
         "attempt 1 failed",
-        "none lost" if not made.snapshot.counters.gave_up + made.snapshot.counters.refused else " lost",
+        "none lost" if not made.snapshot.counters.gave_up else " lost",
     ):
         assert words in shown
 
@@ -93,7 +93,15 @@ def test_alarms_come_before_anything_else():
     assert "provider down, one request is trying" in text(report(pool(breaker="half-open")))
     assert "api.test/large: spent (x), being tried again" in text(report(pool(wall=WallView("x", 0))))
     assert "budget of everyone is spent, renews in 10 min" in text(report(budgets=(spent,)))
-    assert "priorities set by a person: lead* high" in text(report(priorities=made.snapshot.priorities))
+    assert "priorities: lead* high (by a person)" in text(report(priorities=made.snapshot.priorities))
+    yielded = PriorityView("night", Priority.LOW, ends_in_s=120.0, by="night")
+    assert "priorities: night low for 2 min (by night itself)" in text(report(priorities=(yielded,)))
+
+
+def test_a_refusal_is_no_loss():
+    made = report()
+    refused = replace(made, snapshot=replace(made.snapshot, counters=Counters(tickets=5, delivered=2, refused=3)))
+    assert "none lost · 3 refused" in text(refused)
 
 
 def test_what_is_old_is_faint():
@@ -111,7 +119,7 @@ def test_budgets_of_groups_have_lines_of_their_own():
         "24%",
         "1,200 tokens, $0.3000 of 5,000 tokens, $2.00 per run",
         "50 tokens set aside",
-        "1,000 tokens added by a person",
+        "1,000 tokens added",
     ):
         assert words in shown
     assert "renews with the next run" in shown

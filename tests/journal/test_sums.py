@@ -32,12 +32,21 @@ def journal(tmp_path):
 
 def test_what_each_agent_cost(journal):
     ann, bob, carl = sums.costs(journal, Asked(), By.AGENT)
-    assert (ann.name, ann.requests, ann.delivered, ann.lost) == ("ann", 2, 1, 1)
+    assert (ann.name, ann.requests, ann.delivered, ann.gave_up, ann.lost) == ("ann", 2, 1, 1, 0)
     assert (ann.attempts, ann.retries, ann.waited_s) == (5, 3, 3.0)
     assert (ann.tokens_in, ann.tokens_cached, ann.tokens_out) == (1400, 400, 100)
     assert (ann.tokens, ann.micro_usd) == (1510, 30_000)
     assert (bob.requests, bob.attempts, bob.retries) == (1, 1, 0)
-    assert (carl.lost, carl.shed, carl.cancelled, carl.unfinished, carl.attempts) == (2, 1, 1, 1, 0)
+    assert (carl.requests, carl.delivered, carl.attempts) == (5, 0, 0)
+
+
+def test_a_refusal_is_no_loss(journal):
+    """Each end is counted under its own name."""
+    [carl] = sums.costs(journal, Asked(agent="carl"), By.AGENT)
+    ends = (carl.gave_up, carl.refused, carl.lost, carl.shed, carl.cancelled, carl.unfinished)
+    assert ends == (0, 1, 1, 1, 1, 1)
+    [ann] = sums.costs(journal, Asked(agent="ann"), By.AGENT)
+    assert (ann.gave_up, ann.refused) == (1, 0)
 
 
 def test_the_total_is_the_sum(journal):

@@ -4,7 +4,9 @@ import fcntl
 
 import pytest
 
-from hivemind_addon.core.ticket import Usage
+from hivemind_addon.core.command import AddBudget, ResetBudget, SetBudget, SetPriority
+from hivemind_addon.core.spend import Period, Scope
+from hivemind_addon.core.ticket import Priority, Usage
 from hivemind_addon.journal import history, sums
 from hivemind_addon.journal.asked import Asked, Span
 from hivemind_addon.journal.file import JournalFile
@@ -41,6 +43,15 @@ def journal(tmp_path):
         bench.settle(name)
     bench.advance(100)
     bench.submit("left")
+    for command in (
+        SetPriority("left", Priority.LOW),
+        SetBudget(Scope.AGENT, "left", Period.DAY, tokens=100),
+        AddBudget(Scope.AGENT, "left", tokens=50, by="lead"),
+        ResetBudget(Scope.AGENT, "left"),
+        SetBudget(Scope.AGENT, "left", Period.DAY),
+    ):
+        assert bench.scheduler.command(command, bench.now).done
+    bench.events.extend(bench.scheduler.drain_events())
 
     file = JournalFile(tmp_path / "journal.db", wall=NOON, told=pytest.fail)
     rows = Rows()
@@ -62,6 +73,16 @@ def test_did_it_run(journal):
         assert told(reader, "cut") == "ran once and may have run once more; attempt 1: cut"
         assert told(reader, "saved") == "ran once; 1 attempt failed without running"
         assert told(reader, "left") == "runs now"
+
+
+def test_what_was_done_to_budgets_is_told_with_who_asked(journal):
+    with JournalReader(journal.path) as reader:
+        assert [one.text for one in history.budget_changes(reader, Span())] == [
+            "budget: agent left may spend 100 tokens per day (by a person)",
+            "budget: 50 tokens added to agent left (by agent lead)",
+            "budget: agent left begins anew (by a person)",
+            "budget: agent left: what the agents file says per day counts again (by a person)",
+        ]
 
 
 def test_who_was_tried_again_and_what_it_cost(journal):

@@ -68,8 +68,18 @@ async def test_the_log_says_which_agent_gave_a_priority(stage):
     async with stage.client("lead") as client:
         await given(client, "set_priority", agent="night-*", priority="low")
         await given(client, "yield_turn", seconds=30)
+        await given(client, "budget_set", holder="agent", name="lead", tokens=1000)
+        await given(client, "budget_add", holder="agent", name="lead", tokens=500)
+        await given(client, "budget_reset", holder="agent", name="lead")
+        await given(client, "budget_set", holder="group", name="night", tokens=1000)
     stage.bench.events.extend(stage.bench.scheduler.drain_events())
-    assert [event.text for event in stage.bench.events if isinstance(event, PersonActed)] == [
+    acted = [event for event in stage.bench.events if isinstance(event, PersonActed)]
+    assert [event.text for event in acted] == [
         "agent night-*: priority low (by agent lead)",
         "agent lead: priority low for 30 s (by lead itself)",
+        "budget: agent lead may spend 1,000 tokens for this run (by lead itself)",
+        "budget: 500 tokens added to agent lead (by lead itself)",
+        "budget: agent lead begins anew (by lead itself)",
+        "budget: group night may spend 1,000 tokens for this run (by agent lead)",
     ]
+    assert {event.by for event in acted} == {"lead"}

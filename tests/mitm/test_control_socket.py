@@ -111,6 +111,10 @@ async def test_a_person_sees_and_sets_options(intake):
     assert {"name", "value", "default", "help", "settable", "guarded"} == set(said.value[0])
     assert (await tell(SetConfig("hivemind_keep", "3 flows"))).done
     assert not (await tell(SetConfig("hivemind_keep", "3 flows"))).value
-    told = [event.text for event in intake.runtime.events if isinstance(event, PersonActed)]
-    assert told == ["hivemind_keep is now 3 flows (by a person)"]
+    assert (await tell(SetConfig("hivemind_keep", "4 flows", by="ann"))).done
+    told = [(event.text, event.by) for event in intake.runtime.events if isinstance(event, PersonActed)]
+    assert told == [
+        ("hivemind_keep is now 3 flows (by a person)", ""),
+        ("hivemind_keep is now 4 flows (by agent ann)", "ann"),
+    ]
     control.close()

@@ -96,6 +96,11 @@ def test_a_session_counts_what_has_not_ended():
     assert told(submitted(), submitted("u"), over()).view(0).sessions[0].live == 1
 
 
+def test_a_refused_request_is_no_lost_one():
+    (session,) = told(submitted(), submitted("u"), over(end="refused"), over("u", end="gave up")).view(0).sessions
+    assert (session.lost, session.refused) == (1, 1)
+
+
 def test_a_model_without_a_price_makes_the_cost_a_part_of_it():
     view = told(submitted(), submitted("u", price=None)).view(0)
     assert not view.sessions[0].is_priced

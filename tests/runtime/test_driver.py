@@ -1,4 +1,5 @@
 import asyncio
+import json
 import logging
 import random
 
@@ -6,13 +7,13 @@ import pytest
 from msgspec.structs import replace
 
 from hivemind_addon.core.aimd import ConcurrencySettings
-from hivemind_addon.core.command import Cancel, Pause, Resume
+from hivemind_addon.core.command import Cancel, Pause, Resume, SetPriority
 from hivemind_addon.core.decision import Admitted, Backoff, Finished, Reason, Refused, Shed
 from hivemind_addon.core.events import AttemptStarted, ClockJumped, GuardTripped, Submitted, TicketEnded
 from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.scheduler import Scheduler
 from hivemind_addon.core.spend import Budget, Period, Scope, Spend, Standing
-from hivemind_addon.core.ticket import ContractError, Outcome, OutcomeKind
+from hivemind_addon.core.ticket import ContractError, Outcome, OutcomeKind, Priority
 from hivemind_addon.runtime.clock import SystemClock
 from hivemind_addon.runtime.driver import Cancelled, Driver, Pulse
 from tests.conftest import FakeClock
@@ -310,6 +311,15 @@ class TestClocks:
         desk.driver.tick()
         (view,) = desk.driver.snapshot().budgets
         assert view.renews_in_s == left_s
+
+    async def test_a_priority_for_a_while_goes_on_in_the_next_process_for_what_is_left(self, desk, clock):
+        assert desk.driver.command(SetPriority("a", Priority.LOW, for_s=3600.0)).done
+        kept = json.loads(json.dumps(desk.driver.export()))
+        clock.sleep(600.0)
+        after = Desk(clock)
+        after.driver.restore(kept, [])
+        (view,) = after.driver.snapshot().priorities
+        assert (view.agent, view.ends_in_s) == ("a", 3000.0)
 
     @pytest.mark.parametrize("delta_s", [-3600.0, -6.0])
     async def test_a_clock_that_is_set_back_changes_nothing(self, waiting, delta_s):

@@ -24,12 +24,15 @@ _TABLE = {
     "priority": "prio",
     "done": "done",
     "lost": "lost",
+    "refused": "refused",
     "input": "in",
     "output": "out",
     "cost": "cost",
     "left": "budget left",
 }
-_SPARE = ("output", "priority", "input", "done", "lost")
+_ENDED = ("lost", "refused")
+"""Columns that a table has where there is anything in them."""
+_SPARE = ("output", "priority", "input", "done", "lost", "refused")
 _CSV = (
     "agent",
     "state",
@@ -41,6 +44,7 @@ _CSV = (
     "model",
     "delivered",
     "lost",
+    "refused",
     "shed",
     "cancelled",
     "retries_absorbed",
@@ -76,9 +80,10 @@ def agents(glob: str, port: int, form: Format) -> None:
     if known and not chosen:
         raise click.ClickException(f"no agent {glob!r}; there are {_some([agent.name for agent in known])}")
     if form is Format.TABLE:
+        rows = [_worded(one, report) for one in chosen]
         print_rows(
-            [_worded(one, report) for one in chosen],
-            _TABLE,
+            rows,
+            {key: heading for key, heading in _TABLE.items() if key not in _ENDED or any(row[key] for row in rows)},
             form,
             none="no agent has asked for anything yet",
             spare=_SPARE,
@@ -105,6 +110,7 @@ def _plain(agent: Node, report: Report) -> Row:
         "model": agent.model,
         "delivered": agent.delivered,
         "lost": agent.lost,
+        "refused": agent.refused,
         "shed": agent.shed,
         "cancelled": agent.cancelled,
         "retries_absorbed": agent.retries_absorbed,
@@ -131,6 +137,7 @@ def _worded(agent: Node, report: Report) -> Row:
         "priority": row["priority"],
         "done": agent.delivered,
         "lost": agent.lost or None,
+        "refused": agent.refused or None,
         "input": count(agent.usage.total_input_tokens),
         "output": count(agent.usage.output_tokens),
         "cost": _cost(agent),

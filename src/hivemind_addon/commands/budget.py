@@ -10,7 +10,7 @@ import msgspec
 from hivemind_addon.commands.names import agent_names
 from hivemind_addon.commands.printing import Format, format_option, print_rows
 from hivemind_addon.commands.proxy import json_option, one_line, port_option, report_of, tell
-from hivemind_addon.core.command import AccountView, AddBudget, ResetBudget, SetBudget
+from hivemind_addon.core.command import AccountView, AddBudget, ResetBudget, SetBudget, asker
 from hivemind_addon.core.snapshot import Snapshot
 from hivemind_addon.core.spend import MOST_AMOUNT, Period, Scope, amount
 from hivemind_addon.core.treasurer import account_view, limits_of, words_of
@@ -177,8 +177,9 @@ def set_(
 ) -> None:
     """Give somebody a budget, in the place of the agents file's for the same period.
 
-    It holds at once, for requests that wait, too, until it is taken back, also after a restart. What was spent of the
-    period stays spent. AGENT is a name or a glob: each agent that it means has a budget of its own.
+    It holds at once, for requests that wait, too, until it is taken back, also after a restart. AGENT is a name or a
+    glob: each agent that it means has a budget of its own. Who had a budget for this period has spent of it what it
+    had; who had none begins at zero now, and the answer says so.
 
     \b
     Examples:
@@ -258,5 +259,9 @@ def _cell(unit: str, value: int) -> str:
 
 
 def _given(snapshot: Snapshot) -> list[str]:
-    """What stands of what persons gave."""
-    return [f"set by a person: {one.holder} {limits_of(one)} {words_of(one.per)}" for one in snapshot.given]
+    """What stands of what was given at run time."""
+    return [
+        f"set {asker(by, budget.name if budget.scope is Scope.AGENT else '')}: "
+        f"{budget.holder} {limits_of(budget)} {words_of(budget.per)}"
+        for budget, by in ((one.budget, one.by) for one in snapshot.given)
+    ]

@@ -8,6 +8,7 @@ from rich.console import Console
 from hivemind_addon.capture.model import NotACapture, encode
 from hivemind_addon.capture.show import show as view
 from hivemind_addon.commands import proxy
+from hivemind_addon.commands.one_line import in_one_line
 from hivemind_addon.core.command import Record
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -72,10 +73,8 @@ def show(file: Path, *, as_json: bool, width: int | None) -> None:
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     from hivemind_addon.mitm.capture_file import read_capture  # noqa: PLC0415 - it loads mitmproxy, which takes a second
 
-    try:
+    with in_one_line(NotACapture):
         captured = read_capture(file)
-    except NotACapture as error:
-        raise click.ClickException(str(error)) from error
     if as_json:
         click.echo(encode(captured))
         return
@@ -95,12 +94,9 @@ def strip(file: Path, output: Path) -> None:
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     from hivemind_addon.mitm.capture_file import strip_capture  # noqa: PLC0415 - it loads mitmproxy
 
-    try:
-        copied = strip_capture(file, output)
-    except NotACapture as error:
-        raise click.ClickException(str(error)) from error
-    except FileExistsError as error:
-        raise click.ClickException(f"{output} is there already; name a new file") from error
-    except OSError as error:
-        raise click.ClickException(f"{error.filename}: {error.strerror}") from error
+    with in_one_line(NotACapture):
+        try:
+            copied = strip_capture(file, output)
+        except FileExistsError as error:
+            raise click.ClickException(f"{output} is there already; name a new file") from error
     click.echo(f"{output}: {copied} flows, without their words")

@@ -12,6 +12,7 @@ from hivemind_addon.checkpoint import show as view
 from hivemind_addon.checkpoint.export import CannotExport, Export, Form, export
 from hivemind_addon.checkpoint.folder_store import FOLDER_NAME, FolderStore
 from hivemind_addon.checkpoint.model import Checkpoint, CheckpointHead, UnknownCheckpoint
+from hivemind_addon.commands.one_line import in_one_line
 from hivemind_addon.commands.printing import Format, format_option, print_rows
 from hivemind_addon.core.command import names_agent
 from hivemind_addon.journal.place import journal_of
@@ -138,10 +139,8 @@ def export_(
     if write and output:
         raise click.UsageError("--write and -o name two places; choose one of them")
     found = _read(checkpoint_id, folder)
-    try:
+    with in_one_line(CannotExport):
         exported = export(found, Form(form), project=project.resolve(), environment=os.environ)
-    except CannotExport as error:
-        raise click.ClickException(str(error)) from error
     if write:
         if exported.place is None:
             raise click.UsageError(f"--write is for claude-code and codex; name a file for {form} with -o FILE")
@@ -174,10 +173,8 @@ def _usual_folder() -> Path:
 
 
 def _read(checkpoint_id: str, folder: Path | None) -> Checkpoint:
-    try:
+    with in_one_line(UnknownCheckpoint):
         return _store(folder).read(checkpoint_id)
-    except UnknownCheckpoint as error:
-        raise click.ClickException(str(error)) from error
 
 
 def _print(exported: Export) -> None:
@@ -191,13 +188,12 @@ def _print(exported: Export) -> None:
 
 def _write(file: Path, content: bytes) -> None:
     """A new file, for its owner alone."""
-    try:
+    with in_one_line():
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
-    except FileExistsError as error:
-        raise click.ClickException(f"{file} is there already; name a new file") from error
-    except OSError as error:
-        raise click.ClickException(f"{file}: {error.strerror}") from error
+        try:
+            handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+        except FileExistsError as error:
+            raise click.ClickException(f"{file} is there already; name a new file") from error
     try:
         with os.fdopen(handle, "wb") as opened:
             opened.write(content)

@@ -14,6 +14,7 @@ from rich.live import Live
 from hivemind_addon.commands.one_line import in_one_line
 from hivemind_addon.commands.printing import Format, Row, format_option, print_rows
 from hivemind_addon.commands.proxy import port_option
+from hivemind_addon.commands.span import SPAN
 from hivemind_addon.launch import background, claim
 from hivemind_addon.launch.programs import load_programs
 from hivemind_addon.profile.typed import ProfileError
@@ -94,10 +95,8 @@ def status(fleet_id: str | None, form: Format) -> None:
       hivemind fleet status night-3f9c --json
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     now_wall = SystemClock().wall()
-    try:
+    with in_one_line(*EXPECTED):
         views = client.status(fleet=fleet_id)
-    except EXPECTED as error:
-        raise click.ClickException(str(error)) from error
     if fleet_id is None:
         rows = [_plain(one) if form is Format.JSON else _fleet_row(one) for one in views]
         columns = {"id": "fleet", "runner_pid": "runner", "tasks": "tasks", "source": "file"}
@@ -120,10 +119,8 @@ def cancel(fleet_id: str) -> None:
     Examples:
       hivemind fleet cancel night-3f9c
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    try:
+    with in_one_line(*EXPECTED):
         click.echo(client.cancel(fleet_id))
-    except EXPECTED as error:
-        raise click.ClickException(str(error)) from error
 
 
 @fleet.command()
@@ -136,10 +133,8 @@ def log(fleet_id: str) -> None:
       hivemind fleet log night-3f9c
       hivemind fleet log night-3f9c | grep ^build
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    try:
+    with in_one_line(*EXPECTED):
         (view,) = client.status(fleet=fleet_id)
-    except EXPECTED as error:
-        raise click.ClickException(str(error)) from error
     for task in view.tasks:
         name = task.id.partition("/")[2]
         if task.log and Path(task.log).is_file():
@@ -152,7 +147,7 @@ def log(fleet_id: str) -> None:
 @click.option(
     "--at-most", type=click.IntRange(1, 1000), default=USUAL_AT_MOST, show_default=True, help="Tasks at once."
 )
-@click.option("--idle", "idle_s", type=click.FloatRange(min=0), help="End when nothing was to do for so many seconds.")
+@click.option("--idle", "idle_s", type=SPAN, help="End when nothing was to do for so long.")
 @port_option
 def serve_tasks(at_most: int, idle_s: float | None, port: int) -> None:
     """Run what `hivemind submit` and `hivemind batch` send, until it is stopped.
@@ -164,7 +159,7 @@ def serve_tasks(at_most: int, idle_s: float | None, port: int) -> None:
       hivemind fleet serve --at-most 8
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     clock = SystemClock()
-    try:
+    with in_one_line(*EXPECTED):
         lock = claim.run_tasks(port)
         if lock is None:
             if idle_s is not None:
@@ -181,8 +176,6 @@ def serve_tasks(at_most: int, idle_s: float | None, port: int) -> None:
                 idle_s=float("inf") if idle_s is None else idle_s,
             )
         )
-    except EXPECTED as error:
-        raise click.ClickException(str(error)) from error
     os.close(lock)
     if outcome.signal is not None:
         sys.exit(128 + outcome.signal)

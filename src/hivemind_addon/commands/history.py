@@ -35,6 +35,15 @@ from hivemind_addon.words import plain
 _STORIES = 3
 """So many requests of a task are told in full."""
 _TASK_REQUESTS = 200
+_ENDED = {
+    "gave_up": "Gave up",
+    "refused": "Refused",
+    "lost": "Lost",
+    "shed": "Shed",
+    "cancelled": "Cancelled",
+    "unfinished": "Open",
+}
+"""Ends of requests by their field; a table has those that there are."""
 _ENDS = ("delivered", "gave up", "shed", "refused", "cancelled", LOST, OPEN)
 
 
@@ -167,10 +176,10 @@ def ticket(journal: JournalReader, name: str, form: Format) -> None:
 def agents(
     journal: JournalReader, agent: str, by: str, task: str, pool: str, since: float, until: float | None, form: Format
 ) -> None:
-    """What agents cost: requests, tokens, money, waiting. Of today, unless told otherwise.
+    """What agents cost: requests and how they ended, tokens, money, waiting. Of today, unless told otherwise.
 
     AGENT is a name or a glob; all agents without one. Requests count where they came, tokens and money where they were
-    spent.
+    spent. The ends are those of `hivemind history --end`.
 
     \b
     Examples:
@@ -182,8 +191,9 @@ def agents(
     asked = Asked(span_of(since, until), agent=agent, task=task, pool=pool)
     found = sums.costs(journal, asked, sums.By(by))
     told = [*found, sums.total(found)] if form is Format.TABLE and len(found) > 1 else found
-    columns = {"name": by.capitalize(), "requests": "Requests", "delivered": "Delivered", "lost": "Lost"}
-    columns |= {"shed": "Come back", "cancelled": "Cancelled", "attempts": "Attempts", "retries": "Retries"}
+    columns = {"name": by.capitalize(), "requests": "Requests", "delivered": "Delivered"}
+    columns |= {key: heading for key, heading in _ENDED.items() if any(getattr(one, key) for one in found)}
+    columns |= {"attempts": "Attempts", "retries": "Retries"}
     columns |= {"waited_s": "Waited", "tokens_in": "In", "tokens_cached": "Cached", "tokens_out": "Out"}
     rows.print_listing(
         [msgspec.structs.asdict(one) for one in told],
@@ -193,7 +203,7 @@ def agents(
         none=f"nothing was asked for {since_when(since, until)}; --since 7d looks further back",
         words={"name": lambda name: name or "(none)"},
         headings=sums.Cost.__struct_fields__,
-        spare=("cancelled", "shed", "delivered", "attempts", "tokens_cached", "tokens_out", "tokens_in"),
+        spare=("attempts", "delivered", "tokens_cached", "tokens_out", "tokens_in", "retries", "cancelled", "shed"),
     )
 
 

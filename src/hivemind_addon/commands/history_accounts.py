@@ -38,13 +38,11 @@ def budgets(journal: JournalReader, since: float | None, until: float | None, mo
     if form is Format.JSON:
         click.echo(msgspec.json.format(msgspec.json.encode({"budgets": accounts, "changes": changes})).decode())
         return
-    columns = {
-        "holder": "Whose",
-        "per": "Per",
-        "spent": "Spent",
-        "limit": "Of",
-        "added": "Added",
-        "reserved": "In flight",
+    columns = {"holder": "Whose", "per": "Per", "spent": "Spent", "limit": "Of"}
+    columns |= {
+        key: heading
+        for key, heading in (("added", "Added"), ("reserved", "In flight"))
+        if any(account[key] for account in accounts)
     }
     rows.print_listing(
         accounts,

@@ -142,7 +142,8 @@ def account_row(account: BudgetRow) -> dict[str, object]:
     row["holder"] = f"{account.scope} {account.name}".strip()
     for name in ("limit", "spent", "reserved", "added"):
         values = ((unit, row[f"{name}_{unit}"]) for unit in ("tokens", "micro_usd"))
-        row[name] = ", ".join(amount(unit, value) for unit, value in values if isinstance(value, int) and value)
+        told = ((unit, value) for unit, value in values if isinstance(value, int) and (value or name == "limit"))
+        row[name] = ", ".join(amount(unit, value) for unit, value in told)
     return row
 
 

@@ -40,7 +40,7 @@ class RunsCommand(click.Command):
         """The command is the parameter `command`."""
         here, there = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
         rest = super().parse_args(ctx, here)
-        if not there:
+        if not there and not ctx.resilient_parsing:  # a shell asks what could come next
             raise click.UsageError("say what to run: NAME -- COMMAND", ctx)
         ctx.params["command"] = tuple(there)
         return rest

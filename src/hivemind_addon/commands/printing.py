@@ -18,6 +18,8 @@ Row = Mapping[str, object]
 """Column's key → plain value. JSON has all keys, as they are; tables and CSV have the columns that are asked for."""
 Words = Mapping[str, Callable[[Any], str]]
 """Column's key → how a table words a value that is not None; a number is still one, and stands at the right."""
+_WHOLE = ("id",)
+"""Keys of columns that stay in one line: what is in them is copied."""
 _GAP = 1
 """Cells between two columns."""
 
@@ -80,7 +82,7 @@ def print_rows(
             for key in shown:
                 is_number = all(isinstance(row.get(key), int | float | None) for row in rows)
                 justify: JustifyMethod = "right" if is_number else "left"
-                table.add_column(columns[key], justify=justify, overflow="fold", no_wrap=is_number)
+                table.add_column(columns[key], justify=justify, overflow="fold", no_wrap=is_number or key in _WHOLE)
             for row_cells in cells:
                 table.add_row(*(row_cells[key] for key in shown))
             console.print(table)
@@ -95,7 +97,7 @@ def _fitting(
         key: max(cell_len(line) for text in (columns[key], *(row[key] for row in cells)) for line in text.split("\n"))
         for key in columns
     }
-    for key in spare:
+    for key in filter(shown.__contains__, spare):
         if sum(widths[one] for one in shown) + _GAP * (len(shown) - 1) <= width:
             break
         shown.remove(key)

@@ -4,6 +4,7 @@ import click
 
 from hivemind_addon.commands.names import agent_names, pool_names, ticket_ids
 from hivemind_addon.commands.proxy import json_option, port_option, tell
+from hivemind_addon.commands.span import SOME_TIME
 from hivemind_addon.core.command import Cancel, MoveToFront, Pause, Resume, SetLimit, SetPriority
 from hivemind_addon.core.ticket import Priority
 
@@ -68,7 +69,7 @@ def limit(limit: str, pool: str, port: int, *, as_json: bool) -> None:
 @click.command()
 @click.argument("agent", shell_complete=agent_names)
 @click.argument("level", type=click.Choice([*(one.name.lower() for one in Priority), _AUTO], case_sensitive=False))
-@click.option("--for", "for_s", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Not for good.")
+@click.option("--for", "for_s", type=SOME_TIME, help="Not for good: 90s, 30m, 2h.")
 @port_option
 @json_option
 def priority(agent: str, level: str, for_s: float | None, port: int, *, as_json: bool) -> None:
@@ -80,7 +81,7 @@ def priority(agent: str, level: str, for_s: float | None, port: int, *, as_json:
     \b
     Examples:
       hivemind priority reviewer-1 high
-      hivemind priority 'nightly-*' low --for 3600
+      hivemind priority 'nightly-*' low --for 1h
       hivemind priority '*' auto
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     tell(SetPriority(agent, None if level == _AUTO else Priority[level.upper()], for_s), port, as_json=as_json)

@@ -10,7 +10,9 @@ import msgspec
 from rich.console import Console
 
 from hivemind_addon.commands.fleet import EXPECTED
+from hivemind_addon.commands.one_line import in_one_line
 from hivemind_addon.commands.proxy import port_option
+from hivemind_addon.commands.span import SOME_TIME
 from hivemind_addon.core.ticket import Priority
 from hivemind_addon.launch.programs import load_programs
 from hivemind_addon.runtime.clock import SystemClock
@@ -41,9 +43,7 @@ _wait = click.option("--wait", "waits", is_flag=True, help="Wait until it is ove
 @click.option("--budget-tokens", type=click.IntRange(1), help="What its requests may use in all.")
 @click.option("--budget-usd", type=click.FloatRange(min=0, min_open=True), help="The same in money.")
 @click.option("--group", default="", help="The worker group whose queue it joins.")
-@click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(min=0, min_open=True), help="End it after so many seconds."
-)
+@click.option("--timeout", "timeout_s", type=SOME_TIME, help="End it after so long: 90s, 30m, 2h.")
 @click.option(
     "--retries",
     type=click.IntRange(0, specs.MAX_RETRIES),
@@ -61,7 +61,7 @@ def submit(port: int, command: tuple[str, ...], *, waits: bool, as_json: bool, *
 
     \b
     Examples:
-      hivemind submit -- make test
+      hivemind submit --timeout 30m -- make test
       hivemind submit --wait --priority high -- claude -p "review this branch"
       hivemind submit --agent-kind codex --prompt "fix the flaky test"
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
@@ -86,13 +86,12 @@ def batch(file: Path, port: int, *, waits: bool, as_json: bool) -> None:
       hivemind batch tasks.jsonl --wait
       echo '{"command": "make test"}' | hivemind batch -
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    with in_one_line(*EXPECTED):
+        try:
+            text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise click.ClickException(f"{file}: it is no text in UTF-8") from error
         tasks = load_batch(text, file, load_programs())
-    except UnicodeDecodeError as error:
-        raise click.ClickException(f"{file}: it is no text in UTF-8") from error
-    except EXPECTED as error:
-        raise click.ClickException(str(error)) from error
     _submit(tasks, port, waits=waits, as_json=as_json)
 
 
@@ -108,9 +107,7 @@ def task() -> None:
 
 @task.command()
 @click.argument("ids", metavar="ID…", nargs=-1, required=True)
-@click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(min=0, min_open=True), help="Give up after so many seconds."
-)
+@click.option("--timeout", "timeout_s", type=SOME_TIME, help="Give up after so long: 90s, 30m, 2h.")
 @_json
 @port_option
 def wait(ids: tuple[str, ...], timeout_s: float | None, port: int, *, as_json: bool) -> None:
@@ -119,7 +116,7 @@ def wait(ids: tuple[str, ...], timeout_s: float | None, port: int, *, as_json: b
     \b
     Examples:
       hivemind task wait night-3f9c/build night-3f9c/test
-      hivemind task wait tasks-77aa/make-1 --timeout 600
+      hivemind task wait tasks-77aa/make-1 --timeout 10m
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     _wait_for(ids, port, timeout_s=timeout_s, as_json=as_json)
 
@@ -181,17 +178,13 @@ def cancel(task_id: str) -> None:
     Examples:
       hivemind task cancel night-3f9c/build
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    try:
+    with in_one_line(*EXPECTED):
         click.echo(client.cancel(task_id))
-    except EXPECTED as error:
-        raise click.ClickException(str(error)) from error
 
 
 def _submit(tasks: Sequence[TaskSpec], port: int, *, waits: bool, as_json: bool) -> None:
-    try:
+    with in_one_line(*EXPECTED):
         ids = client.submit(tasks, parent=os.environ.get(TASK_VARIABLE, ""), runner=_runner(), port=port)
-    except EXPECTED as error:
-        raise click.ClickException(str(error)) from error
     if waits:
         _wait_for(ids, port, timeout_s=None, as_json=as_json)
     elif as_json:
@@ -202,10 +195,8 @@ def _submit(tasks: Sequence[TaskSpec], port: int, *, waits: bool, as_json: bool)
 
 def _wait_for(ids: Sequence[str], port: int, *, timeout_s: float | None, as_json: bool) -> None:
     waiter = os.environ.get(TASK_VARIABLE, "")
-    try:
+    with in_one_line(*EXPECTED):
         views = client.wait(ids, waiter=waiter, timeout_s=timeout_s, port=port, runner=_runner())
-    except EXPECTED as error:
-        raise click.ClickException(str(error)) from error
     if as_json:
         _print_json(views)
     elif len(views) == 1 and views[0].state is State.DONE:
@@ -231,10 +222,8 @@ def _runner() -> Path | None:
 
 
 def _view(task_id: str) -> TaskView:
-    try:
+    with in_one_line(*EXPECTED):
         return client.task(task_id)
-    except EXPECTED as error:
-        raise click.ClickException(str(error)) from error
 
 
 def _print_json(value: object) -> None:

@@ -7,6 +7,7 @@ A priority is a name in any case (`"high"`) or its number.
 A glob is shell-like (`*`, `?`, `[…]`), and what it names exactly always matches.
 """
 
+import re
 from fnmatch import fnmatchcase
 
 import msgspec
@@ -14,6 +15,9 @@ from msgspec import Struct
 
 from hivemind_addon.core.spend import Period, Scope
 from hivemind_addon.core.ticket import PoolKey, Priority
+
+_MARKS = re.compile(r"[*?[]")
+"""What means more than itself in a glob."""
 
 
 class BadCommand(ValueError):
@@ -78,6 +82,8 @@ class SetBudget(Struct, frozen=True, tag="set-budget", forbid_unknown_fields=Tru
     tokens: int | None = None
     micro_usd: int | None = None
     """Both None: what the file says counts again."""
+    by: str = ""
+    """The agent that asks for it; empty: a person does."""
 
 
 class AddBudget(Struct, frozen=True, tag="add-budget", forbid_unknown_fields=True):
@@ -89,6 +95,8 @@ class AddBudget(Struct, frozen=True, tag="add-budget", forbid_unknown_fields=Tru
     """None: every budget that the holder has."""
     tokens: int = 0
     micro_usd: int = 0
+    by: str = ""
+    """The agent that asks for it; empty: a person does."""
 
 
 class ResetBudget(Struct, frozen=True, tag="reset-budget", forbid_unknown_fields=True):
@@ -98,6 +106,8 @@ class ResetBudget(Struct, frozen=True, tag="reset-budget", forbid_unknown_fields
     name: str = ""
     per: Period | None = None
     """None: every budget that the holder has."""
+    by: str = ""
+    """The agent that asks for it; empty: a person does."""
 
 
 class ForeseeWait(Struct, frozen=True, tag="wait", forbid_unknown_fields=True):
@@ -123,6 +133,8 @@ class SetConfig(Struct, frozen=True, tag="set-config", forbid_unknown_fields=Tru
     name: str
     """One of those that `ShowConfig` lists."""
     value: str
+    by: str = ""
+    """The agent that asks for it; empty: a person does."""
 
 
 class Record(Struct, frozen=True, tag="record", forbid_unknown_fields=True):
@@ -216,6 +228,14 @@ def read_command(value: object) -> Command:
     except msgspec.ValidationError as error:
         raise BadCommand(f"no command: {error}") from error
     return command
+
+
+def asker(by: str, agent: str = "") -> str:
+    """Who asked, in words; `agent`: a glob over those that it was asked for."""
+    if not by:
+        return "by a person"
+    alone = agent in (by, _MARKS.sub(r"[\g<0>]", by))  # as a glob that means nobody else
+    return f"by {by} itself" if alone else f"by agent {by}"
 
 
 def names_pool(glob: str, key: PoolKey) -> bool:

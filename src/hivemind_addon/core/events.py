@@ -248,13 +248,15 @@ class OddityNoted(Struct, frozen=True):
 
 
 class PersonActed(Struct, frozen=True):
-    """A person's command was carried out, or stands still after a restart."""
+    """A command of a person, or of an agent that may, was carried out, or stands still after a restart."""
 
     at: float
     text: str
     """What was done, in one line; whom it concerns is in the fields below, where it is one."""
     pool: PoolKey | None = None
     ticket_id: str | None = None
+    by: str = ""
+    """The agent that asked for it; empty: a person did, or nobody had to."""
 
 
 class StateUnsaved(Struct, frozen=True):

@@ -299,15 +299,15 @@ class Scheduler:
         """Count in what an earlier process has spent, once. What is no account is left out, with an oddity."""
         self._oddities(self._budgets.restore(standings, now), now)
 
-    def export_orders(self) -> object:
-        """What persons ordered and stands until they take it back, as plain JSON values, for `restore_orders`."""
-        return self._orders.export()
+    def export_orders(self, now: float, wall: float) -> object:
+        """What was ordered and stands, as plain JSON values, for `restore_orders`. `wall`: `now` in epoch seconds."""
+        return self._orders.export(now, wall)
 
-    def restore_orders(self, data: object, now: float) -> None:
+    def restore_orders(self, data: object, now: float, wall: float) -> None:
         """Take over what `export_orders` gave, and say what stands. What cannot be read is left out, with an oddity."""
-        self._oddities(self._orders.restore(data), now)
+        self._oddities(self._orders.restore(data, now, wall), now)
         self._steering.orders_changed(now)
-        if words := self._orders.words:
+        if words := self._orders.words(now):
             self.note(PersonActed(at=now, text=f"orders from before the restart stand: {words}"))
 
     def _oddities(self, oddities: Sequence[str], now: float) -> None:

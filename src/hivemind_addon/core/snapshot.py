@@ -77,13 +77,25 @@ class LearnedView:
 
 @dataclass(frozen=True, slots=True)
 class PriorityView:
-    """A priority that a person set."""
+    """A priority that was ordered."""
 
     agent: str
     """Glob over agents' names."""
     priority: Priority
     ends_in_s: float | None = None
     """When it ends by itself; None: it stands until it is taken back."""
+    by: str = ""
+    """The agent that asked for it; empty: a person did."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBudget:
+    """A budget that was given at run time."""
+
+    budget: Budget
+    """An agent's name may be a glob."""
+    by: str = ""
+    """The agent that asked for it; empty: a person did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,5 +176,5 @@ class Snapshot:
     budgets: tuple[BudgetView, ...] = ()
     priorities: tuple[PriorityView, ...] = ()
     """What persons set, the newest first."""
-    given: tuple[Budget, ...] = ()
+    given: tuple[GivenBudget, ...] = ()
     """The budgets that persons gave at run time, the newest of each period first; an agent's name may be a glob."""

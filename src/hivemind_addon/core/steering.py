@@ -5,7 +5,6 @@ A queued ticket that is cancelled is refused with the next poll; an attempt in f
 """
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
@@ -27,17 +26,16 @@ from hivemind_addon.core.command import (
     SetLimit,
     SetPriority,
     WaitView,
+    asker,
     names_pool,
 )
 from hivemind_addon.core.decision import Refused
 from hivemind_addon.core.events import Event, PersonActed
-from hivemind_addon.core.orders import Orders
+from hivemind_addon.core.orders import Orders, time_words
 from hivemind_addon.core.pool import Pool
 from hivemind_addon.core.ticket import PoolKey, Reservation
 from hivemind_addon.core.treasurer import Treasurer
 
-_MARKS = re.compile(r"[*?[]")
-"""What means more than itself in a glob."""
 _LONGEST_S = 366 * 86_400.0
 """An order that ends by itself stands for no longer."""
 
@@ -155,13 +153,16 @@ class Steering:
         glob, priority, for_s = asked.agent, asked.priority, asked.for_s
         if not glob:
             return Said(done=False, text="name an agent or a glob")
-        if for_s is not None and not 0 < for_s < _LONGEST_S:
-            return Said(done=False, text=f"{for_s:g} s is no time for which an order can stand")
-        self._orders.prefer(glob, priority, ends_at=math.inf if for_s is None else now + for_s)
+        if for_s is not None and not 0 < for_s <= _LONGEST_S:
+            return Said(
+                done=False, text=f"an order stands for more than 0 s and at most {time_words(_LONGEST_S)}, or for good"
+            )
+        ends_at = math.inf if for_s is None else now + for_s
+        self._orders.prefer(glob, priority, ends_at=ends_at, by=asked.by)
         self._look_at_orders(now)
         what = "the priority that it asks for" if priority is None else f"priority {priority.name.lower()}"
-        what += "" if for_s is None else f" for {for_s:g} s"
-        self._emit(PersonActed(at=now, text=f"agent {glob}: {what} ({_asker(asked)})"))
+        what += "" if for_s is None else f" for {time_words(for_s)}"
+        self._emit(PersonActed(at=now, text=f"agent {glob}: {what} ({asker(asked.by, glob)})", by=asked.by))
         return Said(done=True, text=f"agent {glob}: {what}")
 
     def _look_at_orders(self, now: float) -> None:
@@ -222,13 +223,6 @@ class Steering:
 
     def _tell_of_ticket(self, ticket_id: str, text: str, now: float) -> None:
         self._emit(PersonActed(at=now, text=text, pool=self._pool_of_ticket[ticket_id].key, ticket_id=ticket_id))
-
-
-def _asker(asked: SetPriority) -> str:
-    if not asked.by:
-        return "by a person"
-    alone = asked.agent in (asked.by, _MARKS.sub(r"[\g<0>]", asked.by))  # as a glob that means nobody else
-    return f"by {asked.by} itself" if alone else f"by agent {asked.by}"
 
 
 def _unknown(ticket_id: str, what: str) -> Said:

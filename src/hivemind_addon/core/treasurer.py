@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from hivemind_addon.core.account import Account
 from hivemind_addon.core.budget import Budgets
@@ -18,6 +19,7 @@ from hivemind_addon.core.command import (
     ResetBudget,
     Said,
     SetBudget,
+    asker,
     names_agent,
 )
 from hivemind_addon.core.events import Event, PersonActed
@@ -28,6 +30,7 @@ from hivemind_addon.core.spend import MOST_AMOUNT, Budget, Period, Scope, Spend,
 _MOST_NAMED = 8
 """Holders that one answer names."""
 _GLOB_SIGNS = "*?["
+_FROM_NOW_ON = "it counts from now on: what was spent before is in `hivemind history agents`, not in it"
 
 
 class Treasurer:
@@ -58,12 +61,14 @@ class Treasurer:
     def _give(self, command: SetBudget, now: float) -> Said:
         budget = Budget(command.scope, command.name, command.per, command.tokens, command.micro_usd)
         if not budget.limits_anything and all(
-            (one.scope, one.name, one.per) != (budget.scope, budget.name, budget.per) for one in self._orders.budgets
+            (one.scope, one.name, one.per) != (budget.scope, budget.name, budget.per)
+            for one in (given.budget for given in self._orders.budgets)
         ):
-            return Said(done=False, text=f"nobody gave {budget.holder} a budget {words_of(budget.per)} at run time")
+            text = f"nobody gave {budget.holder} a budget {words_of(budget.per)} at run time"
+            return Said(done=False, text=f"{text}; `hivemind budget` lists those that somebody gave")
         if budget.limits_anything and not _is_glob(command):
             self._budgets.open(budget.scope, budget.name, budget.per, now)
-        self._orders.give(budget)
+        self._orders.give(budget, by=command.by)
         self._budgets.obey(now)
         accounts = self._find(command, now)
         if budget.limits_anything:
@@ -71,7 +76,10 @@ class Treasurer:
             what = f"{each}{budget.holder} may spend {limits_of(budget)} {words_of(budget.per)}"
         else:
             what = f"{budget.holder}: what the agents file says {words_of(budget.per)} counts again"
-        return self._done(what, accounts, now)
+        said = self._done(command, what, accounts, now)
+        if budget.limits_anything and (not accounts or any(account.is_untouched for account in accounts)):
+            return replace(said, text=f"{said.text}; {_FROM_NOW_ON}")
+        return said
 
     def _add(self, command: AddBudget, now: float) -> Said:
         found = self._find(command, now)
@@ -92,7 +100,7 @@ class Treasurer:
                 0 if budget.tokens is None else more.tokens, 0 if budget.micro_usd is None else more.micro_usd
             )
             self._budgets.changed(account, now)
-        return self._done(f"{_amounts(more)} added to {_whose(command)}", accounts, now)
+        return self._done(command, f"{_amounts(more)} added to {_whose(command)}", accounts, now)
 
     def _forgive(self, command: ResetBudget, now: float) -> Said:
         accounts = self._find(command, now)
@@ -101,10 +109,11 @@ class Treasurer:
         for account in accounts:
             account.forgive(now)
             self._budgets.changed(account, now)
-        return self._done(f"{_whose(command)} begins anew", accounts, now)
+        return self._done(command, f"{_whose(command)} begins anew", accounts, now)
 
-    def _done(self, what: str, accounts: Sequence[Account], now: float) -> Said:
-        self._emit(PersonActed(at=now, text=f"{what} (by a person)"))
+    def _done(self, command: BudgetCommand, what: str, accounts: Sequence[Account], now: float) -> Said:
+        who = asker(command.by, command.name if command.scope is Scope.AGENT else "")
+        self._emit(PersonActed(at=now, text=f"budget: {what} ({who})", by=command.by))
         stand = _stand(accounts, now)
         return Said(done=True, text=f"{what}: {stand}" if stand else what, value=_values(accounts, now))
 

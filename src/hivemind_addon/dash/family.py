@@ -62,6 +62,7 @@ class Node:
     is_priced: bool = True
     delivered: int = 0
     lost: int = 0
+    refused: int = 0
     shed: int = 0
     cancelled: int = 0
     retries_absorbed: int = 0
@@ -97,6 +98,7 @@ class Node:
         self.is_priced = self.is_priced and other.is_priced
         self.delivered += other.delivered
         self.lost += other.lost
+        self.refused += other.refused
         self.shed += other.shed
         self.cancelled += other.cancelled
         self.retries_absorbed += other.retries_absorbed
@@ -190,6 +192,7 @@ def _session(tally: SessionTally) -> Node:
         is_priced=tally.is_priced,
         delivered=tally.delivered,
         lost=tally.lost,
+        refused=tally.refused,
         shed=tally.shed,
         cancelled=tally.cancelled,
         retries_absorbed=tally.retries_absorbed,

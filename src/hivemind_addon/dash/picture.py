@@ -10,6 +10,7 @@ from itertools import islice
 
 from rich.text import Text
 
+from hivemind_addon.core.command import asker
 from hivemind_addon.core.snapshot import BudgetView, PoolView, PriorityView, WallView
 from hivemind_addon.core.spend import Scope, Spend, amount
 from hivemind_addon.core.ticket import PoolKey
@@ -145,12 +146,13 @@ def _header(report: Report, look: Look) -> Iterator[Text]:
     out = sum(pool.usage.output_tokens for pool in tally.pools)
     absorbed = sum(pool.retries_absorbed for pool in tally.pools)
     usd = sum(pool.micro_usd for pool in tally.pools)
-    lost = counters.gave_up + counters.refused
+    lost = counters.gave_up
     yield sentence(
         [
             (0, f"{counters.tickets:,} request{'' if counters.tickets == 1 else 's'}", ""),
             (1, f"{counters.delivered:,} delivered", Tone.GOOD),
             (2, f"{lost:,} lost" if lost else "none lost", Tone.BAD if lost else Tone.FAINT),
+            (5, f"{counters.refused:,} refused" if counters.refused else "", ""),
             (5, f"{counters.shed:,} told to come back" if counters.shed else "", ""),
             (9, f"{counters.cancelled:,} cancelled" if counters.cancelled else "", Tone.FAINT),
             (3, f"{absorbed:,} retries absorbed" if absorbed else "", ""),
@@ -200,12 +202,12 @@ def _alarms(report: Report, look: Look) -> Iterator[str]:
             yield f"budget of {plain(view.budget.holder)} is spent, {_renews(view)}"
     if snapshot.priorities:
         set_by = ", ".join(map(_priority, snapshot.priorities))
-        yield f"priorities set by a person: {set_by}"
+        yield f"priorities: {set_by}"
 
 
 def _priority(view: PriorityView) -> str:
     ends = "" if view.ends_in_s is None else f" for {lasting(view.ends_in_s)}"
-    return f"{plain(view.agent)} {view.priority.name.lower()}{ends}"
+    return plain(f"{view.agent} {view.priority.name.lower()}{ends} ({asker(view.by, view.agent)})")
 
 
 def _pauses(every: tuple[PoolView, ...], names: dict[PoolKey, str]) -> Iterator[str]:
@@ -270,7 +272,7 @@ def _budgets(views: tuple[BudgetView, ...], width: int) -> Iterator[Text]:
                 (2, f"{_amounts(view.spent)} of {_amounts(limits)} per {view.budget.per.value}", Tone.FAINT),
                 (3, f"{_amounts(view.reserved)} set aside" if view.reserved != Spend() else "", Tone.FAINT),
                 (4, _renews(view), Tone.FAINT),
-                (5, f"{_amounts(view.added)} added by a person" if view.added != Spend() else "", Tone.FAINT),
+                (5, f"{_amounts(view.added)} added" if view.added != Spend() else "", Tone.FAINT),
             ],
             width,
         )

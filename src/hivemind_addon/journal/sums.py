@@ -12,10 +12,6 @@ from hivemind_addon.journal.history import TOKENS_IN
 from hivemind_addon.journal.reader import JournalReader, Value
 from hivemind_addon.journal.records import LOST
 
-ABANDONED = ("gave up", "refused", LOST)
-"""Ends after which nobody has an answer; a client that was shed comes back."""
-_ABANDONED = ", ".join(f"'{end}'" for end in ABANDONED)
-
 
 class By(Enum):
     """What sums are made for."""
@@ -44,11 +40,16 @@ class Cost(Struct, frozen=True):
     """Whose; empty where the requests name nothing."""
     requests: int = 0
     delivered: int = 0
+    gave_up: int = 0
+    """Failed, and were not to be tried again."""
+    refused: int = 0
+    """For good: a budget was spent, or the account is refused."""
     lost: int = 0
-    """Gave up, refused, or cut off by the death of a proxy: nobody has an answer."""
+    """Cut off by the death of their proxy."""
     shed: int = 0
     """Told to come back."""
     cancelled: int = 0
+    """Their client went, or a person ended them."""
     unfinished: int = 0
     waited_s: float = 0.0
     attempts: int = 0
@@ -156,7 +157,8 @@ def _of_tickets(journal: JournalReader, asked: Asked, by: By) -> list[Cost]:
     where = _in("t.arrived", "t.id", journal, asked)
     sql = f"""
         SELECT name, count(*) AS requests, sum(final = 'delivered') AS delivered,
-            sum(final IN ({_ABANDONED})) AS lost, sum(final = 'shed') AS shed,
+            sum(final = 'gave up') AS gave_up, sum(final = 'refused') AS refused, sum(final = '{LOST}') AS lost,
+            sum(final = 'shed') AS shed,
             sum(final = 'cancelled') AS cancelled, sum(final = '') AS unfinished, sum(waited_s) AS waited_s
         FROM (SELECT {by.of("t.arrived")} AS name, {end_of(journal)} AS final, t.waited_s FROM ticket t{where})
         GROUP BY 1

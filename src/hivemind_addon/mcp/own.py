@@ -90,7 +90,7 @@ class Metrics(Struct, frozen=True):
     requests: int
     delivered: int
     running_or_waiting: int
-    lost: Annotated[int, Meta(description="Given up, or refused for good")]
+    lost: Annotated[int, Meta(description="Given up, refused for good, or cut off by the death of their proxy")]
     retries: Annotated[int, Meta(description="Attempts that were made again without your noticing")]
     input_tokens: Annotated[int, Meta(description="All input, cached or not")]
     cached_input_tokens: int
@@ -262,7 +262,7 @@ def _of_today(agent: str, session: Session) -> Metrics:
         requests=cost.requests,
         delivered=cost.delivered,
         running_or_waiting=cost.unfinished,
-        lost=cost.lost,
+        lost=cost.gave_up + cost.refused + cost.lost,
         retries=cost.retries,
         input_tokens=cost.tokens_in,
         cached_input_tokens=cost.tokens_cached,
@@ -283,7 +283,7 @@ def _of_this_run(agent: str, report: Report) -> Metrics:
         requests=sum(one.tickets for one in mine),
         delivered=sum(one.delivered for one in mine),
         running_or_waiting=sum(one.live for one in mine),
-        lost=sum(one.lost for one in mine),
+        lost=sum(one.lost + one.refused for one in mine),
         retries=sum(one.retries_absorbed for one in mine),
         input_tokens=usage.total_input_tokens,
         cached_input_tokens=usage.cache_read_tokens,

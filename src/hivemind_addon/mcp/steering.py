@@ -154,22 +154,22 @@ def _state(view: BudgetView) -> BudgetState:
 def _budget_add(call: Call, asked: Add) -> Done:
     if not asked.tokens and not asked.usd:
         raise ToolFailed("say how many tokens or US dollars to add")
-    command = AddBudget(asked.holder, asked.name, asked.per, tokens=asked.tokens, micro_usd=_micro(asked.usd))
+    command = AddBudget(asked.holder, asked.name, asked.per, asked.tokens, _micro(asked.usd), by=_asker(call))
     return _done(call, command)
 
 
 def _budget_set(call: Call, asked: Set) -> Done:
     money = None if asked.usd is None else _micro(asked.usd)
-    return _done(call, SetBudget(asked.holder, asked.name, asked.per, tokens=asked.tokens, micro_usd=money))
+    return _done(call, SetBudget(asked.holder, asked.name, asked.per, asked.tokens, money, by=_asker(call)))
 
 
 def _budget_reset(call: Call, asked: Reset) -> Done:
-    return _done(call, ResetBudget(asked.holder, asked.name, asked.per))
+    return _done(call, ResetBudget(asked.holder, asked.name, asked.per, by=_asker(call)))
 
 
 def _set_priority(call: Call, asked: Serve) -> Done:
     level = None if asked.priority is Level.AS_ASKED else Priority[asked.priority.name]
-    return _done(call, SetPriority(asked.agent, level, for_s=asked.seconds, by=call.session.caller.agent))
+    return _done(call, SetPriority(asked.agent, level, for_s=asked.seconds, by=_asker(call)))
 
 
 def _config_list(call: Call, _: Nothing) -> Options:
@@ -191,7 +191,11 @@ def _config_set(call: Call, asked: SetOption) -> Done:
             f"{asked.name} names a file, runs a program or leads keys elsewhere: to let you set it, the person who "
             "starts this server has to add `--allow-commands` to `hivemind mcp`"
         )
-    return _done(call, SetConfig(asked.name, asked.value))
+    return _done(call, SetConfig(asked.name, asked.value, by=_asker(call)))
+
+
+def _asker(call: Call) -> str:
+    return call.session.caller.agent
 
 
 def _done(call: Call, command: AddBudget | SetBudget | ResetBudget | SetPriority | SetConfig) -> Done:

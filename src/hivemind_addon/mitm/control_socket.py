@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from mitmproxy import ctx, exceptions
 
-from hivemind_addon.core.command import Command, Record, Said, SetConfig, ShowConfig
+from hivemind_addon.core.command import Command, Record, Said, SetConfig, ShowConfig, asker
 from hivemind_addon.core.events import PersonActed
 from hivemind_addon.mitm.config import option_views, set_option
 from hivemind_addon.mitm.listeners import listens
@@ -76,20 +76,20 @@ class ControlSocket:
             case ShowConfig():
                 views = option_views()
                 return Said(done=True, text=f"{len(views)} options", value=msgspec.to_builtins(views))
-            case SetConfig(name=name, value=value):
-                return self._configure(name, value)
+            case SetConfig():
+                return self._configure(command)
             case _:
                 return self._intake.driver.command(command)
 
-    def _configure(self, name: str, value: str) -> Said:
-        said = set_option(name, value)
+    def _configure(self, command: SetConfig) -> Said:
+        said = set_option(command.name, command.value)
         if said.value is not None:
-            self._tell(f"{said.text} (by a person)")
+            self._tell(f"{said.text} ({asker(command.by)})", by=command.by)
         return said
 
-    def _tell(self, text: str) -> None:
+    def _tell(self, text: str, *, by: str = "") -> None:
         driver = self._intake.driver
-        driver.note(PersonActed(at=driver.clock.monotonic(), text=text))
+        driver.note(PersonActed(at=driver.clock.monotonic(), text=text, by=by))
 
     def _record(self, command: Record) -> Said:
         """Recording is an option: mitmweb shows what is set here, and sets it, too."""

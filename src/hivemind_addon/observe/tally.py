@@ -95,7 +95,7 @@ class SessionTally:
     tickets: int
     delivered: int
     lost: int
-    """Tickets that gave up, or were refused for good."""
+    """Tickets that gave up."""
     shed: int
     cancelled: int
     retries_absorbed: int
@@ -108,6 +108,8 @@ class SessionTally:
     seen_ago_s: float
     live: int = 0
     """Tickets that have not ended."""
+    refused: int = 0
+    """Tickets that were refused for good: by a budget, or as their account is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +402,8 @@ def _session_view(book: _SessionBook, now: float) -> SessionTally:
         model=book.model,
         tickets=book.tickets,
         delivered=book.ends.get("delivered", 0),
-        lost=book.ends.get("gave up", 0) + book.ends.get("refused", 0),
+        lost=book.ends.get("gave up", 0),
+        refused=book.ends.get("refused", 0),
         shed=book.ends.get("shed", 0),
         cancelled=book.ends.get("cancelled", 0),
         retries_absorbed=book.retries_absorbed,

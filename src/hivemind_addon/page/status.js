@@ -190,12 +190,12 @@ function agents(sessions, tickets) {
       several.get(one.agent).length > 1 && one.session !== one.agent ? h("span.quiet", null, ` ${one.session.slice(0, 18)}`) : "")),
     h("td", { class: "wide" }, condition(mine, one)),
     cell(`${count(one.delivered)} / ${count(one.tickets)}`, "delivered", "number"),
-    cell(one.lost + one.shed ? `${count(one.lost)} / ${count(one.shed)}` : "", "lost / shed", "number"),
+    cell(one.lost + one.refused + one.shed ? [one.lost, one.refused, one.shed].map(count).join(" / ") : "", "lost / refused / shed", "number"),
     cell(one.retries_absorbed ? count(one.retries_absorbed) : "", "retries absorbed", "number"),
     cell(one.waited_s >= 0.5 ? lasting(one.waited_s) : "", "waited", "number"),
     cell(used(one.usage) ? short(used(one.usage)) : "", "tokens", "number"),
     cell(one.micro_usd ? (one.is_priced ? "" : "≥ ") + dollars(one.micro_usd) : "", "cost", "number")));
-  return table([["agent"], ["now"], ["delivered", "number"], ["lost / shed", "number"], ["absorbed", "number"], ["waited", "number"], ["tokens", "number"], ["cost", "number"]],
+  return table([["agent"], ["now"], ["delivered", "number"], ["lost / refused / shed", "number"], ["absorbed", "number"], ["waited", "number"], ["tokens", "number"], ["cost", "number"]],
     rows, all.length - ROWS);
 }
 

@@ -258,7 +258,7 @@ class Driver:
         """What should outlive this process, as plain JSON values by name, made anew."""
         return {
             "learned": self._scheduler.export(),
-            "orders": self._scheduler.export_orders(),
+            "orders": self._scheduler.export_orders(self.clock.monotonic(), self.clock.wall()),
         }
 
     def restore(self, kept: Mapping[str, object], standings: Sequence[Standing]) -> None:
@@ -267,7 +267,7 @@ class Driver:
         if "learned" in kept:
             self._scheduler.restore(kept["learned"], now)
         if "orders" in kept:
-            self._scheduler.restore_orders(kept["orders"], now)
+            self._scheduler.restore_orders(kept["orders"], now, self.clock.wall())
         self._scheduler.restore_budgets(standings, now)
         self.tick()
 
