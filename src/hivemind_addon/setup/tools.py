@@ -198,7 +198,7 @@ def _copilot(place: Place) -> tuple[list[FilePlan], list[str]]:
         server = {"type": "local", **place.server, "tools": ["*"]}
         file = _json(folder / "mcp-config.json", (("mcpServers", _NAME), server))
     return [file], [
-        _own_servers("GitHub"),
+        "its model calls go to GitHub's servers: nothing to schedule, only MCP",
         "Copilot CLI on a key of yours (COPILOT_PROVIDER_BASE_URL) is scheduled: `hivemind exec -- copilot`",
         "without --project this is for Copilot CLI, with it for VS Code",
     ]
