@@ -1,4 +1,4 @@
-"""`hivemind mcp` as it is used: the real Claude Code asks it, through a real proxy, led by a scripted model."""
+"""`hivemind mcp` as it is used: the real Claude Code and Codex ask it, through a real proxy, led by a scripted model."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 from fleets.programs import NotInstalled, install
-from tests.e2e.machine import is_alive, machine
+from tests.e2e.machine import SECONDS, is_alive, machine
 from tests.mcp.stage import given
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("fleet")]
@@ -36,10 +36,12 @@ QUIET = {
 class Model:
     """Asks for one tool once, then is content. Keeps the requests that tell it of tools."""
 
+    hosts = ("api.anthropic.com",)
+
     def __init__(self, authority):
         self.requests = []
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        authority.issue_cert("api.anthropic.com").configure_cert(context)
+        authority.issue_cert(*self.hosts).configure_cert(context)
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
@@ -59,8 +61,7 @@ class Model:
 
             def do_POST(self):
                 request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                block = model._block(request)
-                data = b"".join(_events(block, streamed=request.get("stream", False)))
+                data = model.answer(request)
                 self.send_response(200)
                 self.send_header("content-type", "text/event-stream" if request.get("stream") else "application/json")
                 self.send_header("content-length", str(len(data)))
@@ -77,6 +78,9 @@ class Model:
 
         return Handler
 
+    def answer(self, request):
+        return b"".join(_events(self._block(request), streamed=request.get("stream", False)))
+
     def _block(self, request):
         names = [tool.get("name") for tool in request.get("tools", [])]
         if not names:
@@ -85,6 +89,43 @@ class Model:
         if TOOL in names and not results(request):
             return {"type": "tool_use", "id": "toolu_1", "name": TOOL, "input": {"input_tokens": 1000}}
         return {"type": "text", "text": "I know enough."}
+
+
+class CodexModel(Model):
+    """The same for Codex, whose models write programs that call tools."""
+
+    hosts = ("api.openai.com", "chatgpt.com")  # the latter is asked for a list of models
+
+    def answer(self, request):
+        self.requests.append(request)
+        if outputs(request):
+            item = {
+                "type": "message",
+                "role": "assistant",
+                "content": [{"type": "output_text", "text": "I know enough.", "annotations": []}],
+            }
+        else:
+            item = {
+                "type": "custom_tool_call",
+                "call_id": "call_1",
+                "name": "exec",
+                "namespace": "functions",
+                "input": f"text(await tools.{TOOL}({{input_tokens: 1000}})); text(ALL_TOOLS.map(tool => tool.name))",
+            }
+        item |= {"id": "item_1", "status": "completed"}
+        usage = {"input_tokens": 100, "output_tokens": 10, "total_tokens": 110}
+        response = {"id": "resp_1", "object": "response", "model": request["model"], "output": []}
+        events = (
+            {"type": "response.created", "response": response | {"status": "in_progress"}},
+            {"type": "response.output_item.done", "output_index": 0, "item": item},
+            {"type": "response.completed", "response": response | {"status": "completed", "usage": usage}},
+        )
+        return b"".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events)
+
+
+def outputs(request):
+    """What the tools that it asked Codex for have said."""
+    return [item["output"] for item in request["input"] if item["type"] == "custom_tool_call_output"]
 
 
 def _events(block, *, streamed):
@@ -134,7 +175,7 @@ def programs():
     except NotInstalled as error:
         if os.environ.get("HIVEMIND_REQUIRE_AGENTS") == "1":
             pytest.fail(str(error))
-        pytest.skip(f"Claude Code does not run: {error}")
+        pytest.skip(f"Claude Code and Codex do not run: {error}")
 
 
 def test_claude_code_asks_when_its_next_call_would_run(programs, authority):
@@ -153,6 +194,33 @@ def test_claude_code_asks_when_its_next_call_would_run(programs, authority):
     assert not result.get("is_error"), result
     text = json.dumps(result["content"])
     assert "asker: api.anthropic.com" in text, "it knows who asks, and what the asker used before"
+
+
+def test_codex_calls_what_setup_wrote_and_is_known_by_the_name_that_exec_gave_it(programs, authority):
+    with CodexModel(authority) as model, machine(model, authority) as mine:
+        mine.configure(
+            hivemind_redirect=[f"{host}=127.0.0.1:{model.port}" for host in model.hosts],
+            ssl_verify_upstream_trusted_ca=str(mine.home / "upstream.pem"),
+        )
+        with mine.started("run"):
+            mine.wait_for(mine.report, "the start")
+            written = mine.run("setup", "codex", "--write", CODEX_HOME=str(mine.home / "codex"))
+            assert written.returncode == 0, written
+            codex = [str(programs.codex), "exec", "--skip-git-repo-check"]
+            server = ("required=true", f"startup_timeout_sec={SECONDS}")
+            settings = [f"mcp_servers.hivemind.{one}" for one in server]
+            settings += ["check_for_update_on_startup=false", "analytics.enabled=false"]
+            codex += [word for setting in settings for word in ("-c", setting)]
+            keys = dict.fromkeys(("OPENAI_API_KEY", "CODEX_API_KEY"), "sk-sim-mcp")
+            codex += ["When would your next call run?"]
+            done = mine.run("exec", "--agent", "asker", "--", *codex, CODEX_HOME=str(mine.home / "codex"), **keys)
+            assert "I know enough." in done.stdout, done
+            assert [one["agent"] for one in json.loads(mine.run("agents", "--json").stdout)] == ["asker"]
+        (said,) = outputs(model.requests[-1])
+    text = json.dumps(said)
+    assert "asker: api.openai.com" in text, text
+    assert "mcp__hivemind__lease_acquire" in text
+    assert "mcp__hivemind__submit" not in text, "nobody has allowed it"
 
 
 @contextmanager

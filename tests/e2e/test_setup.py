@@ -1,4 +1,7 @@
-"""What `hivemind setup --write` writes is read by the real Claude Code and Codex: the proxy, the CA, the MCP server."""
+"""What `hivemind setup --write` writes is read by the real Claude Code and Codex: the proxy, the CA, the MCP server.
+
+And what `hivemind exec` and fleets set outdoes it, so that names and budgets of their own are kept.
+"""
 
 import contextlib
 import os
@@ -13,6 +16,7 @@ import pytest
 import trustme
 
 from fleets.programs import NotInstalled, Programs, install
+from hivemind_addon.launch.environment import proxy_url
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("fleet")]
 
@@ -98,6 +102,11 @@ def run(home, tmp_path):
     return run
 
 
+def named_by_exec(door):
+    """The variables that say the way, in both spellings, as `hivemind exec` sets them."""
+    return dict.fromkeys(("HTTPS_PROXY", "https_proxy"), proxy_url(door.port, agent="night.one", words=["whole"]))
+
+
 def set_up(run, tool, port):
     done = run(sys.executable, "-m", "hivemind_addon.cli", "setup", tool, "--write", "-p", port)
     assert done.returncode == 0, done.stderr
@@ -108,13 +117,16 @@ def test_claude_code_reads_it(programs, home, door, run):
     listed = run(programs.claude, "mcp", "get", "hivemind").stdout
     assert "Scope: User config" in listed
     assert f"Args: mcp -p {door.port}" in listed
-    run(
-        *(programs.claude, "-p", "hello", "--model", "claude-sonnet-4-5"),
-        ANTHROPIC_API_KEY="sk-ant-none",
-        CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
-        DISABLE_AUTOUPDATER="1",
-    )
-    assert ("claude-code:stream", "api.anthropic.com", "/v1/messages") in door.seen
+    for way in ({}, named_by_exec(door)):
+        run(
+            *(programs.claude, "-p", "hello", "--model", "claude-sonnet-4-5"),
+            ANTHROPIC_API_KEY="sk-ant-none",
+            CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1",
+            DISABLE_AUTOUPDATER="1",
+            **way,
+        )
+    asked = {who for who, host, path in door.seen if (host, path) == ("api.anthropic.com", "/v1/messages")}
+    assert asked == {"claude-code:stream", "night.one:whole"}
 
 
 def test_codex_reads_it(programs, home, door, run):
@@ -124,5 +136,8 @@ def test_codex_reads_it(programs, home, door, run):
     listed = run(programs.codex, "mcp", "get", "hivemind").stdout
     assert f"args: mcp -p {door.port}" in listed
     assert "XDG_RUNTIME_DIR" in listed
-    run(programs.codex, "exec", "--skip-git-repo-check", "hello", OPENAI_API_KEY="sk-none", CODEX_API_KEY="sk-none")
-    assert {(who, host) for who, host, _ in door.seen} >= {("codex:stream", "api.openai.com")}
+    for way in ({}, named_by_exec(door)):
+        keys = dict.fromkeys(("OPENAI_API_KEY", "CODEX_API_KEY"), "sk-none")
+        run(programs.codex, "exec", "--skip-git-repo-check", "hello", **keys, **way)
+    asked = {who for who, host, _ in door.seen if host == "api.openai.com"}
+    assert asked == {"codex:stream", "night.one:whole"}

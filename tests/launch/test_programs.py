@@ -21,6 +21,7 @@ def table():
         (["npx", "@anthropic-ai/claude-code"], "claude", 1),
         (["node", "/x/node_modules/@openai/codex/bin/codex.js"], "codex", 1),
         (["gemini"], "gemini", 0),
+        (["npx", "@github/copilot"], "copilot", 1),
     ],
 )
 def test_a_command_line_names_its_program(table, command, name, index):

@@ -209,6 +209,25 @@ def test_between_reading_the_notes_and_writing_them_nobody_else_does(plan, ledge
     assert others.of(plan.path).entries == others.of(other.path).entries == ENTRIES
 
 
+def test_a_read_only_file_stays_as_it_is(plan, ledger):
+    write(plan, "{}\n")
+    plan.path.chmod(0o444)
+    with pytest.raises(SetupTrouble, match=r"settings\.json is read-only; allow"):
+        apply(addition(plan, ledger), ledger, now=NOW)
+    assert plan.path.read_text() == "{}\n"
+    assert list(plan.path.parent.iterdir()) == [plan.path], "nor is there a backup"
+
+
+def test_a_failure_names_the_file_that_is_meant(plan, ledger, monkeypatch):
+    def broken(file, content, *, mode):
+        raise PermissionError(13, "Permission denied", f"{file}.x81f_")
+
+    monkeypatch.setattr("hivemind_addon.setup.change.write_whole", broken)
+    with pytest.raises(PermissionError) as caught:
+        apply(addition(plan, ledger), ledger, now=NOW)
+    assert caught.value.filename == str(plan.path)
+
+
 def test_a_file_that_is_gone_needs_nothing_taken_out(plan, ledger):
     apply(addition(plan, ledger), ledger, now=NOW)
     plan.path.unlink()

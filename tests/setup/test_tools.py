@@ -1,6 +1,7 @@
 import pytest
 
 from hivemind_addon.launch.programs import load_programs
+from hivemind_addon.mcp.caller import caller_of
 from hivemind_addon.setup.model import Format, SetupTrouble
 from hivemind_addon.setup.tools import TOOLS, Place
 
@@ -45,7 +46,7 @@ def test_claude_code_is_told_everything_by_its_settings(place, tmp_path):
     said = values(plan)
     assert said["env", "HTTPS_PROXY"] == "http://me:stream@127.0.0.1:9090"
     assert said["env", "NODE_EXTRA_CA_CERTS"] == str(tmp_path / "ca.pem")
-    assert said["env", "HIVEMIND_AGENT"] == "me"
+    assert said["env", "HIVEMIND_PORT"] == "9090"
     assert said["env", "API_TIMEOUT_MS"] == load_programs().programs["claude"].patience["API_TIMEOUT_MS"]
     assert said["mcpServers", "hivemind"] == {
         "type": "stdio",
@@ -61,6 +62,51 @@ def test_codex_gets_no_variable_that_it_would_not_take_from_its_file(place, tmp_
     assert ("SSL_CERT_FILE",) in said
     assert not [path for path in said if path[0].startswith("CODEX_")]
     assert "XDG_RUNTIME_DIR" in said["mcp_servers", "hivemind"]["env_vars"]
+
+
+@pytest.mark.parametrize("name", ["claude-code", "codex", "aider"])
+def test_files_that_outdo_the_environment_leave_exec_and_fleets_their_names(place, name):
+    said = values(TOOLS[name].plan_for(place()))
+    assert not [path for path in said if path[-1] == "HIVEMIND_AGENT"]
+    assert name != "codex" or ("HTTPS_PROXY",) not in said, "Codex asks for it before https_proxy"
+
+
+def test_codex_tells_its_server_the_proxy_that_names_it(place):
+    said = values(TOOLS["codex"].plan_for(place(port=9090)))
+    passed = {name: said.get((name,), "") for name in said["mcp_servers", "hivemind"]["env_vars"]}
+    caller = caller_of(passed)
+    assert (caller.agent, caller.port) == ("codex", 9090)
+
+
+def test_gemini_names_itself_since_it_keeps_the_proxys_address_from_its_servers(place):
+    assert values(TOOLS["gemini"].plan_for(place()))["HIVEMIND_AGENT",] == "gemini"
+    assert values(TOOLS["gemini"].plan_for(place(agent="me")))["HIVEMIND_AGENT",] == "me"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "project", "hidden"),
+    [
+        (".env", "", True),
+        (".gemini/.env", "", False),
+        ("project/.env", "project", True),
+        ("project/.gemini/.env", "project", False),
+        (".env", "project", True),
+        (".gemini/.env", "project", True),
+        ("project/.env", "", False),
+    ],
+)
+def test_gemini_reads_one_file_of_variables_and_keeps_the_one_that_it_has(place, tmp_path, theirs, project, hidden):
+    (tmp_path / theirs).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / theirs).write_text("GEMINI_API_KEY=mine\n")
+    folder = tmp_path / project if project else None
+    plan = TOOLS["gemini"].plan_for(place(project=folder))
+    own = (folder or tmp_path) / ".gemini"
+    assert (
+        [file.path for file in plan.files] == [own / "settings.json"]
+        if hidden
+        else [own / ".env", own / "settings.json"]
+    )
+    assert any(f"now {tmp_path / theirs}, which" in note for note in plan.notes) == hidden
 
 
 def test_a_projects_files_name_the_command_as_everybody_has_it(place, tmp_path):
@@ -85,7 +131,7 @@ def test_mcp_only_asks_for_no_bundle_and_sets_no_proxy(place):
 
     for tool in TOOLS.values():
         plan = tool.plan_for(place(mcp_only=True, bundle=no_bundle))
-        assert "PROXY" not in str(values(plan))
+        assert "://" not in str(values(plan)), "no proxy's address"
         assert all(file.format is not Format.DOTENV for file in plan.files)
 
 

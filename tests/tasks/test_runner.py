@@ -76,6 +76,7 @@ async def test_one_that_dies_of_something_transient_is_tried_again(folder):
         (shell("a", "sleep 60", timeout_s=0.2), "took longer than 0.2 s"),
         (TaskSpec(command=("nonesuch",), name="a"), "exit status 127: there is no command 'nonesuch' on the PATH"),
         (shell("a", "echo no good; exit 2"), "exit status 2: no good"),
+        (shell("a", r"printf '\033[31mno\033[0m \033[2Jgood\a\n\033[0m\n'; exit 2"), "exit status 2: no good"),
         (shell("a", "true", directory="/nonexistent"), "/nonexistent: No such file or directory"),
     ],
 )

@@ -41,6 +41,7 @@ args = ["mcp"]
 env_vars = [
   "HIVEMIND_AGENT", "HIVEMIND_PORT", "HIVEMIND_TASK", "HIVEMIND_RUNNER", "XDG_RUNTIME_DIR", "XDG_STATE_HOME",
 ]
+required = true  # `codex exec` waits until it is connected, and does not run without it
 ```
 
 Keys that tasks need (`submit` starts them from this server) have to be named there, too.

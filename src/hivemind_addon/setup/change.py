@@ -81,12 +81,14 @@ def _apply(change: Change, ledger: Ledger, now: datetime) -> Path | None:
     mode = 0o600
     if change.before is not None and change.after is not None:
         mode = stat.S_IMODE(change.real.stat().st_mode)
+        if not mode & stat.S_IWUSR:
+            raise SetupTrouble(f"{change.named} is read-only; allow it to be written, or change it by hand as shown")
         backup = _free(change.real.with_name(f"{change.real.name}.hivemind-backup-{now:%Y%m%d-%H%M%S}"))
-        write_whole(backup, change.before, mode=mode)
+        _write(backup, change.before, mode)
     # Noted before and after: whatever ends us on the way, what the file has of ours is known.
     ledger.note(change.real, ledger.of(change.real).and_then(change.written))
     if change.after is not None:
-        write_whole(change.real, change.after, mode=mode)
+        _write(change.real, change.after, mode)
     else:
         change.real.unlink(missing_ok=True)
     ledger.note(change.real, change.written)
@@ -119,6 +121,14 @@ def _read(path: Path) -> tuple[Path, bytes | None, str]:
         return real, content, content.decode()
     except UnicodeDecodeError as error:
         raise SetupTrouble(f"{path} is no text ({error.reason}); mend it first") from error
+
+
+def _write(file: Path, content: bytes, mode: int) -> None:
+    """Raises OSError, which names the file, not what is beside it for a moment."""
+    try:
+        write_whole(file, content, mode=mode)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(file)) from error
 
 
 def _free(path: Path) -> Path:

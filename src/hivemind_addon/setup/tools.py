@@ -12,10 +12,14 @@ from hivemind_addon.launch.proxy_command import DEFAULT_PORT
 from hivemind_addon.setup.model import Entry, FilePlan, Format, Plan, SetupTrouble, Value
 
 _NAME = "hivemind"
-_PASSED_ON = (AGENT_VARIABLE, PORT_VARIABLE, "HIVEMIND_TASK", "HIVEMIND_RUNNER", "XDG_RUNTIME_DIR", "XDG_STATE_HOME")
+_PASSED_ON = (
+    *(AGENT_VARIABLE, PORT_VARIABLE, "HIVEMIND_TASK", "HIVEMIND_RUNNER", "XDG_RUNTIME_DIR", "XDG_STATE_HOME"),
+    *("HTTPS_PROXY", "https_proxy"),
+)
 """What `hivemind mcp` is told by its environment, for tools that start servers with next to none."""
+_ONLY_TRUSTED = "it starts no MCP servers in folders that it does not trust, and without a terminal does not run there"
 _NEEDS_PROXY = "it reaches its provider only while the proxy runs: `hivemind run`"
-_NAMED_HERE = "its name is fixed by this; for agents with names of their own use `hivemind exec --agent NAME` instead"
+_NAMED_HERE = "all that start without `hivemind exec --agent NAME`, which outdoes this, share this one name"
 _CA_OF_THE_SHELL = (
     "some versions read NODE_EXTRA_CA_CERTS only from the shell's environment: if it does not trust the proxy, export "
     "it there"
@@ -50,8 +54,13 @@ class Place(Struct, frozen=True):
         command = _NAME if self.project else self.command
         return {"command": command, "args": ["mcp", *([] if self.port == DEFAULT_PORT else ["-p", str(self.port)])]}
 
-    def variables(self, tool: str, program: str, ca: Sequence[str] | None = None) -> dict[str, str]:
-        """What puts a program behind the proxy. `ca`: the variables of it that its file can say."""
+    def variables(
+        self, tool: str, program: str, *, ca: Sequence[str] | None = None, way: str = "HTTPS_PROXY"
+    ) -> dict[str, str]:
+        """What puts a program behind the proxy. `ca`: the variables of it that its file can say; `way`: of the proxy.
+
+        Not HIVEMIND_AGENT: files outdo what `hivemind exec` and fleets set, and without it the proxy's user is taken.
+        """
         found = self.table.programs[program]
         agent = self.agent or tool
         names = found.ca if ca is None else ca
@@ -63,8 +72,8 @@ class Place(Struct, frozen=True):
             table=self.table,
             patience=False,
         )
-        chosen = {name: changed[name] for name in ("HTTPS_PROXY", "NO_PROXY", *names)}
-        return chosen | dict(found.patience) | {AGENT_VARIABLE: agent, PORT_VARIABLE: str(self.port)}
+        chosen = {name: changed[name] for name in (way, "NO_PROXY", *names)}
+        return chosen | dict(found.patience) | {PORT_VARIABLE: str(self.port)}
 
 
 class Tool(Struct, frozen=True):
@@ -124,12 +133,15 @@ def _codex(place: Place) -> tuple[list[FilePlan], list[str]]:
         return files, [
             "a project's files cannot put it behind the proxy: use `hivemind exec -- codex`, or this without --project"
         ]
-    # Codex takes no variable of its own name from that file.
-    variables = place.variables("codex", "codex", ca=("SSL_CERT_FILE",))
+    # Codex takes no variable of its own name from that file. What it takes outdoes the environment, where it asks for
+    # HTTPS_PROXY first: so spelt, each `hivemind exec` and each task of a fleet would have this name and no budget.
+    variables = place.variables("codex", "codex", ca=("SSL_CERT_FILE",), way="https_proxy")
     return [_dotenv(folder / ".env", variables), *files], [
         _NEEDS_PROXY,
         _NAMED_HERE,
+        f"an HTTPS_PROXY in the shell outdoes it (use `hivemind exec -- codex`), one in {folder / '.env'} outdoes both",
         "what makes it wait for long answers is said on its command line only: `hivemind exec -- codex exec …` does",
+        "`codex exec` does not wait for MCP servers: `required = true` in their table makes it",
     ]
 
 
@@ -138,13 +150,32 @@ def _gemini(place: Place) -> tuple[list[FilePlan], list[str]]:
     files = [_json(folder / "settings.json", (("mcpServers", _NAME), place.server))]
     if place.mcp_only:
         return files, []
-    # Node reads NODE_EXTRA_CA_CERTS before the program reads its file.
-    files.insert(0, _dotenv(folder / ".env", place.variables("gemini", "gemini", ca=())))
+    file = folder / ".env"
+    if hidden := _hidden_by(file, place):
+        return files, [
+            f"it reads one .env file only, now {hidden}, which a new {file} would hide: use `hivemind exec -- gemini`",
+            _ONLY_TRUSTED,
+        ]
+    # Node reads NODE_EXTRA_CA_CERTS before the program reads its file, which outdoes nothing that is set already.
+    # It keeps addresses with a password from its servers: they would not know who asks.
+    variables = place.variables("gemini", "gemini", ca=()) | {AGENT_VARIABLE: place.agent or "gemini"}
+    files.insert(0, _dotenv(file, variables))
     return files, [
         _NEEDS_PROXY,
+        f"it reads one .env file only: in a project that has one, it does not read {file}",
+        _ONLY_TRUSTED,
         "no packaged profile is for its provider: its calls pass by unscheduled until you write one (docs/profiles.md)",
         "with one, export NODE_EXTRA_CA_CERTS in the shell (`hivemind env` says it): no file of its own can",
     ]
+
+
+def _hidden_by(file: Path, place: Place) -> Path | None:
+    """The one file of variables that Gemini reads now, if it would no longer be read beside a new one."""
+    above = (place.project, *place.project.parents) if place.project else ()
+    folders = [*above, place.home]
+    candidates = [one for folder in folders for one in (folder / ".gemini" / ".env", folder / ".env")]
+    read = next((one for one in candidates if one.is_file()), None)
+    return None if read == file else read
 
 
 def _cursor(place: Place) -> tuple[list[FilePlan], list[str]]:
@@ -166,7 +197,11 @@ def _copilot(place: Place) -> tuple[list[FilePlan], list[str]]:
         folder = place.folder("COPILOT_HOME", ".copilot")
         server = {"type": "local", **place.server, "tools": ["*"]}
         file = _json(folder / "mcp-config.json", (("mcpServers", _NAME), server))
-    return [file], [_own_servers("GitHub"), "without --project this is for Copilot CLI, with it for VS Code"]
+    return [file], [
+        "its model calls go to GitHub's servers: nothing to schedule, only MCP",
+        "Copilot CLI on a key of yours (COPILOT_PROVIDER_BASE_URL) is scheduled: `hivemind exec -- copilot`",
+        "without --project this is for Copilot CLI, with it for VS Code",
+    ]
 
 
 def _opencode(place: Place) -> tuple[list[FilePlan], list[str]]:

@@ -8,6 +8,7 @@ Everything on one event loop. Whatever ends it ends its tasks: each keeper holds
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,8 @@ from hivemind_addon.tasks.store import Fleet, FleetStore, Owner, Written
 from hivemind_addon.words import failing, span
 
 _LINE_CHARS = 160
+_CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+"""What colours words in a terminal, or moves its cursor."""
 
 
 class Launches(Protocol):
@@ -345,9 +348,14 @@ def _ending(ended: Ended, spec: TaskSpec) -> Ending:
         how = f"killed by {transient.signal_name(ended.exit_status - 128)}"
     elif sign:
         how += f", {sign}"
-    elif lines := [line.strip() for line in ended.last_words.splitlines() if line.strip()]:
+    elif lines := [line for one in ended.last_words.splitlines() if (line := _bare(one))]:
         how += f": {lines[-1].removeprefix('hivemind: ')[:_LINE_CHARS]}"
     return Ending(ended.exit_status, how, is_transient=bool(sign) and not ended.was_ended, result=ended.result)
+
+
+def _bare(line: str) -> str:
+    """As words only: a reason is shown in tables and in other tasks' reasons."""
+    return "".join(char for char in _CODES.sub("", line) if char.isprintable()).strip()
 
 
 def signal_reason(number: int) -> str:
