@@ -111,6 +111,10 @@ def test_what_misses_its_goal_is_marked():
     assert kept.count("**!** ") == 0
 
 
+def test_the_published_page_says_where_the_time_goes_as_the_next_run_would():
+    assert report.WHERE in command.PAGE.read_text()
+
+
 def test_a_timing_tells_median_mean_and_the_worst():
     seen = Timing.of([1.0, 2.0, 6.0])
     assert (seen.median_s, seen.mean_s, seen.max_s) == (2.0, 3.0, 6.0)
