@@ -92,7 +92,7 @@ class Proxy:
             if condition(state):
                 return state
             assert time.monotonic() < deadline, f"{what} did not happen: {state}"
-            select.select([], [], [], 0.02)
+            select.select([], [], [], 0.05)
 
     def stop(self, how=signal.SIGTERM):
         if self.process.poll() is None:

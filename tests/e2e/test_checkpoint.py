@@ -26,7 +26,7 @@ from tests.e2e.test_grants import ask, house
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("fleet")]
 
 QUICK = ProviderSettings(latency=Latency(median_s=0.01, sigma=0.1), interval_s=0.0)
-LIMIT_S = 60
+LIMIT_S = 240
 
 
 @pytest.fixture(scope="module")
