@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.e2e.conftest import (  # noqa: F401 - fixtures
     authority,
@@ -19,11 +19,12 @@ from tests.e2e.conftest import (  # noqa: F401 - fixtures
     providers,
     proxy_arguments,
 )
-from tests.e2e.proxy import MITMDUMP, Proxy, free_port, running
+from tests.e2e.proxy import MITMDUMP, PATIENCE_S, Proxy, free_port, running
 
 MITMWEB = MITMDUMP.with_name("mitmweb")
 PASSWORD = "open-sesame"
 """Of mitmweb's page."""
+expect.set_options(timeout=PATIENCE_S * 1000)
 
 
 @pytest.fixture(scope="module")  # no longer: as long as it lives, its event loop counts as running in this thread
@@ -44,7 +45,7 @@ def browser():
 def page(browser: Browser):
     """A new tab of 1280 by 800, in its own context; a script error on it fails the test."""
     context = browser.new_context(viewport={"width": 1280, "height": 800})
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(PATIENCE_S * 1000)
     tab = context.new_page()
     errors: list[str] = []
     tab.on("pageerror", lambda error: errors.append(str(error)))

@@ -10,6 +10,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import look, running_mitmweb
 from tests.e2e.origin import PLAIN, running_origin
+from tests.e2e.proxy import PATIENCE_S
 from tests.e2e.test_hold import House, is_idle
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
@@ -122,7 +123,7 @@ def test_held_flows_are_orange_and_say_why(person, agents):
     person.free()
     for agent, answer in zip(agents, answers, strict=True):
         person.house.let_go(agent)
-        assert answer.result(30).content == PLAIN
+        assert answer.result(PATIENCE_S).content == PLAIN
         expect(person.comment(agent)).to_contain_text("delivered: ")
         expect(person.comment(agent)).to_contain_text("9 in + 2 out, $0.0001")
         expect(person.row(agent).locator(".marker")).to_have_text("")
@@ -145,7 +146,7 @@ def test_filters_find_what_is_held(person, agents):
     search.fill("~comment held")
     person.free()
     person.house.let_go(agents[0])
-    answers[0].result(30)
+    answers[0].result(PATIENCE_S)
     expect(rows).to_have_count(1)  # the second goes, the third is still held
     person.serve()
     expect(rows).to_have_count(0)
@@ -163,7 +164,7 @@ def test_resume_moves_a_flow_to_the_front_and_not_past_the_limit(person, agents)
     for agent in (agents[2], agents[0], agents[1]):
         person.house.let_go(agent)
     for answer in answers:
-        assert answer.result(30).content == PLAIN
+        assert answer.result(PATIENCE_S).content == PLAIN
     assert person.house.names[1:] == [agents[2], agents[0], agents[1]]
 
 
@@ -176,7 +177,7 @@ def test_resume_all_breaks_no_limit_either(person, agents):
         expect(person.comment(agent)).to_contain_text("held, place")
     assert len(person.house.names) == 1
     person.serve()
-    assert [answer.result(30).content for answer in answers] == [PLAIN] * 3
+    assert [answer.result(PATIENCE_S).content for answer in answers] == [PLAIN] * 3
 
 
 def test_abort_ends_a_held_request_and_its_client_does_not_come_back(person, agents):
@@ -184,14 +185,14 @@ def test_abort_ends_a_held_request_and_its_client_does_not_come_back(person, age
     first, second = person.hold(*agents[:2])
     person.row(agents[0]).click()
     person.page.get_by_role("button", name="Abort").click()
-    refused = first.result(30)
+    refused = first.result(PATIENCE_S)
     assert refused.status_code == 400
     assert refused.headers["x-should-retry"] == "false"
     expect(person.comment(agents[0])).to_contain_text("cancelled by a person")
     expect(person.comment(agents[1])).to_contain_text("held, place 1")
     person.free()
     person.house.let_go(agents[1])
-    assert second.result(30).content == PLAIN
+    assert second.result(PATIENCE_S).content == PLAIN
     assert agents[0] not in person.house.names
     person.house.assert_idle()
 
@@ -205,7 +206,7 @@ def test_a_running_request_ends_when_it_is_deleted_or_cancelled(person, agents):
             person.page.get_by_role("button", name="Delete").click()
         else:
             person.do(f"hivemind.cancel '~comment {agent}'")
-        assert answer.result(30).status_code == 400
+        assert answer.result(PATIENCE_S).status_code == 400
     person.house.assert_idle()
 
 
@@ -217,7 +218,7 @@ def test_a_streamed_answer_is_read_while_it_comes_and_its_story_afterwards(perso
     expect(page.first).to_contain_text("one")
     expect(page.first).not_to_contain_text("one two")
     person.house.let_go(agents[0])
-    answer.result(30)
+    answer.result(PATIENCE_S)
     expect(page.first).to_contain_text("one two")
     expect(page.first).to_contain_text("stopped: end_turn")
     expect(page.first).to_contain_text("delivered")
@@ -232,19 +233,19 @@ def test_a_persons_own_comment_stays(person, agents):
     person.page.locator(".nav-tabs-sm").get_by_text("Comment", exact=True).click()
     field = person.page.locator("section .inline-input")
     row = person.row("look at this")
-    for _ in range(3):  # mitmweb drops what is typed when the flow is drawn anew meanwhile: a person types it again
+    for _ in range(12):  # mitmweb drops what is typed when the flow is drawn anew meanwhile: a person types it again
         field.click()
         expect(field).to_be_editable()  # before that mitmweb takes letters for shortcuts
         person.page.keyboard.press("ControlOrMeta+a")
         person.page.keyboard.type("look at this")
         person.page.keyboard.press("Enter")
         with suppress(AssertionError):
-            expect(row).to_have_count(1)
+            expect(row).to_have_count(1, timeout=5_000)
             break
     expect(row).to_have_count(1)
     person.free()
     person.house.let_go(agents[0])
-    answer.result(30)
+    answer.result(PATIENCE_S)
     expect(row.locator(".col-status")).to_have_text("200")
     expect(row).to_have_count(1)
 
@@ -279,14 +280,14 @@ def test_the_command_bar_steers(person, agents):
     expect(person.do("hivemind.limit none")).to_contain_text("neither a number")
     expect(person.do("hivemind.resume")).to_contain_text("resumed")
     person.house.let_go(agents[0])
-    assert answer.result(30).content == PLAIN
+    assert answer.result(PATIENCE_S).content == PLAIN
     person.fill()
     first, second = person.hold(*agents[1:])
     person.do(f"hivemind.front '~comment {agents[2]}'")
     expect(person.comment(agents[2])).to_contain_text("held, place 1")
     person.do(f"hivemind.cancel '~comment {agents[1]}'")
-    assert first.result(30).status_code == 400
+    assert first.result(PATIENCE_S).status_code == 400
     person.free()
     person.house.let_go(agents[2])
-    assert second.result(30).content == PLAIN
+    assert second.result(PATIENCE_S).content == PLAIN
     person.house.assert_idle()

@@ -30,7 +30,7 @@ from hivemind_addon.sim.limits import Limit, LimitKind
 from hivemind_addon.sim.provider import Latency, ProviderSettings
 from hivemind_addon.sim.server import running_server
 from tests.browser.conftest import look
-from tests.e2e.proxy import free_port, running
+from tests.e2e.proxy import PATIENCE_S, free_port, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
@@ -78,7 +78,7 @@ class Fleet:
             "stream": True,
             "messages": [{"role": "user", "content": text}],
         }
-        with self.proxy.client(quote(agent, safe=""), timeout=120) as client:
+        with self.proxy.client(quote(agent, safe=""), timeout=PATIENCE_S) as client:
             return client.post(f"{self._url}/v1/messages", content=json.dumps(content), headers=headers)
 
     def let_run(self, agents=5):
@@ -93,7 +93,7 @@ class Fleet:
 
     def finish(self):
         for one in self.asked:
-            assert one.result(90).status_code == 200
+            assert one.result(PATIENCE_S).status_code == 200
         self._threads.shutdown()
 
 
@@ -124,7 +124,7 @@ def test_it_lives_while_requests_are_held(page, tmp_path):
         expect(delivered).not_to_have_text("0")
         look_at_all_sizes(page)
         team.finish()
-        expect(delivered).to_have_text("13", timeout=5000)
+        expect(delivered).to_have_text("13")
         expect(page.locator("#queue")).to_be_hidden()
         expect(page.locator("#budgets")).to_contain_text("everyone, per day")
         # Names are text, whatever stands in them.
@@ -274,7 +274,7 @@ def test_a_proxy_that_dies_is_gone_and_comes_back(page, tmp_path, monkeypatch):
         expect(page.locator("#about")).to_contain_text("does not answer")
         look(page, "status-page-gone")
     with fleet(tmp_path):
-        expect(page.locator("#state")).to_have_text("serving", timeout=15_000)
+        expect(page.locator("#state")).to_have_text("serving")
 
 
 def test_another_site_can_neither_read_it_nor_frame_it(page, tmp_path):

@@ -134,7 +134,7 @@ def test_however_it_ends_its_leases_are_free_at_once_and_nothing_is_said(folder,
             }
         )
         end(client.process)
-        assert client.process.wait(20) == status
+        assert client.process.wait(120) == status
         assert held() == []
         assert client.process.stderr.read() == b""
     finally:
@@ -152,7 +152,7 @@ def test_what_is_no_protocol_does_not_bring_it_down(folder):
         assert "there is no tool" in client.call("nothing")["content"][0]["text"]
         assert client.ask("tools/list")["tools"]
         client.process.stdin.close()
-        assert client.process.wait(20) == 0
+        assert client.process.wait(120) == 0
     finally:
         client.process.kill()
         client.process.wait()
@@ -161,7 +161,7 @@ def test_what_is_no_protocol_does_not_bring_it_down(folder):
 @pytest.mark.slow
 def test_who_starts_it_in_a_terminal_is_told_what_it_is_for(folder):
     command = [sys.executable, "-P", "-m", "hivemind_addon", "mcp", "-p", "9"]
-    child = pexpect.spawn(command[0], command[1:], timeout=20, encoding="utf-8")
+    child = pexpect.spawn(command[0], command[1:], timeout=120, encoding="utf-8")
     child.expect("an agent's tool starts this")
     child.sendeof()
     child.expect(pexpect.EOF)

@@ -35,23 +35,34 @@ retry: {first_backoff_s: 0.02, max_backoff_s: 0.1}
 breaker: {first_probe_s: 0.05, max_probe_s: 0.2}
 """
 PROFILES = {
-    "sim": f"extends: anthropic\nhosts: [h1.sim.test, h2.sim.test, late.sim.test, other-ca.sim.test, localhost, 127.0.0.1]{_QUICK}",
+    "sim": f"extends: anthropic\nhosts: [h1.sim.test, h2.sim.test, late.sim.test, other-ca.sim.test, localhost]{_QUICK}",
     "chat": f"extends: openai-compatible\nhosts: [h1.chat.test, h2.chat.test]{_QUICK}",
-    "whole": "extends: sim\nhosts: [h1.whole.test, h2.whole.test, late.whole.test]\ndelivery: whole\npeek: {stall_s: 1.5}",
-    "wholechat": "extends: chat\nhosts: [h1.wholechat.test, h2.wholechat.test]\ndelivery: whole\npeek: {stall_s: 1.5}",
+    "whole": "extends: sim\nhosts: [h1.whole.test, h2.whole.test, late.whole.test]\ndelivery: whole",
+    "wholechat": "extends: chat\nhosts: [h1.wholechat.test, h2.wholechat.test]\ndelivery: whole",
+    "stall": "extends: whole\nhosts: [h1.stall.test, h2.stall.test]\npeek: {stall_s: 1.5}",
+    "stallchat": "extends: wholechat\nhosts: [h1.stallchat.test, h2.stallchat.test]\npeek: {stall_s: 1.5}",
     "small": "extends: whole\nhosts: [h1.small.test, h2.small.test, late.small.test]\npeek: {whole_max_bytes: 1500}",
     "held": "extends: sim\nhosts: [h1.held.test, h2.held.test]\nkeep_alive_s: 0.05\nconcurrency: {initial: 1, maximum: 1}",
     "heldchat": (
         "extends: chat\nhosts: [h1.heldchat.test, h2.heldchat.test]\nkeep_alive_s: 0.05\n"
         "concurrency: {initial: 1, maximum: 1}"
     ),
-    "narrow": "extends: sim\nhosts: [h1.narrow.test, h2.narrow.test]\nconcurrency: {initial: 1, maximum: 1}",
+    "narrow": "extends: sim\nhosts: [h1.narrow.test, h2.narrow.test, late.narrow.test]\nconcurrency: {initial: 1, maximum: 1}",
     "peek": "extends: sim\nhosts: [late.peek.test]\npeek: {max_bytes: 500, max_s: 0.5}",
+    "patient": "extends: sim\nhosts: [late.patient.test, 127.0.0.1]\nretry: {first_backoff_s: 0.02, max_backoff_s: 0.1, max_failures: 10000}",
     "tiny": "extends: sim\nhosts: [h1.tiny.test, h2.tiny.test, late.tiny.test]\nretry: {first_backoff_s: 0.0001, max_backoff_s: 0.0002}",
 }
 """Name → YAML. Hosts that begin with `h1.` and `h2.` are redirected to the provider of that HTTP version."""
-_LATE_HOSTS = ["late.sim.test", "late.whole.test", "late.small.test", "late.tiny.test", "late.peek.test"]
-_HOSTS = [f"{version}.{name}.test" for name in PROFILES for version in ("h1", "h2") if name != "peek"]
+_LATE_HOSTS = [
+    "late.sim.test",
+    "late.whole.test",
+    "late.small.test",
+    "late.tiny.test",
+    "late.peek.test",
+    "late.narrow.test",
+    "late.patient.test",
+]
+_HOSTS = [f"{version}.{name}.test" for name in PROFILES for version in ("h1", "h2") if name not in ("peek", "patient")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,11 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from hivemind_addon.launch.programs import load_programs
-from tests.e2e.proxy import free_port
+import msgspec
 
-SECONDS = 60
+from hivemind_addon.launch.programs import load_programs
+from hivemind_addon.runtime.control import read_report
+from tests.e2e.proxy import PATIENCE_S, free_port
 
 
 class Machine:
@@ -60,7 +61,7 @@ class Machine:
             cwd=self.home,
             env=self.environment | environment,
             stdin=subprocess.DEVNULL,
-            timeout=SECONDS,
+            timeout=PATIENCE_S,
             check=False,
         )
 
@@ -82,20 +83,20 @@ class Machine:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
                 try:
-                    process.wait(20)
+                    process.wait(PATIENCE_S)
                 except subprocess.TimeoutExpired:
                     process.kill()
             process.stdout.close()
-            process.wait(10)
+            process.wait(PATIENCE_S)
 
     def report(self):
-        """What `hivemind status --json` says; None: no proxy."""
-        done = self.run("status", "--json")
-        return json.loads(done.stdout) if done.returncode == 0 else None
+        """What `hivemind status --json` says, without a process for it; None: no proxy."""
+        told = read_report(self.home / "hivemind" / f"{self.port}.sock", timeout_s=PATIENCE_S)
+        return told and json.loads(msgspec.json.encode(told))
 
-    def wait_for(self, condition, what, timeout_s=30):
+    def wait_for(self, condition, what):
         """Other processes have the real clock: ask until it holds."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + PATIENCE_S
         while not (answer := condition()):
             assert time.monotonic() < deadline, f"{what} did not happen"
             time.sleep(0.02)
@@ -106,7 +107,15 @@ class Machine:
         body = {"model": "claude-sonnet-4-5", "max_tokens": 64, "messages": [{"role": "user", "content": "hello"}]}
         headers = ("x-api-key: sk-1", "anthropic-version: 2023-06-01", "content-type: application/json")
         return [
-            *("curl", "-sS", "--max-time", "30", "https://api.anthropic.com/v1/messages", "-d", json.dumps(body)),
+            *(
+                "curl",
+                "-sS",
+                "--max-time",
+                str(PATIENCE_S),
+                "https://api.anthropic.com/v1/messages",
+                "-d",
+                json.dumps(body),
+            ),
             *(word for header in headers for word in ("-H", header)),
             *more,
         ]

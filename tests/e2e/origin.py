@@ -13,7 +13,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-TIMEOUT_S = 30
+from tests.e2e.proxy import PATIENCE_S
+
 _HEAD = [
     ("message_start", {"message": {"id": "msg_1", "type": "message", "role": "assistant", "content": [], "model": "m", "stop_reason": None, "stop_sequence": None, "usage": {"input_tokens": 9, "output_tokens": 1}}}),
     ("content_block_start", {"index": 0, "content_block": {"type": "text", "text": ""}}),
@@ -79,7 +80,7 @@ class Origin:
     def wait_for(self, condition, what):
         """Wait until `condition(arrived)` holds."""
         with self._changed:
-            assert self._changed.wait_for(lambda: condition(self.arrived), TIMEOUT_S), (
+            assert self._changed.wait_for(lambda: condition(self.arrived), PATIENCE_S), (
                 f"{what} did not happen: {self.arrived}"
             )
 
@@ -137,11 +138,11 @@ def _handler(of):
                     self.send_header("transfer-encoding", "chunked")
                     self.end_headers()
                     self._chunk(FIRST_PIECE)
-                    request.go.wait(TIMEOUT_S)
+                    request.go.wait(PATIENCE_S)
                     self._chunk(LAST_PIECE)
                     self._chunk(b"")
                 else:
-                    request.go.wait(TIMEOUT_S)
+                    request.go.wait(PATIENCE_S)
                     self._whole("application/json", PLAIN)
 
         def do_GET(self):
@@ -153,7 +154,7 @@ def _handler(of):
                     self.send_header("transfer-encoding", "chunked")
                     self.end_headers()
                     self._chunk(b"first half")
-                    request.go.wait(TIMEOUT_S)
+                    request.go.wait(PATIENCE_S)
                     self._chunk(b", second half")
                     self._chunk(b"")
                 else:

@@ -1,5 +1,6 @@
 """A real mitmdump with the addon, for tests: starts, tells its ports, shows its inside, ends by its own process id."""
 
+import itertools
 import json
 import os
 import secrets
@@ -10,16 +11,20 @@ import ssl
 import subprocess
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlencode
 
 import httpx
 
 ROOT = Path(__file__).resolve().parents[2]
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""For clients of plain HTTP: by default httpx reads all authorities that the world trusts, for each of them."""
 MITMDUMP = Path(sys.executable).parent / "mitmdump"
 PROBE = Path(__file__).parent / "probe.py"
-START_S = 30
+PATIENCE_S = 120
+"""How long a test waits for what has to happen: an end for what hangs, and no measure of a busy machine."""
 
 
 class _TrustingContext(ssl.SSLContext):
@@ -61,37 +66,55 @@ class Proxy:
         context = _TrustingContext(ssl.PROTOCOL_TLS_CLIENT)
         if self.ca.exists():
             context.load_verify_locations(self.ca)
-        return {"timeout": 30, "proxy": self.url(agent, words), "verify": context, "trust_env": False} | settings
+        return {
+            "timeout": PATIENCE_S,
+            "proxy": self.url(agent, words),
+            "verify": context,
+            "trust_env": False,
+        } | settings
 
     def probe(self, path, **arguments):
-        with httpx.Client(proxy=f"http://127.0.0.1:{self.port}", trust_env=False, timeout=30) as client:
-            answer = client.get(f"http://probe.test/{path}?{urlencode(arguments)}")
-            assert answer.status_code == 200, answer.text
-            return answer.json()
+        with closing(HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)) as connection:
+            connection.request("GET", f"http://probe.test/{path}?{urlencode(arguments)}")
+            answer = connection.getresponse()
+            text = answer.read()
+        assert answer.status == 200, text
+        return json.loads(text)
 
     def state(self):
         return self.probe("state")
 
-    def wait_for(self, condition, what, timeout_s=10):
+    def wait_for(self, condition, what):
         """Ask the probe until `condition(state)` holds. Waits for an event of another process: there is no clock to advance."""
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             state = self.state()
             if condition(state):
                 return state
             assert time.monotonic() < deadline, f"{what} did not happen: {state}"
-            select.select([], [], [], 0.02)
+            select.select([], [], [], 0.05)
 
-    def stop(self, how=signal.SIGTERM, timeout_s=40):
+    def stop(self, how=signal.SIGTERM):
         if self.process.poll() is None:
             self.process.send_signal(how)
-        return self.process.wait(timeout_s)
+        return self.process.wait(PATIENCE_S)
+
+
+def _ports():
+    """What this process of the tests may give away, each once: no other of the same run has any of them."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    mine = range(20_000 + worker, 32_000, workers)  # below the system's own choice for clients
+    return itertools.cycle(secrets.SystemRandom().sample(mine, len(mine)))
+
+
+_ports_left = _ports()
 
 
 def free_port():
-    """A port that nobody listens on just now, and that no outgoing connection takes before it is used."""
+    """A port that nobody listens on, and that no other test and no outgoing connection takes before it is used."""
     while True:
-        port = secrets.choice(range(20_000, 32_000))  # below the system's own choice for clients
+        port = next(_ports_left)
         with socket.socket() as attempt, suppress(OSError):
             attempt.bind(("127.0.0.1", port))
             return port
@@ -141,7 +164,7 @@ def _start(confdir, arguments, modes, scripts, executable, cwd, host):
     environment["XDG_STATE_HOME"] = str(confdir / f"state-{time.monotonic_ns()}")  # what one learns is not another's
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=cwd, env=environment)
-    deadline = time.monotonic() + START_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         text = log.read_text(errors="replace")
         if all(f" listening at {host}:{port}." in text for port in chosen):
@@ -160,7 +183,7 @@ def running(confdir, *arguments, **kwargs):
     finally:
         if proxy.process.poll() is None:
             proxy.process.kill()
-        proxy.process.wait(10)
+        proxy.process.wait(PATIENCE_S)
 
 
 def body(**changes):

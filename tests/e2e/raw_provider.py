@@ -16,6 +16,8 @@ import h2.connection
 import h2.events
 from hyperframe.frame import GoAwayFrame
 
+from tests.e2e.proxy import PATIENCE_S
+
 Send = Callable[[bytes], None]
 Handler = Callable[[int, Send], None]
 """Called once a request with its number (from 0) and what sends bytes; returns when the answer is complete."""
@@ -56,7 +58,7 @@ def _listening(port: int, serve: Callable[[socket.socket], None]) -> Iterator[No
         with suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`
         listener.close()
-        thread.join(10)
+        thread.join(PATIENCE_S)
 
 
 def _serve(listener: socket.socket, tls: ssl.SSLContext | None, handler: Handler) -> None:

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from hivemind_addon.cli import main
 from hivemind_addon.runtime.control import control_socket
 from tests.e2e.origin import running_origin
-from tests.e2e.proxy import body, running
+from tests.e2e.proxy import PATIENCE_S, body, running
 
 pytestmark = pytest.mark.slow
 
@@ -114,7 +114,7 @@ def test_what_a_person_changes_holds_at_once_and_a_kill_in_the_middle_forgives_n
             assert before["agent agent-2", "day"]["reserved_tokens"]
             proxy.wait_for(lambda _: is_journaled(folder), "the journal's next batch")
             proxy.stop(signal.SIGKILL)
-            hung.result(20)
+            hung.result(PATIENCE_S)
         with running(tmp_path / "conf", *settings) as proxy:
             proxy.wait_for(lambda _: control_socket(proxy.port).exists(), "the control socket")
             after = accounts(proxy)

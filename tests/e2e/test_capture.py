@@ -15,7 +15,7 @@ from hivemind_addon.sim.limits import Limit
 from hivemind_addon.sim.provider import Latency, ProviderSettings
 from hivemind_addon.sim.real_replay import run_real
 from hivemind_addon.sim.server import running_server
-from tests.e2e.proxy import body, running
+from tests.e2e.proxy import PATIENCE_S, body, running
 from tests.e2e.test_start import assert_refused
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("capture")]
@@ -85,7 +85,8 @@ def test_a_fleet_with_failures_is_recorded_call_by_call(tmp_path, provider, prof
     assert kinds.count(OutcomeKind.SUCCESS) == 9
     assert {OutcomeKind.OVERLOADED, OutcomeKind.THROTTLED, OutcomeKind.FAILED} <= set(kinds)
     good = [attempt for attempt in attempts if attempt.kind is OutcomeKind.SUCCESS]
-    assert all(attempt.head_after_s > 0.02 and attempt.usage.reported and len(attempt.chunks) > 3 for attempt in good)
+    assert all(attempt.head_after_s > 0.02 and attempt.usage.reported for attempt in good)
+    assert sum(len(attempt.chunks) for attempt in good) > 2 * len(good), "a busy machine sees some of them in one"
     assert all(one.at_s + one.ended_after_s <= call.ended_s + 1e-6 for call in capture.calls for one in call.attempts)
     assert {call.session for call in capture.calls} == {"session-0", "session-1", "session-2"}
     assert {(one.meter, one.limit, one.window_s) for one in capture.limits} >= {("requests", 600.0, 60.0)}
@@ -139,7 +140,7 @@ def test_what_a_killed_proxy_leaves_can_be_read_and_continued(tmp_path, provider
         asyncio.run(fleet(proxy, provider, 3))
         proxy.wait_for(lambda state: state["live"] == 0, "the end of all calls")
         proxy.process.kill()
-        proxy.process.wait(10)
+        proxy.process.wait(PATIENCE_S)
     with file.open("ab") as torn:
         torn.write(b"4711:half a rec")
     assert "torn" in read_capture(file).damage[0]
@@ -162,7 +163,7 @@ def test_any_mitmproxy_reads_it(tmp_path, provider, profiles):
         asyncio.run(fleet(proxy, provider, 2))
         assert proxy.stop() == 0
     mitmdump = [sys.executable, "-c", "from mitmproxy.tools.main import mitmdump; mitmdump()"]
-    told = subprocess.run([*mitmdump, "-nr", str(file)], capture_output=True, text=True, timeout=60, check=True)
+    told = subprocess.run([*mitmdump, "-nr", str(file)], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert told.stdout.count("/v1/messages") == 2
 
 

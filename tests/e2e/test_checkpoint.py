@@ -20,13 +20,13 @@ from hivemind_addon.cli import main
 from hivemind_addon.sim.provider import Latency, ProviderSettings
 from hivemind_addon.sim.task import Task
 from tests.e2e.origin import PLAIN, running_origin
-from tests.e2e.proxy import body
+from tests.e2e.proxy import PATIENCE_S, body
 from tests.e2e.test_grants import ask, house
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("fleet")]
 
 QUICK = ProviderSettings(latency=Latency(median_s=0.01, sigma=0.1), interval_s=0.0)
-LIMIT_S = 60
+LIMIT_S = 240
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,9 @@ def test_a_request_that_a_budget_stopped_is_kept_once_and_can_be_sent_again_as_i
         arguments = ("--as", "api", "-o", tmp_path / "a body.json", "--folder", folder)
         command = hivemind("checkpoint", "export", told.pop(), *arguments)["command"]
         environment = {"PATH": os.environ["PATH"], "ANTHROPIC_API_KEY": "my-own"}
-        sent = subprocess.run(["sh", "-c", command], capture_output=True, env=environment, timeout=20, check=True)
+        sent = subprocess.run(
+            ["sh", "-c", command], capture_output=True, env=environment, timeout=PATIENCE_S, check=True
+        )
     assert sent.stdout == PLAIN
     (arrived,) = origin.arrived
     assert bytes(arrived.body) == body(max_tokens=16).encode()

@@ -17,7 +17,7 @@ from hivemind_addon.runtime.control import control_socket, read_report
 from hivemind_addon.sim.faults import Stall
 from tests.commands.test_help import examples
 from tests.e2e.conftest import Call
-from tests.e2e.proxy import running
+from tests.e2e.proxy import PATIENCE_S, running
 from tests.shell_lines import calls
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("commands")]
@@ -66,11 +66,11 @@ def proxy(providers, proxy_arguments, home, tmp_path_factory):
     with running(tmp_path_factory.mktemp("commands"), *proxy_arguments) as served, ThreadPoolExecutor(4) as threads:
 
         def post(key, agent):
-            with served.client(agent, timeout=60) as http:
+            with served.client(agent, timeout=3600) as http:
                 return http.send(Call(key).request(f"https://{HOST}"))
 
         assert post("sk-sim-first", "reviewer-1").status_code == 200
-        providers.script("sk-sim-busy", [Stall(60), Stall(60)], then=Stall(60))
+        providers.script("sk-sim-busy", [], then=Stall(3600))
         answers = [threads.submit(post, "sk-sim-busy", "reviewer-1")]
         served.wait_for(lambda _: tickets(served, "in flight"), "a request in flight")
         answers.append(threads.submit(post, "sk-sim-busy", "nightly"))
@@ -78,7 +78,7 @@ def proxy(providers, proxy_arguments, home, tmp_path_factory):
         yield served
         for ticket_id in tickets(served, "in flight", "queued", "backing off"):
             run("cancel", ticket_id, port=served.port)
-        assert {answer.result(20).status_code for answer in answers} == {400}
+        assert {answer.result(PATIENCE_S).status_code for answer in answers} == {400}
         assert "Traceback" not in served.log, served.log
 
 

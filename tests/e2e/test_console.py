@@ -8,7 +8,7 @@ import pyte
 import pytest
 from mitmproxy.io import FlowWriter
 
-from tests.e2e.proxy import MITMDUMP, ROOT
+from tests.e2e.proxy import MITMDUMP, PATIENCE_S, ROOT
 from tests.mitm.test_contentview import make
 
 pytestmark = pytest.mark.slow
@@ -20,7 +20,7 @@ class Terminal:
     def __init__(self, command, *arguments):
         self.screen = pyte.Screen(120, 40)
         self._stream = pyte.ByteStream(self.screen)
-        self.process = pexpect.spawn(command, list(arguments), dimensions=(40, 120), cwd=str(ROOT), timeout=20)
+        self.process = pexpect.spawn(command, list(arguments), dimensions=(40, 120), cwd=str(ROOT), timeout=PATIENCE_S)
 
     @property
     def text(self):

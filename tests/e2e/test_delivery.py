@@ -17,11 +17,11 @@ from hivemind_addon.sim.faults import (
     StreamError,
 )
 from tests.e2e.conftest import Call, cut_off, ended
+from tests.e2e.proxy import PATIENCE_S
 from tests.e2e.raw_provider import STREAM_HEAD, chunk, raw_provider
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("delivery")]
 
-TIMEOUT_S = 60
 MIDDLE = {
     "close": StreamCut(),
     "RST": StreamCut(how=Hangup.RESET),
@@ -50,7 +50,8 @@ def test_a_failure_in_the_middle_of_a_whole_answer_is_hidden(stage, key, upstrea
     call = Call(key, chat=chat, stream=True)
     stage.providers.script(key, [MIDDLE[name]])
     with stage.proxy.client(http2=client == "h2") as http:
-        response = http.send(call.request(f"https://{upstream}.{'wholechat' if chat else 'whole'}.test"))
+        kind = ("stall" if name == "stall" else "whole") + ("chat" if chat else "")
+        response = http.send(call.request(f"https://{upstream}.{kind}.test"))
         check(stage, stage.settled(), call, response, attempts=2)
 
 
@@ -169,7 +170,7 @@ def test_past_its_size_an_answer_arrives_piece_by_piece(stage, key, late_tls, cl
         reply(STREAM_HEAD)
         for piece in pieces:
             reply(chunk(piece))
-            assert got.acquire(timeout=TIMEOUT_S)
+            assert got.acquire(timeout=PATIENCE_S)
         reply(chunk(b""))
 
     with raw_provider(stage.late_port, late_tls(), handle), stage.proxy.client(http2=client == "h2") as http:

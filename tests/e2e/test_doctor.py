@@ -4,7 +4,7 @@ import pytest
 
 from tests.e2e.machine import machine
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("doctor")]
 
 
 @pytest.fixture(scope="module")

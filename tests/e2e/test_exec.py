@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.machine import is_alive
-from tests.e2e.proxy import MITMDUMP, free_port
+from tests.e2e.proxy import MITMDUMP, PATIENCE_S, free_port
 
 pytestmark = pytest.mark.slow
 
@@ -31,19 +31,16 @@ def test_an_agent_gets_its_answer_and_nothing_is_left(mine):
     assert "PRIVATE KEY" not in bundles[0].read_text()
 
 
-@pytest.mark.parametrize(
-    ("command", "status"),
-    [
-        (["sh", "-c", "exit 42"], 42),
-        (["sh", "-c", "kill -TERM $$"], -15),
-        (["/nonexistent"], 127),
-        (["/etc/hosts"], 126),
-    ],
-)
-def test_the_exit_status_is_the_commands(mine, command, status):
-    with mine.started("run"):  # one start for all would do, but each has a machine of its own
+def test_the_exit_status_is_the_commands(mine):
+    with mine.started("run"):
         mine.wait_for(mine.report, "the start")
-        assert mine.run("exec", "--", *command).returncode == status
+        for command, status in (
+            (["sh", "-c", "exit 42"], 42),
+            (["sh", "-c", "kill -TERM $$"], -15),
+            (["/nonexistent"], 127),
+            (["/etc/hosts"], 126),
+        ):
+            assert mine.run("exec", "--", *command).returncode == status, command
 
 
 def test_two_at_the_same_moment_share_one_proxy_that_ends_with_the_second(mine):
@@ -57,13 +54,13 @@ def test_two_at_the_same_moment_share_one_proxy_that_ends_with_the_second(mine):
         assert two.stdout.readline().startswith("http://two:whole@127.0.0.1:")
         proxy = mine.report()["proxy"]
         Path(f"{go}-1").touch()
-        assert one.wait(10) == 0
+        assert one.wait(PATIENCE_S) == 0
         assert mine.run("exec", "--", "true").returncode == 0  # one more that comes and goes ends nothing
         assert mine.report()["proxy"] == proxy
         Path(f"{go}-2").touch()
-        assert two.wait(10) == 0
+        assert two.wait(PATIENCE_S) == 0
         proxy_ends(mine)
-    assert not is_alive(proxy["pid"])
+        mine.wait_for(lambda: not is_alive(proxy["pid"]), "the end of its process")
 
 
 def test_one_that_comes_while_the_proxy_is_ending_gets_a_new_one(mine):
@@ -84,7 +81,7 @@ def test_a_proxy_that_dies_under_it_is_back_for_the_next_call(mine):
         os.kill(pid, signal.SIGKILL)
         go.touch()
         assert '"stop_reason":"end_turn"' in agent.stdout.read()
-        assert agent.wait(30) == 0
+        assert agent.wait(PATIENCE_S) == 0
     proxy_ends(mine)
 
 
@@ -93,7 +90,7 @@ def test_signals_are_the_commands_own(mine):
     with mine.started("exec", "--", sys.executable, "-u", "-c", script) as agent:
         assert agent.stdout.readline() == "ready\n"
         agent.send_signal(signal.SIGUSR1)
-        assert agent.wait(10) == 7
+        assert agent.wait(PATIENCE_S) == 7
     proxy_ends(mine)
 
 
@@ -101,7 +98,7 @@ def test_one_that_is_killed_leaves_no_proxy_behind(mine):
     with mine.started("exec", "--", "sh", "-c", "echo ready; exec sleep 60") as agent:
         assert agent.stdout.readline() == "ready\n"
         agent.kill()
-        agent.wait(10)
+        agent.wait(PATIENCE_S)
         proxy_ends(mine)
 
 
@@ -138,7 +135,7 @@ def company_proxy(mine, anthropic):
         yield port, log
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(PATIENCE_S)
 
 
 def test_a_companys_proxy_is_gone_through_with_its_credentials(mine, anthropic):

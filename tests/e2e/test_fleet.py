@@ -48,7 +48,7 @@ async def test_a_small_fleet_finishes(programs):
 
 
 async def test_a_killed_proxy_comes_back_on_its_port(tmp_path):
-    async with asyncio.timeout(90), running_proxy(tmp_path, ()) as proxy:
+    async with asyncio.timeout(300), running_proxy(tmp_path, ()) as proxy:
         before = await proxy.report()
         await proxy.kill()
         after = await proxy.report()

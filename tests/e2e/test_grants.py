@@ -1,5 +1,6 @@
 """Budgets, priorities, watchdogs and what outlives a restart, through a real proxy."""
 
+import itertools
 import socket
 import threading
 import time
@@ -10,13 +11,14 @@ import httpx
 import pytest
 
 from tests.e2e.origin import FIRST_PIECE, PLAIN, STREAMED, running_origin
-from tests.e2e.proxy import body, running
+from tests.e2e.proxy import PATIENCE_S, body, running
 from tests.e2e.raw_provider import STREAM_HEAD, chunk
 from tests.journal.samples import column
 
 pytestmark = pytest.mark.slow
 
-QUICK = "retry: {first_backoff_s: 0.02, max_backoff_s: 0.1}\nwatchdog: {silent_s: 0.5, factor: 0.001}\n"
+SILENT_S = 0.5
+QUICK = f"retry: {{first_backoff_s: 0.02, max_backoff_s: 0.1}}\nwatchdog: {{silent_s: {SILENT_S}, factor: 0.001}}\n"
 
 
 @contextmanager
@@ -101,7 +103,10 @@ def test_a_request_may_lower_its_priority_and_raise_it_only_with_a_grant(tmp_pat
 
 @contextmanager
 def raw_origin(*answers):
-    """A plain HTTP/1.1 server: the answer to each connection's request, as bytes; then silence until the block ends."""
+    """A plain HTTP/1.1 server: the answer to each connection's request, as bytes; then silence until the block ends.
+
+    Connections beyond these get the last answer: on a busy machine a good one may come too late as well.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
     done = threading.Event()
     served = []
@@ -113,13 +118,13 @@ def raw_origin(*answers):
                 data += connection.recv(65536)
             served.append(time.perf_counter())
             connection.sendall(answer)
-            connection.settimeout(30)
+            connection.settimeout(PATIENCE_S)
             while not done.is_set() and connection.recv(65536):
                 pass
 
     def accept():
-        for answer in answers:
-            with suppress(OSError):
+        with suppress(OSError):
+            for answer in itertools.chain(answers, itertools.repeat(answers[-1])):
                 connection, _ = listener.accept()
                 threading.Thread(target=serve, args=(connection, answer), daemon=True).start()
 
@@ -139,12 +144,13 @@ GOOD = STREAM_HEAD + chunk(STREAMED) + chunk(b"")
 )
 def test_a_streamed_answer_that_hangs_before_its_content_is_tried_again(tmp_path, beginning):
     with raw_origin(beginning, GOOD) as (port, served), house(tmp_path, port) as proxy:
+        asked_at = time.perf_counter()
         answer = ask(proxy, stream=True, host=f"127.0.0.1:{port}")
         assert answer.content == STREAMED
-        assert 0.4 < served[1] - served[0] < 10
+        assert served[1] - asked_at > SILENT_S
         state = proxy.wait_for(lambda state: state["live"] == 0, "the end")
         assert state["guard_trips"] == 0
-        assert state["snapshot"]["counters"]["attempts"] == 2
+        assert state["snapshot"]["counters"]["retries"] >= 1
 
 
 def test_an_error_whose_body_hangs_is_no_zombie(tmp_path):
@@ -170,7 +176,7 @@ def test_a_request_that_does_not_stream_is_not_watched(tmp_path):
         with suppress(TimeoutError):
             answer.result(1.5)
         origin.open()
-        assert answer.result(30).content == PLAIN
+        assert answer.result(PATIENCE_S).content == PLAIN
         assert len(origin.arrived) == 1
 
 
@@ -190,8 +196,8 @@ def test_an_attempt_whose_client_has_come_back_makes_room(tmp_path):
         again = threads.submit(ask, proxy, host=host, headers=impatient | {"x-stainless-timeout": "60"})
         origin.wait_for_calls(2)
         with pytest.raises(httpx.RemoteProtocolError):
-            first.result(30)
+            first.result(PATIENCE_S)
         origin.open()
-        assert again.result(30).content == PLAIN
+        assert again.result(PATIENCE_S).content == PLAIN
         state = proxy.wait_for(lambda state: state["live"] == 0, "the end")
         assert state["guard_trips"] == 0

@@ -12,9 +12,9 @@ from hivemind_addon.sim.faults import NAMED
 from hivemind_addon.sim.server import running_server
 from tests.e2e.origin import PLAIN, running_origin
 from tests.e2e.probe import TRIPPABLE
-from tests.e2e.proxy import body, running
+from tests.e2e.proxy import NO_TLS, PATIENCE_S, body, running
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("guard")]
 
 BREAKS_THE_LAYER = {"gate", "wait_for_head", "collect", "peek", "retry", "release", "stream", "layer"}
 """Here an answer may be an error of ours, or end early: what the layer had in hand is lost."""
@@ -62,8 +62,9 @@ def ask(proxy, key, *, stream=False, **headers):
             f"http://127.0.0.1:{proxy.ports[1]}/v1/messages",
             content=body(stream=stream),
             headers=mine,
-            timeout=10,
+            timeout=PATIENCE_S,
             trust_env=False,
+            verify=NO_TLS,
         )
     except httpx.RemoteProtocolError:
         return None
@@ -104,7 +105,7 @@ def test_every_step_has_its_trip():
 @pytest.mark.parametrize("where", sorted(set(TRIPPABLE) - NEEDS_MORE))
 def test_an_exception_of_ours_costs_no_answer_and_no_slot(proxy, server, trip, key, where):
     ask(proxy, key)
-    before = proxy.wait_for(is_idle, "a quiet start", timeout_s=3)
+    before = proxy.wait_for(is_idle, "a quiet start")
     told = told_trips(proxy)
     server.script(key, [NAMED["ok"], NAMED["ok"], NAMED["529"], NAMED["ok"]])
     held = key.replace("guard", "held")  # a pool of its own, whose provider is busy
@@ -162,7 +163,7 @@ def test_a_client_that_goes_while_its_end_fails_costs_no_slot(proxy, server, tri
     content = body().encode()
     before = proxy.state()["guard_trips"]
     trip("client_gone")
-    with closing(socket.create_connection(("127.0.0.1", proxy.ports[1]), timeout=30)) as client:
+    with closing(socket.create_connection(("127.0.0.1", proxy.ports[1]), timeout=PATIENCE_S)) as client:
         head = f"POST /v1/messages HTTP/1.1\r\nhost: x\r\nx-api-key: {key}\r\nx-sim-latency-ms: 60000\r\ncontent-length: {len(content)}\r\n\r\n"
         client.sendall(head.encode() + content)
         proxy.wait_for(lambda state: any(pool["in_flight"] for pool in state["snapshot"]["pools"]), "the admission")
@@ -202,7 +203,7 @@ def test_tripped_requests_go_on_under_the_pools_last_limit_and_count_as_in_fligh
         first = threads.submit(ask, proxy, "k")
         origin.wait_for_calls(1)
         origin.arrived[0].go.set()
-        assert first.result(30).content == PLAIN
+        assert first.result(PATIENCE_S).content == PLAIN
         proxy.probe("trip", where="submit")
         answers = [threads.submit(ask, proxy, "k") for _ in range(12)]
         origin.wait_for_calls(4)
@@ -215,7 +216,7 @@ def test_tripped_requests_go_on_under_the_pools_last_limit_and_count_as_in_fligh
             running_now = sum(not request.go.is_set() for request in origin.arrived)
             assert running_now <= 3
             origin.arrived[number].go.set()
-        assert [answer.result(30).content for answer in answers] == [PLAIN] * 12
+        assert [answer.result(PATIENCE_S).content for answer in answers] == [PLAIN] * 12
         state = proxy.wait_for(is_idle, "the return of every slot")
         assert state["guard_trips"] == 12
         proxy.probe("trip", where="off")
@@ -232,8 +233,8 @@ def test_a_refusal_that_cannot_be_made_lets_the_request_go_on(tmp_path):
         refused = threads.submit(ask, proxy, "k", x_stainless_timeout="1")
         origin.wait_for_calls(2)
         origin.open()
-        assert filler.result(30).content == PLAIN
-        assert refused.result(30).content == PLAIN
+        assert filler.result(PATIENCE_S).content == PLAIN
+        assert refused.result(PATIENCE_S).content == PLAIN
         assert proxy.wait_for(is_idle, "the return of every slot")["guard_trips"] == 1
 
 

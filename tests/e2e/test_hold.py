@@ -16,10 +16,10 @@ from hivemind_addon.sim.limits import Limit, LimitKind
 from hivemind_addon.sim.provider import ProviderSettings
 from hivemind_addon.sim.server import running_server
 from tests.e2e.origin import FIRST_PIECE, PLAIN, STREAMED, Origin, running_origin
-from tests.e2e.proxy import MITMDUMP, Proxy, body, free_port, running
+from tests.e2e.proxy import MITMDUMP, NO_TLS, PATIENCE_S, Proxy, body, free_port, running
 from tests.sim.clients import H2Client
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("hold")]
 
 _QUICK = "retry: {first_backoff_s: 0.02, max_backoff_s: 0.1}\nbreaker: {first_probe_s: 0.05, max_probe_s: 0.2}\n"
 _numbers = itertools.count(1)
@@ -37,11 +37,17 @@ class House:
     def url(self):
         return f"http://127.0.0.1:{self.proxy.ports[1]}"
 
-    def ask(self, name, *, path="/v1/messages", stream=False, headers=(), timeout=60):
+    def ask(self, name, *, path="/v1/messages", stream=False, headers=(), timeout=PATIENCE_S):
         """A request in a thread; its answer's future."""
         mine = {"x-api-key": "k", "content-type": "application/json", "x-test-id": name} | dict(headers)
         return self.threads.submit(
-            httpx.post, self.url + path, content=body(stream=stream), headers=mine, timeout=timeout, trust_env=False
+            httpx.post,
+            self.url + path,
+            content=body(stream=stream),
+            headers=mine,
+            timeout=timeout,
+            trust_env=False,
+            verify=NO_TLS,
         )
 
     def fill(self):
@@ -78,7 +84,7 @@ class House:
         name = f"after-{next(_numbers)}"
         after = self.ask(name)
         self.let_go(name)
-        assert after.result(30).content == PLAIN
+        assert after.result(PATIENCE_S).content == PLAIN
         self.proxy.wait_for(is_idle, "the return of the last slot")
 
 
@@ -146,7 +152,7 @@ def test_held_requests_go_in_the_order_of_their_arrival(house):
     filler.go.set()
     for name, answer in zip(names, answers, strict=True):
         house.let_go(name)
-        assert answer.result(30).content == PLAIN
+        assert answer.result(PATIENCE_S).content == PLAIN
     assert house.names[1:] == names
     house.assert_idle()
 
@@ -154,7 +160,9 @@ def test_held_requests_go_in_the_order_of_their_arrival(house):
 def test_a_used_up_meter_holds_until_it_is_refilled_and_nobody_is_refused(tmp_path):
     settings = ProviderSettings(limits=(Limit(Dimension.REQUESTS, 3, window_s=1, kind=LimitKind.WINDOW),))
     with running_server(settings) as server, running(tmp_path, modes=("regular", f"reverse:{server.url}")) as proxy:
-        with httpx.Client(base_url=f"http://127.0.0.1:{proxy.ports[1]}", trust_env=False, timeout=60) as client:
+        with httpx.Client(
+            base_url=f"http://127.0.0.1:{proxy.ports[1]}", trust_env=False, verify=NO_TLS, timeout=PATIENCE_S
+        ) as client:
             statuses = [
                 client.post("/v1/messages", content=body(), headers={"x-api-key": "k"}).status_code for _ in range(8)
             ]
@@ -174,9 +182,9 @@ def test_resume_moves_a_held_request_to_the_front_and_not_past_the_limit(house):
     assert "pressed" not in house.names
     filler.go.set()
     house.let_go("pressed")
-    assert second[0].result(30).content == PLAIN
+    assert second[0].result(PATIENCE_S).content == PLAIN
     house.let_go("patient")
-    assert first[0].result(30).content == PLAIN
+    assert first[0].result(PATIENCE_S).content == PLAIN
     house.assert_idle()
 
 
@@ -190,13 +198,13 @@ def test_abort_ends_a_held_request_only(house):
     (aborted,) = house.hold("aborted", headers={"proxy-authorization": "Basic YWJvcnRlZDp4"})
     (other,) = house.hold("other")
     assert house.proxy.probe("abort", agent="aborted") == 1
-    answer = aborted.result(30)
+    answer = aborted.result(PATIENCE_S)
     assert (answer.status_code, answer.headers["x-should-retry"]) == (400, "false")
     assert "a person cancelled" in answer.json()["error"]["message"]
     assert queued(house.proxy.state()) == 1
     filler.go.set()
     house.let_go("other")
-    assert other.result(30).content == PLAIN
+    assert other.result(PATIENCE_S).content == PLAIN
     assert "aborted" not in house.names
     house.assert_idle()
 
@@ -239,7 +247,7 @@ def test_a_request_that_a_person_intercepted_in_mitmweb_costs_no_slot(tmp_path):
             assert proxy.probe("flow", name="held")["intercepted"]  # mitmproxy's own look of it
             house.let_go("passing")
             house.let_go("held")
-            assert [passing.result(30).content, held.result(30).content] == [PLAIN] * 2
+            assert [passing.result(PATIENCE_S).content, held.result(PATIENCE_S).content] == [PLAIN] * 2
             proxy.probe("release", name="stopped")
             house.let_go("stopped")
             proxy.wait_for(
@@ -247,7 +255,7 @@ def test_a_request_that_a_person_intercepted_in_mitmweb_costs_no_slot(tmp_path):
             )
             proxy.wait_for(is_idle_but_one_stream, "the return of its slot")
             proxy.probe("release", name="stopped")
-            assert stopped.result(30).content == PLAIN
+            assert stopped.result(PATIENCE_S).content == PLAIN
             house.assert_idle()
 
 
@@ -286,7 +294,7 @@ def test_before_its_client_gives_up_a_held_request_gets_a_refusal_that_makes_it_
                 assert ("type" in refused.json()) == (name == "anthropic")
             assert len(origin.arrived) == 1
             origin.open()
-            assert filler.result(30).status_code == 200
+            assert filler.result(PATIENCE_S).status_code == 200
             assert proxy.wait_for(is_idle, "the return of every slot")["guard_trips"] == 0
 
 
@@ -294,7 +302,7 @@ def test_before_its_client_gives_up_a_held_request_gets_a_refusal_that_makes_it_
 def test_an_absurd_announcement_is_ignored(house, announced):
     answer = house.ask("absurd", headers={"x-stainless-timeout": announced})
     house.let_go("absurd")
-    assert answer.result(30).content == PLAIN
+    assert answer.result(PATIENCE_S).content == PLAIN
     house.assert_idle()
 
 
@@ -310,7 +318,7 @@ def raw_call(name, *, stream=False):
 
 
 def h1_client(house, name, *, port=None, **more):
-    connection = socket.create_connection(("127.0.0.1", port or house.proxy.ports[1]), timeout=30)
+    connection = socket.create_connection(("127.0.0.1", port or house.proxy.ports[1]), timeout=PATIENCE_S)
     connection.sendall(raw_call(name, **more))
     return connection
 
@@ -420,7 +428,7 @@ def test_twenty_clients_that_vanish_leave_nothing_behind(house):
         client.close()
     house.proxy.wait_for(lambda state: queued(state) == 0 and state["live"] == 1, "the end of all")
     filler.go.set()
-    assert answer.result(30).content == STREAMED
+    assert answer.result(PATIENCE_S).content == STREAMED
     house.assert_idle()
     assert not [name for name in house.names if name.startswith("vanish")]
 

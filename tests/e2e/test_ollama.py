@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.proxy import free_port, running
+from tests.e2e.proxy import NO_TLS, PATIENCE_S, free_port, running
 from tests.e2e.raw_provider import NDJSON_HEAD, STREAM_HEAD, chunk, raw_provider, whole
 
 pytestmark = pytest.mark.slow
@@ -63,7 +63,13 @@ def scripted(tmp_path, *answers):
 
 def ask(proxy, path="/api/chat", **changes):
     request = {"model": "qwen3", "messages": [{"role": "user", "content": "hi"}]} | changes
-    return httpx.post(f"http://127.0.0.1:{proxy.port}{path}", content=json.dumps(request), timeout=30, trust_env=False)
+    return httpx.post(
+        f"http://127.0.0.1:{proxy.port}{path}",
+        content=json.dumps(request),
+        timeout=PATIENCE_S,
+        trust_env=False,
+        verify=NO_TLS,
+    )
 
 
 def test_lines_are_streamed_by_default_and_the_last_one_ends_them(tmp_path):
@@ -80,10 +86,10 @@ def test_lines_reach_the_client_as_they_come(tmp_path):
     def handler(_, send):
         lines = LINES.splitlines(keepends=True)
         send(NDJSON_HEAD + b"".join(map(chunk, lines[:3])))
-        assert go.wait(30)
+        assert go.wait(PATIENCE_S)
         send(b"".join(map(chunk, lines[3:])) + chunk(b""))
 
-    with house(tmp_path, handler) as proxy, httpx.Client(timeout=30, trust_env=False) as client:
+    with house(tmp_path, handler) as proxy, httpx.Client(timeout=PATIENCE_S, trust_env=False, verify=NO_TLS) as client:
         url = f"http://127.0.0.1:{proxy.port}/api/chat"
         with client.stream("POST", url, content=b'{"model": "qwen3", "messages": []}') as answer:
             pieces = answer.iter_raw()
@@ -150,7 +156,7 @@ class Slow:
         self.running += 1
         self.most = max(self.most, self.running)
         self.began.set()
-        assert self.go.wait(30)
+        assert self.go.wait(PATIENCE_S)
         self.running -= 1
         send(streamed())
 
@@ -159,11 +165,11 @@ def test_one_request_runs_at_a_time_and_no_comment_disturbs_the_lines(tmp_path):
     slow = Slow()
     with house(tmp_path, slow, "keep_alive_s: 0.05\n") as proxy, ThreadPoolExecutor(3) as threads:
         asked = [threads.submit(ask, proxy) for _ in range(3)]
-        assert slow.began.wait(30)
+        assert slow.began.wait(PATIENCE_S)
         with pytest.raises(TimeoutError):
             asked[0].result(0.5)  # ten keep-alives' time
         slow.go.set()
         for answer in asked:
-            assert answer.result(30).headers["content-type"] == "application/x-ndjson"
-            assert answer.result(30).content == LINES
+            assert answer.result(PATIENCE_S).headers["content-type"] == "application/x-ndjson"
+            assert answer.result(PATIENCE_S).content == LINES
         assert slow.most == 1

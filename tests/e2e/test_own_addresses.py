@@ -6,9 +6,9 @@ from contextlib import closing
 import pytest
 
 from tests.e2e.origin import running_origin
-from tests.e2e.proxy import MITMDUMP, PROBE, ROOT, free_port, running
+from tests.e2e.proxy import MITMDUMP, PATIENCE_S, PROBE, ROOT, free_port, running
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("own_addresses")]
 
 PASSWORD = "open-sesame"
 NAMES = (
@@ -57,7 +57,7 @@ def tunnelled(proxy, host, port, path="/"):
 
 
 def _talk(proxy, *parts):
-    with closing(socket.create_connection(("127.0.0.1", proxy.port), timeout=20)) as connection:
+    with closing(socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_S)) as connection:
         answer = b""
         for part in parts:
             connection.sendall(part.encode())

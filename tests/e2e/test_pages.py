@@ -10,19 +10,19 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hivemind_addon.sim.faults import Status
 from tests.e2e.conftest import Call
-from tests.e2e.proxy import running
+from tests.e2e.proxy import NO_TLS, PATIENCE_S, running
 
 pytestmark = pytest.mark.slow
 PAGES = ("/", "/report.json", "/metrics", "/health")
 
 
 def direct(**settings):
-    return httpx.Client(trust_env=False, timeout=30, **settings)
+    return httpx.Client(trust_env=False, verify=NO_TLS, timeout=PATIENCE_S, **settings)
 
 
 def raw(port, request):
     """Send bytes, and read to the end."""
-    with closing(socket.create_connection(("127.0.0.1", port), timeout=20)) as connection:
+    with closing(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)) as connection:
         connection.sendall(request)
         connection.settimeout(20)
         answer = b""

@@ -21,9 +21,9 @@ import pytest
 
 from hivemind_addon.sim.server import running_server
 from tests.e2e.origin import PLAIN, STREAMED, running_origin
-from tests.e2e.proxy import body, running
+from tests.e2e.proxy import NO_TLS, PATIENCE_S, body, running
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("passthrough")]
 
 SETTINGS_OF_OTHERS = ("PIP_", "GIT_", "npm_", "SSL_CERT_", "REQUESTS_CA_", "CURL_CA_")
 
@@ -82,7 +82,7 @@ def run(*command, **more):
         [str(word) for word in command],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         env=kept | more.pop("env", {}),
         check=False,
         **more,
@@ -210,7 +210,9 @@ def client(request, single, origin):
         with single.client(base_url=origin.url) as client:
             yield client
     else:
-        with httpx.Client(base_url=f"http://127.0.0.1:{single.ports[1]}", trust_env=False, timeout=30) as client:
+        with httpx.Client(
+            base_url=f"http://127.0.0.1:{single.ports[1]}", trust_env=False, verify=NO_TLS, timeout=PATIENCE_S
+        ) as client:
             yield client
 
 
@@ -354,7 +356,9 @@ def test_100_mb_that_are_not_scheduled_pass_in_flat_memory(tmp_path):
     with (
         running_server() as server,
         running(tmp_path, modes=("regular", f"reverse:{server.url}")) as proxy,
-        httpx.Client(base_url=f"http://127.0.0.1:{proxy.ports[1]}", trust_env=False, timeout=120) as client,
+        httpx.Client(
+            base_url=f"http://127.0.0.1:{proxy.ports[1]}", trust_env=False, verify=NO_TLS, timeout=PATIENCE_S
+        ) as client,
     ):
         proxy.wait_for(lambda state: "not loaded" not in state["tokenizer"], "the vocabulary's loading")
         before_mb = memory_mb(proxy, "VmHWM")
@@ -383,7 +387,7 @@ def test_a_websocket_of_nobody_passes(proxy):
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        with closing(socket.create_connection(("127.0.0.1", proxy.port), timeout=30)) as client:
+        with closing(socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_S)) as client:
             client.sendall(
                 f"GET http://127.0.0.1:{port}/ HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nconnection: upgrade\r\nupgrade: odd\r\n\r\n".encode()
             )
@@ -393,4 +397,4 @@ def test_a_websocket_of_nobody_passes(proxy):
             assert head.startswith(b"HTTP/1.1 101")
             client.sendall(b"hello")
             assert client.recv(4096) == b"HELLO"
-        thread.join(10)
+        thread.join(PATIENCE_S)

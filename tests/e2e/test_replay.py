@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from tests.e2e.origin import PLAIN, STREAMED, running_origin
-from tests.e2e.proxy import body, free_port, running
+from tests.e2e.proxy import NO_TLS, PATIENCE_S, body, free_port, running
 
 pytestmark = pytest.mark.slow
 
@@ -41,8 +41,9 @@ def ask(proxy, name, *, stream=False):
         f"http://127.0.0.1:{proxy.ports[1]}/v1/messages",
         content=body(stream=stream),
         headers=headers,
-        timeout=60,
+        timeout=PATIENCE_S,
         trust_env=False,
+        verify=NO_TLS,
     )
 
 
@@ -60,7 +61,7 @@ def test_a_replayed_flow_is_held_while_the_slot_is_used_up_and_settles(tmp_path,
         first = threads.submit(ask, proxy, "again", stream=stream)
         origin.wait_for_calls(1)
         origin.arrived[0].go.set()
-        assert first.result(30).content == (STREAMED if stream else PLAIN)
+        assert first.result(PATIENCE_S).content == (STREAMED if stream else PLAIN)
         proxy.wait_for(lambda state: numbers(state) == IDLE, "the end of the first")
 
         filler = threads.submit(ask, proxy, "filler", stream=True)
@@ -73,10 +74,10 @@ def test_a_replayed_flow_is_held_while_the_slot_is_used_up_and_settles(tmp_path,
         assert state["snapshot"]["counters"]["tickets"] == 3
 
         origin.arrived[1].go.set()
-        assert filler.result(30).content == STREAMED
+        assert filler.result(PATIENCE_S).content == STREAMED
         origin.wait_for_calls(3)
         assert origin.arrived[2].headers["x-test-id"] == "again"
-        assert origin.arrived[2].complete.wait(30)
+        assert origin.arrived[2].complete.wait(PATIENCE_S)
         assert origin.arrived[2].body == origin.arrived[0].body
         assert numbers(proxy.state())["in_flight"] == 1
         origin.arrived[2].go.set()

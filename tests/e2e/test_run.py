@@ -5,22 +5,25 @@ import re
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from hivemind_addon.launch.proxy_command import OLLAMA_PORT
 from tests.e2e.machine import is_alive
+from tests.e2e.proxy import PATIENCE_S, free_port
 
 pytestmark = pytest.mark.slow
-
-BACK_WITHIN_S = 2
 
 
 def listens(port):
     with socket.socket() as attempt:
         return attempt.connect_ex(("127.0.0.1", port)) == 0
+
+
+def another(report, before):
+    """The proxy of a report, if it is not the one before."""
+    return report and report["proxy"]["pid"] != before["pid"] and report["proxy"]
 
 
 def test_it_says_how_to_get_behind_it_and_a_dead_proxy_is_back_with_what_it_had_learned(mine):
@@ -30,18 +33,13 @@ def test_it_says_how_to_get_behind_it_and_a_dead_proxy_is_back_with_what_it_had_
         assert mine.run("exec", "--", *mine.model_call()).returncode == 0
 
         os.kill(before["pid"], signal.SIGKILL)
-        died_at = time.monotonic()
-        mine.wait_for(lambda: not listens(mine.port), "the end of the old one", 5)
-        mine.wait_for(lambda: listens(mine.port), "the return")
-        assert time.monotonic() - died_at < BACK_WITHIN_S
-        after = mine.wait_for(mine.report, "the return of its socket")["proxy"]
-        assert after["pid"] != before["pid"]
+        after = mine.wait_for(lambda: another(mine.report(), before), "the return")
         assert after["listens"] == before["listens"] == [f"127.0.0.1:{mine.port}"]
         done = mine.run("exec", "--", *mine.model_call())
         assert '"stop_reason":"end_turn"' in done.stdout, done
 
         run.send_signal(signal.SIGTERM)
-        assert run.wait(20) == 0
+        assert run.wait(PATIENCE_S) == 0
         assert not is_alive(after["pid"])
         assert not listens(mine.port)
         assert f"the proxy ended (SIGKILL); starting it again on port {mine.port}" in run.stdout.read()
@@ -58,7 +56,7 @@ def test_ctrl_c_ends_it_and_a_second_run_on_the_port_is_refused(mine):
             f"Error: `hivemind run` serves port {mine.port} already; use that, or choose another with -p\n",
         )
         run.send_signal(signal.SIGINT)
-        assert run.wait(20) == 0
+        assert run.wait(PATIENCE_S) == 0
         assert not is_alive(proxy["pid"])
 
 
@@ -81,7 +79,7 @@ def test_the_environments_proxy_becomes_its_upstream(mine):
         assert mine.wait_for(mine.report, "the start")
         done = mine.run("exec", "--", *mine.model_call("--max-time", "3", "-w", "%{http_code}", "-o", "/dev/null"))
         run.send_signal(signal.SIGTERM)
-        run.wait(20)
+        run.wait(PATIENCE_S)
         said = run.stdout.read()
     assert "going through http://127.0.0.1:9, as the environment says" in said
     assert "secret" not in said
@@ -97,11 +95,11 @@ def test_ollama_gets_a_port_of_its_own(mine):
 
 
 def test_mitmweb_runs_under_it_too(mine):
-    with mine.started("run", "--web", "--no-web-open-browser", "--set", f"web_port={mine.port + 1}") as run:
+    with mine.started("run", "--web", "--no-web-open-browser", "--set", f"web_port={free_port()}") as run:
         proxy = mine.wait_for(mine.report, "the start")["proxy"]
         assert b"mitmweb" in Path(f"/proc/{proxy['pid']}/cmdline").read_bytes()
         run.send_signal(signal.SIGTERM)
-        assert run.wait(20) == 0
+        assert run.wait(PATIENCE_S) == 0
 
 
 def test_status_shows_people_the_pools(mine):
@@ -123,7 +121,7 @@ def test_env_prints_what_a_shell_can_read(mine):
         printed = mine.run("env", "--agent", "it's me", "--priority", "low").stdout
         script = printed + 'printf "%s" "$https_proxy"; ' + " ".join(f"'{word}'" for word in mine.model_call())
         done = subprocess.run(
-            ["sh", "-c", script], capture_output=True, text=True, env=mine.environment, timeout=60, check=False
+            ["sh", "-c", script], capture_output=True, text=True, env=mine.environment, timeout=PATIENCE_S, check=False
         )
     assert f"http://it%27s%20me:stream.prio-low@127.0.0.1:{mine.port}" in done.stdout
     assert '"stop_reason":"end_turn"' in done.stdout, done

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.proxy import MITMDUMP, ROOT, free_port, running
+from tests.e2e.proxy import MITMDUMP, PATIENCE_S, ROOT, free_port, running
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ def start_that_ends(confdir, *arguments, program=(str(MITMDUMP),)):
     command = [*program, "--set", f"confdir={confdir}", *arguments, "-s", str(SCRIPT)]
     if not any(argument in ("--mode", "--listen-port") for argument in arguments):
         command += ["--listen-port", str(free_port())]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=confdir, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=confdir, check=False)
     lines = (ended.stdout + ended.stderr).splitlines()
     return ended.returncode, [line for line in lines if not MITMPROXYS_OWN.search(line)]
 
@@ -162,7 +162,7 @@ def test_a_listener_for_everybody_is_refused(tmp_path, how):
 @pytest.mark.parametrize("word", ["proxyauth=somebody:secret", "hivemind_allow_lan=true"])
 def test_a_listener_for_everybody_starts_with_an_explicit_word(tmp_path, word):
     with running(tmp_path, "--listen-host", "0.0.0.0", "--set", word, host="*") as proxy:
-        socket.create_connection(("127.0.0.2", proxy.port), timeout=10).close()
+        socket.create_connection(("127.0.0.2", proxy.port), timeout=PATIENCE_S).close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="all of 127/8 is this machine's own on Linux only")
@@ -170,9 +170,9 @@ def test_a_listener_for_everybody_starts_with_an_explicit_word(tmp_path, word):
 def test_it_listens_on_loopback_unless_the_user_says_otherwise(tmp_path, modes):
     with running(tmp_path, modes=modes) as proxy:
         for port in proxy.ports:
-            socket.create_connection(("127.0.0.1", port), timeout=10).close()
+            socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S).close()
             with pytest.raises(ConnectionRefusedError):
-                socket.create_connection(("127.0.0.2", port), timeout=10)
+                socket.create_connection(("127.0.0.2", port), timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from hivemind_addon.runtime.control import control_socket, read_report, send_com
 from hivemind_addon.sim.faults import OK, Stall, Status
 from hivemind_addon.wire.sse import SseParser
 from tests.e2e.conftest import Call, Providers
-from tests.e2e.proxy import MITMDUMP, Proxy, free_port, running
+from tests.e2e.proxy import MITMDUMP, NO_TLS, PATIENCE_S, Proxy, free_port, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("steer")]
 
@@ -34,7 +34,7 @@ class Desk:
     threads: ThreadPoolExecutor
 
     def tell(self, command):
-        said = send_command(control_socket(self.proxy.port), command, timeout_s=20)
+        said = send_command(control_socket(self.proxy.port), command, timeout_s=PATIENCE_S)
         assert said.done, said.text
         return said.text
 
@@ -42,7 +42,7 @@ class Desk:
         """A request in a thread; its answer's future."""
 
         def post():
-            with self.proxy.client(agent or call.key, http2=client == "h2", timeout=60) as http:
+            with self.proxy.client(agent or call.key, http2=client == "h2", timeout=PATIENCE_S) as http:
                 return http.send(call.request(f"https://{host}"))
 
         return self.threads.submit(post)
@@ -105,7 +105,7 @@ def test_a_running_request_of_which_nothing_was_seen_is_refused_for_good(desk, k
     ticket_id = desk.ticket(key, "in flight")
     desk.attempted(key, 1)
     assert ticket_id in desk.tell(Cancel(ticket_id))
-    assert_final(answer.result(20))
+    assert_final(answer.result(PATIENCE_S))
     desk.settled()
     assert desk.providers.attempts(key) == 1
 
@@ -116,7 +116,7 @@ def test_a_running_request_of_which_nothing_was_seen_is_refused_for_good(desk, k
 def test_a_running_stream_ends_with_one_error_event_and_a_clean_end(desk, key, upstream, client, chat):
     call = Call(key, chat=chat, stream=True)
     desk.providers.script(key, [], then=STALLED)
-    with desk.proxy.client(key, http2=client == "h2", timeout=60) as http:
+    with desk.proxy.client(key, http2=client == "h2", timeout=PATIENCE_S) as http:
         response = http.send(call.request(f"https://{upstream}.{'chat' if chat else 'sim'}.test"), stream=True)
         pieces = response.iter_raw()
         seen = next(pieces)
@@ -140,9 +140,9 @@ def test_a_queued_request_is_refused_for_good_and_never_sent(desk, key, client):
     first = desk.ticket(f"{key}-first", "in flight")
     queued = desk.ask(call, "h1.narrow.test", client=client)
     desk.tell(Cancel(desk.ticket(key, "queued")))
-    assert_final(queued.result(20))
+    assert_final(queued.result(PATIENCE_S))
     desk.tell(Cancel(first))
-    assert_final(running_one.result(20))
+    assert_final(running_one.result(PATIENCE_S))
     desk.settled()
     assert desk.providers.attempts(key) == 1
 
@@ -151,7 +151,7 @@ def test_one_that_backs_off_is_refused_for_good(desk, key):
     desk.providers.script(key, [Status(429, retry_after_s=30)])
     answer = desk.ask(Call(key), "h1.sim.test")
     desk.tell(Cancel(desk.ticket(key, "backing off")))
-    assert_final(answer.result(20))
+    assert_final(answer.result(PATIENCE_S))
     desk.settled()
     assert desk.providers.attempts(key) == 1
 
@@ -161,27 +161,29 @@ def test_one_whose_client_got_keep_alives_hears_of_it_in_its_stream(desk, key):
     desk.providers.script(key, [STALLED])
     filler = desk.ask(call, "h1.held.test", agent=f"{key}-first")
     first = desk.ticket(f"{key}-first", "in flight")
-    with desk.proxy.client(key, timeout=60) as http:
+    with desk.proxy.client(key, timeout=PATIENCE_S) as http:
         response = http.send(call.request("https://h1.held.test"), stream=True)
         pieces = response.iter_raw()
         assert next(pieces).startswith(b":")
         desk.tell(Cancel(desk.ticket(key, "queued")))
         assert b"a person cancelled" in b"".join(pieces)
     desk.tell(Cancel(first))
-    filler.result(20)
+    filler.result(PATIENCE_S)
     desk.settled()
 
 
 def test_the_official_sdk_does_not_send_it_again(desk, key):
     desk.providers.script(key, [], then=STALLED)
     context = ssl.create_default_context(cafile=str(desk.proxy.ca))
-    with anthropic.DefaultHttpxClient(proxy=desk.proxy.url(key), verify=context, trust_env=False, timeout=60) as http:
+    with anthropic.DefaultHttpxClient(
+        proxy=desk.proxy.url(key), verify=context, trust_env=False, timeout=PATIENCE_S
+    ) as http:
         client = anthropic.Anthropic(api_key=key, base_url="https://h1.sim.test", max_retries=4, http_client=http)
         question = {"model": "sim-1", "max_tokens": 64, "messages": [{"role": "user", "content": "hello"}]}
         answer = desk.threads.submit(client.messages.create, **question)
         desk.tell(Cancel(desk.ticket(key, "in flight")))
         with pytest.raises(anthropic.BadRequestError, match="a person cancelled"):
-            answer.result(20)
+            answer.result(PATIENCE_S)
         with client.messages.stream(**question) as stream:
             text = iter(stream.text_stream)
             next(text)
@@ -206,9 +208,9 @@ def test_a_pause_holds_and_a_resume_lets_go(desk, key):
     assert pool.tickets[0].reason == "paused by a person"
     assert desk.providers.attempts(key) == 0
     passing = Call(f"{key}-other")
-    assert desk.ask(passing, "h2.sim.test").result(20).status_code == 200
+    assert desk.ask(passing, "h2.sim.test").result(PATIENCE_S).status_code == 200
     desk.tell(Resume(pool="h1.sim.test"))
-    assert answer.result(20).status_code == 200
+    assert answer.result(PATIENCE_S).status_code == 200
     desk.settled()
 
 
@@ -224,7 +226,7 @@ def test_no_more_run_than_a_person_lets(desk, key):
     for ticket_id in desk.tickets(key):
         desk.tell(Cancel(ticket_id))
     for answer in answers:
-        assert_final(answer.result(20))
+        assert_final(answer.result(PATIENCE_S))
     desk.settled()
 
 
@@ -239,8 +241,8 @@ def test_a_persons_order_counts(desk, key):
     desk.tell(SetPriority(f"{key}-late", Priority.HIGH))
     desk.tell(MoveToFront(desk.ticket(f"{key}-last", "queued")))
     desk.tell(Cancel(running_one))
-    assert_final(first.result(20))
-    assert [answer.result(20).status_code for answer in waiting.values()] == [200] * 3
+    assert_final(first.result(PATIENCE_S))
+    assert [answer.result(PATIENCE_S).status_code for answer in waiting.values()] == [200] * 3
     events = desk.proxy.state()["events"]
     ids = [event.split("ticket_id='")[1][:10] for event in events if event.startswith("AttemptStarted ")][-3:]
     agents = {
@@ -256,7 +258,7 @@ def test_a_persons_order_counts(desk, key):
 def test_the_command_line_says_what_was_done(desk, key):
     def hivemind(*arguments):
         command = [sys.executable, "-m", "hivemind_addon", *arguments, "-p", str(desk.proxy.port)]
-        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
 
     paused = hivemind("pause", "nobody.test")
     assert (paused.returncode, paused.stderr) == (0, "")
@@ -280,7 +282,9 @@ def mitmweb(providers, proxy_arguments, runtime_dir, tmp_path):
     ):
         desk = Desk(proxy, providers, threads)
         port = desk.proxy.probe("option", name="web_port")
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20) as web:
+        with httpx.Client(
+            base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=NO_TLS, timeout=PATIENCE_S
+        ) as web:
             web.get("/", params={"token": "secret"}).raise_for_status()
             # Any will do that comes in both places; the page's own script brings it.
             web.headers["x-xsrftoken"] = token = "ab" * 16
@@ -311,15 +315,15 @@ def test_mitmwebs_buttons_do_what_the_commands_do(mitmweb, key):
     ids = flow_ids(web)
     assert len(ids) == 4
     web.post(f"/flows/{ids[1]}/kill").raise_for_status()
-    assert_final(held["aborted"].result(20))
+    assert_final(held["aborted"].result(PATIENCE_S))
     assert desk.tickets("running", "in flight")
     web.post("/flows/resume").raise_for_status()  # "Resume All" breaks no limit
     assert desk.tickets("one", "queued")
     assert desk.tickets("two", "queued")
     assert desk.providers.attempts(key) == 1
     web.post(f"/flows/{ids[0]}/kill").raise_for_status()
-    assert_final(running_one.result(20))
-    assert [held[name].result(20).status_code for name in ("one", "two")] == [200, 200]
+    assert_final(running_one.result(PATIENCE_S))
+    assert [held[name].result(PATIENCE_S).status_code for name in ("one", "two")] == [200, 200]
     desk.settled()
     assert desk.providers.attempts(key) == 3
 
@@ -330,7 +334,7 @@ def test_an_abort_ends_a_stream_that_runs_and_so_does_a_deletion(mitmweb, key):
     desk.providers.script(key, [], then=STALLED)
     for press in (lambda flow: web.post(f"/flows/{flow}/kill"), lambda flow: web.delete(f"/flows/{flow}")):
         known = {flow["id"] for flow in web.get("/flows").json()}
-        with desk.proxy.client(key, timeout=60) as http:
+        with desk.proxy.client(key, timeout=PATIENCE_S) as http:
             response = http.send(call.request("https://h1.sim.test"), stream=True)
             pieces = response.iter_raw()
             next(pieces)

@@ -42,7 +42,8 @@ def demo(agents: int | None, turns: int | None, seed: int | None, provider: str 
     settings = demos.demo_settings(agents=agents, turns=turns, seed=seed, kind=kind)
     console = Console(stderr=as_json, highlight=False)
     console.print(view.introduction(settings))
-    # Whoever ends us ends what we started, too.
+    # Whoever ends us ends what we started, too; also of a script's background, where SIGINT is ignored at first.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         with closing(view.DemoScreen(console)) as screen:

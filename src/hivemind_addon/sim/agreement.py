@@ -53,7 +53,7 @@ class Comparison:
         """Scenario, limits and seed."""
         return f"{self.scenario}, {self.kind.value}, seed {self.seed}"
 
-    def disagreements(self) -> Sequence[str]:
+    def disagreements(self, *, time_apart: float = _TIME_APART) -> Sequence[str]:
         """Where socket and virtual time differ by more than the margins, in words."""
         told = []
         live, virtual = self.live, self.virtual
@@ -67,7 +67,7 @@ class Comparison:
         spare_s = _WAY_S * max(crowd.turns_done / crowd.agents for crowd in virtual.crowds.values())
         if virtual.statuses[0] or virtual.statuses[502]:
             spare_s += _BACKOFF_S
-        if abs(live.stretch / virtual.stretch - 1) > _TIME_APART + spare_s / virtual.makespan_s:
+        if abs(live.stretch / virtual.stretch - 1) > time_apart + spare_s / virtual.makespan_s:
             told.append(f"time ÷ bound {live.stretch:.3f}, {virtual.stretch:.3f} in virtual time")
         if abs(_cost(live) / _cost(virtual) - 1) > _COST_APART:
             told.append(f"input cost ÷ ideal {_cost(live):.3f}, {_cost(virtual):.3f} in virtual time")
