@@ -16,7 +16,8 @@ from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 from fleets.programs import NotInstalled, install
-from tests.e2e.machine import SECONDS, is_alive, machine
+from tests.e2e.machine import is_alive, machine
+from tests.e2e.proxy import PATIENCE_S
 from tests.mcp.stage import given
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("fleet")]
@@ -207,7 +208,7 @@ def test_codex_calls_what_setup_wrote_and_is_known_by_the_name_that_exec_gave_it
             written = mine.run("setup", "codex", "--write", CODEX_HOME=str(mine.home / "codex"))
             assert written.returncode == 0, written
             codex = [str(programs.codex), "exec", "--skip-git-repo-check"]
-            server = ("required=true", f"startup_timeout_sec={SECONDS}")
+            server = ("required=true", f"startup_timeout_sec={PATIENCE_S}")
             settings = [f"mcp_servers.hivemind.{one}" for one in server]
             settings += ["check_for_update_on_startup=false", "analytics.enabled=false"]
             codex += [word for setting in settings for word in ("-c", setting)]

@@ -1,7 +1,6 @@
 """`hivemind demo`: parse, call, print."""
 
 import asyncio
-import signal
 import sys
 from contextlib import closing
 
@@ -9,6 +8,7 @@ import click
 import msgspec
 from rich.console import Console
 
+from hivemind_addon.runtime.stop_signals import end_with_us
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.mitmdump import NotStarted
 
@@ -42,9 +42,7 @@ def demo(agents: int | None, turns: int | None, seed: int | None, provider: str 
     settings = demos.demo_settings(agents=agents, turns=turns, seed=seed, kind=kind)
     console = Console(stderr=as_json, highlight=False)
     console.print(view.introduction(settings))
-    # Whoever ends us ends what we started, too; also of a script's background, where SIGINT is ignored at first.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    end_with_us()
     try:
         with closing(view.DemoScreen(console)) as screen:
             result = asyncio.run(demos.run_demo(settings, screen))

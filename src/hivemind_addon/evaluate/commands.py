@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hivemind_addon.sim.commands import end_with_us, progress
+from hivemind_addon.runtime.stop_signals import end_with_us
+from hivemind_addon.sim.commands import progress
 
 if TYPE_CHECKING:
     from hivemind_addon.evaluate.sockets import SocketRun

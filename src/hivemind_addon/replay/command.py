@@ -1,6 +1,5 @@
 """`hivemind replay`: parse, call, print."""
 
-import signal
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from hivemind_addon.replay.limits import BadLimit, GivenLimit, given_limit
 from hivemind_addon.replay.reconstruct import NothingToReplay
 from hivemind_addon.replay.view import what_if_view
 from hivemind_addon.replay.whatif import what_if
+from hivemind_addon.runtime.stop_signals import end_with_us
 from hivemind_addon.sim.mitmdump import NotStarted
 from hivemind_addon.sim.policy import COMPARED, Policy, UnknownPolicy, policy_named
 
@@ -144,8 +144,7 @@ def _replay_real(capture: Capture, pace: float, *, as_json: bool) -> None:
         raise click.ClickException(
             f"a real replay needs {error.name}: {sys.executable} -m pip install 'hivemind-addon[sim]'"
         ) from error
-    # Whoever ends us ends what we started, too.
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    end_with_us()
     try:
         with Console(stderr=True, highlight=False).status("replaying") as status:
             result = real_replay.run_real(capture, pace=pace, tell=status.update)

@@ -1,6 +1,5 @@
 """`hivemind scenario` and `hivemind prove`: parse, call, print. What they need is loaded when they are called."""
 
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,6 +8,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import click
+
+from hivemind_addon.runtime.stop_signals import end_with_us
 
 if TYPE_CHECKING:
     from hivemind_addon.sim.library import Case
@@ -227,11 +228,6 @@ def _agreement() -> ModuleType:
             f"the live run needs {error.name}: {sys.executable} -m pip install 'hivemind-addon[sim]'"
         ) from error
     return agreement
-
-
-def end_with_us() -> None:
-    """Whoever ends us ends what we started, too."""
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
 
 
 def _cases(names: Sequence[str]) -> "list[Case]":
