@@ -27,7 +27,7 @@ def pretended(monkeypatch):
             return DemoResult(settings, phase(PhaseName.DIRECT, alive=4), phase(PhaseName.HIVEMIND, **hivemind))
 
         monkeypatch.setattr(demo, "run_demo", run_demo)
-        monkeypatch.setattr("hivemind_addon.commands.demo.signal.signal", lambda *_: None)
+        monkeypatch.setattr("signal.signal", lambda *_: None)
         return asked
 
     return pretend
@@ -60,7 +60,7 @@ def test_a_mitmdump_that_does_not_start_is_one_line(monkeypatch):
         raise NotStarted("mitmdump does not listen")
 
     monkeypatch.setattr(demo, "run_demo", run_demo)
-    monkeypatch.setattr("hivemind_addon.commands.demo.signal.signal", lambda *_: None)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
     result = run("demo")
     assert (result.exit_code, result.stderr) == (1, "Error: mitmdump does not listen\n")
 
