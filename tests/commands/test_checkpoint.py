@@ -53,6 +53,16 @@ def test_an_empty_list_says_where_it_looked(folder, tmp_path):
     assert "is no folder" in run("list", "--folder", tmp_path / "none", status=1)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "environment", "port"),
+    [((), {}, 8080), ((), {"HIVEMIND_PORT": "9090"}, 9090), (("-p", "7070"), {}, 7070)],
+)
+def test_they_are_those_of_the_proxy_on_a_port(folder, tmp_path, monkeypatch, arguments, environment, port):
+    monkeypatch.delenv("HIVEMIND_PORT", raising=False)
+    monkeypatch.setattr(commands, "journal_of", lambda port: tmp_path / str(port) / "journal.db")
+    assert f"{tmp_path}/{port}/checkpoints" in run("list", *arguments, env=environment)
+
+
 def test_show_reads_a_conversation_by_the_beginning_of_its_id(folder):
     shown = run("show", "a")
     assert "aaa1" in shown

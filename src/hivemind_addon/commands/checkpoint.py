@@ -3,7 +3,10 @@
 import os
 import shlex
 import sys
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -14,9 +17,9 @@ from hivemind_addon.checkpoint.folder_store import FOLDER_NAME, FolderStore
 from hivemind_addon.checkpoint.model import Checkpoint, CheckpointHead, UnknownCheckpoint
 from hivemind_addon.commands.one_line import in_one_line
 from hivemind_addon.commands.printing import Format, format_option, print_rows
+from hivemind_addon.commands.proxy import port_option
 from hivemind_addon.core.command import names_agent
 from hivemind_addon.journal.place import journal_of
-from hivemind_addon.launch import port
 from hivemind_addon.words import short
 
 _folder_option = click.option(
@@ -24,6 +27,22 @@ _folder_option = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     help="Where checkpoints are; default: beside your proxy's journal.",
 )
+
+
+def _asks(command: Callable[..., None]) -> Callable[..., None]:
+    """Give it the checkpoints that are meant."""
+
+    @_folder_option
+    @port_option
+    @wraps(command)
+    def called(*, folder: Path | None, port: int, **values: Any) -> None:
+        if folder is not None and not folder.is_dir():
+            raise click.ClickException(f"{folder} is no folder; without --folder it is {_usual_folder(port)}")
+        command(store=FolderStore(folder or _usual_folder(port)), **values)
+
+    return called
+
+
 _id = click.argument("checkpoint_id", metavar="ID")
 _COLUMNS = {
     "id": "ID",
@@ -51,9 +70,9 @@ def checkpoint() -> None:
 
 @checkpoint.command(name="list")
 @click.option("--agent", metavar="GLOB", default="*", help="Only those of these agents.")
-@_folder_option
+@_asks
 @format_option
-def list_(agent: str, folder: Path | None, form: Format) -> None:
+def list_(agent: str, store: FolderStore, form: Format) -> None:
     """List the conversations that were kept, the newest first.
 
     \b
@@ -62,7 +81,6 @@ def list_(agent: str, folder: Path | None, form: Format) -> None:
       hivemind checkpoint list --agent 'reviewer-*'
       hivemind checkpoint list --json | jq -r '.[].id'
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    store = _store(folder)
     heads = [head for head in store.heads() if names_agent(agent, head.agent)]
     rows = [msgspec.structs.asdict(head) for head in heads]
     columns = dict.fromkeys(CheckpointHead.__struct_fields__, "")
@@ -79,8 +97,8 @@ def list_(agent: str, folder: Path | None, form: Format) -> None:
 @_id
 @click.option("--full", is_flag=True, help="Show everything, also what the model was instructed.")
 @click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON: head, headers, the request's body.")
-@_folder_option
-def show(checkpoint_id: str, folder: Path | None, *, full: bool, as_json: bool) -> None:
+@_asks
+def show(checkpoint_id: str, store: FolderStore, *, full: bool, as_json: bool) -> None:
     """Read a conversation: who said what, which tools were called. ID may be its beginning.
 
     \b
@@ -89,7 +107,7 @@ def show(checkpoint_id: str, folder: Path | None, *, full: bool, as_json: bool) 
       hivemind checkpoint show 3f9c --full | less -R
       hivemind checkpoint show 3f9c --json | jq .body.messages[-1]
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    found = _read(checkpoint_id, folder)
+    found = _read(checkpoint_id, store)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found)))
         return
@@ -116,13 +134,13 @@ def show(checkpoint_id: str, folder: Path | None, *, full: bool, as_json: bool) 
     help="The project's folder, in which the agent is to go on; default: this one.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Tell what was written, and how to go on, as JSON.")
-@_folder_option
+@_asks
 def export_(
     checkpoint_id: str,
     form: str,
     output: Path | None,
     project: Path,
-    folder: Path | None,
+    store: FolderStore,
     *,
     write: bool,
     as_json: bool,
@@ -138,7 +156,7 @@ def export_(
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     if write and output:
         raise click.UsageError("--write and -o name two places; choose one of them")
-    found = _read(checkpoint_id, folder)
+    found = _read(checkpoint_id, store)
     with in_one_line(CannotExport):
         exported = export(found, Form(form), project=project.resolve(), environment=os.environ)
     if write:
@@ -162,19 +180,13 @@ def export_(
         click.echo(f"go on with{where}: {command}")
 
 
-def _store(folder: Path | None) -> FolderStore:
-    if folder is not None and not folder.is_dir():
-        raise click.ClickException(f"{folder} is no folder; without --folder it is {_usual_folder()}")
-    return FolderStore(folder or _usual_folder())
+def _usual_folder(port: int) -> Path:
+    return journal_of(port).parent / FOLDER_NAME
 
 
-def _usual_folder() -> Path:
-    return journal_of(port.chosen(os.environ)).parent / FOLDER_NAME
-
-
-def _read(checkpoint_id: str, folder: Path | None) -> Checkpoint:
+def _read(checkpoint_id: str, store: FolderStore) -> Checkpoint:
     with in_one_line(UnknownCheckpoint):
-        return _store(folder).read(checkpoint_id)
+        return store.read(checkpoint_id)
 
 
 def _print(exported: Export) -> None:

@@ -22,6 +22,7 @@ from hivemind_addon.commands.history_options import (
     until_option,
 )
 from hivemind_addon.commands.printing import Format, format_option
+from hivemind_addon.commands.proxy import port_option
 from hivemind_addon.journal import history as requests_of
 from hivemind_addon.journal import sums
 from hivemind_addon.journal.asked import OPEN, Asked
@@ -58,6 +59,7 @@ _ENDS = ("delivered", "gave up", "shed", "refused", "cancelled", LOST, OPEN)
 @most_option
 @format_option
 @journal_option
+@port_option
 @click.pass_context
 def history(
     context: click.Context,
@@ -70,7 +72,8 @@ def history(
     until: float | None,
     most: int,
     form: Format,
-    journal: Path | None,  # noqa: ARG001 - `asks` takes it from here
+    journal: Path | None,  # noqa: ARG001 - `asks` takes both from here
+    port: int,  # noqa: ARG001
 ) -> None:
     """What happened to every request; without a subcommand: the newest ones.
 
@@ -87,7 +90,7 @@ def history(
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     if context.invoked_subcommand is not None:
         for name in context.params:
-            if name != "journal" and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            if name not in ("journal", "port") and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
                 option = {"form": "json` or `--csv", "most": "most"}.get(name, name)
                 raise click.UsageError(f"write `--{option}` behind `{context.invoked_subcommand}`")
         return

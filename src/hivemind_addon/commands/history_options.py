@@ -1,20 +1,20 @@
 """What the questions of `hivemind history` have in common: which journal, of which time, how many."""
 
-import os
 from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
 from hivemind_addon.commands import history_view as view
 from hivemind_addon.commands.instants import Instant, shown
+from hivemind_addon.commands.proxy import port_option
 from hivemind_addon.journal.asked import Span
 from hivemind_addon.journal.place import journal_of
 from hivemind_addon.journal.reader import JournalReader, NoJournal
-from hivemind_addon.launch import port
 from hivemind_addon.runtime.clock import SystemClock
 from hivemind_addon.runtime.folders import FolderNotPrivate
 
@@ -43,16 +43,20 @@ def since_option(default: str | None = None) -> Callable[..., Any]:
 
 
 def asks(command: Callable[..., None]) -> Callable[..., None]:
-    """Give it the journal that is meant; what cannot be read is one line."""
+    """Give it the journal that is meant, also by what stands before a subcommand; what cannot be read is one line."""
 
     @journal_option
+    @port_option
     @click.pass_context
     @wraps(command)
-    def called(context: click.Context, /, *, journal: Path | None, **values: Any) -> None:
-        if journal is None and context.parent is not None:
-            journal = context.parent.params.get("journal")
+    def called(context: click.Context, /, *, journal: Path | None, port: int, **values: Any) -> None:
+        before = context.parent.params if context.parent is not None else {}
+        if journal is None:
+            journal = before.get("journal")
+        if context.get_parameter_source("port") is not ParameterSource.COMMANDLINE:
+            port = before.get("port", port)
         try:
-            with JournalReader(journal or journal_of(port.chosen(os.environ))) as reader:
+            with JournalReader(journal or journal_of(port)) as reader:
                 command(reader, **values)
         except (NoJournal, FolderNotPrivate) as error:
             raise click.ClickException(str(error)) from error
