@@ -6,7 +6,7 @@ from threading import Event
 
 import pytest
 
-from hivemind_addon.lease import keeping
+from hivemind_addon.lease import keeping, process
 from hivemind_addon.lease.holder import holder_of
 from hivemind_addon.lease.keeping import WatchedProcess, keep
 from hivemind_addon.lease.model import LeaseError
@@ -93,6 +93,7 @@ def test_a_file_that_cannot_be_used_costs_the_lease_when_its_time_is_over(
 @pytest.fixture(params=[True, False], ids=["by handle", "by looking"])
 def child(request, monkeypatch):
     if not request.param:
+        process.boot()  # remembered for all tests to come: by the system's true name
         monkeypatch.setattr(sys, "platform", "elsewhere")
     elif sys.platform != "linux":
         pytest.skip("Linux has handles")

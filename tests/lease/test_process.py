@@ -59,6 +59,7 @@ def test_names_with_brackets_and_zombies_are_read_as_they_are(tmp_path, monkeypa
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "stat").write_text(stat)
     monkeypatch.setattr(process, "_PROC", tmp_path)
+    monkeypatch.setattr(process, "_reads_proc", lambda: True)
     found = look(7)
     assert (found is not None) == lives
     if found:
