@@ -158,7 +158,7 @@ def test_fleets_and_their_tasks_are_listed():
 def test_two_that_serve_one_port_are_one_too_many():
     lock = commands.claim.run_tasks(8080)
     try:
-        assert run("serve", "--idle", "1").exit_code == commands.background.ALREADY_SUPERVISED
+        assert run("serve", "--idle", "1").exit_code == commands.detached.ALREADY_THERE
         assert "somebody runs the tasks of port 8080 already" in run("serve").output
     finally:
         commands.os.close(lock)

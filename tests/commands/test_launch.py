@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from hivemind_addon.cli import main
 from hivemind_addon.commands import launch as commands
-from hivemind_addon.launch import background, behind, claim
+from hivemind_addon.launch import background, behind, claim, detached
 from hivemind_addon.launch.programs import load_programs
 from hivemind_addon.observe.report import ProxyView
 from hivemind_addon.wire.identity import proxy_words
@@ -113,7 +113,7 @@ def test_a_proxy_that_cannot_be_gone_through_is_one_line():
 def test_a_second_supervisor_is_told_apart():
     lock = claim.supervise(8080)
     try:
-        assert run("run", "--while-used").exit_code == background.ALREADY_SUPERVISED
+        assert run("run", "--while-used").exit_code == detached.ALREADY_THERE
         assert "serves port 8080 already" in run("run").output
     finally:
         os.close(lock)

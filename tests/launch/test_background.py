@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
-from hivemind_addon.launch import background
-from hivemind_addon.launch.background import ALREADY_SUPERVISED, NotServed, find_or_start, log_file
+from hivemind_addon.launch import background, detached
+from hivemind_addon.launch.background import NotServed, find_or_start, log_file
+from hivemind_addon.launch.detached import ALREADY_THERE
 from hivemind_addon.observe.report import ProxyView
 
 PROXY = ProxyView(pid=7, port=8080, listens=("127.0.0.1:8080",), confdir="", hosts=())
@@ -16,7 +17,7 @@ PROXY = ProxyView(pid=7, port=8080, listens=("127.0.0.1:8080",), confdir="", hos
 def supervisors(monkeypatch, tmp_path):
     """What is started in the place of a supervisor; the processes that were."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(background, "_LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(detached, "_LOOK_EVERY_S", 0.01)
     started = []
     real = subprocess.Popen
 
@@ -25,7 +26,7 @@ def supervisors(monkeypatch, tmp_path):
             started.append((command, real([sys.executable, "-c", script], **settings)))
             return started[-1][1]
 
-        monkeypatch.setattr(background.subprocess, "Popen", popen)
+        monkeypatch.setattr(detached.subprocess, "Popen", popen)
         return started
 
     yield pretend
@@ -75,7 +76,7 @@ def test_one_that_refuses_says_why_in_its_own_words(monkeypatch, supervisors, cl
 
 
 def test_anothers_proxy_that_never_answers_is_given_up(monkeypatch, supervisors):
-    supervisors(f"raise SystemExit({ALREADY_SUPERVISED})")
+    supervisors(f"raise SystemExit({ALREADY_THERE})")
     monkeypatch.setattr(background, "running", lambda _: None)
     with pytest.raises(NotServed, match="hivemind_control=off"):
         find_or_start(8080, options=(), clock=Impatient())
@@ -85,7 +86,7 @@ def test_an_old_log_does_not_grow_for_ever(monkeypatch, supervisors):
     supervisors("import time; time.sleep(60)")
     answers = iter([None, PROXY])
     monkeypatch.setattr(background, "running", lambda _: next(answers))
-    monkeypatch.setattr(background, "_MAX_LOG_BYTES", 10)
+    monkeypatch.setattr(detached, "_MAX_LOG_BYTES", 10)
     log_file(8080).parent.mkdir(parents=True)
     log_file(8080).write_text("x" * 11)
     find_or_start(8080, options=(), clock=Impatient())

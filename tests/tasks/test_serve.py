@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hivemind_addon.launch import detached
 from hivemind_addon.tasks import serve
 from hivemind_addon.tasks.model import NotTaken
 from tests.tasks.plain import short_folder
@@ -38,7 +39,7 @@ def test_one_that_does_not_start_is_told_with_its_last_words(monkeypatch, machin
 
 
 def test_a_large_log_that_another_has_just_removed_is_no_trouble(monkeypatch):
-    monkeypatch.setattr(serve, "_MAX_LOG_BYTES", -1)
+    monkeypatch.setattr(detached, "_MAX_LOG_BYTES", -1)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(NotTaken, match="of port 8080 does not start; it said:\nnothing"):
         serve.find_or_start(8080)

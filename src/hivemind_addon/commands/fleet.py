@@ -15,7 +15,7 @@ from hivemind_addon.commands.one_line import in_one_line
 from hivemind_addon.commands.printing import Format, Row, format_option, print_rows
 from hivemind_addon.commands.proxy import port_option
 from hivemind_addon.commands.span import SPAN
-from hivemind_addon.launch import background, claim
+from hivemind_addon.launch import claim, detached
 from hivemind_addon.launch.programs import load_programs
 from hivemind_addon.profile.typed import ProfileError
 from hivemind_addon.runtime.clock import SystemClock
@@ -163,7 +163,7 @@ def serve_tasks(at_most: int, idle_s: float | None, port: int) -> None:
         lock = claim.run_tasks(port)
         if lock is None:
             if idle_s is not None:
-                sys.exit(background.ALREADY_SUPERVISED)
+                sys.exit(detached.ALREADY_THERE)
             raise click.ClickException(f"somebody runs the tasks of port {port} already; see `hivemind fleet status`")
         plan = new_plan(Rules(at_most=at_most), (), source="", port=port, clock=clock)
         outcome = asyncio.run(

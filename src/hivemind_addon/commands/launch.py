@@ -13,7 +13,7 @@ import msgspec
 from hivemind_addon.commands.one_line import in_one_line
 from hivemind_addon.commands.proxy import no_proxy, port_option, typed
 from hivemind_addon.core.ticket import Priority
-from hivemind_addon.launch import background, claim
+from hivemind_addon.launch import background, claim, detached
 from hivemind_addon.launch import doctor as doctors
 from hivemind_addon.launch.become import become
 from hivemind_addon.launch.behind import asked_words, environment_changes
@@ -127,7 +127,7 @@ def run(
     lock = claim.supervise(port)
     if lock is None:
         if while_used:
-            sys.exit(background.ALREADY_SUPERVISED)
+            sys.exit(detached.ALREADY_THERE)
         raise click.ClickException(f"`hivemind run` serves port {port} already; use that, or choose another with -p")
     if no_content and capture is None:
         raise click.UsageError("--no-content says how to record: add --capture FILE")

@@ -43,11 +43,10 @@ from hivemind_addon.core.ticket import (
     Ticket,
     Usage,
 )
-from hivemind_addon.core.turn import Gate, Turn
+from hivemind_addon.core.turn import SOONEST_COME_BACK_S, Gate, Turn
 from hivemind_addon.core.wall import Closure
 
 _NEVER = float("inf")
-_SOONEST_COME_BACK_S = 1.0
 _MOST_ENDING_S = 5.0
 """So long a ticket waits for the end of an attempt that it supersedes."""
 _TIMER_STEP_S = 0.001
@@ -236,7 +235,7 @@ class Pool:
             return decisions
         if stopping:
             decisions.extend(
-                self._shed(place, now, Reason.STOPPING, _SOONEST_COME_BACK_S) for place in self._queue.in_order()
+                self._shed(place, now, Reason.STOPPING, SOONEST_COME_BACK_S) for place in self._queue.in_order()
             )
         if closure := self._capacity.wall.stands(now):
             decisions.extend(self._refuse(place, closure, now) for place in self._queue.in_order())

@@ -18,7 +18,8 @@ from hivemind_addon.core.lanes import Place
 from hivemind_addon.core.ticket import Demand, Ticket
 
 _NEVER = float("inf")
-_SOONEST_COME_BACK_S = 1.0
+SOONEST_COME_BACK_S = 1.0
+"""A client that is sent away is told to wait at least so long."""
 _LAST_CHANCE_S = 10.0
 """So shortly before it would be shed a ticket goes before others."""
 _LAST_SHARE = 0.1
@@ -152,7 +153,7 @@ class Turn:
         gate = self.gate(place.ticket, now)
         fits_at = now if gate is None or gate.opens_at == _NEVER else gate.opens_at
         due_at = now if place.not_before == _NEVER else place.not_before
-        return max(_SOONEST_COME_BACK_S, fits_at - now, due_at - now)
+        return max(SOONEST_COME_BACK_S, fits_at - now, due_at - now)
 
     def worth_holding_until(self, place: Place, now: float) -> float | None:
         """Until when to keep one whose time has come: there will surely be room, and an answer before its client goes.

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from hivemind_addon.journal.schema import APPLICATION_ID, MIGRATIONS
-from hivemind_addon.runtime.database import DAMAGED, open_private, primary_code, transaction
+from hivemind_addon.runtime.database import DAMAGED, MAGIC, open_private, primary_code, transaction
 from hivemind_addon.runtime.file_lock import holder_of, name_holder, take_lock
 from hivemind_addon.runtime.folders import state_folder
 from hivemind_addon.words import failing
@@ -27,7 +27,6 @@ LOCK_S = 1.0
 """How long a lock may be another's: of a proxy that is just ending."""
 BUSY_S = 1.0
 """How long somebody else's transaction is waited for."""
-_MAGIC = b"SQLite format 3\0"
 _HEADER_BYTES = 100
 _SIDES = ("-wal", "-shm", "-journal")
 
@@ -150,7 +149,7 @@ class JournalFile:
             raise JournalUnusableError(f"{self.path} is a folder, no journal; name another file in hivemind_journal")
         with suppress(FileNotFoundError), self.path.open("rb") as file:
             header = file.read(_HEADER_BYTES)
-            if header and not header.startswith(_MAGIC[: len(header)]):
+            if header and not header.startswith(MAGIC[: len(header)]):
                 raise self._foreign()
 
     def _is_ours(self) -> bool:

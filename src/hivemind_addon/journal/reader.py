@@ -15,10 +15,9 @@ import msgspec
 from msgspec import Struct
 
 from hivemind_addon.journal.schema import APPLICATION_ID, VERSION
-from hivemind_addon.runtime.database import DAMAGED, open_to_read, primary_code
+from hivemind_addon.runtime.database import DAMAGED, MAGIC, open_to_read, primary_code
 from hivemind_addon.runtime.file_lock import is_free
 
-_MAGIC = b"SQLite format 3\0"
 _PATIENCE_S = 5.0
 """How long a file that is just being recovered or closed by its proxy is waited for."""
 _DAMAGED = DAMAGED | {sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR}
@@ -129,7 +128,7 @@ def _look_at(path: Path) -> None:
     """Say plainly what SQLite would say in its own words."""
     try:
         with path.open("rb") as file:
-            head = file.read(len(_MAGIC))
+            head = file.read(len(MAGIC))
     except FileNotFoundError as error:
         raise NoJournal(
             f"there is no journal at {path} yet: `hivemind run` begins one; another file is named with --journal"
@@ -138,7 +137,7 @@ def _look_at(path: Path) -> None:
         raise NoJournal(f"{path}: {error.strerror}") from error
     if not head:
         raise _empty(path)
-    if head != _MAGIC:
+    if head != MAGIC:
         raise NoJournal(f"{path} is no journal of hivemind")
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+MAGIC = b"SQLite format 3\0"
+"""How each of these files begins (sqlite.org/fileformat.html)."""
 DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 """Primary codes of a file whose content is broken."""
 _SIDES = ("", "-wal", "-shm", "-journal")
