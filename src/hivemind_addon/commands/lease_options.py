@@ -7,7 +7,7 @@ import click
 
 from hivemind_addon.commands.one_line import in_one_line
 from hivemind_addon.commands.span import SPAN
-from hivemind_addon.launch.environment import AGENT_VARIABLE
+from hivemind_addon.launch.port import AGENT_VARIABLE
 from hivemind_addon.lease.holder import holder_of
 from hivemind_addon.lease.model import Holder, Lease, LeaseError, NotGranted, Request
 from hivemind_addon.lease.sqlite_store import SqliteLeases, default_lease_file

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hivemind_addon.launch.environment import AGENT_VARIABLE, PORT_VARIABLE
-from hivemind_addon.launch.port import DEFAULT
+from hivemind_addon.launch.port import AGENT_VARIABLE, DEFAULT_PORT, PORT_VARIABLE
 from hivemind_addon.mcp.caller import caller_of
 from hivemind_addon.mcp.scope import BadWord, Permission, Scope, read_allow
 from hivemind_addon.mcp.token import BadToken, kept_token, new_token
@@ -38,7 +37,7 @@ def _allowed(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> f
     "-p",
     "--port",
     type=click.IntRange(1, 65535),
-    help=f"The proxy's port.  [default: {PORT_VARIABLE}, else that of HTTPS_PROXY, else {DEFAULT}]",
+    help=f"The proxy's port.  [default: {PORT_VARIABLE}, else that of HTTPS_PROXY, else {DEFAULT_PORT}]",
 )
 @click.option(
     "--allow",

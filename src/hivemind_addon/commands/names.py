@@ -7,7 +7,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from hivemind_addon.core.command import ShowConfig
-from hivemind_addon.launch import port as ports
+from hivemind_addon.launch.port import DEFAULT_PORT, PORT_VARIABLE
 from hivemind_addon.observe.report import Report
 from hivemind_addon.runtime.control import control_socket, read_report, send_command
 
@@ -34,7 +34,7 @@ def _quietly(find: Callable[[int], Iterator[tuple[str, str]]]) -> _Complete:
 
 
 def _port(ctx: click.Context) -> int:
-    return int(ctx.params.get("port") or os.environ.get(ports.VARIABLE) or ports.DEFAULT)
+    return int(ctx.params.get("port") or os.environ.get(PORT_VARIABLE) or DEFAULT_PORT)
 
 
 def _report(port: int) -> Report:

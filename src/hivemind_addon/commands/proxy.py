@@ -7,7 +7,7 @@ import msgspec
 
 from hivemind_addon.commands.one_line import in_one_line
 from hivemind_addon.core.command import Command, Said
-from hivemind_addon.launch import port as ports
+from hivemind_addon.launch.port import DEFAULT_PORT, PORT_VARIABLE
 from hivemind_addon.observe.report import Report
 from hivemind_addon.runtime.control import (
     NotSaid,
@@ -24,9 +24,9 @@ port_option = click.option(
     "-p",
     "--port",
     type=click.IntRange(1, 65535),
-    default=ports.DEFAULT,
+    default=DEFAULT_PORT,
     show_default=True,
-    envvar=ports.VARIABLE,
+    envvar=PORT_VARIABLE,
     help="The proxy's port; inside of `hivemind exec` the one that it uses.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print what the proxy said as one line of JSON.")
@@ -77,4 +77,4 @@ def no_proxy(port: int) -> click.ClickException:
 
 def typed(command: str, port: int) -> str:
     """What a person types to run a command of ours on a port."""
-    return f"hivemind {command}" + (f" -p {port}" if port != ports.DEFAULT else "")
+    return f"hivemind {command}" + (f" -p {port}" if port != DEFAULT_PORT else "")

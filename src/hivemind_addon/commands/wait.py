@@ -8,14 +8,14 @@ from hivemind_addon.commands.printing import Format, format_option, print_rows
 from hivemind_addon.commands.proxy import ask, one_line, port_option
 from hivemind_addon.core.command import ForeseeWait, WaitView
 from hivemind_addon.dash.glyphs import plain
-from hivemind_addon.launch import port as ports
+from hivemind_addon.launch.port import AGENT_VARIABLE
 from hivemind_addon.words import about, several
 
 _COLUMNS = {"pool": "pool", "starts_in_s": "starts in (s)", "before": "before it", "reason": "reason"}
 
 
 @click.command()
-@click.argument("agent", envvar=ports.AGENT_VARIABLE, shell_complete=agent_names)
+@click.argument("agent", envvar=AGENT_VARIABLE, shell_complete=agent_names)
 @click.option("--pool", default="*", shell_complete=pool_names, help="A pool's name, its host, or a pattern of either.")
 @click.option("--session", default="", help="Which of the agent's sessions; default: the one that called last.")
 @click.option(

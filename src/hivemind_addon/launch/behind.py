@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hivemind_addon.launch.bundle import is_ours, write_bundle
-from hivemind_addon.launch.environment import AGENT_VARIABLE, PORT_VARIABLE, changes, proxy_url
+from hivemind_addon.launch.environment import changes, proxy_url
+from hivemind_addon.launch.port import AGENT_VARIABLE, PORT_VARIABLE
 from hivemind_addon.launch.programs import ProgramTable
 from hivemind_addon.observe.report import ProxyView
 from hivemind_addon.profile.model import Delivery

@@ -7,15 +7,12 @@ from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import quote
 
-from hivemind_addon.launch import port as ports
 from hivemind_addon.launch.programs import ProgramTable
 from hivemind_addon.profile.glob import glob_matches
 from hivemind_addon.profile.hosts import host_parts
 
 PROXY_VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 """Each in both spellings: curl reads only the small http_proxy, others only the capital ones."""
-AGENT_VARIABLE, PORT_VARIABLE = ports.AGENT_VARIABLE, ports.VARIABLE
-"""What a command inside an agent knows itself and its proxy by: `hivemind` commands, MCP servers, hooks."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 """Never through the proxy: agents talk to servers of their own there."""
 

@@ -5,12 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hivemind_addon.launch import port as ports
 from hivemind_addon.launch.programs import PATIENCE_S
 from hivemind_addon.launch.upstream import Upstream
 from hivemind_addon.resources import script_path
 
-DEFAULT_PORT = ports.DEFAULT
 OLLAMA_PORT = 11435
 """One above Ollama's own."""
 _OLLAMA = "http://127.0.0.1:11434"

@@ -6,8 +6,8 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from hivemind_addon.launch.environment import AGENT_VARIABLE, LOOPBACK, PORT_VARIABLE, PROXY_VARIABLES
-from hivemind_addon.launch.proxy_command import DEFAULT_PORT
+from hivemind_addon.launch.environment import LOOPBACK, PROXY_VARIABLES
+from hivemind_addon.launch.port import AGENT_VARIABLE, DEFAULT_PORT, PORT_VARIABLE
 from hivemind_addon.tasks.model import RUNNER_VARIABLE, TASK_VARIABLE
 from hivemind_addon.wire.identity import clean
 

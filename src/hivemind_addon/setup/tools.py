@@ -6,9 +6,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hivemind_addon.launch.environment import AGENT_VARIABLE, PORT_VARIABLE, changes, proxy_url
+from hivemind_addon.launch.environment import changes, proxy_url
+from hivemind_addon.launch.port import AGENT_VARIABLE, DEFAULT_PORT, PORT_VARIABLE
 from hivemind_addon.launch.programs import ProgramTable
-from hivemind_addon.launch.proxy_command import DEFAULT_PORT
 from hivemind_addon.setup.model import Entry, FilePlan, Format, Plan, SetupTrouble, Value
 
 _NAME = "hivemind"
