@@ -161,7 +161,7 @@ async def test_what_takes_too_long_is_ended_with_all_it_started(tmp_path):
     child = "held = open('alive', 'w'); held.write('here'); held.flush(); input()"
     script = (
         "import subprocess, sys;"
-        f"subprocess.run([sys.executable, '-c', {child!r}], stdin=subprocess.Popen(['sleep', '60'], stdout=-1).stdout)"
+        f"subprocess.run([sys.executable, '-c', {child!r}], stdin=subprocess.Popen(['sleep', '600'], stdout=-1).stdout)"
     )
     try:
         ended = await run(command(script, tmp_path), tmp_path / "log", 2)
@@ -180,7 +180,7 @@ async def test_the_tunnel_knows_few_hosts():
 
     server = await asyncio.start_server(echo, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with asyncio.timeout(10), server, running_tunnel({"known.test": port}) as tunnel:
+    async with asyncio.timeout(120), server, running_tunnel({"known.test": port}) as tunnel:
         heard = {}
         for host in ("known.test", "unknown.test"):
             reader, writer = await asyncio.open_connection("127.0.0.1", tunnel.port)

@@ -1,11 +1,11 @@
 import json
-import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hivemind_addon.capture.secrets import Redactor
+from tests.cpu_time import least_cpu_s
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
@@ -102,6 +102,4 @@ def test_a_learned_value_is_replaced_wherever_it_stands():
 )
 def test_hostile_texts_take_no_more_than_a_moment(piece):
     text = piece * (200_000 // len(piece))
-    began = time.perf_counter()
-    Redactor("ab12").clean(text)
-    assert time.perf_counter() - began < 5
+    assert least_cpu_s(lambda: Redactor("ab12").clean(text), tries=1) < 5

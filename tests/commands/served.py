@@ -31,8 +31,8 @@ def serving(report, *, port=8080, answer=lambda command: Said(done=True, text=f"
         yield asked
         ended = threading.Event()
         loop.call_soon_threadsafe(lambda: (server.close(), ended.set()))
-        ended.wait(10)
+        ended.wait(120)
     finally:
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(120)
         loop.close()

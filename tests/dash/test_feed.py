@@ -68,7 +68,7 @@ class Proxy:
 async def news(path):
     """A feed, and its news one by one."""
     feed = Feed(path)
-    async with asyncio.timeout(10), aclosing(feed.news()) as stream:
+    async with asyncio.timeout(120), aclosing(feed.news()) as stream:
         yield feed, stream
         feed.close()
 

@@ -1,4 +1,3 @@
-import time
 from dataclasses import replace
 from datetime import UTC
 
@@ -12,6 +11,7 @@ from hivemind_addon.core.ticket import PoolKey, Priority
 from hivemind_addon.dash.picture import Look, picture
 from hivemind_addon.observe.tally import LogLine
 from hivemind_addon.runtime.control import decode_report
+from tests.cpu_time import least_cpu_s
 from tests.dash.record import INCIDENT, RECORDED, record, recorded
 from tests.dash.samples import KEY, flying, pool, report, session, waiting
 
@@ -207,9 +207,4 @@ def test_ten_thousand_requests_and_five_hundred_sessions_are_drawn_at_once():
     tickets = tuple(waiting(f"t{n}", agent=f"a{n % 50}", name=f"s{n % 500}", position=n) for n in range(10_000))
     made = report(pool(tickets=tickets, queued=10_000), sessions=[session(f"a{n % 50}", f"s{n}") for n in range(500)])
     look = Look(width=200, height=60, selected="agent a7", opened=frozenset(["agent a7"]))
-    took = []
-    for _ in range(3):
-        began = time.perf_counter()
-        picture(made, look)
-        took.append(time.perf_counter() - began)
-    assert min(took) < 0.4, "it takes 40 ms on an idle machine; this one may be busy"
+    assert least_cpu_s(lambda: picture(made, look)) < 0.4, "it takes 40 ms on a fast machine"

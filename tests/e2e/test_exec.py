@@ -95,7 +95,7 @@ def test_signals_are_the_commands_own(mine):
 
 
 def test_one_that_is_killed_leaves_no_proxy_behind(mine):
-    with mine.started("exec", "--", "sh", "-c", "echo ready; exec sleep 60") as agent:
+    with mine.started("exec", "--", "sh", "-c", "echo ready; exec sleep 600") as agent:
         assert agent.stdout.readline() == "ready\n"
         agent.kill()
         agent.wait(PATIENCE_S)

@@ -129,7 +129,7 @@ def held(environment):
 
 
 def test_a_command_runs_with_its_token_its_own_status_and_signals_and_ends_its_lease(environment):
-    script = "echo ready; trap 'kill $!; echo told; exit 5' TERM; read line; sleep 30 >/dev/null 2>&1 & echo $HIVEMIND_LEASE_TOKEN; wait"
+    script = "echo ready; trap 'kill $!; echo told; exit 5' TERM; read line; sleep 600 >/dev/null 2>&1 & echo $HIVEMIND_LEASE_TOKEN; wait"
     running = subprocess.Popen(
         [
             sys.executable,
@@ -169,7 +169,7 @@ def test_a_command_runs_with_its_token_its_own_status_and_signals_and_ends_its_l
 
 
 def test_a_lost_lease_is_told_to_the_command(environment):
-    running = begin(environment, "run", "x", "--ttl", "6s", "--", "sh", "-c", "echo ready; exec sleep 30")
+    running = begin(environment, "run", "x", "--ttl", "6s", "--", "sh", "-c", "echo ready; exec sleep 600")
     assert lease(environment, "release", "x").returncode == 1
     assert lease(environment, "release", "x", "--force").stdout == "released x\n"
     _, err = running.communicate(timeout=60)
@@ -180,11 +180,11 @@ def test_a_lost_lease_is_told_to_the_command(environment):
 
 
 def test_a_killed_leader_is_followed_at_once_by_who_waits(environment, tmp_path):
-    first = begin(environment, "lead", "plan", "--value", "one", "--", "sh", "-c", "echo ready; exec sleep 60")
+    first = begin(environment, "lead", "plan", "--value", "one", "--", "sh", "-c", "echo ready; exec sleep 600")
     second = subprocess.Popen(
         [
             *(sys.executable, "-m", "hivemind_addon.cli", "lease", "lead", "plan", "--value", "two"),
-            *("--", "sh", "-c", "echo ready; exec sleep 60"),
+            *("--", "sh", "-c", "echo ready; exec sleep 600"),
         ],
         env=environment,
         stdout=subprocess.PIPE,

@@ -91,7 +91,7 @@ def test_thirty_tasks_finish_though_two_are_killed_on_the_way(mine, anthropic):
     call = shlex.join(mine.model_call("--fail", "-o", "/dev/null", "-w", "%{http_code}"))
     doomed = (
         'name=${HIVEMIND_TASK#*/}; if [ ! -e "tried-$name" ]; then : > "tried-$name"; echo $$ > "pid-$name.new"; '
-        'mv "pid-$name.new" "pid-$name"; exec sleep 60; fi; '
+        'mv "pid-$name.new" "pid-$name"; exec sleep 600; fi; '
     )
     tasks = {"plan": {"command": ["sh", "-c", call], "priority": "high", "budget_tokens": 12_345}}
     for n in range(28):
@@ -125,15 +125,15 @@ def test_thirty_tasks_finish_though_two_are_killed_on_the_way(mine, anthropic):
 
 def test_a_killed_runner_leaves_no_process_and_another_goes_on_with_what_is_not_done(served):
     mine = served
-    orphan = "setsid sh -c 'echo $$ > orphan; exec sleep 60'"
-    script = f"if [ -e task ]; then exit 0; fi; echo $$ > task; {orphan} & sleep 60"
+    orphan = "setsid sh -c 'echo $$ > orphan; exec sleep 600'"
+    script = f"if [ -e task ]; then exit 0; fi; echo $$ > task; {orphan} & sleep 600"
     tasks = {"first": {"command": "sh -c 'echo once >> first'"}}
     tasks["second"] = {"command": ["sh", "-c", script], "depends_on": ["first"]}
     file = fleet_file(mine, tasks)
     with started(mine, "fleet", "run", file) as fleet:
         pids = [pid_in(mine, "task"), pid_in(mine, "orphan")]
         fleet.kill()
-        fleet.wait(10)
+        fleet.wait(120)
         mine.wait_for(lambda: not any(map(is_alive, pids)), "the end of what the tasks had started")
     view = json.loads(hivemind(mine, "fleet", "status", "--json").stdout)[0]
     assert view["runner_pid"] is None
@@ -148,7 +148,7 @@ def test_a_killed_runner_leaves_no_process_and_another_goes_on_with_what_is_not_
 def test_ctrl_c_ends_all_and_says_what_was_done(served):
     mine = served
     file = fleet_file(
-        mine, {"a": {"command": "sh -c 'echo $$ > a; sleep 60'"}, "b": {"command": "true", "depends_on": ["a"]}}
+        mine, {"a": {"command": "sh -c 'echo $$ > a; sleep 600'"}, "b": {"command": "true", "depends_on": ["a"]}}
     )
     with started(mine, "fleet", "run", file) as fleet:
         pid = pid_in(mine, "a")

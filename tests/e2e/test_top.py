@@ -25,7 +25,7 @@ class Terminal:
     def __init__(self, command, environment, *, columns=110, rows=32):
         self.screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self.screen)
-        self.process = pexpect.spawn(command[0], command[1:], env=environment, dimensions=(rows, columns), timeout=5)
+        self.process = pexpect.spawn(command[0], command[1:], env=environment, dimensions=(rows, columns), timeout=120)
 
     def close(self):
         self.process.close(force=True)

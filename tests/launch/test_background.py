@@ -32,7 +32,7 @@ def supervisors(monkeypatch, tmp_path):
     yield pretend
     for _, process in started:
         process.kill()
-        process.wait(10)
+        process.wait(120)
 
 
 class Impatient:
@@ -57,7 +57,7 @@ def test_one_that_runs_is_used(monkeypatch, supervisors):
 
 
 def test_one_is_started_and_waited_for(monkeypatch, supervisors):
-    started = supervisors("import time; time.sleep(60)")
+    started = supervisors("import time; time.sleep(600)")
     answers = iter([None, None, None, PROXY])
     monkeypatch.setattr(background, "running", lambda _: next(answers))
     assert find_or_start(8080, options=("--set", "a=b"), clock=Impatient()) is PROXY
@@ -83,7 +83,7 @@ def test_anothers_proxy_that_never_answers_is_given_up(monkeypatch, supervisors)
 
 
 def test_an_old_log_does_not_grow_for_ever(monkeypatch, supervisors):
-    supervisors("import time; time.sleep(60)")
+    supervisors("import time; time.sleep(600)")
     answers = iter([None, PROXY])
     monkeypatch.setattr(background, "running", lambda _: next(answers))
     monkeypatch.setattr(detached, "_MAX_LOG_BYTES", 10)

@@ -32,7 +32,7 @@ def proxy(authority, *, connect="HTTP/1.1 200 OK", answer="HTTP/1.1 404 Not Foun
         with suppress(OSError):
             client, _ = listener.accept()
             with client:
-                client.settimeout(5)
+                client.settimeout(120)
                 asked.append(client.recv(4096).decode())
                 client.sendall(f"{connect}\r\n\r\n".encode())
                 with context.wrap_socket(client, server_side=True) as secure:
@@ -43,7 +43,7 @@ def proxy(authority, *, connect="HTTP/1.1 200 OK", answer="HTTP/1.1 404 Not Foun
         server = Thread(target=serve, daemon=True)
         server.start()
         yield listener.getsockname()[1], asked
-        server.join(5)
+        server.join(120)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ SAY_CALLER = f"{sys.executable} -c 'from hivemind_addon.lease.holder import call
 
 @pytest.fixture
 def child():
-    started = subprocess.Popen(["sleep", "60"])
+    started = subprocess.Popen(["sleep", "600"])
     yield started
     started.kill()
     started.wait()

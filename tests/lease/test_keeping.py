@@ -97,7 +97,7 @@ def child(request, monkeypatch):
         monkeypatch.setattr(sys, "platform", "elsewhere")
     elif sys.platform != "linux":
         pytest.skip("Linux has handles")
-    started = subprocess.Popen(["sleep", "60"])
+    started = subprocess.Popen(["sleep", "600"])
     yield started
     started.kill()
     started.wait()

@@ -13,7 +13,7 @@ from hivemind_addon.lease.process import Unknown, ancestors, look
 
 @pytest.fixture
 def child():
-    started = subprocess.Popen(["sleep", "60"])
+    started = subprocess.Popen(["sleep", "600"])
     yield started
     started.kill()
     started.wait()
@@ -75,7 +75,7 @@ def test_a_hidden_process_may_live(tmp_path, monkeypatch, child):
 
 def test_ps_says_the_same(child):
     found = process._from_ps(child.pid) if _has_ps() else pytest.skip("no ps here")
-    assert (found.pid, found.parent, found.words) == (child.pid, os.getpid(), ("sleep", "60"))
+    assert (found.pid, found.parent, found.words) == (child.pid, os.getpid(), ("sleep", "600"))
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert process._from_ps(child.pid) is None

@@ -81,7 +81,7 @@ def post(server, *, content=None, **headers):
     known = {"accept": "application/json, text/event-stream", "authorization": f"Bearer {server.token}"}
     merged = {name: value for name, value in (known | named).items() if value}
     body = {"json": INITIALIZE} if content is None else {"content": content}
-    with httpx.Client(trust_env=False, timeout=10) as client:
+    with httpx.Client(trust_env=False, timeout=120) as client:
         return client.post(server.url, headers=merged, **body)
 
 
@@ -97,7 +97,7 @@ async def test_a_client_that_knows_the_token_calls_tools(server, folder, monkeyp
         assert "no hivemind proxy serves port 9" in await failing(client, "status")
         assert (await given(client, "lease_acquire", names=["http"]))["granted"]
         assert held(folder, monkeypatch) == ["http"]
-    async with asyncio.timeout(10):  # it went, and so does its lease
+    async with asyncio.timeout(120):  # it went, and so does its lease
         while await asyncio.to_thread(held, folder, monkeypatch):
             pass
 

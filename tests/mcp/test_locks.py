@@ -39,7 +39,7 @@ async def test_who_waits_gets_it_when_it_is_free(stage):
         assert (done, total, text) == (0, 20, "waiting for a")
         told.set()
 
-    async with stage.client("one") as one, stage.client("two") as two, asyncio.timeout(20):
+    async with stage.client("one") as one, stage.client("two") as two, asyncio.timeout(120):
         mine = await given(one, "lease_acquire", names=["a"])
         arguments = {"names": ["a"], "wait_s": 20}
         waiting = asyncio.ensure_future(two.call_tool("lease_acquire", arguments, progress_callback=hear))
@@ -98,10 +98,10 @@ async def test_a_client_that_goes_while_it_waits_leaves_the_line(stage):
             waiting = asyncio.ensure_future(
                 two.call_tool("lease_acquire", {"names": ["a"], "wait_s": 60}, progress_callback=hear)
             )
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(120):
                 await told.wait()
         waiting.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while (await given(one, "lease_list"))["names"][0]["waiting"]:
                 pass
         await given(one, "lease_release", lease=mine["lease"])

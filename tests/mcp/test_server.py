@@ -117,7 +117,7 @@ async def test_what_tools_give_is_as_their_schema_says(stage):
 
 
 async def test_calls_run_side_by_side(stage):
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=120)
 
     def meet(*_: object) -> Word:
         both.wait()
@@ -141,7 +141,7 @@ async def test_a_call_that_its_client_cancels_ends(stage):
     async with stage.client(tools=(tool("wait", wait), tool("good", lambda *_: Word("fine")))) as client:
         number = client._request_id
         asked = asyncio.ensure_future(client.call_tool("wait", {}))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             await begun.wait()
             await cancel(client, number)
             with pytest.raises(McpError, match="cancelled"):
@@ -182,7 +182,7 @@ async def test_a_client_that_goes_ends_what_it_asked_for(stage):
             ended.set()
         return Word("nobody hears it")
 
-    async with stage.client(tools=(tool("wait", wait),)) as client, asyncio.timeout(10):
+    async with stage.client(tools=(tool("wait", wait),)) as client, asyncio.timeout(120):
         asked = asyncio.ensure_future(client.call_tool("wait", {}))
         await begun.wait()
     asked.cancel()

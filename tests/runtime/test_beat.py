@@ -19,7 +19,7 @@ async def test_it_beats_only_while_there_is_something_to_do():
     began = loop.time()
     beat.wake()
     beat.wake()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(120):
         await done.wait()
     assert loop.time() - began > 2 / BEATS_PER_S
     assert left == [0]

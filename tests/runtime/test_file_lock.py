@@ -44,7 +44,7 @@ def test_it_is_waited_for(path, wait_s):
 
     waiting = Thread(target=wait, daemon=True)
     waiting.start()
-    assert begun.wait(5)
+    assert begun.wait(120)
     os.close(first)
     waiting.join(20)
     assert taken[0] is not None

@@ -50,14 +50,14 @@ def program(tmp_path):
 
 async def finish(made):
     """Wait until every call has ended."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while made._calls:
             await asyncio.wait(made._calls)
 
 
 async def until(condition):
     """Another process has done something. There is no clock to advance."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not condition():
             await asyncio.to_thread(os.sched_yield)
 

@@ -59,7 +59,7 @@ def test_the_task_leads_to_its_file(dialect, conversation, tmp_path):
     for number in range(TASK.lines):
         call = turn_of(dialect, conversation(number)).call
         arguments = json.loads(call.arguments)
-        subprocess.run(arguments.get("command") or arguments["cmd"], shell=True, check=True, cwd=tmp_path, timeout=10)
+        subprocess.run(arguments.get("command") or arguments["cmd"], shell=True, check=True, cwd=tmp_path, timeout=120)
     assert (tmp_path / TASK.file).read_text() == TASK.content
     assert turn_of(dialect, conversation(TASK.lines)).call is None
 

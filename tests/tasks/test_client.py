@@ -61,7 +61,7 @@ def test_ids_come_back_and_their_end_can_be_waited_for(served, monkeypatch):
 
 
 def test_a_wait_has_its_time_and_what_waits_can_be_cancelled(served):
-    (one,) = client.submit([shell("slow", "sleep 60")], port=8080)
+    (one,) = client.submit([shell("slow", "sleep 600")], port=8080)
     (view,) = client.wait([one], timeout_s=0.2, port=8080)
     assert not view.state.is_over
     assert client.cancel(one) in ("bg-1/slow is being ended", "bg-1/slow is cancelled")
@@ -70,7 +70,7 @@ def test_a_wait_has_its_time_and_what_waits_can_be_cancelled(served):
 
 
 def test_a_task_submits_to_its_own_runner_as_its_child(served):
-    (parent,) = client.submit([shell("parent", "sleep 60")], port=8080)
+    (parent,) = client.submit([shell("parent", "sleep 600")], port=8080)
     while client.task(parent).state is not State.RUNNING:
         client.wait([parent], timeout_s=0.02, port=8080)
     place = client.open_fleet("bg-1").socket()

@@ -58,7 +58,7 @@ def test_the_task_reads_nothing_and_has_its_signals_back():
 
 
 def test_the_end_of_the_pipe_ends_the_task_and_all_that_it_started():
-    script = "sleep 60 & echo $!; setsid sleep 60 & echo $!; (setsid sleep 60 & echo $!) ; echo $$; sleep 60"
+    script = "sleep 600 & echo $!; setsid sleep 600 & echo $!; (setsid sleep 600 & echo $!) ; echo $$; sleep 600"
     with kept("sh", "-c", script) as process:
         pids = [int(process.stdout.readline()) for _ in range(4)]
         process.stdin.close()
@@ -67,7 +67,7 @@ def test_the_end_of_the_pipe_ends_the_task_and_all_that_it_started():
 
 
 def test_what_a_finished_task_left_behind_is_ended():
-    with kept("sh", "-c", "setsid sleep 60 >/dev/null 2>&1 & echo $!; sleep 60 & echo $!; exit 3") as process:
+    with kept("sh", "-c", "setsid sleep 600 >/dev/null 2>&1 & echo $!; sleep 600 & echo $!; exit 3") as process:
         pids = [int(process.stdout.readline()) for _ in range(2)]
         assert process.wait(20) == 3
         gone(pids)
@@ -82,7 +82,7 @@ def impatient(monkeypatch, tmp_path):
 
 
 def test_one_that_does_not_listen_is_killed(impatient):
-    with kept("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 60; done") as process:
+    with kept("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 600; done") as process:
         process.stdout.readline()
         process.stdin.close()
         assert process.wait(20) == 128 + signal.SIGKILL
@@ -97,7 +97,7 @@ def test_one_that_does_not_listen_is_killed_though_orphans_end_all_the_time(impa
 
 
 def test_a_killed_keeper_takes_the_task_with_it():
-    with kept("sh", "-c", "echo $$; exec sleep 60") as process:
+    with kept("sh", "-c", "echo $$; exec sleep 600") as process:
         pid = int(process.stdout.readline())
         os.kill(process.pid, signal.SIGKILL)
         process.wait(20)

@@ -48,23 +48,23 @@ async def test_a_talkative_one_fills_no_disk_and_its_last_words_are_known(begin,
 
 
 async def test_time_that_is_over_ends_it(begin):
-    ended = await (await begin("sleep 60")).wait(timeout_s=0.2)
+    ended = await (await begin("sleep 600")).wait(timeout_s=0.2)
     assert (ended.timed_out, ended.was_ended, ended.exit_status) == (True, True, 128 + signal.SIGTERM)
 
 
 async def test_it_can_be_ended_and_killed(begin):
-    one = await begin("sleep 60")
+    one = await begin("sleep 600")
     one.end()
     one.end()
     assert (await one.wait(timeout_s=None)).was_ended
-    two = await begin("trap '' TERM; sleep 60")
+    two = await begin("trap '' TERM; sleep 600")
     two.kill()
     assert (await two.wait(timeout_s=None)).exit_status == 128 + signal.SIGKILL
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sessions are read on Linux only")
 async def test_a_keeper_that_is_killed_leaves_nothing(begin, tmp_path):
-    one = await begin("sleep 60 & echo $! > pid; mv pid child; wait")
+    one = await begin("sleep 600 & echo $! > pid; mv pid child; wait")
     while not (tmp_path / "child").exists():
         os.sched_yield()
     os.kill(one.pid, signal.SIGKILL)

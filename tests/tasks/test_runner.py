@@ -33,7 +33,7 @@ def asked(folder, question):
 
 
 async def becomes(condition):
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not (answer := condition()):
             await asyncio.to_thread(lambda: None)
     return answer
@@ -73,7 +73,7 @@ async def test_one_that_dies_of_something_transient_is_tried_again(folder):
 @pytest.mark.parametrize(
     ("task", "reason"),
     [
-        (shell("a", "sleep 60", timeout_s=0.2), "took longer than 0.2 s"),
+        (shell("a", "sleep 600", timeout_s=0.2), "took longer than 0.2 s"),
         (TaskSpec(command=("nonesuch",), name="a"), "exit status 127: there is no command 'nonesuch' on the PATH"),
         (shell("a", "echo no good; exit 2"), "exit status 2: no good"),
         (shell("a", r"printf '\033[31mno\033[0m \033[2Jgood\a\n\033[0m\n'; exit 2"), "exit status 2: no good"),
@@ -109,7 +109,7 @@ async def test_a_task_waits_for_its_own_with_one_place_and_others_ask_on_the_soc
     ],
 )
 async def test_what_cannot_be_is_refused(folder, question, says):
-    running = asyncio.ensure_future(made_runner(folder).run([shell("a", "sleep 60")]))
+    running = asyncio.ensure_future(made_runner(folder).run([shell("a", "sleep 600")]))
     await becomes((folder / "r.sock").exists)
     with pytest.raises(NotTaken, match=says):
         await asked(folder, question)
@@ -119,7 +119,7 @@ async def test_what_cannot_be_is_refused(folder, question, says):
 
 async def test_stop_ends_what_runs_and_what_it_started(folder):
     runner = made_runner(folder)
-    script = f"sleep 60 & echo $! > {folder}/pid.new; mv {folder}/pid.new {folder}/pid; wait"
+    script = f"sleep 600 & echo $! > {folder}/pid.new; mv {folder}/pid.new {folder}/pid; wait"
     running = asyncio.ensure_future(runner.run([shell("a", script), shell("b", "true", ["a"])]))
     pid = int(await becomes(lambda: (folder / "pid").exists() and (folder / "pid").read_text()))
     runner.stop("enough")
@@ -134,7 +134,7 @@ async def test_a_second_stop_kills(folder, monkeypatch):
     monkeypatch.setattr(keeper, "__file__", str(patient))
     runner = made_runner(folder)
     running = asyncio.ensure_future(
-        runner.run([shell("a", f"trap '' TERM; touch {folder}/on; sleep 60 & wait; sleep 60")])
+        runner.run([shell("a", f"trap '' TERM; touch {folder}/on; sleep 600 & wait; sleep 600")])
     )
     await becomes((folder / "on").exists)
     runner.stop("enough")
@@ -170,7 +170,7 @@ async def test_what_was_done_is_taken_over_and_not_run_again(folder):
 async def test_one_that_is_stopped_before_it_begins_ends_at_once(folder):
     runner = made_runner(folder)
     runner.stop("enough")
-    (task,) = (await asyncio.wait_for(runner.run([shell("a", "sleep 60")]), 20)).tasks
+    (task,) = (await asyncio.wait_for(runner.run([shell("a", "sleep 600")]), 120)).tasks
     assert (task.state, task.reason) == (State.CANCELLED, "enough")
 
 
@@ -231,7 +231,7 @@ async def test_what_a_killed_runner_has_left_keeps_others_from_beginning(folder)
 
 
 async def test_two_runners_of_one_fleet_are_one_too_many(folder):
-    running = asyncio.ensure_future(made_runner(folder).run([shell("a", "sleep 60")]))
+    running = asyncio.ensure_future(made_runner(folder).run([shell("a", "sleep 600")]))
     await becomes((folder / "r.sock").exists)
     with pytest.raises(NotTaken, match="night-1 is being run already"):
         await made_runner(folder).run([])

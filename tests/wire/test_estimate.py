@@ -1,5 +1,4 @@
 import json
-import time
 
 import pytest
 from hypothesis import given
@@ -10,6 +9,7 @@ from hivemind_addon.profile.model import Charge, DialectName, InputCharge, Outpu
 from hivemind_addon.wire.estimate import _CONVERSATIONS, _MODELS, _SESSIONS, Estimator
 from hivemind_addon.wire.request import read_request
 from hivemind_addon.wire.tokenizer import Tokenizer
+from tests.cpu_time import least_cpu_s
 
 TOKENIZER = Tokenizer()
 TOKENIZER.load()
@@ -287,14 +287,8 @@ def test_a_body_of_1_mb_is_estimated_in_about_two_milliseconds(estimator):
     long = [user(WORDS * 60) for _ in range(400)]
     estimator.learn(ALL, request(*long), "s", usage(250_000))
     facts = request(*long, assistant("yes"), user("x y z " * 1900))
-    estimator.estimate(ALL, facts, "s")
-    took = []
-    for _ in range(10):
-        begun = time.perf_counter()
-        estimator.estimate(ALL, facts, "s")
-        took.append(time.perf_counter() - begun)
-    # The goal is 2 ms; shared and slow machines get ten.
-    assert min(took) < 0.010
+    # The goal is 2 ms; slow machines get ten.
+    assert least_cpu_s(lambda: estimator.estimate(ALL, facts, "s"), tries=11) < 0.010
 
 
 numbers = st.integers(0, 10**9)
