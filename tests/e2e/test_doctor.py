@@ -49,8 +49,9 @@ def test_a_bundle_without_the_ca_is_found_by_the_handshake_and_the_proxy_says_th
     assert counts() == [3, 1, 1]
 
 
-def test_outside_it_says_what_is_missing(mine):
-    done = mine.run("doctor", "--agent", "claude")
+def test_outside_it_says_what_is_missing(anthropic, authority):
+    with machine(anthropic, authority) as untouched:
+        done = untouched.run("doctor", "--agent", "claude")
     assert done.returncode == 1
     bad = [line for line in done.stdout.splitlines() if line.startswith("bad")]
     assert any("nothing listens" in line for line in bad)
