@@ -1,10 +1,12 @@
 """What all tests share: a clock that only tests move, and how hard hypothesis looks.
 
-`HYPOTHESIS_PROFILE=deep pytest …` looks longer. A run prints its seed; `HYPOTHESIS_SEED=… pytest …` repeats it.
+A run looks at the same examples as the one before, so that a commit passes or fails once and for all.
+`HYPOTHESIS_PROFILE=deep pytest …` looks longer and elsewhere; it prints its seed, and `HYPOTHESIS_SEED=…` repeats it.
 """
 
 import os
 import random
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,21 +14,24 @@ from hypothesis import HealthCheck, settings
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile("fast", max_examples=60, deadline=None, suppress_health_check=_SLOW_IS_FINE)
 settings.register_profile("deep", max_examples=2000, deadline=None, suppress_health_check=_SLOW_IS_FINE)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+_PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "fast")
+settings.load_profile(_PROFILE)
 
 
 @pytest.hookimpl(tryfirst=True)  # before hypothesis reads it
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the seed of hypothesis here, so that it can be printed."""
+    """Choose the seed of hypothesis here, so that it can be printed; and let Ctrl-C mean the same everywhere."""
     if config.getoption("hypothesis_seed", None) is None:
         # Every worker of a parallel run has to choose the same.
-        seed = os.environ.setdefault("HYPOTHESIS_SEED", str(random.SystemRandom().randrange(2**32)))
-        config.option.hypothesis_seed = int(seed)
+        seed = random.SystemRandom().randrange(2**32) if _PROFILE == "deep" else 1
+        config.option.hypothesis_seed = int(os.environ.setdefault("HYPOTHESIS_SEED", str(seed)))
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A script's background has it ignored, and so would what the tests start.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    profile = os.environ.get("HYPOTHESIS_PROFILE", "fast")
-    return f"hypothesis: profile {profile}, HYPOTHESIS_SEED={config.option.hypothesis_seed}"
+    return f"hypothesis: profile {_PROFILE}, HYPOTHESIS_SEED={config.option.hypothesis_seed}"
 
 
 class FakeClock:
