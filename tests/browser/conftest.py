@@ -36,7 +36,9 @@ def browser():
             pytest.fail("there is no chromium; `make browser` installs Debian's where it may")
         pytest.skip("there is no chromium; `make browser` installs Debian's where it may")
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        chromium = playwright.chromium.launch(
+            executable_path=executable, args=["--no-sandbox"], timeout=PATIENCE_S * 1000
+        )
         yield chromium
         chromium.close()
 

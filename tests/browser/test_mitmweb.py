@@ -266,7 +266,8 @@ def test_a_bad_value_in_the_options_dialog_is_rolled_back_with_our_line(person):
     field.fill("300 flows")
     expect(person.page.locator(".has-error input[name=hivemind_keep]")).to_have_count(0)
     person.page.locator(".modal-header .close").click()
-    assert person.house.proxy.probe("option", name="hivemind_keep") == "300 flows"
+    proxy = person.house.proxy
+    proxy.wait_for(lambda _: proxy.probe("option", name="hivemind_keep") == "300 flows", "the new value")
     person.page.get_by_text("Display Event Log").click()
 
 

@@ -4,6 +4,7 @@ import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
 import msgspec
@@ -22,14 +23,13 @@ from hivemind_addon.core.snapshot import (
     WindowView,
 )
 from hivemind_addon.core.spend import Budget, Period, Scope, Spend
-from hivemind_addon.core.ticket import Demand, Dimension, PoolKey, Ticket, Usage
+from hivemind_addon.core.ticket import Demand, PoolKey, Ticket, Usage
 from hivemind_addon.observe.report import ProxyView, Report
 from hivemind_addon.observe.tally import LogLine, SessionTally, TallyView
 from hivemind_addon.page.document import CONTENT_SECURITY_POLICY, DOCUMENT
-from hivemind_addon.sim.limits import Limit, LimitKind
-from hivemind_addon.sim.provider import Latency, ProviderSettings
 from hivemind_addon.sim.server import running_server
 from tests.browser.conftest import look
+from tests.e2e.origin import running_origin
 from tests.e2e.proxy import PATIENCE_S, free_port, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
@@ -45,19 +45,16 @@ RULES = """
 everyone: {budgets: [{usd: 2, per: day}]}
 agents: {lead: {budgets: [{tokens: 20000, per: hour}]}}
 """
-LIMITS = (
-    Limit(Dimension.REQUESTS, 12, window_s=9, kind=LimitKind.WINDOW),
-    Limit(Dimension.INPUT_TOKENS, 40_000, window_s=60),
-    Limit(Dimension.OUTPUT_TOKENS, 8_000, window_s=60),
-)
+LEFT = {"requests": (120, 57), "input-tokens": (40_000, 31_000), "output-tokens": (8_000, 2_000)}
+"""Of each of the provider's limits."""
 
 
 class Fleet:
-    """Agents that ask through one proxy, each in a thread of its own."""
+    """Agents that ask through one proxy, each in a thread of its own. They are answered when a test says so."""
 
-    def __init__(self, proxy, url):
+    def __init__(self, proxy, origin):
         self.proxy = proxy
-        self._url = url
+        self._origin = origin
         self._threads = ThreadPoolExecutor(40)
         self.asked = []
 
@@ -75,11 +72,10 @@ class Fleet:
         content = {
             "model": "claude-sonnet-4-5",
             "max_tokens": 64,
-            "stream": True,
             "messages": [{"role": "user", "content": text}],
         }
         with self.proxy.client(quote(agent, safe=""), timeout=PATIENCE_S) as client:
-            return client.post(f"{self._url}/v1/messages", content=json.dumps(content), headers=headers)
+            return client.post(f"{self._origin.url}/v1/messages", content=json.dumps(content), headers=headers)
 
     def let_run(self, agents=5):
         """A team with sub-agents, more than may go at once."""
@@ -91,7 +87,12 @@ class Fleet:
             self.ask(f"reviewer-{number + 1}", f"s-r{number}", text="look at it " * 200)
         self.ask(XSS, "s-x")
 
+    def answer_one(self):
+        self._origin.wait_for_calls(1)
+        self._origin.arrived[0].go.set()
+
     def finish(self):
+        self._origin.open()
         for one in self.asked:
             assert one.result(PATIENCE_S).status_code == 200
         self._threads.shutdown()
@@ -99,14 +100,17 @@ class Fleet:
 
 @contextmanager
 def fleet(folder):
-    settings = ProviderSettings(limits=LIMITS, latency=Latency(median_s=0.4), chunks=8, interval_s=0.2)
-    with running_server(settings) as server:
+    with running_origin() as origin:
+        reset = (datetime.now(UTC) + timedelta(minutes=1)).isoformat()
+        for what, (limit, left) in LEFT.items():
+            said = {"limit": str(limit), "remaining": str(left), "reset": reset}
+            origin.says |= {f"anthropic-ratelimit-{what}-{one}": value for one, value in said.items()}
         (folder / "profiles").mkdir(exist_ok=True)
-        (folder / "profiles" / "sim.yaml").write_text(PROFILE.format(port=server.port))
+        (folder / "profiles" / "sim.yaml").write_text(PROFILE.format(port=origin.port))
         (folder / "agents.yaml").write_text(RULES)
         sets = [f"hivemind_profiles={folder / 'profiles'}", f"hivemind_agents={folder / 'agents.yaml'}"]
         with running(folder, *(word for one in sets for word in ("--set", one))) as proxy:
-            yield Fleet(proxy, server.url)
+            yield Fleet(proxy, origin)
 
 
 def test_it_lives_while_requests_are_held(page, tmp_path):
@@ -121,7 +125,9 @@ def test_it_lives_while_requests_are_held(page, tmp_path):
         expect(page.locator("#agents")).to_contain_text("worker-3")
         expect(page).to_have_title(re.compile(r"hivemind \(\d+ waiting\)"))
         delivered = page.locator("#totals > div", has_text="delivered").locator("b")
-        expect(delivered).not_to_have_text("0")
+        team.answer_one()
+        expect(delivered).to_have_text("1")
+        expect(page.locator("#pools")).to_contain_text("input tokens")
         look_at_all_sizes(page)
         team.finish()
         expect(delivered).to_have_text("13")

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import traceback
+from multiprocessing import Barrier
 from pathlib import Path
 from threading import Event
 
@@ -16,23 +17,25 @@ from hivemind_addon.lease.sqlite_store import SqliteLeases
 from hivemind_addon.lease.waiting import wait_for_lease
 from hivemind_addon.runtime.clock import SystemClock
 
-TTL_S = 600.0
+TTL_S = 3600.0
 PHILOSOPHERS, MEALS = 3, 20
 CROWD, PLACES, TURNS = 50, 3, 1
 KILLED_AT = 10
 """Philosopher 0 dies with both forks in hand at this meal."""
 
 
-def eat(path, log, who, names, capacity, meals, dies_at=-1):
+def eat(path, log, all_here, who, names, capacity, meals, dies_at=-1):
     clock = SystemClock()
     with SqliteLeases(path) as store:
         request = Request(names, holder_of(who, os.getpid()), TTL_S, capacity)
         for meal in range(meals):
-            lease = wait_for_lease(store, request, clock=clock, wait_s=60, pause=Event().wait)
+            lease = wait_for_lease(store, request, clock=clock, wait_s=TTL_S, pause=Event().wait)
             assert isinstance(lease, Lease), lease
             begun = clock.monotonic()
             if meal == dies_at:
                 os.kill(os.getpid(), 9)
+            if lease.grants[0].token <= capacity:
+                all_here.wait()  # the first ones fill every place at one instant
             time.sleep(0.01)
             line = f"{who} {lease.grants[0].token} {','.join(names)} {begun} {clock.monotonic()}\n"
             os.write(log, line.encode())
@@ -51,13 +54,13 @@ def actors(kind):
 
 def main(path, log_path, kind):
     log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    children = []
+    children, all_here = [], Barrier(PLACES if kind == "crowd" else 1)
     for actor in actors(kind):
         child = os.fork()
         if child == 0:
             status = 1
             try:
-                eat(Path(path), log, *actor)
+                eat(Path(path), log, all_here, *actor)
                 status = 0
             except Exception:  # noqa: BLE001 - the edge of a process
                 traceback.print_exc()

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from hivemind_addon.capture.model import NotACapture
 from hivemind_addon.core.command import Record, Said
 from hivemind_addon.core.ticket import Dimension, OutcomeKind
 from hivemind_addon.mitm.capture_file import read_capture
@@ -118,18 +119,30 @@ def test_a_person_starts_and_stops_it_by_the_control_socket(tmp_path, provider, 
     provider.reset()
     file, socket = tmp_path / "told.flow", tmp_path / "c.sock"
     arguments = ("--set", f"hivemind_profiles={profiles}", "--set", f"hivemind_control={socket}")
+
+    def tell(command):
+        return send_command(socket, command, timeout_s=PATIENCE_S)
+
     with running(tmp_path / "conf", *arguments) as proxy:
         proxy.wait_for(lambda _state: socket.exists(), "the control socket")
-        assert send_command(socket, Record(None)) == Said(done=False, text="nothing was recorded")
-        assert send_command(socket, Record(str(file))) == Said(done=True, text=f"recording into {file}")
-        assert "recorded already" in send_command(socket, Record(str(file))).text
+        assert tell(Record(None)) == Said(done=False, text="nothing was recorded")
+        assert tell(Record(str(file))) == Said(done=True, text=f"recording into {file}")
+        assert "recorded already" in tell(Record(str(file))).text
         asyncio.run(fleet(proxy, provider, 2))
-        assert "is no place for a file" in send_command(socket, Record("/nowhere/at/all")).text
+        assert "is no place for a file" in tell(Record("/nowhere/at/all")).text
         asyncio.run(fleet(proxy, provider, 1))
-        assert send_command(socket, Record(None)).done
+        assert tell(Record(None)).done
         asyncio.run(fleet(proxy, provider, 1))
         assert proxy.stop() == 0
     assert len(read_capture(file).calls) == 3
+
+
+def recorded(file):
+    """How many calls it holds by now: a thread of the proxy's writes it."""
+    try:
+        return len(read_capture(file).calls)
+    except NotACapture:
+        return 0
 
 
 def test_what_a_killed_proxy_leaves_can_be_read_and_continued(tmp_path, provider, profiles):
@@ -138,7 +151,7 @@ def test_what_a_killed_proxy_leaves_can_be_read_and_continued(tmp_path, provider
     arguments = ("--set", f"hivemind_profiles={profiles}", "--set", f"hivemind_capture={file}")
     with running(tmp_path / "conf", *arguments) as proxy:
         asyncio.run(fleet(proxy, provider, 3))
-        proxy.wait_for(lambda state: state["live"] == 0, "the end of all calls")
+        proxy.wait_for(lambda _: recorded(file) == 3, "the record of all calls")
         proxy.process.kill()
         proxy.process.wait(PATIENCE_S)
     with file.open("ab") as torn:

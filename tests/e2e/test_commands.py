@@ -87,7 +87,7 @@ def run(*arguments, port):
 
 
 def tickets(proxy, *states):
-    report = read_report(control_socket(proxy.port))
+    report = read_report(control_socket(proxy.port), timeout_s=PATIENCE_S)
     return [view.ticket.id for pool in report.snapshot.pools for view in pool.tickets if view.state in states]
 
 
@@ -110,7 +110,7 @@ def test_every_example_does_what_it_says(proxy, home):
                 if "--json" in arguments:
                     json.loads(result.stdout)
     assert "night.jsonl" not in run("config", "get", "log", port=proxy.port).stdout
-    assert (home / "night.jsonl").read_text().count("\n") > 0
+    proxy.wait_for(lambda _: (home / "night.jsonl").read_text().count("\n") > 0, "the log's first line")
     assert (home / ".zshrc").exists()
 
 

@@ -50,7 +50,7 @@ ROWS = {
     "401": Row((Status(401),), error="simulated fault"),
     "429 that nothing cures": Row((SpentCredit(),), error="spend limit|credit|quota"),
     "429": Row((NAMED["429-retry-after"],), attempts=2),
-    "529 until the deadline": Row(then=Status(529), timeout="2", attempts=0, error="please retry|simulated fault"),
+    "529 until the deadline": Row(then=Status(529), timeout="3", attempts=0, error="please retry|simulated fault"),
     "502, then good": Row((Status(502),), attempts=2),
     "cut before the content": Row((StreamCut(1),), attempts=2),
     "cut": Row((StreamCut(),), error="closed|terminated|reset|incomplete", begins=True),
@@ -164,7 +164,7 @@ def test_a_deadline_while_held_ends_the_stream_with_one_error_event(stage, key, 
     stage.providers.script(key, [Stall(60)])
     url = f"https://{host}{call.path}"
     with blocked(stage, call, url), stage.proxy.client(http2=version == "h2") as http:
-        response = http.post(url, headers=call.headers | {"x-stainless-timeout": "1"}, content=call.body)
+        response = http.post(url, headers=call.headers | {"x-stainless-timeout": "3"}, content=call.body)
     state = stage.settled()
     check(call, Row(error="please retry"), response, response.content)
     assert stage.providers.attempts(key) == 1

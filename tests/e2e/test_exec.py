@@ -72,7 +72,7 @@ def test_one_that_comes_while_the_proxy_is_ending_gets_a_new_one(mine):
 def test_a_proxy_that_dies_under_it_is_back_for_the_next_call(mine):
     go = mine.home / "go"
     # All errors: one that connects while the port is being closed is reset.
-    patience = ("--retry", "20", "--retry-all-errors", "--retry-delay", "1")
+    patience = ("--retry", str(PATIENCE_S), "--retry-all-errors", "--retry-delay", "1")
     call = " ".join(f"'{word}'" for word in mine.model_call(*patience))
     script = f'echo ready; while [ ! -e "{go}" ]; do sleep 0.05; done; {call}'
     with mine.started("exec", "--", "sh", "-c", script) as agent:

@@ -67,6 +67,7 @@ def limits_of(proxy):
 
 def test_a_proxy_that_is_killed_in_the_middle_of_a_fleet_forgets_and_forgives_nothing(tmp_path):
     journal = tmp_path / "state" / "journal.db"
+    delivered = "SELECT * FROM ticket WHERE \"end\" = 'delivered'"
     (tmp_path / "agents.yaml").write_text("agents: {'agent-*': {budgets: [{tokens: 100000, per: run}]}}")
     (tmp_path / "profiles").mkdir()
     with running_origin() as origin, ThreadPoolExecutor(AGENTS) as threads:
@@ -87,6 +88,7 @@ def test_a_proxy_that_is_killed_in_the_middle_of_a_fleet_forgets_and_forgives_no
             for request in origin.arrived[:AGENTS]:
                 request.go.set()
             origin.wait_for_calls(2 * AGENTS)
+            until(lambda: len(asked(journal, delivered)) == AGENTS, "the end of the first calls in the journal")
             running_now = "SELECT * FROM attempt WHERE outcome = ''"
             until(lambda: len(asked(journal, running_now)) == AGENTS, "the second calls in the journal")
             kept = "SELECT value FROM kept WHERE name = 'learned'"
@@ -106,6 +108,7 @@ def test_a_proxy_that_is_killed_in_the_middle_of_a_fleet_forgets_and_forgives_no
             assert (meter["name"], meter["limit"]) == ("requests", LIMIT), "known before it has said anything again"
             origin.open()
             assert [agent.result(TIMEOUT_S) for agent in agents] == [CALLS] * AGENTS
+            until(lambda: len(asked(journal, delivered)) == AGENTS * CALLS, "all answers in the journal")
             assert proxy.state()["guard_trips"] == 0
             assert proxy.stop() == 0
 

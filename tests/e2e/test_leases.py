@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.lease_actors import CROWD, KILLED_AT, MEALS, PHILOSOPHERS, PLACES, TTL_S, TURNS
+from tests.e2e.proxy import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +32,7 @@ def meals(tmp_path):
             [sys.executable, ACTORS, tmp_path / "leases.db", log, kind],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=2 * PATIENCE_S,
             check=False,
         )
         assert done.returncode == 0, done.stderr
@@ -79,7 +80,7 @@ def test_dining_philosophers_finish_without_waiting_for_any_time_to_pass_though_
 def test_a_crowd_of_fifty_is_never_more_than_three_at_once_and_each_gets_its_turns(meals):
     statuses, eaten = meals("crowd")
     assert statuses == [0] * CROWD
-    assert 1 < at_once(eaten, "phase") <= PLACES
+    assert at_once(eaten, "phase") == PLACES
     assert sorted(who for who, *_ in eaten) == sorted(f"one-{number}" for number in range(CROWD) for _ in range(TURNS))
 
 
@@ -92,7 +93,7 @@ def test_the_examples_of_its_page_run(environment, tmp_path):
     environment |= {"PATH": f"{command.parent}:/usr/bin:/bin", "COLUMNS": "80"}
     script = "set -e\n" + "\n".join(block.partition("```")[0] for block in page.split("```sh\n")[1:])
     done = subprocess.run(
-        ["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=240, check=False
+        ["bash", "-c", script], env=environment, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
@@ -106,7 +107,7 @@ def lease(environment, *arguments, **more):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         **more,
     )
 
@@ -140,7 +141,7 @@ def test_a_command_runs_with_its_token_its_own_status_and_signals_and_ends_its_l
             "b",
             "a",
             "--ttl",
-            "20s",
+            "10m",
             "--",
             "sh",
             "-c",
@@ -163,16 +164,16 @@ def test_a_command_runs_with_its_token_its_own_status_and_signals_and_ends_its_l
     running.stdin.flush()
     assert running.stdout.readline() == f"{now['a'][0]['token']}\n"
     running.terminate()
-    out, err = running.communicate(timeout=60)
+    out, err = running.communicate(timeout=PATIENCE_S)
     assert (running.returncode, out, err) == (5, "told\n", "")
     assert held(environment) == {}
 
 
 def test_a_lost_lease_is_told_to_the_command(environment):
-    running = begin(environment, "run", "x", "--ttl", "6s", "--", "sh", "-c", "echo ready; exec sleep 600")
+    running = begin(environment, "run", "x", "--ttl", "15s", "--", "sh", "-c", "echo ready; exec sleep 600")
     assert lease(environment, "release", "x").returncode == 1
     assert lease(environment, "release", "x", "--force").stdout == "released x\n"
-    _, err = running.communicate(timeout=60)
+    _, err = running.communicate(timeout=PATIENCE_S)
     assert running.returncode == -signal.SIGTERM
     assert "is over" in err
     assert "sh is asked to end" in err
@@ -198,7 +199,7 @@ def test_a_killed_leader_is_followed_at_once_by_who_waits(environment, tmp_path)
     assert second.stdout.readline() == "ready\n"
     assert [one["value"] for one in held(environment)["plan"]] == ["two"]
     second.kill()
-    second.communicate(timeout=60)
+    second.communicate(timeout=PATIENCE_S)
     assert held(environment) == {}
 
 
@@ -210,7 +211,12 @@ eval "$(hivemind lease acquire y --no-wait --export 2>/dev/null)" && echo wrong
 hivemind lease acquire z > /dev/null
 """
     done = subprocess.run(
-        ["bash", "-c", script + "true"], env=environment, capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", script + "true"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "1\n"

@@ -30,6 +30,7 @@ QUIET = {
     "DISABLE_AUTOUPDATER": "1",
     "IS_SANDBOX": "1",  # as root it skips no permissions otherwise
     "ENABLE_TOOL_SEARCH": "false",  # all tools are told to the model at once
+    "MCP_TIMEOUT": str(PATIENCE_S * 1000),  # how long a server may take to start
     "ANTHROPIC_API_KEY": "sk-sim-mcp",
 }
 
@@ -247,7 +248,7 @@ async def test_an_agent_that_is_trusted_has_tasks_run_and_steers(mine):
             call = [{"command": mine.model_call(), "name": "call"}]
             after = [{"command": ["sh", "-c", "echo I am $HIVEMIND_AGENT"], "name": "after", "depends_on": ["call"]}]
             ids = (await given(client, "batch", tasks=call + after))["ids"]
-            told = await given(client, "task_wait", seconds=40)
+            told = await given(client, "task_wait", seconds=PATIENCE_S)
             assert [one["id"] for one in told["tasks"]] == sorted(ids)
             assert told["over"], told
             results = {one["id"].partition("/")[2]: one["result"] for one in told["tasks"]}
@@ -262,7 +263,7 @@ async def test_an_agent_that_is_trusted_has_tasks_run_and_steers(mine):
             assert options["hivemind_control"]["default"] == ""
             done = await asyncio.to_thread(mine.run, "exec", "--agent", "lead", "--", *mine.model_call())
             assert done.returncode == 0, done
-            async with asyncio.timeout(120):  # its row is written a moment later
+            async with asyncio.timeout(PATIENCE_S):  # its row is written a moment later
                 while (await given(client, "history"))["text"] != "It ran once.":
                     pass
             metrics = await given(client, "metrics")
@@ -286,7 +287,7 @@ async def main():
         await client.initialize()
         for tool, arguments in (
             ("submit", {"command": ["sh", "-c", "echo child of $HIVEMIND_TASK"]}),
-            ("task_wait", {"seconds": 30}),
+            ("task_wait", {"seconds": 600}),
         ):
             told = await client.call_tool(tool, arguments)
             assert not told.isError, told
@@ -309,7 +310,7 @@ def test_a_task_that_waits_for_its_child_lends_it_the_only_place(mine):
             text=True,
             cwd=mine.home,
             env=mine.environment | {"HIVEMIND_PORT": str(mine.port)},
-            timeout=60,
+            timeout=2 * PATIENCE_S,
             check=False,
         )
     assert done.returncode == 0, done

@@ -24,7 +24,6 @@ def raw(port, request):
     """Send bytes, and read to the end."""
     with closing(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)) as connection:
         connection.sendall(request)
-        connection.settimeout(20)
         answer = b""
         while chunk := connection.recv(65536):
             answer += chunk

@@ -17,6 +17,7 @@ import trustme
 
 from fleets.programs import NotInstalled, Programs, install
 from hivemind_addon.launch.environment import proxy_url
+from tests.e2e.proxy import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("fleet")]
 
@@ -49,7 +50,7 @@ class Door:
 
     def answer(self, client):
         with contextlib.suppress(OSError, IndexError), client:
-            client.settimeout(20)
+            client.settimeout(PATIENCE_S)
             head = client.recv(65536).decode()
             host = head.split()[1].partition(":")[0]
             named = [line.split()[-1] for line in head.splitlines() if line.lower().startswith("proxy-authorization")]
@@ -125,7 +126,7 @@ def test_claude_code_reads_it(programs, home, door, run):
             DISABLE_AUTOUPDATER="1",
             **way,
         )
-    asked = {who for who, host, path in door.seen if (host, path) == ("api.anthropic.com", "/v1/messages")}
+    asked = {who for who, host, path in list(door.seen) if (host, path) == ("api.anthropic.com", "/v1/messages")}
     assert asked == {"claude-code:stream", "night.one:whole"}
 
 
@@ -139,5 +140,5 @@ def test_codex_reads_it(programs, home, door, run):
     for way in ({}, named_by_exec(door)):
         keys = dict.fromkeys(("OPENAI_API_KEY", "CODEX_API_KEY"), "sk-none")
         run(programs.codex, "exec", "--skip-git-repo-check", "hello", **keys, **way)
-    asked = {who for who, host, _ in door.seen if host == "api.openai.com"}
+    asked = {who for who, host, _ in list(door.seen) if host == "api.openai.com"}
     assert asked == {"codex:stream", "night.one:whole"}

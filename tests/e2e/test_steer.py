@@ -22,7 +22,7 @@ from tests.e2e.proxy import MITMDUMP, NO_TLS, PATIENCE_S, Proxy, free_port, runn
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("steer")]
 
-STALLED = Stall(60)
+STALLED = Stall(3600)
 
 
 @dataclass
@@ -138,6 +138,7 @@ def test_a_queued_request_is_refused_for_good_and_never_sent(desk, key, client):
     desk.providers.script(key, [STALLED])
     running_one = desk.ask(call, "h1.narrow.test", agent=f"{key}-first")
     first = desk.ticket(f"{key}-first", "in flight")
+    desk.attempted(key, 1)
     queued = desk.ask(call, "h1.narrow.test", client=client)
     desk.tell(Cancel(desk.ticket(key, "queued")))
     assert_final(queued.result(PATIENCE_S))
@@ -148,7 +149,7 @@ def test_a_queued_request_is_refused_for_good_and_never_sent(desk, key, client):
 
 
 def test_one_that_backs_off_is_refused_for_good(desk, key):
-    desk.providers.script(key, [Status(429, retry_after_s=30)])
+    desk.providers.script(key, [Status(429, retry_after_s=PATIENCE_S)])
     answer = desk.ask(Call(key), "h1.sim.test")
     desk.tell(Cancel(desk.ticket(key, "backing off")))
     assert_final(answer.result(PATIENCE_S))
@@ -161,6 +162,7 @@ def test_one_whose_client_got_keep_alives_hears_of_it_in_its_stream(desk, key):
     desk.providers.script(key, [STALLED])
     filler = desk.ask(call, "h1.held.test", agent=f"{key}-first")
     first = desk.ticket(f"{key}-first", "in flight")
+    desk.attempted(key, 1)
     with desk.proxy.client(key, timeout=PATIENCE_S) as http:
         response = http.send(call.request("https://h1.held.test"), stream=True)
         pieces = response.iter_raw()
@@ -181,6 +183,7 @@ def test_the_official_sdk_does_not_send_it_again(desk, key):
         client = anthropic.Anthropic(api_key=key, base_url="https://h1.sim.test", max_retries=4, http_client=http)
         question = {"model": "sim-1", "max_tokens": 64, "messages": [{"role": "user", "content": "hello"}]}
         answer = desk.threads.submit(client.messages.create, **question)
+        desk.attempted(key, 1)
         desk.tell(Cancel(desk.ticket(key, "in flight")))
         with pytest.raises(anthropic.BadRequestError, match="a person cancelled"):
             answer.result(PATIENCE_S)
@@ -201,9 +204,8 @@ def test_a_pause_holds_and_a_resume_lets_go(desk, key):
     desk.tell(Pause(pool="h1.sim.test"))
     answer = desk.ask(Call(key), "h1.sim.test")
     desk.ticket(key, "queued")
-    (pool,) = [
-        pool for pool in read_report(control_socket(desk.proxy.port)).snapshot.pools for one in pool.tickets if one
-    ]
+    report = read_report(control_socket(desk.proxy.port), timeout_s=PATIENCE_S)
+    (pool,) = [pool for pool in report.snapshot.pools if pool.tickets]
     assert pool.paused
     assert pool.tickets[0].reason == "paused by a person"
     assert desk.providers.attempts(key) == 0
@@ -234,6 +236,7 @@ def test_a_persons_order_counts(desk, key):
     desk.providers.script(key, [STALLED])
     first = desk.ask(Call(key), "h1.narrow.test", agent=f"{key}-first")
     running_one = desk.ticket(f"{key}-first", "in flight")
+    desk.attempted(key, 1)
     waiting = {}
     for name in ("early", "late", "last"):
         waiting[name] = desk.ask(Call(key), "h1.narrow.test", agent=f"{key}-{name}")

@@ -12,9 +12,11 @@ import pytest
 import yaml
 
 from tests.e2e.machine import is_alive, machine
+from tests.e2e.proxy import PATIENCE_S
 
 pytestmark = pytest.mark.slow
-SECONDS = 60
+SECONDS = 2 * PATIENCE_S
+"""Of a whole fleet."""
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +135,7 @@ def test_a_killed_runner_leaves_no_process_and_another_goes_on_with_what_is_not_
     with started(mine, "fleet", "run", file) as fleet:
         pids = [pid_in(mine, "task"), pid_in(mine, "orphan")]
         fleet.kill()
-        fleet.wait(120)
+        fleet.wait(PATIENCE_S)
         mine.wait_for(lambda: not any(map(is_alive, pids)), "the end of what the tasks had started")
     view = json.loads(hivemind(mine, "fleet", "status", "--json").stdout)[0]
     assert view["runner_pid"] is None

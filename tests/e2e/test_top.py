@@ -212,7 +212,9 @@ def test_it_stops_and_goes_on_as_its_shell_says(stand):
         os.kill(top.process.pid, signal.SIGCONT)
         top.press("?")
         top.wait_for("leave; the proxy goes on", "the help")
-        top.press("qq")
+        top.press("q")
+        top.wait_for(lambda text: "leave; the proxy goes on" not in text, "the end of the help")
+        top.press("q")
         assert top.left() == 0
 
 
