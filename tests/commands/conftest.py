@@ -2,6 +2,8 @@ import tempfile
 
 import pytest
 
+from tests.patient import patient  # noqa: F401 - for all tests of this room
+
 
 @pytest.fixture
 def folders(monkeypatch, tmp_path):

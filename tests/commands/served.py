@@ -27,7 +27,7 @@ def serving(report, *, port=8080, answer=lambda command: Said(done=True, text=f"
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     try:
-        asyncio.run_coroutine_threadsafe(server.start(), loop).result(10)
+        asyncio.run_coroutine_threadsafe(server.start(), loop).result(120)
         yield asked
         ended = threading.Event()
         loop.call_soon_threadsafe(lambda: (server.close(), ended.set()))

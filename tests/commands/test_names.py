@@ -5,17 +5,24 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from hivemind_addon.cli import main
+from hivemind_addon.commands import names
 from hivemind_addon.core.command import OptionView, Said
 from hivemind_addon.runtime.control import control_socket
 from tests.commands.served import serving
 from tests.dash.samples import KEY, flying, pool, report, session, waiting
 
 pytestmark = pytest.mark.usefixtures("folders")
+
 REPORT = report(
     pool(in_flight=1, queued=1, tickets=(flying("t-run", agent="here"), waiting("t-wait", agent="here"))),
     sessions=(session("gone"), session("here"), session("two\nlines")),
 )
 OPTIONS = [OptionView("hivemind_keep", "", "", ""), OptionView("hivemind_control", "", "", "", settable=False)]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    monkeypatch.setattr(names, "_PATIENCE_S", 120.0)
 
 
 def completed(*words):

@@ -29,7 +29,7 @@ def test_a_kept_report_is_shown_as_wide_as_columns_say():
 def test_what_a_terminal_cannot_show_is_no_error():
     command = [sys.executable, "-m", "hivemind_addon", "top", "--snapshot", NIGHT]
     environment = os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "80"}
-    done = subprocess.run(command, capture_output=True, env=environment, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, env=environment, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"8 of 8 in flight" in done.stdout
 

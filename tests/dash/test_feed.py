@@ -26,7 +26,10 @@ def path():
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
+    """A proxy is looked for all the time, and waited for patiently where it is there."""
     monkeypatch.setattr(feeds, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(feeds, "SILENT_S", 120.0)
+    monkeypatch.setattr(feeds, "ANSWER_S", 120.0)
 
 
 class Proxy:
@@ -122,11 +125,12 @@ async def test_what_cannot_be_understood_is_said(path, news, line, says):
 
 
 async def test_a_proxy_that_falls_silent_is_asked_anew(path, news, monkeypatch):
-    monkeypatch.setattr(feeds, "SILENT_S", 0.02)
     _, stream = news
     async with Proxy(path):
         await anext(stream)
-        assert "said nothing" in (await anext(stream)).reason
+        with monkeypatch.context() as soon:
+            soon.setattr(feeds, "SILENT_S", 0.02)
+            assert "said nothing" in (await anext(stream)).reason
         assert await anext(stream) == report(pool())
 
 

@@ -38,6 +38,7 @@ class FakeFeed:
     async def news(self):
         while not self.closed:
             yield await self.queue.get()
+            self.queue.task_done()
 
     async def send(self, command):
         self.sent.append(command)
@@ -56,6 +57,8 @@ class Desk:
     async def hears(self, *news):
         for one in news:
             self.feed.queue.put_nowait(one)
+        async with asyncio.timeout(120):
+            await self.feed.queue.join()
         await self.pilot.pause()
         await self.pilot.pause()
 

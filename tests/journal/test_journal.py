@@ -30,7 +30,9 @@ class Keeper:
 
 @pytest.fixture(autouse=True)
 def prompt(monkeypatch):
-    """The thread neither gathers nor rests."""
+    """The thread neither gathers nor rests, and it is waited for."""
+    monkeypatch.setattr(module, "START_S", 120.0)
+    monkeypatch.setattr(module, "FLUSH_S", 120.0)
     monkeypatch.setattr(module, "_GATHER_S", 0.0)
     monkeypatch.setattr(module, "_AGAIN_S", 0.0)
 
@@ -60,13 +62,20 @@ class Disk:
 
         def slowly(file, statements):
             self.asked.release()
-            assert self.go.wait(20)
+            assert self.go.wait(120)
             write(file, statements)
 
         monkeypatch.setattr(JournalFile, "write", slowly)
 
     async def was_asked(self):
-        assert await asyncio.to_thread(self.asked.acquire, timeout=20)
+        assert await asyncio.to_thread(self.asked.acquire, timeout=120)
+
+
+async def becomes(condition):
+    """The thread says to itself what it does after it has told the keeper."""
+    async with asyncio.timeout(120):
+        while not condition():
+            await asyncio.sleep(0)  # noqa: TID251 - its next step
 
 
 async def test_every_event_is_in_the_file_and_what_was_learned(path, clock, keeper):
@@ -142,7 +151,7 @@ async def test_a_disk_that_never_answers_does_not_keep_the_proxy_from_ending(pat
     journal.restore()
     disk.go.clear()
     journal(life()[0])
-    await asyncio.wait_for(journal.close(), 10)
+    await asyncio.wait_for(journal.close(), 60)
     disk.go.set()
 
 
@@ -150,7 +159,7 @@ async def test_a_disk_that_opens_late_gives_what_it_has_late(path, clock, monkey
     await opened(path, clock).close()
     monkeypatch.setattr(module, "START_S", 0.01)
     go = threading.Event()
-    monkeypatch.setattr(JournalFile, "_make_folder", lambda _: go.wait(20))
+    monkeypatch.setattr(JournalFile, "_make_folder", lambda _: go.wait(120))
     journal = opened(path, clock, keeper)
     journal.restore()
     assert keeper.restored == []
@@ -174,7 +183,7 @@ async def test_a_disk_that_fails_is_told_to_the_observers(tmp_path, clock):
 
     journal = opened(tmp_path / "file" / "journal.db", clock, note=note)
     journal.restore()
-    await asyncio.wait_for(twice.wait(), 20)
+    await asyncio.wait_for(twice.wait(), 120)
     assert [type(event) for event in told] == [StateUnsaved, StateUnsaved]
     assert [bool(event.reason) for event in told] == [True, False]
     await journal.close()
@@ -205,16 +214,16 @@ async def test_what_was_spent_before_the_file_was_free_is_in_it(path, clock, kee
     first, second = opened(path, clock), None
     first.restore()
     second = opened(path, clock, keeper)
-    second.restore()
-    second(life()[0])
     second(booked())
+    second.restore()
+    await becomes(lambda: second._is_deaf)
+    second(life()[0])
     assert "0 events wait" in repr(second)
     await first.close()
     restored = asyncio.Event()
     keeper.restore = lambda *_: restored.set()
-    await asyncio.wait_for(restored.wait(), 20)
-    while second._is_deaf:  # the thread says so after it has told the keeper
-        await asyncio.sleep(0)  # noqa: TID251 - its next step
+    await asyncio.wait_for(restored.wait(), 120)
+    await becomes(lambda: not second._is_deaf)
     second(life("later")[0])
     await second.close()
     assert column(path, "ticket", "id", "id") == ["later"]
@@ -227,7 +236,7 @@ async def test_a_persons_word_is_kept_at_once(path, clock, monkeypatch, keeper):
     journal = opened(path, clock, keeper)
     keeper.export = lambda: exported.set() or {"orders": ["pause"]}
     journal(PersonActed(at=clock.monotonic(), text="paused"))
-    await asyncio.wait_for(exported.wait(), 20)
+    await asyncio.wait_for(exported.wait(), 120)
     await journal.close()
 
 
@@ -237,7 +246,7 @@ async def test_it_is_looked_at_by_the_timer_again_and_again(path, clock, monkeyp
     count = iter(range(1000))
     keeper.export = lambda: {"learned": next(count)} if next(count) < 6 else thrice.set() or {}
     journal = opened(path, clock, keeper)
-    await asyncio.wait_for(thrice.wait(), 20)
+    await asyncio.wait_for(thrice.wait(), 120)
     await journal.close()
 
 

@@ -10,7 +10,7 @@ BECOME = "import os; from hivemind_addon.launch.become import become; print('bef
 
 def become(*command):
     return subprocess.run(
-        [sys.executable, "-c", BECOME.format(command)], capture_output=True, text=True, timeout=20, check=False
+        [sys.executable, "-c", BECOME.format(command)], capture_output=True, text=True, timeout=120, check=False
     )
 
 

@@ -26,7 +26,8 @@ def start(monkeypatch, tmp_path, clock):
 
 def test_it_is_waited_for_until_it_answers_and_its_log_is_its_owners(start, tmp_path):
     log = tmp_path / "log"
-    said = start('echo "$*"; exec sleep 0', lambda: log.read_text() or None)
+    said = start(f'echo "$*"; until [ -e {tmp_path}/seen ]; do sleep 0.01; done', lambda: log.read_text() or None)
+    (tmp_path / "seen").touch()
     assert said == "-P -m hivemind_addon task 7\n"
     assert log.stat().st_mode & 0o777 == 0o600
 

@@ -8,10 +8,17 @@ from threading import Thread
 import pytest
 import trustme
 
+from hivemind_addon.launch import handshake
 from hivemind_addon.launch.handshake import Answer, shake_hands
 
 DATE = "Date: Sun, 06 Nov 1994 08:49:37 GMT"
 WHEN = 784111777.0
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    monkeypatch.setattr(handshake, "_CONNECT_S", 120.0)
+    monkeypatch.setattr(handshake, "_ANSWER_S", 120.0)
 
 
 @pytest.fixture
@@ -73,7 +80,9 @@ def test_a_bundle_without_the_ca_is_told_apart(authority, tmp_path):
 def test_a_proxy_that_refuses_and_one_that_is_not_there_say_so(authority, tmp_path):
     with proxy(authority, connect="HTTP/1.1 407 Proxy Authentication Required") as (port, _):
         assert "407" in shake_hands(port, "api.test", tmp_path / "ca.pem")
-    assert "refused" in shake_hands(port, "api.test", tmp_path / "ca.pem")
+    with socket.socket() as deaf:  # nobody else has its port, and it does not listen
+        deaf.bind(("127.0.0.1", 0))
+        assert "refused" in shake_hands(deaf.getsockname()[1], "api.test", tmp_path / "ca.pem")
 
 
 def test_a_bundle_that_is_no_file_of_certificates_says_so(tmp_path):

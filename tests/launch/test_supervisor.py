@@ -48,7 +48,7 @@ def supervise(tmp_path, monkeypatch):
         running = asyncio.create_task(supervisor.run())
         async with asyncio.timeout(120):
             if when_started:
-                while not count.exists():
+                while not (count.exists() and "started" in count.read_text()):
                     await asyncio.sleep(0.01)
                 await when_started(supervisor, count)
             status = await running
@@ -133,17 +133,14 @@ async def test_a_second_signal_reaches_a_child_that_takes_its_time(supervise):
 SLOW = """
 import os, signal
 def say(word):
-    open(os.environ["COUNT"], "a").write(word + chr(10))
-heard = []
-def hear(*_):
-    heard.append(1)
-    if len(heard) == 2:
-        os._exit(9)
-    say("first")
-signal.signal(signal.SIGTERM, hear)
+    with open(os.environ["COUNT"], "a") as file:
+        file.write(word + chr(10))
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 say("ready")
-while True:
-    signal.pause()
+signal.sigwait([signal.SIGTERM])
+say("first")
+signal.sigwait([signal.SIGTERM])
+os._exit(9)
 """
 
 

@@ -13,10 +13,12 @@ from hivemind_addon.lease.process import Unknown, ancestors, look
 
 @pytest.fixture
 def child():
-    started = subprocess.Popen(["sleep", "600"])
-    yield started
-    started.kill()
-    started.wait()
+    with subprocess.Popen(["cat", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as started:
+        started.stdin.write(b"?")  # its words are the system's only after its start
+        started.stdin.flush()
+        started.stdout.read(1)
+        yield started
+        started.kill()
 
 
 def test_a_process_is_told_by_its_start_its_parent_and_its_words(child):
@@ -75,7 +77,7 @@ def test_a_hidden_process_may_live(tmp_path, monkeypatch, child):
 
 def test_ps_says_the_same(child):
     found = process._from_ps(child.pid) if _has_ps() else pytest.skip("no ps here")
-    assert (found.pid, found.parent, found.words) == (child.pid, os.getpid(), ("sleep", "600"))
+    assert (found.pid, found.parent, found.words) == (child.pid, os.getpid(), ("cat", "-"))
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert process._from_ps(child.pid) is None

@@ -47,14 +47,14 @@ class Server:
 
     def end(self, how=signal.SIGTERM):
         self.process.send_signal(how)
-        _, errors = self.process.communicate(timeout=20)
+        _, errors = self.process.communicate(timeout=120)
         return self.process.returncode, errors
 
     @asynccontextmanager
     async def client(self):
         headers = {"authorization": f"Bearer {self.token}"}
         async with (
-            httpx.AsyncClient(headers=headers, trust_env=False, timeout=30) as http,
+            httpx.AsyncClient(headers=headers, trust_env=False, timeout=120) as http,
             streamable_http_client(self.url, http_client=http) as (reading, writing, _),
             ClientSession(reading, writing) as session,
         ):
@@ -136,7 +136,7 @@ def test_too_large_a_request_is_not_read_to_its_end(server):
 def test_what_is_no_protocol_is_refused(server):
     assert post(server, content=b"{", content_type="application/json").status_code == 400
     assert post(server, content=b"x", content_type="text/plain").status_code == 400
-    with httpx.Client(trust_env=False) as client:
+    with httpx.Client(trust_env=False, timeout=120) as client:
         headers = {"authorization": f"Bearer {server.token}"}
         assert client.get(server.url.replace("/mcp", "/other"), headers=headers).status_code == 404
         assert client.get(server.url.replace("/mcp", "/")).status_code == 401

@@ -23,7 +23,7 @@ async def test_all_names_are_taken_at_once_and_given_back(stage):
         mine = await given(one, "lease_acquire", names=["b", "a"], ttl_s=60, value="editing")
         assert mine["granted"]
         assert [granted["name"] for granted in mine["names"]] == ["a", "b"]
-        assert 59 < mine["ends_in_s"] <= 60
+        assert mine["ends_in_s"] == 60
         refused = await given(two, "lease_acquire", names=["c", "b"], wait_s=0)
         assert (refused["granted"], refused["taken"], refused["holders"]) == (False, ["b"], ["one"])
         assert held(stage) == {"a": ["one"], "b": ["one"]}
@@ -36,16 +36,16 @@ async def test_who_waits_gets_it_when_it_is_free(stage):
     told = asyncio.Event()
 
     async def hear(done, total, text):
-        assert (done, total, text) == (0, 20, "waiting for a")
+        assert (done, total, text) == (0, 600, "waiting for a")
         told.set()
 
     async with stage.client("one") as one, stage.client("two") as two, asyncio.timeout(120):
         mine = await given(one, "lease_acquire", names=["a"])
-        arguments = {"names": ["a"], "wait_s": 20}
+        arguments = {"names": ["a"], "wait_s": 600}
         waiting = asyncio.ensure_future(two.call_tool("lease_acquire", arguments, progress_callback=hear))
         await told.wait()
-        (view,) = (await given(one, "lease_list"))["names"]
-        assert view["waiting"] == ["two"]
+        while (await given(one, "lease_list"))["names"][0]["waiting"] != ["two"]:
+            pass  # on a busy machine it may have asked too long ago; it asks again
         await given(one, "lease_release", lease=mine["lease"])
         assert (await waiting).structuredContent["granted"]
 
@@ -60,8 +60,8 @@ async def test_at_most_n_hold_a_name(stage):
 
 async def test_only_its_holder_renews_and_releases_a_lease_and_sees_its_id(stage):
     async with stage.client("one") as one, stage.client("two") as two:
-        mine = await given(one, "lease_acquire", names=["a"], ttl_s=5)
-        assert (await given(one, "lease_renew", lease=mine["lease"], ttl_s=100))["ends_in_s"] > 90
+        mine = await given(one, "lease_acquire", names=["a"], ttl_s=600)
+        assert (await given(one, "lease_renew", lease=mine["lease"], ttl_s=3600))["ends_in_s"] == 3600
         for name in ("lease_renew", "lease_release"):
             assert "not yours" in await failing(two, name, lease=mine["lease"])
         views = [(await given(client, "lease_list", names=["a"]))["names"][0] for client in (one, two)]
@@ -96,7 +96,7 @@ async def test_a_client_that_goes_while_it_waits_leaves_the_line(stage):
                 told.set()
 
             waiting = asyncio.ensure_future(
-                two.call_tool("lease_acquire", {"names": ["a"], "wait_s": 60}, progress_callback=hear)
+                two.call_tool("lease_acquire", {"names": ["a"], "wait_s": 600}, progress_callback=hear)
             )
             async with asyncio.timeout(120):
                 await told.wait()

@@ -62,8 +62,9 @@ async def test_metrics_count_the_callers_own_sessions_only(stage):
     assert {key: metrics[key] for key in wanted} == wanted
 
 
-async def test_metrics_are_todays_where_there_is_a_journal(stage):
+async def test_metrics_are_todays_where_there_is_a_journal(stage, monkeypatch):
     now = SystemClock().wall()
+    monkeypatch.setattr(SystemClock, "wall", lambda _: now)  # no midnight meanwhile
 
     def fill(book):
         book.run(began=now - 100_000, seen=now)

@@ -75,7 +75,7 @@ async def test_what_a_slow_disk_keeps_waiting_is_bounded(tmp_path, caplog, monke
     import threading
 
     gate = threading.Event()
-    file._thread.submit(gate.wait, 10)
+    file._thread.submit(gate.wait, 120)
     for _ in range(3):
         file.append(lambda: b"four", 4)
     gate.set()

@@ -13,8 +13,8 @@ def test_wall_time_is_an_epoch():
 
 def test_how_long_the_machine_slept_does_not_move_while_it_is_awake():
     clock = SystemClock()
-    first, second = clock.asleep(), clock.asleep()
-    if first is not None:
-        assert second is not None
+    if clock.asleep() is not None:
+        # The least of a few: between the two clocks that it reads the machine may be busy with others.
+        first, second = (min(clock.asleep() for _ in range(9)) for _ in range(2))
         assert second >= 0
         assert abs(second - first) < 0.5

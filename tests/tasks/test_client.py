@@ -33,7 +33,7 @@ class Served:
     def end(self):
         with suppress(RuntimeError):  # it has ended already
             self.loop.call_soon_threadsafe(self.runner.stop, "the test is over")
-        self.thread.join(30)
+        self.thread.join(120)
         assert not self.thread.is_alive()
 
 
@@ -65,7 +65,7 @@ def test_a_wait_has_its_time_and_what_waits_can_be_cancelled(served):
     (view,) = client.wait([one], timeout_s=0.2, port=8080)
     assert not view.state.is_over
     assert client.cancel(one) in ("bg-1/slow is being ended", "bg-1/slow is cancelled")
-    (view,) = client.wait([one], timeout_s=20, port=8080)
+    (view,) = client.wait([one], timeout_s=120, port=8080)
     assert view.state is State.CANCELLED
 
 
@@ -76,7 +76,7 @@ def test_a_task_submits_to_its_own_runner_as_its_child(served):
     place = client.open_fleet("bg-1").socket()
     (child,) = client.submit([shell("", "echo hi")], parent=parent, runner=place, port=1)
     assert child == "bg-1/parent-1"
-    (view,) = client.wait([child], waiter=parent, timeout_s=20, port=1, runner=place)
+    (view,) = client.wait([child], waiter=parent, timeout_s=120, port=1, runner=place)
     assert (view.state, view.parent) == (State.DONE, parent)
     client.cancel("bg-1")
 
@@ -99,7 +99,7 @@ def test_what_cannot_be_is_one_line(served, call, says):
 
 def test_a_runner_that_is_gone_is_told_and_what_is_written_remains(served):
     ids = client.submit([shell("a", "echo kept")], port=8080)
-    client.wait(ids, timeout_s=20, port=8080)
+    client.wait(ids, timeout_s=120, port=8080)
     served.end()
     assert client.wait(ids, timeout_s=1, port=8080)[0].result == "kept"
     with pytest.raises(NotTaken, match="nothing runs bg-1"):

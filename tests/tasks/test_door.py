@@ -46,6 +46,12 @@ async def door():
         assert not (folder / "r.sock").exists()
 
 
+async def becomes(condition):
+    async with asyncio.timeout(120):
+        while not condition():
+            await asyncio.to_thread(lambda: None)
+
+
 async def ask(door, line):
     reader, writer = await asyncio.open_unix_connection(door.path)
     writer.write(line)
@@ -84,12 +90,10 @@ async def test_too_long_a_line_is_refused(door, monkeypatch):
 async def test_whoever_goes_waits_no_more(door):
     _, writer = await asyncio.open_unix_connection(door.path)
     writer.write(b'{"type": "wait", "ids": ["night/a"]}\n')
-    while not door.told:
-        await asyncio.wait_for(asyncio.to_thread(lambda: None), 5)
+    await becomes(lambda: door.told)
     assert door.asking == 1
     writer.close()
-    while "left" not in door.told:
-        await asyncio.wait_for(asyncio.to_thread(lambda: None), 5)
+    await becomes(lambda: "left" in door.told)
     assert (door.told[1:], door.asking) == (["gone", "left"], 0)
 
 

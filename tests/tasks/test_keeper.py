@@ -28,7 +28,7 @@ def kept(*command, **more):
 
 
 def gone(pids):
-    deadline = time.monotonic() + 10  # noqa: TID251 - other processes have the real clock
+    deadline = time.monotonic() + 120  # noqa: TID251 - other processes have the real clock
     while any(map(is_alive, pids)):
         assert time.monotonic() < deadline, f"{pids} live on"  # noqa: TID251
         time.sleep(0.01)  # noqa: TID251
@@ -46,14 +46,14 @@ def gone(pids):
 )
 def test_its_exit_status_is_the_tasks(command, status):
     with kept(*command) as process:
-        assert process.wait(20) == status
+        assert process.wait(120) == status
         assert (command[0] in process.stderr.read()) == (status in (126, 127))
 
 
 def test_the_task_reads_nothing_and_has_its_signals_back():
     script = "import signal, sys; print(repr(sys.stdin.read()), signal.getsignal(signal.SIGTERM).name)"
     with kept(sys.executable, "-c", script) as process:
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0
         assert process.stdout.read() == "'' SIG_DFL\n"
 
 
@@ -62,14 +62,14 @@ def test_the_end_of_the_pipe_ends_the_task_and_all_that_it_started():
     with kept("sh", "-c", script) as process:
         pids = [int(process.stdout.readline()) for _ in range(4)]
         process.stdin.close()
-        assert process.wait(20) == 128 + signal.SIGTERM
+        assert process.wait(120) == 128 + signal.SIGTERM
         gone(pids)
 
 
 def test_what_a_finished_task_left_behind_is_ended():
     with kept("sh", "-c", "setsid sleep 600 >/dev/null 2>&1 & echo $!; sleep 600 & echo $!; exit 3") as process:
         pids = [int(process.stdout.readline()) for _ in range(2)]
-        assert process.wait(20) == 3
+        assert process.wait(120) == 3
         gone(pids)
 
 
@@ -85,7 +85,7 @@ def test_one_that_does_not_listen_is_killed(impatient):
     with kept("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 600; done") as process:
         process.stdout.readline()
         process.stdin.close()
-        assert process.wait(20) == 128 + signal.SIGKILL
+        assert process.wait(120) == 128 + signal.SIGKILL
 
 
 def test_one_that_does_not_listen_is_killed_though_orphans_end_all_the_time(impatient):
@@ -93,12 +93,12 @@ def test_one_that_does_not_listen_is_killed_though_orphans_end_all_the_time(impa
     with kept("sh", "-c", script) as process:
         process.stdout.readline()
         process.stdin.close()
-        assert process.wait(20) == 128 + signal.SIGKILL
+        assert process.wait(120) == 128 + signal.SIGKILL
 
 
 def test_a_killed_keeper_takes_the_task_with_it():
     with kept("sh", "-c", "echo $$; exec sleep 600") as process:
         pid = int(process.stdout.readline())
         os.kill(process.pid, signal.SIGKILL)
-        process.wait(20)
+        process.wait(120)
         gone([pid])

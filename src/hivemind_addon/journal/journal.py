@@ -165,8 +165,7 @@ class Journal:
     def _spill(self, event: Event, wall: float) -> None:
         with self._sharing:
             if isinstance(event, BudgetBooked):
-                key = Budget(event.budget.scope, event.budget.name, event.budget.per)
-                self._spilled[key] = event, wall
+                self._spilled[_account(event)] = event, wall
             else:
                 self._dropped += 1
 
@@ -246,7 +245,7 @@ class Journal:
         if not writer.ready(path):
             if writer.refused == path == self.path:
                 self._is_deaf = True
-                self._waiting.clear()
+                self._forget()
             return False
         if path != self.path:
             return True  # opening it took its time, and another was named meanwhile
@@ -266,6 +265,16 @@ class Journal:
             return True
         self._trim_at = self._clock.monotonic() + _TRIM_EVERY_S
         return False
+
+    def _forget(self) -> None:
+        """What waits goes nowhere; but the last word on each account is kept until the file is ours."""
+        while self._waiting:
+            event, wall = self._waiting.popleft()
+            if isinstance(event, BudgetBooked):
+                with self._sharing:
+                    known, _ = self._spilled.get(_account(event), (event, wall))
+                    if known is event or known.at < event.at:
+                        self._spilled[_account(event)] = event, wall
 
     def _fold(self) -> None:
         """Turn what waits into rows."""
@@ -304,3 +313,7 @@ class Journal:
         """Do it on the loop, if that still runs."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(what)
+
+
+def _account(event: BudgetBooked) -> Budget:
+    return Budget(event.budget.scope, event.budget.name, event.budget.per)
