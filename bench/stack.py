@@ -63,11 +63,15 @@ class Proxy:
 
     def settle_to(self, condition):
         """Wait until its counters are so."""
+        if not condition(counters := self.counters_when(condition)):
+            raise SystemExit(f"the proxy did not come to it: {counters}")
+
+    def counters_when(self, condition):
+        """Its counters as soon as they are so, and if they do not come to it as they are then."""
         deadline = time.perf_counter() + _START_S
-        while not condition(counters := self.counters()):
-            if time.perf_counter() > deadline:
-                raise SystemExit(f"the proxy did not come to it: {counters}")
+        while not condition(counters := self.counters()) and time.perf_counter() < deadline:
             select.select([], [], [], 0.1)
+        return counters
 
     def _proc(self, name):
         return Path(f"/proc/{self.process.pid}/{name}").read_text()

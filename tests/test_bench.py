@@ -4,13 +4,15 @@ from dataclasses import replace
 import pytest
 
 from bench import __main__ as command
-from bench import night, report
+from bench import night, report, stack
 from bench.__main__ import Check
 from bench.bodies import conversation, next_turn
 from bench.client import Connection
 from bench.plan import FORWARD_TLS, FULL, QUICK, SMALL_BYTES, Cell, Plan
 from bench.rounds import Row, Sample
 from bench.timing import Timing
+from tests.e2e.proxy import free_port
+
 
 TINY = Plan(
     cells=(
@@ -27,6 +29,12 @@ TINY = Plan(
 )
 SHORT_NIGHT = night.Night(requests=40, held_flows=4, lag_s=0.3)
 PASSED = Check(sent=5, tickets=5, delivered=5, guard_trips=0)
+
+
+@pytest.fixture(autouse=True)
+def ports(monkeypatch):
+    """A proxy takes seconds to start: meanwhile no connection of other tests may get its port."""
+    monkeypatch.setattr(stack, "free_port", free_port)
 
 
 def sample(p50_s):

@@ -9,6 +9,14 @@ import pytest
 from hivemind_addon.evaluate import peer
 from hivemind_addon.sim.agents import Habits
 from hivemind_addon.sim.library import cases
+from tests.e2e.proxy import free_port
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """It may take long to start, and meanwhile no connection of other tests gets its port."""
+    monkeypatch.setattr(peer, "_START_S", 120.0)
+    monkeypatch.setattr(peer, "_free_port", free_port)
 
 
 @pytest.fixture
