@@ -13,7 +13,6 @@ from bench.rounds import Row, Sample
 from bench.timing import Timing
 from tests.e2e.proxy import free_port
 
-
 TINY = Plan(
     cells=(
         Cell(SMALL_BYTES, False, 2, 4),
