@@ -214,7 +214,8 @@ async def test_what_was_spent_before_the_file_was_free_is_in_it(path, clock, kee
     first, second = opened(path, clock), None
     first.restore()
     second = opened(path, clock, keeper)
-    second(booked())
+    for spent in (10, 70):  # within one step, so at the same instant
+        second(booked(spent=spent))
     second.restore()
     await becomes(lambda: second._is_deaf)
     second(life()[0])
@@ -227,7 +228,7 @@ async def test_what_was_spent_before_the_file_was_free_is_in_it(path, clock, kee
     second(life("later")[0])
     await second.close()
     assert column(path, "ticket", "id", "id") == ["later"]
-    assert len(asked(path, "SELECT * FROM budget")) == 1
+    assert [row["spent_tokens"] for row in asked(path, "SELECT * FROM budget")] == [70]
 
 
 async def test_a_persons_word_is_kept_at_once(path, clock, monkeypatch, keeper):

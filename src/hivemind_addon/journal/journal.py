@@ -268,13 +268,16 @@ class Journal:
 
     def _forget(self) -> None:
         """What waits goes nowhere; but the last word on each account is kept until the file is ours."""
+        last = {}
         while self._waiting:
             event, wall = self._waiting.popleft()
             if isinstance(event, BudgetBooked):
-                with self._sharing:
-                    known, _ = self._spilled.get(_account(event), (event, wall))
-                    if known is event or known.at < event.at:
-                        self._spilled[_account(event)] = event, wall
+                last[_account(event)] = event, wall
+        with self._sharing:
+            for account, (event, wall) in last.items():
+                spilled = self._spilled.get(account)
+                if spilled is None or spilled[0].at < event.at:
+                    self._spilled[account] = event, wall
 
     def _fold(self) -> None:
         """Turn what waits into rows."""
