@@ -151,7 +151,7 @@ def command(script: str, folder) -> Launch:
 
 
 async def test_a_process_is_heard_to_its_end(tmp_path):
-    ended = await run(command("print('so far'); raise SystemExit(3)", tmp_path), tmp_path / "log", 30)
+    ended = await run(command("print('so far'); raise SystemExit(3)", tmp_path), tmp_path / "log", 120)
     assert (ended.status, ended.last_words) == (3, "so far")
 
 
@@ -164,10 +164,14 @@ async def test_what_takes_too_long_is_ended_with_all_it_started(tmp_path):
         f"subprocess.run([sys.executable, '-c', {child!r}], stdin=subprocess.Popen(['sleep', '600'], stdout=-1).stdout)"
     )
     try:
-        ended = await run(command(script, tmp_path), tmp_path / "log", 2)
-        assert ended.status is None
-        assert os.read(alive, 100) == b"here"
-        assert select.select([alive], [], [], 10)[0], "the child still has it open"
+        for limit_s in (2, 20, 200):  # a busy machine needs longer to start all of it
+            ended = await run(command(script, tmp_path), tmp_path / "log", limit_s)
+            assert ended.status is None
+            if select.select([alive], [], [], 0)[0] and os.read(alive, 100) == b"here":
+                break
+        else:
+            pytest.fail("the child never began")
+        assert select.select([alive], [], [], 120)[0], "the child still has it open"
         assert os.read(alive, 100) == b""
     finally:
         os.close(alive)

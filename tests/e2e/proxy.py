@@ -71,6 +71,7 @@ class Proxy:
             "proxy": self.url(agent, words),
             "verify": context,
             "trust_env": False,
+            "limits": httpx.Limits(keepalive_expiry=None),  # a slow machine is no reason for another connection
         } | settings
 
     def probe(self, path, **arguments):

@@ -89,7 +89,10 @@ def _read_request(connection: socket.socket) -> bool:
     lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
     missing = int(lengths[0].partition(b":")[2]) - len(body) if lengths else 0
     while missing > 0:
-        missing -= len(connection.recv(65536))
+        piece = connection.recv(65536)
+        if not piece:
+            return False
+        missing -= len(piece)
     return True
 
 
@@ -109,15 +112,14 @@ def disowning_provider(port: int, tls: ssl.SSLContext, body: bytes) -> Iterator[
             except OSError:
                 return
             counts.append(0)
-            first = len(counts) == 1
-            threading.Thread(target=_serve_h2, args=(plain, tls, body, counts, first), daemon=True).start()
+            threading.Thread(target=_serve_h2, args=(plain, tls, body, counts, len(counts) - 1), daemon=True).start()
 
     with _listening(port, serve):
         yield counts
 
 
-def _serve_h2(plain: socket.socket, tls: ssl.SSLContext, body: bytes, counts: list[int], first: bool) -> None:
-    mine = len(counts) - 1
+def _serve_h2(plain: socket.socket, tls: ssl.SSLContext, body: bytes, counts: list[int], mine: int) -> None:
+    first = mine == 0
     protocol = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
     complete: list[int] = []
 

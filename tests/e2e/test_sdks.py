@@ -8,6 +8,7 @@ import openai
 import pytest
 
 from hivemind_addon.sim.faults import NAMED
+from tests.e2e.proxy import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +31,7 @@ def http_client(stage, version):
         "verify": context,
         "http2": version == "h2",
         "trust_env": False,
-        "timeout": 60,
+        "timeout": PATIENCE_S,
     }
     with ExitStack() as stack:
         yield lambda kind: stack.enter_context(kind(**way))

@@ -61,8 +61,8 @@ def wall(state):
     return next((pool["wall"] for pool in state["snapshot"]["pools"]), None)
 
 
-def test_a_spent_window_is_told_to_everybody_at_once_and_its_end_lets_one_go_first(tmp_path):
-    provider = Provider(lasts_s=10)
+def test_a_spent_window_is_told_to_everybody_at_once(tmp_path):
+    provider = Provider(lasts_s=3600)
     with house(tmp_path, provider) as (proxy, url), ThreadPoolExecutor(4) as threads:
         first = threads.submit(ask, proxy, url, "agent-0")
         proxy.wait_for(lambda state: any(pool["in_flight"] for pool in state["snapshot"]["pools"]), "the first attempt")
@@ -88,7 +88,14 @@ def test_a_spent_window_is_told_to_everybody_at_once_and_its_end_lets_one_go_fir
         assert [one["name"] for one in state["snapshot"]["pools"][0]["windows"]] == ["5h", "unified"]
         assert "the account is refused for" in proxy.log
         assert state["snapshot"]["counters"]["refused"] == 3
+        assert state["guard_trips"] == 0
 
+
+def test_the_end_of_a_spent_window_lets_one_go_first(tmp_path):
+    provider = Provider(lasts_s=2)
+    provider.go.set()
+    with house(tmp_path, provider) as (proxy, url), ThreadPoolExecutor(2) as threads:
+        assert ask(proxy, url, "agent-0").content == SPENT
         provider.is_open = True
         provider.go.clear()
         proxy.wait_for(lambda state: wall(state)["ends_in_s"] == 0, "the end")
@@ -112,6 +119,6 @@ def test_one_whose_wall_stands_again_puts_it_back_for_all(tmp_path):
         provider.lasts_s = 3600
         assert ask(proxy, url, "agent-1").content == SPENT
         refused = ask(proxy, url, "agent-2")
-        assert re.search(r"\(in (1 h 0|60) min\)", refused.json()["error"]["message"])
+        assert re.search(r"\(in (1 h 0|5\d) min\)", refused.json()["error"]["message"])
         assert provider.served == 2
         assert proxy.state()["guard_trips"] == 0

@@ -11,6 +11,7 @@ from hivemind_addon.core.events import PersonActed
 from hivemind_addon.mitm.control_socket import ControlSocket
 from hivemind_addon.mitm.options import add_options, read_settings
 from hivemind_addon.runtime.control import read_report, send_command
+from tests.mitm.conftest import PATIENCE_S
 from tests.mitm.samples import make_intake
 
 
@@ -54,7 +55,7 @@ async def test_others_read_what_goes_on_while_the_proxy_runs(intake, caplog):
     control, chosen = ControlSocket(intake), Path("own.sock")  # relative: a test's folder is too deep for a socket
     choose(intake, chosen)
     await control.open()
-    report = await asyncio.to_thread(read_report, chosen)
+    report = await asyncio.to_thread(read_report, chosen, timeout_s=PATIENCE_S)
     assert report.proxy.listens == ("127.0.0.1:4711", "127.0.0.1:4712")
     assert report.snapshot.at > 0
     choose(intake, control=False)
@@ -85,7 +86,7 @@ async def test_a_person_steers_and_records(intake, tmp_path):
     await control.open()
 
     async def tell(command):
-        return await asyncio.to_thread(send_command, chosen, command)
+        return await asyncio.to_thread(send_command, chosen, command, timeout_s=PATIENCE_S)
 
     assert (await tell(Pause())).done
     assert await tell(Record(None)) == Said(done=False, text="nothing was recorded")
@@ -105,7 +106,7 @@ async def test_a_person_sees_and_sets_options(intake):
     await control.open()
 
     async def tell(command):
-        return await asyncio.to_thread(send_command, chosen, command)
+        return await asyncio.to_thread(send_command, chosen, command, timeout_s=PATIENCE_S)
 
     said = await tell(ShowConfig())
     assert {"name", "value", "default", "help", "settable", "guarded"} == set(said.value[0])

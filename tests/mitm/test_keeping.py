@@ -17,6 +17,7 @@ from hivemind_addon.profile.model import DialectName
 from hivemind_addon.wire.request import read_request
 from tests.checkpoint.samples import sent
 from tests.core.samples import ticket
+from tests.mitm.conftest import PATIENCE_S
 from tests.mitm.samples import make_flow, make_intake
 
 SHORT = Shortage(Budget(Scope.AGENT, "agent-7", Period.DAY, tokens=60), "tokens", 60, 60, 0, 10, None)
@@ -48,7 +49,7 @@ class SlowStore:
 
     def keep(self, checkpoint):
         self.began.set()
-        assert self.go.wait(20)
+        assert self.go.wait(PATIENCE_S)
         self.kept.append(checkpoint.head.id)
         return checkpoint.head
 
@@ -137,7 +138,7 @@ async def test_a_disk_that_hangs_does_not_keep_a_stopping_proxy(intake, monkeypa
     store = SlowStore()
     keeper = ConversationKeeper(store, intake.driver)
     await keeper.keep(ticket("t-1"), sent, SHORT)
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(PATIENCE_S):
         await keeper.close()
     store.go.set()
 
@@ -146,7 +147,7 @@ async def test_who_stops_waiting_does_not_stop_the_writing(intake):
     store = SlowStore()
     keeper = ConversationKeeper(store, intake.driver)
     waiting = asyncio.ensure_future(keeper.keep(ticket("t-1"), sent, SHORT))
-    await asyncio.to_thread(store.began.wait, 5)
+    await asyncio.to_thread(store.began.wait, PATIENCE_S)
     waiting.cancel()
     await asyncio.wait([waiting])
     store.go.set()

@@ -7,6 +7,7 @@ from hivemind_addon.mitm.capture_file import read_capture
 from hivemind_addon.mitm.recorder import Recorder
 from hivemind_addon.profile.load import load_profiles
 from tests.mitm.captured import STREAM, answered
+from tests.mitm.conftest import PATIENCE_S
 from tests.mitm.samples import make_flow, make_intake
 
 
@@ -69,7 +70,8 @@ async def test_what_cannot_be_recorded_is_logged_and_harms_nobody(tmp_path, capl
     flow = make_flow()
     monkeypatch.setattr(flow, "get_state", lambda: 1 / 0)
     exchange = await one_call(intake, flow)
-    await asyncio.wait_for(recorder.stop(), 10)
+    async with asyncio.timeout(PATIENCE_S):
+        await recorder.stop()
     assert "could not be captured" in caplog.text
     assert exchange.over
     assert not exchange.tripped

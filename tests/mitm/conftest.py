@@ -1,0 +1,15 @@
+"""How long a busy machine's disk takes is tested where a test says so, and nowhere else."""
+
+import pytest
+
+from hivemind_addon.journal import journal
+from hivemind_addon.mitm import keeping
+
+PATIENCE_S = 120
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch):
+    """Whoever waits for the disk waits to the end."""
+    for module, name in ((keeping, "PATIENCE_S"), (keeping, "CLOSING_S"), (journal, "START_S"), (journal, "FLUSH_S")):
+        monkeypatch.setattr(module, name, PATIENCE_S)
