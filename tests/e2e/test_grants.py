@@ -131,11 +131,14 @@ def raw_origin(*answers):
                 connection, _ = listener.accept()
                 threading.Thread(target=serve, args=(connection, answer), daemon=True).start()
 
-    threading.Thread(target=accept, daemon=True).start()
+    accepting = threading.Thread(target=accept, daemon=True)
+    accepting.start()
     try:
         yield listener.getsockname()[1], served
     finally:
         done.set()
+        listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`, which might go on with the next test's listener
+        accepting.join(PATIENCE_S)
         listener.close()
 
 

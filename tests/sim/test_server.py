@@ -50,7 +50,11 @@ def http(request, plain, secure, trusting):
     """A client of each protocol, with its server's address."""
     server = plain if request.param == "h1" else secure
     with httpx.Client(
-        base_url=server.url, http1=request.param != "h2", http2=request.param == "h2", verify=trusting, timeout=TIMEOUT_S
+        base_url=server.url,
+        http1=request.param != "h2",
+        http2=request.param == "h2",
+        verify=trusting,
+        timeout=TIMEOUT_S,
     ) as client:
         yield client
 
