@@ -2,7 +2,7 @@ import tempfile
 
 import pytest
 
-from tests.patient import patient  # noqa: F401 - for all tests of this room
+from tests.patience import patient  # noqa: F401 - for all tests of this room
 
 
 @pytest.fixture

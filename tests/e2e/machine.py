@@ -129,11 +129,3 @@ def machine(provider, authority):
         yield Machine(home, free_port(), provider, authority)
     finally:
         shutil.rmtree(home, ignore_errors=True)  # a proxy that its last agent has left may be ending in it
-
-
-def is_alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

@@ -18,13 +18,13 @@ from urllib.parse import urlencode
 
 import httpx
 
+from tests.patience import PATIENCE_S
+
 ROOT = Path(__file__).resolve().parents[2]
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients of plain HTTP: by default httpx reads all authorities that the world trusts, for each of them."""
 MITMDUMP = Path(sys.executable).parent / "mitmdump"
 PROBE = Path(__file__).parent / "probe.py"
-PATIENCE_S = 120
-"""How long a test waits for what has to happen: an end for what hangs, and no measure of a busy machine."""
 
 
 class _TrustingContext(ssl.SSLContext):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.machine import is_alive
 from tests.e2e.proxy import MITMDUMP, PATIENCE_S, free_port
+from tests.processes import is_alive
 
 pytestmark = pytest.mark.slow
 

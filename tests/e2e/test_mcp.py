@@ -16,9 +16,10 @@ from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 from fleets.programs import NotInstalled, install
-from tests.e2e.machine import is_alive, machine
+from tests.e2e.machine import machine
 from tests.e2e.proxy import PATIENCE_S
 from tests.mcp.stage import given
+from tests.processes import is_alive
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("fleet")]
 

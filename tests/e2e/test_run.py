@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hivemind_addon.launch.proxy_command import OLLAMA_PORT
-from tests.e2e.machine import is_alive
 from tests.e2e.proxy import PATIENCE_S, free_port
+from tests.processes import is_alive
 
 pytestmark = pytest.mark.slow
 

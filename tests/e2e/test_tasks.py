@@ -11,8 +11,9 @@ from contextlib import contextmanager
 import pytest
 import yaml
 
-from tests.e2e.machine import is_alive, machine
+from tests.e2e.machine import machine
 from tests.e2e.proxy import PATIENCE_S
+from tests.processes import is_alive
 
 pytestmark = pytest.mark.slow
 SECONDS = 2 * PATIENCE_S

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from tests.mcp.stage import Stage
-from tests.patient import patient  # noqa: F401 - for all tests of this room
+from tests.patience import patient  # noqa: F401 - for all tests of this room
 
 
 @pytest.fixture

@@ -4,8 +4,7 @@ import pytest
 
 from hivemind_addon.journal import journal
 from hivemind_addon.mitm import keeping
-
-PATIENCE_S = 120
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ from hivemind_addon.core.events import PersonActed
 from hivemind_addon.mitm.control_socket import ControlSocket
 from hivemind_addon.mitm.options import add_options, read_settings
 from hivemind_addon.runtime.control import read_report, send_command
-from tests.mitm.conftest import PATIENCE_S
 from tests.mitm.samples import make_intake
+from tests.patience import PATIENCE_S
 
 
 class Options:

@@ -17,8 +17,8 @@ from hivemind_addon.profile.model import DialectName
 from hivemind_addon.wire.request import read_request
 from tests.checkpoint.samples import sent
 from tests.core.samples import ticket
-from tests.mitm.conftest import PATIENCE_S
 from tests.mitm.samples import make_flow, make_intake
+from tests.patience import PATIENCE_S
 
 SHORT = Shortage(Budget(Scope.AGENT, "agent-7", Period.DAY, tokens=60), "tokens", 60, 60, 0, 10, None)
 

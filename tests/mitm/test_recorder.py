@@ -7,8 +7,8 @@ from hivemind_addon.mitm.capture_file import read_capture
 from hivemind_addon.mitm.recorder import Recorder
 from hivemind_addon.profile.load import load_profiles
 from tests.mitm.captured import STREAM, answered
-from tests.mitm.conftest import PATIENCE_S
 from tests.mitm.samples import make_flow, make_intake
+from tests.patience import PATIENCE_S
 
 
 def make_recorder(intake, path, **changes):

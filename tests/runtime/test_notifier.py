@@ -2,7 +2,6 @@ import asyncio
 import json
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -10,6 +9,7 @@ from hivemind_addon.core.events import BreakerChanged, GuardTripped, WallHit
 from hivemind_addon.core.ticket import PoolKey
 from hivemind_addon.runtime import notifier
 from hivemind_addon.runtime.notifier import Notifier
+from tests.processes import is_alive
 
 POOL = PoolKey("host.test", "key-1", "model")
 
@@ -152,7 +152,7 @@ async def test_a_command_that_does_not_end_is_ended_with_what_it_has_started(tmp
     made(wall(clock))
     await finish(made)
     assert "was ended after" in caplog.text
-    await until(lambda: is_gone(int(started.read_text())))
+    await until(lambda: not is_alive(int(started.read_text())))
 
 
 async def test_calls_end_with_the_proxy(tmp_path, clock, monkeypatch):
@@ -163,13 +163,4 @@ async def test_calls_end_with_the_proxy(tmp_path, clock, monkeypatch):
     made(GuardTripped(at=clock.monotonic(), ticket_id=None, where="hook", error="E"))
     await until(lambda: len(program.pids) == 2)
     await made.close()
-    assert all(is_gone(pid) for pid in program.pids)
-
-
-def is_gone(pid):
-    try:
-        os.kill(pid, 0)
-        # Killed, and nobody has asked for its status.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (ProcessLookupError, FileNotFoundError):
-        return True
+    assert not any(map(is_alive, program.pids))

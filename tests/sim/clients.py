@@ -11,8 +11,7 @@ import h2.connection
 import h2.events
 import h2.settings
 
-TIMEOUT_S = 120
-"""An end for what hangs, and no measure of a busy machine."""
+from tests.patience import PATIENCE_S
 
 
 def call_body(*, stream: bool = False, text: str = "hello", **more: object) -> bytes:
@@ -48,7 +47,7 @@ class Heard:
 def hear(port: int, request: bytes) -> Heard:
     """Send, and read until the server ends the connection."""
     data = b""
-    with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
         connection.sendall(request)
         try:
             while piece := connection.recv(65536):
@@ -77,7 +76,7 @@ class H2Client:
 
     def __init__(self, port: int, ca: ssl.SSLContext, *, window: int = 65535) -> None:
         ca.set_alpn_protocols(["h2"])
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
         # Not ssl.SSLSocket: it takes an RST for an end of file.
         self.into, self.out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls = ca.wrap_bio(self.into, self.out, server_hostname="localhost")

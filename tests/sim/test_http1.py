@@ -3,7 +3,9 @@ import socket
 
 import pytest
 
-from .clients import TIMEOUT_S, call_body, h1_request, hear
+from tests.patience import PATIENCE_S
+
+from .clients import call_body, h1_request, hear
 
 CLOSE = "connection: close\r\n"
 
@@ -19,7 +21,7 @@ def read_answer(stream) -> tuple[int, dict[str, str], bytes]:
 
 def test_requests_share_one_connection(plain, new_key):
     key = new_key()
-    with socket.create_connection((plain.host, plain.port), timeout=TIMEOUT_S) as connection:
+    with socket.create_connection((plain.host, plain.port), timeout=PATIENCE_S) as connection:
         stream = connection.makefile("rb")
         attempts = []
         for _ in range(3):
@@ -31,7 +33,7 @@ def test_requests_share_one_connection(plain, new_key):
 
 def test_pipelined_requests_are_answered_in_order(plain, new_key):
     slow, fast = new_key(), new_key()
-    with socket.create_connection((plain.host, plain.port), timeout=TIMEOUT_S) as connection:
+    with socket.create_connection((plain.host, plain.port), timeout=PATIENCE_S) as connection:
         stream = connection.makefile("rb")
         first = h1_request(slow, call_body(text="first"), extra="x-sim-latency-ms: 30\r\n")
         connection.sendall(first + h1_request(fast, call_body(text="second"), extra="x-sim-chunks: 2\r\n"))
@@ -49,7 +51,7 @@ def test_a_chunked_request_is_read_at_any_boundary(plain, new_key, piece):
         f"POST /v1/messages HTTP/1.1\r\nHost: sim\r\nx-api-key: {new_key()}\r\ntransfer-encoding: chunked\r\n\r\n"
     ).encode()
     data = head + chunks + b"0\r\nTrailer: x\r\n\r\n"
-    with socket.create_connection((plain.host, plain.port), timeout=TIMEOUT_S) as connection:
+    with socket.create_connection((plain.host, plain.port), timeout=PATIENCE_S) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for at in range(0, len(data), piece):
             connection.sendall(data[at : at + piece])
@@ -67,7 +69,7 @@ def test_a_large_body_is_read(plain, new_key):
 def test_a_client_that_waits_for_continue_is_told_to_go_on(plain, new_key):
     body = call_body()
     head, _, _ = h1_request(new_key(), body, extra="expect: 100-continue\r\n").partition(b"\r\n\r\n")
-    with socket.create_connection((plain.host, plain.port), timeout=TIMEOUT_S) as connection:
+    with socket.create_connection((plain.host, plain.port), timeout=PATIENCE_S) as connection:
         stream = connection.makefile("rb")
         connection.sendall(head + b"\r\n\r\n")
         assert stream.readline() == b"HTTP/1.1 100 Continue\r\n"

@@ -20,8 +20,9 @@ from hivemind_addon.sim.limits import Limit, LimitKind
 from hivemind_addon.sim.provider import LimitScope, ProviderSettings
 from hivemind_addon.sim.server import RunningServer, SimServer, download_bytes, load_settings, running_server
 from hivemind_addon.sim.truth import Truth
+from tests.patience import PATIENCE_S
 
-from .clients import TIMEOUT_S, call_body, h1_request, hear
+from .clients import call_body, h1_request, hear
 
 MESSAGES, CHAT = "/v1/messages", "/v1/chat/completions"
 ASK = [{"role": "user", "content": "hello"}]
@@ -34,7 +35,7 @@ KEPT = httpx.Limits(keepalive_expiry=None)
 def over(server: RunningServer) -> Truth:
     """The truth once nothing is in flight: the server hears a little later that a client has gone."""
     never = threading.Event()
-    for _ in range(100 * TIMEOUT_S):
+    for _ in range(100 * PATIENCE_S):
         if not (truth := server.truth()).in_flight:
             return truth
         never.wait(0.01)
@@ -54,7 +55,7 @@ def http(request, plain, secure, trusting):
         http1=request.param != "h2",
         http2=request.param == "h2",
         verify=trusting,
-        timeout=TIMEOUT_S,
+        timeout=PATIENCE_S,
     ) as client:
         yield client
 
@@ -203,7 +204,7 @@ def test_error_events_stand_at_their_places_on_every_protocol(http, faults_of):
 def test_a_stall_is_heard_as_silence(plain, new_key):
     key = new_key()
     plain.script(key, [Stall(600, 1)])
-    with socket.create_connection((plain.host, plain.port), timeout=TIMEOUT_S) as connection:
+    with socket.create_connection((plain.host, plain.port), timeout=PATIENCE_S) as connection:
         connection.sendall(h1_request(key, call_body(stream=True)))
         heard = b""
         while not heard.endswith(b"\n\n\r\n"):  # the chunk of an event
@@ -221,7 +222,7 @@ def test_a_request_without_key_or_sense_is_told_so(http, new_key):
 
 def test_a_body_beyond_the_bound_is_too_large(plain, new_key):
     answer = httpx.post(
-        plain.url + MESSAGES, content=b" " * (33 * 1024 * 1024), headers={"x-api-key": new_key()}, timeout=TIMEOUT_S
+        plain.url + MESSAGES, content=b" " * (33 * 1024 * 1024), headers={"x-api-key": new_key()}, timeout=PATIENCE_S
     )
     assert answer.status_code == 413
 
@@ -265,7 +266,7 @@ def test_the_bytes_of_a_download_follow_from_their_places():
 def test_connections_and_heads_are_recorded(secure, trusting):
     before = {connection.number for connection in secure.connections()}
     url = f"https://localhost:{secure.port}"
-    with httpx.Client(base_url=url, http2=True, verify=trusting, timeout=TIMEOUT_S, limits=KEPT) as client:
+    with httpx.Client(base_url=url, http2=True, verify=trusting, timeout=PATIENCE_S, limits=KEPT) as client:
         for _ in range(3):
             client.get("/echo", headers={"x-hivemind-test": "1", "Host": "api.example"})
         (mine,) = [each for each in secure.connections() if each.number not in before]
@@ -281,7 +282,7 @@ def test_limits_hold_on_the_socket_and_the_truth_tells_by_agent():
     with running_server(ProviderSettings(limits=(limit,))) as server:
         for number in range(6):
             headers = {"x-api-key": "sk-sim-a", "x-sim-agent": f"agent-{number % 2}"}
-            answer = httpx.post(server.url + MESSAGES, content=call_body(), headers=headers, timeout=TIMEOUT_S)
+            answer = httpx.post(server.url + MESSAGES, content=call_body(), headers=headers, timeout=PATIENCE_S)
         truth = server.truth()
     assert answer.status_code == 429
     assert 3500 < int(answer.headers["retry-after"]) <= 3600
@@ -296,14 +297,14 @@ def test_the_concurrent_peak_is_what_really_ran(new_key):
     """Who gets an answer leaves it unread until all have been answered."""
     all_are_answered = threading.Barrier(8)
     statuses: list[int] = []
-    with running_server(ProviderSettings(concurrency=3)) as server, httpx.Client(timeout=TIMEOUT_S) as client:
+    with running_server(ProviderSettings(concurrency=3)) as server, httpx.Client(timeout=PATIENCE_S) as client:
         headers = {"x-api-key": new_key(), "x-sim-interval-ms": "600000"}
 
         def call() -> None:
             url, body = server.url + MESSAGES, call_body(stream=True)
             with client.stream("POST", url, content=body, headers=headers) as answer:
                 statuses.append(answer.status_code)
-                all_are_answered.wait(TIMEOUT_S)
+                all_are_answered.wait(PATIENCE_S)
 
         threads = [threading.Thread(target=call) for _ in range(8)]
         for thread in threads:
@@ -318,7 +319,7 @@ def test_the_concurrent_peak_is_what_really_ran(new_key):
 def test_a_client_that_goes_abandons_its_attempt(new_key):
     request = h1_request(new_key(), call_body(stream=True), extra="x-sim-interval-ms: 600000\r\n")
     with running_server() as server:
-        with socket.create_connection((server.host, server.port), timeout=TIMEOUT_S) as connection:
+        with socket.create_connection((server.host, server.port), timeout=PATIENCE_S) as connection:
             connection.sendall(request)
             assert connection.recv(65536).startswith(b"HTTP/1.1 200")
             assert server.truth().in_flight == 1
@@ -330,7 +331,7 @@ def test_a_reset_begins_anew_with_the_same_seed():
 
     def statuses() -> list[int]:
         headers = {"x-api-key": "sk-sim-a"}
-        with httpx.Client(base_url=server.url, headers=headers, timeout=TIMEOUT_S) as client:
+        with httpx.Client(base_url=server.url, headers=headers, timeout=PATIENCE_S) as client:
             return [client.post(MESSAGES, content=call_body()).status_code for _ in range(30)]
 
     with running_server(settings, seed=3) as server:
@@ -345,7 +346,7 @@ def test_scripts_of_parallel_tests_do_not_disturb_each_other(plain, new_key):
     keys = [new_key() for _ in range(4)]
     for key in keys:
         plain.script(key, [Status(500), OK, Status(503)], then=NAMED["529"])
-    with httpx.Client(base_url=plain.url, timeout=TIMEOUT_S) as client:
+    with httpx.Client(base_url=plain.url, timeout=PATIENCE_S) as client:
         seen = [
             [client.post(MESSAGES, content=call_body(), headers={"x-api-key": key}).status_code for key in keys]
             for _ in range(4)
@@ -426,7 +427,7 @@ def test_both_dialects_are_served_at_once(plain, new_key):
     key = new_key()
     answers = {
         dialect: httpx.post(
-            plain.url + path, content=call_body(), headers={"authorization": f"Bearer {key}"}, timeout=TIMEOUT_S
+            plain.url + path, content=call_body(), headers={"authorization": f"Bearer {key}"}, timeout=PATIENCE_S
         )
         for dialect, path in ((Dialect.MESSAGES, MESSAGES), (Dialect.CHAT, CHAT))
     }
@@ -449,4 +450,4 @@ def test_a_websocket_is_answered_426():
     with running_server() as server:
         headers = {"connection": "upgrade", "upgrade": "websocket"}
         url = f"{server.url}/v1/responses"
-        assert httpx.get(url, headers=headers, trust_env=False, timeout=TIMEOUT_S).status_code == 426
+        assert httpx.get(url, headers=headers, trust_env=False, timeout=PATIENCE_S).status_code == 426

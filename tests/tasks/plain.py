@@ -1,6 +1,5 @@
 """Tasks without a proxy: what the tests of the room share."""
 
-import os
 import sys
 import tempfile
 from contextlib import contextmanager
@@ -53,14 +52,3 @@ def made_runner(folder, *, at_most=4, told=None, warned=None, fleet_id="night-1"
         warn=(warned if warned is not None else []).append,
         **more,
     )
-
-
-def is_alive(pid):
-    """Whether it still runs; one that has ended may wait for long until somebody asks for its status."""
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except ProcessLookupError:
-        return False
-    except FileNotFoundError:  # gone meanwhile, or a system that does not tell
-        return not sys.platform.startswith("linux")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hivemind_addon.tasks import keeper
-from tests.tasks.plain import is_alive
+from tests.processes import is_alive
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="orphans are found on Linux only")
 

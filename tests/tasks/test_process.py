@@ -7,7 +7,7 @@ import pytest
 from hivemind_addon.runtime.file_lock import is_free, take_lock
 from hivemind_addon.tasks import process
 from hivemind_addon.tasks.process import NotStarted, start
-from tests.tasks.plain import is_alive
+from tests.processes import is_alive
 
 
 @pytest.fixture

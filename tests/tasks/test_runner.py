@@ -14,7 +14,8 @@ from hivemind_addon.runtime.file_lock import is_free
 from hivemind_addon.tasks import client, keeper
 from hivemind_addon.tasks.model import NotTaken, State, TaskSpec
 from hivemind_addon.tasks.request import CancelTask, Submit, Wait
-from tests.tasks.plain import is_alive, made_runner, shell, short_folder
+from tests.processes import is_alive
+from tests.tasks.plain import made_runner, shell, short_folder
 
 
 @pytest.fixture

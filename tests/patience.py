@@ -1,0 +1,17 @@
+"""How long tests wait for what must come, however busy the machine is."""
+
+import pytest
+
+from hivemind_addon.journal import place
+from hivemind_addon.runtime.control import read_report, send_command
+
+PATIENCE_S = 120
+"""Whoever waits longer hangs."""
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """Whoever asks a proxy that is in the tests' own process waits for its answer, as no user would."""
+    for ask in (read_report, send_command):
+        monkeypatch.setitem(ask.__kwdefaults__, "timeout_s", PATIENCE_S)
+    monkeypatch.setattr(place, "_PATIENCE_S", PATIENCE_S)
