@@ -57,8 +57,8 @@ def _listening(port: int, serve: Callable[[socket.socket], None]) -> Iterator[No
     finally:
         with suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`
-        listener.close()
         thread.join(PATIENCE_S)
+        listener.close()
 
 
 def _serve(listener: socket.socket, tls: ssl.SSLContext | None, handler: Handler) -> None:

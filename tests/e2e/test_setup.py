@@ -40,7 +40,14 @@ class Door:
         self.seen = set()
         self.server = socket.create_server(("127.0.0.1", 0))
         self.port = self.server.getsockname()[1]
-        Thread(target=self.serve, daemon=True).start()
+        self.thread = Thread(target=self.serve, daemon=True)
+        self.thread.start()
+
+    def close(self):
+        with contextlib.suppress(OSError):
+            self.server.shutdown(socket.SHUT_RDWR)  # wakes `accept`, which might go on with another's listener
+        self.thread.join(PATIENCE_S)
+        self.server.close()
 
     def serve(self):
         with contextlib.suppress(OSError):
@@ -80,7 +87,7 @@ def door(home):
     ca.cert_pem.write_to_path(home / ".mitmproxy" / "mitmproxy-ca-cert.pem")
     door = Door(ca)
     yield door
-    door.server.close()
+    door.close()
 
 
 @pytest.fixture
