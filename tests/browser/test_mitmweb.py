@@ -103,6 +103,7 @@ def person(stand, page: Page):
     house.origin.arrived.clear()
     page.goto(web.url)
     page.get_by_role("link", name="Options").first.wait_for()
+    page.wait_for_function("() => document.cookie.includes('_xsrf=')")  # it comes with the page's WebSocket
     clear = "async () => fetch('clear', {method: 'POST', headers: {'X-XSRFToken': document.cookie.match(/_xsrf=([^;]+)/)[1]}})"
     page.evaluate(clear)
     made = Person(page, house)

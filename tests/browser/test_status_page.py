@@ -147,7 +147,7 @@ def look_at_all_sizes(page):
         for width, height in ((1280, 1100), (360, 780)):
             page.set_viewport_size({"width": width, "height": height})
             look(page, f"status-page-{scheme}-{width}")
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=width)
         ground, text = (
             page.evaluate(f"getComputedStyle(document.body).{name}") for name in ("backgroundColor", "color")
         )
