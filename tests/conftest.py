@@ -7,6 +7,7 @@ A run looks at the same examples as the one before, so that a commit passes or f
 import os
 import random
 import signal
+import time
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,17 +15,22 @@ from hypothesis import HealthCheck, settings
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile("fast", max_examples=60, deadline=None, suppress_health_check=_SLOW_IS_FINE)
 settings.register_profile("deep", max_examples=2000, deadline=None, suppress_health_check=_SLOW_IS_FINE)
+_FOR_TESTS = {"HIVEMIND_REQUIRE_AGENTS", "HIVEMIND_REQUIRE_BROWSER", "HIVEMIND_SCREENSHOTS"}
 _PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "fast")
 settings.load_profile(_PROFILE)
 
 
 @pytest.hookimpl(tryfirst=True)  # before hypothesis reads it
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the seed of hypothesis here, so that it can be printed; and let Ctrl-C mean the same everywhere."""
+    """Choose the seed of hypothesis here, so that it can be printed; and let the machine be the same everywhere."""
     if config.getoption("hypothesis_seed", None) is None:
         # Every worker of a parallel run has to choose the same.
         seed = random.SystemRandom().randrange(2**32) if _PROFILE == "deep" else 1
         config.option.hypothesis_seed = int(os.environ.setdefault("HYPOTHESIS_SEED", str(seed)))
+    for name in [name for name in os.environ if name.startswith("HIVEMIND_") and name not in _FOR_TESTS]:
+        del os.environ[name]  # whoever runs the tests may be behind a proxy of ours
+    os.environ["TZ"] = "UTC"  # "today" is the same everywhere
+    time.tzset()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A script's background has it ignored, and so would what the tests start.
         signal.signal(signal.SIGINT, signal.default_int_handler)
