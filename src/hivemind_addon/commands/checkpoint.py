@@ -14,12 +14,13 @@ import msgspec
 from hivemind_addon.checkpoint import show as view
 from hivemind_addon.checkpoint.export import CannotExport, Export, Form, export
 from hivemind_addon.checkpoint.folder_store import FOLDER_NAME, FolderStore
-from hivemind_addon.checkpoint.model import Checkpoint, CheckpointHead, UnknownCheckpoint
+from hivemind_addon.checkpoint.model import CheckpointHead, UnknownCheckpoint
 from hivemind_addon.commands.one_line import in_one_line
 from hivemind_addon.commands.printing import Format, format_option, print_rows
 from hivemind_addon.commands.proxy import port_option
 from hivemind_addon.core.command import names_agent
 from hivemind_addon.journal.place import journal_of
+from hivemind_addon.runtime.folders import FolderNotPrivate
 from hivemind_addon.words import short
 
 _folder_option = click.option(
@@ -30,15 +31,16 @@ _folder_option = click.option(
 
 
 def _asks(command: Callable[..., None]) -> Callable[..., None]:
-    """Give it the checkpoints that are meant."""
+    """Give it the checkpoints that are meant; what cannot be is one line."""
 
     @_folder_option
     @port_option
     @wraps(command)
     def called(*, folder: Path | None, port: int, **values: Any) -> None:
-        if folder is not None and not folder.is_dir():
-            raise click.ClickException(f"{folder} is no folder; without --folder it is {_usual_folder(port)}")
-        command(store=FolderStore(folder or _usual_folder(port)), **values)
+        with in_one_line(CannotExport, FolderNotPrivate, UnknownCheckpoint):
+            if folder is not None and not folder.is_dir():
+                raise click.ClickException(f"{folder} is no folder; without --folder it is {_usual_folder(port)}")
+            command(store=FolderStore(folder or _usual_folder(port)), **values)
 
     return called
 
@@ -107,7 +109,7 @@ def show(checkpoint_id: str, store: FolderStore, *, full: bool, as_json: bool) -
       hivemind checkpoint show 3f9c --full | less -R
       hivemind checkpoint show 3f9c --json | jq .body.messages[-1]
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    found = _read(checkpoint_id, store)
+    found = store.read(checkpoint_id)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found)))
         return
@@ -156,9 +158,8 @@ def export_(
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     if write and output:
         raise click.UsageError("--write and -o name two places; choose one of them")
-    found = _read(checkpoint_id, store)
-    with in_one_line(CannotExport):
-        exported = export(found, Form(form), project=project.resolve(), environment=os.environ)
+    found = store.read(checkpoint_id)
+    exported = export(found, Form(form), project=project.resolve(), environment=os.environ)
     if write:
         if exported.place is None:
             raise click.UsageError(f"--write is for claude-code and codex; name a file for {form} with -o FILE")
@@ -184,11 +185,6 @@ def _usual_folder(port: int) -> Path:
     return journal_of(port).parent / FOLDER_NAME
 
 
-def _read(checkpoint_id: str, store: FolderStore) -> Checkpoint:
-    with in_one_line(UnknownCheckpoint):
-        return store.read(checkpoint_id)
-
-
 def _print(exported: Export) -> None:
     """To standard output; what to do with it, to the terminal beside it."""
     click.echo(exported.content, nl=not exported.content.endswith(b"\n"))
@@ -200,12 +196,11 @@ def _print(exported: Export) -> None:
 
 def _write(file: Path, content: bytes) -> None:
     """A new file, for its owner alone."""
-    with in_one_line():
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
-        except FileExistsError as error:
-            raise click.ClickException(f"{file} is there already; name a new file") from error
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+    except FileExistsError as error:
+        raise click.ClickException(f"{file} is there already; name a new file") from error
     try:
         with os.fdopen(handle, "wb") as opened:
             opened.write(content)

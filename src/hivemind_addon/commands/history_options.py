@@ -11,6 +11,7 @@ from rich.console import Console
 
 from hivemind_addon.commands import history_view as view
 from hivemind_addon.commands.instants import Instant, shown
+from hivemind_addon.commands.one_line import in_one_line
 from hivemind_addon.commands.proxy import port_option
 from hivemind_addon.journal.asked import Span
 from hivemind_addon.journal.place import journal_of
@@ -55,11 +56,8 @@ def asks(command: Callable[..., None]) -> Callable[..., None]:
             journal = before.get("journal")
         if context.get_parameter_source("port") is not ParameterSource.COMMANDLINE:
             port = before.get("port", port)
-        try:
-            with JournalReader(journal or journal_of(port)) as reader:
-                command(reader, **values)
-        except (NoJournal, FolderNotPrivate) as error:
-            raise click.ClickException(str(error)) from error
+        with in_one_line(NoJournal, FolderNotPrivate), JournalReader(journal or journal_of(port)) as reader:
+            command(reader, **values)
 
     return called
 

@@ -1,0 +1,45 @@
+"""What commands say where the user's own folders cannot be, or are somebody else's."""
+
+import shlex
+
+import pytest
+from click.testing import CliRunner
+
+from hivemind_addon.cli import main
+
+COMMANDS = [
+    *("status", "agents", "pools", "top --once", "wait agent-1", "pause", "budget", "config", "env", "exec -- true"),
+    *(
+        "history",
+        "history agents",
+        "history incident",
+        "checkpoint list",
+        "checkpoint show a",
+        "checkpoint export a --as text",
+    ),
+    *("checkpoint list --folder /nowhere", "submit -- true", "lease list"),
+]
+
+
+def said(command):
+    done = CliRunner().invoke(main, shlex.split(command))
+    assert done.exit_code == 1, done.output
+    assert isinstance(done.exception, SystemExit), done.exception
+    assert done.output.count("\n") == 1, done.output
+    return done.output
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_one_that_cannot_be_made_is_one_line_that_names_it(command, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("hivemind_addon.runtime.folders.LONGEST_SOCKET_PATH", 1000)
+    assert said(command) == f"Error: {tmp_path}/file/hivemind_addon: Not a directory\n"
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command != "lease list"])
+def test_one_that_is_not_our_own_is_one_line_with_the_cure(command, monkeypatch, tmp_path):
+    (tmp_path / "hivemind").symlink_to(tmp_path)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert "XDG_RUNTIME_DIR" in said(command)
