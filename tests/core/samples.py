@@ -4,8 +4,8 @@ import random
 
 from msgspec.structs import replace
 
-from hivemind_addon.core.aimd import ConcurrencySettings
 from hivemind_addon.core.breaker import BreakerSettings
+from hivemind_addon.core.concurrency import ConcurrencySettings
 from hivemind_addon.core.decision import Admitted, Backoff, Shed
 from hivemind_addon.core.events import Event
 from hivemind_addon.core.pool import PoolSettings
@@ -82,7 +82,7 @@ class Bench:
 
     def __init__(self, *, slots: int = 4, settings: PoolSettings | None = None, seed: int = 0) -> None:
         self.scheduler = Scheduler(rng=random.Random(seed))
-        self.settings = settings or PoolSettings(concurrency=ConcurrencySettings(initial=slots))
+        self.settings = settings or PoolSettings(concurrency=ConcurrencySettings(initial=slots, maximum=slots))
         self.now = 0.0
         self.running: dict[str, Reservation] = {}
         self.shed: list[Shed] = []
@@ -144,7 +144,9 @@ class Bench:
 
 def brittle(failures: int = 2) -> PoolSettings:
     """So many failures open the breaker."""
-    return PoolSettings(concurrency=ConcurrencySettings(initial=8), breaker=BreakerSettings(failures_to_open=failures))
+    return PoolSettings(
+        concurrency=ConcurrencySettings(initial=8, maximum=8), breaker=BreakerSettings(failures_to_open=failures)
+    )
 
 
 def after(outcome: Outcome, retry_after_s: float) -> Outcome:

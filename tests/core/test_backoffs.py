@@ -1,9 +1,6 @@
-import pytest
-
 from hivemind_addon.core.backoffs import Backoffs
 from hivemind_addon.core.lanes import Place
 from hivemind_addon.core.meter import Meter
-from hivemind_addon.core.quota import Quota
 from tests.core.samples import requests_reading, ticket
 
 ME = ticket("me")
@@ -25,16 +22,8 @@ def window(level: float, limit: float = 20) -> Meter:
     return meter
 
 
-def quota(limit: int = 10) -> Quota:
-    known = Quota()
-    known.resume(limit=limit, window_s=60)
-    known.sent(0)
-    return known
-
-
 def test_a_unit_is_kept_for_each_that_is_due_in_the_window():
     assert waiting(10, 20, 60).kept_of_meter(window(3), ME, 5) == 2
-    assert waiting(10, 20, 70).kept_of_quota(quota(), ME, 5) == 2
 
 
 def test_nothing_for_those_who_are_due_already_or_just_before_the_end():
@@ -43,7 +32,6 @@ def test_nothing_for_those_who_are_due_already_or_just_before_the_end():
 
 def test_at_most_half():
     assert waiting(*[10] * 15).kept_of_meter(window(3), ME, 5) == 10
-    assert waiting(*[10] * 15).kept_of_quota(quota(), ME, 5) == 5
 
 
 def test_nothing_while_there_is_enough_for_all():
@@ -63,12 +51,11 @@ def test_a_bucket_keeps_nothing():
     assert waiting(10).kept_of_meter(bucket, ME, 5) == 0
 
 
-@pytest.mark.parametrize("known", [Quota(), quota()])
-def test_one_that_goes_is_waited_for_no_longer(known):
+def test_one_that_goes_is_waited_for_no_longer():
     backoffs = waiting(10)
     backoffs.discard("late0")
     backoffs.discard("never tried")
-    assert (len(backoffs), backoffs.kept_of_quota(known, ME, 5)) == (0, 0)
+    assert (len(backoffs), backoffs.kept_of_meter(window(3), ME, 5)) == (0, 0)
 
 
 def test_those_of_another_pool_are_taken_over():

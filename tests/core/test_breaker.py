@@ -55,27 +55,47 @@ def test_a_poisoned_session_among_faults_of_others_does_not_open_it():
         assert not end(breaker, others, session=f"s{n % 9}")
 
 
-def test_seven_of_ten_attempts_that_fail_open_it_although_some_succeed():
-    breaker = make()
-    ended = 0
-    while breaker.state is BreakerState.CLOSED:
-        ended += 1
-        kind = OutcomeKind.SUCCESS if ended % 4 == 0 else OutcomeKind.FAILED
-        end(breaker, kind, session="abc"[ended % 3])
-    assert 14 <= ended <= 20
-
-
-def test_half_of_them_failing_does_not_open_it():
+@pytest.mark.parametrize("answered", [2, 4])
+def test_a_lossy_provider_does_not_open_it_as_long_as_some_are_answered(answered):
     breaker = make()
     for n in range(200):
-        kind = OutcomeKind.SUCCESS if n % 2 else OutcomeKind.FAILED
+        kind = OutcomeKind.FAILED if n % answered else OutcomeKind.SUCCESS
         assert not end(breaker, kind, session="abc"[n % 3])
+
+
+def test_where_failures_are_usual_more_of_them_are_needed():
+    breaker = make()
+    for n in range(300):
+        end(breaker, OutcomeKind.SUCCESS if n % 5 in (0, 2) else OutcomeKind.FAILED, session="abc"[n % 3])
+    row = 1
+    while not end(breaker, OutcomeKind.FAILED, session="abcdefgh"[row % 8]):
+        row += 1
+    assert 10 <= row <= 20
+
+
+def test_those_that_live_on_speak_against_an_outage():
+    breaker = make()
+    for n in range(40):
+        pending = [0.0] * 12
+        opened = breaker.attempt_ended(
+            OutcomeKind.FAILED, session="abc"[n % 3], probe=False, admitted_at=n, now=n + 0.1, pending=[0.5, *pending]
+        )
+        assert not opened, "a call has been running since before the second failure"
+
+
+def test_what_was_sent_with_the_failures_is_waited_for():
+    breaker = make()
+    dead = {"probe": False, "admitted_at": 0, "now": 0.02}
+    for left in range(20, -1, -1):
+        opened = breaker.attempt_ended(OutcomeKind.FAILED, session=f"s{left}", pending=[0.0] * left, **dead)
+        assert not opened or left < 10
+    assert breaker.state is BreakerState.OPEN
 
 
 def test_no_network_opens_it_for_the_only_session():
     breaker = make()
     dead = {"session": "a", "probe": False, "admitted_at": 0, "now": 0, "unreached": True}
-    assert [breaker.attempt_ended(OutcomeKind.FAILED, **dead) for _ in range(3)] == [False, False, True]
+    assert [breaker.attempt_ended(OutcomeKind.FAILED, **dead) for _ in range(4)] == [False, False, False, True]
 
 
 def test_a_lost_connection_now_and_then_does_not():
@@ -84,6 +104,7 @@ def test_a_lost_connection_now_and_then_does_not():
         assert not breaker.attempt_ended(
             OutcomeKind.FAILED, session="a", probe=False, admitted_at=0, now=0, unreached=n % 3 != 0
         )
+        end(breaker, OutcomeKind.SUCCESS, session="b")
 
 
 def test_a_sleep_brings_the_next_probe_forward():
@@ -120,7 +141,23 @@ def test_a_closed_one_always_passes_and_a_probe_shuts_the_door():
     breaker = opened()
     breaker.probe_started("a", 1)
     assert breaker.state is BreakerState.HALF_OPEN
-    assert breaker.passes_at == float("inf")
+    assert breaker.passes_at == 2
+
+
+def test_a_probe_that_lives_for_long_closes_it():
+    breaker = opened()
+    breaker.probe_started("a", 1)
+    assert not breaker.look_at_probe(1.9)
+    assert breaker.look_at_probe(2)
+    assert breaker.state is BreakerState.CLOSED
+
+
+def test_where_failures_take_long_a_probe_is_waited_for_as_long():
+    breaker = make()
+    for n in range(6):
+        breaker.attempt_ended(OutcomeKind.FAILED, session="ab"[n % 2], probe=False, admitted_at=0, now=30)
+    breaker.probe_started("a", 40)
+    assert breaker.passes_at > 40 + 2 * 30
 
 
 def test_the_interval_doubles_with_each_failed_probe_up_to_its_maximum():
@@ -150,14 +187,19 @@ def test_a_cancelled_probe_is_followed_by_another_at_once():
     assert breaker.passes_at == 2
 
 
-def test_attempts_of_before_the_last_change_teach_nothing():
+def test_while_it_is_open_failures_teach_nothing_and_an_answer_closes_it():
     breaker = opened()
-    assert not end(breaker, OutcomeKind.SUCCESS)
-    breaker.probe_started("a", 1)
-    assert not end(breaker, OutcomeKind.FAILED)
-    end_probe(breaker, OutcomeKind.SUCCESS, 2)
-    for session in "abababab":
-        assert not end(breaker, OutcomeKind.FAILED, session=session, admitted_at=0, now=3)
+    assert not end(breaker, OutcomeKind.FAILED, now=5)
+    assert end(breaker, OutcomeKind.SUCCESS, now=6)
+    assert breaker.state is BreakerState.CLOSED
+
+
+def test_an_answer_to_what_was_sent_before_the_failures_began_proves_nothing():
+    breaker = make()
+    for n in range(6):
+        end(breaker, OutcomeKind.FAILED, session="ab"[n % 2], admitted_at=10, now=10)
+    assert not end(breaker, OutcomeKind.SUCCESS, admitted_at=9, now=11)
+    assert breaker.state is BreakerState.OPEN
 
 
 def test_it_opens_again_with_the_first_interval():
@@ -173,3 +215,23 @@ def test_it_opens_again_with_the_first_interval():
 
 def test_every_state_can_be_left():
     assert {state for state, _ in TRANSITIONS} == set(BreakerState)
+
+
+def test_other_settings_bring_the_next_probe_nearer_and_never_farther():
+    breaker = opened()
+    while breaker.passes_at < 30:
+        now = breaker.passes_at
+        breaker.probe_started("a", now)
+        end_probe(breaker, OutcomeKind.FAILED, now)
+    due_at = breaker.passes_at
+    breaker.configure(BreakerSettings(first_probe_s=60.0, max_probe_s=120.0), now=now)
+    assert breaker.passes_at == due_at
+    breaker.configure(BreakerSettings(max_probe_s=0.5), now=now)
+    assert now < breaker.passes_at <= now + 0.5 * 1.25
+    assert breaker.state is BreakerState.OPEN
+
+
+def test_a_closed_one_opens_by_its_new_settings():
+    breaker = make()
+    breaker.configure(BreakerSettings(failures_to_open=2), now=0)
+    assert [end(breaker, OutcomeKind.FAILED, session=session) for session in "ab"] == [False, True]

@@ -94,6 +94,13 @@ def test_an_attempt_that_may_have_been_billed_takes_what_was_expected_unless_mor
         assert actual_spend(paid(tokens=7), outcome, Usage(output_tokens=9), None) == Spend(tokens=9)
 
 
+def test_a_complete_answer_that_reported_nothing_takes_what_was_counted_of_it():
+    counted = Usage(input_tokens=12, output_tokens=28)
+    assert actual_spend(paid(tokens=1031, price=PRICE), SUCCESS, counted, None) == Spend(40, 36 + 420)
+    for outcome in (CANCELLED, CUT):
+        assert actual_spend(paid(tokens=1031), outcome, counted, None) == Spend(tokens=1031)
+
+
 def test_a_refused_attempt_and_one_that_was_never_sent_take_nothing():
     for outcome in (THROTTLED, OVERLOADED, FAILED):
         assert actual_spend(paid(tokens=7), outcome, None, None) == Spend()
@@ -310,17 +317,17 @@ def test_a_budget_given_at_run_time_counts_in_the_files_place_and_for_who_had_no
     assert [(view.budget.name, view.reserved.tokens) for view in views] == [("a", 0), ("ann", 40)]
 
 
-def test_what_runs_is_booked_where_it_was_reserved_whatever_is_ordered_meanwhile():
+def test_what_runs_counts_in_accounts_that_are_opened_meanwhile_and_is_booked_once_in_each():
     orders = Orders()
     books = Books(orders)
-    free, bound = replace(paid("free", session="a"), budgets=()), paid("bound", budget(per=Period.DAY))
+    free, bound = replace(paid("free", session="a"), budgets=()), paid("bound", budget(per=Period.DAY), session="a")
     books.budgets.reserve(free, 0.0)
     books.budgets.reserve(bound, 0.0)
     orders.give(budget(50, per=Period.RUN))
     books.budgets.obey(0.0)
     assert books.budgets.settle(free, Spend(70), 1.0) == []
     books.budgets.settle(bound, Spend(30), 1.0)
-    assert [(view.budget.per, view.spent.tokens) for view in books.budgets.views(1.0)] == [(Period.DAY, 30)]
+    assert [(view.budget.per, view.spent.tokens) for view in books.budgets.views(1.0)] == [(Period.DAY, 100)]
 
 
 def test_a_ticket_that_waits_goes_when_the_period_is_over_though_nothing_has_ended():

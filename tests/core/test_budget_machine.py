@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from hivemind_addon.core.aimd import ConcurrencySettings
 from hivemind_addon.core.command import AddBudget, ResetBudget, SetBudget
+from hivemind_addon.core.concurrency import ConcurrencySettings
 from hivemind_addon.core.decision import Admitted, Refused
 from hivemind_addon.core.events import AttemptEnded, BudgetBooked, OddityNoted
 from hivemind_addon.core.pool import PoolSettings
@@ -127,6 +127,12 @@ class BudgetMachine(RuleBasedStateMachine):
                 book.reserved[unit] -= expected
                 book.spent[unit] += amount
                 self.totals[unit] += amount
+        holders = [(Scope.AGENT, its.agent), (Scope.EVERYONE, "")] + [(Scope.GROUP, its.group)] * bool(its.group)
+        opened_since = [key for key in self.books if key[:2] in holders and key not in keys]
+        for key in opened_since:
+            book = self.current(key)
+            for unit, amount in enumerate(actual):
+                book.spent[unit] += amount
 
     @precondition(lambda self: self.waiting)
     @rule(data=st.data())

@@ -4,13 +4,14 @@ import random
 
 import pytest
 
-from hivemind_addon.core.aimd import ConcurrencySettings
 from hivemind_addon.core.breaker import BreakerSettings
 from hivemind_addon.core.capacity import Capacity
+from hivemind_addon.core.concurrency import ConcurrencySettings
 from hivemind_addon.core.events import ConcurrencyChanged, Event, MeterLearned
 from hivemind_addon.core.flights import Flight
 from hivemind_addon.core.lanes import Place
 from hivemind_addon.core.orders import Orders
+from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.retry import History
 from hivemind_addon.core.ticket import Demand
 from tests.core.samples import (
@@ -66,14 +67,16 @@ class TestConcurrency:
         bench.scheduler.bypass(POOL, -1)
         assert bench.poll() == ["b"]
 
-    def test_success_raises_the_limit_and_overload_lowers_it(self):
-        bench = Bench(slots=4)
-        bench.submit("a", "b")
-        bench.settle("b", SUCCESS)
+    def test_each_one_that_passes_where_all_slots_are_used_adds_one_and_overloads_lower_it(self):
+        bench = Bench(settings=PoolSettings(concurrency=ConcurrencySettings(initial=4)))
+        bench.submit(*"abcdef")
+        assert len(bench.running) == 4
+        bench.settle("d", SUCCESS)
         assert bench.pool.limit == 5
-        bench.settle("a", OVERLOADED)
-        assert bench.pool.limit == 1
-        assert [event.limit for event in bench.of(ConcurrencyChanged)] == [5, 1]
+        for name in ("f", "e"):
+            bench.settle(name, OVERLOADED)
+        assert bench.pool.limit == 4
+        assert bench.of(ConcurrencyChanged)[-1].limit == 4
 
     def test_a_rate_limit_never_moves_it(self):
         bench = Bench(slots=4)
@@ -161,24 +164,15 @@ def test_an_answer_is_hopeless_when_one_and_a_half_mean_times_are_not_left():
     assert one.hopeless_at(waiting) == waiting.deadline_at - 3 == 22
 
 
-def test_it_is_ready_after_the_pause_that_was_asked_for():
-    one = capacity()
-    assert one.ready_at <= 0
-    refused = after(THROTTLED, 7)
-    flight = send(one, "a")
-    one.settle(flight, refused, None, 0.0)
-    one.learn(flight, refused, 0.0)
-    assert one.ready_at == pytest.approx(7.1, abs=0.2)
-
-
 def test_what_was_learned_is_known_from_the_beginning_the_next_time():
     one = capacity(slots=8)
-    flights = [send(one, name) for name in "abc"]
+    flights = [send(one, name) for name in "abcdefg"]
     tell(one, flights[0])
-    for flight, outcome in zip(flights, (SUCCESS, after(THROTTLED, 30), OVERLOADED), strict=True):
+    refusals = [after(THROTTLED, 30)] * 4
+    for flight, outcome in zip(flights, (SUCCESS, SUCCESS, SUCCESS, *refusals), strict=True):
         one.settle(flight, outcome, None, 1.0)
         one.learn(flight, outcome, 1.0)
-    assert one.learned.ceiling is not None
+    assert one.learned.throttles is not None
     assert len(one.learned.meters) == 1
     fresh = capacity(slots=8)
     fresh.resume(one.learned, 0.0)

@@ -69,7 +69,6 @@ class TestSuccessors:
                 demand=Demand(),
                 stamp=1,
                 in_flight=1,
-                fills_limit=False,
                 is_probe=False,
             )
         )

@@ -14,7 +14,6 @@ def flight(ticket_id: str = "a", *, attempt: int = 1, request_hash: str = "h") -
         demand=Demand(),
         stamp=1,
         in_flight=1,
-        fills_limit=True,
         is_probe=False,
     )
 

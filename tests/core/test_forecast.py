@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from hivemind_addon.core.aimd import ConcurrencySettings
 from hivemind_addon.core.command import SetLimit
+from hivemind_addon.core.concurrency import ConcurrencySettings
 from hivemind_addon.core.decision import Admitted
 from hivemind_addon.core.forecast import Slots, Supply, forecast
 from hivemind_addon.core.lanes import Place
@@ -159,14 +159,6 @@ class TestBesideWhatHappened:
         world.run()
         world.check(factor=1.25, slack_s=5)
 
-    def test_where_the_limit_grows(self):
-        world = World(slots=64, initial=2, service_s=5)
-        warm(world, 1)
-        world.submit(100, "t")
-        world.look()
-        world.run()
-        world.check(factor=1.25, slack_s=5)
-
     def test_where_a_person_holds_the_limit_down(self):
         world = World(slots=64, service_s=5)
         warm(world, 10)
@@ -239,29 +231,27 @@ class TestViews:
 
     def test_an_open_breaker_is_tried_at_its_time_and_the_others_follow(self):
         bench = Bench(slots=8)
-        bench.submit(*"abcdef")
+        bench.submit(*"abcdefgj")
         bench.settle("a")
-        for ticket_id in "bcdef":
+        for ticket_id in "bcdefgj":
             bench.settle(ticket_id, OVERLOADED)
-        bench.submit("g")
-        bench.settle("g", OVERLOADED)
         bench.advance(0.1)
         bench.submit("h", "i")
         told = self.told(bench)
         assert bench.pool.breaker == "open"
         assert min(told) == pytest.approx(bench.pool.breaker_tries_in_s, abs=0.01)
 
-    def test_a_pace_spaces_them(self):
+    def test_a_hidden_limit_spaces_them(self):
         bench = Bench(slots=50)
         bench.submit(*(f"t{number}" for number in range(10)))
         bench.settle("t0")
-        bench.settle("t1", THROTTLED)
+        for number in (7, 8, 9):
+            bench.settle(f"t{number}", THROTTLED)
         rate = bench.scheduler.snapshot(bench.now).pools[0].learned
-        assert [view.name for view in rate] == ["pace"]
+        assert [view.name for view in rate] == ["rate limit"]
         bench.submit("x", "y", "z")
         told = self.told(bench)
-        assert told == sorted(told)
-        assert told[-1] > told[0]
+        assert max(told) > min(told)
 
     def test_ten_thousand_are_all_told(self):
         bench = Bench(slots=4)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hivemind_addon.core.hidden_limits import HiddenLimit
 from hivemind_addon.core.learned import (
     LearnedMeter,
     LearnedPool,
@@ -27,16 +28,21 @@ METER = LearnedMeter(
     stale_s=2.5,
 )
 LEARNED = LearnedPool(
-    key=POOL, ceiling=8, pace_per_s=0.8, quota=30, quota_window_s=60, meters=(METER, replace(METER, name="other"))
+    key=POOL,
+    throttles=HiddenLimit(measure=2, amount=30, window_s=60, is_bucket=True),
+    overloads=HiddenLimit(measure=0, amount=8),
+    meters=(METER, replace(METER, name="other")),
 )
+COMMON = replace(LEARNED, common=("concurrency", "rate"), meters=(replace(METER, is_common=True),))
 
 
 def test_it_survives_a_trip_through_json():
-    assert read_pool(json.loads(json.dumps(LEARNED.to_json()))) == LEARNED
+    for learned in (LEARNED, COMMON):
+        assert read_pool(json.loads(json.dumps(learned.to_json()))) == learned
 
 
 def test_what_is_not_known_stays_unknown():
-    unknown = LearnedPool(key=POOL, ceiling=None, pace_per_s=None, quota=None, quota_window_s=60, meters=())
+    unknown = LearnedPool(key=POOL, throttles=None, overloads=None, meters=())
     assert read_pool(json.loads(json.dumps(unknown.to_json()))) == unknown
 
 
@@ -72,3 +78,21 @@ def test_so_is_whatever_stands_in_the_whole_file(name, value):
 def test_anything_else_is_refused(saved):
     with pytest.raises(UnreadableError):
         read_pool(saved)
+
+
+def test_what_was_saved_before_limits_could_be_common_is_read():
+    old = LEARNED.to_json()
+    del old["common"]
+    for meter in old["meters"]:
+        del meter["is_common"]
+    read = read_pool(old)
+    assert read.common == ()
+    assert not any(meter.is_common for meter in read.meters)
+
+
+def test_a_limit_of_all_models_says_so():
+    common = replace(LEARNED, common=("concurrency",))
+    assert [view.text for view in common.views] == [
+        "30 total tokens per minute, 30 at once",
+        "8 at a time, all models together",
+    ]

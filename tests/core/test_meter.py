@@ -388,7 +388,7 @@ def test_no_sequence_of_readings_breaks_it(steps, dimension):
         )
         sent_at, now = now, now + 0.5
         meter.learn(told, stamp=stamp, sent_at=sent_at, now=now)
-        assert -meter.limit <= meter.level(now) <= meter.limit
+        assert -meter.limit - meter.reserved <= meter.level(now) <= meter.limit
         if stamp % 4:
             meter.settle(stamp=stamp, settled_stamp=stamp + 1, charged=units * 2, now=now)
         assert meter.reserved >= 0

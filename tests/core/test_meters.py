@@ -55,9 +55,13 @@ def test_a_limit_that_becomes_known_late_counts_what_is_in_flight():
 
 
 def test_scarce_is_what_has_not_enough_for_all():
-    meters = known(INPUT)
-    assert meters.are_scarce(Demand(input_tokens=1_000), 4, 5)
-    assert not meters.are_scarce(Demand(input_tokens=1_000), 3, 5)
+    meters = known(requests_reading(limit=60, remaining=3, reset_in_s=57))
+    assert meters.are_scarce(Demand(), 4, 5)
+    assert not meters.are_scarce(Demand(), 3, 5)
+
+
+def test_tokens_are_never_scarce_for_they_are_not_shared_out_one_by_one():
+    assert not known(INPUT).are_scarce(Demand(input_tokens=1_000), 400, 5)
 
 
 def test_of_what_two_pools_know_the_lower_level_counts():

@@ -288,3 +288,14 @@ def test_an_order_that_cannot_be_read_is_named_and_the_others_stand(orders, name
 def test_orders_of_another_kind_are_named_and_none_stands(orders, damaged):
     assert len(orders.restore(damaged, 0.0, EPOCH)) == 1
     assert repr(orders) == "<Orders [] [] [] []>"
+
+
+def test_every_order_about_pools_is_told_be_there_such_a_pool_or_not():
+    orders = Orders()
+    assert orders.about_pools == ()
+    orders.pause("nosuch.test", paused=True)
+    for number in range(7):
+        orders.cap(f"h{number}.test", number + 1)
+    paused, capped = orders.about_pools
+    assert paused == "paused: nosuch.test"
+    assert all(f"{number + 1} in h{number}.test" in capped for number in range(7))

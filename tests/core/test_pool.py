@@ -14,33 +14,41 @@ class TestMeters:
         bench.observe("a", requests_reading(limit=60, remaining=0, reset_in_s=60))
         assert isinstance(bench.settle("a", THROTTLED), Backoff)
         assert bench.of(PoolBlocked) == []
+        assert 0 < bench.scheduler.next_wakeup() <= 0.2
+        assert bench.advance_to_wakeup() == []
         assert bench.scheduler.next_wakeup() == pytest.approx(1)
 
 
 class TestPause:
     def test_everybody_waits_as_long_as_the_provider_said(self):
-        bench = Bench()
-        bench.submit("a")
-        verdict = bench.settle("a", after(THROTTLED, 5))
-        assert bench.submit("b") == []
+        bench = Bench(slots=8)
+        bench.submit(*"abcd")
+        for ticket_id in "abcd":
+            verdict = bench.settle(ticket_id, after(THROTTLED, 20))
+        assert len(bench.submit(*"efgh")) <= 1, "one may go at once, to see"
         assert bench.pool.blocked_for_s == pytest.approx(verdict.until)
-        assert 5.05 <= bench.scheduler.next_wakeup() <= 5.25
-        assert bench.advance_to_wakeup() == ["a"]
-        assert [event.reason for event in bench.of(Held)] == [Reason.BACKOFF, Reason.BLOCKED]
+        assert bench.of(Held)[-1].reason is Reason.BLOCKED
+        while not (sent := bench.advance_to_wakeup()):
+            pass
+        assert bench.now <= 20
+        assert len(sent) == 1, "the first one goes alone, to see"
 
     def test_after_a_refusal_that_nothing_explains_they_go_one_by_one(self):
         bench = Bench(slots=8)
         bench.submit("a", "b", "c", "d")
         bench.settle("a", THROTTLED)
-        assert [(event.meter, event.limit) for event in bench.of(MeterLearned)] == [("pace", 2)]
-        bench.submit("e")
-        sent = [(ticket_id, bench.now) for _ in range(2) for ticket_id in bench.advance_to_wakeup()]
-        assert sorted(ticket_id for ticket_id, _ in sent) == ["a", "e"]
-        assert [at for _, at in sent] == pytest.approx([0.5, 1.0])
+        bench.settle("b", THROTTLED)
+        assert [event.meter for event in bench.of(MeterLearned)] == ["hidden limit"]
+        bench.submit("e", "f")
+        sent_at = []
+        while len(sent_at) < 4:
+            sent_at += [bench.now for _ in bench.advance_to_wakeup()]
+        assert len(set(sent_at)) == 4
+        assert sent_at[-1] < 10
 
 
 class TestBreaker:
-    def test_a_probe_that_succeeds_lets_two_go(self):
+    def test_after_an_outage_half_of_what_was_proved_goes_at_once(self):
         bench = Bench(settings=brittle())
         bench.outage("a", "b")
         bench.submit("c", "d", "e")
@@ -48,7 +56,7 @@ class TestBreaker:
             pass
         bench.settle(probe[0], SUCCESS)
         assert bench.pool.breaker == "closed"
-        assert len(bench.running) == 2
+        assert len(bench.running) == 4
         assert [event.state for event in bench.of(BreakerChanged)] == ["open", "half-open", "closed"]
 
     def test_a_rate_limit_proves_the_provider_alive(self):
@@ -58,7 +66,6 @@ class TestBreaker:
             pass
         bench.settle(probe[0], after(THROTTLED, 5))
         assert bench.pool.breaker == "closed"
-        assert bench.running == {}
 
     def test_an_outage_spends_no_ticket(self):
         bench = Bench(settings=brittle())

@@ -46,7 +46,7 @@ def test_nobody_is_told_a_start_while_a_person_lets_nothing_go():
     bench.advance(4)
     bench.settle("first")
     bench.submit("a", "b", "c")
-    assert [view.starts_in_s for view in bench.pool.tickets] == [None, None, 4]
+    assert [view.starts_in_s for view in bench.pool.tickets] == [None, 4, 8]
     bench.scheduler.command(Pause(), bench.now)
     assert [view.starts_in_s for view in bench.pool.tickets] == [None, None, None]
     assert bench.pool.paused

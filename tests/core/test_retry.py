@@ -13,7 +13,7 @@ POLICY = RetryPolicy()
 
 def judge(outcome: Outcome = FAILED, history: History | None = None, now: float = 100, **more: object):
     known = history or History().started().ended(outcome, provider_down=bool(more.get("provider_down")))
-    wanted = {"shed_at": 500.0, "pool_ready_at": now, "provider_down": False} | more
+    wanted = {"shed_at": 500.0, "provider_down": False} | more
     return decide(POLICY, known, outcome, now, random.Random(5), **wanted)
 
 
@@ -78,12 +78,22 @@ def test_an_impossible_retry_after_is_none(absurd):
     assert judge(replace(FAILED, retry_after_s=absurd)).until <= 100.5
 
 
-def test_a_rate_limit_waits_for_the_pool_and_has_no_step_of_its_own():
-    assert judge(THROTTLED, repeated(THROTTLED, 20), pool_ready_at=103.0).until == 103
+def test_a_rate_limits_own_step_is_short_and_doubles_with_each_in_a_row():
+    waits_s = [judge(THROTTLED, repeated(THROTTLED, times)).until - 100 for times in (1, 2, 3, 20)]
+    for wait_s, step_s in zip(waits_s, (0.2, 0.4, 0.8, 30.0), strict=True):
+        assert step_s / 2 <= wait_s <= step_s
 
 
 def test_while_the_provider_is_down_the_probe_paces():
-    assert judge(FAILED, provider_down=True, pool_ready_at=104.0).until == 104
+    assert judge(FAILED, provider_down=True).until == 100
+
+
+@pytest.mark.parametrize("outcome", [FAILED, OVERLOADED, THROTTLED, CUT])
+@pytest.mark.parametrize("provider_down", [False, True])
+def test_every_backoff_ends(outcome, provider_down):
+    for times in (1, 3, 9):
+        verdict = judge(outcome, repeated(outcome, times, provider_down=provider_down), provider_down=provider_down)
+        assert isinstance(verdict, GiveUp) or verdict.until <= 130
 
 
 def test_a_step_takes_at_most_half_of_the_time_that_is_left():

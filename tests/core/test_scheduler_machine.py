@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from hivemind_addon.core.aimd import ConcurrencySettings
 from hivemind_addon.core.breaker import BreakerSettings
 from hivemind_addon.core.command import (
     AddBudget,
@@ -23,6 +22,7 @@ from hivemind_addon.core.command import (
     SetLimit,
     SetPriority,
 )
+from hivemind_addon.core.concurrency import ConcurrencySettings
 from hivemind_addon.core.decision import Admitted, Backoff, Refused, Shed
 from hivemind_addon.core.events import AttemptEnded, AttemptStarted, Held, PersonActed, Submitted, TicketEnded
 from hivemind_addon.core.pool import PoolSettings
@@ -40,6 +40,8 @@ from hivemind_addon.core.ticket import (
     Reservation,
     Usage,
 )
+from hivemind_addon.sim.limits import LimitKind
+from tests.core.gateway import MODELS, Gateway
 from tests.core.samples import CANCELLED, POOL, SUCCESS, ticket
 
 EPOCH = 1_800_000_000.0
@@ -453,4 +455,81 @@ class SchedulerMachine(RuleBasedStateMachine):
                     assert never_started, f"{ticket_id} passed an older ticket of its lane"
 
 
+class SharedLimitMachine(RuleBasedStateMachine):
+    """Three models on a key that counts them together, and tells so: nobody is refused once the scheduler knows."""
+
+    @initialize(
+        amount=st.integers(1, 8), kind=st.sampled_from(list(LimitKind)), window_s=st.sampled_from([5.0, 20.0, 60.0])
+    )
+    def begin(self, amount, kind, window_s):
+        self.key = Gateway(amount=amount, window_s=window_s, kind=kind, slowest_s=2.0)
+        for model in MODELS * 3:
+            self.key.submit(model)
+            self.key.advance(0.1)
+            self.key.answer_all()
+        self.seen = len(self.key.refused)
+
+    @rule(model=st.sampled_from(MODELS), agent=st.sampled_from(["", "x", "y"]), count=st.integers(1, 4))
+    def submit(self, model, agent, count):
+        for _ in range(count):
+            known = self._is_known()
+            self.key.submit(model, agent=agent)
+            self._nobody_was_refused(known)
+
+    @precondition(lambda self: self.key.running)
+    @rule(data=st.data())
+    def answer(self, data):
+        known = self._is_known()
+        self.key.answer(data.draw(st.sampled_from(sorted(self.key.running))))
+        self._nobody_was_refused(known)
+
+    @rule(seconds=st.one_of(st.floats(0, 1), st.floats(0, 100)))
+    def advance(self, seconds):
+        known = self._is_known()
+        self.key.advance(seconds)
+        self._nobody_was_refused(known)
+
+    @rule()
+    def restart(self):
+        """All that runs and waits ends; what was learned comes back."""
+        self._end_all()
+        saved, old = self.key.scheduler.export(), self.key.scheduler
+        self.key.scheduler = Scheduler(rng=random.Random(0))
+        self.key.scheduler.restore(saved, self.key.now)
+        assert self.key.scheduler.export()["pools"] == old.export()["pools"]
+
+    def teardown(self):
+        if hasattr(self, "key"):
+            self._end_all()
+
+    def _end_all(self):
+        key = self.key
+        for _ in range(20 * key.tickets + 20):
+            if key.scheduler.is_idle:
+                break
+            key.answer_all()
+            if not key.running and (wakeup_at := key.scheduler.next_wakeup()) is not None:
+                key.now = wakeup_at
+                key.poll()
+        assert key.scheduler.is_idle
+        assert dict(key.ended) == dict.fromkeys(key.ended, 1)
+        assert len(key.ended) == key.tickets
+        for pool in key.scheduler._pools.values():
+            assert all(meter.reserved == 0 for meter in pool._capacity.meters)
+        self.seen = len(key.refused)
+
+    def _is_known(self):
+        """All models' pools draw on the common meter, and a header has told its level in this process."""
+        views = self.key.scheduler.snapshot(self.key.now).pools
+        shared = [meter.shared_by for view in views for meter in view.meters]
+        commons = list(self.key.sharing.meters._common.values()) if views else []
+        return shared == [MODELS] * 3 and all(common.meter._learned_stamp >= 0 for common in commons)
+
+    def _nobody_was_refused(self, known):
+        late = self.key.refused[self.seen :]
+        self.seen = len(self.key.refused)
+        assert not known or not late, f"{late} at {self.key.now}: {self.key.sharing}"
+
+
 TestScheduler = SchedulerMachine.TestCase
+TestSharedLimit = SharedLimitMachine.TestCase

@@ -3,10 +3,13 @@
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.core.command import Cancel, MoveToFront, Pause, Resume, Said, SetLimit, SetPriority
+from hivemind_addon.core.command import Cancel, MoveToFront, Pause, Resume, Said, SetBudget, SetLimit, SetPriority
+from hivemind_addon.core.concurrency import ConcurrencySettings
 from hivemind_addon.core.decision import Admitted, Reason, Refused
 from hivemind_addon.core.events import ConcurrencyChanged, Held, PersonActed, TicketEnded
+from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.snapshot import LearnedView, PriorityView
+from hivemind_addon.core.spend import Scope
 from hivemind_addon.core.ticket import Priority
 from tests.core.samples import CANCELLED, FAILED, OVERLOADED, POOL, SUCCESS, Bench, after, ticket
 
@@ -178,13 +181,13 @@ class TestLimit:
         assert bench.pool.limit == 4
 
     def test_below_it_the_limit_goes_on_learning(self):
-        bench = Bench(slots=2)
+        bench = Bench(settings=PoolSettings(concurrency=ConcurrencySettings(initial=2)))
         bench.submit("first")
         tell(bench, SetLimit(limit=6))
         for number in range(100):
             bench.submit(f"t{number}")
-        for _ in range(50):
-            bench.settle(next(iter(bench.running)))
+        while len(bench.running) < 6:
+            bench.advance_to_wakeup()
         assert bench.pool.limit == 6
         tell(bench, SetLimit(limit=None))
         assert bench.pool.limit == 6
@@ -193,9 +196,10 @@ class TestLimit:
         bench = Bench(slots=8)
         bench.submit(*"abcdefgh")
         tell(bench, SetLimit(limit=4))
-        bench.settle("d", OVERLOADED)  # admitted as the fourth
+        for ticket_id in "hgfed":  # of which d was admitted as the fourth
+            bench.settle(ticket_id, OVERLOADED)
         assert bench.pool.limit == 3
-        assert bench.pool.learned == (LearnedView("ceiling", "3 at a time"),)
+        assert bench.pool.learned == (LearnedView("overload", "3 at a time"),)
 
     @pytest.mark.parametrize("limit", [0, -1])
     def test_none_at_all_is_a_pause(self, limit):
@@ -397,3 +401,53 @@ class TestFrontAndCancel:
         assert not bench.scheduler.cancel("b", 0.0)
         assert not bench.scheduler.is_idle
         assert len(bench.scheduler.poll(0.0)) == 1
+
+
+class TestNobody:
+    """An order that matches nobody stands, says so, and offers the name that was meant."""
+
+    def say(self, bench, command):
+        said = bench.scheduler.command(command, bench.now)
+        assert said.done
+        return said.text
+
+    @pytest.mark.parametrize("command", [Pause(pool="api.tset"), SetLimit(limit=3, pool="api.tset")])
+    def test_a_pool(self, command):
+        bench = Bench()
+        bench.submit("a")
+        assert self.say(bench, command).endswith("; it stands for pools that come, did you mean api.test?")
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            SetPriority("agnet-1", Priority.LOW),
+            SetBudget(Scope.AGENT, "agnet-1", tokens=5),
+            SetPriority("agnet*", None),
+        ],
+    )
+    def test_an_agent(self, command):
+        bench = Bench()
+        bench.scheduler.submit(ticket("a", session="agent-1"), bench.settings, bench.now)
+        assert "; no such agent has called yet, did you mean agent-1?" in self.say(bench, command)
+
+    def test_a_group(self):
+        bench = Bench()
+        bench.scheduler.submit(replace(ticket("a"), group="reviewers"), bench.settings, bench.now)
+        said = self.say(bench, SetBudget(Scope.GROUP, "reviewer", tokens=5))
+        assert said.endswith("; no agent of this group has called yet, did you mean reviewers?")
+        assert "called yet" not in self.say(bench, SetBudget(Scope.GROUP, "reviewers", tokens=5))
+
+    def test_who_is_known_is_not_asked_about(self):
+        bench = Bench()
+        bench.scheduler.submit(ticket("a", session="agent-1"), bench.settings, bench.now)
+        for command in (
+            SetPriority("agent-?", Priority.LOW),
+            SetPriority("*", None),
+            SetBudget(Scope.EVERYONE, tokens=5),
+        ):
+            assert "called yet" not in self.say(bench, command)
+        for command in (Pause(), Resume(), SetLimit(limit=2), Pause(pool="api.test")):
+            assert "that come" not in self.say(bench, command)
+
+    def test_a_name_like_no_other_is_only_said_to_be_nobodys(self):
+        assert self.say(Bench(), SetPriority("x", Priority.LOW)).endswith("; no such agent has called yet")

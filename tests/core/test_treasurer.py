@@ -29,6 +29,10 @@ def spend(till, tokens, *budgets, agent="a", **more):
     till.settle("spender", usage=used(tokens))
 
 
+def replace_period(standing, per):
+    return Standing(budget(None, per=per), standing.age_s, standing.spent, standing.added)
+
+
 def refused(till):
     return [one.ticket.id for one in till.refused]
 
@@ -192,13 +196,35 @@ class TestSet:
         assert not said.done
         assert "nobody gave agent a a budget per day" in said.text
 
-    def test_who_had_none_is_told_that_it_counts_from_now_on(self, till):
+    def test_who_had_none_is_told_that_what_was_spent_before_counts(self, till):
         spend(till, 30, budget(1000, per=Period.DAY))
-        note = "it counts from now on: what was spent before is in `hivemind history agents`, not in it"
-        assert tell(till, SetBudget(AGENT, "a", Period.HOUR, tokens=100)).text.endswith(f"left per hour; {note}")
-        assert tell(till, SetBudget(AGENT, "nobody-*", Period.DAY, tokens=100)).text.endswith(f"per day; {note}")
+        note = "what the journal knows to have been spent in this period before is counted in: `hivemind budget`"
+        assert tell(till, SetBudget(AGENT, "a", Period.HOUR, tokens=100)).text.endswith(f"per hour; {note}")
+        assert f"per day; {note}" in tell(till, SetBudget(AGENT, "nobody-*", Period.DAY, tokens=100)).text
         assert tell(till, SetBudget(AGENT, "a", Period.DAY, tokens=100)).text.endswith("70 tokens left per day")
-        assert "from now on" not in tell(till, SetBudget(AGENT, "a", Period.HOUR)).text
+        assert "journal" not in tell(till, SetBudget(AGENT, "a", Period.HOUR)).text
+
+    def test_what_is_counted_in_may_spend_it_and_ends_its_period_earlier(self, till):
+        till.now = 1000.0
+        tell(till, SetBudget(AGENT, "a", Period.HOUR, tokens=100))
+        known = Standing(budget(None, per=Period.HOUR), 600.0, Spend(90), Spend())
+        till.scheduler.count_in([known, replace_period(known, Period.DAY)], till.now)
+        (view,) = till.scheduler.snapshot(till.now).budgets
+        assert (view.spent, view.renews_in_s) == (Spend(90), 3000.0)
+        assert till.pay(paid("t", tokens=20, at=till.now, session="a")) == []
+        assert refused(till) == ["t"]
+        till.scheduler.count_in([Standing(budget(None, per=Period.HOUR), 600.0, Spend(20), Spend())], till.now)
+        till.poll()
+        assert [event.unit for event in till.of(BudgetSpent)] == ["tokens"], "and everybody hears of it"
+
+    def test_what_runs_while_a_budget_is_set_counts_in_it(self, till):
+        till.pay(paid("t", budget(per=Period.DAY), tokens=10, at=0.0, session="a"))
+        tell(till, SetBudget(AGENT, "a", Period.HOUR, tokens=100))
+        tell(till, SetBudget(EVERYONE, "", Period.DAY, tokens=100))
+        till.settle("t", usage=used(60))
+        spent = {(view.budget.scope, view.budget.per): view.spent for view in till.scheduler.snapshot(0.0).budgets}
+        assert set(spent.values()) == {Spend(60)}
+        assert len(spent) == 3
 
     def test_it_outlives_a_restart_and_so_does_what_was_spent_of_it(self, till):
         tell(till, Pause("nowhere"))

@@ -5,10 +5,10 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.core.aimd import ConcurrencySettings
 from hivemind_addon.core.backoffs import Backoffs
 from hivemind_addon.core.breaker import BreakerSettings
 from hivemind_addon.core.capacity import Capacity
+from hivemind_addon.core.concurrency import ConcurrencySettings
 from hivemind_addon.core.decision import Backoff, GiveUp, Reason
 from hivemind_addon.core.events import Held
 from hivemind_addon.core.fair_queue import FairQueue, OrderSettings
@@ -28,7 +28,7 @@ class Waiting:
         self.orders = Orders()
         self.capacity = Capacity(
             key=POOL,
-            concurrency=ConcurrencySettings(initial=slots),
+            concurrency=ConcurrencySettings(initial=slots, maximum=slots),
             breaker=BreakerSettings(),
             orders=self.orders,
             rng=random.Random(0),
@@ -127,7 +127,8 @@ class TestProbes:
         probes = bench.advance_to_wakeup()
         assert len(probes) == 1
         assert bench.pool.breaker == "half-open"
-        assert bench.advance(100) == []
+        assert bench.advance(0.9) == []
+        assert bench.advance(0.2) != [], "the probe lives: so does the provider"
 
     def test_each_probe_is_another_sessions(self):
         bench = Bench(settings=brittle())

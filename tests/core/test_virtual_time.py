@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hivemind_addon.core.aimd import ConcurrencySettings
+from hivemind_addon.core.concurrency import ConcurrencySettings
 from hivemind_addon.core.decision import Admitted
 from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.scheduler import Scheduler

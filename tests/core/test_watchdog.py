@@ -1,5 +1,5 @@
 from hivemind_addon.core.ticket import PoolKey
-from hivemind_addon.core.watchdog import FirstBytes
+from hivemind_addon.core.watchdog import Durations
 
 POOL = PoolKey(host="api.test", account="key-1", model_group="m")
 
@@ -9,14 +9,14 @@ def silent_s(first_bytes, pool=POOL):
 
 
 def after(*seconds):
-    first_bytes = FirstBytes()
+    first_bytes = Durations()
     for one in seconds:
         first_bytes.note(POOL, one)
     return first_bytes
 
 
 def test_an_unknown_pool_has_the_least_patience():
-    assert silent_s(FirstBytes()) == 120
+    assert silent_s(Durations()) == 120
 
 
 def test_quick_answers_change_nothing():
@@ -35,6 +35,20 @@ def test_one_of_a_hundred_does_not_count():
 def test_a_few_answers_say_nothing():
     assert silent_s(after(*[60.0] * 19)) == 120
     assert silent_s(after(*[60.0] * 20)) == 600
+
+
+def overdue_s(durations, *, attempt=1):
+    return durations.overdue_s(POOL, least_s=120, factor=3, attempt=attempt)
+
+
+def test_a_plain_answer_is_waited_for_as_long_as_it_takes_while_few_are_known():
+    assert overdue_s(after(*[60.0] * 19)) == float("inf")
+    assert overdue_s(after(*[60.0] * 20)) == 180
+    assert overdue_s(after(*[2.0] * 20)) == 120
+
+
+def test_each_attempt_at_a_plain_answer_may_take_twice_as_long():
+    assert [overdue_s(after(*[60.0] * 20), attempt=attempt) for attempt in (1, 2, 3)] == [180, 360, 720]
 
 
 def test_old_answers_are_forgotten():

@@ -24,7 +24,7 @@ def test_the_full_plan_compares_all_and_takes_pairs_away_where_a_scenario_says_s
     assert plan.cases == plan.ablated == tuple(cases().values())
     assert [case.name for case in plan.paired] == ["replay-11", "stress", "changing-cap", "fan-out"]
     policies = {trial.setup.policy for trial in plan.trials() if trial.setup.case is REPLAY}
-    assert len(policies) == len(COMPARED) + 2 * 10 + 2 * 45 + 1
+    assert len(policies) == len(COMPARED) + 2 * 9 + 2 * 36 + 1
     seeds = Counter(
         trial.setup.policy.name
         for trial in plan.trials()

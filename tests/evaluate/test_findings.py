@@ -9,7 +9,7 @@ from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.policy import without
 from tests.evaluate.samples import REPLAY, figures, made_up, small_campaign
 
-METERS, RETRY, BRAKE = Primitive.METERS, Primitive.RETRY, Primitive.BRAKE
+METERS, RETRY, HIDDEN = Primitive.METERS, Primitive.RETRY, Primitive.HIDDEN_LIMITS
 
 
 def test_what_does_nothing_is_said_to_do_nothing():
@@ -49,13 +49,13 @@ def test_turns_are_compared_where_the_time_is_given():
 
 
 def test_two_that_stand_in_for_each_other_are_told_from_two_that_add_up():
-    lost = {without(METERS).name: 0.05, without(BRAKE).name: 0.0, without(METERS, BRAKE).name: 0.6}
+    lost = {without(METERS).name: 0.05, without(HIDDEN).name: 0.0, without(METERS, HIDDEN).name: 0.6}
     campaign = made_up(lost)
     first = interactions(campaign, REPLAY)[0]
-    assert {first.one, first.other} == {METERS, BRAKE}
+    assert {first.one, first.other} == {METERS, HIDDEN}
     assert first.beyond_sum == pytest.approx(55)
     assert next(synergies(campaign, REPLAY)) == (
-        "meters and brake stand in for each other: +5.0 and +0.0 points without either, +60.0 without both"
+        "meters and hidden-limits stand in for each other: +5.0 and +0.0 points without either, +60.0 without both"
     )
 
 
@@ -72,7 +72,7 @@ def test_where_everything_adds_up_that_is_said():
 
 
 def test_the_matrix_has_pairs_taken_away_above_and_pairs_alone_below():
-    lost = {without(METERS).name: 0.1, without(METERS, BRAKE).name: 0.2, "only-meters+brake": 0.3}
+    lost = {without(METERS).name: 0.1, without(METERS, HIDDEN).name: 0.2, "only-meters+hidden-limits": 0.3}
     matrix = pair_matrix(made_up(lost), REPLAY)
     assert matrix[0][:2] == pytest.approx([10, 20])
     assert matrix[1][0] == pytest.approx(30)

@@ -36,24 +36,23 @@ def test_without_meters_the_provider_refuses_what_they_would_have_held():
     assert run(scenario, seed=0, policy=without(Primitive.METERS)).statuses[429] > 0
 
 
-def test_without_a_brake_a_hidden_limit_is_run_into_again_and_again():
+def test_unless_refusals_teach_a_hidden_limit_is_run_into_again_and_again():
     scenario = cases()["bursts"].scenario
-    braked, unbraked = run(scenario, seed=0), run(scenario, seed=0, policy=without(Primitive.BRAKE))
-    assert unbraked.statuses[429] > 10 * braked.statuses[429]
+    taught, untaught = run(scenario, seed=0), run(scenario, seed=0, policy=without(Primitive.HIDDEN_LIMITS))
+    assert untaught.statuses[429] > 5 * taught.statuses[429]
 
 
-def test_without_a_concurrency_limit_all_go_at_once():
-    scenario = Scenario("cap", (Crowd("agent", 30, 1, latency_s=5),), ProviderSettings(concurrency=3))
-    assert (
-        run(scenario, seed=0, policy=without(Primitive.CONCURRENCY)).statuses[529] > run(scenario, seed=0).statuses[529]
-    )
+def test_unless_refusals_teach_a_cap_is_run_into_again_and_again():
+    scenario = Scenario("cap", (Crowd("agent", 30, 2, latency_s=5),), ProviderSettings(concurrency=3))
+    taught, untaught = run(scenario, seed=0), run(scenario, seed=0, policy=without(Primitive.HIDDEN_LIMITS))
+    assert untaught.statuses[529] > 3 * taught.statuses[529]
 
 
-def test_without_a_breaker_an_outage_is_asked_about_by_everybody():
+def test_without_a_breaker_nobody_is_parked_in_an_outage():
     scenario = cases()["incident"].scenario
     alone = run(scenario, seed=0, policy=without(Primitive.BREAKER))
     assert alone.breaker_opened == 0
-    assert alone.statuses[529] > 3 * run(scenario, seed=0).statuses[529]
+    assert run(scenario, seed=0).breaker_opened == 1
 
 
 def test_without_retries_the_first_failure_reaches_the_agent():

@@ -3,8 +3,9 @@ import math
 import pytest
 
 from hivemind_addon.core.ticket import Dimension
-from hivemind_addon.sim.bound import Spent, lower_bound
-from hivemind_addon.sim.limits import Allowance, Limit, LimitKind
+from hivemind_addon.sim.bound import Spent, lower_bound, lower_bound_of_models
+from hivemind_addon.sim.limits import Allowance, Limit, LimitKind, Scope
+from hivemind_addon.sim.provider import ProviderSettings
 
 REQUESTS, OUTPUT = Dimension.REQUESTS, Dimension.OUTPUT_TOKENS
 
@@ -92,3 +93,26 @@ def test_what_is_left_at_the_last_reset_still_has_to_be_said():
 def test_an_agents_turns_alone_are_no_more_than_its_conversation():
     spent = Spent(units={Dimension.REQUESTS: 4}, longest_path_s=12.0, service_s=0.0, turns_s=[[(1.0, 2.0)] * 4])
     assert lower_bound(spent, [WINDOW], concurrency=None).bound_s == 12.0
+
+
+@pytest.mark.parametrize(
+    ("scope", "slots", "bound_s"),
+    [
+        # 30 calls of three models: 10 a minute for all of them, for two families (20 and 10 calls), for each model.
+        (Scope.KEY, Scope.MODEL, 120),
+        (Scope.FAMILY, Scope.MODEL, 60),
+        (Scope.MODEL, Scope.MODEL, 40),
+        (Scope.MODEL, Scope.FAMILY, 80),
+        (Scope.MODEL, Scope.KEY, 120),
+    ],
+)
+def test_models_that_share_a_limit_or_slots_are_bound_together(scope, slots, bound_s):
+    settings = ProviderSettings(
+        limits=(Limit(REQUESTS, 10, 60, LimitKind.WINDOW, scope=scope),),
+        families=(("a", "b"),),
+        concurrency=1,
+        concurrency_scope=slots,
+    )
+    one = spent({REQUESTS: 10}, service_s=40)
+    bound = lower_bound_of_models({"a": one, "b": one, "c": one}, settings, concurrency=settings.concurrency)
+    assert bound.bound_s == bound_s

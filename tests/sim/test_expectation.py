@@ -79,3 +79,10 @@ def test_a_bound_is_missed_on_its_own_side_only():
     assert not Verdict("few", 1.0, 1.1).is_met
     assert Verdict("many", 85, 90, at_least=True).is_met
     assert Verdict("many", 85, 80, at_least=True).text == "many: 80, expected ≥ 85"
+
+
+def test_time_is_compared_seed_by_seed_with_first_come_first_served():
+    runs, fifo = (RESULT, SLOW, SLOW), (replace(RESULT, makespan_s=51.0), RESULT, RESULT)
+    found = [*Expectation(time_to_fifo=1.05).verdicts(runs, fifo)]
+    assert [(one.value, one.is_met) for one in found] == [(pytest.approx(130 / 102), False)]
+    assert next(Expectation(time_to_fifo=1.05).verdicts(runs, runs)).is_met

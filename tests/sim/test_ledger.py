@@ -65,7 +65,7 @@ def test_what_gave_no_answer_is_billed_in_vain():
     assert one.in_vain == Spend()
     assert other.in_vain == other.billed
     assert other.billed.tokens == REPLY.prompt_tokens + 3
-    assert books.own.waste == {
+    assert books.own.taken["sim-1"].waste == {
         Dimension.REQUESTS: 1,
         Dimension.INPUT_TOKENS: REPLY.input_tokens,
         Dimension.OUTPUT_TOKENS: 3,
@@ -80,8 +80,8 @@ def test_a_turn_counts_with_its_own_provider_as_it_would_be_with_an_ideal_cache(
     for agent in books.agents:
         books.ledger.book_turn(agent)
     assert books.result(1.0).ideal_cost == pytest.approx(1.25 * 1100 + 0.1 * 1000 + 1.25 * 100)
-    assert books.own.units[Dimension.INPUT_TOKENS] == 1100 + 100
-    assert not books.other.units
+    assert books.own.taken["sim-1"].units[Dimension.INPUT_TOKENS] == 1100 + 100
+    assert not books.other.taken
 
 
 def test_the_dead_are_lost_and_so_is_who_has_not_ended():

@@ -6,7 +6,8 @@ import pytest
 
 from hivemind_addon.core.ticket import Dimension
 from hivemind_addon.profile.typed import ProfileError
-from hivemind_addon.sim.library import Telling, UnknownScenario, case_named, cases, read_case
+from hivemind_addon.sim import library
+from hivemind_addon.sim.library import Telling, UnknownScenario, case_named, cases, random_case, read_case
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.world import run
@@ -66,6 +67,23 @@ def test_the_papers_come_first():
     assert papers == sorted(papers, reverse=True)
 
 
+def test_a_random_load_has_a_name_like_any_other():
+    case = case_named("random-17")
+    assert case == random_case(17)
+    assert case.name == "random-17"
+    assert case.kinds == (None,)
+    with pytest.raises(UnknownScenario):
+        case_named("random-x")
+
+
+@pytest.mark.parametrize("case", [*cases().values(), *map(random_case, range(50))], ids=lambda case: case.name)
+def test_a_case_that_is_written_is_read_as_the_same(case, tmp_path):
+    file = tmp_path / f"{case.name}.yaml"
+    file.write_text(library.written(case), encoding="utf-8")
+    again = read_case(file)
+    assert again == case
+
+
 def test_an_unknown_name_is_told_with_those_that_there_are():
     with pytest.raises(UnknownScenario, match=r"no scenario 'nonsense'; there are micro-5, .* or give the path"):
         case_named("nonsense")
@@ -100,6 +118,19 @@ def test_an_unknown_name_is_told_with_those_that_there_are():
             "provider.faults: fault rates must not be negative, and 1 at most in all",
         ),
         (("provider: {", "provider: {walls: [{from_s: 9, to_s: 3}], "), "provider.walls[0]: it ends at 3 s, before"),
+        (("provider: {", "provider: {families: [[a, b], [b]], "), "provider.families: b is of two families; name each"),
+        (
+            ("requests, amount", "requests, scope: world, amount"),
+            "limits[0].scope: 'world' is not known here; write one",
+        ),
+        (
+            ("provider: {", "provider: {storms: [{from_s: 9, to_s: 3, faults: {}}], "),
+            "provider.storms[0]: it ends at 3 s, before",
+        ),
+        (
+            ("provider: {", "provider: {storms: [{from_s: 0, to_s: 3, faults: {'502': 0.6, '500': 0.6}}], "),
+            "provider.storms[0].faults: fault rates must not be negative, and 1 at most in all",
+        ),
         (("turns: 2", "turns: 2}, {name: agent, agents: 1, turns: 1"), "crowds[1].name: agent stands twice"),
     ],
 )

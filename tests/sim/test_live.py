@@ -106,7 +106,7 @@ def test_books_take_caches_into_account_and_know_the_ideal():
     books.book(crowd, 1500, 0, answered(10, input_tokens=0, written_tokens=1500))
     books.book(crowd, 1600, 0, answered(20, input_tokens=0, cached_tokens=1000, written_tokens=600))
     books.book(crowd, 1700, 1500, answered(30, input_tokens=0, written_tokens=1700))
-    assert books.units == {
+    assert books.units["sim-1"] == {
         Dimension.REQUESTS: 3,
         Dimension.INPUT_TOKENS: 1500 + 600 + 200,
         Dimension.OUTPUT_TOKENS: 60,

@@ -31,15 +31,15 @@ def test_who_admits_calls_is_scheduled():
     assert repr(Policy.AIMD_PAUSE.admission(random.Random(0))) == "<AimdPause 0 tickets in 0 pools>"
 
 
-def test_there_are_45_pairs():
-    assert len(set(map(frozenset, pairs()))) == 45
+def test_there_are_36_pairs():
+    assert len(set(map(frozenset, pairs()))) == 36
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
         ("best", "no policy 'best'; there are direct, sdk-retry"),
-        ("only-magic", "no primitive 'magic'; there are meters, brake"),
+        ("only-magic", "no primitive 'magic'; there are meters, hidden-limits"),
         ("hivemind-without-", "no primitive ''"),
     ],
 )

@@ -9,9 +9,9 @@ from hivemind_addon.core.ticket import ContractError, Dimension
 from hivemind_addon.sim.call import Answer, Ending, RequestFacts
 from hivemind_addon.sim.dialect import Dialect
 from hivemind_addon.sim.faults import NAMED, OK, Slow, Status
-from hivemind_addon.sim.limits import Limit, LimitKind
+from hivemind_addon.sim.limits import Limit, LimitKind, Scope
 from hivemind_addon.sim.plan import Data, steps
-from hivemind_addon.sim.provider import Latency, LimitScope, ProviderSettings, SimProvider
+from hivemind_addon.sim.provider import Latency, LimitScope, ProviderSettings, SimProvider, Storm
 from hivemind_addon.sim.truth import Truth
 
 MESSAGES = RequestFacts(Dialect.MESSAGES, "sk-sim-a", input_tokens=100, max_tokens=50)
@@ -57,6 +57,46 @@ def test_a_request_window_lets_its_number_through_and_says_when_it_ends():
     assert refused["anthropic-ratelimit-requests-remaining"] == "0"
     assert refused["anthropic-ratelimit-requests-reset"] == "2027-01-15T08:01:10Z"
     assert play(sim, 70).status == 200
+
+
+FAMILIES = (("big", "small"), ("old", "older"))
+
+
+@pytest.mark.parametrize(
+    ("scope", "passed"),
+    [
+        (Scope.KEY, {"big"}),
+        (Scope.FAMILY, {"big", "old", "lone"}),
+        (Scope.MODEL, {"big", "small", "old", "older", "lone"}),
+    ],
+)
+def test_a_limit_counts_the_models_of_its_scope_together(scope, passed):
+    sim = provider(limits=(replace(window(Dimension.REQUESTS, 1), scope=scope),), families=FAMILIES)
+    models = ["big", "small", "old", "older", "lone"]
+    answers = {model: play(sim, 1, replace(MESSAGES, model=model)) for model in models}
+    assert {model for model, answer in answers.items() if answer.status == 200} == passed
+
+
+@pytest.mark.parametrize(("scope", "passed"), [(Scope.KEY, 1), (Scope.FAMILY, 3), (Scope.MODEL, 5)])
+def test_a_cap_counts_the_models_of_its_scope_together(scope, passed):
+    sim = provider(concurrency=1, concurrency_scope=scope, families=FAMILIES)
+    models = ["big", "small", "old", "older", "lone"]
+    answers = [sim.begin(1, replace(MESSAGES, model=model)) for model in models]
+    assert [answer.status for answer in answers].count(200) == passed == sim.settings.slots(models)
+    for answer in answers:
+        sim.end(2, answer)
+    assert [sim.begin(3, replace(MESSAGES, model=model)).status for model in models].count(200) == passed
+
+
+def test_headers_tell_the_limit_that_binds_first_of_those_that_count_a_model():
+    key, own = window(Dimension.REQUESTS, 4), replace(window(Dimension.REQUESTS, 2), scope=Scope.MODEL)
+    sim = provider(limits=(key, own))
+    told = [
+        {name: value for name, value in play(sim, 1, replace(MESSAGES, model=model)).headers if "requests" in name}
+        for model in ("big", "small", "small")
+    ]
+    assert [headers["anthropic-ratelimit-requests-remaining"] for headers in told] == ["1", "1", "0"]
+    assert [headers["anthropic-ratelimit-requests-limit"] for headers in told] == ["2", "2", "2"]
 
 
 def test_a_retry_after_that_is_waited_for_is_always_enough():
@@ -279,3 +319,10 @@ def test_a_fault_is_counted_by_its_name():
     for _ in range(3):
         play(sim, 0)
     assert sim.truth().faults == {"529": 2}
+
+
+def test_in_a_storm_other_faults_are_met_than_before_and_after():
+    storms = (Storm(10, 20, {"502": 1.0}), Storm(30, 40, {"503": 1.0}))
+    sim = provider(faults={"500": 1.0}, storms=storms)
+    statuses = {since_s: play(sim, 100.0 + since_s).status for since_s in (0, 9, 10, 19, 20, 30, 40)}
+    assert statuses == {0: 500, 9: 500, 10: 502, 19: 502, 20: 500, 30: 503, 40: 500}

@@ -1,5 +1,8 @@
 """Trials on one core and on several, and what a case is run on."""
 
+from dataclasses import replace
+
+from hivemind_addon.sim.expectation import Expectation
 from hivemind_addon.sim.library import cases
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.policy import Policy
@@ -51,3 +54,13 @@ def test_a_series_sums_its_runs_and_is_judged_by_its_case():
     assert series.status(200, 429) == 120
     assert series.worst_of(lambda run: run.stretch) >= series.median_of(lambda run: run.stretch)
     assert {verdict.what for verdict in series.verdicts([series])} >= {"agents lost", "time ÷ bound, worst"}
+
+
+def test_it_does_so_without_headers_too():
+    case = replace(MICRO, expect=(Expectation(lost=0), Expectation(headers=False, time_to_fifo=1.05)))
+    names = [setup.name for setup in setups(case, [Policy.HIVEMIND], [LimitKind.BUCKET])]
+    assert names == [
+        "micro-5, bucket, hivemind",
+        "micro-5, bucket, no headers, hivemind",
+        "micro-5, bucket, no headers, fifo",
+    ]

@@ -5,7 +5,7 @@ from tests.sim.dialect.samples import REPLY
 
 
 def answer(*, status=200, ending=Ending.COMPLETED, agent="a", reply=REPLY, fault=faults.OK):
-    return Answer("req_1", 1, "org", agent, status, (), ending, reply=reply, fault=fault)
+    return Answer("req_1", 1, "org", agent, "sim-1", status, (), ending, reply=reply, fault=fault)
 
 
 def test_what_completed_counts_for_its_agent_and_what_was_cut_is_waste():

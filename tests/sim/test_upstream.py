@@ -22,6 +22,12 @@ def test_the_profile_says_what_a_limit_counts():
     assert openai.input_tokens == 1000, "cached tokens count there"
 
 
+def test_a_model_waits_where_the_profiles_groups_put_it():
+    assert upstream().pool_of("sim-1") is POOL
+    assert upstream().pool_of("claude-opus-4-5") == PoolKey("x.sim", "key", "claude-opus-4*")
+    assert upstream().pool_of("other") == PoolKey("x.sim", "key", "other")
+
+
 def test_settings_of_the_scenario_go_before_the_profiles():
     mine = PoolSettings()
     assert upstream(mine).pool_settings is mine

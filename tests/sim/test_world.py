@@ -9,7 +9,7 @@ from hivemind_addon.core.events import AttemptStarted
 from hivemind_addon.core.spend import Price, Spend
 from hivemind_addon.core.ticket import Demand, Dimension, PoolKey, Ticket
 from hivemind_addon.sim.dialect import Dialect
-from hivemind_addon.sim.faults import Hangup, NoHead, Status
+from hivemind_addon.sim.faults import NAMED, Hangup, NoHead, Status
 from hivemind_addon.sim.library import cases
 from hivemind_addon.sim.limits import Limit
 from hivemind_addon.sim.policy import COMPARED, Policy
@@ -221,3 +221,12 @@ def test_sites_have_limits_of_their_own():
     assert 123 <= ends_s[5] < 132
     assert result.bound.why == "the last conversations"
     assert {event.pool for event in heard if isinstance(event, AttemptStarted)} == {MESSAGES.pool, slow.pool}
+
+
+def test_a_head_without_content_does_not_lengthen_its_clients_patience():
+    """The proxy keeps such a head back: the client still waits for its first byte, and may be served once more."""
+    crowd = replace(SMALL.crowds[0], agents=1, turns=1, streamed=True, timeout_s=30, latency_s=4.0)
+    world = World(replace(SMALL, crowds=(crowd,)), seed=0)
+    world.provider.script("sk-sim-agent-0", (NAMED["head-then-reset"],), then=NAMED["hang"])
+    assert world.run().deaths == {"timeout": 1}
+    assert world.now == pytest.approx(30, abs=1)

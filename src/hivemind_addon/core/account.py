@@ -82,6 +82,11 @@ class Account:
         # The person was told by the process that spent it.
         self.told = self.percents()
 
+    def count_in(self, standing: Standing, now: float) -> None:
+        """Count in what its holder had spent before it had this budget."""
+        self.began_at = min(self.began_at, now - standing.age_s)
+        self.spent += standing.spent
+
     def renew(self, now: float) -> bool:
         """Begin a new period where the old one is over; what is in flight is booked in the new one."""
         if now < self.ends_at:

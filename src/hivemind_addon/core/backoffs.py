@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 from hivemind_addon.core.lanes import Place
 from hivemind_addon.core.meter import Meter
-from hivemind_addon.core.quota import Quota
 from hivemind_addon.core.ticket import Ticket
 
 _LATE_IN_WINDOW_S = 1.0
@@ -54,15 +53,6 @@ class Backoffs:
             return 0
         coming = self._due_before(ends_at, ticket, now)
         return min(sum(place.ticket.demand.of(meter.dimension) for place in coming), half)
-
-    def kept_of_quota(self, quota: Quota, ticket: Ticket, now: float) -> int:
-        """The same of a quota, in attempts."""
-        if not self._places or quota.limit is None:
-            return 0
-        ends_at = quota.turns_at(now)
-        if ends_at is None:
-            return 0
-        return min(sum(1 for _ in self._due_before(ends_at, ticket, now)), quota.limit // 2)
 
     def _due_before(self, ends_at: float, ticket: Ticket, now: float) -> Iterator[Place]:
         """Others that back off now and are due, in time, before a window ends."""

@@ -1,21 +1,28 @@
 """The breaker: holds everything while a provider is down, and sends one probe at a time.
 
-    CLOSED    ── TRIPPED: too many hard failures, of two sessions at least ──► OPEN
-    OPEN      ── PROBED: its instant has come, one attempt was admitted ──► HALF_OPEN
-    HALF_OPEN ── ALIVE: the probe had any answer of a living provider ──► CLOSED
-    HALF_OPEN ── DEAD: the probe failed hard; the next one after twice the time ──► OPEN
-    HALF_OPEN ── UNKNOWN: the probe was cancelled; the next one at once ──► OPEN
+    CLOSED    ── TRIPPED: the failures speak for an outage ──────────────────────────► OPEN
+    OPEN      ── PROBED: its instant has come, one attempt was admitted ─────────────► HALF_OPEN
+    HALF_OPEN ── ALIVE: the probe, or another late attempt, shows that it lives ─────► CLOSED
+    HALF_OPEN ── DEAD: the probe failed hard; the next one after twice the time ─────► OPEN
+    HALF_OPEN ── UNKNOWN: the probe was cancelled; the next one at once ─────────────► OPEN
+    OPEN      ── ALIVE: an attempt that was on its way is answered ──────────────────► CLOSED
 
-A hard failure is OVERLOADED or FAILED. SUCCESS, THROTTLED and IGNORED prove the provider alive and end the row;
-CANCELLED proves nothing. Too many are six in a row, or 70 % of the last twenty attempts; of these no session counts
-for more than half, because one session's failures may be its own. An attempt that did not even reach the provider
-(no network, name not found) is nobody's own: three of them in a row open it, whoever sent them. An attempt that was
-admitted before the breaker last changed teaches nothing; while it is not CLOSED only the probe does.
+**Down or lossy.** A provider that loses every second call at random is no outage as long as the others are answered:
+there it is best to go on. So failures are weighed by a sequential probability ratio test (Wald): each hard failure
+speaks for an outage by log(0.99 / the usual share of failures), each attempt that lives on although others that were
+sent with it have failed long ago speaks against it, and any answer ends the row. The share is learned. No session
+counts for more than half of what is needed, for one session's failures may be its own; failures that did not even
+reach the provider are nobody's own.
+
+**Never for ever.** A probe that neither fails nor is answered for longer than failures take shows that the provider
+works on it: that is a sign of life, too. So HALF_OPEN ends by time alone, whatever becomes of the probe.
+
+A hard failure is OVERLOADED or FAILED. SUCCESS, THROTTLED and IGNORED prove the provider alive; CANCELLED proves
+nothing.
 """
 
 import math
 import random
-from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -23,10 +30,22 @@ from types import MappingProxyType
 
 from hivemind_addon.core.ticket import OutcomeKind
 
+_NEVER = float("inf")
 _JITTER = 0.25
-_RECENT = 20
-"""Attempts whose share of failures is looked at."""
-_FAILED_SHARE = 0.7
+_DOWN_SHARE = 0.99
+"""Of the calls that fail while a provider is down."""
+_USUAL_SHARE = (0.15, 0.75)
+"""Bounds of the share of calls that fail while it is not; where it starts, and may stay, depends on the settings."""
+_UNREACHED_SHARE = 0.1
+"""The same of calls that do not reach it."""
+_EVIDENCE = math.log(1000)
+"""Odds for an outage at which the breaker opens."""
+_SHARE_OVER = 50.0
+"""Attempts over which the usual share is averaged."""
+_LEAST_SILENCE_S = 0.25
+_SILENCE_FACTOR = 1.5
+"""An attempt that is silent for so many times as long as failures take, and a moment, lives."""
+_LEAST_PROBE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +53,8 @@ class BreakerSettings:
     """When the breaker opens and how often it probes."""
 
     failures_to_open: int = 6
-    """Consecutive hard failures, of at least two sessions; half as many that did not reach the provider."""
+    """Hard failures in a row that show an outage where nothing else is known; fewer where failures are rare, more
+    where they are usual."""
     first_probe_s: float = 1.0
     """From opening to the first probe; doubles with each probe that fails, ±25 %."""
     max_probe_s: float = 15.0
@@ -63,6 +83,7 @@ TRANSITIONS: Mapping[tuple[BreakerState, Signal], BreakerState] = MappingProxyTy
     {
         (BreakerState.CLOSED, Signal.TRIPPED): BreakerState.OPEN,
         (BreakerState.OPEN, Signal.PROBED): BreakerState.HALF_OPEN,
+        (BreakerState.OPEN, Signal.ALIVE): BreakerState.CLOSED,
         (BreakerState.HALF_OPEN, Signal.ALIVE): BreakerState.CLOSED,
         (BreakerState.HALF_OPEN, Signal.DEAD): BreakerState.OPEN,
         (BreakerState.HALF_OPEN, Signal.UNKNOWN): BreakerState.OPEN,
@@ -81,6 +102,13 @@ _MEANING: Mapping[OutcomeKind, Signal] = MappingProxyType(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    admitted_at: float
+    session: str
+    unreached: bool
+
+
 class Breaker:
     """One pool's breaker."""
 
@@ -90,99 +118,168 @@ class Breaker:
         self.state = BreakerState.CLOSED
         self.last_probe_session: str | None = None
         """Whose ticket was the last probe; the next one is another's where possible."""
-        self._changed_at = float("-inf")
-        self._row: Counter[str] = Counter()
-        """Hard failures since the provider last answered, by session."""
-        self._unreached = 0
-        """Of these, how many of the last ones did not reach the provider."""
-        self._recent: deque[str | None] = deque(maxlen=_RECENT)
-        """The last attempts: the session of one that failed hard, None for one that was answered."""
-        self._probe_at = float("inf")
+        self._row: list[_Failure] = []
+        """Hard failures since the provider last gave a sign of life."""
+        self._row_since = _NEVER
+        """When the first attempt of the row was admitted."""
+        self._failed_after_s = 0.0
+        """The longest that a failure of the row took."""
+        self._least_share, self._share = _first_shares(settings)
+        """Of the calls that fail while the provider is up."""
+        self._probe_at = _NEVER
+        self._probe_sent_at = _NEVER
         self._interval_s = settings.first_probe_s
 
     def __repr__(self) -> str:
-        return f"<Breaker {self.state.value}, {self._row.total()} failures of {len(self._row)} sessions>"
+        return f"<Breaker {self.state.value}, {len(self._row)} failures, {self._share:.0%} are usual>"
+
+    @property
+    def row_since(self) -> float:
+        """When the first attempt of the failures in a row was admitted; infinite: there is none."""
+        return self._row_since
 
     @property
     def passes_at(self) -> float:
-        """From when on it lets an attempt go: always, at the probe's instant, or not before the probe ends."""
+        """From when on it lets an attempt go: always, at the probe's instant, or when the probe has lived for long."""
         match self.state:
             case BreakerState.CLOSED:
-                return float("-inf")
+                return -_NEVER
             case BreakerState.OPEN:
                 return self._probe_at
             case BreakerState.HALF_OPEN:
-                return float("inf")
+                return self._probe_sent_at + max(_LEAST_PROBE_S, 2 * self._silence_s)
 
     def probe_started(self, session: str, now: float) -> None:
         """The attempt that was admitted while it was OPEN is the probe."""
         self.last_probe_session = session
-        self._move(Signal.PROBED, now)
+        self._probe_sent_at = now
+        self._move(Signal.PROBED)
+
+    def look_at_probe(self, now: float) -> bool:
+        """Close where the probe has lived long enough. True when the state changed."""
+        if self.state is not BreakerState.HALF_OPEN or now < self.passes_at:
+            return False
+        self._revive()
+        return True
+
+    def answered(self, *, admitted_at: float) -> bool:
+        """An answer to an attempt began. True when the state changed."""
+        if admitted_at < self._row_since:
+            # It was taken before the failures began.
+            self._learn_share(failed=0, attempts=1)
+            return False
+        if self.state is not BreakerState.CLOSED:
+            self._revive()
+            return True
+        self._learn_share(failed=len(self._row), attempts=len(self._row) + 1)
+        self._clear()
+        return False
 
     def attempt_ended(
-        self, kind: OutcomeKind, *, session: str, probe: bool, admitted_at: float, now: float, unreached: bool = False
+        self,
+        kind: OutcomeKind,
+        *,
+        session: str,
+        probe: bool,
+        admitted_at: float,
+        now: float,
+        unreached: bool = False,
+        pending: Iterable[float] = (),
     ) -> bool:
-        """Learn from an attempt's end; `unreached`: it never got to the provider. True when the state changed."""
+        """Learn from an attempt's end; `unreached`: it never got to the provider. True when the state changed.
+
+        `pending`: when the attempts were admitted that are in flight.
+        """
         signal = _MEANING[kind]
-        if probe:
-            self._judge_probe(signal, now)
-            return True
-        if self.state is BreakerState.CLOSED and admitted_at >= self._changed_at:
-            return self._count(signal, session, now, unreached=unreached)
+        if signal is Signal.ALIVE:
+            return self.answered(admitted_at=admitted_at)
+        if probe and self.state is BreakerState.HALF_OPEN:
+            return self._judge_probe(signal, now)
+        if self.state is BreakerState.CLOSED and signal is Signal.DEAD:
+            self._row.append(_Failure(admitted_at, session, unreached))
+            self._row_since = min(self._row_since, admitted_at)
+            self._failed_after_s = max(self._failed_after_s, now - admitted_at)
+            if self._is_down(pending, now):
+                self._interval_s = self._settings.first_probe_s
+                self._probe_at = self._next_probe_at(now)
+                self._move(Signal.TRIPPED)
+                return True
         return False
+
+    def configure(self, settings: BreakerSettings, now: float) -> None:
+        """Go on with other settings; the next probe comes no later than they let it.
+
+        The share of failures that is usual is learned anew where they say another number of failures.
+        """
+        if settings.failures_to_open != self._settings.failures_to_open:
+            self._least_share, self._share = _first_shares(settings)
+        self._settings = settings
+        self._interval_s = min(self._interval_s, settings.max_probe_s)
+        self._probe_at = min(self._probe_at, self._next_probe_at(now))
 
     def clock_jumped(self, delta_s: float) -> None:
         """So much time passed while everything slept."""
         self._probe_at -= delta_s
-        self._changed_at -= delta_s
-
-    def _count(self, signal: Signal, session: str, now: float, *, unreached: bool) -> bool:
-        if signal is Signal.ALIVE:
-            self._row.clear()
-            self._unreached = 0
-            self._recent.append(None)
-        elif signal is Signal.DEAD:
-            self._row[session] += 1
-            self._unreached = self._unreached + 1 if unreached else 0
-            self._recent.append(session)
-            if self._is_too_much:
-                self._interval_s = self._settings.first_probe_s
-                self._probe_at = self._next_probe_at(now)
-                self._move(Signal.TRIPPED, now)
-                return True
-        return False
+        self._probe_sent_at -= delta_s
+        self._row_since -= delta_s
 
     @property
-    def _is_too_much(self) -> bool:
-        most = self._settings.failures_to_open
-        recent = Counter(session for session in self._recent if session is not None)
-        return (
-            self._unreached >= math.ceil(most / 2)
-            or _weigh(self._row.values(), most) >= most
-            or _weigh(recent.values(), _RECENT * _FAILED_SHARE) >= _RECENT * _FAILED_SHARE
-        )
+    def _silence_s(self) -> float:
+        """An attempt that is silent for so long lives."""
+        return _LEAST_SILENCE_S + _SILENCE_FACTOR * self._failed_after_s
 
-    def _judge_probe(self, signal: Signal, now: float) -> None:
-        if signal is Signal.ALIVE:
-            self._row.clear()
-            self._recent.clear()
-            self._unreached = 0
-        elif signal is Signal.DEAD:
+    def _is_down(self, pending: Iterable[float], now: float) -> bool:
+        """Whether the failures speak for an outage."""
+        living = undecided = 0
+        for admitted_at in pending:
+            if admitted_at >= self._row_since:
+                if now - admitted_at > self._silence_s:
+                    living += 1
+                else:
+                    undecided += 1
+        by_session: dict[str, float] = {}
+        unreached = 0.0
+        for failure in self._row:
+            if failure.unreached:
+                unreached += math.log(_DOWN_SHARE / _UNREACHED_SHARE)
+            else:
+                worth = by_session.get(failure.session, 0.0) + math.log(_DOWN_SHARE / self._share)
+                by_session[failure.session] = min(worth, _EVIDENCE / 2)
+        against = living * math.log((1 - self._share) / (1 - _DOWN_SHARE))
+        # What was sent a moment ago may be answered: most of it is taken for alive until it has failed.
+        against += undecided * (1 - self._share) * math.log(_DOWN_SHARE / self._share)
+        return unreached + sum(by_session.values()) - against >= _EVIDENCE - 1e-9
+
+    def _judge_probe(self, signal: Signal, now: float) -> bool:
+        if signal is Signal.DEAD:
             self._interval_s = min(self._interval_s * 2, self._settings.max_probe_s)
             self._probe_at = self._next_probe_at(now)
         else:
             self._probe_at = now
-        self._move(signal, now)
+        self._move(signal)
+        return True
+
+    def _learn_share(self, *, failed: int, attempts: int) -> None:
+        share = self._share + (failed - attempts * self._share) / max(_SHARE_OVER, attempts)
+        self._share = min(max(share, self._least_share), _USUAL_SHARE[1])
+
+    def _revive(self) -> None:
+        self._clear()
+        self._move(Signal.ALIVE)
+
+    def _clear(self) -> None:
+        self._row.clear()
+        self._row_since = _NEVER
+        self._failed_after_s = 0.0
 
     def _next_probe_at(self, now: float) -> float:
         return now + self._interval_s * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
 
-    def _move(self, signal: Signal, now: float) -> None:
+    def _move(self, signal: Signal) -> None:
         self.state = TRANSITIONS[self.state, signal]
-        self._changed_at = now
 
 
-def _weigh(failures: Iterable[int], enough: float) -> int:
-    """The sum of the sessions' failures, none of which counts for more than half of what is enough."""
-    most = math.ceil(enough / 2)
-    return sum(min(count, most) for count in failures)
+def _first_shares(settings: BreakerSettings) -> tuple[float, float]:
+    """The least share of failures that is taken for usual, and the first: with it so many in a row are the evidence."""
+    first = _DOWN_SHARE * math.exp(-_EVIDENCE / max(1, settings.failures_to_open))
+    return min(first, _USUAL_SHARE[0]), min(first, _USUAL_SHARE[1])

@@ -8,7 +8,8 @@
 Running attempts finish. So a fleet overshoots a budget by no more than the sum of (actual - expected) over what is in
 flight when `spent + reserved` crosses it. A ticket carries the budgets that the agents file gives it (several
 holders, several periods); those that a person gives at run time are in the orders, and count in their place or beside
-them. An attempt is booked in the accounts in which it was reserved, whatever is ordered while it runs.
+them. An attempt is booked in the accounts in which it was reserved, whatever is ordered while it runs, and in those
+of its holders that were opened meanwhile. What was spent before an account was opened is counted in from outside.
 """
 
 import math
@@ -47,10 +48,11 @@ def spend_of(usage: Usage, price: Price | None) -> Spend:
 def actual_spend(ticket: Ticket, outcome: Outcome, usage: Usage | None, charged: Demand | None) -> Spend:
     """What an attempt took from its budgets.
 
-    What the provider reported; where it did not, what was expected (or more, if more was counted) of an attempt that
-    may have been billed, and nothing of one that was refused or never sent.
+    What the provider reported; where it did not, what was counted of a complete answer, what was expected (or more, if
+    more was counted) of any other attempt that may have been billed, and nothing of one that was refused or never sent.
     """
-    if usage is not None and usage.reported:
+    is_complete = outcome.kind is OutcomeKind.SUCCESS
+    if usage is not None and (usage.reported or (is_complete and usage.total_input_tokens)):
         return spend_of(usage, ticket.price)
     counted = Spend() if usage is None else spend_of(usage, ticket.price)
     never_sent = charged == Demand(requests=0)
@@ -122,15 +124,25 @@ class Budgets:
         if held is None:
             if ticket.budgets:
                 raise ContractError(f"{ticket.id}: its budgets were settled already")
-            return []  # it had none when it was admitted
+            held = (), Spend()  # it had none when it was admitted
         payers, expected = held
         woken: dict[str, None] = {}
-        for account in payers:
+        for account in (*payers, *self._opened_since(ticket, payers)):
             account.renew(now)
-            account.settle(expected, actual)
+            account.settle(expected if account in payers else Spend(), actual)
             self.changed(account, now)
             self._wake(account, woken)
         return list(woken)
+
+    def _opened_since(self, ticket: Ticket, payers: Sequence[Account]) -> list[Account]:
+        """Accounts of a ticket's holders that were opened while its attempt ran: it counts in them, too."""
+        if not self._accounts:
+            return []
+        holders = [(Scope.AGENT, ticket.agent), (Scope.EVERYONE, "")]
+        if ticket.group:
+            holders.append((Scope.GROUP, ticket.group))
+        found = (self._accounts.get((*holder, per)) for holder in holders for per in Period)
+        return [account for account in found if account is not None and account not in payers]
 
     # Time -------------------------------------------------------------------------------------------------------------
 
@@ -176,6 +188,18 @@ class Budgets:
             account.take_over(standing, now)
             self._emit(account.booked(now))
         return oddities
+
+    def count_in(self, standings: Sequence[Standing], now: float) -> None:
+        """Add what was spent in the present periods of accounts before these were opened."""
+        for standing in standings:
+            budget = standing.budget
+            account = self._accounts.get((budget.scope, budget.name, budget.per))
+            if account is None or not _is_sound(standing) or standing.age_s >= budget.per.length_s:
+                continue
+            account.count_in(standing, now)
+            if account in self._renewals:
+                self._renewals.put(account, account.ends_at)
+            self.changed(account, now)
 
     # Persons' orders --------------------------------------------------------------------------------------------------
 

@@ -48,6 +48,10 @@ class PromptCache:
         self._began: dict[str, dict[str, float]] = {}
         """Attempts in flight whose answer has begun, by ticket; and until when their entries were warm before."""
 
+    def configure(self, settings: CacheSettings) -> None:
+        """Go on with other settings; what is warm stays so as long as it was said to."""
+        self._settings = settings
+
     def __repr__(self) -> str:
         return f"<PromptCache {len(self._warm)} warm, {len(self._leads)} led>"
 

@@ -39,6 +39,11 @@ class Callers:
         self._last = dict(merged[-_MOST:])
         self._going_on = self._going_on or other._going_on  # noqa: SLF001
 
+    @property
+    def agents(self) -> dict[str, str]:
+        """Who has called, as far as that is remembered, with the group of each."""
+        return {ticket.agent: ticket.group for ticket in self._last.values()}
+
     def called_at(self, agent: str) -> float | None:
         """When an agent's last call came; None: none that is remembered."""
         last = self._last_of(agent, "")

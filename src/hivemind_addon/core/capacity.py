@@ -1,7 +1,7 @@
 """What one pool may send: its attempts in flight, and what they have taught of the provider's limits.
 
     a head that came       teaches the meters, the long windows, and a wall's probe
-    an attempt that ended  teaches the meters, the service time, the concurrency limit, the brake, the breaker, the wall
+    an attempt that ended  teaches the meters, the service time, the slots, the hidden limits, the breaker, the wall
 
 Each of these rooms decides on its own what it makes of it. Here they hear of the same attempts in the same order, and
 what changed is told. Who waits, and who goes next, is not known here.
@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from hivemind_addon.core.aimd import AimdLimit, ConcurrencySettings
-from hivemind_addon.core.brake import Brake
 from hivemind_addon.core.breaker import Breaker, BreakerSettings, BreakerState
+from hivemind_addon.core.concurrency import ConcurrencySettings, Slots
 from hivemind_addon.core.cost import ServiceTime, dominant_s, reading_s
 from hivemind_addon.core.events import (
+    HIDDEN_LIMIT,
     BreakerChanged,
     ConcurrencyChanged,
     Event,
@@ -27,10 +27,13 @@ from hivemind_addon.core.events import (
     WindowUsed,
 )
 from hivemind_addon.core.flights import Flight, Flights
+from hivemind_addon.core.hidden_limits import OF_OVERLOADS, OF_THROTTLES, HiddenLimit, HiddenLimits
 from hivemind_addon.core.lanes import Place
 from hivemind_addon.core.learned import LearnedPool
 from hivemind_addon.core.meters import Meters
 from hivemind_addon.core.orders import Orders
+from hivemind_addon.core.retry import sane_retry_after_s
+from hivemind_addon.core.sharing import Sharing
 from hivemind_addon.core.ticket import (
     Demand,
     Dimension,
@@ -45,6 +48,11 @@ from hivemind_addon.core.wall import Wall
 from hivemind_addon.core.windows import Windows
 
 _FAILURES = (OutcomeKind.FAILED, OutcomeKind.OVERLOADED, OutcomeKind.THROTTLED)
+_NEVER = float("inf")
+_EXPLAINED_OVER = 30.0
+_MOST_EXPLAINED = 0.1
+"""Somebody else on the key explains some refusals that meters explain too late; more are a limit that they do not tell
+of."""
 _SURE_SERVICES = 1.5
 """In so many mean times an answer comes, mostly."""
 
@@ -64,17 +72,23 @@ class Capacity:
         orders: Orders,
         rng: random.Random,
         emit: Callable[[Event], None],
+        sharing: Sharing | None = None,
     ) -> None:
+        """`sharing`: of the pools of the same account."""
         self.key = key
         """The pool's, as events name it."""
         self.bypassing = 0
         """Attempts upstream that nobody admitted."""
         self.flights = Flights()
         self.service = ServiceTime()
-        self.meters = Meters()
-        self.aimd = AimdLimit(concurrency)
+        self.sharing = Sharing() if sharing is None else sharing
+        self.meters = Meters(self.sharing.meters, self.flights, model_group=key.model_group)
+        self.slots = Slots(concurrency)
         self.breaker = Breaker(breaker, rng=rng)
-        self.brake = Brake(rng=rng)
+        self.throttles = HiddenLimits(OF_THROTTLES)
+        """What rate limits' refusals teach beyond headers: of its own attempts; the account's learn beside it."""
+        self.overloads = HiddenLimits(OF_OVERLOADS)
+        """What overload teaches."""
         self.wall = Wall()
         self.windows = Windows()
         self._orders = orders
@@ -83,7 +97,9 @@ class Capacity:
         self.cap = orders.cap_of(key)
         """The most that a person lets the concurrency limit be."""
         self._emit = emit
-        self._stamp = 0
+        self._explained = 0.0
+        """Share of the attempts that were refused although the meters had let them go, and then knew why."""
+        self.sharing.join(self)
 
     def __repr__(self) -> str:
         return f"<Capacity {self.in_flight}/{self.limit} in flight, {self.meters!r}>"
@@ -94,24 +110,64 @@ class Capacity:
         return len(self.flights) + self.bypassing
 
     @property
-    def limit(self) -> int:
-        """The concurrency limit: what was learned, or less where a person said so."""
-        return self.aimd.limit if self.cap is None else min(self.aimd.limit, self.cap)
+    def hidden(self) -> tuple[HiddenLimits, HiddenLimits]:
+        """Both estimators of what no header tells that count: the pool's own, or the account's."""
+        sharing = self.sharing
+        return (
+            sharing.throttles if sharing.has_one_rate else self.throttles,
+            sharing.overloads if sharing.has_one_cap else self.overloads,
+        )
 
     @property
-    def is_capped(self) -> bool:
-        """Whether it is a person that holds the limit down: what fills it proves nothing about a higher one."""
-        return self.cap is not None and self.aimd.limit >= self.cap
+    def limit(self) -> int:
+        """The concurrency limit: what was learned, or less where a person said so."""
+        known = (hidden.limit for hidden in self.hidden)
+        least = min((int(one.amount) for one in known if one and one.window_s is None), default=self.slots.limit)
+        least = max(1, min(least, self.slots.limit))
+        return least if self.cap is None else min(least, self.cap)
+
+    @property
+    def growth(self) -> tuple[float, int]:
+        """Slots that an attempt adds that passes where all are used, and the limit up to which it does."""
+        known = (hidden.limit for hidden in self.hidden)
+        most = min((int(one.amount) for one in known if one and one.window_s is None), default=self.slots.maximum)
+        return 1.0, most if self.cap is None else min(most, self.cap)
+
+    @property
+    def is_rate_hidden(self) -> bool:
+        """Whether refusals tell of a rate limit that no header tells of."""
+        return any(one is not None and one.window_s is not None for one in (hidden.limit for hidden in self.hidden))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many attempts are in flight as are known to be taken; what was learned may count all pools'."""
+        if self.in_flight >= self.limit:
+            return True
+        common = self.sharing.overloads.limit if self.sharing.has_one_cap else None
+        return common is not None and self.sharing.in_flight >= common.amount
+
+    def slot_at(self, now: float) -> float:
+        """When there is a slot for one more attempt; infinite: when another one ends, or a person says so."""
+        if self.cap is not None and self.in_flight >= self.cap:
+            return _NEVER
+        return self.slots.opens_at(self.in_flight, now)
+
+    def throttled_until(self, demand: Demand, now: float) -> float:
+        """When what rate limits' refusals taught lets an attempt pass; infinite: when another one ends."""
+        if self.sharing.has_one_rate:
+            return self.sharing.throttles.opens_at(demand, self.sharing.in_flight, now)
+        return self.throttles.opens_at(demand, self.in_flight, now)
+
+    def overloaded_until(self, demand: Demand, now: float) -> float:
+        """The same of what overload taught."""
+        if self.sharing.has_one_cap:
+            return self.sharing.overloads.opens_at(demand, self.sharing.in_flight, now)
+        return self.overloads.opens_at(demand, self.in_flight, now)
 
     @property
     def is_provider_down(self) -> bool:
         """Whether only probes go."""
         return self.breaker.state is not BreakerState.CLOSED
-
-    @property
-    def ready_at(self) -> float:
-        """When it may send again, after what the provider asked for and an outage; in the past where nothing is."""
-        return max(self.brake.pause.until, self.breaker.passes_at)
 
     def hopeless_at(self, ticket: Ticket) -> float:
         """From when on no answer would come in time; what its own `shed_at` says where nothing was measured yet."""
@@ -124,7 +180,11 @@ class Capacity:
     def cost_s(self, demand: Demand) -> float:
         """What an attempt is expected to take."""
         cost_s = dominant_s(demand, self.meters, service_s=self.service.mean_s, slots=self.limit)
-        return max(cost_s, self.brake.attempt_s)
+        return max(cost_s, self._hidden_s(demand))
+
+    def _hidden_s(self, demand: Demand) -> float:
+        """The same of the limits that refusals taught."""
+        return max(hidden.cost_s(demand) for hidden in self.hidden)
 
     def saved_s(self, tokens: int) -> float:
         """What so many warm tokens save."""
@@ -137,28 +197,30 @@ class Capacity:
             took = Demand(requests=0) if outcome.kind in _FAILURES else flight.demand
         held_s = max(0.0, now - flight.reservation.admitted_at)
         cost_s = dominant_s(took, self.meters, service_s=held_s, slots=self.limit)
-        return max(cost_s, self.brake.attempt_s) if took.requests else cost_s
+        return max(cost_s, self._hidden_s(took)) if took.requests else cost_s
 
     # An attempt's way ------------------------------------------------------------------------------------------------
 
     def reserve(self, place: Place, demand: Demand, now: float) -> Flight:
         """A ticket's next attempt goes: all limits count it. While the provider is down it is the probe."""
         ticket = place.ticket
-        self._stamp += 1
-        self.meters.reserve(demand, stamp=self._stamp, now=now)
-        self.brake.sent(now)
+        stamp = self.sharing.next_stamp()
+        self.meters.reserve(demand, stamp=stamp, now=now)
         self.wall.sent(ticket.id)
         in_flight = self.in_flight + 1
+        self.slots.sent(in_flight, now)
+        for hidden in (self.throttles, self.overloads):
+            hidden.sent(stamp, demand, in_flight, now)
         flight = Flight(
             place=place,
             reservation=Reservation(ticket=ticket, attempt=place.history.attempts, admitted_at=now),
             demand=demand,
-            stamp=self._stamp,
+            stamp=stamp,
             in_flight=in_flight,
-            fills_limit=self.aimd.fills(in_flight) and not self.is_capped,
             is_probe=self.is_provider_down,
         )
         self.flights.add(flight)
+        self.sharing.sent(flight, now)
         if flight.is_probe:
             before = self.breaker.state
             self.breaker.probe_started(ticket.session, now)
@@ -170,8 +232,9 @@ class Capacity:
         self._note_windows(hints, now)
         if answered:
             self._pass_wall(flight.ticket.id, now)
+            self._passed(flight, now)
         for reading in hints.readings:
-            if meter := self.meters.learn(reading, flight, self.flights, now):
+            if meter := self.meters.learn(reading, flight, self.flights, now, answered=answered):
                 self._tell_learned(
                     meter.name, meter.kind.value, meter.limit, now, window_s=meter.window_s, dimension=meter.dimension
                 )
@@ -179,51 +242,65 @@ class Capacity:
     def settle(self, flight: Flight, outcome: Outcome, charged: Demand | None, now: float) -> float:
         """A flight is over: its reservation becomes what is charged. Seconds of the bottleneck that it took."""
         self.flights.remove(flight)
-        self._stamp += 1
+        stamp = self.sharing.next_stamp()
         # One that was cut off without a word may have been charged though refusals are not.
         failed = outcome.status is not None and outcome.kind in _FAILURES
-        self.meters.settle(flight, settled_stamp=self._stamp, charged=charged, failed=failed, now=now)
+        self.meters.settle(flight, settled_stamp=stamp, charged=charged, failed=failed, now=now)
         if outcome.kind is OutcomeKind.SUCCESS:
             self.service.succeeded(max(0.0, now - flight.reservation.admitted_at))
         return self._took_s(flight, outcome, charged, now)
 
-    def learn(self, flight: Flight, outcome: Outcome, now: float) -> None:
-        """Concurrency limit, brake, breaker and wall learn from a flight's end."""
+    def _passed(self, flight: Flight, now: float) -> None:
+        """The provider has taken a flight."""
         limit = self.limit
+        self.slots.passed(flight.in_flight)
+        for hidden in (self.throttles, self.overloads):
+            hidden.passed(flight.stamp, now)
+        self.sharing.passed(flight, now)
+        before = self.breaker.state
+        if self.breaker.answered(admitted_at=flight.reservation.admitted_at):
+            self._closed(before, "it answers", now)
+        if self.limit != limit:
+            self._tell_limit("it takes more", now)
+
+    def learn(self, flight: Flight, outcome: Outcome, now: float) -> None:
+        """Slots, hidden limits, breaker and wall learn from a flight's end."""
+        limit = self.limit
+        known = [hidden.limit for hidden in self.hidden]
         self._judge(flight, outcome, now)
         self._judge_breaker(flight, outcome, now)
         if self.limit != limit:
             self._tell_limit(outcome.reason, now)
+        for before, hidden in zip(known, self.hidden, strict=True):
+            self._tell_hidden(before, hidden.limit, now)
         self._judge_wall(flight.ticket.id, outcome, now)
 
     def _judge(self, flight: Flight, outcome: Outcome, now: float) -> None:
-        admitted_at = flight.reservation.admitted_at
+        throttled = outcome.kind is OutcomeKind.THROTTLED
+        explained = throttled and self.meters.explain(flight.demand, now)
+        self._explained += (explained - self._explained) / _EXPLAINED_OVER
+        explained = explained and self._explained < _MOST_EXPLAINED
+        overloaded = outcome.kind is OutcomeKind.OVERLOADED and outcome.status is not None
         if outcome.kind is OutcomeKind.SUCCESS:
-            filled = flight.fills_limit and not self.is_capped
-            self.aimd.success(in_flight=flight.in_flight, filled=filled, admitted_at=admitted_at, now=now)
-            self.brake.succeeded(admitted_at=admitted_at, now=now)
-        elif outcome.kind is OutcomeKind.OVERLOADED:
-            self.aimd.overload(in_flight=flight.in_flight, admitted_at=admitted_at, now=now)
-            if outcome.status is not None:
-                self.brake.overloaded(admitted_at=admitted_at)
-        elif outcome.kind is OutcomeKind.THROTTLED:
-            self._refused(flight, outcome, now)
+            self._passed(flight, now)
+        elif overloaded and not self.is_provider_down:
+            self._refuse((self.overloads, self.sharing.overloads), flight, outcome, now)
+        elif throttled and not explained:
+            closed_until = self.hidden[0].closed_until
+            self._refuse((self.throttles, self.sharing.throttles), flight, outcome, now)
+            until = self.hidden[0].closed_until
+            if until > max(now, closed_until):
+                self._emit(PoolBlocked(at=now, pool=self.key, until=until, reason=outcome.reason))
+        is_failed = outcome.kind is OutcomeKind.FAILED
+        for throttles in (self.throttles, self.sharing.throttles):
+            throttles.ended(flight.stamp, now, was_taken=not (overloaded or explained), is_failed=is_failed)
+        for overloads in (self.overloads, self.sharing.overloads):
+            overloads.ended(flight.stamp, now, was_taken=not throttled)
+        self.sharing.judge(self, outcome, now)
 
-    def _refused(self, flight: Flight, outcome: Outcome, now: float) -> None:
-        brake = self.brake
-        lesson = brake.refused(
-            admitted_at=flight.reservation.admitted_at,
-            retry_after_s=outcome.retry_after_s,
-            explained=self.meters.explain(flight.demand, now),
-            now=now,
-        )
-        if lesson.paused:
-            self._emit(PoolBlocked(at=now, pool=self.key, until=brake.pause.until, reason=outcome.reason))
-        if lesson.paced and brake.pace.rate is not None:
-            self._tell_learned("pace", "per second", brake.pace.rate, now, window_s=1.0)
-        if lesson.quota and brake.quota.limit is not None:
-            window_s = brake.quota.window_s
-            self._tell_learned("quota", f"per {window_s:.0f} s", brake.quota.limit, now, window_s=window_s)
+    def _refuse(self, by: tuple[HiddenLimits, ...], flight: Flight, outcome: Outcome, now: float) -> None:
+        for hidden in by:
+            hidden.refused(flight.stamp, sane_retry_after_s(outcome.retry_after_s), now)
 
     def _judge_breaker(self, flight: Flight, outcome: Outcome, now: float) -> None:
         before = self.breaker.state
@@ -234,11 +311,28 @@ class Capacity:
             admitted_at=flight.reservation.admitted_at,
             now=now,
             unreached=outcome.unreached,
+            pending=(other.reservation.admitted_at for other in self.flights),
         )
-        if changed:
-            if not self.is_provider_down:
-                self.aimd.recover()
+        if changed and self.is_provider_down:
+            if before is BreakerState.CLOSED:
+                # What an outage refuses tells of no limit.
+                for hidden in (self.throttles, self.overloads):
+                    hidden.forget_since(self.breaker.row_since, now)
+                self.sharing.forget_since(self.breaker.row_since, now)
             self._tell_breaker(before, outcome.reason, now)
+        elif changed:
+            self._closed(before, outcome.reason, now)
+
+    def look_at_probe(self, now: float) -> None:
+        """A probe that has lived for long shows that the provider is back."""
+        before = self.breaker.state
+        if self.breaker.look_at_probe(now):
+            self._closed(before, "the probe is being answered", now)
+
+    def _closed(self, before: BreakerState, reason: str, now: float) -> None:
+        """The provider is back."""
+        self.slots.recover()
+        self._tell_breaker(before, reason, now)
 
     def _judge_wall(self, ticket_id: str, outcome: Outcome, now: float) -> None:
         """An attempt's end may be the wall, or prove it open."""
@@ -270,6 +364,14 @@ class Capacity:
 
     # What happens to all of it at once -------------------------------------------------------------------------------
 
+    def configure(self, concurrency: ConcurrencySettings, breaker: BreakerSettings, now: float) -> None:
+        """The profile was changed."""
+        limit = self.limit
+        self.slots.configure(concurrency)
+        self.breaker.configure(breaker, now)
+        if self.limit != limit:
+            self._tell_limit("the profile says so", now)
+
     def obey(self, now: float) -> None:
         """Persons' orders have changed."""
         limit = self.limit
@@ -280,10 +382,11 @@ class Capacity:
 
     def clock_jumped(self, delta_s: float) -> None:
         """So much time passed for the provider while everything here slept."""
-        self.aimd.clock_jumped(delta_s)
-        self.aimd.rest()
+        self.slots.rest()
         self.breaker.clock_jumped(delta_s)
-        self.brake.clock_jumped(delta_s)
+        for hidden in (self.throttles, self.overloads):
+            hidden.clock_jumped(delta_s)
+        self.sharing.clock_jumped(self, delta_s)
         self.wall.clock_jumped(delta_s)
         self.windows.clock_jumped(delta_s)
         self.meters.clock_jumped(delta_s)
@@ -291,36 +394,43 @@ class Capacity:
     @property
     def learned(self) -> LearnedPool:
         """What outlives a run."""
+        throttles, overloads = self.hidden
         return LearnedPool(
             key=self.key,
-            ceiling=self.aimd.ceiling,
-            pace_per_s=self.brake.pace.rate,
-            quota=self.brake.quota.limit,
-            quota_window_s=self.brake.quota.window_s,
+            throttles=throttles.limit,
+            overloads=overloads.limit,
             meters=self.meters.learned,
+            common=self.sharing.in_common,
         )
 
     def resume(self, learned: LearnedPool, now: float) -> None:
         """Begin with what an earlier run has learned, before the first attempt."""
-        if learned.ceiling is not None:
-            self.aimd.resume(learned.ceiling)
-        if learned.pace_per_s is not None:
-            self.brake.pace.resume(learned.pace_per_s)
-        if learned.quota is not None:
-            self.brake.quota.resume(limit=learned.quota, window_s=learned.quota_window_s)
+        self.throttles.resume(learned.throttles)
+        self.overloads.resume(learned.overloads)
+        self.sharing.resume(learned)
         self.meters.resume(learned.meters, now)
+
+    def move(self, sharing: Sharing | None) -> None:
+        """Its account proved to be another one; None: the pool is no more."""
+        self.sharing.leave(self)
+        if sharing is None:
+            self.meters.move(None, self.flights)
+        else:
+            self.sharing = sharing
+            self.meters.move(sharing.meters, self.flights)
+            sharing.join(self)
 
     def absorb(self, other: "Capacity", now: float) -> None:
         """Another pool turned out to be of the same account: its attempts count here, and what they taught."""
         self.meters.absorb(other.meters, self.flights, now)
         for flight in other.flights:
-            self._stamp += 1
             # Its breaker is not ours: here it is an attempt like others.
-            moved = replace(flight, stamp=self._stamp, is_probe=False)
+            moved = replace(flight, stamp=self.sharing.next_stamp(), is_probe=False)
             self.flights.add(moved)
             self.meters.adopt(moved, now)
-        self.aimd.absorb(other.aimd)
-        self.brake.absorb(other.brake)
+        self.slots.limit = max(self.slots.limit, other.slots.limit)
+        self.throttles.resume(self.throttles.limit or other.throttles.limit)
+        self.overloads.resume(self.overloads.limit or other.overloads.limit)
         self.wall.absorb(other.wall)
         self.windows.absorb(other.windows)
 
@@ -340,6 +450,13 @@ class Capacity:
             MeterLearned(
                 at=now, pool=self.key, meter=meter, kind=kind, limit=limit, window_s=window_s, dimension=dimension
             )
+        )
+
+    def _tell_hidden(self, before: HiddenLimit | None, limit: HiddenLimit | None, now: float) -> None:
+        if limit is None or limit.window_s is None or (before is not None and before.is_like(limit)):
+            return
+        self._tell_learned(
+            HIDDEN_LIMIT, limit.kind, limit.amount, now, window_s=limit.window_s, dimension=limit.dimension
         )
 
     def _tell_limit(self, reason: str, now: float) -> None:

@@ -7,7 +7,9 @@ A priority is a name in any case (`"high"`) or its number.
 A glob is shell-like (`*`, `?`, `[…]`), and what it names exactly always matches.
 """
 
+import difflib
 import re
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
 import msgspec
@@ -241,6 +243,12 @@ def asker(by: str, agent: str = "") -> str:
 def names_pool(glob: str, key: PoolKey) -> bool:
     """Whether a glob means a pool: by its name or by its host."""
     return any(glob == name or fnmatchcase(name, glob) for name in (str(key), key.host))
+
+
+def nearest(glob: str, names: Iterable[str]) -> str:
+    """A question for a person whose word means nobody: the name that it is most like; empty: it is like none."""
+    close = difflib.get_close_matches(glob, dict.fromkeys(names), n=1)
+    return f"did you mean {close[0]}?" if close else ""
 
 
 def names_agent(glob: str, agent: str) -> bool:

@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 from hivemind_addon.core.decision import Reason
 from hivemind_addon.core.spend import Budget, Spend
-from hivemind_addon.core.ticket import Dimension, Outcome, PoolKey, Ticket, Usage
+from hivemind_addon.core.ticket import Dimension, Outcome, OutcomeKind, PoolKey, Ticket, Usage
 
 SCHEMA_VERSION = 1
 
@@ -55,6 +55,11 @@ class AttemptEnded(Struct, frozen=True):
     duration_s: float
     spend: Spend = field(default_factory=Spend)
     """What it is booked with, in the budgets of its ticket and wherever it is summed up."""
+
+    @property
+    def wasted(self) -> Spend:
+        """What of it came to nothing: all, unless the attempt succeeded."""
+        return Spend() if self.outcome.kind is OutcomeKind.SUCCESS else self.spend
 
 
 class BackedOff(Struct, frozen=True):
@@ -140,6 +145,12 @@ class WindowUsed(Struct, frozen=True):
     """The fraction."""
     status: str
     resets_in_s: float | None
+
+
+HIDDEN_LIMIT = "hidden limit"
+"""The meter that a limit is called by which no header tells."""
+HIDDEN = (HIDDEN_LIMIT, "pace", "quota")
+"""And what older captures call it."""
 
 
 class MeterLearned(Struct, frozen=True):

@@ -110,6 +110,11 @@ class FairQueue:
         """Who waits, in no order; they may be moved meanwhile."""
         return iter(tuple(self._places.values()))
 
+    def configure(self, settings: OrderSettings) -> None:
+        """Go on with other settings: a ticket feels them with its next move."""
+        self._settings = settings
+        self._cache.configure(settings.cache)
+
     def __repr__(self) -> str:
         aside = sum(map(len, self._aside.values()))
         return f"<FairQueue {len(self._places)} waiting, {len(self._later)} backing off, {aside} following>"

@@ -19,7 +19,6 @@ class Flight(Struct, frozen=True):
     """Counts the pool's admissions and settles: what a header can know."""
     in_flight: int
     """Attempts of the pool at its admission, itself counted."""
-    fills_limit: bool
     is_probe: bool
 
     @property

@@ -12,10 +12,10 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hivemind_addon.core.brake import Brake
+from hivemind_addon.core.hidden_limits import HiddenLimits
 from hivemind_addon.core.lanes import Place
 from hivemind_addon.core.meter import Meter
-from hivemind_addon.core.ticket import Dimension
+from hivemind_addon.core.ticket import Demand, Dimension
 
 _NEVER = float("inf")
 _LEAST_LEFT = 0.25
@@ -49,18 +49,14 @@ class Supply:
         return supply
 
     @classmethod
-    def of_brake(cls, brake: Brake, now: float) -> "list[Supply]":
-        """What refusals taught."""
-        supplies = []
-        if (rate := brake.pace.rate) is not None:
-            owed = max(0.0, brake.pace.passes_at - now) * rate
-            supplies.append(cls(Dimension.REQUESTS, 1.0, 1.0 - owed, now, per_s=rate))
-        turns_at = brake.quota.turns_at(now)
-        if turns_at is not None and (limit := brake.quota.limit) is not None:
-            left = brake.quota.left(now)
-            quota = cls(Dimension.REQUESTS, limit, left, now, turns_at=turns_at, window_s=brake.quota.window_s)
-            supplies.append(quota)
-        return supplies
+    def of_hidden(cls, hidden: HiddenLimits, now: float) -> "list[Supply]":
+        """What refusals taught: as a bucket that has room for one when it opens."""
+        limit = hidden.limit
+        if limit is None or limit.window_s is None:
+            return []
+        per_s = limit.amount / limit.window_s
+        owed = max(0.0, hidden.opens_at(Demand(), 0, now) - now) * per_s
+        return [cls(limit.dimension, limit.amount, 1.0 - owed, now, per_s=per_s)]
 
     def fits_at(self, units: float, at: float) -> float:
         """The first instant from `at` on at which so many units are there; of more than the limit, the limit."""
@@ -133,7 +129,7 @@ class Outlook:
     running_s: Sequence[float]
     """How long each attempt in flight has run."""
     meters: Iterable[Meter]
-    brake: Brake
+    hidden: Sequence[HiddenLimits]
     probes_at: float
     """When one may go whose answer the others wait for; infinite: it is under way; minus infinite: none has to."""
 
@@ -142,13 +138,16 @@ class Outlook:
         now, (gain, most) = self.now, self.growth
         slots = Slots(limit=self.limit, gain=gain, most=most, service_s=self.service_s)
         slots.run(self.running_s, now)
-        first_at = others_at = max(now, self.brake.pause.until)
+        first_at = others_at = max(now, *(hidden.closed_until for hidden in self.hidden))
         if self.probes_at > -_NEVER:
             answer_s = _NEVER if self.service_s is None else self.service_s
             is_sent = self.probes_at == _NEVER
             first_at = max(first_at, now + answer_s if is_sent else self.probes_at)
             others_at = first_at if is_sent else first_at + answer_s
-        supplies = [*(Supply.of_meter(meter, now) for meter in self.meters), *Supply.of_brake(self.brake, now)]
+        supplies = [
+            *(Supply.of_meter(meter, now) for meter in self.meters),
+            *(supply for hidden in self.hidden for supply in Supply.of_hidden(hidden, now)),
+        ]
         return forecast(places, supplies=supplies, slots=slots, first_at=first_at, others_at=others_at)
 
 

@@ -10,10 +10,13 @@ from enum import Enum
 
 from msgspec import structs
 
+from hivemind_addon.core.hidden_limits import HiddenLimit
 from hivemind_addon.core.snapshot import LearnedView
 from hivemind_addon.core.ticket import Dimension, PoolKey
 
-_VERSION = 1
+_VERSION = 2
+"""Version 1 told of no hidden limits as they are known now."""
+COMMON_CONCURRENCY, COMMON_RATE = "concurrency", "rate"
 _MOST = 1e15
 _MOST_WINDOW_S = 32 * 86_400.0
 
@@ -41,6 +44,8 @@ class LearnedMeter:
     window_s: float
     failures_are_free: bool
     stale_s: float
+    is_common: bool = False
+    """Other pools of the account draw on it, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,33 +53,33 @@ class LearnedPool:
     """One pool."""
 
     key: PoolKey
-    ceiling: int | None
-    """The concurrency that the provider takes."""
-    pace_per_s: float | None
-    quota: int | None
-    quota_window_s: float
+    throttles: HiddenLimit | None
+    """What explains its rate limits' refusals best."""
+    overloads: HiddenLimit | None
+    """The same of its refusals for overload."""
     meters: tuple[LearnedMeter, ...]
+    common: tuple[str, ...] = ()
+    """What of it is a limit of all the account's pools: `concurrency`, `rate`; each meter says so itself."""
 
     @property
     def views(self) -> tuple[LearnedView, ...]:
         """In words, what no header told."""
-        told = []
-        if self.ceiling is not None:
-            told.append(LearnedView(name="ceiling", text=f"{self.ceiling} at a time"))
-        if self.pace_per_s is not None:
-            told.append(LearnedView(name="pace", text=f"{self.pace_per_s:.3g} requests per second"))
-        if self.quota is not None:
-            told.append(LearnedView(name="quota", text=f"{self.quota} requests per {self.quota_window_s:.0f} s"))
-        return tuple(told)
+        return tuple(
+            LearnedView(name=name, text=f"{limit}{', all models together' if kind in self.common else ''}")
+            for name, kind, limit in (
+                ("rate limit", COMMON_RATE, self.throttles),
+                ("overload", COMMON_CONCURRENCY, self.overloads),
+            )
+            if limit is not None
+        )
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON values."""
         return {
             **structs.asdict(self.key),
-            "ceiling": self.ceiling,
-            "pace_per_s": self.pace_per_s,
-            "quota": self.quota,
-            "quota_window_s": self.quota_window_s,
+            "throttles": None if self.throttles is None else asdict(self.throttles),
+            "overloads": None if self.overloads is None else asdict(self.overloads),
+            "common": list(self.common),
             "meters": [
                 {**asdict(meter), "dimension": meter.dimension.value, "kind": meter.kind.value} for meter in self.meters
             ],
@@ -108,7 +113,7 @@ def read_saved(saved: object) -> Saved:
     """What `Saved.to_json` gave. Raises UnreadableError."""
     data = _mapping(saved)
     version = data.get("version")
-    if version != _VERSION:
+    if version not in (1, _VERSION):
         raise UnreadableError(f"version {str(version)[:20]} is not {_VERSION}")
     accounts = [_mapping(account) for account in _list(data, "accounts")]
     same = _mapping(data.get("same_account"))
@@ -127,14 +132,25 @@ def read_saved(saved: object) -> Saved:
 def read_pool(saved: object) -> LearnedPool:
     """What `to_json` gave. Raises UnreadableError."""
     data = _mapping(saved)
-    ceiling, quota = (_number_or_none(data, name, 1, _MOST) for name in ("ceiling", "quota"))
     return LearnedPool(
         key=PoolKey(*(_text(data, name) for name in ("host", "account", "model_group"))),
-        ceiling=None if ceiling is None else int(ceiling),
-        pace_per_s=_number_or_none(data, "pace_per_s", 1e-6, _MOST),
-        quota=None if quota is None else int(quota),
-        quota_window_s=_number(data, "quota_window_s", 0.01, _MOST_WINDOW_S),
+        throttles=_read_hidden(data.get("throttles")),
+        overloads=_read_hidden(data.get("overloads")),
         meters=tuple(_read_meter(meter) for meter in _list(data, "meters")),
+        # What was saved before there was such a thing says nothing about it.
+        common=tuple(str(name) for name in _list(data, "common")) if "common" in data else (),
+    )
+
+
+def _read_hidden(saved: object) -> HiddenLimit | None:
+    if saved is None:
+        return None
+    data = _mapping(saved)
+    return HiddenLimit(
+        measure=int(_number(data, "measure", 0, 2)),
+        amount=_number(data, "amount", 1, _MOST),
+        window_s=_number_or_none(data, "window_s", 0.01, _MOST_WINDOW_S),
+        is_bucket=data.get("is_bucket") is True,
     )
 
 
@@ -148,6 +164,7 @@ def _read_meter(saved: object) -> LearnedMeter:
         window_s=_number(data, "window_s", 0.01, _MOST_WINDOW_S),
         failures_are_free=data.get("failures_are_free") is True,
         stale_s=_number(data, "stale_s", 0, 60),
+        is_common=data.get("is_common") is True,
     )
 
 

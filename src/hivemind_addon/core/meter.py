@@ -52,7 +52,7 @@ _LEAST_WINDOW_S = 0.01
 _MOST_RESET_S = 32 * 86_400.0
 _KIND_SLACK_S = 2.5
 _KIND_SLACK = 0.15
-_KIND_LAG_S = 10.0
+_KIND_LAG_S = 300.0
 """A header may have been written this long before it arrives, at its attempt's admission."""
 _SAME_RESET = 0.05
 """Of the window: two reset instants this close are the same."""
@@ -67,6 +67,8 @@ _SAME_UNITS = 0.25
 """Two amounts that differ by less than this share are the same."""
 _MOST_VOTES = 3
 _MOST_STALE_S = 10.0
+_OLD_S = 1.0
+"""A header that is older has certainly told an instant, not a time from when it was written."""
 _SWEEP_FROM = 64
 """Settled costs that are kept before the first look for ones that no header can miss any more."""
 
@@ -82,6 +84,8 @@ class _Cost:
     """Reserved, and once settled the actual charge."""
     known_from: int | None
     """Headers of attempts with this stamp or a later one hold it; None: no header yet can."""
+    taken_at: float
+    """When the provider took it: at its admission, or where it charges late at its end."""
     failed_units: int = 0
     """What a failed attempt would cost if failures are charged; 0 for all others."""
 
@@ -123,6 +127,8 @@ class Meter:
         """From an admission to its header, averaged."""
         self._votes = 0
         """Above zero: failed attempts are not charged."""
+        self.surprise: float | None = None
+        """What the newest header told beyond what was expected; None: it cannot be compared."""
         self.stale_s = 0.0
         """Headers do not know what was sent so long before their attempt."""
         self._open: dict[int, _Cost] = {}
@@ -168,7 +174,7 @@ class Meter:
     def level(self, now: float) -> float:
         """What may still be taken. Never above the limit; below zero when more was taken than we knew."""
         self._advance(now)
-        return self._level
+        return self._level - self._promised
 
     def full_in_s(self, now: float) -> float:
         """Seconds until the level is at the limit, if nothing more is taken."""
@@ -197,30 +203,33 @@ class Meter:
         if units > self.limit and self.reserved:
             return float("inf")
         needed = min(units + kept + self._kept_for_others(now), self.limit)
-        if self._level >= needed or self._level + self._slack >= needed:
+        level = self._level - self._promised
+        if level + self._slack >= needed:
             return now
         if self._refills:
-            refilled_at = now + (needed - self._level) / (self._rate - self._others_rate(now))
-            return refilled_at if needed <= self._most else float("inf")
+            refilled_at = now + (needed - level) / (self._rate - self._others_rate(now))
+            return refilled_at if needed <= self.limit - self._promised else float("inf")
         reset_at = self._next_reset_at()
-        if self.limit - self._carried_over(reset_at - self._guard_s) + self._slack >= needed:
+        if self.limit - self._promised - self._carried_over(reset_at - self._guard_s) + self._slack >= needed:
             return max(now, reset_at - self._guard_s - _HURRY_S) if hurried and self._guard_s > 0 else reset_at
-        return reset_at + self.window_s if needed <= self._most else float("inf")
+        return reset_at + self.window_s if needed <= self.limit - self._promised else float("inf")
 
     def reserve(self, *, stamp: int, units: int, now: float) -> None:
         """An attempt was admitted."""
         self._advance(now)
         known_from = None if self._is_charged_late else stamp
         self._open[stamp] = self._unbooked[stamp] = _Cost(
-            stamp=stamp, admitted_at=now, units=units, known_from=known_from
+            stamp=stamp, admitted_at=now, units=units, known_from=known_from, taken_at=now
         )
         self.reserved += units
-        self._set_level(self._level - units)
+        if not self._is_charged_late:
+            self._set_level(self._level - units)
 
     def adopt(self, *, stamp: int, units: int, admitted_at: float, now: float) -> None:
-        """An attempt was admitted before this meter was known."""
+        """An attempt was admitted before this meter counted it."""
         self.reserve(stamp=stamp, units=units, now=now)
-        self._open[stamp].admitted_at = admitted_at
+        self._open[stamp].admitted_at = self._open[stamp].taken_at = admitted_at
+        self._open, self._unbooked = dict(sorted(self._open.items())), dict(sorted(self._unbooked.items()))
 
     def settle(self, *, stamp: int, settled_stamp: int, charged: int | None, now: float, failed: bool = False) -> None:
         """An attempt ended; `charged` is what the provider takes for it.
@@ -237,9 +246,9 @@ class Meter:
             cost.failed_units = reserved
             cost.units = 0 if self._votes > 0 else reserved
         if cost.known_from is None:
-            cost.known_from = settled_stamp
+            cost.known_from, cost.taken_at = settled_stamp, now
         if self._unbooked.pop(stamp, None) is not None:
-            self._set_level(self._level + reserved - cost.units)
+            self._set_level(self._level - cost.units + (0 if self._is_charged_late else reserved))
             self._settled.append(cost)
         self._sweep()
 
@@ -249,13 +258,14 @@ class Meter:
         True when the limit or the kind changed.
         """
         self._advance(now)
+        self.surprise = None
         remaining = _sane(reading.remaining, _MOST_UNITS)
         reserve = (_sane(reading.granularity, _MOST_UNITS) or 0.0) / 2
-        if stamp < self._learned_stamp:
-            if remaining is not None:
-                self._learn_from_swapped(remaining - reserve, sent_at)
-            return False
         reset_in_s = _sane(reading.reset_in_s, _MOST_RESET_S)
+        if stamp < self._learned_stamp:
+            if remaining is not None and self._learned_sent_at - sent_at <= _SWAPPED_S:
+                self._learn_from_swapped(max(0.0, remaining - reserve), reset_in_s, sent_at=sent_at, now=now)
+            return False
         if reset_in_s is not None and self._is_of_the_last_window(sent_at, reset_in_s):
             return False
         is_first = self._learned_stamp < 0
@@ -278,8 +288,11 @@ class Meter:
             expected = self._level
             booked = self._book(stamp, sent_at)
             told = self.limit if remaining >= self.limit else max(0.0, remaining - reserve)
-            self._set_level(told - self._unknown_units())
-            if not is_first and before[0] == self.limit:
+            self._set_level(self._level_now(told, reset_in_s, sent_at=sent_at, now=now))
+            if before[0] == self.limit and not any(cost.failed_units for cost in booked):
+                self.surprise = self._level - expected
+            was_guessed = before[1] is MeterKind.UNKNOWN is not self.kind
+            if not is_first and not was_guessed and before[0] == self.limit:
                 self._compare(self._level - expected, booked, rounding=2 * reserve, sent_at=sent_at, now=now)
             self._way_s += 0.2 * (min(max(now - sent_at, 0.0), _MOST_WAY_S) - self._way_s)
         return before != (self.limit, self.kind)
@@ -296,11 +309,12 @@ class Meter:
             self._anchor_resets_at -= delta_s
         for cost in (*self._open.values(), *self._settled):
             cost.admitted_at -= delta_s
+            cost.taken_at -= delta_s
 
     def lower(self, level: float, now: float) -> None:
         """It is not above this level, as somebody else who watches the same limit knows."""
         self._advance(now)
-        self._set_level(min(self._level, level))
+        self._set_level(min(self._level, level + self._promised))
 
     def release_all(self, now: float) -> None:
         """Forget the attempts in flight, before it moves to a pool that counts them with other stamps."""
@@ -331,9 +345,9 @@ class Meter:
         return self.dimension is Dimension.OUTPUT_TOKENS
 
     @property
-    def _most(self) -> float:
-        """What the level may come to while the attempts in flight run."""
-        return self.limit - self.reserved if self._is_charged_late else self.limit
+    def _promised(self) -> int:
+        """What is charged when the attempts in flight end: the provider's level has it still, and it is kept."""
+        return self.reserved if self._is_charged_late else 0
 
     @property
     def _slack(self) -> float:
@@ -342,7 +356,7 @@ class Meter:
 
     def _set_level(self, level: float) -> None:
         # A debt is never larger than one window: a wrong count must not block a pool for hours.
-        self._level = max(-self.limit, min(level, self._most))
+        self._level = max(-self.limit, min(level, self.limit))
 
     def _advance(self, now: float) -> None:
         if now <= self._at:
@@ -371,9 +385,9 @@ class Meter:
             self._unbooked = {stamp: cost for stamp, cost in self._unbooked.items() if cost.admitted_at >= since}
 
     def _carried_over(self, reset_at: float) -> int:
-        """Units in flight that the provider may book after a reset."""
+        """Units in flight that the provider may book after a reset, beside what is charged late anyway."""
         if self._is_charged_late:
-            return self.reserved
+            return 0
         units = 0
         for cost in reversed(self._unbooked.values()):
             if cost.admitted_at < reset_at - _TRANSIT_S:
@@ -381,9 +395,9 @@ class Meter:
             units += cost.units
         return units
 
-    def _learn_from_swapped(self, told: float, sent_at: float) -> None:
-        if self._learned_sent_at - sent_at <= _SWAPPED_S and sent_at >= self._reset_passed_at:
-            self._set_level(min(self._level, max(0.0, told) - self._unknown_units()))
+    def _learn_from_swapped(self, told: float, reset_in_s: float | None, *, sent_at: float, now: float) -> None:
+        if sent_at >= self._reset_passed_at:
+            self._set_level(min(self._level, self._level_now(told, reset_in_s, sent_at=sent_at, now=now)))
 
     def _is_of_the_last_window(self, sent_at: float, reset_in_s: float) -> bool:
         """Whether a header was written before the last reset and came after it."""
@@ -508,9 +522,31 @@ class Meter:
             return False
         return not self.stale_s or cost.stamp == stamp or cost.admitted_at <= sent_at - self.stale_s
 
+    def _level_now(self, told: float, reset_in_s: float | None, *, sent_at: float, now: float) -> float:
+        """The level, where a header told of one that was true when it was written.
+
+        When that was is known of buckets that tell an instant: the later it is read the sooner they are full. A full
+        one tells only that nobody else had taken anything: then what was expected holds.
+        """
+        careful = told - self._unknown_units()
+        if self.kind is not MeterKind.BUCKET or reset_in_s is None:
+            return careful
+        if told >= self.limit:
+            return max(careful, self._level)
+        age_s = min((self.limit - told) / self._rate - reset_in_s, now - sent_at)
+        if age_s < _OLD_S:
+            return careful
+        level, at = told, now - age_s
+        unknown = self._settled if self._is_charged_late else [*self._unbooked.values(), *self._settled]
+        for taken_at, units in sorted((cost.taken_at, cost.units) for cost in unknown):
+            if taken_at > at:
+                level, at = min(self.limit, level + self._rate * (taken_at - at)), taken_at
+            level -= units
+        return min(self.limit, level + self._rate * (now - at))
+
     def _unknown_units(self) -> int:
         """What the newest header cannot know of."""
-        in_flight = self.reserved if self._is_charged_late else _units_of(self._unbooked.values())
+        in_flight = 0 if self._is_charged_late else _units_of(self._unbooked.values())
         return in_flight + _units_of(self._settled)
 
     def _sweep(self) -> None:

@@ -1,20 +1,34 @@
-"""All limits of one pool that headers tell of: every attempt is reserved, settled and shown to each of them."""
+"""All limits of one pool that headers tell of: every attempt is reserved, settled and shown to each of them.
+
+Each is the pool's own meter, or in its place the one that several pools of the account draw on (`common_meters.py`).
+"""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from hivemind_addon.core.backoffs import Backoffs
+from hivemind_addon.core.common_meters import ENOUGH_VOTES, CommonMeters
 from hivemind_addon.core.flights import Flight, Flights
 from hivemind_addon.core.learned import LearnedMeter
 from hivemind_addon.core.meter import Meter, is_usable
 from hivemind_addon.core.snapshot import MeterView
-from hivemind_addon.core.ticket import Demand, Reading, Ticket
+from hivemind_addon.core.ticket import Demand, Dimension, Reading, Ticket
 
 
 class Meters:
     """By name. A limit that is new takes over the attempts in flight."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, account: CommonMeters | None = None, flights: Flights | None = None, *, model_group: str = ""
+    ) -> None:
+        """`account`: of the pools that may draw on the same limits; the rest is the pool's own."""
+        self.model_group = model_group
         self._meters: dict[str, Meter] = {}
+        """That count."""
+        self._own: dict[str, Meter] = {}
+        """The pool's; they learn beside the common ones, too."""
+        self._account = CommonMeters() if account is None else account
+        self._account.join(self, Flights() if flights is None else flights)
 
     def __len__(self) -> int:
         return len(self._meters)
@@ -29,17 +43,42 @@ class Meters:
     @property
     def learned(self) -> tuple[LearnedMeter, ...]:
         """What outlives a run."""
-        return tuple(meter.learned for meter in self)
+        return tuple(
+            replace(meter.learned, is_common=bool(self._account.members_of(meter))) for meter in self._meters.values()
+        )
 
     def resume(self, learned: Iterable[LearnedMeter], now: float) -> None:
         """Begin with what an earlier run has learned."""
-        self._meters.update((meter.name, Meter.resume(meter, now)) for meter in learned)
+        for one in learned:
+            self._own[one.name] = self._meters[one.name] = Meter.resume(one, now)
+            if one.is_common:
+                self._account.meet(self._own[one.name], now, votes=ENOUGH_VOTES)
 
-    def learn(self, reading: Reading, flight: Flight, flights: Flights, now: float) -> Meter | None:
-        """One of the limits that the head of a flight's answer told. The meter, where its kind or limit is news."""
+    def own(self, name: str) -> Meter | None:
+        """The pool's own meter."""
+        return self._own.get(name)
+
+    def draw_on(self, name: str, common: Meter | None) -> None:
+        """A limit is one with those of other pools; None: it is the pool's own."""
+        self._meters[name] = self._own[name] if common is None else common
+
+    def move(self, account: CommonMeters | None, flights: Flights) -> None:
+        """The pool's account proved to be another one; None: the pool is no more."""
+        self._account.leave(self)
+        if account is not None:
+            self._account = account
+            self._account.join(self, flights)
+
+    def learn(
+        self, reading: Reading, flight: Flight, flights: Flights, now: float, *, answered: bool = True
+    ) -> Meter | None:
+        """One of the limits that the head of a flight's answer told. The meter, where its kind or limit is news.
+
+        `answered`: it is no refusal's.
+        """
         if not is_usable(reading):
             return None
-        meter = self._meters.get(reading.meter)
+        meter = self._own.get(reading.meter)
         is_new = meter is None
         if meter is None:
             meter = Meter.of(reading, now)
@@ -48,6 +87,7 @@ class Meters:
             self._add(meter, flights, now)
         sent_at = flight.reservation.admitted_at
         changed = meter.learn(reading, stamp=flight.stamp, sent_at=sent_at, now=now)
+        self._account.learn(self, meter, reading, flight, now, answered=answered)
         return meter if changed or is_new else None
 
     def fits_at(
@@ -65,8 +105,15 @@ class Meters:
         return any(meter.earliest(demand.of(meter.dimension), now) > now for meter in self._meters.values())
 
     def are_scarce(self, demand: Demand, waiting: int, now: float) -> bool:
-        """Whether one of them has not so many times a demand."""
-        return any(meter.level(now) < waiting * demand.of(meter.dimension) for meter in self._meters.values())
+        """Whether one that counts requests has not so many times a demand.
+
+        Of tokens a late ticket takes the more the longer it has waited: its prompt cache has lapsed.
+        """
+        return any(
+            meter.level(now) < waiting * demand.requests
+            for meter in self._meters.values()
+            if meter.dimension is Dimension.REQUESTS
+        )
 
     def next_window_at(self, now: float) -> float | None:
         """When the first fixed window turns; None where there is none."""
@@ -75,29 +122,31 @@ class Meters:
 
     def reserve(self, demand: Demand, *, stamp: int, now: float) -> None:
         """An attempt was admitted."""
-        for meter in self._meters.values():
+        for meter in self._counting():
             meter.reserve(stamp=stamp, units=demand.of(meter.dimension), now=now)
 
     def settle(self, flight: Flight, *, settled_stamp: int, charged: Demand | None, failed: bool, now: float) -> None:
         """It ended; `charged` is what the provider takes for it, where it is known."""
-        for meter in self._meters.values():
+        for meter in self._counting():
             units = None if charged is None else charged.of(meter.dimension)
             meter.settle(stamp=flight.stamp, settled_stamp=settled_stamp, charged=units, now=now, failed=failed)
 
     def adopt(self, flight: Flight, now: float) -> None:
         """Take over an attempt that another pool has sent."""
-        for meter in self._meters.values():
+        for meter in self._own.values():
             _adopt(meter, flight, now)
+        self._account.adopt(self, flight, now)
 
     def clock_jumped(self, delta_s: float) -> None:
         """So much time passed while everything slept."""
-        for meter in self._meters.values():
+        for meter in self._own.values():
             meter.clock_jumped(delta_s)
+        self._account.clock_jumped(delta_s, self)
 
     def absorb(self, other: "Meters", flights: Flights, now: float) -> None:
         """Another pool turned out to be of the same account: of what both know the lower level counts."""
-        for name, meter in other._meters.items():  # noqa: SLF001  its own kind
-            known = self._meters.get(name)
+        for name, meter in other._own.items():  # noqa: SLF001  its own kind
+            known = self._own.get(name)
             if known is None:
                 meter.release_all(now)
                 self._add(meter, flights, now)
@@ -115,12 +164,26 @@ class Meters:
                 full_in_s=meter.full_in_s(now),
                 window_s=meter.window_s,
                 dimension=meter.dimension,
+                shared_by=tuple(sorted(one.model_group for one in self._account.members_of(meter))),
             )
             for meter in self
         )
 
+    def in_the_way(self, demand: Demand, now: float) -> "set[Meters]":
+        """The pools that draw on a common limit that has no room for a demand now."""
+        return {
+            meters
+            for meter in self._meters.values()
+            if (members := self._account.members_of(meter)) and meter.earliest(demand.of(meter.dimension), now) > now
+            for meters in members
+        }
+
+    def _counting(self) -> Iterator[Meter]:
+        yield from self._own.values()
+        yield from self._account.of(self)
+
     def _add(self, meter: Meter, flights: Flights, now: float) -> None:
-        self._meters[meter.name] = meter
+        self._own[meter.name] = self._meters[meter.name] = meter
         for flight in flights:
             _adopt(meter, flight, now)
 

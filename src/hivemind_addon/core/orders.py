@@ -186,6 +186,15 @@ class Orders:
             if rule.value is not None
         )
 
+    @property
+    def about_pools(self) -> tuple[str, ...]:
+        """Every pause and cap that stands."""
+        paused, capped = _subjects(self._pauses, lambda _: ""), _subjects(self._caps, lambda cap: f"{cap} in ")
+        return (
+            *(f"paused: {', '.join(paused)}" for _ in paused[:1]),
+            *(f"at most at once: {', '.join(capped)}" for _ in capped[:1]),
+        )
+
     def words(self, now: float) -> str:
         """What stands, in a line for people, with the commands that take back what holds agents up; empty: nothing."""
         priorities = [

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from hivemind_addon.core.aimd import ConcurrencySettings
 from hivemind_addon.core.backoffs import Backoffs
 from hivemind_addon.core.breaker import BreakerSettings
 from hivemind_addon.core.budget import Budgets
@@ -21,15 +20,18 @@ from hivemind_addon.core.callers import Callers
 from hivemind_addon.core.capacity import Capacity
 from hivemind_addon.core.comeback import Comebacks, Successors
 from hivemind_addon.core.command import Cancel, ForeseeWait, WaitView
+from hivemind_addon.core.concurrency import ConcurrencySettings
 from hivemind_addon.core.decision import Admitted, Backoff, Finished, GiveUp, Reason, Refused, Shed, Verdict
 from hivemind_addon.core.events import AttemptEnded, AttemptStarted, BackedOff, Event, Held, Superseded, TicketEnded
 from hivemind_addon.core.fair_queue import FairQueue, OrderSettings
 from hivemind_addon.core.foresight import foresee
 from hivemind_addon.core.lanes import Place
 from hivemind_addon.core.learned import LearnedPool
+from hivemind_addon.core.meters import Meters
 from hivemind_addon.core.orders import Orders
 from hivemind_addon.core.pool_view import view_pool
 from hivemind_addon.core.retry import RetryPolicy, decide, last_moment
+from hivemind_addon.core.sharing import Sharing
 from hivemind_addon.core.snapshot import PoolView
 from hivemind_addon.core.spend import Shortage, Spend
 from hivemind_addon.core.ticket import (
@@ -57,6 +59,8 @@ _TIMER_STEP_S = 0.001
 class PoolSettings:
     """What a profile says about its pools."""
 
+    profile: str = ""
+    """Its name."""
     concurrency: ConcurrencySettings = field(default_factory=ConcurrencySettings)
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
@@ -75,6 +79,7 @@ class Pool:
         emit: Callable[[Event], None],
         budgets: Budgets | None = None,
         orders: Orders | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         self.account_name: str | None = None
         self.wakeup_at: float | None = None
@@ -91,6 +96,7 @@ class Pool:
             orders=self._orders,
             rng=rng,
             emit=emit,
+            sharing=sharing,
         )
         self._queue = FairQueue(settings.order, cost_s=self._capacity.cost_s, saved_s=self._capacity.saved_s)
         self._backoffs = Backoffs()
@@ -102,6 +108,9 @@ class Pool:
         """Tickets whose wait began since the last poll."""
         self._review = False
         """All that wait are to be looked at, not only those whose wait begins."""
+        self._next: Place | None = None
+        self._gate: Gate | None = None
+        """In this poll: the next ticket, and what kept it from going."""
 
     def __repr__(self) -> str:
         return f"<Pool {self.key} {self._capacity.in_flight}/{self.limit} in flight, {len(self._queue)} queued>"
@@ -121,9 +130,26 @@ class Pool:
         """By a person."""
         return self._capacity.paused
 
-    def rename(self, key: PoolKey) -> None:
-        """Its account proved to be another one's."""
+    @property
+    def settings(self) -> PoolSettings:
+        """What counts now."""
+        return self._settings
+
+    @property
+    def sharing(self) -> Sharing:
+        """With the account's other pools."""
+        return self._capacity.sharing
+
+    def configure(self, settings: PoolSettings, now: float) -> None:
+        """Its profile was changed; what was learned stays, as far as the new bounds allow."""
+        self._settings = settings
+        self._capacity.configure(settings.concurrency, settings.breaker, now)
+        self._queue.configure(settings.order)
+
+    def rename(self, key: PoolKey, sharing: Sharing | None) -> None:
+        """Its account proved to be another one's; `sharing` None: and it is no more."""
         self._capacity.key = key
+        self._capacity.move(sharing)
 
     def bypass(self, bypassing: int) -> None:
         """So many attempts are upstream that nobody admitted."""
@@ -142,6 +168,7 @@ class Pool:
             self._emit(Superseded(at=now, ticket_id=old.ticket.id, pool=self.key, by_ticket_id=ticket.id))
         self._queue.append(place, now)
         self._to_announce.append(ticket.id)
+        self.sharing.order.came(ticket.id)
         return old
 
     def cancel(self, ticket_id: str, now: float) -> bool:
@@ -227,11 +254,17 @@ class Pool:
 
     def poll(self, now: float, *, stopping: bool) -> list[Admitted | Shed | Refused]:
         """Admit, shed and refuse what is due."""
+        decisions = self.begin_poll(now, stopping=stopping)
+        while self.next_key(now) is not None and (step := self.step(now)) is not None:
+            decisions.extend(step)
+        self.end_poll(now)
+        return decisions
+
+    def begin_poll(self, now: float, *, stopping: bool) -> list[Admitted | Shed | Refused]:
+        """Shed and refuse what is due; then come `next_key` and `step`, and `end_poll`."""
         decisions: list[Admitted | Shed | Refused] = []
         if not self._queue:
-            self._to_announce.clear()
             self._review = False
-            self.wakeup_at = None
             return decisions
         if stopping:
             decisions.extend(
@@ -244,22 +277,51 @@ class Pool:
                 decisions.append(self._shed(place, now, Reason.DEADLINE, self._turn.come_back_s(place, now)))
         decisions.extend(self._refuse_unfunded(now))
         self._queue.wake(now)
-        gate: Gate | None = None
-        while (place := self._turn.next(now)) and not (gate := self._turn.gate(place.ticket, now)):
-            short = self._budgets.reserve(place.ticket, now)
-            if short is None:
-                decisions.append(self._admit(place, now))
-            elif not short.may_pass:
-                decisions.append(self._refuse(place, short, now))
-            elif place.not_before == _NEVER:
-                self._turn.choose_anew()
-                gate = Gate(Reason.FUNDS, _NEVER)
-                break
-            else:
-                self._wait_for_funds(place, short, now)
-        self._announce(place, gate, now)
-        self.wakeup_at = self._wakeup_at(gate, now)
         return decisions
+
+    def next_key(self, now: float) -> tuple[float, float, float] | None:
+        """What its next ticket is sorted by among those of the account's other pools; None: nobody waits."""
+        self._gate = None
+        place = self._next = self._turn.next(now)
+        return None if place is None else self.sharing.order.key(place)
+
+    def step(self, now: float) -> list[Admitted | Refused] | None:
+        """Let the next ticket go, if it may; None: it has to wait, and with it all of the pool."""
+        place = self._next
+        assert place is not None, "its key was asked for"
+        self._gate = self._turn.gate(place.ticket, now)
+        if self._gate is not None:
+            return None
+        short = self._budgets.reserve(place.ticket, now)
+        if short is None:
+            return [self._admit(place, now)]
+        if not short.may_pass:
+            return [self._refuse(place, short, now)]
+        if place.not_before == _NEVER:
+            self._turn.choose_anew()
+            self._gate = Gate(Reason.FUNDS, _NEVER)
+            return None
+        self._wait_for_funds(place, short, now)
+        return []
+
+    def in_the_way(self, now: float) -> set[Meters]:
+        """Pools that have to let its next ticket go first, for they draw on the limit that it waits for."""
+        place = self._next
+        if place is None or self._gate is None or self._gate.reason is not Reason.METER:
+            return set()
+        return self._capacity.meters.in_the_way(self._turn.demand(place.ticket, now), now)
+
+    def give_way(self, to: set[Meters]) -> bool:
+        """Whether it is one of the pools that have to wait. Its next ticket then does."""
+        if self._capacity.meters not in to:
+            return False
+        self._gate = Gate(Reason.ORDER, _NEVER)
+        return True
+
+    def end_poll(self, now: float) -> None:
+        """Say who waits for what, and until when."""
+        self._announce(self._next, self._gate, now)
+        self.wakeup_at = self._wakeup_at(self._gate, now)
 
     # Step 6: a response's head arrived
 
@@ -299,6 +361,7 @@ class Pool:
             self._queue.began(place, sent_at=reservation.admitted_at, now=now)
         answered = outcome.kind is OutcomeKind.SUCCESS or outcome.status is None or outcome.status < 400
         self._queue.settle(place, took_s, now, answered=answered)
+        self.sharing.order.settle(place, took_s)
         self._emit(
             AttemptEnded(
                 at=now,
@@ -329,7 +392,6 @@ class Pool:
             self._rng,
             # Who has been tried already is tried as long as an answer can come in time.
             shed_at=max(place.shed_at, self._capacity.hopeless_at(place.ticket)),
-            pool_ready_at=self._capacity.ready_at,
             provider_down=provider_down,
             stopping=stopping,
             client_saw_bytes=client_saw_bytes,
@@ -343,6 +405,11 @@ class Pool:
     def view(self, now: float, *, most_queued: int | None = None) -> PoolView:
         """The pool at one instant, with at most so many of those that wait; None: all of them."""
         return view_pool(self._capacity, self._queue, self._turn, self.account_name, now, most_queued=most_queued)
+
+    @property
+    def agents(self) -> dict[str, str]:
+        """Who has called it, as far as that is remembered, with the group of each."""
+        return self._callers.agents
 
     def called_at(self, agent: str) -> float | None:
         """When an agent's last call came; None: none that is remembered."""
@@ -360,6 +427,7 @@ class Pool:
         ticket = place.ticket
         demand = self._turn.demand(ticket, now)
         self._queue.admit(place, now)
+        self.sharing.order.served(place, self._capacity.cost_s(demand))
         self._backoffs.discard(ticket.id)
         place.history = place.history.started()
         flight = self._capacity.reserve(place, demand, now)
@@ -461,6 +529,7 @@ class Pool:
         )
 
     def _end_ticket(self, place: Place, now: float, *, end: str, reason: str, last_outcome: str = "") -> None:
+        self.sharing.order.gone(place.ticket.id)
         self._emit(
             TicketEnded(
                 at=now,

@@ -28,7 +28,7 @@ def view_pool(
         limit=capacity.limit,
         queued=len(queue),
         breaker=breaker.state.value,
-        blocked_for_s=max(0.0, capacity.brake.pause.until - now),
+        blocked_for_s=max(0.0, capacity.hidden[0].closed_until - now),
         meters=capacity.meters.views(now),
         tickets=(*_in_flight(capacity), *_waiting(capacity, queue, turn, now, most_queued)),
         wall=capacity.wall.view(now),
@@ -79,16 +79,17 @@ def starts_at(capacity: Capacity, places: Iterable[Place], now: float) -> dict[s
     """When tickets, in their order, are likely to go; those that nothing tells of are left out."""
     if capacity.paused:
         return {}
-    gain, most = capacity.aimd.growth
-    flights_s = [now - flight.reservation.admitted_at for flight in capacity.flights]
+    # Where the account's limit counts, the others' attempts are in the way as well.
+    users = capacity.sharing.members if capacity.sharing.has_one_cap else [capacity]
+    flights_s = [now - flight.reservation.admitted_at for user in users for flight in user.flights]
     outlook = Outlook(
         now=now,
         limit=capacity.limit,
-        growth=(gain, most if capacity.cap is None else min(most, capacity.cap)),
+        growth=capacity.growth,
         service_s=capacity.service.mean_s if capacity.service.is_known else None,
-        running_s=[*flights_s, *(0.0 for _ in range(capacity.bypassing))],
+        running_s=[*flights_s, *(0.0 for user in users for _ in range(user.bypassing))],
         meters=capacity.meters,
-        brake=capacity.brake,
+        hidden=capacity.hidden,
         probes_at=max(capacity.breaker.passes_at, capacity.wall.passes_at),
     )
     return outlook.starts_at(places)

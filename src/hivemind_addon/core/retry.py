@@ -6,10 +6,10 @@ In this order:
 2. the scheduler stops                                                   → give up
 3. too many attempts that may have been billed, or that failed           → give up
 4. the client is about to give up itself                                 → give up: the provider's last answer goes out
-5. else back off: the longest of the provider's retry-after, the pool's own pause, and an exponential step
+5. else back off: the longer of the provider's retry-after and an exponential step
 
-A rate limit has no step of its own: the pool's pause and its meters pace everybody. Nor has a provider that is
-down: the breaker's probe does.
+A rate limit's own step is short: meters and hidden limits pace everybody. A provider that is down has none: the
+breaker probes. A backoff is the ticket's own and always ends: what keeps the whole pool is asked at its gate.
 """
 
 import math
@@ -22,6 +22,8 @@ from msgspec.structs import replace
 from hivemind_addon.core.decision import Backoff, GiveUp, Reason
 from hivemind_addon.core.ticket import Outcome, OutcomeKind, Ticket
 
+_FIRST_THROTTLED_S = 0.2
+"""Before the second attempt after a rate limit's refusal; doubles with each one that follows."""
 _MARGIN_S = 1.0
 _MARGIN_SERVICES = 3
 _MARGIN_SHARE = 0.1
@@ -57,6 +59,8 @@ class History(Struct, frozen=True):
     ambiguous_resends: int = 0
     """Attempts started after an ambiguous one."""
     last_was_ambiguous: bool = False
+    throttled: int = 0
+    """Rate limits' refusals in a row."""
 
     def started(self) -> "History":
         """With one more attempt."""
@@ -66,6 +70,7 @@ class History(Struct, frozen=True):
             failures=self.failures,
             ambiguous=self.ambiguous,
             ambiguous_resends=self.ambiguous_resends + self.last_was_ambiguous,
+            throttled=self.throttled,
         )
 
     def ended(self, outcome: Outcome, *, provider_down: bool) -> "History":
@@ -77,6 +82,7 @@ class History(Struct, frozen=True):
             failures=self.failures + (setback and outcome.kind is not OutcomeKind.OVERLOADED),
             ambiguous=self.ambiguous + outcome.ambiguous,
             last_was_ambiguous=outcome.ambiguous,
+            throttled=self.throttled + 1 if outcome.kind is OutcomeKind.THROTTLED else 0,
         )
 
 
@@ -88,15 +94,13 @@ def decide(
     rng: random.Random,
     *,
     shed_at: float,
-    pool_ready_at: float,
     provider_down: bool,
     stopping: bool = False,
     client_saw_bytes: bool = False,
 ) -> Backoff | GiveUp:
     """Judge an attempt that neither succeeded nor was cancelled; `history` has its end already.
 
-    `pool_ready_at` is when the pool itself may send again, as far as it knows. A backoff may end after `shed_at`:
-    the poll sheds the ticket when its time comes.
+    A backoff may end after `shed_at`: the poll sheds the ticket when its time comes.
     """
     if client_saw_bytes:
         return GiveUp(Reason.DELIVERED_BYTES)
@@ -111,12 +115,15 @@ def decide(
     if now >= shed_at:
         return GiveUp(Reason.DEADLINE)
     wait_s = sane_retry_after_s(outcome.retry_after_s)
-    if outcome.kind is not OutcomeKind.THROTTLED and not provider_down:
+    if outcome.kind is OutcomeKind.THROTTLED:
+        step_s = min(_FIRST_THROTTLED_S * 2 ** min(history.throttled - 1, _MAX_DOUBLINGS), policy.max_backoff_s)
+        wait_s = max(wait_s, min(rng.uniform(0.5, 1.0) * step_s, (shed_at - now) / 2))
+    elif not provider_down:
         doublings = min(history.setbacks - 1, _MAX_DOUBLINGS)
         step_s = min(policy.first_backoff_s * 2**doublings, policy.max_backoff_s)
         # Half of the time that is left leaves time for another attempt, and for one after it.
         wait_s = max(wait_s, min(rng.uniform(0.5, 1.0) * step_s, (shed_at - now) / 2))
-    return Backoff(until=max(now + wait_s, pool_ready_at), reason=outcome.reason)
+    return Backoff(until=now + wait_s, reason=outcome.reason)
 
 
 def last_moment(ticket: Ticket, service_s: float) -> float:

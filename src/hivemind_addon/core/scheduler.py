@@ -10,10 +10,12 @@
 Call `poll(now)` after anything that changed state, then arm one timer at `next_wakeup()`.
 """
 
+import itertools
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -37,6 +39,7 @@ from hivemind_addon.core.heap import KeyedHeap
 from hivemind_addon.core.learned import LearnedPool, Saved, UnreadableError, read_saved
 from hivemind_addon.core.orders import Orders
 from hivemind_addon.core.pool import Pool, PoolSettings
+from hivemind_addon.core.sharing import Sharing
 from hivemind_addon.core.snapshot import Counters, Snapshot
 from hivemind_addon.core.spend import Standing
 from hivemind_addon.core.steering import Steering
@@ -51,6 +54,9 @@ from hivemind_addon.core.ticket import (
     Ticket,
     Usage,
 )
+
+if TYPE_CHECKING:
+    from hivemind_addon.core.meters import Meters
 
 _NEVER = float("inf")
 _COUNTER_OF_END = {
@@ -81,6 +87,9 @@ class Scheduler:
         self._learned: dict[PoolKey, LearnedPool] = {}
         """By an earlier run, of pools that are not in use yet."""
         self._superseded: list[Reservation] = []
+        self._sharing: dict[tuple[str, str], Sharing] = {}
+        """By host and account."""
+        self._stamps = itertools.count(1)
         self._orders = Orders()
         self._budgets = Budgets(emit=self.note, orders=self._orders)
         self._steering = Steering(
@@ -126,6 +135,14 @@ class Scheduler:
             self._superseded.append(superseded)
         self._changed[pool] = None
 
+    def configure(self, settings_of: Callable[[PoolKey, str], PoolSettings | None], now: float) -> None:
+        """Profiles were changed. `settings_of`: a pool and its profile's name → what counts; None: as it was."""
+        for key, pool in self._pools.items():
+            settings = settings_of(key, pool.settings.profile)
+            if settings is not None and settings != pool.settings:
+                pool.configure(settings, now)
+                self._changed[pool] = None
+
     def _new_pool(self, key: PoolKey, settings: PoolSettings) -> Pool:
         return Pool(
             key=key,
@@ -134,7 +151,15 @@ class Scheduler:
             emit=self.note,
             budgets=self._budgets,
             orders=self._orders,
+            sharing=self._sharing_of(key),
         )
+
+    def _sharing_of(self, key: PoolKey) -> Sharing:
+        """What the pools of an account share."""
+        account = (key.host, key.account)
+        if account not in self._sharing:
+            self._sharing[account] = Sharing(self._stamps)
+        return self._sharing[account]
 
     def poll(self, now: float) -> list[Admitted | Shed | Refused]:
         """Admit, shed and refuse what is due. Calling it twice at one `now` changes nothing the second time."""
@@ -146,17 +171,55 @@ class Scheduler:
         if self._orders.ends_at <= now:
             self._steering.expire(now)
         decisions: list[Admitted | Shed | Refused] = [*self._steering.drain_refused()]
-        for pool in self._changed:
-            decisions.extend(pool.poll(now, stopping=self._stopping))
-            if pool.wakeup_at is None:
-                self._wakeups.drop(pool)
-            else:
-                self._wakeups.put(pool, pool.wakeup_at)
-        self._changed.clear()
+        for pool in tuple(self._changed):
+            if pool in self._changed:
+                decisions.extend(self._poll_with_others(pool, now))
         for decision in decisions:
             if not isinstance(decision, Admitted):
                 del self._pool_of_ticket[decision.ticket.id]
         return decisions
+
+    def _poll_with_others(self, pool: Pool, now: float) -> list[Admitted | Shed | Refused]:
+        """Poll a pool, and those that draw on the same limits: one after the other, in one order over all of them."""
+        together = [pool]
+        # Where the limits have just proved to be the pools' own, all may go that waited for a common one.
+        was_in_force, pool.sharing.was_in_force = pool.sharing.was_in_force, pool.sharing.is_in_force
+        if was_in_force or pool.sharing.was_in_force:
+            together = [one for one in self._pools.values() if one.sharing is pool.sharing]
+        decisions: list[Admitted | Shed | Refused] = []
+        if len(together) == 1:
+            decisions += pool.poll(now, stopping=self._stopping)
+        else:
+            for one in together:
+                decisions += one.begin_poll(now, stopping=self._stopping)
+            while (step := self._step_of(together, now)) is not None:
+                decisions += step
+            for one in together:
+                one.end_poll(now)
+        for one in together:
+            self._changed.pop(one, None)
+            if one.wakeup_at is None:
+                self._wakeups.drop(one)
+            else:
+                self._wakeups.put(one, one.wakeup_at)
+        return decisions
+
+    def _step_of(self, pools: Sequence[Pool], now: float) -> list[Admitted | Refused] | None:
+        """Let the first go that may; None: all wait. Who waits for what is common is passed by nobody who takes of it.
+
+        Others do pass it, and all pass those that only a limit of their own keeps.
+        """
+        heads = [(key, number) for number, pool in enumerate(pools) if (key := pool.next_key(now)) is not None]
+        waited_for: set[Meters] = set()
+        for _, number in sorted(heads):
+            pool = pools[number]
+            if pool.give_way(waited_for):
+                continue
+            step = pool.step(now)
+            if step is not None:
+                return step
+            waited_for |= pool.in_the_way(now)
+        return None
 
     def next_wakeup(self) -> float | None:
         """The next instant at which `poll` could do something if nothing else happens; later than the last poll."""
@@ -299,6 +362,10 @@ class Scheduler:
         """Count in what an earlier process has spent, once. What is no account is left out, with an oddity."""
         self._oddities(self._budgets.restore(standings, now), now)
 
+    def count_in(self, standings: Sequence[Standing], now: float) -> None:
+        """Add what was spent in the present periods of budgets before these were set."""
+        self._budgets.count_in(standings, now)
+
     def export_orders(self, now: float, wall: float) -> object:
         """What was ordered and stands, as plain JSON values, for `restore_orders`. `wall`: `now` in epoch seconds."""
         return self._orders.export(now, wall)
@@ -354,6 +421,7 @@ class Scheduler:
             budgets=self._budgets.views(now),
             priorities=self._orders.priorities(now),
             given=self._orders.budgets,
+            orders=self._orders.about_pools,
         )
 
     def _name_account(self, pool: Pool, name: str, now: float) -> Pool:
@@ -386,8 +454,9 @@ class Scheduler:
             self._bypassing[into] += bypassing
         target = self._pools.setdefault(into, pool)
         if target is pool:
-            pool.rename(into)
+            pool.rename(into, self._sharing_of(into))
         else:
+            pool.rename(into, None)
             target.absorb(pool, now)
             for ticket_id, its in self._pool_of_ticket.items():
                 if its is pool:

@@ -24,6 +24,8 @@ class MeterView:
     """The span that the limit is stated for; None: not known."""
     dimension: Dimension | None = None
     """What it counts; None: not known."""
+    shared_by: tuple[str, ...] = ()
+    """The model groups of the account whose pools draw on it; empty: it is the pool's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +180,5 @@ class Snapshot:
     """What persons set, the newest first."""
     given: tuple[GivenBudget, ...] = ()
     """The budgets that persons gave at run time, the newest of each period first; an agent's name may be a glob."""
+    orders: tuple[str, ...] = ()
+    """Pauses and caps that stand, in words, those for pools that have not come counted."""

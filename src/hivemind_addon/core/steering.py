@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from hivemind_addon.core.budget import Budgets
 from hivemind_addon.core.command import (
@@ -27,12 +28,15 @@ from hivemind_addon.core.command import (
     SetPriority,
     WaitView,
     asker,
+    names_agent,
     names_pool,
+    nearest,
 )
 from hivemind_addon.core.decision import Refused
 from hivemind_addon.core.events import Event, PersonActed
 from hivemind_addon.core.orders import Orders, time_words
 from hivemind_addon.core.pool import Pool
+from hivemind_addon.core.spend import Scope
 from hivemind_addon.core.ticket import PoolKey, Reservation
 from hivemind_addon.core.treasurer import Treasurer
 
@@ -144,10 +148,28 @@ class Steering:
         self._look_at_orders(now)
         one = affected[0] if len(affected) == 1 else None
         which = {0: f"{glob} (no pool yet)", 1: str(one)}.get(len(affected), f"{glob} ({len(affected)} pools)")
+        meant = "" if affected or glob == "*" else self._nearest_pool(glob)
         self._emit(
             PersonActed(at=now, text=f"{what} (by a person)" if one else f"{which}: {what} (by a person)", pool=one)
         )
-        return Said(done=True, text=f"{which}: {what}")
+        return Said(done=True, text=f"{which}: {what}{meant}")
+
+    def _nearest_pool(self, glob: str) -> str:
+        """What to add to an answer about a name that no pool has yet."""
+        hint = nearest(glob, (name for key in self._pools for name in (key.host, str(key))))
+        return "; it stands for pools that come" + (f", {hint}" if hint else "")
+
+    def _nearest_caller(self, scope: Scope, name: str) -> str:
+        """What to add to an answer about a name that no agent, or no agent's group, has yet; empty: one has it."""
+        callers = [one for pool in self._pools.values() for one in pool.agents.items()]
+        known = sorted({agent if scope is Scope.AGENT else group for agent, group in callers} - {""})
+        if scope is Scope.EVERYONE or any(
+            names_agent(name, one) if scope is Scope.AGENT else name == one for one in known
+        ):
+            return ""
+        who = "such agent has" if scope is Scope.AGENT else "agent of this group has"
+        hint = nearest(name, known)
+        return f"; no {who} called yet" + (f", {hint}" if hint else "")
 
     def _set_priority(self, asked: SetPriority, now: float) -> Said:
         glob, priority, for_s = asked.agent, asked.priority, asked.for_s
@@ -163,7 +185,7 @@ class Steering:
         what = "the priority that it asks for" if priority is None else f"priority {priority.name.lower()}"
         what += "" if for_s is None else f" for {time_words(for_s)}"
         self._emit(PersonActed(at=now, text=f"agent {glob}: {what} ({asker(asked.by, glob)})", by=asked.by))
-        return Said(done=True, text=f"agent {glob}: {what}")
+        return Said(done=True, text=f"agent {glob}: {what}{self._nearest_caller(Scope.AGENT, glob)}")
 
     def _look_at_orders(self, now: float) -> None:
         for pool in self._pools.values():
@@ -172,8 +194,11 @@ class Steering:
 
     def _change_budget(self, command: BudgetCommand, now: float) -> Said:
         said = self._treasurer.obey(command, now)
-        if said.done:
-            self._review_funds(now)
+        if not said.done:
+            return said
+        self._review_funds(now)
+        if isinstance(command, SetBudget):
+            return replace(said, text=said.text + self._nearest_caller(command.scope, command.name))
         return said
 
     def _review_funds(self, now: float) -> None:

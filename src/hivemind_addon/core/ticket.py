@@ -84,7 +84,8 @@ class OutcomeKind(Enum):
     FAILED = "failed"
     """500, 502, a cut, a reset: the ticket's own trouble while others succeed."""
     IGNORED = "ignored"
-    """The request's own fault (400, 401, 413, …) or its account's (spent credit): teaches no limit."""
+    """The request's own fault (400, 401, 413, …), its account's (spent credit) or its model's (garbage): teaches no
+    limit."""
     CANCELLED = "cancelled"
     """The client went, or a person aborted."""
 
@@ -107,6 +108,8 @@ class Outcome(Struct, frozen=True):
     """It never got to the provider: no network, name not found. Nobody's own trouble."""
     wall_s: float | None = None
     """Seconds until the account is served again, where it is refused for hours or days; None: no such refusal."""
+    garbage: str = ""
+    """What is wrong with a complete answer (`wire/garbage.py`); empty: nothing that is known."""
 
 
 class Reading(Struct, frozen=True):

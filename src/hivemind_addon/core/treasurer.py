@@ -30,7 +30,7 @@ from hivemind_addon.core.spend import MOST_AMOUNT, Budget, Period, Scope, Spend,
 _MOST_NAMED = 8
 """Holders that one answer names."""
 _GLOB_SIGNS = "*?["
-_FROM_NOW_ON = "it counts from now on: what was spent before is in `hivemind history agents`, not in it"
+_COUNTED_IN = "what the journal knows to have been spent in this period before is counted in: `hivemind budget`"
 
 
 class Treasurer:
@@ -76,10 +76,9 @@ class Treasurer:
             what = f"{each}{budget.holder} may spend {limits_of(budget)} {words_of(budget.per)}"
         else:
             what = f"{budget.holder}: what the agents file says {words_of(budget.per)} counts again"
+        is_new = budget.limits_anything and (not accounts or any(account.is_untouched for account in accounts))
         said = self._done(command, what, accounts, now)
-        if budget.limits_anything and (not accounts or any(account.is_untouched for account in accounts)):
-            return replace(said, text=f"{said.text}; {_FROM_NOW_ON}")
-        return said
+        return replace(said, text=f"{what}; {_COUNTED_IN}") if is_new else said
 
     def _add(self, command: AddBudget, now: float) -> Said:
         found = self._find(command, now)

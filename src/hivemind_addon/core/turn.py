@@ -59,6 +59,7 @@ class Turn:
     def next(self, now: float) -> Place | None:
         """Who goes next: the head, or while the provider is down the one who probes."""
         queue, breaker = self._queue, self._capacity.breaker
+        self._capacity.look_at_probe(now)
         if breaker.passes_at == -_NEVER:
             return self.last_chance(now) or queue.head()
         if breaker.passes_at > now:
@@ -80,8 +81,9 @@ class Turn:
 
         Only where a limit has not enough for all; and it pays for what it takes like any other.
         """
-        meters, brake = self._capacity.meters, self._capacity.brake
-        if not meters and brake.is_off:
+        meters = self._capacity.meters
+        is_hidden = self._capacity.is_rate_hidden
+        if not meters and not is_hidden:
             return None
         place = self._queue.first_to_shed(_NEVER)
         if place is None or place.not_before > now:
@@ -91,42 +93,39 @@ class Turn:
         patience_s = place.shed_at - ticket.arrived_at
         if now - ticket.arrived_at < _LONG_WAIT * patience_s or self._queue.why_passed(place):
             return None
-        turns_at = (brake.quota.turns_at(now), meters.next_window_at(now))
+        turns_at = (meters.next_window_at(now), *(hidden.turns_at(now) for hidden in self._capacity.hidden))
         soonest_at = min((at for at in turns_at if at is not None), default=now)
         if place.shed_at > max(now + _LAST_CHANCE_S, soonest_at + _LAST_SHARE * patience_s):
             return None
         wanted = _SCARCE * len(self._queue)
-        is_scarce = not brake.is_off or meters.are_scarce(ticket.demand, wanted, now)
+        is_scarce = is_hidden or meters.are_scarce(ticket.demand, wanted, now)
         return place if is_scarce else None
 
     def gate(self, ticket: Ticket, now: float) -> Gate | None:
         """What keeps a ticket from going now; None: nothing."""
-        capacity, brake = self._capacity, self._capacity.brake
+        capacity = self._capacity
         if capacity.paused:
             return Gate(Reason.PAUSED, _NEVER)
         if capacity.breaker.passes_at > now:
             return Gate(Reason.BREAKER, capacity.breaker.passes_at)
         if capacity.wall.passes_at > now:
             return Gate(Reason.WALL, capacity.wall.passes_at)
-        is_paused = brake.pause.until > now
-        if capacity.in_flight >= capacity.limit:
-            # It looks back at each window when it is over, even where nothing can go.
-            brake.quota.roll(now)
-            return Gate(Reason.BLOCKED if is_paused else Reason.CONCURRENCY, _NEVER)
-        fits_at = self.fits_at(ticket, now)
+        slot_at = capacity.slot_at(now)
+        if slot_at == _NEVER:
+            return Gate(Reason.CONCURRENCY, _NEVER)
+        demand = self.demand(ticket, now)
+        fits_at = capacity.meters.fits_at(demand, ticket, self._backoffs, now)
         # One that cannot wait so long tries whether the window has turned before: alone, for it may be refused.
         if fits_at > now and not capacity.flights and fits_at + _HURRIED_S > capacity.hopeless_at(ticket):
-            fits_at = self.fits_at(ticket, now, hurried=True)
-        if is_paused:
-            return Gate(Reason.BLOCKED, max(brake.pause.until, fits_at))
-        return Gate(Reason.METER, fits_at) if fits_at > now else None
-
-    def fits_at(self, ticket: Ticket, now: float, *, hurried: bool = False) -> float:
-        """When quota, pace and all meters have room for a ticket, if nothing else changes."""
-        brake, backoffs = self._capacity.brake, self._backoffs
-        kept = backoffs.kept_of_quota(brake.quota, ticket, now)
-        metered_at = self._capacity.meters.fits_at(self.demand(ticket, now), ticket, backoffs, now, hurried=hurried)
-        return max(brake.passes_at(now, kept=kept), metered_at)
+            fits_at = capacity.meters.fits_at(demand, ticket, self._backoffs, now, hurried=True)
+        gates = (
+            (fits_at, Reason.METER),
+            (capacity.throttled_until(demand, now), Reason.BLOCKED),
+            (capacity.overloaded_until(demand, now), Reason.CONCURRENCY),
+            (slot_at, Reason.CONCURRENCY),
+        )
+        opens_at, reason = max(gates, key=lambda gate: gate[0])
+        return Gate(reason, opens_at) if opens_at > now else None
 
     def demand(self, ticket: Ticket, now: float) -> Demand:
         """What an attempt that goes now is expected to take."""
@@ -162,7 +161,7 @@ class Turn:
         """
         capacity, gate = self._capacity, self.gate(place.ticket, now)
         opens_at = now if gate is None else gate.opens_at
-        if capacity.in_flight >= capacity.limit and not capacity.paused:
+        if capacity.is_full and not capacity.paused:
             opens_at = now + capacity.service.mean_s / capacity.limit
         until = max(opens_at, place.not_before) + _SURE_S
         return None if until > capacity.hopeless_at(place.ticket) else until

@@ -1,4 +1,11 @@
-"""How long a streamed answer may be silent before it counts as hanging: learned from how long first bytes take."""
+"""How long an attempt may be silent before it counts as hanging: learned from how long others take.
+
+    streamed    max(silent_s, factor * p99 of the times to the head)
+    unstreamed  max(silent_s, answer_factor * p99 of whole durations) * 2 ** (attempt - 1); never while few are known
+
+A plain answer is silent until it is complete, and may rightly be long. So nobody watches it at first, and an answer
+that is longer than all before it gets twice the time with each attempt.
+"""
 
 import math
 from bisect import bisect_left, insort
@@ -28,17 +35,17 @@ class _Times:
         insort(self.ordered, seconds)
 
 
-class FirstBytes:
-    """Times from an attempt's start to the head of its answer, by pool. Bounded."""
+class Durations:
+    """How long attempts take, by pool: to the head of a streamed answer, or to the end of a plain one. Bounded."""
 
     def __init__(self) -> None:
         self._pools: OrderedDict[PoolKey, _Times] = OrderedDict()
 
     def __repr__(self) -> str:
-        return f"<FirstBytes of {len(self._pools)} pools>"
+        return f"<Durations of {len(self._pools)} pools>"
 
     def note(self, pool: PoolKey, seconds: float) -> None:
-        """A streamed attempt's answer began."""
+        """One attempt took so long."""
         self._pools.setdefault(pool, _Times()).note(max(0.0, seconds))
         self._pools.move_to_end(pool)
         if len(self._pools) > _POOLS:
@@ -54,3 +61,9 @@ class FirstBytes:
     def silent_s(self, pool: PoolKey, *, least_s: float, factor: float) -> float:
         """How long an attempt of the pool may be silent."""
         return max(least_s, factor * self.p99_s(pool))
+
+    def overdue_s(self, pool: PoolKey, *, least_s: float, factor: float, attempt: int) -> float:
+        """How long an attempt (from 1) may take that is silent until its end; infinite: nothing is known."""
+        if not self.p99_s(pool):
+            return math.inf
+        return self.silent_s(pool, least_s=least_s, factor=factor) * 2.0 ** (attempt - 1)

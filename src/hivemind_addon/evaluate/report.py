@@ -275,6 +275,11 @@ def _scenario(case: Case) -> str:
     faults += [
         f"{wall.status} from {wall.from_s:g} to {wall.to_s:g} s" for provider in providers for wall in provider.walls
     ]
+    faults += [
+        f"{sum(storm.faults.values()):.0%} from {storm.from_s:g} to {storm.to_s:g} s"
+        for provider in providers
+        for storm in provider.storms
+    ]
     return (
         f"| {case.name} | {'; '.join(agents)} | {'; '.join(patience)} | {limits} | {caps} "
         f"| {', '.join(faults) or 'none'} | {case.about} |"

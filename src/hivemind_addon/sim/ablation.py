@@ -2,35 +2,36 @@
 
 Nothing in `core/` knows of this: a pool's collaborators are replaced by ones that do nothing, and its settings by ones
 that a profile could have. What is left works as ever, and whatever another primitive can do instead, it does: without
-meters the brake learns a quota from refusals, without a brake the meters go on. Two primitives are left out by whoever
+meters refusals teach hidden limits, without these the meters go on. Two primitives are left out by whoever
 drives it (`policy.py`): the watchdog is not the scheduler's, and without retries every failure is told to it as final.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import Enum
 
 import msgspec.structs
 
-from hivemind_addon.core.aimd import AimdLimit, ConcurrencySettings
-from hivemind_addon.core.brake import Brake, Lesson
 from hivemind_addon.core.breaker import Breaker
 from hivemind_addon.core.budget import Budgets
 from hivemind_addon.core.comeback import Comebacks
 from hivemind_addon.core.events import Event
 from hivemind_addon.core.fair_queue import FairQueue, OrderSettings
 from hivemind_addon.core.flights import Flight, Flights
+from hivemind_addon.core.hidden_limits import HiddenLimits, Prior
 from hivemind_addon.core.lanes import Agent, Lanes, Place, Standing, Tree
 from hivemind_addon.core.meter import Meter
 from hivemind_addon.core.meters import Meters
 from hivemind_addon.core.orders import Orders
 from hivemind_addon.core.pool import Pool, PoolSettings
 from hivemind_addon.core.scheduler import Scheduler
+from hivemind_addon.core.sharing import Sharing
 from hivemind_addon.core.ticket import Demand, OutcomeKind, PoolKey, Reading, Reservation, Ticket
 from hivemind_addon.core.turn import Turn
 
 _MANY = 1_000_000
+_NO_PRIOR = Prior(rate=0.0, concurrency=0.0)
 _EVERYBODY = ("everybody", False)
 _AFTER_DEADLINE_S = 1.0
 
@@ -40,10 +41,8 @@ class Primitive(Enum):
 
     METERS = "meters"
     """Models of the limits that headers tell."""
-    BRAKE = "brake"
-    """Pause, pace and quota: what refusals teach beyond headers."""
-    CONCURRENCY = "concurrency"
-    """The limit on attempts in flight."""
+    HIDDEN_LIMITS = "hidden-limits"
+    """What refusals teach beyond headers: rates, windows, concurrency, or that they are chance."""
     BREAKER = "breaker"
     """Parking everybody while the provider is down, and one probe at a time."""
     RETRY = "retry"
@@ -58,6 +57,10 @@ class Primitive(Enum):
     """Letting somebody go first who would not live to see the next window."""
     WATCHDOG = "watchdog"
     """Closing what is silent, and trying it again."""
+
+
+_SHARED = frozenset({Primitive.METERS, Primitive.HIDDEN_LIMITS})
+"""What pools may have in common: who is without one of these has none in common with others, either."""
 
 
 class AblatedScheduler(Scheduler):
@@ -75,6 +78,7 @@ class AblatedScheduler(Scheduler):
             emit=self.note,
             budgets=self._budgets,
             orders=self._orders,
+            sharing=None if self._without & _SHARED else self._sharing_of(key),
             without=self._without,
         )
 
@@ -89,18 +93,19 @@ class _AblatedPool(Pool):
         emit: Callable[[Event], None],
         budgets: Budgets,
         orders: Orders,
+        sharing: Sharing | None,
         without: frozenset[Primitive],
     ) -> None:
         settings = replace(settings, order=_order_without(settings.order, without))
-        super().__init__(key=key, settings=settings, rng=rng, emit=emit, budgets=budgets, orders=orders)
+        super().__init__(
+            key=key, settings=settings, rng=rng, emit=emit, budgets=budgets, orders=orders, sharing=sharing
+        )
         self._without = without
         capacity = self._capacity
         if Primitive.METERS in without:
             capacity.meters = _NoMeters()
-        if Primitive.BRAKE in without:
-            capacity.brake = _NoBrake(rng=rng)
-        if Primitive.CONCURRENCY in without:
-            capacity.aimd = _NoLimit(ConcurrencySettings(initial=_MANY, maximum=_MANY))
+        if Primitive.HIDDEN_LIMITS in without:
+            capacity.throttles = capacity.overloads = _NoHiddenLimits(_NO_PRIOR)
         if Primitive.BREAKER in without:
             capacity.breaker = _NoBreaker(settings.breaker, rng=rng)
         if Primitive.ORDER in without:
@@ -127,20 +132,20 @@ def _order_without(order: OrderSettings, without: frozenset[Primitive]) -> Order
 
 
 class _NoMeters(Meters):
-    def learn(self, reading: Reading, flight: Flight, flights: Flights, now: float) -> Meter | None:  # noqa: ARG002
+    def learn(
+        self,
+        reading: Reading,  # noqa: ARG002
+        flight: Flight,  # noqa: ARG002
+        flights: Flights,  # noqa: ARG002
+        now: float,  # noqa: ARG002
+        *,
+        answered: bool = True,  # noqa: ARG002
+    ) -> Meter | None:
         return None
 
 
-class _NoBrake(Brake):
-    def refused(self, *, admitted_at: float, retry_after_s: float | None, explained: bool, now: float) -> Lesson:  # noqa: ARG002
-        return Lesson(paused=False, paced=False, quota=False)
-
-
-class _NoLimit(AimdLimit):
-    def overload(self, *, in_flight: int, admitted_at: float, now: float) -> None:
-        pass
-
-    def recover(self) -> None:
+class _NoHiddenLimits(HiddenLimits):
+    def refused(self, stamp: int, retry_after_s: float, now: float) -> None:
         pass
 
 
@@ -154,6 +159,7 @@ class _NoBreaker(Breaker):
         admitted_at: float,  # noqa: ARG002
         now: float,  # noqa: ARG002
         unreached: bool = False,  # noqa: ARG002
+        pending: Iterable[float] = (),  # noqa: ARG002
     ) -> bool:
         return False
 
@@ -161,9 +167,6 @@ class _NoBreaker(Breaker):
 class _NoLastChance(Turn):
     def last_chance(self, now: float) -> Place | None:  # noqa: ARG002
         return None
-
-    def fits_at(self, ticket: Ticket, now: float, *, hurried: bool = False) -> float:  # noqa: ARG002
-        return super().fits_at(ticket, now)
 
 
 class _NoComebacks(Comebacks):

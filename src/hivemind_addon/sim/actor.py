@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hivemind_addon.core.spend import Price, Spend
+from hivemind_addon.core.ticket import PoolKey
 from hivemind_addon.sim.prompt_cache import Prefix
 from hivemind_addon.sim.upstream import Upstream, usual_price
 from hivemind_addon.sim.workload import Crowd, ScriptedCall, Turn, prefixes_of
@@ -42,6 +43,11 @@ class Actor:
     billed: Spend = field(default_factory=Spend)
     in_vain: Spend = field(default_factory=Spend)
     """Of it, for attempts that gave no answer."""
+
+    @property
+    def pool(self) -> PoolKey:
+        """Where its calls wait."""
+        return self.upstream.pool_of(self.crowd.model)
 
     @property
     def prompt_tokens(self) -> int:

@@ -126,10 +126,12 @@ class Route:
     """`address:port` of a proxy, to which each agent says its name."""
     base_url: str | None = None
     """Of something that stands for the provider, without TLS."""
+    says: Mapping[str, str] = MappingProxyType({"user-agent": "hivemind-sim/1"})
+    """The headers by which agents say what they are."""
 
     def client(self, agent: str, habits: Habits) -> httpx.AsyncClient:
         """An agent's own connections. The caller closes it."""
-        headers = {"user-agent": "hivemind-sim/1", "anthropic-version": "2023-06-01"}
+        headers = {**self.says, "anthropic-version": "2023-06-01"}
         return httpx.AsyncClient(
             base_url=self.base_url or f"https://{self.direct or HOST}",
             headers=headers if self.base_url else {"host": HOST, **headers},

@@ -10,11 +10,13 @@ such times (every agent, every m) at least n are needed, so the n-th smallest is
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hivemind_addon.core.ticket import Dimension
-from hivemind_addon.sim.limits import Limit, LimitKind
+from hivemind_addon.sim.limits import Limit, LimitKind, Scope
+from hivemind_addon.sim.provider import ProviderSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,14 @@ class Spent:
     turns_s: Sequence[Sequence[tuple[float, float]]] = ()
     """Think and service time of each turn, by agent."""
 
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(
+            units=Counter(self.units) + Counter(other.units),
+            longest_path_s=max(self.longest_path_s, other.longest_path_s),
+            service_s=self.service_s + other.service_s,
+            turns_s=(*self.turns_s, *other.turns_s),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Bound:
@@ -37,6 +47,30 @@ class Bound:
 
     bound_s: float
     why: str
+
+
+def lower_bound_of_models(
+    spent: Mapping[str, Spent],
+    settings: ProviderSettings,
+    *,
+    concurrency: int | None,
+    late_units: int = 0,
+    outages: Sequence[tuple[float, float]] = (),
+) -> Bound:
+    """The bound of a run in which each model spent so much: that of the models whose common limits bind most."""
+    bounds: list[Bound] = []
+    for scope in Scope:
+        together: dict[str, Spent] = {}
+        for model, its in spent.items():
+            name = settings.counted_as(scope, model)
+            together[name] = together[name] + its if name in together else its
+        limits = [limit for limit in settings.limits if limit.scope is scope]
+        slots = concurrency if scope is settings.concurrency_scope else None
+        bounds.extend(
+            lower_bound(one, limits, concurrency=slots, late_units=late_units, outages=outages)
+            for one in together.values()
+        )
+    return max(bounds, key=lambda bound: bound.bound_s)
 
 
 def lower_bound(

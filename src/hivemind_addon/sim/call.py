@@ -63,6 +63,7 @@ class Answer:
     """Counted from 1 for each credential."""
     account: str
     agent: str
+    model: str
     status: int
     """0: no head is sent."""
     headers: Headers

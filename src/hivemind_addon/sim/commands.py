@@ -15,8 +15,14 @@ if TYPE_CHECKING:
     from hivemind_addon.sim.library import Case
     from hivemind_addon.sim.limits import LimitKind
     from hivemind_addon.sim.policy import Policy
+    from hivemind_addon.sim.zoo import Measure
 
 _WORKERS = 2
+_ZOO = "zoo:"
+"""Before a part of the names of the zoo's entries, where scenarios are named."""
+_RANDOM = "random:"
+"""Before the number of random loads, where scenarios are named."""
+_RANDOM_LOADS = 300
 
 
 @click.group()
@@ -55,12 +61,38 @@ def show(name: str) -> None:
     \b
     Examples:
       hivemind scenario show stress > my-night.yaml
+      hivemind scenario show random-17
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     from hivemind_addon.resources import scenarios_folder  # noqa: PLC0415
+    from hivemind_addon.sim.library import cases, written  # noqa: PLC0415
 
     (case,) = _cases([name])
-    path = scenarios_folder() / f"{case.name}.yaml"
-    click.echo((path if path.is_file() and name == case.name else Path(name)).read_text(encoding="utf-8"), nl=False)
+    path = scenarios_folder() / f"{name}.yaml" if name in cases() else Path(name)
+    click.echo(path.read_text(encoding="utf-8") if path.is_file() else written(case), nl=False)
+
+
+@scenario.command()
+@click.argument("name")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the YAML into this file.")
+def minimise(name: str, output: Path | None) -> None:
+    """Make a scenario smaller while the scheduler still falls short on it, and print what is left as YAML.
+
+    Fewer agents, turns, limits and faults, one after the other, as long as one run still loses agents, is refused too
+    often, sleeps for nothing, or is behind a simpler policy. It takes seconds to minutes.
+
+    \b
+    Examples:
+      hivemind scenario minimise random-17 --output my-case.yaml
+      hivemind scenario run my-case.yaml
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    from hivemind_addon.sim.library import written  # noqa: PLC0415
+    from hivemind_addon.sim.random_proof import minimised  # noqa: PLC0415
+
+    (case,) = _cases([name])
+    smallest = minimised(case)
+    if smallest is None:
+        raise click.ClickException(f"the scheduler falls short in nothing on {name}: there is nothing to minimise")
+    _write(written(smallest), output)
 
 
 @scenario.command("run")
@@ -87,8 +119,8 @@ def run_scenarios(
     expectation is missed under the policy hivemind; with --real when socket and virtual time disagree.
 
     \b
-    Policies: direct, sdk-retry, aimd-pause, fifo, hivemind, hivemind-without-X, only-X; X is one of meters, brake,
-    concurrency, breaker, retry, fair-order, cache-order, comeback, last-chance, watchdog, or A+B.
+    Policies: direct, sdk-retry, aimd-pause, fifo, hivemind, hivemind-without-X, only-X; X is one of meters,
+    hidden-limits, breaker, retry, fair-order, cache-order, comeback, last-chance, watchdog, or A+B.
 
     \b
     Examples:
@@ -128,10 +160,10 @@ def _run_virtual(
     sys.exit(1 if missed else 0)
 
 
-def _tell(missed: Sequence[str], *, kept: str) -> None:
+def _tell(missed: Sequence[str], *, kept: str = "") -> None:
     for line in missed:
         click.echo(f"missed: {line}", err=True)
-    if not missed:
+    if kept and not missed:
         click.echo(kept, err=True)
 
 
@@ -157,19 +189,28 @@ def _run_real(chosen: "Sequence[Case]", kinds: "Sequence[LimitKind]", seeds: int
 
 @click.command()
 @click.option("--seeds", type=click.IntRange(1, 1000), help="Runs of each scenario.")
-@click.option("--only", multiple=True, metavar="SCENARIO", help="Only this one; may be given again.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="SCENARIO",
+    help="Only this one, of the zoo those with zoo:PART in their names, or with random:COUNT the first so many random "
+    "loads; may be given again.",
+)
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the page into this file.")
 @click.option("--live", is_flag=True, help="Some scenarios on a real socket, through a real mitmdump: minutes.")
 def prove(seeds: int | None, only: tuple[str, ...], output: Path | None, *, live: bool) -> None:
     """Run every scenario in virtual time against what it expects, and print a page with the tables (Markdown).
 
-    The real scheduler, a simulated provider, nothing else: an hour takes a second. The exit status is 1 when an
-    expectation is missed.
+    The real scheduler, a simulated provider, nothing else: an hour takes a second. After the scenarios the zoo
+    (limiters of many kinds, beside an oracle that may ask them) and 300 random loads, beside simpler policies. The
+    exit status is 1 when an expectation is missed.
 
     \b
     Examples:
       hivemind prove --output docs/proof.md
       hivemind prove --seeds 3 --only stress --only incident
+      hivemind prove --seeds 3 --only zoo:cap-16 --only zoo:bucket
+      hivemind prove --only random:40
       hivemind prove --live --only replay-11
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     if live:
@@ -178,18 +219,75 @@ def prove(seeds: int | None, only: tuple[str, ...], output: Path | None, *, live
     from hivemind_addon.sim import proof as proofs  # noqa: PLC0415
     from hivemind_addon.sim.library import cases  # noqa: PLC0415
 
-    if unknown := sorted(set(only) - set(cases())):
-        raise click.BadParameter(f"no scenario {unknown[0]!r}; there are {', '.join(cases())}", param_hint="--only")
     count = seeds or proofs.SEEDS
+    parts = [name.removeprefix(_ZOO) for name in only if name.startswith(_ZOO)]
+    loads = _random_loads(only)
+    named = [name for name in only if not name.startswith((_ZOO, _RANDOM))]
+    if unknown := sorted(set(named) - set(cases())):
+        raise click.BadParameter(f"no scenario {unknown[0]!r}; there are {', '.join(cases())}", param_hint="--only")
+    if parts and not named and not loads:
+        _prove_zoo(parts, count, output)
+        return
     workers = _WORKERS if count > 1 and not only else 1
-    proof = proofs.prove(seeds=count, only=only, workers=workers, tell=lambda line: click.echo(line, err=True))
-    command = " ".join(["hivemind prove", f"--seeds {count}", *(f"--only {name}" for name in only)])
-    _write(proofs.page(proof, command), output)
-    missed = proof.missed()
-    for line in missed:
-        click.echo(f"missed: {line}", err=True)
-    if missed:
-        sys.exit(1)
+    sections: list[str] = []
+    missed: list[str] = []
+    if named or not only:
+        proof = proofs.prove(seeds=count, only=named, workers=workers, tell=lambda line: click.echo(line, err=True))
+        command = " ".join(["hivemind prove", f"--seeds {count}", *(f"--only {name}" for name in only)])
+        sections.append(proofs.page(proof, command))
+        missed += proof.missed()
+    if parts or not only:
+        zoo, zoo_view, measures = _zoo(parts, count)
+        sections.append(zoo_view.section(measures))
+        missed += zoo.missed(measures)
+    if loads:
+        from hivemind_addon.sim import random_proof  # noqa: PLC0415
+
+        with progress(loads * len(random_proof.POLICIES)) as done:
+            proofs_of_loads = random_proof.prove(range(loads), workers=workers, done=done)
+        sections.append(random_proof.section(proofs_of_loads))
+        missed += random_proof.missed(proofs_of_loads)
+    _write("\n".join(sections), output)
+    _tell(missed)
+    sys.exit(1 if missed else 0)
+
+
+def _zoo(parts: Sequence[str], seeds: int) -> "tuple[ModuleType, ModuleType, list[Measure]]":
+    """What the zoo gives, or its entries with one of these parts in their names."""
+    from hivemind_addon.sim import zoo, zoo_view  # noqa: PLC0415
+    from hivemind_addon.sim.zoo_entries import ZOO, entries  # noqa: PLC0415
+
+    if unknown := [part for part in parts if not entries([part])]:
+        names = ", ".join(entry.name for entry in ZOO)
+        raise click.BadParameter(f"nothing in the zoo is called {unknown[0]!r}; there are {names}", param_hint="--only")
+    wanted = entries(parts)
+    with progress(len(wanted)) as done:
+        return zoo, zoo_view, zoo.measure(wanted, seeds=seeds, done=done)
+
+
+def _prove_zoo(parts: Sequence[str], seeds: int, output: Path | None) -> None:
+    from rich.console import Console  # noqa: PLC0415
+
+    zoo, zoo_view, measures = _zoo(parts, seeds)
+    if output is None:
+        Console(highlight=False).print(zoo_view.table(measures))
+    else:
+        _write(zoo_view.section(measures), output)
+    missed = zoo.missed(measures)
+    _tell(missed)
+    sys.exit(1 if missed else 0)
+
+
+def _random_loads(only: Sequence[str]) -> int:
+    """How many of them are wanted."""
+    if not only:
+        return _RANDOM_LOADS
+    counts = [name.removeprefix(_RANDOM) for name in only if name.startswith(_RANDOM)]
+    if wrong := [count for count in counts if not count.isdecimal()]:
+        raise click.BadParameter(
+            f"{wrong[0]!r} is no number of loads; write random:{_RANDOM_LOADS}", param_hint="--only"
+        )
+    return max(map(int, counts), default=0)
 
 
 def _prove_live(seeds: int, only: tuple[str, ...], output: Path | None) -> None:

@@ -34,12 +34,22 @@ class Expectation:
     """Input cost ÷ what it would be with a prompt cache that forgets nothing, at most in any run."""
     cap_used_least: float | None = None
     """Calls in flight ÷ concurrency cap, at least in every run."""
+    idle_worst_s: float | None = None
+    """Longest time that nothing is sent though the provider would serve all who wait, at most in any run."""
     breaker_opened: float | None = None
     """How often it may take the provider for down, in all runs together."""
     wait_p95_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds by crowd: what 95 % of its requests wait at most, in any run."""
     wait_p95_to_fifo: Mapping[str, float] = field(default_factory=dict)
     """By crowd: the same ÷ first come, first served, at most in any run."""
+
+    time_to_fifo: float | None = None
+    """Time ÷ that of first come, first served, at most in half of the runs."""
+
+    @property
+    def needs_fifo(self) -> bool:
+        """Whether something is compared with first come, first served."""
+        return bool(self.wait_p95_to_fifo) or self.time_to_fifo is not None
 
     def covers(self, kind: LimitKind | None, *, headers: bool) -> bool:
         """Whether it speaks of runs on this kind of limits."""
@@ -64,6 +74,7 @@ class Expectation:
                 lambda: max(run.shared_stretch for run in runs),
             ),
             ("input cost ÷ ideal, worst", self.cost_worst, lambda: max(run.cost_ratio for run in runs)),
+            ("idle for nothing, s, worst", self.idle_worst_s, lambda: max(run.idle_s for run in runs)),
             ("breaker opened", self.breaker_opened, lambda: float(sum(run.breaker_opened for run in runs))),
         )
         for what, bound, value in measured:
@@ -72,6 +83,9 @@ class Expectation:
         if self.cap_used_least is not None:
             least = min(run.cap_used for run in runs)
             yield Verdict("in flight ÷ cap, least", self.cap_used_least, least, at_least=True)
+        if self.time_to_fifo is not None:
+            ratios = (ours.makespan_s / theirs.makespan_s for ours, theirs in zip(runs, fifo, strict=True))
+            yield Verdict("time ÷ fifo's, median", self.time_to_fifo, median(ratios))
         for name, bound in self.wait_p95_s.items():
             yield Verdict(f"p95 wait of {name}, s", bound, max(run.crowds[name].wait_s(0.95) for run in runs))
         for name, bound in self.wait_p95_to_fifo.items():

@@ -9,12 +9,13 @@ from hivemind_addon.core.events import BreakerChanged
 from hivemind_addon.core.spend import Spend
 from hivemind_addon.core.ticket import Dimension
 from hivemind_addon.sim.actor import Actor, ScriptedActor
-from hivemind_addon.sim.bound import Bound, Spent, lower_bound
+from hivemind_addon.sim.bound import Bound, Spent, lower_bound_of_models
+from hivemind_addon.sim.call import Answer, Ending
 from hivemind_addon.sim.dialect import Reply
 from hivemind_addon.sim.ideal import Ideal, input_cost
 from hivemind_addon.sim.result import CallResult, CrowdResult, Result
 from hivemind_addon.sim.upstream import Upstream, bill_of
-from hivemind_addon.sim.workload import Scenario
+from hivemind_addon.sim.workload import DEFAULT_MODEL, Scenario
 
 
 class _Slots:
@@ -55,8 +56,10 @@ class Ledger:
         self._scenario = scenario
         self._own = own
         self._upstreams = upstreams
-        self._slots = _Slots(scenario.provider.concurrency)
+        models = {crowd.model for crowd in scenario.crowds if not crowd.site}
+        self._slots = _Slots(scenario.provider.slots(models))
         self._statuses: Counter[int] = Counter()
+        self._refused = 0
         self._cost = 0.0
         self._ideal = Ideal()
         self._breaker_opened = 0
@@ -71,9 +74,11 @@ class Ledger:
         """The own provider lets another number of calls run at once."""
         self._slots.move(cap, now)
 
-    def attempt_answered(self, status: int) -> None:
+    def attempt_answered(self, answer: Answer, upstream: Upstream, now: float) -> None:
         """The provider has decided what an attempt gets."""
-        self._statuses[status] += 1
+        self._statuses[answer.status] += 1
+        is_up = not any(from_s <= now < to_s for from_s, to_s in upstream.provider.outages())
+        self._refused += is_up and answer.ending in (Ending.REFUSED, Ending.OVERLOADED)
 
     def call_began(self, upstream: Upstream, now: float) -> None:
         """A call takes a slot."""
@@ -103,9 +108,10 @@ class Ledger:
         """What an attempt took and is billed for of which so much was generated."""
         upstream = agent.upstream
         if not is_whole:
-            upstream.waste[Dimension.REQUESTS] += 1
-            upstream.waste[Dimension.INPUT_TOKENS] += reply.input_tokens + reply.written_tokens
-            upstream.waste[Dimension.OUTPUT_TOKENS] += tokens
+            waste = upstream.taken[agent.crowd.model].waste
+            waste[Dimension.REQUESTS] += 1
+            waste[Dimension.INPUT_TOKENS] += reply.input_tokens + reply.written_tokens
+            waste[Dimension.OUTPUT_TOKENS] += tokens
         upstream.late_tokens = max(upstream.late_tokens, tokens)
         self._cost += input_cost(
             uncached_tokens=reply.input_tokens,
@@ -120,7 +126,7 @@ class Ledger:
     def book_turn(self, agent: Actor) -> None:
         """What an answered turn takes at least, of money and of each limit."""
         assert agent.turn is not None
-        agent.upstream.units.update(
+        agent.upstream.taken[agent.crowd.model].units.update(
             self._ideal.book(
                 agent.crowd,
                 prompt_tokens=agent.prompt_tokens,
@@ -152,6 +158,8 @@ class Ledger:
             sheds=self._sheds,
             neighbour_calls=self._neighbour_calls,
             shared_bound_s=self._bound(agents, self._neighbour_calls).bound_s,
+            idle_s=max(upstream.idle.longest_s for upstream in self._upstreams),
+            refused=self._refused,
             billed=sum((agent.billed for agent in healthy), Spend()),
             wasted=sum((agent.in_vain if agent.death is None else agent.billed for agent in healthy), Spend()),
             script=tuple(
@@ -189,19 +197,26 @@ class Ledger:
 
     def _bound_at(self, upstream: Upstream, agents: Sequence[Actor], foreign_calls: int) -> Bound:
         settings = upstream.settings
-        units = upstream.units + upstream.waste
-        units[Dimension.REQUESTS] += foreign_calls
-        spent = Spent(
-            units=units,
-            longest_path_s=max((agent.path_s for agent in agents if not agent.crowd.poisoned), default=0.0),
-            service_s=upstream.service_s,
-            turns_s=[agent.turns_s for agent in agents if agent.upstream is upstream],
-        )
-        return lower_bound(
+        longest_path_s = max((agent.path_s for agent in agents if not agent.crowd.poisoned), default=0.0)
+        spent = {
+            model: Spent(
+                units=taken.units + taken.waste,
+                longest_path_s=longest_path_s,
+                service_s=taken.service_s,
+                turns_s=[
+                    agent.turns_s for agent in agents if agent.upstream is upstream and agent.crowd.model == model
+                ],
+            )
+            for model, taken in upstream.taken.items()
+        }
+        # The neighbour's calls are of the model that crowds have by default.
+        foreign = Spent(units={Dimension.REQUESTS: foreign_calls}, longest_path_s=longest_path_s, service_s=0.0)
+        spent[DEFAULT_MODEL] = spent[DEFAULT_MODEL] + foreign if DEFAULT_MODEL in spent else foreign
+        return lower_bound_of_models(
             spent,
-            settings.limits,
+            settings,
             concurrency=None if self._scenario.caps else settings.concurrency,
-            late_units=upstream.late_tokens * self._most_in_flight(len(agents), settings.concurrency),
+            late_units=upstream.late_tokens * self._most_in_flight(len(agents), settings.slots(upstream.taken)),
             outages=tuple((wall.from_s, wall.to_s) for wall in settings.walls),
         )
 

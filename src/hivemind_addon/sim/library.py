@@ -1,4 +1,4 @@
-"""Scenarios by name: the packaged `scenarios/*.yaml`, and files of one's own.
+"""Scenarios by name: the packaged `scenarios/*.yaml`, random ones by number, and files of one's own.
 
     crowds:        agents of a kind: how many, their turns, think times, sizes, patience, own retries   (Crowd)
     provider:      its limits, faults, latency, walls, prompt cache                          (ProviderSettings)
@@ -10,10 +10,12 @@ Whatever is wrong with a file is a ProfileError: one line that names file, key p
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
+
+import yaml
 
 from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.ticket import PoolKey
@@ -26,10 +28,16 @@ from hivemind_addon.sim.dialect import Dialect
 from hivemind_addon.sim.expectation import Expectation
 from hivemind_addon.sim.faults import NAMED, FaultMix
 from hivemind_addon.sim.limits import Limit, LimitKind
-from hivemind_addon.sim.provider import ProviderSettings, Wall
+from hivemind_addon.sim.provider import ProviderSettings, Storm, Wall
+from hivemind_addon.sim.random_loads import number_in, random_load
 from hivemind_addon.sim.workload import Crowd, Neighbour, Scenario, Site
 
 _SUFFIX = ".yaml"
+RANDOM_LOST = 0.02
+"""Most agents that a random load may lose, of all."""
+RANDOM_IDLE_S = 20.0
+"""Longest time that nothing may be sent under it for nothing."""
+RANDOM_GOALS = Expectation(lost=RANDOM_LOST, idle_worst_s=RANDOM_IDLE_S)
 
 
 class UnknownScenario(Exception):
@@ -130,13 +138,22 @@ def cases() -> Mapping[str, Case]:
 
 
 def case_named(name: str) -> Case:
-    """A packaged scenario, or a file of one's own by its path. Raises UnknownScenario, ProfileError."""
+    """A packaged scenario, a random one, or a file of one's own by its path. Raises UnknownScenario, ProfileError."""
     if name in cases():
         return cases()[name]
+    if (number := number_in(name)) is not None:
+        return random_case(number)
     path = Path(name)
     if path.suffix not in (_SUFFIX, ".yml") and not path.is_file():
-        raise UnknownScenario(f"no scenario {name!r}; there are {', '.join(cases())}, or give the path of a YAML file")
+        known = f"{', '.join(cases())}, random-0, random-1 …"
+        raise UnknownScenario(f"no scenario {name!r}; there are {known}, or give the path of a YAML file")
     return read_case(path)
+
+
+def random_case(number: int) -> Case:
+    """The random load of this number, `random-<number>`."""
+    load = random_load(number)
+    return Case(load.scenario, load.about, expect=(RANDOM_GOALS,), as_stated=True)
 
 
 def read_case(file: Path) -> Case:
@@ -170,6 +187,49 @@ def read_case(file: Path) -> Case:
     )
 
 
+def written(case: Case) -> str:
+    """The case as a file that `read_case` reads."""
+    scenario = case.scenario
+    file = _File(
+        case.about,
+        scenario.crowds,
+        scenario.provider,
+        expect=case.expect,
+        others={site.name: Other(site.provider, site.profile, site.dialect) for site in scenario.sites},
+        duration_s=scenario.duration_s,
+        caps=tuple(CapChange(at_s, concurrency) for at_s, concurrency in scenario.caps),
+        neighbour=scenario.neighbour,
+        way_s=scenario.way_s,
+        input_error=scenario.input_error,
+        scheduler=scenario.scheduler,
+        as_stated=case.as_stated,
+        paper=case.paper,
+        ablate=case.ablate,
+    )
+    return yaml.safe_dump(_plain(file), sort_keys=False, width=120, allow_unicode=True, default_flow_style=None)
+
+
+def _plain(value: object) -> object:
+    """A value as YAML has it; of a dataclass what differs from its defaults."""
+    match value:
+        case Enum():
+            return value.value
+        case tuple():
+            return [_plain(item) for item in value]
+        case Mapping():
+            return {key: _plain(item) for key, item in value.items()}
+        case float() if value.is_integer():
+            return int(value)
+    if is_dataclass(value):
+        told = ((one.name, getattr(value, one.name), one) for one in fields(value))
+        return {
+            name: _plain(item)
+            for name, item, one in told
+            if item != (one.default if one.default_factory is MISSING else one.default_factory())
+        }
+    return value
+
+
 def _agents(case: Case) -> int:
     return sum(crowd.agents for crowd in case.scenario.crowds)
 
@@ -192,20 +252,30 @@ def _check(read: _File, file: Path) -> None:
         f"others.{name}.provider": other.provider for name, other in read.others.items()
     }
     for place, provider in providers.items():
-        try:
-            FaultMix(provider.faults)
-        except ValueError as error:
-            raise ProfileError(file, f"{place}.faults", str(error), "lower one of them") from None
-        for index, wall in enumerate(provider.walls):
-            if wall.from_s >= wall.to_s:
-                problem = f"it ends at {wall.to_s:g} s, before it begins"
-                raise ProfileError(file, f"{place}.walls[{index}]", problem, "let to_s be later than from_s")
+        mixes = {f"{place}.faults": provider.faults} | {
+            f"{place}.storms[{index}].faults": storm.faults for index, storm in enumerate(provider.storms)
+        }
+        for key, rates in mixes.items():
+            try:
+                FaultMix(rates)
+            except ValueError as error:
+                raise ProfileError(file, key, str(error), "lower one of them") from None
+        timed: Mapping[str, Sequence[Wall | Storm]] = {"walls": provider.walls, "storms": provider.storms}
+        for name, spans in timed.items():
+            for index, span in enumerate(spans):
+                if span.from_s >= span.to_s:
+                    problem = f"it ends at {span.to_s:g} s, before it begins"
+                    raise ProfileError(file, f"{place}.{name}[{index}]", problem, "let to_s be later than from_s")
     profiles = load_profiles(None).by_name
     for name, other in read.others.items():
         if other.profile not in profiles:
             raise ProfileError(
                 file, f"others.{name}.profile", f"no profile {other.profile}", f"name one of {', '.join(profiles)}"
             )
+    for place, provider in providers.items():
+        models = [model for family in provider.families for model in family]
+        if twice := next((model for model in models if models.count(model) > 1), None):
+            raise ProfileError(file, f"{place}.families", f"{twice} is of two families", "name each model once at most")
     for index, one in enumerate(read.expect):
         for crowd_name in (*one.wait_p95_s, *one.wait_p95_to_fifo):
             if crowd_name not in names:
@@ -237,6 +307,7 @@ _POSITIVE: Mapping[type, Sequence[str]] = {
 _SHARES: Mapping[type, Sequence[str]] = {
     Crowd: ("spike_rate",),
     ProviderSettings: ("faults",),
+    Storm: ("faults",),
     Expectation: ("lost", "refused", "overloaded", "cap_used_least"),
 }
 _SAID_BY_CROWDS = frozenset({"latency", "chunks", "tokens_per_chunk", "interval_s", "default_max_tokens"})
@@ -244,6 +315,6 @@ _RULES = PROFILE_RULES | Rules(
     values={(cls, name): positive for cls, names in _POSITIVE.items() for name in names}
     | {(cls, name): _share for cls, names in _SHARES.items() for name in names}
     | {(Wall, "status"): error_status, (ProviderSettings, "concurrency_status"): error_status},
-    keys={(ProviderSettings, "faults"): _fault},
+    keys={(ProviderSettings, "faults"): _fault, (Storm, "faults"): _fault},
     unwritten={ProviderSettings: _SAID_BY_CROWDS},
 )

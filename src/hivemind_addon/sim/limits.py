@@ -22,6 +22,17 @@ class LimitKind(Enum):
     WINDOW = "window"
 
 
+class Scope(Enum):
+    """Which models of a key a limit counts together."""
+
+    KEY = "key"
+    """All."""
+    FAMILY = "family"
+    """Those of one of the provider's families; a model of none is a family of its own."""
+    MODEL = "model"
+    """Each model by itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limit:
     """One limit of an account."""
@@ -33,6 +44,7 @@ class Limit:
     kind: LimitKind = LimitKind.BUCKET
     told: bool = True
     """Whether headers tell of it; False: a hidden one, such as a burst limit."""
+    scope: Scope = Scope.KEY
 
 
 class Allowance:

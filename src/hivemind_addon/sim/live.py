@@ -14,7 +14,7 @@ import dataclasses
 import random
 import ssl
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ from msgspec import structs
 from hivemind_addon.core.scheduler import Scheduler
 from hivemind_addon.core.ticket import Dimension, Hints, Reservation
 from hivemind_addon.sim.agents import HOST, Answered, Habits, Route, ask, prose
-from hivemind_addon.sim.bound import Spent, lower_bound
+from hivemind_addon.sim.bound import Spent, lower_bound_of_models
 from hivemind_addon.sim.certificate import Certificates, write_certificates
 from hivemind_addon.sim.demo import profile_of_windows
 from hivemind_addon.sim.exchange import pause
@@ -38,12 +38,14 @@ from hivemind_addon.sim.request import BYTES_PER_TOKEN
 from hivemind_addon.sim.result import CrowdResult, Result
 from hivemind_addon.sim.server import SimServer, Tls
 from hivemind_addon.sim.truth import Truth
-from hivemind_addon.sim.workload import Crowd, Scenario, Turn, prefixes_of, turns
+from hivemind_addon.sim.workload import DEFAULT_MODEL, Crowd, Scenario, Turn, prefixes_of, turns
 from hivemind_addon.sim.world import World
 
 _KEY = "sk-sim-live"
 TOKENS_PER_CHUNK = 25
 """Of a stream; one event for each token would measure how fast two processes pass events on."""
+_MODEL = "claude-sonnet-4-5"
+"""What crowds ask for that name no model."""
 _MAX_TOKENS = 8192
 
 
@@ -189,9 +191,10 @@ async def live(scenario: Scenario, *, seed: int, within_s: float, staging: Stagi
 class _Books:
     """What the turns of all agents took."""
 
-    units: Counter[Dimension] = field(default_factory=Counter)
-    """At least, of each limit."""
-    service_s: float = 0.0
+    units: defaultdict[str, Counter[Dimension]] = field(default_factory=lambda: defaultdict(Counter))
+    """At least, of each limit, by model."""
+    service_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """By model."""
     cost: float = 0.0
     """Input paid for, in uncached tokens."""
     ideal: Ideal = field(default_factory=Ideal)
@@ -202,7 +205,7 @@ class _Books:
     def book(self, crowd: Crowd, prompt_tokens: int, marked: int, answer: Answered) -> None:
         """One turn. `marked`: tokens of the agent's last answered prompt."""
         output_tokens = answer.output_tokens
-        self.units.update(
+        self.units[crowd.model].update(
             self.ideal.book(crowd, prompt_tokens=prompt_tokens, marked=marked, output_tokens=output_tokens)
         )
         self.cost += input_cost(
@@ -236,7 +239,7 @@ class _Conversation:
 
     def _body(self) -> bytes:
         fields: dict[str, object] = {
-            "model": "claude-sonnet-4-5",
+            "model": _MODEL if self._crowd.model == DEFAULT_MODEL else self._crowd.model,
             "max_tokens": _MAX_TOKENS,
             "stream": self._crowd.streamed,
         }
@@ -304,7 +307,7 @@ class _Agent:
             self.waits_s.append(max(0.0, loop.time() - asked_at - turn.service_s))
             self.turns_s.append((turn.think_s, turn.service_s + 2 * way_s))
             self._books.book(self.crowd, tokens, self._marked, answer)
-            self._books.service_s += turn.service_s
+            self._books.service_s[self.crowd.model] += turn.service_s
             self._conversation.answered(answer)
             self._marked = tokens
             self._said = tokens - self.crowd.shared_tokens + answer.output_tokens
@@ -385,17 +388,26 @@ class _Fleet:
                 Dimension.TOTAL_TOKENS: truth.wasted_input_tokens + truth.wasted_output_tokens,
             }
         )
-        spent = Spent(
-            units=books.units + wasted,
-            longest_path_s=max(agent.path_s for agent in agents),
-            service_s=books.service_s,
-            turns_s=[agent.turns_s for agent in agents],
-        )
-        bound = lower_bound(
+        longest_path_s = max(agent.path_s for agent in agents)
+        spent = {
+            model: Spent(
+                units=books.units[model],
+                longest_path_s=longest_path_s,
+                service_s=books.service_s[model],
+                turns_s=[agent.turns_s for agent in agents if agent.crowd.model == model],
+            )
+            for model in {agent.crowd.model for agent in agents}
+        }
+        if len(spent) == 1:
+            # Which models' calls were wasted the provider does not tell.
+            (model,) = spent
+            spent[model] = dataclasses.replace(spent[model], units=books.units[model] + wasted)
+        slots = settings.slots(spent)
+        bound = lower_bound_of_models(
             spent,
-            settings.limits,
+            settings,
             concurrency=settings.concurrency,
-            late_units=books.most_output_tokens * min(settings.concurrency or len(agents), len(agents)),
+            late_units=books.most_output_tokens * min(slots or len(agents), len(agents)),
         )
         return Result(
             makespan_s=self._makespan_s,

@@ -17,13 +17,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from hivemind_addon.core.ticket import ContractError, Dimension
+from hivemind_addon.core.ticket import ContractError, Demand, Dimension
 from hivemind_addon.sim import dialect as wire
 from hivemind_addon.sim import faults
 from hivemind_addon.sim.call import Answer, Ending, RequestFacts
 from hivemind_addon.sim.dialect import Dialect, Headers, LimitView, Reply
 from hivemind_addon.sim.faults import OK, Fault, FaultMix, Script
-from hivemind_addon.sim.limits import Allowance, Limit
+from hivemind_addon.sim.limits import Allowance, Limit, Scope
 from hivemind_addon.sim.prompt_cache import PromptCache
 from hivemind_addon.sim.truth import Truth, Witness
 
@@ -58,6 +58,16 @@ class Wall:
 
 
 @dataclass(frozen=True, slots=True)
+class Storm:
+    """A time in which calls meet these faults in place of the usual ones."""
+
+    from_s: float
+    """Since the first call."""
+    to_s: float
+    faults: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class ProviderSettings:
     """How strict, slow and faulty a simulated provider is."""
 
@@ -65,6 +75,9 @@ class ProviderSettings:
     scope: LimitScope = LimitScope.EVERYBODY
     concurrency: int | None = None
     """Calls that may run at once; None: any number."""
+    concurrency_scope: Scope = Scope.KEY
+    families: tuple[tuple[str, ...], ...] = ()
+    """Models that limits of this scope count together."""
     concurrency_status: int = 529
     """What a call beyond it gets: 529, 503, or 429 with a text that says concurrency."""
     charge_failures: bool = False
@@ -83,8 +96,25 @@ class ProviderSettings:
     default_max_tokens: int = 4096
     """Where a request names no maximum."""
     walls: tuple[Wall, ...] = ()
+    storms: tuple[Storm, ...] = ()
     cache_ttl_s: float = 0
     """How long a prompt cache keeps what requests mark, counted from their start; 0: there is none."""
+
+    def slots(self, models: Iterable[str]) -> int | None:
+        """Calls of these models that may run at once, all together; None: any number."""
+        if self.concurrency is None:
+            return None
+        return self.concurrency * max(1, len({self.counted_as(self.concurrency_scope, model) for model in models}))
+
+    def counted_as(self, scope: Scope, model: str) -> str:
+        """What stands for all models that a limit of this scope counts together with one; empty: for all there are."""
+        match scope:
+            case Scope.KEY:
+                return ""
+            case Scope.FAMILY:
+                return next((family[0] for family in self.families if model in family), model)
+            case Scope.MODEL:
+                return model
 
 
 class SimProvider:
@@ -95,18 +125,20 @@ class SimProvider:
         self._rng = rng
         self._wall_offset_s = wall_offset_s
         self._mix = FaultMix(settings.faults)
+        self._storms = [(storm, FaultMix(storm.faults)) for storm in settings.storms]
         self._concurrency = settings.concurrency
         self._cache = PromptCache(settings.cache_ttl_s) if settings.cache_ttl_s else None
         self._first_call_at: float | None = None
-        self._allowances: dict[str, list[Allowance]] = {}
+        self._allowances: dict[tuple[str, Limit, str], Allowance] = {}
+        """By account, limit, and what stands for the models that are counted together."""
         self._scripts: dict[str, Script] = {}
         self._attempts: Counter[str] = Counter()
         """By credential."""
         self._first_attempt_at: dict[str, float] = {}
         """By credential; of the ones that a hold met."""
         self._open: dict[str, Answer] = {}
-        self._running: Counter[str] = Counter()
-        """Open calls that hold a slot, by account."""
+        self._running: Counter[tuple[str, str]] = Counter()
+        """Open calls that hold a slot, by account and what stands for the models that share the slots."""
         self._witness = Witness()
 
     def __repr__(self) -> str:
@@ -128,8 +160,6 @@ class SimProvider:
         if self._cache and request.prefixes:
             request = replace(request, cached_tokens=self._cache.cached_tokens(request.prefixes, now))
         account = self._account(request.credential)
-        if account not in self._allowances:
-            self._allowances[account] = [Allowance(limit, now) for limit in self.settings.limits]
         answer = (
             self._rejection(request, account)
             or self._walled(now - self._first_call_at, request, account)
@@ -139,7 +169,7 @@ class SimProvider:
         )
         self._open[answer.request_id] = answer
         if answer.ending not in (Ending.REFUSED, Ending.OVERLOADED):
-            self._running[account] += 1
+            self._running[self._slots(account, request.model)] += 1
         self._witness.began(answer, in_flight=self._running.total())
         return answer
 
@@ -151,12 +181,46 @@ class SimProvider:
             raise ContractError(f"{answer.request_id} is not open")
         if answer.ending in (Ending.REFUSED, Ending.OVERLOADED):
             return
-        self._running[answer.account] -= 1
+        self._running[self._slots(answer.account, answer.model)] -= 1
         if answer.charged_output:
-            for allowance in self._allowances[answer.account]:
+            for allowance in self._counts(now, answer.account, answer.model):
                 if allowance.limit.dimension in (Dimension.OUTPUT_TOKENS, Dimension.TOTAL_TOKENS):
                     allowance.take(output_tokens, now)
         self._witness.ended(answer, output_tokens=output_tokens, ending=ending or answer.ending)
+
+    def serves_in_s(self, now: float, request: RequestFacts, demand: Demand, *, owed_tokens: int = 0) -> float:
+        """How long a request has to wait if nobody else comes; infinite: until a call ends.
+
+        What it is expected to take has to fit too (`demand`, as far as the whole limit goes), beside the output that
+        open calls will still be charged (`owed_tokens`): that is no reason to refuse it, but whoever goes all the same
+        drives the limit below zero.
+        """
+        account = self._account(request.credential)
+        if self._concurrency is not None and self._running[self._slots(account, request.model)] >= self._concurrency:
+            return math.inf
+        if self._cache and request.prefixes:
+            request = replace(request, cached_tokens=self._cache.cached_tokens(request.prefixes, now))
+        served_at = now
+        for limit in self.settings.limits:
+            # A window that no call has begun has room for it.
+            allowance = self._allowances.get((account, limit, self.settings.counted_as(limit.scope, request.model)))
+            if allowance is None:
+                continue
+            needed = max(self._needed(request, limit.dimension), min(limit.amount, demand.of(limit.dimension)))
+            if limit.dimension in (Dimension.OUTPUT_TOKENS, Dimension.TOTAL_TOKENS):
+                needed += owed_tokens
+            served_at = max(served_at, now + allowance.fits_in_s(needed, now))
+        for from_s, to_s in self.outages():
+            if from_s <= served_at < to_s:
+                served_at = to_s
+        return served_at - now
+
+    def outages(self) -> list[tuple[float, float]]:
+        """When it is down, in order, as far as that is known: walls begin with the first call."""
+        first_at = self._first_call_at
+        if first_at is None or not self.settings.walls:
+            return []
+        return sorted((first_at + wall.from_s, first_at + wall.to_s) for wall in self.settings.walls)
 
     def truth(self) -> Truth:
         """Everything so far."""
@@ -181,7 +245,7 @@ class SimProvider:
         """A rate limit's 429, or None when all limits let the request through."""
         waits = [
             (allowance.fits_in_s(needed, now), needed, allowance)
-            for allowance in self._allowances[account]
+            for allowance in self._counts(now, account, request.model)
             if not allowance.fits(needed := self._needed(request, allowance.limit.dimension), now)
         ]
         if not waits:
@@ -190,7 +254,7 @@ class SimProvider:
         if math.isinf(wait_s):
             wait_s = allowance.limit.window_s
         if self.settings.charge_failures:
-            for each in self._allowances[account]:
+            for each in self._counts(now, account, request.model):
                 if each.limit.dimension is Dimension.REQUESTS:
                     each.exhaust(1, now)
         limit = allowance.limit
@@ -214,7 +278,7 @@ class SimProvider:
 
     def _overload(self, request: RequestFacts, account: str) -> Answer | None:
         """The concurrency cap's refusal, or None when there is a slot."""
-        if self._concurrency is None or self._running[account] < self._concurrency:
+        if self._concurrency is None or self._running[self._slots(account, request.model)] < self._concurrency:
             return None
         status = self.settings.concurrency_status
         message = "Overloaded"
@@ -226,13 +290,13 @@ class SimProvider:
     def _admission(self, now: float, request: RequestFacts, account: str) -> Answer:
         """The answer of a call that goes through: a reply, or what a fault makes of it."""
         script = self._scripts.get(request.credential)
-        fault = script.draw() if script else self._mix.draw(self._rng)
+        fault = script.draw() if script else self._mix_at(now).draw(self._rng)
         if isinstance(fault, faults.Hold):
             fault = self._left_of_hold(fault, request.credential, now)
         latency_s = self._latency_s(request) + (fault.extra_s if isinstance(fault, faults.Slow) else 0)
         failure = _failure(request, fault)
         if failure is None or self.settings.charge_failures:
-            for allowance in self._allowances[account]:
+            for allowance in self._counts(now, account, request.model):
                 allowance.take(self._charge(request, allowance.limit.dimension), now)
         if failure is not None:
             status, error, headers = failure
@@ -258,6 +322,7 @@ class SimProvider:
             attempt=reply.attempt,
             account=account,
             agent=_agent(request),
+            model=request.model,
             status=0 if isinstance(fault, faults.NoHead | faults.RefusedStream) else 200,
             headers=(
                 ("content-type", content_type),
@@ -272,6 +337,10 @@ class SimProvider:
             charged_output=request.dialect is Dialect.MESSAGES,
             reply=reply,
         )
+
+    def _mix_at(self, now: float) -> FaultMix:
+        since_s = now - (now if self._first_call_at is None else self._first_call_at)
+        return next((mix for storm, mix in self._storms if storm.from_s <= since_s < storm.to_s), self._mix)
 
     def _left_of_hold(self, hold: faults.Hold, credential: str, now: float) -> Fault:
         """What a hold still is for an attempt that begins now."""
@@ -300,6 +369,7 @@ class SimProvider:
             attempt=self._attempts[request.credential],
             account=account,
             agent=_agent(request),
+            model=request.model,
             status=status,
             headers=(
                 ("content-type", content_type),
@@ -370,12 +440,27 @@ class SimProvider:
     def _limit_headers(self, now: float, request: RequestFacts, account: str) -> Headers:
         if not self.settings.rate_limit_headers:
             return ()
-        views = [
-            LimitView(each.limit.dimension, each.limit.amount, each.level(now), each.full_in_s(now))
-            for each in self._allowances[account]
-            if each.limit.told
-        ]
-        return wire.limit_headers(request.dialect, views, now + self._wall_offset_s)
+        views: dict[Dimension, LimitView] = {}
+        for each in self._counts(now, account, request.model):
+            limit = each.limit
+            view = LimitView(limit.dimension, limit.amount, each.level(now), each.full_in_s(now))
+            # Where several limits count the same, a header has room for the one that binds first.
+            if limit.told and (limit.dimension not in views or view.remaining < views[limit.dimension].remaining):
+                views[limit.dimension] = view
+        return wire.limit_headers(request.dialect, list(views.values()), now + self._wall_offset_s)
+
+    def _counts(self, now: float, account: str, model: str) -> list[Allowance]:
+        """What the limits that count a model's calls still allow; a window begins with the first of them."""
+        counts = []
+        for limit in self.settings.limits:
+            key = (account, limit, self.settings.counted_as(limit.scope, model))
+            if key not in self._allowances:
+                self._allowances[key] = Allowance(limit, now)
+            counts.append(self._allowances[key])
+        return counts
+
+    def _slots(self, account: str, model: str) -> tuple[str, str]:
+        return account, self.settings.counted_as(self.settings.concurrency_scope, model)
 
     def _identity(self, request: RequestFacts, request_id: str, account: str) -> Headers:
         return (

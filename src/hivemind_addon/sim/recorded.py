@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from hivemind_addon.capture.model import Capture, CapturedAttempt, CapturedCall, CapturedChunk, LimitSeen
+from hivemind_addon.core.events import HIDDEN
 from hivemind_addon.core.ticket import Dimension, OutcomeKind, PoolKey, Usage
 from hivemind_addon.sim import dialect as wire
 from hivemind_addon.sim.dialect import Dialect, Headers, LimitView, Reply
@@ -229,7 +230,7 @@ def _limits(capture: Capture, pace: float) -> defaultdict[PoolKey, Sequence[Limi
     """What each pool's headers told at last; what refusals taught is learned again."""
     last: defaultdict[PoolKey, dict[Dimension, LimitSeen]] = defaultdict(dict)
     for seen in capture.limits:
-        if seen.dimension is not None and seen.window_s is not None and seen.meter not in ("pace", "quota"):
+        if seen.dimension is not None and seen.window_s is not None and seen.meter not in HIDDEN:
             last[seen.pool][seen.dimension] = seen
     limits: defaultdict[PoolKey, Sequence[Limit]] = defaultdict(tuple)
     for pool, by_dimension in last.items():

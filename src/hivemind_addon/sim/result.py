@@ -71,6 +71,10 @@ class Result:
     """Of the neighbour, that were let through."""
     shared_bound_s: float
     """The lower bound when what the neighbour took counts as spent."""
+    idle_s: float = 0.0
+    """The longest time that nothing was sent though the provider would have served all who waited."""
+    refused: int = 0
+    """Attempts that a limit or the cap refused; faults and outages are no refusals, whatever their status."""
     script: tuple[CallResult, ...] = ()
     """Of the scripted calls, in the scenario's order."""
     billed: Spend = field(default_factory=Spend)

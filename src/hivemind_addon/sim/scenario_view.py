@@ -141,6 +141,8 @@ def figures(run: Result) -> dict[str, object]:
         "cap_used": run.cap_used,
         "breaker_opened": run.breaker_opened,
         "sheds": run.sheds,
+        "refused": run.refused,
+        "idle_s": run.idle_s,
         "fairness": run.fairness,
         "billed_tokens": run.billed.tokens,
         "billed_micro_usd": run.billed.micro_usd,

@@ -150,14 +150,15 @@ def setups(case: Case, policies: Sequence[Policy], kinds: Sequence[LimitKind] = 
     for kind in case.kinds:
         if kind is not None and kind not in kinds:
             continue
-        needs_fifo = any(one.wait_p95_to_fifo for one in case.expect if one.covers(kind, headers=True))
-        wanted = [*policies]
-        if needs_fifo and Policy.HIVEMIND in policies and Policy.FIFO not in policies:
-            wanted.append(Policy.FIFO)
-        for policy in wanted:
-            yield Setup(case, kind, headers=True, policy=policy)
-        if Policy.HIVEMIND in policies and False in case.has_headers_and_not:
-            yield Setup(case, kind, headers=False, policy=Policy.HIVEMIND)
+        for headers in (True, False):
+            wanted = [*policies] if headers else []
+            if Policy.HIVEMIND in policies and not headers and False in case.has_headers_and_not:
+                wanted.append(Policy.HIVEMIND)
+            needs_fifo = any(one.needs_fifo for one in case.expect if one.covers(kind, headers=headers))
+            if needs_fifo and Policy.HIVEMIND in wanted and Policy.FIFO not in wanted:
+                wanted.append(Policy.FIFO)
+            for policy in wanted:
+                yield Setup(case, kind, headers=headers, policy=policy)
 
 
 def run_series(

@@ -1,17 +1,21 @@
 """The provider's side of the simulated world: a site at work, and what was taken from it."""
 
 import random
-from collections import Counter
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
 from functools import cache
+
+import msgspec.structs
 
 from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.spend import Price, Spend
-from hivemind_addon.core.ticket import Demand, Dimension, Usage
-from hivemind_addon.profile.load import load_profiles
+from hivemind_addon.core.ticket import Demand, Dimension, PoolKey, Usage
+from hivemind_addon.profile.load import load_profiles, model_group
 from hivemind_addon.profile.model import DialectName, InputCharge, OutputCharge, Profile
 from hivemind_addon.sim.dialect import Dialect, Reply
+from hivemind_addon.sim.idle import IdleMeter
 from hivemind_addon.sim.provider import SimProvider
-from hivemind_addon.sim.workload import Site
+from hivemind_addon.sim.workload import DEFAULT_MODEL, Site
 
 WALL_S = 1_800_000_000.0
 """Seconds since the epoch at the beginning of every run."""
@@ -47,6 +51,17 @@ def bill_of(reply: Reply, *, output_tokens: int, price: Price | None) -> Spend:
     )
 
 
+@dataclass(slots=True)
+class Taken:
+    """What one model's calls took."""
+
+    units: Counter[Dimension] = field(default_factory=Counter)
+    """What the turns that were done take at least of each limit."""
+    waste: Counter[Dimension] = field(default_factory=Counter)
+    """What attempts took that failed and were charged all the same, as those do that end without a head."""
+    service_s: float = 0.0
+
+
 class Upstream:
     """A site at work: its provider, how its answers are read, and what was taken from it."""
 
@@ -57,17 +72,22 @@ class Upstream:
         self.settings = site.provider
         self.provider = SimProvider(site.provider, rng, wall_offset_s=WALL_S)
         self.profile = _profile(site.profile)
+        coarse_tokens = max((meter.granularity for meter in self.profile.meters), default=0)
+        self.idle = IdleMeter(self.provider, coarse_tokens=round(coarse_tokens))
         self.dialect_name = _DIALECT_NAMES[site.dialect]
         self.pool_settings = settings or self.profile.pool_settings
-        self.units: Counter[Dimension] = Counter()
-        """What the turns that were done take at least of each limit."""
-        self.waste: Counter[Dimension] = Counter()
-        """What attempts took that failed and were charged all the same, as those do that end without a head."""
-        self.service_s = 0.0
+        self.taken: defaultdict[str, Taken] = defaultdict(Taken)
+        """By model."""
         self.late_tokens = 0
 
     def __repr__(self) -> str:
         return f"<Upstream {self.pool} {self.provider!r}>"
+
+    def pool_of(self, model: str) -> PoolKey:
+        """Where its profile puts a model's calls."""
+        if model == DEFAULT_MODEL:
+            return self.pool
+        return msgspec.structs.replace(self.pool, model_group=model_group(self.profile, model))
 
     def charged(self, usage: Usage, reserved: Demand) -> Demand:
         """What the limits count of an attempt with this usage."""

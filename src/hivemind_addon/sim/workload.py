@@ -17,6 +17,9 @@ from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.prompt_cache import Prefix
 from hivemind_addon.sim.provider import ProviderSettings
 
+DEFAULT_MODEL = "sim-1"
+"""Of crowds that name none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
@@ -62,6 +65,8 @@ class Crowd:
     """Re-sends of one turn that failed; 0: the first failure is the agent's end."""
     poisoned: bool = False
     """Every call of theirs fails with a 500."""
+    model: str = DEFAULT_MODEL
+    """What it asks for; the profile's groups of models say which pool that is."""
     site: str = ""
     """Name of the one of the scenario's sites that serves them; empty: its own provider."""
 

@@ -29,13 +29,14 @@ from hivemind_addon.core.ticket import (
     Ticket,
     Usage,
 )
-from hivemind_addon.core.watchdog import FirstBytes
+from hivemind_addon.core.watchdog import Durations
 from hivemind_addon.sim import faults
 from hivemind_addon.sim.actor import Actor, ScriptedActor
 from hivemind_addon.sim.agenda import Agenda
 from hivemind_addon.sim.call import Answer, Ending, RequestFacts
 from hivemind_addon.sim.course import Course, course_of
 from hivemind_addon.sim.dialect import Dialect
+from hivemind_addon.sim.idle import Kept
 from hivemind_addon.sim.ledger import Ledger
 from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.resend import SdkBackoff
@@ -67,6 +68,8 @@ class _Call:
     has_begun: bool = False
     """Its answer streams: the client's patience starts anew with each byte."""
     attempt: "_Attempt | None" = None
+    kept: Kept | None = None
+    """As the scheduler has it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -110,7 +113,7 @@ class World:
         self._seed = seed
         self._policy = policy
         self._listen = listen
-        self._first_bytes = FirstBytes()
+        self._first_bytes = Durations()
         self._guess = random.Random(f"{seed} guess")
         self._agents = [
             Actor(
@@ -165,10 +168,12 @@ class World:
             instant = min(self.agenda.first_at, math.inf if wakeup_at is None else wakeup_at)
             if instant > ends_at or math.isinf(instant):
                 break
+            self._let_pass(instant)
             self.agenda.now = instant
             self.agenda.do_first_due()
             self._turn()
         if self._running:
+            self._let_pass(ends_at)
             self.agenda.now = ends_at
         return self._ledger.result(self._agents, self.now)
 
@@ -193,6 +198,21 @@ class World:
                 self._waited(event)
             elif isinstance(event, BreakerChanged):
                 self._ledger.breaker_changed(event)
+
+    def _let_pass(self, instant: float) -> None:
+        """Nothing happens until then: was anybody kept for nothing?"""
+        if not self._policy.is_scheduled or instant <= self.now or math.isinf(instant):
+            return
+        for upstream in self._upstreams.values():
+            if not upstream.idle.is_due(instant):
+                continue
+            waiting: list[Kept] = []
+            in_flight: list[Kept] = []
+            for call in self._waiting.values():
+                if call.agent.upstream is upstream and call.kept is not None:
+                    is_waiting = call.attempt is None or call.attempt.over
+                    (waiting if is_waiting else in_flight).append(call.kept)
+            upstream.idle.pass_time(self.now, instant, waiting=waiting, in_flight=in_flight)
 
     def _waited(self, event: TicketEnded) -> None:
         agent = self._agents[int(event.ticket_id.partition(".")[0])]
@@ -260,7 +280,9 @@ class World:
         self.agenda.after(agent.crowd.timeout_s, self._time_out, call)
         if self._policy.is_scheduled:
             self._waiting[call.id] = call
-            self.scheduler.submit(self._ticket(call), agent.upstream.pool_settings, self.now)
+            ticket = self._ticket(call)
+            call.kept = agent.upstream.idle.keep(self._request(call), ticket.demand)
+            self.scheduler.submit(ticket, agent.upstream.pool_settings, self.now)
         else:
             self._transmit(call, None)
 
@@ -278,10 +300,10 @@ class World:
             prefix = crowd.name if crowd.shared_tokens else agent.name
         return Ticket(
             id=call.id,
-            pool=agent.upstream.pool,
+            pool=agent.pool,
             agent=crowd.parent_session or agent.session,
             session=agent.session,
-            model="sim-1",
+            model=crowd.model,
             demand=Demand(input_tokens=into, output_tokens=out, total_tokens=into + out),
             arrived_at=self.now,
             deadline_at=self.now + timeout_s,
@@ -347,7 +369,7 @@ class World:
         agent.turns_s.append((turn.think_s, service_s))
         agent.answered_at.append(self.now)
         agent.path_s += turn.think_s + service_s
-        agent.upstream.service_s += turn.service_s
+        agent.upstream.taken[crowd.model].service_s += turn.service_s
         self._next_turn(agent)
 
     def _end(self, agent: Actor) -> None:
@@ -364,6 +386,7 @@ class World:
     def _transmit(self, call: _Call, reservation: Reservation | None) -> None:
         attempt = _Attempt(call=call, reservation=reservation)
         call.attempt = attempt
+        call.agent.upstream.idle.sent(self.now)
         self.agenda.after(self._scenario.way_s, self._arrive, attempt)
 
     def _arrive(self, attempt: _Attempt) -> None:
@@ -371,29 +394,9 @@ class World:
         if attempt.over:
             return
         agent = attempt.call.agent
-        turn = agent.turn
-        assert turn is not None
         streamed = agent.crowd.streamed
-        max_tokens = None
-        # A plain answer takes as long as the stream would have.
-        latency_s = turn.latency_s if streamed else turn.service_s
-        if isinstance(agent, ScriptedActor):
-            max_tokens, latency_s = agent.call.max_tokens, agent.latency_s
-        answer = agent.upstream.provider.begin(
-            self.now,
-            RequestFacts(
-                dialect=agent.upstream.dialect,
-                credential=f"sk-sim-{agent.name}",
-                stream=streamed,
-                input_tokens=agent.prompt_tokens,
-                max_tokens=max_tokens or turn.output_tokens + 1,
-                chunks=turn.output_tokens,
-                interval_s=1 / agent.crowd.tokens_per_s if streamed else 0.0,
-                latency_s=latency_s,
-                prefixes=agent.prefixes,
-            ),
-        )
-        self._ledger.attempt_answered(answer.status)
+        answer = agent.upstream.provider.begin(self.now, self._request(attempt.call))
+        self._ledger.attempt_answered(answer, agent.upstream, self.now)
         attempt.answer, attempt.arrived_at, attempt.is_open = answer, self.now, True
         if answer.ending not in (Ending.REFUSED, Ending.OVERLOADED):
             if isinstance(agent, ScriptedActor):
@@ -402,14 +405,37 @@ class World:
         course = course_of(answer)
         way_s = self._scenario.way_s
         if course.head_s is not None:
-            self.agenda.after(course.head_s + way_s, self._head, attempt)
+            self.agenda.after(course.head_s + way_s, self._head, attempt, course)
         self.agenda.after(course.end_s, self._provider_ends, attempt, course.share)
         self.agenda.after(course.end_s + way_s, self._ended, attempt, course)
         if attempt.reservation is not None and streamed and self._policy.watches:
-            pool, watchdog = agent.upstream.pool, agent.upstream.profile.watchdog
+            pool, watchdog = agent.pool, agent.upstream.profile.watchdog
             silent_s = self._first_bytes.silent_s(pool, least_s=watchdog.silent_s, factor=watchdog.factor)
             if course.silent_s > silent_s:
                 self.agenda.after(course.silent_from_s + silent_s + way_s, self._stalled, attempt)
+
+    def _request(self, call: _Call) -> RequestFacts:
+        """What the provider sees of a call."""
+        agent, turn = call.agent, call.agent.turn
+        assert turn is not None
+        streamed = agent.crowd.streamed
+        max_tokens = None
+        # A plain answer takes as long as the stream would have.
+        latency_s = turn.latency_s if streamed else turn.service_s
+        if isinstance(agent, ScriptedActor):
+            max_tokens, latency_s = agent.call.max_tokens, agent.latency_s
+        return RequestFacts(
+            dialect=agent.upstream.dialect,
+            credential=f"sk-sim-{agent.name}",
+            model=agent.crowd.model,
+            stream=streamed,
+            input_tokens=agent.prompt_tokens,
+            max_tokens=max_tokens or turn.output_tokens + 1,
+            chunks=turn.output_tokens,
+            interval_s=1 / agent.crowd.tokens_per_s if streamed else 0.0,
+            latency_s=latency_s,
+            prefixes=agent.prefixes,
+        )
 
     def _provider_ends(self, attempt: _Attempt, share: float) -> None:
         if not attempt.is_open:
@@ -436,12 +462,12 @@ class World:
             self._ledger.call_ended(upstream, self.now)
         if ending in (Ending.FAILED, Ending.CUT, Ending.ABANDONED):
             wasted_s = self.now - attempt.arrived_at
-            upstream.service_s += wasted_s
+            upstream.taken[attempt.call.agent.crowd.model].service_s += wasted_s
             attempt.call.agent.path_s += wasted_s
         if answer.reply:
             self._ledger.book_attempt(attempt.call.agent, answer.reply, tokens, is_whole=ending is Ending.COMPLETED)
 
-    def _head(self, attempt: _Attempt) -> None:
+    def _head(self, attempt: _Attempt, course: Course) -> None:
         if attempt.over:
             return
         answer = attempt.answer
@@ -454,8 +480,9 @@ class World:
         if attempt.reservation is not None:
             self.scheduler.observe(attempt.reservation, attempt.hints, self.now, answered=answer.status < 400)
             if answer.streamed and answer.status == 200:
-                self._first_bytes.note(upstream.pool, self.now - attempt.reservation.admitted_at)
-        if answer.streamed and answer.reply is not None:
+                self._first_bytes.note(attempt.call.agent.pool, self.now - attempt.reservation.admitted_at)
+        # A head without content is kept back, as the proxy does that looks for errors before it.
+        if answer.streamed and answer.reply is not None and course.shows_content:
             attempt.call.has_begun = True
 
     def _ended(self, attempt: _Attempt, course: Course) -> None:
@@ -467,7 +494,7 @@ class World:
         upstream = attempt.call.agent.upstream
         profile = upstream.profile
         if course.trouble is not None:
-            outcome = judge_transport(course.trouble, "")
+            outcome = judge_transport(course.trouble)
         elif course.error is not None:
             outcome = judge_stream_error(profile, course.error)
         else:
@@ -491,7 +518,7 @@ class World:
             return
         saw_bytes = attempt.call.has_begun
         self._abandon(attempt)
-        self._settle(attempt, judge_transport(TransportTrouble.STALLED, ""), None, saw_bytes=saw_bytes)
+        self._settle(attempt, judge_transport(TransportTrouble.STALLED), None, saw_bytes=saw_bytes)
 
     def _settle(self, attempt: _Attempt, outcome: Outcome, usage: Usage | None, *, saw_bytes: bool) -> None:
         attempt.over = True
@@ -515,6 +542,8 @@ class World:
             client_saw_bytes=saw_bytes and outcome.kind is not OutcomeKind.SUCCESS,
         )
         if isinstance(verdict, Backoff):
+            if call.kept is not None and outcome.kind is not OutcomeKind.THROTTLED:
+                call.kept.backs_off_until = verdict.until
             return
         self._waiting.pop(call.id, None)
         if isinstance(verdict, GiveUp):

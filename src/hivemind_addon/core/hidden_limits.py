@@ -1,0 +1,844 @@
+"""Limits that no header tells of, found out from what is refused. One estimator of one kind of refusal.
+
+A bank of hypotheses (`limiter_models.py`) explains the recent attempts: nothing but chance; so many in flight; so many
+in any span or window of some length; so many that drain away at some rate; in requests, input tokens or all tokens.
+Each refusal, and each attempt that passes against expectation, makes them compete anew: posterior = prior x likelihood.
+
+    the hypotheses that matter say                what follows
+    go, with one voice                            the attempt goes
+    go, more likely than not                      it goes as a probe: one at a time, a round trip apart
+    wait, but some say go                         it waits; at times one goes as a probe that may be refused
+    wait, with one voice                          it waits until they say go
+
+A probe's verdict tells the hypotheses apart, so that few are needed; refused ones are paid from an account that grows
+with the attempts that pass. A told retry-after is believed as long as what is sent before its end is refused. When many
+attempts that limits held back have passed, one more than the limit allows is tried, in case the limit has grown.
+
+What speaks against the best hypothesis again and again within a short time (a cumulative sum of log-likelihoods) is a
+change of the provider: what was seen before is forgotten.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from hivemind_addon.core.limiter_models import (
+    BucketLevel,
+    ConcurrencyLevel,
+    Fit,
+    Level,
+    Sent,
+    SlidingLevel,
+    WindowLevel,
+    fit,
+    fit_chance,
+)
+from hivemind_addon.core.ticket import Demand, Dimension
+
+_NEVER = float("inf")
+_REMEMBERED = 256
+"""Attempts that hypotheses have to explain."""
+_OLDER = 1024
+"""Attempts before these that still fill a bucket or a window."""
+_WINDOWS_S = (1.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 18_000.0, 86_400.0)
+_LONGER = 5.0
+"""Windows so many times as long as what is remembered are thought of."""
+_LINGER_S = (0.0, 0.5, 2.0, 5.0)
+_SURE = 0.97
+_LIKELY = 0.5
+_POSSIBLE = 0.05
+_RISKED = 0.2
+"""Probes that may be expected to be refused at one time, where they are likely to pass."""
+_NEGLIGIBLE = -5.0
+"""Log-odds to the best below which a hypothesis is left out."""
+_PROBES = 3.0
+"""Refused probes that are allowed at first, and the most that are saved up."""
+_PROBES_PER_PASS = 0.015
+_LEAST_VERDICT_S = 0.05
+_FIRST_VERDICT_S = 0.25
+_MOST_VERDICT_S = 2.0
+_LONG_RETRY_AFTER_S = 5.0
+"""A longer one tells of a rate limit."""
+_LONGEST_S = 86_400.0
+_SPARED = 0.05
+"""Of an attempt's units that stay in a bucket."""
+_SLACK_S = 0.2
+_SLACK = 0.05
+"""A told instant and the one that a hypothesis computes are the same where they differ by less."""
+_MOST_DISAGREEMENT = 6.0
+"""The log-likelihood that a hypothesis loses at most for telling other instants; each costs one."""
+_AT_THE_DOOR_S = 0.2
+"""Limiters refuse before any work is done: a refusal that takes half as long as an answer, and longer than this, comes
+from farther in, and is more likely chance, by so much of log-odds:"""
+_INSIDE = 2.0
+_ROUNDING_S = 1.25
+"""A retry-after in whole seconds is up to one too long, and its way here takes a moment."""
+_ROUNDED = 0.3
+"""Or by so much of it, where it is short."""
+_CHANGE = 7.0
+"""Log-likelihood against the best hypothesis that shows that the provider has changed."""
+_BORED_S = 60.0
+"""So long nobody waits for a guess before one goes to see; twice as long with each that is refused then."""
+_MOST_BORED = 6
+_LONGEST_GUESS_S = 3600.0
+"""No guess is longer, whatever was seen."""
+_LONG_HOLD_S = 0.5
+"""After so long a wait the first one goes alone, and the others follow when it was not refused."""
+_TRIAL_AFTER = 10
+"""Attempts that pass while others are held back, before one more than the limit allows is tried; three times as many
+when that is refused."""
+_MOST_TRIAL_AFTER = 100
+_MOST_TRIAL_AFTER_CAPPED = 60
+"""The same for attempts in flight: caps move more often than rates, and few of them pass where one is low."""
+_GUARD_FIRST_S = 0.5
+_GUARD_MOST_S = 30.0
+_TOLD_TRUST = 2.0
+_TOLD_KEPT = 1.0
+"""A refusal before the instant that was told speaks for the teller."""
+_TOLD_BROKEN = 3.0
+"""An attempt that passed before it speaks against."""
+_STRETCH = 1.5
+_MOST_STRETCH = 10.0
+_TOLD_MOST = 8.0
+_MOST_LIMITS = 3
+_ENOUGH_NEW = 8
+"""Where refusals are chance, one more in so many of them teaches something."""
+_SURPRISE = 0.05
+"""Of the attempts that a hypothesis expects to be refused, those that pass all the same."""
+_FIRST_SHARE = 0.05
+_SHARE_OVER = 50.0
+_UNEQUAL = 1.3
+"""Attempts whose sizes differ by less teach nothing about tokens."""
+
+
+_DIMENSIONS = (Dimension.REQUESTS, Dimension.INPUT_TOKENS, Dimension.TOTAL_TOKENS)
+"""Of measures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """How likely each kind of limit is before anything was seen; the rest is chance."""
+
+    rate: float
+    concurrency: float
+
+
+OF_THROTTLES = Prior(rate=0.6, concurrency=0.1)
+"""Of what rate limits' refusals tell."""
+OF_OVERLOADS = Prior(rate=0.0, concurrency=0.5)
+"""Of what overload tells."""
+
+
+@dataclass(slots=True, eq=False)
+class _Hypothesis:
+    level: Level | None
+    """None: nothing but chance."""
+    fit: Fit
+    score: float = 0.0
+    """Logarithm of prior x likelihood."""
+    weight: float = 0.0
+    """Its probability among the plausible ones."""
+
+    @property
+    def is_of_a_rate(self) -> bool:
+        return self.level is not None and not isinstance(self.level, ConcurrencyLevel)
+
+    def opens_at(self, units: Sequence[float], in_flight: int, now: float) -> float:
+        if self.level is None:
+            return now
+        amount = self.fit.amount
+        if isinstance(self.level, BucketLevel):
+            # Whoever takes the last drop meets each rounding.
+            amount -= _SPARED * units[self.level.measure]
+        return self.level.opens_at(units[self.level.measure], max(1.0, amount), in_flight, now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Votes:
+    go: float
+    """How likely an attempt passes now."""
+    likely_at: float
+    """From when on it is more likely than not."""
+    possible_at: float
+    """From when on it is possible at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenLimit:
+    """The limit that explains refusals best, for views, costs and forecasts."""
+
+    measure: int
+    amount: float
+    window_s: float | None = None
+    """None: of attempts in flight."""
+    is_bucket: bool = False
+
+    @property
+    def dimension(self) -> Dimension:
+        """What it counts."""
+        return _DIMENSIONS[self.measure]
+
+    @property
+    def kind(self) -> str:
+        """How it comes back."""
+        if self.window_s is None:
+            return "at a time"
+        return "bucket" if self.is_bucket else "window"
+
+    def __str__(self) -> str:
+        if self.window_s is None:
+            return f"{self.amount:.0f} at a time"
+        what = self.dimension.value.replace("_", " ")
+        if self.is_bucket:
+            return f"{self.amount / self.window_s * 60:.3g} {what} per minute, {self.amount:.0f} at once"
+        return f"{self.amount:.0f} {what} per {self.window_s:.0f} s"
+
+    def level(self) -> Level:
+        """The level that it limits, with nothing sent."""
+        if self.window_s is None:
+            return ConcurrencyLevel(0.0)
+        if self.is_bucket:
+            return BucketLevel(self.measure, self.amount / self.window_s)
+        return SlidingLevel(self.measure, self.window_s)
+
+    def is_like(self, other: "HiddenLimit") -> bool:
+        """Whether people need not hear of the difference."""
+        return (
+            (self.measure, self.is_bucket, self.window_s is None)
+            == (other.measure, other.is_bucket, other.window_s is None)
+            and math.isclose(self.amount, other.amount, rel_tol=_UNEQUAL - 1)
+            and math.isclose(self.window_s or 0, other.window_s or 0, rel_tol=_UNEQUAL - 1)
+        )
+
+
+class HiddenLimits:
+    """What refusals of one kind teach about one pool. Each attempt is `sent`, has a verdict, and is `ended`."""
+
+    def __init__(self, prior: Prior) -> None:
+        self._prior = prior
+        self._history: deque[Sent] = deque()
+        self._older: deque[Sent] = deque(maxlen=_OLDER)
+        """What was taken before: it fills limits, and has to be explained no more."""
+        self._open: dict[int, Sent] = {}
+        """Attempts in flight, by stamp."""
+        self._layers: list[list[_Hypothesis]] = []
+        """For each limit that is known the plausible hypotheses, the best first; empty: nothing was ever refused."""
+        self._told: deque[float] = deque(maxlen=32)
+        """Ends that refusals told, those that are one counted once."""
+        self._reopened: deque[float] = deque(maxlen=8)
+        """When attempts passed after others had been refused."""
+        self._longest_row_s = 0.0
+        """For how long everything was refused."""
+        self._failures_count = True
+        self._unweighed = self._known_refusals = 0
+        """Refusals since the hypotheses last competed, and until then."""
+        self._share = _FIRST_SHARE
+        """Of all attempts, that is refused."""
+        self._told_at = -_NEVER
+        self._told_until = -_NEVER
+        self._told_score = _TOLD_TRUST
+        self._told_stretch = 1.0
+        """A retry-after is so many times too short."""
+        self._longest_told_s = 0.0
+        self._guard_until = -_NEVER
+        self._pending: list[Sent] = []
+        """Probes whose verdict is not known."""
+        self._probes = _PROBES
+        self._probe_wait_s = 0.0
+        self._probe_at = -_NEVER
+        self._refused_after_s = 0.0
+        """How long a refusal takes to come back."""
+        self._passed_after_s = 0.0
+        """How long an answer takes to begin."""
+        self._held_back = 0
+        """Attempts that passed while a limit held others back, since the last trial."""
+        self._trial_after = self._trial_before = float(_TRIAL_AFTER)
+        self._trial: Sent | None = None
+        self._held_since: float | None = None
+        """Since when all that want to go have been held back."""
+        self._last_hold_s = 0.0
+        """How long all were held back before the last attempt."""
+        self._bored = 0
+        """Attempts that were refused after such a time, since the last one passed."""
+        self._scout: Sent | None = None
+        """The first that went after all had been held back."""
+
+    def __repr__(self) -> str:
+        best = self.limit
+        return f"<HiddenLimits {best}>" if best else "<HiddenLimits none known>"
+
+    # What is sent, and what comes of it ------------------------------------------------------------------------------
+
+    @property
+    def verdict_s(self) -> float:
+        """An attempt that was not refused for so long has passed."""
+        if not self._refused_after_s:
+            return _FIRST_VERDICT_S
+        return min(max(_LEAST_VERDICT_S, 2 * self._refused_after_s), _MOST_VERDICT_S)
+
+    def sent(self, stamp: int, demand: Demand, in_flight: int, now: float) -> None:
+        """An attempt was admitted; `in_flight` counts it."""
+        sent = Sent(stamp, now, _units(demand), in_flight)
+        if self._layers:
+            go = self._votes(sent.units, in_flight - 1, now).go
+            sent.is_probe = go < _SURE
+            passes = go * (1 - self._layers[-1][0].fit.chance) + (1 - go) * _SURPRISE
+            sent.odds = (1 - passes, self._share)
+            if sent.is_probe:
+                self._pending.append(sent)
+                if go < _LIKELY and self._is_trial_due:
+                    self._trial, self._held_back = sent, 0
+            for level in self._levels():
+                level.add(sent)
+            if self._held_since is not None and now - self._held_since >= max(_LONG_HOLD_S, 2 * self.verdict_s):
+                self._scout = sent
+            self._last_hold_s = 0.0 if self._held_since is None else now - self._held_since
+            self._held_since = None
+        self._history.append(sent)
+        if len(self._history) > _REMEMBERED:
+            oldest = self._history.popleft()
+            if not oldest.is_void and self._is_taken(oldest):
+                self._older.append(oldest)
+        self._open[stamp] = sent
+
+    def passed(self, stamp: int, now: float) -> None:
+        """The provider has taken an attempt: its answer began, or it succeeded."""
+        sent = self._open.get(stamp)
+        if sent is None or sent.refused is not None:
+            return
+        sent.refused = False
+        self._share -= self._share / _SHARE_OVER
+        self._passed_after_s = _mean(self._passed_after_s, now - sent.sent_at)
+        self._guard_until = -_NEVER
+        self._bored = 0
+        self._probe_wait_s = 0.0
+        self._probes = min(_PROBES, self._probes + _PROBES_PER_PASS)
+        if self._told_at < sent.sent_at < self._told_until - min(_ROUNDING_S, _ROUNDED * self._longest_told_s):
+            self._told_score -= _TOLD_BROKEN
+        if self._held_since is not None:
+            self._held_back += 1
+        if sent is self._trial:
+            # There is more: the next one is a trial, too.
+            self._trial_before = max(_TRIAL_AFTER, self._trial_before, self._trial_after) / 3
+            self._trial_after = self._held_back = 1
+        if sent.is_probe:
+            self._probe_at = now
+            self._reopen(sent)
+            self._weigh(now)
+
+    def refused(self, stamp: int, retry_after_s: float, now: float) -> None:
+        """The provider has refused an attempt; `retry_after_s` is 0 where it does not say when to come back."""
+        sent = self._open.get(stamp)
+        if sent is None:
+            return
+        sent.refused = True
+        self._bored += self._last_hold_s > _BORED_S
+        self._share += (1 - self._share) / _SHARE_OVER
+        self._refused_after_s = _mean(self._refused_after_s, now - sent.sent_at)
+        for level in self._levels():
+            level.take_back(sent)
+        if self._told_at < sent.sent_at < self._told_until:
+            self._told_score = min(_TOLD_MOST, self._told_score + _TOLD_KEPT)
+        self._hear(sent, retry_after_s, now)
+        if sent is self._trial:
+            self._trial_after = min(3 * max(self._trial_before, self._trial_after), _MOST_TRIAL_AFTER)
+        elif sent.is_probe:
+            self._probes = max(0.0, self._probes - 1)
+            self._probe_wait_s = max(2 * self._probe_wait_s, 2 * self.verdict_s)
+            self._probe_at = now + self._probe_wait_s
+        self._unweighed += 1
+        if (
+            self._unweighed * _ENOUGH_NEW >= self._known_refusals
+            or not self._is_all_chance
+            or self._row_length(now) > 1
+        ):
+            self._weigh(now)
+        self._guard(now)
+
+    def ended(self, stamp: int, now: float, *, was_taken: bool = True, is_failed: bool = False) -> None:
+        """An attempt is over. `was_taken` False: something else refused it, so it counts for nothing here.
+
+        `is_failed`: the provider answered with an error that is no refusal.
+        """
+        sent = self._open.pop(stamp, None)
+        if sent is None:
+            return
+        sent.ended_at = now
+        sent.is_failed = is_failed
+        sent.is_void = not was_taken
+        if not was_taken or (is_failed and not self._failures_count):
+            for level in self._levels():
+                level.take_back(sent)
+
+    def forget_since(self, at: float, now: float) -> None:
+        """What was refused since an instant was an outage and no limit."""
+        for sent in self._history:
+            if sent.sent_at >= at and sent.refused:
+                sent.is_void = True
+        self._guard_until = -_NEVER
+        self._weigh(now)
+
+    def resume(self, limit: HiddenLimit | None) -> None:
+        """Go on with what an earlier run has learned, or another pool of the same account."""
+        if limit is not None:
+            chance = fit_chance(0, 0)
+            known = Fit(limit.amount, 0.0, chance.chance)
+            self._layers = [[_Hypothesis(limit.level(), known, weight=0.9), _Hypothesis(None, chance, weight=0.1)]]
+
+    def clock_jumped(self, delta_s: float) -> None:
+        """So much time passed while everything slept: what was learned stays, how much of it is used is not known."""
+        self.resume(self.limit)
+        self._history.clear()
+        self._told_until -= delta_s
+        self._guard_until -= delta_s
+
+    # What may go -----------------------------------------------------------------------------------------------------
+
+    def opens_at(self, demand: Demand, in_flight: int, now: float) -> float:
+        """The first instant at which an attempt may go, if nothing else changes; infinite: when another one ends."""
+        if not self._layers:
+            return now
+        opens_at = max(self._opens_at(_units(demand), in_flight, now), self._scout_back_at(now))
+        if opens_at > now:
+            if self._held_since is None:
+                self._held_since = now
+            if not in_flight:
+                opens_at = min(opens_at, self._bored_at(now))
+        return opens_at
+
+    def _bored_at(self, now: float) -> float:
+        """When one goes whatever is thought, for no guess may let everybody wait for ever.
+
+        That is long after all that was seen of this limiter; after a refusal it takes twice as long.
+        """
+        assert self._held_since is not None
+        told_s = self._longest_told_s if self._told_score > 0 else 0.0
+        longest_s = max(_BORED_S, 2 * told_s, 2 * min(self._longest_row_s, _LONGEST_GUESS_S))
+        return max(now, self._guard_until, self._held_since + longest_s * 2.0 ** min(self._bored, _MOST_BORED))
+
+    def _opens_at(self, units: Sequence[float], in_flight: int, now: float) -> float:
+        votes = self._votes(units, in_flight, now)
+        if votes.go >= _SURE:
+            return max(now, self._guard_until)
+        not_before = max(now, self._guard_until, self._probe_free_at(votes.go, now))
+        if votes.go >= _LIKELY or self._is_trial_due:
+            return not_before
+        opens_at = max(votes.likely_at, not_before)
+        if self._probes >= 1:
+            opens_at = min(opens_at, max(votes.possible_at, not_before, self._probe_at))
+        return opens_at
+
+    @property
+    def _is_trial_due(self) -> bool:
+        limit = self.limit
+        is_concurrency = limit is not None and limit.window_s is None
+        most = _MOST_TRIAL_AFTER_CAPPED if is_concurrency else _MOST_TRIAL_AFTER
+        return self._held_back >= min(self._trial_after * (2 if is_concurrency else 1), most)
+
+    def _votes(self, units: Sequence[float], in_flight: int, now: float) -> _Votes:
+        """What the hypotheses say of an attempt. Each limit that is known has to let it pass."""
+        trust = 1 / (1 + math.exp(-self._told_score)) if now < self._told_until else 0.0
+        all_go, likely_at, possible_at = 1.0, now, now
+        for hypotheses in self._layers:
+            opens = []
+            for one in hypotheses:
+                at = one.opens_at(units, in_flight, now)
+                opens.append((at, one.weight * (1 - trust)))
+                opens.append((max(at, self._told_until) if one.is_of_a_rate else at, one.weight * trust))
+            opens.sort()
+            all_go *= sum(weight for at, weight in opens if at <= now)
+            likely_at = max(likely_at, _reached_at(opens, _LIKELY))
+            possible_at = max(possible_at, _reached_at(opens, _POSSIBLE))
+        return _Votes(all_go, likely_at, possible_at)
+
+    def _levels(self) -> Iterator[Level]:
+        return (one.level for hypotheses in self._layers for one in hypotheses if one.level is not None)
+
+    def _scout_back_at(self, now: float) -> float:
+        """When the first one that went after a long wait has shown whether others may follow."""
+        scout = self._scout
+        if scout is None or scout.refused is not None or scout.stamp not in self._open:
+            return now
+        return scout.sent_at + self.verdict_s
+
+    def _probe_free_at(self, go: float, now: float) -> float:
+        """From when on another probe may go: as many at one time as the odds are that they pass."""
+        self._pending = [sent for sent in self._pending if sent.stamp in self._open and sent.refused is None]
+        most = max(1, int(_RISKED / (1 - go)))
+        verdicts_at = sorted(sent.sent_at + self.verdict_s for sent in self._pending)
+        return now if len(verdicts_at) < most else verdicts_at[-most]
+
+    # What explains it ------------------------------------------------------------------------------------------------
+
+    def _hear(self, sent: Sent, retry_after_s: float, now: float) -> None:
+        if retry_after_s <= 0:
+            return
+        if self._row_length(now) > 1 and sent.sent_at >= self._told_until:
+            # It came back when it was told to, and was refused again.
+            self._told_stretch = min(self._told_stretch * _STRETCH, _MOST_STRETCH)
+        until = now + min(retry_after_s * self._told_stretch, _LONGEST_S)
+        sent.told_at = now + min(retry_after_s, _LONGEST_S)
+        self._longest_told_s = max(self._longest_told_s, retry_after_s)
+        self._told_at, self._told_until = now, max(self._told_until, until)
+        if not self._told or abs(self._told[-1] - until) > _ROUNDING_S:
+            self._told.append(until)
+
+    def _reopen(self, passed: Sent) -> None:
+        """An attempt passed: note it if others had been refused just before."""
+        first = last = None
+        for sent in reversed(self._history):
+            if sent.sent_at >= passed.sent_at or sent.is_void:
+                continue
+            if not sent.refused:
+                break
+            first, last = sent, last or sent
+        if first is not None and last is not None:
+            self._longest_row_s = max(self._longest_row_s, last.sent_at - first.sent_at)
+            if not self._reopened or passed.sent_at > self._reopened[-1]:
+                self._reopened.append(passed.sent_at)
+
+    def _guard(self, now: float) -> None:
+        """Let nothing go for a while when everything is refused, whatever the hypotheses say."""
+        row = self._row_length(now)
+        if self._layers and self._layers[0][0].level is not None:
+            # They are wrong in some way, and may be again.
+            surplus, first_s = row - 2, self.verdict_s
+        else:
+            chance = min(max(self._share, 0.05), 0.8)
+            surplus, first_s = row - max(4, math.ceil(math.log(0.01) / math.log(chance))), _GUARD_FIRST_S
+        if surplus >= 0:
+            self._guard_until = now + min(first_s * 2 ** min(surplus, 10), _GUARD_MOST_S)
+
+    def _row_length(self, now: float) -> int:
+        """Times that attempts were refused since the last one passed; what was sent within a round trip is one."""
+        row, counted_at = 0, _NEVER
+        for sent in reversed(self._history):
+            verdict = None if sent.is_void else self._verdict(sent, now)
+            if verdict is False:
+                break
+            if verdict and sent.sent_at < counted_at - self._refused_after_s:
+                row, counted_at = row + 1, sent.sent_at
+        return row
+
+    @property
+    def _is_all_chance(self) -> bool:
+        return bool(self._layers) and self._layers[0][0].level is None and self._layers[0][0].weight >= _SURE
+
+    def _weigh(self, now: float) -> None:
+        """Let the hypotheses compete over what is known."""
+        self._failures_count = True
+        self._unweighed = 0
+        self._known_refusals = sum(1 for sent in self._history if sent.refused)
+        records = [sent for sent in self._history if not sent.is_void]
+        hypotheses = self._compete(records, now)
+        if any(sent.is_failed for sent in records):
+            self._failures_count = not self._failures_count
+            others = self._compete(records, now)
+            if others[0].score > hypotheses[0].score:
+                hypotheses = others
+            else:
+                self._failures_count = not self._failures_count
+        cut = self._changed_at(hypotheses[0], records, now)
+        if cut is not None:
+            before = [sent for sent in records if sent.sent_at < cut]
+            since = [sent for sent in records if sent.sent_at >= cut]
+            newer = self._compete(since, now)
+            if self._compete(before, now)[0].score + newer[0].score > hypotheses[0].score + _CHANGE:
+                self._history = deque(sent for sent in self._history if sent.sent_at >= cut)
+                self._older.clear()
+                for sent in since:
+                    sent.odds = None
+                self._trial_after = self._trial_before = float(_TRIAL_AFTER)
+                records, hypotheses = since, newer
+        self._layers = []
+        while any(sent.refused for sent in records) and len(self._layers) < _MOST_LIMITS:
+            self._layers.append(hypotheses)
+            if hypotheses[0].level is None:
+                break
+            # Another limit may refuse what this one would let pass.
+            records = self._unexplained(hypotheses[0], records)
+            hypotheses = self._compete(records, now)
+
+    @property
+    def remembers_since(self) -> float:
+        """The oldest attempt that has to be explained was sent then; infinite: there is none."""
+        return self._history[0].sent_at if self._history else _NEVER
+
+    def explains(self, since: float, now: float) -> tuple[float, bool]:
+        """How well the best hypothesis explains what was sent since an instant, and whether it is more than chance.
+
+        As a log-likelihood, whatever was likely before.
+        """
+        records = [sent for sent in self._history if sent.sent_at >= since and not sent.is_void]
+        best = self._compete(records, now)[0]
+        return best.fit.score, best.level is not None
+
+    def _compete(self, records: Sequence[Sent], now: float) -> list[_Hypothesis]:
+        verdicts = [self._verdict(sent, now) for sent in records]
+        known = [verdict for verdict in verdicts if verdict is not None]
+        chance = fit_chance(sum(known), len(known))
+        rate = self._prior.rate
+        if rate and self._longest_told_s > _LONG_RETRY_AFTER_S:
+            rate += (1 - rate - self._prior.concurrency) / 2
+        prior = math.log(1 - rate - self._prior.concurrency)
+        if self._refused_after_s > max(_AT_THE_DOOR_S, self._passed_after_s / 2):
+            prior += _INSIDE
+        hypotheses = [_Hypothesis(None, chance, chance.score + prior + _vanity(records, verdicts))]
+        measures = self._measures(records)
+        families: tuple[tuple[float, list[tuple[Level, float]]], ...] = (
+            (self._prior.concurrency, [(ConcurrencyLevel(linger_s), 1.0) for linger_s in _LINGER_S]),
+            (rate, [one for measure in measures for one in self._rates(measure, records, now)] if rate else []),
+        )
+        for share, levels in families:
+            total = sum(part for _, part in levels)
+            for level, part in levels:
+                step = 1.0 if level.measure == 0 else 0.0
+                self._preload(level)
+                found = fit(list(self._replay(level, records, verdicts)), step=step)
+                if found.amount < _NEVER:
+                    score = found.score + math.log(share * part / total)
+                    score += self._agreement(level, found.amount, records)
+                    hypotheses.append(_Hypothesis(level, found, score))
+        return _plausible(hypotheses)
+
+    def _preload(self, level: Level) -> None:
+        """Let a level begin with what older attempts left in it."""
+        if not isinstance(level, ConcurrencyLevel):
+            for sent in self._older:
+                level.add(sent)
+
+    def _agreement(self, level: Level, amount: float, records: Sequence[Sent]) -> float:
+        """How well a level tells what refusals told: when it opens again."""
+        told = [sent for sent in records if sent.told_at is not None and sent.ended_at < _NEVER]
+        if self._told_score <= 0 or self._told_stretch > 1 or not told:
+            return 0.0
+        waits_s = [sent.told_at - sent.ended_at for sent in told if sent.told_at is not None]
+        is_whole = all(abs(wait_s - round(wait_s)) < 1e-6 for wait_s in waits_s)
+        again, agreement = _again(level), 0.0
+        assert again is not None
+        self._preload(again)
+        for sent in records:
+            if sent.told_at is not None:
+                opens_at = again.opens_at(sent.units[again.measure], amount, sent.in_flight, sent.sent_at)
+                slack_s = _ROUNDING_S if is_whole else _SLACK_S + _SLACK * (sent.told_at - sent.sent_at)
+                agreement -= abs(opens_at - sent.told_at) > slack_s
+            if self._is_taken(sent):
+                again.add(sent)
+        return max(agreement, -_MOST_DISAGREEMENT)
+
+    def _is_taken(self, sent: Sent) -> bool:
+        """Whether it counts for a limit, as far as is known."""
+        return not sent.refused and (self._failures_count or not sent.is_failed)
+
+    def _replay(
+        self, level: Level, records: Sequence[Sent], verdicts: Sequence[bool | None]
+    ) -> Iterator[tuple[float, bool]]:
+        """The level that each attempt found, with its verdict."""
+        for sent, refused in zip(records, verdicts, strict=True):
+            found = level.add(sent)
+            if not self._is_taken(sent):
+                level.take_back(sent)
+            if refused is not None:
+                yield found, refused
+
+    def _rates(self, measure: int, records: Sequence[Sent], now: float) -> Iterator[tuple[Level, float]]:
+        """Levels that may limit a rate, and how likely each is beside the others."""
+        span_s = now - records[0].sent_at if records else 0.0
+        for window_s in _WINDOWS_S:
+            yield SlidingLevel(measure, window_s), 1.0
+            if window_s > _LONGER * span_s:
+                break
+        for is_told, ends in ((True, self._told), (False, self._reopened)):
+            lengths_s = list(self._windows(ends, is_told=is_told))
+            for window_s in lengths_s:
+                # The longer a window the less likely its end is so near.
+                part = lengths_s[0] / window_s
+                yield WindowLevel(measure, window_s, tuple(ends), is_tiled=True), part
+                if is_told:
+                    yield WindowLevel(measure, window_s, tuple(ends), is_tiled=False), part
+        for per_s in self._drains(measure, records):
+            yield BucketLevel(measure, per_s), 1.0
+
+    def _windows(self, ends: Sequence[float], *, is_told: bool) -> Iterable[float]:
+        """Lengths that windows with such ends may have."""
+        if not ends:
+            return ()
+        least = self._longest_told_s if is_told else self._longest_row_s
+        longer = [one for one in _WINDOWS_S if one >= least]
+        lengths = set(longer[:4] or _WINDOWS_S[-1:])
+        known = list(ends)[-4:]
+        apart_s = [round(after - before, 1) for before, after in pairwise(known) if after - before <= _LONGEST_S]
+        lengths.update(length_s for length_s in apart_s if length_s >= least - _ROUNDING_S)
+        if is_told and apart_s:
+            # No window ends within another one.
+            lengths = {length_s for length_s in lengths if length_s <= min(apart_s) + _ROUNDING_S} or lengths
+        return sorted(lengths)
+
+    def _drains(self, measure: int, records: Sequence[Sent]) -> Iterable[float]:
+        """Rates at which a bucket may drain: what passed between refusals."""
+        refused = [index for index, sent in enumerate(records) if sent.refused]
+        if not refused:
+            return ()
+        rates = set()
+        last = refused[-1]
+        for first in {refused[0], refused[len(refused) // 2], refused[max(0, len(refused) - 4)]}:
+            passed_s = records[last].sent_at - records[first].sent_at
+            units = sum(sent.units[measure] for sent in records[first:last] if not sent.refused)
+            if passed_s > 0 and units:
+                rates.add(units / passed_s)
+            told_s = (records[last].told_at or 0.0) - (records[first].told_at or _NEVER)
+            if told_s > 0:
+                more = records[last].units[measure] - records[first].units[measure]
+                rates.add(max(units + more, 1.0) / told_s)
+        if self._longest_told_s >= 1 and measure == 0:
+            rates.add(1 / self._longest_told_s)
+        for hypotheses in self._layers:
+            level = hypotheses[0].level
+            if isinstance(level, BucketLevel) and level.measure == measure:
+                rates.add(level.per_s)
+        return sorted({round(rate, 2 - math.floor(math.log10(rate))) for rate in rates})
+
+    def _measures(self, records: Sequence[Sent]) -> Iterable[int]:
+        """What may be limited: always requests, and tokens where attempts differ in them."""
+        yield 0
+        for measure in (1, 2):
+            sizes = [sent.units[measure] for sent in records]
+            if sizes and max(sizes) > _UNEQUAL * max(1.0, min(sizes)):
+                yield measure
+
+    def _verdict(self, sent: Sent, now: float) -> bool | None:
+        """Whether an attempt was refused; None: that is not known."""
+        if sent.refused is not None:
+            return sent.refused
+        return False if sent.stamp in self._open and now - sent.sent_at > self.verdict_s else None
+
+    def _unexplained(self, best: _Hypothesis, records: Sequence[Sent]) -> list[Sent]:
+        """Those that a hypothesis expects to pass, and those that were not refused."""
+        level = _again(best.level)
+        assert level is not None
+        found = []
+        for sent in records:
+            is_above = level.add(sent) > best.fit.amount
+            if not self._is_taken(sent):
+                level.take_back(sent)
+            if not (is_above and sent.refused):
+                found.append(sent)
+        return found
+
+    def _changed_at(self, best: _Hypothesis, records: Sequence[Sent], now: float) -> float | None:
+        """From when on the attempts speak against the best hypothesis; None: they do not."""
+        level = _again(best.level)
+        against = 0.0
+        since: float | None = None
+        chance, amount = best.fit.chance, best.fit.amount
+        for sent in records:
+            found = level.add(sent) if level is not None else 0.0
+            verdict = self._verdict(sent, now)
+            if level is not None and not self._is_taken(sent):
+                level.take_back(sent)
+            if verdict is None:
+                continue
+            if found > amount:
+                against += -3.0 if verdict else 3.0
+            else:
+                against += math.log(0.5 / chance) if verdict else math.log(0.5 / (1 - chance))
+            if against <= 0:
+                against, since = 0.0, None
+            elif since is None:
+                since = sent.sent_at
+        return since if against > _CHANGE and since is not None and since > records[0].sent_at else None
+
+    @property
+    def closed_until(self) -> float:
+        """Until when nothing is expected to pass; in the past where something is."""
+        told_until = self._told_until if self._told_score > 0 and self._layers else -_NEVER
+        return max(told_until, self._guard_until)
+
+    def turns_at(self, now: float) -> float | None:
+        """When the limit that explains best lets many pass again; None where it does so all the time."""
+        level = self._layers[0][0].level if self._layers else None
+        return level.turns_at(now) if isinstance(level, SlidingLevel | WindowLevel) else None
+
+    def cost_s(self, demand: Demand) -> float:
+        """Seconds of this limit that a demand takes."""
+        limit = self.limit
+        if limit is None or limit.window_s is None:
+            return 0.0
+        return min(demand.of(limit.dimension), limit.amount) / limit.amount * limit.window_s
+
+    # For views -------------------------------------------------------------------------------------------------------
+
+    @property
+    def limit(self) -> HiddenLimit | None:
+        """The limit that explains best; None: there is none but chance."""
+        level = self._layers[0][0].level if self._layers else None
+        if level is None:
+            return None
+        amount = self._layers[0][0].fit.amount
+        match level:
+            case ConcurrencyLevel():
+                return HiddenLimit(0, max(1.0, amount))
+            case BucketLevel(measure=measure, per_s=per_s):
+                return HiddenLimit(measure, max(1.0, amount), max(1.0, amount) / per_s, is_bucket=True)
+            case SlidingLevel(measure=measure, window_s=window_s) | WindowLevel(measure=measure, window_s=window_s):
+                return HiddenLimit(measure, max(1.0, amount), window_s)
+        return None
+
+
+def _reached_at(opens: Sequence[tuple[float, float]], share: float) -> float:
+    """The instant at which hypotheses of so much weight let an attempt pass."""
+    so_far = 0.0
+    for at, weight in opens:
+        so_far += weight
+        if so_far >= share - 1e-9:
+            return at
+    return _NEVER
+
+
+def _mean(mean: float, newest: float) -> float:
+    return newest if mean == 0 else mean + 0.2 * (newest - mean)
+
+
+def _units(demand: Demand) -> tuple[float, ...]:
+    return (1.0, float(demand.input_tokens), float(demand.total_tokens))
+
+
+def _vanity(records: Sequence[Sent], verdicts: Sequence[bool | None]) -> float:
+    """How much better all-is-chance foretold what happened than the hypotheses did; 0 where it did worse.
+
+    With hindsight some limiter explains any row of chances. What it foretells shows what it is worth.
+    """
+    better = 0.0
+    for sent, refused in zip(records, verdicts, strict=True):
+        if sent.odds is not None and refused is not None:
+            ours, chance = sent.odds
+            better += math.log(chance / ours) if refused else math.log((1 - chance) / (1 - ours))
+    return max(0.0, better)
+
+
+def _again(level: Level | None) -> Level | None:
+    """The same level, with nothing sent."""
+    match level:
+        case None:
+            return None
+        case ConcurrencyLevel(linger_s=linger_s):
+            return ConcurrencyLevel(linger_s)
+        case SlidingLevel(measure=measure, window_s=window_s):
+            return SlidingLevel(measure, window_s)
+        case WindowLevel(measure=measure, window_s=window_s, ends=ends, is_tiled=is_tiled):
+            return WindowLevel(measure, window_s, ends, is_tiled)
+        case BucketLevel(measure=measure, per_s=per_s):
+            return BucketLevel(measure, per_s)
+    raise AssertionError(level)
+
+
+def _plausible(hypotheses: list[_Hypothesis]) -> list[_Hypothesis]:
+    """The ones that matter, with their probabilities; the best first."""
+    best = max(one.score for one in hypotheses)
+    kept = [one for one in hypotheses if one.score - best > _NEGLIGIBLE]
+    total = sum(math.exp(one.score - best) for one in kept)
+    for one in kept:
+        one.weight = math.exp(one.score - best) / total
+    return sorted(kept, key=lambda one: -one.weight)

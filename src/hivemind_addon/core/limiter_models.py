@@ -1,0 +1,315 @@
+"""Hypotheses about a limiter that no header tells of: each predicts which attempts it would have refused. Pure.
+
+A hypothesis is a *level*: a number that each attempt finds when it is sent, itself counted, computed from what was sent
+before it. A limiter of that kind refuses whatever would rise above its amount, and nothing else.
+
+    ConcurrencyLevel   attempts in flight, and those that ended less than `linger_s` ago
+    SlidingLevel       units sent within the last `window_s`
+    WindowLevel        units sent since the window began
+    BucketLevel        units sent, less what drains away at `per_s`; a small amount makes it a spacing
+
+Two more need no level: nothing limits but chance, and the provider is closed until the instant that it names
+(`hidden_limits.py`). How well a level explains what happened is its likelihood: a stump, as in a decision tree. Below
+some amount refusals are chance, above it they are the rule. `fit` finds the amount.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+_NEVER = float("inf")
+_CHANCE = (0.5, 10.0)
+"""What is assumed of chance before anything was seen: half a refusal in ten attempts."""
+_RULE = (20.0, 20.4)
+"""The same of a limiter above its amount: 20 refusals of 20.4 attempts."""
+
+_MOST_CHOICE = 20
+
+
+@dataclass(slots=True, eq=False)
+class Sent:
+    """One attempt, as a limiter sees it."""
+
+    stamp: int
+    sent_at: float
+    units: tuple[float, ...]
+    """By measure: requests, input tokens, all tokens."""
+    in_flight: int
+    """At its admission, itself counted."""
+    ended_at: float = _NEVER
+    told_at: float | None = None
+    """When it may come back, as its refusal told."""
+    refused: bool | None = None
+    """None: not known yet."""
+    is_void: bool = False
+    """Something else explains how it ended: it teaches nothing, and took nothing."""
+    odds: tuple[float, float] | None = None
+    """How likely its refusal was when it was sent: as the hypotheses had it, and as if all were chance."""
+    is_failed: bool = False
+    """It failed for another reason; some limiters do not count it then."""
+    is_probe: bool = False
+    """It was sent though not every plausible hypothesis expected it to pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How well a level explains what happened."""
+
+    amount: float
+    """The highest level that passes; infinite: refusals are chance."""
+    score: float
+    """Log-likelihood."""
+    chance: float
+    """Share of the attempts below the amount that are refused all the same."""
+
+
+def fit_chance(refused: int, attempts: int) -> Fit:
+    """The fit of the hypothesis that refusals have no reason."""
+    share = (refused + _CHANCE[0]) / (attempts + _CHANCE[1])
+    return Fit(_NEVER, _likelihood(refused, attempts, share), share)
+
+
+def fit(levels: Sequence[tuple[float, bool]], *, step: float) -> Fit:
+    """The amount under which these levels and verdicts (True: refused) are most likely.
+
+    `step`: what the smallest attempt takes.
+    """
+    ordered = sorted(levels)
+    attempts = len(ordered)
+    refused = sum(1 for _, is_refused in ordered if is_refused)
+    best = fit_chance(refused, attempts)
+    above = above_refused = 0
+    # Any of the levels may be the limit: who may choose among many explains less by the right one.
+    choice = math.log(1 + min(len({level for level, _ in levels}), _MOST_CHOICE))
+    index = attempts - 1
+    while index >= 0:
+        # All attempts with one level are on one side.
+        level, has_refusal = ordered[index][0], False
+        while index >= 0 and ordered[index][0] == level:
+            above += 1
+            above_refused += ordered[index][1]
+            has_refusal = has_refusal or ordered[index][1]
+            index -= 1
+        if not has_refusal:
+            continue
+        below, below_refused = attempts - above, refused - above_refused
+        chance = (below_refused + _CHANCE[0]) / (below + _CHANCE[1])
+        rule = (above_refused + _RULE[0]) / (above + _RULE[1])
+        score = _likelihood(below_refused, below, chance) + _likelihood(above_refused, above, rule) - choice
+        if score > best.score:
+            passed = ordered[index][0] if index >= 0 else 0.0
+            best = Fit(_between(passed, level, step), score, chance)
+    return best
+
+
+def _between(passed: float, refused: float, step: float) -> float:
+    """The amount, where one level passed and a higher one did not, and attempts are of so many units."""
+    return max((passed + refused) / 2, refused - step)
+
+
+def _likelihood(refused: int, attempts: int, share: float) -> float:
+    return refused * math.log(share) + (attempts - refused) * math.log1p(-share)
+
+
+class Level(Protocol):
+    """What attempts add up to. Add them in the order in which they were sent."""
+
+    measure: int
+    """Which of an attempt's units it counts."""
+
+    def add(self, sent: Sent) -> float:
+        """The level that an attempt finds, itself counted; it counts from now on."""
+        ...
+
+    def take_back(self, sent: Sent) -> None:
+        """It was refused: it did not count."""
+        ...
+
+    def opens_at(self, units: float, amount: float, in_flight: int, now: float) -> float:
+        """When so many units more are no longer above the amount; infinite: when an attempt ends."""
+        ...
+
+
+class ConcurrencyLevel:
+    """Attempts that a provider works on at one time, and those whose slot is not free yet."""
+
+    measure = 0
+
+    def __init__(self, linger_s: float) -> None:
+        self.linger_s = linger_s
+        self._lingering: deque[Sent] = deque()
+
+    def __repr__(self) -> str:
+        return f"<ConcurrencyLevel, slots free after {self.linger_s:g} s>"
+
+    def add(self, sent: Sent) -> float:
+        """See Level."""
+        if not self.linger_s:
+            return sent.in_flight
+        level = sent.in_flight + len(self._held(sent.sent_at))
+        self._lingering.append(sent)
+        return level
+
+    def take_back(self, sent: Sent) -> None:
+        """See Level."""
+        if self.linger_s and sent in self._lingering:
+            self._lingering.remove(sent)
+
+    def opens_at(self, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
+        """See Level."""
+        free = amount - in_flight
+        if free < 1:
+            return _NEVER
+        if not self.linger_s:
+            return now
+        frees_at = sorted(self._held(now))
+        surplus = len(frees_at) + 1 - int(free)
+        return now if surplus <= 0 else max(now, frees_at[surplus - 1])
+
+    def _held(self, now: float) -> list[float]:
+        """When the slots get free that are held after their attempt's end."""
+        oldest = now - self.linger_s
+        self._lingering = deque([one for one in self._lingering if one.ended_at > oldest])
+        return [one.ended_at + self.linger_s for one in self._lingering if one.ended_at <= now]
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class SlidingLevel:
+    """Units sent within the last seconds; safe for any limiter that lets the same amount pass in that time."""
+
+    measure: int
+    window_s: float
+    _sent: deque[Sent] = field(default_factory=deque)
+    _units: float = 0.0
+
+    def __repr__(self) -> str:
+        return f"<SlidingLevel of {self.measure}, {self.window_s:g} s: {self._units:g}>"
+
+    def add(self, sent: Sent) -> float:
+        """See Level."""
+        self._forget(sent.sent_at)
+        self._sent.append(sent)
+        self._units += sent.units[self.measure]
+        return self._units
+
+    def take_back(self, sent: Sent) -> None:
+        """See Level."""
+        if sent in self._sent:
+            self._sent.remove(sent)
+            self._units -= sent.units[self.measure]
+
+    def opens_at(self, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
+        """See Level."""
+        self._forget(now)
+        surplus = self._units + units - max(amount, units)
+        opens_at = now
+        for sent in self._sent:
+            if surplus <= 0:
+                break
+            surplus -= sent.units[self.measure]
+            opens_at = sent.sent_at + self.window_s
+        return opens_at
+
+    def turns_at(self, now: float) -> float | None:
+        """When the first units are free again; None: all are."""
+        self._forget(now)
+        return self._sent[0].sent_at + self.window_s if self._sent else None
+
+    def _forget(self, now: float) -> None:
+        while self._sent and self._sent[0].sent_at + self.window_s <= now:
+            self._units -= self._sent.popleft().units[self.measure]
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class WindowLevel:
+    """Units sent since a window began."""
+
+    measure: int
+    window_s: float
+    ends: Sequence[float]
+    """Ends of windows that are known, in order."""
+    is_tiled: bool
+    """Windows follow each other without a gap; else one begins with the first attempt after the end of the last one."""
+    _ends_at: float = -_NEVER
+    _units: float = 0.0
+    _next: int = 0
+
+    def __repr__(self) -> str:
+        tiled = "tiled" if self.is_tiled else "opened"
+        return (
+            f"<WindowLevel {tiled} of {self.measure}, {self.window_s:g} s: {self._units:g} until {self._ends_at:.1f}>"
+        )
+
+    def add(self, sent: Sent) -> float:
+        """See Level."""
+        self._roll(sent.sent_at)
+        if self._ends_at == -_NEVER:
+            self._ends_at = self._end_of(sent.sent_at)
+        self._units += sent.units[self.measure]
+        return self._units
+
+    def take_back(self, sent: Sent) -> None:
+        """See Level."""
+        if sent.sent_at >= self._ends_at - self.window_s:
+            self._units = max(0.0, self._units - sent.units[self.measure])
+
+    def opens_at(self, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
+        """See Level."""
+        self._roll(now)
+        return now if self._units + units <= max(amount, units) else self._ends_at
+
+    def turns_at(self, now: float) -> float | None:
+        """When the window ends; None: none has begun."""
+        self._roll(now)
+        return self._ends_at if self._ends_at > now else None
+
+    def _roll(self, now: float) -> None:
+        if now >= self._ends_at:
+            self._ends_at, self._units = -_NEVER, 0.0
+
+    def _end_of(self, now: float) -> float:
+        """The end of the window that an instant lies in."""
+        while self._next < len(self.ends) and self.ends[self._next] <= now:
+            self._next += 1
+        if self._next < len(self.ends) and self.ends[self._next] - self.window_s <= now:
+            return self.ends[self._next]
+        if not self.is_tiled or not self.ends:
+            return now + self.window_s
+        known = self.ends[max(0, self._next - 1)]
+        return known + (math.floor((now - known) / self.window_s) + 1) * self.window_s
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class BucketLevel:
+    """Units sent, less what has drained away since."""
+
+    measure: int
+    per_s: float
+    _level: float = 0.0
+    _at: float = -_NEVER
+
+    def __repr__(self) -> str:
+        return f"<BucketLevel of {self.measure}, {self.per_s:g} per s: {self._level:g}>"
+
+    def add(self, sent: Sent) -> float:
+        """See Level."""
+        self._drain(sent.sent_at)
+        self._level += sent.units[self.measure]
+        return self._level
+
+    def take_back(self, sent: Sent) -> None:
+        """See Level."""
+        self._level = max(0.0, self._level - sent.units[self.measure])
+
+    def opens_at(self, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
+        """See Level."""
+        self._drain(now)
+        surplus = self._level + units - max(amount, units)
+        return now if surplus <= 1e-9 else now + surplus / self.per_s
+
+    def _drain(self, now: float) -> None:
+        if now > self._at:
+            self._level = max(0.0, self._level - self.per_s * (now - self._at))
+            self._at = now

@@ -1,0 +1,258 @@
+"""The estimator before limiters worked out by hand. Many more, and an oracle beside it: `hivemind prove --only zoo:`."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from hivemind_addon.core.hidden_limits import HiddenLimit, HiddenLimits, Prior
+from hivemind_addon.core.ticket import Demand
+
+RATE = Prior(rate=0.6, concurrency=0.1)
+CONCURRENCY = Prior(rate=0.0, concurrency=0.5)
+WAY_S = 0.05
+DEMAND = Demand(input_tokens=100, total_tokens=100)
+
+
+class Gateway:
+    """Sends as soon as the estimator lets it; `refuses(now, in_flight)` answers a retry-after, or None: it passes."""
+
+    def __init__(
+        self,
+        hidden: HiddenLimits,
+        refuses: Callable[[float, int], float | None],
+        *,
+        service_s: float = 2.0,
+        width: int = 12,
+    ) -> None:
+        self.hidden, self.refuses, self.service_s, self.width = hidden, refuses, service_s, width
+        self.now = 0.0
+        self.stamp = 0
+        self.passed_at: list[float] = []
+        self.refused_at: list[float] = []
+        self._agenda: list[tuple[float, int, float | None]] = []
+        self._flights: set[int] = set()
+
+    def run(self, attempts: int, most_s: float = 1e5) -> "Gateway":
+        while len(self.passed_at) < attempts:
+            assert self.now < most_s, "it stands still"
+            opens_at = self.hidden.opens_at(DEMAND, len(self._flights), self.now)
+            if len(self._flights) >= self.width:
+                opens_at = float("inf")
+            first = min((event[0] for event in self._agenda), default=float("inf"))
+            assert min(opens_at, first) < float("inf"), "nothing wakes it"
+            if opens_at <= first:
+                self.now = max(self.now, opens_at)
+                self._send()
+            else:
+                self.now = first
+                self._end()
+        return self
+
+    def _send(self) -> None:
+        self.stamp += 1
+        self.hidden.sent(self.stamp, DEMAND, len(self._flights) + 1, self.now)
+        told = self.refuses(self.now, len(self._flights))
+        self._flights.add(self.stamp)
+        if told is None:
+            self.passed_at.append(self.now)
+            self._agenda.append((self.now + self.service_s, self.stamp, None))
+        else:
+            self.refused_at.append(self.now)
+            self._agenda.append((self.now + WAY_S, self.stamp, told))
+
+    def _end(self) -> None:
+        event = min(self._agenda)
+        self._agenda.remove(event)
+        _, stamp, told = event
+        self._flights.discard(stamp)
+        if told is None:
+            self.hidden.passed(stamp, self.now)
+        else:
+            self.hidden.refused(stamp, told, self.now)
+        self.hidden.ended(stamp, self.now)
+
+    @property
+    def refused_share(self) -> float:
+        return len(self.refused_at) / self.stamp
+
+
+def window(limit: int, window_s: float, *, tells: bool = True) -> Callable[[float, int], float | None]:
+    used: dict[int, int] = {}
+
+    def refuses(now: float, in_flight: int) -> float | None:
+        number = int(now // window_s)
+        if used.get(number, 0) >= limit:
+            return (number + 1) * window_s - now if tells else 0.0
+        used[number] = used.get(number, 0) + 1
+        return None
+
+    return refuses
+
+
+def bucket(per_s: float, amount: float) -> Callable[[float, int], float | None]:
+    state = [amount, 0.0]
+
+    def refuses(now: float, in_flight: int) -> float | None:
+        state[0] = min(amount, state[0] + per_s * (now - state[1]))
+        state[1] = now
+        if state[0] < 1:
+            return (1 - state[0]) / per_s
+        state[0] -= 1
+        return None
+
+    return refuses
+
+
+def test_before_anything_is_refused_everything_may_go():
+    hidden = HiddenLimits(RATE)
+    assert hidden.opens_at(DEMAND, 100, 5.0) == 5.0
+    assert hidden.limit is None
+    assert hidden.cost_s(DEMAND) == 0
+
+
+@pytest.mark.parametrize("share", [0.02, 0.05, 0.2])
+@pytest.mark.parametrize("prior", [RATE, CONCURRENCY], ids=["rate limits", "overload"])
+def test_chance_is_no_limit(share, prior):
+    rng = random.Random(3)
+    gateway = Gateway(HiddenLimits(prior), lambda now, in_flight: 0.0 if rng.random() < share else None)
+    gateway.run(600)
+    assert gateway.now < 1.25 * 600 / 12 * 2.0
+
+
+def test_a_window_is_learned_from_what_was_told():
+    gateway = Gateway(HiddenLimits(RATE), window(30, 60)).run(300)
+    assert gateway.refused_share < 0.03
+    assert gateway.now < 60 * 10.1
+    limit = gateway.hidden.limit
+    assert limit is not None
+    assert (round(limit.amount), limit.window_s) == (30, pytest.approx(60, abs=1.5))
+
+
+@pytest.mark.parametrize("window_s", [20, 100, 300])
+def test_a_window_of_any_length_is_found(window_s):
+    gateway = Gateway(HiddenLimits(RATE), window(30, window_s)).run(300)
+    assert gateway.refused_share < 0.06
+    assert gateway.now < window_s * 11
+
+
+def test_a_bucket_is_told_from_a_window():
+    gateway = Gateway(HiddenLimits(RATE), bucket(0.5, 20)).run(300)
+    assert gateway.refused_share < 0.1
+    assert gateway.now < 1.05 * (300 - 20) / 0.5
+    limit = gateway.hidden.limit
+    assert limit is not None
+    assert limit.is_bucket
+    assert limit.amount / limit.window_s == pytest.approx(0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("cap", [2, 7])
+def test_a_cap_is_found_and_used(cap):
+    gateway = Gateway(HiddenLimits(CONCURRENCY), lambda now, in_flight: 0.0 if in_flight >= cap else None)
+    gateway.run(400)
+    assert gateway.refused_share < 0.06
+    assert gateway.now < 1.08 * 400 / cap * 2.0
+    assert gateway.hidden.limit == HiddenLimit(0, pytest.approx(cap, abs=0.5))
+
+
+def test_a_cap_among_chance_is_found_and_used():
+    rng = random.Random(5)
+    gateway = Gateway(
+        HiddenLimits(CONCURRENCY), lambda now, in_flight: 0.0 if in_flight >= 7 or rng.random() < 0.06 else None
+    )
+    gateway.run(600)
+    assert gateway.refused_share < 0.13
+    assert gateway.now < 1.15 * 600 / 7 * 2.0
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 9), (9, 3)])
+def test_a_cap_that_moves_is_followed(before, after):
+    def refuses(now: float, in_flight: int) -> float | None:
+        return 0.0 if in_flight >= (before if now < 100 else after) else None
+
+    gateway = Gateway(HiddenLimits(CONCURRENCY), refuses).run(1200)
+    late = [at for at in gateway.passed_at if at > 200]
+    assert len(late) / (gateway.now - 200) > 0.85 * after / 2.0
+    assert gateway.refused_share < 0.08
+
+
+def test_a_retry_after_that_is_far_too_long_is_not_believed_for_ever():
+    tells = bucket(1.0, 10)
+    gateway = Gateway(HiddenLimits(RATE), lambda now, in_flight: None if tells(now, in_flight) is None else 60.0)
+    gateway.run(400)
+    assert gateway.now < 8 * 390
+
+
+def test_one_that_is_too_short_does_not_lead_to_refusals_for_ever():
+    truth = window(30, 60)
+
+    def refuses(now: float, in_flight: int) -> float | None:
+        told = truth(now, in_flight)
+        return None if told is None else 0.3 * told
+
+    gateway = Gateway(HiddenLimits(RATE), refuses).run(300)
+    assert gateway.refused_share < 0.1
+    assert gateway.now < 1.3 * 600
+
+
+def test_what_something_else_refused_teaches_nothing():
+    hidden = HiddenLimits(RATE)
+    for stamp in range(50):
+        hidden.sent(stamp, DEMAND, 1, stamp)
+        hidden.ended(stamp, stamp + 0.1, was_taken=False)
+    assert hidden.limit is None
+    assert hidden.opens_at(DEMAND, 0, 60.0) == 60.0
+
+
+def test_what_an_outage_refused_is_forgotten():
+    hidden = HiddenLimits(CONCURRENCY)
+    for stamp in range(10):
+        hidden.sent(stamp, DEMAND, 1, stamp)
+        hidden.refused(stamp, 0.0, stamp + 0.05)
+        hidden.ended(stamp, stamp + 0.05)
+    hidden.forget_since(0.0, 11.0)
+    assert hidden.opens_at(DEMAND, 100, 12.0) == 12.0
+
+
+def test_a_limit_of_an_earlier_run_holds_from_the_beginning_and_is_tried():
+    hidden = HiddenLimits(RATE)
+    hidden.resume(HiddenLimit(0, 5.0, 60.0))
+    gateway = Gateway(hidden, window(5, 60))
+    gateway.run(5)
+    assert gateway.refused_at == []
+    gateway.run(30)
+    assert gateway.refused_share < 0.25
+    free = Gateway(HiddenLimits(RATE), lambda now, in_flight: None)
+    free.hidden.resume(HiddenLimit(0, 5.0, 60.0))
+    free.run(100)
+    assert free.now < 60, "the limit is no more"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_is_refused_it_never_waits_for_nothing(seed):
+    """Liveness: while nothing is in flight it always opens, and within a minute and what it was told."""
+    rng = random.Random(seed)
+    share = rng.choice([0.1, 0.5, 0.9])
+    told = [0.0, 0.5, 1.0, 7.0, 60.0]
+    hidden = HiddenLimits(rng.choice([RATE, CONCURRENCY]))
+    now, longest_told_s = 0.0, 0.0
+    for stamp in range(300):
+        opens_at = hidden.opens_at(DEMAND, 0, now)
+        assert now <= opens_at <= now + 64 * (60 + 2 * longest_told_s) + 2 * 3600 * 64
+        now = opens_at
+        hidden.sent(stamp, DEMAND, 1, now)
+        now += WAY_S
+        if rng.random() < share:
+            said_s = rng.choice(told)
+            longest_told_s = max(longest_told_s, said_s)
+            hidden.refused(stamp, said_s, now)
+        else:
+            hidden.passed(stamp, now)
+        hidden.ended(stamp, now)
+        now += rng.choice([0.0, 0.1, 5.0])
+
+
+def test_limits_are_told_in_words():
+    assert str(HiddenLimit(0, 8.5)) == "8 at a time"
+    assert str(HiddenLimit(0, 30.4, 60.0)) == "30 requests per 60 s"
+    assert str(HiddenLimit(1, 600.0, 60.0, is_bucket=True)) == "600 input tokens per minute, 600 at once"
