@@ -4,7 +4,7 @@ PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 "$$HOME"/.py
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test browser check bench night evaluate fleets endurance run docs clean
+.PHONY: demo test browser check prove bench night soak evaluate fleets endurance run docs clean
 
 demo: $(READY)          ## a fleet against a strict, faulty provider: first direct, then through the scheduler
 	$(BIN)/hivemind demo
@@ -29,6 +29,12 @@ bench: $(READY)         ## overhead beside bare mitmdump, as ratios of one run
 
 night: $(READY)         ## memory and event loop of mitmweb over 20,000 requests and 500 held ones
 	$(BIN)/python -m bench.night
+
+soak: $(READY)          ## a week of requests in five minutes, one in eight faulty: nothing may grow
+	$(BIN)/python -m bench.soak
+
+prove: $(READY)         ## scenarios and the zoo of limiters in virtual time against what they promise; many minutes
+	$(BIN)/hivemind prove --output docs/proof.md
 
 evaluate: $(READY)      ## scenarios by policies by seeds, each primitive taken away, the nearest peer; half an hour
 	$(BIN)/hivemind evaluate --peer --out build/evaluation

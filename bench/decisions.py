@@ -16,7 +16,7 @@ from time import perf_counter
 
 from bench.plan import FULL
 from bench.timing import Timing
-from hivemind_addon.core.aimd import ConcurrencySettings
+from hivemind_addon.core.concurrency import ConcurrencySettings
 from hivemind_addon.core.decision import Admitted
 from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.scheduler import Scheduler

@@ -6,8 +6,6 @@ lag     hundreds of large requests are held and one goes each second, so that al
 """
 
 import argparse
-import json
-import socket
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -71,9 +69,7 @@ def lag(stack, night):
     headers = {"x-sim-latency-ms": "1000"}
     stack.ask("leave", route, concurrency=night.held_flows + 1, body_bytes=LARGE_BYTES, streamed=True, headers=headers)
     proxy.settle_to(lambda counters: counters["queued"] + counters["delivered"] >= night.held_flows)
-    with socket.create_connection(("127.0.0.1", proxy.lag_port)) as sock, sock.makefile() as answer:
-        sock.sendall(f"{night.lag_s}\n".encode())
-        lags_s = json.loads(answer.read())
+    lags_s = proxy.lags_s(night.lag_s)
     held = proxy.counters()["queued"]
     stack.stop(watcher, proxy.process)
     return Timing.of(lags_s), held

@@ -19,6 +19,7 @@ from hivemind_addon.sim.certificate import write_certificates
 HERE = Path(__file__).parent
 VARIANTS = ("direct", "bare", "addon")
 PROFILE = "extends: anthropic\nhosts: ['127.0.0.1:{plain}', 'localhost:{tls}']\nconcurrency: {{initial: {slots}, maximum: {slots}}}\n"
+QUICK = "delivery: whole\nretry: {first_backoff_s: 0.01, max_backoff_s: 0.05}\nbreaker: {failures_to_open: 1000}\n"
 MEASURABLE = Path("/proc/self/schedstat").exists()
 """Whether this system tells the memory and the processor time of a process."""
 _START_S = 60
@@ -46,6 +47,16 @@ class Proxy:
 
     def rss_bytes(self):
         return int(self._proc("statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def descriptors(self):
+        """How many files and connections it has open."""
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
+
+    def lags_s(self, seconds):
+        """How late its event loop ran, for so long from now on."""
+        with socket.create_connection(("127.0.0.1", self.lag_port)) as sock, sock.makefile() as answer:
+            sock.sendall(f"{seconds}\n".encode())
+            return json.loads(answer.read())
 
     def cpu_s(self):
         """Processor time of its event loop so far, where the system tells it."""
@@ -131,10 +142,24 @@ class Stack:
         """A proxy with the addon, and a profile of its own: the concurrency limit must not be what is measured."""
         return self.start_proxy(name, script_path(), self._profile(name, slots), "hivemind_journal=off")
 
-    def _profile(self, name, slots):
+    def start_soak(self, name, faults):
+        """The same with a journal, before a provider of its own that fails so often; no client sees that."""
+        settings = self.folder / f"{name}.json"
+        settings.write_text(json.dumps({"faults": faults}))
+        self.provider_port = self._provider("--settings", str(settings))
+        lag_port = free_port()
+        scripts = (script_path(), HERE / "lag.py")
+        journal = f"hivemind_journal={self.folder / 'journal.db'}"
+        started = self._start(
+            "mitmdump", name, scripts, self._profile(name, 64, QUICK), journal, f"bench_lag_port={lag_port}"
+        )
+        self.proxies[name] = proxy = replace(started, lag_port=lag_port)
+        return proxy
+
+    def _profile(self, name, slots, more=""):
         profiles = self.folder / f"profiles-{name}"
         profiles.mkdir()
-        profile = PROFILE.format(plain=self.provider_port, tls=self.provider_tls_port, slots=slots)
+        profile = more + PROFILE.format(plain=self.provider_port, tls=self.provider_tls_port, slots=slots)
         (profiles / "bench.yaml").write_text(profile)
         return f"hivemind_profiles={profiles}"
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from bench import __main__ as command
-from bench import night, report, stack
+from bench import night, report, soak, stack
 from bench.__main__ import Check
 from bench.bodies import conversation, next_turn
 from bench.client import Connection
@@ -69,6 +69,50 @@ def test_a_night_in_mitmweb_is_measured():
     text = night.report(soaked, lagged, held)
     assert "40 streamed requests of 20 KB" in text
     assert f"{held} flows of 600 KB held" in text
+
+
+@pytest.mark.slow
+def test_a_soak_loses_no_request_although_the_provider_fails():
+    told = []
+    soaked = soak.run(0, requests=60, lag_s=0.2, tell=told.append)
+    assert [one.failures for one in soaked.rounds] == [0] * 4
+    assert soaked.guard_trips == 0
+    assert min(one.descriptors for one in soaked.rounds) > 10
+    assert "240 requests" in told[-1]
+    assert "240 streamed requests" in soak.report(soaked)
+
+
+def rounds_of(**series):
+    """Twelve rounds; what is not given is level."""
+    level = {"failures": 0, "rss_bytes": 100_000_000, "descriptors": 60, "lag_s": 0.02}
+    return tuple(
+        soak.Round(
+            requests=1500,
+            failures=one["failures"],
+            rss_bytes=one["rss_bytes"],
+            descriptors=one["descriptors"],
+            lag=Timing(0.001, one["lag_s"], 0.001, 1.0),
+        )
+        for one in (level | {name: values(number) for name, values in series.items()} for number in range(12))
+    )
+
+
+@pytest.mark.parametrize(
+    ("series", "complaints"),
+    [
+        ({}, []),
+        ({"rss_bytes": lambda number: 100_000_000 + min(number, 4) * 30_000_000}, []),  # until caches are full
+        ({"rss_bytes": lambda number: 100_000_000 + number % 2 * 3_000_000}, []),
+        ({"rss_bytes": lambda number: 100_000_000 + number * 2_000_000}, ["memory"]),
+        ({"descriptors": lambda number: 60 + number * 2}, ["descriptors"]),
+        ({"lag_s": lambda number: 0.01 * number}, ["loop delay"]),
+        ({"failures": lambda number: number == 7}, ["lost requests"]),
+    ],
+)
+def test_a_soak_complains_of_what_grows_and_of_nothing_else(series, complaints):
+    soaked = soak.Soaked(rounds_of(**series), guard_trips=0)
+    assert soaked.complaints == complaints
+    assert ("FAILED" in soak.report(soaked)) is bool(complaints)
 
 
 @pytest.mark.parametrize(

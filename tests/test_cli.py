@@ -1,3 +1,8 @@
+import os
+import subprocess
+import sys
+
+import pytest
 from click.testing import CliRunner
 
 from hivemind_addon import __version__
@@ -37,6 +42,38 @@ def test_prove_knows_its_scenarios():
     assert "there are micro-5, latency-spike" in result.stderr
 
 
+def test_prove_runs_what_is_named_of_the_zoo(tmp_path):
+    result = run("prove", "--seeds", "1", "--only", "zoo:random-502", "--only", "zoo:told-bucket-n")
+    assert [line.split()[:2] for line in result.stdout.splitlines()[1:3]] == [
+        ["random-502", "0"],
+        ["told-bucket-neighbour", "0"],
+    ]
+    assert result.exit_code == ("missed: " in result.stderr)
+    page = tmp_path / "proof.md"
+    run("prove", "--seeds", "1", "--only", "zoo:random-502", "--only", "micro-5", "--output", str(page))
+    text = page.read_text()
+    assert text.index("| micro-5 | bucket | hivemind | 0 of 5 | 40 |") < text.index(
+        "| random-502 | 502 10 % | 0 of 20 |"
+    )
+    assert "| random-cuts " not in text
+
+
+def test_prove_knows_its_zoo():
+    result = run("prove", "--only", "zoo:unicorn")
+    assert result.exit_code == 2
+    assert "nothing in the zoo is called 'unicorn'; there are window-1s, " in " ".join(result.stderr.split())
+
+
+def test_prove_runs_so_many_random_loads():
+    result = run("prove", "--only", "random:2")
+    assert result.stdout.startswith("## Random loads\n")
+    assert "| sdk-retry |" in result.stdout
+    assert result.exit_code == ("missed: " in result.stderr)
+    wrong = run("prove", "--only", "random:many")
+    assert wrong.exit_code == 2
+    assert "'many' is no number of loads; write random:300" in " ".join(wrong.stderr.split())
+
+
 def test_prove_live_tells_where_socket_and_virtual_time_disagree(tmp_path, monkeypatch):
     class Apart:
         name = "stress, bucket, seed 0"
@@ -57,3 +94,14 @@ def test_prove_live_knows_what_runs_live():
     result = run("prove", "--live", "--only", "micro-5")
     assert result.exit_code == 2
     assert "'micro-5' does not run live; replay-11, stress, fan-out do" in result.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["exec", "--help"], ["scenario", "list"], ["config", "files"]])
+def test_a_reader_that_has_seen_enough_is_no_failure(arguments, tmp_path):
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    reader, writer = os.pipe()
+    os.close(reader)  # as `| head -0` does
+    command = [sys.executable, "-P", "-m", "hivemind_addon", *arguments]
+    with os.fdopen(writer, "wb") as out:
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, env=environment, check=False)
+    assert (done.returncode, b"Traceback" in done.stderr, b"BrokenPipe" in done.stderr) == (0, False, False)

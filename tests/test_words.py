@@ -14,6 +14,7 @@ from hivemind_addon.words import about, brief, count, dollars, failing, lasting,
         (7_501, "2 h 6 min"),
         (86_400, "1 d 0 h"),
         (540_000, "6 d 6 h"),
+        (float("inf"), "unknown"),
     ],
 )
 def test_a_span_of_time_is_said_in_its_two_largest_units(seconds, words):

@@ -3,11 +3,11 @@
 import click
 
 from hivemind_addon import __version__
-from hivemind_addon.commands.group import IndexedGroup
+from hivemind_addon.commands.group import CalmGroup
 from hivemind_addon.commands.index import SECTIONS
 
 
-@click.group(cls=IndexedGroup, index=SECTIONS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CalmGroup, index=SECTIONS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="hivemind")
 def main() -> None:
     """A scheduler for LLM agents that share one API key, inside mitmproxy.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from hivemind_addon.core.events import Event
 from hivemind_addon.core.scheduler import Scheduler
-from hivemind_addon.core.watchdog import FirstBytes
+from hivemind_addon.core.watchdog import Durations
 from hivemind_addon.observe.log import LogObserver
 from hivemind_addon.observe.metrics import Metrics
 from hivemind_addon.observe.story import Stories
@@ -36,7 +36,10 @@ class Runtime:
     guard: Guard
     estimator: Estimator
     tokenizer: Tokenizer
-    first_bytes: FirstBytes
+    first_bytes: Durations
+    """Of streamed answers."""
+    plain_answers: Durations
+    """Of answers that are not streamed."""
     events: deque[Event]
     """The newest events, oldest first."""
     tally: Tally
@@ -59,7 +62,8 @@ def make_runtime(*, observers: tuple[Callable[[Event], None], ...] = ()) -> Runt
         guard=Guard(driver),
         estimator=Estimator(tokenizer),
         tokenizer=tokenizer,
-        first_bytes=FirstBytes(),
+        first_bytes=Durations(),
+        plain_answers=Durations(),
         events=events,
         tally=tally,
         metrics=metrics,

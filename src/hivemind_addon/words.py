@@ -4,7 +4,9 @@ import math
 
 
 def lasting(seconds: float) -> str:
-    """A span of time in its two largest units, rounded up: `3 min`, `2 h 5 min`, `6 d 4 h`."""
+    """A span of time in its two largest units, rounded up: `3 min`, `2 h 5 min`, `6 d 4 h`; `unknown` if endless."""
+    if math.isinf(seconds):
+        return "unknown"
     minutes = math.ceil(max(0.0, seconds) / 60)
     days, minutes = divmod(minutes, 24 * 60)
     hours, minutes = divmod(minutes, 60)
@@ -73,6 +75,8 @@ def short(number: float) -> str:
 
 def brief(seconds: float) -> str:
     """`0`, `0.4s`, `12s`, `3m05s`, `2h10m`: short enough for a column."""
+    if math.isinf(seconds):
+        return "?"
     if seconds < 0.05:
         return "0"
     if seconds < 9.95:

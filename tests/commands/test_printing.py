@@ -1,3 +1,5 @@
+import csv
+import io
 import json
 
 import click
@@ -35,6 +37,12 @@ def test_json_has_everything():
 
 def test_csv_is_quoted_and_headed_by_the_keys():
     assert said("--csv").splitlines() == ["agent,tokens", '"a, b",1234567', "c,"]
+
+
+@pytest.mark.parametrize("name", ["=1+2", "+1", "-1", "@SUM(A1)", " =1", "\t=1", '=HYPERLINK("http://x.test")'])
+def test_a_text_that_a_spreadsheet_would_run_stays_a_text(name, capsys):
+    print_rows([{"agent": name, "tokens": -1}], {"agent": "Agent", "tokens": "Tokens"}, Format.CSV)
+    assert list(csv.reader(io.StringIO(capsys.readouterr().out)))[1] == [f"'{name}", "-1"]
 
 
 @pytest.mark.parametrize("form", [Format.TABLE, Format.CSV, Format.JSON])

@@ -63,7 +63,7 @@ def test_what_is_needed_is_printed_and_nothing_is_written(home, ca):
     result = run("claude-code")
     assert result.exit_code == 0
     assert str(home / ".claude" / "settings.json") in result.stdout
-    assert '"HTTPS_PROXY": "http://claude-code:stream@127.0.0.1:9"' in result.stdout
+    assert '"HTTPS_PROXY": "http://claude-code:x@127.0.0.1:9"' in result.stdout
     assert "- it reaches its provider only while the proxy runs" in result.stdout
     assert files(home) == before
 
@@ -81,7 +81,7 @@ def test_it_is_written_once_and_taken_out_again(home, ca):
     (home / ".claude" / "settings.json").write_text(text)
     first = run("claude-code", "--write")
     assert first.exit_code == 0
-    assert '+    "HTTPS_PROXY": "http://claude-code:stream@127.0.0.1:9"' in first.stdout
+    assert '+    "HTTPS_PROXY": "http://claude-code:x@127.0.0.1:9"' in first.stdout
     assert "as it was: " in first.stdout
     assert "`hivemind run`" in first.stdout
     assert json.loads((home / ".claude.json").read_text())["mcpServers"]["hivemind"]

@@ -131,3 +131,16 @@ def test_a_task_is_shown_with_what_it_answered_and_said():
     assert json.loads(run("task", "show", "night-1/a", "--json").stdout)["result"] == "the answer"
     assert run("task", "log", "night-1/a").output == "all it said\n"
     assert "has said nothing" in run("task", "log", "night-1/b").output
+
+
+def test_the_tasks_of_all_fleets_are_listed_the_newest_fleet_first():
+    assert "no tasks yet; run one with `hivemind submit" in run("task", "list").output
+    for number, fleet in enumerate(("night-1", "night-2")):
+        one = owned(fleet, began_wall=float(number))
+        made = view("a", State.FAILED, id=f"{fleet}/a", reason="exit status 3", exit_status=3, attempts=2)
+        one.write(Written(made, shell("a", "true")))
+        one.close()
+    lines = run("task", "list").output.splitlines()
+    assert [line.split()[0] for line in lines[2:]] == ["night-2/a", "night-1/a"]
+    assert lines[2].split()[1:] == ["failed", "2", "3", "exit", "status", "3"]
+    assert [one["id"] for one in json.loads(run("task", "list", "--json").stdout)] == ["night-2/a", "night-1/a"]

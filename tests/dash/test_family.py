@@ -54,12 +54,34 @@ def test_an_agent_counts_everything_below_it():
     made = report(
         pool(tickets=(waiting("w", name="child", waited_s=7), flying("f", name="main"))),
         sessions=[
-            session("a", "main", usage=usage, micro_usd=3, delivered=2, lost=1, refused=2, seen_ago_s=9),
-            session("a", "child", parent_session="main", usage=usage, micro_usd=4, is_priced=False, seen_ago_s=2),
+            session(
+                "a",
+                "main",
+                usage=usage,
+                tokens=16,
+                wasted_tokens=6,
+                micro_usd=3,
+                delivered=2,
+                lost=1,
+                refused=2,
+                seen_ago_s=9,
+            ),
+            session(
+                "a",
+                "child",
+                parent_session="main",
+                usage=usage,
+                tokens=16,
+                micro_usd=4,
+                wasted_micro_usd=2,
+                is_priced=False,
+                seen_ago_s=2,
+            ),
         ],
     )
     (agent,) = family(made)
     assert (agent.tokens, agent.micro_usd, agent.is_priced, agent.delivered, agent.lost) == (32, 7, False, 3, 1)
+    assert (agent.wasted_tokens, agent.wasted_micro_usd) == (6, 2)
     assert agent.refused == 2
     assert (agent.in_flight, agent.wait_s, agent.seen_ago_s) == (1, 7, 2)
     assert [one.ticket.id for one in agent.tickets] == ["f", "w"]
@@ -94,7 +116,7 @@ def test_each_order_has_its_first(sort, first):
         sessions=[
             session("a", seen_ago_s=900),
             session("b", seen_ago_s=9),
-            session("t", seen_ago_s=900, usage=Usage(input_tokens=99)),
+            session("t", seen_ago_s=900, tokens=99),
             session("c", seen_ago_s=900, micro_usd=99),
             session("l", seen_ago_s=900, lost=1),
         ],

@@ -90,7 +90,7 @@ async def desk(clock):
 
 
 async def test_the_fleet_is_shown_and_the_keys_are_named(desk):
-    assert "api.test/large" in desk.shows()
+    assert "api.test/key-1/large" in desk.shows()
     assert "● 1 ○ #1 rate limit" in desk.shows()
     assert "q quit" in desk.shows("said")
 
@@ -241,7 +241,7 @@ async def test_a_proxy_that_goes_leaves_its_last_picture_and_comes_back(desk, cl
     clock.advance(7)
     await desk.hears(Gone("proxy gone, waiting for it to come back"))
     assert "proxy gone, waiting for it to come back (7 s)" in desk.shows()
-    assert "api.test/large" in desk.shows()
+    assert "api.test/key-1/large" in desk.shows()
     await desk.hears(FLEET)
     assert "gone" not in desk.shows()
 

@@ -47,7 +47,7 @@ def test_a_recorded_night_shows_what_a_person_wants_to_know():
     made = recorded("night")
     shown = text(made, replace(PLAIN, width=200))
     for words in (
-        "api.anthropic.com/claude-sonnet",
+        "api.anthropic.com/acme/claude-sonnet",
         "input-tokens",
         "retries absorbed",
         "budget of group night",
@@ -85,13 +85,13 @@ def test_alarms_come_before_anything_else():
         "proxy gone (3 s)",
         "stopping: nothing new is admitted, what runs may finish",
         "2 guard trips: requests went past the scheduler, which failed; see the log",
-        "api.test/large: spent (usage_limit_reached), for 10 min",
+        "api.test/key-1/large: spent (usage_limit_reached), for 10 min",
         "and 4 more",
     ]
     (paused,) = (line for line in text(report(pool(paused=True, queued=3))).splitlines() if "paused" in line)
     assert paused.strip(" !") == "paused by a person: all pools; 3 wait"
     assert "provider down, one request is trying" in text(report(pool(breaker="half-open")))
-    assert "api.test/large: spent (x), being tried again" in text(report(pool(wall=WallView("x", 0))))
+    assert "api.test/key-1/large: spent (x), being tried again" in text(report(pool(wall=WallView("x", 0))))
     assert "budget of everyone is spent, renews in 10 min" in text(report(budgets=(spent,)))
     assert "priorities: lead* high (by a person)" in text(report(priorities=made.snapshot.priorities))
     yielded = PriorityView("night", Priority.LOW, ends_in_s=120.0, by="night")
@@ -125,14 +125,14 @@ def test_budgets_of_groups_have_lines_of_their_own():
     assert "renews with the next run" in shown
 
 
-def test_the_log_names_the_agent_and_the_pool_shortly():
+def test_the_log_names_the_agent_and_the_pool():
     log = (
         LogLine(60, "INFO", "t-1 attempt 1 failed (529); again in 2.0 s", "t-1", KEY, agent="lead"),
         LogLine(1, "WARNING", f"{KEY}: breaker open (529)", None, KEY),
     )
     shown = text(report(pool(), log=log))
-    assert "08:59:00 lead t-1 attempt 1 failed (529); again in 2.0 s" in shown
-    assert "08:59:59 api.test/large: breaker open (529)" in shown
+    assert "08:59:00 lead: t-1 attempt 1 failed (529); again in 2.0 s" in shown
+    assert "08:59:59 api.test/key-1/large: breaker open (529)" in shown
     assert "what happened" not in text(report(pool(), log=log), replace(PLAIN, log=False))
 
 

@@ -1,6 +1,8 @@
+from msgspec.structs import replace
+
 from hivemind_addon.core.snapshot import LearnedView, MeterView, WallView, WindowView
 from hivemind_addon.core.ticket import PoolKey
-from hivemind_addon.dash.pools import pools, short_names
+from hivemind_addon.dash.pools import pools
 from hivemind_addon.observe.tally import LimitMove, Sample
 from tests.dash.samples import KEY, pool, pool_tally, report
 
@@ -16,7 +18,7 @@ def test_a_pool_shows_what_runs_against_its_limit_and_what_waits():
     history = tuple(Sample(ago_s=10.0 * n, queued=n, in_flight=n, limit=4) for n in range(4))
     tally = pool_tally(history=history, wait_p50_s=2, wait_p95_s=130)
     (text,) = drawn(pool(in_flight=3, queued=14), tallies=[tally])
-    for words in ("api.test/large", "3 of 4 in flight", "14 queued", "▃▆█", "waits p50 2 s, p95 3 min"):
+    for words in ("api.test/key-1/large", "3 of 4 in flight", "14 queued", "▃▆█", "waits p50 2 s, p95 3 min"):
         assert words in text
 
 
@@ -41,10 +43,10 @@ def test_what_keeps_a_pool_is_said_and_has_a_sign():
         "·": pool(),
     }
     for sign, made in cases.items():
-        assert f"api.test/large  {sign} " in drawn(made)[0]
+        assert f"api.test/key-1/large  {sign} " in drawn(made)[0]
     (text,) = drawn(pool(breaker="open", breaker_tries_in_s=4, blocked_for_s=12, cap=3, bypassing=2))
     for words in (
-        "api.test/large  !",
+        "api.test/key-1/large  !",
         "breaker open, tries in 4 s",
         "provider asks to wait 12 s",
         "capped at 3 by a person",
@@ -76,10 +78,9 @@ def test_the_busiest_pool_is_first():
     assert [one.key for one in pools(report(pool(), pool(other, queued=1)), 80)] == [other, KEY]
 
 
-def test_names_are_as_short_as_tells_pools_apart():
-    twin, other = PoolKey("api.test", "key-2", "large"), PoolKey("api.test", "key-1", "small")
-    assert short_names([KEY, other]) == {KEY: "api.test/large", other: "api.test/small"}
-    assert short_names([KEY, twin])[twin] == "api.test/key-2/large"
+def test_a_pool_is_named_by_the_whole_name_that_commands_take():
+    key = PoolKey("api.anthropic.com", "key-a42978c3aba7", "claude-sonnet-4*")
+    assert str(key) in drawn(pool(key=key), width=100)[0]
 
 
 def test_names_are_no_control_characters_and_leave_columns_where_they_are():
@@ -87,3 +88,13 @@ def test_names_are_no_control_characters_and_leave_columns_where_they_are():
     made = pools(report(pool(), pool(wild)), 80)
     assert len({one.head.plain.index(" of 4 in flight") for one in made if "日" not in one.head.plain}) == 1
     assert all("\x1b" not in one.head.plain and one.head.cell_len <= 80 for one in made)
+
+
+def test_a_limit_of_several_pools_is_shown_once_and_all_of_them_say_with_whom():
+    shared = MeterView("requests", "window", limit=50, level=5, full_in_s=40, shared_by=("large", "small"))
+    keys = [replace(KEY, model_group=group) for group in ("large", "small")]
+    first, second = drawn(*(pool(key, queued=9 - number, meters=(shared,)) for number, key in enumerate(keys)))
+    assert "5 of 50" in first
+    assert "requests shared with small" in first
+    assert "5 of 50" not in second
+    assert "requests shared with large" in second

@@ -50,7 +50,7 @@ PROFILES = {
     "narrow": "extends: sim\nhosts: [h1.narrow.test, h2.narrow.test, late.narrow.test]\nconcurrency: {initial: 1, maximum: 1}",
     "peek": "extends: sim\nhosts: [late.peek.test]\npeek: {max_bytes: 500, max_s: 0.5}",
     "patient": "extends: sim\nhosts: [late.patient.test, 127.0.0.1]\nretry: {first_backoff_s: 0.02, max_backoff_s: 0.1, max_failures: 10000}",
-    "tiny": "extends: sim\nhosts: [h1.tiny.test, h2.tiny.test, late.tiny.test]\nretry: {first_backoff_s: 0.0001, max_backoff_s: 0.0002}",
+    "tiny": "extends: sim\nhosts: [h1.tiny.test, h2.tiny.test, late.tiny.test]\nretry: {first_backoff_s: 0.0001, max_backoff_s: 0.0002, max_failures: 10000}",
 }
 """Name → YAML. Hosts that begin with `h1.` and `h2.` are redirected to the provider of that HTTP version."""
 _LATE_HOSTS = [

@@ -55,8 +55,8 @@ TRIPPABLE = {
     "budget_refusal": ("hivemind_addon.mitm.refusal", None, "make_refused"),
     # Step 6
     "alarms": ("hivemind_addon.mitm.exchange", "Exchange", "_alarms"),
-    "silence": ("hivemind_addon.core.watchdog", "FirstBytes", "silent_s"),
-    "first_bytes": ("hivemind_addon.core.watchdog", "FirstBytes", "note"),
+    "silence": ("hivemind_addon.core.watchdog", "Durations", "silent_s"),
+    "first_bytes": ("hivemind_addon.core.watchdog", "Durations", "note"),
     "wait_for_head": ("hivemind_addon.mitm.stream", "ScheduledStream", "state_wait_for_response_headers"),
     "head": ("hivemind_addon.wire.hints", None, "read_hints"),
     "observe": ("hivemind_addon.core.scheduler", "Scheduler", "observe"),

@@ -55,6 +55,18 @@ def test_a_client_may_speak_tls_to_the_proxy_itself(stage, key):
     assert held_by(stage.settled(), "agent='agent-8'")
 
 
+def test_a_reverse_proxy_answers_nobody_who_calls_it_by_a_name_that_is_not_its_own(stage, key):
+    """A page of that name, which its owner lets lead here, must not read a local model server."""
+    call, before = Call(key), stage.providers.plain.connections()
+    with httpx.Client(trust_env=False, timeout=PATIENCE_S) as client:
+        refused = client.get(f"{stage.reverse}/api/tags", headers={"host": f"evil.test:{stage.proxy.ports[1]}"})
+        assert refused.status_code == 421
+        assert stage.providers.plain.connections() == before
+        answer = client.send(call.request(stage.reverse, host="proxy.local"))
+    assert answer.content == call.answer_of(answer)
+    stage.settled()
+
+
 def test_upstream_mode_schedules_and_goes_through_the_other_proxy(stage, key):
     call, before, seen = Call(key, stream=True), tickets(stage.proxy), stage.providers.h2.connections()
     tls = ssl.create_default_context(cafile=str(stage.proxy.ca))

@@ -1,5 +1,6 @@
 """`hivemind run`: a proxy that stays, and nothing that stays behind."""
 
+import getpass
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hivemind_addon.launch.proxy_command import OLLAMA_PORT
+from tests.e2e.machine import machine
 from tests.e2e.proxy import PATIENCE_S, free_port
 from tests.processes import is_alive
 
@@ -27,8 +29,9 @@ def another(report, before):
 
 
 def test_it_says_how_to_get_behind_it_and_a_dead_proxy_is_back_with_what_it_had_learned(mine):
-    with mine.started("run", "--set", "flow_detail=0") as run:
-        assert run.stdout.readline() == f"put an agent behind it: hivemind exec -p {mine.port} -- claude\n"
+    with mine.started("run") as run:
+        try_it = f"listening at 127.0.0.1:{mine.port}; try `hivemind exec -p {mine.port} -- claude`\n"
+        assert run.stdout.readline().endswith(f"hivemind: {try_it}")
         before = mine.wait_for(mine.report, "the start")["proxy"]
         assert mine.run("exec", "--", *mine.model_call()).returncode == 0
 
@@ -42,7 +45,9 @@ def test_it_says_how_to_get_behind_it_and_a_dead_proxy_is_back_with_what_it_had_
         assert run.wait(PATIENCE_S) == 0
         assert not is_alive(after["pid"])
         assert not listens(mine.port)
-        assert f"the proxy ended (SIGKILL); starting it again on port {mine.port}" in run.stdout.read()
+        lines = run.stdout.read().splitlines(keepends=True)
+        assert f"the proxy ended (SIGKILL); starting it again on port {mine.port}" in lines[0]
+        assert [line for line in lines[1:] if not line.endswith(try_it)] == []  # two calls went, and are no news
     assert mine.report() is None
     assert sorted(path.suffix for path in (mine.home / "hivemind").iterdir()) == [".lock", ".users"]
 
@@ -60,7 +65,7 @@ def test_ctrl_c_ends_it_and_a_second_run_on_the_port_is_refused(mine):
         assert not is_alive(proxy["pid"])
 
 
-def test_a_bad_option_and_a_taken_port_are_shown_in_mitmproxys_own_words_and_not_tried_again(mine):
+def test_a_bad_option_is_shown_and_not_tried_again_and_nothing_is_announced(mine):
     done = mine.run("run", "--set", "hivemind_profile=x")
     assert done.returncode == 1
     assert "hivemind_profile: no such option; did you mean hivemind_profiles?" in done.stdout + done.stderr
@@ -68,10 +73,27 @@ def test_a_bad_option_and_a_taken_port_are_shown_in_mitmproxys_own_words_and_not
     unknown = mine.run("run", "--nonsense")
     assert unknown.returncode == 1
     assert "--nonsense" in unknown.stderr
+    assert not unknown.stdout.strip()
+
+
+def test_a_foreign_program_on_the_port_is_all_that_is_told(mine):
     with socket.create_server(("127.0.0.1", mine.port)):
-        taken = mine.run("run")
-    assert taken.returncode == 1
-    assert "address already in use" in taken.stdout + taken.stderr
+        taken = mine.run("run", HTTPS_PROXY="http://127.0.0.1:9")
+    assert (taken.returncode, taken.stdout) == (1, "")
+    told = (
+        rf"Error: port {mine.port} is taken by a program that is no proxy of hivemind; choose another port: `-p \d+`\n"
+    )
+    assert re.fullmatch(told, taken.stderr)
+
+
+def test_a_proxy_of_another_home_is_named_by_whoever_meets_it(mine, anthropic, authority):
+    with machine(anthropic, authority) as other, mine.started("run"):
+        mine.wait_for(mine.report, "the start")
+        other.port = mine.port
+        for command in (["run"], ["exec", "--", "true"], ["status"]):
+            met = other.run(*command)
+            assert (met.returncode, met.stdout) == (1, "")
+            assert f"taken by the hivemind proxy of user {getpass.getuser()}, home {mine.home} (process " in met.stderr
 
 
 def test_the_environments_proxy_becomes_its_upstream(mine):
@@ -86,10 +108,40 @@ def test_the_environments_proxy_becomes_its_upstream(mine):
     assert done.stdout != "200"
 
 
+def test_bounds_and_an_upstream_are_options_of_its_own(mine):
+    bounds = ("--max-concurrency", "2", "--total-budget", "1M", "--agent-budget", "$2")
+    with mine.started("run", *bounds, "--upstream", "https://api.anthropic.com/"):
+        mine.wait_for(mine.report, "the start")
+        call = [
+            word.replace("https://api.anthropic.com", f"http://127.0.0.1:{mine.port}") for word in mine.model_call()
+        ]
+        done = subprocess.run(call, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        snapshot = mine.report()["snapshot"]
+    assert '"stop_reason":"end_turn"' in done.stdout, done
+    assert [(pool["key"]["host"], pool["limit"]) for pool in snapshot["pools"]] == [("api.anthropic.com", 2)]
+    budgets = [one["budget"] for one in snapshot["budgets"]]
+    assert {(one["scope"], one["tokens"], one["micro_usd"]) for one in budgets} == {
+        ("everyone", 1_000_000, None),
+        ("agent", None, 2_000_000),
+    }
+
+
+def test_a_base_url_that_names_the_port_leads_to_the_provider_of_the_path(mine):
+    with mine.started("run"):
+        mine.wait_for(mine.report, "the start")
+        call = [
+            word.replace("https://api.anthropic.com", f"http://localhost:{mine.port}") for word in mine.model_call()
+        ]
+        done = subprocess.run(call, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        assert '"stop_reason":"end_turn"' in done.stdout, done
+        assert mine.report()["snapshot"]["counters"]["delivered"] == 1
+
+
 def test_ollama_gets_a_port_of_its_own(mine):
     with mine.started("run", "--ollama") as run:
         run.stdout.readline()
-        assert run.stdout.readline() == f"put an Ollama client behind it: OLLAMA_HOST=127.0.0.1:{OLLAMA_PORT}\n"
+        line = run.stdout.readline()
+        assert line.endswith(f"listening at 127.0.0.1:{OLLAMA_PORT} for http://127.0.0.1:11434\n")
         proxy = mine.wait_for(mine.report, "the start")["proxy"]
         assert proxy["listens"] == [f"127.0.0.1:{mine.port}", f"127.0.0.1:{OLLAMA_PORT}"]
 
@@ -123,5 +175,5 @@ def test_env_prints_what_a_shell_can_read(mine):
         done = subprocess.run(
             ["sh", "-c", script], capture_output=True, text=True, env=mine.environment, timeout=PATIENCE_S, check=False
         )
-    assert f"http://it%27s%20me:stream.prio-low@127.0.0.1:{mine.port}" in done.stdout
+    assert f"http://it%27s%20me:prio-low@127.0.0.1:{mine.port}" in done.stdout
     assert '"stop_reason":"end_turn"' in done.stdout, done

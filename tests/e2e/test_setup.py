@@ -138,7 +138,7 @@ def test_claude_code_reads_it(programs, home, door, run):
             **way,
         )
     asked = {who for who, host, path in list(door.seen) if (host, path) == ("api.anthropic.com", "/v1/messages")}
-    assert asked == {"claude-code:stream", "night.one:whole"}
+    assert asked == {"claude-code:x", "night.one:whole"}
 
 
 def test_codex_reads_it(programs, home, door, run):
@@ -152,4 +152,4 @@ def test_codex_reads_it(programs, home, door, run):
         keys = dict.fromkeys(("OPENAI_API_KEY", "CODEX_API_KEY"), "sk-none")
         run(programs.codex, "exec", "--skip-git-repo-check", "hello", **keys, **way)
     asked = {who for who, host, _ in list(door.seen) if host == "api.openai.com"}
-    assert asked == {"codex:stream", "night.one:whole"}
+    assert asked == {"codex:x", "night.one:whole"}

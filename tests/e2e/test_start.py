@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from hivemind_addon.journal.asked import Span
+from hivemind_addon.journal.incident_history import read_incidents
+from hivemind_addon.journal.reader import JournalReader
 from tests.e2e.proxy import MITMDUMP, PATIENCE_S, ROOT, free_port, running
 
 pytestmark = pytest.mark.slow
@@ -47,7 +50,8 @@ def test_the_readmes_command_works_literally_in_the_checkout(tmp_path, program):
         executable=MITMDUMP.with_name(program),
     ) as proxy:
         assert proxy.state()["guard_trips"] == 0
-        assert "hivemind:" not in proxy.log
+        ours = [line for line in proxy.log.splitlines() if "hivemind:" in line]
+        assert [line for line in ours if " listening at " not in line] == []
         assert proxy.stop() == 0
 
 
@@ -200,3 +204,40 @@ def test_a_bad_value_set_while_it_runs_is_rolled_back(tmp_path):
         assert proxy.probe("option", name="hivemind_redirect") == ["a.test=127.0.0.1:9"]
         assert proxy.probe("set", option="hivemind_redirect=b.test=127.0.0.1:8") == "ok"
         assert proxy.state()["guard_trips"] == 0
+
+
+_TOLD_BINDS = """
+import sys
+sys.addaudithook(lambda event, args: event == "socket.bind" and print("bind", args[1][0], flush=True))
+sys.argv[0] = "mitmdump"
+from mitmproxy.tools.main import mitmdump
+mitmdump()
+"""
+
+
+@pytest.mark.parametrize("mode", ["regular", "reverse:http://127.0.0.1:9", "socks5"])
+def test_no_port_is_bound_beyond_loopback_at_any_moment(tmp_path, mode):
+    port = free_port()
+    command = [sys.executable, "-c", _TOLD_BINDS, "--set", f"confdir={tmp_path}", "--mode", f"{mode}@{port}"]
+    off = ("--set", "hivemind_journal=off", "--set", "hivemind_control=off")
+    with subprocess.Popen([*command, *off, "-s", str(SCRIPT)], stdout=subprocess.PIPE, text=True) as process:
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if "hivemind: listening at" in line:
+                process.terminate()
+    bound = {line.split()[1] for line in lines if line.startswith("bind ")}
+    assert bound == {"127.0.0.1"}, lines
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("host", [(), ("--listen-host", "127.0.0.1")])
+def test_a_taken_port_still_ends_the_start_and_is_no_death_of_a_proxy(tmp_path, host):
+    journal = tmp_path / "journal.db"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        arguments = ("--listen-port", str(taken.getsockname()[1]), *host, "--set", f"hivemind_journal={journal}")
+        status, lines = start_that_ends(tmp_path, *arguments)
+    assert status == 1
+    assert any("address already in use" in line for line in lines), lines
+    with JournalReader(journal) as reader:
+        assert read_incidents(reader, Span(), now=2e9) == []

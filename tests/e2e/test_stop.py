@@ -67,14 +67,18 @@ def assert_come_back(answer):
     assert answer.json()["error"]["type"] == "rate_limit_error"
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_held_requests_are_sent_back_at_once_and_streams_run_to_their_end(tmp_path, origin, how):
+    if how is signal.SIGHUP and signal.getsignal(how) is signal.SIG_IGN:
+        pytest.skip("the tests run under nohup, and so does what they start")
     with busy(tmp_path, origin) as (proxy, streaming, held, call):
         proxy.process.send_signal(how)
         for answer in held:
             assert_come_back(answer.result(PATIENCE_S))
         assert not any(stream.done() for stream in streaming)
         assert proxy.process.poll() is None
+        if how is signal.SIGHUP:
+            proxy.process.send_signal(how)  # a terminal that is closed sends more than one
         late = call()
         assert_come_back(late.result(PATIENCE_S))
         assert len(origin.arrived) == STREAMING

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from hivemind_addon.core.events import GuardTripped, PersonActed, StateUnsaved
-from hivemind_addon.core.spend import Spend
+from hivemind_addon.core.spend import Period, Spend
 from hivemind_addon.journal import journal as module
 from hivemind_addon.journal.file import JournalFile
 from hivemind_addon.journal.journal import Journal
@@ -20,9 +20,13 @@ class Keeper:
     def __init__(self):
         self.state = {"learned": {"limit": 4}}
         self.restored = []
+        self.counted_in = []
 
     def export(self):
         return dict(self.state)
+
+    def count_in(self, standings):
+        self.counted_in.extend(standings)
 
     def restore(self, kept, standings):
         self.restored.append((dict(kept), [one.spent for one in standings]))
@@ -102,6 +106,29 @@ async def test_the_next_one_restores_it_with_what_was_in_flight(path, clock, kee
     await second.close()
 
 
+async def test_what_was_spent_before_a_budget_was_set_is_counted_in_once(path, clock, keeper):
+    journal = opened(path, clock, keeper)
+    now = clock.monotonic()
+    for number in range(3):
+        for event in life(f"t{number}", at=now):
+            journal(event)
+    clock.advance(60)
+    at = clock.monotonic()
+    for _ in range(2):  # only the first word on an account asks
+        journal(booked(at=at, began_at=at, spent=0, reserved=0))
+        journal(booked(at=at, began_at=at, spent=0, reserved=0, name="somebody-else"))
+    await becomes(lambda: keeper.counted_in)
+    await journal.close()
+    (standing,) = keeper.counted_in
+    assert (standing.budget.name, standing.budget.per, standing.spent) == ("agent-1", Period.DAY, Spend(327, 81))
+    after = Keeper()
+    second = opened(path, clock, after)
+    second.restore()
+    second(booked(at=clock.monotonic(), began_at=at))
+    await second.close()
+    assert after.counted_in == [], "its account goes on"
+
+
 async def test_what_cannot_be_read_costs_one_line_and_a_fresh_start(path, clock, caplog, keeper):
     await opened(path, clock).close()
     file = JournalFile(path, wall=0, told=print)
@@ -139,7 +166,7 @@ async def test_a_disk_that_hangs_makes_nobody_wait_and_what_was_lost_is_counted(
     await journal.close()
     texts = column(path, "happening", "text")
     assert len(texts) == 6
-    assert texts[-1] == "95 events are missing: the disk was too slow"
+    assert texts[-1] == "95 events are missing: too many waited for the file"
     assert column(path, "budget", "spent_tokens", "name") == [99], "the last word on an account is never dropped"
     assert "lost 95 events" in caplog.text
 
@@ -200,12 +227,49 @@ async def test_a_second_one_on_the_file_hears_who_has_it_and_takes_nothing(path,
     second = opened(path, clock)
     second.restore()
     await second.close()
-    second(life()[0])
-    assert "0 events wait" in repr(second)
     (line,) = caplog.messages
     assert "written by another proxy (the one at port 8080, process" in line
     await first.close()
     assert len(asked(path, "SELECT * FROM run")) == 1
+    assert list(path.parent.glob("*.db")) == [path], "nothing happened in it"
+
+
+async def test_what_happened_in_a_second_one_that_ends_first_is_in_a_file_of_its_own(path, clock, caplog, monkeypatch):
+    monkeypatch.setattr("hivemind_addon.journal.file.LOCK_S", 0.0)
+    first, second = opened(path, clock), None
+    first.restore()
+    first(life("mine")[0])
+    second = opened(path, clock, keeper := Keeper())
+    second.restore()
+    await becomes(lambda: second._is_taken)
+    for event in (*life("early"), *life("later"), booked(spent=70)):
+        second(event)
+    await second.close()
+    await first.close()
+    assert column(path, "ticket", "id", "id") == ["mine"]
+    (aside,) = set(path.parent.glob("*.db")) - {path}
+    assert column(aside, "ticket", "id", "id") == ["early", "later"]
+    assert [row["spent_tokens"] for row in asked(aside, "SELECT * FROM budget")] == [70]
+    assert keeper.restored == []
+    assert str(aside) in caplog.messages[-1]
+
+
+async def test_of_what_waits_for_a_file_no_more_is_kept_than_fits(path, clock, monkeypatch):
+    monkeypatch.setattr("hivemind_addon.journal.file.LOCK_S", 0.0)
+    monkeypatch.setattr(module, "KEPT", 5)
+    first = opened(path, clock)
+    first.restore()
+    second = opened(path, clock)
+    second.restore()
+    await becomes(lambda: second._is_taken)
+    for number in range(9):
+        second(life(f"t{number}")[0])
+    assert "5 events wait" in repr(second)
+    await second.close()
+    await first.close()
+    (aside,) = set(path.parent.glob("*.db")) - {path}
+    assert len(asked(aside, "SELECT * FROM ticket")) == 5
+    assert "4 events are missing" in str([dict(row) for row in asked(aside, "SELECT * FROM happening")])
 
 
 async def test_what_was_spent_before_the_file_was_free_is_in_it(path, clock, keeper, monkeypatch):
@@ -217,17 +281,16 @@ async def test_what_was_spent_before_the_file_was_free_is_in_it(path, clock, kee
     for spent in (10, 70):  # within one step, so at the same instant
         second(booked(spent=spent))
     second.restore()
-    await becomes(lambda: second._is_deaf)
-    second(life()[0])
-    assert "0 events wait" in repr(second)
+    await becomes(lambda: second._is_taken)
+    second(life("meanwhile")[0])
     await first.close()
     restored = asyncio.Event()
     keeper.restore = lambda *_: restored.set()
     await asyncio.wait_for(restored.wait(), 120)
-    await becomes(lambda: not second._is_deaf)
+    await becomes(lambda: not second._is_taken)
     second(life("later")[0])
     await second.close()
-    assert column(path, "ticket", "id", "id") == ["later"]
+    assert column(path, "ticket", "id", "id") == ["later", "meanwhile"]
     assert [row["spent_tokens"] for row in asked(path, "SELECT * FROM budget")] == [70]
 
 

@@ -117,3 +117,33 @@ def test_what_is_kept_is_the_last_word(file):
     run(file)
     file.write([runs.keep("learned", "{}", WALL)])
     assert dict(runs.inherit(file.connection, WALL).kept) == {"learned": "{}"}
+
+
+def kept(file, name, value, wall=WALL):
+    file.write([runs.keep(name, value, wall)])
+
+
+def test_orders_belong_to_the_port_that_they_were_given_on(file):
+    kept(file, runs.of_port("orders", 8080), "eighty")
+    kept(file, runs.of_port("learned", 8080), "all")
+    assert runs.inherit(file.connection, WALL, port=8080).kept == {"orders": "eighty", "learned": "all"}
+    assert runs.inherit(file.connection, WALL, port=9090).kept == {"learned": "all"}
+    assert runs.inherit(file.connection, WALL, port=8080, fresh=True).kept == {"learned": "all"}
+    file.write(runs.forget_orders(8080))
+    assert runs.inherit(file.connection, WALL, port=8080).kept == {"learned": "all"}
+
+
+def test_orders_from_before_they_belonged_to_a_port_are_taken_over_once(file):
+    kept(file, "orders", "old")
+    assert runs.inherit(file.connection, WALL, port=8080).kept == {"orders": "old"}
+    kept(file, runs.of_port("orders", 8080), "new")
+    assert runs.inherit(file.connection, WALL, port=8080).kept == {"orders": "new"}
+    assert runs.inherit(file.connection, WALL, port=9090).kept == {}
+
+
+def test_a_budget_per_run_goes_on_on_its_own_port_unless_it_is_to_begin_anew(file):
+    run(file)
+    kept(file, runs.LAST_PORT, "8080")
+    goes_on = [runs.inherit(file.connection, WALL + 1, port=port).run_goes_on for port in (8080, 9090)]
+    assert goes_on == [True, False]
+    assert not runs.inherit(file.connection, WALL + 1, port=8080, fresh=True).run_goes_on

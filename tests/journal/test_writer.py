@@ -174,7 +174,7 @@ def test_a_file_that_another_proxy_has_is_looked_at_again_and_is_ours_when_that_
     assert second.write(path, *life("mine"))
     assert column(path, "ticket", "id", "id") == ["mine"]
     taken, free = second.warnings
-    assert "while that one runs" in taken
+    assert "waits until that one ends" in taken
     assert "this one's from now on" in free
     _, inherited = second.inherited
     assert inherited.kept == {}, "orders were the other's"

@@ -24,7 +24,7 @@ NOON = 1_767_268_800.0
 @pytest.fixture
 def journal(tmp_path):
     """Two sessions fail until the breaker opens; one is saved by the probe, one was cut before, one is left in flight."""
-    bench = Bench(settings=brittle())
+    bench = Bench(settings=brittle(1))  # a session counts for half of it at most
     bench.submit("cut")
     bench.observe("cut", requests_reading(limit=50, remaining=49, reset_in_s=60))
     bench.settle("cut", CUT)

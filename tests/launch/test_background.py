@@ -52,7 +52,7 @@ class Impatient:
 def test_one_that_runs_is_used(monkeypatch, supervisors):
     started = supervisors("")
     monkeypatch.setattr(background, "running", lambda _: PROXY)
-    assert find_or_start(8080, options=(), clock=Impatient()) is PROXY
+    assert find_or_start(8080, clock=Impatient()) is PROXY
     assert started == []
 
 
@@ -60,8 +60,8 @@ def test_one_is_started_and_waited_for(monkeypatch, supervisors):
     started = supervisors("import time; time.sleep(600)")
     answers = iter([None, None, None, PROXY])
     monkeypatch.setattr(background, "running", lambda _: next(answers))
-    assert find_or_start(8080, options=("--set", "a=b"), clock=Impatient()) is PROXY
-    assert started[0][0][1:] == ["-P", "-m", "hivemind_addon", "run", "--while-used", "--port", "8080", "--set", "a=b"]
+    assert find_or_start(8080, clock=Impatient()) is PROXY
+    assert started[0][0][1:] == ["-P", "-m", "hivemind_addon", "run", "--while-used", "--port", "8080"]
     assert started[0][1].poll() is None
 
 
@@ -71,7 +71,7 @@ def test_one_that_refuses_says_why_in_its_own_words(monkeypatch, supervisors, cl
     log_file(8080).parent.mkdir(parents=True)
     log_file(8080).write_text("an older line\n")
     with pytest.raises(NotServed, match="hivemind_redirect: x is not HOST") as caught:
-        find_or_start(8080, options=(), clock=clock)
+        find_or_start(8080, clock=clock)
     assert "older" not in str(caught.value)
 
 
@@ -79,7 +79,7 @@ def test_anothers_proxy_that_never_answers_is_given_up(monkeypatch, supervisors)
     supervisors(f"raise SystemExit({ALREADY_THERE})")
     monkeypatch.setattr(background, "running", lambda _: None)
     with pytest.raises(NotServed, match="hivemind_control=off"):
-        find_or_start(8080, options=(), clock=Impatient())
+        find_or_start(8080, clock=Impatient())
 
 
 def test_an_old_log_does_not_grow_for_ever(monkeypatch, supervisors):
@@ -89,5 +89,5 @@ def test_an_old_log_does_not_grow_for_ever(monkeypatch, supervisors):
     monkeypatch.setattr(detached, "_MAX_LOG_BYTES", 10)
     log_file(8080).parent.mkdir(parents=True)
     log_file(8080).write_text("x" * 11)
-    find_or_start(8080, options=(), clock=Impatient())
+    find_or_start(8080, clock=Impatient())
     assert log_file(8080).stat().st_size == 0

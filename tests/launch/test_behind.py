@@ -18,6 +18,7 @@ def test_what_is_asked_for_is_what_the_proxy_reads():
     assert (read.delivery, read.priority.name, read.patience_s) == (Delivery.WHOLE, "LOW", 1800)
     assert read.task == "night/review-1"
     assert asked_words(Delivery.STREAM) == ["stream"]
+    assert asked_words(Delivery.AUTO, priority="low") == ["prio-low"], "the proxy goes by what the agent says of itself"
 
 
 def test_the_environment_has_the_name_the_port_and_one_bundle_with_the_users_own(monkeypatch):

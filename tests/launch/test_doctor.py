@@ -1,11 +1,14 @@
 """Each thing that keeps an agent from being scheduled, and that its line names the cure."""
 
+from dataclasses import replace
+
 import pytest
 import trustme
 
 from hivemind_addon.launch import doctor
 from hivemind_addon.launch.doctor import Verdict, examine
 from hivemind_addon.launch.handshake import Answer
+from hivemind_addon.launch.neighbour import Neighbour
 from hivemind_addon.launch.programs import load_programs
 from hivemind_addon.observe.report import ProxyView
 from hivemind_addon.profile.typed import ProfileError
@@ -60,13 +63,19 @@ def test_a_healthy_machine_has_nothing_to_say(sick):
     assert len(sick(all_of_it=True)) >= 8
 
 
+def test_a_limit_of_open_files_that_keeps_agents_waiting(sick, monkeypatch):
+    few = replace(doctor.background.running(PORT), open_files=256)
+    monkeypatch.setattr(doctor.background, "running", lambda _: few)
+    assert_one(sick(), "open files", "256", "ulimit -Hn")
+
+
 def test_no_proxy(sick, monkeypatch):
     monkeypatch.setattr(doctor.background, "running", lambda _: None)
     monkeypatch.setattr(doctor, "_CONFDIR", sick.confdir)
-    monkeypatch.setattr(doctor.socket.socket, "connect_ex", lambda *_: 111)
+    monkeypatch.setattr(doctor, "find_stranger", lambda _: None)
     assert_one(sick(), f"nothing listens on port {PORT}", "hivemind run")
-    monkeypatch.setattr(doctor.socket.socket, "connect_ex", lambda *_: 0)
-    assert_one(sick(), "taken by something", "--port")
+    monkeypatch.setattr(doctor, "find_stranger", lambda port: Neighbour(port, "another program", is_proxy=False))
+    assert_one(sick(), "taken by another program", "-p ")
 
 
 def test_a_control_socket_of_another_version(sick, monkeypatch):
@@ -183,3 +192,9 @@ def test_damaged_data_and_old_programs(sick, monkeypatch, tmp_path):
 
     monkeypatch.setattr(doctor, "load_profiles", load_profiles)
     assert "x.yaml: hosts: no list; write one" in sick()[2].text
+
+
+def test_calls_that_passed_by_are_told(sick, monkeypatch):
+    proxy = replace(doctor.background.running(PORT), unscheduled=("generativelanguage.googleapis.com",))
+    monkeypatch.setattr(doctor.background, "running", lambda _: proxy)
+    assert_one(sick(), "calls to generativelanguage.googleapis.com", "write a profile with hosts:")

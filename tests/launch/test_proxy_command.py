@@ -72,3 +72,28 @@ def test_a_python_without_mitmproxy_is_one_line(monkeypatch, tmp_path):
 
 def test_the_proxy_itself_goes_through_no_proxy():
     assert child_environment({"HTTPS_PROXY": "x", "no_proxy": "y", "PATH": "z"}) == {"PATH": "z"}
+
+
+def calm(*options, web=False):
+    """What is set about how much is told."""
+    said = proxy_command(port=1, web=web, options=options).first
+    return [one for one in said if one.startswith(("termlog_verbosity", "flow_detail"))]
+
+
+def test_it_tells_only_what_a_person_should_know():
+    assert calm() == ["termlog_verbosity=alert", "flow_detail=0"]
+    assert calm("--set", "flow_detail=2") == ["termlog_verbosity=alert", "flow_detail=2"]
+    assert calm(web=True) == ["termlog_verbosity=alert"]  # mitmweb has no flow_detail
+
+
+@pytest.mark.parametrize(
+    "options", [("-v",), ("-q",), ("--flow-detail", "2"), ("--set", "termlog_verbosity=info"), ("--verbose",)]
+)
+def test_who_says_how_much_is_told_is_heard(options):
+    assert not set(calm(*options)) & {"termlog_verbosity=alert", "flow_detail=0"}
+
+
+def test_only_the_first_start_forgets_what_was_ordered():
+    made = proxy_command(port=1, fresh=True)
+    assert made.first[-1] == "hivemind_fresh=true"
+    assert "hivemind_fresh=true" not in made.again

@@ -130,6 +130,32 @@ async def test_a_second_signal_reaches_a_child_that_takes_its_time(supervise):
     assert (status, words) == (9, ["started", "ready", "first"])
 
 
+async def test_a_terminal_that_is_closed_is_one_word_however_many_signals_it_sends(supervise):
+    slow = f"exec {sys.executable} -c '{SLOW}'"
+    stopped = []
+
+    async def hang_up_twice(supervisor, count):
+        stop = supervisor.stop
+        supervisor.stop = lambda: stopped.append(stop())
+        async with asyncio.timeout(120):
+            while "ready" not in count.read_text():
+                await asyncio.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGHUP)
+            while "first" not in count.read_text():
+                await asyncio.sleep(0.01)
+        heard = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, heard.set)
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        await heard.wait()  # what came before it has been heard, too
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR1)
+        assert len(stopped) == 1
+        stop()
+
+    status, _, words = await supervise(slow, when_started=hang_up_twice)
+    assert (status, words) == (9, ["started", "ready", "first"])
+
+
 SLOW = """
 import os, signal
 def say(word):

@@ -43,6 +43,7 @@ class Playbook:
         self.hooks = []
         self.wakeups = []
         self.opened = []
+        self.logs = []
         self._on_hook = on_hook or (lambda hook: True)
         self._refuse = refuse
         self._opening = None if defer_opening else ()
@@ -106,3 +107,5 @@ class Playbook:
                     yield events.HookCompleted(command, None)
             case commands.RequestWakeup():
                 self.wakeups.append(command)
+            case commands.Log():
+                self.logs.append(command)

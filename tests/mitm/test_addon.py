@@ -1,13 +1,16 @@
 """The hooks that an end-to-end test would only see from afar."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.connection import Server
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mitmproxy.test import taddons, tflow
 
 from hivemind_addon.mitm.addon import Hivemind
+from hivemind_addon.mitm.upstream import parse_upstream
 from tests.mitm.samples import make_flow, make_intake
 
 
@@ -59,6 +62,54 @@ async def test_a_redirect_moves_the_address_only(hivemind):
     other = Server(address=("other.test", 443))
     hivemind.server_connect(ServerConnectionHookData(server=other, client=tflow.tclient_conn()))
     assert other.address == ("other.test", 443)
+
+
+def connecting(to, peer="192.168.1.9", mode="regular"):
+    client = make_flow(mode=mode).client_conn
+    client.peername = (peer, 50000)
+    return ServerConnectionHookData(server=Server(address=to), client=client)
+
+
+async def test_clients_elsewhere_do_not_reach_other_services_of_this_machine(hivemind):
+    with taddons.context(Proxyserver()):
+        for to in (("127.0.0.1", 22), ("localhost", 631), ("::1", 8500), ("0.0.0.0", 5432)):
+            data = connecting(to)
+            hivemind.server_connect(data)
+            assert "hivemind_lan_ports" in data.server.error
+            mine = connecting(to, peer="127.0.0.1")
+            hivemind.server_connect(mine)
+            assert mine.server.error is None
+
+
+@pytest.mark.parametrize(
+    ("to", "mode"),
+    [
+        (("127.0.0.1", 8000), "regular"),  # hivemind_lan_ports
+        (("127.0.0.1", 11434), "regular"),  # a profile's
+        (("api.anthropic.com", 443), "regular"),  # redirected
+        (("127.0.0.1", 9999), "reverse:http://127.0.0.1:9999"),
+        (("127.0.0.1", 9001), "regular"),  # hivemind_upstream
+        (("10.0.0.7", 22), "regular"),
+        (("a.name.test", 22), "regular"),
+    ],
+)
+async def test_what_is_allowed_to_them_is_reached(hivemind, to, mode):
+    hivemind.intake.settings = replace(
+        hivemind.intake.settings, lan_ports=frozenset({8000}), upstream=parse_upstream("http://127.0.0.1:9001/v1")
+    )
+    with taddons.context(Proxyserver()):
+        data = connecting(to, mode=mode)
+        hivemind.server_connect(data)
+        assert data.server.error is None
+
+
+async def test_a_name_that_leads_to_this_machine_is_closed_for_clients_elsewhere(hivemind):
+    with taddons.context(Proxyserver()):
+        data = connecting(("a.name.test", 22))
+        hivemind.server_connect(data)
+        data.server.peername, data.server.sockname = ("127.0.0.1", 22), ("127.0.0.1", 50001)
+        hivemind.server_connected(data)
+        assert "hivemind_lan_ports" in data.server.error
 
 
 async def test_ours_is_buffered_and_anything_else_streamed(hivemind):

@@ -87,7 +87,7 @@ def test_what_is_kept_back_is_handed_out_once(attempt):
     ("chunks", "kind", "reason"),
     [
         ((START, CONTENT, STOP), OutcomeKind.SUCCESS, "200"),
-        ((START, CONTENT), OutcomeKind.FAILED, "stream ended early"),
+        ((START, CONTENT), OutcomeKind.FAILED, "cut in the middle of the answer"),
         ((START, ERROR), OutcomeKind.OVERLOADED, "overloaded_error"),
     ],
     ids=["complete", "cut", "an error event"],

@@ -1,10 +1,16 @@
 """Held and running flows at the end of a real process are in tests/e2e/test_stop.py."""
 
+import asyncio
 import dataclasses
+import os
+import signal
 
-from hivemind_addon.mitm.drain import drain
+import pytest
+
+from hivemind_addon.mitm.drain import drain, end_on_hangup
 from tests.journal.samples import column
 from tests.mitm.samples import make_intake
+from tests.patience import PATIENCE_S
 
 
 class Control:
@@ -12,6 +18,22 @@ class Control:
 
     def close(self):
         self.is_open = False
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+async def test_a_hangup_ends_as_sigterm_does_unless_nohup_said_otherwise(ignored):
+    was = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        ended = asyncio.Event()
+        end_on_hangup(ended.set)
+        if ignored:
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        else:
+            os.kill(os.getpid(), signal.SIGHUP)
+            await asyncio.wait_for(ended.wait(), PATIENCE_S)
+    finally:
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+        signal.signal(signal.SIGHUP, was)
 
 
 async def test_the_end_writes_what_is_left_and_closes_what_is_open(tmp_path):

@@ -4,7 +4,8 @@ import json
 import pytest
 from mitmproxy import http
 
-from hivemind_addon.core.events import CheckpointKept
+from hivemind_addon.core.events import AttemptEnded, CheckpointKept, OddityNoted
+from hivemind_addon.core.ticket import OutcomeKind
 from hivemind_addon.mitm.agents_file import AgentsFile
 from hivemind_addon.mitm.port import Alarm, Handling, Look, Next, Stage
 from hivemind_addon.wire.outcome import TransportTrouble
@@ -55,6 +56,71 @@ async def test_a_good_answer_is_settled_once_with_what_was_used(intake):
     exchange.client_gone()
     counters = intake.driver.snapshot().counters
     assert (counters.delivered, counters.attempts, counters.input_tokens, counters.output_tokens) == (1, 1, 5, 7)
+
+
+CHAT_URL = "https://api.openai.com/v1/chat/completions"
+TEXT = "The capital of France is Paris, which lies on the river Seine in the north of the country."
+
+
+def chat_flow(*, stream):
+    body = {"model": "gpt-4.1", "stream": stream, "messages": [{"role": "user", "content": "Where is Paris? " * 20}]}
+    return make_flow(CHAT_URL, content=json.dumps(body).encode(), authorization="Bearer sk-1")
+
+
+def chat_stream(usage):
+    words = [{"index": 0, "delta": {"content": f"{word} "}} for word in TEXT.split(" ")]
+    chunks = [{"choices": [choice]} for choice in words]
+    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    if usage is not None:
+        chunks.append({"choices": [], "usage": usage})
+    return b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in chunks) + b"data: [DONE]\n\n"
+
+
+LIES = {
+    "none": None,
+    "too much": {"prompt_tokens": 1e308, "completion_tokens": 28},
+    "all zeros": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+    "negative": {"prompt_tokens": -80, "completion_tokens": -28},
+    "only the output is plausible": {"prompt_tokens": 0, "completion_tokens": 28},
+    "only the input is plausible": {"prompt_tokens": 80, "completion_tokens": 0},
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize("streamed", [True, False])
+async def test_an_answer_whose_usage_is_not_told_or_not_true_is_booked_at_what_was_counted(intake, lie, streamed):
+    heard = []
+    intake.driver.listen(lambda event: heard.append(event) if isinstance(event, AttemptEnded) else None)
+    count = intake.runtime.estimator.count
+    for _ in range(20):
+        exchange = intake.intake(chat_flow(stream=streamed))
+        assert exchange.enter()
+        exchange.sent()
+        if streamed:
+            exchange.head(http.Response.make(200, b"", SSE))
+            exchange.look(chat_stream(LIES[lie]))
+            exchange.streamed()
+        else:
+            choice = {"message": {"role": "assistant", "content": TEXT}, "finish_reason": "stop"}
+            body = json.dumps({"choices": [choice], "usage": LIES[lie]}).encode()
+            response = http.Response.make(200, body, {"content-type": "application/json"})
+            exchange.head(response)
+            assert not exchange.collected(response, body)
+    intake.driver.tick()
+    for ended in heard:
+        assert not ended.usage.reported, "it is marked as counted"
+        assert abs(ended.usage.output_tokens - count(TEXT)) <= 2
+        assert 80 <= ended.usage.input_tokens <= 130
+        assert ended.spend.tokens == ended.usage.total_input_tokens + ended.usage.output_tokens
+        assert ended.spend.micro_usd == exchange.ticket.price.micro_usd(
+            input_tokens=ended.usage.input_tokens,
+            cache_write_tokens=0,
+            cache_read_tokens=0,
+            output_tokens=ended.usage.output_tokens,
+        )
+    assert len(heard) == 20
+    following = intake.intake(chat_flow(stream=streamed))
+    assert following.ticket.expected.tokens < 200, "how long answers are was learned"
 
 
 async def test_a_refused_attempt_is_queued_again_with_the_same_ticket(intake):
@@ -113,6 +179,158 @@ async def test_whole_delivery_keeps_everything_back_until_the_terminal_event(int
     assert not exchange.ended()
     exchange.streamed()
     assert exchange.over
+
+
+async def test_whole_delivery_ends_before_the_client_gives_up(monkeypatch):
+    clock = FakeClock()
+    intake = make_intake()
+    monkeypatch.setattr(intake.driver, "clock", clock)
+    exchange = admitted(intake, user_agent="claude-cli/2.1.330 (external, sdk-cli)")
+    clock.advance(100)
+    exchange.head(http.Response.make(200, b"", SSE))
+    for _ in range(4):
+        assert exchange.look(CONTENT) is Look.HOLD_BACK
+        assert exchange.alarm(Stage.PEEKED) is Alarm.NOTHING
+        assert 0 < exchange.next_alarm_s(Stage.PEEKED) <= exchange.ticket.arrived_at + 150 - clock.monotonic()
+        clock.advance(10)
+    clock.advance(10)
+    assert exchange.alarm(Stage.PEEKED) is Alarm.RELEASE
+    exchange.finished()
+
+
+async def test_an_answer_that_begins_late_is_looked_at_all_the_same(monkeypatch):
+    clock = FakeClock()
+    intake = make_intake()
+    monkeypatch.setattr(intake.driver, "clock", clock)
+    exchange = admitted(intake, user_agent="claude-cli/2.1.330 (external, sdk-cli)")
+    clock.advance(200)
+    exchange.head(http.Response.make(200, b"", SSE))
+    assert exchange.look(START) is Look.HOLD_BACK
+    assert exchange.alarm(Stage.PEEKED) is Alarm.NOTHING
+    assert exchange.next_alarm_s(Stage.PEEKED) == pytest.approx(exchange.profile.peek.max_s)
+    exchange.finished()
+
+
+def plainly(intake):
+    exchange = admitted(intake)
+    exchange.plain = http.Response.make(200, b'{"usage":{"input_tokens":5,"output_tokens":7}}', {})
+    return exchange
+
+
+async def test_a_plain_answer_that_takes_several_times_as_long_as_any_is_tried_again_and_the_reason_is_told(
+    monkeypatch,
+):
+    clock, heard = FakeClock(), []
+    intake = make_intake()
+    monkeypatch.setattr(intake.driver, "clock", clock)
+    intake.driver.listen(heard.append)
+    exchange = plainly(intake)
+    assert exchange.next_alarm_s(Stage.AWAITED) is None, "nothing is known yet"
+    for took_s in [5.0] * 10 + [60.0] * 10:
+        clock.advance(took_s)
+        exchange.head(exchange.plain)
+        assert not exchange.collected(exchange.plain, exchange.plain.content)
+        exchange = plainly(intake)
+    assert exchange.next_alarm_s(Stage.AWAITED) == pytest.approx(180)
+    clock.advance(179)
+    assert exchange.alarm(Stage.AWAITED) is Alarm.NOTHING
+    clock.advance(1)
+    assert exchange.alarm(Stage.AWAITED) is Alarm.STALLED
+    assert exchange.failed(TransportTrouble.STALLED, "no byte came", client_saw_bytes=False), "it is tried again"
+    clock.advance(30)
+    intake.driver.tick()
+    assert exchange.enter()
+    exchange.sent()
+    assert exchange.next_alarm_s(Stage.AWAITED) == pytest.approx(360), "a long answer may be rightly long"
+    (ended,) = [one for one in heard if isinstance(one, AttemptEnded) and one.outcome.kind is not OutcomeKind.SUCCESS]
+    assert ended.outcome.reason == "stalled: no answer in several times the usual time"
+    assert ended.outcome.ambiguous, "it may have been billed"
+    (oddity,) = [one.what for one in heard if isinstance(one, OddityNoted)]
+    assert oddity == "watchdog: no answer in 180 s; 99 of 100 that are not streamed take 60.0 s"
+    exchange.finished()
+
+
+EMPTY = b'event: message_delta\ndata: {"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":2}}\n\nevent: message_stop\ndata: {"type":"message_stop"}\n\n'
+
+
+def streams(exchange, body):
+    exchange.sent()
+    exchange.head(http.Response.make(200, b"", SSE))
+    return exchange.look(body)
+
+
+async def test_garbage_is_fetched_again_under_whole_delivery_and_not_for_ever(monkeypatch):
+    clock, heard = FakeClock(), []
+    intake = make_intake()
+    monkeypatch.setattr(intake.driver, "clock", clock)
+    intake.driver.listen(heard.append)
+    exchange = admitted(intake, user_agent="claude-cli/2.1.330 (external, sdk-cli)")
+    for _ in range(2):
+        assert streams(exchange, START + EMPTY) is Look.HOLD_BACK
+        assert exchange.ended(), "it is tried again"
+        clock.advance(60)
+        intake.driver.tick()
+        assert exchange.enter()
+    streams(exchange, START + EMPTY)
+    assert not exchange.ended(), "the model insists"
+    exchange.streamed()
+    assert exchange.over
+    ends = [one.outcome for one in heard if isinstance(one, AttemptEnded)]
+    assert [one.reason for one in ends] == ["garbage: empty answer"] * 2 + ["200, garbage: empty answer"]
+    assert {one.garbage for one in ends} == {"empty answer"}
+    spent = [one.spend.tokens for one in heard if isinstance(one, AttemptEnded)]
+    assert spent == [7, 7, 7], "it was billed"
+    (pool,) = intake.runtime.tally.view(clock.monotonic()).pools
+    assert (pool.garbage, pool.delivered, pool.wasted_tokens) == (3, 1, 14)
+
+
+async def test_a_model_that_says_garbage_to_everybody_is_no_provider_that_is_down(monkeypatch):
+    clock = FakeClock()
+    intake = make_intake()
+    monkeypatch.setattr(intake.driver, "clock", clock)
+    for number in range(12):
+        agent = {"user_agent": "claude-cli/2.1.330 (external, sdk-cli)", "x_claude_code_session_id": f"s{number}"}
+        exchange = admitted(intake, **agent)
+        streams(exchange, START + EMPTY)
+        assert exchange.ended()
+        exchange.finished()
+        clock.advance(5)
+    (pool,) = intake.driver.snapshot().pools
+    assert (pool.breaker, pool.blocked_for_s) == ("closed", 0)
+
+
+async def test_garbage_that_a_person_watches_is_counted_and_goes_on(intake):
+    exchange = admitted(intake)
+    streams(exchange, START + EMPTY)
+    exchange.streamed()
+    assert intake.driver.snapshot().counters.delivered == 1
+    (pool,) = intake.runtime.tally.view(intake.driver.clock.monotonic()).pools
+    assert (pool.garbage, pool.failed) == (1, 0)
+
+
+@pytest.mark.parametrize(("delivery", "again"), [("whole", True), ("stream", False)])
+async def test_a_plain_answer_that_is_garbage_is_fetched_again_where_all_are_whole(intake, delivery, again):
+    flow = make_flow(x_hivemind_delivery=delivery)
+    intake.take_own_headers(flow)
+    exchange = intake.intake(flow)
+    assert exchange.enter()
+    exchange.sent()
+    body = b'{"type":"message","content":[],"stop_reason":"end_turn","usage":{"input_tokens":5,"output_tokens":1}}'
+    response = http.Response.make(200, body, {"content-type": "application/json"})
+    exchange.head(response)
+    assert exchange.collected(response, body) is again
+    exchange.finished()
+
+
+async def test_a_legal_empty_turn_is_no_garbage(intake):
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": "ok"}]}
+    body = {"model": "claude-sonnet-4-5", "max_tokens": 9, "stream": True, "messages": [result]}
+    exchange = admitted(intake, content=json.dumps(body).encode(), user_agent="claude-cli/2.1.330 (external, sdk-cli)")
+    streams(exchange, START + EMPTY)
+    assert not exchange.ended()
+    exchange.streamed()
+    (pool,) = intake.runtime.tally.view(intake.driver.clock.monotonic()).pools
+    assert (pool.garbage, pool.delivered) == (0, 1)
 
 
 async def test_a_client_that_hangs_up_after_the_last_event_was_served(intake):

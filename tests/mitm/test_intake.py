@@ -1,18 +1,25 @@
 import base64
 import gzip
 import json
+from pathlib import Path
 
 import brotli
 import pytest
 import zstandard
+from mitmproxy import http
+from mitmproxy.io import FlowReader
 from mitmproxy.proxy.layers.http import HTTPMode
 from mitmproxy.proxy.layers.http._hooks import HttpRequestHeadersHook
+from mitmproxy.proxy.mode_specs import ProxyMode
 
 from hivemind_addon.core.command import Cancel
+from hivemind_addon.core.events import OddityNoted
 from hivemind_addon.mitm.stream import HivemindHoldHook, SchedulingHttpLayer
 from hivemind_addon.profile.model import Delivery
 from tests.mitm.playbook import Playbook, make_context
 from tests.mitm.samples import make_flow, make_intake
+
+CAPTURES = Path(__file__).parents[1] / "captures"
 
 
 @pytest.fixture
@@ -42,6 +49,16 @@ async def test_only_model_calls_of_claimed_hosts_are_scheduled(intake, url, meth
     assert intake.claims(flow) is claimed
     assert (intake.intake(flow) is not None) is claimed
     assert len(intake.live) == claimed
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/%6dessages", "//v1/messages", "/v1/./messages", "/v1/messages;x", "/v1/messages/", "/V1/Messages?beta=true"],
+)
+async def test_any_spelling_of_a_path_is_scheduled_and_goes_on_as_it_came(intake, path):
+    flow = make_flow(f"https://api.anthropic.com{path}")
+    assert intake.intake(flow) is not None
+    assert flow.request.path == path
 
 
 async def test_the_sni_says_whom_the_client_means(intake):
@@ -80,6 +97,43 @@ async def test_what_talks_to_the_proxy_is_taken_off_the_request(intake):
     exchange = intake.intake(flow)
     assert exchange.ticket.agent == "agent-7"
     assert exchange.delivery is Delivery.WHOLE
+
+
+@pytest.mark.parametrize("capture", ["claude-code", "codex"])
+async def test_agents_that_were_recorded_headless_get_their_answers_whole(intake, capture):
+    with (CAPTURES / f"{capture}.flow").open("rb") as file:
+        flows = [flow for flow in FlowReader(file).stream() if isinstance(flow, http.HTTPFlow)]
+    assert flows
+    for recorded in flows:
+        exchange = intake.intake(make_flow(recorded.request.url, **dict(recorded.request.headers)))
+        assert exchange.delivery is Delivery.WHOLE
+        assert exchange.whole_until_at == exchange.ticket.arrived_at + exchange.profile.peek.whole_max_s
+
+
+HEADLESS = {"user_agent": "claude-cli/2.1.330 (external, sdk-cli)"}
+WATCHED = {"user_agent": "claude-cli/2.1.330 (external, cli)"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "delivery"),
+    [
+        (HEADLESS, Delivery.WHOLE),
+        (WATCHED, Delivery.STREAM),
+        (HEADLESS | {"x_hivemind_delivery": "stream"}, Delivery.STREAM),
+        (WATCHED | {"x_hivemind_delivery": "whole"}, Delivery.WHOLE),
+        (HEADLESS | {"proxy_authorization": basic("a:stream")}, Delivery.STREAM),
+        (WATCHED | {"proxy_authorization": basic("a:whole")}, Delivery.WHOLE),
+        (HEADLESS | {"proxy_authorization": basic("a:x")}, Delivery.WHOLE),
+        (HEADLESS | {"proxy_authorization": basic("a:stream"), "x_hivemind_delivery": "auto"}, Delivery.WHOLE),
+    ],
+)
+async def test_what_is_asked_for_counts_before_what_the_client_says_of_itself(intake, asked, delivery):
+    flow = make_flow(**asked)
+    intake.take_own_headers(flow)
+    exchange = intake.intake(flow)
+    assert exchange.delivery is delivery
+    if asked.get("x_hivemind_delivery") == "whole":
+        assert exchange.whole_until_at == exchange.ticket.shed_at, "who asks for it waits for it"
 
 
 @pytest.mark.parametrize(
@@ -396,3 +450,65 @@ async def test_of_two_ids_the_provider_sees_one_and_each_attempt_has_the_same(tm
         assert b"x-hivemind" not in attempt
         assert b"task-9" not in attempt
     assert b"200 OK" in book.to_client
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 200 OK\r\nbad key sk-ant-api03-echoed\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nsk-ant-api03-echoed bad: 1\r\n\r\n",
+        b"sk-ant-api03-echoed\r\n\r\n",
+        b"HTTP/1.1 429 X\r\nretry-after: use sk-ant-api03-echoed\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 200 X\r\ncontent-encoding: sk-ant-api03-echoed\r\ncontent-length: 2\r\n\r\n{}",
+    ],
+    ids=["no field", "bad field", "no status", "retry-after", "encoding"],
+)
+async def test_a_key_that_a_provider_echoes_in_its_head_is_in_no_event_and_no_report(intake, head):
+    events = []
+    intake.driver.listen(events.append)
+    book = Playbook(
+        SchedulingHttpLayer(make_context(), HTTPMode.regular, intake),
+        on_hook=lambda hook: not isinstance(hook, HivemindHoldHook),
+    )
+    body = make_flow().request.content
+    book.from_client(
+        b"POST http://api.anthropic.com/v1/messages HTTP/1.1\r\nx-api-key: sk-ant-api03-echoed\r\n"
+        b"content-length: %d\r\n\r\n%b" % (len(body), body)
+    )
+    book.from_server(head)
+    assert len(events) > 2
+    assert "sk-ant" not in repr((events, intake.driver.snapshot(), book.logs))
+
+
+async def test_a_deployment_of_azure_is_a_pool_of_its_own(tmp_path):
+    (tmp_path / "azure.yaml").write_text("extends: openai-compatible\nhosts: ['*.openai.azure.com']")
+    intake = make_intake(tmp_path)
+    pools = set()
+    for name in ("eu", "us", "eu"):
+        url = f"https://r.openai.azure.com/openai/deployments/{name}/chat/completions?api-version=1"
+        pools.add(intake.intake(make_flow(url)).ticket.pool)
+    assert {pool.model_group for pool in pools} == {"eu", "us"}
+
+
+def told(intake):
+    intake.driver.tick()
+    return [event.what for event in intake.runtime.events if isinstance(event, OddityNoted)]
+
+
+async def test_a_host_of_models_that_passes_by_is_told_once(intake):
+    context = make_context()
+    context.client.proxy_mode = ProxyMode.parse("regular")
+    for host in ("github.com", "generativelanguage.googleapis.com", "GenerativeLanguage.googleapis.com."):
+        context.server.address = (host, 443)
+        assert intake.is_foreign(context, None)
+    (what,) = told(intake)
+    assert what.startswith("calls to generativelanguage.googleapis.com pass unscheduled")
+    assert intake.unscheduled == {"generativelanguage.googleapis.com"}
+
+
+async def test_a_request_like_a_model_call_that_passes_by_is_told_once(intake):
+    for path in ("/v1beta/models/gemini-3:generateContent", "/v1beta/models/other:generateContent", "/v1/files"):
+        intake.passes_by(make_flow(f"https://llm.test{path}"))
+    intake.passes_by(make_flow("https://llm.test/v1/messages", method="GET"))
+    (what,) = told(intake)
+    assert what.startswith("calls to llm.test/v1beta/models/gemini-3:generateContent pass unscheduled")

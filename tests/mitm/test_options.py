@@ -165,6 +165,20 @@ def test_what_is_this_machines_own(host, loopback):
     assert ours.is_loopback(host) is loopback
 
 
+def test_names_and_ports_for_others_are_read_and_a_bad_port_is_refused(opts):
+    opts.update(hivemind_reverse_hosts=["Models.Example.com.", "*.lab.test"], hivemind_lan_ports=["8000"])
+    settings = ours.read_settings(opts)
+    assert settings.is_called("models.example.com", 80)
+    assert settings.is_called("a.lab.test", 80)
+    assert settings.is_called("api.anthropic.com", 443)
+    assert not settings.is_called("evil.test", 80)
+    assert settings.lan_ports == {8000}
+    for bad in ("x", "0", "65536", "127.0.0.1:80", "1" * 99):
+        opts.update(hivemind_lan_ports=[bad])
+        with pytest.raises(ours.BadOption, match="hivemind_lan_ports"):
+            ours.read_settings(opts)
+
+
 def test_a_wide_listener_wants_a_word(opts):
     opts.update(mode=["regular@0.0.0.0:1", "reverse:http://x.test@127.0.0.1:2"])
     assert ours.open_listeners(opts) == ["0.0.0.0"]
@@ -226,3 +240,27 @@ def test_a_command_that_cannot_be_run_is_refused_at_once(opts, command, says):
     opts.update(hivemind_notify=command)
     with pytest.raises(ours.BadOption, match=f"^hivemind_notify: .*{says}"):
         ours.read_settings(opts)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("hivemind_max_concurrency", "0"),
+        ("hivemind_max_concurrency", "many"),
+        ("hivemind_total_budget", "5 euros"),
+        ("hivemind_agent_budget", "-1"),
+        ("hivemind_upstream", "127.0.0.1:8000"),
+    ],
+)
+def test_a_bound_or_an_upstream_that_is_none_is_refused(opts, name, value):
+    opts.update(**{name: value})
+    with pytest.raises(ours.BadOption, match=f"^{name}: '{value}' is no .*; "):
+        ours.read_settings(opts)
+
+
+def test_bounds_of_the_command_line_hold_for_every_profile_and_agent(opts):
+    opts.update(hivemind_max_concurrency="3", hivemind_total_budget="1M", hivemind_agent_budget="$2")
+    settings = ours.read_settings(opts)
+    assert {profile.concurrency.maximum for profile in settings.profiles.by_name.values()} == {1, 3}  # Ollama has 1
+    budgets = settings.agents.rules(0.0).granted("anyone").budgets
+    assert [(one.tokens, one.micro_usd) for one in budgets] == [(None, 2_000_000), (1_000_000, None)]

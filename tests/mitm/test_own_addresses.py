@@ -4,7 +4,7 @@ import pytest
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mitmproxy.test import tflow
 
-from hivemind_addon.mitm.own_addresses import OwnAddresses, hang_up
+from hivemind_addon.mitm.own_addresses import OwnAddresses, hang_up, is_on_loopback
 
 OWN = OwnAddresses((("127.0.0.1", 8080), ("127.0.0.1", 8081)))
 WIDE = OwnAddresses((("0.0.0.0", 8080), ("", 8081), ("some-name", 8082)))
@@ -53,11 +53,22 @@ class Writer:
 def test_hanging_up_closes_the_connection_and_says_why():
     server, client, writer = tflow.tserver_conn(), tflow.tclient_conn(), Writer()
     handler = SimpleNamespace(transports={server: SimpleNamespace(writer=writer)})
-    hang_up(SimpleNamespace(connections={client.id: handler}), ServerConnectionHookData(server=server, client=client))
+    data = ServerConnectionHookData(server=server, client=client)
+    hang_up(SimpleNamespace(connections={client.id: handler}), data, "because")
     assert writer.closed
-    assert server.error
+    assert server.error == "because"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost", "0.0.0.0", "[::ffff:127.0.0.1]"])
+def test_what_is_on_loopback(host):
+    assert is_on_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["10.0.0.5", "name.test", "::2", ""])
+def test_what_is_not(host):
+    assert not is_on_loopback(host)
 
 
 def test_a_client_that_has_gone_meanwhile_needs_no_hanging_up():
     data = ServerConnectionHookData(server=tflow.tserver_conn(), client=tflow.tclient_conn())
-    hang_up(SimpleNamespace(connections={}), data)
+    hang_up(SimpleNamespace(connections={}), data, "because")

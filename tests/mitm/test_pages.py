@@ -10,6 +10,7 @@ from mitmproxy.test import taddons, tflow
 
 from hivemind_addon.compose import make_runtime
 from hivemind_addon.mitm.pages import Pages
+from hivemind_addon.mitm.upstream import parse_upstream
 from hivemind_addon.observe.report import ProxyView, Report
 from tests.conftest import FakeClock
 
@@ -24,12 +25,15 @@ class House:
         self.takes_s = 0.0
         self.fails = False
         self.stopping = False
+        self.upstream = None
         self.pages = Pages(
             report=self._report,
             metrics=self.runtime.metrics,
             driver=self.runtime.driver,
             guard=self.runtime.guard,
             is_stopping=lambda: self.stopping,
+            is_configured=lambda host, port: host == "models.example.com" and port in (8080, 11435),
+            upstream_of=lambda request: self.upstream,
         )
 
     def _report(self):
@@ -41,13 +45,23 @@ class House:
         return Report(version=1, proxy=view, snapshot=self.runtime.driver.snapshot())
 
     def ask(
-        self, path="/report.json", *, peer="127.0.0.1", host="127.0.0.1:8080", mode="regular", to=None, method="GET"
+        self,
+        path="/report.json",
+        *,
+        peer="127.0.0.1",
+        host="127.0.0.1:8080",
+        mode="regular",
+        to=None,
+        method="GET",
+        headers=None,
     ):
         client = tflow.tclient_conn()
         client.peername, client.sockname, client.proxy_mode = (peer, 50000), ("127.0.0.1", 8080), ProxyMode.parse(mode)
         request = http.Request.make(method, f"http://127.0.0.1{path}")
         request.host, request.port = "", 0  # origin form, as mitmproxy's parser leaves it
         request.headers["host"] = host
+        request.headers.update(headers or {})
+        self.request = request
         return self.pages.answer(request, client, to)
 
 
@@ -75,6 +89,45 @@ async def test_what_takes_long_is_made_less_often(house):
     house.clock.now += 0.2
     house.ask()
     assert house.made == 2
+
+
+REVERSE = "reverse:http://upstream.example.com:11434"
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1:11435",
+        "[::1]:11435",
+        "192.168.1.4:11435",
+        "localhost:11435",
+        "LocalHost.:11435",
+        "ollama.localhost",
+        "host.docker.internal:11435",
+        "ann.local",
+        "proxy:11435",
+        "upstream.example.com:11434",
+        "models.example.com:11435",
+    ],
+)
+async def test_a_reverse_proxy_is_called_by_its_own_names_and_those_configured(house, host):
+    assert house.ask("/api/tags", host=host, mode=REVERSE, to=("upstream.example.com", 11434)) is None
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.test:11435", "evil.test", "127.0.0.1.evil.test", "evil.test:99999", "models.example.com", "a b"]
+)
+async def test_a_name_that_was_made_to_lead_to_a_reverse_proxy_gets_nothing(house, host):
+    refusal = house.ask("/api/tags", host=host, mode=REVERSE, to=("upstream.example.com", 11434))
+    assert refusal.status_code == 421
+    assert b"hivemind_reverse_hosts" in refusal.content
+    assert house.ask("/api/tags", host=host, to=("elsewhere.test", 80)) is None, (
+        "a forward proxy goes where it is asked"
+    )
+
+
+async def test_a_client_of_a_reverse_proxy_may_say_no_host_at_all(house):
+    assert house.ask("/api/tags", host="", mode=REVERSE, to=("upstream.example.com", 11434)) is None
 
 
 @pytest.mark.parametrize("peer", ["10.0.0.9", "192.168.1.4", "2001:db8::1"])
@@ -107,6 +160,51 @@ async def test_in_reverse_mode_only_the_made_up_name_is_ours(house):
     mode, upstream = "reverse:http://upstream.test", ("upstream.test", 80)
     assert house.ask(mode=mode, to=upstream) is None
     assert house.ask(mode=mode, to=upstream, host="hivemind.internal").status_code == 200
+
+
+async def test_a_base_url_that_names_the_port_leads_on_to_the_provider(house):
+    house.upstream = parse_upstream("https://llm.test/base/")
+    assert house.ask("/v1/messages?beta=true", method="POST") is None
+    assert house.request.url == "https://llm.test/base/v1/messages?beta=true"
+    assert house.request.headers["host"] == "llm.test"
+    assert house.ask("/v1/models") is None
+    assert house.ask("/health").status_code == 200  # the proxy's own stay
+
+
+async def test_without_a_provider_an_unknown_path_says_how_to_name_one(house):
+    answer = house.ask("/v1/nothing", method="POST")
+    assert (answer.status_code, b"--upstream URL" in answer.content) == (404, True)
+
+
+@pytest.mark.parametrize("host", ["host.docker.internal:8080", "192.168.1.4:8080", "models.example.com:8080"])
+async def test_a_base_url_may_name_the_port_by_every_name_of_a_reverse_proxy(house, host):
+    house.upstream = parse_upstream("https://llm.test")
+    assert house.ask("/v1/messages", host=host, method="POST") is None
+    assert house.request.host == "llm.test"
+    assert house.ask("/report.json", host=host) is None, "a page is read by the proxy's own names only"
+    assert house.request.host == ""
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.test:8080", "127.0.0.1.evil.test:8080", "192.168.1.4:8081", "models.example.com"]
+)
+async def test_a_name_that_was_made_to_lead_here_leads_no_further(house, host):
+    house.upstream = parse_upstream("http://127.0.0.1:11434")
+    assert house.ask("/api/chat", host=host, method="POST") is None
+    assert house.request.host == "", "mitmproxy refuses what has no destination"
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+async def test_pages_of_other_sites_do_not_reach_the_provider(house, site):
+    house.upstream = parse_upstream("http://127.0.0.1:11434")
+    answer = house.ask("/api/chat", method="POST", headers={"sec-fetch-site": site})
+    assert (answer.status_code, house.request.host) == (403, "")
+
+
+async def test_neither_a_tunnel_nor_the_made_up_name_leads_on(house):
+    house.upstream = parse_upstream("https://llm.test")
+    assert house.ask("/v1/messages", host="hivemind.internal", method="POST").status_code == 404
+    assert house.ask("/v1/messages", host="hivemind.internal", to=("hivemind.internal", 443)).status_code == 404
 
 
 async def test_in_a_tunnel_its_destination_counts(house):

@@ -78,6 +78,13 @@ def test_a_secret_that_is_streamed_out_in_pieces_cannot_be_put_together_again():
     assert KEY[9:20] not in state["response"]["content"].decode()
 
 
+def test_a_secret_of_the_query_is_known_in_the_bodies_and_the_answer():
+    flow = answered(make_flow(content=json.dumps({"system": "use plain/word12"}).encode()), b"data: plain%2Fword12\n\n")
+    flow.request.path = "/v1/messages?token=plain%2Fword12"
+    state = make_redactor().clean_state(flow.get_state())
+    assert b"word12" not in state["request"]["path"] + state["request"]["content"] + state["response"]["content"]
+
+
 def test_identity_by_credential_still_groups():
     redactor = make_redactor()
     one, two, other = make_flow(x_api_key="k-one"), make_flow(x_api_key="k-one"), make_flow(x_api_key="k-two")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import mitmproxy.version
 import pytest
+from h11._readers import ChunkedReader
 from mitmproxy import http
 from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.connection import ConnectionState, Server
@@ -13,16 +14,19 @@ from mitmproxy.proxy import events as mevents
 from mitmproxy.proxy import layer as mlayer
 from mitmproxy.proxy.layers import http as mhttp
 from mitmproxy.proxy.layers.http import HTTPMode
-from mitmproxy.proxy.layers.http._http2 import Http2Client
+from mitmproxy.proxy.layers.http._base import HttpConnection
+from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server
+from mitmproxy.proxy.layers.http._http2 import Http2Client, Http2Server
 from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 from mitmproxy.proxy.mode_servers import ServerInstance
 
+from hivemind_addon.mitm import connections
 from hivemind_addon.mitm import stream as ours
 from hivemind_addon.mitm.port import Alarm, Handling, Look, Next, Stage
 from hivemind_addon.wire.outcome import TransportTrouble
 from tests.mitm.playbook import Playbook, make_context
 
-WHICH = f"mitmproxy {mitmproxy.version.VERSION} is not as mitm/stream.py needs it"
+WHICH = f"mitmproxy {mitmproxy.version.VERSION} is not as mitm/stream.py and mitm/connections.py need it"
 
 
 # The canary ---------------------------------------------------------------------------------------------------------------
@@ -42,12 +46,22 @@ def make_samples():
         "GracefulHttpClient": mhttp.HttpClient(context),
         "GracefulHttp2Client": Http2Client(context),
         "GracefulH2Connection": Http2Client(context).h2_conn,
+        "BoundedHttp1Client": Http1Client(context),
+        "BoundedHttp1Server": Http1Server(context),
+        "BoundedH2Connection": Http2Client(context).h2_conn,
+        "BoundedHttp2": Http2Client(context),
+        "BoundedHttp2Client": Http2Client(context),
+        "BoundedHttp2Server": Http2Server(context),
     }
 
 
 SAMPLES = make_samples()
+MODULES = (connections, ours)
 CLASSES = {
-    node.name: node for node in ast.parse(Path(ours.__file__).read_text()).body if isinstance(node, ast.ClassDef)
+    node.name: node
+    for module in MODULES
+    for node in ast.parse(Path(module.__file__).read_text()).body
+    if isinstance(node, ast.ClassDef)
 }
 
 
@@ -100,9 +114,10 @@ def overridden():
 def test_the_canary_sees_all_subclasses_of_mitmproxys_classes():
     foreign = {
         name
-        for name, value in vars(ours).items()
+        for module in MODULES
+        for name, value in vars(module).items()
         if inspect.isclass(value)
-        and value.__module__ == ours.__name__
+        and value.__module__ == module.__name__
         and any(base.__module__.startswith("mitmproxy") for base in value.__mro__)
     }
     assert foreign - {"HivemindHoldHook", "EndAttempt"} == set(SAMPLES)
@@ -118,7 +133,7 @@ def test_every_inherited_name_that_we_use_is_there(owner, name):
 @pytest.mark.parametrize(("owner", "name"), [pair for pair in sorted(set(overridden())) if pair[1] != "__init__"])
 def test_every_method_that_we_override_takes_what_it_took(owner, name):
     theirs = inspect.signature(getattr(type(SAMPLES[owner]), name))
-    mine = inspect.signature(getattr(getattr(ours, owner), name))
+    mine = inspect.signature(getattr(next(vars(one)[owner] for one in MODULES if owner in vars(one)), name))
     assert list(mine.parameters) == list(theirs.parameters), f"{WHICH}: {owner}.{name}{theirs}"
 
 
@@ -139,6 +154,15 @@ SIGNATURES = {
     ours.ResponseProtocolError.__init__: ["self", "stream_id", "message", "code"],
     ours.ReceiveHttp.__init__: ["self", "event"],
     BufferedH2Connection.__init__: ["self", "config"],
+    HttpConnection.__init__: ["self", "context", "conn"],
+    Http1Client.__init__: ["self", "context"],
+    Http1Server.__init__: ["self", "context"],
+    Http2Client.__init__: ["self", "context"],
+    Http2Server.__init__: ["self", "context"],
+    connections.make_body_reader: ["expected_size"],
+    connections.make_error_response: ["status_code", "message"],
+    connections.parse_h2_request_headers: ["h2_headers"],
+    connections.parse_h2_response_headers: ["h2_headers"],
     mlayer.Layer.handle_event: ["self", "event"],
     mevents.MessageInjected.__init__: ["self", "flow", "message"],
     Proxyserver.inject_event: ["self", "event"],
@@ -162,6 +186,8 @@ def test_shapes_that_no_signature_tells():
     buffer.clear()
     assert bytes(buffer) == b"", WHICH
     assert isinstance(SAMPLES["GracefulHttp2Client"].streams, dict), WHICH
+    assert isinstance(SAMPLES["BoundedH2Connection"].incoming_buffer._headers_buffer, list), WHICH
+    assert isinstance(connections.make_body_reader(None), ChunkedReader), WHICH
     assert "self._servers" in inspect.getsource(inspect.getmodule(ServerInstance)), (
         f"{WHICH}: servers keep their listeners elsewhere"
     )
@@ -680,7 +706,7 @@ def test_mitmproxys_words_for_a_connection_that_did_not_open(error, trouble):
     [
         ("stream reset by server (REFUSED_STREAM)", False, TransportTrouble.REFUSED_STREAM),
         (ours.NOT_PROCESSED, True, TransportTrouble.REFUSED_STREAM),
-        ("Cannot parse HTTP response: x", False, TransportTrouble.INVALID),
+        (f"{connections.BAD_HEAD}x", False, TransportTrouble.INVALID),
         ("server closed connection", False, TransportTrouble.CLOSED_BEFORE_HEAD),
         ("server closed connection", True, TransportTrouble.CUT),
     ],

@@ -14,6 +14,7 @@ from hivemind_addon.core.events import (
     TicketEnded,
 )
 from hivemind_addon.core.snapshot import Counters, Snapshot
+from hivemind_addon.core.spend import Spend
 from hivemind_addon.core.ticket import OutcomeKind, PoolKey
 from hivemind_addon.observe.metrics import MAX_POOLS, OTHER, Metrics
 from hivemind_addon.sim.library import cases
@@ -76,10 +77,14 @@ def test_a_request_that_was_retried_is_counted_once_and_its_attempts_each():
     assert value["hivemind_cost_dollars_total", pool] == pytest.approx(0.0051)
 
 
-def test_what_a_model_without_a_price_used_costs_nothing():
-    value = samples(told(submitted(price=None), started(), ended()))
-    assert value["hivemind_tokens_total", str(POOL), "input"] == 1000
-    assert value["hivemind_cost_dollars_total", str(POOL)] == 0
+def test_what_came_to_nothing_is_counted_beside_what_was_booked():
+    failed = ended(kind=OutcomeKind.FAILED, usage=None, spend=Spend(900, 9_000))
+    value = samples(told(submitted(price=None), started(), failed, started(attempt=2), ended(spend=Spend(100, 1_000))))
+    pool = str(POOL)
+    assert value["hivemind_booked_tokens_total", pool] == 1000
+    assert value["hivemind_wasted_tokens_total", pool] == 900
+    assert value["hivemind_cost_dollars_total", pool] == pytest.approx(0.010)
+    assert value["hivemind_wasted_dollars_total", pool] == pytest.approx(0.009)
 
 
 def test_rare_events_are_counted():
@@ -129,10 +134,6 @@ def test_counters_are_told_even_when_the_scheduler_fails():
     assert value[("hivemind_scheduler_up",)] == 0
     assert value["hivemind_tickets_total", str(POOL)] == 1
     assert samples(metrics)[("hivemind_scheduler_up",)] == 1
-
-
-def test_tickets_that_have_ended_are_forgotten():
-    assert not told(submitted(), started(), ended(), over())._live
 
 
 def test_a_simulated_night_adds_up(simulated):

@@ -174,3 +174,43 @@ def test_it_stays_bounded_and_keeps_its_newest(night):
         assert night.happens(events.WallHit, pool=pool, until=night.now + 99, reason="x") == [("wall", "began")]
         night.happens(events.WallOpened, pool=pool)
     assert len(night.notices._troubles) <= 1000
+
+
+def answers(night, garbage, kind=OutcomeKind.SUCCESS):
+    outcome = Outcome(kind, "200", 200, garbage=garbage)
+    return night.happens(
+        events.AttemptEnded, ticket_id="t", pool=POOL, attempt=1, outcome=outcome, usage=None, duration_s=1.0
+    )
+
+
+def test_many_garbage_answers_are_called_for_and_their_end_is_told(night):
+    for _ in range(16):
+        assert answers(night, "") == []
+    for _ in range(4):
+        assert answers(night, "empty answer", OutcomeKind.IGNORED) == []
+    assert answers(night, "empty answer") == [("garbage", "began")]
+    assert answers(night, "encoding junk") == [], "once"
+    told = [answers(night, "") for _ in range(20)]
+    assert [one for one in told if one] == [[("garbage", "ended")]]
+
+
+def test_a_few_garbage_answers_wake_nobody(night):
+    for number in range(100):
+        assert answers(night, "" if number % 5 else "empty answer") == []
+
+
+def test_the_call_says_how_many_and_what(night):
+    for _ in range(5):
+        night.notices(
+            events.AttemptEnded(
+                at=night.now,
+                ticket_id="t",
+                pool=POOL,
+                attempt=1,
+                outcome=Outcome(OutcomeKind.SUCCESS, "200", 200, garbage="encoding junk"),
+                usage=None,
+                duration_s=1.0,
+            )
+        )
+    (call,) = night.full_calls()
+    assert call.text == f"{POOL}: 5 of the last 5 answers were garbage, the newest: encoding junk"

@@ -3,6 +3,7 @@ import json
 import msgspec
 import pytest
 
+from hivemind_addon.core.budget import spend_of
 from hivemind_addon.core.decision import Reason
 from hivemind_addon.core.events import (
     AttemptEnded,
@@ -54,7 +55,16 @@ def started(at=112.0, attempt=1, waited_s=12.0):
 
 def failed(at=114.0, attempt=1, usage=None):
     outcome = Outcome(OutcomeKind.OVERLOADED, "529 overloaded_error", status=529, retryable=True)
-    return AttemptEnded(at=at, ticket_id="t1", pool=POOL, attempt=attempt, outcome=outcome, usage=usage, duration_s=2.0)
+    return AttemptEnded(
+        at=at,
+        ticket_id="t1",
+        pool=POOL,
+        attempt=attempt,
+        outcome=outcome,
+        usage=usage,
+        duration_s=2.0,
+        spend=spend_of(usage or Usage(), PRICE),
+    )
 
 
 def backed_off(at=114.0):
@@ -64,7 +74,16 @@ def backed_off(at=114.0):
 def answered(at=120.0, attempt=1, usage=None):
     outcome = Outcome(OutcomeKind.SUCCESS, "200", status=200)
     usage = usage or Usage(input_tokens=1_345, cache_read_tokens=11_000, output_tokens=678, reported=True)
-    return AttemptEnded(at=at, ticket_id="t1", pool=POOL, attempt=attempt, outcome=outcome, usage=usage, duration_s=6.0)
+    return AttemptEnded(
+        at=at,
+        ticket_id="t1",
+        pool=POOL,
+        attempt=attempt,
+        outcome=outcome,
+        usage=usage,
+        duration_s=6.0,
+        spend=spend_of(usage, PRICE),
+    )
 
 
 def ended(at=120.0, end="delivered", reason="200", attempts=1, waited_s=12.0):

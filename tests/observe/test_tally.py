@@ -1,3 +1,4 @@
+from hivemind_addon.core.budget import spend_of
 from hivemind_addon.core.decision import Reason
 from hivemind_addon.core.events import (
     AttemptEnded,
@@ -10,7 +11,7 @@ from hivemind_addon.core.events import (
     Submitted,
     TicketEnded,
 )
-from hivemind_addon.core.spend import Price
+from hivemind_addon.core.spend import Price, Spend
 from hivemind_addon.core.ticket import Demand, Outcome, OutcomeKind, PoolKey, Ticket, Usage
 from hivemind_addon.observe.tally import SAMPLES, SESSIONS, SESSIONS_TOLD, Tally, quantile
 
@@ -46,10 +47,18 @@ def started(ticket_id="t", at=0.0, *, attempt=1, waited_s=0.0, in_flight=1):
     )
 
 
-def ended(ticket_id="t", at=0.0, *, kind=OutcomeKind.SUCCESS, attempt=1, usage=USAGE):
-    outcome = Outcome(kind, "said")
+def ended(ticket_id="t", at=0.0, *, kind=OutcomeKind.SUCCESS, attempt=1, usage=USAGE, spend=None):
+    if spend is None:
+        spend = spend_of(usage, PRICE) if usage else Spend()
     return AttemptEnded(
-        at=at, ticket_id=ticket_id, pool=POOL, attempt=attempt, outcome=outcome, usage=usage, duration_s=1
+        at=at,
+        ticket_id=ticket_id,
+        pool=POOL,
+        attempt=attempt,
+        outcome=Outcome(kind, "said"),
+        usage=usage,
+        duration_s=1,
+        spend=spend,
     )
 
 
@@ -90,6 +99,20 @@ def test_a_session_shows_what_came_of_it():
     assert session.usage == USAGE
     assert session.micro_usd == 3000 + 600 + 1500
     assert session.seen_ago_s == 1
+
+
+def test_what_came_to_nothing_is_a_part_of_what_was_booked():
+    view = told(
+        submitted(),
+        started(),
+        ended(kind=OutcomeKind.FAILED, usage=None, spend=Spend(900, 90)),
+        started(attempt=2),
+        ended(attempt=2, spend=Spend(500, 50)),
+        over(attempts=2),
+    ).view(0)
+    for one in (*view.sessions, *view.pools):
+        assert (one.tokens, one.micro_usd) == (1400, 140)
+        assert (one.wasted_tokens, one.wasted_micro_usd) == (900, 90)
 
 
 def test_a_session_counts_what_has_not_ended():

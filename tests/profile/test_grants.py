@@ -1,6 +1,8 @@
+import pytest
+
 from hivemind_addon.core.spend import Budget, Period, Scope
 from hivemind_addon.core.ticket import Priority
-from hivemind_addon.profile.grants import AgentGrants, AgentRules, Allowance, Granted, Grants
+from hivemind_addon.profile.grants import AgentGrants, AgentRules, Allowance, Granted, Grants, parse_allowance
 
 RULES = AgentRules(
     agents={
@@ -33,3 +35,38 @@ def test_each_agent_of_a_glob_has_a_budget_of_its_own_and_shares_the_others():
     everyones = Budget(Scope.EVERYONE, "", Period.HOUR, tokens=5, micro_usd=20_000_000)
     assert RULES.granted("agent-8").budgets == (Budget(Scope.AGENT, "agent-8", micro_usd=1_500_000), everyones)
     assert RULES.granted("agent-7").budgets == (Budget(Scope.GROUP, "reviewers", Period.DAY, tokens=100), everyones)
+
+
+@pytest.mark.parametrize(
+    ("text", "allowance"),
+    [
+        ("500000", Allowance(tokens=500_000)),
+        ("500k", Allowance(tokens=500_000)),
+        (" 1.5M ", Allowance(tokens=1_500_000)),
+        ("$5", Allowance(usd=5.0)),
+        ("12.50usd", Allowance(usd=12.5)),
+        ("3 USD", Allowance(usd=3.0)),
+    ],
+)
+def test_an_amount_is_tokens_or_dollars(text, allowance):
+    assert parse_allowance(text) == allowance
+
+
+@pytest.mark.parametrize("text", ["", "5 euros", "-3", "$", "1.2345k", "$1.1234567", "1e9", "nan"])
+def test_what_is_no_amount_is_refused(text):
+    with pytest.raises(ValueError, match=r"^"):
+        parse_allowance(text)
+
+
+def test_a_budget_of_the_command_line_stands_in_the_place_of_the_files_for_the_same_period():
+    rules = RULES.allot(Allowance(tokens=9), Allowance(usd=2.0))
+    hour = Budget(Scope.EVERYONE, "", Period.HOUR, tokens=5, micro_usd=20_000_000)
+    run = Budget(Scope.EVERYONE, "", Period.RUN, tokens=9)
+    own = Budget(Scope.AGENT, "agent-8", micro_usd=2_000_000)
+    assert rules.granted("agent-8").budgets == (own, hour, run)
+
+
+def test_a_budget_of_each_agent_is_also_that_of_agents_that_no_rule_names():
+    granted = AgentRules().allot(None, Allowance(tokens=7)).granted("anyone")
+    assert granted == Granted(budgets=(Budget(Scope.AGENT, "anyone", tokens=7),))
+    assert AgentRules().allot(None, None) == AgentRules()

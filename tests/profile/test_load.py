@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hivemind_addon.core.ticket import Dimension, OutcomeKind
-from hivemind_addon.profile.load import dialect_for, is_model_call, load_profiles, model_group
+from hivemind_addon.profile.load import dialect_for, is_model_call, load_profiles, model_group, model_of
 from hivemind_addon.profile.model import DialectName, InputCharge, OutputCharge, Profile
 from hivemind_addon.profile.typed import ProfileError
 from hivemind_addon.resources import profiles_folder
@@ -473,3 +473,22 @@ def test_the_packaged_files_say_when_what_they_know_was_seen():
     """A comment with a year per file: facts about providers age."""
     for file in profiles_folder().glob("*.yaml"):
         assert re.search(r"#.*\b20\d\d\b", file.read_text(encoding="utf-8")), file.name
+
+
+@pytest.mark.parametrize(
+    ("path", "model"),
+    [
+        ("/openai/deployments/gpt-5-eu/chat/completions?api-version=2026-01-01", "gpt-5-eu"),
+        ("/gateway/openai/deployments/mini/responses", "mini"),
+        ("/openai/v1/chat/completions", "said"),
+        ("/openai/Deployments//gpt-5%2Deu/./chat/completions;v=1", "gpt-5-eu"),
+    ],
+)
+def test_a_deployment_in_the_path_counts_before_the_model_that_the_body_names(path, model):
+    assert model_of(compatible, path, "said") == model
+
+
+def test_a_path_for_models_has_a_place_for_the_model(tmp_path):
+    (tmp_path / "x.yaml").write_text("extends: openai-compatible\nhosts: [a.test]\nmodel_paths: [/models/*]")
+    with pytest.raises(ProfileError, match=r"model_paths\[0\].*write \{model\} once"):
+        load_profiles(tmp_path)

@@ -26,7 +26,6 @@ FILE = Path("profiles/my.yaml")
         ({"refusal": {"status": 200}}, "refusal.status: 200 is no status of a refusal"),
         ({"peek": {"max_bytes": 0}}, "peek.max_bytes: 0 is not above zero"),
         ({"tokens": {"scale": 0}}, "tokens.scale: 0 is not above zero"),
-        ({"concurrency": {"decrease": 1}}, "concurrency.decrease: 1 is not between 0 and 1"),
         ({"concurrency": {"initial": 9, "maximum": 4}}, "concurrency.initial: 9 is above maximum, 4"),
         ({"breaker": {"first_probe_s": 60}}, "breaker.first_probe_s: 60 is above max_probe_s"),
         ({"retry": {"first_backoff_s": 60}}, "retry.first_backoff_s: 60 is above max_backoff_s"),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hivemind_addon.core.command import Pause, Resume, Said, SetLimit, SetPriority
+from hivemind_addon.core.concurrency import ConcurrencySettings
 from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.scheduler import Scheduler
 from hivemind_addon.core.snapshot import SCHEMA_VERSION
@@ -45,8 +46,9 @@ def path():
 @pytest.fixture
 def scheduler():
     made = Scheduler(rng=random.Random(1))
+    settings = PoolSettings(concurrency=ConcurrencySettings(initial=4, maximum=4))
     for number in range(8):
-        made.submit(samples.ticket(f"t{number}"), PoolSettings(), 0.0)
+        made.submit(samples.ticket(f"t{number}"), settings, 0.0)
     made.poll(0.0)
     return made
 

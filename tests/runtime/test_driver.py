@@ -6,8 +6,8 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.core.aimd import ConcurrencySettings
 from hivemind_addon.core.command import Cancel, Pause, Resume, SetPriority
+from hivemind_addon.core.concurrency import ConcurrencySettings
 from hivemind_addon.core.decision import Admitted, Backoff, Finished, Reason, Refused, Shed
 from hivemind_addon.core.events import AttemptStarted, ClockJumped, GuardTripped, Submitted, TicketEnded
 from hivemind_addon.core.pool import PoolSettings
@@ -26,7 +26,7 @@ class Desk:
     def __init__(self, clock: FakeClock, slots: int = 1) -> None:
         self.clock = clock
         self.events: list = []
-        self.settings = PoolSettings(concurrency=ConcurrencySettings(initial=slots))
+        self.settings = PoolSettings(concurrency=ConcurrencySettings(initial=slots, maximum=slots))
         scheduler = Scheduler(rng=random.Random(1))
         self.driver = Driver(scheduler=scheduler, clock=clock, observers=[self.events.append])
 

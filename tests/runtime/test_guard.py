@@ -3,7 +3,7 @@ import logging
 
 import pytest
 
-from hivemind_addon.core.aimd import ConcurrencySettings
+from hivemind_addon.core.concurrency import ConcurrencySettings
 from hivemind_addon.core.decision import Admitted
 from hivemind_addon.core.events import GuardTripped
 from hivemind_addon.core.pool import PoolSettings

@@ -44,7 +44,7 @@ def test_claude_code_is_told_everything_by_its_settings(place, tmp_path):
     plan = TOOLS["claude-code"].plan_for(place(port=9090, agent="me"))
     assert files(plan, tmp_path) == [".claude/settings.json", ".claude.json"]
     said = values(plan)
-    assert said["env", "HTTPS_PROXY"] == "http://me:stream@127.0.0.1:9090"
+    assert said["env", "HTTPS_PROXY"] == "http://me:x@127.0.0.1:9090"
     assert said["env", "NODE_EXTRA_CA_CERTS"] == str(tmp_path / "ca.pem")
     assert said["env", "HIVEMIND_PORT"] == "9090"
     assert said["env", "API_TIMEOUT_MS"] == load_programs().programs["claude"].patience["API_TIMEOUT_MS"]

@@ -132,9 +132,8 @@ def test_a_whole_body_may_be_as_long_as_its_bound_and_no_longer(name):
 
 @pytest.mark.parametrize("encoding", ["compress", "gzip, aws-chunked", "gzip,gzip,gzip,gzip,gzip", "💥" * 999])
 def test_unknown_encodings_and_high_stacks_are_refused(encoding):
-    with pytest.raises(DecodeError, match="unknown content-encoding") as refused:
+    with pytest.raises(DecodeError, match=r"^unknown content-encoding$"):
         BodyDecoder(encoding)
-    assert len(str(refused.value)) < 100
 
 
 def test_a_brotli_that_cannot_stop_is_fed_in_slices(monkeypatch):

@@ -199,12 +199,24 @@ def test_absurd_usage_moves_no_ratio_out_of_its_bounds(estimator, absurd):
     assert large.prompt_bytes / 8.1 < estimator.estimate(ALL, large, "new").input_tokens <= large.prompt_bytes
 
 
-def test_usage_that_the_provider_did_not_report_teaches_nothing(estimator):
+def test_usage_that_was_counted_here_teaches_how_long_answers_are_and_nothing_of_the_input(estimator):
     facts = request(user(WORDS * 5000))
     before = estimator.estimate(UNCACHED, facts, "s")
-    estimator.learn(UNCACHED, facts, "s", Usage(input_tokens=5, output_tokens=5))
-    assert estimator.estimate(UNCACHED, facts, "s") == before
-    assert repr(estimator) == "<Estimator 0 sessions, 1 models>"
+    for _ in range(20):
+        estimator.learn(UNCACHED, facts, "s", Usage(input_tokens=5, output_tokens=5))
+    after = estimator.estimate(UNCACHED, facts, "s")
+    assert (after.input_tokens, after.output_tokens) == (before.input_tokens, 5)
+    assert estimator.expect(UNCACHED, facts, "s").output_tokens == 5
+    estimator.learn(UNCACHED, facts, "s", Usage(output_tokens=900))  # nothing is known of such an answer
+    assert estimator.estimate(UNCACHED, facts, "s") == after
+
+
+def test_an_answer_without_a_report_had_the_input_that_was_estimated(estimator):
+    facts = request(user(WORDS * 100))
+    counted = estimator.with_input(ALL, facts, "s", Usage(output_tokens=28))
+    assert counted == Usage(input_tokens=estimator.estimate(ALL, facts, "s").input_tokens, output_tokens=28)
+    told = Usage(input_tokens=7, output_tokens=28)
+    assert estimator.with_input(ALL, facts, "s", told) == told
 
 
 def test_actual_output_is_the_default_until_somebody_answered(estimator):

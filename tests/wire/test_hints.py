@@ -265,6 +265,11 @@ def test_a_bad_retry_after_is_an_oddity(value):
     assert hints.oddities == (f"retry-after: cannot read '{value}'",)
 
 
+def test_a_key_that_is_echoed_as_a_value_is_not_told():
+    hints = read_hints(Profile(), {"retry-after": "use sk-ant-api03-abcdef instead, " + "or wait " * 9}, NOW)
+    assert hints.oddities == ("retry-after: cannot read 'use … instead, or wait or wait or wait …'",)
+
+
 def test_instants_follow_the_providers_clock_when_it_is_off():
     profile = Profile(meters=(meter("x-{}", "m", ResetFormat.RFC3339),))
     headers = {"date": "Fri, 20 Nov 2026 09:00:00 GMT", "x-reset": "2026-11-20T09:00:30Z"}
@@ -285,7 +290,7 @@ def test_what_can_be_understood_counts_beside_what_cannot():
     profile = Profile(meters=(meter("x-{}", "m", ResetFormat.RFC3339),))
     hints = read_hints(profile, {"x-limit": "many", "x-remaining": "7", "x-reset": "z" * 60 + "\n"}, NOW)
     assert hints.readings == (Reading("m", REQUESTS, 60, limit=None, remaining=7),)
-    assert hints.oddities == ("x-limit: cannot read 'many'", f"x-reset: cannot read '{'z' * 39}…'")
+    assert hints.oddities == ("x-limit: cannot read 'many'", "x-reset: cannot read '…\\n'")
 
 
 @pytest.mark.parametrize(
@@ -301,7 +306,7 @@ def test_an_account_that_is_no_name_is_an_oddity_and_the_next_one_counts():
     profile = Profile(response_account_headers=("x-a", "x-b", "x-c"))
     hints = read_hints(profile, {"x-a": "  ", "x-b": "o" * 300, "x-c": "org-1"}, NOW)
     assert hints.account == "org-1"
-    assert hints.oddities == (f"x-b: cannot read '{'o' * 39}…'",)
+    assert hints.oddities == ("x-b: cannot read '…'",)
 
 
 # Long windows ---------------------------------------------------------------------------------------------------------

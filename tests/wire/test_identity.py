@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from hivemind_addon.core.ticket import CallKind, Priority
 from hivemind_addon.profile.load import dialect_for, is_model_call, load_profiles
-from hivemind_addon.profile.model import Delivery, Profile
-from hivemind_addon.wire.identity import call_kind, given_id, identify, priority_of, proxy_words
+from hivemind_addon.profile.model import ClientRule, Delivery, Profile
+from hivemind_addon.wire.identity import call_kind, given_id, identify, is_headless, priority_of, proxy_words
 from hivemind_addon.wire.request import RequestFacts, read_request
 
 PROFILE = Profile(
@@ -99,6 +99,7 @@ def test_any_request_has_an_identity(headers, hint, user, peer):
         ("a whole b", Delivery.WHOLE),
         ("whole,stream", Delivery.STREAM),
         ("WHOLE", Delivery.WHOLE),
+        ("auto", Delivery.AUTO),
         ("wholesale", None),
         ("x", None),
         ("", None),
@@ -106,6 +107,69 @@ def test_any_request_has_an_identity(headers, hint, user, peer):
 )
 def test_words_of_the_proxy_password_choose_the_delivery(password, delivery):
     assert proxy_words(password).delivery is delivery
+
+
+CODEX_UA = "0.169.0 (Debian 12.0.0; x86_64) unknown"
+CLIENTS = {
+    "claude -p": ({"user-agent": "claude-cli/2.1.330 (external, sdk-cli)", "x-app": "cli"}, True),
+    "claude -p, older": ({"user-agent": "claude-cli/2.1.197 (external, sdk-cli)", "x-app": "cli"}, True),
+    "Claude Agent SDK, TypeScript": (
+        {"user-agent": "claude-cli/2.1.330 (external, sdk-ts, agent-sdk/0.2.30)", "x-app": "cli"},
+        True,
+    ),
+    "Claude Agent SDK, Python": ({"user-agent": "claude-cli/2.1.330 (external, sdk-py, agent-sdk/0.1.9)"}, True),
+    "Claude Code on GitHub": ({"user-agent": "claude-cli/2.1.330 (external, claude-code-github-action)"}, True),
+    "Claude Code in the background": ({"user-agent": "claude-cli/2.1.330 (external, cli)", "x-app": "cli-bg"}, True),
+    "Claude Code in a terminal": ({"user-agent": "claude-cli/2.1.330 (external, cli)", "x-app": "cli"}, False),
+    "Claude Code in an editor": (
+        {"user-agent": "claude-cli/2.1.330 (external, claude-vscode, agent-sdk/0.2.30)", "x-app": "cli"},
+        False,
+    ),
+    "Claude Code, remote": ({"user-agent": "claude-cli/2.1.330 (external, remote_mobile)", "x-app": "cli"}, False),
+    "codex exec": (
+        {"originator": "codex_exec", "user-agent": f"codex_exec/{CODEX_UA} (codex_exec; 0.169.0)"},
+        True,
+    ),
+    "codex exec, its user agent alone": ({"user-agent": "codex_exec/0.169.0 (Ubuntu 24.4.0; x86_64)"}, True),
+    "Codex SDK": ({"originator": "codex_sdk_ts", "user-agent": f"codex_sdk_ts/{CODEX_UA}"}, True),
+    "Codex SDK, Python": ({"originator": "codex_sdk_py", "user-agent": f"codex_sdk_py/{CODEX_UA}"}, True),
+    "Codex in a terminal": ({"originator": "codex-tui", "user-agent": f"codex-tui/{CODEX_UA}"}, False),
+    "Codex in a terminal, older": ({"originator": "codex_cli_rs", "user-agent": "codex_cli_rs/0.60"}, False),
+    "Codex in an editor": ({"originator": "codex_vscode", "user-agent": f"codex_vscode/{CODEX_UA}"}, False),
+    "Gemini CLI": ({"user-agent": "GeminiCLI/0.20/gemini-3-pro (linux; x64; terminal)"}, False),
+    "Qwen Code": ({"user-agent": "QwenCode/0.5 (linux; x64)"}, False),
+    "OpenCode": ({"user-agent": "opencode/1.0.3", "x-session-id": "ses_1"}, False),
+    "Copilot CLI": ({"user-agent": "copilot/0.0.400", "x-initiator": "agent"}, False),
+    "Crush": ({"user-agent": "Charm-Crush/0.20 (https://charm.land/crush)"}, False),
+    "Goose": ({"goose-session-id": "20261120_1"}, False),
+    "Cline": ({"user-agent": "Cline/3.40", "originator": "cline"}, False),
+    "Roo": ({"user-agent": "RooCode/3.30", "originator": "roo-code"}, False),
+    "Kilo": ({"x-kilocode-taskid": "t"}, False),
+    "Mux": ({"x-mux-workspace-id": "w"}, False),
+    "Coder": ({"x-coder-chat-id": "c"}, False),
+    "aider, OpenHands": ({"user-agent": "litellm/1.80"}, False),
+    "Kimi CLI": ({"user-agent": "KimiCLI/1.2"}, False),
+    "SWE-agent": ({"user-agent": "swe-agent/1.1"}, False),
+    "Anthropic's SDK": ({"user-agent": "Anthropic/Python 0.70.0"}, False),
+    "OpenAI's SDK": ({"user-agent": "AsyncOpenAI/Python 2.8.0"}, False),
+    "somebody who is called so": ({"user-agent": "my-sdk-cli/1 codex_exec/1"}, False),
+    "nobody": ({}, False),
+}
+"""What they send, as recorded or as their sources say (docs/delivery.md)."""
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_client_that_runs_headless_is_known_by_its_headers(client):
+    headers, headless = CLIENTS[client]
+    assert is_headless(Profile(), headers) is headless
+
+
+def test_a_profile_names_more_headless_clients():
+    mine = {"user-agent": "my-night-agent/1", "x-mode": "batch"}
+    rule = ClientRule({"user-agent": "^my-night-agent/", "x-mode": "^batch$"})
+    assert is_headless(Profile(headless=(rule,)), mine)
+    assert not is_headless(Profile(headless=(rule,)), {"user-agent": "my-night-agent/1"})
+    assert is_headless(Profile(headless=(rule,)), {"originator": "codex_exec"}), "and the others are still known"
 
 
 @given(st.text())

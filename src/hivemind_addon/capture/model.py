@@ -43,7 +43,7 @@ class CapturedAttempt:
     """Since the call arrived (first attempt) or since its last attempt ended."""
     kind: OutcomeKind
     reason: str
-    """A short stable phrase: `429 rate_limit_error`, `stream ended early`."""
+    """A short stable phrase: `429 rate_limit_error`, `cannot connect: refused`."""
     ended_after_s: float
     status: int | None = None
     """Of the answer's head; None: it ended without one. A 200 that was no SUCCESS broke off, or its stream told an

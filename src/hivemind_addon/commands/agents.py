@@ -28,9 +28,10 @@ _TABLE = {
     "input": "in",
     "output": "out",
     "cost": "cost",
+    "vain": "in vain",
     "left": "budget left",
 }
-_ENDED = ("lost", "refused")
+_ENDED = ("lost", "refused", "vain")
 """Columns that a table has where there is anything in them."""
 _SPARE = ("output", "priority", "input", "done", "lost", "refused")
 _CSV = (
@@ -51,7 +52,10 @@ _CSV = (
     "input_tokens",
     "cached_tokens",
     "output_tokens",
+    "tokens",
+    "wasted_tokens",
     "usd",
+    "wasted_usd",
     "seen_ago_s",
 )
 
@@ -117,7 +121,10 @@ def _plain(agent: Node, report: Report) -> Row:
         "input_tokens": agent.usage.total_input_tokens,
         "cached_tokens": agent.usage.cache_read_tokens,
         "output_tokens": agent.usage.output_tokens,
+        "tokens": agent.tokens,
+        "wasted_tokens": agent.wasted_tokens,
         "usd": agent.micro_usd / 1e6,
+        "wasted_usd": agent.wasted_micro_usd / 1e6,
         "all_priced": agent.is_priced,
         "budgets": [_budget(view) for view in _budgets(agent, report)],
         "seen_ago_s": agent.seen_ago_s,
@@ -141,6 +148,7 @@ def _worded(agent: Node, report: Report) -> Row:
         "input": count(agent.usage.total_input_tokens),
         "output": count(agent.usage.output_tokens),
         "cost": _cost(agent),
+        "vain": dollars(agent.wasted_micro_usd) if agent.wasted_micro_usd else None,
         "left": _left(max(budgets, key=spent_share)) if budgets else "",
     }
 

@@ -40,10 +40,22 @@ def config(ctx: click.Context, port: int, form: Format) -> None:
       hivemind config files
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     if ctx.invoked_subcommand is None:
-        rows = [msgspec.structs.asdict(view) for view in _options(port)]
-        if form is Format.TABLE:
-            rows = [row | {key: _word(row[key]) for key in ("value", "default", "settable")} for row in rows]
-        print_rows(rows, _COLUMNS, form)
+        _print_options(port, form)
+
+
+@config.command(name="list")
+@port_option
+@format_option
+@one_line
+def list_(port: int, form: Format) -> None:
+    """List the options of a running proxy: what each is now, and whether it can be set while it runs.
+
+    \b
+    Examples:
+      hivemind config list
+      hivemind config list --json | jq '.[] | select(.value != .default)'
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    _print_options(_chosen(port), form)
 
 
 @config.command()
@@ -110,6 +122,13 @@ def files(port: int, form: Format) -> None:
         return
     for row in rows:  # no table: a path that is folded cannot be copied
         click.echo(f"{row['what']:<32} {row['path']}" + ("" if row["there"] else "  (not there)"))
+
+
+def _print_options(port: int, form: Format) -> None:
+    rows = [msgspec.structs.asdict(view) for view in _options(port)]
+    if form is Format.TABLE:
+        rows = [row | {key: _word(row[key]) for key in ("value", "default", "settable")} for row in rows]
+    print_rows(rows, _COLUMNS, form)
 
 
 def _files(options: Mapping[str, object], port: int) -> Iterator[tuple[str, Path]]:

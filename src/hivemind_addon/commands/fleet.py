@@ -1,4 +1,4 @@
-"""`hivemind fleet run | status | log | cancel | serve`: many tasks with dependencies, at most N at a time."""
+"""`hivemind fleet run | list | status | log | cancel | serve`: many tasks with dependencies, at most N at a time."""
 
 import asyncio
 import os
@@ -94,20 +94,32 @@ def status(fleet_id: str | None, form: Format) -> None:
       hivemind fleet status night-3f9c
       hivemind fleet status night-3f9c --json
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    if fleet_id is None:
+        _print_fleets(form)
+        return
     now_wall = SystemClock().wall()
     with in_one_line(*EXPECTED):
         views = client.status(fleet=fleet_id)
-    if fleet_id is None:
-        rows = [_plain(one) if form is Format.JSON else _fleet_row(one) for one in views]
-        columns = {"id": "fleet", "runner_pid": "runner", "tasks": "tasks", "source": "file"}
-        print_rows(rows, columns, form, none="no fleets yet; run one with `hivemind fleet run FILE`")
-    elif form is Format.JSON:
+    if form is Format.JSON:
         click.echo(msgspec.json.format(msgspec.json.encode(views[0])).decode())
     elif form is Format.CSV:
         columns = dict.fromkeys(("id", "state", "attempts", "exit_status", "began_wall", "ended_wall", "reason"), "")
         print_rows([_plain(one) for one in views[0].tasks], columns, form)
     else:
         Console(highlight=False).print(picture.table_of(views[0], now_wall))
+
+
+@fleet.command(name="list")
+@format_option
+def list_(form: Format) -> None:
+    """List the fleets that were run, the newest first.
+
+    \b
+    Examples:
+      hivemind fleet list
+      hivemind fleet list --json | jq -r '.[].id'
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    _print_fleets(form)
 
 
 @fleet.command()
@@ -298,6 +310,14 @@ def _print_order(rules: Rules, read: FleetFile) -> None:
     common = dispatch.places(rules.at_most, rules.groups)[dispatch.COMMON]
     spread = f" ({places}, {common} for the others)" if places else ""
     click.echo(f"{several(len(read.tasks), 'task')}, at most {rules.at_most} at once{spread}; nothing was started")
+
+
+def _print_fleets(form: Format) -> None:
+    with in_one_line(*EXPECTED):
+        views = client.status()
+    rows = [_plain(one) if form is Format.JSON else _fleet_row(one) for one in views]
+    columns = {"id": "fleet", "runner_pid": "runner", "tasks": "tasks", "source": "file"}
+    print_rows(rows, columns, form, none="no fleets yet; run one with `hivemind fleet run FILE`")
 
 
 def _fleet_row(view: FleetView) -> Row:

@@ -1,7 +1,10 @@
 """A group of commands that are loaded when they are asked for, listed by what people want."""
 
 import difflib
+import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, override
@@ -78,6 +81,32 @@ class IndexedGroup(click.Group):
             if rows:
                 with formatter.section(heading):
                     formatter.write_dl([(name.ljust(width), about) for name, about in rows])
+
+
+class CalmGroup(IndexedGroup):
+    """The outermost one: a reader that has seen enough (`… | head`) is no failure."""
+
+    @override
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _read_or_not():  # it prints help
+            return super().make_context(*args, **kwargs)
+
+    @override
+    def invoke(self, ctx: click.Context) -> Any:
+        with _read_or_not():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _read_or_not() -> Iterator[None]:
+    try:
+        yield
+    except (BrokenPipeError, SystemExit) as end:
+        if not isinstance(end, BrokenPipeError) and not isinstance(end.__context__, BrokenPipeError):  # rich's way
+            raise
+        # What is left in the buffer goes nowhere, else the interpreter complains about it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise click.exceptions.Exit(0) from None
 
 
 def every_command(group: click.Group, path: str = "hivemind") -> Iterator[tuple[str, click.Command]]:

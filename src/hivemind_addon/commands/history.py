@@ -200,7 +200,7 @@ def agents(
     columns |= {"waited_s": "Waited", "tokens_in": "In", "tokens_cached": "Cached", "tokens_out": "Out"}
     rows.print_listing(
         [msgspec.structs.asdict(one) for one in told],
-        columns | {"micro_usd": "Cost"},
+        columns | {"micro_usd": "Cost", "wasted_micro_usd": "In vain"},
         form,
         title=since_when(since, until),
         none=f"nothing was asked for {since_when(since, until)}; --since 7d looks further back",

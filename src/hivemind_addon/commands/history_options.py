@@ -18,6 +18,7 @@ from hivemind_addon.journal.place import journal_of
 from hivemind_addon.journal.reader import JournalReader, NoJournal
 from hivemind_addon.runtime.clock import SystemClock
 from hivemind_addon.runtime.folders import FolderNotPrivate
+from hivemind_addon.words import failing
 
 journal_option = click.option(
     "--journal",
@@ -57,7 +58,17 @@ def asks(command: Callable[..., None]) -> Callable[..., None]:
         if context.get_parameter_source("port") is not ParameterSource.COMMANDLINE:
             port = before.get("port", port)
         with in_one_line(NoJournal, FolderNotPrivate), JournalReader(journal or journal_of(port)) as reader:
-            command(reader, **values)
+            try:
+                command(reader, **values)
+            except (
+                ArithmeticError,
+                LookupError,
+                TypeError,
+                ValueError,
+            ) as error:  # any column takes anything
+                raise click.ClickException(
+                    f"{reader.path} holds what nobody can have written ({failing(error)}); --since may leave it out"
+                ) from error
 
     return called
 

@@ -30,13 +30,20 @@ AMOUNTS = (
     "added_tokens",
     "added_micro_usd",
 )
+
+
+def _dollars(micro_usd: int) -> str:
+    return amount("micro_usd", micro_usd) if micro_usd else ""
+
+
 _NUMBERS: Words = {
     "waited_s": brief,
     "tokens_in": count,
     "tokens_cached": count,
     "tokens_out": count,
     "tokens": count,
-    "micro_usd": lambda micro_usd: amount("micro_usd", micro_usd) if micro_usd else "",
+    "micro_usd": _dollars,
+    "wasted_micro_usd": _dollars,
 }
 _INSTANTS = ("arrived", "began", "at")
 

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import sys
-from enum import Enum
 from pathlib import Path, PurePath
 from threading import Thread
 
@@ -11,7 +10,7 @@ import click
 import msgspec
 
 from hivemind_addon.commands.one_line import in_one_line
-from hivemind_addon.commands.proxy import no_proxy, port_option, typed
+from hivemind_addon.commands.proxy import no_proxy, port_option
 from hivemind_addon.core.ticket import Priority
 from hivemind_addon.launch import background, claim, detached
 from hivemind_addon.launch import doctor as doctors
@@ -19,6 +18,7 @@ from hivemind_addon.launch.become import become
 from hivemind_addon.launch.behind import asked_words, environment_changes
 from hivemind_addon.launch.bundle import NoBundle
 from hivemind_addon.launch.environment import exports
+from hivemind_addon.launch.neighbour import find_neighbour
 from hivemind_addon.launch.programs import load_programs
 from hivemind_addon.launch.proxy_command import (
     OLLAMA_PORT,
@@ -47,14 +47,6 @@ _one_line = in_one_line(
 )
 
 
-class DeliveryChoice(Enum):
-    """What `--delivery` takes."""
-
-    AUTO = "auto"
-    STREAM = "stream"
-    WHOLE = "whole"
-
-
 _agent = click.option("--agent", metavar="NAME", help="The agent's name in logs, budgets and tables.")
 _priority = click.option(
     "--priority",
@@ -63,11 +55,11 @@ _priority = click.option(
 )
 _delivery = click.option(
     "--delivery",
-    type=click.Choice([one.value for one in DeliveryChoice]),
-    default=DeliveryChoice.AUTO.value,
+    type=click.Choice([one.value for one in Delivery]),
+    default=Delivery.AUTO.value,
     show_default=True,
     help="`whole`: answers are kept back until they are complete, so that any cut is tried again; `stream`: they come "
-    "as they are made; `auto`: `whole` where no terminal watches.",
+    "as they are made; `auto`: `whole` where no terminal watches, else as the agent's own headers say.",
 )
 
 
@@ -98,6 +90,16 @@ _patience = click.option(
     "--capture", type=click.Path(dir_okay=False, path_type=Path), help="Record every call into this file, as it ends."
 )
 @click.option("--no-content", is_flag=True, help="Record no words: only sizes, times and structure.")
+@click.option(
+    "--upstream",
+    metavar="URL",
+    help="The provider that requests straight to the proxy's own port go to, as with a base URL that names it. "
+    "(A proxy to go through is `--mode upstream:URL`.)",
+)
+@click.option("--max-concurrency", metavar="N", help="At most so many requests at once, in each pool of limits.")
+@click.option("--total-budget", metavar="AMOUNT", help="What all agents together may spend: 500k, 20M tokens; $5.")
+@click.option("--agent-budget", metavar="AMOUNT", help="What each agent may spend: tokens or dollars.")
+@click.option("--fresh", is_flag=True, help="Without the orders and the budgets per run of earlier runs on this port.")
 @click.option("--while-used", is_flag=True, hidden=True, help="End with the last `hivemind exec` of this port.")
 @click.argument("mitmproxy_options", nargs=-1, type=click.UNPROCESSED)
 @_one_line
@@ -106,10 +108,15 @@ def run(
     host: str,
     capture: Path | None,
     mitmproxy_options: tuple[str, ...],
+    upstream: str | None,
+    max_concurrency: str | None,
+    total_budget: str | None,
+    agent_budget: str | None,
     *,
     web: bool,
     ollama: bool,
     no_content: bool,
+    fresh: bool,
     while_used: bool,
 ) -> None:
     """Start mitmdump (or mitmweb) with the addon, from anywhere, and start it again should it die.
@@ -123,25 +130,36 @@ def run(
       hivemind run --web -p 9090
       hivemind run --set hivemind_agents=agents.yaml
       hivemind run --capture night.flow
+      hivemind run --max-concurrency 4 --total-budget 20M
+      hivemind run --upstream http://127.0.0.1:8000
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     lock = claim.supervise(port)
     if lock is None:
         if while_used:
             sys.exit(detached.ALREADY_THERE)
         raise click.ClickException(f"`hivemind run` serves port {port} already; use that, or choose another with -p")
+    moved = has_mode(mitmproxy_options) or "--listen-port" in mitmproxy_options or "--listen-host" in mitmproxy_options
+    if not moved and (neighbour := find_neighbour(port, host)) is not None:
+        raise click.ClickException(str(neighbour))
     if no_content and capture is None:
         raise click.UsageError("--no-content says how to record: add --capture FILE")
     if capture is not None:
         mitmproxy_options += ("--set", f"hivemind_capture={capture.absolute()}")
         mitmproxy_options += ("--set", "hivemind_capture_content=false") if no_content else ()
-    upstream = None if has_mode(mitmproxy_options) else upstream_of(os.environ, port)
-    command = proxy_command(port=port, host=host, web=web, ollama=ollama, upstream=upstream, options=mitmproxy_options)
-    if upstream:
-        click.echo(f"hivemind: going through {upstream.url}, as the environment says", err=True)
-    click.echo(f"put an agent behind it: {typed('exec', port)} -- claude")
-    if ollama:
-        click.echo(f"put an Ollama client behind it: OLLAMA_HOST=127.0.0.1:{OLLAMA_PORT}")
-    sys.stdout.flush()
+    said = {
+        "upstream": upstream,
+        "max_concurrency": max_concurrency,
+        "total_budget": total_budget,
+        "agent_budget": agent_budget,
+    }
+    for name, value in said.items():
+        mitmproxy_options += ("--set", f"hivemind_{name}={value}") if value is not None else ()
+    proxy = None if has_mode(mitmproxy_options) else upstream_of(os.environ, port)
+    command = proxy_command(
+        port=port, host=host, web=web, ollama=ollama, fresh=fresh, upstream=proxy, options=mitmproxy_options
+    )
+    if proxy:
+        click.echo(f"hivemind: going through {proxy.url}, as the environment says", err=True)
     supervisor = Supervisor(
         command,
         environment=child_environment(os.environ),
@@ -166,7 +184,7 @@ async def _supervise(supervisor: Supervisor, port: int, *, while_used: bool) -> 
     return await supervisor.run()
 
 
-@click.command(name="exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(name="exec", context_settings={"allow_interspersed_args": False})
 @port_option
 @_agent
 @_priority
@@ -199,10 +217,10 @@ def execute(
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     table = load_programs()
     user = claim.use(port)
-    proxy = background.find_or_start(port, options=("--set", "flow_detail=0"), clock=SystemClock())
+    proxy = background.find_or_start(port, clock=SystemClock())
     name = agent or f"{PurePath(command[0]).name}-{os.getpid()}"
     its_command, waits_s = table.patient(command) if patience else (list(command), 0)
-    words = asked_words(_delivery_of(DeliveryChoice(delivery)), priority=priority, waits_s=waits_s, task=task)
+    words = asked_words(_delivery_of(Delivery(delivery)), priority=priority, waits_s=waits_s, task=task)
     changed = environment_changes(proxy, os.environ, agent=name, words=words, table=table, patience=patience)
     # The command takes our place, so that signals, the terminal and its exit status are its own. What it holds of
     # the port's claim keeps the proxy, even when it leaves something running behind.
@@ -231,7 +249,7 @@ def env(
 ) -> None:
     """Print what `hivemind exec` sets, as lines for a shell.
 
-    `auto` delivery is `stream` here. The proxy has to run.
+    The proxy has to run. Whether a terminal watches is not known here: `auto` delivery goes by the agents' headers.
 
     \b
     Examples:
@@ -242,19 +260,15 @@ def env(
     proxy = background.running(port)
     if proxy is None:
         raise no_proxy(port)
-    chosen = DeliveryChoice(delivery)
-    asked = Delivery.STREAM if chosen is DeliveryChoice.AUTO else _delivery_of(chosen)
-    words = asked_words(asked, priority=priority, task=task)
+    words = asked_words(Delivery(delivery), priority=priority, task=task)
     name = agent or f"shell-{os.getppid()}"
     changed = environment_changes(proxy, os.environ, agent=name, words=words, table=load_programs(), patience=patience)
     click.echo(msgspec.json.encode(changed).decode() + "\n" if as_json else exports(changed), nl=False)
 
 
-def _delivery_of(chosen: DeliveryChoice) -> Delivery:
-    if chosen is DeliveryChoice.AUTO:
-        watched = sys.stdin.isatty() and sys.stdout.isatty()
-        return Delivery.STREAM if watched else Delivery.WHOLE
-    return Delivery(chosen.value)
+def _delivery_of(chosen: Delivery) -> Delivery:
+    watched = sys.stdin.isatty() and sys.stdout.isatty()
+    return Delivery.WHOLE if chosen is Delivery.AUTO and not watched else chosen
 
 
 @click.command()

@@ -1,7 +1,5 @@
 """`hivemind pools`: one row a pool of limits, from the report of a running proxy."""
 
-from collections.abc import Mapping
-
 import click
 import msgspec
 
@@ -10,9 +8,7 @@ from hivemind_addon.commands.printing import Format, Row, format_option, print_r
 from hivemind_addon.commands.proxy import one_line, port_option, report_of
 from hivemind_addon.core.command import names_pool
 from hivemind_addon.core.snapshot import MeterView, PoolView
-from hivemind_addon.core.ticket import PoolKey
 from hivemind_addon.dash.glyphs import plain
-from hivemind_addon.dash.pools import short_names
 from hivemind_addon.observe.tally import PoolTally
 from hivemind_addon.words import count, lasting, span
 
@@ -24,6 +20,7 @@ _TABLE = {
     "waits": "waits p50 / p95",
     "meters": "left of its limits",
     "learned": "learned",
+    "garbage": "garbage",
 }
 _SPARE = ("waits", "learned")
 _CSV = (
@@ -41,6 +38,7 @@ _CSV = (
     "admitted",
     "delivered",
     "throttled",
+    "garbage",
     "input_tokens",
     "output_tokens",
     "usd",
@@ -72,9 +70,9 @@ def pools(glob: str, port: int, form: Format) -> None:
     chosen.sort(key=lambda pool: (-(pool.queued + pool.in_flight), str(pool.key)))
     tallies = {tally.key: tally for tally in report.tally.pools}
     if form is Format.TABLE:
-        names = short_names([pool.key for pool in chosen])
-        rows = [_worded(pool, tallies.get(pool.key), names) for pool in chosen]
-        print_rows(rows, _TABLE, form, none="nothing was sent to any provider yet", spare=_SPARE)
+        rows = [_worded(pool, tallies.get(pool.key)) for pool in chosen]
+        columns = {key: heading for key, heading in _TABLE.items() if key != "garbage" or any(row[key] for row in rows)}
+        print_rows(rows, columns, form, none="nothing was sent to any provider yet", spare=_SPARE)
     else:
         print_rows([_plain(pool, tallies.get(pool.key)) for pool in chosen], {key: key for key in _CSV}, form)
 
@@ -102,13 +100,17 @@ def _plain(pool: PoolView, tally: PoolTally | None) -> Row:
         "admitted": tally.admitted if tally else 0,
         "delivered": tally.delivered if tally else 0,
         "throttled": tally.throttled if tally else 0,
+        "garbage": tally.garbage if tally else 0,
         "input_tokens": tally.usage.total_input_tokens if tally else 0,
         "output_tokens": tally.usage.output_tokens if tally else 0,
+        "tokens": tally.tokens if tally else 0,
+        "wasted_tokens": tally.wasted_tokens if tally else 0,
         "usd": tally.micro_usd / 1e6 if tally else 0.0,
+        "wasted_usd": tally.wasted_micro_usd / 1e6 if tally else 0.0,
     }
 
 
-def _worded(pool: PoolView, tally: PoolTally | None, names: Mapping[PoolKey, str]) -> Row:
+def _worded(pool: PoolView, tally: PoolTally | None) -> Row:
     """For people."""
     windows = [
         f"{plain(one.name)} {'?' if one.used is None else f'{one.used:.0%}'} used"
@@ -119,18 +121,20 @@ def _worded(pool: PoolView, tally: PoolTally | None, names: Mapping[PoolKey, str
     if tally and tally.wait_p50_s is not None and tally.wait_p95_s is not None:
         waits = f"{span(tally.wait_p50_s)} / {span(tally.wait_p95_s)}"
     return {
-        "pool": names[pool.key],
+        "pool": plain(str(pool.key)),
         "state": _state(pool),
         "slots": f"{pool.in_flight}/{pool.limit}" + (f" ={pool.cap}" if pool.cap is not None else ""),
         "queued": pool.queued,
         "waits": waits,
         "meters": "\n".join([*map(_meter, pool.meters), *windows]),
         "learned": "\n".join(plain(one.text) for one in pool.learned),
+        "garbage": tally.garbage if tally else 0,
     }
 
 
 def _meter(meter: MeterView) -> str:
-    return f"{plain(meter.name)} {count(meter.level)}/{count(meter.limit)}"
+    shared = f", {len(meter.shared_by)} pools together" if meter.shared_by else ""
+    return f"{plain(meter.name)} {count(meter.level)}/{count(meter.limit)}{shared}"
 
 
 def _state(pool: PoolView) -> str:

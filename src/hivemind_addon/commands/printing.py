@@ -20,6 +20,8 @@ Words = Mapping[str, Callable[[Any], str]]
 """Column's key → how a table words a value that is not None; a number is still one, and stands at the right."""
 _WHOLE = ("id",)
 """Keys of columns that stay in one line: what is in them is copied."""
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""How a cell begins that a spreadsheet runs."""
 _GAP = 1
 """Cells between two columns."""
 
@@ -62,7 +64,7 @@ def print_rows(
             text = io.StringIO()
             writer = csv.writer(text, lineterminator="\n")
             writer.writerow(columns)
-            writer.writerows(["" if row.get(key) is None else row.get(key) for key in columns] for row in rows)
+            writer.writerows([_csv_cell(row.get(key)) for key in columns] for row in rows)
             click.echo(text.getvalue(), nl=False)
         case Format.TABLE if not rows:
             click.echo(none)
@@ -102,6 +104,13 @@ def _fitting(
             break
         shown.remove(key)
     return shown
+
+
+def _csv_cell(value: object) -> object:
+    """A text that a spreadsheet would run gets the mark that keeps it a text: names come out of clients' requests."""
+    if value is None:
+        return ""
+    return f"'{value}" if isinstance(value, str) and value.lstrip(" ").startswith(_FORMULA) else value
 
 
 def _cell(value: object, word: Callable[[Any], str]) -> str:

@@ -7,6 +7,7 @@ import msgspec
 
 from hivemind_addon.commands.one_line import in_one_line
 from hivemind_addon.core.command import Command, Said
+from hivemind_addon.launch.neighbour import find_stranger
 from hivemind_addon.launch.port import DEFAULT_PORT, PORT_VARIABLE
 from hivemind_addon.observe.report import Report
 from hivemind_addon.runtime.control import (
@@ -69,6 +70,8 @@ def tell(command: Command, port: int, *, as_json: bool) -> None:
 def no_proxy(port: int) -> click.ClickException:
     """Nothing serves a port: what does, or how to start it."""
     others = serving_ports()
+    if not others and (stranger := find_stranger(port)) is not None:
+        return click.ClickException(f"no proxy of yours serves port {port}: it is taken by {stranger.who}")
     if not others:
         return click.ClickException(f"no proxy serves port {port}; start it with `{typed('run', port)}`")
     where = f"one serves port {others[0]}" if len(others) == 1 else f"there are some on {', '.join(map(str, others))}"

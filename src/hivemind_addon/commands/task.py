@@ -1,4 +1,4 @@
-"""`hivemind submit | batch | task wait | show | log | cancel`: tasks one by one, for people, scripts and agents."""
+"""`hivemind submit | batch | task list | wait | show | log | cancel`: tasks one by one, for people and programs."""
 
 import os
 import sys
@@ -11,6 +11,7 @@ from rich.console import Console
 
 from hivemind_addon.commands.fleet import EXPECTED
 from hivemind_addon.commands.one_line import in_one_line
+from hivemind_addon.commands.printing import Format, format_option, print_rows
 from hivemind_addon.commands.proxy import port_option
 from hivemind_addon.commands.span import SOME_TIME
 from hivemind_addon.core.ticket import Priority
@@ -22,11 +23,12 @@ from hivemind_addon.tasks.fleet_file import load_batch
 from hivemind_addon.tasks.model import RUNNER_VARIABLE, TASK_VARIABLE, State, TaskSpec, TaskView
 
 _NOT_DONE = 1
+_COLUMNS = {"id": "task", "state": "state", "attempts": "tries", "exit_status": "exit", "reason": "why"}
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _wait = click.option("--wait", "waits", is_flag=True, help="Wait until it is over; inside of a task its place is lent.")
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings={"allow_interspersed_args": False})
 @_wait
 @click.option("--name", default="", help="Of the task; one is made otherwise.")
 @click.option(
@@ -119,6 +121,22 @@ def wait(ids: tuple[str, ...], timeout_s: float | None, port: int, *, as_json: b
       hivemind task wait tasks-77aa/make-1 --timeout 10m
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     _wait_for(ids, port, timeout_s=timeout_s, as_json=as_json)
+
+
+@task.command(name="list")
+@format_option
+def list_(form: Format) -> None:
+    """List the tasks of all fleets, the newest fleet first.
+
+    \b
+    Examples:
+      hivemind task list
+      hivemind task list --json | jq -r '.[] | select(.state == "failed") | .id'
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    with in_one_line(*EXPECTED):
+        views = [one for view in client.status() for one in view.tasks]
+    rows = [msgspec.to_builtins(one) for one in views]
+    print_rows(rows, _COLUMNS, form, none="no tasks yet; run one with `hivemind submit -- COMMAND`")
 
 
 @task.command()

@@ -58,7 +58,12 @@ class Node:
     """That have not ended; the ones in flight first, then by place."""
     children: "list[Node]" = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
+    tokens: int = 0
+    """What was booked, as is `micro_usd`."""
+    wasted_tokens: int = 0
+    """Of these, what came to nothing."""
     micro_usd: int = 0
+    wasted_micro_usd: int = 0
     is_priced: bool = True
     delivered: int = 0
     lost: int = 0
@@ -76,11 +81,6 @@ class Node:
         return max((one.waited_s for one in self.tickets if one.state != "in flight"), default=0.0)
 
     @property
-    def tokens(self) -> int:
-        """All, in and out."""
-        return self.usage.total_input_tokens + self.usage.output_tokens
-
-    @property
     def in_flight(self) -> int:
         """Requests that are upstream."""
         return sum(one.state == "in flight" for one in self.tickets)
@@ -94,7 +94,10 @@ class Node:
             cache_write_tokens=one.cache_write_tokens + two.cache_write_tokens,
             output_tokens=one.output_tokens + two.output_tokens,
         )
+        self.tokens += other.tokens
+        self.wasted_tokens += other.wasted_tokens
         self.micro_usd += other.micro_usd
+        self.wasted_micro_usd += other.wasted_micro_usd
         self.is_priced = self.is_priced and other.is_priced
         self.delivered += other.delivered
         self.lost += other.lost
@@ -188,7 +191,10 @@ def _session(tally: SessionTally) -> Node:
         agent=tally.agent,
         model=tally.model,
         usage=tally.usage,
+        tokens=tally.tokens,
+        wasted_tokens=tally.wasted_tokens,
         micro_usd=tally.micro_usd,
+        wasted_micro_usd=tally.wasted_micro_usd,
         is_priced=tally.is_priced,
         delivered=tally.delivered,
         lost=tally.lost,

@@ -13,11 +13,10 @@ from rich.text import Text
 from hivemind_addon.core.command import asker
 from hivemind_addon.core.snapshot import BudgetView, PoolView, PriorityView, WallView
 from hivemind_addon.core.spend import Scope, Spend, amount
-from hivemind_addon.core.ticket import PoolKey
 from hivemind_addon.dash.agents import agent_rows, agents_grid, spent_share
 from hivemind_addon.dash.family import Line, Sort, family, lines
 from hivemind_addon.dash.glyphs import Tone, bar, padded, plain, sentence
-from hivemind_addon.dash.pools import PoolLines, pools, short_names
+from hivemind_addon.dash.pools import PoolLines, pools
 from hivemind_addon.observe.report import Report
 from hivemind_addon.observe.tally import LogLine
 from hivemind_addon.words import count, dollars, lasting, span
@@ -132,7 +131,7 @@ def _header(report: Report, look: Look) -> Iterator[Text]:
         [
             (0, f"hivemind {plain(proxy.version)}".rstrip(), Tone.TITLE),
             (1, plain(", ".join(proxy.listens)) or f"port {proxy.port}", Tone.GOOD),
-            (2, f"up {lasting(up_s)}" if up_s is not None else "", ""),
+            (2, f"up {span(up_s)}" if up_s is not None else "", ""),
             (3, plain(proxy.web), Tone.FAINT),
             (4, f"process {proxy.pid}", Tone.FAINT),
         ],
@@ -146,6 +145,7 @@ def _header(report: Report, look: Look) -> Iterator[Text]:
     out = sum(pool.usage.output_tokens for pool in tally.pools)
     absorbed = sum(pool.retries_absorbed for pool in tally.pools)
     usd = sum(pool.micro_usd for pool in tally.pools)
+    wasted = sum(pool.wasted_micro_usd for pool in tally.pools)
     lost = counters.gave_up
     yield sentence(
         [
@@ -159,6 +159,7 @@ def _header(report: Report, look: Look) -> Iterator[Text]:
             (6, f"{counters.throttled:,} refused upstream" if counters.throttled else "", ""),
             (4, f"{count(into)} in ({cached / into:.0%} cached), {count(out)} out" if into or out else "", ""),
             (3, dollars(usd) if usd else "", Tone.TITLE),
+            (7, f"{dollars(wasted)} in vain" if wasted else "", Tone.FAINT),
             (8, _trips(counters.guard_trips), Tone.FAINT),
         ],
         look.width,
@@ -183,7 +184,6 @@ def _banners(report: Report, look: Look) -> Iterator[Text]:
 
 def _alarms(report: Report, look: Look) -> Iterator[str]:
     snapshot = report.snapshot
-    names = short_names([pool.key for pool in snapshot.pools])
     if look.gone:
         yield plain(look.gone)
     if snapshot.stopping:
@@ -192,17 +192,22 @@ def _alarms(report: Report, look: Look) -> Iterator[str]:
         yield f"{_trips(snapshot.counters.guard_trips)}: requests went past the scheduler, which failed; see the log"
     for pool in snapshot.pools:
         if pool.wall is not None:
-            yield f"{names[pool.key]}: spent ({plain(pool.wall.reason)}), {_end_of(pool.wall)}"
-    yield from _pauses(snapshot.pools, names)
+            yield f"{plain(str(pool.key))}: spent ({plain(pool.wall.reason)}), {_end_of(pool.wall)}"
+    yield from _pauses(snapshot.pools)
     for pool in snapshot.pools:
         if pool.breaker != "closed":
-            yield f"{names[pool.key]}: provider down, {_tries(pool)}"
+            yield f"{plain(str(pool.key))}: provider down, {_tries(pool)}"
     for view in snapshot.budgets:
         if spent_share(view) >= 1:
             yield f"budget of {plain(view.budget.holder)} is spent, {_renews(view)}"
     if snapshot.priorities:
         set_by = ", ".join(map(_priority, snapshot.priorities))
         yield f"priorities: {set_by}"
+    standing = [*snapshot.orders]
+    if snapshot.given:
+        standing.append(f"budgets: {', '.join(dict.fromkeys(one.budget.holder for one in snapshot.given))}")
+    if standing:
+        yield f"orders: {plain('; '.join(standing))}"
 
 
 def _priority(view: PriorityView) -> str:
@@ -210,11 +215,11 @@ def _priority(view: PriorityView) -> str:
     return plain(f"{view.agent} {view.priority.name.lower()}{ends} ({asker(view.by, view.agent)})")
 
 
-def _pauses(every: tuple[PoolView, ...], names: dict[PoolKey, str]) -> Iterator[str]:
+def _pauses(every: tuple[PoolView, ...]) -> Iterator[str]:
     paused = [pool for pool in every if pool.paused]
     if paused:
         held = sum(pool.queued for pool in paused)
-        which = "all pools" if len(paused) == len(every) else ", ".join(names[pool.key] for pool in paused)
+        which = "all pools" if len(paused) == len(every) else ", ".join(plain(str(pool.key)) for pool in paused)
         yield f"paused by a person: {which}; {held:,} wait"
 
 
@@ -321,21 +326,17 @@ def _selectable(line: Text, look: Look, row_id: str) -> Text:
 
 
 def _log(report: Report, look: Look) -> Iterator[Text]:
-    names = short_names([pool.key for pool in report.snapshot.pools])
     for one in report.tally.log:
         line = Text(no_wrap=True, overflow="ellipsis", end="")
         line.append(f"{_clock(report.told_wall - one.ago_s, look)} ", Tone.FAINT)
-        line.append(_worded(one, names), Tone.WAITS if one.level == "WARNING" else None)
+        line.append(_worded(one), Tone.WAITS if one.level == "WARNING" else None)
         line.truncate(look.width, overflow="ellipsis")
         yield line
 
 
-def _worded(line: LogLine, names: dict[PoolKey, str]) -> str:
-    """The line with a short name of its pool, and its agent's name before what is said of a ticket."""
-    text = plain(line.text)
-    if line.pool is not None and line.pool in names:
-        text = text.replace(plain(str(line.pool)), names[line.pool])
-    return f"{plain(line.agent)} {text}" if line.agent else text
+def _worded(line: LogLine) -> str:
+    """The line, with its agent's name before what is said of a ticket."""
+    return f"{plain(line.agent)}: {plain(line.text)}" if line.agent else plain(line.text)
 
 
 def _clock(wall: float, look: Look) -> str:

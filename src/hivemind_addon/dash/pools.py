@@ -1,6 +1,5 @@
 """The pools: what is upstream against the limit, what waits, and every limit with its level and its end. Pure."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -20,6 +19,8 @@ _SPARK, _WIDE, _WIDE_SPARK = 12, 160, 24
 """A sparkline's width, and what it is on screens that are wide."""
 _LOW, _USED = 0.1, 0.8
 """A meter below the one, and a window above the other, is pointed out."""
+_BESIDE = 36
+"""What the figures beside a name take at least; a name is cut only where it leaves them no room."""
 _METER_WIDTH = 59
 _RECENT_S = 300.0
 _MOVES = 3
@@ -44,21 +45,21 @@ def pools(report: Report, width: int) -> list[PoolLines]:
     """Every pool, the busiest first."""
     tallies = {tally.key: tally for tally in report.tally.pools}
     ordered = sorted(report.snapshot.pools, key=lambda pool: (-(pool.queued + pool.in_flight), str(pool.key)))
-    names = short_names([pool.key for pool in ordered])
-    longest = max((cell_len(name) for name in names.values()), default=0)
-    name_width = min(longest, max(16, width // 3))
-    return [_pool(pool, tallies.get(pool.key), names[pool.key], name_width, width) for pool in ordered]
+    name_width = min(max((cell_len(plain(str(pool.key))) for pool in ordered), default=0), width - _BESIDE)
+    lines, shown = [], set[tuple[str, str, str, tuple[str, ...]]]()
+    for pool in ordered:
+        # A limit that several pools draw on is shown with the first of them.
+        limits = {meter: (pool.key.host, pool.key.account, meter.name, meter.shared_by) for meter in pool.meters}
+        meters = [meter for meter in pool.meters if not meter.shared_by or limits[meter] not in shown]
+        shown.update(limits.values())
+        lines.append(_pool(pool, meters, tallies.get(pool.key), name_width, width))
+    return lines
 
 
-def short_names(keys: Sequence[PoolKey]) -> dict[PoolKey, str]:
-    """Names as short as tells them apart: host and models; the account where two differ in nothing else."""
-    short = {key: plain(f"{key.host}/{key.model_group}") for key in keys}
-    taken = Counter(short.values())
-    return {key: name if taken[name] == 1 else plain(str(key)) for key, name in short.items()}
-
-
-def _pool(pool: PoolView, tally: PoolTally | None, name: str, name_width: int, width: int) -> PoolLines:
-    shown = padded(cut_middle(name, name_width), name_width)
+def _pool(
+    pool: PoolView, meters: Sequence[MeterView], tally: PoolTally | None, name_width: int, width: int
+) -> PoolLines:
+    shown = padded(cut_middle(plain(str(pool.key)), name_width), name_width)
     share = pool.in_flight / pool.limit if pool.limit else 0.0
     history = tally.history if tally else ()
     stopped = pool.paused or pool.wall is not None or pool.breaker != "closed"
@@ -73,7 +74,7 @@ def _pool(pool: PoolView, tally: PoolTally | None, name: str, name_width: int, w
         (2, spark([one.queued for one in history], columns), Tone.WAITS),
         (3, _waits(tally).ljust(27), ""),
     ]
-    more = [*_meters(pool, width), *_notes(pool, tally, width)]
+    more = [*_meters(meters, pool.windows, width), *_notes(pool, tally, width)]
     return PoolLines(pool_id(pool.key), pool.key, sentence(pieces, width), tuple(more))
 
 
@@ -92,9 +93,9 @@ def _waits(tally: PoolTally | None) -> str:
     return f"waits p50 {span(tally.wait_p50_s)}, p95 {span(tally.wait_p95_s)}"
 
 
-def _meters(pool: PoolView, width: int) -> Iterator[Text]:
+def _meters(meters: Sequence[MeterView], windows: Sequence[WindowView], width: int) -> Iterator[Text]:
     """Meters and windows, as many beside each other as there is room for."""
-    cells = [_meter(meter) for meter in pool.meters] + [_window(window) for window in pool.windows]
+    cells = [_meter(meter) for meter in meters] + [_window(window) for window in windows]
     each = max(1, width // _METER_WIDTH)
     for start in range(0, len(cells), each):
         line = Text(no_wrap=True, overflow="ellipsis", end="")
@@ -142,6 +143,7 @@ def _notes(pool: PoolView, tally: PoolTally | None, width: int) -> Iterator[Text
         (1, f"capped at {pool.cap} by a person" if pool.cap is not None else "", Tone.WAITS),
         (2, f"{pool.bypassing} past the scheduler" if pool.bypassing else "", Tone.BAD),
         (3, "; ".join(learned), ""),
+        *((3, _shared(pool, meter), "") for meter in pool.meters if meter.shared_by),
         *((5 + 3 * number, f"limit {move}", Tone.FAINT) for number, move in enumerate(moves)),
         (4, f"{absorbed:,} retries absorbed" if absorbed else "", Tone.FAINT),
         (6, f"{tally.throttled:,} refused upstream" if tally and tally.throttled else "", Tone.FAINT),
@@ -150,6 +152,11 @@ def _notes(pool: PoolView, tally: PoolTally | None, width: int) -> Iterator[Text
         line = Text("  ", no_wrap=True, end="")
         line.append(sentence(pieces, width - 2, between=" · "))
         yield line
+
+
+def _shared(pool: PoolView, meter: MeterView) -> str:
+    others = ", ".join(plain(group) for group in meter.shared_by if group != pool.key.model_group)
+    return f"{plain(meter.name)} shared with {others}"
 
 
 def _moves(tally: PoolTally) -> Iterator[str]:

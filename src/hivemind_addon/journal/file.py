@@ -123,8 +123,8 @@ class JournalFile:
         if lock is not None:
             return lock
         raise JournalTakenError(
-            f"{self.path} is written by another proxy ({holder_of(name) or 'unknown'}), so this one keeps no journal "
-            "while that one runs; give it a file of its own with hivemind_journal=FILE"
+            f"{self.path} is written by another proxy ({holder_of(name) or 'unknown'}), so what happens in this one "
+            "waits until that one ends; give it a file of its own with hivemind_journal=FILE"
         )
 
     def _opened(self, migrations: tuple[str, ...]) -> sqlite3.Connection:

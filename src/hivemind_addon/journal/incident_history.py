@@ -137,7 +137,7 @@ def read_aftermath(journal: JournalReader, incident: Incident) -> Aftermath:
     ((retried, rescued, tokens, micro_usd),) = journal.tuples(
         f"""{those} SELECT count(DISTINCT CASE WHEN tries > attempt THEN ticket END),
         count(DISTINCT CASE WHEN final = 'delivered' THEN ticket END),
-        coalesce(sum(cost), 0), coalesce(sum(price), 0) FROM failed""",
+        CAST(total(cost) AS INTEGER), CAST(total(price) AS INTEGER) FROM failed""",
         values,
     )
     return msgspec.convert(

@@ -5,6 +5,7 @@ dropped, counted and told. What budgets have spent is never dropped, since only 
 """
 
 import asyncio
+import atexit
 import json
 import logging
 import os
@@ -25,6 +26,7 @@ from hivemind_addon.core.events import (
     StateUnsaved,
 )
 from hivemind_addon.core.spend import Budget, Standing
+from hivemind_addon.journal import runs
 from hivemind_addon.journal.retention import JournalKeep
 from hivemind_addon.journal.runs import Inherited
 from hivemind_addon.journal.writer import Writer
@@ -65,14 +67,29 @@ class Keeper(Protocol):
     def restore(self, kept: Mapping[str, object], standings: Sequence[Standing]) -> None:
         """Take over what was exported, and how budgets stand, as far as it can be understood."""
 
+    def count_in(self, standings: Sequence[Standing]) -> None:
+        """Add what was spent in the present periods of accounts before these were opened."""
+
 
 class Journal:
     """An observer, to be called on the event loop from which it was made; ends with `close`."""
 
     def __init__(
-        self, path: Path, *, keep: JournalKeep, keeper: Keeper, clock: Clock, note: Callable[[StateUnsaved], None]
+        self,
+        path: Path,
+        *,
+        keep: JournalKeep,
+        keeper: Keeper,
+        clock: Clock,
+        note: Callable[[StateUnsaved], None],
+        port: int = 0,
+        fresh: bool = False,
     ) -> None:
-        """`note` hears when nothing can be written, and when it can again."""
+        """`note` hears when nothing can be written, and when it can again.
+
+        `port`: whose orders and budgets per run are taken over and kept; 0: nobody knows. `fresh`: none are taken over.
+        """
+        self._port = port
         self.path = path
         """May be changed by `follow`."""
         self._keep = keep
@@ -90,7 +107,9 @@ class Journal:
         self._sharing = threading.Lock()
         self._holder = f"process {os.getpid()}"
         self._is_deaf = False
-        """There is no writing this file, now or at all."""
+        """There is no writing this file at all."""
+        self._is_taken = False
+        """Another proxy writes this file: what happens waits until that one ends, or we do."""
         self._inherited: Inherited | None = None
         self._answered = threading.Event()
         """The file is open, or it is known why not."""
@@ -101,11 +120,19 @@ class Journal:
         self._soon: asyncio.TimerHandle | None = None
         self._kept: dict[str, str] = {}
         """The thread's: the last export, as JSON."""
-        self._writer = Writer(clock=clock, warn=self._warn, unsaved=self._unsaved, inherited=self._on_inherited)
+        self._writer = Writer(
+            clock=clock,
+            warn=self._warn,
+            unsaved=self._unsaved,
+            inherited=self._on_inherited,
+            port=port,
+            fresh=fresh,
+        )
         self._trim_at = clock.monotonic()
         """The thread's."""
         self._thread = threading.Thread(target=self._run, name="hivemind-journal", daemon=True)
         self._thread.start()
+        atexit.register(self._end_with_process)
 
     def __repr__(self) -> str:
         return f"<Journal {self.path}, {len(self._waiting)} events wait>"
@@ -115,7 +142,8 @@ class Journal:
         if self._is_deaf and not isinstance(event, BudgetBooked):
             return
         wall = self._clock.wall() - self._clock.monotonic() + event.at
-        if self._is_deaf or len(self._waiting) >= KEPT:
+        is_elsewhere = self._is_deaf or (self._is_taken and isinstance(event, BudgetBooked))
+        if is_elsewhere or len(self._waiting) >= KEPT:
             self._spill(event, wall)
             return
         self._waiting.append((event, wall))
@@ -142,7 +170,7 @@ class Journal:
         self._keep = keep
         if path != self.path:
             self.path = path
-            self._is_deaf = False
+            self._is_deaf = self._is_taken = False
             self._save()
 
     def is_at(self, port: int) -> None:
@@ -152,6 +180,7 @@ class Journal:
 
     async def close(self) -> None:
         """Take no more; what waits is written if the disk takes it in time."""
+        atexit.unregister(self._end_with_process)
         self._timer.cancel()
         self._save()
         if self._soon is not None:
@@ -161,6 +190,12 @@ class Journal:
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
                 await self._closed.wait()
+
+    def _end_with_process(self) -> None:
+        """A process that ends by itself has not died, be it that it never listened: its run ends, too."""
+        self._closing.set()
+        self._awake.set()
+        self._thread.join(FLUSH_S)
 
     def _spill(self, event: Event, wall: float) -> None:
         with self._sharing:
@@ -178,7 +213,7 @@ class Journal:
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
-        if self._is_deaf:
+        if self._is_deaf or self._is_taken:
             return
         try:
             exported = self._keeper.export()
@@ -225,11 +260,22 @@ class Journal:
             more = self._guarded_turn()
             self._answered.set()
         self._guarded_turn()
+        if self._is_taken and self._waiting:
+            self._write_aside()
         left = len(self._waiting)
         if left and not self._is_deaf:
             self._warn(f"the journal ends without the last {left} events: {self._writer.failure}")
         self._writer.close()
         self._tell(self._closed.set)
+
+    def _write_aside(self) -> None:
+        """The other proxy still has the file: what happened here goes into one of our own beside it."""
+        taken = self.path
+        self._keeper_waits = False
+        self.path = taken.with_name(f"{taken.stem}-{os.getpid()}{taken.suffix}")
+        self._guarded_turn()
+        if not self._is_taken:
+            self._warn(f"{taken} is still another proxy's: what happened here is in {self.path} (--journal)")
 
     def _guarded_turn(self) -> bool:
         try:
@@ -244,12 +290,14 @@ class Journal:
         path, writer = self.path, self._writer
         if not writer.ready(path):
             if writer.refused == path == self.path:
-                self._is_deaf = True
-                self._forget()
+                self._is_taken = writer.waits_for_another
+                self._is_deaf = not self._is_taken
+                if self._is_deaf:
+                    self._forget()
             return False
         if path != self.path:
             return True  # opening it took its time, and another was named meanwhile
-        self._is_deaf = False
+        self._is_deaf = self._is_taken = False
         if writer.holder != self._holder:
             writer.name_holder(self._holder)
         while True:
@@ -259,6 +307,8 @@ class Journal:
                 return not writer.failure  # a damaged file was moved aside: go on with the next one
             if not self._waiting:
                 break
+        if standings := writer.spent_before():
+            self._tell(lambda: self._keeper.count_in(standings))
         if self._closing.is_set() or self._clock.monotonic() < self._trim_at:
             return False
         if writer.trim(self._keep):
@@ -295,10 +345,13 @@ class Journal:
         for event, wall in spilled.values():
             rows.take(event, wall)
         if dropped:
-            rows.happened("EventsDropped", f"{dropped} events are missing: the disk was too slow", self._clock.wall())
+            rows.happened(
+                "EventsDropped", f"{dropped} events are missing: too many waited for the file", self._clock.wall()
+            )
             self._warn(f"the journal has lost {dropped} events: {self.path} was not written fast enough")
         if exported is not None:
-            self._kept = {name: json.dumps(value, sort_keys=True, allow_nan=False) for name, value in exported.items()}
+            texts = {name: json.dumps(value, sort_keys=True, allow_nan=False) for name, value in exported.items()}
+            self._kept = {runs.of_port(name, self._port): text for name, text in texts.items()}
 
     def _on_inherited(self, inherited: Inherited | None) -> None:
         self._inherited = inherited

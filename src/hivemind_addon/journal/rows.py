@@ -66,6 +66,9 @@ class Rows:
         self._roots: dict[tuple[str, str], str] = {}
         """Agent and session → the root of the session's tree."""
         self._budgets: dict[tuple[str, str, str], BudgetRow] = {}
+        self.opened: list[tuple[BudgetRow, float]] = []
+        """The first word on accounts that go on with nothing: what their holders had spent before is to be asked for,
+        and from when on (epoch seconds)."""
         self._booked_at: dict[tuple[str, str, str], float] = {}
         self._limits: dict[tuple[str, str], LimitRow] = {}
         self._tickets: dict[str, TicketRow] = {}
@@ -253,6 +256,11 @@ class Rows:
             _whole(event.added.tokens),
             _whole(event.added.micro_usd),
         )
+        if key not in self._booked_at:
+            known = self._budgets.get(key)
+            known_until = -math.inf if known is None else known.began + budget.per.length_s
+            if known_until <= row.began:
+                self.opened.append((row, known_until))
         _remember(self._booked_at, key, event.at)
         _remember(self._budgets, key, row)
         self._new_budgets[key] = row

@@ -13,6 +13,10 @@ from hivemind_addon.runtime.database import transaction
 GOES_ON_S = 3600.0
 """A budget `per run` goes on where the last run died, or ended less than this ago: a restart forgives nothing."""
 
+LAST_PORT = "port"
+"""Kept under this name: where the last run listened, whose budgets `per run` the file has."""
+_OF_A_PORT = ("orders",)
+
 Statement = tuple[str, tuple[object, ...]]
 
 _LOST_TICKETS = """
@@ -39,14 +43,26 @@ class Inherited:
         return [standing for row in self.budgets if (standing := _standing(row, wall)) is not None]
 
 
-def inherit(connection: sqlite3.Connection, wall: float) -> Inherited:
-    """Read what is to outlive a run, as far as a damaged journal still has it. Changes nothing."""
+def inherit(connection: sqlite3.Connection, wall: float, *, port: int = 0, fresh: bool = False) -> Inherited:
+    """Read what is to outlive a run, as far as a damaged journal still has it. Changes nothing.
+
+    Orders, and budgets `per run`, are of the runs on the same port; `fresh`: of none.
+    """
     columns = ", ".join(f'"{name}"' for name in BudgetRow.__struct_fields__)
     rows = [BudgetRow(*row) for row in _all(connection, f"SELECT {columns} FROM budget")]  # noqa: S608 - ours
     ends = [ended for (ended,) in _all(connection, "SELECT ended FROM run ORDER BY id DESC LIMIT 1")]
-    goes_on = not ends or ends[0] is None or wall - ends[0] < GOES_ON_S
+    every = dict(_all(connection, "SELECT name, value FROM kept"))
+    kept = {name: value for name, value in every.items() if not name.startswith(_OF_A_PORT)}
+    told = {of_port(name, port): name for name in _OF_A_PORT if of_port(name, port) in every}
+    if not any(":" in name for name in every):  # written when nothing belonged to a port
+        told = {name: name for name in _OF_A_PORT if name in every}
+    if not fresh:
+        kept |= {name: every[stored] for stored, name in told.items()}
+    is_ours = every.get(LAST_PORT, str(port)) == str(port)
+    goes_on = not fresh and is_ours and (not ends or ends[0] is None or wall - ends[0] < GOES_ON_S)
+    kept.pop(LAST_PORT, None)
     return Inherited(
-        kept=dict(_all(connection, "SELECT name, value FROM kept")),
+        kept=kept,
         budgets=tuple(_without_flights(row) for row in rows if goes_on or row.per != Period.RUN.value),
         run_goes_on=goes_on,
     )
@@ -85,6 +101,16 @@ def has(connection: sqlite3.Connection, run: int, began: float) -> bool:
 def end(run: int, wall: float, why: str) -> list[Statement]:
     """The run ends as it should."""
     return [*lost(why), ("UPDATE run SET seen = ?, ended = ? WHERE id = ?", (wall, wall, run))]
+
+
+def of_port(name: str, port: int) -> str:
+    """Under which name something is kept: what belongs to a port has its number."""
+    return f"{name}:{port}" if port and name in _OF_A_PORT else name
+
+
+def forget_orders(port: int) -> list[Statement]:
+    """What was ordered on a port is over."""
+    return [("DELETE FROM kept WHERE name = ?", (of_port(name, port),)) for name in _OF_A_PORT]
 
 
 def keep(name: str, value: str, wall: float) -> Statement:

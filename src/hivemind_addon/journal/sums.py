@@ -63,6 +63,9 @@ class Cost(Struct, frozen=True):
     tokens: int = 0
     """What was booked: where nothing was reported, what was expected."""
     micro_usd: int = 0
+    wasted_tokens: int = 0
+    """Of the tokens, what attempts took that came to nothing: they failed, were lost, or their client went."""
+    wasted_micro_usd: int = 0
 
     def __add__(self, other: "Cost") -> "Cost":
         """Under the first one's name."""
@@ -168,11 +171,14 @@ def _of_tickets(journal: JournalReader, asked: Asked, by: By) -> list[Cost]:
 
 def _of_attempts(journal: JournalReader, asked: Asked, by: By) -> list[Cost]:
     where = _in("a.began", "a.ticket", journal, asked)
+    in_vain = "(a.outcome != 'success')"
     sql = f"""
         SELECT {by.of("a.began")} AS name, count(*) AS attempts, sum(a.attempt > 1) AS retries,
             sum({TOKENS_IN}) AS tokens_in, sum(coalesce(a.cache_read_tokens, 0)) AS tokens_cached,
             sum(coalesce(a.output_tokens, 0)) AS tokens_out, sum({booked(journal, "tokens")}) AS tokens,
-            sum({booked(journal, "micro_usd")}) AS micro_usd
+            sum({booked(journal, "micro_usd")}) AS micro_usd,
+            sum({in_vain} * {booked(journal, "tokens")}) AS wasted_tokens,
+            sum({in_vain} * {booked(journal, "micro_usd")}) AS wasted_micro_usd
         FROM attempt a JOIN ticket t ON t.id = a.ticket{where} GROUP BY 1
         """
     return _sums(journal, sql, where.values)

@@ -15,11 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from hivemind_addon import __version__
+from hivemind_addon.core.spend import Budget, Period, Scope, Spend, Standing
 from hivemind_addon.journal import runs
 from hivemind_addon.journal.file import BUSY_S, JournalFile, JournalTakenError, JournalUnusableError, is_damage
 from hivemind_addon.journal.retention import JournalKeep, Trimmer
 from hivemind_addon.journal.rows import Rows
 from hivemind_addon.journal.runs import Inherited
+from hivemind_addon.journal.spent_before import spent_before
 from hivemind_addon.journal.tables import statements
 from hivemind_addon.runtime.clock import Clock
 from hivemind_addon.runtime.database import open_to_read
@@ -45,8 +47,10 @@ class Writer:
         warn: Callable[[str], None],
         unsaved: Callable[[str], None],
         inherited: Callable[[Inherited | None], None],
+        port: int = 0,
+        fresh: bool = False,
     ) -> None:
-        """`warn` hears lines for people.
+        """`port`: whose orders and budgets per run are taken over, `fresh`: or nobody's. `warn` hears lines for people.
 
         `unsaved`: why nothing can be written, then an empty text when it can; `inherited`: once what earlier runs have
         left, None as long as that is not known.
@@ -64,6 +68,8 @@ class Writer:
         self._warn = warn
         self._unsaved = unsaved
         self._inherited = inherited
+        self._port = port
+        self._fresh = fresh
         self._has_inherited = False
         self._file: JournalFile | None = None
         self._asked: Path | None = None
@@ -100,6 +106,11 @@ class Writer:
         """How long nothing need be done where nothing happens."""
         return SEEN_S if self.refused is None else TAKEN_S
 
+    @property
+    def waits_for_another(self) -> bool:
+        """Whether the path that was refused is another proxy's, and may be ours when that one has ended."""
+        return self.refused is not None and self._again_at is not None
+
     def write(self, kept: Mapping[str, str]) -> bool:
         """Everything that has changed; `kept`: what the scheduler exports, by name. False: it is to be tried again."""
         assert self._file is not None, "ready first"
@@ -124,6 +135,22 @@ class Writer:
         self._seen_at = now
         self._well()
         return True
+
+    def spent_before(self) -> list[Standing]:
+        """What holders of new accounts had spent in their periods before; to be called when all of it is written."""
+        assert self._file is not None, "ready first"
+        opened, self.rows.opened = self.rows.opened, []
+        wall, standings = self._clock.wall(), []
+        for row, since in opened:
+            budget = Budget(Scope(row.scope), row.name, Period(row.per))
+            try:
+                before = spent_before(self._file.connection, budget, since=since, until=row.began)
+            except sqlite3.Error as error:
+                self._warn(f"what {budget.holder} has spent before is not known: {failing(error)}")
+                continue
+            if before is not None and before.spent != Spend():
+                standings.append(Standing(budget, max(0.0, wall - before.began), before.spent, Spend()))
+        return standings
 
     def trim(self, keep: JournalKeep) -> bool:
         """Delete a little of what is too old or too much. False: there is no more to delete now."""
@@ -183,7 +210,7 @@ class Writer:
         self._file = file = JournalFile(path, wall=wall, told=self._warn)
         self._asked = path
         file.name_holder(self.holder)
-        inherited = runs.inherit(file.connection, wall)
+        inherited = runs.inherit(file.connection, wall, port=self._port, fresh=self._fresh)
         try:
             self._run_in(file, inherited, wall)
         except sqlite3.DatabaseError as error:
@@ -204,6 +231,10 @@ class Writer:
         run = runs.begin(
             file.connection, pid=os.getpid(), version=__version__, wall=wall, goes_on=inherited.run_goes_on
         )
+        if self._fresh:
+            file.write(runs.forget_orders(self._port))
+        if self._port:
+            file.write([runs.keep(runs.LAST_PORT, str(self._port), wall)])
         self._run = run, wall
         self.rows.begin(run, inherited.budgets)
 
@@ -213,7 +244,7 @@ class Writer:
             return None
         try:
             with closing(open_to_read(path, patience_s=BUSY_S, though_unlogged=True)) as connection:
-                return runs.inherit(connection, self._clock.wall())
+                return runs.inherit(connection, self._clock.wall(), port=self._port, fresh=self._fresh)
         except (OSError, sqlite3.Error):
             return None
 

@@ -1,9 +1,9 @@
 """The proxy that `hivemind exec` finds or starts: one for all, and gone with its last user."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from hivemind_addon.launch import detached
+from hivemind_addon.launch.neighbour import find_stranger
 from hivemind_addon.observe.report import ProxyView
 from hivemind_addon.runtime.clock import Clock
 from hivemind_addon.runtime.control import control_socket, read_report
@@ -27,16 +27,18 @@ def running(port: int) -> ProxyView | None:
     return report.proxy if report else None
 
 
-def find_or_start(port: int, *, options: Sequence[str], clock: Clock) -> ProxyView:
+def find_or_start(port: int, *, clock: Clock) -> ProxyView:
     """The port's proxy, started if there is none. Hold `claim.use(port)` before. Raises NotServed, UnreadableReport.
 
-    `options`: more of `hivemind run`'s. Two who come at once both start a supervisor; the port's lock lets one stay.
+    Two who come at once both start a supervisor; the port's lock lets one stay.
     """
     if proxy := running(port):
         return proxy
+    if (stranger := find_stranger(port)) is not None:
+        raise NotServed(str(stranger))
     try:
         proxy = detached.start(
-            ["run", "--while-used", "--port", str(port), *options],
+            ["run", "--while-used", "--port", str(port)],
             log=log_file(port),
             look=lambda: running(port),
             patience_s=_START_S,

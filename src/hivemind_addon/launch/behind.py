@@ -37,7 +37,7 @@ def environment_changes(
 def asked_words(delivery: Delivery, *, priority: str | None = None, waits_s: int = 0, task: str = "") -> list[str]:
     """What an agent asks for in its proxy password. `task`: the id that its requests are kept under."""
     return [
-        delivery.value,
+        *([delivery.value] if delivery is not Delivery.AUTO else ()),
         *([f"prio-{priority}"] if priority else ()),
         *([f"wait-{waits_s}"] if waits_s else ()),
         *([f"task-{task}"] if task else ()),

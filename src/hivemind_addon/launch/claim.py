@@ -5,6 +5,8 @@ ends with its last user, and taken alone by its supervisor when nobody does any 
 that runs the tasks which are submitted there.
 """
 
+import os
+
 from hivemind_addon.runtime.file_lock import take_lock
 from hivemind_addon.runtime.folders import runtime_folder
 
@@ -12,6 +14,15 @@ from hivemind_addon.runtime.folders import runtime_folder
 def supervise(port: int) -> int | None:
     """Be the supervisor of a port as long as the descriptor is open; None: somebody else is."""
     return take_lock(runtime_folder() / f"{port}.lock")
+
+
+def is_supervised(port: int) -> bool:
+    """Whether somebody is, be the proxy up already or not yet."""
+    descriptor = supervise(port)
+    if descriptor is None:
+        return True
+    os.close(descriptor)
+    return False
 
 
 def use(port: int) -> int:

@@ -6,7 +6,6 @@ The checks that need nothing but this process's environment are here; the ones t
 
 import re
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +18,14 @@ from hivemind_addon.launch import background
 from hivemind_addon.launch.bundle import holds_key
 from hivemind_addon.launch.environment import PROXY_VARIABLES, bypass_entries, bypasses
 from hivemind_addon.launch.handshake import Answer, shake_hands
+from hivemind_addon.launch.neighbour import find_stranger
 from hivemind_addon.launch.programs import Program, ProgramTable, base_urls
 from hivemind_addon.observe.report import ProxyView
 from hivemind_addon.profile.load import Profiles, load_profiles
 from hivemind_addon.profile.typed import ProfileError
 from hivemind_addon.runtime.clock import Clock
 from hivemind_addon.runtime.control import UnreadableReport
+from hivemind_addon.runtime.descriptors import ENOUGH
 from hivemind_addon.trust import CERTIFICATE, ca_certificate, cure_of_distrust
 from hivemind_addon.wire.tokenizer import Tokenizer
 
@@ -72,11 +73,19 @@ def examine(
     yield Finding(Verdict.GOOD, f"profiles: {', '.join(sorted(profiles.by_name))}")
     finding, proxy = _proxy(port)
     yield finding
+    if proxy:
+        yield _open_files(proxy)
     hosts = proxy.hosts if proxy else tuple(host for one in profiles.by_name.values() for host in one.hosts)
     confdir = Path(proxy.confdir) if proxy else _CONFDIR
     yield _ca(confdir)
     yield _way(environment, port)
     yield from _bypassed(environment, hosts)
+    for host in proxy.unscheduled if proxy else ():
+        yield Finding(
+            Verdict.BAD,
+            f"unscheduled: calls to {host} went through the proxy and passed by; write a profile with hosts: [{host}] "
+            "and the paths of its calls (docs/profiles.md)",
+        )
     yield from _base_urls(environment, program, table, profiles, proxy)
     if program is None:
         yield from _node(environment)
@@ -115,16 +124,20 @@ def _proxy(port: int) -> tuple[Finding, ProxyView | None]:
         return Finding(Verdict.BAD, f"proxy: {error}"), None
     if proxy:
         return Finding(Verdict.GOOD, f"proxy: process {proxy.pid} serves {', '.join(proxy.listens)}"), proxy
-    with socket.socket() as attempt:
-        attempt.settimeout(2)
-        taken = attempt.connect_ex(("127.0.0.1", port)) == 0
-    if taken:
+    if (stranger := find_stranger(port)) is not None:
+        return Finding(Verdict.BAD, f"proxy: {stranger}"), None
+    return Finding(Verdict.BAD, f"proxy: nothing listens on port {port}; start `hivemind run -p {port}`"), None
+
+
+def _open_files(proxy: ProxyView) -> Finding:
+    """The proxy has raised its own limit as far as it may."""
+    if proxy.open_files is not None and proxy.open_files < ENOUGH:
         return Finding(
             Verdict.BAD,
-            f"proxy: port {port} is taken by something that is not this proxy (or one with hivemind_control=off); "
-            "stop that, or choose another with --port",
-        ), None
-    return Finding(Verdict.BAD, f"proxy: nothing listens on port {port}; start `hivemind run -p {port}`"), None
+            f"open files: the proxy may have {proxy.open_files}, so that of many agents some wait for a connection; "
+            f"start it where `ulimit -Hn` is {ENOUGH} or more",
+        )
+    return Finding(Verdict.GOOD, f"open files: the proxy may have {proxy.open_files or 'any number'}")
 
 
 def _ca(confdir: Path) -> Finding:

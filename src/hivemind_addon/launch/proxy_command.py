@@ -13,6 +13,7 @@ OLLAMA_PORT = 11435
 """One above Ollama's own."""
 _OLLAMA = "http://127.0.0.1:11434"
 _OLLAMA_PROFILE = "ollama"
+_VERBOSITY = ("-v", "--verbose", "-q", "--quiet", "--flow-detail", "--termlog-verbosity")
 _MARGIN_S = 60
 """Mitmproxy's idle time-out is this much longer than any client's patience."""
 
@@ -38,6 +39,7 @@ def proxy_command(
     host: str = "127.0.0.1",
     web: bool = False,
     ollama: bool = False,
+    fresh: bool = False,
     upstream: Upstream | None = None,
     options: Sequence[str] = (),
 ) -> ProxyCommand:
@@ -51,6 +53,7 @@ def proxy_command(
         command += ["--listen-host", host]
     if not _sets(options, "tcp_timeout"):
         command += ["--set", f"tcp_timeout={PATIENCE_S + _MARGIN_S}"]
+    command += _calm(options, web=web)
     modes = []
     if not has_mode(options):
         modes = [upstream.mode if upstream else "regular"]
@@ -63,7 +66,17 @@ def proxy_command(
     command += ["-s", str(script_path()), *options]
     # A restart opens no second browser window.
     again = [*command, "--no-web-open-browser"] if web else command
-    return ProxyCommand(port=port, first=tuple(command), again=tuple(again))
+    # Nor does it forget what was ordered since.
+    first = [*command, "--set", "hivemind_fresh=true"] if fresh else command
+    return ProxyCommand(port=port, first=tuple(first), again=tuple(again))
+
+
+def _calm(options: Sequence[str], *, web: bool) -> list[str]:
+    """A line only for what a person should know, unless the options say how much is told."""
+    if any(one in _VERBOSITY for one in options) or _sets(options, "termlog_verbosity"):
+        return []
+    calm = ["--set", "termlog_verbosity=alert"]
+    return calm if web or _sets(options, "flow_detail") else [*calm, "--set", "flow_detail=0"]
 
 
 def has_mode(options: Sequence[str]) -> bool:

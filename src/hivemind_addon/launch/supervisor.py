@@ -46,7 +46,7 @@ class Supervisor:
         """Until the proxy is to stop, or cannot be kept alive. The exit status for whoever called us."""
         loop = asyncio.get_running_loop()
         for name in _SIGNALS:
-            loop.add_signal_handler(name, self.stop)
+            loop.add_signal_handler(name, self._hang_up if name is signal.SIGHUP else self.stop)
         try:
             return await self._keep_alive()
         finally:
@@ -60,6 +60,11 @@ class Supervisor:
         if self._process is not None and self._process.returncode is None:
             # The addon takes a second SIGTERM as the word to wait for nothing.
             self._process.terminate()
+
+    def _hang_up(self) -> None:
+        """The terminal was closed, which sends more than one signal: that is no second word."""
+        if not self._stopping.is_set():
+            self.stop()
 
     async def _keep_alive(self) -> int:
         failed, served, command = 0, False, self._command.first

@@ -95,7 +95,10 @@ class Metrics(Struct, frozen=True):
     input_tokens: Annotated[int, Meta(description="All input, cached or not")]
     cached_input_tokens: int
     output_tokens: int
+    tokens: Annotated[int, Meta(description="As budgets book them")]
     cost_usd: Annotated[float, Meta(description="As far as prices are known")]
+    wasted_tokens: Annotated[int, Meta(description="Of the tokens, those of attempts that came to nothing")]
+    wasted_usd: Annotated[float, Meta(description="Of the cost, that of attempts that came to nothing")]
     waited_s: Annotated[float, Meta(description="In the queue, all requests together")]
 
 
@@ -267,7 +270,10 @@ def _of_today(agent: str, session: Session) -> Metrics:
         input_tokens=cost.tokens_in,
         cached_input_tokens=cost.tokens_cached,
         output_tokens=cost.tokens_out,
+        tokens=cost.tokens,
         cost_usd=cost.micro_usd / 1e6,
+        wasted_tokens=cost.wasted_tokens,
+        wasted_usd=cost.wasted_micro_usd / 1e6,
         waited_s=_rounded(cost.waited_s),
     )
 
@@ -288,7 +294,10 @@ def _of_this_run(agent: str, report: Report) -> Metrics:
         input_tokens=usage.total_input_tokens,
         cached_input_tokens=usage.cache_read_tokens,
         output_tokens=usage.output_tokens,
+        tokens=sum(one.tokens for one in mine),
         cost_usd=sum(one.micro_usd for one in mine) / 1e6,
+        wasted_tokens=sum(one.wasted_tokens for one in mine),
+        wasted_usd=sum(one.wasted_micro_usd for one in mine) / 1e6,
         waited_s=_rounded(sum(one.waited_s for one in mine)),
     )
 

@@ -18,9 +18,9 @@ from hivemind_addon.mitm.commands import Commands
 from hivemind_addon.mitm.contentview import ExchangeView
 from hivemind_addon.mitm.control_socket import ControlSocket
 from hivemind_addon.mitm.defaults import set_defaults
-from hivemind_addon.mitm.drain import drain
+from hivemind_addon.mitm.drain import drain, end_on_hangup
 from hivemind_addon.mitm.intake import Intake
-from hivemind_addon.mitm.listeners import is_welcome, listens, own_addresses, rebind
+from hivemind_addon.mitm.listeners import call_off_listening, is_welcome, listens, own_addresses, rebind, tell_listeners
 from hivemind_addon.mitm.options import (
     PREFIX,
     BadOption,
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from hivemind_addon.core.ticket import Reservation
     from hivemind_addon.mitm.exchange import Exchange
+    from hivemind_addon.runtime.descriptors import Places
 
 logger = logging.getLogger("hivemind")
 
@@ -60,6 +61,7 @@ _MOST_TOLD = 1000
 """Clients that are told how to trust us; a warning that is never forgotten would be a leak."""
 _VERBOSITIES = {"termlog_verbosity", "console_eventlog_verbosity"}
 """mitmproxy's options that say which log lines a person sees."""
+_NOT_FOR_LAN = "clients elsewhere do not reach this machine's own services: hivemind_lan_ports=PORT allows one"
 ADOPTABLE = "hivemind_intake"
 """The attribute of mitmproxy's master under which a reloaded script finds the running scheduler."""
 
@@ -80,8 +82,11 @@ class Hivemind:
         """Streams that wait in `hivemind_hold`."""
         self._loading: asyncio.Future[None] | None = None
         self._rebinding: asyncio.Future[None] | None = None
+        self._telling: asyncio.Future[None] | None = None
         self._screen: Screen | None = None
         """Only where there is a view."""
+        self._crowded = False
+        """Clients had to wait for a connection; that is in the log once."""
         self._distrusting: set[str] = set()
         """Clients that were told how to trust the proxy."""
 
@@ -100,12 +105,36 @@ class Hivemind:
                     break
         finally:
             if set_defaults():
+                call_off_listening()
                 self._rebinding = asyncio.ensure_future(rebind())
 
-    def client_connected(self, client: Client) -> None:
-        """Nobody from elsewhere, unless the user opened a listener for it."""
+    async def client_connected(self, client: Client) -> None:
+        """Nobody from elsewhere, unless the user opened a listener for it; and no more than there are files for."""
         if not is_welcome(client):
             client.error = "hivemind: only loopback clients"
+        elif self.intake:
+            await self._find_place(client, self.intake.places)
+
+    async def _find_place(self, client: Client, places: Places) -> None:
+        connections = ctx.master.addons.get("proxyserver").connections
+        if places.are_full:
+            places.keep(connections)
+        if not places.are_full:
+            places.give(client.id)
+            return
+        if not self._crowded:
+            self._crowded = True
+            logger.warning(
+                "hivemind: %s clients are connected, as many as %s open files let; more of them wait (`ulimit -n`)",
+                places.most,
+                places.limit,
+            )
+        if not await places.wait(client.id):
+            client.error = "hivemind: too many connections for the limit of open files"
+        elif (handler := connections.get(client.id)) and handler.transports[client].reader.at_eof():
+            # mitmproxy does not expect it, and would end without a word.
+            client.error = "hivemind: the client has gone while it waited"
+            places.give_back(client.id)
 
     def configure(self, updated: set[str]) -> None:
         """Read and check the options; at the start a bad one ends mitmproxy with one line, live it is rolled back."""
@@ -134,7 +163,7 @@ class Hivemind:
         """Begin with these settings, or go on with them."""
         if self.intake is None:
             self.intake = getattr(ctx.master, ADOPTABLE, None) or _make_intake(settings)
-        self.intake.settings = settings
+        self.intake.profiles_folder.follow(settings)
         self.commands.intake = self.replays.intake = self.intake
         self.intake.driver.end_attempt = self._end_attempt
         self.intake.driver.call_off = partial(self._end_attempt, called_off=True)
@@ -150,13 +179,22 @@ class Hivemind:
                     reservation, lambda flow: proxyserver.inject_event(EndAttempt(flow, called_off=called_off))
                 )
 
-    def running(self) -> None:
-        """From here on a bad option is rolled back; mitmweb's Abort and Resume are heard."""
+    def running(self) -> Awaitable[object] | None:
+        """From here on a bad option is rolled back; mitmweb's Abort and Resume are heard.
+
+        What mitmproxy is to wait for: a port that cannot be bound has to end it.
+        """
         self._live = True
+        end_on_hangup(ctx.master.shutdown)
+        self._begin()
+        return asyncio.wait([self._rebinding]) if self._rebinding is not None else None
+
+    def _begin(self) -> None:
         contentviews.add(ExchangeView())
         if self.intake is None:
             return
         self._loading = asyncio.ensure_future(self._load_vocabulary(self.intake))
+        self._telling = asyncio.ensure_future(tell_listeners(self._rebinding))
         if self.intake.control:
             self.intake.control.open_soon(self._rebinding)
         if (view := ctx.master.addons.get("view")) is not None:  # an empty one is false
@@ -225,6 +263,8 @@ class Hivemind:
                 data.server.error = f"{PAGE_HOST} is this proxy: ask it for http://{PAGE_HOST}/"
             elif own_addresses().are_asked(goes_to):
                 data.server.error = "nothing that listens in the proxy itself is reached through it"
+            elif target is None and not self.intake.may_reach(data.client, address):
+                data.server.error = _NOT_FOR_LAN
 
     def server_connected(self, data: ServerConnectionHookData) -> None:
         """A name that led back to this process is found out here, before anything is sent."""
@@ -237,7 +277,13 @@ class Hivemind:
                     self.intake.name_of(data.client),
                     human.format_address(data.server.address),
                 )
-                hang_up(ctx.master.addons.get("proxyserver"), data)
+                hang_up(ctx.master.addons.get("proxyserver"), data, "this is the proxy itself")
+            elif (
+                data.server.address
+                and data.server.id not in self.intake.redirected
+                and not self.intake.may_reach(data.client, data.server.address, data.server.peername)
+            ):
+                hang_up(ctx.master.addons.get("proxyserver"), data, _NOT_FOR_LAN)
 
     def server_disconnected(self, data: ServerConnectionHookData) -> None:
         """Forget where a redirected connection was meant to go."""
@@ -269,6 +315,9 @@ class Hivemind:
             if refusal := self.intake.upgrade_refusal(flow):
                 flow.response = refusal
         flow.request.stream = not self.intake.claims(flow)
+        if flow.request.stream:
+            with self.intake.guarded("passes_by"):
+                self.intake.passes_by(flow)
         if self._screen is not None and flow.live:
             self._screen.came(flow)
         if flow.is_replay == "request" and not flow.request.stream:
@@ -312,6 +361,8 @@ def _make_intake(settings: Settings) -> Intake:
         driver=runtime.driver,
         guard=runtime.guard,
         is_stopping=ctx.master.should_exit.is_set,
+        is_configured=lambda host, port: intake.settings.is_called(host, port),  # noqa: PLW0108 - settings change
+        upstream_of=intake.upstream_of,
     )
     setattr(ctx.master, ADOPTABLE, intake)
     # Programs stay: without them a full collection, for which all streams wait, takes 20 ms instead of 70.

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hivemind_addon.profile.agents import load_agents
-from hivemind_addon.profile.grants import AgentRules
+from hivemind_addon.profile.grants import AgentRules, Allowance
 from hivemind_addon.profile.typed import ProfileError
 
 logger = logging.getLogger("hivemind")
@@ -16,9 +16,11 @@ LOOK_EVERY_S = 2.0
 class AgentsFile:
     """The rules of one file; without a file, none. Raises ProfileError when the file is bad at the start."""
 
-    def __init__(self, file: Path | None) -> None:
+    def __init__(self, file: Path | None, *, total: Allowance | None = None, each: Allowance | None = None) -> None:
+        """`total` and `each`: budgets for this run, of everyone and of each agent, before the file's."""
         self.file = file
-        self._rules = load_agents(file) if file else AgentRules()
+        self._allotted = (total, each)
+        self._rules = self._load()
         self._stamp = self._read_stamp()
         self._looked_at = float("-inf")
 
@@ -33,10 +35,14 @@ class AgentsFile:
             if stamp != self._stamp:
                 self._stamp = stamp
                 try:
-                    self._rules = load_agents(self.file)
+                    self._rules = self._load()
                 except ProfileError as error:
                     log("hivemind: %s (the rules stay as they were)", error)
         return self._rules
+
+    def _load(self) -> AgentRules:
+        rules = load_agents(self.file) if self.file else AgentRules()
+        return rules.allot(*self._allotted)
 
     def _read_stamp(self) -> tuple[int, int] | None:
         if self.file is None:

@@ -14,6 +14,7 @@ from hivemind_addon.wire.decoding import DecodeError, decode
 from hivemind_addon.wire.dialect import dialect_of
 from hivemind_addon.wire.hints import read_hints, read_stream_windows
 from hivemind_addon.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
+from hivemind_addon.wire.transcript import Transcript, answer_of
 from hivemind_addon.wire.usage import usage_in_body
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 
 JUDGED_BODY_MAX_BYTES = 8 * 1024 * 1024
 """How much of a plain answer is decoded and read; a longer one is judged by its status."""
-CUT_SHORT = "stream ended early"
+READ_BODY_MAX_BYTES = 256 * 1024
+"""How much of one is read as a conversation, to see whether it is garbage."""
 
 
 def plain_headers(headers: http.Headers) -> dict[str, str]:
@@ -59,6 +61,8 @@ class Attempt:
     looked_bytes: int = 0
     unreadable: str | None = None
     """Why its body cannot be read."""
+    answer: Transcript | None = None
+    """What a complete answer says, as far as it is read."""
     _reader: AnswerReader | None = None
     _headers: dict[str, str] = field(default_factory=dict)
     """By lower-case name."""
@@ -120,6 +124,8 @@ class Attempt:
         """The stream came to its end."""
         if self._reader is not None:
             self._reader.finish()
+            if self.answer is None and self._reader.phase is Phase.COMPLETE:
+                self.answer = self._reader.answer()
         return self.phase
 
     def judge_stream(self) -> Outcome:
@@ -129,7 +135,7 @@ class Attempt:
             return judge_stream_error(self.profile, self._reader.error, self.hints, self.clock.wall())
         if self._reader.phase is Phase.COMPLETE or self._reader.broken:
             return Outcome(OutcomeKind.SUCCESS, "200", status=200)
-        return judge_transport(TransportTrouble.CUT, CUT_SHORT)
+        return judge_transport(TransportTrouble.CUT)
 
     def judge_body(self, status: int, body: bytes, count: Callable[[str], int]) -> tuple[Outcome, Usage | None]:
         """How a plain answer ended, and what it used; `count`: tokens of a text, where it does not say."""
@@ -145,8 +151,16 @@ class Attempt:
             self.profile, self.dialect_name, status, self._headers, decoded, self.hints, self.clock.wall()
         )
         usage = usage_in_body(self.dialect_name, decoded) if decoded else None
-        if usage is None and decoded and outcome.kind is OutcomeKind.SUCCESS:
-            usage = Usage(output_tokens=count(decoded.decode(errors="replace")))
+        is_good = bool(decoded) and outcome.kind is OutcomeKind.SUCCESS
+        if decoded and is_good and len(decoded) <= READ_BODY_MAX_BYTES:
+            self.answer = answer_of(self.dialect_name, decoded)
+        if decoded and is_good and (usage is None or not usage.output_tokens):
+            answer = self.answer or answer_of(self.dialect_name, decoded)
+            said = "".join(part.text for part in answer.parts)
+            if usage is None and not said and not answer.stop:  # no shape that is known here
+                said = decoded.decode(errors="replace")
+            if usage is None or said:  # where something was said, a usage without output cannot be true
+                usage = Usage(output_tokens=count(said))
         return outcome, usage
 
     def usage(self, count: Callable[[str], int]) -> Usage | None:

@@ -11,6 +11,7 @@ from mitmproxy import contentviews, http
 
 from hivemind_addon.mitm.note import KEY, Note, note_of
 from hivemind_addon.profile.model import DialectName
+from hivemind_addon.profile.paths import path_matches
 from hivemind_addon.wire.decoding import BodyDecoder, DecodeError
 from hivemind_addon.wire.transcript import Part, Transcript, answer_of, request_of
 
@@ -77,8 +78,7 @@ def _is_body(metadata: Metadata) -> bool:
 
 
 def _dialect_of(path: str) -> DialectName:
-    bare = path.partition("?")[0]
-    return next((dialect for end, dialect in _PATHS.items() if bare.endswith(end)), DialectName.OPENAI_CHAT)
+    return next((dialect for end, dialect in _PATHS.items() if path_matches(f"*{end}", path)), DialectName.OPENAI_CHAT)
 
 
 def _decoded(data: bytes, message: http.Message | None) -> bytes:

@@ -7,13 +7,26 @@ import logging
 import signal
 from typing import TYPE_CHECKING
 
+from hivemind_addon.observe.log import NOTICE
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hivemind_addon.mitm.intake import Intake
 
 logger = logging.getLogger("hivemind")
 
 DRAIN_S = 30
 """How long running streams may go on after SIGTERM or Ctrl-C."""
+
+
+def end_on_hangup(end: Callable[[], None]) -> None:
+    """Make SIGHUP what SIGTERM is, which mitmproxy does not; `nohup` keeps its promise.
+
+    It is no second word: a terminal that is closed sends more than one.
+    """
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, end)
 
 
 async def drain(intake: Intake) -> None:
@@ -26,9 +39,10 @@ async def drain(intake: Intake) -> None:
         except NotImplementedError:  # Windows' loop: no second signal there
             break
     intake.driver.close()
+    intake.profiles_folder.stop()
     running = len(intake.live)
     if running:
-        logger.info("hivemind: stopping; %d requests may finish within %d s", running, DRAIN_S)
+        logger.log(NOTICE, "hivemind: stopping; %d requests may finish within %d s", running, DRAIN_S)
     waits = [asyncio.ensure_future(intake.drained()), asyncio.ensure_future(second.wait())]
     done, pending = await asyncio.wait(waits, timeout=DRAIN_S, return_when=asyncio.FIRST_COMPLETED)
     for wait in pending:

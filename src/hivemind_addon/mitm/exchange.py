@@ -18,8 +18,8 @@ from hivemind_addon.core.command import Cancel, MoveToFront
 from hivemind_addon.core.decision import Admitted, Backoff, Refused, Shed
 from hivemind_addon.core.events import CommittedStreamFailed, OddityNoted
 from hivemind_addon.core.spend import Shortage
-from hivemind_addon.core.ticket import ContractError, Outcome, OutcomeKind, Reservation, Ticket, Usage
-from hivemind_addon.mitm.attempt import CUT_SHORT, Attempt
+from hivemind_addon.core.ticket import CallKind, ContractError, Outcome, OutcomeKind, Reservation, Ticket, Usage
+from hivemind_addon.mitm.attempt import Attempt
 from hivemind_addon.mitm.keeping import sent_request
 from hivemind_addon.mitm.port import Alarm, Delivered, Handling, Look, Next, Stage
 from hivemind_addon.mitm.refusal import (
@@ -34,6 +34,7 @@ from hivemind_addon.profile.model import Delivery, DialectName, Profile
 from hivemind_addon.runtime.driver import CANCELLED_BY_PERSON, Awaited, Cancelled, Pulse
 from hivemind_addon.wire.answer import Phase
 from hivemind_addon.wire.dialect import Dialect, dialect_of
+from hivemind_addon.wire.garbage import garbage_in, is_after_tool
 from hivemind_addon.wire.outcome import TransportTrouble, judge_transport
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from mitmproxy import http
 
     from hivemind_addon.capture.tape import Tape
-    from hivemind_addon.core.watchdog import FirstBytes
+    from hivemind_addon.core.watchdog import Durations
     from hivemind_addon.mitm.keeping import ConversationKeeper
     from hivemind_addon.runtime.driver import Driver
     from hivemind_addon.runtime.guard import Guard
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from hivemind_addon.wire.request import RequestFacts
 
 logger = logging.getLogger(__name__)
+
+MOST_GARBAGE_RETRIES = 2
 
 
 def guarded[**P, R](fallback: R) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -83,14 +86,18 @@ class Exchange:
     dialect_name: DialectName
     facts: RequestFacts
     delivery: Delivery
+    """Never AUTO: that has been decided."""
     driver: Driver
     guard: Guard
     estimator: Estimator
-    first_bytes: FirstBytes
+    first_bytes: Durations
+    plain_answers: Durations
     agents_file: Path | None
     """Where a budget can be raised."""
     on_end: Callable[[Exchange], None]
     """Called once, when the ticket is over."""
+    whole_until_at: float = math.inf
+    """With whole delivery: when what has come is passed on, before its client gives up."""
     tape: Tape | None = None
     """What is recorded of its attempts; None: nothing."""
     keeper: ConversationKeeper | None = None
@@ -108,6 +115,7 @@ class Exchange:
     _bypassing: bool = False
     _held: bool = False
     _pulse_at: float = 0.0
+    _garbage_retries: int = 0
     _silent_s: float = math.inf
     """How long the running attempt may be silent."""
     _refused_by: Shed | Refused | None = None
@@ -283,11 +291,12 @@ class Exchange:
     @guarded(fallback=None)
     def _sent(self) -> None:
         self._attempt.sent()
-        self._silent_s = math.inf
+        watchdog, pool = self.profile.watchdog, self.ticket.pool
         if self.facts.stream:
-            watchdog = self.profile.watchdog
-            self._silent_s = self.first_bytes.silent_s(
-                self.ticket.pool, least_s=watchdog.silent_s, factor=watchdog.factor
+            self._silent_s = self.first_bytes.silent_s(pool, least_s=watchdog.silent_s, factor=watchdog.factor)
+        else:
+            self._silent_s = self.plain_answers.overdue_s(
+                pool, least_s=watchdog.silent_s, factor=watchdog.answer_factor, attempt=max(1, self.attempts)
             )
 
     @guarded(fallback=Handling.PEEK)
@@ -349,13 +358,23 @@ class Exchange:
         """Step 7, for an answer that came to its end: judge it. True: try again."""
         attempt = self._attempt
         outcome, usage = attempt.judge_body(response.status_code, body, self.estimator.count)
+        if outcome.kind is OutcomeKind.SUCCESS and (garbage := self._garbage()):
+            outcome = self._judge_garbage(garbage, may_retry=self.delivery is Delivery.WHOLE)
         if attempt.unreadable:
             self._note_oddity(f"answer: {attempt.unreadable}")
+        if outcome.kind is OutcomeKind.SUCCESS and not self.facts.stream:
+            self.plain_answers.note(self.ticket.pool, self.driver.clock.monotonic() - attempt.sent_at)
         return self._settle(outcome, usage=usage)
 
     @guarded(fallback=False)
     def failed(self, trouble: TransportTrouble, detail: str, *, client_saw_bytes: bool) -> bool:
         """Step 7, for an attempt that ended without a complete answer. True: try again."""
+        if trouble is TransportTrouble.STALLED and not self.facts.stream:
+            trouble = TransportTrouble.OVERDUE
+            usual_s = self.plain_answers.p99_s(self.ticket.pool)
+            self._note_oddity(
+                f"watchdog: no answer in {self._silent_s:.0f} s; 99 of 100 that are not streamed take {usual_s:.1f} s"
+            )
         return self._settle_stream(judge_transport(trouble, detail), client_saw_bytes=client_saw_bytes)
 
     @guarded(fallback=False)
@@ -366,9 +385,12 @@ class Exchange:
     @guarded(fallback=False)
     def ended(self) -> bool:
         """Step 7, for a stream that ended while everything was kept back. True: try again."""
-        if self._attempt.finish() is Phase.COMPLETE:
+        if self._attempt.finish() is not Phase.COMPLETE:
+            return self._settle_stream(judge_transport(TransportTrouble.CUT))
+        garbage = self._garbage()
+        if not garbage or self._garbage_retries >= MOST_GARBAGE_RETRIES:
             return False
-        return self._settle_stream(judge_transport(TransportTrouble.CUT, CUT_SHORT))
+        return self._settle_stream(self._judge_garbage(garbage, may_retry=True))
 
     def released(self, delivered: Delivered) -> None:
         """The client gets the answer as it comes; interfaces show it growing."""
@@ -379,7 +401,25 @@ class Exchange:
         """Step 9, for a streamed answer: settle it."""
         if self.over or self._attempt.finish() is None:
             return
-        self._settle_stream(self._attempt.judge_stream(), client_saw_bytes=True)
+        outcome = self._attempt.judge_stream()
+        if outcome.kind is OutcomeKind.SUCCESS and (garbage := self._garbage()):
+            outcome = self._judge_garbage(garbage, may_retry=False)
+        self._settle_stream(outcome, client_saw_bytes=True)
+
+    def _garbage(self) -> str:
+        """What is wrong with the complete answer; empty: nothing that is sure."""
+        answer = self._attempt.answer
+        if answer is None or self.ticket.kind is CallKind.PREWARM:
+            return ""
+        return garbage_in(answer, after_tool=is_after_tool(self.facts.messages))
+
+    def _judge_garbage(self, garbage: str, *, may_retry: bool) -> Outcome:
+        """Tried again where nothing of it was seen, and not for ever: the model may insist."""
+        if may_retry and self._garbage_retries < MOST_GARBAGE_RETRIES:
+            self._garbage_retries += 1
+            # The provider serves, so this is no failure that a breaker or a limit should learn from.
+            return Outcome(OutcomeKind.IGNORED, f"garbage: {garbage}", status=200, retryable=True, garbage=garbage)
+        return Outcome(OutcomeKind.SUCCESS, f"200, garbage: {garbage}", status=200, garbage=garbage)
 
     # Alarms ----------------------------------------------------------------------------------------------------------
 
@@ -411,8 +451,11 @@ class Exchange:
             return alarms
         if self._streams_to_client and self.delivery is Delivery.WHOLE:
             alarms.append((self._attempt.last_byte_at + self.profile.peek.stall_s, Alarm.STALLED))
-        elif stage is Stage.PEEKED:
-            alarms.append((self._attempt.head_at + self.profile.peek.max_s, Alarm.RELEASE))
+        if stage is Stage.PEEKED:
+            peeked_until_at = self._attempt.head_at + self.profile.peek.max_s
+            if self.delivery is Delivery.WHOLE:
+                peeked_until_at = max(peeked_until_at, self.whole_until_at)
+            alarms.append((peeked_until_at, Alarm.RELEASE))
         if self._keeps_alive:
             alarms.append((self._pulse_at, Alarm.PULSE))
         return alarms
@@ -490,10 +533,13 @@ class Exchange:
         if windows := self._attempt.stream_windows():
             self.driver.observe(reservation, windows, answered=False)
         charged = None  # unless the provider said, what was reserved
+        is_complete = outcome.kind is OutcomeKind.SUCCESS or outcome.garbage
+        if usage is not None and is_complete and not usage.reported:
+            usage = self.estimator.with_input(self.profile, self.facts, self.ticket.session, usage)
+        if usage is not None and outcome.kind is OutcomeKind.SUCCESS and not outcome.garbage:
+            self.estimator.learn(self.profile, self.facts, self.ticket.session, usage)
         if usage is not None and usage.reported:
             charged = self.estimator.charged(self.profile, self.facts, usage)
-            if outcome.kind is OutcomeKind.SUCCESS:
-                self.estimator.learn(self.profile, self.facts, self.ticket.session, usage)
         verdict = self.driver.settle(
             reservation, outcome, usage=usage, charged=charged, client_saw_bytes=client_saw_bytes
         )

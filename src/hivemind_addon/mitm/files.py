@@ -73,7 +73,13 @@ class Files:
             self.journal.follow(path, settings.journal_keep)
         else:
             self.journal = Journal(
-                path, keep=settings.journal_keep, keeper=driver, clock=driver.clock, note=driver.note
+                path,
+                keep=settings.journal_keep,
+                keeper=driver,
+                clock=driver.clock,
+                note=driver.note,
+                port=settings.port,
+                fresh=settings.fresh,
             )
             if self._port is not None:
                 self.journal.is_at(self._port)

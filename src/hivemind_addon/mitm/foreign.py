@@ -5,6 +5,7 @@ What nobody recorded stays unknown: each flow is one call with one attempt, and 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hivemind_addon.capture.model import CapturedAttempt, CapturedCall, CapturedChunk, LimitSeen
@@ -13,7 +14,7 @@ from hivemind_addon.core.ticket import Hints, OutcomeKind, PoolKey
 from hivemind_addon.mitm.attempt import JUDGED_BODY_MAX_BYTES, plain_headers
 from hivemind_addon.mitm.request import destination, patience_of, plain_body
 from hivemind_addon.profile.hosts import normal_host
-from hivemind_addon.profile.load import dialect_for, is_model_call, model_group
+from hivemind_addon.profile.load import dialect_for, is_model_call, model_group, model_of
 from hivemind_addon.profile.model import InputCharge
 from hivemind_addon.wire.answer import AnswerReader, Phase
 from hivemind_addon.wire.decoding import DecodeError, decode
@@ -54,7 +55,7 @@ class ForeignCalls:
         ordered = sorted(flows, key=lambda flow: flow.request.timestamp_start)
         began_wall = ordered[0].request.timestamp_start if ordered else 0.0
         for flow in ordered:
-            path = flow.request.path.partition("?")[0]
+            path = flow.request.path
             profile = self._profiles.match_host(*destination(flow)) or self._profiles.for_path(path)
             if profile is not None and is_model_call(profile, flow.request.method, path):
                 yield self._call(flow, profile, dialect_for(profile, path), began_wall)
@@ -64,6 +65,8 @@ class ForeignCalls:
     ) -> tuple[CapturedCall, Circumstances]:
         request, response = flow.request, flow.response
         facts = read_request(plain_body(request), dialect)
+        if profile.model_paths:
+            facts = replace(facts, model=model_of(profile, request.path, facts.model))
         headers = plain_headers(request.headers)
         user = str((flow.metadata.get("proxyauth") or ("",))[0])
         peer = f"{flow.client_conn.peername[0]}:{flow.client_conn.peername[1]}" if flow.client_conn.peername else ""
@@ -97,9 +100,7 @@ class ForeignCalls:
             reason="" if attempt.kind is OutcomeKind.SUCCESS else attempt.reason,
             attempts=(attempt,),
             parent_session=who.parent_session,
-            kind=call_kind(
-                profile, headers, facts, request.path.partition("?")[0], has_parent=bool(who.parent_session)
-            ),
+            kind=call_kind(profile, headers, facts, request.path, has_parent=bool(who.parent_session)),
             dialect=dialect.value,
             profile=profile.name,
             streamed=facts.stream,
@@ -122,7 +123,7 @@ class ForeignCalls:
         began, response = flow.request.timestamp_start, flow.response
         if response is None:
             ended = flow.error.timestamp if flow.error else began
-            outcome = judge_transport(TransportTrouble.CLOSED_BEFORE_HEAD, flow.error.msg if flow.error else "")
+            outcome = judge_transport(TransportTrouble.CLOSED_BEFORE_HEAD)
             return _attempt(outcome, at_s, max(0.0, ended - began)), Hints()
         headers, body = plain_headers(response.headers), response.raw_content or b""
         wall = response.timestamp_start
@@ -162,11 +163,10 @@ class ForeignCalls:
             if reader.error is not None:
                 return judge_stream_error(profile, reader.error, hints, wall), usage
             if reader.phase is not Phase.COMPLETE and not reader.broken:
-                detail = flow.error.msg if flow.error else "stream ended early"
-                return judge_transport(TransportTrouble.CUT, detail), usage
+                return judge_transport(TransportTrouble.CUT), usage
             return judge_answer(profile, dialect, status, headers, None, hints, wall), usage
         if flow.error is not None:
-            return judge_transport(TransportTrouble.CUT, flow.error.msg), None
+            return judge_transport(TransportTrouble.CUT), None
         try:
             decoded = decode(body, encoding, JUDGED_BODY_MAX_BYTES) if len(body) <= JUDGED_BODY_MAX_BYTES else None
         except DecodeError:

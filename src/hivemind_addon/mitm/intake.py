@@ -9,6 +9,7 @@ import logging
 import secrets
 from collections import defaultdict
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mitmproxy.proxy.mode_specs import ReverseMode
@@ -20,18 +21,31 @@ from hivemind_addon.mitm.annotate import Annotator
 from hivemind_addon.mitm.attempt import plain_headers
 from hivemind_addon.mitm.exchange import Exchange
 from hivemind_addon.mitm.files import Files
-from hivemind_addon.mitm.own_addresses import PAGE_HOST
+from hivemind_addon.mitm.options import is_loopback
+from hivemind_addon.mitm.own_addresses import PAGE_HOST, is_on_loopback
+from hivemind_addon.mitm.profiles_folder import ProfilesFolder
 from hivemind_addon.mitm.refusal import make_upgrade_refusal
 from hivemind_addon.mitm.request import destination, patience_of, plain_body
+from hivemind_addon.mitm.upstream import Upstream, upstream_by_path
 from hivemind_addon.profile.hosts import normal_host
-from hivemind_addon.profile.load import dialect_for, is_model_call, model_group
+from hivemind_addon.profile.known import is_model_host, is_shaped_like_a_call
+from hivemind_addon.profile.load import dialect_for, is_model_call, model_group, model_of
 from hivemind_addon.profile.model import Delivery, InputCharge, Profile
+from hivemind_addon.runtime.descriptors import Places, raise_limit
 from hivemind_addon.wire.dialect import dialect_of
-from hivemind_addon.wire.identity import ProxyWords, call_kind, given_id, identify, priority_of, proxy_words
+from hivemind_addon.wire.identity import (
+    ProxyWords,
+    call_kind,
+    given_id,
+    identify,
+    is_headless,
+    priority_of,
+    proxy_words,
+)
 from hivemind_addon.wire.request import RequestFacts, fingerprints, read_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from mitmproxy import http
     from mitmproxy.connection import Client
@@ -57,6 +71,7 @@ TASK_KEY = "hivemind_task"
 IDEMPOTENCY_HEADER = "idempotency-key"
 ID_BYTES = 6
 """Of a ticket's id: in a journal of a million tickets two are the same with a chance of 1 : 560."""
+_MOST_UNSCHEDULED = 100
 FLUSH_S = 0.2
 """How long a stopping proxy lets its last answers leave their sockets."""
 
@@ -73,12 +88,18 @@ class Intake:
         self.began_wall = runtime.driver.clock.wall()
         self.files = Files(runtime.driver)
         """What is written: the journal, and captures."""
+        self.profiles_folder = ProfilesFolder(self)
+        """What tells pools of changed profiles."""
         self.control: ControlSocket | None = None
         """Where others read what goes on."""
+        self.places = Places(raise_limit())
+        """Of clients' connections."""
         self.pages: Pages | None = None
         """Where people read it, with a browser."""
         self.live: dict[str, Exchange] = {}
         """Flow id → exchange whose ticket has not ended."""
+        self.unscheduled: set[str] = set()
+        """Hosts of models whose calls passed by; each is told once."""
         self.replays: dict[str, Exchange] = {}
         """Flow id → exchange of a replayed flow, which mitmproxy runs without our layer."""
         self.redirected: dict[str, tuple[str, int]] = {}
@@ -89,6 +110,10 @@ class Intake:
         self.annotator = Annotator(stories=runtime.stories, driver=runtime.driver, live=self.live)
         self._emptied = asyncio.Event()
 
+    def upstream_of(self, request: http.Request) -> Upstream | None:
+        """Where a request goes that was sent straight to the proxy's own port; None: nobody knows."""
+        return self.settings.upstream or upstream_by_path(self.settings.profiles, request.path)
+
     def page(self, request: http.Request, client: Client, destination: tuple[str, int] | None) -> http.Response | None:
         """The answer to a request for one of the proxy's own pages; None: it is for somebody else."""
         return self.pages.answer(request, client, destination) if self.pages else None
@@ -98,9 +123,8 @@ class Intake:
     def profile_for(self, flow: http.HTTPFlow) -> Profile | None:
         """The profile of a request that is a model call of ours; None: it passes by."""
         request = flow.request
-        path = request.path.partition("?")[0]
-        profile = self._profile_of(flow, path)
-        if profile is None or not is_model_call(profile, request.method, path):
+        profile = self._profile_of(flow, request.path)
+        if profile is None or not is_model_call(profile, request.method, request.path):
             return None
         return profile
 
@@ -113,6 +137,8 @@ class Intake:
                 profile = settings.profiles.by_name[settings.reverse_profile]
             elif profile is None:
                 profile = settings.profiles.for_path(path)
+        elif profile is None and settings.upstream is not None and (host, port) == settings.upstream.address:
+            profile = settings.profiles.for_path(path)
         return profile
 
     def upgrade_refusal(self, flow: http.HTTPFlow) -> http.Response | None:
@@ -120,11 +146,10 @@ class Intake:
         request = flow.request
         if request.headers.get("upgrade", "").lower() != "websocket":
             return None
-        path = request.path.partition("?")[0]
-        profile = self._profile_of(flow, path)
-        if profile is None or not profile.refuse_websocket or not is_model_call(profile, "POST", path):
+        profile = self._profile_of(flow, request.path)
+        if profile is None or not profile.refuse_websocket or not is_model_call(profile, "POST", request.path):
             return None
-        return make_upgrade_refusal(dialect_of(dialect_for(profile, path)))
+        return make_upgrade_refusal(dialect_of(dialect_for(profile, request.path)))
 
     def is_foreign(self, context: Context, sni: str | None) -> bool:
         """Whether a client connection goes to a host of no profile: it is tunnelled, never intercepted."""
@@ -135,7 +160,41 @@ class Intake:
         host, port = context.server.address
         if normal_host(host) == PAGE_HOST:
             return False
-        return self.settings.profiles.match_host(sni or host, port) is None
+        if self.settings.profiles.match_host(sni or host, port) is not None:
+            return False
+        name = normal_host(sni or host)
+        if is_model_host(name):
+            self._tell_unscheduled(name, context.client)
+        return True
+
+    def passes_by(self, flow: http.HTTPFlow) -> None:
+        """A request is not scheduled: where it looks like a model call, a person should know."""
+        request = flow.request
+        path = request.path.partition("?")[0]
+        if is_shaped_like_a_call(request.method, path):
+            self._tell_unscheduled(normal_host(destination(flow)[0]), flow.client_conn, path)
+
+    def _tell_unscheduled(self, host: str, client: Client, path: str = "") -> None:
+        if host in self.unscheduled or len(self.unscheduled) >= _MOST_UNSCHEDULED:
+            return
+        self.unscheduled.add(host)
+        what = f"calls to {host}{path} pass unscheduled, no profile claims them (first by {self.name_of(client)})"
+        at = self.driver.clock.monotonic()
+        self.driver.note(OddityNoted(at=at, pool=None, ticket_id=None, what=f"{what}; docs/profiles.md tells how"))
+
+    def may_reach(self, client: Client, asked: tuple[str, int], reached: Sequence[object] | None = None) -> bool:
+        """Whether a client may reach an address: this machine's loopback is not for clients elsewhere.
+
+        `reached`: the address that a name has led to; None: that is not known yet.
+        """
+        there, port = str((reached or asked)[0]), asked[1]
+        if is_loopback(client.peername[0]) or not is_on_loopback(there):
+            return True
+        upstream = self.settings.upstream
+        told = (getattr(client.proxy_mode, "address", None), upstream and upstream.address)
+        if port in self.settings.lan_ports or asked in told:
+            return True  # the latter: where the proxy itself was told to go
+        return any(self.settings.profiles.match_host(host, port) for host in (asked[0], there))
 
     def claims(self, flow: http.HTTPFlow) -> bool:
         """Whether the request is scheduled, judged from its head."""
@@ -200,17 +259,18 @@ class Intake:
     def _make(self, flow: http.HTTPFlow, profile: Profile) -> Exchange:
         request = flow.request
         now = self.driver.clock.monotonic()
-        path = request.path.partition("?")[0]
         host, port = destination(flow)
-        dialect = dialect_for(profile, path)
+        dialect = dialect_for(profile, request.path)
         facts = read_request(plain_body(request), dialect)
+        if profile.model_paths:
+            facts = replace(facts, model=model_of(profile, request.path, facts.model))
         user, password = self._proxy_user(flow)
         peer = _peer(flow.client_conn)
         headers = plain_headers(request.headers)
         who = identify(profile, headers, facts, user, peer)
         words = proxy_words(password)
         granted = self.settings.agents.rules(now).granted(who.agent)
-        kind = call_kind(profile, headers, facts, path, has_parent=bool(who.parent_session))
+        kind = call_kind(profile, headers, facts, request.path, has_parent=bool(who.parent_session))
         expected = self.runtime.estimator.expect(profile, facts, who.session)
         prints = fingerprints(facts, who.agent)
         prefix_tokens = round(expected.total_input_tokens * prints.prefix_bytes / max(1, facts.prompt_bytes))
@@ -251,6 +311,11 @@ class Intake:
             task=given_id(str(flow.metadata.get(TASK_KEY, ""))) or given_id(words.task),
             idempotency_key=given_id(headers.get(IDEMPOTENCY_HEADER, "")),
         )
+        asked = _asked_delivery(flow, profile, words)
+        delivery, whole_until_at = asked, ticket.shed_at
+        if asked is Delivery.AUTO:
+            delivery = Delivery.WHOLE if is_headless(profile, headers) else Delivery.STREAM
+            whole_until_at = min(ticket.shed_at, now + profile.peek.whole_max_s)
         for oddity in facts.oddities:
             self.driver.note(OddityNoted(at=now, pool=ticket.pool, ticket_id=ticket.id, what=f"request: {oddity}"))
         return Exchange(
@@ -259,11 +324,13 @@ class Intake:
             profile=profile,
             dialect_name=dialect,
             facts=facts,
-            delivery=_delivery(flow, profile, words),
+            delivery=delivery,
+            whole_until_at=whole_until_at,
             driver=self.driver,
             guard=self.guard,
             estimator=self.runtime.estimator,
             first_bytes=self.runtime.first_bytes,
+            plain_answers=self.runtime.plain_answers,
             agents_file=self.settings.agents.file,
             on_end=self._ended,
             tape=self.files.recorder.begin(ticket) if self.files.recorder else None,
@@ -294,11 +361,12 @@ class Intake:
             profile=profile,
             dialect_name=profile.dialect,
             facts=RequestFacts(),
-            delivery=profile.delivery,
+            delivery=Delivery.STREAM,
             driver=self.driver,
             guard=self.guard,
             estimator=self.runtime.estimator,
             first_bytes=self.runtime.first_bytes,
+            plain_answers=self.runtime.plain_answers,
             agents_file=self.settings.agents.file,
             on_end=self._ended,
         )
@@ -365,16 +433,17 @@ class Intake:
 
     def client_disconnected(self, client: Client) -> None:
         """Some flows end with no hook of their own; none of a client that is gone may keep a slot."""
+        self.places.give_back(client.id)
         self._proxy_users.pop(client.id, None)
         for exchange in list(self._of_client.get(client.id, ())):
             exchange.client_gone()
             exchange.finished()
 
 
-def _delivery(flow: http.HTTPFlow, profile: Profile, words: ProxyWords) -> Delivery:
+def _asked_delivery(flow: http.HTTPFlow, profile: Profile, words: ProxyWords) -> Delivery:
     """The request's own word, else its agent's (in the proxy password), else the profile's."""
     word = str(flow.metadata.get(DELIVERY_KEY, "")).strip().lower()
-    if word in (Delivery.STREAM.value, Delivery.WHOLE.value):
+    if word in {delivery.value for delivery in Delivery}:
         return Delivery(word)
     return words.delivery or profile.delivery
 

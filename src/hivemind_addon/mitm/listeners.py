@@ -2,29 +2,64 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 from mitmproxy import ctx
-from mitmproxy.proxy.mode_specs import ProxyMode
+from mitmproxy.proxy.mode_specs import ProxyMode, ReverseMode
+from mitmproxy.utils import human
 
 from hivemind_addon.mitm.options import is_loopback, open_listeners
 from hivemind_addon.mitm.own_addresses import OwnAddresses
-from hivemind_addon.mitm.stream import datagram_listeners
+from hivemind_addon.mitm.stream import datagram_listeners, forget_unbound
+from hivemind_addon.observe.log import NOTICE
 
 if TYPE_CHECKING:
     from mitmproxy.connection import Client
 
+logger = logging.getLogger("hivemind")
+
+_BINDING = "setup_servers"
+"""What mitmproxy calls the task that binds its ports."""
+
+
+def call_off_listening() -> None:
+    """Let mitmproxy not bind its ports where the options said before: when scripts are loaded it looks up its host.
+
+    A mode with an address of its own is bound already, and where it is to be.
+    """
+    if any(ProxyMode.parse(mode).custom_listen_host for mode in ctx.options.mode):
+        return
+    for task in asyncio.all_tasks():
+        if task.get_name().startswith(_BINDING):  # in tests mitmproxy adds to the name
+            task.cancel()
+
 
 async def rebind() -> None:
-    """Listen again, where the options say now. Until then `is_welcome` keeps strangers out."""
+    """Listen where the options say now. What has been bound elsewhere is closed; `is_welcome` keeps strangers out."""
     servers = ctx.master.addons.get("proxyserver").servers
     modes = [ProxyMode.parse(mode) for mode in ctx.options.mode]
     await servers.update(modes)  # waits for mitmproxy's own first round
+    forget_unbound(servers)
     listeners = datagram_listeners(servers)
     await servers.update([])
     for listener in listeners:
         await listener.wait_closed()  # mitmproxy does not, and finds its own port taken
     await servers.update(modes)
+
+
+async def tell_listeners(after: asyncio.Future[None] | None) -> None:
+    """Say where the proxy listens, and what for, as soon as it does."""
+    if after is not None:
+        await asyncio.wait([after])
+    for server in ctx.master.addons.get("proxyserver").servers:
+        for host, port, *_ in server.listen_addrs[:1]:
+            where = human.format_address((host, port))
+            if isinstance(server.mode, ReverseMode):
+                logger.log(NOTICE, "hivemind: listening at %s for %s", where, server.mode.data)
+            else:
+                logger.log(NOTICE, "hivemind: listening at %s; try `hivemind exec -p %d -- claude`", where, port)
 
 
 def is_welcome(client: Client) -> bool:

@@ -25,6 +25,10 @@ from hivemind_addon.journal.retention import DEFAULT_KEEP as JOURNAL_KEEP
 from hivemind_addon.journal.retention import JournalKeep, parse_journal_keep
 from hivemind_addon.mitm.agents_file import AgentsFile
 from hivemind_addon.mitm.retention import DEFAULT_KEEP, Keep, parse_keep
+from hivemind_addon.mitm.upstream import Upstream, parse_upstream
+from hivemind_addon.profile.glob import glob_matches
+from hivemind_addon.profile.grants import Allowance, parse_allowance
+from hivemind_addon.profile.hosts import normal_host
 from hivemind_addon.profile.load import Profiles, load_profiles
 from hivemind_addon.profile.typed import ProfileError
 from hivemind_addon.runtime.folders import LONGEST_SOCKET_PATH
@@ -51,7 +55,7 @@ class Option:
     may_hold_secrets: bool = False
     """Of a command line only the program is shown: what follows may be a key or an address with one."""
     reaches_out: bool = False
-    """It runs a program, or says where keys go and who may use them."""
+    """It runs a program, or says where keys go, who may use them, and how much."""
 
     @property
     def is_guarded(self) -> bool:
@@ -64,7 +68,8 @@ OPTIONS = (
         "hivemind_profiles",
         str,
         "",
-        "Folder of your own provider profiles (*.yaml), beside or instead of the packaged ones.",
+        "Folder of your own provider profiles (*.yaml), beside or instead of the packaged ones; read again when one "
+        "changes.",
         is_path=True,
     ),
     Option(
@@ -75,12 +80,51 @@ OPTIONS = (
         is_path=True,
     ),
     Option(
+        "hivemind_upstream",
+        str,
+        "",
+        "URL of the provider that requests straight to the proxy's own port go to, as with a base URL that names it. "
+        "Default: by their path, to the host of the profile that knows it.",
+        reaches_out=True,
+    ),
+    Option(
+        "hivemind_max_concurrency",
+        str,
+        "",
+        "At most so many requests at once, in each pool of limits; empty: as many as the profiles allow.",
+        reaches_out=True,
+    ),
+    Option(
+        "hivemind_total_budget",
+        str,
+        "",
+        "What all agents together may spend in this run: tokens (`500k`, `20M`) or dollars (`$5`). Empty: what the "
+        "agents file says.",
+        reaches_out=True,
+    ),
+    Option(
+        "hivemind_agent_budget",
+        str,
+        "",
+        "What each agent may spend in this run, tokens or dollars. Empty: what the agents file says.",
+        reaches_out=True,
+    ),
+    Option(
         "hivemind_journal",
         str,
         "",
         "File (SQLite) that remembers every request, what was spent and what was learned, over restarts "
         "(docs/journal.md); `off` for none. Default: journal.db in your state folder.",
         is_path=True,
+    ),
+    Option(
+        "hivemind_fresh",
+        bool,
+        False,
+        "Start without the orders (pauses, caps, priorities, budgets) and the budgets per run of earlier runs on this "
+        "port; what was learned stays.",
+        settable=False,
+        reaches_out=True,
     ),
     Option(
         "hivemind_journal_keep",
@@ -142,6 +186,23 @@ OPTIONS = (
         "Profile of the upstream in reverse mode, where its host names none and its paths would choose another.",
     ),
     Option(
+        "hivemind_reverse_hosts",
+        Sequence[str],
+        [],
+        "Name by which clients may call a reverse-mode proxy, or another one as their base URL, beside addresses, "
+        "localhost, names of the local network, the upstream's and those of profiles. `*` stands for anything. May be "
+        "given several times.",
+        reaches_out=True,
+    ),
+    Option(
+        "hivemind_lan_ports",
+        Sequence[str],
+        [],
+        "Port of this machine's loopback that clients elsewhere may reach, where the proxy listens beyond loopback; "
+        "those that profiles name may be reached anyway. May be given several times.",
+        reaches_out=True,
+    ),
+    Option(
         "hivemind_keep",
         str,
         DEFAULT_KEEP,
@@ -168,13 +229,27 @@ class Settings:
     """The options, read and checked. By itself: nothing is kept, told or written."""
 
     profiles: Profiles
+    upstream: Upstream | None = None
+    """The provider of requests that are sent straight to the proxy's own port; None: by their paths."""
+    profiles_folder: Path | None = None
+    """The user's; None: there are the packaged ones only."""
+    max_concurrency: int | None = None
+    """What the profiles' own maximum is lowered to; None: it stays."""
     redirects: Mapping[str, tuple[str, int]] = MappingProxyType({})
     """Host (lower case) → address."""
     reverse_profile: str = ""
     """Name of a profile, or empty."""
+    reverse_hosts: tuple[str, ...] = ()
+    """Globs of names by which clients may call a reverse-mode proxy."""
+    lan_ports: frozenset[int] = frozenset()
+    """Of loopback, for clients elsewhere."""
     agents: AgentsFile = field(default_factory=lambda: AgentsFile(None))
     journal: Path | None = None
     """None: nothing is kept."""
+    port: int = 0
+    """Of the first listener, as it is asked for: orders and budgets per run belong to it; 0: nobody knows."""
+    fresh: bool = False
+    """Neither are taken over."""
     journal_keep: JournalKeep = field(default_factory=JournalKeep)
     control: Path | bool = False
     """The control socket's path; True: the usual one of the port; False: none."""
@@ -187,6 +262,13 @@ class Settings:
     capture: Path | None = None
     """None: nothing is recorded."""
     capture_content: bool = True
+
+    def is_called(self, host: str, port: int) -> bool:
+        """Whether clients may call a reverse-mode proxy by this name: a user's word, or a provider's name."""
+        return (
+            any(glob_matches(glob, host) for glob in self.reverse_hosts)
+            or self.profiles.match_host(host, port) is not None
+        )
 
     @property
     def checkpoints(self) -> Path | None:
@@ -248,28 +330,30 @@ def _shown(value: object) -> str:
 def read_settings(options: optmanager.OptManager) -> Settings:
     """Read and check the options' values. Raises BadOption."""
     folder = Path(options.hivemind_profiles).expanduser() if options.hivemind_profiles else None
-    if folder is not None and not folder.is_dir():
-        raise BadOption(f"hivemind_profiles: {folder} is not a folder; name the one that holds your *.yaml profiles")
-    try:
-        profiles = load_profiles(folder)
-    except ProfileError as error:
-        raise BadOption(str(error)) from error
     name = options.hivemind_reverse_profile
-    if name and name not in profiles.by_name:
-        known = ", ".join(sorted(profiles.by_name))
-        raise BadOption(f"hivemind_reverse_profile: there is no profile {name!r}; choose one of {known}")
+    most = _max_concurrency(options.hivemind_max_concurrency)
+    profiles = read_profiles(folder, name, most)
     agents_file = Path(options.hivemind_agents).expanduser() if options.hivemind_agents else None
+    total = _budget("hivemind_total_budget", options.hivemind_total_budget)
+    each = _budget("hivemind_agent_budget", options.hivemind_agent_budget)
     try:
-        agents = AgentsFile(agents_file)
+        agents = AgentsFile(agents_file, total=total, each=each)
     except ProfileError as error:
         raise BadOption(f"hivemind_agents: {error}") from error
     redirects = dict(_redirect(spec) for spec in options.hivemind_redirect)
     return Settings(
         profiles=profiles,
+        profiles_folder=folder,
+        max_concurrency=most,
+        upstream=_upstream(options.hivemind_upstream),
         redirects=MappingProxyType(redirects),
         reverse_profile=name,
+        reverse_hosts=tuple(normal_host(host) for host in options.hivemind_reverse_hosts),
+        lan_ports=frozenset(_port(text) for text in options.hivemind_lan_ports),
         agents=agents,
         journal=_journal(options.hivemind_journal),
+        port=_listen_port(options),
+        fresh=options.hivemind_fresh,
         journal_keep=_journal_keep(options.hivemind_journal_keep),
         control=_control(options.hivemind_control),
         event_log=_event_log(options.hivemind_log),
@@ -278,6 +362,50 @@ def read_settings(options: optmanager.OptManager) -> Settings:
         capture=_capture(options.hivemind_capture),
         capture_content=options.hivemind_capture_content,
     )
+
+
+def read_profiles(folder: Path | None, reverse_profile: str, max_concurrency: int | None) -> Profiles:
+    """The packaged profiles and a user's, as options bound them. Raises BadOption."""
+    if folder is not None and not folder.is_dir():
+        raise BadOption(f"hivemind_profiles: {folder} is not a folder; name the one that holds your *.yaml profiles")
+    try:
+        profiles = load_profiles(folder)
+    except ProfileError as error:
+        raise BadOption(str(error)) from error
+    if reverse_profile and reverse_profile not in profiles.by_name:
+        known = ", ".join(sorted(profiles.by_name))
+        raise BadOption(f"hivemind_reverse_profile: there is no profile {reverse_profile!r}; choose one of {known}")
+    return profiles if max_concurrency is None else profiles.capped(max_concurrency)
+
+
+def _upstream(value: str) -> Upstream | None:
+    if not value:
+        return None
+    try:
+        return parse_upstream(value)
+    except ValueError:
+        raise BadOption(
+            f"hivemind_upstream: {value!r} is no address of a provider; write http://HOST:PORT or https://HOST"
+        ) from None
+
+
+def _max_concurrency(value: str) -> int | None:
+    if not value:
+        return None
+    if not (value.isascii() and value.isdigit() and int(value) > 0):
+        raise BadOption(
+            f"hivemind_max_concurrency: {value!r} is no number from 1 on; leave it empty for what is learned"
+        )
+    return int(value)
+
+
+def _budget(name: str, value: str) -> Allowance | None:
+    if not value:
+        return None
+    try:
+        return parse_allowance(value)
+    except ValueError:
+        raise BadOption(f"{name}: {value!r} is no amount; say tokens or dollars: 500k, 20M, $5, 12.50usd") from None
 
 
 def _keep(value: str) -> Keep | None:
@@ -296,6 +424,11 @@ def _journal(value: str) -> Path | None:
     if path.is_dir():
         raise BadOption(f"hivemind_journal: {path} is a folder; name a file in it, such as {path / 'journal.db'}")
     return path
+
+
+def _listen_port(options: optmanager.OptManager) -> int:
+    mode = next(iter(options.mode), None)
+    return 0 if mode is None else ProxyMode.parse(mode).listen_port(options.listen_port) or 0
 
 
 def _journal_keep(value: str) -> JournalKeep:
@@ -361,6 +494,12 @@ def _redirect(spec: str) -> tuple[str, tuple[str, int]]:
             f"hivemind_redirect: {spec!r} is not HOST=ADDRESS:PORT, for example api.anthropic.com=127.0.0.1:9000"
         )
     return host.lower().rstrip("."), (target.strip("[]"), int(port))
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 0 < int(text[:6]) < 65536):
+        raise BadOption(f"hivemind_lan_ports: {text!r} is no port; say a number, for example 8000")
+    return int(text)
 
 
 def open_listeners(options: optmanager.OptManager) -> list[str]:

@@ -1,4 +1,5 @@
-"""What listens in this process is not to be reached through the proxy, under whatever name.
+"""What listens in this process is not to be reached through the proxy, under whatever name; and what else listens on
+this machine's loopback not by clients elsewhere.
 
 mitmweb's page can change every request, and only its token protects it; the proxy's own ports would be a loop.
 mitmproxy resolves names when it connects, so an address is looked at twice: as it was asked for, which gives the
@@ -51,6 +52,12 @@ class OwnAddresses:
         return False
 
 
+def is_on_loopback(host: str) -> bool:
+    """Whether an address leads to this machine alone; False for a name, which is looked at when it is resolved."""
+    ip = _ip(host)
+    return ip is not None and (ip.is_loopback or ip.is_unspecified)
+
+
 def _ip(host: str) -> IPv4Address | IPv6Address | None:
     """The address that a text is; None: it is a name."""
     try:
@@ -60,9 +67,9 @@ def _ip(host: str) -> IPv4Address | IPv6Address | None:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-def hang_up(proxyserver: Proxyserver, data: ServerConnectionHookData) -> None:
+def hang_up(proxyserver: Proxyserver, data: ServerConnectionHookData, why: str) -> None:
     """Close a connection that has just been opened, before anything is written to it."""
-    data.server.error = "this is the proxy itself"
+    data.server.error = why
     handler = proxyserver.connections.get(data.client.id)
     io = handler.transports.get(data.server) if handler else None
     if io is not None and io.writer is not None:

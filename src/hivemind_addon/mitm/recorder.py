@@ -12,6 +12,7 @@ from hivemind_addon.capture.recording import Recording
 from hivemind_addon.mitm.capture_file import metadata
 from hivemind_addon.mitm.flow_file import dump, whole_bytes
 from hivemind_addon.mitm.redact import FlowRedactor
+from hivemind_addon.observe.log import NOTICE
 from hivemind_addon.runtime.append_file import AppendFile
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Recorder:
         await turn  # after whatever `ended` has put before it
         self._driver.unlisten(self._recording)
         await self._file.close()
-        logger.info("hivemind: %d calls are in %s", self._file.written, self.path)
+        logger.log(NOTICE, "hivemind: %d calls are in %s", self._file.written, self.path)
 
     def _record(self, exchange: Exchange) -> None:
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes
 
 from hivemind_addon.capture.hollow import hollow
 from hivemind_addon.capture.secrets import Redactor
@@ -45,6 +46,9 @@ class FlowRedactor:
         for message in (request, response):
             if message:
                 self._learn(message["headers"])
+        path = (
+            self._path(request["path"]) if request else b""
+        )  # its parameters are learned before the bodies are cleaned
         for place in ("client_conn", "server_conn"):
             state[place] = {name: _NO_CERTIFICATES.get(name, value) for name, value in state[place].items()}
         state |= {"backup": None, "websocket": None, "marked": "", "intercepted": False}
@@ -55,7 +59,7 @@ class FlowRedactor:
             if message:
                 state[place], bodies[place] = self._message(message)
         if request:
-            state["request"]["path"] = self._path(state["request"]["path"])
+            state["request"]["path"] = path
         cleaned: dict[str, Any] = self._walk(state)
         for place, body in bodies.items():
             cleaned[place]["content"] = body
@@ -122,7 +126,10 @@ class FlowRedactor:
             return name if name.decode("latin-1") in PLAIN_QUERY else self._redactor.placeholder(name)
         if name.decode("latin-1") in PLAIN_QUERY:
             return parameter
-        return name + equals + self._redactor.learn(value)
+        placeholder = self._redactor.learn(value)
+        if (plain := unquote_to_bytes(value)) != value:
+            self._redactor.learn(plain)
+        return name + equals + placeholder
 
     def _walk(self, value: Any) -> Any:
         """Whatever is left: every text of the state."""

@@ -33,6 +33,8 @@ def make_report(intake: Intake, listens: Sequence[tuple[str, int]]) -> Report:
             version=__version__,
             began_wall=intake.began_wall,
             web=web_page(),
+            open_files=intake.places.limit,
+            unscheduled=tuple(sorted(intake.unscheduled)),
         ),
         snapshot=intake.driver.snapshot(most_queued=QUEUED_TOLD),
         tally=intake.runtime.tally.view(clock.monotonic()),

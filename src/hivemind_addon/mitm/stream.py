@@ -1,4 +1,6 @@
-"""Hold, peek, retry and keep-alive inside mitmproxy's HTTP layer. Every private mitmproxy name we use is in this file.
+"""Hold, peek, retry and keep-alive inside mitmproxy's HTTP layer.
+
+Every private mitmproxy name we use is in this file and, of its connections, in `mitm/connections.py`.
 
 mitmproxy builds one `HttpStream` per request inside one `HttpLayer` per client connection. We subclass both:
 
@@ -41,8 +43,9 @@ from mitmproxy.proxy.layers.http import (
     HttpStream,
     RegisterHttpConnection,
     SendHttp,
+    is_h3_alpn,
 )
-from mitmproxy.proxy.layers.http._base import ReceiveHttp
+from mitmproxy.proxy.layers.http._base import HttpConnection, ReceiveHttp
 from mitmproxy.proxy.layers.http._events import (
     ErrorCode,
     RequestData,
@@ -57,12 +60,17 @@ from mitmproxy.proxy.layers.http._events import (
     ResponseTrailers,
 )
 from mitmproxy.proxy.layers.http._hooks import HttpResponseHeadersHook
-from mitmproxy.proxy.layers.http._http1 import Http1Client
-from mitmproxy.proxy.layers.http._http2 import Http2Client
-from mitmproxy.proxy.layers.http._http3 import Http3Client
-from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
+from mitmproxy.proxy.layers.http._http3 import Http3Client, Http3Server
 from mitmproxy_rs.udp import UdpServer
 
+from hivemind_addon.mitm.connections import (
+    BAD_HEAD,
+    BoundedH2Connection,
+    BoundedHttp1Client,
+    BoundedHttp1Server,
+    BoundedHttp2Client,
+    BoundedHttp2Server,
+)
 from hivemind_addon.mitm.port import Alarm, ExchangePort, Handling, Look, Next, Port, Stage
 from hivemind_addon.wire.outcome import TransportTrouble
 
@@ -70,6 +78,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from hyperframe.frame import Frame, GoAwayFrame
+    from mitmproxy.addons.proxyserver import Servers
     from mitmproxy.proxy.context import Context
     from mitmproxy.proxy.mode_servers import ServerInstance
 
@@ -358,8 +367,8 @@ class ScheduledStream(HttpStream):
         if self.context.options.validate_inbound_headers:
             try:
                 validate_headers(event.response)
-            except ValueError as error:
-                yield from self._attempt_failed(exchange, TransportTrouble.INVALID, f"invalid headers: {error}")
+            except ValueError:  # its words would quote them
+                yield from self._attempt_failed(exchange, TransportTrouble.INVALID, f"{BAD_HEAD}it has invalid fields")
                 return
         if not event.end_stream and (yield from self.check_body_size(False)):
             exchange.failed(TransportTrouble.INVALID, "larger than body_size_limit", client_saw_bytes=True)
@@ -723,7 +732,19 @@ class SchedulingHttpLayer(HttpLayer):
             return self._on_server_closed(event)
         if isinstance(event, EndAttempt):
             return self._on_end_attempt(event)
+        # Bounded ones, before the base class builds its own.
+        if isinstance(event, events.Start):
+            self.connections.setdefault(self.context.client, _server_for(self.context.fork()))
+        server = self.context.server
+        if isinstance(event, events.DataReceived) and event.connection == server and server not in self.connections:
+            return self._on_greeting(event)
         return super()._handle_event(event)  # type: ignore[no-any-return]  # the host reassigns it
+
+    def _on_greeting(self, event: events.DataReceived) -> layer.CommandGenerator[None]:
+        """A server that was connected early speaks before it is asked, as h2 ones do."""
+        client = self.connections[event.connection] = _client_for(self.context.fork())
+        yield from self.event_to_child(client, events.Start())
+        yield from self.event_to_child(client, event)
 
     def _on_end_attempt(self, event: EndAttempt) -> layer.CommandGenerator[None]:
         """Find the flow's stream: one of ours, or of a layer inside a tunnel of ours."""
@@ -770,26 +791,20 @@ def _stack(top: layer.Layer) -> Iterator[layer.Layer]:
 
 
 class GracefulHttpClient(HttpClient):
-    """mitmproxy's `HttpClient`, with an h2 client that lets running streams finish after a GOAWAY."""
+    """mitmproxy's `HttpClient`, with bounded connections, of which an h2 one outlives a graceful GOAWAY."""
 
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
         error: str | None = None
         if not self.context.server.connected:
             error = yield commands.OpenConnection(self.context.server)
         if not error:
-            alpn = self.context.server.alpn
-            if alpn == b"h2":
-                self.child_layer = GracefulHttp2Client(self.context)
-            elif alpn is not None and (alpn == b"h3" or alpn.startswith(b"h3-")):
-                self.child_layer = Http3Client(self.context)
-            else:
-                self.child_layer = Http1Client(self.context)
+            self.child_layer = _client_for(self.context)
             self._handle_event = self.child_layer.handle_event  # type: ignore[method-assign]
             yield from self._handle_event(event)
         yield RegisterHttpConnection(self.context.server, error)
 
 
-class GracefulH2Connection(BufferedH2Connection):
+class GracefulH2Connection(BoundedH2Connection):
     """An h2 connection that GOAWAY(NO_ERROR) does not close: the library would refuse every later frame."""
 
     def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[h2.events.Event]]:
@@ -802,15 +817,10 @@ class GracefulH2Connection(BufferedH2Connection):
         return [], [goaway]
 
 
-class GracefulHttp2Client(Http2Client):
+class GracefulHttp2Client(BoundedHttp2Client):
     """An h2 client whose running streams finish after GOAWAY(NO_ERROR); the connection takes no new ones."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.h2_conn = GracefulH2Connection(self.h2_conf)
-        # As the base class does for its own connection object.
-        self.h2_conn.local_settings.enable_push = 0
-        self.h2_conn.local_settings.acknowledge()
+    connection_type = GracefulH2Connection
 
     def handle_h2_event(self, event: h2.events.Event) -> layer.CommandGenerator[bool]:
         """Drain on a graceful GOAWAY."""
@@ -837,6 +847,26 @@ class GracefulHttp2Client(Http2Client):
                 yield commands.CloseConnection(self.conn)
 
 
+def _client_for(context: Context) -> HttpConnection:
+    """Our side of an upstream connection that is open."""
+    alpn = context.server.alpn
+    if alpn == b"h2":
+        return GracefulHttp2Client(context)
+    if is_h3_alpn(alpn):
+        return Http3Client(context)
+    return BoundedHttp1Client(context)
+
+
+def _server_for(context: Context) -> HttpConnection:
+    """Our side of a client's connection."""
+    alpn = context.client.alpn
+    if alpn == b"h2":
+        return BoundedHttp2Server(context)
+    if is_h3_alpn(alpn):
+        return Http3Server(context)
+    return BoundedHttp1Server(context)
+
+
 def scheduling_layer(chosen: layer.Layer | None, port: Port) -> layer.Layer | None:
     """Replace the `HttpLayer` in the stack that mitmproxy chose by ours; any other stack stays as it is."""
     above: layer.Layer | None = None
@@ -851,6 +881,12 @@ def scheduling_layer(chosen: layer.Layer | None, port: Port) -> layer.Layer | No
         return ours
     above.child_layer = ours  # type: ignore[attr-defined]
     return chosen
+
+
+def forget_unbound(servers: Servers) -> None:
+    """Drop mitmproxy's servers that were never bound; it would take them for its own that run."""
+    for mode in [mode for mode, server in servers._instances.items() if not server.is_running]:  # noqa: SLF001
+        del servers._instances[mode]  # noqa: SLF001
 
 
 def datagram_listeners(servers: Iterable[ServerInstance[Any]]) -> list[UdpServer]:
@@ -878,6 +914,6 @@ def attempt_trouble(message: str, *, head_came: bool) -> TransportTrouble:
     """What broke an attempt whose request was sent, told from mitmproxy's message."""
     if _NOT_RUN.search(message):
         return TransportTrouble.REFUSED_STREAM
-    if message.startswith(("Cannot parse HTTP response", "unexpected server response")):
+    if message.startswith(BAD_HEAD):
         return TransportTrouble.INVALID
     return TransportTrouble.CUT if head_came else TransportTrouble.CLOSED_BEFORE_HEAD

@@ -38,9 +38,8 @@ from hivemind_addon.core.events import (
     WallHit,
 )
 from hivemind_addon.core.snapshot import Snapshot
-from hivemind_addon.core.ticket import OutcomeKind, PoolKey, Ticket
+from hivemind_addon.core.ticket import OutcomeKind, PoolKey
 from hivemind_addon.observe.gauges import GAUGES, MICRO, gauges_of
-from hivemind_addon.observe.tally import cost_of
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MAX_POOLS = 100
@@ -64,7 +63,8 @@ class _Pool:
     waits: Histogram
     outcomes: dict[OutcomeKind, Counter]
     durations: Histogram
-    cost: Counter
+    spent: tuple[Counter, Counter, Counter, Counter]
+    """Booked and wasted tokens, booked and wasted dollars."""
     tokens: tuple[Counter, ...]
     """In the order of `_TOKEN_KINDS`."""
 
@@ -102,6 +102,9 @@ class Metrics:
         self._resends = self._counter(
             "hivemind_ambiguous_resends", "Re-sends after an attempt that may have been billed.", pool
         )
+        self._garbage = self._counter(
+            "hivemind_garbage_answers", "Complete answers that were garbage, delivered or tried again.", pool
+        )
         self._retries = self._counter("hivemind_retries", "Failed attempts that are tried again.", pool)
         self._absorbed = self._counter(
             "hivemind_retries_absorbed", "Failed attempts of tickets that were delivered all the same.", pool
@@ -125,6 +128,17 @@ class Metrics:
         self._cost = self._counter(
             "hivemind_cost_dollars", "What attempts cost by the profiles' prices; unpriced models count nothing.", pool
         )
+        self._wasted_cost = self._counter(
+            "hivemind_wasted_dollars", "Of the cost, what attempts took that failed or whose clients went.", pool
+        )
+        self._booked = self._counter(
+            "hivemind_booked_tokens",
+            "Tokens as budgets and journal book them: where nothing was reported or counted, what was expected.",
+            pool,
+        )
+        self._wasted = self._counter(
+            "hivemind_wasted_tokens", "Of the booked tokens, those of attempts that failed or whose clients went.", pool
+        )
         self._trips = self._counter("hivemind_guard_trips", "Exceptions of the addon's own, in any place.", ())
         self._oddities = self._counter("hivemind_oddities", "What could not be understood, and was defaulted.", ())
         self._jumps = self._counter("hivemind_clock_jumps", "Times that the machine slept or its clock was set.", ())
@@ -140,7 +154,6 @@ class Metrics:
         self._pools: dict[PoolKey, _Pool] = {}
         self._labels: set[str] = set()
         """Of pools that have their own."""
-        self._live: dict[str, Ticket] = {}
         self._snapshot: Callable[[], Snapshot] | None = None
         """While an exposition is made."""
         self.registry.register(self)
@@ -181,7 +194,6 @@ class Metrics:
         """Count one event."""
         match event:
             case Submitted():
-                self._live[event.ticket.id] = event.ticket
                 self._of(event.ticket.pool).tickets.inc()
             case Held():
                 self._holds.labels(self._of(event.pool).label, event.reason.value).inc()
@@ -218,6 +230,8 @@ class Metrics:
         pool, usage = self._of(event.pool), event.usage
         pool.outcomes[event.outcome.kind].inc()
         pool.durations.observe(event.duration_s)
+        if event.outcome.garbage:
+            self._garbage.labels(pool.label).inc()
         if event.outcome.ambiguous:
             self._ambiguous.labels(pool.label).inc()
         if usage is not None:
@@ -225,13 +239,14 @@ class Metrics:
             for counter, tokens in zip(pool.tokens, used, strict=True):
                 if tokens:
                     counter.inc(tokens)
-            ticket = self._live.get(event.ticket_id)
-            if ticket is not None and (cost := cost_of(ticket, usage)):
-                pool.cost.inc(cost * MICRO)
+        spent, wasted = event.spend, event.wasted
+        amounts = (spent.tokens, wasted.tokens, spent.micro_usd * MICRO, wasted.micro_usd * MICRO)
+        for counter, amount in zip(pool.spent, amounts, strict=True):
+            if amount:
+                counter.inc(amount)
 
     def _ended(self, event: TicketEnded) -> None:
         # One that was never submitted had its place kept, and came to its end under another's id: it counts, too.
-        self._live.pop(event.ticket_id, None)
         pool = self._of(event.pool)
         pool.ends[event.end].inc()
         if event.end == "delivered" and event.attempts > 1:
@@ -267,7 +282,12 @@ class Metrics:
             waits=self._waits.labels(label),
             outcomes={kind: self._attempts.labels(label, kind.value) for kind in OutcomeKind},
             durations=self._durations.labels(label),
-            cost=self._cost.labels(label),
+            spent=(
+                self._booked.labels(label),
+                self._wasted.labels(label),
+                self._cost.labels(label),
+                self._wasted_cost.labels(label),
+            ),
             tokens=tuple(self._tokens.labels(label, kind) for kind in _TOKEN_KINDS),
         )
         return pool

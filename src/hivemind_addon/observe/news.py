@@ -202,7 +202,8 @@ def describe(event: Event) -> tuple[int, str]:
             jump = f"{lasting(abs(event.delta_s))} {'on' if event.delta_s > 0 else 'back'}"
             return logging.WARNING, f"the clock went {jump}: the machine slept, or its clock was set"
         case OddityNoted():
-            return logging.WARNING, f"{event.ticket_id or event.pool}: {event.what}"
+            subject = event.ticket_id or event.pool
+            return logging.WARNING, f"{subject}: {event.what}" if subject else event.what
         case PersonActed():
             subject = event.ticket_id or event.pool
             return logging.WARNING, f"{subject}: {event.text}" if subject else event.text

@@ -8,6 +8,7 @@ What wakes a person must be worth it: something that stops all agents of a pool 
     breaker   the provider is down or out of reach                   after 5 minutes    the first answer
     state     the journal cannot be written (a full disk)            at once            a write
     budget    a budget of yours is spent                             at once            -
+    garbage   5 of the last 20 answers of a pool are garbage           at once            20 answers with 1 at most
     guard     an exception of ours, unscheduled traffic              at once            -
 
 A trouble is called for once, and its end is called out if its beginning was. The same trouble again within ten minutes
@@ -15,6 +16,7 @@ waits until these are over, and is called for only if it lasts. A refused key wa
 get a 401 when their token has run out, and then fetch a new one.
 """
 
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 from enum import Enum
 
@@ -40,6 +42,10 @@ AGAIN_S = 600.0
 """At most one call for the same trouble in this time."""
 _TROUBLES_KEPT = 1000
 _TEXT_CHARS = 1000
+ANSWERS = 20
+"""Newest answers of a pool that are looked at for garbage."""
+MANY_GARBAGE = 5
+FEW_GARBAGE = 1
 _NO_CREDIT = ("billing", "credit", "insufficient", "balance", "payment")
 """In the names of providers' errors."""
 
@@ -52,6 +58,7 @@ class Cause(Enum):
     BREAKER = "breaker"
     STATE = "state"
     BUDGET = "budget"
+    GARBAGE = "garbage"
     GUARD = "guard"
 
 
@@ -100,6 +107,8 @@ class Notices:
 
     def __init__(self) -> None:
         self._troubles: dict[tuple[Cause, object], _Trouble] = {}
+        self._answers: OrderedDict[PoolKey, deque[bool]] = OrderedDict()
+        """Pool → which of its newest answers were garbage."""
         self._ended: list[tuple[Cause, _Trouble]] = []
         """Told troubles whose end is to be told."""
 
@@ -134,14 +143,35 @@ class Notices:
         return True
 
     def _attempt_ended(self, event: AttemptEnded) -> bool:
+        told = self._answered(event)
         if _refuses_the_key(event.outcome):
             text = f"{event.pool}: the provider refuses the key ({event.outcome.reason})"
             self._begin(Cause.REFUSED, event.pool, event, text=text)
             return True
         if event.outcome.kind is not OutcomeKind.SUCCESS or (Cause.REFUSED, event.pool) not in self._troubles:
-            return False
+            return told
         self._end(Cause.REFUSED, event.pool)
         return True
+
+    def _answered(self, event: AttemptEnded) -> bool:
+        """A complete answer is garbage or not. True: something is to be told."""
+        outcome, pool = event.outcome, event.pool
+        if outcome.kind is not OutcomeKind.SUCCESS and not outcome.garbage:
+            return False
+        answers = self._answers.setdefault(pool, deque(maxlen=ANSWERS))
+        self._answers.move_to_end(pool)
+        if len(self._answers) > _TROUBLES_KEPT:
+            self._answers.popitem(last=False)
+        answers.append(bool(outcome.garbage))
+        garbage = sum(answers)
+        if outcome.garbage and garbage >= MANY_GARBAGE:
+            text = f"{pool}: {garbage} of the last {len(answers)} answers were garbage, the newest: {outcome.garbage}"
+            self._begin(Cause.GARBAGE, pool, event, text=text)
+            return True
+        if garbage <= FEW_GARBAGE and (Cause.GARBAGE, pool) in self._troubles:
+            self._end(Cause.GARBAGE, pool)
+            return True
+        return False
 
     def _begin(
         self,
@@ -177,7 +207,8 @@ class Notices:
     def _merge(self, event: PoolsMerged) -> None:
         """The merged pool's troubles are its successor's, which will tell of them itself; but a wall goes over."""
         wall = self._troubles.pop((Cause.WALL, event.merged), None)
-        for cause in (Cause.BREAKER, Cause.REFUSED):
+        self._answers.pop(event.merged, None)
+        for cause in (Cause.BREAKER, Cause.REFUSED, Cause.GARBAGE):
             self._troubles.pop((cause, event.merged), None)
         if wall is not None and wall.stands:
             self._troubles.setdefault((Cause.WALL, event.pool), wall).pool = event.pool
@@ -244,6 +275,8 @@ def _end_text(cause: Cause, trouble: _Trouble, now: float) -> str:
             what = "the account is served again"
         case Cause.STATE:
             what = "the journal is written again"
+        case Cause.GARBAGE:
+            what = "answers are sound again"
         case _:
             what = "the provider answers again"
     return plain(f"{subject}{what} after {lasting(now - trouble.since)}", _TEXT_CHARS)

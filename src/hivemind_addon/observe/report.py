@@ -28,6 +28,10 @@ class ProxyView:
     """Epoch seconds of its start."""
     web: str = ""
     """Address of mitmweb's page, without its token; empty: there is none."""
+    open_files: int | None = None
+    """How many files and connections it may have open; None: as many as there are."""
+    unscheduled: tuple[str, ...] = ()
+    """Hosts of models that were called and passed by, since no profile claims them or their paths."""
 
 
 @dataclass(frozen=True, slots=True)

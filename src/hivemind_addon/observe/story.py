@@ -24,7 +24,7 @@ from hivemind_addon.core.events import (
 from hivemind_addon.core.snapshot import TicketView
 from hivemind_addon.core.spend import amount
 from hivemind_addon.core.ticket import Ticket, Usage
-from hivemind_addon.observe.tally import cost_of, sum_of
+from hivemind_addon.observe.tally import sum_of
 from hivemind_addon.words import about
 
 MOMENTS = 100
@@ -153,8 +153,8 @@ def _add(story: Story, ticket: Ticket, event: _Told) -> None:
             story.failure = event.outcome.reason
             if event.usage is not None:
                 story.usage = sum_of(story.usage, event.usage)
-                if story.micro_usd is not None:
-                    story.micro_usd += cost_of(ticket, event.usage)
+            if story.micro_usd is not None:
+                story.micro_usd += event.spend.micro_usd
         case TicketEnded():
             story.waits = False
             story.end, story.reason = event.end, event.reason

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import ceil
 
-from hivemind_addon.core.budget import spend_of
 from hivemind_addon.core.events import (
     AttemptEnded,
     AttemptStarted,
@@ -21,6 +20,7 @@ from hivemind_addon.core.events import (
     Submitted,
     TicketEnded,
 )
+from hivemind_addon.core.spend import Spend
 from hivemind_addon.core.ticket import OutcomeKind, PoolKey, Ticket, Usage
 from hivemind_addon.observe.news import Line, News
 
@@ -72,7 +72,9 @@ class PoolTally:
     failed: int
     """Attempts that ended in another failure."""
     usage: Usage
+    """As reported or counted."""
     micro_usd: int
+    """What was booked, as is `tokens`: the budgets and the journal say the same."""
     wait_p50_s: float | None
     """Of the newest admissions; None: there are none."""
     wait_p95_s: float | None
@@ -80,6 +82,12 @@ class PoolTally:
     """Oldest first."""
     moves: tuple[LimitMove, ...]
     """The newest, newest first."""
+    tokens: int = 0
+    wasted_tokens: int = 0
+    """Of these, what attempts took that came to nothing: they failed, or their client went."""
+    wasted_micro_usd: int = 0
+    garbage: int = 0
+    """Complete answers that were garbage, delivered or tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +110,9 @@ class SessionTally:
     waited_s: float
     """Sum over its tickets that have ended."""
     usage: Usage
+    """As reported or counted."""
     micro_usd: int
+    """What was booked, as is `tokens`: the budgets and the journal say the same."""
     is_priced: bool
     """Whether every model that it used has a price."""
     seen_ago_s: float
@@ -110,6 +120,10 @@ class SessionTally:
     """Tickets that have not ended."""
     refused: int = 0
     """Tickets that were refused for good: by a budget, or as their account is."""
+    tokens: int = 0
+    wasted_tokens: int = 0
+    """Of these, what attempts took that came to nothing: they failed, or their client went."""
+    wasted_micro_usd: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +161,10 @@ class _PoolBook:
     retries_absorbed: int = 0
     throttled: int = 0
     failed: int = 0
+    garbage: int = 0
     usage: Usage = field(default_factory=Usage)
-    micro_usd: int = 0
+    spent: Spend = field(default_factory=Spend)
+    wasted: Spend = field(default_factory=Spend)
     queued: int = 0
     in_flight: int = 0
     limit: int | None = None
@@ -188,7 +204,8 @@ class _SessionBook:
     retries_absorbed: int = 0
     waited_s: float = 0.0
     usage: Usage = field(default_factory=Usage)
-    micro_usd: int = 0
+    spent: Spend = field(default_factory=Spend)
+    wasted: Spend = field(default_factory=Spend)
     is_priced: bool = True
     seen_at: float = 0.0
 
@@ -311,12 +328,12 @@ class Tally:
         book.in_flight = max(0, book.in_flight - 1)
         book.throttled += event.outcome.kind is OutcomeKind.THROTTLED
         book.failed += event.outcome.kind in (OutcomeKind.FAILED, OutcomeKind.OVERLOADED)
-        ticket, usage = self._live.get(event.ticket_id), event.usage
-        if ticket is not None and usage is not None:
-            session, cost = self._session(ticket), cost_of(ticket, usage)
-            book.usage, session.usage = sum_of(book.usage, usage), sum_of(session.usage, usage)
-            book.micro_usd += cost
-            session.micro_usd += cost
+        book.garbage += bool(event.outcome.garbage)
+        ticket = self._live.get(event.ticket_id)
+        for one in (book,) if ticket is None else (book, self._session(ticket)):
+            one.usage = sum_of(one.usage, event.usage or Usage())
+            one.spent += event.spend
+            one.wasted += event.wasted
 
     def _ended(self, event: TicketEnded) -> None:
         ticket = self._live.pop(event.ticket_id, None)
@@ -339,15 +356,20 @@ class Tally:
         old, new = self._pools.pop(event.merged, None), self._book(event.pool)
         if old is None:
             return
-        for name in ("admitted", "delivered", "retries_absorbed", "throttled", "failed", "micro_usd", "queued"):
+        for name in (
+            "admitted",
+            "delivered",
+            "retries_absorbed",
+            "throttled",
+            "failed",
+            "garbage",
+            "spent",
+            "wasted",
+            "queued",
+        ):
             setattr(new, name, getattr(new, name) + getattr(old, name))
         new.in_flight += old.in_flight
         new.usage = sum_of(new.usage, old.usage)
-
-
-def cost_of(ticket: Ticket, usage: Usage) -> int:
-    """What an attempt's usage costs, in micro-dollars; 0 where the model has no price."""
-    return spend_of(usage, ticket.price).micro_usd
 
 
 def sum_of(one: Usage, other: Usage) -> Usage:
@@ -371,7 +393,11 @@ def _pool_view(book: _PoolBook, now: float) -> PoolTally:
         throttled=book.throttled,
         failed=book.failed,
         usage=book.usage,
-        micro_usd=book.micro_usd,
+        micro_usd=book.spent.micro_usd,
+        tokens=book.spent.tokens,
+        wasted_tokens=book.wasted.tokens,
+        wasted_micro_usd=book.wasted.micro_usd,
+        garbage=book.garbage,
         wait_p50_s=quantile(waits, 0.5),
         wait_p95_s=quantile(waits, 0.95),
         history=tuple(
@@ -409,7 +435,10 @@ def _session_view(book: _SessionBook, now: float) -> SessionTally:
         retries_absorbed=book.retries_absorbed,
         waited_s=book.waited_s,
         usage=book.usage,
-        micro_usd=book.micro_usd,
+        micro_usd=book.spent.micro_usd,
+        tokens=book.spent.tokens,
+        wasted_tokens=book.wasted.tokens,
+        wasted_micro_usd=book.wasted.micro_usd,
         is_priced=book.is_priced,
         seen_ago_s=max(0.0, now - book.seen_at),
         live=book.live,

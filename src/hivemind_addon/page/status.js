@@ -56,7 +56,6 @@ function dollars(micro) {
   const usd = micro / 1e6;
   return "$" + (usd >= 1 || !usd ? usd.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 }) : usd.toFixed(4));
 }
-const used = (usage) => usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens + usage.output_tokens;
 const poolName = (key) => `${key.host}/${key.account}/${key.model_group}`;
 const sum = (list, of) => list.reduce((total, one) => total + of(one), 0);
 
@@ -103,14 +102,14 @@ function card(pool, tally) {
   const learned = pool.learned.map((one) => h("span", null, `${one.name} `, h("b", null, one.text)));
   const facts = tally ? [
     ["delivered", count(tally.delivered)], ["retries absorbed", count(tally.retries_absorbed)], ["rate-limited", count(tally.throttled)],
-    ["failed", count(tally.failed)], ["wait p50 / p95", tally.wait_p50_s == null ? "–" : `${lasting(tally.wait_p50_s)} / ${lasting(tally.wait_p95_s)}`],
-    ["tokens", short(used(tally.usage))], ["cost", tally.micro_usd ? dollars(tally.micro_usd) : null],
+    ["failed", count(tally.failed)], ["garbage", tally.garbage ? count(tally.garbage) : null], ["wait p50 / p95", tally.wait_p50_s == null ? "–" : `${lasting(tally.wait_p50_s)} / ${lasting(tally.wait_p95_s)}`],
+    ["tokens", short(tally.tokens)], ["cost", tally.micro_usd ? dollars(tally.micro_usd) : null],
+    ["in vain", tally.wasted_micro_usd ? dollars(tally.wasted_micro_usd) : null],
   ].filter(([, value]) => value != null).map(([name, value]) => h("span", null, name + " ", h("b", null, value))) : [];
   const cap = pool.cap == null ? "" : `, capped at ${pool.cap}`, move = tally && tally.moves[0];
   return h("article.card", { "data-pool": poolName(pool.key) },
     h("div.top", null,
-      h("div", null, h("h3", null, pool.key.model_group === "*" ? pool.key.host : `${pool.key.host} · ${pool.key.model_group}`),
-        h("p.account", null, pool.account_name || pool.key.account)),
+      h("div", null, h("h3", null, poolName(pool.key)), pool.account_name && h("p.account", null, pool.account_name)),
       h("div.pills", null, pills(pool))),
     pool.wall && h("p.notice.bad", null, `${pool.wall.reason}: ${pool.wall.ends_in_s ? "for " + lasting(pool.wall.ends_in_s) : "being tried again"}`),
     h("div.body", null, h("div.levels", null,
@@ -193,9 +192,10 @@ function agents(sessions, tickets) {
     cell(one.lost + one.refused + one.shed ? [one.lost, one.refused, one.shed].map(count).join(" / ") : "", "lost / refused / shed", "number"),
     cell(one.retries_absorbed ? count(one.retries_absorbed) : "", "retries absorbed", "number"),
     cell(one.waited_s >= 0.5 ? lasting(one.waited_s) : "", "waited", "number"),
-    cell(used(one.usage) ? short(used(one.usage)) : "", "tokens", "number"),
-    cell(one.micro_usd ? (one.is_priced ? "" : "≥ ") + dollars(one.micro_usd) : "", "cost", "number")));
-  return table([["agent"], ["now"], ["delivered", "number"], ["lost / refused / shed", "number"], ["absorbed", "number"], ["waited", "number"], ["tokens", "number"], ["cost", "number"]],
+    cell(one.tokens ? short(one.tokens) : "", "tokens", "number"),
+    cell(one.micro_usd ? (one.is_priced ? "" : "≥ ") + dollars(one.micro_usd) : "", "cost", "number"),
+    cell(one.wasted_micro_usd ? dollars(one.wasted_micro_usd) : "", "in vain", "number")));
+  return table([["agent"], ["now"], ["delivered", "number"], ["lost / refused / shed", "number"], ["absorbed", "number"], ["waited", "number"], ["tokens", "number"], ["cost", "number"], ["in vain", "number"]],
     rows, all.length - ROWS);
 }
 
@@ -230,11 +230,11 @@ function draw(report) {
   show("#notices",
     counters.guard_trips > 0 && h("p.notice.bad", null, `${count(counters.guard_trips)} guard trips: errors of the scheduler's own; the log has them`),
     snapshot.stopping && h("p.notice.warn", null, "The proxy is stopping: running requests finish, nothing new is admitted."));
-  const cost = sum(tally.pools, (pool) => pool.micro_usd);
+  const cost = sum(tally.pools, (pool) => pool.micro_usd), vain = sum(tally.pools, (pool) => pool.wasted_micro_usd);
   show("#totals", [
     ["in flight", count(running)], ["waiting", count(waiting)], ["delivered", count(counters.delivered)],
     ["retries absorbed", count(sum(tally.pools, (pool) => pool.retries_absorbed))],
-    ["tokens", short(sum(tally.pools, (pool) => used(pool.usage)))], ["cost", cost ? dollars(cost) : "–"],
+    ["tokens", short(sum(tally.pools, (pool) => pool.tokens))], ["cost", cost ? dollars(cost) : "–"], ["in vain", vain ? dollars(vain) : "–"],
   ].map(([name, value]) => h("div", null, h("b", null, value), h("span", null, name))));
   const of = new Map(tally.pools.map((pool) => [poolName(pool.key), pool]));
   show("#pools .cards", snapshot.pools.length ? snapshot.pools.slice(0, ROWS).map((pool) => card(pool, of.get(poolName(pool.key))))

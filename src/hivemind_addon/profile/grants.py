@@ -3,12 +3,19 @@
 Every field's docstring is its documentation: `make docs` prints them.
 """
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hivemind_addon.core.spend import Budget, Period, Scope
 from hivemind_addon.core.ticket import Priority
 from hivemind_addon.profile.glob import glob_matches
+
+_AMOUNT = re.compile(
+    r"\$(?P<dollars>\d{1,9}(\.\d{1,6})?)|(?P<usd>\d{1,9}(\.\d{1,6})?)\s*usd|(?P<tokens>\d{1,12}(\.\d+)?)(?P<factor>[kmg]?)",
+    re.IGNORECASE,
+)
+_FACTORS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +95,39 @@ class AgentRules:
             ),
         )
 
+    def allot(self, total: Allowance | None, each: Allowance | None) -> "AgentRules":
+        """With a budget of everyone's, and one of each agent's, in the place of those for the same period."""
+        agents = {"*": AgentGrants(), **self.agents} if each else self.agents
+        return replace(
+            self,
+            agents={name: _allot(grants, each) for name, grants in agents.items()},
+            everyone=_allot(self.everyone, total),
+        )
+
     def _own(self, agent: str) -> AgentGrants:
         if exact := self.agents.get(agent):
             return exact
         globs = [glob for glob in self.agents if glob_matches(glob, agent)]
         return self.agents[max(globs, key=len)] if globs else AgentGrants()
+
+
+def parse_allowance(text: str) -> Allowance:
+    """A budget for a run: `500000`, `500k`, `20M` tokens; `$5`, `12.50usd`. ValueError: it is neither."""
+    match = _AMOUNT.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(text)
+    if match["dollars"] or match["usd"]:
+        return Allowance(usd=float(match["dollars"] or match["usd"]))
+    tokens = float(match["tokens"]) * _FACTORS[match["factor"].lower()]
+    if not tokens.is_integer():
+        raise ValueError(text)
+    return Allowance(tokens=int(tokens))
+
+
+def _allot[G: Grants](grants: G, allowance: Allowance | None) -> G:
+    if allowance is None:
+        return grants
+    return replace(grants, budgets=(*(one for one in grants.budgets if one.per is not allowance.per), allowance))
 
 
 def _budgets(scope: Scope, name: str, grants: Grants) -> list[Budget]:

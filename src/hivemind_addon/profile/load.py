@@ -7,21 +7,25 @@
 A user's file of a packaged one's name replaces it, or changes it when it says `extends: <its own name>`.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from hivemind_addon.profile.document import read_document
 from hivemind_addon.profile.glob import glob_matches
 from hivemind_addon.profile.hosts import host_parts, normal_host
-from hivemind_addon.profile.model import DialectName, Profile
+from hivemind_addon.profile.model import MODEL_IN_PATH, DialectName, Profile
+from hivemind_addon.profile.paths import normal_path, path_matches
 from hivemind_addon.profile.rules import PROFILE_RULES
 from hivemind_addon.profile.typed import INHERITED, ProfileError, convert
 from hivemind_addon.resources import profiles_folder
 
 _EXTENDS = "extends"
 _HOSTS_REMEMBERED = 1024
+_LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,45 +59,86 @@ class Profiles:
                     best = rank, profile
         return best[1] if best else None
 
+    def host_for_path(self, path: str) -> tuple[str, int | None, bool] | None:
+        """Host, port, and whether it is this machine, of the profile whose model calls have a path, or one above it.
+
+        A host of the network counts before this machine, an exact path before a glob, a longer glob before a shorter
+        one, a user's before a packaged one. None: no profile with a whole host knows the path.
+        """
+        path = normal_path(path)
+        while path.strip("/"):
+            best: tuple[tuple[bool, bool, int], tuple[str, int | None, bool]] | None = None
+            for profile in self.by_name.values():
+                whole = next((host_parts(one) for one in profile.hosts if "*" not in one), None)
+                if whole is None:
+                    continue
+                for glob in profile.paths:
+                    is_local = whole[0] in _LOCAL
+                    rank = (not is_local, "*" not in glob, len(glob))
+                    if path_matches(glob, path) and (best is None or rank > best[0]):
+                        best = rank, (*whole, is_local)
+            if best:
+                return best[1]
+            path = path.rpartition("/")[0]
+        return None
+
+    def capped(self, most: int) -> "Profiles":
+        """The same, with at most so many attempts in flight in each pool."""
+        return Profiles({name: _capped(profile, most) for name, profile in self.by_name.items()})
+
     def for_path(self, path: str) -> Profile | None:
         """The profile for an upstream of no profile (reverse mode), by the path of its first model call.
 
         An exact path counts before a glob, a longer glob before a shorter one, a user's before a packaged
         one.
         """
-        path = _bare(path)
         best: tuple[tuple[bool, int], Profile] | None = None
         for profile in self.by_name.values():
             for glob in profile.reverse_paths:
                 rank = ("*" not in glob, len(glob))
-                if glob_matches(glob, path) and (best is None or rank > best[0]):
+                if path_matches(glob, path) and (best is None or rank > best[0]):
                     best = rank, profile
         return best[1] if best else None
 
 
+def _capped(profile: Profile, most: int) -> Profile:
+    bounds = profile.concurrency
+    return replace(
+        profile,
+        concurrency=replace(bounds, initial=min(bounds.initial, most), maximum=min(bounds.maximum, most)),
+    )
+
+
 def is_model_call(profile: Profile, method: str, path: str) -> bool:
-    """Whether a request to one of the profile's hosts is scheduled. A query in `path` does not matter."""
-    path = _bare(path)
+    """Whether a request to one of the profile's hosts is scheduled. `path` as it came: its spelling does not matter."""
     return (
         method.upper() == "POST"
-        and any(glob_matches(glob, path) for glob in profile.paths)
-        and not any(glob_matches(glob, path) for glob in profile.exclude_paths)
+        and any(path_matches(glob, path) for glob in profile.paths)
+        and not any(path_matches(glob, path) for glob in profile.exclude_paths)
     )
 
 
 def dialect_for(profile: Profile, path: str) -> DialectName:
     """The wire format of a path."""
-    path = _bare(path)
-    return next((name for glob, name in profile.dialects.items() if glob_matches(glob, path)), profile.dialect)
+    return next((name for glob, name in profile.dialects.items() if path_matches(glob, path)), profile.dialect)
+
+
+def model_of(profile: Profile, path: str, said: str) -> str:
+    """The model of a request: what its path names where the profile knows such paths, else what its body said."""
+    path = normal_path(path)
+    found = (_model_place(pattern).fullmatch(path) for pattern in profile.model_paths)
+    return next((match["model"] for match in found if match), said)
+
+
+@cache
+def _model_place(pattern: str) -> re.Pattern[str]:
+    pieces = (re.escape(piece).replace(r"\*", ".*") for piece in pattern.lower().split(MODEL_IN_PATH, maxsplit=1))
+    return re.compile("(?P<model>[^/]{1,200})".join(pieces), re.DOTALL)
 
 
 def model_group(profile: Profile, model: str) -> str:
     """The name of what a model shares its limit with: the glob that it matches, else itself."""
     return next((glob for glob in profile.model_groups if glob_matches(glob, model)), model)
-
-
-def _bare(path: str) -> str:
-    return path.partition("?")[0].partition("#")[0]
 
 
 def load_profiles(user_folder: Path | None) -> Profiles:

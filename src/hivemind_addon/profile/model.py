@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from hivemind_addon.core.aimd import ConcurrencySettings
 from hivemind_addon.core.breaker import BreakerSettings
 from hivemind_addon.core.cache import CacheSettings
+from hivemind_addon.core.concurrency import ConcurrencySettings
 from hivemind_addon.core.fair_queue import OrderSettings
 from hivemind_addon.core.pool import PoolSettings
 from hivemind_addon.core.retry import RetryPolicy
@@ -52,6 +52,8 @@ class Delivery(Enum):
     """Chunk by chunk, as soon as its first content is judged."""
     WHOLE = "whole"
     """When it is complete and checked: any failure of it can be retried. For unattended agents."""
+    AUTO = "auto"
+    """`whole` for a client whose headers say that it runs headless, else `stream`: a person may watch."""
 
 
 class InputCharge(Enum):
@@ -162,6 +164,14 @@ class CallRule:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientRule:
+    """One kind of client, told by its headers."""
+
+    headers: Mapping[str, str]
+    """Header name → regular expression searched in its value, ignoring case; all of them must match."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelPrice:
     """What a model costs, in dollars per million tokens."""
 
@@ -192,14 +202,17 @@ def _micro(usd: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Watchdog:
-    """When a streamed request that is silent counts as hanging: its attempt is ended and, where nothing of the answer
-    has reached the client, tried again.
+    """When an attempt that is silent counts as hanging: it is ended and, where nothing of the answer has reached the
+    client, tried again.
     """
 
     silent_s: float = 120
     """At least this long without a byte from upstream."""
     factor: float = 10
-    """And this many times what 99 of 100 answers of the pool take to their first byte."""
+    """And this many times what 99 of 100 streamed answers of the pool take to their first byte."""
+    answer_factor: float = 3
+    """Or, where the answer is not streamed, this many times what 99 of 100 such answers of the pool take as a whole;
+    twice as long with each further attempt, and not before twenty answers are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +298,13 @@ class Peek:
     """With whole delivery: past this size the rest is streamed."""
     stall_s: float = 120
     """With whole delivery: an answer that is silent for so long has stalled, and is tried again."""
+    whole_max_s: float = 150
+    """Where `auto` chose whole delivery: so long after the request came, what has come of its answer is passed on, and
+    the rest is streamed. With its own settings Claude Code sends a request again after 183 s of silence."""
+
+
+MODEL_IN_PATH = "{model}"
+"""Stands for the model in a path glob."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +316,7 @@ class Profile:
     hosts: tuple[str, ...] = ()
     """`host` or `host:port`; `*` matches within a name. Only these are intercepted."""
     paths: tuple[str, ...] = ()
-    """Path globs of model calls (POST). Everything else on the host passes by untouched."""
+    """Path globs of model calls (POST), in whatever spelling. Everything else on the host passes by untouched."""
     exclude_paths: tuple[str, ...] = ()
     """Path globs that pass by although `paths` matches."""
     dialect: DialectName = DialectName.OPENAI_CHAT
@@ -305,6 +325,8 @@ class Profile:
     """Path glob → wire format, where it is another one; the first match counts."""
     model_groups: tuple[str, ...] = ()
     """Globs of model names that share one limit; a model that matches none is its own group."""
+    model_paths: tuple[str, ...] = ()
+    """Path globs with `{model}` where paths name the model (Azure's deployment); it counts before the body's."""
     credential_headers: tuple[str, ...] = ("authorization", "x-api-key", "api-key")
     """Headers that hold the key; its hash names the account until something better does."""
     request_account_headers: tuple[str, ...] = ()
@@ -333,7 +355,7 @@ class Profile:
     cache_needs_marks: bool = False
     """It keeps only what requests mark (`cache_control`), not every beginning that is long enough."""
     watchdog: Watchdog = field(default_factory=Watchdog)
-    """When a streamed request counts as hanging."""
+    """When an attempt counts as hanging."""
     reverse_paths: tuple[str, ...] = ()
     """Path globs by which a reverse-mode upstream is recognised; not inherited by `extends`."""
     meters: tuple[MeterHeaders, ...] = ()
@@ -356,8 +378,10 @@ class Profile:
     """The answer when a budget is spent."""
     wall_refusal: WallRefusal = field(default_factory=WallRefusal)
     """The answer while the account is refused for long."""
-    delivery: Delivery = Delivery.STREAM
+    delivery: Delivery = Delivery.AUTO
     """When a streamed answer reaches the client, where neither agent nor request says it."""
+    headless: tuple[ClientRule, ...] = ()
+    """Clients that run headless, for delivery `auto`; beside those that are known (docs/delivery.md)."""
     keep_alive_s: float = 0
     """Seconds between the SSE comments that a held streaming client gets; 0: none."""
     peek: Peek = field(default_factory=Peek)
@@ -377,6 +401,7 @@ class Profile:
     def pool_settings(self) -> PoolSettings:
         """What the core needs of it."""
         return PoolSettings(
+            profile=self.name,
             concurrency=self.concurrency,
             breaker=self.breaker,
             retry=self.retry,

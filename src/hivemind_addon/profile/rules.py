@@ -2,16 +2,18 @@
 
 import re
 
-from hivemind_addon.core.aimd import ConcurrencySettings
 from hivemind_addon.core.breaker import BreakerSettings
 from hivemind_addon.core.cache import CacheSettings
+from hivemind_addon.core.concurrency import ConcurrencySettings
 from hivemind_addon.core.retry import RetryPolicy
 from hivemind_addon.profile.grants import AgentGrants, Grants
 from hivemind_addon.profile.hosts import host_parts
 from hivemind_addon.profile.model import (
+    MODEL_IN_PATH,
     BudgetRefusal,
     CallRule,
     Charge,
+    ClientRule,
     MeterHeaders,
     ModelPrice,
     OutcomeRule,
@@ -44,6 +46,12 @@ def _path_glob(value: str) -> str:
             "begin it with / or *; only * is a wildcard, and a query never matches",
         )
     return value
+
+
+def _model_path(value: str) -> str:
+    if value.count(MODEL_IN_PATH) != 1:
+        raise BadValue(f"no model in {value!r}", f"write {MODEL_IN_PATH} once, where the path has it")
+    return _path_glob(value)
 
 
 def _model_glob(value: str) -> str:
@@ -116,6 +124,7 @@ PROFILE_RULES = Rules(
         (Profile, "exclude_paths"): _path_glob,
         (Profile, "reverse_paths"): _path_glob,
         (Profile, "model_groups"): _model_glob,
+        (Profile, "model_paths"): _model_path,
         (Profile, "credential_headers"): _header,
         (Profile, "request_account_headers"): _header,
         (Profile, "response_account_headers"): _header,
@@ -125,6 +134,7 @@ PROFILE_RULES = Rules(
         (Profile, "parent_beside"): _header_or_member,
         (CallRule, "headers"): _regex,
         (CallRule, "paths"): _path_glob,
+        (ClientRule, "headers"): _regex,
         (CallRule, "models"): _model_glob,
         (CallRule, "max_messages"): positive,
         (ModelPrice, "input"): _price,
@@ -138,6 +148,7 @@ PROFILE_RULES = Rules(
         (AgentGrants, "max_fan_out"): positive,
         (Watchdog, "silent_s"): positive,
         (Watchdog, "factor"): positive,
+        (Watchdog, "answer_factor"): positive,
         (BudgetRefusal, "status"): _hard_status,
         (MeterHeaders, "limit"): _header,
         (MeterHeaders, "remaining"): _header,
@@ -162,9 +173,9 @@ PROFILE_RULES = Rules(
         (Peek, "max_s"): positive,
         (Peek, "whole_max_bytes"): positive,
         (Peek, "stall_s"): positive,
+        (Peek, "whole_max_s"): positive,
         (ConcurrencySettings, "initial"): positive,
         (ConcurrencySettings, "maximum"): positive,
-        (ConcurrencySettings, "decrease"): _fraction,
         (BreakerSettings, "failures_to_open"): positive,
         (BreakerSettings, "first_probe_s"): positive,
         (BreakerSettings, "max_probe_s"): positive,
@@ -177,6 +188,7 @@ PROFILE_RULES = Rules(
         (Profile, "parent_beside"): _header_or_member,
         (OutcomeRule, "headers"): _header,
         (CallRule, "headers"): _header_or_member,
+        (ClientRule, "headers"): _header,
         (WallRefusal, "headers"): _header,
     },
     ordered={

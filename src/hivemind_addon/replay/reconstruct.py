@@ -15,6 +15,7 @@ import msgspec.structs
 
 from hivemind_addon.capture.model import Capture, CapturedAttempt, CapturedCall, LimitSeen
 from hivemind_addon.core.budget import spend_of
+from hivemind_addon.core.events import HIDDEN
 from hivemind_addon.core.spend import Spend
 from hivemind_addon.core.ticket import Dimension, OutcomeKind, PoolKey, Ticket, Usage
 from hivemind_addon.profile.load import load_profiles
@@ -317,7 +318,7 @@ def _recorded_limits(seen: Iterable[LimitSeen]) -> Iterable[Limit]:
     last = {one.meter: one for one in seen}
     for one in last.values():
         dimension = one.dimension
-        is_told = one.meter not in ("pace", "quota")
+        is_told = one.meter not in HIDDEN
         if dimension is None and not is_told:
             dimension = Dimension.REQUESTS
         if dimension is None or one.window_s is None or one.limit < 1:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from hivemind_addon.observe.log import NOTICE
+
 logger = logging.getLogger("hivemind")
 
 MAX_WAITING_BYTES = 64 * 1024 * 1024
@@ -86,7 +88,7 @@ class AppendFile:
                 self.written += 1
             if self._troubled:
                 self._troubled = False
-                logger.info("hivemind: %s is written again; %d records are missing", self.path, self.missed)
+                logger.log(NOTICE, "hivemind: %s is written again; %d records are missing", self.path, self.missed)
         finally:
             with self._lock:
                 self._waiting_bytes -= size

@@ -231,6 +231,11 @@ class Driver:
         self.tick()
         return said
 
+    def configure(self, settings_of: Callable[[PoolKey, str], PoolSettings | None]) -> None:
+        """Profiles were changed. `settings_of`: a pool and its profile's name → what counts; None: as it was."""
+        self._scheduler.configure(settings_of, self.clock.monotonic())
+        self.tick()
+
     def close(self) -> None:
         """Admit nothing more; whatever is queued, or submitted from now on, is shed at once."""
         self._scheduler.close(self.clock.monotonic())
@@ -269,6 +274,11 @@ class Driver:
         if "orders" in kept:
             self._scheduler.restore_orders(kept["orders"], now, self.clock.wall())
         self._scheduler.restore_budgets(standings, now)
+        self.tick()
+
+    def count_in(self, standings: Sequence[Standing]) -> None:
+        """Add what was spent in the present periods of budgets before these were set."""
+        self._scheduler.count_in(standings, self.clock.monotonic())
         self.tick()
 
     def snapshot(self, *, most_queued: int | None = None) -> Snapshot:

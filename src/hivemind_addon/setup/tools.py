@@ -41,7 +41,6 @@ class Place(Struct, frozen=True):
     """Makes the CA bundle; asked only by tools that need one. Raises NoBundle, OSError."""
     agent: str = ""
     """The agent's name; empty: the tool's."""
-    delivery: str = "stream"
     mcp_only: bool = False
 
     def folder(self, variable: str, name: str) -> Path:
@@ -66,7 +65,7 @@ class Place(Struct, frozen=True):
         names = found.ca if ca is None else ca
         changed = changes(
             {},
-            url=proxy_url(self.port, agent=agent, words=[self.delivery]),
+            url=proxy_url(self.port, agent=agent, words=()),
             bundle=self.bundle() if names else Path(),
             hosts=(),
             table=self.table,

@@ -21,8 +21,6 @@ from hivemind_addon.tasks import spec as specs
 from hivemind_addon.tasks.model import RUNNER_VARIABLE, TASK_VARIABLE, TaskSpec
 from hivemind_addon.tasks.process import NotStarted
 
-PROXY_OPTIONS = ("--set", "flow_detail=0")
-
 
 class Launch(NamedTuple):
     """One try, ready to be started."""
@@ -46,9 +44,7 @@ class Launcher:
     async def proxy(self) -> ProxyView:
         """The proxy, started if there is none (any more). Raises NotStarted."""
         try:
-            return await asyncio.to_thread(
-                background.find_or_start, self._port, options=PROXY_OPTIONS, clock=self._clock
-            )
+            return await asyncio.to_thread(background.find_or_start, self._port, clock=self._clock)
         except (background.NotServed, UnreadableReport, FolderNotPrivate, OSError) as error:
             raise NotStarted(f"{error}") from error
 

@@ -2,9 +2,11 @@
 
 Before the first content every event is judged with care; after it an event costs a look at its name or a search
 for one word. The first events are kept as they came; their text is taken out and counted only where the provider
-did not report the output in the end (a stream that was cut, a chat without `include_usage`).
+did not report the output in the end (a stream that was cut, a chat without `include_usage`), and read once when it
+ends, to see whether it is garbage.
 """
 
+from collections import deque
 from collections.abc import Callable
 from enum import Enum
 
@@ -16,12 +18,15 @@ from hivemind_addon.wire.error import ErrorFacts
 from hivemind_addon.wire.hints import CODEX_WINDOWS
 from hivemind_addon.wire.json_values import read_object
 from hivemind_addon.wire.sse import SseEvent
+from hivemind_addon.wire.transcript import Transcript, answer_of_events
 from hivemind_addon.wire.usage import UsageReader
 
 # About a thousand chat chunks: enough to learn how many tokens a byte of the stream is.
 _MAX_KEPT_BYTES = 256 * 1024
 # An event without data must count, too.
 _EVENT_OVERHEAD_BYTES = 100
+_MAX_READ_BYTES = 128 * 1024
+"""Of a longer answer only so much of its end is read when it ends: some 3 ms of the event loop."""
 _MAX_COUNTED_CHARS = 64 * 1024
 # tiktoken's time grows with the square of a run without spaces; short pieces bound it.
 _PIECE_CHARS = 4096
@@ -41,6 +46,7 @@ class AnswerReader:
     """Reads one streamed answer with status 200. Call `finish` when the body has ended without a cut."""
 
     def __init__(self, profile: Profile, dialect_name: DialectName, content_encoding: str) -> None:
+        self._dialect_name = dialect_name
         self._dialect = dialect_of(dialect_name)
         self._bookkeeping = frozenset(profile.bookkeeping_events)
         self._parser = self._dialect.parser()
@@ -48,8 +54,12 @@ class AnswerReader:
         self._last_event: SseEvent | None = None
         self._kept: list[SseEvent] = []
         self._kept_bytes = 0
+        self._newest: deque[SseEvent] = deque()
+        """What is read when the answer ends."""
+        self._newest_bytes = 0
         self._content_bytes = 0
         self._ended = False
+        self._terminal: SseEvent | None = None
         self.phase = Phase.BEFORE_CONTENT
         self.content_seen = False
         """Whether something came that a client acts on."""
@@ -99,16 +109,27 @@ class AnswerReader:
             self._end(Phase.COMPLETE)
         return decoded
 
+    def answer(self) -> Transcript | None:
+        """What was said, of a long answer only its end; None: it cannot be read."""
+        if self.broken:
+            return None
+        last = () if self._terminal is None else (self._terminal,)
+        answer = answer_of_events(self._dialect_name, (*self._newest, *last))
+        answer.is_tail = self._newest_bytes < self._content_bytes
+        return answer
+
     def usage(self, counter: Callable[[str], int]) -> Usage:
         """What the answer used so far: as reported, else with its output counted.
 
         When the output was counted, `reported` is False; the input is 0 unless the stream has told it.
         A long answer is counted in part and the rest taken in proportion.
         """
-        known = self._usage_reader.usage
-        if known is not None and self._usage_reader.final:
+        known, final = self._usage_reader.usage, self._usage_reader.final
+        if known is not None and final and known.output_tokens:
             return known
         counted_tokens = self._count_output(counter)
+        if known is not None and final and not counted_tokens:
+            return known  # an answer without any output; where there was some, the usage cannot be true
         if known is None:
             return Usage(output_tokens=counted_tokens)
         return Usage(
@@ -135,6 +156,7 @@ class AnswerReader:
                 self.error = self._dialect.error_of(event) or ErrorFacts()
                 self._end(Phase.FAILED)
             case EventClass.TERMINAL:
+                self._terminal = event
                 self._end(Phase.COMPLETE)
             case EventClass.BOOKKEEPING:
                 pass
@@ -145,6 +167,10 @@ class AnswerReader:
             self.phase = Phase.CONTENT
         self._last_event = event
         self._content_bytes += len(event.data)
+        self._newest.append(event)
+        self._newest_bytes += len(event.data)
+        while self._newest_bytes > _MAX_READ_BYTES:
+            self._newest_bytes -= len(self._newest.popleft().data)
         if self._kept_bytes < _MAX_KEPT_BYTES:
             self._kept.append(event)
             self._kept_bytes += len(event.data) + _EVENT_OVERHEAD_BYTES
@@ -152,8 +178,6 @@ class AnswerReader:
     def _end(self, phase: Phase) -> None:
         self._ended = True
         self.phase = phase
-        if self._usage_reader.final:
-            self._kept.clear()
 
     def _break(self, why: str) -> None:
         self.broken = why

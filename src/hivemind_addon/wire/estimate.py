@@ -13,6 +13,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from hivemind_addon.core.ticket import Demand, Usage
 from hivemind_addon.profile.model import InputCharge, OutputCharge, Profile
@@ -145,20 +146,23 @@ class Estimator:
         )
 
     def learn(self, profile: Profile, facts: RequestFacts, session: str, usage: Usage) -> None:
-        """Learn from an attempt's usage; from one that the provider did not report, nothing.
+        """Learn from the usage of a complete answer; from one that was counted here, only how long answers are.
 
         To be called before the session's next estimate, with the facts of the attempt.
         """
-        if not usage.reported or usage.total_input_tokens <= 0:
+        if usage.total_input_tokens <= 0:
             return
         known = self._sessions.setdefault(session, _Session())
         self._sessions.move_to_end(session)
         if len(self._sessions) > _SESSIONS:
             self._sessions.popitem(last=False)
         model = self._model(profile, facts.model)
-        self._learn_model(model, facts, known, usage)
+        if usage.reported:
+            self._learn_model(model, facts, known, usage)
         model.outputs.learn(usage.output_tokens)
         known.outputs.learn(usage.output_tokens)
+        if not usage.reported:
+            return  # what was estimated is no base for the next estimate
         anchor = _anchor_of(facts, known)
         if anchor is not None:
             known.anchors.remove(anchor)
@@ -175,6 +179,13 @@ class Estimator:
             )
         )
         del known.anchors[:-_CONVERSATIONS]
+
+    def with_input(self, profile: Profile, facts: RequestFacts, session: str, usage: Usage) -> Usage:
+        """The usage of a complete answer that the provider did not report: its input is what was estimated."""
+        if usage.total_input_tokens:
+            return usage
+        expected = self.expect(profile, facts, session)
+        return replace(expected, output_tokens=usage.output_tokens)
 
     def charged(self, profile: Profile, facts: RequestFacts, usage: Usage) -> Demand:
         """What an attempt with this usage took from the limits, by the profile's charge."""

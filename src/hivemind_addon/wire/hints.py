@@ -21,6 +21,8 @@ _MAX_RESET_S = 400 * 86_400.0
 _MAX_AMOUNT = 1e15
 _MAX_VALUE_CHARS = 100
 _MAX_SHOWN_CHARS = 40
+_LIKE_A_KEY = re.compile(r"[\w-]{16,}")
+"""No part of a number or an instant is as long."""
 _MAX_ACCOUNT_CHARS = 200
 _CLOCK_TOLERANCE_S = 5.0
 _MAX_STATUS_CHARS = 40
@@ -146,7 +148,8 @@ class _HeaderReader:
                 self._wall_now = sent_at
 
     def _odd(self, name: str, value: str) -> None:
-        shown = value if len(value) <= _MAX_SHOWN_CHARS else value[: _MAX_SHOWN_CHARS - 1] + "…"
+        shown = _LIKE_A_KEY.sub("…", value)
+        shown = shown if len(shown) <= _MAX_SHOWN_CHARS else shown[: _MAX_SHOWN_CHARS - 1] + "…"
         self.oddities.append(f"{name}: cannot read {shown!r}")
 
     def amount(self, name: str) -> float | None:

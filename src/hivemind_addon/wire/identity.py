@@ -11,7 +11,8 @@ from msgspec import Raw
 
 from hivemind_addon.core.ticket import CallKind, Priority
 from hivemind_addon.profile.glob import glob_matches
-from hivemind_addon.profile.model import CallRule, Delivery, Profile
+from hivemind_addon.profile.model import CallRule, ClientRule, Delivery, Profile
+from hivemind_addon.profile.paths import path_matches
 from hivemind_addon.wire.request import RequestFacts
 
 _MAX_CHARS = 80
@@ -22,6 +23,19 @@ _MAX_HEADER_CHARS = 16_384
 _BODY = "body"
 _TASK_WORD = "task-"
 _SAID_BYTES = 2000
+
+HEADLESS = (
+    # Claude Code names its entry point (2026-11): `sdk-cli` is `claude -p`, the others are its SDKs and its action on
+    # GitHub. In a terminal it is `cli`, in an editor `claude-vscode`.
+    ClientRule({"user-agent": r"^claude-cli/[^(]*\([^)]*\b(sdk-(cli|ts|py)|claude-code-github-action)\b"}),
+    # Its background sessions.
+    ClientRule({"x-app": "^cli-bg$"}),
+    # Codex names its originator (2026-11): `codex exec`, and its SDKs, which run that. In a terminal it is
+    # `codex_cli_rs` or `codex-tui`, in an editor `codex_vscode`.
+    ClientRule({"originator": "^codex_(exec|sdk_[a-z]+)$"}),
+    ClientRule({"user-agent": "^codex_(exec|sdk_[a-z]+)/"}),
+)
+"""Clients that say that they run headless. What every agent sends is in docs/delivery.md."""
 
 ANONYMOUS = "anonymous"
 """The account of requests without a credential, as local servers take them."""
@@ -109,6 +123,17 @@ def proxy_words(password: str) -> ProxyWords:
     )
 
 
+def is_headless(profile: Profile, headers: Mapping[str, str]) -> bool:
+    """Whether a client says that nobody watches it. `headers` has lower-case names."""
+    return any(
+        all(
+            re.search(text, headers.get(name, "")[:_MAX_HEADER_CHARS], re.IGNORECASE)
+            for name, text in rule.headers.items()
+        )
+        for rule in (*profile.headless, *HEADLESS)
+    )
+
+
 def given_id(text: str) -> str:
     """An id that a client gives to what it does: its own, cleaned as names are; empty where it gives none."""
     return clean(text.strip()[:_MAX_HEADER_CHARS])
@@ -123,7 +148,7 @@ def _rule_matches(rule: CallRule, headers: Mapping[str, str], facts: RequestFact
     return (
         (rule.tools is None or rule.tools == facts.has_tools)
         and (rule.max_messages is None or len(facts.messages) <= rule.max_messages)
-        and (not rule.paths or any(glob_matches(glob, path) for glob in rule.paths))
+        and (not rule.paths or any(path_matches(glob, path) for glob in rule.paths))
         and (not rule.models or any(glob_matches(glob, facts.model) for glob in rule.models))
         and all(re.search(text, _value(headers, facts, name), re.IGNORECASE) for name, text in rule.headers.items())
         and _is_said(rule.system, (*facts.preamble, *facts.messages)[:1])

@@ -28,7 +28,6 @@ from hivemind_addon.wire.json_values import read_object, read_value
 # Longer bodies of status 200 are believed unread: checking must not stall the event loop.
 _MAX_CHECKED_BYTES = 8 * 1024 * 1024
 _MAX_MESSAGE_CHARS = 2000
-_MAX_DETAIL_CHARS = 100
 _MAX_RETRY_AFTER_S = 86_400.0
 _WORD = re.compile(r"[A-Za-z][\w.-]{0,59}", re.ASCII)
 # `Please try again in 6m0s.`, `Please retry after 10 seconds.`, `Please wait 52220 seconds before retrying.`
@@ -54,6 +53,7 @@ class TransportTrouble(Enum):
     REFUSED_STREAM = "stream refused"
     """HTTP/2 REFUSED_STREAM, or GOAWAY with a lower last stream: the provider surely did not run it."""
     STALLED = "stalled"
+    OVERDUE = "stalled: no answer in several times the usual time"
     INVALID = "invalid answer"
 
 
@@ -63,9 +63,29 @@ _AMBIGUOUS = frozenset(
         TransportTrouble.CLOSED_BEFORE_HEAD,
         TransportTrouble.CUT,
         TransportTrouble.STALLED,
+        TransportTrouble.OVERDUE,
         TransportTrouble.INVALID,
     }
 )
+_CAUSES: Mapping[TransportTrouble, tuple[tuple[re.Pattern[str], str], ...]] = {
+    trouble: tuple((re.compile(pattern, re.IGNORECASE), word) for pattern, word in causes.items())
+    for trouble, causes in {
+        TransportTrouble.CONNECT_FAILED: {
+            "refused|connect call failed": "refused",
+            "timed? ?out": "timed out",
+            "unreachable|no route": "unreachable",
+            "reset|broken pipe|peer closed|eof": "closed",
+            "tls|ssl|certificate": "no TLS",
+        },
+        TransportTrouble.CERTIFICATE: {
+            "expired": "expired",
+            "hostname mismatch|ip address mismatch|not valid for": "another name's",
+            "self.signed|unable to get": "signed by an authority that is not trusted",
+        },
+        TransportTrouble.INVALID: {"body_size_limit": "larger than body_size_limit", "headers?": "its headers"},
+    }.items()
+}
+"""What is worth telling apart, and how it is recognised in a library's words; the first that is found counts."""
 _UNREACHED = frozenset({TransportTrouble.CONNECT_FAILED, TransportTrouble.NAME_NOT_FOUND})
 
 
@@ -116,13 +136,16 @@ def judge_stream_error(profile: Profile, error: ErrorFacts, hints: Hints = _NO_H
     )
 
 
-def judge_transport(trouble: TransportTrouble, detail: str) -> Outcome:
-    """Judge an attempt that ended without a complete answer. `detail` (may be empty) follows in the reason."""
+def judge_transport(trouble: TransportTrouble, said: str = "") -> Outcome:
+    """Judge an attempt that ended without a complete answer. `said`: what some library says of it, in whatever words.
+
+    The reason is ours: one for a cause, so that equal troubles are counted together.
+    """
     hard = trouble is TransportTrouble.CERTIFICATE
-    detail = " ".join(detail.split())[:_MAX_DETAIL_CHARS]
+    cause = next((word for pattern, word in _CAUSES.get(trouble, ()) if pattern.search(said)), "")
     return Outcome(
         kind=OutcomeKind.IGNORED if hard else OutcomeKind.FAILED,
-        reason=f"{trouble.value}: {detail}" if detail else trouble.value,
+        reason=f"{trouble.value}: {cause}" if cause else trouble.value,
         retryable=not hard,
         ambiguous=trouble in _AMBIGUOUS,
         unreached=trouble in _UNREACHED,

@@ -36,6 +36,10 @@ class Transcript(Struct):
     """Why the answer ended, in the provider's word; empty: it has not, or it does not say."""
     error: str = ""
     """What an error answer or an error event says."""
+    is_tail: bool = False
+    """It is only the end of a long answer."""
+    unsaid: bool = False
+    """It has something that says nothing to people: encrypted thinking, a compaction, an empty result, sound."""
 
 
 def answer_of(dialect: DialectName, body: bytes) -> Transcript:
@@ -45,6 +49,11 @@ def answer_of(dialect: DialectName, body: bytes) -> Transcript:
         return _Assembly(dialect).plain(plain)
     parser = dialect_of(dialect).parser()
     return _Assembly(dialect).stream([*parser.feed(body), *parser.finish()])
+
+
+def answer_of_events(dialect: DialectName, events: Iterable[SseEvent]) -> Transcript:
+    """A streamed answer that was cut into events already."""
+    return _Assembly(dialect).stream(events)
 
 
 def request_of(dialect: DialectName, body: bytes) -> Transcript:
@@ -88,6 +97,7 @@ class _Assembly:
                 for choice in _members_in(top.get("choices")):
                     message = choice.get("message")
                     spoken = message if isinstance(message, dict) else {"content": choice.get("text")}
+                    out.unsaid = out.unsaid or bool(spoken.get("audio"))
                     out.parts += _message_parts(spoken, heading="text")
                     out.stop = _word(choice.get("finish_reason")) or out.stop
             case DialectName.OPENAI_RESPONSES:
@@ -119,6 +129,7 @@ class _Assembly:
         for part in self._out.parts:
             if part.heading.startswith("tool call"):
                 part.text = _pretty(part.text)
+        self._out.unsaid = self._out.unsaid or any(not part.text and part.heading != "text" for part in self._out.parts)
         self._out.parts = [part for part in self._out.parts if part.text or part.heading.startswith("tool call")]
         return self._out
 
@@ -156,6 +167,7 @@ class _Assembly:
         for choice in _members_in(top.get("choices")):
             place = choice.get("index", 0)
             delta = _members(choice.get("delta")) or {"content": choice.get("text")}
+            self._out.unsaid = self._out.unsaid or bool(delta.get("audio"))
             # Two names for one thing; a server that sends both sends the same text twice.
             thought = delta.get("reasoning_content") or delta.get("reasoning")
             spoken = (thought, "thinking"), (delta.get("content"), "text"), (delta.get("refusal"), "text")
@@ -192,7 +204,9 @@ class _Assembly:
         out.stop = _word(details.get("reason")) or _word(response.get("status")) or out.stop
         if error := _error_text(response):
             out.error = error
-        parts = [part for item in _members_in(response.get("output")) for part in _message_parts(item, heading="text")]
+        items = list(_members_in(response.get("output")))
+        out.unsaid = out.unsaid or any(item.get("type") != "message" for item in items)
+        parts = [part for item in items for part in _message_parts(item, heading="text")]
         if parts:
             out.parts = parts
 

@@ -2,6 +2,9 @@
 
 `Usage.input_tokens` is uncached input. OpenAI's formats count cached tokens (read and written) inside
 `prompt_tokens` / `input_tokens`, so these are taken out; Anthropic counts them beside it.
+
+A usage that cannot be true counts as none, with all of its numbers: where one is negative, no whole number or larger
+than any model takes, and where an answer is said to have had no input. It would be booked, and learned from.
 """
 
 from collections.abc import Mapping
@@ -13,15 +16,24 @@ from hivemind_addon.profile.model import DialectName
 from hivemind_addon.wire.json_values import read_object, read_value
 from hivemind_addon.wire.sse import SseEvent
 
-_MAX_TOKENS = 1_000_000_000
+_MAX_TOKENS = 20_000_000
+"""Twice the longest context that any provider offers (10 million, 2026-08)."""
 _Members = Mapping[str, msgspec.Raw]
 _RESPONSES_ENDS = {"response.completed", "response.incomplete", "response.failed"}
 
 
+class _Untrue(ValueError):
+    """A number of tokens that no answer has."""
+
+
 def usage_in_body(dialect_name: DialectName, body: bytes) -> Usage | None:
-    """The usage of a whole answer; None when it reports none that can be read."""
+    """The usage of a whole answer; None when it reports none that can be read and be true."""
     top = read_object(body)
-    return None if top is None else _usage(dialect_name, top, None)
+    try:
+        usage = None if top is None else _usage(dialect_name, top, None)
+    except _Untrue:
+        return None
+    return usage if usage is not None and _had_input(dialect_name, usage) else None
 
 
 class UsageReader:
@@ -29,16 +41,32 @@ class UsageReader:
 
     def __init__(self, dialect_name: DialectName) -> None:
         self._dialect_name = dialect_name
-        self.usage: Usage | None = None
-        """What was reported so far."""
-        self.final = False
-        """Whether the output was reported; Anthropic's first event tells only the input."""
+        self._told: Usage | None = None
+        self._told_output = False
 
     def __repr__(self) -> str:
         return f"<UsageReader {'final' if self.final else 'open'} {self.usage}>"
 
+    @property
+    def usage(self) -> Usage | None:
+        """What was reported so far; None: nothing, or what cannot be true."""
+        if self._told is not None and self._told_output and not _had_input(self._dialect_name, self._told):
+            return None
+        return self._told
+
+    @property
+    def final(self) -> bool:
+        """Whether the output was reported; Anthropic's first event tells only the input."""
+        return self._told_output and self.usage is not None
+
     def feed(self, event: SseEvent) -> None:
         """Look at one event; cheap for those that carry no usage."""
+        try:
+            self._feed(event)
+        except _Untrue:
+            self._told, self._told_output = None, False
+
+    def _feed(self, event: SseEvent) -> None:
         match self._dialect_name:
             case DialectName.ANTHROPIC_MESSAGES:
                 if event.event in {"message_start", "message_delta"} or not event.event:
@@ -58,16 +86,16 @@ class UsageReader:
             return
         top = read_object(event.data) or {}
         message = _members(top, "message")
-        usage = _usage(self._dialect_name, message or top, self.usage)
+        usage = _usage(self._dialect_name, message or top, self._told)
         if usage is not None:
-            self.usage = usage
-            self.final = self.final or not message
+            self._told = usage
+            self._told_output = self._told_output or not message
 
     def _take(self, top: _Members | None) -> None:
         usage = _usage(self._dialect_name, top, None) if top else None
         if usage is not None:
-            self.usage = usage
-            self.final = True
+            self._told = usage
+            self._told_output = True
 
 
 def _members(top: _Members, name: str) -> _Members:
@@ -76,13 +104,21 @@ def _members(top: _Members, name: str) -> _Members:
 
 
 def _tokens(members: _Members, name: str) -> int | None:
-    """A plausible number of tokens, else None."""
-    value = read_value(members.get(name))
+    """A number of tokens; None: none is told. Raises _Untrue."""
+    raw = members.get(name)
+    value = read_value(raw)
+    if value is None and (raw is None or bytes(raw) == b"null"):
+        return None
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MAX_TOKENS:
-        return None
+        raise _Untrue
     return value
+
+
+def _had_input(dialect_name: DialectName, usage: Usage) -> bool:
+    """Whether a usage has input, as every answer had; Ollama tells none of a prompt that its cache holds."""
+    return usage.total_input_tokens > 0 or (dialect_name is DialectName.OLLAMA and usage.output_tokens > 0)
 
 
 def _usage(dialect_name: DialectName, top: _Members, before: Usage | None) -> Usage | None:
@@ -108,9 +144,10 @@ def _anthropic(members: _Members, before: Usage | None) -> Usage | None:
     cache_read_tokens = _tokens(members, "cache_read_input_tokens")
     cache_write_tokens = _tokens(members, "cache_creation_input_tokens")
     return Usage(
-        input_tokens=base.input_tokens if input_tokens is None else input_tokens,
-        cache_read_tokens=base.cache_read_tokens if cache_read_tokens is None else cache_read_tokens,
-        cache_write_tokens=base.cache_write_tokens if cache_write_tokens is None else cache_write_tokens,
+        # Gateways that tell the input at the beginning may send zeros in the end.
+        input_tokens=input_tokens or base.input_tokens,
+        cache_read_tokens=cache_read_tokens or base.cache_read_tokens,
+        cache_write_tokens=cache_write_tokens or base.cache_write_tokens,
         output_tokens=base.output_tokens if output_tokens is None else output_tokens,
         reported=True,
     )

@@ -1,0 +1,98 @@
+"""Open files: as many as the system gives, and who waits when they are nearly spent.
+
+A client's connection takes one descriptor, and its request another one upstream. When accepting fails for want of one,
+asyncio tries again without end, and everybody stands still; so connections wait before that, and some are refused.
+"""
+
+import asyncio
+from collections.abc import Container
+
+try:
+    import resource
+except ImportError:  # Windows has no such limit
+    resource = None  # type: ignore[assignment]
+
+ENOUGH = 1024
+"""With fewer a fleet may have to wait for connections."""
+_WANTED = (65_536, 10_240, 4096)
+"""The first that the system grants; macOS grants less than its hard limit says."""
+_RESERVE = 160
+"""For files and what else is open, and for the hundred connections that asyncio accepts at a time."""
+_LEAST = 16
+_LONGEST_WAIT_S = 60.0
+
+
+def raise_limit() -> int | None:
+    """Raise this process's limit of open files, as far as it may; what it is now (None: there is none)."""
+    if resource is None:
+        return None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for wanted in _WANTED:
+        new = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        if soft == resource.RLIM_INFINITY or soft >= new:
+            break
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (new, hard))
+        except (ValueError, OSError):
+            continue
+        break
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+class Places:
+    """Clients' connections: so many are served, as many wait, others are refused. On one event loop."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        """Of open files; None: there is none."""
+        self._taken: set[str] = set()
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        """In order of arrival."""
+
+    def __repr__(self) -> str:
+        return f"<Places {len(self._taken)} of {self.most} taken, {len(self._waiting)} wait>"
+
+    @property
+    def most(self) -> int | None:
+        """How many are served at a time: each may have a descriptor upstream, and as many may wait."""
+        return None if self.limit is None else max(_LEAST, (self.limit - _RESERVE) // 3)
+
+    @property
+    def are_full(self) -> bool:
+        """Whether who comes now has to wait."""
+        return self.most is not None and len(self._taken) >= self.most
+
+    def give(self, client_id: str) -> None:
+        """A place that is free."""
+        self._taken.add(client_id)
+
+    async def wait(self, client_id: str) -> bool:
+        """Wait for one that is not. False: too many wait, or none was given back within a minute."""
+        if len(self._waiting) >= len(self._taken):
+            return False
+        turn = self._waiting[client_id] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(_LONGEST_WAIT_S):
+                await turn
+        except TimeoutError:
+            return client_id in self._taken  # its turn came as its time was over
+        finally:
+            self._waiting.pop(client_id, None)
+        return True
+
+    def keep(self, open_ids: Container[str]) -> None:
+        """Take back the places of connections that have ended and said nothing."""
+        for client_id in [one for one in self._taken if one not in open_ids]:
+            self.give_back(client_id)
+
+    def give_back(self, client_id: str) -> None:
+        """The connection is closed: its place is the next one's. One that had none changes nothing."""
+        if client_id not in self._taken:
+            return
+        self._taken.remove(client_id)
+        for next_id, turn in self._waiting.items():
+            if not turn.done():  # else it has just given up
+                self._taken.add(next_id)
+                turn.set_result(None)
+                break

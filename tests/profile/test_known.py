@@ -1,0 +1,36 @@
+import pytest
+
+from hivemind_addon.profile.known import is_model_host, is_shaped_like_a_call
+
+
+@pytest.mark.parametrize(
+    ("host", "serves"),
+    [
+        ("generativelanguage.googleapis.com", True),
+        ("us-east5-aiplatform.googleapis.com", True),
+        ("bedrock-runtime.eu-west-1.amazonaws.com", True),
+        ("my-resource.openai.azure.com", True),
+        ("storage.googleapis.com", False),
+        ("s3.amazonaws.com", False),
+        ("evil-openrouter.ai.test", False),
+    ],
+)
+def test_hosts_that_serve_models_are_known(host, serves):
+    assert is_model_host(host) is serves
+
+
+@pytest.mark.parametrize(
+    ("path", "is_call"),
+    [
+        ("/v1beta/models/gemini-3-pro:streamGenerateContent", True),
+        ("/model/anthropic.claude-opus-4/converse-stream", True),
+        ("/openai/deployments/gpt-5-eu/chat/completions", True),
+        ("//v1/%6dessages/?beta=true", True),
+        ("/v1/messages/count_tokens", False),
+        ("/v1/models", False),
+        ("/upload", False),
+    ],
+)
+def test_a_model_call_is_known_by_its_path(path, is_call):
+    assert is_shaped_like_a_call("POST", path) is is_call
+    assert not is_shaped_like_a_call("GET", path)
