@@ -38,11 +38,12 @@ class CommonMeter:
     def __repr__(self) -> str:
         return f"<CommonMeter of {len(self.members)} pools, {self.votes} votes, {self.meter!r}>"
 
-    def join(self, meters: "Meters", flights: Flights, now: float) -> None:
-        """A pool is told of this limit."""
+    def join(self, meters: "Meters", own: Meter, flights: Flights, now: float) -> None:
+        """A pool is told of this limit, and has counted what it takes from it on a meter of its own so far."""
         self.members.append(meters)
         for flight in flights:
             self.adopt(flight, now)
+        self.meter.inherit(own, now)
 
     def adopt(self, flight: Flight, now: float) -> None:
         """Count an attempt that was sent before."""
@@ -145,7 +146,7 @@ class CommonMeters:
         for meters, flights in self._flights.items():
             its = meters.own(own.name)
             if meters not in common.members and its is not None and _are_alike(own, its):
-                common.join(meters, flights, now)
+                common.join(meters, its, flights, now)
         self._put_in_use(common)
 
     def _is_alike(self, common: CommonMeter) -> bool:

@@ -5,6 +5,8 @@ One reading tells them apart: in a bucket `reset ≈ (limit - remaining) · W / 
 is stated for. A reading that fits is evidence for a bucket, unless it is nearly full (then both fit) or repeats the
 reset instant that is already known (then a window fits as well); one that does not fit is evidence for a window.
 Later evidence replaces earlier. Without any, a meter with a known reset is treated as a window: its error is to wait.
+The window that is stated may be wrong: where no reading fits it, but all tell the same seconds a unit while the reset
+moves (a fixed one's does not), the limit is a bucket of that rate.
 
 **Level.** `level = remaining - Σ(costs that this header cannot know)`, then refilled with time. Headers tell of the
 past: attempts that were sent after the one that a header answers are not in it. So each cost is kept, with the
@@ -54,6 +56,12 @@ _KIND_SLACK_S = 2.5
 _KIND_SLACK = 0.15
 _KIND_LAG_S = 300.0
 """A header may have been written this long before it arrives, at its attempt's admission."""
+_SAME_SECONDS = 1.15
+"""Bounds of a bucket's seconds a unit that are this close are one number."""
+_USUAL_WINDOWS_S = (
+    *(1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 180.0, 300.0, 600.0, 900.0, 1200.0, 1800.0, 3600.0),
+    *(7200.0, 14_400.0, 18_000.0, 28_800.0, 43_200.0, 86_400.0, 604_800.0),
+)
 _SAME_RESET = 0.05
 """Of the window: two reset instants this close are the same."""
 _OTHERS_OVER_S = 30.0
@@ -108,12 +116,19 @@ class Meter:
         self.reserved = 0
         """Units of attempts in flight."""
         self.window_s = reading.window_s
-        """The window that the limit is stated for."""
+        """The window that the limit is stated for, or of a bucket the one that readings told."""
+        self._found_window_s: float | None = None
+        self._per_unit_s = (0.0, float("inf"))
+        """In what bounds a bucket's seconds a unit lie, as the readings since the last reset have it."""
+        self._agreed = 0
+        """Readings that these bounds come from."""
         self._level = limit
         self._at = now
         self._resets_at: float | None = None
         self._reset_was_told = False
         """`_resets_at` comes from a reading, not from adding a window to the last one."""
+        self._reset_lag_s = 0.0
+        """By so much at most `_resets_at` is late: a duration counts from when its header was written."""
         self._anchor_resets_at: float | None = None
         """The first of the reset instants that were the same so far: what a bucket's drifts away from."""
         self._reset_passed_at = float("-inf")
@@ -151,6 +166,7 @@ class Meter:
         reading = Reading(meter=learned.name, dimension=learned.dimension, window_s=learned.window_s)
         meter = cls(reading=reading, limit=learned.limit, now=now)
         meter.kind = learned.kind
+        meter._found_window_s = learned.window_s if learned.kind is MeterKind.BUCKET else None
         meter.stale_s = learned.stale_s
         meter._votes = 1 if learned.failures_are_free else 0
         return meter
@@ -271,17 +287,17 @@ class Meter:
         is_first = self._learned_stamp < 0
         self._learned_stamp, self._learned_sent_at = stamp, sent_at
         before = (self.limit, self.kind)
-        self.window_s = reading.window_s
+        self.window_s = self._found_window_s or reading.window_s
         self.limit = _limit_of(reading) or self.limit
         if reset_in_s is not None:
             if remaining is not None:
-                self._judge_kind(remaining, reset_in_s, reserve, lag_s=now - sent_at, now=now)
+                self._judge_kind(reading, remaining, reset_in_s, lag_s=now - sent_at, now=now)
             if self._is_unturned(sent_at, reset_in_s):
                 self._guard_s = _RESET_GUARD_S + (_ROUNDING_S if self._guard_s > 0 else 0)
             elif self._turned_early(reset_in_s, now):
                 assert self._resets_at is not None, "it was told"
                 self._guard_s = max(-_ROUNDING_S, min(self._guard_s, now - self._resets_at))
-            self._learn_reset(now + reset_in_s)
+            self._learn_reset(now + reset_in_s, lag_s=now - sent_at)
         if remaining is None:
             self._set_level(self._level)
         else:
@@ -315,6 +331,16 @@ class Meter:
         """It is not above this level, as somebody else who watches the same limit knows."""
         self._advance(now)
         self._set_level(min(self._level, level + self._promised))
+
+    def inherit(self, other: "Meter", now: float) -> None:
+        """Another meter has counted a part of what is taken from the same limit, and learned from its headers."""
+        if self._resets_at is None and other._resets_at is not None:  # noqa: SLF001  its own kind
+            self.kind = other.kind
+            self._resets_at, self._reset_was_told = other._resets_at, other._reset_was_told  # noqa: SLF001
+            self._anchor_resets_at, self._reset_lag_s = other._anchor_resets_at, other._reset_lag_s  # noqa: SLF001
+        self.lower(other.level(now), now)
+        if other._learned_stamp > self._learned_stamp:  # noqa: SLF001
+            self._learned_stamp, self._learned_sent_at = other._learned_stamp, other._learned_sent_at  # noqa: SLF001
 
     def release_all(self, now: float) -> None:
         """Forget the attempts in flight, before it moves to a pool that counts them with other stamps."""
@@ -421,34 +447,68 @@ class Meter:
             self.kind is MeterKind.WINDOW
             and self._reset_was_told
             and self._resets_at is not None
-            and 0 < self._resets_at - now <= _ROUNDING_S < self.window_s / 4
+            and self._reset_lag_s < self._resets_at - now <= _ROUNDING_S < self.window_s / 4
             and reset_in_s > self.window_s / 2
         )
 
-    def _judge_kind(self, remaining: float, reset_in_s: float, reserve: float, *, lag_s: float, now: float) -> None:
-        deficit_s = (self.limit - remaining) / self._rate
-        if deficit_s <= 0:
+    def _judge_kind(self, reading: Reading, remaining: float, reset_in_s: float, *, lag_s: float, now: float) -> None:
+        deficit = self.limit - remaining
+        if deficit <= 0:
             return
-        slack_s = max(_KIND_SLACK_S, _KIND_SLACK * deficit_s) + min(reserve / self._rate, self.window_s)
+        rounding = max(1.0, _sane(reading.granularity, _MOST_UNITS) or 0.0)
         written_s = min(max(lag_s, 0.0), _KIND_LAG_S)
-        if not deficit_s - slack_s - written_s <= reset_in_s <= deficit_s + slack_s:
-            self.kind = MeterKind.WINDOW
-        elif min(deficit_s, reset_in_s) > slack_s and not self._is_same(now + reset_in_s, self._anchor_resets_at):
+        has_moved = not self._is_same(now + reset_in_s, self._anchor_resets_at)
+        self._bound_seconds(deficit, reset_in_s, rounding=rounding, lag_s=written_s, now=now)
+        deficit_s = deficit / self._rate
+        slack_s = max(_KIND_SLACK_S, _KIND_SLACK * deficit_s) + min(rounding / 2 / self._rate, self.window_s)
+        if deficit_s - slack_s - written_s <= reset_in_s <= deficit_s + slack_s:
+            if min(deficit_s, reset_in_s) > slack_s and has_moved:
+                self.kind = MeterKind.BUCKET
+        elif has_moved and self._anchor_resets_at is not None and (found_s := self._found()) is not None:
             self.kind = MeterKind.BUCKET
+            self.window_s = self._found_window_s = found_s
+        else:
+            self.kind = MeterKind.WINDOW
+            self.window_s, self._found_window_s = reading.window_s, None
+
+    def _bound_seconds(
+        self, deficit: float, reset_in_s: float, *, rounding: float, lag_s: float, now: float
+    ) -> None:
+        """Learn from one reading how long a unit takes to come back, if the limit is a bucket."""
+        if self._anchor_resets_at is None or self._anchor_resets_at <= now:
+            self._per_unit_s, self._agreed = (0.0, float("inf")), 0
+        least, most = self._per_unit_s
+        told_least = max(0.0, reset_in_s - _ROUNDING_S) / deficit
+        told_most = (reset_in_s + lag_s + _ROUNDING_S) / (deficit - rounding) if deficit > rounding else float("inf")
+        least, most = max(least, told_least), min(most, told_most)
+        if least > most:
+            least, most, self._agreed = told_least, told_most, 0
+        self._per_unit_s, self._agreed = (least, most), self._agreed + 1
+
+    def _found(self) -> float | None:
+        """The window of the bucket that all readings tell of; None: they leave it open."""
+        if self._agreed < 2:
+            return None
+        least_s, most_s = (per_unit_s * self.limit for per_unit_s in self._per_unit_s)
+        usual = [one for one in _USUAL_WINDOWS_S if least_s <= one <= most_s]
+        if len(usual) == 1:
+            return usual[0]
+        return most_s if 0 < most_s <= _SAME_SECONDS * least_s else None
 
     def _is_same(self, resets_at: float, known_at: float | None) -> bool:
         """Whether two reset instants are one, told twice."""
         return known_at is not None and abs(resets_at - known_at) <= max(_KIND_SLACK_S, _SAME_RESET * self.window_s)
 
-    def _learn_reset(self, resets_at: float) -> None:
+    def _learn_reset(self, resets_at: float, *, lag_s: float) -> None:
         # Durations are counted from when the header was written, so each one is late by its way here:
         # of several that tell of the same reset the earliest is the best.
         if not self._is_same(resets_at, self._anchor_resets_at):
             self._anchor_resets_at = resets_at
         if self.kind is MeterKind.WINDOW and self._reset_was_told and self._is_same(resets_at, self._resets_at):
             assert self._resets_at is not None, "a told reset is known"
-            resets_at = min(resets_at, self._resets_at)
-        self._resets_at, self._reset_was_told = resets_at, True
+            if resets_at >= self._resets_at:
+                return
+        self._resets_at, self._reset_was_told, self._reset_lag_s = resets_at, True, max(0.0, lag_s)
 
     def _kept_for_others(self, now: float) -> float:
         """Units that others will have taken before an attempt that goes now arrives.
