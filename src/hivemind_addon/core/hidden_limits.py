@@ -256,6 +256,8 @@ class HiddenLimits:
         """Attempts that passed while a limit held others back, since the last trial."""
         self._trial_after = self._trial_before = float(_TRIAL_AFTER)
         self._trial: Sent | None = None
+        self._outgrown: Level | None = None
+        """Of the limit that was known, and is no longer true."""
         self._held_since: float | None = None
         """Since when all that want to go have been held back."""
         self._last_hold_s = 0.0
@@ -319,7 +321,9 @@ class HiddenLimits:
             self._told_score -= _TOLD_BROKEN
         if self._held_since is not None:
             self._held_back += 1
-        if sent is self._trial:
+        if sent is self._trial and self._is_in_vain(sent):
+            self._held_back = math.ceil(self._trial_after)
+        elif sent is self._trial:
             # There is more: the next one is a trial, too.
             self._trial_before = max(_TRIAL_AFTER, self._trial_before, self._trial_after) / 3
             self._trial_after = self._held_back = 1
@@ -339,6 +343,7 @@ class HiddenLimits:
         self._refused_after_s = _mean(self._refused_after_s, now - sent.sent_at)
         for level in self._levels():
             level.take_back(sent)
+        self._was_free_for(sent, sent.sent_at)
         if self._told_at < sent.sent_at < self._told_until:
             self._told_score = min(_TOLD_MOST, self._told_score + _TOLD_KEPT)
         self._hear(sent, retry_after_s, now)
@@ -368,9 +373,21 @@ class HiddenLimits:
         sent.ended_at = now
         sent.is_failed = is_failed
         sent.is_void = not was_taken
+        if not sent.refused:
+            self._was_free_for(sent, now - self._refused_after_s)
         if not was_taken or (is_failed and not self._failures_count):
             for level in self._levels():
                 level.take_back(sent)
+
+    def _was_free_for(self, sent: Sent, since: float) -> None:
+        """Later attempts, sent since an instant, did not find an attempt's slot taken, as was thought.
+
+        It was refused, or had ended when they arrived: we hear of its end as late as the provider hears of them.
+        """
+        for one in reversed(self._history):
+            if one.stamp <= sent.stamp or one.sent_at < since:
+                break
+            one.in_flight = max(1, one.in_flight - 1)
 
     def forget_since(self, at: float, now: float) -> None:
         """What was refused since an instant was an outage and no limit."""
@@ -436,6 +453,11 @@ class HiddenLimits:
         is_concurrency = limit is not None and limit.window_s is None
         most = _MOST_TRIAL_AFTER_CAPPED if is_concurrency else _MOST_TRIAL_AFTER
         return self._held_back >= min(self._trial_after * (2 if is_concurrency else 1), most)
+
+    def _is_in_vain(self, trial: Sent) -> bool:
+        """Whether a slot had become free before it arrived."""
+        limit = self.limit
+        return limit is not None and limit.window_s is None and trial.in_flight <= limit.amount
 
     def _votes(self, units: Sequence[float], in_flight: int, now: float) -> _Votes:
         """What the hypotheses say of an attempt. Each limit that is known has to let it pass."""
@@ -551,6 +573,7 @@ class HiddenLimits:
                 for sent in since:
                     sent.odds = None
                 self._trial_after = self._trial_before = float(_TRIAL_AFTER)
+                self._outgrown = hypotheses[0].level
                 records, hypotheses = since, newer
         self._layers = []
         while any(sent.refused for sent in records) and len(self._layers) < _MOST_LIMITS:
@@ -560,6 +583,17 @@ class HiddenLimits:
             # Another limit may refuse what this one would let pass.
             records = self._unexplained(hypotheses[0], records)
             hypotheses = self._compete(records, now)
+        if not self._layers and self._outgrown is not None:
+            self._layers = [[self._proved(self._outgrown, records, now)]]
+
+    def _proved(self, outgrown: Level, records: Sequence[Sent], now: float) -> _Hypothesis:
+        """A limit that has grown, as far as attempts have shown: from there on it is tried step by step."""
+        level = _again(outgrown)
+        assert level is not None
+        found = self._replay(level, records, [self._verdict(sent, now) for sent in records])
+        amount = max((at for at, refused in found if not refused), default=1.0)
+        self._trial_after = 1.0
+        return _Hypothesis(level, Fit(amount, 0.0, fit_chance(0, 0).chance), weight=1.0)
 
     @property
     def remembers_since(self) -> float:
