@@ -196,6 +196,9 @@ class Breaker:
         if probe and self.state is BreakerState.HALF_OPEN:
             return self._judge_probe(signal, now)
         if self.state is BreakerState.CLOSED and signal is Signal.DEAD:
+            pending = tuple(pending)
+            if kind is OutcomeKind.OVERLOADED and self._works(pending, now - admitted_at, now):
+                return False
             self._row.append(_Failure(admitted_at, session, unreached))
             self._row_since = min(self._row_since, admitted_at)
             self._failed_after_s = max(self._failed_after_s, now - admitted_at)
@@ -227,6 +230,11 @@ class Breaker:
     def _silence_s(self) -> float:
         """An attempt that is silent for so long lives."""
         return _LEAST_SILENCE_S + _SILENCE_FACTOR * self._failed_after_s
+
+    def _works(self, pending: Iterable[float], refused_after_s: float, now: float) -> bool:
+        """Whether the provider works on other attempts: then it refuses one more for its overload, and is up."""
+        silence_s = _LEAST_SILENCE_S + _SILENCE_FACTOR * max(self._failed_after_s, refused_after_s)
+        return any(now - admitted_at > silence_s for admitted_at in pending)
 
     def _is_down(self, pending: Iterable[float], now: float) -> bool:
         """Whether the failures speak for an outage."""

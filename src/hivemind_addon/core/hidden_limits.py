@@ -318,12 +318,10 @@ class HiddenLimits:
         self._probe_wait_s = 0.0
         self._probes = min(_PROBES, self._probes + _PROBES_PER_PASS)
         if self._told_at < sent.sent_at < self._told_until - min(_ROUNDING_S, _ROUNDED * self._longest_told_s):
-            self._told_score -= _TOLD_BROKEN
+            self._told_score = max(-_TOLD_MOST, self._told_score - _TOLD_BROKEN)
         if self._held_since is not None:
             self._held_back += 1
-        if sent is self._trial and self._is_in_vain(sent):
-            self._held_back = math.ceil(self._trial_after)
-        elif sent is self._trial:
+        if sent is self._trial:
             # There is more: the next one is a trial, too.
             self._trial_before = max(_TRIAL_AFTER, self._trial_before, self._trial_after) / 3
             self._trial_after = self._held_back = 1
@@ -388,6 +386,9 @@ class HiddenLimits:
             if one.stamp <= sent.stamp or one.sent_at < since:
                 break
             one.in_flight = max(1, one.in_flight - 1)
+            if one is self._trial and self._limit_in_flight >= one.in_flight:
+                # It proves nothing; the next one may.
+                self._trial, self._held_back = None, math.ceil(self._trial_due_after)
 
     def forget_since(self, at: float, now: float) -> None:
         """What was refused since an instant was an outage and no limit."""
@@ -449,15 +450,20 @@ class HiddenLimits:
 
     @property
     def _is_trial_due(self) -> bool:
-        limit = self.limit
-        is_concurrency = limit is not None and limit.window_s is None
-        most = _MOST_TRIAL_AFTER_CAPPED if is_concurrency else _MOST_TRIAL_AFTER
-        return self._held_back >= min(self._trial_after * (2 if is_concurrency else 1), most)
+        return self._held_back >= self._trial_due_after
 
-    def _is_in_vain(self, trial: Sent) -> bool:
-        """Whether a slot had become free before it arrived."""
+    @property
+    def _trial_due_after(self) -> float:
+        """Attempts that pass before a trial."""
+        if self._limit_in_flight < _NEVER:
+            return min(2 * self._trial_after, _MOST_TRIAL_AFTER_CAPPED)
+        return min(self._trial_after, _MOST_TRIAL_AFTER)
+
+    @property
+    def _limit_in_flight(self) -> float:
+        """Attempts in flight that the limit which explains best lets pass; infinite where it is of another kind."""
         limit = self.limit
-        return limit is not None and limit.window_s is None and trial.in_flight <= limit.amount
+        return limit.amount if limit is not None and limit.window_s is None else _NEVER
 
     def _votes(self, units: Sequence[float], in_flight: int, now: float) -> _Votes:
         """What the hypotheses say of an attempt. Each limit that is known has to let it pass."""
