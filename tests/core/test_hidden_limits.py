@@ -32,6 +32,8 @@ class Gateway:
         self.refused_at: list[float] = []
         self._agenda: list[tuple[float, int, float | None]] = []
         self._flights: set[int] = set()
+        self._working = 0
+        """Those of the flights that were not refused."""
 
     def run(self, attempts: int, most_s: float = 1e5) -> "Gateway":
         while len(self.passed_at) < attempts:
@@ -52,9 +54,10 @@ class Gateway:
     def _send(self) -> None:
         self.stamp += 1
         self.hidden.sent(self.stamp, DEMAND, len(self._flights) + 1, self.now)
-        told = self.refuses(self.now, len(self._flights))
+        told = self.refuses(self.now, self._working)
         self._flights.add(self.stamp)
         if told is None:
+            self._working += 1
             self.passed_at.append(self.now)
             self._agenda.append((self.now + self.service_s, self.stamp, None))
         else:
@@ -67,6 +70,7 @@ class Gateway:
         _, stamp, told = event
         self._flights.discard(stamp)
         if told is None:
+            self._working -= 1
             self.hidden.passed(stamp, self.now)
         else:
             self.hidden.refused(stamp, told, self.now)

@@ -236,6 +236,8 @@ class HiddenLimits:
         """Refusals since the hypotheses last competed, and until then."""
         self._share = _FIRST_SHARE
         """Of all attempts, that is refused."""
+        self._usual_share = _FIRST_SHARE
+        """The same before everything was refused."""
         self._told_at = -_NEVER
         self._told_until = -_NEVER
         self._told_score = _TOLD_TRUST
@@ -313,7 +315,9 @@ class HiddenLimits:
         sent.refused = False
         self._share -= self._share / _SHARE_OVER
         self._passed_after_s = _mean(self._passed_after_s, now - sent.sent_at)
-        self._guard_until = -_NEVER
+        if not self._row_length(now):
+            self._usual_share = self._share
+            self._guard_until = -_NEVER
         self._bored = 0
         self._probe_wait_s = 0.0
         self._probes = min(_PROBES, self._probes + _PROBES_PER_PASS)
@@ -341,6 +345,8 @@ class HiddenLimits:
         self._refused_after_s = _mean(self._refused_after_s, now - sent.sent_at)
         for level in self._levels():
             level.take_back(sent)
+        # Had one of the slots been free by then, it would have been taken.
+        sent.in_flight, sent.freed = sent.in_flight + sent.freed, 0
         self._was_free_for(sent, sent.sent_at)
         if self._told_at < sent.sent_at < self._told_until:
             self._told_score = min(_TOLD_MOST, self._told_score + _TOLD_KEPT)
@@ -385,8 +391,9 @@ class HiddenLimits:
         for one in reversed(self._history):
             if one.stamp <= sent.stamp or one.sent_at < since:
                 break
-            one.in_flight = max(1, one.in_flight - 1)
-            if one is self._trial and self._limit_in_flight >= one.in_flight:
+            if one.in_flight > 1:
+                one.in_flight, one.freed = one.in_flight - 1, one.freed + (not sent.refused)
+            if one is self._trial and one.in_flight <= self._limit_in_flight < _NEVER:
                 # It proves nothing; the next one may.
                 self._trial, self._held_back = None, math.ceil(self._trial_due_after)
 
@@ -534,7 +541,7 @@ class HiddenLimits:
             # They are wrong in some way, and may be again.
             surplus, first_s = row - 2, self.verdict_s
         else:
-            chance = min(max(self._share, 0.05), 0.8)
+            chance = min(max(self._usual_share, 0.05), 0.8)
             surplus, first_s = row - max(4, math.ceil(math.log(0.01) / math.log(chance))), _GUARD_FIRST_S
         if surplus >= 0:
             self._guard_until = now + min(first_s * 2 ** min(surplus, 10), _GUARD_MOST_S)
