@@ -43,6 +43,7 @@ _REMEMBERED = 256
 _OLDER = 1024
 """Attempts before these that still fill a bucket or a window."""
 _WINDOWS_S = (1.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 18_000.0, 86_400.0)
+_LEAST_WINDOW_S = 0.5
 _LONGER = 5.0
 """Windows so many times as long as what is remembered are thought of."""
 _LINGER_S = (0.0, 0.5, 2.0, 5.0)
@@ -717,7 +718,7 @@ class HiddenLimits:
         lengths = set(longer[:4] or _WINDOWS_S[-1:])
         known = list(ends)[-4:]
         apart_s = [round(after - before, 1) for before, after in pairwise(known) if after - before <= _LONGEST_S]
-        lengths.update(length_s for length_s in apart_s if length_s >= least - _ROUNDING_S)
+        lengths.update(length_s for length_s in apart_s if length_s >= max(least - _ROUNDING_S, _LEAST_WINDOW_S))
         if is_told and apart_s:
             # No window ends within another one.
             lengths = {length_s for length_s in lengths if length_s <= min(apart_s) + _ROUNDING_S} or lengths
