@@ -259,6 +259,10 @@ class HiddenLimits:
         """Attempts that passed while a limit held others back, since the last trial."""
         self._trial_after = self._trial_before = float(_TRIAL_AFTER)
         self._trial: Sent | None = None
+        self._tried_at = -_NEVER
+        """When the last trial was sent, or the first refusal came."""
+        self._refused_trials = 0.0
+        """In a row."""
         self._outgrown: Level | None = None
         """Of the limit that was known, and is no longer true."""
         self._held_since: float | None = None
@@ -293,8 +297,8 @@ class HiddenLimits:
             sent.odds = (1 - passes, self._share)
             if sent.is_probe:
                 self._pending.append(sent)
-                if go < _LIKELY and self._is_trial_due:
-                    self._trial, self._held_back = sent, 0
+                if go < _LIKELY and self._trial_at <= now:
+                    self._trial, self._held_back, self._tried_at = sent, 0, now
             for level in self._levels():
                 level.add(sent)
             if self._held_since is not None and now - self._held_since >= max(_LONG_HOLD_S, 2 * self.verdict_s):
@@ -330,6 +334,7 @@ class HiddenLimits:
             # There is more: the next one is a trial, too.
             self._trial_before = max(_TRIAL_AFTER, self._trial_before, self._trial_after) / 3
             self._trial_after = self._held_back = 1
+            self._refused_trials = 0.0
         if sent.is_probe:
             self._probe_at = now
             self._reopen(sent)
@@ -353,11 +358,17 @@ class HiddenLimits:
             self._told_score = min(_TOLD_MOST, self._told_score + _TOLD_KEPT)
         self._hear(sent, retry_after_s, now)
         if sent is self._trial:
-            self._trial_after = min(3 * max(self._trial_before, self._trial_after), _MOST_TRIAL_AFTER)
+            # Where much is refused by chance, one refusal shows little.
+            shown = min(1.0, math.log(self._layers[-1][0].fit.chance) / math.log(_FIRST_SHARE)) if self._layers else 1.0
+            self._refused_trials += shown
+            more = 3**shown * max(self._trial_before, self._trial_after)
+            self._trial_after = min(more, _MOST_TRIAL_AFTER)
         elif sent.is_probe:
             self._probes = max(0.0, self._probes - 1)
             self._probe_wait_s = max(2 * self._probe_wait_s, 2 * self.verdict_s)
             self._probe_at = now + self._probe_wait_s
+        if not self._layers:
+            self._tried_at, self._refused_trials = now, 0.0
         self._unweighed += 1
         if (
             self._unweighed * _ENOUGH_NEW >= self._known_refusals
@@ -440,25 +451,32 @@ class HiddenLimits:
         That is long after all that was seen of this limiter; after a refusal it takes twice as long.
         """
         assert self._held_since is not None
+        return max(now, self._guard_until, self._held_since + self._boring_s * 2.0 ** min(self._bored, _MOST_BORED))
+
+    @property
+    def _boring_s(self) -> float:
+        """A guess is not held for longer without a look: twice what was seen of this limiter."""
         told_s = self._longest_told_s if self._told_score > 0 else 0.0
-        longest_s = max(_BORED_S, 2 * told_s, 2 * min(self._longest_row_s, _LONGEST_GUESS_S))
-        return max(now, self._guard_until, self._held_since + longest_s * 2.0 ** min(self._bored, _MOST_BORED))
+        return max(_BORED_S, 2 * told_s, 2 * min(self._longest_row_s, _LONGEST_GUESS_S))
 
     def _opens_at(self, units: Sequence[float], in_flight: int, now: float) -> float:
         votes = self._votes(units, in_flight, now)
         if votes.go >= _SURE:
             return max(now, self._guard_until)
         not_before = max(now, self._guard_until, self._probe_free_at(votes.go, now))
-        if votes.go >= _LIKELY or self._is_trial_due:
+        if votes.go >= _LIKELY:
             return not_before
-        opens_at = max(votes.likely_at, not_before)
+        opens_at = max(min(votes.likely_at, self._trial_at), not_before)
         if self._probes >= 1:
             opens_at = min(opens_at, max(votes.possible_at, not_before, self._probe_at))
         return opens_at
 
     @property
-    def _is_trial_due(self) -> bool:
-        return self._held_back >= self._trial_due_after
+    def _trial_at(self) -> float:
+        """When one more than the limit allows is tried: after so many attempts, or so much time where few go."""
+        if self._held_back >= self._trial_due_after:
+            return -_NEVER
+        return self._tried_at + self._boring_s * 2.0 ** min(self._refused_trials, _MOST_BORED)
 
     @property
     def _trial_due_after(self) -> float:

@@ -20,10 +20,35 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 _NEVER = float("inf")
-_CHANCE = (0.5, 10.0)
-"""What is assumed of chance before anything was seen: half a refusal in ten attempts."""
-_RULE = (20.0, 20.4)
-"""The same of a limiter above its amount: 20 refusals of 20.4 attempts."""
+_MOST_ATTEMPTS = 512
+"""That a hypothesis is asked to explain."""
+
+
+class _Share:
+    """What is assumed of a share of refusals before anything was seen: a beta distribution."""
+
+    def __init__(self, refused: float, attempts: float) -> None:
+        """As if so many of so many attempts had been refused."""
+        self._refused, self._attempts = refused, attempts
+        counts = range(_MOST_ATTEMPTS + 1)
+        self._of_refused = [math.lgamma(count + refused) - math.lgamma(refused) for count in counts]
+        passed = attempts - refused
+        self._of_passed = [math.lgamma(count + passed) - math.lgamma(passed) for count in counts]
+        self._of_attempts = [math.lgamma(count + attempts) - math.lgamma(attempts) for count in counts]
+
+    def expected(self, refused: int, attempts: int) -> float:
+        """The share, after so many."""
+        return (refused + self._refused) / (attempts + self._attempts)
+
+    def likelihood(self, refused: int, attempts: int) -> float:
+        """Logarithm of how likely these verdicts are, over all shares."""
+        return self._of_refused[refused] + self._of_passed[attempts - refused] - self._of_attempts[attempts]
+
+
+_CHANCE = _Share(0.5, 5.0)
+"""Refusals by chance: half of one in five attempts. Many are the less likely."""
+_RULE = _Share(20.0, 20.4)
+"""A limiter above its amount: 20 refusals of 20.4 attempts."""
 
 _MOST_CHOICE = 20
 
@@ -69,8 +94,7 @@ class Fit:
 
 def fit_chance(refused: int, attempts: int) -> Fit:
     """The fit of the hypothesis that refusals have no reason."""
-    share = (refused + _CHANCE[0]) / (attempts + _CHANCE[1])
-    return Fit(_NEVER, _likelihood(refused, attempts, share), share)
+    return Fit(_NEVER, _CHANCE.likelihood(refused, attempts), _CHANCE.expected(refused, attempts))
 
 
 def fit(levels: Sequence[tuple[float, bool]], *, step: float) -> Fit:
@@ -97,22 +121,16 @@ def fit(levels: Sequence[tuple[float, bool]], *, step: float) -> Fit:
         if not has_refusal:
             continue
         below, below_refused = attempts - above, refused - above_refused
-        chance = (below_refused + _CHANCE[0]) / (below + _CHANCE[1])
-        rule = (above_refused + _RULE[0]) / (above + _RULE[1])
-        score = _likelihood(below_refused, below, chance) + _likelihood(above_refused, above, rule) - choice
+        score = _CHANCE.likelihood(below_refused, below) + _RULE.likelihood(above_refused, above) - choice
         if score > best.score:
             passed = ordered[index][0] if index >= 0 else 0.0
-            best = Fit(_between(passed, level, step), score, chance)
+            best = Fit(_between(passed, level, step), score, _CHANCE.expected(below_refused, below))
     return best
 
 
 def _between(passed: float, refused: float, step: float) -> float:
     """The amount, where one level passed and a higher one did not, and attempts are of so many units."""
     return max((passed + refused) / 2, refused - step)
-
-
-def _likelihood(refused: int, attempts: int, share: float) -> float:
-    return refused * math.log(share) + (attempts - refused) * math.log1p(-share)
 
 
 class Level(Protocol):
