@@ -455,12 +455,12 @@ class Meter:
         deficit = self.limit - remaining
         if deficit <= 0:
             return
-        rounding = max(1.0, _sane(reading.granularity, _MOST_UNITS) or 0.0)
+        rounding = (_sane(reading.granularity, _MOST_UNITS) or 0.0) / 2
         written_s = min(max(lag_s, 0.0), _KIND_LAG_S)
         has_moved = not self._is_same(now + reset_in_s, self._anchor_resets_at)
         self._bound_seconds(deficit, reset_in_s, rounding=rounding, lag_s=written_s, now=now)
         deficit_s = deficit / self._rate
-        slack_s = max(_KIND_SLACK_S, _KIND_SLACK * deficit_s) + min(rounding / 2 / self._rate, self.window_s)
+        slack_s = max(_KIND_SLACK_S, _KIND_SLACK * deficit_s) + min(rounding / self._rate, self.window_s)
         if deficit_s - slack_s - written_s <= reset_in_s <= deficit_s + slack_s:
             if min(deficit_s, reset_in_s) > slack_s and has_moved:
                 self.kind = MeterKind.BUCKET
@@ -478,8 +478,10 @@ class Meter:
         if self._anchor_resets_at is None or self._anchor_resets_at <= now:
             self._per_unit_s, self._agreed = (0.0, float("inf")), 0
         least, most = self._per_unit_s
-        told_least = max(0.0, reset_in_s - _ROUNDING_S) / deficit
-        told_most = (reset_in_s + lag_s + _ROUNDING_S) / (deficit - rounding) if deficit > rounding else float("inf")
+        # What is left is rounded, and without more than that it is cut to whole units.
+        most_deficit, least_deficit = deficit + rounding, deficit - max(1.0, rounding)
+        told_least = max(0.0, reset_in_s - _ROUNDING_S) / most_deficit
+        told_most = (reset_in_s + lag_s + _ROUNDING_S) / least_deficit if least_deficit > 0 else float("inf")
         least, most = max(least, told_least), min(most, told_most)
         if least > most:
             least, most, self._agreed = told_least, told_most, 0
@@ -540,6 +542,8 @@ class Meter:
             return
         if self.dimension is Dimension.REQUESTS and surplus >= max(1.0, rounding):
             self._suspect_staleness(surplus, booked, sent_at)
+        if abs(surplus) < rounding:
+            surplus = 0.0
         faded = self._others_units * math.exp(-max(0.0, now - self._others_at) / _OTHERS_OVER_S)
         # Below zero is noise of estimates; a little of it may cancel the noise to come.
         self._others_units = max(-0.1 * self.limit, min(faded - surplus, self.limit))
