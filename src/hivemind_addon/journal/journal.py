@@ -299,7 +299,7 @@ class Journal:
             return True  # opening it took its time, and another was named meanwhile
         self._is_deaf = self._is_taken = False
         if writer.holder != self._holder:
-            writer.name_holder(self._holder)
+            writer.listens(self._holder)
         while True:
             if not writer.failure:
                 self._fold()
