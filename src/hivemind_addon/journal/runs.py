@@ -49,7 +49,9 @@ def inherit(connection: sqlite3.Connection, wall: float, *, port: int = 0, fresh
     """
     columns = ", ".join(f'"{name}"' for name in BudgetRow.__struct_fields__)
     rows = [BudgetRow(*row) for row in _all(connection, f"SELECT {columns} FROM budget")]  # noqa: S608 - ours
-    ends = [ended for (ended,) in _all(connection, "SELECT ended FROM run WHERE port = ? ORDER BY id DESC LIMIT 1", port)]
+    ends = [
+        ended for (ended,) in _all(connection, "SELECT ended FROM run WHERE port = ? ORDER BY id DESC LIMIT 1", port)
+    ]
     every = dict(_all(connection, "SELECT name, value FROM kept"))
     kept = {name: value for name, value in every.items() if not name.startswith(_OF_A_PORT)}
     told = {of_port(name, port): name for name in _OF_A_PORT if of_port(name, port) in every}
@@ -67,9 +69,7 @@ def inherit(connection: sqlite3.Connection, wall: float, *, port: int = 0, fresh
     )
 
 
-def begin(
-    connection: sqlite3.Connection, *, pid: int, version: str, wall: float, goes_on: bool, port: int = 0
-) -> int:
+def begin(connection: sqlite3.Connection, *, pid: int, version: str, wall: float, goes_on: bool, port: int = 0) -> int:
     """A new run; what earlier ones have not finished is lost. Answers the run's id.
 
     `goes_on`: budgets per run are the last run's on this port. Other ports' stay as they are.

@@ -120,7 +120,10 @@ class Writer:
         changed = {name: value for name, value in kept.items() if self._kept.get(name) != value}
         if not (changed or len(self.rows) or now - self._seen_at >= SEEN_S):
             return True
-        others = [runs.seen(self._run[0], wall, listens=self._listens), *(runs.keep(name, value, wall) for name, value in changed.items())]
+        others = [
+            runs.seen(self._run[0], wall, listens=self._listens),
+            *(runs.keep(name, value, wall) for name, value in changed.items()),
+        ]
         try:
             self._file.write([*self.rows.batches(), *others])
         except (sqlite3.Error, OverflowError, ValueError) as error:
