@@ -146,6 +146,11 @@ def run(
     moved = has_mode(mitmproxy_options) or "--listen-port" in mitmproxy_options or "--listen-host" in mitmproxy_options
     if not moved and (neighbour := find_neighbour(port, host)) is not None:
         raise click.ClickException(str(neighbour))
+    if ollama and not moved and (neighbour := find_neighbour(OLLAMA_PORT, host)) is not None:
+        cure = "use that one's" if neighbour.is_proxy else "end that"
+        raise click.ClickException(
+            f"port {OLLAMA_PORT}, which --ollama needs, is taken by {neighbour.who}; {cure}, or leave --ollama out"
+        )
     if no_content and capture is None:
         raise click.UsageError("--no-content says how to record: add --capture FILE")
     if capture is not None:

@@ -1,4 +1,4 @@
-"""Whether mitmproxy knows the options that it is to be given: asked of itself, and only where they are not the usual ones."""
+"""Whether mitmproxy knows the options that it is to be given: asked of itself, where they are not the usual ones."""
 
 import difflib
 import re
@@ -30,8 +30,9 @@ def check_options(options: Sequence[str], program: Path, ours: Sequence[str] = (
                 raise UnknownOption(f"no such option: {word}{_meant(word, [*ours, *known])}")
     names = [name for name in _set_names(options) if not name.startswith(_PREFIX)]
     # A script of the user's has options of its own, which are known when it is loaded.
-    if names and not _has_scripts(options) and (known := re.findall(r"^(\w+):", _says(program, "--options"), re.M)):
-        for name in names:
+    if names and not _has_scripts(options):
+        known = re.findall(r"^(\w+):", _says(program, "--options"), re.MULTILINE)
+        for name in names if known else ():
             if name not in known:
                 raise UnknownOption(f"--set {name}: no such option{_meant(name, known)}")
 
