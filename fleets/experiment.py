@@ -23,7 +23,7 @@ class Experiment:
     @property
     def demands(self) -> bool:
         """Whether every agent has to finish; else it shows what happens otherwise."""
-        return self.route is Route.WHOLE or (
+        return self.route in (Route.WHOLE, Route.AUTO) or (
             self.route is Route.HIVEMIND and "stream-close" not in self.settings.faults
         )
 
@@ -67,6 +67,13 @@ def experiments(settings: FleetSettings, runs: int) -> Mapping[str, Experiment]:
                 "The same cuts through the proxy, answers delivered whole",
                 "`hivemind exec --delivery whole`: answers are kept back until they are complete.",
                 Route.WHOLE,
+                cuts,
+            ),
+            "cuts-auto": Experiment(
+                "The same cuts through a bare `mitmdump -s hivemind_addon`",
+                "Nothing but `HTTPS_PROXY` and its certificate is set: that they run headless is in the agents' own "
+                "headers, so their answers are kept back until they are complete.",
+                Route.AUTO,
                 cuts,
             ),
             "killed": Experiment(

@@ -3,7 +3,7 @@
 import asyncio
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from hivemind_addon.core.ticket import Dimension
 from hivemind_addon.sim.demo import FAULTS
 from hivemind_addon.sim.exchange import pause
 from hivemind_addon.sim.limits import Limit
+from hivemind_addon.sim.mitmdump import running_mitmdump
 from hivemind_addon.sim.provider import Latency, ProviderSettings
 from hivemind_addon.sim.task import Task
 from hivemind_addon.sim.truth import Truth
@@ -35,6 +36,8 @@ class Route(Enum):
     """Through the proxy, answers as they come."""
     WHOLE = "hivemind, whole delivery"
     """Through the proxy, answers kept back until they are complete."""
+    AUTO = "mitmdump, auto delivery"
+    """Through a bare `mitmdump -s hivemind_addon`, which is told nothing of the agents, nor they of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ class FleetResult:
     truths: Mapping[str, Truth]
     """By host."""
     books: Counters | None
-    """The addon's own; None: there is no addon, or its process was killed."""
+    """The addon's own; None: there is no addon, or nobody asked it before its process ended."""
     guard_trips: int
     back_after_s: float | None
     """How long nothing served when the proxy had been killed; None: it was not."""
@@ -175,6 +178,11 @@ async def run_fleet(
                 async with running_tunnel(stage.ports) as tunnel:
                     straight = Straight(tunnel.port, stage.authority)
                     return await _run(settings, route, programs, seed, stage, straight, folder)
+            if route is Route.AUTO:
+                async with running_mitmdump(folder / "mitmproxy", (*stage.proxy_settings, *more)) as mitmdump:
+                    bare = Straight(mitmdump.port, folder / "mitmproxy" / "mitmproxy-ca-cert.pem")
+                    result = await _run(settings, route, programs, seed, stage, bare, folder)
+                    return replace(result, guard_trips=mitmdump.guard_trips)
             async with running_proxy(folder, (*stage.proxy_settings, *more)) as proxy:
                 delivery = "whole" if route is Route.WHOLE else "stream"
                 way = Scheduled(proxy.port, proxy.variables, delivery, settings.patient)

@@ -186,8 +186,8 @@ def ticket(number, **changes):
 def session(name, parent="", **changes):
     fields = {
         "agent": f"agent-{name}", "session": name, "parent_session": parent, "model": "m", "tickets": 3, "delivered": 1,
-        "lost": 1, "shed": 1, "cancelled": 0, "retries_absorbed": 0, "waited_s": 200, "usage": Usage(input_tokens=2_500_000),
-        "micro_usd": 1_234_567, "is_priced": False, "seen_ago_s": 7300,
+        "lost": 1, "shed": 1, "cancelled": 0, "retries_absorbed": 0, "waited_s": 200, "usage": Usage(),
+        "tokens": 2_500_000, "micro_usd": 1_234_567, "is_priced": False, "seen_ago_s": 7300,
     }  # fmt: skip
     return SessionTally(**fields | changes)
 
@@ -245,7 +245,7 @@ def test_everything_that_a_report_can_hold_is_shown(page):
             "102 % used, rejected, anew in 2 h 1 min", "ceiling 2 at a time",
         ],
         "#queue": ["in about 12 s", "any moment", "backing off"],
-        "#agents": ["≥ $1.23", "and 56 more"],
+        "#agents": ["agent-a", "agent-b", "agent-self", "≥ $1.23", "2.5M", "idle 2 h 2 min", XSS, "and 56 more"],
         "#budgets": ["group reviewers, per run", "$21.00 of $20.00"],
         "#log": [XSS],
     }.items():  # fmt: skip

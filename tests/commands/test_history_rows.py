@@ -52,6 +52,6 @@ def test_a_request_as_a_whole(tmp_path):
     ],
 )
 def test_an_account_in_words(limit, words):
-    account = BudgetRow("everyone", "", "day", 1, *limit, NOON, 0, 0, 0, 0, 0, 0)
+    account = BudgetRow("everyone", "", "day", 0, 1, *limit, NOON, 0, 0, 0, 0, 0, 0)
     row = rows.account_row(account)
     assert (row["holder"], row["limit"], row["spent"]) == ("everyone", words, "")

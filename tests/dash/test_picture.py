@@ -30,7 +30,8 @@ def test_a_recorded_fleet_fits_the_screen(name, width, height):
     assert len(drawn.lines) <= height
     assert all(line.cell_len <= width for line in drawn.lines)
     shown = drawn.text.plain
-    own = {"night": "of 8 in flight", "incident": "provider down", "steered": "paused by a person"}[name]
+    limit = recorded("night").snapshot.pools[0].limit
+    own = {"night": f"of {limit} in flight", "incident": "provider down", "steered": "paused by a person"}[name]
     for words in ("hivemind 0.1.0", own, "nightly", "what happened"):
         assert words in shown
 
@@ -55,10 +56,13 @@ def test_a_recorded_night_shows_what_a_person_wants_to_know():
         "└ nightly-1",
         "claude-haiku-4-5",
         "high",
-        "attempt 1 failed",
+        "limit learned: tokens",
+        "agent reviewer-1 has spent most of its budget",
         "none lost" if not made.snapshot.counters.gave_up else " lost",
     ):
         assert words in shown
+    assert "attempt 1 failed" not in shown, "what is tried again and goes well is no news"
+    assert "attempt 3 failed (529 overloaded_error); again in" in text(recorded("incident"), replace(PLAIN, width=200))
 
 
 def test_an_idle_proxy_says_so():

@@ -129,20 +129,22 @@ def start(
     executable=MITMDUMP,
     cwd=ROOT,
     host="127.0.0.1",
+    ports=None,
 ):
     """Start mitmdump and wait until it listens. Raises AssertionError with its log when it ends instead.
 
-    A free port may be another test's by the time that it is bound: then with others, once more.
+    `ports`: one for each mode, of a proxy that ended; otherwise free ones. Such a one may be another test's by the
+    time that it is bound: then with others, once more.
     """
     try:
-        return _start(confdir, arguments, modes, scripts, executable, cwd, host)
+        return _start(confdir, arguments, modes, scripts, executable, cwd, host, ports)
     except AssertionError as error:
-        if "address already in use" not in str(error):
+        if ports or "address already in use" not in str(error):
             raise
-        return _start(confdir, arguments, modes, scripts, executable, cwd, host)
+        return _start(confdir, arguments, modes, scripts, executable, cwd, host, ports)
 
 
-def _start(confdir, arguments, modes, scripts, executable, cwd, host):
+def _start(confdir, arguments, modes, scripts, executable, cwd, host, ports):
     confdir.mkdir(parents=True, exist_ok=True)
     log = confdir / f"mitmdump-{time.monotonic_ns()}.log"
     command = [
@@ -154,7 +156,7 @@ def _start(confdir, arguments, modes, scripts, executable, cwd, host):
         "--set",
         "flow_detail=0",
     ]
-    chosen = [free_port() for _ in modes]  # mitmproxy refuses two modes on port 0
+    chosen = ports or [free_port() for _ in modes]  # mitmproxy refuses two modes on port 0
     for mode, port in zip(modes, chosen, strict=True):
         command += ["--mode", f"{mode}@{port}"]
     for script in scripts:

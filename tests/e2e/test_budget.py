@@ -42,11 +42,11 @@ def ask_in_vain(proxy, agent, host):
         ask(proxy, agent, host)
 
 
-def is_journaled(folder):
+def is_journaled(folder, port):
     """Whether the disk has what is set aside for agent-2, and everyone's budget."""
     with closing(sqlite3.connect(f"file:{folder}/journal.db?mode=ro", uri=True)) as journal:
         (reserved,) = journal.execute("SELECT sum(reserved_tokens) FROM budget WHERE name = 'agent-2'").fetchone()
-        orders = journal.execute("SELECT value FROM kept WHERE name LIKE 'orders%'").fetchone()
+        orders = journal.execute("SELECT value FROM kept WHERE name = ?", (f"orders:{port}",)).fetchone()
     return reserved and orders and '"everyone"' in orders[0] and "1000" in orders[0]
 
 
@@ -114,10 +114,10 @@ def test_what_a_person_changes_holds_at_once_and_a_kill_in_the_middle_forgives_n
             then = time.monotonic()
             before = accounts(proxy)
             assert before["agent agent-2", "day"]["reserved_tokens"]
-            proxy.wait_for(lambda _: is_journaled(folder), "the journal's next batch")
+            proxy.wait_for(lambda _: is_journaled(folder, proxy.port), "the journal's next batch")
             proxy.stop(signal.SIGKILL)
             hung.result(PATIENCE_S)
-        with running(tmp_path / "conf", *settings) as proxy:
+        with running(tmp_path / "conf", *settings, ports=proxy.ports) as proxy:
             proxy.wait_for(lambda _: control_socket(proxy.port).exists(), "the control socket")
             after, passed_s = accounts(proxy), time.monotonic() - then
             assert after.keys() == before.keys()
@@ -126,6 +126,9 @@ def test_what_a_person_changes_holds_at_once_and_a_kill_in_the_middle_forgives_n
                 assert (after[key]["reserved_tokens"], after[key]["limit_tokens"]) == (0, one["limit_tokens"])
                 assert after[key]["renews_in_s"] == pytest.approx(one["renews_in_s"], abs=passed_s + 1)
             assert "60 tokens per day" in spend_all(proxy, "agent-2", host)
+            assert "set by a person: everyone 1,000 tokens per hour" in hivemind(proxy, "budget")[1]
+            assert hivemind(proxy, "budget", "set", "--everyone", "--per", "hour", "--auto")[0] == 0
+            assert ("everyone", "hour") not in accounts(proxy)
             assert proxy.state()["guard_trips"] == 0
             assert "Traceback" not in proxy.log
             assert proxy.stop() == 0

@@ -100,7 +100,7 @@ def test_a_proxy_that_is_killed_in_the_middle_of_a_fleet_forgets_and_forgives_no
         assert KEY.encode() not in left
         assert PROMPT.encode() not in left
 
-        with running(tmp_path / "conf", *arguments) as proxy:
+        with running(tmp_path / "conf", *arguments, ports=proxy.ports) as proxy:
             fleet.proxy = proxy
             fleet.is_up.set()
             origin.wait_for_calls(2 * AGENTS + 1)

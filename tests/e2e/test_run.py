@@ -8,6 +8,7 @@ import socket
 import subprocess
 from pathlib import Path
 
+import httpx
 import pytest
 
 from hivemind_addon.launch.proxy_command import OLLAMA_PORT
@@ -71,9 +72,8 @@ def test_a_bad_option_is_shown_and_not_tried_again_and_nothing_is_announced(mine
     assert "hivemind_profile: no such option; did you mean hivemind_profiles?" in done.stdout + done.stderr
     assert "again" not in done.stdout + done.stderr
     unknown = mine.run("run", "--nonsense")
-    assert unknown.returncode == 1
-    assert "--nonsense" in unknown.stderr
-    assert not unknown.stdout.strip()
+    assert (unknown.returncode, unknown.stdout) == (1, "")
+    assert unknown.stderr == "Error: no such option: --nonsense\n"
 
 
 def test_a_foreign_program_on_the_port_is_all_that_is_told(mine):
@@ -137,13 +137,21 @@ def test_a_base_url_that_names_the_port_leads_to_the_provider_of_the_path(mine):
         assert mine.report()["snapshot"]["counters"]["delivered"] == 1
 
 
-def test_ollama_gets_a_port_of_its_own(mine):
+def test_ollama_gets_a_port_of_its_own_to_which_the_same_rules_apply(mine, anthropic, authority):
     with mine.started("run", "--ollama") as run:
         run.stdout.readline()
         line = run.stdout.readline()
         assert line.endswith(f"listening at 127.0.0.1:{OLLAMA_PORT} for http://127.0.0.1:11434\n")
         proxy = mine.wait_for(mine.report, "the start")["proxy"]
         assert proxy["listens"] == [f"127.0.0.1:{mine.port}", f"127.0.0.1:{OLLAMA_PORT}"]
+        with httpx.Client(trust_env=False, timeout=PATIENCE_S) as client:
+            url = f"http://127.0.0.1:{OLLAMA_PORT}/api/tags"
+            assert client.get(url, headers={"host": f"evil.test:{OLLAMA_PORT}"}).status_code == 421
+        with machine(anthropic, authority) as other:
+            second = other.run("run", "--ollama")
+        assert (second.returncode, second.stdout) == (1, "")
+        assert f"port {OLLAMA_PORT}, which --ollama needs, is taken by the hivemind proxy of user " in second.stderr
+        assert f"home {mine.home} (process {proxy['pid']}); use that one's, or leave --ollama out\n" in second.stderr
 
 
 def test_mitmweb_runs_under_it_too(mine):

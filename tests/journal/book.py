@@ -33,9 +33,16 @@ class Book:
         marks = ", ".join("?" * len(values))
         self.connection.execute(f'INSERT INTO "{table}" ({names}) VALUES ({marks})', tuple(values.values()))
 
-    def run(self, number=1, began=NOON - 3600, seen=None, ended=None, pid=4711, version="0.1.0") -> None:
+    def run(self, number=1, began=NOON - 3600, seen=None, ended=None, pid=4711, version="0.1.0", port=0) -> None:
         self.add(
-            "run", id=number, began=began, seen=seen or ended or NOON + 3600, ended=ended, pid=pid, version=version
+            "run",
+            id=number,
+            began=began,
+            seen=seen or ended or NOON + 3600,
+            ended=ended,
+            pid=pid,
+            version=version,
+            port=port,
         )
 
     def ticket(self, name, agent="ann", arrived=NOON, end="delivered", pool=POOL, run=1, **values) -> str:

@@ -149,7 +149,7 @@ def test_a_newer_one_is_not_touched(path):
 def test_an_older_one_becomes_a_newer_one_and_keeps_what_it_has(path):
     file = opened(path)
     row = "INSERT INTO kept VALUES ('a', 1, '{}')"
-    file.write([(row, ()), ("INSERT INTO run VALUES (1, 2, 3, NULL, 4, 'x')", ())])
+    file.write([(row, ()), ("INSERT INTO run VALUES (1, 2, 3, NULL, 4, 'x', 8080, 1)", ())])
     file.close()
     opened(path, migrations=(*MIGRATIONS, SECOND)).close()
     assert asked(path, "PRAGMA user_version") == [{"user_version": VERSION + 1}]

@@ -106,6 +106,14 @@ def test_a_clean_end_is_no_incident():
     assert found(runs=[stopped], is_orphaned=True) == []
 
 
+def test_a_start_that_never_listened_is_no_death_and_ends_none():
+    died = RunRecord(id=1, began=0.0, seen=500.0, ended=None, pid=7, version="1")
+    killed = RunRecord(id=2, began=501.0, seen=501.0, ended=None, pid=8, version="1", listened=False)
+    back = RunRecord(id=3, began=502.0, seen=1e6, ended=None, pid=9, version="1", listened=False)
+    assert [(one.began, one.ended) for one in found(runs=[died, killed, back])] == [(500, 502)]
+    assert found(runs=[killed], is_orphaned=True) == []
+
+
 def test_a_death_in_an_outage_is_a_part_of_it():
     died = RunRecord(id=1, began=0.0, seen=130.0, ended=None, pid=7, version="1")
     back = RunRecord(id=2, began=132.0, seen=900.0, ended=None, pid=8, version="1")

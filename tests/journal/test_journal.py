@@ -1,6 +1,9 @@
 import asyncio
 import json
+import os
+import sqlite3
 import threading
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -80,6 +83,13 @@ async def becomes(condition):
     async with asyncio.timeout(120):
         while not condition():
             await asyncio.sleep(0)  # noqa: TID251 - its next step
+
+
+def was_written(path):
+    """Whether a file of another thread has the end of a request and a budget."""
+    with suppress(sqlite3.OperationalError):
+        return column(path, "ticket", "end", "id") == ["delivered"] and bool(column(path, "budget", "name", "name"))
+    return False
 
 
 async def test_every_event_is_in_the_file_and_what_was_learned(path, clock, keeper):
@@ -221,6 +231,7 @@ async def test_a_second_one_on_the_file_hears_who_has_it_and_takes_nothing(path,
     disk = Disk(monkeypatch)
     first = opened(path, clock)
     first.restore()
+    assert column(path, "run", "listened") == [0], "one that is killed now has not died: it served nobody"
     first.is_at(8080)
     while "8080" not in path.with_name("journal.db.lock").read_text():
         await asyncio.to_thread(disk.asked.acquire, timeout=0.01)
@@ -230,7 +241,7 @@ async def test_a_second_one_on_the_file_hears_who_has_it_and_takes_nothing(path,
     (line,) = caplog.messages
     assert "written by another proxy (the one at port 8080, process" in line
     await first.close()
-    assert len(asked(path, "SELECT * FROM run")) == 1
+    assert column(path, "run", "listened") == [1]
     assert list(path.parent.glob("*.db")) == [path], "nothing happened in it"
 
 
@@ -252,6 +263,22 @@ async def test_what_happened_in_a_second_one_that_ends_first_is_in_a_file_of_its
     assert [row["spent_tokens"] for row in asked(aside, "SELECT * FROM budget")] == [70]
     assert keeper.restored == []
     assert str(aside) in caplog.messages[-1]
+
+
+async def test_what_happens_in_a_second_one_is_beside_the_file_at_once_should_it_be_killed(path, clock, monkeypatch):
+    monkeypatch.setattr("hivemind_addon.journal.file.LOCK_S", 0.0)
+    first = opened(path, clock)
+    first.restore()
+    second = opened(path, clock)
+    second.restore()
+    await becomes(lambda: second._is_taken)
+    for event in (*life("one"), booked(spent=70)):
+        second(event)
+    beside = path.with_name(f"journal-{os.getpid()}.db")
+    await becomes(lambda: beside.exists() and was_written(beside))
+    assert column(beside, "budget", "spent_tokens", "name") == [70]
+    await second.close()
+    await first.close()
 
 
 async def test_of_what_waits_for_a_file_no_more_is_kept_than_fits(path, clock, monkeypatch):
@@ -283,15 +310,16 @@ async def test_what_was_spent_before_the_file_was_free_is_in_it(path, clock, kee
     second.restore()
     await becomes(lambda: second._is_taken)
     second(life("meanwhile")[0])
-    await first.close()
     restored = asyncio.Event()
-    keeper.restore = lambda *_: restored.set()
+    keeper.restore = lambda *_: restored.set()  # before the file is free: its thread looks at it all the time
+    await first.close()
     await asyncio.wait_for(restored.wait(), 120)
     await becomes(lambda: not second._is_taken)
     second(life("later")[0])
     await second.close()
     assert column(path, "ticket", "id", "id") == ["later", "meanwhile"]
     assert [row["spent_tokens"] for row in asked(path, "SELECT * FROM budget")] == [70]
+    assert {file.name for file in path.parent.iterdir()} <= {"journal.db", "journal.db.lock"}, "nothing stays beside it"
 
 
 async def test_a_persons_word_is_kept_at_once(path, clock, monkeypatch, keeper):

@@ -1,9 +1,12 @@
+import sqlite3
+
 import pytest
 
 from hivemind_addon.core.spend import Budget, Period, Scope, Spend
 from hivemind_addon.journal import runs
-from hivemind_addon.journal.file import JournalFile
+from hivemind_addon.journal.file import JournalFile, migrate
 from hivemind_addon.journal.rows import Rows
+from hivemind_addon.journal.schema import MIGRATIONS
 from tests.journal.samples import booked, life, started, submitted
 
 AHEAD_S = 1.7e9
@@ -17,11 +20,11 @@ def file(tmp_path):
     file.close()
 
 
-def run(file, *events, wall=WALL):
+def run(file, *events, wall=WALL, port=0, fresh=False):
     """A run that begins, and writes these."""
-    inherited = runs.inherit(file.connection, wall)
-    number = runs.begin(file.connection, pid=1, version="9", wall=wall, goes_on=inherited.run_goes_on)
-    rows = Rows()
+    inherited = runs.inherit(file.connection, wall, port=port, fresh=fresh)
+    number = runs.begin(file.connection, pid=1, version="9", wall=wall, goes_on=inherited.run_goes_on, port=port)
+    rows = Rows(port)
     rows.begin(number, inherited.budgets)
     for event in events:
         rows.take(event, event.at + AHEAD_S)
@@ -141,9 +144,34 @@ def test_orders_from_before_they_belonged_to_a_port_are_taken_over_once(file):
     assert runs.inherit(file.connection, WALL, port=9090).kept == {}
 
 
-def test_a_budget_per_run_goes_on_on_its_own_port_unless_it_is_to_begin_anew(file):
-    run(file)
-    kept(file, runs.LAST_PORT, "8080")
-    goes_on = [runs.inherit(file.connection, WALL + 1, port=port).run_goes_on for port in (8080, 9090)]
-    assert goes_on == [True, False]
-    assert not runs.inherit(file.connection, WALL + 1, port=8080, fresh=True).run_goes_on
+def test_budgets_per_run_go_on_on_their_own_port_unless_they_are_to_begin_anew(file):
+    run(file, booked(per=Period.RUN, spent=80, reserved=0), booked(spent=1, reserved=0), port=8080)
+    run(file, booked(per=Period.RUN, spent=90, reserved=0), wall=WALL + 1, port=9090)
+
+    def spent(port, **how):
+        standings = runs.inherit(file.connection, WALL + 2, port=port, **how).standings(WALL + 2)
+        return {one.budget.per: one.spent.tokens for one in standings}
+
+    assert spent(8080) == {Period.RUN: 80, Period.DAY: 1}, "another port's run in between has not ended its own"
+    assert spent(9090) == {Period.RUN: 90, Period.DAY: 1}
+    assert spent(7070) == spent(8080, fresh=True) == {Period.DAY: 1}
+    end(file, run(file, wall=WALL + 2, port=8080, fresh=True), WALL + 3)
+    assert spent(8080) == {Period.DAY: 1}
+    assert spent(9090) == {Period.RUN: 90, Period.DAY: 1}
+
+
+def test_budgets_per_run_from_before_they_had_a_port_are_those_of_the_last_one(tmp_path):
+    connection = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
+    migrate(connection, MIGRATIONS[:1])
+    connection.execute("INSERT INTO run VALUES (1, 1, 2, NULL, 4, 'x')")
+    connection.execute("INSERT INTO kept VALUES ('port', 1, '9090')")
+    for per in ("run", "day"):
+        values = ("agent", "ann", per, 1, 500, None, WALL, 7, 0, 0, 0, 0, 0)
+        connection.execute("INSERT INTO budget VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+    migrate(connection, MIGRATIONS)
+    pers = {
+        port: {one.budget.per for one in runs.inherit(connection, WALL, port=port).standings(WALL)}
+        for port in (8080, 9090)
+    }
+    connection.close()
+    assert pers == {8080: {Period.DAY}, 9090: {Period.DAY, Period.RUN}}

@@ -15,8 +15,8 @@ def book(tmp_path):
         yield made
 
 
-def before(book, per=Period.DAY, *, scope=Scope.AGENT, name="ann", since=float("-inf"), until=NOON + HOUR_S):
-    return spent_before(book.connection, Budget(scope, name, per), since=since, until=until)
+def before(book, per=Period.DAY, *, scope=Scope.AGENT, name="ann", since=float("-inf"), until=NOON + HOUR_S, port=0):
+    return spent_before(book.connection, Budget(scope, name, per), since=since, until=until, port=port)
 
 
 def spend(book, name, began, *, agent="ann", group="", run=1, **attempt):
@@ -70,3 +70,12 @@ def test_a_run_goes_on_over_deaths_and_short_breaks_and_no_longer_ones(book):
         )
     assert before(book, Period.RUN).spent == Spend(4500, 90_000)
     assert before(book, Period.RUN).began == NOON - 3.5 * HOUR_S
+
+
+def test_only_what_went_through_its_own_port_counts_in_a_budget_per_run(book):
+    book.run(1, NOON - 60, port=8080)
+    book.run(2, NOON, port=9090)
+    spend(book, "there", NOON - 30, run=1)
+    spend(book, "here", NOON + 1, run=2)
+    assert before(book, Period.RUN, port=9090).spent == Spend(1500, 30_000)
+    assert before(book, Period.DAY, port=9090).spent == Spend(3000, 60_000)

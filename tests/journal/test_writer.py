@@ -153,7 +153,7 @@ def test_a_journal_that_was_damaged_before_the_start_gives_what_it_still_has(hou
 
 def test_a_second_one_on_the_file_writes_nothing_and_is_told_once(house, path, clock):
     assert house.write(path)
-    house.writer.name_holder("the one at port 8080, process 5")
+    house.writer.listens("the one at port 8080, process 5")
     second = House(clock)
     for _ in range(3):
         assert not second.write(path, *life())

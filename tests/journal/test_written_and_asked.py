@@ -58,7 +58,7 @@ def journal(tmp_path):
     rows.begin(begin(file.connection, pid=7, version="1", wall=NOON, goes_on=False))
     for event in bench.events:
         rows.take(event, NOON + event.at)
-    file.write([*rows.batches(), seen(rows.run, NOON + bench.now)])
+    file.write([*rows.batches(), seen(rows.run, NOON + bench.now, listens=True)])
     yield file
     file.close()
 

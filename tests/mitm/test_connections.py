@@ -8,6 +8,8 @@ from hyperframe import frame as h2_frame
 from mitmproxy import http
 from mitmproxy.connection import ConnectionState, Server
 from mitmproxy.proxy import commands, events
+from mitmproxy.proxy.layer import NextLayerHook
+from mitmproxy.proxy.layers import TCPLayer
 from mitmproxy.proxy.layers.http import HTTPMode
 from mitmproxy.proxy.layers.http._base import ReceiveHttp
 from mitmproxy.proxy.layers.http._events import (
@@ -21,6 +23,7 @@ from mitmproxy.proxy.layers.http._events import (
     ResponseProtocolError,
     ResponseTrailers,
 )
+from mitmproxy.proxy.mode_specs import ProxyMode
 
 from hivemind_addon.mitm import connections as ours
 from hivemind_addon.mitm.stream import GracefulHttp2Client, SchedulingHttpLayer
@@ -295,6 +298,7 @@ FLOODS = {
     "settings of many": many_settings(10_000) * 20,
     "ping": h2_frame.PingFrame(0, b"12345678").serialize() * 20_000,
     "empty data": heads(1, "200") + h2_frame.DataFrame(1, b"").serialize() * 20_000,
+    "tiny data": heads(1, "200") + h2_frame.DataFrame(1, b"x").serialize() * 20_000,
     "window updates": h2_frame.WindowUpdateFrame(0, 1).serialize() * 20_000,
     "priority": h2_frame.PriorityFrame(1, depends_on=3).serialize() * 20_000,
     "resets of nothing": h2_frame.RstStreamFrame(1, 0).serialize() * 20_000,
@@ -339,6 +343,16 @@ def test_what_a_provider_says_in_the_course_of_a_day_is_no_flood():
     for _ in range(1000):
         peer.clock_s += 60
         peer.say(h2_frame.PingFrame(0, b"12345678").serialize() * 10 + h2_frame.SettingsFrame(0).serialize())
+    assert not peer.is_closed
+
+
+def test_a_stream_of_short_lines_however_fast_is_no_flood():
+    """A server that sends each line of an event by itself, some of them nearly empty."""
+    peer = provider()
+    event = (b"event: content_block_delta\n", b'data: {"type":"content_block_delta","delta":{"text":" a"}}\n', b"\n")
+    peer.say(heads(1, "200"))
+    for _ in range(2000):
+        peer.say(b"".join(h2_frame.DataFrame(1, line).serialize() for line in event))
     assert not peer.is_closed
 
 
@@ -404,3 +418,52 @@ def test_a_goaways_debug_data_is_not_told():
     assert peer.is_closed
     assert "ENHANCE_YOUR_CALM" in peer.errors[0]
     assert "sk-ant" not in peer.words
+
+
+# Through another proxy ------------------------------------------------------------------------------------------------
+
+
+def through(answer, request=b"GET http://origin.test/ HTTP/1.1\r\nhost: origin.test\r\n\r\n", mode=HTTPMode.regular):
+    """What becomes of a request, and of a client's CONNECT, whose proxy answers so to ours."""
+    context = make_context()
+    context.client.proxy_mode = ProxyMode.parse("upstream:http://corp.test:3128")
+    context.server.via = ("http", ("corp.test", 3128))
+    context.server.address = ("origin.test", 80)
+
+    def on_hook(hook):
+        if isinstance(hook, NextLayerHook):
+            hook.data.layer = TCPLayer(hook.data.context, ignore=True)
+
+    book = Playbook(SchedulingHttpLayer(context, mode, FakePort()), on_hook=on_hook)
+    book.from_client(request)
+    if mode is HTTPMode.upstream:
+        book.from_client(b"what is in the tunnel")
+    assert book.to_server().startswith(b"CONNECT origin.test:")
+    for start in range(0, len(answer), READ):
+        if book.opened[-1].state is ConnectionState.CLOSED:
+            break
+        book.from_server(answer[start : start + READ])
+    return book
+
+
+@pytest.mark.parametrize("mode", [HTTPMode.regular, HTTPMode.upstream])
+def test_what_a_proxy_answers_to_connect_is_bounded_and_not_told(mode):
+    connect = b"CONNECT origin.test:443 HTTP/1.1\r\nhost: origin.test:443\r\n\r\n"
+    request = {"request": connect, "mode": mode} if mode is HTTPMode.upstream else {}
+    for answer in (
+        b"HTTP/1.1 200 " + SECRET * 100_000,
+        b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 300 + b"\r\n",
+        SECRET + b"\r\n\r\n",
+        b"HTTP/1.1 403 " + SECRET + b"\r\n\r\n",
+    ):
+        book = through(answer, **request)
+        assert book.opened[-1].state is ConnectionState.CLOSED
+        told = book.to_client + repr([log.message for log in book.logs]).encode()
+        assert SECRET not in told
+
+
+def test_a_proxy_that_connects_is_gone_through():
+    book = through(b"HTTP/1.1 200 Connection established\r\nvia: x\r\n\r\n")
+    assert book.to_server().endswith(b"GET / HTTP/1.1\r\nhost: origin.test\r\n\r\n")
+    book.from_server(b"HTTP/1.1 204 No Content\r\n\r\n")
+    assert book.to_client.startswith(b"HTTP/1.1 204")

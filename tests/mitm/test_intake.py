@@ -438,11 +438,12 @@ async def test_of_two_ids_the_provider_sees_one_and_each_attempt_has_the_same(tm
     ):
         before = sum(map(len, sent))
         book.from_server(answer)
-        if held:
+        while held:  # on a slow machine its time has come already, and nothing is held
             hook = held.pop()
             await hook.exchange.hold()
             book.answer(hook)
-            sent.append(b"".join(book.to_server(number) for number in range(len(book.opened)))[before:])
+        if more := b"".join(book.to_server(number) for number in range(len(book.opened)))[before:]:
+            sent.append(more)
     assert (ticket.task, ticket.idempotency_key) == ("task-9", "Order-7")
     assert exchange.attempts == len(sent) == 2
     for attempt in sent:

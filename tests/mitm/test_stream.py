@@ -18,6 +18,7 @@ from mitmproxy.proxy.layers.http._base import HttpConnection
 from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server
 from mitmproxy.proxy.layers.http._http2 import Http2Client, Http2Server
 from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
+from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
 from mitmproxy.proxy.mode_servers import ServerInstance
 
 from hivemind_addon.mitm import connections
@@ -52,6 +53,7 @@ def make_samples():
         "BoundedHttp2": Http2Client(context),
         "BoundedHttp2Client": Http2Client(context),
         "BoundedHttp2Server": Http2Server(context),
+        "BoundedUpstreamProxy": HttpUpstreamProxy(context, Server(address=("127.0.0.1", 9)), send_connect=True),
     }
 
 

@@ -41,7 +41,7 @@ def budgets(journal: JournalReader, since: float | None, until: float | None, mo
     columns = {"holder": "Whose", "per": "Per", "spent": "Spent", "limit": "Of"}
     columns |= {
         key: heading
-        for key, heading in (("added", "Added"), ("reserved", "In flight"))
+        for key, heading in (("port", "Port"), ("added", "Added"), ("reserved", "In flight"))
         if any(account[key] for account in accounts)
     }
     rows.print_listing(
@@ -49,7 +49,7 @@ def budgets(journal: JournalReader, since: float | None, until: float | None, mo
         columns | {"began": "Since"},
         form,
         none="no budget was ever booked",
-        headings=("scope", "name", "per", "began", "began_iso", *rows.AMOUNTS),
+        headings=("scope", "name", "per", "port", "began", "began_iso", *rows.AMOUNTS),
     )
     if changes and form is Format.TABLE:
         rows.print_listing(changes, {"at": "When", "text": "What"}, form, title="what happened to them")
@@ -108,6 +108,7 @@ def runs(journal: JournalReader, since: float | None, until: float | None, most:
         "began": "Began",
         "lasted_s": "Lasted",
         "fate": "What became of it",
+        "port": "Port",
         "pid": "Process",
         "version": "Version",
     }

@@ -63,8 +63,8 @@ def print_listing(
     now = SystemClock().wall()
     hours: Words = {key: partial(shown, now=now) for key in _INSTANTS}
     chosen = {name: name for name in headings} if form is Format.CSV else columns
-    # A process's number is no amount.
-    names: Words = {"pid": str, "number": str}
+    # A process's number is no amount, nor is a port's; 0 is none.
+    names: Words = {"pid": str, "number": str, "port": lambda port: str(port or "")}
     print_rows(rows, chosen, form, title=title, none=none, words={**hours, **_NUMBERS, **names, **words}, spare=spare)
 
 
@@ -158,4 +158,6 @@ def fate(journal: JournalReader, run: RunRecord) -> str:
     """What became of a run of the proxy."""
     if run.ended is not None:
         return "stopped"
-    return "runs" if run.id == journal.live_run else "died"
+    if run.id == journal.live_run:
+        return "runs"
+    return "died" if run.listened else "was killed while it started"

@@ -18,6 +18,7 @@ from hivemind_addon.launch.become import become
 from hivemind_addon.launch.behind import asked_words, environment_changes
 from hivemind_addon.launch.bundle import NoBundle
 from hivemind_addon.launch.environment import exports
+from hivemind_addon.launch.mitmproxy_options import UnknownOption, check_options
 from hivemind_addon.launch.neighbour import find_neighbour
 from hivemind_addon.launch.programs import load_programs
 from hivemind_addon.launch.proxy_command import (
@@ -25,6 +26,7 @@ from hivemind_addon.launch.proxy_command import (
     NoMitmproxy,
     child_environment,
     has_mode,
+    mitmproxy_program,
     proxy_command,
 )
 from hivemind_addon.launch.supervisor import Supervisor
@@ -39,6 +41,7 @@ from hivemind_addon.wire.identity import proxy_words
 _one_line = in_one_line(
     NoBundle,
     NoMitmproxy,
+    UnknownOption,
     UpstreamUnusable,
     UnreadableReport,
     FolderNotPrivate,
@@ -133,6 +136,8 @@ def run(
       hivemind run --max-concurrency 4 --total-budget 20M
       hivemind run --upstream http://127.0.0.1:8000
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    own = [name for one in click.get_current_context().command.params for name in one.opts]
+    check_options(mitmproxy_options, mitmproxy_program(web=web), own)
     lock = claim.supervise(port)
     if lock is None:
         if while_used:
@@ -141,6 +146,11 @@ def run(
     moved = has_mode(mitmproxy_options) or "--listen-port" in mitmproxy_options or "--listen-host" in mitmproxy_options
     if not moved and (neighbour := find_neighbour(port, host)) is not None:
         raise click.ClickException(str(neighbour))
+    if ollama and not moved and (neighbour := find_neighbour(OLLAMA_PORT, host)) is not None:
+        cure = "use that one's" if neighbour.is_proxy else "end that"
+        raise click.ClickException(
+            f"port {OLLAMA_PORT}, which --ollama needs, is taken by {neighbour.who}; {cure}, or leave --ollama out"
+        )
     if no_content and capture is None:
         raise click.UsageError("--no-content says how to record: add --capture FILE")
     if capture is not None:

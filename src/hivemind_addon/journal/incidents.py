@@ -4,7 +4,7 @@
     wall                            until it opens, or its end has come
     a pause of 30 s or more         as long as the provider asked for it
     ten failures in a row           hard ones, with no answer between them; until the next answer
-    the proxy died                  from when it was last seen until the next one started
+    the proxy died                  from when it was last seen until the next one started that ever listened
     guard trip, clock jump          an instant, or as long as the machine slept
 
 Troubles of one pool with less than a minute between them are one incident. What is no pool's own (a death, a jump of
@@ -210,7 +210,8 @@ def _ended_with_run(trouble: Trouble, run: RunRecord | None, *, is_live: bool) -
 
 
 def _deaths(runs: Sequence[RunRecord], live: int) -> Iterator[Trouble]:
-    for run, following in zip_longest(runs, runs[1:]):
+    served = [run for run in runs if run.listened or run.id == live]  # one that never listened left nobody alone
+    for run, following in zip_longest(served, served[1:]):
         if run is not None and run.ended is None and run.id != live:
             back_s = 0.0 if following is None else max(0.0, following.began - run.seen)
             yield Trouble(

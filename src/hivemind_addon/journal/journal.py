@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain, count
 from pathlib import Path
 from typing import Protocol
 
@@ -110,6 +111,11 @@ class Journal:
         """There is no writing this file at all."""
         self._is_taken = False
         """Another proxy writes this file: what happens waits until that one ends, or we do."""
+        self._beside: Writer | None = None
+        """The thread's: writes what waits for another proxy's file into one of our own, lest it dies with us."""
+        self._beside_path = path
+        self._copied = 0
+        """Of what waits, the first so many events are there."""
         self._inherited: Inherited | None = None
         self._answered = threading.Event()
         """The file is open, or it is known why not."""
@@ -260,22 +266,58 @@ class Journal:
             more = self._guarded_turn()
             self._answered.set()
         self._guarded_turn()
-        if self._is_taken and self._waiting:
-            self._write_aside()
+        if self._beside is not None:
+            self._leave_beside()
         left = len(self._waiting)
         if left and not self._is_deaf:
             self._warn(f"the journal ends without the last {left} events: {self._writer.failure}")
         self._writer.close()
         self._tell(self._closed.set)
 
-    def _write_aside(self) -> None:
-        """The other proxy still has the file: what happened here goes into one of our own beside it."""
-        taken = self.path
-        self._keeper_waits = False
-        self.path = taken.with_name(f"{taken.stem}-{os.getpid()}{taken.suffix}")
-        self._guarded_turn()
-        if not self._is_taken:
-            self._warn(f"{taken} is still another proxy's: what happened here is in {self.path} (--journal)")
+    def _write_beside(self) -> None:
+        """Another proxy has the file: copy what waits for it into one of our own beside it, as long as that goes."""
+        with self._sharing:
+            booked = list(self._spilled.values())
+        if not (self._waiting or booked):
+            return
+        if self._beside is None:
+            self._beside_path = _free_beside(self.path)
+            self._beside = Writer(
+                clock=self._clock, warn=self._warn, unsaved=_ignore, inherited=_ignore, port=self._port
+            )
+        if self._beside.holder != self._holder:
+            self._beside.listens(self._holder)
+        if not self._beside.ready(self._beside_path):
+            return
+        while self._copied < len(self._waiting):  # its newest are near the end, where a deque is quick
+            self._beside.rows.take(*self._waiting[self._copied])
+            self._copied += 1
+            if not self._copied % _BREATH:
+                breathe()
+        for event, wall in booked:
+            self._beside.rows.take(event, wall)
+        self._beside.write({})
+
+    def _leave_beside(self) -> None:
+        """We end, and the other proxy still has the file."""
+        assert self._beside is not None, "something is in it"
+        if self._dropped:
+            self._beside.rows.happened("EventsDropped", _missing(self._dropped), self._clock.wall())
+        if self._is_taken and self._beside.write({}) and self._copied == len(self._waiting):
+            self._waiting.clear()
+            self._warn(
+                f"{self.path} is still another proxy's: what happened here is in {self._beside_path} (--journal)"
+            )
+        self._beside.close()
+
+    def _drop_beside(self) -> None:
+        """All of it is in the journal now."""
+        if self._beside is not None:
+            self._beside.close()
+            self._beside, self._copied = None, 0
+            for side in ("", "-wal", "-shm", ".lock"):
+                with suppress(OSError):
+                    Path(f"{self._beside_path}{side}").unlink()
 
     def _guarded_turn(self) -> bool:
         try:
@@ -294,12 +336,14 @@ class Journal:
                 self._is_deaf = not self._is_taken
                 if self._is_deaf:
                     self._forget()
+                else:
+                    self._write_beside()
             return False
         if path != self.path:
             return True  # opening it took its time, and another was named meanwhile
         self._is_deaf = self._is_taken = False
         if writer.holder != self._holder:
-            writer.name_holder(self._holder)
+            writer.listens(self._holder)
         while True:
             if not writer.failure:
                 self._fold()
@@ -307,6 +351,7 @@ class Journal:
                 return not writer.failure  # a damaged file was moved aside: go on with the next one
             if not self._waiting:
                 break
+        self._drop_beside()
         if standings := writer.spent_before():
             self._tell(lambda: self._keeper.count_in(standings))
         if self._closing.is_set() or self._clock.monotonic() < self._trim_at:
@@ -319,6 +364,7 @@ class Journal:
     def _forget(self) -> None:
         """What waits goes nowhere; but the last word on each account is kept until the file is ours."""
         last = {}
+        self._copied = 0
         while self._waiting:
             event, wall = self._waiting.popleft()
             if isinstance(event, BudgetBooked):
@@ -345,9 +391,7 @@ class Journal:
         for event, wall in spilled.values():
             rows.take(event, wall)
         if dropped:
-            rows.happened(
-                "EventsDropped", f"{dropped} events are missing: too many waited for the file", self._clock.wall()
-            )
+            rows.happened("EventsDropped", _missing(dropped), self._clock.wall())
             self._warn(f"the journal has lost {dropped} events: {self.path} was not written fast enough")
         if exported is not None:
             texts = {name: json.dumps(value, sort_keys=True, allow_nan=False) for name, value in exported.items()}
@@ -369,6 +413,21 @@ class Journal:
         """Do it on the loop, if that still runs."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(what)
+
+
+def _free_beside(path: Path) -> Path:
+    """A name of our own beside a journal; one that another process has left is not touched."""
+    names = chain([""], (f"-{number}" for number in count(2)))
+    ours = (path.with_name(f"{path.stem}-{os.getpid()}{more}{path.suffix}") for more in names)
+    return next(one for one in ours if not one.exists())
+
+
+def _ignore(_: object) -> None:
+    """Nobody needs to know."""
+
+
+def _missing(events: int) -> str:
+    return f"{events} events are missing: too many waited for the file"
 
 
 def _account(event: BudgetBooked) -> Budget:

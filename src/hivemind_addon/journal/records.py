@@ -19,6 +19,10 @@ class RunRecord(Struct, frozen=True):
     """None: it runs, or it died."""
     pid: int
     version: str
+    port: int = 0
+    """Where it listened; 0: that is not known."""
+    listened: bool = True
+    """Whether it ever did: one that was killed while it started has served nobody."""
 
 
 class Listed(TicketRow, kw_only=True):

@@ -19,6 +19,7 @@ from hivemind_addon.core.events import (
     Submitted,
     TicketEnded,
 )
+from hivemind_addon.core.spend import Period
 from hivemind_addon.core.ticket import Ticket
 from hivemind_addon.journal.tables import (
     AttemptRow,
@@ -57,7 +58,9 @@ class _Open:
 class Rows:
     """What is to be written. `take` events, then write `batches` and say `written`."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
+        """`port`: whose budgets per run these are; 0: nobody knows."""
+        self._port = port
         self.run = 0
         """In the file that is written now."""
         self._open: dict[str, _Open] = {}
@@ -245,6 +248,7 @@ class Rows:
             return  # it had to wait for room, and a newer one had none to wait for
         row = BudgetRow(
             *key,
+            self._port if budget.per is Period.RUN else 0,
             self.run,
             None if budget.tokens is None else _whole(budget.tokens),
             None if budget.micro_usd is None else _whole(budget.micro_usd),

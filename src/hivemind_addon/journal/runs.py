@@ -11,10 +11,9 @@ from hivemind_addon.journal.tables import BudgetRow
 from hivemind_addon.runtime.database import transaction
 
 GOES_ON_S = 3600.0
-"""A budget `per run` goes on where the last run died, or ended less than this ago: a restart forgives nothing."""
+"""A budget `per run` goes on where the last run on its port died, or ended less than this ago: a restart forgives
+nothing."""
 
-LAST_PORT = "port"
-"""Kept under this name: where the last run listened, whose budgets `per run` the file has."""
 _OF_A_PORT = ("orders",)
 
 Statement = tuple[str, tuple[object, ...]]
@@ -36,7 +35,7 @@ class Inherited:
     """Of periods that go on; what was in flight is counted as spent, since it may have been billed."""
 
     run_goes_on: bool = False
-    """The last run died, or ended just now: budgets `per run` go on."""
+    """The last run on this port died, or ended just now: its budgets `per run` go on."""
 
     def standings(self, wall: float) -> list[Standing]:
         """The accounts, for the core; an account that cannot be understood is left out."""
@@ -50,7 +49,9 @@ def inherit(connection: sqlite3.Connection, wall: float, *, port: int = 0, fresh
     """
     columns = ", ".join(f'"{name}"' for name in BudgetRow.__struct_fields__)
     rows = [BudgetRow(*row) for row in _all(connection, f"SELECT {columns} FROM budget")]  # noqa: S608 - ours
-    ends = [ended for (ended,) in _all(connection, "SELECT ended FROM run ORDER BY id DESC LIMIT 1")]
+    ends = [
+        ended for (ended,) in _all(connection, "SELECT ended FROM run WHERE port = ? ORDER BY id DESC LIMIT 1", port)
+    ]
     every = dict(_all(connection, "SELECT name, value FROM kept"))
     kept = {name: value for name, value in every.items() if not name.startswith(_OF_A_PORT)}
     told = {of_port(name, port): name for name in _OF_A_PORT if of_port(name, port) in every}
@@ -58,39 +59,40 @@ def inherit(connection: sqlite3.Connection, wall: float, *, port: int = 0, fresh
         told = {name: name for name in _OF_A_PORT if name in every}
     if not fresh:
         kept |= {name: every[stored] for stored, name in told.items()}
-    is_ours = every.get(LAST_PORT, str(port)) == str(port)
-    goes_on = not fresh and is_ours and (not ends or ends[0] is None or wall - ends[0] < GOES_ON_S)
-    kept.pop(LAST_PORT, None)
+    goes_on = not fresh and (not ends or ends[0] is None or wall - ends[0] < GOES_ON_S)
     return Inherited(
         kept=kept,
-        budgets=tuple(_without_flights(row) for row in rows if goes_on or row.per != Period.RUN.value),
+        budgets=tuple(
+            _without_flights(row) for row in rows if row.per != Period.RUN.value or (goes_on and row.port == port)
+        ),
         run_goes_on=goes_on,
     )
 
 
-def begin(connection: sqlite3.Connection, *, pid: int, version: str, wall: float, goes_on: bool) -> int:
+def begin(connection: sqlite3.Connection, *, pid: int, version: str, wall: float, goes_on: bool, port: int = 0) -> int:
     """A new run; what earlier ones have not finished is lost. Answers the run's id.
 
-    `goes_on`: budgets per run are the last run's.
+    `goes_on`: budgets per run are the last run's on this port. Other ports' stay as they are.
     """
     with transaction(connection):
         for sql, values in lost("its proxy died"):
             connection.execute(sql, values)
         run = connection.execute(
-            "INSERT INTO run (began, seen, pid, version) VALUES (?, ?, ?, ?) RETURNING id", (wall, wall, pid, version)
+            "INSERT INTO run (began, seen, pid, version, port, listened) VALUES (?, ?, ?, ?, ?, 0) RETURNING id",
+            (wall, wall, pid, version, port),
         ).fetchone()[0]
         connection.execute(
             "UPDATE budget SET spent_tokens = spent_tokens + reserved_tokens, reserved_tokens = 0,"
             " spent_micro_usd = spent_micro_usd + reserved_micro_usd, reserved_micro_usd = 0"
         )
         if not goes_on:
-            connection.execute("DELETE FROM budget WHERE per = ?", (Period.RUN.value,))
+            connection.execute("DELETE FROM budget WHERE per = ? AND port = ?", (Period.RUN.value, port))
     return int(run)
 
 
-def seen(run: int, wall: float) -> Statement:
-    """The run is alive."""
-    return "UPDATE run SET seen = max(seen, ?) WHERE id = ?", (wall, run)
+def seen(run: int, wall: float, *, listens: bool = False) -> Statement:
+    """The run is alive, and `listens`, or has."""
+    return "UPDATE run SET seen = max(seen, ?), listened = max(listened, ?) WHERE id = ?", (wall, listens, run)
 
 
 def has(connection: sqlite3.Connection, run: int, began: float) -> bool:
@@ -127,9 +129,9 @@ def lost(why: str) -> list[Statement]:
     ]
 
 
-def _all(connection: sqlite3.Connection, sql: str) -> list[Any]:
+def _all(connection: sqlite3.Connection, sql: str, *values: object) -> list[Any]:
     try:
-        return connection.execute(sql).fetchall()
+        return connection.execute(sql, values).fetchall()
     except sqlite3.DatabaseError as error:
         if not is_damage(error):
             raise

@@ -75,6 +75,30 @@ MIGRATIONS: tuple[str, ...] = (
     -- What outlives a run and is no row: what the scheduler exports (`learned`, `orders`), as JSON.
     CREATE TABLE kept (name TEXT PRIMARY KEY, at REAL NOT NULL, value TEXT NOT NULL) WITHOUT ROWID;
     """,
+    """
+    -- Where a run listened. What is from before that was known counts as the last known port's, or the usual one's.
+    ALTER TABLE run ADD COLUMN port INTEGER NOT NULL DEFAULT 0;
+    -- Whether it ever did: one that was killed while it started has not.
+    ALTER TABLE run ADD COLUMN listened INTEGER NOT NULL DEFAULT 1;
+    UPDATE run SET port = coalesce((SELECT CAST(value AS INTEGER) FROM kept WHERE name = 'port'), 8080);
+    -- A budget per run belongs to the port of its runs; those of other periods (port 0) are one set for all ports.
+    ALTER TABLE budget RENAME TO portless;
+    CREATE TABLE budget (
+        scope TEXT NOT NULL, name TEXT NOT NULL, per TEXT NOT NULL, port INTEGER NOT NULL DEFAULT 0,
+        run INTEGER NOT NULL REFERENCES run, limit_tokens INTEGER, limit_micro_usd INTEGER, began REAL NOT NULL,
+        spent_tokens INTEGER NOT NULL, spent_micro_usd INTEGER NOT NULL,
+        reserved_tokens INTEGER NOT NULL, reserved_micro_usd INTEGER NOT NULL,
+        added_tokens INTEGER NOT NULL, added_micro_usd INTEGER NOT NULL,
+        PRIMARY KEY (scope, name, per, port)
+    ) WITHOUT ROWID;
+    INSERT INTO budget SELECT
+        scope, name, per, CASE per WHEN 'run' THEN (SELECT max(port) FROM run) ELSE 0 END,
+        run, limit_tokens, limit_micro_usd, began, spent_tokens, spent_micro_usd,
+        reserved_tokens, reserved_micro_usd, added_tokens, added_micro_usd
+    FROM portless;
+    DROP TABLE portless;
+    DELETE FROM kept WHERE name = 'port';
+    """,
 )
 """The n-th leads from version n to version n + 1."""
 

@@ -109,6 +109,8 @@ class BudgetRow(Struct):
     scope: str
     name: str
     per: str
+    port: int
+    """Whose it is, per run; of other periods 0: they are all ports'."""
     run: int
     limit_tokens: int | None
     limit_micro_usd: int | None
@@ -134,7 +136,7 @@ _NAMES: dict[type[Row], tuple[str, tuple[str, ...], frozenset[str]]] = {
     WaitRow: ("wait", ("ticket", "began"), frozenset({"reason", "position"})),
     HappeningRow: ("happening", (), frozenset()),
     LimitRow: ("limit", (), frozenset()),
-    BudgetRow: ("budget", ("scope", "name", "per"), frozenset(BudgetRow.__struct_fields__)),
+    BudgetRow: ("budget", ("scope", "name", "per", "port"), frozenset(BudgetRow.__struct_fields__)),
 }
 """Table, key, and what a later row of the same key changes."""
 

@@ -55,7 +55,7 @@ class Writer:
         `unsaved`: why nothing can be written, then an empty text when it can; `inherited`: once what earlier runs have
         left, None as long as that is not known.
         """
-        self.rows = Rows()
+        self.rows = Rows(port)
         self.failure = ""
         """Why nothing can be written now; it may get better."""
         self.refused: Path | None = None
@@ -79,6 +79,7 @@ class Writer:
         self._kept: dict[str, str] = {}
         """What the file has of it."""
         self._seen_at = -SEEN_S
+        self._listens = False
         self._trimmer = Trimmer()
         self._has_skipped = False
 
@@ -119,7 +120,10 @@ class Writer:
         changed = {name: value for name, value in kept.items() if self._kept.get(name) != value}
         if not (changed or len(self.rows) or now - self._seen_at >= SEEN_S):
             return True
-        others = [runs.seen(self._run[0], wall), *(runs.keep(name, value, wall) for name, value in changed.items())]
+        others = [
+            runs.seen(self._run[0], wall, listens=self._listens),
+            *(runs.keep(name, value, wall) for name, value in changed.items()),
+        ]
         try:
             self._file.write([*self.rows.batches(), *others])
         except (sqlite3.Error, OverflowError, ValueError) as error:
@@ -144,7 +148,7 @@ class Writer:
         for row, since in opened:
             budget = Budget(Scope(row.scope), row.name, Period(row.per))
             try:
-                before = spent_before(self._file.connection, budget, since=since, until=row.began)
+                before = spent_before(self._file.connection, budget, since=since, until=row.began, port=row.port)
             except sqlite3.Error as error:
                 self._warn(f"what {budget.holder} has spent before is not known: {failing(error)}")
                 continue
@@ -160,9 +164,11 @@ class Writer:
         except sqlite3.Error as error:
             return self._failed(error)
 
-    def name_holder(self, text: str) -> None:
-        """What another proxy is told about us."""
+    def listens(self, text: str) -> None:
+        """The proxy does from now on; `text`: what another one is told about us."""
         self.holder = text
+        self._listens = True
+        self._seen_at = -SEEN_S  # to be written with the next word
         if self._file is not None:
             self._file.name_holder(text)
 
@@ -229,12 +235,15 @@ class Writer:
         if self._run is not None and runs.has(file.connection, *self._run):
             return
         run = runs.begin(
-            file.connection, pid=os.getpid(), version=__version__, wall=wall, goes_on=inherited.run_goes_on
+            file.connection,
+            pid=os.getpid(),
+            version=__version__,
+            wall=wall,
+            goes_on=inherited.run_goes_on,
+            port=self._port,
         )
         if self._fresh:
             file.write(runs.forget_orders(self._port))
-        if self._port:
-            file.write([runs.keep(runs.LAST_PORT, str(self._port), wall)])
         self._run = run, wall
         self.rows.begin(run, inherited.budgets)
 
@@ -270,7 +279,7 @@ class Writer:
         file, self._file = self._file, None
         assert file is not None, "an open file is damaged"
         with suppress(sqlite3.Error):
-            self.rows.begin(0, runs.inherit(file.connection, self._clock.wall()).budgets)
+            self.rows.begin(0, runs.inherit(file.connection, self._clock.wall(), port=self._port).budgets)
         self._run = None
         try:
             self._warn(file.leave_damaged(error, self._clock.wall()))

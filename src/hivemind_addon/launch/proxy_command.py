@@ -44,9 +44,7 @@ def proxy_command(
     options: Sequence[str] = (),
 ) -> ProxyCommand:
     """Build it; `options` go to mitmproxy as they are, and win over ours. Raises NoMitmproxy."""
-    executable = Path(sys.executable).parent / ("mitmweb" if web else "mitmdump")
-    if not executable.is_file():
-        raise NoMitmproxy(f"there is no {executable.name} beside {sys.executable}: install hivemind-addon there")
+    executable = mitmproxy_program(web=web)
     command = [str(executable), "--listen-port", str(port)]
     if "--listen-host" not in options and not _sets(options, "listen_host"):
         # Said here and not left to the addon: mitmproxy binds its ports before it loads scripts.
@@ -69,6 +67,14 @@ def proxy_command(
     # Nor does it forget what was ordered since.
     first = [*command, "--set", "hivemind_fresh=true"] if fresh else command
     return ProxyCommand(port=port, first=tuple(first), again=tuple(again))
+
+
+def mitmproxy_program(*, web: bool) -> Path:
+    """Mitmdump or mitmweb, of our own installation. Raises NoMitmproxy."""
+    executable = Path(sys.executable).parent / ("mitmweb" if web else "mitmdump")
+    if not executable.is_file():
+        raise NoMitmproxy(f"there is no {executable.name} beside {sys.executable}: install hivemind-addon there")
+    return executable
 
 
 def _calm(options: Sequence[str], *, web: bool) -> list[str]:

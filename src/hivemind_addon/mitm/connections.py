@@ -3,7 +3,8 @@
 
     a head          64 KB and 256 fields, of a request, an answer, an interim answer, a chunk, trailers
     interim answers 16 before the final one; none is taken for it, and none goes to the client
-    HTTP/2 frames   those that carry nothing are counted (`Frames`); beyond the count the connection is closed
+    HTTP/2 frames   those that carry little or nothing are counted (`Frames`); beyond the count the connection is closed
+    CONNECT         the head of an upstream proxy's answer, as any head
 
 What is said of a broken message never quotes it: a provider may echo a key in it, and the words go far.
 """
@@ -48,6 +49,7 @@ from mitmproxy.proxy.layers.http._http2 import (
     parse_h2_response_headers,
 )
 from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
+from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
 from mitmproxy.utils import human
 
 if TYPE_CHECKING:
@@ -229,24 +231,52 @@ def _validate(response: http.Response) -> None:
         raise BadHead("it has invalid fields") from None
 
 
+class BoundedUpstreamProxy(HttpUpstreamProxy):
+    """A tunnel through another proxy."""
+
+    def receive_handshake_data(self, data: bytes) -> layer.CommandGenerator[tuple[bool, str | None]]:
+        """Read the head of its answer to CONNECT."""
+        if not self.send_connect:
+            return (yield from super().receive_handshake_data(data))
+        where = human.format_address(self.tunnel_connection.address)
+        self.buf += data
+        try:
+            head = _take_head(self.buf)
+            if head is None:
+                return False, None
+            status = _parsed(http1.read_response_head, head).status_code
+        except BadHead as error:
+            return False, f"upstream proxy {where}: {BAD_HEAD}{error}"
+        if not 200 <= status < 300:
+            return False, f"upstream proxy {where} refused to connect: {status}"
+        if self.buf:
+            yield from self.receive_data(bytes(self.buf))
+            del self.buf
+        return True, None
+
+
 # HTTP/2 ---------------------------------------------------------------------------------------------------------------
 
 
 class Flood(h2.exceptions.ProtocolError):
-    """A peer sends frames that carry nothing, without end."""
+    """A peer sends frames that carry little or nothing, without end."""
 
     error_code = h2.errors.ErrorCodes.ENHANCE_YOUR_CALM
 
 
 class Frames:
-    """Counts what a peer sends that carries nothing.
+    """Counts what a peer sends that carries little or nothing.
 
     A frame costs what handling it costs us, in units of about 20 µs. A thousand are free, and a hundred more each
-    second. What we send pays for what it brings about: window updates for data, heads and resets for a head.
+    second. What we send pays for what it brings about: window updates for data, heads and resets for a head. Data pays
+    for its own frames, also for some small ones after it.
     """
 
     BURST: ClassVar = 1000
     EACH_SECOND: ClassVar = 100
+    BYTES_OF_FRAME: ClassVar = 16
+    """Of data, pay for its frame; the lines of a stream that say next to nothing have more."""
+    SMALL_AFTER_LARGE: ClassVar = 100
     UPDATES_OF_DATA: ClassVar = 16
     """Window updates for one data frame of ours; Go's servers send one for each piece that is read."""
     HEADS_OF_HEAD: ClassVar = 3
@@ -259,6 +289,8 @@ class Frames:
         self._from_client = from_client
         self._left: float = self.BURST
         self._counted_at = now()
+        self._data_due = 0.0
+        """Data frames that earlier data has paid for."""
         self._updates_due = 0
         self._heads_due = 0
 
@@ -278,12 +310,16 @@ class Frames:
         self._left = min(self.BURST, self._left + (now - self._counted_at) * self.EACH_SECOND) - self._cost(frame)
         self._counted_at = now
         if self._left < 0:
-            raise Flood("too many frames that carry nothing")
+            raise Flood("too many frames that carry little or nothing")
 
     def _cost(self, frame: h2_frame.Frame) -> int:
         match frame:
+            case h2_frame.DataFrame() if "END_STREAM" in frame.flags:
+                return 0
             case h2_frame.DataFrame():
-                return 0 if frame.data or "END_STREAM" in frame.flags else 1
+                paid = self._data_due + len(frame.data) / self.BYTES_OF_FRAME
+                self._data_due = min(max(0.0, paid - 1), self.SMALL_AFTER_LARGE)
+                return 0 if paid >= 1 else 1
             case h2_frame.WindowUpdateFrame() if self._updates_due:
                 self._updates_due -= 1
                 return 0

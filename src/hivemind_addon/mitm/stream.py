@@ -61,6 +61,7 @@ from mitmproxy.proxy.layers.http._events import (
 )
 from mitmproxy.proxy.layers.http._hooks import HttpResponseHeadersHook
 from mitmproxy.proxy.layers.http._http3 import Http3Client, Http3Server
+from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
 from mitmproxy_rs.udp import UdpServer
 
 from hivemind_addon.mitm.connections import (
@@ -70,6 +71,7 @@ from hivemind_addon.mitm.connections import (
     BoundedHttp1Server,
     BoundedHttp2Client,
     BoundedHttp2Server,
+    BoundedUpstreamProxy,
 )
 from hivemind_addon.mitm.port import Alarm, ExchangePort, Handling, Look, Next, Port, Stage
 from hivemind_addon.wire.outcome import TransportTrouble
@@ -274,6 +276,11 @@ class ScheduledStream(HttpStream):
             self.client_state = self.state_consume_request_body
         else:
             yield from super().start_request_stream()
+
+    def handle_connect_upstream(self) -> layer.CommandGenerator[None]:
+        """Tunnel what is not ours through a proxy whose answer is bounded."""
+        self.child_layer = BoundedUpstreamProxy.make(self.context, send_connect=True)[0]
+        yield from self.handle_connect_finish()  # type: ignore[no-untyped-call]  # the host's own
 
     # The gate --------------------------------------------------------------------------------------------------------
 
@@ -770,12 +777,14 @@ class SchedulingHttpLayer(HttpLayer):
             self.draining.discard(connection)
 
     def event_to_child(self, child: layer.Layer | HttpStream, event: events.Event) -> layer.CommandGenerator[None]:
-        """Give every new upstream connection a client that survives a graceful GOAWAY."""
+        """Give every new upstream connection a client that survives a graceful GOAWAY, and bounds a proxy's answer."""
         if isinstance(event, events.Start) and not isinstance(child, HttpStream):
             for inner in _stack(child):
                 if type(inner) is HttpClient:
                     # The base class builds it inside get_connection and offers no factory to override.
                     inner.__class__ = GracefulHttpClient
+                elif type(inner) is HttpUpstreamProxy:
+                    inner.__class__ = BoundedUpstreamProxy
         return super().event_to_child(child, event)
 
 
