@@ -55,10 +55,10 @@ def test_never_more_than_the_maximum():
 
 def test_after_an_outage_half_of_what_was_proved():
     slots = filled(40)
-    slots.recover()
+    slots.recover(0, 0.0)
     assert slots.limit == 20
     slots = filled(3)
-    slots.recover()
+    slots.recover(0, 0.0)
     assert slots.limit == 2
 
 

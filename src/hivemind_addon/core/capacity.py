@@ -331,7 +331,7 @@ class Capacity:
 
     def _closed(self, before: BreakerState, reason: str, now: float) -> None:
         """The provider is back."""
-        self.slots.recover()
+        self.slots.recover(len(self.flights), now)
         self._tell_breaker(before, reason, now)
 
     def _judge_wall(self, ticket_id: str, outcome: Outcome, now: float) -> None:

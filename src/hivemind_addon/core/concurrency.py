@@ -65,10 +65,13 @@ class Slots:
         if self.limit != before:
             self._filled_at = None
 
-    def recover(self) -> None:
-        """The provider is back after an outage: half of what it took before, and from there on as ever."""
-        self.limit = min(self.limit, max(_LEAST_AFTER_OUTAGE, self.limit // 2))
-        self._filled_at = None
+    def recover(self, in_flight: int, now: float) -> None:
+        """The provider is back after an outage: half of what it took before, and from there on as ever.
+
+        What is in flight has outlived the outage: it keeps nobody waiting.
+        """
+        self.limit = min(self.limit, max(_LEAST_AFTER_OUTAGE, self.limit // 2, in_flight))
+        self._filled_at = now if in_flight == self.limit else None
 
     def rest(self) -> None:
         """Much time has passed: start as at first."""

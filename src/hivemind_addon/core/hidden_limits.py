@@ -46,7 +46,8 @@ _WINDOWS_S = (1.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 1
 _LEAST_WINDOW_S = 0.5
 _LONGER = 5.0
 """Windows so many times as long as what is remembered are thought of."""
-_LINGER_S = (0.0, 0.5, 2.0, 5.0)
+_LINGER_S = {0.0: 1.0, 0.5: 0.2, 2.0: 0.1, 5.0: 0.1}
+"""How long a slot stays taken after its attempt's end, and how likely that is beside the others."""
 _SURE = 0.97
 _LIKELY = 0.5
 _POSSIBLE = 0.05
@@ -141,6 +142,8 @@ class _Hypothesis:
     """Logarithm of prior x likelihood."""
     weight: float = 0.0
     """Its probability among the plausible ones."""
+    rarity: float = 0.0
+    """Logarithm of how likely it is beside the usual ones of its kind."""
 
     @property
     def is_of_a_rate(self) -> bool:
@@ -635,11 +638,11 @@ class HiddenLimits:
     def explains(self, since: float, now: float) -> tuple[float, bool]:
         """How well the best hypothesis explains what was sent since an instant, and whether it is more than chance.
 
-        As a log-likelihood, whatever was likely before.
+        As a log-likelihood, whichever kind of limit was likely before.
         """
         records = [sent for sent in self._history if sent.sent_at >= since and not sent.is_void]
         best = self._compete(records, now)[0]
-        return best.fit.score, best.level is not None
+        return best.fit.score + best.rarity, best.level is not None
 
     def _compete(self, records: Sequence[Sent], now: float) -> list[_Hypothesis]:
         verdicts = [self._verdict(sent, now) for sent in records]
@@ -654,7 +657,7 @@ class HiddenLimits:
         hypotheses = [_Hypothesis(None, chance, chance.score + prior + _vanity(records, verdicts))]
         measures = self._measures(records)
         families: tuple[tuple[float, list[tuple[Level, float]]], ...] = (
-            (self._prior.concurrency, [(ConcurrencyLevel(linger_s), 1.0) for linger_s in _LINGER_S]),
+            (self._prior.concurrency, [(ConcurrencyLevel(linger_s), part) for linger_s, part in _LINGER_S.items()]),
             (rate, [one for measure in measures for one in self._rates(measure, records, now)] if rate else []),
         )
         for share, levels in families:
@@ -662,11 +665,13 @@ class HiddenLimits:
             for level, part in levels:
                 step = 1.0 if level.measure == 0 else 0.0
                 self._preload(level)
-                found = fit(list(self._replay(level, records, verdicts)), step=step)
+                # Whoever lets nothing pass at all has no cap: others hold its slots, or it is down.
+                least = 1.0 if isinstance(level, ConcurrencyLevel) else 0.0
+                found = fit(list(self._replay(level, records, verdicts)), step=step, least=least)
                 if found.amount < _NEVER:
                     score = found.score + math.log(share * part / total)
                     score += self._agreement(level, found.amount, records)
-                    hypotheses.append(_Hypothesis(level, found, score))
+                    hypotheses.append(_Hypothesis(level, found, score, rarity=math.log(part)))
         return _plausible(hypotheses)
 
     def _preload(self, level: Level) -> None:

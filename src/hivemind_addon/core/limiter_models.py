@@ -97,10 +97,10 @@ def fit_chance(refused: int, attempts: int) -> Fit:
     return Fit(_NEVER, _CHANCE.likelihood(refused, attempts), _CHANCE.expected(refused, attempts))
 
 
-def fit(levels: Sequence[tuple[float, bool]], *, step: float) -> Fit:
+def fit(levels: Sequence[tuple[float, bool]], *, step: float, least: float = 0.0) -> Fit:
     """The amount under which these levels and verdicts (True: refused) are most likely.
 
-    `step`: what the smallest attempt takes.
+    `step`: what the smallest attempt takes; `least`: the smallest amount that there may be.
     """
     ordered = sorted(levels)
     attempts = len(ordered)
@@ -123,8 +123,9 @@ def fit(levels: Sequence[tuple[float, bool]], *, step: float) -> Fit:
         below, below_refused = attempts - above, refused - above_refused
         score = _CHANCE.likelihood(below_refused, below) + _RULE.likelihood(above_refused, above) - choice
         if score > best.score:
-            passed = ordered[index][0] if index >= 0 else 0.0
-            best = Fit(_between(passed, level, step), score, _CHANCE.expected(below_refused, below))
+            amount = _between(ordered[index][0] if index >= 0 else 0.0, level, step)
+            if amount >= least:
+                best = Fit(amount, score, _CHANCE.expected(below_refused, below))
     return best
 
 

@@ -29,6 +29,7 @@ that is found turned before its reset tells them rounded up: from then on it is 
 """
 
 import math
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import takewhile
@@ -62,6 +63,8 @@ _USUAL_WINDOWS_S = (
     *(1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 180.0, 300.0, 600.0, 900.0, 1200.0, 1800.0, 3600.0),
     *(7200.0, 14_400.0, 18_000.0, 28_800.0, 43_200.0, 86_400.0, 604_800.0),
 )
+_WINDOWS_SEEN = 4
+"""In so many one is told of soon after its beginning."""
 _SAME_RESET = 0.05
 """Of the window: two reset instants this close are the same."""
 _OTHERS_OVER_S = 30.0
@@ -118,6 +121,8 @@ class Meter:
         self.window_s = reading.window_s
         """The window that the limit is stated for, or of a bucket the one that readings told."""
         self._found_window_s: float | None = None
+        self._first_resets_s: deque[float] = deque(maxlen=_WINDOWS_SEEN)
+        """How far off its end was when a window was first told of; the newest windows'."""
         self._per_unit_s = (0.0, float("inf"))
         """In what bounds a bucket's seconds a unit lie, as the readings since the last reset have it."""
         self._agreed = 0
@@ -287,7 +292,7 @@ class Meter:
         is_first = self._learned_stamp < 0
         self._learned_stamp, self._learned_sent_at = stamp, sent_at
         before = (self.limit, self.kind)
-        self.window_s = self._found_window_s or reading.window_s
+        self.window_s = self._found_window_s or self._turning_s(reading)
         self.limit = _limit_of(reading) or self.limit
         if reset_in_s is not None:
             if remaining is not None:
@@ -297,7 +302,7 @@ class Meter:
             elif self._turned_early(reset_in_s, now):
                 assert self._resets_at is not None, "it was told"
                 self._guard_s = max(-_ROUNDING_S, min(self._guard_s, now - self._resets_at))
-            self._learn_reset(now + reset_in_s, lag_s=now - sent_at)
+            self._learn_reset(now + reset_in_s, lag_s=now - sent_at, now=now)
         if remaining is None:
             self._set_level(self._level)
         else:
@@ -469,7 +474,14 @@ class Meter:
             self.window_s = self._found_window_s = found_s
         else:
             self.kind = MeterKind.WINDOW
-            self.window_s, self._found_window_s = reading.window_s, None
+            self.window_s, self._found_window_s = self._turning_s(reading), None
+
+    def _turning_s(self, reading: Reading) -> float:
+        """How long a fixed window is: as is stated, unless all of the last ones were told to end much sooner."""
+        if len(self._first_resets_s) < _WINDOWS_SEEN:
+            return reading.window_s
+        longest_s = max(self._first_resets_s) - _ROUNDING_S
+        return min((one for one in _USUAL_WINDOWS_S if longest_s <= one < reading.window_s), default=reading.window_s)
 
     def _bound_seconds(
         self, deficit: float, reset_in_s: float, *, rounding: float, lag_s: float, now: float
@@ -501,11 +513,12 @@ class Meter:
         """Whether two reset instants are one, told twice."""
         return known_at is not None and abs(resets_at - known_at) <= max(_KIND_SLACK_S, _SAME_RESET * self.window_s)
 
-    def _learn_reset(self, resets_at: float, *, lag_s: float) -> None:
+    def _learn_reset(self, resets_at: float, *, lag_s: float, now: float) -> None:
         # Durations are counted from when the header was written, so each one is late by its way here:
         # of several that tell of the same reset the earliest is the best.
         if not self._is_same(resets_at, self._anchor_resets_at):
             self._anchor_resets_at = resets_at
+            self._first_resets_s.append(resets_at - now)
         if self.kind is MeterKind.WINDOW and self._reset_was_told and self._is_same(resets_at, self._resets_at):
             assert self._resets_at is not None, "a told reset is known"
             if resets_at >= self._resets_at:
