@@ -462,9 +462,7 @@ class SharedLimitMachine(RuleBasedStateMachine):
     Its windows are long beside the age of a header (2 s at most) and the rounding of instants that a meter allows for.
     """
 
-    @initialize(
-        amount=st.integers(1, 8), kind=st.sampled_from(list(LimitKind)), window_s=st.sampled_from([20.0, 60.0])
-    )
+    @initialize(amount=st.integers(1, 8), kind=st.sampled_from(list(LimitKind)), window_s=st.sampled_from([20.0, 60.0]))
     def begin(self, amount, kind, window_s):
         self.key = Gateway(amount=amount, window_s=window_s, kind=kind, slowest_s=2.0)
         for model in MODELS * 3:

@@ -483,9 +483,7 @@ class Meter:
         longest_s = max(self._first_resets_s) - _ROUNDING_S
         return min((one for one in _USUAL_WINDOWS_S if longest_s <= one < reading.window_s), default=reading.window_s)
 
-    def _bound_seconds(
-        self, deficit: float, reset_in_s: float, *, rounding: float, lag_s: float, now: float
-    ) -> None:
+    def _bound_seconds(self, deficit: float, reset_in_s: float, *, rounding: float, lag_s: float, now: float) -> None:
         """Learn from one reading how long a unit takes to come back, if the limit is a bucket."""
         if self._anchor_resets_at is None or self._anchor_resets_at <= now:
             self._per_unit_s, self._agreed = (0.0, float("inf")), 0
