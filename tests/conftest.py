@@ -8,6 +8,7 @@ fails once and for all.
 import os
 import random
 import signal
+import tempfile
 import time
 
 import pytest
@@ -42,6 +43,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = int(os.environ.setdefault("HYPOTHESIS_SEED", str(seed)))
     for name in [name for name in os.environ if name.startswith("HIVEMIND_") and name not in _FOR_TESTS]:
         del os.environ[name]  # whoever runs the tests may be behind a proxy of ours
+    # What is journaled and learned on this machine is no test's business; short, for paths of sockets.
+    state = tempfile.TemporaryDirectory(prefix="hivemind-", ignore_cleanup_errors=True)
+    config.add_cleanup(state.cleanup)
+    os.environ["XDG_STATE_HOME"] = state.name
     os.environ["TZ"] = "UTC"  # "today" is the same everywhere
     time.tzset()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

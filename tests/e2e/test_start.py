@@ -26,12 +26,7 @@ def start_that_ends(confdir, *arguments, program=(str(MITMDUMP),)):
     command = [*program, "--set", f"confdir={confdir}", *arguments, "-s", str(SCRIPT)]
     if not any(argument in ("--mode", "--listen-port") for argument in arguments):
         command += ["--listen-port", str(free_port())]
-    environment = os.environ | {
-        "XDG_STATE_HOME": str(confdir / "state")
-    }  # a journal of this machine's is nobody's business
-    ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=confdir, env=environment, check=False
-    )
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=confdir, check=False)
     lines = (ended.stdout + ended.stderr).splitlines()
     return ended.returncode, [line for line in lines if not MITMPROXYS_OWN.search(line)]
 
