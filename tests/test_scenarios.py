@@ -6,15 +6,12 @@ from hivemind_addon.sim.library import cases
 from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.trial import run_series, setups
 
-
-def seeds(case):
-    """Two where an expectation leaves room for chance, which one run does not average; else one run shows it."""
-    return 2 if any(one.lost for one in case.expect) else 1
+SEEDS = 2
 
 
 @pytest.mark.parametrize("case", cases().values(), ids=lambda case: case.name)
 def test_the_scheduler_keeps_what_a_scenario_expects(case):
-    series = run_series(list(setups(case, [Policy.HIVEMIND])), seeds=seeds(case))
+    series = run_series(list(setups(case, [Policy.HIVEMIND])), seeds=SEEDS)
     judged = [
         (one.setup.limits, verdict)
         for one in series
