@@ -10,7 +10,8 @@ demo: $(READY)          ## a fleet against a strict, faulty provider: first dire
 	$(BIN)/hivemind demo
 
 test: $(READY) browser  ## all tests
-	$(BIN)/pytest -n 2 --dist loadgroup
+	@# The hundreds of processes that tests start need not compile the package each.
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n 2 --dist loadgroup
 
 run: $(READY)           ## the proxy, for your own agents
 	$(BIN)/hivemind run

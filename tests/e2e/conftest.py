@@ -234,6 +234,28 @@ def stage(
         assert "Traceback" not in proxy.log, proxy.log
 
 
+_MEETINGS = list(itertools.product(("h1", "h2"), ("h1", "h2"), (False, True)))
+_FEW = [("h1", "h2", False), ("h2", "h1", True)]
+"""Each version on each side and each format once."""
+
+
+def meetings(names: Iterable[str], *, slow: Iterable[str]) -> pytest.MarkDecorator:
+    """Each name with all versions on both sides (`upstream`, `client`) and both formats (`chat`).
+
+    `slow`: those that wait for seconds, which waits the same whoever meets: they get few of these.
+    """
+    return pytest.mark.parametrize(
+        ("name", "upstream", "client", "chat"),
+        [
+            pytest.param(
+                name, upstream, client, chat, id=f"{name}-{upstream}-{client}-{'chat' if chat else 'anthropic'}"
+            )
+            for name in names
+            for upstream, client, chat in (_FEW if name in slow else _MEETINGS)
+        ],
+    )
+
+
 _numbers = itertools.count(1)
 
 

@@ -21,7 +21,7 @@ from hivemind_addon.sim.faults import (
     StreamCut,
 )
 from hivemind_addon.wire.sse import SseParser
-from tests.e2e.conftest import Call, Stage, ended
+from tests.e2e.conftest import Call, Stage, ended, meetings
 from tests.e2e.proxy import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("committed")]
@@ -123,10 +123,7 @@ def check(call: Call, row: Row, response: httpx.Response, body: bytes) -> None:
     assert re.search(row.error.encode(), events[0].data), events[0].data
 
 
-@pytest.mark.parametrize("name", ROWS)
-@pytest.mark.parametrize("chat", [False, True], ids=["anthropic", "chat"])
-@pytest.mark.parametrize("client", ["h1", "h2"])
-@pytest.mark.parametrize("upstream", ["h1", "h2"])
+@meetings(ROWS, slow={"429", "529 until the deadline"})
 def test_after_the_head_comes_a_good_body_or_one_error_event(stage, key, upstream, client, chat, name):
     row = ROWS[name]
     call = Call(key, chat=chat, stream=True)
@@ -156,8 +153,7 @@ def test_a_provider_that_refuses_connections_is_tried_again_behind_the_head(stag
     check(call, Row(), response, body)
 
 
-@pytest.mark.parametrize("chat", [False, True], ids=["anthropic", "chat"])
-@pytest.mark.parametrize("version", ["h1", "h2"])
+@pytest.mark.parametrize(("version", "chat"), [("h1", False), ("h2", True)], ids=["h1-anthropic", "h2-chat"])
 def test_a_deadline_while_held_ends_the_stream_with_one_error_event(stage, key, version, chat):
     call = Call(key, chat=chat, stream=True)
     host = f"{version}.{'heldchat' if chat else 'held'}.test"

@@ -16,7 +16,7 @@ from hivemind_addon.sim.faults import (
     StreamCut,
     StreamError,
 )
-from tests.e2e.conftest import Call, cut_off, ended
+from tests.e2e.conftest import Call, cut_off, ended, meetings
 from tests.e2e.proxy import PATIENCE_S
 from tests.e2e.raw_provider import STREAM_HEAD, chunk, raw_provider
 
@@ -30,7 +30,6 @@ MIDDLE = {
     "error event": StreamError(),
     "stall": Stall(60),
 }
-chat_too = pytest.mark.parametrize("chat", [False, True], ids=["anthropic", "chat"])
 client_versions = pytest.mark.parametrize("client", ["h1", "h2"])
 upstream_versions = pytest.mark.parametrize("upstream", ["h1", "h2"])
 
@@ -42,10 +41,7 @@ def check(stage, state, call, response, *, attempts):
     assert [(one.end, one.attempts) for one in ended(state, call)] == [("delivered", attempts)]
 
 
-@pytest.mark.parametrize("name", MIDDLE)
-@chat_too
-@client_versions
-@upstream_versions
+@meetings(MIDDLE, slow={"stall"})
 def test_a_failure_in_the_middle_of_a_whole_answer_is_hidden(stage, key, upstream, client, chat, name):
     call = Call(key, chat=chat, stream=True)
     stage.providers.script(key, [MIDDLE[name]])
@@ -210,8 +206,7 @@ def test_until_then_nothing_of_a_whole_answer_is_shown(stage, key, late_tls, cli
     assert received == good
 
 
-@chat_too
-@client_versions
+@pytest.mark.parametrize(("client", "chat"), [("h1", True), ("h2", False)], ids=["h1-chat", "h2-anthropic"])
 def test_keep_alives_reach_the_client_while_a_whole_answer_is_kept_back(stage, key, client, chat):
     """And a cut behind them is retried all the same."""
     call = Call(key, chat=chat, stream=True)

@@ -32,17 +32,24 @@ CASES = [("replay-11", LimitKind.BUCKET), ("stress", LimitKind.WINDOW), ("fan-ou
 """Each scenario once and each kind of limit; `hivemind prove --live` compares them all, at full size."""
 
 
-@pytest.mark.parametrize(("name", "kind"), CASES, ids=[f"{name}-{kind.value}" for name, kind in CASES])
-def test_the_socket_agrees_with_virtual_time(name, kind):
-    agents, turns = SIZES[name]
+@pytest.fixture(scope="module")
+def compared():
+    """All of them at the same time: they mostly wait for their limits."""
 
     async def run():
-        async with asyncio.timeout(LONGEST_S):
-            return await compare(small(name), kind, seed=1)
+        async with asyncio.timeout(LONGEST_S), asyncio.TaskGroup() as group:
+            tasks = {name: group.create_task(compare(small(name), kind, seed=1)) for name, kind in CASES}
+        return {name: task.result() for name, task in tasks.items()}
 
-    compared = asyncio.run(run())
-    live, virtual = compared.live, compared.virtual
-    assert (live.lost, live.agents, live.sheds, compared.guard_trips) == (0, agents, 0, 0), live.deaths
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_socket_agrees_with_virtual_time(compared, name):
+    agents, turns = SIZES[name]
+    one = compared[name]
+    live, virtual = one.live, one.virtual
+    assert (live.lost, live.agents, live.sheds, one.guard_trips) == (0, agents, 0, 0), live.deaths
     (crowd,) = live.crowds.values()
     assert crowd.turns_done == live.statuses[200] == agents * turns
     # Faults are drawn call by call, and every turn needs one call without: their number is the same to one.
@@ -50,4 +57,4 @@ def test_the_socket_agrees_with_virtual_time(name, kind):
         status: virtual.statuses[status] for status in (0, 502)
     }
     assert abs(live.ideal_cost / virtual.ideal_cost - 1) < 0.01, "the agents wanted something else"
-    assert list(compared.disagreements(time_apart=TIME_APART)) == []
+    assert list(one.disagreements(time_apart=TIME_APART)) == []

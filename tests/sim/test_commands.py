@@ -56,7 +56,7 @@ def test_minimise_writes_a_smaller_case_that_still_fails(tmp_path):
 
 
 def test_one_command_gives_one_output():
-    words = ("run", "stress", "--seeds", "2", "--json", "--policy", "aimd-pause", "--policy", "hivemind")
+    words = ("run", "replay-11", "--seeds", "2", "--json", "--policy", "aimd-pause", "--policy", "hivemind")
     first = run(*words)
     assert first.stdout == run(*words).stdout
     rows = json.loads(first.stdout)

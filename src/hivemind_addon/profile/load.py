@@ -143,12 +143,25 @@ def model_group(profile: Profile, model: str) -> str:
 
 def load_profiles(user_folder: Path | None) -> Profiles:
     """The packaged profiles and the user's. ProfileError: one line that names file, key path and cure."""
-    packaged = dict(_read_folder(profiles_folder()))
-    user: dict[str, _Document] = {}
-    if user_folder is not None:
-        if not user_folder.is_dir():
-            raise ProfileError(user_folder, "", "no such folder", "name a folder with profiles (*.yaml)")
-        user = dict(_read_folder(user_folder))
+    if user_folder is None:
+        return _packaged_profiles(profiles_folder())
+    if not user_folder.is_dir():
+        raise ProfileError(user_folder, "", "no such folder", "name a folder with profiles (*.yaml)")
+    return _resolved(_packaged(profiles_folder()), dict(_read_folder(user_folder)))
+
+
+@cache
+def _packaged(folder: Path) -> "Mapping[str, _Document]":
+    """What was shipped, which no running process changes."""
+    return dict(_read_folder(folder))
+
+
+@cache
+def _packaged_profiles(folder: Path) -> Profiles:
+    return _resolved(_packaged(folder), {})
+
+
+def _resolved(packaged: "Mapping[str, _Document]", user: "Mapping[str, _Document]") -> Profiles:
     resolver = _Resolver(packaged=packaged, user=user)
     order = [*user, *(name for name in packaged if name not in user)]
     profiles = {name: resolver.profile(name) for name in order}

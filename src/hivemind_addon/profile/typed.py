@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import Enum, IntEnum
+from functools import cache
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -123,7 +124,7 @@ class _Reader:
     def dataclass(self, cls: type, value: Any, place: _Place) -> Any:
         if not isinstance(value, Mapping):
             raise place.error(f"expected a mapping, got {_said(value)}", "write keys with values below it")
-        hints = get_type_hints(cls)
+        hints = _hints(cls)
         known = [name for name in _required(cls) if name not in self._rules.unwritten.get(cls, ())]
         given: dict[str, Any] = {}
         for key, item in value.items():
@@ -227,7 +228,11 @@ def _typed(hint: Any, value: Any) -> Any:
     return value
 
 
-def _required(cls: type) -> dict[str, bool]:
+_hints = cache(get_type_hints)
+
+
+@cache
+def _required(cls: type) -> Mapping[str, bool]:
     """Field → whether it has to be given."""
     if issubclass(cls, Struct):
         return {one.name: one.required for one in msgspec.structs.fields(cls)}
