@@ -479,7 +479,8 @@ class HiddenLimits:
         """When one more than the limit allows is tried: after so many attempts, or so much time where few go."""
         if self._held_back >= self._trial_due_after:
             return -_NEVER
-        return self._tried_at + self._boring_s * 2.0 ** min(self._refused_trials, _MOST_BORED)
+        doublings = min(self._refused_trials, float(_MOST_BORED))
+        return self._tried_at + self._boring_s * math.pow(2.0, doublings)
 
     @property
     def _trial_due_after(self) -> float:
@@ -625,8 +626,9 @@ class HiddenLimits:
         """A limit that has grown, as far as attempts have shown: from there on it is tried step by step."""
         level = _again(outgrown)
         assert level is not None
-        found = self._replay(level, records, [self._verdict(sent, now) for sent in records])
-        amount = max((at for at, refused in found if not refused), default=1.0)
+        found = level.replay(records, [self._is_taken(sent) for sent in records])
+        passed = [at for at, sent in zip(found, records, strict=True) if self._verdict(sent, now) is False]
+        amount = max(passed, default=1.0)
         self._trial_after = 1.0
         return _Hypothesis(level, Fit(amount, 0.0, fit_chance(0, 0).chance), weight=1.0)
 
@@ -647,6 +649,7 @@ class HiddenLimits:
     def _compete(self, records: Sequence[Sent], now: float) -> list[_Hypothesis]:
         verdicts = [self._verdict(sent, now) for sent in records]
         known = [verdict for verdict in verdicts if verdict is not None]
+        taken = [self._is_taken(sent) for sent in records]
         chance = fit_chance(sum(known), len(known))
         rate = self._prior.rate
         if rate and self._longest_told_s > _LONG_RETRY_AFTER_S:
@@ -667,7 +670,7 @@ class HiddenLimits:
                 self._preload(level)
                 # Whoever lets nothing pass at all has no cap: others hold its slots, or it is down.
                 least = 1.0 if isinstance(level, ConcurrencyLevel) else 0.0
-                found = fit(list(self._replay(level, records, verdicts)), step=step, least=least)
+                found = fit(_known(level.replay(records, taken), verdicts), step=step, least=least)
                 if found.amount < _NEVER:
                     score = found.score + math.log(share * part / total)
                     score += self._agreement(level, found.amount, records)
@@ -702,17 +705,6 @@ class HiddenLimits:
     def _is_taken(self, sent: Sent) -> bool:
         """Whether it counts for a limit, as far as is known."""
         return not sent.refused and (self._failures_count or not sent.is_failed)
-
-    def _replay(
-        self, level: Level, records: Sequence[Sent], verdicts: Sequence[bool | None]
-    ) -> Iterator[tuple[float, bool]]:
-        """The level that each attempt found, with its verdict."""
-        for sent, refused in zip(records, verdicts, strict=True):
-            found = level.add(sent)
-            if not self._is_taken(sent):
-                level.take_back(sent)
-            if refused is not None:
-                yield found, refused
 
     def _rates(self, measure: int, records: Sequence[Sent], now: float) -> Iterator[tuple[Level, float]]:
         """Levels that may limit a rate, and how likely each is beside the others."""
@@ -866,6 +858,11 @@ def _reached_at(opens: Sequence[tuple[float, float]], share: float) -> float:
         if so_far >= share - 1e-9:
             return at
     return _NEVER
+
+
+def _known(levels: Sequence[float], verdicts: Sequence[bool | None]) -> list[tuple[float, bool]]:
+    """The levels that attempts with a verdict found, with it."""
+    return [(level, refused) for level, refused in zip(levels, verdicts, strict=True) if refused is not None]
 
 
 def _mean(mean: float, newest: float) -> float:

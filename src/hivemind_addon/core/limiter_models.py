@@ -144,6 +144,10 @@ class Level(Protocol):
         """The level that an attempt finds, itself counted; it counts from now on."""
         ...
 
+    def replay(self, records: Sequence[Sent], taken: Sequence[bool]) -> list[float]:
+        """The levels that attempts found, one after the other; those not taken are taken back at once."""
+        ...
+
     def take_back(self, sent: Sent) -> None:
         """It was refused: it did not count."""
         ...
@@ -164,6 +168,17 @@ class ConcurrencyLevel:
 
     def __repr__(self) -> str:
         return f"<ConcurrencyLevel, slots free after {self.linger_s:g} s>"
+
+    def replay(self, records: Sequence[Sent], taken: Sequence[bool]) -> list[float]:
+        """See Level."""
+        if not self.linger_s:
+            return [sent.in_flight for sent in records]
+        found: list[float] = []
+        for sent, is_taken in zip(records, taken, strict=True):
+            found.append(self.add(sent))
+            if not is_taken:
+                self._lingering.pop()
+        return found
 
     def add(self, sent: Sent) -> float:
         """See Level."""
@@ -207,6 +222,23 @@ class SlidingLevel:
 
     def __repr__(self) -> str:
         return f"<SlidingLevel of {self.measure}, {self.window_s:g} s: {self._units:g}>"
+
+    def replay(self, records: Sequence[Sent], taken: Sequence[bool]) -> list[float]:
+        """See Level."""
+        queue, total, window_s, measure = self._sent, self._units, self.window_s, self.measure
+        found: list[float] = []
+        note, append, popleft = found.append, queue.append, queue.popleft
+        for sent, is_taken in zip(records, taken, strict=True):
+            now = sent.sent_at
+            while queue and queue[0].sent_at + window_s <= now:
+                total -= popleft().units[measure]
+            level = total + sent.units[measure]
+            note(level)
+            if is_taken:
+                append(sent)
+                total = level
+        self._units = total
+        return found
 
     def add(self, sent: Sent) -> float:
         """See Level."""
@@ -263,6 +295,22 @@ class WindowLevel:
             f"<WindowLevel {tiled} of {self.measure}, {self.window_s:g} s: {self._units:g} until {self._ends_at:.1f}>"
         )
 
+    def replay(self, records: Sequence[Sent], taken: Sequence[bool]) -> list[float]:
+        """See Level."""
+        total, ends_at, measure = self._units, self._ends_at, self.measure
+        found: list[float] = []
+        note = found.append
+        for sent, is_taken in zip(records, taken, strict=True):
+            now = sent.sent_at
+            if now >= ends_at:
+                ends_at, total = self._end_of(now), 0.0
+            units = sent.units[measure]
+            level = total + units
+            note(level)
+            total = level if is_taken or now < ends_at - self.window_s else max(0.0, level - units)
+        self._units, self._ends_at = total, ends_at
+        return found
+
     def add(self, sent: Sent) -> float:
         """See Level."""
         self._roll(sent.sent_at)
@@ -313,6 +361,22 @@ class BucketLevel:
 
     def __repr__(self) -> str:
         return f"<BucketLevel of {self.measure}, {self.per_s:g} per s: {self._level:g}>"
+
+    def replay(self, records: Sequence[Sent], taken: Sequence[bool]) -> list[float]:
+        """See Level."""
+        total, at, per_s, measure = self._level, self._at, self.per_s, self.measure
+        found: list[float] = []
+        note = found.append
+        for sent, is_taken in zip(records, taken, strict=True):
+            now = sent.sent_at
+            if now > at:
+                total, at = max(0.0, total - per_s * (now - at)), now
+            units = sent.units[measure]
+            level = total + units
+            note(level)
+            total = level if is_taken else max(0.0, level - units)
+        self._level, self._at = total, at
+        return found
 
     def add(self, sent: Sent) -> float:
         """See Level."""
