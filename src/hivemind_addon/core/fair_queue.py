@@ -11,6 +11,8 @@ of sessions (`lanes.py`): the smallest `start - bonus` goes next.
     lineage   `lineage_lead_s` for a sub-agent's ticket: its parent is blocked on it, and its tree has begun
     cache     the seconds that it saves while its prefix is warm, at most `affinity_s`; just before the prefix lapses
               `affinity_s` and `expiry_lead_s`, so that it goes in time
+    size      less what it takes to read its input where that is much, at most `size_lag_s`: of equals the smaller one
+              goes first
 
 Each part is bounded, and the start of whoever is served moves on, so every wait is bounded: for a ticket of an agent
 that owes nothing, each other agent is served at most `credit_s + OrderSettings.most_bonus_s + one cost` before it.
@@ -30,6 +32,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from hivemind_addon.core.cache import CacheSettings, PromptCache
+from hivemind_addon.core.cost import reading_s
 from hivemind_addon.core.decision import Reason
 from hivemind_addon.core.heap import KeyedHeap
 from hivemind_addon.core.lanes import Lanes, Place, Spot
@@ -39,6 +42,8 @@ _NEVER = float("inf")
 _LONG_AGO = float("-inf")
 _CLASSES = len(Priority)
 """Classes above the background."""
+_SMALL_S = 0.5
+"""Input that is read in less is little: among such requests the older one goes first, whose client leaves first."""
 _SENT_FIRST = (Spot.RETURNING, Spot.FRONT)
 
 
@@ -58,14 +63,19 @@ class OrderSettings:
     """On top, for one that is about to lapse."""
     expiring_s: float = 20.0
     """So close to its end a prefix is about to lapse."""
+    size_lag_s: float = 0.5
+    """Of a request with much input, at most. It orders equals, and no more: with larger lags conversations that go on
+    (little new input) keep new ones (all of it) out until they end, and the whole takes longer.
+    """
     max_fan_out: int = 16
     """Attempts of sub-agents that one tree of sessions may have in flight, unless the agent has a cap of its own."""
     cache: CacheSettings = field(default_factory=CacheSettings)
 
     @property
     def most_bonus_s(self) -> float:
-        """The bonus of a ticket that has every reason."""
-        return _CLASSES * self.class_lead_s + self.lineage_lead_s + self.affinity_s + self.expiry_lead_s
+        """Between a ticket that has every reason and one that has none."""
+        leads_s = _CLASSES * self.class_lead_s + self.lineage_lead_s + self.affinity_s + self.expiry_lead_s
+        return leads_s + self.size_lag_s
 
 
 class FairQueue:
@@ -387,10 +397,11 @@ class FairQueue:
 
     def _worth(self, place: Place, now: float) -> tuple[float, float]:
         """What moves a ticket forward beside fairness, and when that changes; infinite: not by time alone."""
-        if place.is_background:
-            return 0.0, _NEVER
         settings, ticket = self._settings, place.ticket
-        bonus_s = (_CLASSES - place.priority) * settings.class_lead_s
+        bonus_s = -min(settings.size_lag_s, max(0.0, reading_s(ticket.demand.input_tokens, ()) - _SMALL_S))
+        if place.is_background:
+            return bonus_s, _NEVER
+        bonus_s += (_CLASSES - place.priority) * settings.class_lead_s
         if place.is_child:
             bonus_s += settings.lineage_lead_s
         if not place.cache_entry:

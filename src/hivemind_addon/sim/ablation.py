@@ -127,7 +127,7 @@ def _order_without(order: OrderSettings, without: frozenset[Primitive]) -> Order
         # What is warm is known all the same: it says what a request will take.
         order = replace(order, affinity_s=0, expiry_lead_s=0, cache=replace(order.cache, follow_after_s=0))
     if Primitive.ORDER in without:
-        order = replace(order, credit_s=0, class_lead_s=0, lineage_lead_s=0, max_fan_out=_MANY)
+        order = replace(order, credit_s=0, class_lead_s=0, lineage_lead_s=0, size_lag_s=0, max_fan_out=_MANY)
     return order
 
 
