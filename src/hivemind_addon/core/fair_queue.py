@@ -98,6 +98,8 @@ class FairQueue:
         self._front: KeyedHeap[str] = KeyedHeap()
         self._later: KeyedHeap[str] = KeyedHeap()
         self._shed: KeyedHeap[str] = KeyedHeap()
+        self._leaving: KeyedHeap[str] = KeyedHeap()
+        """By the instant at which each may leave, if that is sooner, or is to be shed."""
         self._aside: dict[str, dict[str, None]] = {}
         """Followers by their prefix."""
         self._gates: KeyedHeap[str] = KeyedHeap()
@@ -259,6 +261,16 @@ class FairQueue:
         first = self._shed.first()
         return None if first is None or first[0] > now else self._places[first[1]]
 
+    def first_to_leave(self) -> Place | None:
+        """The ticket whose client may leave first, or that is to be shed first."""
+        first = self._leaving.first()
+        return None if first is None else self._places[first[1]]
+
+    def expect(self, place: Place, leaves_at: float) -> None:
+        """A waiting ticket's client may leave at another instant."""
+        place.leaves_at = leaves_at
+        self._leaving.put(place.ticket.id, min(place.shed_at, leaves_at))
+
     def why_passed(self, place: Place) -> Reason | None:
         """Why others may pass a waiting ticket that does not back off; None: they may not."""
         if place.spot is Spot.FRONT:
@@ -313,6 +325,7 @@ class FairQueue:
         ticket = place.ticket
         self._places[ticket.id] = place
         self._shed.put(ticket.id, place.shed_at)
+        self._leaving.put(ticket.id, min(place.shed_at, place.leaves_at))
         if place.cache_entry:
             self._cached.setdefault(place.cache_entry, {})[ticket.id] = None
         if place.not_before > now:
@@ -337,6 +350,7 @@ class FairQueue:
         ticket = place.ticket
         del self._places[ticket.id]
         self._shed.drop(ticket.id)
+        self._leaving.drop(ticket.id)
         if place.cache_entry:
             self._turns.drop(ticket.id)
             alike = self._cached[place.cache_entry]

@@ -71,6 +71,10 @@ class Place:
     """Sum of the waits that are over."""
     shed_at: float = field(init=False)
     """Its ticket's, or later where the pool knows better."""
+    shows_patience: bool = True
+    """Whether its client's wait tells of its patience: no byte has come, and nobody else has ended it."""
+    leaves_at: float = _NEVER
+    """When its client may leave, as far as is learned of its kind."""
     priority: Priority = field(init=False)
     """Its ticket's, or what a person said."""
     # From here on the queue's own books.

@@ -223,6 +223,8 @@ class Ticket(Struct, frozen=True):
     """The group that the agents file puts its agent in; empty: none."""
     task: str = ""
     """What its client calls the task that it is part of: `x-hivemind-task-id`, or `task-ID` in the proxy's password."""
+    client: str = ""
+    """What kind of client asks, where nobody told how long it waits; empty: `deadline_at` was announced."""
     idempotency_key: str = ""
     """The client's own `Idempotency-Key`, which goes upstream as it came."""
 

@@ -24,6 +24,7 @@ from hivemind_addon.core.lanes import Agent, Lanes, Place, Standing, Tree
 from hivemind_addon.core.meter import Meter
 from hivemind_addon.core.meters import Meters
 from hivemind_addon.core.orders import Orders
+from hivemind_addon.core.patience import Patience
 from hivemind_addon.core.pool import Pool, PoolSettings
 from hivemind_addon.core.scheduler import Scheduler
 from hivemind_addon.core.sharing import Sharing
@@ -79,6 +80,7 @@ class AblatedScheduler(Scheduler):
             budgets=self._budgets,
             orders=self._orders,
             sharing=None if self._without & _SHARED else self._sharing_of(key),
+            patience=self._patience,
             without=self._without,
         )
 
@@ -94,11 +96,19 @@ class _AblatedPool(Pool):
         budgets: Budgets,
         orders: Orders,
         sharing: Sharing | None,
+        patience: Patience,
         without: frozenset[Primitive],
     ) -> None:
         settings = replace(settings, order=_order_without(settings.order, without))
         super().__init__(
-            key=key, settings=settings, rng=rng, emit=emit, budgets=budgets, orders=orders, sharing=sharing
+            key=key,
+            settings=settings,
+            rng=rng,
+            emit=emit,
+            budgets=budgets,
+            orders=orders,
+            sharing=sharing,
+            patience=patience,
         )
         self._without = without
         capacity = self._capacity
