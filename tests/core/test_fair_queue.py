@@ -5,7 +5,6 @@ import pytest
 
 from hivemind_addon.core import heap
 from hivemind_addon.core.decision import Reason
-from hivemind_addon.core.fair_queue import OrderSettings
 from hivemind_addon.core.lanes import Place
 from hivemind_addon.core.ticket import CallKind, Priority
 from tests.core.waiting import Line
@@ -419,13 +418,14 @@ class TestBounds:
 
     def test_a_slot_never_idles_while_anybody_could_go(self):
         rng = random.Random(3)
-        line = Line(OrderSettings(max_fan_out=2))
+        line = Line()
         for number in range(300):
             line.add(
                 f"t{number}",
                 agent=f"a{rng.randrange(5)}",
                 session=f"s{rng.randrange(9)}",
                 parent_session=rng.choice(["", "", "s1"]),
+                max_fan_out=2,
                 **rng.choice([{}, {}, PREFIX]),
             )
         while len(line.queue):

@@ -8,9 +8,8 @@ of sessions (`lanes.py`): the smallest `start - bonus` goes next.
 **Bonus** of a ticket, in seconds, the sum of:
 
     class     `class_lead_s` for each class below its own: critical, high, normal, low, background
-    lineage   `lineage_lead_s` for a sub-agent's ticket: its parent is blocked on it, and its tree has begun
     cache     the seconds that it saves while its prefix is warm, at most `affinity_s`; just before the prefix lapses
-              `affinity_s` and `expiry_lead_s`, so that it goes in time
+              all of that, so that it goes in time
     size      less what it takes to read its input where that is much, at most `size_lag_s`: of equals the smaller one
               goes first
 
@@ -21,8 +20,8 @@ that owes nothing, each other agent is served at most `credit_s + OrderSettings.
 whatever came after it. So does one that comes back with its old standing after it was shed.
 
 **Passing.** These let others pass, so that they delay nobody and idle no slot: a ticket that backs off; a follower of
-a cold prefix whose leader was just sent (`cache.py`); a sub-agent of a tree that has its fan-out in flight. Anybody
-else who is first and does not fit blocks the ones behind, or small tickets would starve a large one.
+a cold prefix whose leader was just sent (`cache.py`); a sub-agent of a tree that has in flight what its agent was
+granted. Anybody else who is first and does not fit blocks the ones behind, or small tickets would starve a large one.
 
 Every operation is O(log n), except for `in_order` and `head_of_others`. A follower is moved aside once for each
 leader, when its turn comes, and back once.
@@ -55,27 +54,20 @@ class OrderSettings:
     """What an agent or session that rested may be ahead of those that take all they can get."""
     class_lead_s: float = 30.0
     """From one priority class to the next."""
-    lineage_lead_s: float = 15.0
-    """Of a sub-agent, whose parent is blocked on it."""
     affinity_s: float = 60.0
-    """The most that a warm prefix may save."""
-    expiry_lead_s: float = 36.0
-    """On top, for one that is about to lapse."""
+    """The most that a warm prefix may save; one that is about to lapse always does."""
     expiring_s: float = 20.0
     """So close to its end a prefix is about to lapse."""
     size_lag_s: float = 0.5
     """Of a request with much input, at most. It orders equals, and no more: with larger lags conversations that go on
     (little new input) keep new ones (all of it) out until they end, and the whole takes longer.
     """
-    max_fan_out: int = 16
-    """Attempts of sub-agents that one tree of sessions may have in flight, unless the agent has a cap of its own."""
     cache: CacheSettings = field(default_factory=CacheSettings)
 
     @property
     def most_bonus_s(self) -> float:
         """Between a ticket that has every reason and one that has none."""
-        leads_s = _CLASSES * self.class_lead_s + self.lineage_lead_s + self.affinity_s + self.expiry_lead_s
-        return leads_s + self.size_lag_s
+        return _CLASSES * self.class_lead_s + self.affinity_s + self.size_lag_s
 
 
 class FairQueue:
@@ -92,7 +84,7 @@ class FairQueue:
         self._settings = settings
         self._saved_s = saved_s
         self._cache = PromptCache(settings.cache)
-        self._lanes = Lanes(credit_s=settings.credit_s, max_fan_out=settings.max_fan_out, cost_s=cost_s)
+        self._lanes = Lanes(credit_s=settings.credit_s, cost_s=cost_s)
         self._places: dict[str, Place] = {}
         self._returning: KeyedHeap[str] = KeyedHeap()
         self._front: KeyedHeap[str] = KeyedHeap()
@@ -416,8 +408,6 @@ class FairQueue:
         if place.is_background:
             return bonus_s, _NEVER
         bonus_s += (_CLASSES - place.priority) * settings.class_lead_s
-        if place.is_child:
-            bonus_s += settings.lineage_lead_s
         if not place.cache_entry:
             return bonus_s, _NEVER
         lapses_at = self._cache.warm_until(ticket, now)
@@ -425,7 +415,7 @@ class FairQueue:
         if lapses_at == _LONG_AGO:
             return bonus_s, _NEVER
         if expiring_at <= now:
-            return bonus_s + settings.affinity_s + settings.expiry_lead_s, lapses_at
+            return bonus_s + settings.affinity_s, lapses_at
         return bonus_s + min(settings.affinity_s, self._saved_s(_warm_tokens(ticket))), expiring_at
 
     def _revalue(self, place: Place, now: float) -> None:

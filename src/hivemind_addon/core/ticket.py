@@ -212,7 +212,7 @@ class Ticket(Struct, frozen=True):
     weight: float = 1.0
     """The agent's share beside others of its priority."""
     max_fan_out: int | None = None
-    """Attempts that its tree of sessions may have in flight; None: the usual cap."""
+    """Attempts of sub-agents that its tree of sessions may have in flight; None: as many as fit."""
     budgets: tuple[Budget, ...] = ()
     """Everything that it is paid from: the agent's, its group's and everyone's."""
     price: Price | None = None

@@ -31,7 +31,6 @@ from hivemind_addon.core.sharing import Sharing
 from hivemind_addon.core.ticket import Demand, OutcomeKind, PoolKey, Reading, Reservation, Ticket
 from hivemind_addon.core.turn import Turn
 
-_MANY = 1_000_000
 _NO_PRIOR = Prior(rate=0.0, concurrency=0.0)
 _EVERYBODY = ("everybody", False)
 _AFTER_DEADLINE_S = 1.0
@@ -135,9 +134,9 @@ class _AblatedPool(Pool):
 def _order_without(order: OrderSettings, without: frozenset[Primitive]) -> OrderSettings:
     if Primitive.CACHE in without:
         # What is warm is known all the same: it says what a request will take.
-        order = replace(order, affinity_s=0, expiry_lead_s=0, cache=replace(order.cache, follow_after_s=0))
+        order = replace(order, affinity_s=0, cache=replace(order.cache, follow_after_s=0))
     if Primitive.ORDER in without:
-        order = replace(order, credit_s=0, class_lead_s=0, lineage_lead_s=0, size_lag_s=0, max_fan_out=_MANY)
+        order = replace(order, credit_s=0, class_lead_s=0, size_lag_s=0)
     return order
 
 
@@ -191,7 +190,7 @@ class _ArrivalQueue(FairQueue):
         self, settings: OrderSettings, *, cost_s: Callable[[Demand], float], saved_s: Callable[[int], float]
     ) -> None:
         super().__init__(settings, cost_s=cost_s, saved_s=saved_s)
-        self._lanes = _OneShare(credit_s=settings.credit_s, max_fan_out=settings.max_fan_out, cost_s=cost_s)
+        self._lanes = _OneShare(credit_s=settings.credit_s, cost_s=cost_s)
 
 
 class _OneShare(Lanes):
