@@ -328,6 +328,14 @@ class TestAffinity:
         line.add("warm2", session="warm", cached_tokens=10_000)
         assert line.serve_all() == ["warm2", "cold"]
 
+    def test_what_saves_less_than_the_credit_goes_before_nobody(self):
+        line = Line()
+        line.add("warm1", session="warm", cached_tokens=3_000)
+        line.serve()
+        line.add("cold", cached_tokens=3_000)
+        line.add("warm2", session="warm", cached_tokens=3_000)
+        assert line.serve_all() == ["cold", "warm2"]
+
     def test_no_more_than_a_bound(self):
         line = Line()
         line.add("warm", session="warm", cached_tokens=10**7)

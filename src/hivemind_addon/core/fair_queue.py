@@ -8,8 +8,8 @@ of sessions (`lanes.py`): the smallest `start - bonus` goes next.
 **Bonus** of a ticket, in seconds, the sum of:
 
     class     `class_lead_s` for each class below its own: critical, high, normal, low, background
-    cache     the seconds that it saves while its prefix is warm, at most `affinity_s`; just before the prefix lapses
-              all of that, so that it goes in time
+    cache     the seconds that it saves while its prefix is warm, at most `affinity_s` and nothing below `credit_s`;
+              just before the prefix lapses all of `affinity_s`, so that it goes in time
     size      less what it takes to read its input where that is much, at most `size_lag_s`: of equals the smaller one
               goes first
 
@@ -416,7 +416,9 @@ class FairQueue:
             return bonus_s, _NEVER
         if expiring_at <= now:
             return bonus_s + settings.affinity_s, lapses_at
-        return bonus_s + min(settings.affinity_s, self._saved_s(_warm_tokens(ticket))), expiring_at
+        saved_s = self._saved_s(_warm_tokens(ticket))
+        # Less is within what fairness lends anyway; leading by it keeps new conversations out until others end.
+        return bonus_s + (min(settings.affinity_s, saved_s) if saved_s >= settings.credit_s else 0.0), expiring_at
 
     def _revalue(self, place: Place, now: float) -> None:
         """A waiting ticket's bonus may have changed."""
