@@ -5,7 +5,6 @@ import pytest
 
 from hivemind_addon.core import heap
 from hivemind_addon.core.decision import Reason
-from hivemind_addon.core.fair_queue import OrderSettings
 from hivemind_addon.core.lanes import Place
 from hivemind_addon.core.ticket import CallKind, Priority
 from tests.core.waiting import Line
@@ -126,6 +125,26 @@ class TestFairness:
         line.add(*(f"small{i}" for i in range(20)), session="small", seconds=0.5)
         order = [line.serve() for _ in range(21)]
         assert sum(name.startswith("small") for name in order) >= 19
+
+    def test_of_equals_the_one_with_less_input_goes_first_whoever_came_before(self):
+        line = Line()
+        line.add("large", seconds=40)
+        line.now = 0.05
+        line.add("small", seconds=0.005)
+        assert line.serve_all() == ["small", "large"]
+
+    def test_small_ones_without_end_keep_a_large_one_waiting_no_longer_than_the_bound(self):
+        """Newcomers with one small request each, and one that always has another: the large one goes in time."""
+        line = Line()
+        line.add("other", session="other")
+        line.serve()
+        line.add("large", seconds=40)
+        ahead = 0
+        while line.serve() != "large":
+            ahead += 1
+            line.add(f"again{ahead}", session="other", seconds=0.5)
+            line.add(f"new{ahead}", seconds=0.5)
+        assert ahead <= 2 * 2 * (line.settings.credit_s + line.settings.size_lag_s)
 
     @pytest.mark.parametrize("seed", range(5))
     @pytest.mark.parametrize("kind", ["sessions", "sub-agents", "auxiliary", "prefixes"])
@@ -309,6 +328,14 @@ class TestAffinity:
         line.add("warm2", session="warm", cached_tokens=10_000)
         assert line.serve_all() == ["warm2", "cold"]
 
+    def test_what_saves_less_than_the_credit_goes_before_nobody(self):
+        line = Line()
+        line.add("warm1", session="warm", cached_tokens=3_000)
+        line.serve()
+        line.add("cold", cached_tokens=3_000)
+        line.add("warm2", session="warm", cached_tokens=3_000)
+        assert line.serve_all() == ["cold", "warm2"]
+
     def test_no_more_than_a_bound(self):
         line = Line()
         line.add("warm", session="warm", cached_tokens=10**7)
@@ -399,13 +426,14 @@ class TestBounds:
 
     def test_a_slot_never_idles_while_anybody_could_go(self):
         rng = random.Random(3)
-        line = Line(OrderSettings(max_fan_out=2))
+        line = Line()
         for number in range(300):
             line.add(
                 f"t{number}",
                 agent=f"a{rng.randrange(5)}",
                 session=f"s{rng.randrange(9)}",
                 parent_session=rng.choice(["", "", "s1"]),
+                max_fan_out=2,
                 **rng.choice([{}, {}, PREFIX]),
             )
         while len(line.queue):

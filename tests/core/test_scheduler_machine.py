@@ -121,12 +121,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         # One that is about to be shed goes before others.
         self.lanes[pool, session, patience_s].append(ticket_id)
 
-    @rule(session=st.sampled_from("abc"), request_hash=st.sampled_from("xy"), patience_s=st.sampled_from([1.0, 30.0]))
-    def submit_again(self, session, request_hash, patience_s):
+    @rule(
+        session=st.sampled_from("abc"),
+        request_hash=st.sampled_from("xy"),
+        patience_s=st.sampled_from([1.0, 30.0, 600.0]),
+        client=st.sampled_from(["", "cli"]),
+    )
+    def submit_again(self, session, request_hash, patience_s, client):
         """The same few requests over and over: comebacks of those that were shed, or are still running."""
         self.submitted += 1
         ticket_id = f"t{self.submitted}"
         made = ticket(ticket_id, session=session, at=self.now, patience_s=patience_s, request_hash=request_hash)
+        made = replace(made, client=client)
         self.scheduler.submit(made, self.settings, self.now)
         self.queued.add(ticket_id)
 

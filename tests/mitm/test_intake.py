@@ -179,6 +179,16 @@ async def test_of_a_client_that_announces_nothing_its_user_agent_tells(intake):
     assert ticket.deadline_at - ticket.arrived_at == pytest.approx(1800)
 
 
+@pytest.mark.parametrize(
+    ("headers", "client"),
+    [({}, "python-httpx"), ({"x_stainless_timeout": "100"}, "")],
+    ids=["how long it waits is to be learned", "it says how long it waits"],
+)
+async def test_a_client_that_announces_nothing_is_known_by_its_kind(intake, headers, client):
+    flow = make_flow(user_agent="python-httpx/0.28 (Linux)", **headers)
+    assert intake.intake(flow).ticket.client == client
+
+
 async def test_what_an_agent_says_by_its_proxy_password_counts_most(intake):
     flow = make_flow(x_stainless_timeout="100")
     intake.learn_proxy_user(flow, basic("agent-9:whole.wait-3600"))

@@ -8,9 +8,10 @@ of sessions (`lanes.py`): the smallest `start - bonus` goes next.
 **Bonus** of a ticket, in seconds, the sum of:
 
     class     `class_lead_s` for each class below its own: critical, high, normal, low, background
-    lineage   `lineage_lead_s` for a sub-agent's ticket: its parent is blocked on it, and its tree has begun
-    cache     the seconds that it saves while its prefix is warm, at most `affinity_s`; just before the prefix lapses
-              `affinity_s` and `expiry_lead_s`, so that it goes in time
+    cache     the seconds that it saves while its prefix is warm, at most `affinity_s` and nothing below `credit_s`;
+              just before the prefix lapses all of `affinity_s`, so that it goes in time
+    size      less what it takes to read its input where that is much, at most `size_lag_s`: of equals the smaller one
+              goes first
 
 Each part is bounded, and the start of whoever is served moves on, so every wait is bounded: for a ticket of an agent
 that owes nothing, each other agent is served at most `credit_s + OrderSettings.most_bonus_s + one cost` before it.
@@ -19,8 +20,8 @@ that owes nothing, each other agent is served at most `credit_s + OrderSettings.
 whatever came after it. So does one that comes back with its old standing after it was shed.
 
 **Passing.** These let others pass, so that they delay nobody and idle no slot: a ticket that backs off; a follower of
-a cold prefix whose leader was just sent (`cache.py`); a sub-agent of a tree that has its fan-out in flight. Anybody
-else who is first and does not fit blocks the ones behind, or small tickets would starve a large one.
+a cold prefix whose leader was just sent (`cache.py`); a sub-agent of a tree that has in flight what its agent was
+granted. Anybody else who is first and does not fit blocks the ones behind, or small tickets would starve a large one.
 
 Every operation is O(log n), except for `in_order` and `head_of_others`. A follower is moved aside once for each
 leader, when its turn comes, and back once.
@@ -30,6 +31,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from hivemind_addon.core.cache import CacheSettings, PromptCache
+from hivemind_addon.core.cost import reading_s
 from hivemind_addon.core.decision import Reason
 from hivemind_addon.core.heap import KeyedHeap
 from hivemind_addon.core.lanes import Lanes, Place, Spot
@@ -39,6 +41,8 @@ _NEVER = float("inf")
 _LONG_AGO = float("-inf")
 _CLASSES = len(Priority)
 """Classes above the background."""
+_SMALL_S = 0.5
+"""Input that is read in less is little: among such requests the older one goes first, whose client leaves first."""
 _SENT_FIRST = (Spot.RETURNING, Spot.FRONT)
 
 
@@ -50,22 +54,20 @@ class OrderSettings:
     """What an agent or session that rested may be ahead of those that take all they can get."""
     class_lead_s: float = 30.0
     """From one priority class to the next."""
-    lineage_lead_s: float = 15.0
-    """Of a sub-agent, whose parent is blocked on it."""
     affinity_s: float = 60.0
-    """The most that a warm prefix may save."""
-    expiry_lead_s: float = 36.0
-    """On top, for one that is about to lapse."""
+    """The most that a warm prefix may save; one that is about to lapse always does."""
     expiring_s: float = 20.0
     """So close to its end a prefix is about to lapse."""
-    max_fan_out: int = 16
-    """Attempts of sub-agents that one tree of sessions may have in flight, unless the agent has a cap of its own."""
+    size_lag_s: float = 0.5
+    """Of a request with much input, at most. It orders equals, and no more: with larger lags conversations that go on
+    (little new input) keep new ones (all of it) out until they end, and the whole takes longer.
+    """
     cache: CacheSettings = field(default_factory=CacheSettings)
 
     @property
     def most_bonus_s(self) -> float:
-        """The bonus of a ticket that has every reason."""
-        return _CLASSES * self.class_lead_s + self.lineage_lead_s + self.affinity_s + self.expiry_lead_s
+        """Between a ticket that has every reason and one that has none."""
+        return _CLASSES * self.class_lead_s + self.affinity_s + self.size_lag_s
 
 
 class FairQueue:
@@ -82,12 +84,14 @@ class FairQueue:
         self._settings = settings
         self._saved_s = saved_s
         self._cache = PromptCache(settings.cache)
-        self._lanes = Lanes(credit_s=settings.credit_s, max_fan_out=settings.max_fan_out, cost_s=cost_s)
+        self._lanes = Lanes(credit_s=settings.credit_s, cost_s=cost_s)
         self._places: dict[str, Place] = {}
         self._returning: KeyedHeap[str] = KeyedHeap()
         self._front: KeyedHeap[str] = KeyedHeap()
         self._later: KeyedHeap[str] = KeyedHeap()
         self._shed: KeyedHeap[str] = KeyedHeap()
+        self._leaving: KeyedHeap[str] = KeyedHeap()
+        """By the instant at which each may leave, if that is sooner, or is to be shed."""
         self._aside: dict[str, dict[str, None]] = {}
         """Followers by their prefix."""
         self._gates: KeyedHeap[str] = KeyedHeap()
@@ -249,6 +253,16 @@ class FairQueue:
         first = self._shed.first()
         return None if first is None or first[0] > now else self._places[first[1]]
 
+    def first_to_leave(self) -> Place | None:
+        """The ticket whose client may leave first, or that is to be shed first."""
+        first = self._leaving.first()
+        return None if first is None else self._places[first[1]]
+
+    def expect(self, place: Place, leaves_at: float) -> None:
+        """A waiting ticket's client may leave at another instant."""
+        place.leaves_at = leaves_at
+        self._leaving.put(place.ticket.id, min(place.shed_at, leaves_at))
+
     def why_passed(self, place: Place) -> Reason | None:
         """Why others may pass a waiting ticket that does not back off; None: they may not."""
         if place.spot is Spot.FRONT:
@@ -303,6 +317,7 @@ class FairQueue:
         ticket = place.ticket
         self._places[ticket.id] = place
         self._shed.put(ticket.id, place.shed_at)
+        self._leaving.put(ticket.id, min(place.shed_at, place.leaves_at))
         if place.cache_entry:
             self._cached.setdefault(place.cache_entry, {})[ticket.id] = None
         if place.not_before > now:
@@ -327,6 +342,7 @@ class FairQueue:
         ticket = place.ticket
         del self._places[ticket.id]
         self._shed.drop(ticket.id)
+        self._leaving.drop(ticket.id)
         if place.cache_entry:
             self._turns.drop(ticket.id)
             alike = self._cached[place.cache_entry]
@@ -387,12 +403,11 @@ class FairQueue:
 
     def _worth(self, place: Place, now: float) -> tuple[float, float]:
         """What moves a ticket forward beside fairness, and when that changes; infinite: not by time alone."""
-        if place.is_background:
-            return 0.0, _NEVER
         settings, ticket = self._settings, place.ticket
-        bonus_s = (_CLASSES - place.priority) * settings.class_lead_s
-        if place.is_child:
-            bonus_s += settings.lineage_lead_s
+        bonus_s = -min(settings.size_lag_s, max(0.0, reading_s(ticket.demand.input_tokens, ()) - _SMALL_S))
+        if place.is_background:
+            return bonus_s, _NEVER
+        bonus_s += (_CLASSES - place.priority) * settings.class_lead_s
         if not place.cache_entry:
             return bonus_s, _NEVER
         lapses_at = self._cache.warm_until(ticket, now)
@@ -400,8 +415,10 @@ class FairQueue:
         if lapses_at == _LONG_AGO:
             return bonus_s, _NEVER
         if expiring_at <= now:
-            return bonus_s + settings.affinity_s + settings.expiry_lead_s, lapses_at
-        return bonus_s + min(settings.affinity_s, self._saved_s(_warm_tokens(ticket))), expiring_at
+            return bonus_s + settings.affinity_s, lapses_at
+        saved_s = self._saved_s(_warm_tokens(ticket))
+        # Less is within what fairness lends anyway; leading by it keeps new conversations out until others end.
+        return bonus_s + (min(settings.affinity_s, saved_s) if saved_s >= settings.credit_s else 0.0), expiring_at
 
     def _revalue(self, place: Place, now: float) -> None:
         """A waiting ticket's bonus may have changed."""

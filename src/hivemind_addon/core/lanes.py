@@ -71,6 +71,10 @@ class Place:
     """Sum of the waits that are over."""
     shed_at: float = field(init=False)
     """Its ticket's, or later where the pool knows better."""
+    shows_patience: bool = True
+    """Whether its client's wait tells of its patience: no byte has come, and nobody else has ended it."""
+    leaves_at: float = _NEVER
+    """When its client may leave, as far as is learned of its kind."""
     priority: Priority = field(init=False)
     """Its ticket's, or what a person said."""
     # From here on the queue's own books.
@@ -176,9 +180,8 @@ class Agent(Share):
 class Lanes:
     """The tickets of one pool that wait for nothing but their turn, and who pays for those in flight."""
 
-    def __init__(self, *, credit_s: float, max_fan_out: int, cost_s: Callable[[Demand], float]) -> None:
+    def __init__(self, *, credit_s: float, cost_s: Callable[[Demand], float]) -> None:
         self._credit_s = credit_s
-        self._max_fan_out = max_fan_out
         self._cost_s = cost_s
         self._agents: Shares[Agent] = Shares(credit_s=credit_s)
 
@@ -266,9 +269,9 @@ class Lanes:
         )
 
     def is_capped(self, place: Place) -> bool:
-        """Whether a ticket in its lane lets others pass because its tree has its fan-out in flight."""
+        """Whether a ticket in its lane lets others pass because its tree has in flight what its agent was granted."""
         tree = place.tree
-        return place.is_child and tree is not None and tree.children_running >= self._fan_out(place)
+        return place.is_child and tree is not None and tree.children_running >= _fan_out(place)
 
     def tree_of(self, ticket: Ticket, *, is_background: bool) -> Tree | None:
         """The tree that would pay for a ticket; None: nobody remembers it."""
@@ -395,19 +398,21 @@ class Lanes:
         child = tree.children.first()
         if child is not None and (own is None or child[0] < own[0]):
             place = _head_of(child[1])
-            if tree.children_running < self._fan_out(place):
+            if tree.children_running < _fan_out(place):
                 return place
         return None if own is None else _head_of(own[1])
-
-    def _fan_out(self, place: Place) -> int:
-        cap = place.ticket.max_fan_out
-        return max(1, self._max_fan_out if cap is None else cap)
 
     def _line_up(self, entries: list[tuple[float, int, Place]], start_s: float) -> Iterator[tuple[float, int, Place]]:
         """The entries in their order, each with the key that the ones before leave it."""
         for _, order, place in sorted(entries, key=lambda entry: entry[:2]):
             yield start_s - place.bonus_s, order, place
             start_s += self._cost_s(place.ticket.demand) / place.weight
+
+
+def _fan_out(place: Place) -> float:
+    """Attempts of sub-agents that a ticket's tree may have in flight."""
+    cap = place.ticket.max_fan_out
+    return _NEVER if cap is None else max(1, cap)
 
 
 def _head_of(lane: Lane) -> Place:

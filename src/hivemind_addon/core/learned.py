@@ -5,12 +5,13 @@ Levels are not among them: how much of a limit is left is told by the first resp
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 
 from msgspec import structs
 
 from hivemind_addon.core.hidden_limits import HiddenLimit
+from hivemind_addon.core.patience import LeavingTime
 from hivemind_addon.core.snapshot import LearnedView
 from hivemind_addon.core.ticket import Dimension, PoolKey
 
@@ -18,6 +19,7 @@ _VERSION = 2
 """Version 1 told of no hidden limits as they are known now."""
 COMMON_CONCURRENCY, COMMON_RATE = "concurrency", "rate"
 _MOST = 1e15
+_MOST_PATIENCE_S = 86_400.0
 _MOST_WINDOW_S = 32 * 86_400.0
 
 
@@ -95,6 +97,8 @@ class Saved:
     """The account that stands for all of an organisation, by host and organisation."""
     same_account: Mapping[str, str]
     """The account that stands for another one, by that one."""
+    patience: Mapping[str, list[LeavingTime]] = field(default_factory=dict)
+    """Of clients that do not tell theirs, by their kind."""
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON values."""
@@ -106,6 +110,7 @@ class Saved:
                 for (host, name), account in self.account_by_name.items()
             ],
             "same_account": dict(self.same_account),
+            "patience": {client: [asdict(time) for time in times] for client, times in self.patience.items()},
         }
 
 
@@ -126,6 +131,8 @@ def read_saved(saved: object) -> Saved:
         same_account={
             credential: _text(same, credential) for credential in same if _text(same, credential) not in same
         },
+        # Files of earlier versions have none.
+        patience=_read_patience(_mapping(data.get("patience", {}))),
     )
 
 
@@ -140,6 +147,20 @@ def read_pool(saved: object) -> LearnedPool:
         # What was saved before there was such a thing says nothing about it.
         common=tuple(str(name) for name in _list(data, "common")) if "common" in data else (),
     )
+
+
+def _read_patience(data: Mapping[str, object]) -> dict[str, list[LeavingTime]]:
+    return {
+        client: [
+            LeavingTime(
+                after_s=_number(time, "after_s", 1, _MOST_PATIENCE_S),
+                left=_number(time, "left", 0, _MOST),
+                stayed=_number(time, "stayed", 0, _MOST),
+            )
+            for time in map(_mapping, _list(data, client))
+        ]
+        for client in data
+    }
 
 
 def _read_hidden(saved: object) -> HiddenLimit | None:

@@ -29,6 +29,7 @@ from hivemind_addon.core.lanes import Place
 from hivemind_addon.core.learned import LearnedPool
 from hivemind_addon.core.meters import Meters
 from hivemind_addon.core.orders import Orders
+from hivemind_addon.core.patience import Patience
 from hivemind_addon.core.pool_view import view_pool
 from hivemind_addon.core.retry import RetryPolicy, decide, last_moment
 from hivemind_addon.core.sharing import Sharing
@@ -80,6 +81,7 @@ class Pool:
         budgets: Budgets | None = None,
         orders: Orders | None = None,
         sharing: Sharing | None = None,
+        patience: Patience | None = None,
     ) -> None:
         self.account_name: str | None = None
         self.wakeup_at: float | None = None
@@ -89,6 +91,7 @@ class Pool:
         self._emit = emit
         self._budgets = budgets or Budgets(emit=emit)
         self._orders = orders or Orders()
+        self._patience = patience or Patience()
         self._capacity = Capacity(
             key=key,
             concurrency=settings.concurrency,
@@ -161,10 +164,13 @@ class Pool:
         place = Place(ticket=ticket, wait_began_at=ticket.arrived_at, standing=self._comebacks.claim(ticket, now))
         if self._capacity.service.is_known:
             place.shed_at = last_moment(ticket, self._capacity.service.mean_s)
+        place.leaves_at = self._leaves_at(place, now)
         place.priority = self._orders.priority_of(ticket.agent, ticket.priority)
         old = self._successors.supersede(ticket, self._capacity.flights, now)
         if old is not None:
             place.not_before = now + _MOST_ENDING_S
+            if flight := self._capacity.flights.of(old):
+                flight.place.shows_patience = False  # it left before, nobody saw when
             self._emit(Superseded(at=now, ticket_id=old.ticket.id, pool=self.key, by_ticket_id=ticket.id))
         self._queue.append(place, now)
         self._to_announce.append(ticket.id)
@@ -177,6 +183,7 @@ class Pool:
         if place is None:
             return False
         self._comebacks.keep(place.ticket, place.standing, now)
+        self._client_left(place, now)
         self._end_ticket(place, now, end="cancelled", reason="client went")
         return True
 
@@ -189,7 +196,10 @@ class Pool:
             self._end_ticket(place, now, end="cancelled", reason="cancelled by a person")
             return Refused(ticket=place.ticket, cause=Cancel(ticket_id))
         flight = self._capacity.flights.of_ticket(ticket_id)
-        return None if flight is None else flight.reservation
+        if flight is None:
+            return None
+        flight.place.shows_patience = False
+        return flight.reservation
 
     def obey(self, now: float) -> None:
         """Persons' orders have changed."""
@@ -276,6 +286,8 @@ class Pool:
             if not self._hold_on(place, now):
                 decisions.append(self._shed(place, now, Reason.DEADLINE, self._turn.come_back_s(place, now)))
         decisions.extend(self._refuse_unfunded(now))
+        while (place := self._queue.first_to_leave()) and place.leaves_at <= now:
+            self._queue.expect(place, self._leaves_at(place, now))
         self._queue.wake(now)
         return decisions
 
@@ -331,6 +343,7 @@ class Pool:
         if flight is None:
             return
         if answered:
+            self._client_stayed(flight.place, now)
             self._queue.began(flight.place, sent_at=reservation.admitted_at, now=now)
         self._capacity.hear(hints, flight, now, answered=answered)
 
@@ -377,9 +390,12 @@ class Pool:
         self._capacity.learn(flight, outcome, now)
         match outcome.kind:
             case OutcomeKind.SUCCESS:
+                self._client_stayed(place, now)
                 self._end_ticket(place, now, end="delivered", reason=outcome.reason)
                 return Finished()
             case OutcomeKind.CANCELLED:
+                if not client_saw_bytes:
+                    self._client_left(place, now)
                 self._end_ticket(place, now, end="cancelled", reason=outcome.reason)
                 return Finished()
         provider_down = self._capacity.is_provider_down
@@ -448,6 +464,7 @@ class Pool:
     def _shed(self, place: Place, now: float, reason: Reason, come_back_s: float) -> Shed:
         self._take_out(place.ticket.id, now)
         self._comebacks.keep(place.ticket, place.standing, now)
+        self._client_stayed(place, now)
         self._end_ticket(place, now, end="shed", reason=reason.value)
         return Shed(ticket=place.ticket, reason=reason, come_back_s=come_back_s)
 
@@ -501,6 +518,26 @@ class Pool:
     def _wakeup_at(self, gate: Gate | None, now: float) -> float | None:
         at = min(self._queue.next_shed_at(), self._queue.next_due_at(), gate.opens_at if gate else _NEVER)
         return None if at == _NEVER else max(at, now + _TIMER_STEP_S)
+
+    def _leaves_at(self, place: Place, now: float) -> float:
+        """When a client may leave, as far as is learned of its kind."""
+        ticket = place.ticket
+        return ticket.arrived_at + self._patience.leaves_after_s(ticket.client, now - ticket.arrived_at)
+
+    def _client_left(self, place: Place, now: float) -> None:
+        """Its client has gone, and had got no byte."""
+        ticket = place.ticket
+        if not place.shows_patience or not self._patience.left(ticket.client, now - ticket.arrived_at):
+            return
+        for other in self._queue:
+            if other.ticket.client == ticket.client:
+                self._queue.expect(other, self._leaves_at(other, now))
+
+    def _client_stayed(self, place: Place, now: float) -> None:
+        """Its client is there, and gets its first byte."""
+        if place.shows_patience:
+            place.shows_patience = False
+            self._patience.stayed(place.ticket.client, now - place.ticket.arrived_at)
 
     def _hold_on(self, place: Place, now: float) -> bool:
         """Keep one beyond its time where there will surely be room, and an answer, before its client gives up."""

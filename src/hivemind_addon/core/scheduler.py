@@ -38,6 +38,7 @@ from hivemind_addon.core.events import (
 from hivemind_addon.core.heap import KeyedHeap
 from hivemind_addon.core.learned import LearnedPool, Saved, UnreadableError, read_saved
 from hivemind_addon.core.orders import Orders
+from hivemind_addon.core.patience import Patience
 from hivemind_addon.core.pool import Pool, PoolSettings
 from hivemind_addon.core.sharing import Sharing
 from hivemind_addon.core.snapshot import Counters, Snapshot
@@ -89,6 +90,7 @@ class Scheduler:
         self._superseded: list[Reservation] = []
         self._sharing: dict[tuple[str, str], Sharing] = {}
         """By host and account."""
+        self._patience = Patience()
         self._stamps = itertools.count(1)
         self._orders = Orders()
         self._budgets = Budgets(emit=self.note, orders=self._orders)
@@ -152,6 +154,7 @@ class Scheduler:
             budgets=self._budgets,
             orders=self._orders,
             sharing=self._sharing_of(key),
+            patience=self._patience,
         )
 
     def _sharing_of(self, key: PoolKey) -> Sharing:
@@ -331,6 +334,7 @@ class Scheduler:
             pools=(*(pool.learned for pool in self._pools.values()), *self._learned.values()),
             account_by_name=dict(self._account_by_name),
             same_account=dict(self._canonical),
+            patience=self._patience.learned,
         ).to_json()
 
     def restore(self, data: object, now: float) -> None:
@@ -343,6 +347,7 @@ class Scheduler:
         self._learned.update((pool.key, pool) for pool in saved.pools)
         self._account_by_name.update(saved.account_by_name)
         self._canonical.update(saved.same_account)
+        self._patience.resume(saved.patience)
         self._named.update(self._account_by_name.values(), self._canonical)
 
     def bypass(self, key: PoolKey, change: int) -> None:

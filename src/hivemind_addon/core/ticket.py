@@ -212,7 +212,7 @@ class Ticket(Struct, frozen=True):
     weight: float = 1.0
     """The agent's share beside others of its priority."""
     max_fan_out: int | None = None
-    """Attempts that its tree of sessions may have in flight; None: the usual cap."""
+    """Attempts of sub-agents that its tree of sessions may have in flight; None: as many as fit."""
     budgets: tuple[Budget, ...] = ()
     """Everything that it is paid from: the agent's, its group's and everyone's."""
     price: Price | None = None
@@ -223,6 +223,8 @@ class Ticket(Struct, frozen=True):
     """The group that the agents file puts its agent in; empty: none."""
     task: str = ""
     """What its client calls the task that it is part of: `x-hivemind-task-id`, or `task-ID` in the proxy's password."""
+    client: str = ""
+    """What kind of client asks, where nobody told how long it waits; empty: `deadline_at` was announced."""
     idempotency_key: str = ""
     """The client's own `Idempotency-Key`, which goes upstream as it came."""
 

@@ -85,17 +85,18 @@ class Turn:
         is_hidden = self._capacity.is_rate_hidden
         if not meters and not is_hidden:
             return None
-        place = self._queue.first_to_shed(_NEVER)
+        place = self._queue.first_to_leave()
         if place is None or place.not_before > now:
             return None
         ticket = place.ticket
         # Asked before the meters: most polls end here.
-        patience_s = place.shed_at - ticket.arrived_at
+        ends_at = min(place.shed_at, place.leaves_at)
+        patience_s = ends_at - ticket.arrived_at
         if now - ticket.arrived_at < _LONG_WAIT * patience_s or self._queue.why_passed(place):
             return None
         turns_at = (meters.next_window_at(now), *(hidden.turns_at(now) for hidden in self._capacity.hidden))
         soonest_at = min((at for at in turns_at if at is not None), default=now)
-        if place.shed_at > max(now + _LAST_CHANCE_S, soonest_at + _LAST_SHARE * patience_s):
+        if ends_at > max(now + _LAST_CHANCE_S, soonest_at + _LAST_SHARE * patience_s):
             return None
         wanted = _SCARCE * len(self._queue)
         is_scarce = is_hidden or meters.are_scarce(ticket.demand, wanted, now)

@@ -25,7 +25,7 @@ from hivemind_addon.mitm.options import is_loopback
 from hivemind_addon.mitm.own_addresses import PAGE_HOST, is_on_loopback
 from hivemind_addon.mitm.profiles_folder import ProfilesFolder
 from hivemind_addon.mitm.refusal import make_upgrade_refusal
-from hivemind_addon.mitm.request import destination, patience_of, plain_body
+from hivemind_addon.mitm.request import destination, known_patience, plain_body
 from hivemind_addon.mitm.upstream import Upstream, upstream_by_path
 from hivemind_addon.profile.hosts import normal_host
 from hivemind_addon.profile.known import is_model_host, is_shaped_like_a_call
@@ -36,10 +36,12 @@ from hivemind_addon.wire.dialect import dialect_of
 from hivemind_addon.wire.identity import (
     ProxyWords,
     call_kind,
+    clean,
     given_id,
     identify,
     is_headless,
     priority_of,
+    product,
     proxy_words,
 )
 from hivemind_addon.wire.request import RequestFacts, fingerprints, read_request
@@ -277,7 +279,10 @@ class Intake:
         is_kept = prints.is_marked or not profile.cache_needs_marks
         is_shared = is_kept and prefix_tokens >= profile.cache.least_tokens
         price = profile.price_of(facts.model)
-        patience_s = words.patience_s or patience_of(headers, profile)
+        told_s = words.patience_s or known_patience(headers, profile)
+        patience_s = told_s or profile.patience.default_s
+        # One that hears comments while it waits is not silent for as long as it waits.
+        is_silent = told_s is None and not (profile.keep_alive_s and facts.stream)
         default_port = 443 if request.scheme == "https" else 80
         ticket = Ticket(
             id=secrets.token_hex(ID_BYTES),
@@ -309,6 +314,7 @@ class Intake:
             expected=spend_of(expected, price),
             group=granted.group,
             task=given_id(str(flow.metadata.get(TASK_KEY, ""))) or given_id(words.task),
+            client=clean(product(headers)) if is_silent else "",
             idempotency_key=given_id(headers.get(IDEMPOTENCY_HEADER, "")),
         )
         asked = _asked_delivery(flow, profile, words)

@@ -34,6 +34,12 @@ def plain_body(request: http.Request) -> bytes:
 
 def patience_of(headers: Mapping[str, str], profile: Profile) -> float:
     """How long the client waits: what it announces, else what is known of its kind, else the profile's default."""
+    known_s = known_patience(headers, profile)
+    return profile.patience.default_s if known_s is None else known_s
+
+
+def known_patience(headers: Mapping[str, str], profile: Profile) -> float | None:
+    """How long the client waits: what it announces, else what the profile knows of its kind; None: neither."""
     patience = profile.patience
     for name in patience.headers:
         try:
@@ -43,6 +49,4 @@ def patience_of(headers: Mapping[str, str], profile: Profile) -> float:
         if 0 < announced < 86_400:
             return announced
     client = headers.get("user-agent", "")
-    return next(
-        (seconds for glob, seconds in patience.clients.items() if glob_matches(glob, client)), patience.default_s
-    )
+    return next((seconds for glob, seconds in patience.clients.items() if glob_matches(glob, client)), None)

@@ -42,7 +42,7 @@ class Grants:
     """Share beside others of the same class; without it the group's, then everyone's, then 1."""
     max_fan_out: int | None = None
     """Requests that one tree of sessions (an agent and its sub-agents) may have in flight; without it the group's,
-    then everyone's, then the scheduler's."""
+    then everyone's, else as many as fit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,13 +24,13 @@ from hivemind_addon.core.lanes import Agent, Lanes, Place, Standing, Tree
 from hivemind_addon.core.meter import Meter
 from hivemind_addon.core.meters import Meters
 from hivemind_addon.core.orders import Orders
+from hivemind_addon.core.patience import Patience
 from hivemind_addon.core.pool import Pool, PoolSettings
 from hivemind_addon.core.scheduler import Scheduler
 from hivemind_addon.core.sharing import Sharing
 from hivemind_addon.core.ticket import Demand, OutcomeKind, PoolKey, Reading, Reservation, Ticket
 from hivemind_addon.core.turn import Turn
 
-_MANY = 1_000_000
 _NO_PRIOR = Prior(rate=0.0, concurrency=0.0)
 _EVERYBODY = ("everybody", False)
 _AFTER_DEADLINE_S = 1.0
@@ -79,6 +79,7 @@ class AblatedScheduler(Scheduler):
             budgets=self._budgets,
             orders=self._orders,
             sharing=None if self._without & _SHARED else self._sharing_of(key),
+            patience=self._patience,
             without=self._without,
         )
 
@@ -94,11 +95,19 @@ class _AblatedPool(Pool):
         budgets: Budgets,
         orders: Orders,
         sharing: Sharing | None,
+        patience: Patience,
         without: frozenset[Primitive],
     ) -> None:
         settings = replace(settings, order=_order_without(settings.order, without))
         super().__init__(
-            key=key, settings=settings, rng=rng, emit=emit, budgets=budgets, orders=orders, sharing=sharing
+            key=key,
+            settings=settings,
+            rng=rng,
+            emit=emit,
+            budgets=budgets,
+            orders=orders,
+            sharing=sharing,
+            patience=patience,
         )
         self._without = without
         capacity = self._capacity
@@ -125,9 +134,9 @@ class _AblatedPool(Pool):
 def _order_without(order: OrderSettings, without: frozenset[Primitive]) -> OrderSettings:
     if Primitive.CACHE in without:
         # What is warm is known all the same: it says what a request will take.
-        order = replace(order, affinity_s=0, expiry_lead_s=0, cache=replace(order.cache, follow_after_s=0))
+        order = replace(order, affinity_s=0, cache=replace(order.cache, follow_after_s=0))
     if Primitive.ORDER in without:
-        order = replace(order, credit_s=0, class_lead_s=0, lineage_lead_s=0, max_fan_out=_MANY)
+        order = replace(order, credit_s=0, class_lead_s=0, size_lag_s=0)
     return order
 
 
@@ -181,7 +190,7 @@ class _ArrivalQueue(FairQueue):
         self, settings: OrderSettings, *, cost_s: Callable[[Demand], float], saved_s: Callable[[int], float]
     ) -> None:
         super().__init__(settings, cost_s=cost_s, saved_s=saved_s)
-        self._lanes = _OneShare(credit_s=settings.credit_s, max_fan_out=settings.max_fan_out, cost_s=cost_s)
+        self._lanes = _OneShare(credit_s=settings.credit_s, cost_s=cost_s)
 
 
 class _OneShare(Lanes):

@@ -61,6 +61,8 @@ class Crowd:
     streamed: bool = False
     timeout_s: float = 120
     """How long an agent waits for an answer, or for a stream to begin."""
+    announces_timeout: bool = True
+    """false: nobody is told of it, and its profile's default counts; its user agent is the crowd's name."""
     retries: int = 0
     """Re-sends of one turn that failed; 0: the first failure is the agent's end."""
     poisoned: bool = False

@@ -290,7 +290,8 @@ class World:
         agent, crowd = call.agent, call.agent.crowd
         if isinstance(agent, ScriptedActor):
             return self._scripted_ticket(call.id, agent.call.ticket)
-        timeout_s = crowd.timeout_s
+        patience = agent.upstream.profile.patience
+        timeout_s = crowd.timeout_s if crowd.announces_timeout else patience.default_s
         cached_tokens = agent.marked if crowd.caches else 0
         error = self._guess.lognormvariate(0, self._scenario.input_error)
         into = max(1, round((agent.prompt_tokens - cached_tokens) * error))
@@ -307,7 +308,7 @@ class World:
             demand=Demand(input_tokens=into, output_tokens=out, total_tokens=into + out),
             arrived_at=self.now,
             deadline_at=self.now + timeout_s,
-            shed_at=self.now + max(timeout_s - agent.upstream.profile.patience.margin_s, 0.9 * timeout_s),
+            shed_at=self.now + max(timeout_s - patience.margin_s, 0.9 * timeout_s),
             kind=CallKind.SUBAGENT if crowd.parent_session else CallKind.TURN,
             parent_session=crowd.parent_session,
             prefix=prefix,
@@ -316,6 +317,7 @@ class World:
             cold_tokens=cached_tokens,
             streamed=crowd.streamed,
             request_hash=f"{agent.name} {agent.number}",
+            client="" if crowd.announces_timeout else crowd.name,
         )
 
     def _scripted_ticket(self, name: str, ticket: Ticket) -> Ticket:

@@ -76,7 +76,7 @@ def identify(profile: Profile, headers: Mapping[str, str], facts: RequestFacts, 
     beside = [parent for own, parent in profile.parent_beside.items() if _value(headers, facts, own)]
     parent = next(_values(headers, facts, (*profile.parent_headers, *beside), unlike=named), facts.parent_hint)
     # Without a name of its own an agent has the one of its tree of sessions, so that a new session is no new agent.
-    agent = proxy_user or f"{_product(headers)}-{_hash(parent or named or peer)}"
+    agent = proxy_user or f"{product(headers)}-{_hash(parent or named or peer)}"
     session = named or proxy_user or f"{agent}@{peer}"
     sub_agent = next(_values(headers, facts, profile.subagent_headers, unlike=named), "")
     if sub_agent:
@@ -200,7 +200,7 @@ def _first(headers: Mapping[str, str], names: Iterable[str]) -> str:
     return next((value for name in names if (value := headers.get(name, "").strip())), "")
 
 
-def _product(headers: Mapping[str, str]) -> str:
+def product(headers: Mapping[str, str]) -> str:
     """The user agent's first product without its version: `claude-cli`."""
     return re.split(r"[/\s(]", headers.get("user-agent", "").strip(), maxsplit=1)[0] or "client"
 
