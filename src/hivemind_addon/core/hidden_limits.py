@@ -79,6 +79,8 @@ _ROUNDING_S = 1.25
 """A retry-after in whole seconds is up to one too long, and its way here takes a moment."""
 _ROUNDED = 0.3
 """Or by so much of it, where it is short."""
+_INSTANT_S = 0.005
+"""What ends and what is sent so close together met in the provider in either order."""
 _CHANGE = 7.0
 """Log-likelihood against the best hypothesis that shows that the provider has changed."""
 _BORED_S = 60.0
@@ -354,9 +356,6 @@ class HiddenLimits:
         self._refused_after_s = _mean(self._refused_after_s, now - sent.sent_at)
         for level in self._levels():
             level.take_back(sent)
-        # Had one of the slots been free by then, it would have been taken.
-        sent.in_flight, sent.freed = sent.in_flight + sent.freed, 0
-        self._was_free_for(sent, sent.sent_at)
         if self._told_at < sent.sent_at < self._told_until:
             self._told_score = min(_TOLD_MOST, self._told_score + _TOLD_KEPT)
         self._hear(sent, retry_after_s, now)
@@ -393,21 +392,17 @@ class HiddenLimits:
         sent.is_failed = is_failed
         sent.is_void = not was_taken
         if not sent.refused:
-            self._was_free_for(sent, now - self._refused_after_s)
+            self._freed(sent, now)
         if not was_taken or (is_failed and not self._failures_count):
             for level in self._levels():
                 level.take_back(sent)
 
-    def _was_free_for(self, sent: Sent, since: float) -> None:
-        """Later attempts, sent since an instant, did not find an attempt's slot taken, as was thought.
-
-        It was refused, or had ended when they arrived: we hear of its end as late as the provider hears of them.
-        """
+    def _freed(self, sent: Sent, now: float) -> None:
+        """A slot is free again: what was sent in the same instant did not find it taken, as was thought."""
         for one in reversed(self._history):
-            if one.stamp <= sent.stamp or one.sent_at < since:
+            if one.stamp <= sent.stamp or one.sent_at < now - _INSTANT_S:
                 break
-            if one.in_flight > 1:
-                one.in_flight, one.freed = one.in_flight - 1, one.freed + (not sent.refused)
+            one.in_flight = max(1, one.in_flight - 1)
             if one is self._trial and one.in_flight <= self._limit_in_flight < _NEVER:
                 # It proves nothing; the next one may.
                 self._trial, self._held_back = None, math.ceil(self._trial_due_after)
@@ -486,7 +481,7 @@ class HiddenLimits:
     def _trial_due_after(self) -> float:
         """Attempts that pass before a trial."""
         if self._limit_in_flight < _NEVER:
-            return min(2 * self._trial_after, _MOST_TRIAL_AFTER_CAPPED)
+            return min(2 * self._trial_after - 1, _MOST_TRIAL_AFTER_CAPPED)
         return min(self._trial_after, _MOST_TRIAL_AFTER)
 
     @property

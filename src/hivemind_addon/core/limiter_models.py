@@ -62,9 +62,7 @@ class Sent:
     units: tuple[float, ...]
     """By measure: requests, input tokens, all tokens."""
     in_flight: int
-    """That it found, itself counted: at its admission, less those that had ended when it arrived."""
-    freed: int = 0
-    """So many had ended."""
+    """That it found, itself counted: at its admission, less those that ended in the same instant."""
     ended_at: float = _NEVER
     told_at: float | None = None
     """When it may come back, as its refusal told."""
