@@ -291,7 +291,7 @@ class Meter:
             return False
         is_first = self._learned_stamp < 0
         self._learned_stamp, self._learned_sent_at = stamp, sent_at
-        before = (self.limit, self.kind)
+        before, window_s = (self.limit, self.kind), self.window_s
         self.window_s = self._found_window_s or self._turning_s(reading)
         self.limit = _limit_of(reading) or self.limit
         if reset_in_s is not None:
@@ -313,7 +313,10 @@ class Meter:
             if before[0] == self.limit and not any(cost.failed_units for cost in booked):
                 self.surprise = self._level - expected
             was_guessed = before[1] is MeterKind.UNKNOWN is not self.kind
-            if not is_first and not was_guessed and before[0] == self.limit:
+            if self.kind is MeterKind.BUCKET and (before[1] is not self.kind or window_s != self.window_s):
+                # It refills at another rate than was thought: that was no neighbour.
+                self._others_units = 0.0
+            elif not is_first and not was_guessed and before[0] == self.limit:
                 self._compare(self._level - expected, booked, rounding=2 * reserve, sent_at=sent_at, now=now)
             self._way_s += 0.2 * (min(max(now - sent_at, 0.0), _MOST_WAY_S) - self._way_s)
         return before != (self.limit, self.kind)
@@ -472,6 +475,7 @@ class Meter:
         elif has_moved and self._anchor_resets_at is not None and (found_s := self._found()) is not None:
             self.kind = MeterKind.BUCKET
             self.window_s = self._found_window_s = found_s
+            self._first_resets_s.clear()
         else:
             self.kind = MeterKind.WINDOW
             self.window_s, self._found_window_s = self._turning_s(reading), None
@@ -516,7 +520,8 @@ class Meter:
         # of several that tell of the same reset the earliest is the best.
         if not self._is_same(resets_at, self._anchor_resets_at):
             self._anchor_resets_at = resets_at
-            self._first_resets_s.append(resets_at - now)
+            if self.kind is MeterKind.WINDOW and resets_at - now > _ROUNDING_S:
+                self._first_resets_s.append(resets_at - now)
         if self.kind is MeterKind.WINDOW and self._reset_was_told and self._is_same(resets_at, self._resets_at):
             assert self._resets_at is not None, "a told reset is known"
             if resets_at >= self._resets_at:
