@@ -474,8 +474,10 @@ class HiddenLimits:
         """When one more than the limit allows is tried: after so many attempts, or so much time where few go."""
         if self._held_back >= self._trial_due_after:
             return -_NEVER
-        doublings = min(self._refused_trials, float(_MOST_BORED))
-        return self._tried_at + self._boring_s * math.pow(2.0, doublings)
+        # A bucket has room all the time, if less than is thought: there no length of a window has to pass.
+        limit = self.limit
+        since_s = _BORED_S if limit is not None and limit.is_bucket else self._boring_s
+        return self._tried_at + since_s * math.pow(2.0, min(self._refused_trials, float(_MOST_BORED)))
 
     @property
     def _trial_due_after(self) -> float:
