@@ -116,3 +116,21 @@ def test_the_history_counts_resends_after_ambiguous_ends_only():
 def test_a_provider_that_answers_fast_leaves_a_held_ticket_more_time(service_s, left_s):
     held = ticket(at=100, patience_s=115)  # its client waits five seconds longer
     assert held.deadline_at - last_moment(held, service_s) == pytest.approx(left_s)
+
+
+def test_a_lone_agent_outlives_an_outage_that_may_as_well_be_its_requests_fault():
+    policy = RetryPolicy(max_failures=10)
+    alone = answered = History()
+    for _ in range(20):
+        alone = alone.started().ended(FAILED, provider_down=False, nobody_answered=True)
+        answered = answered.started().ended(FAILED, provider_down=False)
+    judged = [
+        decide(policy, history, FAILED, 0.0, random.Random(0), shed_at=600.0, provider_down=False)
+        for history in (alone, answered)
+    ]
+    assert isinstance(judged[0], Backoff)
+    assert judged[1] == GiveUp(Reason.SPENT_ATTEMPTS)
+    for _ in range(20):
+        alone = alone.started().ended(FAILED, provider_down=False, nobody_answered=True)
+    spent = decide(policy, alone, FAILED, 0.0, random.Random(0), shed_at=600.0, provider_down=False)
+    assert spent == GiveUp(Reason.SPENT_ATTEMPTS), "a request that can never succeed ends"

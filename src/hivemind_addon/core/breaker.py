@@ -139,6 +139,11 @@ class Breaker:
         return self._row_since
 
     @property
+    def is_one_sessions(self) -> bool:
+        """Several failures in a row are all one session's: nothing tells whether they are its own or the provider's."""
+        return len(self._row) > 1 and len({failure.session for failure in self._row}) == 1
+
+    @property
     def passes_at(self) -> float:
         """From when on it lets an attempt go: always, at the probe's instant, or when the probe has lived for long."""
         match self.state:

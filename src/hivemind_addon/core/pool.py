@@ -399,7 +399,8 @@ class Pool:
                 self._end_ticket(place, now, end="cancelled", reason=outcome.reason)
                 return Finished()
         provider_down = self._capacity.is_provider_down
-        place.history = place.history.ended(outcome, provider_down=provider_down)
+        nobody_answered = self._capacity.breaker.is_one_sessions
+        place.history = place.history.ended(outcome, provider_down=provider_down, nobody_answered=nobody_answered)
         verdict = decide(
             self._settings.retry,
             place.history,

@@ -24,6 +24,9 @@ from hivemind_addon.core.ticket import Outcome, OutcomeKind, Ticket
 
 _FIRST_THROTTLED_S = 0.2
 """Before the second attempt after a rate limit's refusal; doubles with each one that follows."""
+_WORTH_ALONE = 0.25
+"""Of a failure that counts against a request where nobody else is answered either: outages of minutes are outlived, and
+a request that can never succeed ends all the same."""
 _MARGIN_S = 1.0
 _MARGIN_SERVICES = 3
 _MARGIN_SHARE = 0.1
@@ -52,8 +55,8 @@ class History(Struct, frozen=True):
     """Started."""
     setbacks: int = 0
     """Ended in anything but a rate limit, while the provider was up: the exponent of the backoff."""
-    failures: int = 0
-    """Setbacks of the ticket's own: not overload."""
+    failures: float = 0
+    """Setbacks of the ticket's own: not overload. Those that may as well be the provider's count for a part."""
     ambiguous: int = 0
     """Ended without a status, and may have been billed."""
     ambiguous_resends: int = 0
@@ -73,13 +76,17 @@ class History(Struct, frozen=True):
             throttled=self.throttled,
         )
 
-    def ended(self, outcome: Outcome, *, provider_down: bool) -> "History":
-        """With the end of the running attempt."""
+    def ended(self, outcome: Outcome, *, provider_down: bool, nobody_answered: bool = False) -> "History":
+        """With the end of the running attempt.
+
+        `nobody_answered`: since the ticket's last failures nothing has shown that the provider is up.
+        """
         setback = outcome.kind is not OutcomeKind.THROTTLED and not provider_down
+        worth = _WORTH_ALONE if nobody_answered else 1.0
         return replace(
             self,
             setbacks=self.setbacks + setback,
-            failures=self.failures + (setback and outcome.kind is not OutcomeKind.OVERLOADED),
+            failures=self.failures + (worth if setback and outcome.kind is not OutcomeKind.OVERLOADED else 0),
             ambiguous=self.ambiguous + outcome.ambiguous,
             last_was_ambiguous=outcome.ambiguous,
             throttled=self.throttled + 1 if outcome.kind is OutcomeKind.THROTTLED else 0,
