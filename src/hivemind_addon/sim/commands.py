@@ -237,7 +237,7 @@ def prove(seeds: int | None, only: tuple[str, ...], output: Path | None, *, live
         sections.append(proofs.page(proof, command))
         missed += proof.missed()
     if parts or not only:
-        zoo, zoo_view, measures = _zoo(parts, count)
+        zoo, zoo_view, measures = _zoo(parts, count, workers)
         sections.append(zoo_view.section(measures))
         missed += zoo.missed(measures)
     if loads:
@@ -252,7 +252,7 @@ def prove(seeds: int | None, only: tuple[str, ...], output: Path | None, *, live
     sys.exit(1 if missed else 0)
 
 
-def _zoo(parts: Sequence[str], seeds: int) -> "tuple[ModuleType, ModuleType, list[Measure]]":
+def _zoo(parts: Sequence[str], seeds: int, workers: int = 1) -> "tuple[ModuleType, ModuleType, list[Measure]]":
     """What the zoo gives, or its entries with one of these parts in their names."""
     from hivemind_addon.sim import zoo, zoo_view  # noqa: PLC0415
     from hivemind_addon.sim.zoo_entries import ZOO, entries  # noqa: PLC0415
@@ -262,7 +262,7 @@ def _zoo(parts: Sequence[str], seeds: int) -> "tuple[ModuleType, ModuleType, lis
         raise click.BadParameter(f"nothing in the zoo is called {unknown[0]!r}; there are {names}", param_hint="--only")
     wanted = entries(parts)
     with progress(len(wanted)) as done:
-        return zoo, zoo_view, zoo.measure(wanted, seeds=seeds, done=done)
+        return zoo, zoo_view, zoo.measure(wanted, seeds=seeds, workers=workers, done=done)
 
 
 def _prove_zoo(parts: Sequence[str], seeds: int, output: Path | None) -> None:

@@ -65,21 +65,21 @@ def run_trials[T](
     With more than one, `digest` has to be a module's function, and what it makes has to be picklable.
     """
     digests = []
-    with _workers(min(workers, len(trials))) as each:
+    with in_processes(min(workers, len(trials))) as each:
         for trial, made in zip(trials, each(partial(_run, digest), trials), strict=True):
             digests.append(made)
             done(trial)
     return digests
 
 
-class _workers:  # noqa: N801 - used as a function
-    """A `map` that works in so many processes, or in this one."""
+class in_processes:  # noqa: N801 - used as a function
+    """A `map` that works in so many processes, or in this one. What it is given and makes has to be picklable."""
 
     def __init__(self, count: int) -> None:
         # Spawned, not forked: whoever calls may have threads.
         self._pool = ProcessPoolExecutor(count, mp_context=get_context("spawn")) if count > 1 else None
 
-    def __enter__[T](self) -> Callable[[Callable[[Trial], T], Sequence[Trial]], Iterable[T]]:
+    def __enter__[A, T](self) -> Callable[[Callable[[A], T], Sequence[A]], Iterable[T]]:
         return map if self._pool is None else partial(self._pool.map, chunksize=_CHUNK)
 
     def __exit__(self, *_: object) -> None:

@@ -6,11 +6,12 @@ Nobody is lost; what is refused, how far a cap is used, and the time stay near t
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import mean
 
 from hivemind_addon.sim.closed_loop import Run, compare
-from hivemind_addon.sim.zoo_entries import Entry
+from hivemind_addon.sim.trial import in_processes
+from hivemind_addon.sim.zoo_entries import ZOO, Entry
 
 _REFUSED_SHARE = 0.03
 _REFUSED_OVER_ORACLE = 0.01
@@ -90,14 +91,32 @@ def _failed_share(runs: Sequence[Run]) -> float:
     return sum(run.refused + run.struck for run in runs) / sum(run.attempts for run in runs)
 
 
-def measure(wanted: Sequence[Entry], *, seeds: int, done: Callable[[str], None] = lambda _: None) -> list[Measure]:
-    """Run each entry with so many seeds."""
-    measures = []
-    for entry in wanted:
-        runs = [compare(entry.gateway, entry.crowd, seed=seed) for seed in range(seeds)]
-        measures.append(Measure(entry, tuple(mine for mine, _ in runs), tuple(oracle for _, oracle in runs)))
-        done(f"zoo:{entry.name}")
-    return measures
+def measure(
+    wanted: Sequence[Entry], *, seeds: int, workers: int = 1, done: Callable[[str], None] = lambda _: None
+) -> list[Measure]:
+    """Run each entry with so many seeds; with more than one worker the entries have to be the zoo's own."""
+    if workers == 1:
+        runs_of = (_runs(entry, seeds) for entry in wanted)
+        return [_measured(entry, runs, done) for entry, runs in zip(wanted, runs_of, strict=True)]
+    names = [entry.name for entry in wanted]
+    with in_processes(workers) as each:
+        every = zip(wanted, each(partial(_runs_of_name, seeds), names), strict=True)
+        return [_measured(entry, runs, done) for entry, runs in every]
+
+
+def _measured(entry: Entry, runs: Sequence[tuple[Run, Run]], done: Callable[[str], None]) -> Measure:
+    done(f"zoo:{entry.name}")
+    return Measure(entry, tuple(mine for mine, _ in runs), tuple(oracle for _, oracle in runs))
+
+
+def _runs_of_name(seeds: int, name: str) -> list[tuple[Run, Run]]:
+    """Entries are made of functions, which cannot be sent to another process."""
+    (entry,) = (one for one in ZOO if one.name == name)
+    return _runs(entry, seeds)
+
+
+def _runs(entry: Entry, seeds: int) -> list[tuple[Run, Run]]:
+    return [compare(entry.gateway, entry.crowd, seed=seed) for seed in range(seeds)]
 
 
 def missed(measures: Iterable[Measure]) -> list[str]:
