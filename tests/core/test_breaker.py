@@ -83,6 +83,32 @@ def test_those_that_live_on_speak_against_an_outage():
         assert not opened, "a call has been running since before the second failure"
 
 
+def test_overload_while_others_are_worked_on_is_no_outage():
+    """A provider that refuses one more, and goes on with those that it has."""
+    breaker = make()
+    for n in range(100):
+        breaker.attempt_ended(
+            OutcomeKind.OVERLOADED, session=f"s{n}", probe=False, admitted_at=n, now=n + 0.02, pending=[-30.0, n]
+        )
+    assert breaker.state is BreakerState.CLOSED
+    for n in range(100, 107):
+        breaker.attempt_ended(
+            OutcomeKind.OVERLOADED, session=f"s{n}", probe=False, admitted_at=n, now=n + 0.02, pending=[n]
+        )
+    assert breaker.state is BreakerState.OPEN
+
+
+def test_whose_failures_are_in_the_row():
+    breaker = make()
+    assert not breaker.is_one_sessions
+    end(breaker, OutcomeKind.FAILED, session="a")
+    assert not breaker.is_one_sessions, "one failure may be anybody's"
+    end(breaker, OutcomeKind.FAILED, session="a")
+    assert breaker.is_one_sessions
+    end(breaker, OutcomeKind.FAILED, session="b")
+    assert not breaker.is_one_sessions
+
+
 def test_what_was_sent_with_the_failures_is_waited_for():
     breaker = make()
     dead = {"probe": False, "admitted_at": 0, "now": 0.02}

@@ -136,3 +136,19 @@ def test_a_pool_whose_account_proves_to_be_another_one_leaves_what_it_shared():
     assert {level for level, _ in key.meters().values()} == {12}
     key.answer_all()
     assert key.scheduler.is_idle
+
+
+def test_a_pool_that_comes_later_is_not_sent_more_than_the_others_have_left():
+    old = learned(amount=4, window_s=20.0, kind=LimitKind.BUCKET)
+    key = Gateway(amount=4, window_s=20.0, kind=LimitKind.BUCKET)
+    key.scheduler.restore(old.scheduler.export(), key.now)
+    for _ in range(4):
+        key.submit("c")
+    second = list(key.running)[1]
+    key.answer(second)
+    key.advance(0.5)
+    key.submit("b")
+    key.submit("a")
+    assert not key.refused
+    key.answer(next(iter(key.running)))
+    assert not key.refused, "an older header tells the common meter nothing new"

@@ -1,3 +1,5 @@
+import pytest
+
 from hivemind_addon.core.concurrency import ConcurrencySettings, Slots
 
 
@@ -60,6 +62,13 @@ def test_after_an_outage_half_of_what_was_proved():
     slots = filled(3)
     slots.recover(0, 0.0)
     assert slots.limit == 2
+
+
+def test_what_has_outlived_an_outage_keeps_nobody_waiting():
+    slots = filled(40)
+    slots.recover(30, 100.0)
+    assert slots.limit == 30
+    assert slots.opens_at(30, 100.0) == pytest.approx(100.05)
 
 
 def test_after_a_rest_it_starts_as_at_first():

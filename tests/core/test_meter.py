@@ -543,3 +543,73 @@ def test_a_sleep_refills_and_turns():
     slept = window(level=10, resets_at=50)
     slept.clock_jumped(3600)
     assert slept.level(0) == 60
+
+
+class TestWindowThatIsNotAsStated:
+    """The limit is stated for 60 s, and it is not so."""
+
+    @pytest.mark.parametrize(
+        ("window_s", "lag_s"), [(10, 0.0), (20, 0.0), (300, 0.0), (300, 4.0), (600, 4.0), (86_400, 4.0)]
+    )
+    def test_a_bucket_is_found_by_its_seconds_a_unit(self, window_s, lag_s):
+        per_unit_s = window_s / 75
+        meter = meter_of(reading(74, per_unit_s, limit=75))
+        for taken in range(4, 75, 10):
+            sent_at = taken / 100
+            told_s = taken * per_unit_s - lag_s  # an instant, read later
+            if told_s > 0:
+                meter.learn(reading(75 - taken, told_s, limit=75), stamp=taken, sent_at=sent_at, now=sent_at + lag_s)
+        assert meter.kind is MeterKind.BUCKET
+        assert meter.window_s == pytest.approx(window_s, rel=0.01)
+
+    def test_a_fixed_window_is_not_taken_for_a_slow_bucket(self):
+        meter = meter_of(reading(74, 290, limit=75))
+        for taken in range(2, 75):
+            meter.learn(reading(75 - taken, 290 - taken, limit=75), stamp=taken, sent_at=taken, now=taken)
+        assert meter.kind is MeterKind.WINDOW
+
+    def test_it_goes_back_to_what_is_stated_when_readings_speak_against_it(self):
+        meter = meter_of(reading(65, 80, limit=75))
+        meter.learn(reading(45, 240, limit=75), stamp=1, sent_at=1, now=1)
+        assert (meter.kind, meter.window_s) == (MeterKind.BUCKET, 600)
+        meter.learn(reading(40, 50, limit=75), stamp=2, sent_at=2, now=2)
+        assert (meter.kind, meter.window_s) == (MeterKind.WINDOW, 60)
+
+    def test_a_window_that_always_ends_soon_is_short(self):
+        meter = meter_of(reading(9, 19.6, limit=10))
+        for turn in range(1, 7):
+            at = 20.0 * turn + 0.5
+            meter.learn(reading(8, 19.5, limit=10), stamp=turn, sent_at=at, now=at)
+        assert meter.window_s == 20
+        assert meter.window_ends_at(at + 30) <= at + 20 + 20
+
+    def test_what_a_wrong_rate_foretold_is_no_neighbour(self):
+        meter = meter_of(reading(70, 40, limit=75))
+        meter.learn(reading(45, 240, limit=75), stamp=1, sent_at=1, now=1)
+        assert meter.kind is MeterKind.BUCKET
+        assert meter.others_per_s(1) == 0
+
+    def test_rounding_is_no_neighbour(self):
+        meter = meter_of(reading(4000, 0, limit=8000, granularity=1000), now=0.1)
+        for step, told in enumerate([3000, 4000, 3000, 4000, 3000], start=1):
+            meter.learn(reading(told, 0, limit=8000, granularity=1000), stamp=step, sent_at=0.1, now=0.1)
+        assert meter.others_per_s(0.1) == 0
+
+
+def test_a_header_that_came_late_teaches_no_early_turn():
+    """Its reset is late by its way, and no provider rounds up."""
+    meter = meter_of(reading(59, 45))
+    meter.learn(reading(10, 45), stamp=1, sent_at=0.0, now=2.0)
+    meter.learn(reading(59, 59.9), stamp=2, sent_at=45.1, now=46.5)
+    assert meter.earliest(60, 46.5) >= 46.5 + 59
+    assert meter._guard_s > 0
+
+
+def test_a_meter_begins_with_what_another_knows_of_the_same_limit():
+    known = window(level=10, resets_at=50)
+    new = Meter.resume(known.learned, 0)
+    new.inherit(known, 0)
+    assert new.level(0) == known.level(0)
+    assert new.window_ends_at(0) == known.window_ends_at(0)
+    new.learn(reading(40, 50), stamp=-1, sent_at=-9, now=1)
+    assert new.level(1) <= known.level(1), "an older header tells nothing new"

@@ -472,13 +472,17 @@ class Meter:
         if deficit_s - slack_s - written_s <= reset_in_s <= deficit_s + slack_s:
             if min(deficit_s, reset_in_s) > slack_s and has_moved:
                 self.kind = MeterKind.BUCKET
-        elif has_moved and self._anchor_resets_at is not None and (found_s := self._found()) is not None:
+        elif has_moved and self._agreed > 1 and (found_s := self._found()) is not None:
             self.kind = MeterKind.BUCKET
             self.window_s = self._found_window_s = found_s
             self._first_resets_s.clear()
         else:
             self.kind = MeterKind.WINDOW
             self.window_s, self._found_window_s = self._turning_s(reading), None
+
+    def _knows_reset(self, now: float) -> bool:
+        """Whether a reading has told of a reset that is still to come."""
+        return self._anchor_resets_at is not None and self._anchor_resets_at > now and self._reset_was_told
 
     def _turning_s(self, reading: Reading) -> float:
         """How long a fixed window is: as is stated, unless all of the last ones were told to end much sooner."""
@@ -489,7 +493,7 @@ class Meter:
 
     def _bound_seconds(self, deficit: float, reset_in_s: float, *, rounding: float, lag_s: float, now: float) -> None:
         """Learn from one reading how long a unit takes to come back, if the limit is a bucket."""
-        if self._anchor_resets_at is None or self._anchor_resets_at <= now:
+        if not self._knows_reset(now):
             self._per_unit_s, self._agreed = (0.0, float("inf")), 0
         least, most = self._per_unit_s
         # What is left is rounded, and without more than that it is cut to whole units.
@@ -503,8 +507,6 @@ class Meter:
 
     def _found(self) -> float | None:
         """The window of the bucket that all readings tell of; None: they leave it open."""
-        if self._agreed < 2:
-            return None
         least_s, most_s = (per_unit_s * self.limit for per_unit_s in self._per_unit_s)
         usual = [one for one in _USUAL_WINDOWS_S if least_s <= one <= most_s]
         if len(usual) == 1:
@@ -558,7 +560,7 @@ class Meter:
             return
         if self.dimension is Dimension.REQUESTS and surplus >= max(1.0, rounding):
             self._suspect_staleness(surplus, booked, sent_at)
-        if abs(surplus) < rounding:
+        if abs(surplus) <= rounding:
             surplus = 0.0
         faded = self._others_units * math.exp(-max(0.0, now - self._others_at) / _OTHERS_OVER_S)
         # Below zero is noise of estimates; a little of it may cancel the noise to come.
