@@ -1,5 +1,6 @@
 """The estimator before limiters worked out by hand. Many more, and an oracle beside it: `hivemind prove --only zoo:`."""
 
+import math
 import random
 from collections.abc import Callable
 
@@ -24,8 +25,11 @@ class Gateway:
         *,
         service_s: float = 2.0,
         width: int = 12,
+        uneven: float = 0.0,
     ) -> None:
+        """`uneven`: so much of it answers take longer or shorter."""
         self.hidden, self.refuses, self.service_s, self.width = hidden, refuses, service_s, width
+        self.uneven = uneven
         self.now = 0.0
         self.stamp = 0
         self.passed_at: list[float] = []
@@ -59,7 +63,8 @@ class Gateway:
         if told is None:
             self._working += 1
             self.passed_at.append(self.now)
-            self._agenda.append((self.now + self.service_s, self.stamp, None))
+            took_s = self.service_s * (1 + self.uneven * math.sin(self.stamp))
+            self._agenda.append((self.now + took_s, self.stamp, None))
         else:
             self.refused_at.append(self.now)
             self._agenda.append((self.now + WAY_S, self.stamp, told))
@@ -260,3 +265,58 @@ def test_limits_are_told_in_words():
     assert str(HiddenLimit(0, 8.5)) == "8 at a time"
     assert str(HiddenLimit(0, 30.4, 60.0)) == "30 requests per 60 s"
     assert str(HiddenLimit(1, 600.0, 60.0, is_bucket=True)) == "600 input tokens per minute, 600 at once"
+
+
+def test_an_attempt_that_meets_a_slot_that_became_free_proves_nothing():
+    """It was sent in the instant in which another one ended: the cap is not above what it seemed to find."""
+    gateway = Gateway(HiddenLimits(CONCURRENCY), lambda now, working: 0.0 if working >= 6 else None, uneven=0.05)
+    gateway.run(120)
+    hidden = gateway.hidden
+    assert hidden.limit == HiddenLimit(0, pytest.approx(6, abs=0.5))
+    in_flight = len(gateway._flights)
+    for stamp in range(10_000, 10_020):
+        gateway.now += 1.0
+        ended = gateway._flights.pop()
+        hidden.sent(stamp, DEMAND, in_flight + 1, gateway.now)
+        hidden.passed(ended, gateway.now)
+        hidden.ended(ended, gateway.now)
+        gateway._flights.add(stamp)
+    assert hidden.limit == HiddenLimit(0, pytest.approx(6, abs=0.5))
+
+
+def test_a_cap_that_was_raised_is_followed_without_a_storm():
+    cap = 4
+    gateway = Gateway(
+        HiddenLimits(CONCURRENCY), lambda now, working: 0.0 if working >= cap else None, width=40, uneven=0.05
+    )
+    gateway.run(300)
+    before, cap = len(gateway.refused_at), 12
+    gateway.run(1200)
+    assert gateway.hidden.limit == HiddenLimit(0, pytest.approx(12, abs=0.5))
+    assert len(gateway.refused_at) - before <= 0.03 * 900
+
+
+@pytest.mark.parametrize("share", [0.2, 0.35])
+@pytest.mark.parametrize("seed", range(3))
+def test_no_guess_about_chance_keeps_the_pace_down_for_long(share, seed):
+    """A slow pace confirms itself, as nothing else is tried: so something else is tried."""
+    rng = random.Random(seed)
+    hidden = HiddenLimits(RATE)
+    hidden.resume(HiddenLimit(0, 5.0, 300.0, is_bucket=True))
+    gateway = Gateway(hidden, lambda now, working: 0.0 if rng.random() < share else None)
+    gateway.run(600)
+    assert gateway.now < 1500, "100 s would do, and the wrong guess lets one pass a minute"
+
+
+def test_windows_that_end_in_one_instant_have_some_length():
+    hidden = HiddenLimits(RATE)
+    now = 0.0
+    for stamp in range(60):
+        now += 0.001
+        hidden.sent(stamp, DEMAND, 1, now)
+        if stamp % 3:
+            hidden.refused(stamp, 0.0, now)
+        else:
+            hidden.passed(stamp, now)
+        hidden.ended(stamp, now)
+    assert hidden.opens_at(DEMAND, 0, now) < float("inf")

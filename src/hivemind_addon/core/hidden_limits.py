@@ -299,7 +299,9 @@ class HiddenLimits:
             go = self._votes(sent.units, in_flight - 1, now).go
             sent.is_probe = go < _SURE
             passes = go * (1 - self._layers[-1][0].fit.chance) + (1 - go) * _SURPRISE
-            sent.odds = (1 - passes, self._share)
+            if self._trial_after > 1:
+                # Else the limit grows, and nobody foretells anything.
+                sent.odds = (1 - passes, self._share)
             if sent.is_probe:
                 self._pending.append(sent)
                 if go < _LIKELY and self._trial_at <= now:
