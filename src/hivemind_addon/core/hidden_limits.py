@@ -405,7 +405,10 @@ class HiddenLimits:
             if one.stamp <= sent.stamp or one.sent_at < now - _INSTANT_S:
                 break
             one.in_flight = max(1, one.in_flight - 1)
-            if one is self._trial and one.in_flight <= self._limit_in_flight < _NEVER:
+            if self._limit_in_flight == _NEVER:
+                continue
+            one.odds = None  # They were of another level.
+            if one is self._trial and one.in_flight <= self._limit_in_flight:
                 # It proves nothing; the next one may.
                 self._trial, self._held_back = None, math.ceil(self._trial_due_after)
 
