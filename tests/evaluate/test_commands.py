@@ -63,7 +63,7 @@ def test_the_command_is_written_down_as_it_was_given():
     assert commands._command(quick=False, real=True, peer=True, seeds=5) == "hivemind evaluate --real --peer --seeds 5"
 
 
-def test_the_quick_evaluation_as_it_is_tells_the_scheduler_from_the_rest(tmp_path, monkeypatch):
+def test_the_quick_evaluation_tells_the_scheduler_from_the_rest(tmp_path, monkeypatch):
     """What its short form promises, of which pairs are no part: tests/evaluate/test_findings.py has those."""
     plan = dataclasses.replace(campaign.quick_plan(1), paired=())
     monkeypatch.setattr(campaign, "quick_plan", lambda _: plan)
