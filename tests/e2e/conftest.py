@@ -165,6 +165,14 @@ def mine(anthropic: RunningServer, authority: trustme.CA) -> Iterator[Machine]:
         yield made
 
 
+@pytest.fixture(scope="module")
+def served(anthropic: RunningServer, authority: trustme.CA) -> Iterator[Machine]:
+    """A machine on which a proxy runs already: of all tests of a file, which are one group then."""
+    with machine(anthropic, authority) as made, made.started("run"):
+        made.wait_for(made.report, "the start")
+        yield made
+
+
 @pytest.fixture(scope="session")
 def late_tls(authority: trustme.CA) -> Callable[[], ssl.SSLContext]:
     """Makes contexts for providers that a test starts itself."""

@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 
 import httpx
 
+from tests.e2e.forked import Forked
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,13 +88,14 @@ class Proxy:
 
     def wait_for(self, condition, what):
         """Ask the probe until `condition(state)` holds. Waits for an event of another process: there is no clock to advance."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline, pause_s = time.monotonic() + PATIENCE_S, 0.005
         while True:
             state = self.state()
             if condition(state):
                 return state
             assert time.monotonic() < deadline, f"{what} did not happen: {state}"
-            select.select([], [], [], 0.05)
+            select.select([], [], [], pause_s)
+            pause_s = min(2 * pause_s, 0.05)
 
     def stop(self, how=signal.SIGTERM):
         if self.process.poll() is None:
@@ -126,13 +128,14 @@ def start(
     *arguments,
     modes=("regular",),
     scripts=(ROOT / "hivemind_addon", PROBE),
-    executable=MITMDUMP,
+    executable=None,
     cwd=ROOT,
     host="127.0.0.1",
     ports=None,
 ):
     """Start mitmdump and wait until it listens. Raises AssertionError with its log when it ends instead.
 
+    `executable`: to start it from nothing; otherwise a fork of what is imported already.
     `ports`: one for each mode, of a proxy that ended; otherwise free ones. Such a one may be another test's by the
     time that it is bound: then with others, once more.
     """
@@ -148,7 +151,7 @@ def _start(confdir, arguments, modes, scripts, executable, cwd, host, ports):
     confdir.mkdir(parents=True, exist_ok=True)
     log = confdir / f"mitmdump-{time.monotonic_ns()}.log"
     command = [
-        str(executable),
+        str(executable or MITMDUMP),
         "--set",
         f"confdir={confdir}",
         "--set",
@@ -166,7 +169,10 @@ def _start(confdir, arguments, modes, scripts, executable, cwd, host, ports):
     environment["PYTHONUNBUFFERED"] = "1"
     environment["XDG_STATE_HOME"] = str(confdir / f"state-{time.monotonic_ns()}")  # what one learns is not another's
     with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=cwd, env=environment)
+        if executable is None:
+            process = Forked(command, log, cwd, environment)
+        else:
+            process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=cwd, env=environment)
     deadline = time.monotonic() + PATIENCE_S
     while True:
         text = log.read_text(errors="replace")
@@ -175,7 +181,7 @@ def _start(confdir, arguments, modes, scripts, executable, cwd, host, ports):
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
             raise AssertionError(f"mitmdump did not start (exit status {process.wait()}):\n{text}")
-        select.select([], [], [], 0.05)
+        select.select([], [], [], 0.01)
 
 
 @contextmanager

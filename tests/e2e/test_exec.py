@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.proxy import MITMDUMP, PATIENCE_S, free_port
 from tests.processes import is_alive
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("exec")]
 
 
 def proxy_ends(mine):
@@ -31,16 +31,14 @@ def test_an_agent_gets_its_answer_and_nothing_is_left(mine):
     assert "PRIVATE KEY" not in bundles[0].read_text()
 
 
-def test_the_exit_status_is_the_commands(mine):
-    with mine.started("run"):
-        mine.wait_for(mine.report, "the start")
-        for command, status in (
-            (["sh", "-c", "exit 42"], 42),
-            (["sh", "-c", "kill -TERM $$"], -15),
-            (["/nonexistent"], 127),
-            (["/etc/hosts"], 126),
-        ):
-            assert mine.run("exec", "--", *command).returncode == status, command
+def test_the_exit_status_is_the_commands(served):
+    for command, status in (
+        (["sh", "-c", "exit 42"], 42),
+        (["sh", "-c", "kill -TERM $$"], -15),
+        (["/nonexistent"], 127),
+        (["/etc/hosts"], 126),
+    ):
+        assert served.run("exec", "--", *command).returncode == status, command
 
 
 def test_two_at_the_same_moment_share_one_proxy_that_ends_with_the_second(mine):
@@ -102,12 +100,11 @@ def test_one_that_is_killed_leaves_no_proxy_behind(mine):
         proxy_ends(mine)
 
 
-def test_a_proxy_of_the_users_own_is_used_and_stays(mine):
-    with mine.started("run"):
-        proxy = mine.wait_for(mine.report, "the start")["proxy"]
-        assert mine.run("exec", "--", "true").returncode == 0
-        assert mine.run("exec", "--", "true").returncode == 0  # it is there for the next one
-        assert mine.report()["proxy"] == proxy
+def test_a_proxy_of_the_users_own_is_used_and_stays(served):
+    proxy = served.report()["proxy"]
+    assert served.run("exec", "--", "true").returncode == 0
+    assert served.run("exec", "--", "true").returncode == 0  # it is there for the next one
+    assert served.report()["proxy"] == proxy
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.conftest import Call
 from tests.e2e.origin import PLAIN, STREAMED, running_origin
-from tests.e2e.proxy import NO_TLS, PATIENCE_S, PROBE, ROOT, body, running
+from tests.e2e.proxy import MITMDUMP, NO_TLS, PATIENCE_S, PROBE, ROOT, body, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("extremes")]
 
@@ -44,7 +44,10 @@ def test_a_clock_that_is_set_to_and_fro_loses_nobody(tmp_path, origin, monkeypat
     scripts = (JUMP, ROOT / "hivemind_addon", PROBE)
     modes = ("regular", f"reverse:{origin.url}")
     with (
-        running(tmp_path / "conf", *settings(tmp_path, origin, 1), modes=modes, scripts=scripts) as proxy,
+        # Started from nothing: it takes the clock away before the addon is imported.
+        running(
+            tmp_path / "conf", *settings(tmp_path, origin, 1), modes=modes, scripts=scripts, executable=MITMDUMP
+        ) as proxy,
         ThreadPoolExecutor(4) as threads,
     ):
         url = f"http://127.0.0.1:{proxy.ports[1]}/v1/messages"

@@ -170,7 +170,7 @@ def test_a_command_runs_with_its_token_its_own_status_and_signals_and_ends_its_l
 
 
 def test_a_lost_lease_is_told_to_the_command(environment):
-    running = begin(environment, "run", "x", "--ttl", "15s", "--", "sh", "-c", "echo ready; exec sleep 600")
+    running = begin(environment, "run", "x", "--ttl", "6s", "--", "sh", "-c", "echo ready; exec sleep 600")
     assert lease(environment, "release", "x").returncode == 1
     assert lease(environment, "release", "x", "--force").stdout == "released x\n"
     _, err = running.communicate(timeout=PATIENCE_S)

@@ -11,7 +11,7 @@ from hivemind_addon.sim.live import scaled
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("live")]
 
-SIZES = {"replay-11": (11, 8), "stress": (10, 4), "fan-out": (12, 5)}
+SIZES = {"replay-11": (11, 8), "stress": (10, 3), "fan-out": (12, 4)}
 """Agents and turns."""
 LONGEST_S = 300
 TIME_APART = 3.0

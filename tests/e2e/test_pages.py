@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 from contextlib import closing
 
 import httpx
@@ -195,8 +196,12 @@ def test_neither_keys_nor_prompts_nor_passwords_nor_answers_are_in_anything_that
         ):
             client.post("https://h1.sim.test/v1/messages?beta=" + key, content=content, headers=call.headers | headers)
     stage.settled()
+    url, settled_at = f"http://127.0.0.1:{stage.proxy.port}", time.time()
     with direct() as client:
-        shown = {path: client.get(f"http://127.0.0.1:{stage.proxy.port}{path}").text for path in PAGES}
+        while client.get(f"{url}/report.json").json()["told_wall"] < settled_at:
+            assert time.time() < settled_at + PATIENCE_S
+            time.sleep(0.05)  # the one before is shown for a second
+        shown = {path: client.get(f"{url}{path}").text for path in PAGES}
     assert "page-secret" in shown["/report.json"]
     shown["log"] = stage.proxy.log
     found = {(where, what) for where, text in shown.items() for what, secret in secrets.items() if secret in text}

@@ -16,12 +16,16 @@ from tests.e2e.machine import machine
 from tests.e2e.proxy import PATIENCE_S, free_port
 from tests.processes import is_alive
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("run")]
 
 
 def listens(port):
     with socket.socket() as attempt:
         return attempt.connect_ex(("127.0.0.1", port)) == 0
+
+
+def delivered(mine):
+    return mine.report()["snapshot"]["counters"]["delivered"]
 
 
 def another(report, before):
@@ -86,20 +90,21 @@ def test_a_foreign_program_on_the_port_is_all_that_is_told(mine):
     assert re.fullmatch(told, taken.stderr)
 
 
-def test_a_proxy_of_another_home_is_named_by_whoever_meets_it(mine, anthropic, authority):
-    with machine(anthropic, authority) as other, mine.started("run"):
-        mine.wait_for(mine.report, "the start")
-        other.port = mine.port
+def test_a_proxy_of_another_home_is_named_by_whoever_meets_it(served, anthropic, authority):
+    with machine(anthropic, authority) as other:
+        other.port = served.port
         for command in (["run"], ["exec", "--", "true"], ["status"]):
             met = other.run(*command)
             assert (met.returncode, met.stdout) == (1, "")
-            assert f"taken by the hivemind proxy of user {getpass.getuser()}, home {mine.home} (process " in met.stderr
+            assert (
+                f"taken by the hivemind proxy of user {getpass.getuser()}, home {served.home} (process " in met.stderr
+            )
 
 
 def test_the_environments_proxy_becomes_its_upstream(mine):
     with mine.started("run", "--set", "flow_detail=0", HTTPS_PROXY="http://me:secret@127.0.0.1:9") as run:
         assert mine.wait_for(mine.report, "the start")
-        done = mine.run("exec", "--", *mine.model_call("--max-time", "3", "-w", "%{http_code}", "-o", "/dev/null"))
+        done = mine.run("exec", "--", *mine.model_call("--max-time", "1", "-w", "%{http_code}", "-o", "/dev/null"))
         run.send_signal(signal.SIGTERM)
         run.wait(PATIENCE_S)
         said = run.stdout.read()
@@ -126,15 +131,14 @@ def test_bounds_and_an_upstream_are_options_of_its_own(mine):
     }
 
 
-def test_a_base_url_that_names_the_port_leads_to_the_provider_of_the_path(mine):
-    with mine.started("run"):
-        mine.wait_for(mine.report, "the start")
-        call = [
-            word.replace("https://api.anthropic.com", f"http://localhost:{mine.port}") for word in mine.model_call()
-        ]
-        done = subprocess.run(call, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-        assert '"stop_reason":"end_turn"' in done.stdout, done
-        assert mine.report()["snapshot"]["counters"]["delivered"] == 1
+def test_a_base_url_that_names_the_port_leads_to_the_provider_of_the_path(served):
+    before = delivered(served)
+    call = [
+        word.replace("https://api.anthropic.com", f"http://localhost:{served.port}") for word in served.model_call()
+    ]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert '"stop_reason":"end_turn"' in done.stdout, done
+    assert delivered(served) == before + 1
 
 
 def test_ollama_gets_a_port_of_its_own_to_which_the_same_rules_apply(mine, anthropic, authority):
@@ -175,13 +179,11 @@ def test_status_shows_people_the_pools(mine):
     assert nobody.stderr == f"Error: no proxy serves port {mine.port}; start it with `hivemind run -p {mine.port}`\n"
 
 
-def test_env_prints_what_a_shell_can_read(mine):
-    with mine.started("run"):
-        mine.wait_for(mine.report, "the start")
-        printed = mine.run("env", "--agent", "it's me", "--priority", "low").stdout
-        script = printed + 'printf "%s" "$https_proxy"; ' + " ".join(f"'{word}'" for word in mine.model_call())
-        done = subprocess.run(
-            ["sh", "-c", script], capture_output=True, text=True, env=mine.environment, timeout=PATIENCE_S, check=False
-        )
-    assert f"http://it%27s%20me:prio-low@127.0.0.1:{mine.port}" in done.stdout
+def test_env_prints_what_a_shell_can_read(served):
+    printed = served.run("env", "--agent", "it's me", "--priority", "low").stdout
+    script = printed + 'printf "%s" "$https_proxy"; ' + " ".join(f"'{word}'" for word in served.model_call())
+    done = subprocess.run(
+        ["sh", "-c", script], capture_output=True, text=True, env=served.environment, timeout=PATIENCE_S, check=False
+    )
+    assert f"http://it%27s%20me:prio-low@127.0.0.1:{served.port}" in done.stdout
     assert '"stop_reason":"end_turn"' in done.stdout, done

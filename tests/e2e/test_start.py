@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from hivemind_addon.journal.asked import Span
 from hivemind_addon.journal.incident_history import read_incidents
 from hivemind_addon.journal.reader import JournalReader
+from tests.e2e.forked import Forked
 from tests.e2e.proxy import MITMDUMP, PATIENCE_S, ROOT, free_port, running
 
 pytestmark = pytest.mark.slow
@@ -21,14 +23,25 @@ SCRIPT = ROOT / "hivemind_addon"
 MITMPROXYS_OWN = re.compile(r"Loading script|listening at|stopped\.$|^Error logged during startup, exiting\.\.\.$")
 
 
-def start_that_ends(confdir, *arguments, program=(str(MITMDUMP),)):
-    """Start one that must not go on. Its exit status and lines, mitmproxy's own left out."""
-    command = [*program, "--set", f"confdir={confdir}", *arguments, "-s", str(SCRIPT)]
+def start_that_ends(confdir, *arguments, program=None):
+    """Start one that must not go on. Its exit status and lines, mitmproxy's own left out.
+
+    `program`: to start it from nothing; otherwise a fork of what is imported already.
+    """
+    command = [*(program or ["mitmdump"]), "--set", f"confdir={confdir}", *arguments, "-s", str(SCRIPT)]
     if not any(argument in ("--mode", "--listen-port") for argument in arguments):
         command += ["--listen-port", str(free_port())]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=confdir, check=False)
-    lines = (ended.stdout + ended.stderr).splitlines()
-    return ended.returncode, [line for line in lines if not MITMPROXYS_OWN.search(line)]
+    with tempfile.NamedTemporaryFile() as log:
+        if program:
+            ended = subprocess.Popen(command, stdout=log.fileno(), stderr=subprocess.STDOUT, cwd=confdir)
+        else:
+            ended = Forked(command, log.name, confdir, dict(os.environ))
+        try:
+            status = ended.wait(PATIENCE_S)
+        finally:
+            ended.kill()
+        lines = Path(log.name).read_text().splitlines()
+    return status, [line for line in lines if not MITMPROXYS_OWN.search(line)]
 
 
 def assert_refused(confdir, *arguments, says, **more):
@@ -56,7 +69,7 @@ def test_the_readmes_command_works_literally_in_the_checkout(tmp_path, program):
 
 
 def test_the_script_works_by_its_path_from_elsewhere(tmp_path):
-    with running(tmp_path, cwd=tmp_path) as proxy:
+    with running(tmp_path, cwd=tmp_path, executable=MITMDUMP) as proxy:
         assert proxy.state()["live"] == 0
 
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.e2e.origin import PLAIN, STREAMED, running_origin
-from tests.e2e.proxy import NO_TLS, PATIENCE_S, PROBE, ROOT, body, running
+from tests.e2e.proxy import MITMDUMP, NO_TLS, PATIENCE_S, PROBE, ROOT, body, running
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ def busy(folder, origin, **more):
     settings = ("--set", f"hivemind_profiles={folder / 'profiles'}")
     modes = ("regular", f"reverse:{origin.url}")
     with (
-        running(folder / "conf", *settings, modes=modes, **more) as proxy,
+        running(folder / "conf", *settings, modes=modes, executable=MITMDUMP, **more) as proxy,
         ThreadPoolExecutor(HELD + STREAMING + 1) as threads,
     ):
         url = f"http://127.0.0.1:{proxy.ports[1]}/v1/messages"
@@ -103,7 +103,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path, origin):
 
 
 def test_an_idle_proxy_ends_at_once(tmp_path):
-    with running(tmp_path) as proxy:
+    with running(tmp_path, executable=MITMDUMP) as proxy:
         proxy.process.send_signal(signal.SIGTERM)
         assert proxy.process.wait(AT_ONCE_S) == 0
 

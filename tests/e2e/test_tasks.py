@@ -11,21 +11,12 @@ from contextlib import contextmanager
 import pytest
 import yaml
 
-from tests.e2e.machine import machine
 from tests.e2e.proxy import PATIENCE_S
 from tests.processes import is_alive
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("tasks")]
 SECONDS = 2 * PATIENCE_S
 """Of a whole fleet."""
-
-
-@pytest.fixture(scope="module")
-def served(anthropic, authority):
-    """A machine on which a proxy runs already."""
-    with machine(anthropic, authority) as made, made.started("run"):
-        made.wait_for(made.report, "the start")
-        yield made
 
 
 def words(*arguments):

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 GOOD = b'{"type": "message", "content": [{"type": "text", "text": "hi"}], "usage": {"input_tokens": 5, "output_tokens": 2}}'
 SPENT = b'{"type":"error","error":{"type":"rate_limit_error","message":"This would exceed your limit."}}'
 SECRET_KEY, SECRET_WORD = "sk-very-secret", "xyzzy-prompt"
-WALL_S = 12
+WALL_S = 6
 """Longer than a starved proxy takes to read that there is one."""
 
 

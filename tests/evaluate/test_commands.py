@@ -1,5 +1,6 @@
 """`hivemind evaluate`, as people type it."""
 
+import dataclasses
 import json
 
 import pytest
@@ -62,8 +63,10 @@ def test_the_command_is_written_down_as_it_was_given():
     assert commands._command(quick=False, real=True, peer=True, seeds=5) == "hivemind evaluate --real --peer --seeds 5"
 
 
-def test_the_quick_evaluation_as_it_is_tells_the_scheduler_from_the_rest(tmp_path, monkeypatch):
-    """The whole command, ten seconds: what its short form promises."""
+def test_the_quick_evaluation_tells_the_scheduler_from_the_rest(tmp_path, monkeypatch):
+    """What its short form promises, of which pairs are no part: tests/evaluate/test_findings.py has those."""
+    plan = dataclasses.replace(campaign.quick_plan(1), paired=())
+    monkeypatch.setattr(campaign, "quick_plan", lambda _: plan)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     result = evaluate("--quick", "--out", str(tmp_path))
     assert result.exit_code == 0, result.output

@@ -4,6 +4,7 @@ import base64
 import gzip
 import hashlib
 import zlib
+from functools import cache
 from pathlib import Path
 
 import tiktoken
@@ -68,8 +69,9 @@ class Tokenizer:
         )
 
 
+@cache
 def _read_encoding(vocabulary: Path) -> tiktoken.Encoding:
-    """OSError, EOFError, zlib.error: unreadable; ValueError: not the file that it should be."""
+    """Read once in a process. OSError, EOFError, zlib.error: unreadable; ValueError: not the file that it should be."""
     content = gzip.decompress(vocabulary.read_bytes())
     if hashlib.sha256(content).hexdigest() != SHA256:
         msg = "not the published vocabulary (wrong SHA-256)"
