@@ -433,6 +433,7 @@ class HiddenLimits:
         self._history.clear()
         self._told_until -= delta_s
         self._guard_until -= delta_s
+        self._tried_at -= delta_s
 
     # What may go -----------------------------------------------------------------------------------------------------
 
