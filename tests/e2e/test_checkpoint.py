@@ -59,7 +59,9 @@ def test_a_request_that_a_budget_stopped_is_kept_once_and_can_be_sent_again_as_i
                 for _ in range(3):
                     refused = ask(proxy, host=f"127.0.0.1:{origin.port}", headers={"anthropic-version": "2023-06-01"})
                     assert refused.status_code == 400
-                    told.update(re.findall(r"hivemind checkpoint show (\w+)\.", refused.text))  # a slow disk tells none
+                    told.update(
+                        re.findall(r"hivemind checkpoint show (\w+) -p \d+\.", refused.text)
+                    )  # a slow disk tells none
                 proxy.wait_for(lambda _: list(folder.glob("*.checkpoint")), "the checkpoint on the disk")
                 assert proxy.state()["guard_trips"] == 0
                 assert sum("CheckpointKept" in event and "reason=''" in event for event in proxy.state()["events"]) <= 1

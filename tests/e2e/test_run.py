@@ -162,6 +162,10 @@ def test_mitmweb_runs_under_it_too(mine):
     with mine.started("run", "--web", "--no-web-open-browser", "--set", f"web_port={free_port()}") as run:
         proxy = mine.wait_for(mine.report, "the start")["proxy"]
         assert b"mitmweb" in Path(f"/proc/{proxy['pid']}/cmdline").read_bytes()
+        told = [run.stdout.readline(), run.stdout.readline()]
+        page = re.fullmatch(r".*hivemind: mitmweb is at (http://127\.0\.0\.1:\d+/\?token=\w+)\n", told[1])
+        assert page, told
+        assert httpx.get(page[1], trust_env=False).status_code == 200  # it lets us in
         run.send_signal(signal.SIGTERM)
         assert run.wait(PATIENCE_S) == 0
 

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from hivemind_addon.core.events import GuardTripped, PersonActed, StateUnsaved
+from hivemind_addon.core.events import AccountNamed, GuardTripped, PersonActed, StateUnsaved
 from hivemind_addon.core.spend import Period, Spend
+from hivemind_addon.core.ticket import PoolKey
 from hivemind_addon.journal import journal as module
 from hivemind_addon.journal.file import JournalFile
 from hivemind_addon.journal.journal import Journal
@@ -323,10 +324,12 @@ async def test_what_was_spent_before_the_file_was_free_is_in_it(path, clock, kee
 
 
 async def test_a_persons_word_is_kept_at_once(path, clock, monkeypatch, keeper):
-    monkeypatch.setattr(module, "SOON_S", 0.0)
+    monkeypatch.setattr(module, "SOON_S", 3600.0)  # what was learned may wait, and the order comes after it
+    monkeypatch.setattr(module, "SAVE_EVERY_S", 3600.0)
     exported = asyncio.Event()
     journal = opened(path, clock, keeper)
     keeper.export = lambda: exported.set() or {"orders": ["pause"]}
+    journal(AccountNamed(at=clock.monotonic(), pool=PoolKey("api.test", "key-1", "large"), name="acme"))
     journal(PersonActed(at=clock.monotonic(), text="paused"))
     await asyncio.wait_for(exported.wait(), 120)
     await journal.close()

@@ -179,3 +179,9 @@ def test_a_refusal_names_the_conversation_that_was_kept():
     profile = PROFILES["anthropic"]
     answer = make_refused(profile, dialect_of(profile.dialect), refused(), FILE, CLOCK, kept_as="c0ffee0001")
     assert json.loads(answer.content)["error"]["message"] == told
+
+
+def test_the_commands_that_a_refusal_names_reach_this_proxy():
+    told = refused_text(refused(), None, CLOCK, "c0ffee0001", port=18080)
+    assert told.count(" -p 18080.") == 2
+    assert " -p " not in refused_text(refused(), None, CLOCK, "c0ffee0001", port=0)

@@ -87,8 +87,15 @@ def test_ends_that_a_person_should_see_are_warnings(end, level):
     assert describe(make(events.TicketEnded, end=end))[0] == level
 
 
-def test_a_backoff_says_how_long():
-    assert "again in 2.5 s" in describe(make(events.BackedOff))[1]
+@pytest.mark.parametrize(("until", "says"), [(None, "again in 2.5 s"), (1, "again when it is its turn")])
+def test_a_backoff_says_how_long(until, says):
+    changes = {} if until is None else {"at": until, "until": until}
+    assert describe(make(events.BackedOff, **changes))[1].endswith(says)
+
+
+@pytest.mark.parametrize(("wait_s", "says"), [(12.34, "wait 12.3 s "), (86_400, "wait 1 d 0 h ")])
+def test_a_wait_is_told_in_units_that_people_read(wait_s, says):
+    assert says in describe(make(events.PoolBlocked, at=0.0, until=wait_s))[1]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The running proxy that a command talks to: found by its port, asked once; what goes wrong is one line with a cure."""
 
 import sys
+from collections.abc import Iterator
 
 import click
 import msgspec
@@ -30,6 +31,13 @@ port_option = click.option(
     envvar=PORT_VARIABLE,
     help="The proxy's port; inside of `hivemind exec` the one that it uses.",
 )
+any_port_option = click.option(
+    "-p",
+    "--port",
+    type=click.IntRange(1, 65535),
+    envvar=PORT_VARIABLE,
+    help="Only the proxy on this port; inside of `hivemind exec` the one that it uses. Without it: each of yours.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print what the proxy said as one line of JSON.")
 
 one_line = in_one_line(UnreadableReport, NotSaid, FolderNotPrivate)
@@ -42,6 +50,30 @@ def report_of(port: int) -> Report:
     if report is None:
         raise no_proxy(port)
     return report
+
+
+def reports_of(port: int | None) -> Iterator[Report]:
+    """What the proxy on a port tells, or what each of this user's tells, by port; what cannot be read comes last.
+
+    Raises ClickException: there is none; UnreadableReport, FolderNotPrivate.
+    """
+    if port is not None:
+        yield report_of(port)
+        return
+    is_served, unreadable = False, None
+    for one in serving_ports():
+        try:
+            report = read_report(control_socket(one))
+        except UnreadableReport as error:
+            unreadable = error
+            continue
+        if report is not None:
+            is_served = True
+            yield report
+    if unreadable is not None:
+        raise unreadable
+    if not is_served:
+        raise no_proxy(DEFAULT_PORT)
 
 
 def ask(port: int, command: Command) -> Said:

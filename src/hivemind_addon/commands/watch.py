@@ -6,28 +6,30 @@ import click
 import msgspec
 from rich.console import Console
 
-from hivemind_addon.commands.proxy import one_line, port_option, report_of
+from hivemind_addon.commands.proxy import any_port_option, one_line, port_option, report_of, reports_of
 from hivemind_addon.dash.paper import is_screen, print_picture, svg_of
 from hivemind_addon.runtime.clock import SystemClock
 from hivemind_addon.runtime.control import control_socket, decode_report
 
 
 @click.command()
-@port_option
-@click.option("--json", "as_json", is_flag=True, help="Print the report as one line of JSON.")
+@any_port_option
+@click.option("--json", "as_json", is_flag=True, help="Print the report of each proxy as one line of JSON.")
 @one_line
-def status(port: int, *, as_json: bool) -> None:
-    """Show what the proxy does now: limits, what waits and why, budgets.
+def status(port: int | None, *, as_json: bool) -> None:
+    """Show what each proxy does now: limits, what waits and why, budgets, orders that stand.
 
     \b
     Examples:
       hivemind status
-      hivemind status --json | jq .snapshot.counters
+      hivemind status -p 8080 --json | jq .snapshot.counters
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    report = report_of(port)
-    if as_json:
-        click.echo(msgspec.json.encode(report).decode())
-    else:
+    for number, report in enumerate(reports_of(port)):
+        if as_json:
+            click.echo(msgspec.json.encode(report).decode())
+            continue
+        if number:
+            click.echo()
         print_picture(report, requests=True)
 
 

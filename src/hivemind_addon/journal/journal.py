@@ -43,9 +43,12 @@ SAVE_EVERY_S = 30.0
 """How often what the scheduler has learned is looked at; it is written where it has changed."""
 SOON_S = 1.0
 """How soon it is looked at after one of `_WORTH_SAVING`."""
-_WORTH_SAVING = (MeterLearned, AccountNamed, PoolsMerged, PersonActed)
+_WORTH_SAVING = (MeterLearned, AccountNamed, PoolsMerged)
 _GATHER_S = 0.05
-"""How long the first of many events waits for the others, to be written at once; a proxy that dies loses no more."""
+"""How long the first of many events waits for the others, to be written at once; a proxy that dies loses no more.
+
+So long, too, until orders are looked at that a person has given: they are kept as they stand, not as events.
+"""
 _AGAIN_S = 5.0
 """From a write that failed to the next one."""
 _BATCH = 1_000
@@ -155,8 +158,10 @@ class Journal:
         self._waiting.append((event, wall))
         if not self._awake.is_set():
             self._awake.set()
-        if self._soon is None and isinstance(event, _WORTH_SAVING):
-            self._soon = self._loop.call_later(SOON_S, self._save)
+        if isinstance(event, PersonActed):
+            self._save_within(_GATHER_S)
+        elif isinstance(event, _WORTH_SAVING):
+            self._save_within(SOON_S)
 
     def restore(self) -> None:
         """Give the keeper what earlier runs have left. Waits for the disk, once, at the start, and not for ever.
@@ -209,6 +214,14 @@ class Journal:
                 self._spilled[_account(event)] = event, wall
             else:
                 self._dropped += 1
+
+    def _save_within(self, seconds: float) -> None:
+        due = self._loop.time() + seconds
+        if self._soon is not None:
+            if self._soon.when() <= due:
+                return
+            self._soon.cancel()
+        self._soon = self._loop.call_at(due, self._save)
 
     def _on_timer(self) -> None:
         self._timer = self._loop.call_later(SAVE_EVERY_S, self._on_timer)

@@ -94,6 +94,8 @@ class Exchange:
     plain_answers: Durations
     agents_file: Path | None
     """Where a budget can be raised."""
+    port: int
+    """The proxy's, for commands that refusals name; 0: nobody knows."""
     on_end: Callable[[Exchange], None]
     """Called once, when the ticket is over."""
     whole_until_at: float = math.inf
@@ -221,7 +223,13 @@ class Exchange:
 
     def _refuse_for_good(self, refused: Refused) -> None:
         self.refusal = make_refused(
-            self.profile, self._dialect, refused, self.agents_file, self.driver.clock, kept_as=self._kept_as
+            self.profile,
+            self._dialect,
+            refused,
+            self.agents_file,
+            self.driver.clock,
+            kept_as=self._kept_as,
+            port=self.port,
         )
         self._refuse(refused)
 
@@ -483,7 +491,7 @@ class Exchange:
             retry_after_s = float(come_back_s(self.profile, self._refused_by))
         elif isinstance(self._refused_by, Refused):
             error = refused_error(self.profile, self._refused_by)
-            message = refused_text(self._refused_by, self.agents_file, self.driver.clock, self._kept_as)
+            message = refused_text(self._refused_by, self.agents_file, self.driver.clock, self._kept_as, port=self.port)
         elif response is not None:
             facts = dialect.error_in_body(response.content or b"") if response.status_code >= 400 else None
             error = (facts.type or facts.code if facts else "") or "api_error"

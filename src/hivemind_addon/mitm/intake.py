@@ -338,6 +338,7 @@ class Intake:
             first_bytes=self.runtime.first_bytes,
             plain_answers=self.runtime.plain_answers,
             agents_file=self.settings.agents.file,
+            port=self.settings.port,
             on_end=self._ended,
             tape=self.files.recorder.begin(ticket) if self.files.recorder else None,
             keeper=self.files.keeper,
@@ -374,6 +375,7 @@ class Intake:
             first_bytes=self.runtime.first_bytes,
             plain_answers=self.runtime.plain_answers,
             agents_file=self.settings.agents.file,
+            port=self.settings.port,
             on_end=self._ended,
         )
 

@@ -60,6 +60,9 @@ async def tell_listeners(after: asyncio.Future[None] | None) -> None:
                 logger.log(NOTICE, "hivemind: listening at %s for %s", where, server.mode.data)
             else:
                 logger.log(NOTICE, "hivemind: listening at %s; try `hivemind exec -p %d -- claude`", where, port)
+    if _is_mitmweb() and ctx.options.termlog_verbosity == "alert":
+        # Its page asks for the token that is printed here, and mitmweb's own line is among those that are left out.
+        logger.log(NOTICE, "hivemind: mitmweb is at %s", ctx.master.addons.get("webauth").web_url)
 
 
 def is_welcome(client: Client) -> bool:

@@ -30,6 +30,10 @@ _CALLED_OFF_STATUS = 400
 _CALLED_OFF_TEXT = "hivemind: a person cancelled this request at the proxy; it is not to be sent again."
 
 
+_USUAL_PORT = 8080
+"""mitmproxy's own, where commands look for a proxy by themselves."""
+
+
 def refusal_text(shed: Shed) -> str:
     """What a person who sees the refusal reads."""
     if shed.reason is Reason.STOPPING:
@@ -56,13 +60,19 @@ def make_refusal(profile: Profile, dialect: Dialect, shed: Shed) -> http.Respons
     )
 
 
-def refused_text(refused: Refused, agents_file: Path | None, clock: Clock, kept_as: str = "") -> str:
-    """What is spent, and until when; or that a person did it. `kept_as`: the checkpoint of its conversation."""
+def refused_text(
+    refused: Refused, agents_file: Path | None, clock: Clock, kept_as: str = "", *, port: int = _USUAL_PORT
+) -> str:
+    """What is spent, and until when; or that a person did it. `kept_as`: the checkpoint of its conversation.
+
+    `port`: the proxy's, for the commands that are named; 0: nobody knows.
+    """
+    at = f" -p {port}" if port not in (0, _USUAL_PORT) else ""
     match refused.cause:
         case Cancel():
             return _CALLED_OFF_TEXT
         case Shortage() as short:
-            return _budget_text(short, agents_file) + _kept_text(kept_as)
+            return _budget_text(short, agents_file, at) + _kept_text(kept_as, at)
         case Closure() as closure:
             return _wall_text(closure, clock)
 
@@ -86,9 +96,10 @@ def make_refused(
     clock: Clock,
     *,
     kept_as: str = "",
+    port: int = _USUAL_PORT,
 ) -> http.Response:
     """The refusal of a request that is not to be sent again; clients show it and do not retry."""
-    text = refused_text(refused, agents_file, clock, kept_as)
+    text = refused_text(refused, agents_file, clock, kept_as, port=port)
     error = refused_error(profile, refused)
     headers = {"content-type": "application/json", "x-should-retry": "false"}
     match refused.cause:
@@ -122,11 +133,11 @@ def _wall_text(closure: Closure, clock: Clock) -> str:
     )
 
 
-def _kept_text(kept_as: str) -> str:
-    return f" Its conversation is kept: hivemind checkpoint show {kept_as}." if kept_as else ""
+def _kept_text(kept_as: str, at: str) -> str:
+    return f" Its conversation is kept: hivemind checkpoint show {kept_as}{at}." if kept_as else ""
 
 
-def _budget_text(short: Shortage, agents_file: Path | None) -> str:
+def _budget_text(short: Shortage, agents_file: Path | None, at: str) -> str:
     """Who has spent how much, until when, and how a person lets it go on."""
     budget = short.budget
     spent, limit = amount(short.unit, short.spent), amount(short.unit, short.limit)
@@ -138,7 +149,7 @@ def _budget_text(short: Shortage, agents_file: Path | None) -> str:
         what = f"the budget of {budget.holder} has too little left: {spent} of {limit} {share} is spent"
         what += f", and this request needs about {needed}"
     again = f" A new one begins in {lasting(short.renews_in_s)}." if short.renews_in_s is not None else ""
-    text = f"hivemind: {what}.{again} To go on now, a person runs: hivemind budget add {_more(short)}"
+    text = f"hivemind: {what}.{again} To go on now, a person runs: hivemind budget add {_more(short)}{at}"
     if agents_file is None:
         return text + "."
     key = f"{budget.scope.value}s: {budget.name}" if budget.name else budget.scope.value

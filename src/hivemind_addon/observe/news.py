@@ -49,6 +49,8 @@ _SAME = 0.1
 _STUBBORN = (3, 6, 12, 24, 48, 96)
 """The attempts whose failure is told: one or two are nothing in a provider's day, and a probe may fail all night."""
 _LONG_S = 10.0
+_MINUTES_S = 600.0
+"""From here on a wait is told in minutes, hours and days."""
 """A pause of this length is told; shorter ones belong to a busy key."""
 _ROUTINE = (Submitted, AttemptStarted, AttemptEnded, BudgetBooked)
 """What every request brings, told at DEBUG only."""
@@ -149,8 +151,9 @@ def describe(event: Event) -> tuple[int, str]:
             )
         case BackedOff():
             wait_s = event.until - event.at
+            again = f"in {wait_s:.1f} s" if wait_s > 0 else "when it is its turn"  # the breaker or a limit says when
             return logging.INFO if event.attempt in _STUBBORN else logging.DEBUG, (
-                f"{event.ticket_id} attempt {event.attempt} failed ({event.reason}); again in {wait_s:.1f} s"
+                f"{event.ticket_id} attempt {event.attempt} failed ({event.reason}); again {again}"
             )
         case TicketEnded():
             level = _LEVEL_OF_END.get(event.end, logging.WARNING)
@@ -166,7 +169,8 @@ def describe(event: Event) -> tuple[int, str]:
         case PoolBlocked():
             wait_s = event.until - event.at
             level = logging.INFO if wait_s >= _LONG_S else logging.DEBUG
-            return level, f"{event.pool}: told to wait {wait_s:.1f} s ({event.reason})"
+            how_long = lasting(wait_s) if wait_s >= _MINUTES_S else f"{wait_s:.1f} s"
+            return level, f"{event.pool}: told to wait {how_long} ({event.reason})"
         case WallHit():
             return logging.WARNING, (
                 f"{event.pool}: the account is refused for {lasting(event.until - event.at)} ({event.reason}); "

@@ -173,7 +173,8 @@ def _worded(event: _Told) -> str:
         case AttemptEnded():
             return f"attempt {event.attempt}: {event.outcome.reason}, after {event.duration_s:.1f} s"
         case BackedOff():
-            return f"tried again in {event.until - event.at:.1f} s ({event.reason})"
+            wait_s = event.until - event.at
+            return f"tried again {f'in {wait_s:.1f} s' if wait_s > 0 else 'when it is its turn'} ({event.reason})"
         case Superseded():
             return f"ended: its client came back with {event.by_ticket_id}"
         case OddityNoted():
