@@ -6,7 +6,7 @@ import pytest
 
 from hivemind_addon.core.ticket import Dimension
 from hivemind_addon.sim.ablation import Primitive
-from hivemind_addon.sim.library import cases
+from hivemind_addon.sim.library import case_named, cases
 from hivemind_addon.sim.limits import Limit, LimitKind
 from hivemind_addon.sim.policy import Policy, only, without
 from hivemind_addon.sim.provider import ProviderSettings, Wall
@@ -96,8 +96,10 @@ def test_nothing_alone_does_no_better_than_agents_on_their_own():
     assert run(scenario, seed=0, policy=only()).statuses == run(scenario, seed=0, policy=Policy.DIRECT).statuses
 
 
-def test_last_chance_is_what_saves_some_of_stress():
+@pytest.mark.parametrize("kind", list(LimitKind))
+def test_last_chance_is_what_saves_those_who_do_not_say_how_long_they_wait(kind):
     def lost(policy):
-        return sum(run(STRESS.at(LimitKind.WINDOW), seed=seed, policy=policy).lost for seed in range(6))
+        case = case_named("silent-patience")
+        return sum(run(case.at(kind, headers=True), seed=seed, policy=policy).lost for seed in range(2))
 
     assert lost(without(Primitive.LAST_CHANCE)) > lost(Policy.HIVEMIND)

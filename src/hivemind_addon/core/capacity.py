@@ -266,13 +266,13 @@ class Capacity:
     def learn(self, flight: Flight, outcome: Outcome, now: float) -> None:
         """Slots, hidden limits, breaker and wall learn from a flight's end."""
         limit = self.limit
-        known = [hidden.limit for hidden in self.hidden]
+        known = [hidden.known for hidden in self.hidden]
         self._judge(flight, outcome, now)
         self._judge_breaker(flight, outcome, now)
         if self.limit != limit:
             self._tell_limit(outcome.reason, now)
         for before, hidden in zip(known, self.hidden, strict=True):
-            self._tell_hidden(before, hidden.limit, now)
+            self._tell_hidden(before, hidden.known, now)
         self._judge_wall(flight.ticket.id, outcome, now)
 
     def _judge(self, flight: Flight, outcome: Outcome, now: float) -> None:
@@ -397,8 +397,8 @@ class Capacity:
         throttles, overloads = self.hidden
         return LearnedPool(
             key=self.key,
-            throttles=throttles.limit,
-            overloads=overloads.limit,
+            throttles=throttles.known,
+            overloads=overloads.known,
             meters=self.meters.learned,
             common=self.sharing.in_common,
         )

@@ -837,6 +837,11 @@ class HiddenLimits:
     # For views -------------------------------------------------------------------------------------------------------
 
     @property
+    def known(self) -> HiddenLimit | None:
+        """The limit that is likelier than all others together, chance among them; None: none is so far."""
+        return self.limit if self._layers and self._layers[0][0].weight > _LIKELY else None
+
+    @property
     def limit(self) -> HiddenLimit | None:
         """The limit that explains best; None: there is none but chance."""
         level = self._layers[0][0].level if self._layers else None
