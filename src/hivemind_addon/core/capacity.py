@@ -397,8 +397,8 @@ class Capacity:
         throttles, overloads = self.hidden
         return LearnedPool(
             key=self.key,
-            throttles=throttles.known,
-            overloads=overloads.known,
+            throttles=throttles.limit,
+            overloads=overloads.limit,
             meters=self.meters.learned,
             common=self.sharing.in_common,
         )
