@@ -121,7 +121,7 @@ def test_a_provider_that_answers_fast_leaves_a_held_ticket_more_time(service_s, 
 def test_a_lone_agent_outlives_an_outage_that_may_as_well_be_its_requests_fault():
     policy = RetryPolicy(max_failures=10)
     alone = answered = History()
-    for _ in range(20):
+    for _ in range(19):
         alone = alone.started().ended(FAILED, provider_down=False, nobody_answered=True)
         answered = answered.started().ended(FAILED, provider_down=False)
     judged = [

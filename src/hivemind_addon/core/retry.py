@@ -24,7 +24,7 @@ from hivemind_addon.core.ticket import Outcome, OutcomeKind, Ticket
 
 _FIRST_THROTTLED_S = 0.2
 """Before the second attempt after a rate limit's refusal; doubles with each one that follows."""
-_WORTH_ALONE = 0.25
+_WORTH_ALONE = 0.5
 """Of a failure that counts against a request where nobody else is answered either: outages of minutes are outlived, and
 a request that can never succeed ends all the same."""
 _MARGIN_S = 1.0
