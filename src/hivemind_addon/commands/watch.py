@@ -22,7 +22,7 @@ def status(port: int | None, *, as_json: bool) -> None:
     \b
     Examples:
       hivemind status
-      hivemind status -p 8080 --json | jq .snapshot.counters
+      hivemind status --json | jq .snapshot.counters
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     for number, report in enumerate(reports_of(port)):
         if as_json:

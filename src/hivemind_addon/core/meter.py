@@ -124,7 +124,7 @@ class Meter:
         self._first_resets_s: deque[float] = deque(maxlen=_WINDOWS_SEEN)
         """How far off its end was when a window was first told of; the newest windows'."""
         self._per_unit_s = (0.0, float("inf"))
-        """In what bounds a bucket's seconds a unit lie, as the readings since the last reset have it."""
+        """In what bounds a bucket's seconds a unit lie, as the readings that agree have it."""
         self._agreed = 0
         """Readings that these bounds come from."""
         self._level = limit
@@ -466,13 +466,19 @@ class Meter:
         rounding = (_sane(reading.granularity, _MOST_UNITS) or 0.0) / 2
         written_s = min(max(lag_s, 0.0), _KIND_LAG_S)
         has_moved = not self._is_same(now + reset_in_s, self._anchor_resets_at)
-        self._bound_seconds(deficit, reset_in_s, rounding=rounding, lag_s=written_s, now=now)
+        self._bound_seconds(deficit, reset_in_s, rounding=rounding, lag_s=written_s)
         deficit_s = deficit / self._rate
         slack_s = max(_KIND_SLACK_S, _KIND_SLACK * deficit_s) + min(rounding / self._rate, self.window_s)
         if deficit_s - slack_s - written_s <= reset_in_s <= deficit_s + slack_s:
             if min(deficit_s, reset_in_s) > slack_s and has_moved:
                 self.kind = MeterKind.BUCKET
-        elif has_moved and self._agreed > 1 and (found_s := self._found()) is not None:
+        elif (
+            has_moved
+            and self._agreed > 1
+            and (found_s := self._found()) is not None
+            # Of a long one a window's turn may seem to be the move.
+            and (self._knows_reset(now) or found_s < reading.window_s)
+        ):
             self.kind = MeterKind.BUCKET
             self.window_s = self._found_window_s = found_s
             self._first_resets_s.clear()
@@ -491,10 +497,8 @@ class Meter:
         longest_s = max(self._first_resets_s) - _ROUNDING_S
         return min((one for one in _USUAL_WINDOWS_S if longest_s <= one < reading.window_s), default=reading.window_s)
 
-    def _bound_seconds(self, deficit: float, reset_in_s: float, *, rounding: float, lag_s: float, now: float) -> None:
+    def _bound_seconds(self, deficit: float, reset_in_s: float, *, rounding: float, lag_s: float) -> None:
         """Learn from one reading how long a unit takes to come back, if the limit is a bucket."""
-        if not self._knows_reset(now):
-            self._per_unit_s, self._agreed = (0.0, float("inf")), 0
         least, most = self._per_unit_s
         # What is left is rounded, and without more than that it is cut to whole units.
         most_deficit, least_deficit = deficit + rounding, deficit - max(1.0, rounding)
