@@ -5,6 +5,7 @@ import pytest
 from hivemind_addon.core.limiter_models import (
     BucketLevel,
     ConcurrencyLevel,
+    Fit,
     Sent,
     SlidingLevel,
     WindowLevel,
@@ -74,10 +75,15 @@ def test_slots_may_linger():
     assert level.opens_at(1, 2, 2, 7.5) == NEVER
 
 
+def fitted(levels: list[tuple[float, bool]]) -> Fit:
+    """The fit of these levels; True: refused."""
+    return fit([level for level, _ in levels], [level for level, is_refused in levels if is_refused], step=1)
+
+
 @pytest.mark.parametrize("amount", [3, 8, 20])
 def test_the_amount_is_found_among_chance(amount):
     levels = [(float(level), level > amount or (level + run) % 13 == 0) for run in range(12) for level in range(1, 30)]
-    found = fit(levels, step=1)
+    found = fitted(levels)
     assert amount <= found.amount < amount + 1
     assert found.chance < 0.15
     assert found.score > fit_chance(sum(refused for _, refused in levels), len(levels)).score + 20
@@ -85,9 +91,9 @@ def test_the_amount_is_found_among_chance(amount):
 
 def test_chance_is_no_amount():
     levels = [(float(number % 17), number % 7 == 3) for number in range(170)]
-    assert fit(levels, step=1).amount == NEVER
+    assert fitted(levels).amount == NEVER
 
 
 def test_nothing_was_refused():
-    assert fit([(1.0, False), (2.0, False)], step=1).amount == NEVER
-    assert fit([], step=1).amount == NEVER
+    assert fitted([(1.0, False), (2.0, False)]).amount == NEVER
+    assert fitted([]).amount == NEVER

@@ -615,13 +615,14 @@ class HiddenLimits:
                 self._outgrown = hypotheses[0].level
                 records, hypotheses = since, newer
         self._layers = []
-        while any(sent.refused for sent in records) and len(self._layers) < _MOST_LIMITS:
+        while any(sent.refused for sent in records):
             self._layers.append(hypotheses)
-            if hypotheses[0].level is None:
+            if hypotheses[0].level is None or len(self._layers) == _MOST_LIMITS:
                 break
             # Another limit may refuse what this one would let pass.
             records = self._unexplained(hypotheses[0], records)
-            hypotheses = self._compete(records, now)
+            if any(sent.refused for sent in records):
+                hypotheses = self._compete(records, now)
         if not self._layers and self._outgrown is not None:
             self._layers = [[self._proved(self._outgrown, records, now)]]
 
@@ -651,9 +652,10 @@ class HiddenLimits:
 
     def _compete(self, records: Sequence[Sent], now: float) -> list[_Hypothesis]:
         verdicts = [self._verdict(sent, now) for sent in records]
-        known = [verdict for verdict in verdicts if verdict is not None]
+        known = [index for index, verdict in enumerate(verdicts) if verdict is not None]
+        refused = [index for index in known if verdicts[index]]
         taken = [self._is_taken(sent) for sent in records]
-        chance = fit_chance(sum(known), len(known))
+        chance = fit_chance(len(refused), len(known))
         rate = self._prior.rate
         if rate and self._longest_told_s > _LONG_RETRY_AFTER_S:
             rate += (1 - rate - self._prior.concurrency) / 2
@@ -673,18 +675,25 @@ class HiddenLimits:
                 self._preload(level)
                 # Whoever lets nothing pass at all has no cap: others hold its slots, or it is down.
                 least = 1.0 if isinstance(level, ConcurrencyLevel) else 0.0
-                found = fit(_known(level.replay(records, taken), verdicts), step=step, least=least)
-                if found.amount < _NEVER:
-                    score = found.score + math.log(share * part / total)
-                    score += self._agreement(level, found.amount, records)
-                    hypotheses.append(_Hypothesis(level, found, score, rarity=math.log(part)))
+                found = level.replay(records, taken)
+                fitted = fit(map(found.__getitem__, known), map(found.__getitem__, refused), step=step, least=least)
+                if fitted.amount < _NEVER:
+                    score = fitted.score + math.log(share * part / total)
+                    hypotheses.append(_Hypothesis(level, fitted, score, rarity=math.log(part)))
+        best = -_NEVER
+        for one in sorted(hypotheses, key=lambda one: -one.score):
+            # To hear the told instants costs more than all else: none that is out already gets better by it.
+            if one.score - best <= _NEGLIGIBLE:
+                break
+            if one.level is not None:
+                one.score += self._agreement(one.level, one.fit.amount, records)
+            best = max(best, one.score)
         return _plausible(hypotheses)
 
     def _preload(self, level: Level) -> None:
         """Let a level begin with what older attempts left in it."""
         if not isinstance(level, ConcurrencyLevel):
-            for sent in self._older:
-                level.add(sent)
+            level.replay(self._older, [True] * len(self._older))
 
     def _agreement(self, level: Level, amount: float, records: Sequence[Sent]) -> float:
         """How well a level tells what refusals told: when it opens again."""
@@ -866,11 +875,6 @@ def _reached_at(opens: Sequence[tuple[float, float]], share: float) -> float:
         if so_far >= share - 1e-9:
             return at
     return _NEVER
-
-
-def _known(levels: Sequence[float], verdicts: Sequence[bool | None]) -> list[tuple[float, bool]]:
-    """The levels that attempts with a verdict found, with it."""
-    return [(level, refused) for level, refused in zip(levels, verdicts, strict=True) if refused is not None]
 
 
 def _mean(mean: float, newest: float) -> float:

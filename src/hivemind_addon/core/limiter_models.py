@@ -14,8 +14,9 @@ some amount refusals are chance, above it they are the rule. `fit` finds the amo
 """
 
 import math
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -95,33 +96,23 @@ def fit_chance(refused: int, attempts: int) -> Fit:
     return Fit(_NEVER, _CHANCE.likelihood(refused, attempts), _CHANCE.expected(refused, attempts))
 
 
-def fit(levels: Sequence[tuple[float, bool]], *, step: float, least: float = 0.0) -> Fit:
-    """The amount under which these levels and verdicts (True: refused) are most likely.
+def fit(levels: Iterable[float], refused_levels: Iterable[float], *, step: float, least: float = 0.0) -> Fit:
+    """The amount under which it is most likely that of attempts which found these levels those were refused.
 
     `step`: what the smallest attempt takes; `least`: the smallest amount that there may be.
     """
-    ordered = sorted(levels)
-    attempts = len(ordered)
-    refused = sum(1 for _, is_refused in ordered if is_refused)
-    best = fit_chance(refused, attempts)
-    above = above_refused = 0
+    found, refused = sorted(levels), sorted(refused_levels)
+    attempts = len(found)
+    best = fit_chance(len(refused), attempts)
     # Any of the levels may be the limit: who may choose among many explains less by the right one.
-    choice = math.log(1 + min(len({level for level, _ in levels}), _MOST_CHOICE))
-    index = attempts - 1
-    while index >= 0:
+    choice = math.log(1 + min(len(set(found)), _MOST_CHOICE))
+    for level in sorted(set(refused), reverse=True):
         # All attempts with one level are on one side.
-        level, has_refusal = ordered[index][0], False
-        while index >= 0 and ordered[index][0] == level:
-            above += 1
-            above_refused += ordered[index][1]
-            has_refusal = has_refusal or ordered[index][1]
-            index -= 1
-        if not has_refusal:
-            continue
-        below, below_refused = attempts - above, refused - above_refused
+        below, below_refused = bisect_left(found, level), bisect_left(refused, level)
+        above, above_refused = attempts - below, len(refused) - below_refused
         score = _CHANCE.likelihood(below_refused, below) + _RULE.likelihood(above_refused, above) - choice
         if score > best.score:
-            amount = _between(ordered[index][0] if index >= 0 else 0.0, level, step)
+            amount = _between(found[below - 1] if below else 0.0, level, step)
             if amount >= least:
                 best = Fit(amount, score, _CHANCE.expected(below_refused, below))
     return best
@@ -368,7 +359,8 @@ class BucketLevel:
         for sent, is_taken in zip(records, taken, strict=True):
             now = sent.sent_at
             if now > at:
-                total, at = max(0.0, total - per_s * (now - at)), now
+                total -= per_s * (now - at)
+                total, at = max(0.0, total), now
             units = sent.units[measure]
             level = total + units
             note(level)
