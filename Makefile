@@ -37,7 +37,7 @@ soak: $(READY)          ## a week of requests in five minutes, one in eight faul
 prove: $(READY)         ## scenarios and the zoo of limiters in virtual time against what they promise; many minutes
 	$(BIN)/hivemind prove --output docs/proof.md
 
-evaluate: $(READY)      ## scenarios by policies by seeds, each primitive taken away, the nearest peer; half an hour
+evaluate: $(READY)      ## scenarios by policies by seeds, each primitive taken away, the nearest peer; 40 minutes
 	$(BIN)/hivemind evaluate --peer --out build/evaluation
 	mkdir -p docs/evaluation
 	cp build/evaluation/report.md docs/evaluation.md

@@ -30,7 +30,13 @@ def test_the_full_plan_compares_all_and_takes_pairs_away_where_a_scenario_says_s
         for trial in plan.trials()
         if (trial.setup.case, trial.setup.kind) == (REPLAY, LimitKind.BUCKET)
     )
-    assert (seeds["hivemind"], seeds["direct"], seeds["only-retry"]) == (4, 4, 2)
+    assert (seeds["hivemind"], seeds["direct"], seeds["only-retry"]) == (4, 4, 4)
+
+
+def test_primitives_are_taken_away_from_enough_agents():
+    plan = full_plan(20)
+    runs = {case.name: plan.seeds_without(case) for case in plan.ablated}
+    assert (runs["stress"], runs["changing-cap"], runs["two-hundred"]) == (20, 10, 5)
 
 
 def test_figures_are_kept_by_scenario_limits_policy_and_seed():

@@ -7,6 +7,7 @@ left alone                                                            → what a
 """
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -17,6 +18,10 @@ from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.policy import COMPARED, Policy, only, pairs, without
 from hivemind_addon.sim.trial import Setup, Trial, run_trials
 
+_ENOUGH_AGENTS = 400
+_LEAST_RUNS = 5
+"""Where primitives are taken away: runs that have so many agents together."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -26,6 +31,7 @@ class Plan:
     seeds: int
     """Of the comparison."""
     ablation_seeds: int
+    """Of runs without primitives; see `seeds_without`."""
     ablated: tuple[Case, ...]
     """Of the cases, those that are run without each primitive."""
     paired: tuple[Case, ...]
@@ -36,6 +42,10 @@ class Plan:
         every = itertools.chain(self._comparison(), self._singles(), self._pairs())
         return list({(trial.setup.name, trial.seed): trial for trial in every}.values())
 
+    def seeds_without(self, case: Case) -> int:
+        """Runs of a case without primitives: fewer where they have many agents."""
+        return min(self.ablation_seeds, max(_LEAST_RUNS, math.ceil(_ENOUGH_AGENTS / case.agents)))
+
     def _comparison(self) -> Iterator[Trial]:
         for case in self.cases:
             for policy in COMPARED:
@@ -44,15 +54,15 @@ class Plan:
     def _singles(self) -> Iterator[Trial]:
         for case in self.ablated:
             for policy in (Policy.HIVEMIND, *map(without, Primitive)):
-                yield from _trials(case, policy, self.ablation_seeds)
+                yield from _trials(case, policy, self.seeds_without(case))
 
     def _pairs(self) -> Iterator[Trial]:
         for case in self.paired:
             for policy in (Policy.HIVEMIND, only(), *map(only, Primitive)):
-                yield from _trials(case, policy, self.ablation_seeds)
+                yield from _trials(case, policy, self.seeds_without(case))
             for one, other in pairs():
-                yield from _trials(case, without(one, other), self.ablation_seeds)
-                yield from _trials(case, only(one, other), self.ablation_seeds)
+                yield from _trials(case, without(one, other), self.seeds_without(case))
+                yield from _trials(case, only(one, other), self.seeds_without(case))
 
 
 def _trials(case: Case, policy: Policy, seeds: int) -> Iterator[Trial]:
@@ -64,7 +74,7 @@ def _trials(case: Case, policy: Policy, seeds: int) -> Iterator[Trial]:
 def full_plan(seeds: int) -> Plan:
     """Everything."""
     every = tuple(cases().values())
-    return Plan(every, seeds, max(1, seeds // 2), every, tuple(case for case in every if case.ablate))
+    return Plan(every, seeds, seeds, every, tuple(case for case in every if case.ablate))
 
 
 def quick_plan(seeds: int) -> Plan:

@@ -15,7 +15,7 @@ from hivemind_addon.sim.commands import progress
 if TYPE_CHECKING:
     from hivemind_addon.evaluate.sockets import SocketRun
 
-_SEEDS = 10
+_SEEDS = 20
 _QUICK_SEEDS = 2
 
 _PICTURES = "evaluation"
@@ -38,7 +38,7 @@ def evaluate(*, quick: bool, real: bool, peer: bool, seeds: int | None, out: Pat
 
     Writes report.md, report.html (one file, nothing to fetch), results.json and the charts as SVG and PNG. Virtual
     time unless --real or --peer; the same command gives the same numbers. Everything takes
-    twenty minutes on two cores.
+    40 minutes on two cores.
 
     \b
     Examples:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import msgspec
 
 from hivemind_addon import __version__
-from hivemind_addon.evaluate.campaign import Campaign
+from hivemind_addon.evaluate.campaign import Campaign, Plan
 from hivemind_addon.evaluate.charts import Chart
 from hivemind_addon.evaluate.figures import Figures, few_lost
 from hivemind_addon.evaluate.findings import alone, synergies, worth
@@ -246,7 +246,7 @@ def _setting(campaign: Campaign, setting: Setting) -> str:
     plan = campaign.plan
     lines = [
         f"- Command: `{setting.command}`",
-        f"- Seeds: 0 to {plan.seeds - 1}; without primitives 0 to {plan.ablation_seeds - 1}",
+        f"- Seeds: 0 to {plan.seeds - 1}; without primitives {_seeds_without(plan)}",
         f"- Versions: hivemind-addon {__version__}, {setting.versions}",
         f"- Machine: {setting.machine} (virtual time does not depend on it)",
         "",
@@ -254,6 +254,13 @@ def _setting(campaign: Campaign, setting: Setting) -> str:
     ]
     lines += [_scenario(case) for case in plan.cases]
     return "\n".join(lines) + "\n"
+
+
+def _seeds_without(plan: Plan) -> str:
+    runs = sorted({plan.seeds_without(case) for case in plan.ablated} or {plan.ablation_seeds})
+    if len(runs) == 1:
+        return f"0 to {runs[0] - 1}"
+    return f"{runs[0]} to {runs[-1]} of them, the fewer the more agents a scenario has"
 
 
 def _scenario(case: Case) -> str:

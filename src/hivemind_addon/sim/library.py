@@ -114,6 +114,11 @@ class Case:
         return self.scenario.name
 
     @property
+    def agents(self) -> int:
+        """How many work in it."""
+        return sum(crowd.agents for crowd in self.scenario.crowds)
+
+    @property
     def kinds(self) -> Sequence[LimitKind | None]:
         """Of limits, that it is run on; None: as it is."""
         return (None,) if self.as_stated or not self.scenario.provider.limits else tuple(LimitKind)
@@ -133,7 +138,7 @@ class Case:
 def cases() -> Mapping[str, Case]:
     """The packaged ones by name: the paper's first, by the number of agents; then ours."""
     read = [read_case(file) for file in sorted(scenarios_folder().glob(f"*{_SUFFIX}"))]
-    read.sort(key=lambda case: (not case.paper, _agents(case) if case.paper else 0, case.name))
+    read.sort(key=lambda case: (not case.paper, case.agents if case.paper else 0, case.name))
     return {case.name: case for case in read}
 
 
@@ -228,10 +233,6 @@ def _plain(value: object) -> object:
             if item != (one.default if one.default_factory is MISSING else one.default_factory())
         }
     return value
-
-
-def _agents(case: Case) -> int:
-    return sum(crowd.agents for crowd in case.scenario.crowds)
 
 
 def _check(read: _File, file: Path) -> None:
