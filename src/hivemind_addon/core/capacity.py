@@ -263,11 +263,11 @@ class Capacity:
         if self.limit != limit:
             self._tell_limit("it takes more", now)
 
-    def learn(self, flight: Flight, outcome: Outcome, now: float) -> None:
-        """Slots, hidden limits, breaker and wall learn from a flight's end."""
+    def learn(self, flight: Flight, outcome: Outcome, now: float, *, charged: Demand | None = None) -> None:
+        """Slots, hidden limits, breaker and wall learn from a flight's end; `charged`: what the provider takes for it."""
         limit = self.limit
         known = [hidden.known for hidden in self.hidden]
-        self._judge(flight, outcome, now)
+        self._judge(flight, outcome, charged, now)
         self._judge_breaker(flight, outcome, now)
         if self.limit != limit:
             self._tell_limit(outcome.reason, now)
@@ -275,7 +275,7 @@ class Capacity:
             self._tell_hidden(before, hidden.known, now)
         self._judge_wall(flight.ticket.id, outcome, now)
 
-    def _judge(self, flight: Flight, outcome: Outcome, now: float) -> None:
+    def _judge(self, flight: Flight, outcome: Outcome, charged: Demand | None, now: float) -> None:
         throttled = outcome.kind is OutcomeKind.THROTTLED
         explained = throttled and self.meters.explain(flight.demand, now)
         self._explained += (explained - self._explained) / _EXPLAINED_OVER
@@ -293,7 +293,8 @@ class Capacity:
                 self._emit(PoolBlocked(at=now, pool=self.key, until=until, reason=outcome.reason))
         is_failed = outcome.kind is OutcomeKind.FAILED
         for throttles in (self.throttles, self.sharing.throttles):
-            throttles.ended(flight.stamp, now, was_taken=not (overloaded or explained), is_failed=is_failed)
+            was_taken = not (overloaded or explained)
+            throttles.ended(flight.stamp, now, charged=charged, was_taken=was_taken, is_failed=is_failed)
         for overloads in (self.overloads, self.sharing.overloads):
             overloads.ended(flight.stamp, now, was_taken=not throttled)
         self.sharing.judge(self, outcome, now)

@@ -382,10 +382,13 @@ class HiddenLimits:
             self._weigh(now)
         self._guard(now)
 
-    def ended(self, stamp: int, now: float, *, was_taken: bool = True, is_failed: bool = False) -> None:
+    def ended(
+        self, stamp: int, now: float, *, charged: Demand | None = None, was_taken: bool = True, is_failed: bool = False
+    ) -> None:
         """An attempt is over. `was_taken` False: something else refused it, so it counts for nothing here.
 
-        `is_failed`: the provider answered with an error that is no refusal.
+        `charged`: what the provider takes for it; None: what was expected. `is_failed`: the provider answered with an
+        error that is no refusal.
         """
         sent = self._open.pop(stamp, None)
         if sent is None:
@@ -395,9 +398,17 @@ class HiddenLimits:
         sent.is_void = not was_taken
         if not sent.refused:
             self._freed(sent, now)
+            if charged is not None:
+                self._correct(sent, _units(charged))
         if not was_taken or (is_failed and not self._failures_count):
             for level in self._levels():
                 level.take_back(sent)
+
+    def _correct(self, sent: Sent, units: tuple[float, ...]) -> None:
+        """How long an answer gets is known at its end, and of its question nobody but the provider counts the tokens."""
+        for level in self._levels():
+            level.correct(sent, units[level.measure])
+        sent.units = units
 
     def _freed(self, sent: Sent, now: float) -> None:
         """A slot is free again: what was sent in the same instant did not find it taken, as was thought."""

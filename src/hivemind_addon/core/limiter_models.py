@@ -141,6 +141,10 @@ class Level(Protocol):
         """It was refused: it did not count."""
         ...
 
+    def correct(self, sent: Sent, units: float) -> None:
+        """It turned out to take so many units."""
+        ...
+
     def opens_at(self, units: float, amount: float, in_flight: int, now: float) -> float:
         """When so many units more are no longer above the amount; infinite: when an attempt ends."""
         ...
@@ -181,6 +185,9 @@ class ConcurrencyLevel:
         """See Level."""
         if self.linger_s and sent in self._lingering:
             self._lingering.remove(sent)
+
+    def correct(self, sent: Sent, units: float) -> None:
+        """See Level."""
 
     def opens_at(self, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
         """See Level."""
@@ -241,6 +248,11 @@ class SlidingLevel:
         if sent in self._sent:
             self._sent.remove(sent)
             self._units -= sent.units[self.measure]
+
+    def correct(self, sent: Sent, units: float) -> None:
+        """See Level."""
+        if self._sent and sent.sent_at >= self._sent[0].sent_at:
+            self._units += units - sent.units[self.measure]
 
     def opens_at(self, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
         """See Level."""
@@ -310,8 +322,12 @@ class WindowLevel:
 
     def take_back(self, sent: Sent) -> None:
         """See Level."""
+        self.correct(sent, 0.0)
+
+    def correct(self, sent: Sent, units: float) -> None:
+        """See Level."""
         if sent.sent_at >= self._ends_at - self.window_s:
-            self._units = max(0.0, self._units - sent.units[self.measure])
+            self._units = max(0.0, self._units + units - sent.units[self.measure])
 
     def opens_at(self, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
         """See Level."""
@@ -376,7 +392,11 @@ class BucketLevel:
 
     def take_back(self, sent: Sent) -> None:
         """See Level."""
-        self._level = max(0.0, self._level - sent.units[self.measure])
+        self.correct(sent, 0.0)
+
+    def correct(self, sent: Sent, units: float) -> None:
+        """See Level."""
+        self._level = max(0.0, self._level + units - sent.units[self.measure])
 
     def opens_at(self, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
         """See Level."""

@@ -387,7 +387,7 @@ class Pool:
                 spend=spend,
             )
         )
-        self._capacity.learn(flight, outcome, now)
+        self._capacity.learn(flight, outcome, now, charged=charged)
         match outcome.kind:
             case OutcomeKind.SUCCESS:
                 self._client_stayed(place, now)
