@@ -264,7 +264,7 @@ class Capacity:
             self._tell_limit("it takes more", now)
 
     def learn(self, flight: Flight, outcome: Outcome, now: float, *, charged: Demand | None = None) -> None:
-        """Slots, hidden limits, breaker and wall learn from a flight's end; `charged`: what the provider takes for it."""
+        """Slots, hidden limits, breaker and wall learn from a flight's end; `charged`: what the provider takes."""
         limit = self.limit
         known = [hidden.known for hidden in self.hidden]
         self._judge(flight, outcome, charged, now)
@@ -291,7 +291,8 @@ class Capacity:
             until = self.hidden[0].closed_until
             if until > max(now, closed_until):
                 self._emit(PoolBlocked(at=now, pool=self.key, until=until, reason=outcome.reason))
-        is_failed = outcome.kind is OutcomeKind.FAILED
+        # One that was cut off without a word may have been counted though errors are not.
+        is_failed = outcome.kind is OutcomeKind.FAILED and outcome.status is not None
         for throttles in (self.throttles, self.sharing.throttles):
             was_taken = not (overloaded or explained)
             throttles.ended(flight.stamp, now, charged=charged, was_taken=was_taken, is_failed=is_failed)

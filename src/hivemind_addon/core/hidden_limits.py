@@ -33,6 +33,7 @@ from hivemind_addon.core.limiter_models import (
     SlidingLevel,
     WindowLevel,
     fit,
+    fit_at,
     fit_chance,
 )
 from hivemind_addon.core.ticket import Demand, Dimension
@@ -246,6 +247,8 @@ class HiddenLimits:
         """The same before everything was refused."""
         self._told_at = -_NEVER
         self._told_until = -_NEVER
+        self._told_units: tuple[float, ...] = ()
+        """Of the attempt that was told so."""
         self._told_score = _TOLD_TRUST
         self._told_stretch = 1.0
         """A retry-after is so many times too short."""
@@ -333,7 +336,9 @@ class HiddenLimits:
         self._bored = 0
         self._probe_wait_s = 0.0
         self._probes = min(_PROBES, self._probes + _PROBES_PER_PASS)
-        if self._told_at < sent.sent_at < self._told_until - min(_ROUNDING_S, _ROUNDED * self._longest_told_s):
+        is_early = self._told_at < sent.sent_at < self._told_until - min(_ROUNDING_S, _ROUNDED * self._longest_told_s)
+        # A smaller one may pass sooner.
+        if is_early and all(unit >= told for unit, told in zip(sent.units, self._told_units, strict=True)):
             self._told_score = max(-_TOLD_MOST, self._told_score - _TOLD_BROKEN)
         if self._held_since is not None:
             self._held_back += 1
@@ -405,7 +410,7 @@ class HiddenLimits:
                 level.take_back(sent)
 
     def _correct(self, sent: Sent, units: tuple[float, ...]) -> None:
-        """How long an answer gets is known at its end, and of its question nobody but the provider counts the tokens."""
+        """How long an answer is shows at its end, and nobody but the provider counts the tokens of its question."""
         for level in self._levels():
             level.correct(sent, units[level.measure])
         sent.units = units
@@ -553,7 +558,9 @@ class HiddenLimits:
         until = now + min(retry_after_s * self._told_stretch, _LONGEST_S)
         sent.told_at = now + min(retry_after_s, _LONGEST_S)
         self._longest_told_s = max(self._longest_told_s, retry_after_s)
-        self._told_at, self._told_until = now, max(self._told_until, until)
+        if until >= self._told_until:
+            self._told_until, self._told_units = until, sent.units
+        self._told_at = now
         if not self._told or abs(self._told[-1] - until) > _ROUNDING_S:
             self._told.append(until)
 
@@ -584,13 +591,13 @@ class HiddenLimits:
             self._guard_until = now + min(first_s * 2 ** min(surplus, 10), _GUARD_MOST_S)
 
     def _row_length(self, now: float) -> int:
-        """Times that attempts were refused since the last one passed; what was sent within a round trip is one."""
+        """Times that attempts were refused since the last one passed; what was sent before an answer came is one."""
         row, counted_at = 0, _NEVER
         for sent in reversed(self._history):
             verdict = None if sent.is_void else self._verdict(sent, now)
             if verdict is False:
                 break
-            if verdict and sent.sent_at < counted_at - self._refused_after_s:
+            if verdict and (row == 0 or sent.ended_at <= counted_at):
                 row, counted_at = row + 1, sent.sent_at
         return row
 
@@ -682,15 +689,11 @@ class HiddenLimits:
         for share, levels in families:
             total = sum(part for _, part in levels)
             for level, part in levels:
-                step = 1.0 if level.measure == 0 else 0.0
-                self._preload(level)
-                # Whoever lets nothing pass at all has no cap: others hold its slots, or it is down.
-                least = 1.0 if isinstance(level, ConcurrencyLevel) else 0.0
-                found = level.replay(records, taken)
-                fitted = fit(map(found.__getitem__, known), map(found.__getitem__, refused), step=step, least=least)
-                if fitted.amount < _NEVER:
-                    score = fitted.score + math.log(share * part / total)
-                    hypotheses.append(_Hypothesis(level, fitted, score, rarity=math.log(part)))
+                explains = self._fitted(level, records, taken, known, refused)
+                if explains is not None:
+                    explains.score += math.log(share * part / total)
+                    explains.rarity = math.log(part)
+                    hypotheses.append(explains)
         best = -_NEVER
         for one in sorted(hypotheses, key=lambda one: -one.score):
             # To hear the told instants costs more than all else: none that is out already gets better by it.
@@ -700,6 +703,27 @@ class HiddenLimits:
                 one.score += self._agreement(one.level, one.fit.amount, records)
             best = max(best, one.score)
         return _plausible(hypotheses)
+
+    def _fitted(
+        self, level: Level, records: Sequence[Sent], taken: Sequence[bool], known: Sequence[int], refused: Sequence[int]
+    ) -> _Hypothesis | None:
+        """How well a level explains the records; None: chance explains them better. The indexes are of records."""
+        self._preload(level)
+        found = level.replay(records, taken)
+        step = 1.0 if level.measure == 0 else 0.0
+        # Whoever lets nothing pass at all has no cap: others hold its slots, or it is down.
+        least = 1.0 if isinstance(level, ConcurrencyLevel) else 0.0
+        best = fit(map(found.__getitem__, known), map(found.__getitem__, refused), step=step, least=least)
+        if best.amount == _NEVER:
+            return None
+        if isinstance(level, BucketLevel):
+            exact = BucketLevel(level.measure, level.per_s, best.amount)
+            self._preload(exact)
+            found = exact.replay(records, taken)
+            exactly = fit_at(best.amount, map(found.__getitem__, known), map(found.__getitem__, refused))
+            if exactly.score > best.score:
+                return _Hypothesis(exact, exactly, exactly.score)
+        return _Hypothesis(level, best, best.score)
 
     def _preload(self, level: Level) -> None:
         """Let a level begin with what older attempts left in it."""
@@ -721,8 +745,7 @@ class HiddenLimits:
                 opens_at = again.opens_at(sent.units[again.measure], amount, sent.in_flight, sent.sent_at)
                 slack_s = _ROUNDING_S if is_whole else _SLACK_S + _SLACK * (sent.told_at - sent.sent_at)
                 agreement -= abs(opens_at - sent.told_at) > slack_s
-            if self._is_taken(sent):
-                again.add(sent)
+            again.replay([sent], [self._is_taken(sent)])
         return max(agreement, -_MOST_DISAGREEMENT)
 
     def _is_taken(self, sent: Sent) -> bool:
@@ -771,7 +794,7 @@ class HiddenLimits:
         last = refused[-1]
         for first in {refused[0], refused[len(refused) // 2], refused[max(0, len(refused) - 4)]}:
             passed_s = records[last].sent_at - records[first].sent_at
-            units = sum(sent.units[measure] for sent in records[first:last] if not sent.refused)
+            units = sum(sent.units[measure] for sent in records[first:last] if self._is_taken(sent))
             if passed_s > 0 and units:
                 rates.add(units / passed_s)
             told_s = (records[last].told_at or 0.0) - (records[first].told_at or _NEVER)
@@ -804,14 +827,8 @@ class HiddenLimits:
         """Those that a hypothesis expects to pass, and those that were not refused."""
         level = _again(best.level)
         assert level is not None
-        found = []
-        for sent in records:
-            is_above = level.add(sent) > best.fit.amount
-            if not self._is_taken(sent):
-                level.take_back(sent)
-            if not (is_above and sent.refused):
-                found.append(sent)
-        return found
+        found = level.replay(records, [self._is_taken(sent) for sent in records])
+        return [sent for sent, at in zip(records, found, strict=True) if not (at > best.fit.amount and sent.refused)]
 
     def _changed_at(self, best: _Hypothesis, records: Sequence[Sent], now: float) -> float | None:
         """From when on the attempts speak against the best hypothesis; None: they do not."""
@@ -819,11 +836,10 @@ class HiddenLimits:
         against = 0.0
         since: float | None = None
         chance, amount = best.fit.chance, best.fit.amount
-        for sent in records:
-            found = level.add(sent) if level is not None else 0.0
+        taken = [self._is_taken(sent) for sent in records]
+        levels = level.replay(records, taken) if level is not None else [0.0] * len(records)
+        for sent, found in zip(records, levels, strict=True):
             verdict = self._verdict(sent, now)
-            if level is not None and not self._is_taken(sent):
-                level.take_back(sent)
             if verdict is None:
                 continue
             if found > amount:
@@ -920,8 +936,8 @@ def _again(level: Level | None) -> Level | None:
             return SlidingLevel(measure, window_s)
         case WindowLevel(measure=measure, window_s=window_s, ends=ends, is_tiled=is_tiled):
             return WindowLevel(measure, window_s, ends, is_tiled)
-        case BucketLevel(measure=measure, per_s=per_s):
-            return BucketLevel(measure, per_s)
+        case BucketLevel(measure=measure, per_s=per_s, amount=amount):
+            return BucketLevel(measure, per_s, amount)
     raise AssertionError(level)
 
 

@@ -14,7 +14,7 @@ some amount refusals are chance, above it they are the rule. `fit` finds the amo
 """
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -52,6 +52,8 @@ _RULE = _Share(20.0, 20.4)
 """A limiter above its amount: 20 refusals of 20.4 attempts."""
 
 _MOST_CHOICE = 20
+_SHORT = 0.5
+"""Of an attempt's units, that are missing in a bucket which refuses it and does not say when they are there."""
 
 
 @dataclass(slots=True, eq=False)
@@ -116,6 +118,16 @@ def fit(levels: Iterable[float], refused_levels: Iterable[float], *, step: float
             if amount >= least:
                 best = Fit(amount, score, _CHANCE.expected(below_refused, below))
     return best
+
+
+def fit_at(amount: float, levels: Iterable[float], refused_levels: Iterable[float]) -> Fit:
+    """How likely it is that those were refused, where the amount is known."""
+    found, refused = sorted(levels), sorted(refused_levels)
+    below, below_refused = bisect_right(found, amount), bisect_right(refused, amount)
+    score = _CHANCE.likelihood(below_refused, below)
+    score += _RULE.likelihood(len(refused) - below_refused, len(found) - below)
+    score -= math.log(1 + min(len(set(found)), _MOST_CHOICE))
+    return Fit(amount, score, _CHANCE.expected(below_refused, below))
 
 
 def _between(passed: float, refused: float, step: float) -> float:
@@ -361,6 +373,9 @@ class BucketLevel:
 
     measure: int
     per_s: float
+    amount: float | None = None
+    """With an amount the level is set right by each verdict: whatever somebody else takes, and all errors of the rate
+    and of sizes, add up otherwise where a bucket is never full."""
     _level: float = 0.0
     _at: float = -_NEVER
 
@@ -369,7 +384,7 @@ class BucketLevel:
 
     def replay(self, records: Sequence[Sent], taken: Sequence[bool]) -> list[float]:
         """See Level."""
-        total, at, per_s, measure = self._level, self._at, self.per_s, self.measure
+        total, at, per_s, measure, amount = self._level, self._at, self.per_s, self.measure, self.amount
         found: list[float] = []
         note = found.append
         for sent, is_taken in zip(records, taken, strict=True):
@@ -381,6 +396,12 @@ class BucketLevel:
             level = total + units
             note(level)
             total = level if is_taken else max(0.0, level - units)
+            if amount is not None:
+                if sent.refused:
+                    short_s = 0.0 if sent.told_at is None else sent.told_at - now
+                    total = max(total, amount - units + (per_s * short_s if short_s else _SHORT * units))
+                elif sent.refused is False:
+                    total = min(total, amount)
         self._level, self._at = total, at
         return found
 
