@@ -324,7 +324,42 @@ def test_output_in_flight_stays_taken_while_a_bucket_refills():
     meter.kind = MeterKind.BUCKET
     meter.reserve(stamp=1, units=40, now=0)
     assert meter.level(1000) == 60
-    assert meter.earliest(70, 1000) == math.inf
+    meter.reserve(stamp=2, units=60, now=0)
+    assert meter.level(1000) == 0
+    assert meter.earliest(1, 1000) == math.inf
+
+
+def test_what_is_left_of_output_lets_a_longer_answer_pass():
+    """Its length is a guess, and nobody takes it before it is there."""
+    meter = meter_of(reading(50, 50, dimension=Dimension.OUTPUT_TOKENS, limit=100))
+    meter.kind = MeterKind.WINDOW
+    assert meter.earliest(80, 1) == 1
+    meter.reserve(stamp=1, units=80, now=1)
+    assert meter.earliest(1, 1) > 1
+
+
+def test_a_bucket_below_zero_is_told_by_its_reset():
+    meter = meter_of(reading(30, 30, dimension=Dimension.OUTPUT_TOKENS))
+    meter.learn(reading(0, 85, dimension=Dimension.OUTPUT_TOKENS), stamp=1, sent_at=10, now=10)
+    assert meter.kind is MeterKind.BUCKET
+    assert meter.level(10) == pytest.approx(-25)
+
+
+def test_a_full_limit_with_no_reset_to_come_turns_at_none():
+    """So a bucket is told of that is charged later. What is charged then comes back bit by bit."""
+    meter = meter_of(reading(60, 0, dimension=Dimension.OUTPUT_TOKENS))
+    meter.reserve(stamp=1, units=10, now=0)
+    meter.settle(stamp=1, settled_stamp=2, charged=70, now=0)
+    assert meter.level(2) == pytest.approx(-8)
+    assert meter.earliest(1, 2) == pytest.approx(11)
+
+
+def test_nobody_is_waited_for_who_may_have_gone():
+    """What others took fades; else a pool would wait for minutes for its last units."""
+    meter = bucket(10)
+    meter.learn(reading(0, 60), stamp=1, sent_at=11, now=11)
+    assert meter.others_per_s(11) > 0.6
+    assert meter.earliest(30, 11) <= 11 + 30 + 21 + 3
 
 
 def test_settled_costs_do_not_pile_up_without_headers():

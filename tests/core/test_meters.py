@@ -47,6 +47,17 @@ def test_what_is_reserved_in_all_of_them_is_settled_in_all_of_them():
     assert [view.level for view in meters.views(5)] == [58, 2_600]
 
 
+def test_who_got_no_answer_has_taken_no_output():
+    """Nobody generates for a refused attempt, whatever else of it a provider may charge."""
+    output = Reading(
+        meter="output-tokens", dimension=Dimension.OUTPUT_TOKENS, window_s=60, limit=3_000, remaining=3_000
+    )
+    meters, one = known(requests_reading(limit=60, remaining=59, reset_in_s=1), output), flight()
+    meters.reserve(Demand(output_tokens=1_000), stamp=one.stamp, now=5)
+    meters.settle(one, settled_stamp=2, charged=None, failed=True, generated=False, now=5)
+    assert [view.level for view in meters.views(5)] == [58, 3_000]
+
+
 def test_a_limit_that_becomes_known_late_counts_what_is_in_flight():
     meters, flights, one = Meters(), Flights(), flight()
     flights.add(one)

@@ -245,7 +245,8 @@ class Capacity:
         stamp = self.sharing.next_stamp()
         # One that was cut off without a word may have been charged though refusals are not.
         failed = outcome.status is not None and outcome.kind in _FAILURES
-        self.meters.settle(flight, settled_stamp=stamp, charged=charged, failed=failed, now=now)
+        generated = outcome.kind not in _FAILURES or outcome.ambiguous
+        self.meters.settle(flight, settled_stamp=stamp, charged=charged, failed=failed, generated=generated, now=now)
         if outcome.kind is OutcomeKind.SUCCESS:
             self.service.succeeded(max(0.0, now - flight.reservation.admitted_at))
         return self._took_s(flight, outcome, charged, now)

@@ -48,6 +48,8 @@ _TRANSIT_S = 5.0
 """What was sent this long before a window's end has been booked by then."""
 _SWAPPED_S = 1.0
 """Attempts sent within this time may reach the provider in either order."""
+_CHARGED_AT_ENDS = (Dimension.OUTPUT_TOKENS, Dimension.TOTAL_TOKENS)
+"""Of these an answer may take more than was left."""
 _MOST_UNITS = 1e15
 """Above it a number is an oddity, and sums would lose units."""
 _LEAST_LIMIT = 1.0
@@ -223,12 +225,18 @@ class Meter:
             return now
         if units > self.limit and self.reserved:
             return float("inf")
+        if self._is_charged_late:
+            # What is left of it lets a whole answer pass; what that takes beyond comes out of what refills.
+            units = 1
         needed = min(units + kept + self._kept_for_others(now), self.limit)
         level = self._level - self._promised
         if level + self._slack >= needed:
             return now
         if self._refills:
-            refilled_at = now + (needed - level) / (self._rate - self._others_rate(now))
+            # What others take has faded by then, unless a header tells of more.
+            others_s = self._others_rate(now) * _OTHERS_OVER_S / self._rate
+            lacking_s = (needed - level) / self._rate
+            refilled_at = now + min(lacking_s / (1 - self._others_rate(now) / self._rate), lacking_s + others_s)
             return refilled_at if needed <= self.limit - self._promised else float("inf")
         reset_at = self._next_reset_at()
         if self.limit - self._promised - self._carried_over(reset_at - self._guard_s) + self._slack >= needed:
@@ -294,7 +302,12 @@ class Meter:
         before, window_s = (self.limit, self.kind), self.window_s
         self.window_s = self._found_window_s or self._turning_s(reading)
         self.limit = _limit_of(reading) or self.limit
-        if reset_in_s is not None:
+        if self.kind is not MeterKind.BUCKET and self._is_full_now(remaining, reset_in_s):
+            # A window would tell its end. When it was full is no instant at which it turns.
+            self.kind = MeterKind.UNKNOWN
+            self._resets_at = self._anchor_resets_at = None
+            self._reset_was_told = False
+        elif reset_in_s is not None:
             if remaining is not None:
                 self._judge_kind(reading, remaining, reset_in_s, lag_s=now - sent_at, now=now)
             if self._is_unturned(sent_at, reset_in_s):
@@ -316,7 +329,7 @@ class Meter:
             if self.kind is MeterKind.BUCKET and (before[1] is not self.kind or window_s != self.window_s):
                 # It refills at another rate than was thought: that was no neighbour.
                 self._others_units = 0.0
-            elif not is_first and not was_guessed and before[0] == self.limit:
+            elif self.kind is not MeterKind.UNKNOWN and not is_first and not was_guessed and before[0] == self.limit:
                 self._compare(self._level - expected, booked, rounding=2 * reserve, sent_at=sent_at, now=now)
             self._way_s += 0.2 * (min(max(now - sent_at, 0.0), _MOST_WAY_S) - self._way_s)
         return before != (self.limit, self.kind)
@@ -461,7 +474,7 @@ class Meter:
 
     def _judge_kind(self, reading: Reading, remaining: float, reset_in_s: float, *, lag_s: float, now: float) -> None:
         deficit = self.limit - remaining
-        if deficit <= 0:
+        if deficit <= 0 or self._tells_debt(remaining, reset_in_s):
             return
         rounding = (_sane(reading.granularity, _MOST_UNITS) or 0.0) / 2
         written_s = min(max(lag_s, 0.0), _KIND_LAG_S)
@@ -485,6 +498,23 @@ class Meter:
         else:
             self.kind = MeterKind.WINDOW
             self.window_s, self._found_window_s = self._turning_s(reading), None
+
+    def _is_full_now(self, remaining: float | None, reset_in_s: float | None) -> bool:
+        return (
+            remaining is not None
+            and remaining >= self.limit
+            and reset_in_s is not None
+            and reset_in_s <= _ROUNDING_S < self.window_s / 4
+        )
+
+    def _tells_debt(self, remaining: float, reset_in_s: float) -> bool:
+        """Whether a bucket that is charged when answers end is below zero: no header says so, but it is full later."""
+        return (
+            remaining <= 0
+            and self.kind is MeterKind.BUCKET
+            and self.dimension in _CHARGED_AT_ENDS
+            and self.window_s < reset_in_s <= 2 * self.window_s
+        )
 
     def _knows_reset(self, now: float) -> bool:
         """Whether a reading has told of a reset that is still to come."""
@@ -619,6 +649,8 @@ class Meter:
             return careful
         if told >= self.limit:
             return max(careful, self._level)
+        if self._tells_debt(told, reset_in_s):
+            return careful + self.limit - self._rate * reset_in_s
         age_s = min((self.limit - told) / self._rate - reset_in_s, now - sent_at)
         if age_s < _OLD_S:
             return careful

@@ -125,10 +125,24 @@ class Meters:
         for meter in self._counting():
             meter.reserve(stamp=stamp, units=demand.of(meter.dimension), now=now)
 
-    def settle(self, flight: Flight, *, settled_stamp: int, charged: Demand | None, failed: bool, now: float) -> None:
-        """It ended; `charged` is what the provider takes for it, where it is known."""
+    def settle(
+        self,
+        flight: Flight,
+        *,
+        settled_stamp: int,
+        charged: Demand | None,
+        failed: bool,
+        now: float,
+        generated: bool = True,
+    ) -> None:
+        """It ended; `charged` is what the provider takes for it, where it is known.
+
+        `generated`: there may have been an answer, if only a part of one. Where there was none no output counts.
+        """
         for meter in self._counting():
             units = None if charged is None else charged.of(meter.dimension)
+            if not generated and meter.dimension is Dimension.OUTPUT_TOKENS:
+                units = 0
             meter.settle(stamp=flight.stamp, settled_stamp=settled_stamp, charged=units, now=now, failed=failed)
 
     def adopt(self, flight: Flight, now: float) -> None:
