@@ -42,6 +42,14 @@ def test_one_session_never_opens_it():
     assert breaker.state is BreakerState.CLOSED
 
 
+def test_calls_that_hang_while_later_ones_are_answered_tell_of_no_outage():
+    """They fail when their watchdog ends them, perhaps all at once; that is long ago."""
+    breaker = make()
+    end(breaker, OutcomeKind.SUCCESS, admitted_at=60, now=70)
+    assert not any(end(breaker, OutcomeKind.FAILED, session=f"s{n}", admitted_at=n, now=120 + n) for n in range(40))
+    assert any(end(breaker, OutcomeKind.FAILED, session=f"s{n}", admitted_at=200, now=201) for n in range(20))
+
+
 def test_no_session_counts_for_more_than_half_of_what_is_enough():
     breaker = make()
     assert not any(end(breaker, OutcomeKind.FAILED, session=session) for session in "aaaaaaaaaaab")

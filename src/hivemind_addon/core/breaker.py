@@ -124,6 +124,8 @@ class Breaker:
         """When the first attempt of the row was admitted."""
         self._failed_after_s = 0.0
         """The longest that a failure of the row took."""
+        self._lived_at = -_NEVER
+        """When the newest attempt was sent that was answered: of those sent before a failure tells of no outage."""
         self._least_share, self._share = _first_shares(settings)
         """Of the calls that fail while the provider is up."""
         self._probe_at = _NEVER
@@ -169,6 +171,7 @@ class Breaker:
 
     def answered(self, *, admitted_at: float) -> bool:
         """An answer to an attempt began. True when the state changed."""
+        self._lived_at = max(self._lived_at, admitted_at)
         if admitted_at < self._row_since:
             # It was taken before the failures began.
             self._learn_share(failed=0, attempts=1)
@@ -201,6 +204,9 @@ class Breaker:
         if probe and self.state is BreakerState.HALF_OPEN:
             return self._judge_probe(signal, now)
         if self.state is BreakerState.CLOSED and signal is Signal.DEAD:
+            if admitted_at < self._lived_at:
+                self._learn_share(failed=1, attempts=1)
+                return False
             pending = tuple(pending)
             if kind is OutcomeKind.OVERLOADED and self._works(pending, now - admitted_at, now):
                 return False
@@ -230,6 +236,7 @@ class Breaker:
         self._probe_at -= delta_s
         self._probe_sent_at -= delta_s
         self._row_since -= delta_s
+        self._lived_at -= delta_s
 
     @property
     def _silence_s(self) -> float:
