@@ -267,8 +267,9 @@ def test_limits_are_told_in_words():
     assert str(HiddenLimit(1, 600.0, 60.0, is_bucket=True)) == "600 input tokens per minute, 600 at once"
 
 
-def test_an_attempt_that_meets_a_slot_that_became_free_proves_nothing():
-    """It was sent in the instant in which another one ended: the cap is not above what it seemed to find."""
+@pytest.mark.parametrize("heard_after_s", [0.0, 0.04])
+def test_an_attempt_that_meets_a_slot_that_became_free_proves_nothing(heard_after_s):
+    """It was on its way when another one ended: the cap is not above what it seemed to find."""
     gateway = Gateway(HiddenLimits(CONCURRENCY), lambda now, working: 0.0 if working >= 6 else None, uneven=0.05)
     gateway.run(120)
     hidden = gateway.hidden
@@ -278,6 +279,7 @@ def test_an_attempt_that_meets_a_slot_that_became_free_proves_nothing():
         gateway.now += 1.0
         ended = gateway._flights.pop()
         hidden.sent(stamp, DEMAND, in_flight + 1, gateway.now)
+        gateway.now += heard_after_s
         hidden.passed(ended, gateway.now)
         hidden.ended(ended, gateway.now)
         gateway._flights.add(stamp)
@@ -294,6 +296,30 @@ def test_a_cap_that_was_raised_is_followed_without_a_storm():
     gateway.run(1200)
     assert gateway.hidden.limit == HiddenLimit(0, pytest.approx(12, abs=0.5))
     assert len(gateway.refused_at) - before <= 0.03 * 900
+
+
+def test_a_cap_that_was_raised_is_climbed_though_answers_begin_late():
+    """What is not refused at once has passed."""
+    cap, found = 4, {}
+
+    def refuses(now: float, working: int) -> float | None:
+        found.setdefault(working + 1, now)
+        return 0.0 if working >= cap else None
+
+    gateway = Gateway(HiddenLimits(CONCURRENCY), refuses, width=40, service_s=20.0, uneven=0.05)
+    gateway.run(100)
+    cap = 12
+    gateway.run(200)
+    assert found[12] - found[6] < 2.0
+
+
+def test_what_is_on_its_way_at_the_first_refusal_tells_before_a_probe_has_to():
+    hidden = HiddenLimits(CONCURRENCY)
+    for stamp in range(1, 11):
+        hidden.sent(stamp, DEMAND, stamp, 0.01 * stamp)
+    hidden.refused(9, 0.0, 0.14)
+    hidden.ended(9, 0.14)
+    assert hidden.opens_at(DEMAND, 9, 0.14) > 0.15
 
 
 @pytest.mark.parametrize("share", [0.2, 0.35])

@@ -297,7 +297,7 @@ class HiddenLimits:
 
     def sent(self, stamp: int, demand: Demand, in_flight: int, now: float) -> None:
         """An attempt was admitted; `in_flight` counts it."""
-        sent = Sent(stamp, now, _units(demand), in_flight)
+        sent = Sent(stamp, now, _units(demand), in_flight, most_in_flight=in_flight)
         if self._layers:
             go = self._votes(sent.units, in_flight - 1, now).go
             sent.is_probe = go < _SURE
@@ -343,10 +343,7 @@ class HiddenLimits:
         if self._held_since is not None:
             self._held_back += 1
         if sent is self._trial:
-            # There is more: the next one is a trial, too.
-            self._trial_before = max(_TRIAL_AFTER, self._trial_before, self._trial_after) / 3
-            self._trial_after = self._held_back = 1
-            self._refused_trials = 0.0
+            self._trial_passed()
         if sent.is_probe:
             self._probe_at = now
             self._reopen(sent)
@@ -358,6 +355,9 @@ class HiddenLimits:
         if sent is None:
             return
         sent.refused = True
+        if self._limit_in_flight < _NEVER:
+            # It found all slots taken, whatever has ended since.
+            sent.in_flight = sent.most_in_flight
         self._bored += self._last_hold_s > _BORED_S
         self._share += (1 - self._share) / _SHARE_OVER
         self._refused_after_s = _mean(self._refused_after_s, now - sent.sent_at)
@@ -378,6 +378,8 @@ class HiddenLimits:
             self._probe_at = now + self._probe_wait_s
         if not self._layers:
             self._tried_at, self._refused_trials = now, 0.0
+            # What is on its way tells more before anything else has to.
+            self._pending = list(self._open.values())
         self._unweighed += 1
         if (
             self._unweighed * _ENOUGH_NEW >= self._known_refusals
@@ -415,18 +417,31 @@ class HiddenLimits:
             level.correct(sent, units[level.measure])
         sent.units = units
 
+    def _trial_passed(self) -> None:
+        """One more than the limit allows was not refused: unless a slot got free just then, there is more."""
+        if self._trial is not None and self._trial.in_flight <= self._limit_in_flight < _NEVER:
+            # It proves nothing; the next one may.
+            self._held_back = math.ceil(self._trial_due_after)
+        else:
+            # The next one is a trial, too.
+            self._trial_before = max(_TRIAL_AFTER, self._trial_before, self._trial_after) / 3
+            self._trial_after = self._held_back = 1
+            self._refused_trials = 0.0
+        self._trial = None
+
     def _freed(self, sent: Sent, now: float) -> None:
-        """A slot is free again: what was sent in the same instant did not find it taken, as was thought."""
+        """A slot is free again: what was sent just before did not find it taken, as was thought.
+
+        Before a cap that is within a round trip. Elsewhere that would make the refused ones seem to have found more.
+        """
+        has_cap = self._limit_in_flight < _NEVER
+        since = now - (max(_INSTANT_S, self._refused_after_s) if has_cap else _INSTANT_S)
         for one in reversed(self._history):
-            if one.stamp <= sent.stamp or one.sent_at < now - _INSTANT_S:
+            if one.stamp <= sent.stamp or one.sent_at < since:
                 break
             one.in_flight = max(1, one.in_flight - 1)
-            if self._limit_in_flight == _NEVER:
-                continue
-            one.odds = None  # They were of another level.
-            if one is self._trial and one.in_flight <= self._limit_in_flight:
-                # It proves nothing; the next one may.
-                self._trial, self._held_back = None, math.ceil(self._trial_due_after)
+            if has_cap:
+                one.odds = None  # They were of another level.
 
     def forget_since(self, at: float, now: float) -> None:
         """What was refused since an instant was an outage and no limit."""
@@ -457,12 +472,18 @@ class HiddenLimits:
         """The first instant at which an attempt may go, if nothing else changes; infinite: when another one ends."""
         if not self._layers:
             return now
+        if self._trial_back_at <= now:
+            self._trial_passed()
+            self._weigh(now)
+            if not self._layers:
+                return now
         opens_at = max(self._opens_at(_units(demand), in_flight, now), self._scout_back_at(now))
         if opens_at > now:
             if self._held_since is None:
                 self._held_since = now
             if not in_flight:
                 opens_at = min(opens_at, self._bored_at(now))
+            opens_at = min(opens_at, self._trial_back_at)
         return opens_at
 
     def _bored_at(self, now: float) -> float:
@@ -539,6 +560,14 @@ class HiddenLimits:
         if scout is None or scout.refused is not None or scout.stamp not in self._open:
             return now
         return scout.sent_at + self.verdict_s
+
+    @property
+    def _trial_back_at(self) -> float:
+        """When the trial has passed, unless its refusal comes before; infinite: none has been sent."""
+        trial = self._trial
+        if trial is None or trial.refused is not None or trial.stamp not in self._open:
+            return _NEVER
+        return trial.sent_at + self.verdict_s
 
     def _probe_free_at(self, go: float, now: float) -> float:
         """From when on another probe may go: as many at one time as the odds are that they pass."""
@@ -821,7 +850,7 @@ class HiddenLimits:
         """Whether an attempt was refused; None: that is not known."""
         if sent.refused is not None:
             return sent.refused
-        return False if sent.stamp in self._open and now - sent.sent_at > self.verdict_s else None
+        return False if sent.stamp in self._open and now >= sent.sent_at + self.verdict_s else None
 
     def _unexplained(self, best: _Hypothesis, records: Sequence[Sent]) -> list[Sent]:
         """Those that a hypothesis expects to pass, and those that were not refused."""

@@ -65,7 +65,7 @@ class Sent:
     units: tuple[float, ...]
     """By measure: requests, input tokens, all tokens."""
     in_flight: int
-    """That it found, itself counted: at its admission, less those that ended in the same instant."""
+    """That it found, itself counted; where it passed, less those that ended before it may have arrived."""
     ended_at: float = _NEVER
     told_at: float | None = None
     """When it may come back, as its refusal told."""
@@ -77,6 +77,8 @@ class Sent:
     """How likely its refusal was when it was sent: as the hypotheses had it, and as if all were chance."""
     is_failed: bool = False
     """It failed for another reason; some limiters do not count it then."""
+    most_in_flight: int = 0
+    """The same, as it was thought when it was sent."""
     is_probe: bool = False
     """It was sent though not every plausible hypothesis expected it to pass."""
 
