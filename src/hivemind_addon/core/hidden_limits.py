@@ -67,6 +67,10 @@ _LONG_RETRY_AFTER_S = 5.0
 _LONGEST_S = 86_400.0
 _SPARED = 0.05
 """Of an attempt's units that stay in a bucket."""
+_MARGIN = 1.0
+_MARGIN_SHARE = 0.25
+"""So many of an attempt's units stay in it, of what else it holds at most such a share: what is wrong about sizes, the
+rate, and what others take is met by the margin, and costs the time in which it fills once, for all it holds is sent."""
 _SLACK_S = 0.2
 _SLACK = 0.05
 """A told instant and the one that a hypothesis computes are the same where they differ by less."""
@@ -152,13 +156,15 @@ class _Hypothesis:
     def is_of_a_rate(self) -> bool:
         return self.level is not None and not isinstance(self.level, ConcurrencyLevel)
 
-    def opens_at(self, units: Sequence[float], in_flight: int, now: float) -> float:
+    def opens_at(self, units: Sequence[float], in_flight: int, now: float, *, with_margin: bool) -> float:
         if self.level is None:
             return now
         amount = self.fit.amount
         if isinstance(self.level, BucketLevel):
             # Whoever takes the last drop meets each rounding.
-            amount -= _SPARED * units[self.level.measure]
+            unit = units[self.level.measure]
+            margin = min(_MARGIN * unit, _MARGIN_SHARE * (amount - unit)) if with_margin else 0.0
+            amount -= max(_SPARED * unit, margin)
         return self.level.opens_at(units[self.level.measure], max(1.0, amount), in_flight, now)
 
 
@@ -299,7 +305,7 @@ class HiddenLimits:
         """An attempt was admitted; `in_flight` counts it."""
         sent = Sent(stamp, now, _units(demand), in_flight, most_in_flight=in_flight)
         if self._layers:
-            go = self._votes(sent.units, in_flight - 1, now).go
+            go = self._votes(sent.units, in_flight - 1, now, with_margin=False).go
             sent.is_probe = go < _SURE
             passes = go * (1 - self._layers[-1][0].fit.chance) + (1 - go) * _SURPRISE
             if self._trial_after > 1:
@@ -535,14 +541,14 @@ class HiddenLimits:
         limit = self.limit
         return limit.amount if limit is not None and limit.window_s is None else _NEVER
 
-    def _votes(self, units: Sequence[float], in_flight: int, now: float) -> _Votes:
+    def _votes(self, units: Sequence[float], in_flight: int, now: float, *, with_margin: bool = True) -> _Votes:
         """What the hypotheses say of an attempt. Each limit that is known has to let it pass."""
         trust = 1 / (1 + math.exp(-self._told_score)) if now < self._told_until else 0.0
         all_go, likely_at, possible_at = 1.0, now, now
         for hypotheses in self._layers:
             opens = []
             for one in hypotheses:
-                at = one.opens_at(units, in_flight, now)
+                at = one.opens_at(units, in_flight, now, with_margin=with_margin)
                 opens.append((at, one.weight * (1 - trust)))
                 opens.append((max(at, self._told_until) if one.is_of_a_rate else at, one.weight * trust))
             opens.sort()
