@@ -513,7 +513,11 @@ class HiddenLimits:
         not_before = max(now, self._guard_until, self._probe_free_at(votes.go, now))
         if votes.go >= _LIKELY:
             return not_before
-        opens_at = max(min(votes.likely_at, self._trial_at), not_before)
+        trial_at = self._trial_at
+        if self._limit_in_flight == _NEVER and self._told_score > 0:
+            # Before the told end a trial shows nothing.
+            trial_at = max(trial_at, self._told_until)
+        opens_at = max(min(votes.likely_at, trial_at), not_before)
         if self._probes >= 1:
             opens_at = min(opens_at, max(votes.possible_at, not_before, self._probe_at))
         return opens_at
