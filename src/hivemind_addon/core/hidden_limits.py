@@ -513,11 +513,7 @@ class HiddenLimits:
         not_before = max(now, self._guard_until, self._probe_free_at(votes.go, now))
         if votes.go >= _LIKELY:
             return not_before
-        trial_at = self._trial_at
-        if self._limit_in_flight == _NEVER and self._told_score > 0:
-            # Before the told end a trial shows nothing.
-            trial_at = max(trial_at, self._told_until)
-        opens_at = max(min(votes.likely_at, trial_at), not_before)
+        opens_at = max(min(votes.likely_at, self._trial_at), not_before)
         if self._probes >= 1:
             opens_at = min(opens_at, max(votes.possible_at, not_before, self._probe_at))
         return opens_at
@@ -525,11 +521,13 @@ class HiddenLimits:
     @property
     def _trial_at(self) -> float:
         """When one more than the limit allows is tried: after so many attempts, or so much time where few go."""
-        if self._held_back >= self._trial_due_after:
-            return -_NEVER
-        # A bucket has room all the time, if less than is thought: there no length of a window has to pass.
         limit = self.limit
-        since_s = _BORED_S if limit is not None and limit.is_bucket else self._boring_s
+        is_bucket = limit is not None and limit.is_bucket
+        if self._held_back >= self._trial_due_after:
+            # What a bucket lacks it has when it says so, and not before.
+            return self._told_until if is_bucket and self._told_score > 0 else -_NEVER
+        # A bucket has room all the time, if less than is thought: there no length of a window has to pass.
+        since_s = _BORED_S if is_bucket else self._boring_s
         return self._tried_at + since_s * math.pow(2.0, min(self._refused_trials, float(_MOST_BORED)))
 
     @property
@@ -630,13 +628,13 @@ class HiddenLimits:
             self._guard_until = now + min(first_s * 2 ** min(surplus, 10), _GUARD_MOST_S)
 
     def _row_length(self, now: float) -> int:
-        """Times that attempts were refused since the last one passed; what was sent before an answer came is one."""
+        """Times that attempts were refused since the last one passed; what was sent within a round trip is one."""
         row, counted_at = 0, _NEVER
         for sent in reversed(self._history):
             verdict = None if sent.is_void else self._verdict(sent, now)
             if verdict is False:
                 break
-            if verdict and (row == 0 or sent.ended_at <= counted_at):
+            if verdict and sent.sent_at < counted_at - self._refused_after_s:
                 row, counted_at = row + 1, sent.sent_at
         return row
 
