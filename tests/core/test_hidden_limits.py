@@ -155,6 +155,79 @@ def test_a_bucket_is_told_from_a_window():
     assert limit.amount / limit.window_s == pytest.approx(0.5, rel=0.05)
 
 
+def test_what_others_take_of_a_bucket_is_followed():
+    rng = random.Random(1)
+    one = bucket(1.5, 90)
+    next_at = [0.0]
+
+    def refuses(now: float, in_flight: int) -> float | None:
+        while next_at[0] <= now:
+            one(next_at[0], 0)
+            next_at[0] += rng.expovariate(0.5)
+        return one(now, in_flight)
+
+    gateway = Gateway(HiddenLimits(RATE), refuses).run(400)
+    assert gateway.refused_share < 0.15
+    assert gateway.now < 1.1 * (400 - 90)
+
+
+def test_errors_that_a_bucket_does_not_count_are_no_part_of_its_rate():
+    rng = random.Random(2)
+    one = bucket(0.3, 6)
+    failing: set[int] = set()
+
+    class Failing(Gateway):
+        def _end(self) -> None:
+            stamp = min(self._agenda)[1]
+            if stamp in failing:
+                self._agenda.remove(min(self._agenda))
+                self._flights.discard(stamp)
+                self._working -= 1
+                self.hidden.ended(stamp, self.now, is_failed=True)
+            else:
+                super()._end()
+
+    def refuses(now: float, in_flight: int) -> float | None:
+        if rng.random() < 0.25:
+            failing.add(gateway.stamp)
+            return None
+        return one(now, in_flight)
+
+    gateway = Failing(HiddenLimits(RATE), refuses)
+    gateway.run(250)
+    assert gateway.refused_share < 0.12
+
+
+def test_a_small_attempt_that_passes_before_the_told_end_breaks_no_word():
+    small, large = Demand(input_tokens=100, total_tokens=100), Demand(input_tokens=9000, total_tokens=9000)
+    closed = []
+    for passing in (small, large):
+        hidden = HiddenLimits(RATE)
+        hidden.sent(1, large, 1, 0.0)
+        hidden.refused(1, 60.0, 0.1)
+        hidden.ended(1, 0.1)
+        for stamp in (2, 3):
+            hidden.sent(stamp, passing, 1, 1.0 * stamp)
+            hidden.passed(stamp, 1.0 * stamp + 0.5)
+        closed.append(hidden.closed_until)
+    assert closed[0] == 60.1
+    assert closed[1] < 5
+
+
+def test_what_an_answer_really_took_counts():
+    expected, took = Demand(input_tokens=100, total_tokens=5000), Demand(input_tokens=100, total_tokens=500)
+    hidden = HiddenLimits(RATE)
+    hidden.resume(HiddenLimit(2, 10_000, 100.0))
+    for stamp in (1, 2):
+        hidden.sent(stamp, expected, stamp, 0.0)
+    [level] = hidden._levels()
+    assert level.opens_at(5000, 10_000, 2, 1.0) > 1.0
+    for stamp in (1, 2):
+        hidden.passed(stamp, 2.0)
+        hidden.ended(stamp, 2.0, charged=took)
+    assert level.opens_at(5000, 10_000, 0, 2.0) == 2.0
+
+
 @pytest.mark.parametrize("cap", [2, 7])
 def test_a_cap_is_found_and_used(cap):
     gateway = Gateway(HiddenLimits(CONCURRENCY), lambda now, in_flight: 0.0 if in_flight >= cap else None)

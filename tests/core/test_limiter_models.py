@@ -56,6 +56,35 @@ def test_a_bucket_drains():
     assert level.opens_at(1, 2, 0, 10) == 10
 
 
+def test_a_bucket_of_a_known_amount_is_set_right_by_each_verdict():
+    refused, told, passed = sent(0), sent(10), sent(20)
+    refused.refused, told.refused, passed.refused = True, True, False
+    told.told_at = 14
+    level = BucketLevel(0, 0.25, 8)
+    assert level.replay([refused], [False]) == [1], "it was thought to be empty"
+    assert level.opens_at(1, 8, 0, 0) == 2, "it lacks half an attempt"
+    level.replay([told], [False])
+    assert level.opens_at(1, 8, 0, 10) == 14
+    level.replay([sent(20) for _ in range(4)], [True] * 4)
+    assert level.opens_at(1, 8, 0, 20) > 20
+    level.replay([passed], [True])
+    assert level.opens_at(0, 8, 0, 20) == 20, "it took one more: it is full, and no more than that"
+
+
+def test_what_was_taken_is_set_right_while_it_counts():
+    level = SlidingLevel(1, 10)
+    one = sent(0, 100)
+    level.add(one)
+    level.correct(one, 700)
+    one.units = (1.0, 700, 700)
+    assert level.add(sent(9, 1)) == 701
+    assert level.add(sent(10, 1)) == 2
+    for another in (BucketLevel(1, 0.5), WindowLevel(1, 10, (), is_tiled=False)):
+        another.add(sent(0, 100))
+        another.correct(sent(0, 100), 700)
+        assert another.add(sent(0, 1)) == 701
+
+
 def test_tokens_are_counted_where_they_are_the_measure():
     assert SlidingLevel(1, 10).add(sent(0, 700)) == 700
     assert BucketLevel(2, 100).add(sent(0, 700)) == 700
