@@ -7,6 +7,7 @@ from hivemind_addon.core.events import BreakerChanged
 from hivemind_addon.core.spend import Spend
 from hivemind_addon.core.ticket import Dimension, PoolKey
 from hivemind_addon.sim.actor import Actor
+from hivemind_addon.sim.call import Answer, Ending
 from hivemind_addon.sim.ledger import Ledger
 from hivemind_addon.sim.limits import Limit, LimitKind
 from hivemind_addon.sim.provider import ProviderSettings
@@ -36,6 +37,10 @@ class Books:
 
     def result(self, now: float):
         return self.ledger.result(self.agents, now)
+
+
+def answered(request_id: str, *, ending: Ending = Ending.COMPLETED, status: int = 200) -> Answer:
+    return Answer(request_id, 1, "org", "agent", "model", status, (), ending)
 
 
 def test_a_cap_is_used_by_so_much_as_calls_were_in_flight_beneath_it():
@@ -100,13 +105,32 @@ def test_poisoned_agents_are_in_no_figure():
     assert result.deaths == {}
 
 
+def test_each_call_of_a_neighbour_may_refuse_one_attempt_while_own_calls_leave_a_slot():
+    books = Books(concurrency=2)
+    ledger, own = books.ledger, books.own
+    refused = answered("mine", ending=Ending.OVERLOADED, status=529)
+    ledger.attempt_answered(refused, own, 1.0)  # nobody else is there: whatever it was, it was no neighbour
+    ledger.neighbour_called(answered("a"))
+    ledger.call_began(own, 2.0)
+    ledger.attempt_answered(refused, own, 2.0)
+    ledger.attempt_answered(refused, own, 3.0)  # now it is known
+    ledger.neighbour_called(answered("b"))
+    ledger.call_began(own, 4.0)
+    ledger.attempt_answered(refused, own, 4.0)  # own calls take both
+    ledger.neighbour_ended(answered("b"))
+    ledger.call_ended(own, 5.0)
+    ledger.attempt_answered(refused, own, 5.0)  # over: nothing is left to meet
+    result = books.result(6.0)
+    assert (result.refused, result.unforeseen) == (5, 1)
+
+
 def test_what_a_neighbour_takes_counts_only_in_the_bound_that_is_shared_with_it():
     limit = Limit(Dimension.REQUESTS, 1, 10.0, LimitKind.WINDOW)
     books = Books(limits=(limit,))
     for agent in books.agents:
         books.ledger.book_turn(agent)
-    for _ in range(3):
-        books.ledger.neighbour_called()
+    for name in "abc":
+        books.ledger.neighbour_called(answered(name))
     result = books.result(1.0)
     assert result.neighbour_calls == 3
     assert result.shared_bound_s > result.bound.bound_s > 0

@@ -12,7 +12,7 @@ from hivemind_addon.sim.random_loads import is_feasible
 from hivemind_addon.sim.random_proof import POLICIES, Figures, LoadProof, Shortfall, minimised, missed, section
 from hivemind_addon.sim.workload import Crowd, Scenario
 
-GOOD = Figures(agents=50, lost=1, attempts=200, refused=20, idle_s=20.0, makespan_s=105.0, stretch=1.0)
+GOOD = Figures(agents=50, lost=1, attempts=200, refused=20, unforeseen=0, idle_s=20.0, makespan_s=105.0, stretch=1.0)
 HOPELESS = Case(
     Scenario(
         "hopeless",
@@ -32,6 +32,8 @@ HOPELESS = Case(
         ({"refused": 21}, [Shortfall.REFUSED]),
         ({"idle_s": 20.1}, [Shortfall.IDLES]),
         ({"lost": 50, "refused": 200, "idle_s": 3600.0}, [Shortfall.LOSES, Shortfall.REFUSED, Shortfall.IDLES]),
+        ({"refused": 25, "unforeseen": 5}, []),
+        ({"refused": 26, "unforeseen": 5}, [Shortfall.REFUSED]),
         ({"attempts": 20, "refused": 5}, []),
         ({"attempts": 20, "refused": 6}, [Shortfall.REFUSED]),
     ],

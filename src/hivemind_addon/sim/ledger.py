@@ -32,6 +32,11 @@ class _Slots:
         self._count(now)
         self._cap = cap
 
+    @property
+    def are_free(self) -> bool:
+        """Whether the scenario's own calls leave one."""
+        return self._cap is not None and self._in_flight < self._cap
+
     def change(self, by: int, now: float) -> None:
         self._count(now)
         self._in_flight += by
@@ -59,13 +64,15 @@ class Ledger:
         models = {crowd.model for crowd in scenario.crowds if not crowd.site}
         self._slots = _Slots(scenario.provider.slots(models))
         self._statuses: Counter[int] = Counter()
-        self._refused = 0
+        self._refused = self._unforeseen = 0
         self._cost = 0.0
         self._ideal = Ideal()
         self._breaker_opened = 0
         self._was_closed = True
         self._sheds = 0
         self._neighbour_calls = 0
+        self._unmet: set[str] = set()
+        """Calls of the neighbour that run, and that nobody could know of yet."""
 
     def __repr__(self) -> str:
         return f"<Ledger of {self._scenario.name}, {self._statuses.total()} attempts>"
@@ -79,6 +86,9 @@ class Ledger:
         self._statuses[answer.status] += 1
         is_up = not any(from_s <= now < to_s for from_s, to_s in upstream.provider.outages())
         self._refused += is_up and answer.ending in (Ending.REFUSED, Ending.OVERLOADED)
+        if is_up and answer.ending is Ending.OVERLOADED and upstream is self._own and self._slots.are_free:
+            self._unforeseen += bool(self._unmet)
+            self._unmet.clear()
 
     def call_began(self, upstream: Upstream, now: float) -> None:
         """A call takes a slot."""
@@ -94,9 +104,14 @@ class Ledger:
         """A ticket was refused without a try."""
         self._sheds += 1
 
-    def neighbour_called(self) -> None:
+    def neighbour_called(self, answer: Answer) -> None:
         """A call of the neighbour was let through."""
         self._neighbour_calls += 1
+        self._unmet.add(answer.request_id)
+
+    def neighbour_ended(self, answer: Answer) -> None:
+        """It is over."""
+        self._unmet.discard(answer.request_id)
 
     def breaker_changed(self, event: BreakerChanged) -> None:
         """In any pool."""
@@ -160,6 +175,7 @@ class Ledger:
             shared_bound_s=self._bound(agents, self._neighbour_calls).bound_s,
             idle_s=max(upstream.idle.longest_s for upstream in self._upstreams),
             refused=self._refused,
+            unforeseen=self._unforeseen,
             billed=sum((agent.billed for agent in healthy), Spend()),
             wasted=sum((agent.in_vain if agent.death is None else agent.billed for agent in healthy), Spend()),
             script=tuple(

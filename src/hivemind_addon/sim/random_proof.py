@@ -52,6 +52,9 @@ class Figures:
     lost: int
     attempts: int
     refused: int
+    unforeseen: int
+    """Of the refused, see `Result`: no header tells what a neighbour has in flight, so that each of its calls may
+    refuse one attempt of anybody. What is refused beyond that could have been known."""
     idle_s: float
     makespan_s: float
     stretch: float
@@ -60,7 +63,7 @@ class Figures:
         """Of these, the ones that stand alone."""
         if self.lost > RANDOM_LOST * self.agents:
             yield Shortfall.LOSES
-        if self.refused > max(REFUSED * self.attempts, _LEARNING):
+        if self.refused - self.unforeseen > max(REFUSED * self.attempts, _LEARNING):
             yield Shortfall.REFUSED
         if self.idle_s > RANDOM_IDLE_S:
             yield Shortfall.IDLES
@@ -87,6 +90,7 @@ def figures_of(_: Trial, result: Result) -> Figures:
         lost=result.lost,
         attempts=result.attempts,
         refused=result.refused,
+        unforeseen=result.unforeseen,
         idle_s=result.idle_s,
         makespan_s=result.makespan_s,
         stretch=result.shared_stretch,
@@ -161,7 +165,8 @@ _HEAD = """\
 {count} workloads that nobody chose (`sim/random_loads.py`): every one is feasible, its clients' patience is 1.5 to 4
 times what a fair order needs at worst. `hivemind scenario show random-17` prints one, `hivemind scenario minimise
 random-17` makes it smaller while it still falls short. *Refused* counts what a limit or the cap refuses, not what
-chance does, and not the first {learning} of a run; *idle* is the longest time that nothing is sent though the provider
+chance does, and not the first {learning} of a run; where a neighbour's call has taken the slot that own calls left,
+each of its calls may refuse one attempt, for nothing tells of it. *Idle* is the longest time that nothing is sent though the provider
 would serve all who wait; *faster* is who is done earlier than the scheduler by more than {lead:.0%} and loses no more.
 
 """

@@ -75,6 +75,8 @@ class Result:
     """The longest time that nothing was sent though the provider would have served all who waited."""
     refused: int = 0
     """Attempts that a limit or the cap refused; faults and outages are no refusals, whatever their status."""
+    unforeseen: int = 0
+    """Of them: by the cap, though the own calls left a slot, the first since a neighbour's call had taken it."""
     script: tuple[CallResult, ...] = ()
     """Of the scripted calls, in the scenario's order."""
     billed: Spend = field(default_factory=Spend)

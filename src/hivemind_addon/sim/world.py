@@ -572,9 +572,10 @@ class World:
             ),
         )
         if answer.reply is not None:
-            self._ledger.neighbour_called()
+            self._ledger.neighbour_called(answer)
         self.agenda.after(answer.latency_s, self._neighbour_ends, answer)
         self.agenda.after(rng.expovariate(neighbour.calls_per_s), self._neighbour, neighbour, rng)
 
     def _neighbour_ends(self, answer: Answer) -> None:
+        self._ledger.neighbour_ended(answer)
         self.provider.end(self.now, answer, output_tokens=answer.reply.output_tokens if answer.reply else 0)
