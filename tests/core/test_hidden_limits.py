@@ -296,6 +296,12 @@ def test_what_an_outage_refused_is_forgotten():
     assert hidden.opens_at(DEMAND, 100, 12.0) == 12.0
 
 
+def test_an_end_of_refusals_is_soon_found():
+    """Where one session alone is refused no breaker probes; so the longest row is tried as often as that would."""
+    gateway = Gateway(HiddenLimits(CONCURRENCY), lambda now, _: 0.0 if 20 <= now < 200 else None).run(400)
+    assert min(at for at in gateway.passed_at if at >= 200) <= 215
+
+
 def test_a_limit_of_an_earlier_run_holds_from_the_beginning_and_is_tried():
     hidden = HiddenLimits(RATE)
     hidden.resume(HiddenLimit(0, 5.0, 60.0))

@@ -102,7 +102,7 @@ _MOST_TRIAL_AFTER = 100
 _MOST_TRIAL_AFTER_CAPPED = 60
 """The same for attempts in flight: caps move more often than rates, and few of them pass where one is low."""
 _GUARD_FIRST_S = 0.5
-_GUARD_MOST_S = 30.0
+_GUARD_MOST_S = 15.0
 _TOLD_TRUST = 2.0
 _TOLD_KEPT = 1.0
 """A refusal before the instant that was told speaks for the teller."""
