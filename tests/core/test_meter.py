@@ -345,6 +345,14 @@ def test_a_bucket_below_zero_is_told_by_its_reset():
     assert meter.level(10) == pytest.approx(-25)
 
 
+def test_a_slow_bucket_tells_parts_of_a_unit_by_its_reset():
+    """Headers cut them off. Without them a bucket of two in 20 s would lose half a call with each header."""
+    meter = meter_of(reading(4, 36, limit=10))
+    assert meter.kind is MeterKind.BUCKET
+    meter.learn(reading(4, 32, limit=10), stamp=1, sent_at=4, now=4)
+    assert meter.level(4) == pytest.approx(4.5)
+
+
 def test_a_full_limit_with_no_reset_to_come_turns_at_none():
     """So a bucket is told of that is charged later. What is charged then comes back bit by bit."""
     meter = meter_of(reading(60, 0, dimension=Dimension.OUTPUT_TOKENS))

@@ -18,7 +18,19 @@ from hivemind_addon.core.orders import Orders
 from hivemind_addon.core.retry import History
 from hivemind_addon.core.ticket import Demand, Dimension, Reading
 from hivemind_addon.core.turn import Gate, Turn
-from tests.core.samples import CANCELLED, FAILED, POOL, SUCCESS, Bench, after, brittle, requests_reading, ticket
+from tests.core.samples import (
+    CANCELLED,
+    FAILED,
+    POOL,
+    SUCCESS,
+    THROTTLED,
+    Bench,
+    after,
+    brittle,
+    hints,
+    requests_reading,
+    ticket,
+)
 
 
 class Waiting:
@@ -95,6 +107,44 @@ class TestHolding:
         assert waiting.turn.come_back_s(place, 10.0) == 1
         place.not_before = 40.0
         assert waiting.turn.come_back_s(place, 10.0) == 30
+
+
+class TestTrial:
+    """One call of a limit of two has failed, and nobody said whether it was charged."""
+
+    def failed(self) -> Waiting:
+        waiting = Waiting(slots=4)
+        first, second = waiting.send("a"), waiting.send("b")
+        told = requests_reading(limit=2, remaining=1, reset_in_s=55)
+        waiting.capacity.hear(hints(told), first, 0.0, answered=True)
+        waiting.capacity.settle(first, SUCCESS, Demand(), 1.0)
+        assert waiting.turn.gate(ticket("t"), 1.0) == Gate(Reason.METER, pytest.approx(55.1))
+        waiting.capacity.settle(second, FAILED, None, 1.0)
+        waiting.capacity.learn(second, FAILED, 1.0)
+        return waiting
+
+    def test_one_goes_alone_to_find_it_out(self):
+        waiting = self.failed()
+        assert waiting.turn.gate(ticket("t"), 1.0) is None
+        waiting.send("t", 1.0)
+        assert waiting.turn.gate(ticket("u"), 1.0) == Gate(Reason.METER, pytest.approx(55.1))
+
+    def test_the_next_one_waits_longer_where_it_is_refused_without_a_word(self):
+        waiting = self.failed()
+        for wait_s in (5.0, 10.0):
+            trial = waiting.send("t", 2.0)
+            waiting.capacity.settle(trial, THROTTLED, None, 2.0)
+            waiting.capacity.learn(trial, THROTTLED, 2.0)
+            assert waiting.turn.gate(ticket("t"), 2.0) == Gate(Reason.METER, pytest.approx(2.0 + wait_s))
+
+    def test_it_is_found_out_by_any_header(self):
+        waiting = self.failed()
+        trial = waiting.send("t", 1.0)
+        told = requests_reading(limit=2, remaining=0, reset_in_s=54)
+        waiting.capacity.hear(hints(told), trial, 1.0, answered=False)
+        waiting.capacity.settle(trial, THROTTLED, Demand(requests=0), 1.0)
+        waiting.capacity.learn(trial, THROTTLED, 1.0)
+        assert waiting.turn.gate(ticket("t"), 40.0) == Gate(Reason.METER, pytest.approx(55.1))
 
 
 class TestMeters:

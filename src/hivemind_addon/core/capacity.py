@@ -53,6 +53,9 @@ _EXPLAINED_OVER = 30.0
 _MOST_EXPLAINED = 0.1
 """Somebody else on the key explains some refusals that meters explain too late; more are a limit that they do not tell
 of."""
+_FIRST_TRIAL_S = 5.0
+"""After a rate limit's refusal no meter is doubted for so long; doubles with each that follows before one passes."""
+_MOST_TRIAL_S = 300.0
 _SURE_SERVICES = 1.5
 """In so many mean times an answer comes, mostly."""
 
@@ -97,6 +100,9 @@ class Capacity:
         self.cap = orders.cap_of(key)
         """The most that a person lets the concurrency limit be."""
         self._emit = emit
+        self.trial_at = -_NEVER
+        """From when on one attempt may go alone that meters hold back for what they only assume."""
+        self._trial_after_s = _FIRST_TRIAL_S
         self._explained = 0.0
         """Share of the attempts that were refused although the meters had let them go, and then knew why."""
         self.sharing.join(self)
@@ -282,7 +288,11 @@ class Capacity:
         self._explained += (explained - self._explained) / _EXPLAINED_OVER
         explained = explained and self._explained < _MOST_EXPLAINED
         overloaded = outcome.kind is OutcomeKind.OVERLOADED and outcome.status is not None
+        if throttled:
+            self.trial_at = now + self._trial_after_s
+            self._trial_after_s = min(2 * self._trial_after_s, _MOST_TRIAL_S)
         if outcome.kind is OutcomeKind.SUCCESS:
+            self._trial_after_s = _FIRST_TRIAL_S
             self._passed(flight, now)
         elif overloaded and not self.is_provider_down:
             self._refuse((self.overloads, self.sharing.overloads), flight, outcome, now)
@@ -386,6 +396,7 @@ class Capacity:
     def clock_jumped(self, delta_s: float) -> None:
         """So much time passed for the provider while everything here slept."""
         self.slots.rest()
+        self.trial_at -= delta_s
         self.breaker.clock_jumped(delta_s)
         for hidden in (self.throttles, self.overloads):
             hidden.clock_jumped(delta_s)

@@ -61,6 +61,8 @@ _KIND_LAG_S = 300.0
 """A header may have been written this long before it arrives, at its attempt's admission."""
 _SAME_SECONDS = 1.15
 """Bounds of a bucket's seconds a unit that are this close are one number."""
+_SLOW_RATE = 0.25
+"""Units a second; of a faster bucket a reset that is rounded to seconds tells no parts of a unit."""
 _USUAL_WINDOWS_S = (
     *(1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 180.0, 300.0, 600.0, 900.0, 1200.0, 1800.0, 3600.0),
     *(7200.0, 14_400.0, 18_000.0, 28_800.0, 43_200.0, 86_400.0, 604_800.0),
@@ -101,6 +103,8 @@ class _Cost:
     """When the provider took it: at its admission, or where it charges late at its end."""
     failed_units: int = 0
     """What a failed attempt would cost if failures are charged; 0 for all others."""
+    is_assumed: bool = False
+    """Nobody said what it was charged."""
 
 
 def is_usable(reading: Reading) -> bool:
@@ -147,6 +151,8 @@ class Meter:
         self._others_at = now
         self._way_s = 0.0
         """From an admission to its header, averaged."""
+        self._doubt = 0.0
+        """By so much the level may be higher: what was assumed, not told, since the last header."""
         self._votes = 0
         """Above zero: failed attempts are not charged."""
         self.surprise: float | None = None
@@ -213,10 +219,11 @@ class Meter:
         self._advance(now)
         return None if self._refills else self._next_reset_at()
 
-    def earliest(self, units: int, now: float, *, kept: int = 0, hurried: bool = False) -> float:
+    def earliest(self, units: int, now: float, *, kept: int = 0, hurried: bool = False, hoped: bool = False) -> float:
         """The first instant at which so many units fit beside those that are kept, if nothing else changes.
 
-        `hurried`: the first at which they may fit, because a reset may have been rounded up.
+        `hurried`: the first at which they may fit, because a reset may have been rounded up; `hoped`: because nothing
+        that was only assumed may have been taken.
         Infinite when a settle must come first. More than the whole limit fits when the meter is full and nothing
         of it is reserved.
         """
@@ -230,9 +237,11 @@ class Meter:
             units = 1
         needed = min(units + kept + self._kept_for_others(now), self.limit)
         level = self._level - self._promised
+        if hoped:
+            level = min(level + self._doubt, self.limit - self._promised)
         if level + self._slack >= needed:
             return now
-        if self._refills:
+        if self._refills or (hoped and not self._reset_was_told):
             # What others take has faded by then, unless a header tells of more.
             others_s = self._others_rate(now) * _OTHERS_OVER_S / self._rate
             lacking_s = (needed - level) / self._rate
@@ -274,11 +283,13 @@ class Meter:
         elif failed:
             cost.failed_units = reserved
             cost.units = 0 if self._votes > 0 else reserved
+        cost.is_assumed = charged is None
         if cost.known_from is None:
             cost.known_from, cost.taken_at = settled_stamp, now
         if self._unbooked.pop(stamp, None) is not None:
             self._set_level(self._level - cost.units + (0 if self._is_charged_late else reserved))
             self._settled.append(cost)
+            self._doubt += cost.units if cost.is_assumed else 0
         self._sweep()
 
     def learn(self, reading: Reading, *, stamp: int, sent_at: float, now: float) -> bool:
@@ -321,6 +332,7 @@ class Meter:
         else:
             expected = self._level
             booked = self._book(stamp, sent_at)
+            self._doubt = float(_units_of(cost for cost in self._settled if cost.is_assumed))
             told = self.limit if remaining >= self.limit else max(0.0, remaining - reserve)
             self._set_level(self._level_now(told, reset_in_s, sent_at=sent_at, now=now))
             if before[0] == self.limit and not any(cost.failed_units for cost in booked):
@@ -370,6 +382,7 @@ class Meter:
         self._open.clear()
         self._unbooked.clear()
         self._settled.clear()
+        self._doubt = 0.0
         self.reserved = 0
         self._learned_stamp = -1
         self._set_level(self._level + units)
@@ -412,6 +425,9 @@ class Meter:
             self._set_level(self._level + self._rate * (now - self._at))
         elif now >= self._next_reset_at() - _INSTANT_S:
             self._pass_reset(now)
+        elif not self._reset_was_told:
+            # No header has told of this window: it may be no window.
+            self._doubt += self._rate * (now - self._at)
         self._at = now
 
     def _next_reset_at(self) -> float:
@@ -425,6 +441,7 @@ class Meter:
         self._anchor_resets_at = self._resets_at
         self._reset_was_told = False
         self._settled.clear()
+        self._doubt = 0.0
         self._set_level(self.limit - self._carried_over(self._reset_passed_at))
         if not self._is_charged_late:
             # What was spent in the window that is over is no longer in the level.
@@ -644,6 +661,9 @@ class Meter:
         When that was is known of buckets that tell an instant: the later it is read the sooner they are full. A full
         one tells only that nobody else had taken anything: then what was expected holds.
         """
+        if self.kind is MeterKind.BUCKET and reset_in_s is not None and self._rate <= _SLOW_RATE:
+            # What is left is cut to whole units; its reset tells parts of one.
+            told = min(told + 1, max(told, self.limit - self._rate * (reset_in_s + _ROUNDING_S)))
         careful = told - self._unknown_units()
         if self.kind is not MeterKind.BUCKET or reset_in_s is None:
             return careful

@@ -91,13 +91,21 @@ class Meters:
         return meter if changed or is_new else None
 
     def fits_at(
-        self, demand: Demand, ticket: Ticket, backoffs: Backoffs, now: float, *, hurried: bool = False
+        self,
+        demand: Demand,
+        ticket: Ticket,
+        backoffs: Backoffs,
+        now: float,
+        *,
+        hurried: bool = False,
+        hoped: bool = False,
     ) -> float:
         """When all have room for a ticket's demand beside what is kept for others, if nothing else changes."""
         fits_at = now
         for meter in self._meters.values():
             kept = backoffs.kept_of_meter(meter, ticket, now)
-            fits_at = max(fits_at, meter.earliest(demand.of(meter.dimension), now, kept=kept, hurried=hurried))
+            units = demand.of(meter.dimension)
+            fits_at = max(fits_at, meter.earliest(units, now, kept=kept, hurried=hurried, hoped=hoped))
         return fits_at
 
     def explain(self, demand: Demand, now: float) -> bool:

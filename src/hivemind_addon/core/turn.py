@@ -30,6 +30,8 @@ _SURE_S = 0.25
 """How long after the instant at which it fits a ticket has surely gone, if it goes at all."""
 _HURRIED_S = 2.0
 """With less time than this after a window's turn there may be no second try."""
+_WORTH_A_TRIAL_S = 5.0
+"""A longer wait for what may be there already is worth that one attempt may be refused."""
 _SCARCE = 2
 """A limit is scarce that has not so many times what all who wait want: some will need it twice."""
 
@@ -119,6 +121,10 @@ class Turn:
         # One that cannot wait so long tries whether the window has turned before: alone, for it may be refused.
         if fits_at > now and not capacity.flights and fits_at + _HURRIED_S > capacity.hopeless_at(ticket):
             fits_at = capacity.meters.fits_at(demand, ticket, self._backoffs, now, hurried=True)
+        if fits_at > now + _WORTH_A_TRIAL_S and not capacity.flights:
+            # Nobody is there whose answer would tell what the meters only assume.
+            hoped_at = capacity.meters.fits_at(demand, ticket, self._backoffs, now, hoped=True)
+            fits_at = min(fits_at, max(hoped_at, capacity.trial_at))
         gates = (
             (fits_at, Reason.METER),
             (capacity.throttled_until(demand, now), Reason.BLOCKED),
