@@ -4,7 +4,18 @@ import pytest
 
 from hivemind_addon.core.decision import Backoff, GiveUp, Reason
 from hivemind_addon.core.events import BreakerChanged, Held, MeterLearned, PoolBlocked, Superseded
-from tests.core.samples import CANCELLED, FAILED, SUCCESS, THROTTLED, Bench, after, brittle, requests_reading
+from hivemind_addon.core.ticket import Demand
+from tests.core.samples import (
+    CANCELLED,
+    FAILED,
+    OVERLOADED,
+    SUCCESS,
+    THROTTLED,
+    Bench,
+    after,
+    brittle,
+    requests_reading,
+)
 
 
 class TestMeters:
@@ -32,6 +43,31 @@ class TestPause:
             pass
         assert bench.now <= 20
         assert len(sent) == 1, "the first one goes alone, to see"
+
+    @pytest.mark.parametrize("refusal", [THROTTLED, OVERLOADED])
+    def test_nobody_waits_for_an_instant_before_which_others_pass(self, refusal):
+        bench = Bench(slots=8)
+        bench.submit(*"abcdefgh")
+        for ticket_id in "bcdefgh":
+            bench.settle(ticket_id)
+        assert bench.settle("a", after(refusal, 60)).until == 60
+        bench.advance(1)
+        bench.submit("later")
+        while "later" not in bench.running:
+            bench.advance_to_wakeup()
+        bench.settle("later")
+        assert "a" in bench.running
+        assert bench.now < 5
+        assert bench.settle("a", after(refusal, 60)).until < bench.now + 2, "nor for the next one that is told"
+
+    def test_a_large_one_waits_as_told_though_a_small_one_passes(self):
+        bench = Bench(slots=8)
+        bench.submit("large", demand=Demand(input_tokens=9_000, total_tokens=9_000))
+        assert bench.settle("large", after(OVERLOADED, 60)).until == 60
+        bench.advance(1)
+        bench.submit("small", demand=Demand(input_tokens=10, total_tokens=10))
+        bench.settle("small")
+        assert "large" not in bench.running
 
     def test_after_a_refusal_that_nothing_explains_they_go_one_by_one(self):
         bench = Bench(slots=8)

@@ -72,6 +72,11 @@ def test_retry_after_is_the_floor():
     assert judge(after(FAILED, 12)).until == 112
 
 
+@pytest.mark.parametrize("outcome", [THROTTLED, OVERLOADED])
+def test_a_retry_after_that_is_not_believed_is_no_floor(outcome):
+    assert judge(after(outcome, 60), believes_told=False).until <= 100.5
+
+
 @pytest.mark.parametrize("absurd", [float("nan"), float("inf"), -1.0, None])
 def test_an_impossible_retry_after_is_none(absurd):
     assert sane_retry_after_s(absurd) == 0

@@ -175,6 +175,13 @@ class Capacity:
         """Whether only probes go."""
         return self.breaker.state is not BreakerState.CLOSED
 
+    def believes_told(self, kind: OutcomeKind, demand: Demand) -> bool:
+        """Whether an attempt that ended so may be told truly when to come back, for all that others have met."""
+        throttles, overloads = self.hidden
+        if kind is OutcomeKind.THROTTLED:
+            return throttles.believes_told(demand)
+        return kind is not OutcomeKind.OVERLOADED or overloads.believes_told(demand)
+
     def hopeless_at(self, ticket: Ticket) -> float:
         """From when on no answer would come in time; what its own `shed_at` says where nothing was measured yet."""
         if not self.service.is_known:

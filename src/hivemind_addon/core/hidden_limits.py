@@ -255,6 +255,8 @@ class HiddenLimits:
         self._told_until = -_NEVER
         self._told_units: tuple[float, ...] = ()
         """Of the attempt that was told so."""
+        self._passed_early = (0.0,) * len(_DIMENSIONS)
+        """The most units of an attempt that passed before the instant that was told."""
         self._told_score = _TOLD_TRUST
         self._told_stretch = 1.0
         """A retry-after is so many times too short."""
@@ -345,6 +347,7 @@ class HiddenLimits:
         is_early = self._told_at < sent.sent_at < self._told_until - min(_ROUNDING_S, _ROUNDED * self._longest_told_s)
         # A smaller one may pass sooner.
         if is_early and all(unit >= told for unit, told in zip(sent.units, self._told_units, strict=True)):
+            self._passed_early = tuple(map(max, zip(sent.units, self._passed_early, strict=True)))
             self._told_score = max(-_TOLD_MOST, self._told_score - _TOLD_BROKEN)
         if self._held_since is not None:
             self._held_back += 1
@@ -888,6 +891,11 @@ class HiddenLimits:
             elif since is None:
                 since = sent.sent_at
         return since if against > _CHANGE and since is not None and since > records[0].sent_at else None
+
+    def believes_told(self, demand: Demand) -> bool:
+        """Whether refusals tell the truth of when to come back, as far as attempts have shown that were as large."""
+        is_larger = any(mine > theirs for mine, theirs in zip(_units(demand), self._passed_early, strict=True))
+        return is_larger or self._told_score > 0
 
     @property
     def closed_until(self) -> float:

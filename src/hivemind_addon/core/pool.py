@@ -346,6 +346,7 @@ class Pool:
             self._client_stayed(flight.place, now)
             self._queue.began(flight.place, sent_at=reservation.admitted_at, now=now)
         self._capacity.hear(hints, flight, now, answered=answered)
+        self._bring_forward(now)
 
     # Step 9: an attempt ended
 
@@ -388,6 +389,7 @@ class Pool:
             )
         )
         self._capacity.learn(flight, outcome, now, charged=charged)
+        self._bring_forward(now)
         match outcome.kind:
             case OutcomeKind.SUCCESS:
                 self._client_stayed(place, now)
@@ -401,6 +403,7 @@ class Pool:
         provider_down = self._capacity.is_provider_down
         nobody_answered = self._capacity.breaker.is_one_sessions
         place.history = place.history.ended(outcome, provider_down=provider_down, nobody_answered=nobody_answered)
+        believes_told = self._capacity.believes_told(outcome.kind, flight.demand)
         verdict = decide(
             self._settings.retry,
             place.history,
@@ -410,13 +413,16 @@ class Pool:
             # Who has been tried already is tried as long as an answer can come in time.
             shed_at=max(place.shed_at, self._capacity.hopeless_at(place.ticket)),
             provider_down=provider_down,
+            believes_told=believes_told,
             stopping=stopping,
             client_saw_bytes=client_saw_bytes,
         )
         if isinstance(verdict, GiveUp):
             self._end_ticket(place, now, end="gave up", reason=verdict.reason.value, last_outcome=outcome.reason)
         else:
-            self._put_back(place, verdict, now)
+            self._put_back(
+                place, verdict, now, told_by=outcome.kind if believes_told and outcome.retry_after_s else None
+            )
         return verdict
 
     def view(self, now: float, *, most_queued: int | None = None) -> PoolView:
@@ -549,11 +555,17 @@ class Pool:
         self._queue.move(place, place.not_before, now)
         return True
 
-    def _put_back(self, place: Place, backoff: Backoff, now: float) -> None:
+    def _bring_forward(self, now: float) -> None:
+        """Who waits only because it was told to goes with the others, where these have shown that it need not."""
+        for place in self._backoffs.told_falsely(self._capacity.believes_told):
+            if now < place.not_before < _NEVER:
+                self._queue.move(place, now, now)
+
+    def _put_back(self, place: Place, backoff: Backoff, now: float, *, told_by: OutcomeKind | None) -> None:
         place.priority = self._orders.priority_of(place.ticket.agent, place.ticket.priority)
         place.weigh()
         self._queue.put_back(place, backoff.until, now)
-        self._backoffs.add(place)
+        self._backoffs.add(place, told_by)
         self._to_announce.append(place.ticket.id)
         self._emit(
             BackedOff(

@@ -6,7 +6,7 @@ In this order:
 2. the scheduler stops                                                   → give up
 3. too many attempts that may have been billed, or that failed           → give up
 4. the client is about to give up itself                                 → give up: the provider's last answer goes out
-5. else back off: the longer of the provider's retry-after and an exponential step
+5. else back off: the longer of an exponential step and the provider's retry-after, unless others proved that wrong
 
 A rate limit's own step is short: meters and hidden limits pace everybody. A provider that is down has none: the
 breaker probes. A backoff is the ticket's own and always ends: what keeps the whole pool is asked at its gate.
@@ -102,12 +102,14 @@ def decide(
     *,
     shed_at: float,
     provider_down: bool,
+    believes_told: bool = True,
     stopping: bool = False,
     client_saw_bytes: bool = False,
 ) -> Backoff | GiveUp:
     """Judge an attempt that neither succeeded nor was cancelled; `history` has its end already.
 
-    A backoff may end after `shed_at`: the poll sheds the ticket when its time comes.
+    A backoff may end after `shed_at`: the poll sheds the ticket when its time comes. `believes_told`: nobody else has
+    passed before the instant at which refusals told to come back.
     """
     if client_saw_bytes:
         return GiveUp(Reason.DELIVERED_BYTES)
@@ -121,7 +123,7 @@ def decide(
         return GiveUp(Reason.SPENT_ATTEMPTS)
     if now >= shed_at:
         return GiveUp(Reason.DEADLINE)
-    wait_s = sane_retry_after_s(outcome.retry_after_s)
+    wait_s = sane_retry_after_s(outcome.retry_after_s) if believes_told else 0.0
     if outcome.kind is OutcomeKind.THROTTLED:
         step_s = min(_FIRST_THROTTLED_S * 2 ** min(history.throttled - 1, _MAX_DOUBLINGS), policy.max_backoff_s)
         wait_s = max(wait_s, min(rng.uniform(0.5, 1.0) * step_s, (shed_at - now) / 2))
