@@ -8,6 +8,7 @@ import pytest
 
 from hivemind_addon.core.hidden_limits import HiddenLimit, HiddenLimits, Prior
 from hivemind_addon.core.ticket import Demand
+from hivemind_addon.sim.limiters import SlidingCounter
 
 RATE = Prior(rate=0.6, concurrency=0.1)
 CONCURRENCY = Prior(rate=0.0, concurrency=0.5)
@@ -108,6 +109,19 @@ def bucket(per_s: float, amount: float) -> Callable[[float, int], float | None]:
         if state[0] < 1:
             return (1 - state[0]) / per_s
         state[0] -= 1
+        return None
+
+    return refuses
+
+
+def counter(limit: int, window_s: float, began_at: float, *, tells: bool) -> Callable[[float, int], float | None]:
+    limiter = SlidingCounter(limit, window_s)
+
+    def refuses(now: float, in_flight: int) -> float | None:
+        wait_s = limiter.wait_s(now - began_at, 1)
+        if wait_s > 0:
+            return wait_s if tells else 0.0
+        limiter.take(now - began_at, 1)
         return None
 
     return refuses
@@ -226,6 +240,14 @@ def test_what_an_answer_really_took_counts():
         hidden.passed(stamp, 2.0)
         hidden.ended(stamp, 2.0, charged=took)
     assert level.opens_at(5000, 10_000, 0, 2.0) == 2.0
+
+
+@pytest.mark.parametrize("tells", [True, False])
+@pytest.mark.parametrize("began_at", [-7, -23, -41])
+def test_a_sliding_counter_is_found_wherever_its_windows_end(tells, began_at):
+    gateway = Gateway(HiddenLimits(RATE), counter(60, 60, began_at, tells=tells), uneven=0.5).run(500)
+    assert gateway.refused_share < 0.07
+    assert gateway.now < 1.1 * 60 * 500 / 60
 
 
 @pytest.mark.parametrize("cap", [2, 7])

@@ -5,6 +5,7 @@ import pytest
 from hivemind_addon.core.limiter_models import (
     BucketLevel,
     ConcurrencyLevel,
+    CounterLevel,
     Fit,
     Sent,
     SlidingLevel,
@@ -47,6 +48,25 @@ def test_a_window_begins_with_the_first_after_its_end():
 def test_a_window_whose_ends_were_told_follows_them():
     level = WindowLevel(0, 10, (7, 17), is_tiled=True)
     assert [level.add(sent(at)) for at in (0, 6.9, 7, 16.9, 17, 26.9, 27)] == [1, 2, 1, 2, 1, 2, 1]
+
+
+def test_a_counter_weighs_the_last_window_by_what_is_left_of_it():
+    level = CounterLevel(0, 10, 3)
+    assert [level.add(sent(at)) for at in (-6, 0, 4, 8, 8)] == [1, 2, pytest.approx(2 * 0.9 + 1), 3, 4]
+    assert level.opens_at(1, 5, 0, 8) == 8
+    assert level.opens_at(1, 4, 0, 8) == 13, "half of the two before count, and all three since"
+    assert level.opens_at(1, 3, 0, 8) == pytest.approx(13 + 10 / 3), "in the next window, when two thirds count"
+    assert level.add(sent(33)) == 1, "a whole window later nothing is left"
+
+
+def test_a_counter_takes_back_from_the_window_that_it_was_in():
+    level = CounterLevel(0, 10, 0)
+    last, this = sent(5), sent(15)
+    assert level.replay([sent(4), last, this], [True, True, True]) == [1, 2, 2]
+    level.take_back(last)
+    assert level.add(sent(15)) == 2.5
+    level.take_back(this)
+    assert level.add(sent(15)) == 2.5
 
 
 def test_a_bucket_drains():

@@ -27,12 +27,14 @@ from itertools import pairwise
 from hivemind_addon.core.limiter_models import (
     BucketLevel,
     ConcurrencyLevel,
+    CounterLevel,
     Fit,
     Level,
     Sent,
     SlidingLevel,
     WindowLevel,
     fit,
+    fit_all,
     fit_at,
     fit_chance,
 )
@@ -116,6 +118,15 @@ _ENOUGH_NEW = 8
 """Where refusals are chance, one more in so many of them teaches something."""
 _SURPRISE = 0.05
 """Of the attempts that a hypothesis expects to be refused, those that pass all the same."""
+_OF_COUNTER = 0.003
+"""How likely a sliding counter of one length is among the limits of a rate."""
+_COUNTER_LENGTHS = 3
+_COUNTER_WAIT = 1.1
+"""What a counter's first unit takes to come back is up to so many times its window."""
+_SHIFTS = ((0.0, 0.25, 0.5, 0.75), (-0.08, 0.08), (-0.02, 0.02), (-0.005, 0.005))
+"""Of a counter's window, by which its end is looked for, step by step nearer."""
+_UNEXPLAINED = 1.0
+"""Log-likelihood that the best of the others has to leave for counters to be weighed."""
 _FIRST_SHARE = 0.05
 _SHARE_OVER = 50.0
 _UNEQUAL = 1.3
@@ -160,7 +171,7 @@ class _Hypothesis:
         if self.level is None:
             return now
         amount = self.fit.amount
-        if isinstance(self.level, BucketLevel):
+        if isinstance(self.level, BucketLevel | CounterLevel):
             # Whoever takes the last drop meets each rounding.
             unit = units[self.level.measure]
             margin = min(_MARGIN * unit, _MARGIN_SHARE * (amount - unit)) if with_margin else 0.0
@@ -242,6 +253,8 @@ class HiddenLimits:
         """Ends that refusals told, those that are one counted once."""
         self._reopened: deque[float] = deque(maxlen=8)
         """When attempts passed after others had been refused."""
+        self._ends: dict[tuple[int, float], float] = {}
+        """When windows of sliding counters end most likely, by what they count and their length."""
         self._longest_row_s = 0.0
         """For how long everything was refused."""
         self._failures_count = True
@@ -680,7 +693,7 @@ class HiddenLimits:
             # Another limit may refuse what this one would let pass.
             records = self._unexplained(hypotheses[0], records)
             if any(sent.refused for sent in records):
-                hypotheses = self._compete(records, now)
+                hypotheses = self._compete(records, now, is_first=False)
         if not self._layers and self._outgrown is not None:
             self._layers = [[self._proved(self._outgrown, records, now)]]
 
@@ -708,7 +721,7 @@ class HiddenLimits:
         best = self._compete(records, now)[0]
         return best.fit.score + best.rarity, best.level is not None
 
-    def _compete(self, records: Sequence[Sent], now: float) -> list[_Hypothesis]:
+    def _compete(self, records: Sequence[Sent], now: float, *, is_first: bool = True) -> list[_Hypothesis]:
         verdicts = [self._verdict(sent, now) for sent in records]
         known = [index for index, verdict in enumerate(verdicts) if verdict is not None]
         refused = [index for index in known if verdicts[index]]
@@ -721,7 +734,7 @@ class HiddenLimits:
         if self._refused_after_s > max(_AT_THE_DOOR_S, self._passed_after_s / 2):
             prior += _INSIDE
         hypotheses = [_Hypothesis(None, chance, chance.score + prior + _vanity(records, verdicts))]
-        measures = self._measures(records)
+        measures = list(self._measures(records))
         families: tuple[tuple[float, list[tuple[Level, float]]], ...] = (
             (self._prior.concurrency, [(ConcurrencyLevel(linger_s), part) for linger_s, part in _LINGER_S.items()]),
             (rate, [one for measure in measures for one in self._rates(measure, records, now)] if rate else []),
@@ -734,14 +747,23 @@ class HiddenLimits:
                     explains.score += math.log(share * part / total)
                     explains.rarity = math.log(part)
                     hypotheses.append(explains)
-        best = -_NEVER
+        best, explained = -_NEVER, chance.score
         for one in sorted(hypotheses, key=lambda one: -one.score):
             # To hear the told instants costs more than all else: none that is out already gets better by it.
             if one.score - best <= _NEGLIGIBLE:
                 break
             if one.level is not None:
-                one.score += self._agreement(one.level, one.fit.amount, records)
+                agreement = self._agreement(one.level, one.fit.amount, records)
+                one.score += agreement
+                explained = max(explained, one.fit.score + agreement)
             best = max(best, one.score)
+        if rate and is_first and explained < fit_all(len(refused), len(known)) - _UNEXPLAINED:
+            # What explains everything needs no rival.
+            for measure in measures:
+                for counter in self._counters(measure, records, taken, known, refused):
+                    counter.score += math.log(rate * _OF_COUNTER)
+                    counter.rarity = math.log(_OF_COUNTER)
+                    hypotheses.append(counter)
         return _plausible(hypotheses)
 
     def _fitted(
@@ -825,6 +847,30 @@ class HiddenLimits:
             lengths = {length_s for length_s in lengths if length_s <= min(apart_s) + _ROUNDING_S} or lengths
         return sorted(lengths)
 
+    def _counters(
+        self, measure: int, records: Sequence[Sent], taken: Sequence[bool], known: Sequence[int], refused: Sequence[int]
+    ) -> Iterator[_Hypothesis]:
+        """Sliding counters, the likeliest of each length: nothing tells when their windows end."""
+        opened = self._told or self._reopened
+        if not opened:
+            return
+        least = max(self._longest_row_s, self._longest_told_s) / _COUNTER_WAIT
+        for window_s in [one for one in _WINDOWS_S if one >= least][:_COUNTER_LENGTHS]:
+            # The first unit of the window before was gone then.
+            before = [sent for sent in records if opened[0] - 2 * window_s <= sent.sent_at < opened[0]]
+            end = opened[0] - window_s / max(1, sum(map(self._is_taken, before)))
+            end = self._ends.get((measure, window_s), end)
+            likeliest: _Hypothesis | None = None
+            for shifts in _SHIFTS:
+                for at in [(end + shift * window_s) % window_s for shift in shifts]:
+                    found = self._fitted(CounterLevel(measure, window_s, at), records, taken, known, refused)
+                    if found is not None and (likeliest is None or found.score > likeliest.score):
+                        end, likeliest = at, found
+            if likeliest is not None:
+                self._ends[measure, window_s] = end
+                likeliest.score += self._agreement(CounterLevel(measure, window_s, end), likeliest.fit.amount, records)
+                yield likeliest
+
     def _drains(self, measure: int, records: Sequence[Sent]) -> Iterable[float]:
         """Rates at which a bucket may drain: what passed between refusals."""
         refused = [index for index, sent in enumerate(records) if sent.refused]
@@ -868,7 +914,11 @@ class HiddenLimits:
         level = _again(best.level)
         assert level is not None
         found = level.replay(records, [self._is_taken(sent) for sent in records])
-        return [sent for sent, at in zip(records, found, strict=True) if not (at > best.fit.amount and sent.refused)]
+        amount = best.fit.amount
+        if isinstance(level, CounterLevel):
+            # The end of its windows is known nearly: one that it lets pass only just shows no other limit.
+            amount -= min(sent.units[level.measure] for sent in records)
+        return [sent for sent, at in zip(records, found, strict=True) if not (at > amount and sent.refused)]
 
     def _changed_at(self, best: _Hypothesis, records: Sequence[Sent], now: float) -> float | None:
         """From when on the attempts speak against the best hypothesis; None: they do not."""
@@ -934,7 +984,11 @@ class HiddenLimits:
                 return HiddenLimit(0, max(1.0, amount))
             case BucketLevel(measure=measure, per_s=per_s):
                 return HiddenLimit(measure, max(1.0, amount), max(1.0, amount) / per_s, is_bucket=True)
-            case SlidingLevel(measure=measure, window_s=window_s) | WindowLevel(measure=measure, window_s=window_s):
+            case (
+                SlidingLevel(measure=measure, window_s=window_s)
+                | WindowLevel(measure=measure, window_s=window_s)
+                | CounterLevel(measure=measure, window_s=window_s)
+            ):
                 return HiddenLimit(measure, max(1.0, amount), window_s)
         return None
 
@@ -981,6 +1035,8 @@ def _again(level: Level | None) -> Level | None:
             return SlidingLevel(measure, window_s)
         case WindowLevel(measure=measure, window_s=window_s, ends=ends, is_tiled=is_tiled):
             return WindowLevel(measure, window_s, ends, is_tiled)
+        case CounterLevel(measure=measure, window_s=window_s, ends_at=ends_at):
+            return CounterLevel(measure, window_s, ends_at)
         case BucketLevel(measure=measure, per_s=per_s, amount=amount):
             return BucketLevel(measure, per_s, amount)
     raise AssertionError(level)

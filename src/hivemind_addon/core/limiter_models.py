@@ -122,6 +122,12 @@ def fit(levels: Iterable[float], refused_levels: Iterable[float], *, step: float
     return best
 
 
+def fit_all(refused: int, attempts: int) -> float:
+    """The score of a limiter that explains every verdict."""
+    passed = attempts - refused
+    return _CHANCE.likelihood(0, passed) + _RULE.likelihood(refused, refused) - math.log(1 + _MOST_CHOICE)
+
+
 def fit_at(amount: float, levels: Iterable[float], refused_levels: Iterable[float]) -> Fit:
     """How likely it is that those were refused, where the amount is known."""
     found, refused = sorted(levels), sorted(refused_levels)
@@ -367,6 +373,78 @@ class WindowLevel:
             return now + self.window_s
         known = self.ends[max(0, self._next - 1)]
         return known + (math.floor((now - known) / self.window_s) + 1) * self.window_s
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class CounterLevel:
+    """A sliding counter: all of this window's units, and of the last one's as many as if they had been sent evenly."""
+
+    measure: int
+    window_s: float
+    ends_at: float
+    """Any end of a window."""
+    _this_ends_at: float = -_NEVER
+    _last: float = 0.0
+    _this: float = 0.0
+
+    def __repr__(self) -> str:
+        return (
+            f"<CounterLevel of {self.measure}, {self.window_s:g} s: {self._last:g}, {self._this:g} "
+            f"until {self._this_ends_at:.1f}>"
+        )
+
+    def replay(self, records: Sequence[Sent], taken: Sequence[bool]) -> list[float]:
+        """See Level."""
+        window_s, measure = self.window_s, self.measure
+        found: list[float] = []
+        note = found.append
+        for sent, is_taken in zip(records, taken, strict=True):
+            now = sent.sent_at
+            if now >= self._this_ends_at:
+                self._roll(now)
+            units = sent.units[measure]
+            note(self._last * (self._this_ends_at - now) / window_s + self._this + units)
+            if is_taken:
+                self._this += units
+        return found
+
+    def add(self, sent: Sent) -> float:
+        """See Level."""
+        self._roll(sent.sent_at)
+        self._this += sent.units[self.measure]
+        return self._last * (self._this_ends_at - sent.sent_at) / self.window_s + self._this
+
+    def take_back(self, sent: Sent) -> None:
+        """See Level."""
+        self.correct(sent, 0.0)
+
+    def correct(self, sent: Sent, units: float) -> None:
+        """See Level."""
+        more, begins_at = units - sent.units[self.measure], self._this_ends_at - self.window_s
+        if sent.sent_at >= begins_at:
+            self._this = max(0.0, self._this + more)
+        elif sent.sent_at >= begins_at - self.window_s:
+            self._last = max(0.0, self._last + more)
+
+    def opens_at(self, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
+        """See Level."""
+        self._roll(now)
+        free = max(amount, units) - units
+        if self._this <= free:
+            return max(now, self._leaves_at(self._last, free - self._this))
+        return self._leaves_at(self._this, free) + self.window_s
+
+    def _leaves_at(self, last: float, free: float) -> float:
+        """When no more of the last window's units than so many count."""
+        return self._this_ends_at - self.window_s * min(1.0, free / last) if last else -_NEVER
+
+    def _roll(self, now: float) -> None:
+        if now < self._this_ends_at:
+            return
+        ends_at = self.ends_at + (math.floor((now - self.ends_at) / self.window_s) + 1) * self.window_s
+        is_next = ends_at < self._this_ends_at + 1.5 * self.window_s
+        self._last, self._this = self._this if is_next else 0.0, 0.0
+        self._this_ends_at = ends_at
 
 
 @dataclass(slots=True, eq=False, repr=False)
