@@ -397,6 +397,9 @@ def test_a_cap_that_was_raised_is_followed_without_a_storm():
     gateway.run(1200)
     assert gateway.hidden.limit == HiddenLimit(0, pytest.approx(12, abs=0.5))
     assert len(gateway.refused_at) - before <= 0.03 * 900
+    ends_at = gateway.refused_at[before]
+    again = [at for at in gateway.refused_at[before:] if at < ends_at + 5]
+    assert len(again) <= 2, "a probe above the cap tells what a trial would"
 
 
 def test_a_cap_that_was_raised_is_climbed_though_answers_begin_late():

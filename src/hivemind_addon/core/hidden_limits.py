@@ -101,7 +101,7 @@ _TRIAL_AFTER = 10
 """Attempts that pass while others are held back, before one more than the limit allows is tried; three times as many
 when that is refused."""
 _MOST_TRIAL_AFTER = 100
-_MOST_TRIAL_AFTER_CAPPED = 60
+_MOST_TRIAL_AFTER_CAPPED = 70
 """The same for attempts in flight: caps move more often than rates, and few of them pass where one is low."""
 _GUARD_FIRST_S = 0.5
 _GUARD_MOST_S = 15.0
@@ -318,6 +318,7 @@ class HiddenLimits:
 
     def sent(self, stamp: int, demand: Demand, in_flight: int, now: float) -> None:
         """An attempt was admitted; `in_flight` counts it."""
+        self._look_at_trial(now)
         sent = Sent(stamp, now, _units(demand), in_flight, most_in_flight=in_flight)
         if self._layers:
             go = self._votes(sent.units, in_flight - 1, now, with_margin=False).go
@@ -328,7 +329,8 @@ class HiddenLimits:
                 sent.odds = (1 - passes, self._share)
             if sent.is_probe:
                 self._pending.append(sent)
-                if go < _LIKELY and self._trial_at <= now:
+                if go < _LIKELY and (self._trial_at <= now or self._limit_in_flight < _NEVER):
+                    # Before a cap each tries one more than it allows, whichever hypothesis is why.
                     self._trial, self._held_back, self._tried_at = sent, 0, now
             for level in self._levels():
                 level.add(sent)
@@ -394,7 +396,7 @@ class HiddenLimits:
             self._refused_trials += shown
             more = 3**shown * max(self._trial_before, self._trial_after)
             self._trial_after = min(more, _MOST_TRIAL_AFTER)
-        elif sent.is_probe:
+        if sent.is_probe and (sent is not self._trial or self._limit_in_flight < _NEVER):
             self._probes = max(0.0, self._probes - 1)
             self._probe_wait_s = max(2 * self._probe_wait_s, 2 * self.verdict_s)
             self._probe_at = now + self._probe_wait_s
@@ -438,6 +440,12 @@ class HiddenLimits:
         for level in self._levels():
             level.correct(sent, units[level.measure])
         sent.units = units
+
+    def _look_at_trial(self, now: float) -> None:
+        """A trial that was not refused for so long has passed."""
+        if self._trial_back_at <= now:
+            self._trial_passed()
+            self._weigh(now)
 
     def _trial_passed(self) -> None:
         """One more than the limit allows was not refused: unless a slot got free just then, there is more."""
@@ -494,11 +502,7 @@ class HiddenLimits:
         """The first instant at which an attempt may go, if nothing else changes; infinite: when another one ends."""
         if not self._layers:
             return now
-        if self._trial_back_at <= now:
-            self._trial_passed()
-            self._weigh(now)
-            if not self._layers:
-                return now
+        self._look_at_trial(now)
         opens_at = max(self._opens_at(_units(demand), in_flight, now), self._scout_back_at(now))
         if opens_at > now:
             if self._held_since is None:
