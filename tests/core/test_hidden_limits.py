@@ -326,16 +326,26 @@ def test_an_end_of_refusals_is_soon_found():
 
 def test_a_limit_of_an_earlier_run_holds_from_the_beginning_and_is_tried():
     hidden = HiddenLimits(RATE)
-    hidden.resume(HiddenLimit(0, 5.0, 60.0))
+    hidden.resume(HiddenLimit(0, 5.0, 60.0), 0.0)
     gateway = Gateway(hidden, window(5, 60))
     gateway.run(5)
     assert gateway.refused_at == []
     gateway.run(30)
     assert gateway.refused_share < 0.25
     free = Gateway(HiddenLimits(RATE), lambda now, in_flight: None)
-    free.hidden.resume(HiddenLimit(0, 5.0, 60.0))
+    free.hidden.resume(HiddenLimit(0, 5.0, 60.0), 0.0)
     free.run(100)
     assert free.now < 60, "the limit is no more"
+
+
+@pytest.mark.parametrize("limit", [HiddenLimit(0, 5.0, 60.0), HiddenLimit(0, 5.0), HiddenLimit(0, 5.0, 5.0, True)])
+def test_a_restart_is_no_reason_to_try_more(limit):
+    hidden = HiddenLimits(RATE)
+    hidden.resume(limit, 1000.0)
+    for stamp in range(5):
+        assert hidden.opens_at(DEMAND, stamp, 1000.0) < 1000.1
+        hidden.sent(stamp, DEMAND, stamp + 1, 1000.0)
+    assert hidden.opens_at(DEMAND, 5, 1000.1) > 1000.5
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -432,7 +442,7 @@ def test_no_guess_about_chance_keeps_the_pace_down_for_long(share, seed):
     """A slow pace confirms itself, as nothing else is tried: so something else is tried."""
     rng = random.Random(seed)
     hidden = HiddenLimits(RATE)
-    hidden.resume(HiddenLimit(0, 5.0, 300.0, is_bucket=True))
+    hidden.resume(HiddenLimit(0, 5.0, 300.0, is_bucket=True), 0.0)
     gateway = Gateway(hidden, lambda now, working: 0.0 if rng.random() < share else None)
     gateway.run(600)
     assert gateway.now < 1500, "100 s would do, and the wrong guess lets one pass a minute"

@@ -426,9 +426,9 @@ class Capacity:
 
     def resume(self, learned: LearnedPool, now: float) -> None:
         """Begin with what an earlier run has learned, before the first attempt."""
-        self.throttles.resume(learned.throttles)
-        self.overloads.resume(learned.overloads)
-        self.sharing.resume(learned)
+        self.throttles.resume(learned.throttles, now)
+        self.overloads.resume(learned.overloads, now)
+        self.sharing.resume(learned, now)
         self.meters.resume(learned.meters, now)
 
     def move(self, sharing: Sharing | None) -> None:
@@ -450,8 +450,8 @@ class Capacity:
             self.flights.add(moved)
             self.meters.adopt(moved, now)
         self.slots.limit = max(self.slots.limit, other.slots.limit)
-        self.throttles.resume(self.throttles.limit or other.throttles.limit)
-        self.overloads.resume(self.overloads.limit or other.overloads.limit)
+        self.throttles.resume(self.throttles.limit or other.throttles.limit, now)
+        self.overloads.resume(self.overloads.limit or other.overloads.limit, now)
         self.wall.absorb(other.wall)
         self.windows.absorb(other.windows)
 

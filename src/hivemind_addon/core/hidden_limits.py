@@ -481,16 +481,18 @@ class HiddenLimits:
         self._guard_until = -_NEVER
         self._weigh(now)
 
-    def resume(self, limit: HiddenLimit | None) -> None:
+    def resume(self, limit: HiddenLimit | None, now: float) -> None:
         """Go on with what an earlier run has learned, or another pool of the same account."""
         if limit is not None:
+            # It is tried when a trial is due, and where few go soon: that one more is refused at once is no news.
+            self._tried_at, self._probe_at = now, now + _BORED_S / 2
             chance = fit_chance(0, 0)
             known = Fit(limit.amount, 0.0, chance.chance)
             self._layers = [[_Hypothesis(limit.level(), known, weight=0.9), _Hypothesis(None, chance, weight=0.1)]]
 
     def clock_jumped(self, delta_s: float) -> None:
         """So much time passed while everything slept: what was learned stays, how much of it is used is not known."""
-        self.resume(self.limit)
+        self.resume(self.limit, self._tried_at)
         self._history.clear()
         self._told_until -= delta_s
         self._guard_until -= delta_s

@@ -108,14 +108,14 @@ class Sharing:
         kinds = {COMMON_CONCURRENCY: self.concurrency, COMMON_RATE: self.rate}
         return tuple(name for name, evidence in kinds.items() if evidence.is_common)
 
-    def resume(self, learned: LearnedPool) -> None:
+    def resume(self, learned: LearnedPool, now: float) -> None:
         """An earlier run has learned a pool's limits, and whose they are."""
         if COMMON_CONCURRENCY in learned.common:
             self.concurrency.is_common = True
-            self.overloads.resume(learned.overloads)
+            self.overloads.resume(learned.overloads, now)
         if COMMON_RATE in learned.common:
             self.rate.is_common = True
-            self.throttles.resume(learned.throttles)
+            self.throttles.resume(learned.throttles, now)
 
     # An attempt's way ------------------------------------------------------------------------------------------------
 
