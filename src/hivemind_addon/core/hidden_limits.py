@@ -118,6 +118,8 @@ _ENOUGH_NEW = 8
 """Where refusals are chance, one more in so many of them teaches something."""
 _SURPRISE = 0.05
 """Of the attempts that a hypothesis expects to be refused, those that pass all the same."""
+_MUCH_NEARER = 4.0
+"""Where most ends that refusals told were so many times as near as the farthest, there may be two limits."""
 _OF_COUNTER = 0.003
 """How likely a sliding counter of one length is among the limits of a rate."""
 _COUNTER_LENGTHS = 3
@@ -251,6 +253,8 @@ class HiddenLimits:
         """For each limit that is known the plausible hypotheses, the best first; empty: nothing was ever refused."""
         self._told: deque[float] = deque(maxlen=32)
         """Ends that refusals told, those that are one counted once."""
+        self._told_waits_s: deque[float] = deque(maxlen=32)
+        """How far away these ends were."""
         self._reopened: deque[float] = deque(maxlen=8)
         """When attempts passed after others had been refused."""
         self._ends: dict[tuple[int, float], float] = {}
@@ -622,6 +626,7 @@ class HiddenLimits:
         self._told_at = now
         if not self._told or abs(self._told[-1] - until) > _ROUNDING_S:
             self._told.append(until)
+            self._told_waits_s.append(retry_after_s)
 
     def _reopen(self, passed: Sent) -> None:
         """An attempt passed: note it if others had been refused just before."""
@@ -683,7 +688,8 @@ class HiddenLimits:
             before = [sent for sent in records if sent.sent_at < cut]
             since = [sent for sent in records if sent.sent_at >= cut]
             newer = self._compete(since, now)
-            if self._compete(before, now)[0].score + newer[0].score > hypotheses[0].score + _CHANGE:
+            changed = self._compete(before, now)[0].score + newer[0].score
+            if changed > _CHANGE + max(hypotheses[0].score, self._as_two(hypotheses[0], records, now)):
                 self._history = deque(sent for sent in self._history if sent.sent_at >= cut)
                 self._older.clear()
                 for sent in since:
@@ -702,6 +708,15 @@ class HiddenLimits:
                 hypotheses = self._compete(records, now, is_first=False)
         if not self._layers and self._outgrown is not None:
             self._layers = [[self._proved(self._outgrown, records, now)]]
+
+    def _as_two(self, first: _Hypothesis, records: Sequence[Sent], now: float) -> float:
+        """The score of two limits at once: one may begin to refuse late that was there all the time."""
+        if not first.is_of_a_rate:
+            return -_NEVER
+        rest = self._unexplained(first, records)
+        explained = len(records) - len(rest)
+        second = self._compete(rest, now, is_first=False)[0].score
+        return first.score - first.fit.score + fit_all(explained, explained) + second
 
     def _proved(self, outgrown: Level, records: Sequence[Sent], now: float) -> _Hypothesis:
         """A limit that has grown, as far as attempts have shown: from there on it is tried step by step."""
@@ -743,7 +758,12 @@ class HiddenLimits:
         measures = list(self._measures(records))
         families: tuple[tuple[float, list[tuple[Level, float]]], ...] = (
             (self._prior.concurrency, [(ConcurrencyLevel(linger_s), part) for linger_s, part in _LINGER_S.items()]),
-            (rate, [one for measure in measures for one in self._rates(measure, records, now)] if rate else []),
+            (
+                rate,
+                [one for measure in measures for one in self._rates(measure, records, now, is_first=is_first)]
+                if rate
+                else [],
+            ),
         )
         for share, levels in families:
             total = sum(part for _, part in levels)
@@ -820,29 +840,50 @@ class HiddenLimits:
         """Whether it counts for a limit, as far as is known."""
         return not sent.refused and (self._failures_count or not sent.is_failed)
 
-    def _rates(self, measure: int, records: Sequence[Sent], now: float) -> Iterator[tuple[Level, float]]:
+    def _rates(
+        self, measure: int, records: Sequence[Sent], now: float, *, is_first: bool
+    ) -> Iterator[tuple[Level, float]]:
         """Levels that may limit a rate, and how likely each is beside the others."""
         span_s = now - records[0].sent_at if records else 0.0
         for window_s in _WINDOWS_S:
             yield SlidingLevel(measure, window_s), 1.0
             if window_s > _LONGER * span_s:
                 break
-        for is_told, ends in ((True, self._told), (False, self._reopened)):
-            lengths_s = list(self._windows(ends, is_told=is_told))
+        for is_told, ends, least_s in self._window_ends(records, is_first=is_first):
+            lengths_s = list(self._windows(ends, least_s, is_told=is_told))
             for window_s in lengths_s:
                 # The longer a window the less likely its end is so near.
                 part = lengths_s[0] / window_s
                 yield WindowLevel(measure, window_s, tuple(ends), is_tiled=True), part
                 if is_told:
                     yield WindowLevel(measure, window_s, tuple(ends), is_tiled=False), part
-        for per_s in self._drains(measure, records):
+        for per_s in self._drains(measure, records, is_first=is_first):
             yield BucketLevel(measure, per_s), 1.0
 
-    def _windows(self, ends: Sequence[float], *, is_told: bool) -> Iterable[float]:
+    def _window_ends(self, records: Sequence[Sent], *, is_first: bool) -> Iterator[tuple[bool, Sequence[float], float]]:
+        """Ends that windows of one limit may have, whether they were told, and how long such a window is at least.
+
+        Where there are two limits the refusals of each tell its own ends: those of the second one are told by what the
+        first one leaves unexplained, and those of a shorter one are near.
+        """
+        told = list(zip(self._told, self._told_waits_s, strict=True))
+        if is_first:
+            yield True, self._told, self._longest_told_s
+            middle_s = sorted(self._told_waits_s)[len(told) // 2] if told else 0.0
+            if middle_s * _MUCH_NEARER < self._longest_told_s:
+                most_s = next((one for one in _WINDOWS_S if one >= middle_s), middle_s)
+                near = [(end, wait_s) for end, wait_s in told if wait_s <= most_s]
+                yield True, [end for end, _ in near], max(wait_s for _, wait_s in near) if near else 0.0
+        else:
+            heard = [sent.told_at for sent in records if sent.refused and sent.told_at is not None]
+            own = [one for one in told if any(abs(one[0] - at) <= _ROUNDING_S for at in heard)]
+            yield True, [end for end, _ in own], max((wait_s for _, wait_s in own), default=0.0)
+        yield False, self._reopened, self._longest_row_s
+
+    def _windows(self, ends: Sequence[float], least: float, *, is_told: bool) -> Iterable[float]:
         """Lengths that windows with such ends may have."""
         if not ends:
             return ()
-        least = self._longest_told_s if is_told else self._longest_row_s
         longer = [one for one in _WINDOWS_S if one >= least]
         lengths = set(longer[:4] or _WINDOWS_S[-1:])
         known = list(ends)[-4:]
@@ -877,7 +918,7 @@ class HiddenLimits:
                 likeliest.score += self._agreement(CounterLevel(measure, window_s, end), likeliest.fit.amount, records)
                 yield likeliest
 
-    def _drains(self, measure: int, records: Sequence[Sent]) -> Iterable[float]:
+    def _drains(self, measure: int, records: Sequence[Sent], *, is_first: bool) -> Iterable[float]:
         """Rates at which a bucket may drain: what passed between refusals."""
         refused = [index for index, sent in enumerate(records) if sent.refused]
         if not refused:
@@ -893,7 +934,7 @@ class HiddenLimits:
             if told_s > 0:
                 more = records[last].units[measure] - records[first].units[measure]
                 rates.add(max(units + more, 1.0) / told_s)
-        if self._longest_told_s >= 1 and measure == 0:
+        if is_first and self._longest_told_s >= 1 and measure == 0:
             rates.add(1 / self._longest_told_s)
         for hypotheses in self._layers:
             level = hypotheses[0].level
@@ -919,6 +960,7 @@ class HiddenLimits:
         """Those that a hypothesis expects to pass, and those that were not refused."""
         level = _again(best.level)
         assert level is not None
+        self._preload(level)
         found = level.replay(records, [self._is_taken(sent) for sent in records])
         amount = best.fit.amount
         if isinstance(level, CounterLevel):
@@ -929,7 +971,9 @@ class HiddenLimits:
     def _changed_at(self, best: _Hypothesis, records: Sequence[Sent], now: float) -> float | None:
         """From when on the attempts speak against the best hypothesis; None: they do not."""
         level = _again(best.level)
-        against = 0.0
+        if level is not None:
+            self._preload(level)
+        against, answered_at = 0.0, -_NEVER
         since: float | None = None
         chance, amount = best.fit.chance, best.fit.amount
         taken = [self._is_taken(sent) for sent in records]
@@ -940,8 +984,12 @@ class HiddenLimits:
                 continue
             if found > amount:
                 against += -3.0 if verdict else 3.0
+            elif verdict and best.is_of_a_rate and sent.sent_at < answered_at:
+                # What was sent before the last such refusal was heard of tells the same once more.
+                continue
             else:
                 against += math.log(0.5 / chance) if verdict else math.log(0.5 / (1 - chance))
+                answered_at = sent.ended_at if verdict else answered_at
             if against <= 0:
                 against, since = 0.0, None
             elif since is None:
