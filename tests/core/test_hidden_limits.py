@@ -8,7 +8,7 @@ import pytest
 
 from hivemind_addon.core.hidden_limits import HiddenLimit, HiddenLimits, Prior
 from hivemind_addon.core.ticket import Demand
-from hivemind_addon.sim.limiters import SlidingCounter
+from hivemind_addon.sim.limiters import SlidingCounter, Window
 
 RATE = Prior(rate=0.6, concurrency=0.1)
 CONCURRENCY = Prior(rate=0.0, concurrency=0.5)
@@ -127,6 +127,21 @@ def counter(limit: int, window_s: float, began_at: float, *, tells: bool) -> Cal
     return refuses
 
 
+def both(few: int, short_s: float, many: int, long_s: float) -> Callable[[float, int], float | None]:
+    limiters = Window(few, short_s, begins_at=-0.3 * short_s), Window(many, long_s, begins_at=-0.4 * long_s)
+
+    def refuses(now: float, in_flight: int) -> float | None:
+        for limiter in limiters:
+            wait_s = limiter.wait_s(now, 1)
+            if wait_s > 0:
+                return wait_s
+        for limiter in limiters:
+            limiter.take(now, 1)
+        return None
+
+    return refuses
+
+
 def test_before_anything_is_refused_everything_may_go():
     hidden = HiddenLimits(RATE)
     assert hidden.opens_at(DEMAND, 100, 5.0) == 5.0
@@ -240,6 +255,14 @@ def test_what_an_answer_really_took_counts():
         hidden.passed(stamp, 2.0)
         hidden.ended(stamp, 2.0, charged=took)
     assert level.opens_at(5000, 10_000, 0, 2.0) == 2.0
+
+
+@pytest.mark.parametrize(("short", "long"), [((4, 1.0), (90, 60.0)), ((20, 10.0), (80, 60.0))])
+def test_two_windows_at_once_are_both_found(short, long):
+    refuses = both(*short, *long)
+    gateway = Gateway(HiddenLimits(RATE), refuses, uneven=0.5).run(600)
+    assert gateway.refused_share < 0.06
+    assert gateway.now < 1.15 * long[1] * math.ceil(600 / long[0])
 
 
 @pytest.mark.parametrize("tells", [True, False])
