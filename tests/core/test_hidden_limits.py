@@ -307,7 +307,26 @@ def test_a_retry_after_that_is_far_too_long_is_not_believed_for_ever():
     tells = bucket(1.0, 10)
     gateway = Gateway(HiddenLimits(RATE), lambda now, in_flight: None if tells(now, in_flight) is None else 60.0)
     gateway.run(400)
-    assert gateway.now < 8 * 390
+    assert gateway.now < 1.3 * 390
+
+
+def test_one_that_is_ten_times_too_long_is_found_out_before_its_end():
+    tells = window(30, 60)
+
+    def refuses(now: float, in_flight: int) -> float | None:
+        told = tells(now, in_flight)
+        return None if told is None else 10 * told
+
+    gateway = Gateway(HiddenLimits(RATE), refuses).run(300)
+    assert gateway.now < 1.3 * 60 * 10
+    assert gateway.refused_share < 0.06
+
+
+def test_an_honest_one_is_tried_in_the_first_window_only():
+    gateway = Gateway(HiddenLimits(RATE), window(30, 300)).run(150)
+    waited = [at for at in gateway.refused_at if at % 300 > 30]
+    assert 1 <= len(waited) <= 3
+    assert max(waited) < 300
 
 
 def test_one_that_is_too_short_does_not_lead_to_refusals_for_ever():

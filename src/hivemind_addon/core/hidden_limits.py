@@ -108,6 +108,10 @@ _GUARD_MOST_S = 15.0
 _TOLD_TRUST = 2.0
 _TOLD_KEPT = 1.0
 """A refusal before the instant that was told speaks for the teller."""
+_PROVED = 0.4
+"""One that is refused after so much of the time that was told proves the teller."""
+_FIRST_LOOK = 1 / 8
+"""After so much of a told time that is long one goes to see; then after twice as long."""
 _TOLD_BROKEN = 3.0
 """An attempt that passed before it speaks against."""
 _STRETCH = 1.5
@@ -272,6 +276,12 @@ class HiddenLimits:
         self._told_until = -_NEVER
         self._told_units: tuple[float, ...] = ()
         """Of the attempt that was told so."""
+        self._told_is_proved = False
+        """Whether one was refused late in a time that was told."""
+        self._look: Sent | None = None
+        """The last one that went to see whether a told instant is true."""
+        self._row_since = self._refused_sent_at = -_NEVER
+        """Since when all that was sent was refused, and when the last one of these was sent."""
         self._passed_early = (0.0,) * len(_DIMENSIONS)
         """The most units of an attempt that passed before the instant that was told."""
         self._told_score = _TOLD_TRUST
@@ -338,6 +348,8 @@ class HiddenLimits:
                     self._trial, self._held_back, self._tried_at = sent, 0, now
             for level in self._levels():
                 level.add(sent)
+            if self._held_since is not None and self._look_at(now) <= now:
+                self._look = sent
             if self._held_since is not None and now - self._held_since >= max(_LONG_HOLD_S, 2 * self.verdict_s):
                 self._scout = sent
             self._last_hold_s = 0.0 if self._held_since is None else now - self._held_since
@@ -355,6 +367,8 @@ class HiddenLimits:
         if sent is None or sent.refused is not None:
             return
         sent.refused = False
+        if sent.sent_at > self._row_since:
+            self._row_since = -_NEVER
         self._share -= self._share / _SHARE_OVER
         self._passed_after_s = _mean(self._passed_after_s, now - sent.sent_at)
         if not self._row_length(now):
@@ -386,6 +400,9 @@ class HiddenLimits:
         if self._limit_in_flight < _NEVER:
             # It found all slots taken, whatever has ended since.
             sent.in_flight = sent.most_in_flight
+        if not self._layers or self._row_since == -_NEVER:
+            self._row_since = now
+        self._refused_sent_at = sent.sent_at
         self._bored += self._last_hold_s > _BORED_S
         self._share += (1 - self._share) / _SHARE_OVER
         self._refused_after_s = _mean(self._refused_after_s, now - sent.sent_at)
@@ -393,6 +410,8 @@ class HiddenLimits:
             level.take_back(sent)
         if self._told_at < sent.sent_at < self._told_until:
             self._told_score = min(_TOLD_MOST, self._told_score + _TOLD_KEPT)
+            # At once after it was told so it shows little.
+            self._told_is_proved |= sent.sent_at - self._row_since > _PROVED * (self._told_until - self._row_since)
         self._hear(sent, retry_after_s, now)
         if sent is self._trial:
             # Where much is refused by chance, one refusal shows little.
@@ -400,7 +419,7 @@ class HiddenLimits:
             self._refused_trials += shown
             more = 3**shown * max(self._trial_before, self._trial_after)
             self._trial_after = min(more, _MOST_TRIAL_AFTER)
-        if sent.is_probe and (sent is not self._trial or self._limit_in_flight < _NEVER):
+        if sent.is_probe and sent is not self._look and (sent is not self._trial or self._limit_in_flight < _NEVER):
             self._probes = max(0.0, self._probes - 1)
             self._probe_wait_s = max(2 * self._probe_wait_s, 2 * self.verdict_s)
             self._probe_at = now + self._probe_wait_s
@@ -524,7 +543,16 @@ class HiddenLimits:
         That is long after all that was seen of this limiter; after a refusal it takes twice as long.
         """
         assert self._held_since is not None
-        return max(now, self._guard_until, self._held_since + self._boring_s * 2.0 ** min(self._bored, _MOST_BORED))
+        bored_at = self._held_since + self._boring_s * 2.0 ** min(self._bored, _MOST_BORED)
+        return max(now, self._guard_until, min(bored_at, self._look_at(now)))
+
+    def _look_at(self, now: float) -> float:
+        """When one goes to see whether a told instant is true, of a teller of which that is not known yet."""
+        if self._told_is_proved or now >= self._told_until or self._row_since == -_NEVER:
+            return _NEVER
+        told_s, tried_s = self._told_until - self._row_since, self._refused_sent_at - self._row_since
+        look_at = self._row_since + max(_FIRST_LOOK * told_s, 2 * tried_s)
+        return look_at if told_s >= _BORED_S and look_at < self._told_until else _NEVER
 
     @property
     def _boring_s(self) -> float:
