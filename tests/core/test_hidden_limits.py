@@ -246,7 +246,7 @@ def test_a_small_attempt_that_passes_before_the_told_end_breaks_no_word():
 def test_what_an_answer_really_took_counts():
     expected, took = Demand(input_tokens=100, total_tokens=5000), Demand(input_tokens=100, total_tokens=500)
     hidden = HiddenLimits(RATE)
-    hidden.resume(HiddenLimit(2, 10_000, 100.0))
+    hidden.resume(HiddenLimit(2, 10_000, 100.0), 0.0)
     for stamp in (1, 2):
         hidden.sent(stamp, expected, stamp, 0.0)
     [level] = hidden._levels()
@@ -380,7 +380,7 @@ def test_a_limit_of_an_earlier_run_holds_from_the_beginning_and_is_tried():
     assert free.now < 60, "the limit is no more"
 
 
-@pytest.mark.parametrize("limit", [HiddenLimit(0, 5.0, 60.0), HiddenLimit(0, 5.0), HiddenLimit(0, 5.0, 5.0, True)])
+@pytest.mark.parametrize("limit", [HiddenLimit(0, 5.0, 60.0), HiddenLimit(0, 5.0), HiddenLimit(0, 6.0, 6.0, True)])
 def test_a_restart_is_no_reason_to_try_more(limit):
     hidden = HiddenLimits(RATE)
     hidden.resume(limit, 1000.0)

@@ -332,7 +332,8 @@ class HiddenLimits:
 
     def sent(self, stamp: int, demand: Demand, in_flight: int, now: float) -> None:
         """An attempt was admitted; `in_flight` counts it."""
-        self._look_at_trial(now)
+        if self._limit_in_flight < _NEVER:
+            self._look_at_trial(now)
         sent = Sent(stamp, now, _units(demand), in_flight, most_in_flight=in_flight)
         if self._layers:
             go = self._votes(sent.units, in_flight - 1, now, with_margin=False).go
