@@ -233,6 +233,12 @@ class HiddenLimit:
             return BucketLevel(self.measure, self.amount / self.window_s)
         return SlidingLevel(self.measure, self.window_s)
 
+    def is_tighter_than(self, other: "HiddenLimit") -> bool:
+        """Whether it lets clearly less of the same pass in the long run."""
+        if (self.measure, self.window_s is None) != (other.measure, other.window_s is None):
+            return False
+        return self.amount / (self.window_s or 1.0) * _UNEQUAL < other.amount / (other.window_s or 1.0)
+
     def is_like(self, other: "HiddenLimit") -> bool:
         """Whether people need not hear of the difference."""
         return (
@@ -306,6 +312,8 @@ class HiddenLimits:
         """When the last trial was sent, or the first refusal came."""
         self._refused_trials = 0.0
         """In a row."""
+        self._before_change: list[Sent] = []
+        """What was forgotten last."""
         self._outgrown: Level | None = None
         """Of the limit that was known, and is no longer true."""
         self._held_since: float | None = None
@@ -499,9 +507,16 @@ class HiddenLimits:
 
     def forget_since(self, at: float, now: float) -> None:
         """What was refused since an instant was an outage and no limit."""
-        for sent in self._history:
-            if sent.sent_at >= at and sent.refused:
+        for sent in reversed(self._history):
+            if sent.refused:
                 sent.is_void = True
+            elif sent.refused is False and sent.sent_at < at:
+                break
+        if not any(sent.refused and not sent.is_void for sent in self._history):
+            # No change of the provider, either.
+            known = [*self._before_change, *self._history]
+            self._history = deque(known[-_REMEMBERED:])
+            self._before_change, self._outgrown = [], None
         self._guard_until = -_NEVER
         self._weigh(now)
 
@@ -700,6 +715,7 @@ class HiddenLimits:
 
     def _weigh(self, now: float) -> None:
         """Let the hypotheses compete over what is known."""
+        before_now = self.limit
         self._failures_count = True
         self._unweighed = 0
         self._known_refusals = sum(1 for sent in self._history if sent.refused)
@@ -719,6 +735,7 @@ class HiddenLimits:
             newer = self._compete(since, now)
             changed = self._compete(before, now)[0].score + newer[0].score
             if changed > _CHANGE + max(hypotheses[0].score, self._as_two(hypotheses[0], records, now)):
+                self._before_change = before
                 self._history = deque(sent for sent in self._history if sent.sent_at >= cut)
                 self._older.clear()
                 for sent in since:
@@ -737,6 +754,10 @@ class HiddenLimits:
                 hypotheses = self._compete(records, now, is_first=False)
         if not self._layers and self._outgrown is not None:
             self._layers = [[self._proved(self._outgrown, records, now)]]
+        if before_now is not None and self.limit is not None and self.limit.is_tighter_than(before_now):
+            # That trials of the other limit were refused says nothing of this one.
+            self._trial_after = self._trial_before = float(_TRIAL_AFTER)
+            self._refused_trials = 0.0
 
     def _as_two(self, first: _Hypothesis, records: Sequence[Sent], now: float) -> float:
         """The score of two limits at once: one may begin to refuse late that was there all the time."""
@@ -914,7 +935,7 @@ class HiddenLimits:
         if not ends:
             return ()
         longer = [one for one in _WINDOWS_S if one >= least]
-        lengths = set(longer[:4] or _WINDOWS_S[-1:])
+        lengths = set(longer[: 4 if is_told else 7] or _WINDOWS_S[-1:])
         known = list(ends)[-4:]
         apart_s = [round(after - before, 1) for before, after in pairwise(known) if after - before <= _LONGEST_S]
         lengths.update(length_s for length_s in apart_s if length_s >= max(least - _ROUNDING_S, _LEAST_WINDOW_S))
