@@ -502,3 +502,28 @@ def test_windows_that_end_in_one_instant_have_some_length():
             hidden.passed(stamp, now)
         hidden.ended(stamp, now)
     assert hidden.opens_at(DEMAND, 0, now) < float("inf")
+
+
+def test_an_outage_that_looks_like_a_fallen_cap_leaves_what_was_known():
+    hidden = HiddenLimits(CONCURRENCY)
+    gateway = Gateway(hidden, lambda now, in_flight: 0.0 if in_flight >= 8 else None).run(300)
+    assert hidden.limit is not None
+    assert 8 <= hidden.limit.amount < 9
+    now = gateway.now + 20
+    for number in range(40):
+        now += 0.5
+        hidden.sent(10_000 + number, DEMAND, max(1, 8 - number), now)
+        hidden.refused(10_000 + number, 0.0, now + 0.1)
+        hidden.ended(10_000 + number, now + 0.1)
+    hidden.forget_since(now - 1, now + 0.1)
+    assert hidden.limit is not None
+    assert 8 <= hidden.limit.amount < 9
+
+
+def test_a_tighter_limit_is_tried_as_a_new_one():
+    cap, lower = HiddenLimit(0, 48.0), HiddenLimit(0, 4.0)
+    assert lower.is_tighter_than(cap)
+    assert not cap.is_tighter_than(lower)
+    assert not HiddenLimit(0, 44.0).is_tighter_than(cap)
+    assert HiddenLimit(0, 30.0, 600.0).is_tighter_than(HiddenLimit(0, 30.0, 60.0))
+    assert not lower.is_tighter_than(HiddenLimit(0, 30.0, 60.0))

@@ -497,7 +497,9 @@ class HiddenLimits:
         Before a cap that is within a round trip. Elsewhere that would make the refused ones seem to have found more.
         """
         has_cap = self._limit_in_flight < _NEVER
-        since = now - (max(_INSTANT_S, self._refused_after_s) if has_cap else _INSTANT_S)
+        # Who is refused later than that was not refused at the door.
+        is_at_door = has_cap and self._refused_after_s <= _AT_THE_DOOR_S
+        since = now - (max(_INSTANT_S, self._refused_after_s) if is_at_door else _INSTANT_S)
         for one in reversed(self._history):
             if one.stamp <= sent.stamp or one.sent_at < since:
                 break
@@ -594,8 +596,8 @@ class HiddenLimits:
         limit = self.limit
         is_bucket = limit is not None and limit.is_bucket
         if self._held_back >= self._trial_due_after:
-            # What a bucket lacks it has when it says so, and not before.
-            return self._told_until if is_bucket and self._told_score > 0 else -_NEVER
+            # What a bucket lacks it has when it says so, and not before, if that was ever seen to be true.
+            return self._told_until if is_bucket and self._told_is_proved and self._told_score > 0 else -_NEVER
         # A bucket has room all the time, if less than is thought: there no length of a window has to pass.
         since_s = _BORED_S if is_bucket else self._boring_s
         return self._tried_at + since_s * math.pow(2.0, min(self._refused_trials, float(_MOST_BORED)))
