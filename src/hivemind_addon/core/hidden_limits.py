@@ -1,7 +1,8 @@
 """Limits that no header tells of, found out from what is refused. One estimator of one kind of refusal.
 
 A bank of hypotheses (`limiter_models.py`) explains the recent attempts: nothing but chance; so many in flight; so many
-in any span or window of some length; so many that drain away at some rate; in requests, input tokens or all tokens.
+in any span or window of some length, also as sliding counters have it; so many that drain away at some rate; in
+requests, input tokens or all tokens.
 Each refusal, and each attempt that passes against expectation, makes them compete anew: posterior = prior x likelihood.
 
     the hypotheses that matter say                what follows
@@ -69,10 +70,9 @@ _LONG_RETRY_AFTER_S = 5.0
 _LONGEST_S = 86_400.0
 _SPARED = 0.05
 """Of an attempt's units that stay in a bucket."""
-_MARGIN = 1.0
 _MARGIN_SHARE = 0.25
-"""So many of an attempt's units stay in it, of what else it holds at most such a share: what is wrong about sizes, the
-rate, and what others take is met by the margin, and costs the time in which it fills once, for all it holds is sent."""
+"""Room for one attempt more stays in it, and at most such a share of what else it holds: what is wrong about sizes, the
+rate, and what others take is met by this margin, and costs once the time in which it fills."""
 _SLACK_S = 0.2
 _SLACK = 0.05
 """A told instant and the one that a hypothesis computes are the same where they differ by less."""
@@ -180,7 +180,7 @@ class _Hypothesis:
         if isinstance(self.level, BucketLevel | CounterLevel):
             # Whoever takes the last drop meets each rounding.
             unit = units[self.level.measure]
-            margin = min(_MARGIN * unit, _MARGIN_SHARE * (amount - unit)) if with_margin else 0.0
+            margin = min(unit, _MARGIN_SHARE * (amount - unit)) if with_margin else 0.0
             amount -= max(_SPARED * unit, margin)
         return self.level.opens_at(units[self.level.measure], max(1.0, amount), in_flight, now)
 
@@ -341,7 +341,7 @@ class HiddenLimits:
     def sent(self, stamp: int, demand: Demand, in_flight: int, now: float) -> None:
         """An attempt was admitted; `in_flight` counts it."""
         if self._limit_in_flight < _NEVER:
-            self._look_at_trial(now)
+            self._judge_trial(now)
         sent = Sent(stamp, now, _units(demand), in_flight, most_in_flight=in_flight)
         if self._layers:
             go = self._votes(sent.units, in_flight - 1, now, with_margin=False).go
@@ -473,7 +473,7 @@ class HiddenLimits:
             level.correct(sent, units[level.measure])
         sent.units = units
 
-    def _look_at_trial(self, now: float) -> None:
+    def _judge_trial(self, now: float) -> None:
         """A trial that was not refused for so long has passed."""
         if self._trial_back_at <= now:
             self._trial_passed()
@@ -508,7 +508,7 @@ class HiddenLimits:
                 one.odds = None  # They were of another level.
 
     def forget_since(self, at: float, now: float) -> None:
-        """What was refused since an instant was an outage and no limit."""
+        """What was refused since an instant was an outage and no limit, as what was before it since one passed."""
         for sent in reversed(self._history):
             if sent.refused:
                 sent.is_void = True
@@ -533,11 +533,14 @@ class HiddenLimits:
 
     def clock_jumped(self, delta_s: float) -> None:
         """So much time passed while everything slept: what was learned stays, how much of it is used is not known."""
+        self._tried_at -= delta_s
         self.resume(self.limit, self._tried_at)
         self._history.clear()
+        self._before_change = []
         self._told_until -= delta_s
+        self._row_since -= delta_s
+        self._refused_sent_at -= delta_s
         self._guard_until -= delta_s
-        self._tried_at -= delta_s
 
     # What may go -----------------------------------------------------------------------------------------------------
 
@@ -545,7 +548,7 @@ class HiddenLimits:
         """The first instant at which an attempt may go, if nothing else changes; infinite: when another one ends."""
         if not self._layers:
             return now
-        self._look_at_trial(now)
+        self._judge_trial(now)
         opens_at = max(self._opens_at(_units(demand), in_flight, now), self._scout_back_at(now))
         if opens_at > now:
             if self._held_since is None:

@@ -6,6 +6,7 @@ before it. A limiter of that kind refuses whatever would rise above its amount, 
     ConcurrencyLevel   attempts in flight, and those that ended less than `linger_s` ago
     SlidingLevel       units sent within the last `window_s`
     WindowLevel        units sent since the window began
+    CounterLevel       the same, and of the window before as many as if they had been sent evenly
     BucketLevel        units sent, less what drains away at `per_s`; a small amount makes it a spacing
 
 Two more need no level: nothing limits but chance, and the provider is closed until the instant that it names
