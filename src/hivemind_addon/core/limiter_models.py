@@ -52,7 +52,6 @@ _CHANCE = _Share(0.5, 5.0)
 _RULE = _Share(20.0, 20.4)
 """A limiter above its amount: 20 refusals of 20.4 attempts."""
 
-_MOST_CHOICE = 20
 _SHORT = 0.5
 """Of an attempt's units, that are missing in a bucket which refuses it and does not say when they are there."""
 
@@ -110,7 +109,7 @@ def fit(levels: Iterable[float], refused_levels: Iterable[float], *, step: float
     attempts = len(found)
     best = fit_chance(len(refused), attempts)
     # Any of the levels may be the limit: who may choose among many explains less by the right one.
-    choice = math.log(1 + min(len(set(found)), _MOST_CHOICE))
+    choice = math.log(1 + len(set(found)))
     for level in sorted(set(refused), reverse=True):
         # All attempts with one level are on one side.
         below, below_refused = bisect_left(found, level), bisect_left(refused, level)
@@ -126,7 +125,7 @@ def fit(levels: Iterable[float], refused_levels: Iterable[float], *, step: float
 def fit_all(refused: int, attempts: int) -> float:
     """The score of a limiter that explains every verdict."""
     passed = attempts - refused
-    return _CHANCE.likelihood(0, passed) + _RULE.likelihood(refused, refused) - math.log(1 + _MOST_CHOICE)
+    return _CHANCE.likelihood(0, passed) + _RULE.likelihood(refused, refused) - math.log(1 + attempts)
 
 
 def fit_at(amount: float, levels: Iterable[float], refused_levels: Iterable[float]) -> Fit:
@@ -135,7 +134,7 @@ def fit_at(amount: float, levels: Iterable[float], refused_levels: Iterable[floa
     below, below_refused = bisect_right(found, amount), bisect_right(refused, amount)
     score = _CHANCE.likelihood(below_refused, below)
     score += _RULE.likelihood(len(refused) - below_refused, len(found) - below)
-    score -= math.log(1 + min(len(set(found)), _MOST_CHOICE))
+    score -= math.log(1 + len(set(found)))
     return Fit(amount, score, _CHANCE.expected(below_refused, below))
 
 
