@@ -267,7 +267,7 @@ class HiddenLimits:
         """How far away these ends were."""
         self._reopened: deque[float] = deque(maxlen=8)
         """When attempts passed after others had been refused."""
-        self._ends: dict[tuple[int, float], float] = {}
+        self._ends: dict[tuple[object, int, float], float] = {}
         """When windows of sliding counters end most likely, by what they count and their length."""
         self._longest_row_s = 0.0
         """For how long everything was refused."""
@@ -961,17 +961,18 @@ class HiddenLimits:
             # The first unit of the window before was gone then.
             before = [sent for sent in records if opened[0] - 2 * window_s <= sent.sent_at < opened[0]]
             end = opened[0] - window_s / max(1, sum(map(self._is_taken, before)))
-            end = self._ends.get((measure, window_s), end)
-            likeliest: _Hypothesis | None = None
-            for shifts in _SHIFTS:
-                for at in [(end + shift * window_s) % window_s for shift in shifts]:
-                    found = self._fitted(CounterLevel(measure, window_s, at), records, taken, known, refused)
-                    if found is not None and (likeliest is None or found.score > likeliest.score):
-                        end, likeliest = at, found
-            if likeliest is not None:
-                self._ends[measure, window_s] = end
-                likeliest.score += self._agreement(CounterLevel(measure, window_s, end), likeliest.fit.amount, records)
-                yield likeliest
+            for kind in (CounterLevel, _tiled):
+                likeliest: _Hypothesis | None = None
+                around = self._ends.get((kind, measure, window_s), end)
+                for shifts in _SHIFTS:
+                    for at in [(around + shift * window_s) % window_s for shift in shifts]:
+                        found = self._fitted(kind(measure, window_s, at), records, taken, known, refused)
+                        if found is not None and (likeliest is None or found.score > likeliest.score):
+                            around, likeliest = at, found
+                if likeliest is not None:
+                    self._ends[kind, measure, window_s] = around
+                    likeliest.score += self._agreement(kind(measure, window_s, around), likeliest.fit.amount, records)
+                    yield likeliest
 
     def _drains(self, measure: int, records: Sequence[Sent], *, is_first: bool) -> Iterable[float]:
         """Rates at which a bucket may drain: what passed between refusals."""
@@ -1159,3 +1160,7 @@ def _plausible(hypotheses: list[_Hypothesis]) -> list[_Hypothesis]:
     for one in kept:
         one.weight = math.exp(one.score - best) / total
     return sorted(kept, key=lambda one: -one.weight)
+
+
+def _tiled(measure: int, window_s: float, end: float) -> WindowLevel:
+    return WindowLevel(measure, window_s, (end,), is_tiled=True)
