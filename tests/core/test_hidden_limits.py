@@ -8,7 +8,7 @@ import pytest
 
 from hivemind_addon.core.hidden_limits import HiddenLimit, HiddenLimits, Prior
 from hivemind_addon.core.ticket import Demand
-from hivemind_addon.sim.limiters import SlidingCounter, Window
+from hivemind_addon.sim.limiters import SlidingCounter, SlidingLog, Window
 
 RATE = Prior(rate=0.6, concurrency=0.1)
 CONCURRENCY = Prior(rate=0.0, concurrency=0.5)
@@ -271,6 +271,28 @@ def test_a_sliding_counter_is_found_wherever_its_windows_end(tells, began_at):
     gateway = Gateway(HiddenLimits(RATE), counter(60, 60, began_at, tells=tells), uneven=0.5).run(500)
     assert gateway.refused_share < 0.07
     assert gateway.now < 1.1 * 60 * 500 / 60
+
+
+@pytest.mark.parametrize("phase_s", [3.0, 8.0, 14.0, 19.0])
+def test_a_window_is_found_whose_turn_nobody_saw(phase_s):
+    limit = window(40, 20, tells=False)
+    gateway = Gateway(HiddenLimits(RATE), lambda now, in_flight: limit(now + phase_s, in_flight), service_s=1.0).run(400)
+    assert gateway.refused_share < 0.05
+    assert gateway.now < 1.4 * (400 / 40 - 1) * 20
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_refusals_that_count_are_not_sent_for_nothing(tells):
+    limiter = SlidingLog(30, 60)
+
+    def refuses(now: float, in_flight: int) -> float | None:
+        wait_s = limiter.wait_s(now, 1)
+        limiter.take(now, 1)
+        return (wait_s if tells else 0.0) if wait_s > 0 else None
+
+    gateway = Gateway(HiddenLimits(RATE), refuses).run(300)
+    assert gateway.refused_share < 0.06
+    assert gateway.now < 1.15 * (300 / 30 - 1) * 60
 
 
 @pytest.mark.parametrize("cap", [2, 7])

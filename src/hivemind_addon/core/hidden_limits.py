@@ -133,6 +133,10 @@ _SHIFTS = ((0.0, 0.25, 0.5, 0.75), (-0.08, 0.08), (-0.02, 0.02), (-0.005, 0.005)
 """Of a counter's window, by which its end is looked for, step by step nearer."""
 _UNEXPLAINED = 1.0
 """Log-likelihood that the best of the others has to leave for counters to be weighed."""
+_REFUSALS_COUNT = 0.05
+"""How likely it is that a limiter counts what it refuses."""
+_LEFT_UNEXPLAINED = 4.0
+"""Log-likelihood that this may lack of a full explanation: it would mend many an explanation that is wrong otherwise."""
 _FIRST_SHARE = 0.05
 _SHARE_OVER = 50.0
 _UNEQUAL = 1.3
@@ -271,7 +275,8 @@ class HiddenLimits:
         """When windows of sliding counters end most likely, by what they count and their length."""
         self._longest_row_s = 0.0
         """For how long everything was refused."""
-        self._failures_count = True
+        self._failures_count, self._refusals_count = True, False
+        """What limits count beside what is answered."""
         self._unweighed = self._known_refusals = 0
         """Refusals since the hypotheses last competed, and until then."""
         self._share = _FIRST_SHARE
@@ -415,8 +420,9 @@ class HiddenLimits:
         self._bored += self._last_hold_s > _BORED_S
         self._share += (1 - self._share) / _SHARE_OVER
         self._refused_after_s = _mean(self._refused_after_s, now - sent.sent_at)
-        for level in self._levels():
-            level.take_back(sent)
+        if not self._refusals_count:
+            for level in self._levels():
+                level.take_back(sent)
         if self._told_at < sent.sent_at < self._told_until:
             self._told_score = min(_TOLD_MOST, self._told_score + _TOLD_KEPT)
             # At once after it was told so it shows little.
@@ -721,7 +727,7 @@ class HiddenLimits:
     def _weigh(self, now: float) -> None:
         """Let the hypotheses compete over what is known."""
         before_now = self.limit
-        self._failures_count = True
+        self._failures_count, self._refusals_count = True, False
         self._unweighed = 0
         self._known_refusals = sum(1 for sent in self._history if sent.refused)
         records = [sent for sent in self._history if not sent.is_void]
@@ -733,6 +739,16 @@ class HiddenLimits:
                 hypotheses = others
             else:
                 self._failures_count = not self._failures_count
+        most = fit_all(self._known_refusals, len(records))
+        if self._prior.rate and hypotheses[0].fit.score < most - _UNEXPLAINED:
+            self._refusals_count = True
+            others = self._compete(records, now)
+            self._refusals_count = False
+            score = others[0].score + math.log(_REFUSALS_COUNT)
+            is_complete = others[0].is_of_a_rate and others[0].fit.score > most - _LEFT_UNEXPLAINED
+            if is_complete and score > hypotheses[0].score:
+                self._refusals_count = True
+                hypotheses = others
         cut = self._changed_at(hypotheses[0], records, now)
         if cut is not None:
             before = [sent for sent in records if sent.sent_at < cut]
@@ -893,7 +909,9 @@ class HiddenLimits:
 
     def _is_taken(self, sent: Sent) -> bool:
         """Whether it counts for a limit, as far as is known."""
-        return not sent.refused and (self._failures_count or not sent.is_failed)
+        if sent.refused:
+            return self._refusals_count
+        return self._failures_count or not sent.is_failed
 
     def _rates(
         self, measure: int, records: Sequence[Sent], now: float, *, is_first: bool
