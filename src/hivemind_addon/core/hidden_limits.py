@@ -947,6 +947,7 @@ class HiddenLimits:
                 most_s = next((one for one in _WINDOWS_S if one >= middle_s), middle_s)
                 near = [(end, wait_s) for end, wait_s in told if wait_s <= most_s]
                 yield True, [end for end, _ in near], max(wait_s for _, wait_s in near) if near else 0.0
+                yield True, [end for end, wait_s in told if wait_s > most_s], self._longest_told_s
         else:
             heard = [sent.told_at for sent in records if sent.refused and sent.told_at is not None]
             own = [one for one in told if any(abs(one[0] - at) <= _ROUNDING_S for at in heard)]
