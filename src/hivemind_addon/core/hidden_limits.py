@@ -48,6 +48,8 @@ _OLDER = 1024
 """Attempts before these that still fill a bucket or a window."""
 _WINDOWS_S = (1.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 18_000.0, 86_400.0)
 _LEAST_WINDOW_S = 0.5
+_UNUSUAL = 0.1
+"""How likely a window of any other length is beside these."""
 _LONGER = 5.0
 """Windows so many times as long as what is remembered are thought of."""
 _LINGER_S = {0.0: 1.0, 0.5: 0.2, 2.0: 0.1, 5.0: 0.1}
@@ -364,7 +366,8 @@ class HiddenLimits:
                 level.add(sent)
             if self._held_since is not None and self._look_at(now) <= now:
                 self._look = sent
-            if self._held_since is not None and now - self._held_since >= max(_LONG_HOLD_S, 2 * self.verdict_s):
+            was_held = self._held_since is not None and now - self._held_since >= max(_LONG_HOLD_S, 2 * self.verdict_s)
+            if was_held or (self._scout is not None and self._scout.refused):
                 self._scout = sent
             self._last_hold_s = 0.0 if self._held_since is None else now - self._held_since
             self._held_since = None
@@ -926,7 +929,7 @@ class HiddenLimits:
             lengths_s = list(self._windows(ends, least_s, is_told=is_told))
             for window_s in lengths_s:
                 # The longer a window the less likely its end is so near.
-                part = lengths_s[0] / window_s
+                part = lengths_s[0] / window_s * (1.0 if window_s in _WINDOWS_S else _UNUSUAL)
                 yield WindowLevel(measure, window_s, tuple(ends), is_tiled=True), part
                 if is_told:
                     yield WindowLevel(measure, window_s, tuple(ends), is_tiled=False), part
