@@ -273,10 +273,18 @@ def test_a_sliding_counter_is_found_wherever_its_windows_end(tells, began_at):
     assert gateway.now < 1.1 * 60 * 500 / 60
 
 
+def test_ends_of_a_short_window_are_none_of_a_long_one():
+    gateway = Gateway(HiddenLimits(RATE), both(60, 60, 250, 3600)).run(600)
+    assert gateway.refused_share < 0.06
+    assert gateway.now < 1.05 * 2 * 3600
+
+
 @pytest.mark.parametrize("phase_s", [3.0, 8.0, 14.0, 19.0])
 def test_a_window_is_found_whose_turn_nobody_saw(phase_s):
     limit = window(40, 20, tells=False)
-    gateway = Gateway(HiddenLimits(RATE), lambda now, in_flight: limit(now + phase_s, in_flight), service_s=1.0).run(400)
+    gateway = Gateway(HiddenLimits(RATE), lambda now, in_flight: limit(now + phase_s, in_flight), service_s=1.0).run(
+        400
+    )
     assert gateway.refused_share < 0.05
     assert gateway.now < 1.4 * (400 / 40 - 1) * 20
 

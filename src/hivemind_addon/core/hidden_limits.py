@@ -126,19 +126,19 @@ _SURPRISE = 0.05
 """Of the attempts that a hypothesis expects to be refused, those that pass all the same."""
 _MUCH_NEARER = 4.0
 """Where most ends that refusals told were so many times as near as the farthest, there may be two limits."""
-_OF_COUNTER = 0.003
-"""How likely a sliding counter of one length is among the limits of a rate."""
-_COUNTER_LENGTHS = 3
+_UNSEEN = 0.003
+"""How likely a limit of one length is, among those of a rate, whose windows end when nobody looks; and a counter."""
+_UNSEEN_LENGTHS = 3
 _COUNTER_WAIT = 1.1
 """What a counter's first unit takes to come back is up to so many times its window."""
 _SHIFTS = ((0.0, 0.25, 0.5, 0.75), (-0.08, 0.08), (-0.02, 0.02), (-0.005, 0.005))
-"""Of a counter's window, by which its end is looked for, step by step nearer."""
+"""Of a window, by which its end is looked for, step by step nearer."""
 _UNEXPLAINED = 1.0
-"""Log-likelihood that the best of the others has to leave for counters to be weighed."""
+"""Log-likelihood that the best of the others has to leave for these to be weighed, and for refusals that count."""
 _REFUSALS_COUNT = 0.05
 """How likely it is that a limiter counts what it refuses."""
 _LEFT_UNEXPLAINED = 4.0
-"""Log-likelihood that this may lack of a full explanation: it would mend many an explanation that is wrong otherwise."""
+"""Log-likelihood that this may lack of a full explanation: it mends many a wrong one a little."""
 _FIRST_SHARE = 0.05
 _SHARE_OVER = 50.0
 _UNEQUAL = 1.3
@@ -274,7 +274,7 @@ class HiddenLimits:
         self._reopened: deque[float] = deque(maxlen=8)
         """When attempts passed after others had been refused."""
         self._ends: dict[tuple[object, int, float], float] = {}
-        """When windows of sliding counters end most likely, by what they count and their length."""
+        """When windows end most likely whose ends nobody saw, by their kind, what they count, and their length."""
         self._longest_row_s = 0.0
         """For how long everything was refused."""
         self._failures_count, self._refusals_count = True, False
@@ -367,7 +367,7 @@ class HiddenLimits:
             if self._held_since is not None and self._look_at(now) <= now:
                 self._look = sent
             was_held = self._held_since is not None and now - self._held_since >= max(_LONG_HOLD_S, 2 * self.verdict_s)
-            if was_held or (self._scout is not None and self._scout.refused):
+            if was_held or (self._scout is not None and self._scout.refused and self.limit is not None):
                 self._scout = sent
             self._last_hold_s = 0.0 if self._held_since is None else now - self._held_since
             self._held_since = None
@@ -860,10 +860,10 @@ class HiddenLimits:
         if rate and is_first and explained < fit_all(len(refused), len(known)) - _UNEXPLAINED:
             # What explains everything needs no rival.
             for measure in measures:
-                for counter in self._counters(measure, records, taken, known, refused):
-                    counter.score += math.log(rate * _OF_COUNTER)
-                    counter.rarity = math.log(_OF_COUNTER)
-                    hypotheses.append(counter)
+                for unseen in self._unseen(measure, records, taken, known, refused):
+                    unseen.score += math.log(rate * _UNSEEN)
+                    unseen.rarity = math.log(_UNSEEN)
+                    hypotheses.append(unseen)
         return _plausible(hypotheses)
 
     def _fitted(
@@ -971,15 +971,15 @@ class HiddenLimits:
             lengths = {length_s for length_s in lengths if length_s <= min(apart_s) + _ROUNDING_S} or lengths
         return sorted(lengths)
 
-    def _counters(
+    def _unseen(
         self, measure: int, records: Sequence[Sent], taken: Sequence[bool], known: Sequence[int], refused: Sequence[int]
     ) -> Iterator[_Hypothesis]:
-        """Sliding counters, the likeliest of each length: nothing tells when their windows end."""
+        """Windows and sliding counters, the likeliest of each length, where nothing tells when they end."""
         opened = self._told or self._reopened
         if not opened:
             return
         least = max(self._longest_row_s, self._longest_told_s) / _COUNTER_WAIT
-        for window_s in [one for one in _WINDOWS_S if one >= least][:_COUNTER_LENGTHS]:
+        for window_s in [one for one in _WINDOWS_S if one >= least][:_UNSEEN_LENGTHS]:
             # The first unit of the window before was gone then.
             before = [sent for sent in records if opened[0] - 2 * window_s <= sent.sent_at < opened[0]]
             end = opened[0] - window_s / max(1, sum(map(self._is_taken, before)))
