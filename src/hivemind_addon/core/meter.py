@@ -149,6 +149,8 @@ class Meter:
         self._others_units = 0.0
         """What others took, each unit fading away with time."""
         self._others_at = now
+        self._held_s = 0.0
+        """From an admission to its end, averaged."""
         self._way_s = 0.0
         """From an admission to its header, averaged."""
         self._doubt = 0.0
@@ -276,6 +278,8 @@ class Meter:
         """
         self._advance(now)
         cost = self._open.pop(stamp)
+        held_s = now - cost.admitted_at
+        self._held_s = held_s if not self._held_s else self._held_s + 0.1 * (held_s - self._held_s)
         self.reserved -= cost.units
         reserved = cost.units
         if charged is not None:
@@ -406,8 +410,14 @@ class Meter:
 
     @property
     def _promised(self) -> int:
-        """What is charged when the attempts in flight end: the provider's level has it still, and it is kept."""
-        return self.reserved if self._is_charged_late else 0
+        """What is charged when the attempts in flight end: the provider's level has it still, and it is kept.
+
+        But for what has refilled by then: of an answer's time half is left, in the mean.
+        """
+        if not self._is_charged_late:
+            return 0
+        refilled = self._rate * self._held_s / 2 if self._refills else 0.0
+        return max(0, self.reserved - int(refilled))
 
     @property
     def _slack(self) -> float:
