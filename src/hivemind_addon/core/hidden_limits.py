@@ -103,7 +103,7 @@ _TRIAL_AFTER = 10
 """Attempts that pass while others are held back, before one more than the limit allows is tried; three times as many
 when that is refused."""
 _MOST_TRIAL_AFTER = 100
-_MOST_TRIAL_AFTER_CAPPED = 85
+_MOST_TRIAL_AFTER_CAPPED = 70
 """The same for attempts in flight: caps move more often than rates, and few of them pass where one is low."""
 _GUARD_FIRST_S = 0.5
 _GUARD_MOST_S = 15.0
