@@ -16,11 +16,7 @@ from time import perf_counter
 
 from bench.plan import FULL
 from bench.timing import Timing
-from hivemind_addon.core.concurrency import ConcurrencySettings
-from hivemind_addon.core.decision import Admitted
-from hivemind_addon.core.pool import PoolSettings
-from hivemind_addon.core.scheduler import Scheduler
-from hivemind_addon.core.ticket import (
+from hivemind_addon.api.ticket import (
     Demand,
     Dimension,
     Hints,
@@ -31,6 +27,10 @@ from hivemind_addon.core.ticket import (
     Reading,
     Ticket,
 )
+from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.decision import Admitted
+from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.scheduler import Scheduler
 
 IN_FLIGHT = 100
 """Attempts, all the time."""

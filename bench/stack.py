@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.plan import FORWARD_TLS
+from hivemind_addon.lab.sim.certificate import write_certificates
 from hivemind_addon.resources import script_path
-from hivemind_addon.sim.certificate import write_certificates
 
 HERE = Path(__file__).parent
 VARIANTS = ("direct", "bare", "addon")
@@ -215,7 +215,7 @@ class Stack:
         return Proxy(process, reverse_port, forward_port, confdir / "mitmproxy-ca-cert.pem", counters_port)
 
     def _provider(self, *arguments):
-        process = self._spawn(sys.executable, "-m", "hivemind_addon.sim.server", *arguments, core=-1)
+        process = self._spawn(sys.executable, "-m", "hivemind_addon.lab.sim.server", *arguments, core=-1)
         return json.loads(_line(process, _START_S))["port"]
 
     def _spawn(self, *command, core, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=None):

@@ -10,7 +10,7 @@ from fleets.experiment import experiments
 from fleets.fleet import FleetSettings, run_fleet
 from fleets.page import page, summary
 from fleets.programs import NotInstalled, install
-from hivemind_addon.sim.mitmdump import NotStarted
+from hivemind_addon.lab.sim.mitmdump import NotStarted
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "fleets.md"
 

@@ -8,8 +8,8 @@ from enum import Enum
 from pathlib import Path
 
 from fleets.programs import Programs
-from hivemind_addon.launch.programs import load_programs
-from hivemind_addon.sim.task import Task
+from hivemind_addon.lab.sim.task import Task
+from hivemind_addon.tools.launch.programs import load_programs
 
 ANTHROPIC_HOST = "api.anthropic.com"
 OPENAI_HOST = "api.openai.com"

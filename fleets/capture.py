@@ -8,8 +8,8 @@ import click
 
 from fleets.fleet import FleetSettings, Route, run_fleet
 from fleets.programs import NotInstalled, install
-from hivemind_addon.mitm.capture_file import read_capture
-from hivemind_addon.sim.mitmdump import NotStarted
+from hivemind_addon.lab.sim.mitmdump import NotStarted
+from hivemind_addon.proxy.mitm.capture_file import read_capture
 
 CAPTURES = Path(__file__).resolve().parents[1] / "tests" / "captures"
 

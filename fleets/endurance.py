@@ -17,11 +17,11 @@ from fleets.process import Exit, run
 from fleets.programs import CLAUDE_VERSION, CODEX_VERSION, NotInstalled, Programs, install
 from fleets.stage import Stage, running_stage
 from fleets.tunnel import running_tunnel
-from hivemind_addon.sim.exchange import pause
-from hivemind_addon.sim.faults import Hold, KeepAlive
-from hivemind_addon.sim.provider import LimitScope, ProviderSettings
-from hivemind_addon.sim.request import credential
-from hivemind_addon.sim.task import Task
+from hivemind_addon.lab.sim.exchange import pause
+from hivemind_addon.lab.sim.faults import Hold, KeepAlive
+from hivemind_addon.lab.sim.provider import LimitScope, ProviderSettings
+from hivemind_addon.lab.sim.request import credential
+from hivemind_addon.lab.sim.task import Task
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "endurance.md"
 _HOLDS_MIN = (1.0, 5.0, 9.5, 12.0, 30.0)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from fleets.fleet import FleetSettings, Route
-from hivemind_addon.sim.demo import FAULTS
+from hivemind_addon.lab.sim.demo import FAULTS
 
 CUT_SHARE = 0.1
 

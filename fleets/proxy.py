@@ -13,10 +13,10 @@ from pathlib import Path
 import msgspec
 
 from fleets import inside
-from hivemind_addon.core.snapshot import Counters
-from hivemind_addon.observe.report import Report
-from hivemind_addon.sim.exchange import pause
-from hivemind_addon.sim.mitmdump import NotStarted
+from hivemind_addon.api.report import Report
+from hivemind_addon.api.snapshot import Counters
+from hivemind_addon.lab.sim.exchange import pause
+from hivemind_addon.lab.sim.mitmdump import NotStarted
 
 _START_S = 60.0
 _LOOK_EVERY_S = 0.1

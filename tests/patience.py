@@ -2,8 +2,8 @@
 
 import pytest
 
-from hivemind_addon.journal import place
-from hivemind_addon.runtime.control import read_report, send_command
+from hivemind_addon.api.control import read_report, send_command
+from hivemind_addon.tools.history import place
 
 PATIENCE_S = 120
 """Whoever waits longer hangs."""

@@ -3,9 +3,9 @@ import sys
 
 import pytest
 
-from hivemind_addon.compose import EVENTS_KEPT, _make_traces, make_runtime
-from hivemind_addon.core.events import OddityNoted
-from hivemind_addon.core.ticket import PoolKey
+from hivemind_addon.api.events import OddityNoted
+from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.proxy.compose import EVENTS_KEPT, _make_traces, make_runtime
 
 
 async def test_everything_meets_and_observers_hear_of_every_event():
@@ -64,7 +64,7 @@ async def test_an_exporter_that_is_not_known_is_one_line(clock, caplog):
 
 
 async def test_without_the_extra_the_log_names_the_cure(clock, caplog, monkeypatch):
-    monkeypatch.setitem(sys.modules, "hivemind_addon.runtime.trace_export", None)
+    monkeypatch.setitem(sys.modules, "hivemind_addon.proxy.runtime.trace_export", None)
     assert _make_traces({"OTEL_TRACES_EXPORTER": "otlp"}, clock) is None
     (line,) = caplog.messages
     assert "pip install 'hivemind-addon[otel]'" in line

@@ -2,12 +2,12 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import get_args
 
-from hivemind_addon import docs
-from hivemind_addon.core.events import Event
-from hivemind_addon.mitm.options import OPTIONS
-from hivemind_addon.profile.grants import AgentGrants, AgentRules, Allowance, Grants
-from hivemind_addon.profile.model import Profile
-from hivemind_addon.profile.rules import PROFILE_RULES
+from hivemind_addon.api.events import Event
+from hivemind_addon.lab import docs
+from hivemind_addon.proxy.mitm.options import OPTIONS
+from hivemind_addon.proxy.profile.grants import AgentGrants, AgentRules, Allowance, Grants
+from hivemind_addon.proxy.profile.model import Profile
+from hivemind_addon.proxy.profile.rules import PROFILE_RULES
 
 SELF_EXPLAINING = {"concurrency.maximum", "breaker.max_probe_s", "retry.max_backoff_s"}
 """The upper ends of ranges whose lower end, the line above in the table, is explained."""

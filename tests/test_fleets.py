@@ -17,10 +17,10 @@ from fleets.page import page, summary
 from fleets.process import Exit, run
 from fleets.programs import NotInstalled, Programs, install
 from fleets.tunnel import running_tunnel
-from hivemind_addon.core.snapshot import Counters
-from hivemind_addon.sim.faults import KeepAlive
-from hivemind_addon.sim.task import Task
-from hivemind_addon.sim.truth import AgentTruth, Truth
+from hivemind_addon.api.snapshot import Counters
+from hivemind_addon.lab.sim.faults import KeepAlive
+from hivemind_addon.lab.sim.task import Task
+from hivemind_addon.lab.sim.truth import AgentTruth, Truth
 
 TASK = Task("claude-1", 2, "result.txt")
 TRUTH = Truth(

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import pytest
 
-from hivemind_addon.cli import main
+from hivemind_addon.tools.cli import main
 from tests.shell_lines import accept, blocks, calls
 
 ROOT = Path(__file__).parents[1]

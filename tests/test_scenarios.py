@@ -2,9 +2,9 @@
 
 import pytest
 
-from hivemind_addon.sim.library import cases
-from hivemind_addon.sim.policy import Policy
-from hivemind_addon.sim.trial import run_series, setups
+from hivemind_addon.lab.sim.library import cases
+from hivemind_addon.lab.sim.policy import Policy
+from hivemind_addon.lab.sim.trial import run_series, setups
 
 SEEDS = 2
 

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from hivemind_addon.trust import KEY, ca_certificate, cure_of_distrust
+from hivemind_addon.api.trust import KEY, ca_certificate, cure_of_distrust
 
 
 def test_the_cure_names_the_certificate_and_never_the_key(tmp_path):

@@ -1,6 +1,6 @@
 import pytest
 
-from hivemind_addon.words import about, brief, count, dollars, failing, lasting, plain, several, short, span
+from hivemind_addon.api.words import about, brief, count, dollars, failing, lasting, plain, several, short, span
 
 
 @pytest.mark.parametrize(

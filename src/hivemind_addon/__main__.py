@@ -1,5 +1,5 @@
 """`python -m hivemind_addon` is the command `hivemind`."""
 
-from hivemind_addon.cli import main
+from hivemind_addon.tools.cli import main
 
 main(prog_name="hivemind")

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 from playwright.sync_api import expect
 
-from hivemind_addon.core.snapshot import (
+from hivemind_addon.api.report import LogLine, ProxyView, Report, SessionTally, TallyView
+from hivemind_addon.api.snapshot import (
     BudgetView,
     Counters,
     LearnedView,
@@ -22,12 +23,10 @@ from hivemind_addon.core.snapshot import (
     WallView,
     WindowView,
 )
-from hivemind_addon.core.spend import Budget, Period, Scope, Spend
-from hivemind_addon.core.ticket import Demand, PoolKey, Ticket, Usage
-from hivemind_addon.observe.report import ProxyView, Report
-from hivemind_addon.observe.tally import LogLine, SessionTally, TallyView
-from hivemind_addon.page.document import CONTENT_SECURITY_POLICY, DOCUMENT
-from hivemind_addon.sim.server import running_server
+from hivemind_addon.api.spend import Budget, Period, Scope, Spend
+from hivemind_addon.api.ticket import Demand, PoolKey, Ticket, Usage
+from hivemind_addon.lab.sim.server import running_server
+from hivemind_addon.proxy.page.document import CONTENT_SECURITY_POLICY, DOCUMENT
 from tests.browser.conftest import look
 from tests.e2e.origin import running_origin
 from tests.e2e.proxy import PATIENCE_S, free_port, running

@@ -3,7 +3,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.capture.hollow import hollow
+from hivemind_addon.proxy.capture.hollow import hollow
 
 KEY = b"k" * 16
 JSON = st.recursive(

@@ -1,7 +1,7 @@
-from hivemind_addon.capture.joined import join
-from hivemind_addon.capture.model import Capture
-from hivemind_addon.capture.recording import Circumstances, Merge
-from hivemind_addon.core.ticket import PoolKey
+from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.proxy.capture.joined import join
+from hivemind_addon.proxy.capture.model import Capture
+from hivemind_addon.proxy.capture.recording import Circumstances, Merge
 from tests.capture.samples import POOL, make_call, make_limit
 
 NAMED = PoolKey(POOL.host, "org-1", POOL.model_group)

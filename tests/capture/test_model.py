@@ -1,8 +1,8 @@
 import msgspec
 import pytest
 
-from hivemind_addon.capture.model import VERSION, Capture, ConcurrencyMove, NotACapture, decode, encode
-from hivemind_addon.core.ticket import Demand, OutcomeKind
+from hivemind_addon.api.ticket import Demand, OutcomeKind
+from hivemind_addon.proxy.capture.model import VERSION, Capture, ConcurrencyMove, NotACapture, decode, encode
 from tests.capture.samples import POOL, make_attempt, make_call, make_capture, make_limit
 
 

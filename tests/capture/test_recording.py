@@ -1,9 +1,9 @@
 import dataclasses
 
-from hivemind_addon.capture.recording import Merge, Recording, unnamed
-from hivemind_addon.core.events import ConcurrencyChanged, MeterLearned, PoolsMerged, TicketEnded
-from hivemind_addon.core.snapshot import Counters, MeterView, PoolView, Snapshot
-from hivemind_addon.core.ticket import Dimension, Outcome, OutcomeKind, PoolKey, Reservation
+from hivemind_addon.api.events import ConcurrencyChanged, MeterLearned, PoolsMerged, TicketEnded
+from hivemind_addon.api.snapshot import Counters, MeterView, PoolView, Snapshot
+from hivemind_addon.api.ticket import Dimension, Outcome, OutcomeKind, PoolKey, Reservation
+from hivemind_addon.proxy.capture.recording import Merge, Recording, unnamed
 from tests.core.samples import ticket as make_ticket
 
 POOL = PoolKey("api.anthropic.com", "key-1", "sonnet")

@@ -1,5 +1,5 @@
-from hivemind_addon.capture.rows import Cell, rows
-from hivemind_addon.core.ticket import OutcomeKind
+from hivemind_addon.api.ticket import OutcomeKind
+from hivemind_addon.tools.captures.rows import Cell, rows
 from tests.capture.samples import make_attempt, make_call, make_capture
 
 

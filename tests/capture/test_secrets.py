@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.capture.secrets import Redactor
+from hivemind_addon.proxy.capture.secrets import Redactor
 from tests.cpu_time import least_cpu_s
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"

@@ -1,9 +1,9 @@
 import pytest
 from rich.console import Console
 
-from hivemind_addon.capture.model import Capture, ConcurrencyMove
-from hivemind_addon.capture.show import limit_words, show
-from hivemind_addon.core.ticket import OutcomeKind
+from hivemind_addon.api.ticket import OutcomeKind
+from hivemind_addon.proxy.capture.model import Capture, ConcurrencyMove
+from hivemind_addon.tools.captures.show import limit_words, show
 from tests.capture.samples import POOL, make_attempt, make_call, make_capture, make_limit
 
 

@@ -1,6 +1,6 @@
-from hivemind_addon.capture.model import MAX_CHUNKS
-from hivemind_addon.capture.tape import Tape
-from hivemind_addon.core.ticket import Demand, Outcome, OutcomeKind, Reservation, Usage
+from hivemind_addon.api.ticket import Demand, Outcome, OutcomeKind, Reservation, Usage
+from hivemind_addon.proxy.capture.model import MAX_CHUNKS
+from hivemind_addon.proxy.capture.tape import Tape
 from tests.core.samples import ticket as make_ticket
 
 GOOD = Outcome(OutcomeKind.SUCCESS, "200", status=200)

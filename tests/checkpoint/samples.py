@@ -4,10 +4,10 @@ import json
 
 from msgspec.structs import replace
 
-from hivemind_addon.checkpoint.taking import SentRequest, take
-from hivemind_addon.core.ticket import CallKind
-from hivemind_addon.profile.model import DialectName
-from hivemind_addon.wire.request import read_request
+from hivemind_addon.api.ticket import CallKind
+from hivemind_addon.proxy.checkpoint.taking import SentRequest, take
+from hivemind_addon.proxy.profile.model import DialectName
+from hivemind_addon.proxy.wire.request import read_request
 from tests.core.samples import ticket
 
 WALL = 1_795_345_317.25  # 2026-11-22T11:01:57.250Z

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.checkpoint.claude_code import folder_name, place, session_file
-from hivemind_addon.core.ticket import CallKind
+from hivemind_addon.api.ticket import CallKind
+from hivemind_addon.tools.checkpoints.claude_code import folder_name, place, session_file
 from tests.checkpoint.samples import MESSAGES, checkpoint
 
 SESSION = "11111111-2222-4333-8444-555555555555"

@@ -2,8 +2,8 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from hivemind_addon.checkpoint.codex import place, rollout
-from hivemind_addon.profile.model import DialectName
+from hivemind_addon.proxy.profile.model import DialectName
+from hivemind_addon.tools.checkpoints.codex import place, rollout
 from tests.checkpoint.samples import RESPONSES, WALL, checkpoint
 
 SESSION = "11111111-2222-4333-8444-555555555555"

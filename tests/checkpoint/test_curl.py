@@ -2,8 +2,8 @@ import shlex
 
 import pytest
 
-from hivemind_addon.checkpoint.curl import curl_command
-from hivemind_addon.profile.model import DialectName
+from hivemind_addon.proxy.profile.model import DialectName
+from hivemind_addon.tools.checkpoints.curl import curl_command
 from tests.checkpoint.samples import BODIES, URLS, checkpoint
 
 

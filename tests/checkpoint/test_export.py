@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.checkpoint.export import CannotExport, Form, export
-from hivemind_addon.checkpoint.model import NotKept
-from hivemind_addon.checkpoint.show import lines
-from hivemind_addon.profile.model import DialectName
+from hivemind_addon.proxy.checkpoint.model import NotKept
+from hivemind_addon.proxy.profile.model import DialectName
+from hivemind_addon.tools.checkpoints.export import CannotExport, Form, export
+from hivemind_addon.tools.checkpoints.show import lines
 from tests.checkpoint.samples import BODIES, checkpoint
 
 MESSAGES_, RESPONSES_, CHAT_ = BODIES

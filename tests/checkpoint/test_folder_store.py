@@ -4,9 +4,9 @@ import stat
 
 import pytest
 
-from hivemind_addon.checkpoint.folder_store import FolderStore, Retention
-from hivemind_addon.checkpoint.model import UnknownCheckpoint
-from hivemind_addon.runtime.folders import FolderNotPrivate
+from hivemind_addon.proxy.checkpoint.folder_store import FolderStore, Retention
+from hivemind_addon.proxy.checkpoint.model import UnknownCheckpoint
+from hivemind_addon.system.folders import FolderNotPrivate
 from tests.checkpoint.samples import MESSAGES, WALL, checkpoint
 
 

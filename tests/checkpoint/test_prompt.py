@@ -1,6 +1,6 @@
 import pytest
 
-from hivemind_addon.checkpoint.prompt import parts_of, prompt_of
+from hivemind_addon.tools.checkpoints.prompt import parts_of, prompt_of
 from tests.checkpoint.samples import BODIES, checkpoint
 
 

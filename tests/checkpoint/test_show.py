@@ -1,5 +1,5 @@
-from hivemind_addon.checkpoint.show import lines
-from hivemind_addon.profile.model import DialectName
+from hivemind_addon.proxy.profile.model import DialectName
+from hivemind_addon.tools.checkpoints.show import lines
 from tests.checkpoint.samples import MESSAGES, checkpoint
 
 

@@ -4,10 +4,10 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.checkpoint.model import NotKept
-from hivemind_addon.checkpoint.taking import ELSEWHERE, is_conversation
-from hivemind_addon.core.ticket import CallKind
-from hivemind_addon.profile.model import DialectName
+from hivemind_addon.api.ticket import CallKind
+from hivemind_addon.proxy.checkpoint.model import NotKept
+from hivemind_addon.proxy.checkpoint.taking import ELSEWHERE, is_conversation
+from hivemind_addon.proxy.profile.model import DialectName
 from tests.checkpoint.samples import BODIES, MESSAGES, RESPONSES, WALL, checkpoint, sent
 from tests.core.samples import ticket
 

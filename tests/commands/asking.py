@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.cli import main
-from hivemind_addon.runtime.clock import SystemClock
+from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.tools.cli import main
 from tests.journal.book import NOON, POOL, journal_with
 
 COMMANDS = ["", "agents", "retries", "incidents", "incident", "budgets", "limits", "runs"]

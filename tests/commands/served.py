@@ -4,8 +4,8 @@ import asyncio
 import threading
 from contextlib import contextmanager
 
-from hivemind_addon.core.command import Said
-from hivemind_addon.runtime.control import ControlServer, control_socket
+from hivemind_addon.api.command import Said
+from hivemind_addon.api.control import ControlServer, control_socket
 
 
 @contextmanager

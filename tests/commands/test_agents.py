@@ -7,10 +7,10 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.cli import main
-from hivemind_addon.core.snapshot import BudgetView
-from hivemind_addon.core.spend import Budget, Period, Scope, Spend
-from hivemind_addon.core.ticket import Usage
+from hivemind_addon.api.snapshot import BudgetView
+from hivemind_addon.api.spend import Budget, Period, Scope, Spend
+from hivemind_addon.api.ticket import Usage
+from hivemind_addon.tools.cli import main
 from tests.commands.served import serving
 from tests.dash.record import recorded
 from tests.dash.samples import flying, pool, report, session, waiting

@@ -5,11 +5,11 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.cli import main
-from hivemind_addon.commands import proxy as commands
-from hivemind_addon.core.command import AddBudget, ResetBudget, Said, SetBudget
-from hivemind_addon.core.snapshot import BudgetView, GivenBudget
-from hivemind_addon.core.spend import Budget, Period, Scope, Spend
+from hivemind_addon.api.command import AddBudget, ResetBudget, Said, SetBudget
+from hivemind_addon.api.snapshot import BudgetView, GivenBudget
+from hivemind_addon.api.spend import Budget, Period, Scope, Spend
+from hivemind_addon.tools.cli import main
+from hivemind_addon.tools.commands import proxy as commands
 from tests.dash.samples import report
 
 GIVEN = (
@@ -44,7 +44,7 @@ def sent(monkeypatch):
 @pytest.fixture(autouse=True)
 def folder(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr("hivemind_addon.runtime.folders.LONGEST_SOCKET_PATH", 1000)
+    monkeypatch.setattr("hivemind_addon.system.folders.LONGEST_SOCKET_PATH", 1000)
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.cli import main
-from hivemind_addon.commands import proxy
-from hivemind_addon.core.command import Record, Said
+from hivemind_addon.api.command import Record, Said
+from hivemind_addon.tools.cli import main
+from hivemind_addon.tools.commands import proxy
 from tests.capture.samples import make_call
 from tests.mitm.captured import record
 
@@ -64,7 +64,7 @@ def test_a_wrong_file_is_one_line(tmp_path, command):
 def test_a_running_proxy_is_told_to_record_and_to_stop(monkeypatch, tmp_path, arguments, command):
     sent = []
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr("hivemind_addon.runtime.folders.LONGEST_SOCKET_PATH", 1000)
+    monkeypatch.setattr("hivemind_addon.system.folders.LONGEST_SOCKET_PATH", 1000)
     monkeypatch.setattr(
         proxy, "send_command", lambda path, told: sent.append((path.name, told)) or Said(done=True, text="recording")
     )

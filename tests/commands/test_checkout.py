@@ -1,7 +1,8 @@
 from click.testing import CliRunner
 
-from hivemind_addon import docs, resources
-from hivemind_addon.cli import main
+from hivemind_addon import resources
+from hivemind_addon.lab import docs
+from hivemind_addon.tools.cli import main
 
 
 def run(*arguments):

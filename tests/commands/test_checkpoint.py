@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.checkpoint.folder_store import FolderStore
-from hivemind_addon.cli import main
-from hivemind_addon.commands import checkpoint as commands
-from hivemind_addon.profile.model import DialectName
+from hivemind_addon.proxy.checkpoint.folder_store import FolderStore
+from hivemind_addon.proxy.profile.model import DialectName
+from hivemind_addon.tools.cli import main
+from hivemind_addon.tools.commands import checkpoint as commands
 from tests.checkpoint.samples import CHAT, MESSAGES, WALL, checkpoint
 
 

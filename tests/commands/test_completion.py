@@ -9,8 +9,8 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.cli import main
-from hivemind_addon.commands.group import every_command
+from hivemind_addon.tools.cli import main
+from hivemind_addon.tools.commands.group import every_command
 
 
 @pytest.fixture

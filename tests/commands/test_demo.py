@@ -5,10 +5,10 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.cli import main
-from hivemind_addon.sim import demo
-from hivemind_addon.sim.demo import DemoResult, PhaseName
-from hivemind_addon.sim.mitmdump import NotStarted
+from hivemind_addon.lab.sim import demo
+from hivemind_addon.lab.sim.demo import DemoResult, PhaseName
+from hivemind_addon.lab.sim.mitmdump import NotStarted
+from hivemind_addon.tools.cli import main
 from tests.sim.test_demo_view import phase
 
 
@@ -67,7 +67,7 @@ def test_a_mitmdump_that_does_not_start_is_one_line(monkeypatch):
 
 def test_without_httpx_the_demo_names_the_cure():
     """In a process of its own: what is imported cannot be taken back here."""
-    script = "import sys; sys.modules['httpx'] = None; from hivemind_addon.cli import main; main(['demo'])"
+    script = "import sys; sys.modules['httpx'] = None; from hivemind_addon.tools.cli import main; main(['demo'])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == f"Error: the demo needs httpx: {sys.executable} -m pip install 'hivemind-addon[sim]'\n"

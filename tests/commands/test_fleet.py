@@ -6,11 +6,11 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from hivemind_addon.cli import main
-from hivemind_addon.commands import fleet as commands
-from hivemind_addon.tasks.model import State
-from hivemind_addon.tasks.session import Outcome
-from hivemind_addon.tasks.store import Fleet, FleetStore, Owner, Written, fleets_folder
+from hivemind_addon.tools.cli import main
+from hivemind_addon.tools.commands import fleet as commands
+from hivemind_addon.tools.tasks.model import State
+from hivemind_addon.tools.tasks.session import Outcome
+from hivemind_addon.tools.tasks.store import Fleet, FleetStore, Owner, Written, fleets_folder
 from tests.tasks.plain import shell, short_folder
 from tests.tasks.test_store import owned, view
 

@@ -5,7 +5,7 @@ import shlex
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.cli import main
+from hivemind_addon.tools.cli import main
 
 COMMANDS = [
     *("status", "agents", "pools", "top --once", "wait agent-1", "pause", "budget", "config", "env", "exec -- true"),
@@ -34,7 +34,7 @@ def test_one_that_cannot_be_made_is_one_line_that_names_it(command, monkeypatch,
     (tmp_path / "file").touch()
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    monkeypatch.setattr("hivemind_addon.runtime.folders.LONGEST_SOCKET_PATH", 1000)
+    monkeypatch.setattr("hivemind_addon.system.folders.LONGEST_SOCKET_PATH", 1000)
     assert said(command) == f"Error: {tmp_path}/file/hivemind_addon: Not a directory\n"
 
 

@@ -6,9 +6,9 @@ import sys
 import click
 from click.testing import CliRunner
 
-from hivemind_addon.cli import main
-from hivemind_addon.commands.group import Entry, IndexedGroup, every_command, help_of
-from hivemind_addon.commands.index import SECTIONS
+from hivemind_addon.tools.cli import main
+from hivemind_addon.tools.commands.group import Entry, IndexedGroup, every_command, help_of
+from hivemind_addon.tools.commands.index import SECTIONS
 
 
 def test_everything_in_the_index_is_there_and_listed_once():
@@ -28,7 +28,7 @@ def test_a_slip_is_told_with_what_was_meant():
 
 
 def test_what_is_registered_beside_the_index_is_listed_last():
-    group = IndexedGroup("hivemind", index={"See": [Entry("status", "commands.watch:status", "What goes on")]})
+    group = IndexedGroup("hivemind", index={"See": [Entry("status", "tools.commands.watch:status", "What goes on")]})
 
     @group.command()
     def extra() -> None:
@@ -57,13 +57,13 @@ def test_the_first_help_loads_no_command():
     """It took 0.7 s when it did."""
     script = """
 import sys
-from hivemind_addon.cli import main
+from hivemind_addon.tools.cli import main
 try:
     main(["--help"])
 except SystemExit:
     ours = {name for name in sys.modules if name.startswith("hivemind_addon.")}
-    print(ours - {"hivemind_addon.cli", "hivemind_addon.commands"} == {
-        "hivemind_addon.commands.group", "hivemind_addon.commands.index"}, "asyncio" in sys.modules)
+    print(ours - {"hivemind_addon.tools", "hivemind_addon.tools.cli", "hivemind_addon.tools.commands"} == {
+        "hivemind_addon.tools.commands.group", "hivemind_addon.tools.commands.index"}, "asyncio" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("True False\n"), done.stdout
@@ -72,8 +72,8 @@ except SystemExit:
 def test_commands_that_steer_load_little():
     script = """
 import sys
-import hivemind_addon.commands.steering
-print([name for name in ("mitmproxy", "yaml", "rich", "textual", "tiktoken", "hivemind_addon.core.pool") if name in sys.modules])
+import hivemind_addon.tools.commands.steering
+print([name for name in ("mitmproxy", "yaml", "rich", "textual", "tiktoken", "hivemind_addon.proxy.core.pool") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -7,9 +7,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.cli import main
-from hivemind_addon.commands.group import every_command
-from hivemind_addon.commands.index import SECTIONS
+from hivemind_addon.tools.cli import main
+from hivemind_addon.tools.commands.group import every_command
+from hivemind_addon.tools.commands.index import SECTIONS
 from tests.shell_lines import accept, calls
 
 EVERY = dict(every_command(main))

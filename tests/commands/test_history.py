@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from hivemind_addon.wire.identity import given_id
+from hivemind_addon.api.proxy_user import given_id
 from tests.commands.asking import COMMANDS, fill, journal_fixture, run, said  # noqa: F401 - a fixture
 from tests.journal.book import journal_with
 

@@ -1,8 +1,8 @@
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.cli import main
-from hivemind_addon.commands import history_options
+from hivemind_addon.tools.cli import main
+from hivemind_addon.tools.commands import history_options
 from tests.commands.asking import journal_fixture, said  # noqa: F401 - a fixture
 from tests.journal.book import journal_with
 

@@ -2,11 +2,11 @@ import json
 
 import pytest
 
-from hivemind_addon.commands import history_rows as rows
-from hivemind_addon.commands.printing import Format
-from hivemind_addon.journal.history import biographies, find
-from hivemind_addon.journal.reader import JournalReader
-from hivemind_addon.journal.tables import BudgetRow
+from hivemind_addon.proxy.journal.tables import BudgetRow
+from hivemind_addon.tools.commands import history_rows as rows
+from hivemind_addon.tools.commands.printing import Format
+from hivemind_addon.tools.history.history import biographies, find
+from hivemind_addon.tools.history.reader import JournalReader
 from tests.journal.book import NOON, journal_with
 
 

@@ -2,12 +2,12 @@ import time
 
 import pytest
 
-from hivemind_addon.commands import history_view as view
-from hivemind_addon.journal.history import Biography
-from hivemind_addon.journal.incident_history import Aftermath
-from hivemind_addon.journal.incidents import Incident, Kind, Line, Trouble
-from hivemind_addon.journal.records import RunRecord
-from hivemind_addon.journal.tables import AttemptRow, HappeningRow, TicketRow, WaitRow
+from hivemind_addon.proxy.journal.tables import AttemptRow, HappeningRow, TicketRow, WaitRow
+from hivemind_addon.tools.commands import history_view as view
+from hivemind_addon.tools.history.history import Biography
+from hivemind_addon.tools.history.incident_history import Aftermath
+from hivemind_addon.tools.history.incidents import Incident, Kind, Line, Trouble
+from hivemind_addon.tools.history.records import RunRecord
 
 NOON = 1_767_268_800.0
 RUN = RunRecord(id=1, began=NOON - 60, seen=NOON + 50, ended=None, pid=7, version="1")

@@ -5,7 +5,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.commands.instants import BadInstant, Instant, day, hour, iso, read_instant, shown
+from hivemind_addon.tools.commands.instants import BadInstant, Instant, day, hour, iso, read_instant, shown
 
 NOW = datetime(2026, 3, 29, 12, 0, 30, tzinfo=UTC).timestamp()
 """14:00:30 in Berlin, on the day on which its clocks went forward."""

@@ -3,7 +3,7 @@ import os
 import click
 import pytest
 
-from hivemind_addon.commands.lease_options import (
+from hivemind_addon.tools.commands.lease_options import (
     open_store,
     refused,
     token_of,
@@ -12,7 +12,7 @@ from hivemind_addon.commands.lease_options import (
     watched_holder,
     who,
 )
-from hivemind_addon.lease.model import Grant, Holder, Lease, NotGranted, Request
+from hivemind_addon.tools.lease.model import Grant, Holder, Lease, NotGranted, Request
 
 PID = os.getpid()
 

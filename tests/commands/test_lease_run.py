@@ -5,7 +5,7 @@ import os
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.cli import main
+from hivemind_addon.tools.cli import main
 
 
 @pytest.fixture(autouse=True)

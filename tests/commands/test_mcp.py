@@ -12,9 +12,9 @@ import pexpect
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.cli import main
-from hivemind_addon.lease.sqlite_store import SqliteLeases, default_lease_file
-from hivemind_addon.runtime.clock import SystemClock
+from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.tools.cli import main
+from hivemind_addon.tools.lease.sqlite_store import SqliteLeases, default_lease_file
 
 
 def run(*arguments):

@@ -4,10 +4,10 @@ import msgspec
 import pytest
 from click.shell_completion import ShellComplete
 
-from hivemind_addon.cli import main
-from hivemind_addon.commands import names
-from hivemind_addon.core.command import OptionView, Said
-from hivemind_addon.runtime.control import control_socket
+from hivemind_addon.api.command import OptionView, Said
+from hivemind_addon.api.control import control_socket
+from hivemind_addon.tools.cli import main
+from hivemind_addon.tools.commands import names
 from tests.commands.served import serving
 from tests.dash.samples import KEY, flying, pool, report, session, waiting
 

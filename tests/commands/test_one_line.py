@@ -1,7 +1,7 @@
 import click
 import pytest
 
-from hivemind_addon.commands.one_line import in_one_line
+from hivemind_addon.tools.commands.one_line import in_one_line
 
 
 class Expected(Exception):

@@ -5,9 +5,9 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.cli import main
-from hivemind_addon.core.snapshot import LearnedView, MeterView, WallView, WindowView
-from hivemind_addon.core.ticket import PoolKey
+from hivemind_addon.api.snapshot import LearnedView, MeterView, WallView, WindowView
+from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.tools.cli import main
 from tests.commands.served import serving
 from tests.dash.record import recorded
 from tests.dash.samples import KEY, pool, pool_tally, report

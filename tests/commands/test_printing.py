@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.commands.printing import Format, format_option, print_rows
+from hivemind_addon.tools.commands.printing import Format, format_option, print_rows
 
 ROWS = [{"agent": "a, b", "tokens": 1234567, "hidden": [1]}, {"agent": "c", "tokens": None, "hidden": []}]
 COLUMNS = {"agent": "Agent", "tokens": "Tokens"}

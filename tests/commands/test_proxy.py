@@ -3,9 +3,9 @@
 import click
 import pytest
 
-from hivemind_addon.commands.proxy import ask, no_proxy, one_line, report_of, typed
-from hivemind_addon.core.command import Pause, Said
-from hivemind_addon.runtime.control import NotSaid, UnreadableReport, control_socket, serving_ports
+from hivemind_addon.api.command import Pause, Said
+from hivemind_addon.api.control import NotSaid, UnreadableReport, control_socket, serving_ports
+from hivemind_addon.tools.commands.proxy import ask, no_proxy, one_line, report_of, typed
 from tests.commands.served import serving
 from tests.dash.samples import report
 

@@ -1,7 +1,7 @@
 import click
 import pytest
 
-from hivemind_addon.commands.span import SOME_TIME, SPAN
+from hivemind_addon.tools.commands.span import SOME_TIME, SPAN
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.cli import main
-from hivemind_addon.commands import proxy
-from hivemind_addon.core.command import Cancel, MoveToFront, Pause, Resume, Said, SetLimit, SetPriority
-from hivemind_addon.core.ticket import Priority
+from hivemind_addon.api.command import Cancel, MoveToFront, Pause, Resume, Said, SetLimit, SetPriority
+from hivemind_addon.api.ticket import Priority
+from hivemind_addon.tools.cli import main
+from hivemind_addon.tools.commands import proxy
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def sent(monkeypatch, tmp_path):
         return Said(done="never" not in str(command), text="what was done")
 
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr("hivemind_addon.runtime.folders.LONGEST_SOCKET_PATH", 1000)
+    monkeypatch.setattr("hivemind_addon.system.folders.LONGEST_SOCKET_PATH", 1000)
     monkeypatch.setattr(proxy, "send_command", send)
     return seen
 
@@ -89,7 +89,7 @@ def test_an_order_for_no_time_is_not_sent(sent, span):
 
 def test_where_no_proxy_runs_it_says_so_in_one_line(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr("hivemind_addon.runtime.folders.LONGEST_SOCKET_PATH", 100)
+    monkeypatch.setattr("hivemind_addon.system.folders.LONGEST_SOCKET_PATH", 100)
     result = run("pause", "-p", "1")
     assert result.exit_code == 1
     assert "no proxy" in result.stderr

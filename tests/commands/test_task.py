@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.cli import main
-from hivemind_addon.tasks import client
-from hivemind_addon.tasks.model import NotTaken, State
-from hivemind_addon.tasks.store import Written
+from hivemind_addon.tools.cli import main
+from hivemind_addon.tools.tasks import client
+from hivemind_addon.tools.tasks.model import NotTaken, State
+from hivemind_addon.tools.tasks.store import Written
 from tests.tasks.plain import shell, short_folder
 from tests.tasks.test_store import owned, view
 

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.cli import main
-from hivemind_addon.core.command import ForeseeWait, Said, WaitView
+from hivemind_addon.api.command import ForeseeWait, Said, WaitView
+from hivemind_addon.tools.cli import main
 from tests.commands.served import serving
 from tests.dash.samples import report
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.cli import main
-from hivemind_addon.commands import watch as watching
+from hivemind_addon.tools.cli import main
+from hivemind_addon.tools.commands import watch as watching
 from tests.commands.served import serving
 from tests.dash.record import DATA, recorded
 from tests.dash.samples import report

@@ -4,13 +4,8 @@ import random
 
 from msgspec.structs import replace
 
-from hivemind_addon.core.breaker import BreakerSettings
-from hivemind_addon.core.concurrency import ConcurrencySettings
-from hivemind_addon.core.decision import Admitted, Backoff, Shed
-from hivemind_addon.core.events import Event
-from hivemind_addon.core.pool import PoolSettings
-from hivemind_addon.core.scheduler import Scheduler
-from hivemind_addon.core.ticket import (
+from hivemind_addon.api.events import Event
+from hivemind_addon.api.ticket import (
     Demand,
     Dimension,
     Hints,
@@ -21,6 +16,11 @@ from hivemind_addon.core.ticket import (
     Reservation,
     Ticket,
 )
+from hivemind_addon.proxy.core.breaker import BreakerSettings
+from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.decision import Admitted, Backoff, Shed
+from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.scheduler import Scheduler
 
 POOL = PoolKey(host="api.test", account="key-1", model_group="m")
 SUCCESS = Outcome(kind=OutcomeKind.SUCCESS, reason="200", status=200)

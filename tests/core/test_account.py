@@ -2,8 +2,8 @@
 
 import pytest
 
-from hivemind_addon.core.account import Account
-from hivemind_addon.core.spend import Budget, Period, Scope, Spend, Standing
+from hivemind_addon.api.spend import Budget, Period, Scope, Spend, Standing
+from hivemind_addon.proxy.core.account import Account
 
 KEY = (Scope.AGENT, "a", Period.HOUR)
 

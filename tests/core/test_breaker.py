@@ -2,8 +2,9 @@ import random
 
 import pytest
 
-from hivemind_addon.core.breaker import TRANSITIONS, Breaker, BreakerSettings, BreakerState
-from hivemind_addon.core.ticket import OutcomeKind
+from hivemind_addon.api.snapshot import BreakerState
+from hivemind_addon.api.ticket import OutcomeKind
+from hivemind_addon.proxy.core.breaker import TRANSITIONS, Breaker, BreakerSettings
 
 ALIVE = [OutcomeKind.SUCCESS, OutcomeKind.THROTTLED, OutcomeKind.IGNORED]
 DEAD = [OutcomeKind.FAILED, OutcomeKind.OVERLOADED]

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from hivemind_addon.core.command import AddBudget, ResetBudget, SetBudget
-from hivemind_addon.core.concurrency import ConcurrencySettings
-from hivemind_addon.core.decision import Admitted, Refused
-from hivemind_addon.core.events import AttemptEnded, BudgetBooked, OddityNoted
-from hivemind_addon.core.pool import PoolSettings
-from hivemind_addon.core.scheduler import Scheduler
-from hivemind_addon.core.spend import Budget, Period, Price, Scope, Spend, Standing
-from hivemind_addon.core.ticket import PoolKey, Usage
+from hivemind_addon.api.command import AddBudget, ResetBudget, SetBudget
+from hivemind_addon.api.events import AttemptEnded, BudgetBooked, OddityNoted
+from hivemind_addon.api.spend import Budget, Period, Price, Scope, Spend, Standing
+from hivemind_addon.api.ticket import PoolKey, Usage
+from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.decision import Admitted, Refused
+from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.scheduler import Scheduler
 from tests.core.samples import CANCELLED, IGNORED, POOL, SUCCESS, ticket
 
 EPOCH = 1_800_000_000.0

@@ -1,8 +1,8 @@
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.core.cache import CacheSettings, PromptCache
-from hivemind_addon.core.ticket import Ticket
+from hivemind_addon.api.ticket import Ticket
+from hivemind_addon.proxy.core.cache import CacheSettings, PromptCache
 from tests.core.samples import ticket
 
 COLD = float("-inf")

@@ -4,16 +4,16 @@ import random
 
 import pytest
 
-from hivemind_addon.core.breaker import BreakerSettings
-from hivemind_addon.core.capacity import Capacity
-from hivemind_addon.core.concurrency import ConcurrencySettings
-from hivemind_addon.core.events import ConcurrencyChanged, Event, MeterLearned
-from hivemind_addon.core.flights import Flight
-from hivemind_addon.core.lanes import Place
-from hivemind_addon.core.orders import Orders
-from hivemind_addon.core.pool import PoolSettings
-from hivemind_addon.core.retry import History
-from hivemind_addon.core.ticket import Demand
+from hivemind_addon.api.events import ConcurrencyChanged, Event, MeterLearned
+from hivemind_addon.api.ticket import Demand
+from hivemind_addon.proxy.core.breaker import BreakerSettings
+from hivemind_addon.proxy.core.capacity import Capacity
+from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.flights import Flight
+from hivemind_addon.proxy.core.lanes import Place
+from hivemind_addon.proxy.core.orders import Orders
+from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.retry import History
 from tests.core.samples import (
     CANCELLED,
     CUT,

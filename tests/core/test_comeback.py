@@ -1,11 +1,11 @@
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.core.comeback import Comebacks, Successors
-from hivemind_addon.core.fair_queue import FairQueue, OrderSettings
-from hivemind_addon.core.flights import Flight, Flights
-from hivemind_addon.core.lanes import Place, Standing
-from hivemind_addon.core.ticket import Demand, Reservation
+from hivemind_addon.api.ticket import Demand, Reservation
+from hivemind_addon.proxy.core.comeback import Comebacks, Successors
+from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
+from hivemind_addon.proxy.core.flights import Flight, Flights
+from hivemind_addon.proxy.core.lanes import Place, Standing
 from tests.core.samples import ticket
 
 ONE = replace(ticket("one"), request_hash="h")

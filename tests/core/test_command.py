@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from hivemind_addon.core.command import (
+from hivemind_addon.api.command import (
     BadCommand,
     Cancel,
     MoveToFront,
@@ -13,7 +13,7 @@ from hivemind_addon.core.command import (
     names_pool,
     read_command,
 )
-from hivemind_addon.core.ticket import PoolKey, Priority
+from hivemind_addon.api.ticket import PoolKey, Priority
 
 KEY = PoolKey("api.test", "key-1", "claude-sonnet-4*")
 

@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.core.ticket import PoolKey
-from hivemind_addon.sim.limits import LimitKind
+from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.lab.sim.limits import LimitKind
 from tests.core.gateway import MODELS, Gateway, pool_of
 from tests.core.samples import hints, requests_reading
 

@@ -2,9 +2,9 @@
 
 from msgspec.structs import replace
 
-from hivemind_addon.core.common_order import CommonOrder
-from hivemind_addon.core.lanes import Place
-from hivemind_addon.core.ticket import Priority
+from hivemind_addon.api.ticket import Priority
+from hivemind_addon.proxy.core.common_order import CommonOrder
+from hivemind_addon.proxy.core.lanes import Place
 from tests.core.samples import ticket
 
 

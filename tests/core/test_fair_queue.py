@@ -3,10 +3,9 @@ from collections import Counter
 
 import pytest
 
-from hivemind_addon.core import heap
-from hivemind_addon.core.decision import Reason
-from hivemind_addon.core.lanes import Place
-from hivemind_addon.core.ticket import CallKind, Priority
+from hivemind_addon.api.ticket import CallKind, Priority, Reason
+from hivemind_addon.proxy.core import heap
+from hivemind_addon.proxy.core.lanes import Place
 from tests.core.waiting import Line
 
 PREFIX = {"prefix": "p", "prefix_tokens": 20_000}

@@ -5,14 +5,14 @@ import random
 
 import pytest
 
-from hivemind_addon.core.command import SetLimit
-from hivemind_addon.core.concurrency import ConcurrencySettings
-from hivemind_addon.core.decision import Admitted
-from hivemind_addon.core.forecast import Slots, Supply, forecast
-from hivemind_addon.core.lanes import Place
-from hivemind_addon.core.pool import PoolSettings
-from hivemind_addon.core.scheduler import Scheduler
-from hivemind_addon.core.ticket import Demand, Dimension, Reading
+from hivemind_addon.api.command import SetLimit
+from hivemind_addon.api.ticket import Demand, Dimension, Reading
+from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.decision import Admitted
+from hivemind_addon.proxy.core.forecast import Slots, Supply, forecast
+from hivemind_addon.proxy.core.lanes import Place
+from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.scheduler import Scheduler
 from tests.core.samples import FAILED, OVERLOADED, SUCCESS, THROTTLED, Bench, after, hints, requests_reading, ticket
 
 NEVER = float("inf")

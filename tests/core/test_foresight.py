@@ -5,14 +5,14 @@ from statistics import median
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.core.command import ForeseeWait, Pause, SetLimit, SetPriority
-from hivemind_addon.core.events import AttemptStarted
-from hivemind_addon.core.scheduler import Scheduler
-from hivemind_addon.core.spend import Budget, Scope, Spend
-from hivemind_addon.core.ticket import CallKind, Demand, Dimension, Priority, Reading
-from hivemind_addon.sim.library import cases
-from hivemind_addon.sim.policy import Policy
-from hivemind_addon.sim.world import World
+from hivemind_addon.api.command import ForeseeWait, Pause, SetLimit, SetPriority
+from hivemind_addon.api.events import AttemptStarted
+from hivemind_addon.api.spend import Budget, Scope, Spend
+from hivemind_addon.api.ticket import CallKind, Demand, Dimension, Priority, Reading
+from hivemind_addon.lab.sim.library import cases
+from hivemind_addon.lab.sim.policy import Policy
+from hivemind_addon.lab.sim.world import World
+from hivemind_addon.proxy.core.scheduler import Scheduler
 from tests.core.samples import OVERLOADED, POOL, THROTTLED, Bench, after, requests_reading, ticket
 
 

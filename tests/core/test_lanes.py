@@ -2,8 +2,7 @@
 
 import pytest
 
-from hivemind_addon.core.decision import Reason
-from hivemind_addon.core.ticket import CallKind
+from hivemind_addon.api.ticket import CallKind, Reason
 from tests.core.waiting import Line
 
 

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.core.hidden_limits import HiddenLimit
-from hivemind_addon.core.learned import (
+from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.proxy.core.hidden_limits import HiddenLimit
+from hivemind_addon.proxy.core.learned import (
     LearnedMeter,
     LearnedPool,
     MeterKind,
@@ -15,7 +16,6 @@ from hivemind_addon.core.learned import (
     read_pool,
     read_saved,
 )
-from hivemind_addon.core.ticket import Dimension
 from tests.core.samples import POOL
 
 METER = LearnedMeter(

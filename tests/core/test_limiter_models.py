@@ -2,7 +2,7 @@
 
 import pytest
 
-from hivemind_addon.core.limiter_models import (
+from hivemind_addon.proxy.core.limiter_models import (
     BucketLevel,
     ConcurrencyLevel,
     CounterLevel,

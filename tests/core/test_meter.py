@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.core.meter import Meter, MeterKind, is_usable
-from hivemind_addon.core.ticket import Dimension, Reading
+from hivemind_addon.api.ticket import Dimension, Reading
+from hivemind_addon.proxy.core.meter import Meter, MeterKind, is_usable
 from tests.core.samples import requests_reading
 
 

@@ -1,9 +1,9 @@
 import pytest
 
-from hivemind_addon.core.backoffs import Backoffs
-from hivemind_addon.core.flights import Flights
-from hivemind_addon.core.meters import Meters
-from hivemind_addon.core.ticket import Demand, Dimension, Reading
+from hivemind_addon.api.ticket import Demand, Dimension, Reading
+from hivemind_addon.proxy.core.backoffs import Backoffs
+from hivemind_addon.proxy.core.flights import Flights
+from hivemind_addon.proxy.core.meters import Meters
 from tests.core.samples import requests_reading, ticket
 from tests.core.test_flights import flight
 

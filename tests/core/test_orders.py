@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from hivemind_addon.core.orders import Orders, time_words
-from hivemind_addon.core.snapshot import GivenBudget, PriorityView
-from hivemind_addon.core.spend import Budget, Period, Scope
-from hivemind_addon.core.ticket import PoolKey, Priority
+from hivemind_addon.api.snapshot import GivenBudget, PriorityView
+from hivemind_addon.api.spend import Budget, Period, Scope
+from hivemind_addon.api.ticket import PoolKey, Priority
+from hivemind_addon.proxy.core.orders import Orders, time_words
 
 ONE, TWO, OTHER = PoolKey("a.test", "k", "m"), PoolKey("a.test", "k", "n"), PoolKey("b.test", "k", "m")
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from hivemind_addon.core.decision import Backoff, GiveUp, Reason
-from hivemind_addon.core.events import BreakerChanged, Held, MeterLearned, PoolBlocked, Superseded
-from hivemind_addon.core.ticket import Demand
+from hivemind_addon.api.events import BreakerChanged, Held, MeterLearned, PoolBlocked, Superseded
+from hivemind_addon.api.ticket import Demand, Reason
+from hivemind_addon.proxy.core.decision import Backoff, GiveUp
 from tests.core.samples import (
     CANCELLED,
     FAILED,

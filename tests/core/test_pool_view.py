@@ -2,8 +2,8 @@
 
 import pytest
 
-from hivemind_addon.core.command import Pause, SetPriority
-from hivemind_addon.core.ticket import Priority
+from hivemind_addon.api.command import Pause, SetPriority
+from hivemind_addon.api.ticket import Priority
 from tests.core.samples import FAILED, Bench, after, brittle, requests_reading
 
 

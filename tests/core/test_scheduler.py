@@ -5,10 +5,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.core.breaker import BreakerSettings
-from hivemind_addon.core.concurrency import ConcurrencySettings
-from hivemind_addon.core.decision import Backoff, Finished, GiveUp, Reason
-from hivemind_addon.core.events import (
+from hivemind_addon.api.events import (
     AccountNamed,
     AttemptEnded,
     AttemptStarted,
@@ -22,10 +19,13 @@ from hivemind_addon.core.events import (
     Submitted,
     TicketEnded,
 )
-from hivemind_addon.core.pool import PoolSettings
-from hivemind_addon.core.retry import RetryPolicy
-from hivemind_addon.core.scheduler import Scheduler
-from hivemind_addon.core.ticket import ContractError, Hints, PoolKey, Usage
+from hivemind_addon.api.ticket import ContractError, Hints, PoolKey, Reason, Usage
+from hivemind_addon.proxy.core.breaker import BreakerSettings
+from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.decision import Backoff, Finished, GiveUp
+from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.retry import RetryPolicy
+from hivemind_addon.proxy.core.scheduler import Scheduler
 from tests.core.samples import (
     CANCELLED,
     CUT,

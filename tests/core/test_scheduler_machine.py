@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from hivemind_addon.core.breaker import BreakerSettings
-from hivemind_addon.core.command import (
+from hivemind_addon.api.command import (
     AddBudget,
     Cancel,
     ForeseeWait,
@@ -22,14 +21,9 @@ from hivemind_addon.core.command import (
     SetLimit,
     SetPriority,
 )
-from hivemind_addon.core.concurrency import ConcurrencySettings
-from hivemind_addon.core.decision import Admitted, Backoff, Refused, Shed
-from hivemind_addon.core.events import AttemptEnded, AttemptStarted, Held, PersonActed, Submitted, TicketEnded
-from hivemind_addon.core.learned import MeterKind
-from hivemind_addon.core.pool import PoolSettings
-from hivemind_addon.core.scheduler import Scheduler
-from hivemind_addon.core.spend import Budget, Period, Scope, Shortage, Spend
-from hivemind_addon.core.ticket import (
+from hivemind_addon.api.events import AttemptEnded, AttemptStarted, Held, PersonActed, Submitted, TicketEnded
+from hivemind_addon.api.spend import Budget, Period, Scope, Shortage, Spend
+from hivemind_addon.api.ticket import (
     CallKind,
     Demand,
     Dimension,
@@ -41,7 +35,13 @@ from hivemind_addon.core.ticket import (
     Reservation,
     Usage,
 )
-from hivemind_addon.sim.limits import LimitKind
+from hivemind_addon.lab.sim.limits import LimitKind
+from hivemind_addon.proxy.core.breaker import BreakerSettings
+from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.decision import Admitted, Backoff, Refused, Shed
+from hivemind_addon.proxy.core.learned import MeterKind
+from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.scheduler import Scheduler
 from tests.core.gateway import MODELS, Gateway
 from tests.core.samples import CANCELLED, POOL, SUCCESS, ticket
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from hivemind_addon.core.shares import Share, Shares
+from hivemind_addon.proxy.core.shares import Share, Shares
 
 CREDIT_S = 4.0
 

@@ -5,11 +5,11 @@ import random
 
 import pytest
 
-from hivemind_addon.core.command import SetLimit
-from hivemind_addon.core.hidden_limits import OF_OVERLOADS, HiddenLimits
-from hivemind_addon.core.sharing import Evidence, Sharing
-from hivemind_addon.core.ticket import Demand
-from hivemind_addon.sim.limits import LimitKind
+from hivemind_addon.api.command import SetLimit
+from hivemind_addon.api.ticket import Demand
+from hivemind_addon.lab.sim.limits import LimitKind
+from hivemind_addon.proxy.core.hidden_limits import OF_OVERLOADS, HiddenLimits
+from hivemind_addon.proxy.core.sharing import Evidence, Sharing
 from tests.core.gateway import MODELS, Gateway
 
 

@@ -3,14 +3,14 @@
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.core.command import Cancel, MoveToFront, Pause, Resume, Said, SetBudget, SetLimit, SetPriority
-from hivemind_addon.core.concurrency import ConcurrencySettings
-from hivemind_addon.core.decision import Admitted, Reason, Refused
-from hivemind_addon.core.events import ConcurrencyChanged, Held, PersonActed, TicketEnded
-from hivemind_addon.core.pool import PoolSettings
-from hivemind_addon.core.snapshot import LearnedView, PriorityView
-from hivemind_addon.core.spend import Scope
-from hivemind_addon.core.ticket import Priority
+from hivemind_addon.api.command import Cancel, MoveToFront, Pause, Resume, Said, SetBudget, SetLimit, SetPriority
+from hivemind_addon.api.events import ConcurrencyChanged, Held, PersonActed, TicketEnded
+from hivemind_addon.api.snapshot import LearnedView, PriorityView
+from hivemind_addon.api.spend import Scope
+from hivemind_addon.api.ticket import Priority, Reason
+from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.decision import Admitted, Refused
+from hivemind_addon.proxy.core.pool import PoolSettings
 from tests.core.samples import CANCELLED, FAILED, OVERLOADED, POOL, SUCCESS, Bench, after, ticket
 
 OTHER = replace(POOL, model_group="other")

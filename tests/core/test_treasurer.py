@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.core.command import AddBudget, Pause, ResetBudget, SetBudget, read_command
-from hivemind_addon.core.events import BudgetBooked, BudgetSpent, PersonActed
-from hivemind_addon.core.spend import Period, Scope, Spend, Standing
+from hivemind_addon.api.command import AddBudget, Pause, ResetBudget, SetBudget, read_command
+from hivemind_addon.api.events import BudgetBooked, BudgetSpent, PersonActed
+from hivemind_addon.api.spend import Period, Scope, Spend, Standing
 from tests.core.test_budget import PRICE, Till, budget, paid, used
 
 AGENT, GROUP, EVERYONE = Scope.AGENT, Scope.GROUP, Scope.EVERYONE

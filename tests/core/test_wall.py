@@ -1,10 +1,11 @@
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.core.decision import GiveUp, Reason, Refused
-from hivemind_addon.core.events import Held, TicketEnded, WallHit, WallOpened
-from hivemind_addon.core.snapshot import WallView
-from hivemind_addon.core.wall import Closure, Wall
+from hivemind_addon.api.events import Held, TicketEnded, WallHit, WallOpened
+from hivemind_addon.api.snapshot import WallView
+from hivemind_addon.api.ticket import Reason
+from hivemind_addon.proxy.core.decision import GiveUp, Refused
+from hivemind_addon.proxy.core.wall import Closure, Wall
 from tests.core.samples import CANCELLED, FAILED, IGNORED, SUCCESS, Bench
 
 HOURS = 7200.0

@@ -2,9 +2,9 @@
 
 from msgspec.structs import replace
 
-from hivemind_addon.core.fair_queue import FairQueue, OrderSettings
-from hivemind_addon.core.lanes import Place
-from hivemind_addon.core.ticket import Demand, Ticket
+from hivemind_addon.api.ticket import Demand, Ticket
+from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
+from hivemind_addon.proxy.core.lanes import Place
 from tests.core.samples import ticket
 
 TOKENS_S = 1000

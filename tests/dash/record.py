@@ -10,18 +10,18 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
-from hivemind_addon.core.command import Pause, SetLimit, SetPriority
-from hivemind_addon.core.snapshot import SCHEMA_VERSION
-from hivemind_addon.core.spend import Budget, Period, Price, Scope, Spend
-from hivemind_addon.core.ticket import Dimension, PoolKey, Priority
-from hivemind_addon.dash.paper import svg_of
-from hivemind_addon.observe.report import ProxyView, Report
-from hivemind_addon.observe.tally import Tally
-from hivemind_addon.runtime.control import decode_report
-from hivemind_addon.sim.limits import Limit, LimitKind
-from hivemind_addon.sim.provider import ProviderSettings, Wall
-from hivemind_addon.sim.workload import Crowd, Scenario
-from hivemind_addon.sim.world import World
+from hivemind_addon.api.command import Pause, SetLimit, SetPriority
+from hivemind_addon.api.control import decode_report
+from hivemind_addon.api.report import ProxyView, Report
+from hivemind_addon.api.snapshot import SCHEMA_VERSION
+from hivemind_addon.api.spend import Budget, Period, Price, Scope, Spend
+from hivemind_addon.api.ticket import Dimension, PoolKey, Priority
+from hivemind_addon.lab.sim.limits import Limit, LimitKind
+from hivemind_addon.lab.sim.provider import ProviderSettings, Wall
+from hivemind_addon.lab.sim.workload import Crowd, Scenario
+from hivemind_addon.lab.sim.world import World
+from hivemind_addon.proxy.observe.tally import Tally
+from hivemind_addon.tools.dash.paper import svg_of
 
 DATA = Path(__file__).parent / "data"
 _BEGAN = 1_800_000_000.0

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from hivemind_addon.core.snapshot import SCHEMA_VERSION, Counters, PoolView, Snapshot, TicketView
-from hivemind_addon.core.ticket import PoolKey, Usage
-from hivemind_addon.observe.report import ProxyView, Report
-from hivemind_addon.observe.tally import PoolTally, SessionTally, TallyView
+from hivemind_addon.api.report import PoolTally, ProxyView, Report, SessionTally, TallyView
+from hivemind_addon.api.snapshot import SCHEMA_VERSION, Counters, PoolView, Snapshot, TicketView
+from hivemind_addon.api.ticket import PoolKey, Usage
 from tests.core import samples
 
 KEY = PoolKey("api.test", "key-1", "large")

@@ -2,11 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from hivemind_addon.core.snapshot import BudgetView
-from hivemind_addon.core.spend import Budget, Scope, Spend
-from hivemind_addon.core.ticket import Usage
-from hivemind_addon.dash.agents import agent_rows, agents_grid, spent_share
-from hivemind_addon.dash.family import family, lines
+from hivemind_addon.api.snapshot import BudgetView
+from hivemind_addon.api.spend import Budget, Scope, Spend
+from hivemind_addon.api.ticket import Usage
+from hivemind_addon.tools.dash.agents import agent_rows, agents_grid, spent_share
+from hivemind_addon.tools.dash.family import family, lines
 from tests.dash.samples import flying, pool, report, session, waiting
 
 

@@ -1,7 +1,7 @@
 import pytest
 
-from hivemind_addon.core.ticket import Usage
-from hivemind_addon.dash.family import Kind, Sort, family, lines, natural
+from hivemind_addon.api.ticket import Usage
+from hivemind_addon.tools.dash.family import Kind, Sort, family, lines, natural
 from tests.cpu_time import least_cpu_s
 from tests.dash.samples import flying, pool, report, session, waiting
 

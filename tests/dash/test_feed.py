@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hivemind_addon.core.command import Cancel, Pause, Said
-from hivemind_addon.dash import feed as feeds
-from hivemind_addon.dash.feed import Feed, Gone
+from hivemind_addon.api.command import Cancel, Pause, Said
+from hivemind_addon.tools.dash import feed as feeds
+from hivemind_addon.tools.dash.feed import Feed, Gone
 from tests.dash.samples import pool, report
 
 LINE = msgspec.json.encode(report(pool())) + b"\n"

@@ -1,7 +1,7 @@
 import pytest
 from rich.cells import cell_len
 
-from hivemind_addon.dash.glyphs import bar, cut, cut_middle, plain, sentence, spark
+from hivemind_addon.tools.dash.glyphs import bar, cut, cut_middle, plain, sentence, spark
 
 
 def test_a_bar_is_full_only_when_it_is_full_and_empty_only_when_it_is_empty():

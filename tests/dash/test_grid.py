@@ -1,6 +1,6 @@
 import pytest
 
-from hivemind_addon.dash.grid import Cell, Column, Grid
+from hivemind_addon.tools.dash.grid import Cell, Column, Grid
 
 COLUMNS = (Column("name", 0, 6, grows=1), Column("a", 2, 4, right=True), Column("b", 1, 4))
 

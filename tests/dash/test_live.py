@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from hivemind_addon.core.command import Cancel, MoveToFront, Pause, Resume, Said, SetLimit, SetPriority
-from hivemind_addon.core.snapshot import PriorityView
-from hivemind_addon.core.ticket import PoolKey, Priority
-from hivemind_addon.dash.feed import Gone
-from hivemind_addon.dash.live import _AT_ONCE, Top
+from hivemind_addon.api.command import Cancel, MoveToFront, Pause, Resume, Said, SetLimit, SetPriority
+from hivemind_addon.api.snapshot import PriorityView
+from hivemind_addon.api.ticket import PoolKey, Priority
+from hivemind_addon.tools.dash.feed import Gone
+from hivemind_addon.tools.dash.live import _AT_ONCE, Top
 from tests.dash.samples import KEY, PROXY, flying, pool, report, session, waiting
 
 SMALL = PoolKey("api.test", "key-1", "small")

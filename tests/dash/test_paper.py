@@ -4,7 +4,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from hivemind_addon.dash import paper
+from hivemind_addon.tools.dash import paper
 from tests.dash.record import IMAGE, image, recorded
 from tests.dash.samples import pool, report, waiting
 

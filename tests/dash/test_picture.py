@@ -4,13 +4,13 @@ from datetime import UTC
 import msgspec
 import pytest
 
-from hivemind_addon.core.command import SetLimit
-from hivemind_addon.core.snapshot import BudgetView, Counters, MeterView, PriorityView, WallView
-from hivemind_addon.core.spend import Budget, Scope, Spend
-from hivemind_addon.core.ticket import PoolKey, Priority
-from hivemind_addon.dash.picture import Look, picture
-from hivemind_addon.observe.tally import LogLine
-from hivemind_addon.runtime.control import decode_report
+from hivemind_addon.api.command import SetLimit
+from hivemind_addon.api.control import decode_report
+from hivemind_addon.api.report import LogLine
+from hivemind_addon.api.snapshot import BudgetView, Counters, MeterView, PriorityView, WallView
+from hivemind_addon.api.spend import Budget, Scope, Spend
+from hivemind_addon.api.ticket import PoolKey, Priority
+from hivemind_addon.tools.dash.picture import Look, picture
 from tests.cpu_time import least_cpu_s
 from tests.dash.record import INCIDENT, RECORDED, record, recorded
 from tests.dash.samples import KEY, flying, pool, report, session, waiting

@@ -1,9 +1,9 @@
 from msgspec.structs import replace
 
-from hivemind_addon.core.snapshot import LearnedView, MeterView, WallView, WindowView
-from hivemind_addon.core.ticket import PoolKey
-from hivemind_addon.dash.pools import pools
-from hivemind_addon.observe.tally import LimitMove, Sample
+from hivemind_addon.api.report import LimitMove, Sample
+from hivemind_addon.api.snapshot import LearnedView, MeterView, WallView, WindowView
+from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.tools.dash.pools import pools
 from tests.dash.samples import KEY, pool, pool_tally, report
 
 

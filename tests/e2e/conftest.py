@@ -22,11 +22,11 @@ import httpx
 import pytest
 import trustme
 
-from hivemind_addon.sim import dialect as wire
-from hivemind_addon.sim.dialect import Dialect, Reply
-from hivemind_addon.sim.faults import OK, Fault
-from hivemind_addon.sim.provider import LimitScope, ProviderSettings
-from hivemind_addon.sim.server import RunningServer, running_server
+from hivemind_addon.lab.sim import dialect as wire
+from hivemind_addon.lab.sim.dialect import Dialect, Reply
+from hivemind_addon.lab.sim.faults import OK, Fault
+from hivemind_addon.lab.sim.provider import LimitScope, ProviderSettings
+from hivemind_addon.lab.sim.server import RunningServer, running_server
 from tests.e2e.machine import Machine, machine
 from tests.e2e.proxy import Proxy, free_port, running
 

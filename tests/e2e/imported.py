@@ -3,9 +3,9 @@
 import mitmproxy.tools.dump
 import mitmproxy.tools.main  # noqa: F401
 
-import hivemind_addon.mitm.addon  # noqa: F401
-from hivemind_addon.profile.load import load_profiles
-from hivemind_addon.wire.tokenizer import Tokenizer
+import hivemind_addon.proxy.mitm.addon  # noqa: F401
+from hivemind_addon.proxy.profile.load import load_profiles
+from hivemind_addon.proxy.wire.tokenizer import Tokenizer
 
 load_profiles(None)
 Tokenizer().load()

@@ -11,11 +11,11 @@ from multiprocessing import Barrier
 from pathlib import Path
 from threading import Event
 
-from hivemind_addon.lease.holder import holder_of
-from hivemind_addon.lease.model import Lease, Request
-from hivemind_addon.lease.sqlite_store import SqliteLeases
-from hivemind_addon.lease.waiting import wait_for_lease
-from hivemind_addon.runtime.clock import SystemClock
+from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.tools.lease.holder import holder_of
+from hivemind_addon.tools.lease.model import Lease, Request
+from hivemind_addon.tools.lease.sqlite_store import SqliteLeases
+from hivemind_addon.tools.lease.waiting import wait_for_lease
 
 TTL_S = 3600.0
 PHILOSOPHERS, MEALS = 3, 20

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from hivemind_addon.launch.programs import load_programs
-from hivemind_addon.runtime.control import read_report
+from hivemind_addon.api.control import read_report
+from hivemind_addon.tools.launch.programs import load_programs
 from tests.e2e.proxy import PATIENCE_S, free_port
 
 

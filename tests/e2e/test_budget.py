@@ -14,8 +14,8 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.cli import main
-from hivemind_addon.runtime.control import control_socket
+from hivemind_addon.api.control import control_socket
+from hivemind_addon.tools.cli import main
 from tests.e2e.origin import running_origin
 from tests.e2e.proxy import PATIENCE_S, body, running
 

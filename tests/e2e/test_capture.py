@@ -6,16 +6,16 @@ import sys
 
 import pytest
 
-from hivemind_addon.capture.model import NotACapture
-from hivemind_addon.core.command import Record, Said
-from hivemind_addon.core.ticket import Dimension, OutcomeKind
-from hivemind_addon.mitm.capture_file import read_capture
-from hivemind_addon.runtime.control import send_command
-from hivemind_addon.sim.faults import NAMED, OK
-from hivemind_addon.sim.limits import Limit
-from hivemind_addon.sim.provider import Latency, ProviderSettings
-from hivemind_addon.sim.real_replay import run_real
-from hivemind_addon.sim.server import running_server
+from hivemind_addon.api.command import Record, Said
+from hivemind_addon.api.control import send_command
+from hivemind_addon.api.ticket import Dimension, OutcomeKind
+from hivemind_addon.lab.sim.faults import NAMED, OK
+from hivemind_addon.lab.sim.limits import Limit
+from hivemind_addon.lab.sim.provider import Latency, ProviderSettings
+from hivemind_addon.lab.sim.real_replay import run_real
+from hivemind_addon.lab.sim.server import running_server
+from hivemind_addon.proxy.capture.model import NotACapture
+from hivemind_addon.proxy.mitm.capture_file import read_capture
 from tests.e2e.proxy import PATIENCE_S, body, running
 from tests.e2e.test_start import assert_refused
 

@@ -16,9 +16,9 @@ from fleets.process import run
 from fleets.programs import NotInstalled, install
 from fleets.proxy import running_proxy
 from fleets.stage import running_stage
-from hivemind_addon.cli import main
-from hivemind_addon.sim.provider import Latency, ProviderSettings
-from hivemind_addon.sim.task import Task
+from hivemind_addon.lab.sim.provider import Latency, ProviderSettings
+from hivemind_addon.lab.sim.task import Task
+from hivemind_addon.tools.cli import main
 from tests.e2e.origin import PLAIN, running_origin
 from tests.e2e.proxy import PATIENCE_S, body
 from tests.e2e.test_grants import ask, house

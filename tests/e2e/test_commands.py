@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.cli import main
-from hivemind_addon.commands.group import every_command
-from hivemind_addon.runtime.control import control_socket, read_report
-from hivemind_addon.sim.faults import Stall
+from hivemind_addon.api.control import control_socket, read_report
+from hivemind_addon.lab.sim.faults import Stall
+from hivemind_addon.tools.cli import main
+from hivemind_addon.tools.commands.group import every_command
 from tests.commands.test_help import examples
 from tests.e2e.conftest import Call
 from tests.e2e.proxy import PATIENCE_S, running

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from hivemind_addon.sim.faults import (
+from hivemind_addon.lab.sim.faults import (
     NAMED,
     OK,
     Encoded,
@@ -20,7 +20,7 @@ from hivemind_addon.sim.faults import (
     Status,
     StreamCut,
 )
-from hivemind_addon.wire.sse import SseParser
+from hivemind_addon.proxy.wire.sse import SseParser
 from tests.e2e.conftest import Call, Stage, ended, meetings
 from tests.e2e.proxy import free_port
 

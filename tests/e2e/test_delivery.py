@@ -5,7 +5,7 @@ import threading
 import httpx
 import pytest
 
-from hivemind_addon.sim.faults import (
+from hivemind_addon.lab.sim.faults import (
     Encoded,
     Encoding,
     GoAway,

@@ -8,8 +8,8 @@ from contextlib import closing
 import httpx
 import pytest
 
-from hivemind_addon.sim.faults import NAMED
-from hivemind_addon.sim.server import running_server
+from hivemind_addon.lab.sim.faults import NAMED
+from hivemind_addon.lab.sim.server import running_server
 from tests.e2e.origin import PLAIN, running_origin
 from tests.e2e.probe import TRIPPABLE
 from tests.e2e.proxy import NO_TLS, PATIENCE_S, body, running

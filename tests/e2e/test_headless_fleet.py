@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hivemind_addon.sim.agents import HOST, Agent, AgentState, Habits, Route
-from hivemind_addon.sim.certificate import write_certificates
-from hivemind_addon.sim.mitmdump import running_mitmdump
-from hivemind_addon.sim.provider import ProviderSettings
-from hivemind_addon.sim.server import SimServer
+from hivemind_addon.lab.sim.agents import HOST, Agent, AgentState, Habits, Route
+from hivemind_addon.lab.sim.certificate import write_certificates
+from hivemind_addon.lab.sim.mitmdump import running_mitmdump
+from hivemind_addon.lab.sim.provider import ProviderSettings
+from hivemind_addon.lab.sim.server import SimServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("live")]
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from hivemind_addon.core.ticket import Dimension
-from hivemind_addon.sim.limits import Limit, LimitKind
-from hivemind_addon.sim.provider import ProviderSettings
-from hivemind_addon.sim.server import running_server
+from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.lab.sim.limits import Limit, LimitKind
+from hivemind_addon.lab.sim.provider import ProviderSettings
+from hivemind_addon.lab.sim.server import running_server
 from tests.e2e.origin import FIRST_PIECE, PLAIN, STREAMED, Origin, running_origin
 from tests.e2e.proxy import MITMDUMP, NO_TLS, PATIENCE_S, Proxy, body, free_port, running
 from tests.sim.clients import H2Client

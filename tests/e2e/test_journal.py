@@ -12,7 +12,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.cli import main
+from hivemind_addon.tools.cli import main
 from tests.e2e.origin import running_origin
 from tests.e2e.proxy import body, running
 from tests.journal.samples import asked

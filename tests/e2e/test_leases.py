@@ -88,7 +88,7 @@ def test_the_examples_of_its_page_run(environment, tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "leases.md").read_text()
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "hivemind"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m hivemind_addon.cli "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m hivemind_addon.tools.cli "$@"\n')
     command.chmod(0o755)
     environment |= {"PATH": f"{command.parent}:/usr/bin:/bin", "COLUMNS": "80"}
     script = "set -e\n" + "\n".join(block.partition("```")[0] for block in page.split("```sh\n")[1:])
@@ -103,7 +103,7 @@ def test_the_examples_of_its_page_run(environment, tmp_path):
 
 def lease(environment, *arguments, **more):
     return subprocess.run(  # noqa: PLW1510 - what it says is looked at
-        [sys.executable, "-m", "hivemind_addon.cli", "lease", *arguments],
+        [sys.executable, "-m", "hivemind_addon.tools.cli", "lease", *arguments],
         env=environment,
         capture_output=True,
         text=True,
@@ -115,7 +115,7 @@ def lease(environment, *arguments, **more):
 def begin(environment, *arguments):
     """A command that has its lease, and says so."""
     started = subprocess.Popen(
-        [sys.executable, "-m", "hivemind_addon.cli", "lease", *arguments],
+        [sys.executable, "-m", "hivemind_addon.tools.cli", "lease", *arguments],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -135,7 +135,7 @@ def test_a_command_runs_with_its_token_its_own_status_and_signals_and_ends_its_l
         [
             sys.executable,
             "-m",
-            "hivemind_addon.cli",
+            "hivemind_addon.tools.cli",
             "lease",
             "run",
             "b",
@@ -184,7 +184,7 @@ def test_a_killed_leader_is_followed_at_once_by_who_waits(environment, tmp_path)
     first = begin(environment, "lead", "plan", "--value", "one", "--", "sh", "-c", "echo ready; exec sleep 600")
     second = subprocess.Popen(
         [
-            *(sys.executable, "-m", "hivemind_addon.cli", "lease", "lead", "plan", "--value", "two"),
+            *(sys.executable, "-m", "hivemind_addon.tools.cli", "lease", "lead", "plan", "--value", "two"),
             *("--", "sh", "-c", "echo ready; exec sleep 600"),
         ],
         env=environment,
@@ -205,7 +205,7 @@ def test_a_killed_leader_is_followed_at_once_by_who_waits(environment, tmp_path)
 
 def test_who_calls_holds_what_a_shell_for_one_command_acquires(environment, tmp_path):
     script = f"""
-hivemind() {{ {sys.executable} -m hivemind_addon.cli "$@"; }}
+hivemind() {{ {sys.executable} -m hivemind_addon.tools.cli "$@"; }}
 eval "$(hivemind lease acquire x y --export)" && echo $HIVEMIND_LEASE_TOKEN
 eval "$(hivemind lease acquire y --no-wait --export 2>/dev/null)" && echo wrong
 hivemind lease acquire z > /dev/null

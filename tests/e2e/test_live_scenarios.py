@@ -5,9 +5,9 @@ import dataclasses
 
 import pytest
 
-from hivemind_addon.sim.agreement import FACTOR, LIVE, compare
-from hivemind_addon.sim.limits import LimitKind
-from hivemind_addon.sim.live import scaled
+from hivemind_addon.lab.sim.agreement import FACTOR, LIVE, compare
+from hivemind_addon.lab.sim.limits import LimitKind
+from hivemind_addon.lab.sim.live import scaled
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("live")]
 

@@ -13,10 +13,10 @@ from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from prometheus_client.parser import text_string_to_metric_families
 
-from hivemind_addon.cli import main
-from hivemind_addon.runtime.control import control_socket
-from hivemind_addon.sim.faults import OK, Slow, Status, StreamCut
-from hivemind_addon.sim.server import running_server
+from hivemind_addon.api.control import control_socket
+from hivemind_addon.lab.sim.faults import OK, Slow, Status, StreamCut
+from hivemind_addon.lab.sim.server import running_server
+from hivemind_addon.tools.cli import main
 from tests.e2e.proxy import PATIENCE_S, running
 from tests.mcp.stage import given
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from hivemind_addon.sim.faults import Status
+from hivemind_addon.lab.sim.faults import Status
 from tests.e2e.conftest import Call
 from tests.e2e.proxy import NO_TLS, PATIENCE_S, running
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from hivemind_addon.sim.server import running_server
+from hivemind_addon.lab.sim.server import running_server
 from tests.e2e.origin import PLAIN, STREAMED, running_origin
 from tests.e2e.proxy import NO_TLS, PATIENCE_S, body, running
 

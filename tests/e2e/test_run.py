@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from hivemind_addon.launch.proxy_command import OLLAMA_PORT
+from hivemind_addon.tools.launch.proxy_command import OLLAMA_PORT
 from tests.e2e.machine import machine
 from tests.e2e.proxy import PATIENCE_S, free_port
 from tests.processes import is_alive

@@ -7,7 +7,7 @@ import anthropic
 import openai
 import pytest
 
-from hivemind_addon.sim.faults import NAMED
+from hivemind_addon.lab.sim.faults import NAMED
 from tests.e2e.proxy import PATIENCE_S
 
 pytestmark = pytest.mark.slow

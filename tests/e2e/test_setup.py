@@ -17,7 +17,7 @@ import pytest
 import trustme
 
 from fleets.programs import NotInstalled, Programs, install
-from hivemind_addon.launch.environment import proxy_url
+from hivemind_addon.tools.launch.environment import proxy_url
 from tests.e2e.proxy import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("fleet")]
@@ -120,7 +120,7 @@ def named_by_exec(door):
 
 
 def set_up(run, tool, port):
-    done = run(sys.executable, "-m", "hivemind_addon.cli", "setup", tool, "--write", "-p", port)
+    done = run(sys.executable, "-m", "hivemind_addon.tools.cli", "setup", tool, "--write", "-p", port)
     assert done.returncode == 0, done.stderr
 
 

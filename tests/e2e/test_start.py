@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.journal.asked import Span
-from hivemind_addon.journal.incident_history import read_incidents
-from hivemind_addon.journal.reader import JournalReader
+from hivemind_addon.tools.history.asked import Span
+from hivemind_addon.tools.history.incident_history import read_incidents
+from hivemind_addon.tools.history.reader import JournalReader
 from tests.e2e.forked import Forked
 from tests.e2e.proxy import MITMDUMP, PATIENCE_S, ROOT, free_port, running
 

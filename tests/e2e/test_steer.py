@@ -12,11 +12,11 @@ import anthropic
 import httpx
 import pytest
 
-from hivemind_addon.core.command import Cancel, MoveToFront, Pause, Resume, SetLimit, SetPriority
-from hivemind_addon.core.ticket import Priority
-from hivemind_addon.runtime.control import control_socket, read_report, send_command
-from hivemind_addon.sim.faults import OK, Stall, Status
-from hivemind_addon.wire.sse import SseParser
+from hivemind_addon.api.command import Cancel, MoveToFront, Pause, Resume, SetLimit, SetPriority
+from hivemind_addon.api.control import control_socket, read_report, send_command
+from hivemind_addon.api.ticket import Priority
+from hivemind_addon.lab.sim.faults import OK, Stall, Status
+from hivemind_addon.proxy.wire.sse import SseParser
 from tests.e2e.conftest import Call, Providers
 from tests.e2e.proxy import MITMDUMP, NO_TLS, PATIENCE_S, Proxy, free_port, running
 

@@ -2,12 +2,12 @@
 
 from functools import cache
 
-from hivemind_addon.evaluate.campaign import Campaign, Key, Plan, run_campaign
-from hivemind_addon.evaluate.figures import Figures
-from hivemind_addon.evaluate.report import Setting
-from hivemind_addon.sim.ablation import Primitive
-from hivemind_addon.sim.library import cases
-from hivemind_addon.sim.policy import Policy, only, pairs, without
+from hivemind_addon.lab.evaluate.campaign import Campaign, Key, Plan, run_campaign
+from hivemind_addon.lab.evaluate.figures import Figures
+from hivemind_addon.lab.evaluate.report import Setting
+from hivemind_addon.lab.sim.ablation import Primitive
+from hivemind_addon.lab.sim.library import cases
+from hivemind_addon.lab.sim.policy import Policy, only, pairs, without
 
 REPLAY = cases()["replay-11"]
 SETTING = Setting("hivemind evaluate --quick", "Python 3.12", "Linux, 2 cores")

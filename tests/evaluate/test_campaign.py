@@ -2,11 +2,11 @@
 
 from collections import Counter
 
-from hivemind_addon.evaluate.campaign import Plan, full_plan, quick_plan, run_campaign, size
-from hivemind_addon.sim.ablation import Primitive
-from hivemind_addon.sim.library import cases
-from hivemind_addon.sim.limits import LimitKind
-from hivemind_addon.sim.policy import COMPARED, Policy, only, without
+from hivemind_addon.lab.evaluate.campaign import Plan, full_plan, quick_plan, run_campaign, size
+from hivemind_addon.lab.sim.ablation import Primitive
+from hivemind_addon.lab.sim.library import cases
+from hivemind_addon.lab.sim.limits import LimitKind
+from hivemind_addon.lab.sim.policy import COMPARED, Policy, only, without
 from tests.evaluate.samples import REPLAY, small_campaign
 
 MICRO = cases()["micro-10"]

@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from hivemind_addon.evaluate.charts import charts
+from hivemind_addon.lab.evaluate.charts import charts
 from tests.evaluate.samples import made_up, small_campaign
 
 

@@ -6,9 +6,9 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.cli import main
-from hivemind_addon.evaluate import campaign, commands, peer, sockets
-from hivemind_addon.sim.library import cases
+from hivemind_addon.lab.evaluate import campaign, commands, peer, sockets
+from hivemind_addon.lab.sim.library import cases
+from hivemind_addon.tools.cli import main
 
 PLAN = campaign.Plan((cases()["micro-5"],), seeds=1, ablation_seeds=1, ablated=(), paired=())
 

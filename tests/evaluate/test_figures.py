@@ -1,10 +1,10 @@
 from dataclasses import replace
 
-from hivemind_addon.evaluate.figures import digest, few_lost
-from hivemind_addon.sim.library import cases
-from hivemind_addon.sim.limits import LimitKind
-from hivemind_addon.sim.policy import Policy
-from hivemind_addon.sim.trial import Setup, Trial
+from hivemind_addon.lab.evaluate.figures import digest, few_lost
+from hivemind_addon.lab.sim.library import cases
+from hivemind_addon.lab.sim.limits import LimitKind
+from hivemind_addon.lab.sim.policy import Policy
+from hivemind_addon.lab.sim.trial import Setup, Trial
 
 
 def figures(name, policy, kind=LimitKind.WINDOW):

@@ -2,11 +2,11 @@
 
 import pytest
 
-from hivemind_addon.evaluate import findings
-from hivemind_addon.evaluate.findings import alone, changes, harm, interactions, pair_matrix, synergies, worth
-from hivemind_addon.sim.ablation import Primitive
-from hivemind_addon.sim.limits import LimitKind
-from hivemind_addon.sim.policy import without
+from hivemind_addon.lab.evaluate import findings
+from hivemind_addon.lab.evaluate.findings import alone, changes, harm, interactions, pair_matrix, synergies, worth
+from hivemind_addon.lab.sim.ablation import Primitive
+from hivemind_addon.lab.sim.limits import LimitKind
+from hivemind_addon.lab.sim.policy import without
 from tests.evaluate.samples import REPLAY, figures, made_up, small_campaign
 
 METERS, RETRY, HIDDEN = Primitive.METERS, Primitive.RETRY, Primitive.HIDDEN_LIMITS

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from hivemind_addon.evaluate import peer
-from hivemind_addon.sim.agents import Habits
-from hivemind_addon.sim.library import cases
+from hivemind_addon.lab.evaluate import peer
+from hivemind_addon.lab.sim.agents import Habits
+from hivemind_addon.lab.sim.library import cases
 from tests.e2e.proxy import free_port
 
 

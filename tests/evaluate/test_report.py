@@ -6,10 +6,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from hivemind_addon.evaluate.charts import charts
-from hivemind_addon.evaluate.report import markdown, page, results
-from hivemind_addon.evaluate.sockets import SocketRun
-from hivemind_addon.sim.limits import LimitKind
+from hivemind_addon.lab.evaluate.charts import charts
+from hivemind_addon.lab.evaluate.report import markdown, page, results
+from hivemind_addon.lab.evaluate.sockets import SocketRun
+from hivemind_addon.lab.sim.limits import LimitKind
 from tests.evaluate.samples import SETTING, figures, made_up, small_campaign
 
 

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from hivemind_addon.evaluate import sockets
-from hivemind_addon.sim.library import cases
+from hivemind_addon.lab.evaluate import sockets
+from hivemind_addon.lab.sim.library import cases
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("live")]
 

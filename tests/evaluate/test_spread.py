@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from hivemind_addon.evaluate.spread import Mean, Spread
+from hivemind_addon.lab.evaluate.spread import Mean, Spread
 
 
 def test_a_spread_is_median_least_and_most():

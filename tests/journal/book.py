@@ -5,7 +5,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from hivemind_addon.journal.schema import APPLICATION_ID, MIGRATIONS, VERSION
+from hivemind_addon.proxy.journal.schema import APPLICATION_ID, MIGRATIONS, VERSION
 
 NOON = 1_767_268_800.0
 """2026-01-01 12:00 UTC."""

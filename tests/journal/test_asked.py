@@ -1,8 +1,8 @@
 import pytest
 
-from hivemind_addon.journal.asked import Asked, Span, is_broad
-from hivemind_addon.journal.history import requests
-from hivemind_addon.journal.reader import JournalReader
+from hivemind_addon.tools.history.asked import Asked, Span, is_broad
+from hivemind_addon.tools.history.history import requests
+from hivemind_addon.tools.history.reader import JournalReader
 from tests.journal.book import NOON, journal_with
 
 

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from hivemind_addon.journal import file as module
-from hivemind_addon.journal.file import JournalFile, JournalUnusableError, default_journal, migrate
-from hivemind_addon.journal.schema import APPLICATION_ID, MIGRATIONS, VERSION
+from hivemind_addon.proxy.journal import file as module
+from hivemind_addon.proxy.journal.file import JournalFile, JournalUnusableError, default_journal, migrate
+from hivemind_addon.proxy.journal.schema import APPLICATION_ID, MIGRATIONS, VERSION
 from tests.journal.samples import asked
 
 WALL = 1_700_000_000.0
@@ -79,7 +79,7 @@ def test_only_one_writes_it_and_the_other_hears_who(path):
 HOLDER = """
 import sys
 from pathlib import Path
-from hivemind_addon.journal.file import JournalFile
+from hivemind_addon.proxy.journal.file import JournalFile
 file = JournalFile(Path(sys.argv[1]), wall=0.0, told=print)
 file.name_holder("the other one")
 print("held", flush=True)

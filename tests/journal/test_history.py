@@ -1,8 +1,8 @@
 import pytest
 
-from hivemind_addon.journal import history
-from hivemind_addon.journal.asked import Asked, Span
-from hivemind_addon.journal.reader import JournalReader
+from hivemind_addon.tools.history import history
+from hivemind_addon.tools.history.asked import Asked, Span
+from hivemind_addon.tools.history.reader import JournalReader
 from tests.journal.book import NOON, POOL, journal_with
 
 

@@ -1,9 +1,9 @@
 import pytest
 
-from hivemind_addon.journal.asked import Span
-from hivemind_addon.journal.incident_history import read_aftermath, read_incidents, read_timeline
-from hivemind_addon.journal.incidents import Kind
-from hivemind_addon.journal.reader import JournalReader
+from hivemind_addon.tools.history.asked import Span
+from hivemind_addon.tools.history.incident_history import read_aftermath, read_incidents, read_timeline
+from hivemind_addon.tools.history.incidents import Kind
+from hivemind_addon.tools.history.reader import JournalReader
 from tests.journal.book import NOON, POOL, journal_with
 
 OTHER = "api.openai.com/k/gpt"

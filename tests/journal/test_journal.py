@@ -8,13 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from hivemind_addon.core.events import AccountNamed, GuardTripped, PersonActed, StateUnsaved
-from hivemind_addon.core.spend import Period, Spend
-from hivemind_addon.core.ticket import PoolKey
-from hivemind_addon.journal import journal as module
-from hivemind_addon.journal.file import JournalFile
-from hivemind_addon.journal.journal import Journal
-from hivemind_addon.journal.retention import JournalKeep
+from hivemind_addon.api.events import AccountNamed, GuardTripped, PersonActed, StateUnsaved
+from hivemind_addon.api.spend import Period, Spend
+from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.proxy.journal import journal as module
+from hivemind_addon.proxy.journal.file import JournalFile
+from hivemind_addon.proxy.journal.journal import Journal
+from hivemind_addon.proxy.journal.retention import JournalKeep
 from tests.journal.samples import asked, booked, column, life
 
 
@@ -228,7 +228,7 @@ async def test_a_disk_that_fails_is_told_to_the_observers(tmp_path, clock):
 
 
 async def test_a_second_one_on_the_file_hears_who_has_it_and_takes_nothing(path, clock, caplog, monkeypatch):
-    monkeypatch.setattr("hivemind_addon.journal.file.LOCK_S", 0.0)
+    monkeypatch.setattr("hivemind_addon.proxy.journal.file.LOCK_S", 0.0)
     disk = Disk(monkeypatch)
     first = opened(path, clock)
     first.restore()
@@ -247,7 +247,7 @@ async def test_a_second_one_on_the_file_hears_who_has_it_and_takes_nothing(path,
 
 
 async def test_what_happened_in_a_second_one_that_ends_first_is_in_a_file_of_its_own(path, clock, caplog, monkeypatch):
-    monkeypatch.setattr("hivemind_addon.journal.file.LOCK_S", 0.0)
+    monkeypatch.setattr("hivemind_addon.proxy.journal.file.LOCK_S", 0.0)
     first, second = opened(path, clock), None
     first.restore()
     first(life("mine")[0])
@@ -267,7 +267,7 @@ async def test_what_happened_in_a_second_one_that_ends_first_is_in_a_file_of_its
 
 
 async def test_what_happens_in_a_second_one_is_beside_the_file_at_once_should_it_be_killed(path, clock, monkeypatch):
-    monkeypatch.setattr("hivemind_addon.journal.file.LOCK_S", 0.0)
+    monkeypatch.setattr("hivemind_addon.proxy.journal.file.LOCK_S", 0.0)
     first = opened(path, clock)
     first.restore()
     second = opened(path, clock)
@@ -283,7 +283,7 @@ async def test_what_happens_in_a_second_one_is_beside_the_file_at_once_should_it
 
 
 async def test_of_what_waits_for_a_file_no_more_is_kept_than_fits(path, clock, monkeypatch):
-    monkeypatch.setattr("hivemind_addon.journal.file.LOCK_S", 0.0)
+    monkeypatch.setattr("hivemind_addon.proxy.journal.file.LOCK_S", 0.0)
     monkeypatch.setattr(module, "KEPT", 5)
     first = opened(path, clock)
     first.restore()
@@ -301,8 +301,8 @@ async def test_of_what_waits_for_a_file_no_more_is_kept_than_fits(path, clock, m
 
 
 async def test_what_was_spent_before_the_file_was_free_is_in_it(path, clock, keeper, monkeypatch):
-    monkeypatch.setattr("hivemind_addon.journal.file.LOCK_S", 0.0)
-    monkeypatch.setattr("hivemind_addon.journal.writer.TAKEN_S", 0.0)
+    monkeypatch.setattr("hivemind_addon.proxy.journal.file.LOCK_S", 0.0)
+    monkeypatch.setattr("hivemind_addon.proxy.journal.writer.TAKEN_S", 0.0)
     first, second = opened(path, clock), None
     first.restore()
     second = opened(path, clock, keeper)

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.core.command import Said, ShowConfig
-from hivemind_addon.journal import place
-from hivemind_addon.journal.file import default_journal
-from hivemind_addon.runtime.control import NotSaid
+from hivemind_addon.api.command import Said, ShowConfig
+from hivemind_addon.api.control import NotSaid
+from hivemind_addon.proxy.journal.file import default_journal
+from hivemind_addon.tools.history import place
 
 
 @pytest.fixture

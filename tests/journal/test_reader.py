@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.journal.asked import Asked
-from hivemind_addon.journal.history import requests
-from hivemind_addon.journal.reader import JournalReader, NoJournal
-from hivemind_addon.journal.schema import APPLICATION_ID, VERSION
-from hivemind_addon.journal.tables import TicketRow
+from hivemind_addon.proxy.journal.schema import APPLICATION_ID, VERSION
+from hivemind_addon.proxy.journal.tables import TicketRow
+from hivemind_addon.tools.history.asked import Asked
+from hivemind_addon.tools.history.history import requests
+from hivemind_addon.tools.history.reader import JournalReader, NoJournal
 from tests.journal.book import Book, journal_with
 
 
@@ -89,7 +89,7 @@ def test_a_copy_in_a_folder_that_cannot_be_written_is_read(journal, tmp_path):
         pytest.skip("root, and no setpriv")
     code = f"""
 from pathlib import Path
-from hivemind_addon.journal.reader import JournalReader
+from hivemind_addon.tools.history.reader import JournalReader
 with JournalReader(Path({str(journal)!r})) as journal:
     print(journal.tuples("SELECT id FROM ticket"))
 """

@@ -2,12 +2,12 @@ import json
 
 import pytest
 
-from hivemind_addon.core.events import BackedOff, BreakerChanged, MeterLearned, OddityNoted
-from hivemind_addon.core.spend import Period
-from hivemind_addon.core.ticket import Dimension, Outcome, OutcomeKind, PoolKey, Usage
-from hivemind_addon.journal import rows as module
-from hivemind_addon.journal.rows import Rows
-from hivemind_addon.journal.tables import AttemptRow, BudgetRow, HappeningRow, LimitRow, TicketRow, WaitRow
+from hivemind_addon.api.events import BackedOff, BreakerChanged, MeterLearned, OddityNoted
+from hivemind_addon.api.spend import Period
+from hivemind_addon.api.ticket import Dimension, Outcome, OutcomeKind, PoolKey, Usage
+from hivemind_addon.proxy.journal import rows as module
+from hivemind_addon.proxy.journal.rows import Rows
+from hivemind_addon.proxy.journal.tables import AttemptRow, BudgetRow, HappeningRow, LimitRow, TicketRow, WaitRow
 from tests.journal.samples import POOL, booked, ended, held, life, settled, started, submitted
 
 AHEAD_S = 1.7e9

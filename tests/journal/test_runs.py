@@ -2,11 +2,11 @@ import sqlite3
 
 import pytest
 
-from hivemind_addon.core.spend import Budget, Period, Scope, Spend
-from hivemind_addon.journal import runs
-from hivemind_addon.journal.file import JournalFile, migrate
-from hivemind_addon.journal.rows import Rows
-from hivemind_addon.journal.schema import MIGRATIONS
+from hivemind_addon.api.spend import Budget, Period, Scope, Spend
+from hivemind_addon.proxy.journal import runs
+from hivemind_addon.proxy.journal.file import JournalFile, migrate
+from hivemind_addon.proxy.journal.rows import Rows
+from hivemind_addon.proxy.journal.schema import MIGRATIONS
 from tests.journal.samples import booked, life, started, submitted
 
 AHEAD_S = 1.7e9

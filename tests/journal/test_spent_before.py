@@ -2,8 +2,8 @@ from contextlib import closing
 
 import pytest
 
-from hivemind_addon.core.spend import Budget, Period, Scope, Spend
-from hivemind_addon.journal.spent_before import spent_before
+from hivemind_addon.api.spend import Budget, Period, Scope, Spend
+from hivemind_addon.proxy.journal.spent_before import spent_before
 from tests.journal.book import NOON, Book
 
 HOUR_S = 3600.0

@@ -2,10 +2,10 @@ import time
 
 import pytest
 
-from hivemind_addon.journal import sums
-from hivemind_addon.journal.asked import Asked, Span
-from hivemind_addon.journal.reader import JournalReader
-from hivemind_addon.journal.sums import By
+from hivemind_addon.tools.history import sums
+from hivemind_addon.tools.history.asked import Asked, Span
+from hivemind_addon.tools.history.reader import JournalReader
+from hivemind_addon.tools.history.sums import By
 from tests.journal.book import NOON, POOL, journal_with
 
 

@@ -2,9 +2,9 @@ import sqlite3
 
 import pytest
 
-from hivemind_addon.journal.file import migrate
-from hivemind_addon.journal.schema import MIGRATIONS
-from hivemind_addon.journal.tables import (
+from hivemind_addon.proxy.journal.file import migrate
+from hivemind_addon.proxy.journal.schema import MIGRATIONS
+from hivemind_addon.proxy.journal.tables import (
     AttemptRow,
     BudgetRow,
     HappeningRow,

@@ -1,7 +1,7 @@
 import pytest
 
-from hivemind_addon.journal.tables import AttemptRow, TicketRow
-from hivemind_addon.journal.verdict import Fate, fate_of, verdict
+from hivemind_addon.proxy.journal.tables import AttemptRow, TicketRow
+from hivemind_addon.tools.history.verdict import Fate, fate_of, verdict
 
 
 def attempt(number=1, outcome="success", **values) -> AttemptRow:

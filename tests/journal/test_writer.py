@@ -2,10 +2,10 @@ import sqlite3
 
 import pytest
 
-from hivemind_addon.core.events import GuardTripped
-from hivemind_addon.journal import file as file_module
-from hivemind_addon.journal.tables import WaitRow
-from hivemind_addon.journal.writer import SEEN_S, TAKEN_S, Writer
+from hivemind_addon.api.events import GuardTripped
+from hivemind_addon.proxy.journal import file as file_module
+from hivemind_addon.proxy.journal.tables import WaitRow
+from hivemind_addon.proxy.journal.writer import SEEN_S, TAKEN_S, Writer
 from tests.journal.samples import asked, booked, column, held, life, settled, started, submitted
 
 
@@ -211,7 +211,7 @@ def test_what_is_spent_is_read_from_a_file_that_cannot_be_written(house, path, c
     def read_only(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("hivemind_addon.journal.writer.JournalFile", read_only)
+    monkeypatch.setattr("hivemind_addon.proxy.journal.writer.JournalFile", read_only)
     later = House(clock)
     assert not later.write(path)
     assert "Permission denied" in later.unsaved[0]

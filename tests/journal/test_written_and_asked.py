@@ -4,18 +4,18 @@ import fcntl
 
 import pytest
 
-from hivemind_addon.core.command import AddBudget, ResetBudget, SetBudget, SetPriority
-from hivemind_addon.core.spend import Period, Scope
-from hivemind_addon.core.ticket import Priority, Usage
-from hivemind_addon.journal import history, sums
-from hivemind_addon.journal.asked import Asked, Span
-from hivemind_addon.journal.file import JournalFile
-from hivemind_addon.journal.incident_history import read_aftermath, read_incidents, read_timeline
-from hivemind_addon.journal.incidents import Kind
-from hivemind_addon.journal.reader import JournalReader
-from hivemind_addon.journal.rows import Rows
-from hivemind_addon.journal.runs import begin, end, seen
-from hivemind_addon.journal.verdict import verdict
+from hivemind_addon.api.command import AddBudget, ResetBudget, SetBudget, SetPriority
+from hivemind_addon.api.spend import Period, Scope
+from hivemind_addon.api.ticket import Priority, Usage
+from hivemind_addon.proxy.journal.file import JournalFile
+from hivemind_addon.proxy.journal.rows import Rows
+from hivemind_addon.proxy.journal.runs import begin, end, seen
+from hivemind_addon.tools.history import history, sums
+from hivemind_addon.tools.history.asked import Asked, Span
+from hivemind_addon.tools.history.incident_history import read_aftermath, read_incidents, read_timeline
+from hivemind_addon.tools.history.incidents import Kind
+from hivemind_addon.tools.history.reader import JournalReader
+from hivemind_addon.tools.history.verdict import verdict
 from tests.core.samples import CUT, Bench, brittle, requests_reading
 
 NOON = 1_767_268_800.0

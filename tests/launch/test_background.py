@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from hivemind_addon.launch import background, detached
-from hivemind_addon.launch.background import NotServed, find_or_start, log_file
-from hivemind_addon.launch.detached import ALREADY_THERE
-from hivemind_addon.observe.report import ProxyView
+from hivemind_addon.api.report import ProxyView
+from hivemind_addon.tools.launch import background, detached
+from hivemind_addon.tools.launch.background import NotServed, find_or_start, log_file
+from hivemind_addon.tools.launch.detached import ALREADY_THERE
 
 PROXY = ProxyView(pid=7, port=8080, listens=("127.0.0.1:8080",), confdir="", hosts=())
 

@@ -3,9 +3,9 @@ import sys
 
 import pytest
 
-from hivemind_addon.launch.become import insist
+from hivemind_addon.tools.launch.become import insist
 
-BECOME = "import os; from hivemind_addon.launch.become import become; print('before'); become({!r}, {{**os.environ, 'WORD': 'w'}})"
+BECOME = "import os; from hivemind_addon.tools.launch.become import become; print('before'); become({!r}, {{**os.environ, 'WORD': 'w'}})"
 
 
 def become(*command):

@@ -2,12 +2,12 @@
 
 from urllib.parse import unquote, urlsplit
 
-from hivemind_addon.launch import behind
-from hivemind_addon.launch.behind import asked_words, environment_changes
-from hivemind_addon.launch.programs import load_programs
-from hivemind_addon.observe.report import ProxyView
-from hivemind_addon.profile.model import Delivery
-from hivemind_addon.wire.identity import proxy_words
+from hivemind_addon.api.proxy_user import proxy_words
+from hivemind_addon.api.report import ProxyView
+from hivemind_addon.api.ticket import Delivery
+from hivemind_addon.tools.launch import behind
+from hivemind_addon.tools.launch.behind import asked_words, environment_changes
+from hivemind_addon.tools.launch.programs import load_programs
 
 PROXY = ProxyView(pid=7, port=9090, listens=("127.0.0.1:9090",), confdir="/c", hosts=("api.anthropic.com",))
 

@@ -4,8 +4,8 @@ import stat
 import pytest
 import trustme
 
-from hivemind_addon.launch.bundle import NoBundle, certificates, holds_key, is_ours, write_bundle
-from hivemind_addon.trust import CERTIFICATE, KEY
+from hivemind_addon.api.trust import CERTIFICATE, KEY
+from hivemind_addon.tools.launch.bundle import NoBundle, certificates, holds_key, is_ours, write_bundle
 
 
 @pytest.fixture

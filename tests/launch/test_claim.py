@@ -6,7 +6,7 @@ from threading import Event, Thread
 
 import pytest
 
-from hivemind_addon.launch import claim
+from hivemind_addon.tools.launch import claim
 
 
 @pytest.fixture(autouse=True)

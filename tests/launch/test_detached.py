@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from hivemind_addon.launch import detached
-from hivemind_addon.launch.detached import ALREADY_THERE, NotStarted
+from hivemind_addon.tools.launch import detached
+from hivemind_addon.tools.launch.detached import ALREADY_THERE, NotStarted
 
 
 @pytest.fixture

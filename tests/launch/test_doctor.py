@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 import trustme
 
-from hivemind_addon.launch import doctor
-from hivemind_addon.launch.doctor import Verdict, examine
-from hivemind_addon.launch.handshake import Answer
-from hivemind_addon.launch.neighbour import Neighbour
-from hivemind_addon.launch.programs import load_programs
-from hivemind_addon.observe.report import ProxyView
-from hivemind_addon.profile.typed import ProfileError
-from hivemind_addon.runtime.control import UnreadableReport
-from hivemind_addon.trust import CERTIFICATE, KEY
+from hivemind_addon.api.control import UnreadableReport
+from hivemind_addon.api.report import ProxyView
+from hivemind_addon.api.trust import CERTIFICATE, KEY
+from hivemind_addon.proxy.profile.typed import ProfileError
+from hivemind_addon.tools.launch import doctor
+from hivemind_addon.tools.launch.doctor import Verdict, examine
+from hivemind_addon.tools.launch.handshake import Answer
+from hivemind_addon.tools.launch.neighbour import Neighbour
+from hivemind_addon.tools.launch.programs import load_programs
 
 PORT = 8080
 URL = f"http://agent-1:x@127.0.0.1:{PORT}"

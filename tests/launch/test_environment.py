@@ -4,9 +4,9 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from hivemind_addon.launch.environment import PROXY_VARIABLES, bypasses, changes, exports, proxy_url
-from hivemind_addon.launch.programs import load_programs
-from hivemind_addon.wire.identity import proxy_words
+from hivemind_addon.api.proxy_user import proxy_words
+from hivemind_addon.tools.launch.environment import PROXY_VARIABLES, bypasses, changes, exports, proxy_url
+from hivemind_addon.tools.launch.programs import load_programs
 
 HOSTS = ("api.anthropic.com", "*.openai.azure.com", "localhost:11434")
 

@@ -8,8 +8,8 @@ from threading import Thread
 import pytest
 import trustme
 
-from hivemind_addon.launch import handshake
-from hivemind_addon.launch.handshake import Answer, shake_hands
+from hivemind_addon.tools.launch import handshake
+from hivemind_addon.tools.launch.handshake import Answer, shake_hands
 
 DATE = "Date: Sun, 06 Nov 1994 08:49:37 GMT"
 WHEN = 784111777.0

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from hivemind_addon.launch import neighbour
-from hivemind_addon.launch.claim import supervise
-from hivemind_addon.launch.neighbour import find_neighbour, find_stranger, free_port, is_taken
+from hivemind_addon.tools.launch import neighbour
+from hivemind_addon.tools.launch.claim import supervise
+from hivemind_addon.tools.launch.neighbour import find_neighbour, find_stranger, free_port, is_taken
 
 HEALTH = {
     "status": "ok",

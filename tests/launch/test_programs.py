@@ -2,9 +2,9 @@ import dataclasses
 
 import pytest
 
-from hivemind_addon.launch import programs
-from hivemind_addon.launch.programs import PATIENCE_S, base_urls, load_programs
-from hivemind_addon.profile.typed import ProfileError
+from hivemind_addon.proxy.profile.typed import ProfileError
+from hivemind_addon.tools.launch import programs
+from hivemind_addon.tools.launch.programs import PATIENCE_S, base_urls, load_programs
 
 
 @pytest.fixture

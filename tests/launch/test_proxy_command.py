@@ -2,11 +2,11 @@ import sys
 
 import pytest
 
-from hivemind_addon.launch import proxy_command as commands
-from hivemind_addon.launch.programs import PATIENCE_S
-from hivemind_addon.launch.proxy_command import NoMitmproxy, child_environment, has_mode, proxy_command
-from hivemind_addon.launch.upstream import Upstream
 from hivemind_addon.resources import script_path
+from hivemind_addon.tools.launch import proxy_command as commands
+from hivemind_addon.tools.launch.programs import PATIENCE_S
+from hivemind_addon.tools.launch.proxy_command import NoMitmproxy, child_environment, has_mode, proxy_command
+from hivemind_addon.tools.launch.upstream import Upstream
 
 
 def value_after(command, option):

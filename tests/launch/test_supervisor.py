@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from hivemind_addon.launch.proxy_command import ProxyCommand
-from hivemind_addon.launch.supervisor import MAX_FAILED_STARTS, SETTLED_S, Supervisor
+from hivemind_addon.tools.launch.proxy_command import ProxyCommand
+from hivemind_addon.tools.launch.supervisor import MAX_FAILED_STARTS, SETTLED_S, Supervisor
 
 
 class Lives:
@@ -32,7 +32,7 @@ class Lives:
 @pytest.fixture
 def supervise(tmp_path, monkeypatch):
     """Run a supervisor over a shell script; gives its exit status, what it told, and how often it started."""
-    monkeypatch.setattr("hivemind_addon.launch.supervisor._FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("hivemind_addon.tools.launch.supervisor._FIRST_PAUSE_S", 0.001)
 
     async def run(script, *lives, when_started=None):
         count = tmp_path / "count"

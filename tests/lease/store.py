@@ -2,8 +2,8 @@
 
 import pytest
 
-from hivemind_addon.lease.model import Holder, Request
-from hivemind_addon.lease.sqlite_store import SqliteLeases
+from hivemind_addon.tools.lease.model import Holder, Request
+from hivemind_addon.tools.lease.sqlite_store import SqliteLeases
 
 
 class Machine:

@@ -1,7 +1,7 @@
 import pytest
 
-from hivemind_addon.lease.bounds import MAX_NAMES, MAX_TTL_S, MAX_VALUE_CHARS, check_name, checked_names
-from hivemind_addon.lease.model import Holder, LeaseError, Request
+from hivemind_addon.tools.lease.bounds import MAX_NAMES, MAX_TTL_S, MAX_VALUE_CHARS, check_name, checked_names
+from hivemind_addon.tools.lease.model import Holder, LeaseError, Request
 
 NOBODY = Holder("a", 0, "")
 

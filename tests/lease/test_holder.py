@@ -4,12 +4,12 @@ import sys
 
 import pytest
 
-from hivemind_addon.lease import holder as holders
-from hivemind_addon.lease.holder import holder_of, is_alive
-from hivemind_addon.lease.model import Holder
-from hivemind_addon.lease.process import Process, Unknown
+from hivemind_addon.tools.lease import holder as holders
+from hivemind_addon.tools.lease.holder import holder_of, is_alive
+from hivemind_addon.tools.lease.model import Holder
+from hivemind_addon.tools.lease.process import Process, Unknown
 
-SAY_CALLER = f"{sys.executable} -c 'from hivemind_addon.lease.holder import caller; print(caller())'"
+SAY_CALLER = f"{sys.executable} -c 'from hivemind_addon.tools.lease.holder import caller; print(caller())'"
 
 
 @pytest.fixture

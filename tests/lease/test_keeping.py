@@ -6,10 +6,10 @@ from threading import Event
 
 import pytest
 
-from hivemind_addon.lease import keeping, process
-from hivemind_addon.lease.holder import holder_of
-from hivemind_addon.lease.keeping import WatchedProcess, keep
-from hivemind_addon.lease.model import LeaseError
+from hivemind_addon.tools.lease import keeping, process
+from hivemind_addon.tools.lease.holder import holder_of
+from hivemind_addon.tools.lease.keeping import WatchedProcess, keep
+from hivemind_addon.tools.lease.model import LeaseError
 from tests.lease.store import asks, machine, store  # noqa: F401 - fixtures
 
 # ruff: noqa: F811 - fixtures, again

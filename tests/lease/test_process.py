@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from hivemind_addon.lease import process
-from hivemind_addon.lease.process import Unknown, ancestors, look
+from hivemind_addon.tools.lease import process
+from hivemind_addon.tools.lease.process import Unknown, ancestors, look
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from hivemind_addon.lease.model import Lease, LeaseOver
-from hivemind_addon.lease.sqlite_store import FORGOTTEN_AFTER_S
+from hivemind_addon.tools.lease.model import Lease, LeaseOver
+from hivemind_addon.tools.lease.sqlite_store import FORGOTTEN_AFTER_S
 from tests.lease.store import Machine, asks
 
 PLACES = {"lock": 1, "fork": 1, "pair": 2}

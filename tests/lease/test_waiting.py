@@ -1,7 +1,7 @@
 import pytest
 
-from hivemind_addon.lease.model import Lease, LeaseError, NotGranted
-from hivemind_addon.lease.waiting import wait_for_lease
+from hivemind_addon.tools.lease.model import Lease, LeaseError, NotGranted
+from hivemind_addon.tools.lease.waiting import wait_for_lease
 from tests.lease.store import asks, machine, store  # noqa: F401 - fixtures
 
 # ruff: noqa: F811 - fixtures, again

@@ -7,19 +7,19 @@ from pathlib import Path
 import msgspec
 from mcp.shared.memory import create_connected_server_and_client_session as connected
 
-from hivemind_addon.checkpoint.folder_store import FolderStore
-from hivemind_addon.core.command import Command, OptionView, Said, SetConfig, ShowConfig
-from hivemind_addon.core.snapshot import SCHEMA_VERSION
-from hivemind_addon.lease.sqlite_store import SqliteLeases
-from hivemind_addon.mcp.caller import Caller
-from hivemind_addon.mcp.scope import Permission, Scope
-from hivemind_addon.mcp.server import make_server
-from hivemind_addon.mcp.session import Session
-from hivemind_addon.mcp.tools import TOOLS
-from hivemind_addon.observe.report import ProxyView, Report
-from hivemind_addon.observe.tally import Tally
-from hivemind_addon.runtime.clock import SystemClock
-from hivemind_addon.runtime.control import ControlServer, control_socket
+from hivemind_addon.api.command import Command, OptionView, Said, SetConfig, ShowConfig
+from hivemind_addon.api.control import ControlServer, control_socket
+from hivemind_addon.api.report import ProxyView, Report
+from hivemind_addon.api.snapshot import SCHEMA_VERSION
+from hivemind_addon.proxy.checkpoint.folder_store import FolderStore
+from hivemind_addon.proxy.observe.tally import Tally
+from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.tools.lease.sqlite_store import SqliteLeases
+from hivemind_addon.tools.mcp.caller import Caller
+from hivemind_addon.tools.mcp.scope import Permission, Scope
+from hivemind_addon.tools.mcp.server import make_server
+from hivemind_addon.tools.mcp.session import Session
+from hivemind_addon.tools.mcp.tools import TOOLS
 from tests.core.samples import Bench
 
 PORT = 8080
@@ -68,7 +68,7 @@ class Stage:
         )
 
     def command(self, command: Command) -> Said:
-        """What `mitm/control_socket.py` does; the proxy's options are mitmproxy's, and tested there."""
+        """What `proxy/mitm/control_socket.py` does; the proxy's options are mitmproxy's, and tested there."""
         match command:
             case ShowConfig():
                 views = [

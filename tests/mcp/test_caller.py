@@ -2,10 +2,10 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from hivemind_addon.mcp.caller import Caller, caller_of
-from hivemind_addon.profile.model import Profile
-from hivemind_addon.wire.identity import identify
-from hivemind_addon.wire.request import RequestFacts
+from hivemind_addon.proxy.profile.model import Profile
+from hivemind_addon.proxy.wire.identity import identify
+from hivemind_addon.proxy.wire.request import RequestFacts
+from hivemind_addon.tools.mcp.caller import Caller, caller_of
 
 
 def test_what_is_told_counts_more_than_the_environment():

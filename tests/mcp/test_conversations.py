@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from hivemind_addon.checkpoint.model import Checkpoint, CheckpointHead
+from hivemind_addon.proxy.checkpoint.model import Checkpoint, CheckpointHead
 from tests.mcp.stage import failing, given
 
 BODY = {

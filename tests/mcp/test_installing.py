@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from hivemind_addon.mcp.installing import Program
-from hivemind_addon.setup.tools import TOOLS
+from hivemind_addon.tools.mcp.installing import Program
+from hivemind_addon.tools.setup.tools import TOOLS
 from tests.mcp.stage import failing, given
 
 pytestmark = pytest.mark.slow

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.lease.holder import holder_of
-from hivemind_addon.lease.model import Lease, Request
-from hivemind_addon.lease.sqlite_store import SqliteLeases
-from hivemind_addon.runtime.clock import SystemClock
+from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.tools.lease.holder import holder_of
+from hivemind_addon.tools.lease.model import Lease, Request
+from hivemind_addon.tools.lease.sqlite_store import SqliteLeases
 from tests.mcp.stage import failing, given
 
 

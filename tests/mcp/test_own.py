@@ -2,10 +2,10 @@
 
 import pytest
 
-from hivemind_addon.core.command import SetBudget, SetPriority
-from hivemind_addon.core.spend import Scope
-from hivemind_addon.core.ticket import Demand, Priority, Usage
-from hivemind_addon.runtime.clock import SystemClock
+from hivemind_addon.api.command import SetBudget, SetPriority
+from hivemind_addon.api.spend import Scope
+from hivemind_addon.api.ticket import Demand, Priority, Usage
+from hivemind_addon.system.clock import SystemClock
 from tests.core.samples import CUT
 from tests.journal.book import journal_with
 from tests.mcp.stage import failing, given

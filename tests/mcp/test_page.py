@@ -1,6 +1,6 @@
-from hivemind_addon.mcp.page import page
-from hivemind_addon.mcp.scope import Permission
-from hivemind_addon.mcp.tools import TOOLS
+from hivemind_addon.tools.mcp.page import page
+from hivemind_addon.tools.mcp.scope import Permission
+from hivemind_addon.tools.mcp.tools import TOOLS
 
 
 def test_every_tool_with_its_arguments_and_every_permission_is_in_it():

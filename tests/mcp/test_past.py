@@ -1,7 +1,7 @@
 """What an agent is told of its own past, from a journal as the schema makes it."""
 
-from hivemind_addon.runtime.clock import SystemClock
-from hivemind_addon.wire.identity import given_id
+from hivemind_addon.api.proxy_user import given_id
+from hivemind_addon.system.clock import SystemClock
 from tests.journal.book import Book, journal_with
 from tests.mcp.stage import failing, given
 

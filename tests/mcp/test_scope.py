@@ -1,6 +1,6 @@
 import pytest
 
-from hivemind_addon.mcp.scope import BadWord, Permission, Scope, flag, read_allow
+from hivemind_addon.tools.mcp.scope import BadWord, Permission, Scope, flag, read_allow
 
 
 def test_words_are_told_apart_by_commas_and_blanks():

@@ -11,9 +11,9 @@ from mcp import types
 from mcp.shared.exceptions import McpError
 from msgspec import Struct
 
-from hivemind_addon.mcp.scope import Permission, Scope
-from hivemind_addon.mcp.tool import Call, Cancelled, Nothing, Tool, ToolFailed
-from hivemind_addon.mcp.tools import TOOLS
+from hivemind_addon.tools.mcp.scope import Permission, Scope
+from hivemind_addon.tools.mcp.tool import Call, Cancelled, Nothing, Tool, ToolFailed
+from hivemind_addon.tools.mcp.tools import TOOLS
 from tests.mcp.stage import failing, given
 
 OWN = {tool.name for tool in TOOLS if not tool.needs}

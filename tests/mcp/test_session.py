@@ -2,12 +2,12 @@ import asyncio
 
 import pytest
 
-from hivemind_addon.core.command import Pause
-from hivemind_addon.journal.file import default_journal
-from hivemind_addon.lease.holder import holder_of
-from hivemind_addon.lease.model import Request
-from hivemind_addon.mcp.caller import Caller
-from hivemind_addon.mcp.session import NoName, NoProxy
+from hivemind_addon.api.command import Pause
+from hivemind_addon.proxy.journal.file import default_journal
+from hivemind_addon.tools.lease.holder import holder_of
+from hivemind_addon.tools.lease.model import Request
+from hivemind_addon.tools.mcp.caller import Caller
+from hivemind_addon.tools.mcp.session import NoName, NoProxy
 
 
 def lease(session, *names):

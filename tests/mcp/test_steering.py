@@ -2,9 +2,9 @@
 
 import pytest
 
-from hivemind_addon.core.events import PersonActed
-from hivemind_addon.core.ticket import Demand, Priority
-from hivemind_addon.mcp.scope import Permission, Scope
+from hivemind_addon.api.events import PersonActed
+from hivemind_addon.api.ticket import Demand, Priority
+from hivemind_addon.tools.mcp.scope import Permission, Scope
 from tests.mcp.stage import failing, given
 
 

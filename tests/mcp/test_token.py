@@ -3,7 +3,7 @@ import stat
 
 import pytest
 
-from hivemind_addon.mcp.token import BadToken, is_token, kept_token, new_token
+from hivemind_addon.tools.mcp.token import BadToken, is_token, kept_token, new_token
 
 
 def test_each_new_one_is_another():

@@ -6,12 +6,12 @@ import pytest
 from jsonschema import Draft202012Validator
 from msgspec import Meta, Struct
 
-from hivemind_addon.mcp.caller import Caller
-from hivemind_addon.mcp.scope import Scope
-from hivemind_addon.mcp.session import Session
-from hivemind_addon.mcp.tool import Call, Tool, ToolFailed, schema_of
-from hivemind_addon.mcp.tools import TOOLS
-from hivemind_addon.runtime.clock import SystemClock
+from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.tools.mcp.caller import Caller
+from hivemind_addon.tools.mcp.scope import Scope
+from hivemind_addon.tools.mcp.session import Session
+from hivemind_addon.tools.mcp.tool import Call, Tool, ToolFailed, schema_of
+from hivemind_addon.tools.mcp.tools import TOOLS
 
 
 class Inner(Struct, frozen=True, forbid_unknown_fields=True):

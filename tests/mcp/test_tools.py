@@ -1,6 +1,6 @@
-from hivemind_addon.mcp.scope import Permission
-from hivemind_addon.mcp.tool import Effect
-from hivemind_addon.mcp.tools import TOOLS
+from hivemind_addon.tools.mcp.scope import Permission
+from hivemind_addon.tools.mcp.tool import Effect
+from hivemind_addon.tools.mcp.tools import TOOLS
 
 
 def test_the_callers_own_affairs_come_first():

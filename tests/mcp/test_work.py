@@ -2,9 +2,9 @@
 
 import pytest
 
-from hivemind_addon.mcp.scope import Permission, Scope
-from hivemind_addon.tasks import client as tasks
-from hivemind_addon.tasks.model import NotTaken, State, TaskSpec, TaskView
+from hivemind_addon.tools.mcp.scope import Permission, Scope
+from hivemind_addon.tools.tasks import client as tasks
+from hivemind_addon.tools.tasks.model import NotTaken, State, TaskSpec, TaskView
 from tests.mcp.stage import failing, given
 
 TASKS = Scope(frozenset({Permission.SUBMIT, Permission.BATCH}))
@@ -44,7 +44,7 @@ def runner(monkeypatch):
             return f"{task_id} ended"
 
         def status(self, *, fleet=None):
-            from hivemind_addon.tasks.model import FleetView
+            from hivemind_addon.tools.tasks.model import FleetView
 
             return [FleetView(fleet, "", 1, 1.0, None, 1, tuple(self.views.values()))]
 

@@ -2,12 +2,12 @@
 
 from mitmproxy import http
 
-from hivemind_addon.capture.model import CapturedCall
-from hivemind_addon.capture.recording import Circumstances
-from hivemind_addon.mitm.capture_file import metadata
-from hivemind_addon.mitm.flow_file import dump
-from hivemind_addon.mitm.redact import FlowRedactor
-from hivemind_addon.profile.load import load_profiles
+from hivemind_addon.proxy.capture.model import CapturedCall
+from hivemind_addon.proxy.capture.recording import Circumstances
+from hivemind_addon.proxy.mitm.capture_file import metadata
+from hivemind_addon.proxy.mitm.flow_file import dump
+from hivemind_addon.proxy.mitm.redact import FlowRedactor
+from hivemind_addon.proxy.profile.load import load_profiles
 from tests.capture.samples import make_call
 from tests.mitm.samples import make_flow
 

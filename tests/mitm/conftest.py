@@ -2,8 +2,8 @@
 
 import pytest
 
-from hivemind_addon.journal import journal
-from hivemind_addon.mitm import keeping
+from hivemind_addon.proxy.journal import journal
+from hivemind_addon.proxy.mitm import keeping
 from tests.patience import PATIENCE_S
 
 

@@ -6,10 +6,10 @@ from mitmproxy import http
 from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.test import tflow
 
-from hivemind_addon.compose import make_runtime
-from hivemind_addon.mitm.intake import Intake
-from hivemind_addon.mitm.options import Settings
-from hivemind_addon.profile.load import load_profiles
+from hivemind_addon.proxy.compose import make_runtime
+from hivemind_addon.proxy.mitm.intake import Intake
+from hivemind_addon.proxy.mitm.options import Settings
+from hivemind_addon.proxy.profile.load import load_profiles
 
 
 def make_intake(folder=None, **changes):

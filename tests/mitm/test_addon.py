@@ -9,8 +9,8 @@ from mitmproxy.connection import Server
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mitmproxy.test import taddons, tflow
 
-from hivemind_addon.mitm.addon import Hivemind
-from hivemind_addon.mitm.upstream import parse_upstream
+from hivemind_addon.proxy.mitm.addon import Hivemind
+from hivemind_addon.proxy.mitm.upstream import parse_upstream
 from tests.mitm.samples import make_flow, make_intake
 
 

@@ -2,9 +2,9 @@ import os
 
 import pytest
 
-from hivemind_addon.core.ticket import Priority
-from hivemind_addon.mitm.agents_file import LOOK_EVERY_S, AgentsFile
-from hivemind_addon.profile.typed import ProfileError
+from hivemind_addon.api.ticket import Priority
+from hivemind_addon.proxy.mitm.agents_file import LOOK_EVERY_S, AgentsFile
+from hivemind_addon.proxy.profile.typed import ProfileError
 
 
 @pytest.fixture

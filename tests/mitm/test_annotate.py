@@ -8,9 +8,9 @@ import pytest
 from mitmproxy import http
 from mitmproxy.test import taddons
 
-from hivemind_addon.mitm.annotate import BYTES_PER_BEAT, GUESS_S, LIVE_BODY_BYTES, LOOKS_PER_BEAT, LOST, WAITS
-from hivemind_addon.mitm.note import note_of
-from hivemind_addon.runtime.beat import BEATS_PER_S
+from hivemind_addon.proxy.mitm.annotate import BYTES_PER_BEAT, GUESS_S, LIVE_BODY_BYTES, LOOKS_PER_BEAT, LOST, WAITS
+from hivemind_addon.proxy.mitm.note import note_of
+from hivemind_addon.proxy.runtime.beat import BEATS_PER_S
 from tests.mitm.samples import make_flow, make_intake
 from tests.mitm.test_exchange import CONTENT, SSE, START, STOP
 

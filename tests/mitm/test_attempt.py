@@ -1,12 +1,12 @@
 import pytest
 from mitmproxy import http
 
-from hivemind_addon.capture.tape import Tape
-from hivemind_addon.core.ticket import OutcomeKind
-from hivemind_addon.mitm.attempt import JUDGED_BODY_MAX_BYTES, Attempt, plain_headers
-from hivemind_addon.profile.load import load_profiles
-from hivemind_addon.profile.model import DialectName
-from hivemind_addon.wire.answer import Phase
+from hivemind_addon.api.ticket import OutcomeKind
+from hivemind_addon.proxy.capture.tape import Tape
+from hivemind_addon.proxy.mitm.attempt import JUDGED_BODY_MAX_BYTES, Attempt, plain_headers
+from hivemind_addon.proxy.profile.load import load_profiles
+from hivemind_addon.proxy.profile.model import DialectName
+from hivemind_addon.proxy.wire.answer import Phase
 from tests.conftest import FakeClock
 
 SSE = {"content-type": "text/event-stream"}

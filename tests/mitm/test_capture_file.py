@@ -4,11 +4,11 @@ import msgspec
 import pytest
 from mitmproxy.addons.savehar import SaveHar
 
-from hivemind_addon.capture.model import NotACapture, encode
-from hivemind_addon.capture.recording import Circumstances
-from hivemind_addon.core.ticket import OutcomeKind
-from hivemind_addon.mitm.capture_file import calls_by_header, read_capture, strip_capture
-from hivemind_addon.mitm.flow_file import dump
+from hivemind_addon.api.ticket import OutcomeKind
+from hivemind_addon.proxy.capture.model import NotACapture, encode
+from hivemind_addon.proxy.capture.recording import Circumstances
+from hivemind_addon.proxy.mitm.capture_file import calls_by_header, read_capture, strip_capture
+from hivemind_addon.proxy.mitm.flow_file import dump
 from tests.capture.samples import make_attempt, make_call, make_limit
 from tests.mitm.captured import answered, record
 from tests.mitm.samples import make_flow
@@ -114,7 +114,7 @@ def test_calls_are_found_by_a_header_of_their_request(tmp_path):
 
 def test_metadata_are_plain_json(tmp_path):
     path = write(tmp_path / "c", record(CALLS[0]))
-    from hivemind_addon.mitm.flow_file import read_flows
+    from hivemind_addon.proxy.mitm.flow_file import read_flows
 
     with path.open("rb") as file:
         (flow,) = read_flows(file.fileno())

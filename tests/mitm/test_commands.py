@@ -5,9 +5,9 @@ from mitmproxy import exceptions
 from mitmproxy.addons.view import View
 from mitmproxy.test import taddons
 
-from hivemind_addon.core.command import Cancel, MoveToFront, Pause, Resume, Said, SetLimit, SetPriority
-from hivemind_addon.core.ticket import Priority
-from hivemind_addon.mitm.commands import Commands
+from hivemind_addon.api.command import Cancel, MoveToFront, Pause, Resume, Said, SetLimit, SetPriority
+from hivemind_addon.api.ticket import Priority
+from hivemind_addon.proxy.mitm.commands import Commands
 from tests.mitm.samples import make_flow, make_intake
 
 

@@ -5,9 +5,9 @@ from mitmproxy import exceptions
 from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.test import taddons
 
-from hivemind_addon.mitm.config import option_views, set_option
-from hivemind_addon.mitm.options import OPTIONS, BadOption, add_options, read_settings
-from hivemind_addon.mitm.retention import DEFAULT_KEEP
+from hivemind_addon.proxy.mitm.config import option_views, set_option
+from hivemind_addon.proxy.mitm.options import OPTIONS, BadOption, add_options, read_settings
+from hivemind_addon.proxy.mitm.retention import DEFAULT_KEEP
 
 
 class Options:

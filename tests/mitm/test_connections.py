@@ -25,8 +25,8 @@ from mitmproxy.proxy.layers.http._events import (
 )
 from mitmproxy.proxy.mode_specs import ProxyMode
 
-from hivemind_addon.mitm import connections as ours
-from hivemind_addon.mitm.stream import GracefulHttp2Client, SchedulingHttpLayer
+from hivemind_addon.proxy.mitm import connections as ours
+from hivemind_addon.proxy.mitm.stream import GracefulHttp2Client, SchedulingHttpLayer
 from tests.cpu_time import least_cpu_s
 from tests.mitm.playbook import Playbook, make_context
 from tests.mitm.test_stream import FakePort, play, request, response

@@ -5,10 +5,10 @@ import pytest
 from mitmproxy import contentviews, http
 from mitmproxy.test import tflow
 
-from hivemind_addon.mitm.contentview import ALL_CHARS, PART_CHARS, WIDTH, ExchangeView
-from hivemind_addon.mitm.note import write
-from hivemind_addon.observe.story import Moment, Story
-from hivemind_addon.profile.model import DialectName
+from hivemind_addon.proxy.mitm.contentview import ALL_CHARS, PART_CHARS, WIDTH, ExchangeView
+from hivemind_addon.proxy.mitm.note import write
+from hivemind_addon.proxy.observe.story import Moment, Story
+from hivemind_addon.proxy.profile.model import DialectName
 from tests.mitm.samples import make_flow
 from tests.wire.test_transcript import MESSAGES_STREAM
 

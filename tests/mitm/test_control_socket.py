@@ -6,11 +6,11 @@ import pytest
 from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.test import taddons
 
-from hivemind_addon.core.command import Pause, Record, Said, SetConfig, ShowConfig
-from hivemind_addon.core.events import PersonActed
-from hivemind_addon.mitm.control_socket import ControlSocket
-from hivemind_addon.mitm.options import add_options, read_settings
-from hivemind_addon.runtime.control import read_report, send_command
+from hivemind_addon.api.command import Pause, Record, Said, SetConfig, ShowConfig
+from hivemind_addon.api.control import read_report, send_command
+from hivemind_addon.api.events import PersonActed
+from hivemind_addon.proxy.mitm.control_socket import ControlSocket
+from hivemind_addon.proxy.mitm.options import add_options, read_settings
 from tests.mitm.samples import make_intake
 from tests.patience import PATIENCE_S
 
@@ -35,7 +35,7 @@ class Options:
 @pytest.fixture
 async def intake(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr("hivemind_addon.runtime.folders.LONGEST_SOCKET_PATH", 1000)
+    monkeypatch.setattr("hivemind_addon.system.folders.LONGEST_SOCKET_PATH", 1000)
     monkeypatch.chdir(tmp_path)
     made = make_intake()
     with taddons.context(Proxyserver()) as context:

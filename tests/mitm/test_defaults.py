@@ -4,7 +4,7 @@ import pytest
 from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.test import taddons
 
-from hivemind_addon.mitm.defaults import said_by_user, set_defaults
+from hivemind_addon.proxy.mitm.defaults import said_by_user, set_defaults
 
 
 @pytest.fixture

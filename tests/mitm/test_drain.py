@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from hivemind_addon.mitm.drain import drain, end_on_hangup
+from hivemind_addon.proxy.mitm.drain import drain, end_on_hangup
 from tests.journal.samples import column
 from tests.mitm.samples import make_intake
 from tests.patience import PATIENCE_S

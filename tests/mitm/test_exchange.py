@@ -4,11 +4,11 @@ import json
 import pytest
 from mitmproxy import http
 
-from hivemind_addon.core.events import AttemptEnded, CheckpointKept, OddityNoted
-from hivemind_addon.core.ticket import OutcomeKind
-from hivemind_addon.mitm.agents_file import AgentsFile
-from hivemind_addon.mitm.port import Alarm, Handling, Look, Next, Stage
-from hivemind_addon.wire.outcome import TransportTrouble
+from hivemind_addon.api.events import AttemptEnded, CheckpointKept, OddityNoted
+from hivemind_addon.api.ticket import OutcomeKind
+from hivemind_addon.proxy.mitm.agents_file import AgentsFile
+from hivemind_addon.proxy.mitm.port import Alarm, Handling, Look, Next, Stage
+from hivemind_addon.proxy.wire.outcome import TransportTrouble
 from tests.conftest import FakeClock
 from tests.mitm.samples import make_flow, make_intake
 
@@ -526,7 +526,7 @@ async def test_an_exception_of_ours_keeps_the_slot_until_the_request_ends_and_lo
     def boom(*_, **__):
         raise RuntimeError("broken")
 
-    monkeypatch.setattr("hivemind_addon.mitm.exchange.Exchange." + method, boom)
+    monkeypatch.setattr("hivemind_addon.proxy.mitm.exchange.Exchange." + method, boom)
     exchange = intake.intake(make_flow())
     if not exchange.enter():
         await exchange.hold()

@@ -2,9 +2,9 @@ import dataclasses
 
 import pytest
 
-from hivemind_addon.core.events import GuardTripped
-from hivemind_addon.mitm.files import Files
-from hivemind_addon.mitm.options import BadOption
+from hivemind_addon.api.events import GuardTripped
+from hivemind_addon.proxy.mitm.files import Files
+from hivemind_addon.proxy.mitm.options import BadOption
 from tests.journal.samples import column
 from tests.mitm.samples import make_intake
 

@@ -1,8 +1,8 @@
 import pytest
 from mitmproxy.io import FlowReader
 
-from hivemind_addon.capture.model import NotACapture
-from hivemind_addon.mitm.flow_file import Damaged, dump, read_flows, whole_bytes
+from hivemind_addon.proxy.capture.model import NotACapture
+from hivemind_addon.proxy.mitm.flow_file import Damaged, dump, read_flows, whole_bytes
 from tests.mitm.samples import make_flow
 
 

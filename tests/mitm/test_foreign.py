@@ -2,9 +2,9 @@ import json
 
 from mitmproxy import flow as mflow
 
-from hivemind_addon.core.ticket import CallKind, OutcomeKind
-from hivemind_addon.mitm.foreign import ForeignCalls
-from hivemind_addon.profile.load import load_profiles
+from hivemind_addon.api.ticket import CallKind, OutcomeKind
+from hivemind_addon.proxy.mitm.foreign import ForeignCalls
+from hivemind_addon.proxy.profile.load import load_profiles
 from tests.mitm.captured import STREAM, answered
 from tests.mitm.samples import make_flow
 

@@ -12,10 +12,10 @@ from mitmproxy.proxy.layers.http import HTTPMode
 from mitmproxy.proxy.layers.http._hooks import HttpRequestHeadersHook
 from mitmproxy.proxy.mode_specs import ProxyMode
 
-from hivemind_addon.core.command import Cancel
-from hivemind_addon.core.events import OddityNoted
-from hivemind_addon.mitm.stream import HivemindHoldHook, SchedulingHttpLayer
-from hivemind_addon.profile.model import Delivery
+from hivemind_addon.api.command import Cancel
+from hivemind_addon.api.events import OddityNoted
+from hivemind_addon.api.ticket import Delivery
+from hivemind_addon.proxy.mitm.stream import HivemindHoldHook, SchedulingHttpLayer
 from tests.mitm.playbook import Playbook, make_context
 from tests.mitm.samples import make_flow, make_intake
 
@@ -222,7 +222,7 @@ async def test_a_request_that_cannot_be_read_goes_on_under_the_guard(intake, mon
     def boom(*_):
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(f"hivemind_addon.mitm.intake.{broken}", boom)
+    monkeypatch.setattr(f"hivemind_addon.proxy.mitm.intake.{broken}", boom)
     flow = make_flow()
     exchange = intake.intake(flow)
     assert exchange.tripped

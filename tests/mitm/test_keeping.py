@@ -5,16 +5,16 @@ import threading
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.checkpoint.folder_store import FolderStore
-from hivemind_addon.checkpoint.model import NotKept
-from hivemind_addon.core.events import CheckpointKept
-from hivemind_addon.core.spend import Budget, Period, Scope, Shortage
-from hivemind_addon.core.ticket import CallKind
-from hivemind_addon.mitm import keeping
-from hivemind_addon.mitm.keeping import ConversationKeeper, reason_of, sent_request
-from hivemind_addon.profile.load import load_profiles
-from hivemind_addon.profile.model import DialectName
-from hivemind_addon.wire.request import read_request
+from hivemind_addon.api.events import CheckpointKept
+from hivemind_addon.api.spend import Budget, Period, Scope, Shortage
+from hivemind_addon.api.ticket import CallKind
+from hivemind_addon.proxy.checkpoint.folder_store import FolderStore
+from hivemind_addon.proxy.checkpoint.model import NotKept
+from hivemind_addon.proxy.mitm import keeping
+from hivemind_addon.proxy.mitm.keeping import ConversationKeeper, reason_of, sent_request
+from hivemind_addon.proxy.profile.load import load_profiles
+from hivemind_addon.proxy.profile.model import DialectName
+from hivemind_addon.proxy.wire.request import read_request
 from tests.checkpoint.samples import sent
 from tests.core.samples import ticket
 from tests.mitm.samples import make_flow, make_intake

@@ -3,7 +3,7 @@
 from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.test import taddons, tflow
 
-from hivemind_addon.mitm.listeners import is_welcome, own_addresses, web_page
+from hivemind_addon.proxy.mitm.listeners import is_welcome, own_addresses, web_page
 
 
 async def test_strangers_are_kept_out_until_the_user_opened_a_listener():

@@ -4,9 +4,9 @@ import pytest
 from mitmproxy.io import FlowReader, FlowWriter
 from mitmproxy.test import tflow
 
-from hivemind_addon.mitm.note import is_touched, note_of, write, written_of
-from hivemind_addon.observe.story import Moment, Story
-from hivemind_addon.profile.model import DialectName
+from hivemind_addon.proxy.mitm.note import is_touched, note_of, write, written_of
+from hivemind_addon.proxy.observe.story import Moment, Story
+from hivemind_addon.proxy.profile.model import DialectName
 
 STORY = Story(ticket_id="t1", agent="agent-7", moments=[Moment(0.5, "held")])
 CHAT = DialectName.OPENAI_CHAT

@@ -7,8 +7,8 @@ from mitmproxy import options as moptions
 from mitmproxy.addons.proxyauth import ProxyAuth
 from mitmproxy.addons.proxyserver import Proxyserver
 
-from hivemind_addon.journal.retention import JournalKeep
-from hivemind_addon.mitm import options as ours
+from hivemind_addon.proxy.journal.retention import JournalKeep
+from hivemind_addon.proxy.mitm import options as ours
 from tests.mitm.playbook import Loader
 
 

@@ -4,7 +4,7 @@ import pytest
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mitmproxy.test import tflow
 
-from hivemind_addon.mitm.own_addresses import OwnAddresses, hang_up, is_on_loopback
+from hivemind_addon.proxy.mitm.own_addresses import OwnAddresses, hang_up, is_on_loopback
 
 OWN = OwnAddresses((("127.0.0.1", 8080), ("127.0.0.1", 8081)))
 WIDE = OwnAddresses((("0.0.0.0", 8080), ("", 8081), ("some-name", 8082)))

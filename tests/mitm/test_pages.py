@@ -8,10 +8,10 @@ from mitmproxy import http
 from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.test import taddons, tflow
 
-from hivemind_addon.compose import make_runtime
-from hivemind_addon.mitm.pages import Pages
-from hivemind_addon.mitm.upstream import parse_upstream
-from hivemind_addon.observe.report import ProxyView, Report
+from hivemind_addon.api.report import ProxyView, Report
+from hivemind_addon.proxy.compose import make_runtime
+from hivemind_addon.proxy.mitm.pages import Pages
+from hivemind_addon.proxy.mitm.upstream import parse_upstream
 from tests.conftest import FakeClock
 
 

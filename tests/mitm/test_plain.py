@@ -1,7 +1,7 @@
 import pytest
 
-from hivemind_addon.mitm.plain import PlainHeaders
-from hivemind_addon.profile.load import load_profiles
+from hivemind_addon.proxy.mitm.plain import PlainHeaders
+from hivemind_addon.proxy.profile.load import load_profiles
 
 PROFILES = load_profiles(None).by_name.values()
 

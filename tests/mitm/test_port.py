@@ -5,9 +5,9 @@ from dataclasses import fields
 
 import pytest
 
-from hivemind_addon.mitm.exchange import Exchange
-from hivemind_addon.mitm.intake import Intake
-from hivemind_addon.mitm.port import ExchangePort, Port
+from hivemind_addon.proxy.mitm.exchange import Exchange
+from hivemind_addon.proxy.mitm.intake import Intake
+from hivemind_addon.proxy.mitm.port import ExchangePort, Port
 from tests.mitm.samples import make_intake
 
 

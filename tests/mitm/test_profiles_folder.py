@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from hivemind_addon.core.ticket import PoolKey
-from hivemind_addon.mitm.options import read_profiles
-from hivemind_addon.mitm.profiles_folder import LOOK_EVERY_S, ProfilesFolder
+from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.proxy.mitm.options import read_profiles
+from hivemind_addon.proxy.mitm.profiles_folder import LOOK_EVERY_S, ProfilesFolder
 from tests.core.samples import ticket
 from tests.mitm.samples import make_intake
 

@@ -2,10 +2,10 @@ import asyncio
 
 import pytest
 
-from hivemind_addon.capture.model import NotACapture
-from hivemind_addon.mitm.capture_file import read_capture
-from hivemind_addon.mitm.recorder import Recorder
-from hivemind_addon.profile.load import load_profiles
+from hivemind_addon.proxy.capture.model import NotACapture
+from hivemind_addon.proxy.mitm.capture_file import read_capture
+from hivemind_addon.proxy.mitm.recorder import Recorder
+from hivemind_addon.proxy.profile.load import load_profiles
 from tests.mitm.captured import STREAM, answered
 from tests.mitm.samples import make_flow, make_intake
 from tests.patience import PATIENCE_S

@@ -7,7 +7,7 @@ from mitmproxy import flow as mflow
 from mitmproxy import http
 from mitmproxy.test import tflow
 
-from hivemind_addon.mitm.flow_file import dump
+from hivemind_addon.proxy.mitm.flow_file import dump
 from tests.mitm.captured import STREAM, answered, make_redactor
 from tests.mitm.samples import make_flow
 

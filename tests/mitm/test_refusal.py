@@ -3,11 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.core.command import Cancel
-from hivemind_addon.core.decision import Reason, Refused, Shed
-from hivemind_addon.core.spend import Budget, Period, Scope, Shortage
-from hivemind_addon.core.wall import Closure
-from hivemind_addon.mitm.refusal import (
+from hivemind_addon.api.command import Cancel
+from hivemind_addon.api.spend import Budget, Period, Scope, Shortage
+from hivemind_addon.api.ticket import Reason
+from hivemind_addon.proxy.core.decision import Refused, Shed
+from hivemind_addon.proxy.core.wall import Closure
+from hivemind_addon.proxy.mitm.refusal import (
     come_back_s,
     make_refusal,
     make_refused,
@@ -16,8 +17,8 @@ from hivemind_addon.mitm.refusal import (
     refused_error,
     refused_text,
 )
-from hivemind_addon.profile.load import dialect_for, load_profiles
-from hivemind_addon.wire.dialect import dialect_of
+from hivemind_addon.proxy.profile.load import dialect_for, load_profiles
+from hivemind_addon.proxy.wire.dialect import dialect_of
 from tests.core.samples import ticket
 
 PROFILES = load_profiles(None).by_name

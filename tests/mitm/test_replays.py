@@ -1,7 +1,7 @@
 import pytest
 
-from hivemind_addon.core.events import TicketEnded
-from hivemind_addon.mitm.replays import Replays
+from hivemind_addon.api.events import TicketEnded
+from hivemind_addon.proxy.mitm.replays import Replays
 from tests.mitm.captured import answered
 from tests.mitm.samples import make_flow, make_intake
 

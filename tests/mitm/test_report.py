@@ -2,7 +2,7 @@ from pathlib import Path
 
 from mitmproxy.test import taddons
 
-from hivemind_addon.mitm.report import make_report
+from hivemind_addon.proxy.mitm.report import make_report
 from tests.mitm.samples import make_flow, make_intake
 
 

@@ -2,8 +2,8 @@ import gzip
 
 import pytest
 
-from hivemind_addon.mitm.request import destination, patience_of, plain_body
-from hivemind_addon.profile.load import load_profiles
+from hivemind_addon.proxy.mitm.request import destination, patience_of, plain_body
+from hivemind_addon.proxy.profile.load import load_profiles
 from tests.mitm.samples import make_flow
 
 

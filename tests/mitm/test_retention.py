@@ -2,11 +2,11 @@ import pytest
 from mitmproxy.addons.view import View
 from mitmproxy.test import taddons, tflow
 
-from hivemind_addon.mitm.note import write
-from hivemind_addon.mitm.retention import DEFAULT_KEEP, MOST_PER_BEAT, Keep, Retention, parse_keep, size_of
-from hivemind_addon.observe.story import Story
-from hivemind_addon.profile.model import DialectName
-from hivemind_addon.runtime.beat import BEATS_PER_S
+from hivemind_addon.proxy.mitm.note import write
+from hivemind_addon.proxy.mitm.retention import DEFAULT_KEEP, MOST_PER_BEAT, Keep, Retention, parse_keep, size_of
+from hivemind_addon.proxy.observe.story import Story
+from hivemind_addon.proxy.profile.model import DialectName
+from hivemind_addon.proxy.runtime.beat import BEATS_PER_S
 
 
 @pytest.mark.parametrize(

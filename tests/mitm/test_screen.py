@@ -2,9 +2,9 @@ import pytest
 from mitmproxy.addons.view import View
 from mitmproxy.test import taddons
 
-from hivemind_addon.mitm.retention import Keep
-from hivemind_addon.mitm.screen import Screen
-from hivemind_addon.runtime.beat import BEATS_PER_S
+from hivemind_addon.proxy.mitm.retention import Keep
+from hivemind_addon.proxy.mitm.screen import Screen
+from hivemind_addon.proxy.runtime.beat import BEATS_PER_S
 from tests.mitm.captured import answered
 from tests.mitm.samples import make_flow, make_intake
 

@@ -1,4 +1,4 @@
-"""The HTTP layer without sockets, and the canary: mitmproxy's inside is as mitm/stream.py believes."""
+"""The HTTP layer without sockets, and the canary: mitmproxy's inside is as proxy/mitm/stream.py believes."""
 
 import ast
 import inspect
@@ -21,13 +21,13 @@ from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
 from mitmproxy.proxy.mode_servers import ServerInstance
 
-from hivemind_addon.mitm import connections
-from hivemind_addon.mitm import stream as ours
-from hivemind_addon.mitm.port import Alarm, Handling, Look, Next, Stage
-from hivemind_addon.wire.outcome import TransportTrouble
+from hivemind_addon.proxy.mitm import connections
+from hivemind_addon.proxy.mitm import stream as ours
+from hivemind_addon.proxy.mitm.port import Alarm, Handling, Look, Next, Stage
+from hivemind_addon.proxy.wire.outcome import TransportTrouble
 from tests.mitm.playbook import Playbook, make_context
 
-WHICH = f"mitmproxy {mitmproxy.version.VERSION} is not as mitm/stream.py and mitm/connections.py need it"
+WHICH = f"mitmproxy {mitmproxy.version.VERSION} is not as proxy/mitm/stream.py and proxy/mitm/connections.py need it"
 
 
 # The canary ---------------------------------------------------------------------------------------------------------------

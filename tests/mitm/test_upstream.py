@@ -1,8 +1,8 @@
 import pytest
 from mitmproxy import http
 
-from hivemind_addon.mitm.upstream import Upstream, parse_upstream, upstream_by_path
-from hivemind_addon.profile.load import load_profiles
+from hivemind_addon.proxy.mitm.upstream import Upstream, parse_upstream, upstream_by_path
+from hivemind_addon.proxy.profile.load import load_profiles
 
 PROFILES = load_profiles(None)
 

@@ -4,9 +4,9 @@ from typing import get_args
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.core import events
-from hivemind_addon.core.ticket import Ticket
-from hivemind_addon.observe.event_line import dropped_line, event_line
+from hivemind_addon.api import events
+from hivemind_addon.api.ticket import Ticket
+from hivemind_addon.proxy.observe.event_line import dropped_line, event_line
 from tests.observe.test_news import TICKET, make
 
 

@@ -1,4 +1,4 @@
-from hivemind_addon.core.snapshot import (
+from hivemind_addon.api.snapshot import (
     BudgetView,
     Counters,
     MeterView,
@@ -7,9 +7,9 @@ from hivemind_addon.core.snapshot import (
     WallView,
     WindowView,
 )
-from hivemind_addon.core.spend import Budget, Period, Scope, Spend
-from hivemind_addon.core.ticket import PoolKey
-from hivemind_addon.observe.gauges import GAUGES, MAX_BUDGETS, gauges_of
+from hivemind_addon.api.spend import Budget, Period, Scope, Spend
+from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.proxy.observe.gauges import GAUGES, MAX_BUDGETS, gauges_of
 
 POOL = PoolView(
     key=PoolKey("host.test", "key-1", "*"),

@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from hivemind_addon.core.events import PersonActed, PoolBlocked, Submitted, TicketEnded
-from hivemind_addon.core.ticket import PoolKey
-from hivemind_addon.observe.log import NOTICE, LogObserver
+from hivemind_addon.api.events import PersonActed, PoolBlocked, Submitted, TicketEnded
+from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.proxy.observe.log import NOTICE, LogObserver
 from tests.core.samples import ticket
 
 POOL = PoolKey("host.test", "key-1", "model")

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from hivemind_addon.core.events import (
+from hivemind_addon.api.events import (
     CommittedStreamFailed,
     GuardTripped,
     StateUnsaved,
     TicketEnded,
 )
-from hivemind_addon.core.snapshot import Counters, Snapshot
-from hivemind_addon.core.spend import Spend
-from hivemind_addon.core.ticket import OutcomeKind, PoolKey
-from hivemind_addon.observe.metrics import MAX_POOLS, OTHER, Metrics
-from hivemind_addon.sim.library import cases
-from hivemind_addon.sim.world import World
+from hivemind_addon.api.snapshot import Counters, Snapshot
+from hivemind_addon.api.spend import Spend
+from hivemind_addon.api.ticket import OutcomeKind, PoolKey
+from hivemind_addon.lab.sim.library import cases
+from hivemind_addon.lab.sim.world import World
+from hivemind_addon.proxy.observe.metrics import MAX_POOLS, OTHER, Metrics
 from tests.observe.test_tally import POOL, ended, held, over, started, submitted
 
 DASHBOARD = Path(__file__).parents[2] / "docs" / "grafana.json"

@@ -4,11 +4,10 @@ from typing import get_args
 import pytest
 from msgspec import structs
 
-from hivemind_addon.core import events
-from hivemind_addon.core.decision import Reason
-from hivemind_addon.core.spend import Budget, Period, Scope, Spend
-from hivemind_addon.core.ticket import Demand, Outcome, OutcomeKind, PoolKey, Ticket
-from hivemind_addon.observe.news import News, describe
+from hivemind_addon.api import events
+from hivemind_addon.api.spend import Budget, Period, Scope, Spend
+from hivemind_addon.api.ticket import Demand, Outcome, OutcomeKind, PoolKey, Reason, Ticket
+from hivemind_addon.proxy.observe.news import News, describe
 
 POOL = PoolKey("host.test", "key-1", "model")
 TICKET = Ticket(

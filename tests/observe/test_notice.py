@@ -1,9 +1,9 @@
 import pytest
 
-from hivemind_addon.core import events
-from hivemind_addon.core.spend import Budget, Period, Scope
-from hivemind_addon.core.ticket import Outcome, OutcomeKind, PoolKey
-from hivemind_addon.observe.notice import Notices
+from hivemind_addon.api import events
+from hivemind_addon.api.spend import Budget, Period, Scope
+from hivemind_addon.api.ticket import Outcome, OutcomeKind, PoolKey
+from hivemind_addon.proxy.observe.notice import Notices
 from tests.observe.test_news import POOL
 
 WALL_S = 1_700_000_000.0

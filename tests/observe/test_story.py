@@ -3,9 +3,7 @@ import json
 import msgspec
 import pytest
 
-from hivemind_addon.core.budget import spend_of
-from hivemind_addon.core.decision import Reason
-from hivemind_addon.core.events import (
+from hivemind_addon.api.events import (
     AttemptEnded,
     AttemptStarted,
     BackedOff,
@@ -19,10 +17,11 @@ from hivemind_addon.core.events import (
     Superseded,
     TicketEnded,
 )
-from hivemind_addon.core.snapshot import TicketView
-from hivemind_addon.core.spend import Price
-from hivemind_addon.core.ticket import Outcome, OutcomeKind, Usage
-from hivemind_addon.observe.story import (
+from hivemind_addon.api.snapshot import TicketView
+from hivemind_addon.api.spend import Price
+from hivemind_addon.api.ticket import Outcome, OutcomeKind, Reason, Usage
+from hivemind_addon.proxy.core.budget import spend_of
+from hivemind_addon.proxy.observe.story import (
     ENDED,
     MOMENTS,
     Stories,

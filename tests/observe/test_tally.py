@@ -1,6 +1,4 @@
-from hivemind_addon.core.budget import spend_of
-from hivemind_addon.core.decision import Reason
-from hivemind_addon.core.events import (
+from hivemind_addon.api.events import (
     AttemptEnded,
     AttemptStarted,
     BackedOff,
@@ -11,9 +9,10 @@ from hivemind_addon.core.events import (
     Submitted,
     TicketEnded,
 )
-from hivemind_addon.core.spend import Price, Spend
-from hivemind_addon.core.ticket import Demand, Outcome, OutcomeKind, PoolKey, Ticket, Usage
-from hivemind_addon.observe.tally import SAMPLES, SESSIONS, SESSIONS_TOLD, Tally, quantile
+from hivemind_addon.api.spend import Price, Spend
+from hivemind_addon.api.ticket import Demand, Outcome, OutcomeKind, PoolKey, Reason, Ticket, Usage
+from hivemind_addon.proxy.core.budget import spend_of
+from hivemind_addon.proxy.observe.tally import SAMPLES, SESSIONS, SESSIONS_TOLD, Tally, quantile
 
 POOL = PoolKey("host.test", "key-1", "model")
 PRICE = Price(input=3_000_000, cache_write=3_750_000, cache_read=300_000, output=15_000_000)

@@ -6,10 +6,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
-from hivemind_addon.core.events import GuardTripped, OddityNoted, Submitted
-from hivemind_addon.core.ticket import PoolKey, Usage
-from hivemind_addon.observe import traces as ours
-from hivemind_addon.observe.traces import Traces
+from hivemind_addon.api.events import GuardTripped, OddityNoted, Submitted
+from hivemind_addon.api.ticket import PoolKey, Usage
+from hivemind_addon.proxy.observe import traces as ours
+from hivemind_addon.proxy.observe.traces import Traces
 from tests.core.samples import CANCELLED, FAILED, IGNORED, Bench, ticket
 
 AHEAD_S = 1_700_000_000.0

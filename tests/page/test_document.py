@@ -2,7 +2,7 @@ import base64
 import hashlib
 import re
 
-from hivemind_addon.page.document import CONTENT_SECURITY_POLICY, DOCUMENT
+from hivemind_addon.proxy.page.document import CONTENT_SECURITY_POLICY, DOCUMENT
 
 TEXT = DOCUMENT.decode()
 

@@ -1,9 +1,9 @@
 import pytest
 
-from hivemind_addon.core.spend import Period
-from hivemind_addon.core.ticket import Priority
-from hivemind_addon.profile.agents import load_agents
-from hivemind_addon.profile.typed import ProfileError
+from hivemind_addon.api.spend import Period
+from hivemind_addon.api.ticket import Priority
+from hivemind_addon.proxy.profile.agents import load_agents
+from hivemind_addon.proxy.profile.typed import ProfileError
 
 GOOD = """
 everyone:

@@ -1,7 +1,7 @@
 import pytest
 
-from hivemind_addon.profile.document import read_document
-from hivemind_addon.profile.typed import ProfileError
+from hivemind_addon.proxy.profile.document import read_document
+from hivemind_addon.proxy.profile.typed import ProfileError
 
 
 def read(tmp_path, text):

@@ -1,8 +1,8 @@
 import pytest
 
-from hivemind_addon.core.spend import Budget, Period, Scope
-from hivemind_addon.core.ticket import Priority
-from hivemind_addon.profile.grants import AgentGrants, AgentRules, Allowance, Granted, Grants, parse_allowance
+from hivemind_addon.api.spend import Budget, Period, Scope
+from hivemind_addon.api.ticket import Priority
+from hivemind_addon.proxy.profile.grants import AgentGrants, AgentRules, Allowance, Granted, Grants, parse_allowance
 
 RULES = AgentRules(
     agents={

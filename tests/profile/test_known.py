@@ -1,6 +1,6 @@
 import pytest
 
-from hivemind_addon.profile.known import is_model_host, is_shaped_like_a_call
+from hivemind_addon.proxy.profile.known import is_model_host, is_shaped_like_a_call
 
 
 @pytest.mark.parametrize(

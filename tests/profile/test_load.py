@@ -5,10 +5,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hivemind_addon.core.ticket import Dimension, OutcomeKind
-from hivemind_addon.profile.load import dialect_for, is_model_call, load_profiles, model_group, model_of
-from hivemind_addon.profile.model import DialectName, InputCharge, OutputCharge, Profile
-from hivemind_addon.profile.typed import ProfileError
+from hivemind_addon.api.ticket import Dimension, OutcomeKind
+from hivemind_addon.proxy.profile.load import dialect_for, is_model_call, load_profiles, model_group, model_of
+from hivemind_addon.proxy.profile.model import DialectName, InputCharge, OutputCharge, Profile
+from hivemind_addon.proxy.profile.typed import ProfileError
 from hivemind_addon.resources import profiles_folder
 
 

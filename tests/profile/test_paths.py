@@ -1,6 +1,6 @@
 import pytest
 
-from hivemind_addon.profile.paths import normal_path, path_matches
+from hivemind_addon.proxy.profile.paths import normal_path, path_matches
 from tests.cpu_time import least_cpu_s
 
 SPELLINGS = [

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.profile.grants import AgentRules
-from hivemind_addon.profile.model import Profile
-from hivemind_addon.profile.rules import PROFILE_RULES
-from hivemind_addon.profile.typed import ProfileError, convert
+from hivemind_addon.proxy.profile.grants import AgentRules
+from hivemind_addon.proxy.profile.model import Profile
+from hivemind_addon.proxy.profile.rules import PROFILE_RULES
+from hivemind_addon.proxy.profile.typed import ProfileError, convert
 
 FILE = Path("profiles/my.yaml")
 

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.core.ticket import Dimension, OutcomeKind
-from hivemind_addon.profile.model import Delivery, DialectName, InputCharge, Profile
-from hivemind_addon.profile.rules import PROFILE_RULES
-from hivemind_addon.profile.typed import BadValue, ProfileError, Rules, convert
+from hivemind_addon.api.ticket import Delivery, Dimension, OutcomeKind
+from hivemind_addon.proxy.profile.model import DialectName, InputCharge, Profile
+from hivemind_addon.proxy.profile.rules import PROFILE_RULES
+from hivemind_addon.proxy.profile.typed import BadValue, ProfileError, Rules, convert
 
 FILE = Path("profiles/my.yaml")
 

@@ -3,8 +3,8 @@
 import random
 from dataclasses import replace
 
-from hivemind_addon.capture.model import Capture, CapturedAttempt, CapturedCall, LimitSeen
-from hivemind_addon.core.ticket import Demand, Dimension, OutcomeKind, PoolKey, Usage
+from hivemind_addon.api.ticket import Demand, Dimension, OutcomeKind, PoolKey, Usage
+from hivemind_addon.proxy.capture.model import Capture, CapturedAttempt, CapturedCall, LimitSeen
 
 POOL = PoolKey("api.anthropic.com", "key-1", "claude-sonnet")
 REQUESTS = LimitSeen(0.0, POOL, "requests", "bucket", 60, 60.0, Dimension.REQUESTS)

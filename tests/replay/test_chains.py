@@ -2,8 +2,8 @@
 
 import pytest
 
-from hivemind_addon.core.ticket import CallKind, OutcomeKind
-from hivemind_addon.replay.chains import chained
+from hivemind_addon.api.ticket import CallKind, OutcomeKind
+from hivemind_addon.lab.replay.chains import chained
 from tests.replay.nights import attempt, call
 
 

@@ -3,8 +3,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.capture.model import Capture, encode
-from hivemind_addon.cli import main
+from hivemind_addon.proxy.capture.model import Capture, encode
+from hivemind_addon.tools.cli import main
 from tests.replay.nights import call, capture, fleet
 
 

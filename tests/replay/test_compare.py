@@ -1,7 +1,7 @@
 from dataclasses import replace
 
-from hivemind_addon.replay.compare import difference, in_words
-from hivemind_addon.replay.schedule import Asked, Decision, Schedule, Totals
+from hivemind_addon.lab.replay.compare import difference, in_words
+from hivemind_addon.lab.replay.schedule import Asked, Decision, Schedule, Totals
 
 
 def sent(at_s, agent, call, how="attempt 1"):

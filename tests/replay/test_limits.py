@@ -1,8 +1,8 @@
 import pytest
 
-from hivemind_addon.core.ticket import Dimension, PoolKey
-from hivemind_addon.replay.limits import BadLimit, GivenLimit, given_limit, imposed, in_words
-from hivemind_addon.sim.limits import Limit, LimitKind
+from hivemind_addon.api.ticket import Dimension, PoolKey
+from hivemind_addon.lab.replay.limits import BadLimit, GivenLimit, given_limit, imposed, in_words
+from hivemind_addon.lab.sim.limits import Limit, LimitKind
 
 POOL = PoolKey("api.anthropic.com", "key-1", "claude")
 

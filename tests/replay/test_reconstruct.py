@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.capture.model import Capture, LimitSeen
-from hivemind_addon.core.ticket import CallKind, Dimension, OutcomeKind, PoolKey, Priority, Usage
-from hivemind_addon.replay.limits import BadLimit, given_limit
-from hivemind_addon.replay.reconstruct import NothingToReplay, reconstruct
-from hivemind_addon.sim import faults
-from hivemind_addon.sim.dialect import Dialect
-from hivemind_addon.sim.limits import Limit, LimitKind
-from hivemind_addon.sim.policy import COMPARED, policy_named
-from hivemind_addon.sim.world import run
+from hivemind_addon.api.ticket import CallKind, Dimension, OutcomeKind, PoolKey, Priority, Usage
+from hivemind_addon.lab.replay.limits import BadLimit, given_limit
+from hivemind_addon.lab.replay.reconstruct import NothingToReplay, reconstruct
+from hivemind_addon.lab.sim import faults
+from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.limits import Limit, LimitKind
+from hivemind_addon.lab.sim.policy import COMPARED, policy_named
+from hivemind_addon.lab.sim.world import run
+from hivemind_addon.proxy.capture.model import Capture, LimitSeen
 from tests.replay.nights import POOL, attempt, call, capture, fleet
 
 

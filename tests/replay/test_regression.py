@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from hivemind_addon.capture.model import Capture, encode
-from hivemind_addon.replay.regression import Unlike, accept, check, expectation_of
+from hivemind_addon.lab.replay.regression import Unlike, accept, check, expectation_of
+from hivemind_addon.proxy.capture.model import Capture, encode
 from tests.replay.nights import fleet
 
 

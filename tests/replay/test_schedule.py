@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from hivemind_addon.replay.limits import given_limit
-from hivemind_addon.replay.reconstruct import reconstruct
-from hivemind_addon.replay.schedule import Asked, BadExpectation, from_text, schedule_of, to_text
+from hivemind_addon.lab.replay.limits import given_limit
+from hivemind_addon.lab.replay.reconstruct import reconstruct
+from hivemind_addon.lab.replay.schedule import Asked, BadExpectation, from_text, schedule_of, to_text
 from tests.replay.nights import call, capture, fleet
 
 

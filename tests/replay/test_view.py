@@ -3,10 +3,10 @@ import io
 import pytest
 from rich.console import Console
 
-from hivemind_addon.replay.limits import given_limit
-from hivemind_addon.replay.view import what_if_view
-from hivemind_addon.replay.whatif import what_if
-from hivemind_addon.sim.policy import Policy
+from hivemind_addon.lab.replay.limits import given_limit
+from hivemind_addon.lab.replay.view import what_if_view
+from hivemind_addon.lab.replay.whatif import what_if
+from hivemind_addon.lab.sim.policy import Policy
 from tests.replay.nights import fleet
 
 

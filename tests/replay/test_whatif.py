@@ -3,11 +3,11 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from hivemind_addon.capture.model import LimitSeen
-from hivemind_addon.core.ticket import Dimension, OutcomeKind
-from hivemind_addon.replay.limits import given_limit
-from hivemind_addon.replay.whatif import what_if
-from hivemind_addon.sim.policy import COMPARED, Policy
+from hivemind_addon.api.ticket import Dimension, OutcomeKind
+from hivemind_addon.lab.replay.limits import given_limit
+from hivemind_addon.lab.replay.whatif import what_if
+from hivemind_addon.lab.sim.policy import COMPARED, Policy
+from hivemind_addon.proxy.capture.model import LimitSeen
 from tests.cpu_time import least_cpu_s
 from tests.replay.nights import POOL, attempt, call, capture, fleet
 

@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from hivemind_addon.runtime import append_file
-from hivemind_addon.runtime.append_file import AppendFile
+from hivemind_addon.proxy.runtime import append_file
+from hivemind_addon.proxy.runtime.append_file import AppendFile
 
 
 def everything(file):

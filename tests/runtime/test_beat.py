@@ -1,6 +1,6 @@
 import asyncio
 
-from hivemind_addon.runtime.beat import BEATS_PER_S, Beat
+from hivemind_addon.proxy.runtime.beat import BEATS_PER_S, Beat
 
 
 async def test_it_beats_only_while_there_is_something_to_do():

@@ -1,4 +1,4 @@
-from hivemind_addon.runtime.clock import SystemClock
+from hivemind_addon.system.clock import SystemClock
 
 
 def test_monotonic_time_never_goes_back():

@@ -10,15 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.core.command import Pause, Resume, Said, SetLimit, SetPriority
-from hivemind_addon.core.concurrency import ConcurrencySettings
-from hivemind_addon.core.pool import PoolSettings
-from hivemind_addon.core.scheduler import Scheduler
-from hivemind_addon.core.snapshot import SCHEMA_VERSION
-from hivemind_addon.core.ticket import Priority
-from hivemind_addon.observe.report import ProxyView, Report
-from hivemind_addon.runtime import control
-from hivemind_addon.runtime.control import (
+from hivemind_addon.api import control
+from hivemind_addon.api.command import Pause, Resume, Said, SetLimit, SetPriority
+from hivemind_addon.api.control import (
     MAX_COMMAND_BYTES,
     MAX_COMMANDS,
     MAX_MISSED,
@@ -31,6 +25,12 @@ from hivemind_addon.runtime.control import (
     read_report,
     send_command,
 )
+from hivemind_addon.api.report import ProxyView, Report
+from hivemind_addon.api.snapshot import SCHEMA_VERSION
+from hivemind_addon.api.ticket import Priority
+from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.scheduler import Scheduler
 from tests.core import samples
 
 PROXY = ProxyView(pid=7, port=8080, listens=("127.0.0.1:8080",), confdir="/c", hosts=("api.anthropic.com",))

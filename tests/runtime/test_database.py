@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from hivemind_addon.runtime.database import DAMAGED, open_private, open_to_read, primary_code, transaction
+from hivemind_addon.system.database import DAMAGED, open_private, open_to_read, primary_code, transaction
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@ import resource
 
 import pytest
 
-from hivemind_addon.runtime import descriptors
-from hivemind_addon.runtime.descriptors import Places, raise_limit
+from hivemind_addon.system import descriptors
+from hivemind_addon.system.descriptors import Places, raise_limit
 
 
 class Limits:

@@ -6,16 +6,16 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.core.command import Cancel, Pause, Resume, SetPriority
-from hivemind_addon.core.concurrency import ConcurrencySettings
-from hivemind_addon.core.decision import Admitted, Backoff, Finished, Reason, Refused, Shed
-from hivemind_addon.core.events import AttemptStarted, ClockJumped, GuardTripped, Submitted, TicketEnded
-from hivemind_addon.core.pool import PoolSettings
-from hivemind_addon.core.scheduler import Scheduler
-from hivemind_addon.core.spend import Budget, Period, Scope, Spend, Standing
-from hivemind_addon.core.ticket import ContractError, Outcome, OutcomeKind, Priority
-from hivemind_addon.runtime.clock import SystemClock
-from hivemind_addon.runtime.driver import Cancelled, Driver, Pulse
+from hivemind_addon.api.command import Cancel, Pause, Resume, SetPriority
+from hivemind_addon.api.events import AttemptStarted, ClockJumped, GuardTripped, Submitted, TicketEnded
+from hivemind_addon.api.spend import Budget, Period, Scope, Spend, Standing
+from hivemind_addon.api.ticket import ContractError, Outcome, OutcomeKind, Priority, Reason
+from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.decision import Admitted, Backoff, Finished, Refused, Shed
+from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.scheduler import Scheduler
+from hivemind_addon.proxy.runtime.driver import Cancelled, Driver, Pulse
+from hivemind_addon.system.clock import SystemClock
 from tests.conftest import FakeClock
 from tests.core.samples import FAILED, IGNORED, POOL, SUCCESS, after, hints, requests_reading, ticket
 

@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from hivemind_addon.core.events import GuardTripped
-from hivemind_addon.runtime import event_log
-from hivemind_addon.runtime.event_log import EventLog
+from hivemind_addon.api.events import GuardTripped
+from hivemind_addon.proxy.runtime import event_log
+from hivemind_addon.proxy.runtime.event_log import EventLog
 
 
 def event(number, clock):

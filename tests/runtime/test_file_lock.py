@@ -6,7 +6,7 @@ from threading import Event, Thread
 
 import pytest
 
-from hivemind_addon.runtime.file_lock import holder_of, is_free, name_holder, take_lock
+from hivemind_addon.system.file_lock import holder_of, is_free, name_holder, take_lock
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_whoever_only_looks_makes_nothing(path):
 HOLDER = """
 import sys
 from pathlib import Path
-from hivemind_addon.runtime.file_lock import take_lock
+from hivemind_addon.system.file_lock import take_lock
 held = take_lock(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

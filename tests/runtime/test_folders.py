@@ -3,8 +3,8 @@ import stat
 
 import pytest
 
-from hivemind_addon.runtime import folders
-from hivemind_addon.runtime.folders import FolderNotPrivate, make_private, runtime_folder, state_folder
+from hivemind_addon.system import folders
+from hivemind_addon.system.folders import FolderNotPrivate, make_private, runtime_folder, state_folder
 
 
 def test_the_runtime_folder_is_private_and_in_the_sessions_own(monkeypatch, tmp_path):

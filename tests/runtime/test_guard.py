@@ -3,15 +3,15 @@ import logging
 
 import pytest
 
-from hivemind_addon.core.concurrency import ConcurrencySettings
-from hivemind_addon.core.decision import Admitted
-from hivemind_addon.core.events import GuardTripped
-from hivemind_addon.core.pool import PoolSettings
-from hivemind_addon.core.scheduler import Scheduler
-from hivemind_addon.core.ticket import Demand, Outcome, OutcomeKind, PoolKey, Ticket
-from hivemind_addon.observe.repeats import BURST, EVERY_S
-from hivemind_addon.runtime.driver import Driver
-from hivemind_addon.runtime.guard import Guard
+from hivemind_addon.api.events import GuardTripped
+from hivemind_addon.api.ticket import Demand, Outcome, OutcomeKind, PoolKey, Ticket
+from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.decision import Admitted
+from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.scheduler import Scheduler
+from hivemind_addon.proxy.observe.repeats import BURST, EVERY_S
+from hivemind_addon.proxy.runtime.driver import Driver
+from hivemind_addon.proxy.runtime.guard import Guard
 
 KEY = PoolKey("host", "account", "model")
 

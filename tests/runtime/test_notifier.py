@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from hivemind_addon.core.events import BreakerChanged, GuardTripped, WallHit
-from hivemind_addon.core.ticket import PoolKey
-from hivemind_addon.runtime import notifier
-from hivemind_addon.runtime.notifier import Notifier
+from hivemind_addon.api.events import BreakerChanged, GuardTripped, WallHit
+from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.proxy.runtime import notifier
+from hivemind_addon.proxy.runtime.notifier import Notifier
 from tests.processes import is_alive
 
 POOL = PoolKey("host.test", "key-1", "model")

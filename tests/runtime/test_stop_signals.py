@@ -6,7 +6,7 @@ import pytest
 
 PROGRAM = """
 import time
-from hivemind_addon.runtime.stop_signals import end_with_us
+from hivemind_addon.system.stop_signals import end_with_us
 
 end_with_us()
 try:

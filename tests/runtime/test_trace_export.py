@@ -5,9 +5,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from hivemind_addon.core.events import Submitted, TicketEnded
-from hivemind_addon.runtime import trace_export
-from hivemind_addon.runtime.trace_export import TraceExport, make_exporter
+from hivemind_addon.api.events import Submitted, TicketEnded
+from hivemind_addon.proxy.runtime import trace_export
+from hivemind_addon.proxy.runtime.trace_export import TraceExport, make_exporter
 from tests.core.samples import POOL, ticket
 
 

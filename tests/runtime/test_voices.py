@@ -3,11 +3,11 @@ import random
 
 import pytest
 
-from hivemind_addon.core.events import OddityNoted
-from hivemind_addon.core.scheduler import Scheduler
-from hivemind_addon.runtime import event_log
-from hivemind_addon.runtime.driver import Driver
-from hivemind_addon.runtime.voices import Voices
+from hivemind_addon.api.events import OddityNoted
+from hivemind_addon.proxy.core.scheduler import Scheduler
+from hivemind_addon.proxy.runtime import event_log
+from hivemind_addon.proxy.runtime.driver import Driver
+from hivemind_addon.proxy.runtime.voices import Voices
 
 
 @pytest.fixture(autouse=True)

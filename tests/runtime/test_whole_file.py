@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.runtime.whole_file import write_whole
+from hivemind_addon.system.whole_file import write_whole
 
 
 def mode(file):

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hivemind_addon.runtime.whole_file import write_whole
-from hivemind_addon.setup.change import addition, apply, removal, snippet
-from hivemind_addon.setup.ledger import Ledger, Written
-from hivemind_addon.setup.model import Entry, FilePlan, Format, HasComments, SetupTrouble
+from hivemind_addon.system.whole_file import write_whole
+from hivemind_addon.tools.setup.change import addition, apply, removal, snippet
+from hivemind_addon.tools.setup.ledger import Ledger, Written
+from hivemind_addon.tools.setup.model import Entry, FilePlan, Format, HasComments, SetupTrouble
 
 NOW = datetime(2026, 11, 22, 10, 0, tzinfo=UTC)
 ENTRIES = (Entry(("mcpServers", "hivemind"), {"command": "hivemind", "args": ["mcp"]}),)
@@ -111,7 +111,7 @@ def test_a_write_that_fails_leaves_the_file_and_can_be_done_again(plan, ledger, 
         raise OSError(28, "No space left on device", str(file))
 
     with monkeypatch.context() as patch:
-        patch.setattr("hivemind_addon.setup.change.write_whole", broken)
+        patch.setattr("hivemind_addon.tools.setup.change.write_whole", broken)
         with pytest.raises(OSError, match="No space"):
             apply(change, ledger, now=NOW)
     assert plan.path.read_text() == "{}\n"
@@ -146,7 +146,7 @@ def killed_at(ledger, monkeypatch):
 
         with monkeypatch.context() as patch:
             patch.setattr(ledger, "note", dying(ledger.note))
-            patch.setattr("hivemind_addon.setup.change.write_whole", dying(write_whole))
+            patch.setattr("hivemind_addon.tools.setup.change.write_whole", dying(write_whole))
             try:
                 work()
             except Killed:
@@ -193,7 +193,7 @@ def test_whenever_it_is_killed_what_is_ours_is_taken_out_again_and_nothing_else(
 
 
 def test_between_reading_the_notes_and_writing_them_nobody_else_does(plan, ledger, tmp_path, monkeypatch):
-    monkeypatch.setattr("hivemind_addon.setup.ledger._BUSY_S", 0.0)
+    monkeypatch.setattr("hivemind_addon.tools.setup.ledger._BUSY_S", 0.0)
     other, others = FilePlan(tmp_path / "home" / "other.json", Format.JSON, ENTRIES), Ledger(tmp_path / "setup.json")
     change, read = addition(plan, ledger), ledger._read
 
@@ -222,7 +222,7 @@ def test_a_failure_names_the_file_that_is_meant(plan, ledger, monkeypatch):
     def broken(file, content, *, mode):
         raise PermissionError(13, "Permission denied", f"{file}.x81f_")
 
-    monkeypatch.setattr("hivemind_addon.setup.change.write_whole", broken)
+    monkeypatch.setattr("hivemind_addon.tools.setup.change.write_whole", broken)
     with pytest.raises(PermissionError) as caught:
         apply(addition(plan, ledger), ledger, now=NOW)
     assert caught.value.filename == str(plan.path)

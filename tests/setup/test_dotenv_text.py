@@ -1,7 +1,7 @@
 import pytest
 
-from hivemind_addon.setup.dotenv_text import put, read, take
-from hivemind_addon.setup.model import SetupTrouble
+from hivemind_addon.tools.setup.dotenv_text import put, read, take
+from hivemind_addon.tools.setup.model import SetupTrouble
 
 
 def test_lines_are_read_as_they_are_meant():

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.setup.json_text import put, read, take
-from hivemind_addon.setup.model import HasComments, SetupTrouble
+from hivemind_addon.tools.setup.json_text import put, read, take
+from hivemind_addon.tools.setup.model import HasComments, SetupTrouble
 
 
 def test_a_new_member_stands_first_and_no_other_line_changes():

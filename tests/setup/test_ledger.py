@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.setup.ledger import Ledger, Written
-from hivemind_addon.setup.model import Entry, SetupTrouble
+from hivemind_addon.tools.setup.ledger import Ledger, Written
+from hivemind_addon.tools.setup.model import Entry, SetupTrouble
 
 WRITTEN = Written((Entry(("a", "b"), {"c": ["d"]}),), (("a",),), created=True)
 

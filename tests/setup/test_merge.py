@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from hivemind_addon.setup.merge import is_empty, merge, remove
-from hivemind_addon.setup.model import Entry, Format, SetupTrouble
+from hivemind_addon.tools.setup.merge import is_empty, merge, remove
+from hivemind_addon.tools.setup.model import Entry, Format, SetupTrouble
 
 WANTED = (Entry(("env", "PROXY"), "p"), Entry(("env", "CA"), "c"))
 

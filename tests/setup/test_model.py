@@ -1,6 +1,6 @@
 import pytest
 
-from hivemind_addon.setup.model import lookup
+from hivemind_addon.tools.setup.model import lookup
 
 
 def test_a_value_is_found_by_its_path():

@@ -2,8 +2,8 @@ import tomllib
 
 import pytest
 
-from hivemind_addon.setup.model import SetupTrouble
-from hivemind_addon.setup.toml_text import put, read, take
+from hivemind_addon.tools.setup.model import SetupTrouble
+from hivemind_addon.tools.setup.toml_text import put, read, take
 
 PATH = ("mcp_servers", "hivemind")
 SERVER = {"command": "/a b/hivemind", "args": ["mcp", "-p", "9090"]}

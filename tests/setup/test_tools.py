@@ -1,9 +1,9 @@
 import pytest
 
-from hivemind_addon.launch.programs import load_programs
-from hivemind_addon.mcp.caller import caller_of
-from hivemind_addon.setup.model import Format, SetupTrouble
-from hivemind_addon.setup.tools import TOOLS, Place
+from hivemind_addon.tools.launch.programs import load_programs
+from hivemind_addon.tools.mcp.caller import caller_of
+from hivemind_addon.tools.setup.model import Format, SetupTrouble
+from hivemind_addon.tools.setup.tools import TOOLS, Place
 
 
 @pytest.fixture

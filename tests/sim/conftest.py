@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import pytest
 import trustme
 
-from hivemind_addon.sim.faults import NAMED
-from hivemind_addon.sim.server import RunningServer, running_server
+from hivemind_addon.lab.sim.faults import NAMED
+from hivemind_addon.lab.sim.server import RunningServer, running_server
 
 
 @pytest.fixture(scope="session")

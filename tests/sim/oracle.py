@@ -1,10 +1,10 @@
 """A scheduler that may ask the provider: whom it loses, no scheduler can be blamed for."""
 
-from hivemind_addon.core.decision import Admitted, Backoff, Finished, GiveUp, Reason
-from hivemind_addon.core.retry import RetryPolicy
-from hivemind_addon.core.ticket import Demand, OutcomeKind, Reservation
-from hivemind_addon.sim.policy import Policy
-from hivemind_addon.sim.world import World
+from hivemind_addon.api.ticket import Demand, OutcomeKind, Reason, Reservation
+from hivemind_addon.lab.sim.policy import Policy
+from hivemind_addon.lab.sim.world import World
+from hivemind_addon.proxy.core.decision import Admitted, Backoff, Finished, GiveUp
+from hivemind_addon.proxy.core.retry import RetryPolicy
 
 _STEP_S = 0.02
 """From one attempt to the next: the provider has counted the last one by then."""

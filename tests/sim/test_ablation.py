@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from hivemind_addon.core.ticket import Dimension
-from hivemind_addon.sim.ablation import Primitive
-from hivemind_addon.sim.library import case_named, cases
-from hivemind_addon.sim.limits import Limit, LimitKind
-from hivemind_addon.sim.policy import Policy, only, without
-from hivemind_addon.sim.provider import ProviderSettings, Wall
-from hivemind_addon.sim.workload import Crowd, Scenario
-from hivemind_addon.sim.world import World, run
+from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.lab.sim.ablation import Primitive
+from hivemind_addon.lab.sim.library import case_named, cases
+from hivemind_addon.lab.sim.limits import Limit, LimitKind
+from hivemind_addon.lab.sim.policy import Policy, only, without
+from hivemind_addon.lab.sim.provider import ProviderSettings, Wall
+from hivemind_addon.lab.sim.workload import Crowd, Scenario
+from hivemind_addon.lab.sim.world import World, run
 
 STRESS, REPLAY = cases()["stress"], cases()["replay-11"]
 

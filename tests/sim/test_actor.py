@@ -1,11 +1,11 @@
 import random
 
-from hivemind_addon.core.ticket import PoolKey
-from hivemind_addon.sim.actor import Actor
-from hivemind_addon.sim.prompt_cache import Prefix
-from hivemind_addon.sim.provider import ProviderSettings
-from hivemind_addon.sim.upstream import Upstream
-from hivemind_addon.sim.workload import Crowd, Site, Turn
+from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.lab.sim.actor import Actor
+from hivemind_addon.lab.sim.prompt_cache import Prefix
+from hivemind_addon.lab.sim.provider import ProviderSettings
+from hivemind_addon.lab.sim.upstream import Upstream
+from hivemind_addon.lab.sim.workload import Crowd, Site, Turn
 
 
 def actor(**crowd):

@@ -1,6 +1,6 @@
 import math
 
-from hivemind_addon.sim.agenda import Agenda
+from hivemind_addon.lab.sim.agenda import Agenda
 
 
 def test_deeds_are_done_at_their_instants_and_those_of_one_instant_in_the_order_in_which_they_were_put_down():

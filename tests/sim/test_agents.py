@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hivemind_addon.sim.agents import Agent, AgentState, Habits, Route, plan_turns
-from hivemind_addon.sim.certificate import write_certificates
-from hivemind_addon.sim.faults import NAMED, Status
-from hivemind_addon.sim.resend import SdkBackoff
-from hivemind_addon.sim.server import running_server
+from hivemind_addon.lab.sim.agents import Agent, AgentState, Habits, Route, plan_turns
+from hivemind_addon.lab.sim.certificate import write_certificates
+from hivemind_addon.lab.sim.faults import NAMED, Status
+from hivemind_addon.lab.sim.resend import SdkBackoff
+from hivemind_addon.lab.sim.server import running_server
 
 HABITS = Habits(
     turns=3,

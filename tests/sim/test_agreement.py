@@ -5,11 +5,11 @@ from collections import Counter
 
 import pytest
 
-from hivemind_addon.sim import agreement
-from hivemind_addon.sim.agreement import Comparison, page, table
-from hivemind_addon.sim.bound import Bound
-from hivemind_addon.sim.limits import LimitKind
-from hivemind_addon.sim.result import CrowdResult, Result
+from hivemind_addon.lab.sim import agreement
+from hivemind_addon.lab.sim.agreement import Comparison, page, table
+from hivemind_addon.lab.sim.bound import Bound
+from hivemind_addon.lab.sim.limits import LimitKind
+from hivemind_addon.lab.sim.result import CrowdResult, Result
 
 
 def result(*, lost=0, end_s=11.0, refused=0, cost=100.0):

@@ -2,10 +2,10 @@ import math
 
 import pytest
 
-from hivemind_addon.core.ticket import Dimension
-from hivemind_addon.sim.bound import Spent, lower_bound, lower_bound_of_models
-from hivemind_addon.sim.limits import Allowance, Limit, LimitKind, Scope
-from hivemind_addon.sim.provider import ProviderSettings
+from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.lab.sim.bound import Spent, lower_bound, lower_bound_of_models
+from hivemind_addon.lab.sim.limits import Allowance, Limit, LimitKind, Scope
+from hivemind_addon.lab.sim.provider import ProviderSettings
 
 REQUESTS, OUTPUT = Dimension.REQUESTS, Dimension.OUTPUT_TOKENS
 

@@ -3,7 +3,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hivemind_addon.sim.certificate import write_certificates
+from hivemind_addon.lab.sim.certificate import write_certificates
 
 
 def handshake(client: ssl.SSLContext, files, name):

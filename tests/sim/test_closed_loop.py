@@ -2,9 +2,9 @@
 
 import pytest
 
-from hivemind_addon.sim.closed_loop import Crowd, Oracle, Order, Scheduled, compare
-from hivemind_addon.sim.gateway import OVERLOADED, RESET, Chance, Gateway, Neighbour, Rule
-from hivemind_addon.sim.limiters import Bucket, Cap, Window
+from hivemind_addon.lab.sim.closed_loop import Crowd, Oracle, Order, Scheduled, compare
+from hivemind_addon.lab.sim.gateway import OVERLOADED, RESET, Chance, Gateway, Neighbour, Rule
+from hivemind_addon.lab.sim.limiters import Bucket, Cap, Window
 
 FEW = Crowd(agents=4, turns=5)
 WAY_S = FEW.way_s

@@ -2,13 +2,13 @@ import random
 
 import pytest
 
-from hivemind_addon.sim.call import RequestFacts
-from hivemind_addon.sim.course import course_of
-from hivemind_addon.sim.dialect import Dialect
-from hivemind_addon.sim.faults import NAMED
-from hivemind_addon.sim.plan import GAP_S
-from hivemind_addon.sim.provider import ProviderSettings, SimProvider
-from hivemind_addon.wire.outcome import TransportTrouble
+from hivemind_addon.lab.sim.call import RequestFacts
+from hivemind_addon.lab.sim.course import course_of
+from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.faults import NAMED
+from hivemind_addon.lab.sim.plan import GAP_S
+from hivemind_addon.lab.sim.provider import ProviderSettings, SimProvider
+from hivemind_addon.proxy.wire.outcome import TransportTrouble
 
 
 def course(fault):

@@ -1,12 +1,12 @@
 import dataclasses
 
-from hivemind_addon.core.ticket import Dimension
-from hivemind_addon.profile.load import load_profiles
-from hivemind_addon.sim import demo
-from hivemind_addon.sim.agents import HOST, Habits
-from hivemind_addon.sim.certificate import write_certificates
-from hivemind_addon.sim.demo import DemoSettings, PhaseName, demo_settings
-from hivemind_addon.sim.limits import LimitKind
+from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.lab.sim import demo
+from hivemind_addon.lab.sim.agents import HOST, Habits
+from hivemind_addon.lab.sim.certificate import write_certificates
+from hivemind_addon.lab.sim.demo import DemoSettings, PhaseName, demo_settings
+from hivemind_addon.lab.sim.limits import LimitKind
+from hivemind_addon.proxy.profile.load import load_profiles
 
 SMALL = DemoSettings(
     agents=4,

@@ -3,9 +3,9 @@ import io
 import pytest
 from rich.console import Console
 
-from hivemind_addon.sim.bound import Bound
-from hivemind_addon.sim.demo import DemoResult, DemoSettings, PhaseName, PhaseResult, Progress
-from hivemind_addon.sim.demo_view import DemoScreen, closing, introduction
+from hivemind_addon.lab.sim.bound import Bound
+from hivemind_addon.lab.sim.demo import DemoResult, DemoSettings, PhaseName, PhaseResult, Progress
+from hivemind_addon.lab.sim.demo_view import DemoScreen, closing, introduction
 
 
 def phase(name, **changes):

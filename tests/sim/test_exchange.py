@@ -1,6 +1,6 @@
 import asyncio
 
-from hivemind_addon.sim.exchange import ConnectionLog, Gate, Incoming, pause
+from hivemind_addon.lab.sim.exchange import ConnectionLog, Gate, Incoming, pause
 
 
 def incoming(target: str) -> Incoming:

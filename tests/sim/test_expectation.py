@@ -3,10 +3,10 @@ from dataclasses import replace
 
 import pytest
 
-from hivemind_addon.sim.bound import Bound
-from hivemind_addon.sim.expectation import Expectation, Verdict
-from hivemind_addon.sim.limits import LimitKind
-from hivemind_addon.sim.result import CrowdResult, Result
+from hivemind_addon.lab.sim.bound import Bound
+from hivemind_addon.lab.sim.expectation import Expectation, Verdict
+from hivemind_addon.lab.sim.limits import LimitKind
+from hivemind_addon.lab.sim.result import CrowdResult, Result
 
 RESULT = Result(
     makespan_s=102.0,

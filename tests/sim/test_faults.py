@@ -3,7 +3,7 @@ from collections import Counter
 
 import pytest
 
-from hivemind_addon.sim.faults import NAMED, OK, Fault, FaultMix, Script, Slow, Status, name_of
+from hivemind_addon.lab.sim.faults import NAMED, OK, Fault, FaultMix, Script, Slow, Status, name_of
 
 
 def test_every_named_fault_is_found_by_its_value():

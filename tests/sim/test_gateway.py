@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from hivemind_addon.core.ticket import Demand, Dimension, Reading
-from hivemind_addon.sim.gateway import (
+from hivemind_addon.api.ticket import Demand, Dimension, Reading
+from hivemind_addon.lab.sim.gateway import (
     BAD_GATEWAY,
     OVERLOADED,
     RATE_LIMITED,
@@ -19,7 +19,7 @@ from hivemind_addon.sim.gateway import (
     several,
     telling,
 )
-from hivemind_addon.sim.limiters import Bucket, Cap, Window
+from hivemind_addon.lab.sim.limiters import Bucket, Cap, Window
 
 ONE = Demand(input_tokens=500)
 

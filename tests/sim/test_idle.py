@@ -4,16 +4,16 @@ import random
 
 import pytest
 
-from hivemind_addon.core.scheduler import Scheduler
-from hivemind_addon.core.ticket import Demand, Dimension
-from hivemind_addon.sim.call import RequestFacts
-from hivemind_addon.sim.dialect import Dialect
-from hivemind_addon.sim.idle import IdleMeter
-from hivemind_addon.sim.limits import Limit, LimitKind
-from hivemind_addon.sim.policy import Policy
-from hivemind_addon.sim.provider import ProviderSettings, SimProvider, Wall
-from hivemind_addon.sim.workload import Crowd, Neighbour, Scenario
-from hivemind_addon.sim.world import run
+from hivemind_addon.api.ticket import Demand, Dimension
+from hivemind_addon.lab.sim.call import RequestFacts
+from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.idle import IdleMeter
+from hivemind_addon.lab.sim.limits import Limit, LimitKind
+from hivemind_addon.lab.sim.policy import Policy
+from hivemind_addon.lab.sim.provider import ProviderSettings, SimProvider, Wall
+from hivemind_addon.lab.sim.workload import Crowd, Neighbour, Scenario
+from hivemind_addon.lab.sim.world import run
+from hivemind_addon.proxy.core.scheduler import Scheduler
 
 REQUEST = RequestFacts(dialect=Dialect.MESSAGES, credential="sk-sim-a", input_tokens=100)
 DEMAND = Demand(input_tokens=100, output_tokens=50, total_tokens=150)

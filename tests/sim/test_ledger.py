@@ -2,17 +2,17 @@ import random
 
 import pytest
 
-from hivemind_addon.core.breaker import BreakerState
-from hivemind_addon.core.events import BreakerChanged
-from hivemind_addon.core.spend import Spend
-from hivemind_addon.core.ticket import Dimension, PoolKey
-from hivemind_addon.sim.actor import Actor
-from hivemind_addon.sim.call import Answer, Ending
-from hivemind_addon.sim.ledger import Ledger
-from hivemind_addon.sim.limits import Limit, LimitKind
-from hivemind_addon.sim.provider import ProviderSettings
-from hivemind_addon.sim.upstream import Upstream
-from hivemind_addon.sim.workload import Crowd, Scenario, Site, Turn
+from hivemind_addon.api.events import BreakerChanged
+from hivemind_addon.api.snapshot import BreakerState
+from hivemind_addon.api.spend import Spend
+from hivemind_addon.api.ticket import Dimension, PoolKey
+from hivemind_addon.lab.sim.actor import Actor
+from hivemind_addon.lab.sim.call import Answer, Ending
+from hivemind_addon.lab.sim.ledger import Ledger
+from hivemind_addon.lab.sim.limits import Limit, LimitKind
+from hivemind_addon.lab.sim.provider import ProviderSettings
+from hivemind_addon.lab.sim.upstream import Upstream
+from hivemind_addon.lab.sim.workload import Crowd, Scenario, Site, Turn
 from tests.sim.dialect.samples import REPLY
 
 POOL = PoolKey("api.sim", "key-sim", "sim-1")

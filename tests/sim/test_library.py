@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.core.ticket import Dimension
-from hivemind_addon.profile.typed import ProfileError
-from hivemind_addon.sim import library
-from hivemind_addon.sim.library import Telling, UnknownScenario, case_named, cases, random_case, read_case
-from hivemind_addon.sim.limits import LimitKind
-from hivemind_addon.sim.policy import Policy
-from hivemind_addon.sim.world import run
+from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.lab.sim import library
+from hivemind_addon.lab.sim.library import Telling, UnknownScenario, case_named, cases, random_case, read_case
+from hivemind_addon.lab.sim.limits import LimitKind
+from hivemind_addon.lab.sim.policy import Policy
+from hivemind_addon.lab.sim.world import run
+from hivemind_addon.proxy.profile.typed import ProfileError
 
 GOOD = """\
 about: three agents

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from hivemind_addon.sim.limiters import Ban, Bucket, Cap, Outage, Ramp, SlidingCounter, SlidingLog, Standing, Window
+from hivemind_addon.lab.sim.limiters import Ban, Bucket, Cap, Outage, Ramp, SlidingCounter, SlidingLog, Standing, Window
 
 REQUEST = 1
 

@@ -3,8 +3,8 @@ import random
 
 import pytest
 
-from hivemind_addon.core.ticket import Dimension
-from hivemind_addon.sim.limits import Allowance, Limit, LimitKind
+from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.lab.sim.limits import Allowance, Limit, LimitKind
 
 BUCKET = Limit(Dimension.INPUT_TOKENS, 600, 60, LimitKind.BUCKET)
 WINDOW = Limit(Dimension.REQUESTS, 10, 60, LimitKind.WINDOW)

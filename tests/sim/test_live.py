@@ -6,17 +6,17 @@ import random
 import msgspec
 import pytest
 
-from hivemind_addon.core.ticket import Dimension
-from hivemind_addon.sim import world
-from hivemind_addon.sim.agents import Answered
-from hivemind_addon.sim.dialect import Dialect
-from hivemind_addon.sim.library import cases
-from hivemind_addon.sim.limits import LimitKind
-from hivemind_addon.sim.live import _Books, _Conversation, _Fleet, scaled, virtual
-from hivemind_addon.sim.provider import ProviderSettings
-from hivemind_addon.sim.request import facts, input_tokens
-from hivemind_addon.sim.truth import Truth
-from hivemind_addon.sim.workload import Crowd, Scenario, turns
+from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.lab.sim import world
+from hivemind_addon.lab.sim.agents import Answered
+from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.library import cases
+from hivemind_addon.lab.sim.limits import LimitKind
+from hivemind_addon.lab.sim.live import _Books, _Conversation, _Fleet, scaled, virtual
+from hivemind_addon.lab.sim.provider import ProviderSettings
+from hivemind_addon.lab.sim.request import facts, input_tokens
+from hivemind_addon.lab.sim.truth import Truth
+from hivemind_addon.lab.sim.workload import Crowd, Scenario, turns
 
 STRESS = cases()["stress"].scenario
 FAN_OUT = cases()["fan-out"].scenario

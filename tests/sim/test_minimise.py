@@ -1,11 +1,11 @@
 """The minimiser: what is not needed for a failure goes, what is needed stays."""
 
-from hivemind_addon.core.ticket import Dimension
-from hivemind_addon.sim.library import random_case
-from hivemind_addon.sim.limits import Limit
-from hivemind_addon.sim.minimise import minimise
-from hivemind_addon.sim.provider import ProviderSettings, Wall
-from hivemind_addon.sim.workload import Crowd, Neighbour, Scenario
+from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.lab.sim.library import random_case
+from hivemind_addon.lab.sim.limits import Limit
+from hivemind_addon.lab.sim.minimise import minimise
+from hivemind_addon.lab.sim.provider import ProviderSettings, Wall
+from hivemind_addon.lab.sim.workload import Crowd, Neighbour, Scenario
 
 REQUESTS, INPUT = Limit(Dimension.REQUESTS, 20), Limit(Dimension.INPUT_TOKENS, 9000)
 LARGE = Scenario(

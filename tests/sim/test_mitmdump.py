@@ -3,12 +3,12 @@ import sys
 
 import pytest
 
-from hivemind_addon.core.breaker import BreakerState
-from hivemind_addon.core.events import BreakerChanged
-from hivemind_addon.core.ticket import PoolKey
-from hivemind_addon.observe.news import describe
-from hivemind_addon.sim import mitmdump
-from hivemind_addon.sim.mitmdump import Mitmdump, NotStarted, running_mitmdump
+from hivemind_addon.api.events import BreakerChanged
+from hivemind_addon.api.snapshot import BreakerState
+from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.lab.sim import mitmdump
+from hivemind_addon.lab.sim.mitmdump import Mitmdump, NotStarted, running_mitmdump
+from hivemind_addon.proxy.observe.news import describe
 
 
 @pytest.fixture

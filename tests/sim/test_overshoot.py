@@ -6,15 +6,15 @@ from collections import defaultdict
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.core.budget import spend_of
-from hivemind_addon.core.events import AttemptEnded, AttemptStarted, Submitted, TicketEnded
-from hivemind_addon.core.spend import Budget, Scope, Spend
-from hivemind_addon.core.ticket import Usage
-from hivemind_addon.sim.library import cases
-from hivemind_addon.sim.provider import ProviderSettings
-from hivemind_addon.sim.workload import Crowd, Scenario
-from hivemind_addon.sim.world import World
-from hivemind_addon.wire.output_sizes import OutputSizes
+from hivemind_addon.api.events import AttemptEnded, AttemptStarted, Submitted, TicketEnded
+from hivemind_addon.api.spend import Budget, Scope, Spend
+from hivemind_addon.api.ticket import Usage
+from hivemind_addon.lab.sim.library import cases
+from hivemind_addon.lab.sim.provider import ProviderSettings
+from hivemind_addon.lab.sim.workload import Crowd, Scenario
+from hivemind_addon.lab.sim.world import World
+from hivemind_addon.proxy.core.budget import spend_of
+from hivemind_addon.proxy.wire.output_sizes import OutputSizes
 
 FLEET = Scenario(
     "fleet",

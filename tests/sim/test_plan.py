@@ -6,11 +6,11 @@ import brotli
 import pytest
 import zstandard
 
-from hivemind_addon.sim import faults
-from hivemind_addon.sim.call import Answer, RequestFacts
-from hivemind_addon.sim.dialect import Dialect
-from hivemind_addon.sim.faults import NAMED, Fault, Hangup, KeepAlive
-from hivemind_addon.sim.plan import (
+from hivemind_addon.lab.sim import faults
+from hivemind_addon.lab.sim.call import Answer, RequestFacts
+from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.faults import NAMED, Fault, Hangup, KeepAlive
+from hivemind_addon.lab.sim.plan import (
     Data,
     Drop,
     DropStream,
@@ -23,7 +23,7 @@ from hivemind_addon.sim.plan import (
     StreamReset,
     steps,
 )
-from hivemind_addon.sim.provider import ProviderSettings, SimProvider
+from hivemind_addon.lab.sim.provider import ProviderSettings, SimProvider
 
 STREAM = RequestFacts(Dialect.MESSAGES, "sk-sim-a", stream=True, chunks=4)
 WHOLE = replace(STREAM, stream=False)

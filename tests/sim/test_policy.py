@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from hivemind_addon.sim.ablation import Primitive
-from hivemind_addon.sim.policy import COMPARED, Policy, UnknownPolicy, only, pairs, policy_named, without
+from hivemind_addon.lab.sim.ablation import Primitive
+from hivemind_addon.lab.sim.policy import COMPARED, Policy, UnknownPolicy, only, pairs, policy_named, without
 
 
 @pytest.mark.parametrize(

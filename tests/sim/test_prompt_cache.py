@@ -1,4 +1,4 @@
-from hivemind_addon.sim.prompt_cache import Prefix, PromptCache
+from hivemind_addon.lab.sim.prompt_cache import Prefix, PromptCache
 
 SHORT, LONG = Prefix("system", 1000), Prefix("system and history", 5000)
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from hivemind_addon.sim.policy import COMPARED, Policy
-from hivemind_addon.sim.proof import Proof, number, page, prove
+from hivemind_addon.lab.sim.policy import COMPARED, Policy
+from hivemind_addon.lab.sim.proof import Proof, number, page, prove
 
 
 @pytest.fixture(scope="module")

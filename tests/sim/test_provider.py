@@ -5,14 +5,14 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hivemind_addon.core.ticket import ContractError, Dimension
-from hivemind_addon.sim.call import Answer, Ending, RequestFacts
-from hivemind_addon.sim.dialect import Dialect
-from hivemind_addon.sim.faults import NAMED, OK, Slow, Status
-from hivemind_addon.sim.limits import Limit, LimitKind, Scope
-from hivemind_addon.sim.plan import Data, steps
-from hivemind_addon.sim.provider import Latency, LimitScope, ProviderSettings, SimProvider, Storm
-from hivemind_addon.sim.truth import Truth
+from hivemind_addon.api.ticket import ContractError, Dimension
+from hivemind_addon.lab.sim.call import Answer, Ending, RequestFacts
+from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.faults import NAMED, OK, Slow, Status
+from hivemind_addon.lab.sim.limits import Limit, LimitKind, Scope
+from hivemind_addon.lab.sim.plan import Data, steps
+from hivemind_addon.lab.sim.provider import Latency, LimitScope, ProviderSettings, SimProvider, Storm
+from hivemind_addon.lab.sim.truth import Truth
 
 MESSAGES = RequestFacts(Dialect.MESSAGES, "sk-sim-a", input_tokens=100, max_tokens=50)
 CHAT = replace(MESSAGES, dialect=Dialect.CHAT)

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from hivemind_addon.core.ticket import Dimension
-from hivemind_addon.sim.faults import FaultMix
-from hivemind_addon.sim.limits import LimitKind
-from hivemind_addon.sim.random_loads import number_in, patience_s, random_load, whole_s
-from hivemind_addon.sim.world import run
+from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.lab.sim.faults import FaultMix
+from hivemind_addon.lab.sim.limits import LimitKind
+from hivemind_addon.lab.sim.random_loads import number_in, patience_s, random_load, whole_s
+from hivemind_addon.lab.sim.world import run
 from tests.sim.oracle import run_oracle
 
 LOADS = [random_load(number).scenario for number in range(300)]

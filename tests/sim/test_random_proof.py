@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from hivemind_addon.sim import random_proof
-from hivemind_addon.sim.library import Case, random_case
-from hivemind_addon.sim.policy import Policy
-from hivemind_addon.sim.provider import ProviderSettings, Wall
-from hivemind_addon.sim.random_loads import is_feasible
-from hivemind_addon.sim.random_proof import POLICIES, Figures, LoadProof, Shortfall, minimised, missed, section
-from hivemind_addon.sim.workload import Crowd, Scenario
+from hivemind_addon.lab.sim import random_proof
+from hivemind_addon.lab.sim.library import Case, random_case
+from hivemind_addon.lab.sim.policy import Policy
+from hivemind_addon.lab.sim.provider import ProviderSettings, Wall
+from hivemind_addon.lab.sim.random_loads import is_feasible
+from hivemind_addon.lab.sim.random_proof import POLICIES, Figures, LoadProof, Shortfall, minimised, missed, section
+from hivemind_addon.lab.sim.workload import Crowd, Scenario
 
 GOOD = Figures(agents=50, lost=1, attempts=200, refused=20, unforeseen=0, idle_s=20.0, makespan_s=105.0, stretch=1.0)
 HOPELESS = Case(

@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.core.ticket import OutcomeKind, PoolKey
-from hivemind_addon.mitm.capture_file import read_capture
-from hivemind_addon.replay.chains import chained
-from hivemind_addon.sim.real_replay import one_call, request_body, run_real
+from hivemind_addon.api.ticket import OutcomeKind, PoolKey
+from hivemind_addon.lab.replay.chains import chained
+from hivemind_addon.lab.sim.real_replay import one_call, request_body, run_real
+from hivemind_addon.proxy.mitm.capture_file import read_capture
 from tests.capture.samples import make_attempt, make_call, make_capture
 
 CAPTURES = Path(__file__).parents[1] / "captures"

@@ -3,8 +3,8 @@ import io
 import pytest
 from rich.console import Console
 
-from hivemind_addon.sim.real_replay import RealReplay, ReplayedCall
-from hivemind_addon.sim.real_view import real_view
+from hivemind_addon.lab.sim.real_replay import RealReplay, ReplayedCall
+from hivemind_addon.lab.sim.real_view import real_view
 from tests.capture.samples import make_call
 
 

@@ -1,9 +1,9 @@
 import pytest
 
-from hivemind_addon.capture.model import CapturedChunk
-from hivemind_addon.core.ticket import OutcomeKind
-from hivemind_addon.sim.plan import Data, Drop, End, Head, Pause
-from hivemind_addon.sim.recorded import RecordedServer, recorded_attempt, steps
+from hivemind_addon.api.ticket import OutcomeKind
+from hivemind_addon.lab.sim.plan import Data, Drop, End, Head, Pause
+from hivemind_addon.lab.sim.recorded import RecordedServer, recorded_attempt, steps
+from hivemind_addon.proxy.capture.model import CapturedChunk
 from tests.capture.samples import make_attempt, make_call, make_capture, make_limit
 
 

@@ -1,7 +1,7 @@
 import pytest
 
-from hivemind_addon.sim.dialect import Dialect
-from hivemind_addon.sim.request import MAX_BODY_BYTES, credential, facts, input_tokens
+from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.request import MAX_BODY_BYTES, credential, facts, input_tokens
 
 from .clients import call_body
 

@@ -1,6 +1,6 @@
 import random
 
-from hivemind_addon.sim.resend import SdkBackoff
+from hivemind_addon.lab.sim.resend import SdkBackoff
 
 
 def test_a_retry_after_is_obeyed_up_to_a_minute():

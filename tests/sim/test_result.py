@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 
-from hivemind_addon.sim.bound import Bound
-from hivemind_addon.sim.result import CrowdResult, Result
+from hivemind_addon.lab.sim.bound import Bound
+from hivemind_addon.lab.sim.result import CrowdResult, Result
 
 CROWD = CrowdResult(4, 1, 10, waits_s=(4.0, 1.0, 3.0, 2.0), ended_s=(5.0, 7.0), halfway_turns=(2, 2, 2, 2))
 RESULT = Result(

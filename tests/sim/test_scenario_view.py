@@ -4,11 +4,11 @@ import json
 import pytest
 from rich.console import Console
 
-from hivemind_addon.sim.library import cases
-from hivemind_addon.sim.limits import LimitKind
-from hivemind_addon.sim.policy import Policy
-from hivemind_addon.sim.scenario_view import as_json, listing, missed, percent, table
-from hivemind_addon.sim.trial import run_series, setups
+from hivemind_addon.lab.sim.library import cases
+from hivemind_addon.lab.sim.limits import LimitKind
+from hivemind_addon.lab.sim.policy import Policy
+from hivemind_addon.lab.sim.scenario_view import as_json, listing, missed, percent, table
+from hivemind_addon.lab.sim.trial import run_series, setups
 
 
 @pytest.fixture(scope="module")

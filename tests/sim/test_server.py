@@ -13,13 +13,13 @@ import httpx
 import openai
 import pytest
 
-from hivemind_addon.core.ticket import Dimension
-from hivemind_addon.sim.dialect import Dialect
-from hivemind_addon.sim.faults import NAMED, OK, Stall, Status
-from hivemind_addon.sim.limits import Limit, LimitKind
-from hivemind_addon.sim.provider import LimitScope, ProviderSettings
-from hivemind_addon.sim.server import RunningServer, SimServer, download_bytes, load_settings, running_server
-from hivemind_addon.sim.truth import Truth
+from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.faults import NAMED, OK, Stall, Status
+from hivemind_addon.lab.sim.limits import Limit, LimitKind
+from hivemind_addon.lab.sim.provider import LimitScope, ProviderSettings
+from hivemind_addon.lab.sim.server import RunningServer, SimServer, download_bytes, load_settings, running_server
+from hivemind_addon.lab.sim.truth import Truth
 from tests.patience import PATIENCE_S
 
 from .clients import call_body, h1_request, hear
@@ -413,7 +413,9 @@ def test_settings_that_make_no_sense_are_refused(tmp_path, text):
 
 @pytest.mark.slow
 def test_as_a_process_it_prints_its_address_and_its_truth():
-    process = subprocess.Popen([sys.executable, "-m", "hivemind_addon.sim.server"], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hivemind_addon.lab.sim.server"], stdout=subprocess.PIPE, text=True
+    )
     address = json.loads(process.stdout.readline())
     hear(address["port"], h1_request("sk-sim-a", call_body(), extra="connection: close\r\n"))
     process.send_signal(signal.SIGTERM)

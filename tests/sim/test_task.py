@@ -3,9 +3,9 @@ import subprocess
 
 import pytest
 
-from hivemind_addon.sim.dialect import Dialect
-from hivemind_addon.sim.request import facts
-from hivemind_addon.sim.task import Task, next_turn, task_in
+from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.request import facts
+from hivemind_addon.lab.sim.task import Task, next_turn, task_in
 
 TASK = Task("claude-3", 3, "result.txt")
 PROMPT = {"role": "user", "content": TASK.prompt}

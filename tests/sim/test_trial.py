@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from hivemind_addon.sim.expectation import Expectation
-from hivemind_addon.sim.library import cases
-from hivemind_addon.sim.limits import LimitKind
-from hivemind_addon.sim.policy import Policy
-from hivemind_addon.sim.trial import Setup, Trial, run_series, run_trials, setups
+from hivemind_addon.lab.sim.expectation import Expectation
+from hivemind_addon.lab.sim.library import cases
+from hivemind_addon.lab.sim.limits import LimitKind
+from hivemind_addon.lab.sim.policy import Policy
+from hivemind_addon.lab.sim.trial import Setup, Trial, run_series, run_trials, setups
 
 MICRO = cases()["micro-5"]
 

@@ -1,6 +1,6 @@
-from hivemind_addon.sim import faults
-from hivemind_addon.sim.call import Answer, Ending
-from hivemind_addon.sim.truth import AgentTruth, Witness
+from hivemind_addon.lab.sim import faults
+from hivemind_addon.lab.sim.call import Answer, Ending
+from hivemind_addon.lab.sim.truth import AgentTruth, Witness
 from tests.sim.dialect.samples import REPLY
 
 

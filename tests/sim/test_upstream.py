@@ -1,11 +1,11 @@
 import random
 
-from hivemind_addon.core.pool import PoolSettings
-from hivemind_addon.core.ticket import Demand, PoolKey, Usage
-from hivemind_addon.sim.dialect import Dialect, Reply
-from hivemind_addon.sim.provider import ProviderSettings
-from hivemind_addon.sim.upstream import Upstream, bill_of, usual_price
-from hivemind_addon.sim.workload import Site
+from hivemind_addon.api.ticket import Demand, PoolKey, Usage
+from hivemind_addon.lab.sim.dialect import Dialect, Reply
+from hivemind_addon.lab.sim.provider import ProviderSettings
+from hivemind_addon.lab.sim.upstream import Upstream, bill_of, usual_price
+from hivemind_addon.lab.sim.workload import Site
+from hivemind_addon.proxy.core.pool import PoolSettings
 
 POOL = PoolKey("x.sim", "key", "sim-1")
 USAGE = Usage(input_tokens=100, cache_read_tokens=900, output_tokens=50)

@@ -2,9 +2,9 @@ import math
 import random
 from itertools import islice
 
-from hivemind_addon.sim.library import cases
-from hivemind_addon.sim.limits import LimitKind
-from hivemind_addon.sim.workload import Crowd, turns
+from hivemind_addon.lab.sim.library import cases
+from hivemind_addon.lab.sim.limits import LimitKind
+from hivemind_addon.lab.sim.workload import Crowd, turns
 
 BURSTS = cases()["bursts"].scenario
 

@@ -5,16 +5,16 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from hivemind_addon.core.events import AttemptStarted
-from hivemind_addon.core.spend import Price, Spend
-from hivemind_addon.core.ticket import Demand, Dimension, PoolKey, Ticket
-from hivemind_addon.sim.dialect import Dialect
-from hivemind_addon.sim.faults import NAMED, Hangup, NoHead, Status
-from hivemind_addon.sim.library import cases
-from hivemind_addon.sim.limits import Limit
-from hivemind_addon.sim.policy import COMPARED, Policy
-from hivemind_addon.sim.provider import ProviderSettings, Wall
-from hivemind_addon.sim.workload import (
+from hivemind_addon.api.events import AttemptStarted
+from hivemind_addon.api.spend import Price, Spend
+from hivemind_addon.api.ticket import Demand, Dimension, PoolKey, Ticket
+from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.faults import NAMED, Hangup, NoHead, Status
+from hivemind_addon.lab.sim.library import cases
+from hivemind_addon.lab.sim.limits import Limit
+from hivemind_addon.lab.sim.policy import COMPARED, Policy
+from hivemind_addon.lab.sim.provider import ProviderSettings, Wall
+from hivemind_addon.lab.sim.workload import (
     Crowd,
     Neighbour,
     Scenario,
@@ -23,7 +23,7 @@ from hivemind_addon.sim.workload import (
     Site,
     Turn,
 )
-from hivemind_addon.sim.world import World, run
+from hivemind_addon.lab.sim.world import World, run
 
 STRESS = cases()["stress"].scenario
 FAN_OUT = cases()["fan-out"].scenario

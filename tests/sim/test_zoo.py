@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from hivemind_addon.sim import zoo
-from hivemind_addon.sim.closed_loop import Crowd, Run
-from hivemind_addon.sim.gateway import OVERLOADED, Chance, Gateway, Rule
-from hivemind_addon.sim.limiters import Cap
-from hivemind_addon.sim.zoo import Measure
-from hivemind_addon.sim.zoo_entries import Entry, entries
+from hivemind_addon.lab.sim import zoo
+from hivemind_addon.lab.sim.closed_loop import Crowd, Run
+from hivemind_addon.lab.sim.gateway import OVERLOADED, Chance, Gateway, Rule
+from hivemind_addon.lab.sim.limiters import Cap
+from hivemind_addon.lab.sim.zoo import Measure
+from hivemind_addon.lab.sim.zoo_entries import Entry, entries
 
 GOOD = Run(
     time_s=100, agents=20, lost=0, delivered=400, longest_s=9, attempts=400, refused=0, struck=0, over_cap=0, used=None

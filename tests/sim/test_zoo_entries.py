@@ -2,9 +2,9 @@
 
 import random
 
-from hivemind_addon.core.ticket import Demand
-from hivemind_addon.sim.closed_loop import Oracle, Order
-from hivemind_addon.sim.zoo_entries import ZOO, entries
+from hivemind_addon.api.ticket import Demand
+from hivemind_addon.lab.sim.closed_loop import Oracle, Order
+from hivemind_addon.lab.sim.zoo_entries import ZOO, entries
 
 
 def test_there_are_more_than_fifty_of_one_name_each():

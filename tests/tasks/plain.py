@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-from hivemind_addon.launch.programs import load_programs
-from hivemind_addon.runtime.clock import SystemClock
-from hivemind_addon.tasks.board import Board, Rules
-from hivemind_addon.tasks.launcher import Launch
-from hivemind_addon.tasks.model import TaskSpec
-from hivemind_addon.tasks.runner import Runner
-from hivemind_addon.tasks.store import Fleet, FleetStore
+from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.tools.launch.programs import load_programs
+from hivemind_addon.tools.tasks.board import Board, Rules
+from hivemind_addon.tools.tasks.launcher import Launch
+from hivemind_addon.tools.tasks.model import TaskSpec
+from hivemind_addon.tools.tasks.runner import Runner
+from hivemind_addon.tools.tasks.store import Fleet, FleetStore
 
 
 class PlainLauncher:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hivemind_addon.tasks.board import Back, Board, Ending, Rules
-from hivemind_addon.tasks.dispatch import LIFT_S
-from hivemind_addon.tasks.model import MAX_DEPTH, NotTaken, State, TaskSpec
+from hivemind_addon.tools.tasks.board import Back, Board, Ending, Rules
+from hivemind_addon.tools.tasks.dispatch import LIFT_S
+from hivemind_addon.tools.tasks.model import MAX_DEPTH, NotTaken, State, TaskSpec
 
 DONE, FAILED = Ending(0, ""), Ending(3, "exit status 3")
 DIED = Ending(137, "killed by SIGKILL", is_transient=True)

@@ -6,10 +6,10 @@ from contextlib import suppress
 
 import pytest
 
-from hivemind_addon.runtime.control import is_answered
-from hivemind_addon.tasks import client, serve
-from hivemind_addon.tasks.model import NotTaken, State, TaskSpec
-from hivemind_addon.tasks.store import FleetStore
+from hivemind_addon.api.control import is_answered
+from hivemind_addon.tools.tasks import client, serve
+from hivemind_addon.tools.tasks.model import NotTaken, State, TaskSpec
+from hivemind_addon.tools.tasks.store import FleetStore
 from tests.tasks.plain import made_runner, shell, short_folder
 
 

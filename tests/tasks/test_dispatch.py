@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.core.ticket import Priority
-from hivemind_addon.tasks import dispatch
-from hivemind_addon.tasks.dispatch import LIFT_S, Candidate, Stagger, Start, choose
+from hivemind_addon.api.ticket import Priority
+from hivemind_addon.tools.tasks import dispatch
+from hivemind_addon.tools.tasks.dispatch import LIFT_S, Candidate, Stagger, Start, choose
 
 
 def candidate(name, *, group="", priority=Priority.NORMAL, tokens=100.0, ready_at=0.0, number=0, is_awaited=False):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.tasks import door as doors
-from hivemind_addon.tasks.door import Door
-from hivemind_addon.tasks.model import NotTaken
-from hivemind_addon.tasks.request import Answer, CancelTask, Wait
+from hivemind_addon.tools.tasks import door as doors
+from hivemind_addon.tools.tasks.door import Door
+from hivemind_addon.tools.tasks.model import NotTaken
+from hivemind_addon.tools.tasks.request import Answer, CancelTask, Wait
 from tests.tasks.plain import short_folder
 
 

@@ -5,10 +5,10 @@ from typing import get_type_hints
 
 import pytest
 
-from hivemind_addon.launch.programs import load_programs
-from hivemind_addon.profile.typed import ProfileError
-from hivemind_addon.tasks.fleet_file import FleetFile, load_batch, load_fleet
-from hivemind_addon.tasks.model import TaskSpec
+from hivemind_addon.proxy.profile.typed import ProfileError
+from hivemind_addon.tools.launch.programs import load_programs
+from hivemind_addon.tools.tasks.fleet_file import FleetFile, load_batch, load_fleet
+from hivemind_addon.tools.tasks.model import TaskSpec
 
 TABLE = load_programs()
 

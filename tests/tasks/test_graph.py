@@ -3,7 +3,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.tasks import graph
+from hivemind_addon.tools.tasks import graph
 
 names = st.sampled_from("abcdefgh")
 graphs = st.dictionaries(names, st.lists(names, max_size=4), max_size=8)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.tasks import keeper
+from hivemind_addon.tools.tasks import keeper
 from tests.processes import is_alive
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="orphans are found on Linux only")

@@ -3,18 +3,18 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from hivemind_addon.core.command import Said, SetBudget
-from hivemind_addon.core.spend import Period, Scope
-from hivemind_addon.launch import background, behind
-from hivemind_addon.launch.programs import load_programs
-from hivemind_addon.observe.report import ProxyView
-from hivemind_addon.runtime.clock import SystemClock
-from hivemind_addon.runtime.control import NotSaid
-from hivemind_addon.tasks import launcher as launchers
-from hivemind_addon.tasks.launcher import Launcher, agent_name, result_variable
-from hivemind_addon.tasks.model import TaskSpec
-from hivemind_addon.tasks.process import NotStarted
-from hivemind_addon.wire.identity import proxy_words
+from hivemind_addon.api.command import Said, SetBudget
+from hivemind_addon.api.control import NotSaid
+from hivemind_addon.api.proxy_user import proxy_words
+from hivemind_addon.api.report import ProxyView
+from hivemind_addon.api.spend import Period, Scope
+from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.tools.launch import background, behind
+from hivemind_addon.tools.launch.programs import load_programs
+from hivemind_addon.tools.tasks import launcher as launchers
+from hivemind_addon.tools.tasks.launcher import Launcher, agent_name, result_variable
+from hivemind_addon.tools.tasks.model import TaskSpec
+from hivemind_addon.tools.tasks.process import NotStarted
 
 PROXY = ProxyView(pid=7, port=9090, listens=("127.0.0.1:9090",), confdir="/c", hosts=("api.anthropic.com",))
 

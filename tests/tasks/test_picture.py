@@ -3,8 +3,8 @@ import io
 import pytest
 from rich.console import Console
 
-from hivemind_addon.tasks import picture
-from hivemind_addon.tasks.model import FleetView, State
+from hivemind_addon.tools.tasks import picture
+from hivemind_addon.tools.tasks.model import FleetView, State
 from tests.tasks.test_store import view
 
 

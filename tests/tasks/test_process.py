@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from hivemind_addon.runtime.file_lock import is_free, take_lock
-from hivemind_addon.tasks import process
-from hivemind_addon.tasks.process import NotStarted, start
+from hivemind_addon.system.file_lock import is_free, take_lock
+from hivemind_addon.tools.tasks import process
+from hivemind_addon.tools.tasks.process import NotStarted, start
 from tests.processes import is_alive
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hivemind_addon.runtime.file_lock import is_free
-from hivemind_addon.tasks import client, keeper
-from hivemind_addon.tasks.model import NotTaken, State, TaskSpec
-from hivemind_addon.tasks.request import CancelTask, Submit, Wait
+from hivemind_addon.system.file_lock import is_free
+from hivemind_addon.tools.tasks import client, keeper
+from hivemind_addon.tools.tasks.model import NotTaken, State, TaskSpec
+from hivemind_addon.tools.tasks.request import CancelTask, Submit, Wait
 from tests.processes import is_alive
 from tests.tasks.plain import made_runner, shell, short_folder
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.launch import detached
-from hivemind_addon.tasks import serve
-from hivemind_addon.tasks.model import NotTaken
+from hivemind_addon.tools.launch import detached
+from hivemind_addon.tools.tasks import serve
+from hivemind_addon.tools.tasks.model import NotTaken
 from tests.tasks.plain import short_folder
 
 

@@ -1,13 +1,13 @@
 import msgspec
 import pytest
 
-from hivemind_addon.runtime.clock import SystemClock
-from hivemind_addon.tasks import session
-from hivemind_addon.tasks.board import Rules
-from hivemind_addon.tasks.model import NotTaken, State
-from hivemind_addon.tasks.process import NotStarted
-from hivemind_addon.tasks.session import new_plan, resumed_plan, run_plan
-from hivemind_addon.tasks.store import Written
+from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.tools.tasks import session
+from hivemind_addon.tools.tasks.board import Rules
+from hivemind_addon.tools.tasks.model import NotTaken, State
+from hivemind_addon.tools.tasks.process import NotStarted
+from hivemind_addon.tools.tasks.session import new_plan, resumed_plan, run_plan
+from hivemind_addon.tools.tasks.store import Written
 from tests.tasks.plain import PlainLauncher, shell, short_folder
 from tests.tasks.test_store import owned, view
 

@@ -1,8 +1,8 @@
 import pytest
 
-from hivemind_addon.launch.programs import load_programs
-from hivemind_addon.tasks.model import TaskSpec
-from hivemind_addon.tasks.spec import command_line, problem
+from hivemind_addon.tools.launch.programs import load_programs
+from hivemind_addon.tools.tasks.model import TaskSpec
+from hivemind_addon.tools.tasks.spec import command_line, problem
 
 TABLE = load_programs()
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.tasks import store as stores
-from hivemind_addon.tasks.board import Rules
-from hivemind_addon.tasks.model import NotTaken, State, TaskSpec, TaskView
-from hivemind_addon.tasks.store import (
+from hivemind_addon.tools.tasks import store as stores
+from hivemind_addon.tools.tasks.board import Rules
+from hivemind_addon.tools.tasks.model import NotTaken, State, TaskSpec, TaskView
+from hivemind_addon.tools.tasks.store import (
     Fleet,
     FleetStore,
     Owner,

@@ -1,6 +1,6 @@
 import pytest
 
-from hivemind_addon.tasks.transient import sign, signal_name
+from hivemind_addon.tools.tasks.transient import sign, signal_name
 
 
 @pytest.mark.parametrize(

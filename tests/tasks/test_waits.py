@@ -1,4 +1,4 @@
-from hivemind_addon.tasks.waits import Wait, Waits
+from hivemind_addon.tools.tasks.waits import Wait, Waits
 
 
 def test_a_wait_is_over_when_all_that_it_names_are():

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.core.ticket import Usage
-from hivemind_addon.profile.model import DialectName, Profile
-from hivemind_addon.wire.answer import AnswerReader, Phase
-from hivemind_addon.wire.error import ErrorFacts
+from hivemind_addon.api.ticket import Usage
+from hivemind_addon.proxy.profile.model import DialectName, Profile
+from hivemind_addon.proxy.wire.answer import AnswerReader, Phase
+from hivemind_addon.proxy.wire.error import ErrorFacts
 
 DATA = Path(__file__).parent / "data"
 ANTHROPIC = DialectName.ANTHROPIC_MESSAGES

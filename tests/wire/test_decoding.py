@@ -7,8 +7,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.wire import decoding
-from hivemind_addon.wire.decoding import MAX_FEED_BYTES, BodyDecoder, DecodeError, decode
+from hivemind_addon.proxy.wire import decoding
+from hivemind_addon.proxy.wire.decoding import MAX_FEED_BYTES, BodyDecoder, DecodeError, decode
 
 
 def raw_deflate(data: bytes) -> bytes:

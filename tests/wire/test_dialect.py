@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.profile.model import DialectName
-from hivemind_addon.wire.dialect import EventClass, dialect_of
-from hivemind_addon.wire.error import ErrorFacts
-from hivemind_addon.wire.sse import SseEvent, SseParser
+from hivemind_addon.proxy.profile.model import DialectName
+from hivemind_addon.proxy.wire.dialect import EventClass, dialect_of
+from hivemind_addon.proxy.wire.error import ErrorFacts
+from hivemind_addon.proxy.wire.sse import SseEvent, SseParser
 
 DATA = Path(__file__).parent / "data"
 BOOKKEEPING = frozenset(

@@ -3,7 +3,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.wire.error import ErrorFacts, error_in_body, unreadable_error, word
+from hivemind_addon.proxy.wire.error import ErrorFacts, error_in_body, unreadable_error, word
 
 
 def test_names_go_from_special_to_general():

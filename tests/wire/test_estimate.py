@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.core.ticket import Demand, Usage
-from hivemind_addon.profile.model import Charge, DialectName, InputCharge, OutputCharge, Profile, Tokens
-from hivemind_addon.wire.estimate import _CONVERSATIONS, _MODELS, _SESSIONS, Estimator
-from hivemind_addon.wire.request import read_request
-from hivemind_addon.wire.tokenizer import Tokenizer
+from hivemind_addon.api.ticket import Demand, Usage
+from hivemind_addon.proxy.profile.model import Charge, DialectName, InputCharge, OutputCharge, Profile, Tokens
+from hivemind_addon.proxy.wire.estimate import _CONVERSATIONS, _MODELS, _SESSIONS, Estimator
+from hivemind_addon.proxy.wire.request import read_request
+from hivemind_addon.proxy.wire.tokenizer import Tokenizer
 from tests.cpu_time import least_cpu_s
 
 TOKENIZER = Tokenizer()

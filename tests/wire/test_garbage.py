@@ -8,11 +8,11 @@ from mitmproxy import http
 from mitmproxy.io import FlowReader
 from msgspec import Raw
 
-from hivemind_addon.profile.load import dialect_for, load_profiles
-from hivemind_addon.profile.model import DialectName
-from hivemind_addon.wire.answer import AnswerReader, Phase
-from hivemind_addon.wire.garbage import garbage_in, is_after_tool
-from hivemind_addon.wire.transcript import answer_of
+from hivemind_addon.proxy.profile.load import dialect_for, load_profiles
+from hivemind_addon.proxy.profile.model import DialectName
+from hivemind_addon.proxy.wire.answer import AnswerReader, Phase
+from hivemind_addon.proxy.wire.garbage import garbage_in, is_after_tool
+from hivemind_addon.proxy.wire.transcript import answer_of
 
 ANTHROPIC, CHAT = DialectName.ANTHROPIC_MESSAGES, DialectName.OPENAI_CHAT
 RESPONSES, OLLAMA = DialectName.OPENAI_RESPONSES, DialectName.OLLAMA

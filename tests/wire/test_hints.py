@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.core.ticket import Dimension, Reading, WindowReading
-from hivemind_addon.profile.load import load_profiles
-from hivemind_addon.profile.model import MeterHeaders, Profile, ResetFormat
-from hivemind_addon.wire.hints import CODEX_WINDOWS, parse_reset, read_hints, read_stream_windows
-from hivemind_addon.wire.sse import SseParser
+from hivemind_addon.api.ticket import Dimension, Reading, WindowReading
+from hivemind_addon.proxy.profile.load import load_profiles
+from hivemind_addon.proxy.profile.model import MeterHeaders, Profile, ResetFormat
+from hivemind_addon.proxy.wire.hints import CODEX_WINDOWS, parse_reset, read_hints, read_stream_windows
+from hivemind_addon.proxy.wire.sse import SseParser
 
 DATA = Path(__file__).parent / "data"
 NOW = datetime(2026, 11, 20, 10, 0, tzinfo=UTC).timestamp()

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.core.ticket import CallKind, Priority
-from hivemind_addon.profile.load import dialect_for, is_model_call, load_profiles
-from hivemind_addon.profile.model import ClientRule, Delivery, Profile
-from hivemind_addon.wire.identity import call_kind, given_id, identify, is_headless, priority_of, proxy_words
-from hivemind_addon.wire.request import RequestFacts, read_request
+from hivemind_addon.api.proxy_user import given_id, priority_of, proxy_words
+from hivemind_addon.api.ticket import CallKind, Delivery, Priority
+from hivemind_addon.proxy.profile.load import dialect_for, is_model_call, load_profiles
+from hivemind_addon.proxy.profile.model import ClientRule, Profile
+from hivemind_addon.proxy.wire.identity import call_kind, identify, is_headless
+from hivemind_addon.proxy.wire.request import RequestFacts, read_request
 
 PROFILE = Profile(
     session_headers=("x-claude-code-session-id", "x-session-id"), request_account_headers=("openai-organization",)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.wire.json_values import read_list, read_number, read_object, read_value
+from hivemind_addon.system.json_values import read_list, read_number, read_object, read_value
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

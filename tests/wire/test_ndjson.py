@@ -3,8 +3,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.wire.ndjson import NdjsonParser
-from hivemind_addon.wire.sse import MAX_EVENT_BYTES
+from hivemind_addon.proxy.wire.ndjson import NdjsonParser
+from hivemind_addon.proxy.wire.sse import MAX_EVENT_BYTES
 
 STREAM = b'{"a":1}\n\n{"b":"\xc3\xa4"}\r\n  \n{"c":3}'
 

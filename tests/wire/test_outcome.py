@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.core.ticket import Hints, Outcome, OutcomeKind, WindowReading
-from hivemind_addon.profile.load import load_profiles
-from hivemind_addon.profile.model import DialectName, OutcomeRule, Profile
-from hivemind_addon.wire.error import ErrorFacts
-from hivemind_addon.wire.hints import read_hints
-from hivemind_addon.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
+from hivemind_addon.api.ticket import Hints, Outcome, OutcomeKind, WindowReading
+from hivemind_addon.proxy.profile.load import load_profiles
+from hivemind_addon.proxy.profile.model import DialectName, OutcomeRule, Profile
+from hivemind_addon.proxy.wire.error import ErrorFacts
+from hivemind_addon.proxy.wire.hints import read_hints
+from hivemind_addon.proxy.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
 
 DATA = Path(__file__).parent / "data"
 ANTHROPIC = DialectName.ANTHROPIC_MESSAGES

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.profile.model import DialectName
-from hivemind_addon.wire.request import RequestFacts, _Body, fingerprints, is_answer, read_request, text_of
+from hivemind_addon.proxy.profile.model import DialectName
+from hivemind_addon.proxy.wire.request import RequestFacts, _Body, fingerprints, is_answer, read_request, text_of
 from tests.cpu_time import least_cpu_s
 
 ANTHROPIC, CHAT, RESPONSES = DialectName.ANTHROPIC_MESSAGES, DialectName.OPENAI_CHAT, DialectName.OPENAI_RESPONSES

@@ -3,7 +3,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.wire.sse import MAX_EVENT_BYTES, SseEvent, SseParser
+from hivemind_addon.proxy.wire.sse import MAX_EVENT_BYTES, SseEvent, SseParser
 from tests.cpu_time import least_cpu_s
 
 # Bytes that mean something to the format come often.

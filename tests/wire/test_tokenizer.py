@@ -7,8 +7,8 @@ import tiktoken_ext.openai_public as published
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.wire import tokenizer
-from hivemind_addon.wire.tokenizer import PATTERN, SPECIAL_TOKENS, VOCABULARY, Tokenizer
+from hivemind_addon.proxy.wire import tokenizer
+from hivemind_addon.proxy.wire.tokenizer import PATTERN, SPECIAL_TOKENS, VOCABULARY, Tokenizer
 
 loaded = Tokenizer()
 assert loaded.load() is None

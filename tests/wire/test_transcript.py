@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.profile.model import DialectName
-from hivemind_addon.wire.transcript import Part, answer_of, request_of
+from hivemind_addon.proxy.profile.model import DialectName
+from hivemind_addon.proxy.wire.transcript import Part, answer_of, request_of
 
 DATA = Path(__file__).parent / "data"
 ANTHROPIC, CHAT = DialectName.ANTHROPIC_MESSAGES, DialectName.OPENAI_CHAT

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.core.ticket import Usage
-from hivemind_addon.profile.model import DialectName
-from hivemind_addon.wire.ndjson import NdjsonParser
-from hivemind_addon.wire.sse import SseEvent, SseParser
-from hivemind_addon.wire.usage import UsageReader, usage_in_body
+from hivemind_addon.api.ticket import Usage
+from hivemind_addon.proxy.profile.model import DialectName
+from hivemind_addon.proxy.wire.ndjson import NdjsonParser
+from hivemind_addon.proxy.wire.sse import SseEvent, SseParser
+from hivemind_addon.proxy.wire.usage import UsageReader, usage_in_body
 
 DATA = Path(__file__).parent / "data"
 ANTHROPIC = DialectName.ANTHROPIC_MESSAGES

@@ -2,8 +2,8 @@
 
 import json
 
-from hivemind_addon.sim import dialect as wire
-from hivemind_addon.sim.dialect import Dialect, Reply, ToolCall, Turn
+from hivemind_addon.lab.sim import dialect as wire
+from hivemind_addon.lab.sim.dialect import Dialect, Reply, ToolCall, Turn
 
 REPLY = Reply(
     dialect=Dialect.MESSAGES,

@@ -1,8 +1,8 @@
 import json
 from dataclasses import replace
 
-from hivemind_addon.sim import dialect as wire
-from hivemind_addon.sim.dialect import Dialect
+from hivemind_addon.lab.sim import dialect as wire
+from hivemind_addon.lab.sim.dialect import Dialect
 
 from .samples import CALL, REPLY, TURN, data_of
 

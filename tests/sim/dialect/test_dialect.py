@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from hivemind_addon.sim import dialect as wire
-from hivemind_addon.sim.dialect import Dialect
+from hivemind_addon.lab.sim import dialect as wire
+from hivemind_addon.lab.sim.dialect import Dialect
 
 from .samples import REPLY
 

@@ -1,9 +1,9 @@
 import json
 from dataclasses import replace
 
-from hivemind_addon.core.ticket import Dimension
-from hivemind_addon.sim import dialect as wire
-from hivemind_addon.sim.dialect import Dialect, LimitView
+from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.lab.sim import dialect as wire
+from hivemind_addon.lab.sim.dialect import Dialect, LimitView
 
 from .samples import CALL, REPLY, TURN, data_of
 

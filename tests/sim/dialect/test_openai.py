@@ -1,8 +1,8 @@
 import pytest
 
-from hivemind_addon.core.ticket import Dimension
-from hivemind_addon.sim import dialect as wire
-from hivemind_addon.sim.dialect import Dialect, LimitView
+from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.lab.sim import dialect as wire
+from hivemind_addon.lab.sim.dialect import Dialect, LimitView
 
 
 @pytest.mark.parametrize("dialect", [Dialect.CHAT, Dialect.RESPONSES])

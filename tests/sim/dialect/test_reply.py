@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from hivemind_addon.sim.dialect import Turn
+from hivemind_addon.lab.sim.dialect import Turn
 
 from .samples import CALL, REPLY, TURN
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 import pytest
 from openai import OpenAI
 
-from hivemind_addon.sim import dialect as wire
-from hivemind_addon.sim.dialect import Dialect
-from hivemind_addon.sim.server import running_server
+from hivemind_addon.lab.sim import dialect as wire
+from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.server import running_server
 
 from .samples import CALL, REPLY, TURN, data_of
 

@@ -1,6 +1,6 @@
 import pytest
 
-from hivemind_addon.sim import dialect as wire
+from hivemind_addon.lab.sim import dialect as wire
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,44 @@
+"""How budgets stand, as values and as words of commands."""
+
+from hivemind_addon.api.command import (
+    AccountView,
+)
+from hivemind_addon.api.snapshot import BudgetView
+from hivemind_addon.api.spend import Budget, Period, amount
+
+
+def account_view(view: BudgetView) -> AccountView:
+    """How a budget stands, as commands answer it."""
+    budget, spent, reserved, added = view.budget, view.spent, view.reserved, view.added
+    return AccountView(
+        holder=budget.holder,
+        scope=budget.scope,
+        name=budget.name,
+        per=budget.per,
+        limit_tokens=budget.tokens,
+        spent_tokens=spent.tokens,
+        reserved_tokens=reserved.tokens,
+        added_tokens=added.tokens,
+        left_tokens=_left(budget.tokens, spent.tokens + reserved.tokens),
+        limit_micro_usd=budget.micro_usd,
+        spent_micro_usd=spent.micro_usd,
+        reserved_micro_usd=reserved.micro_usd,
+        added_micro_usd=added.micro_usd,
+        left_micro_usd=_left(budget.micro_usd, spent.micro_usd + reserved.micro_usd),
+        renews_in_s=view.renews_in_s,
+    )
+
+
+def words_of(per: Period) -> str:
+    """`per hour`, `for this run`."""
+    return "for this run" if per is Period.RUN else f"per {per.value}"
+
+
+def limits_of(budget: Budget) -> str:
+    """`5,000,000 tokens and $20.00`."""
+    limits = (("tokens", budget.tokens), ("micro_usd", budget.micro_usd))
+    return " and ".join(amount(unit, limit) for unit, limit in limits if limit is not None)
+
+
+def _left(limit: int | None, taken: int) -> int | None:
+    return None if limit is None else max(0, limit - taken)

@@ -1,0 +1,256 @@
+"""What a person asks of the scheduler. Values; `Scheduler.command` carries them out and says what it did.
+
+The control socket, mitmproxy's commands and `hivemind top` all speak these. As JSON each is an object with its
+`type`: `{"type": "pause", "pool": "*"}`; a field that is none of its own is an error, for a slip must not stop a fleet.
+A priority is a name in any case (`"high"`) or its number.
+
+A glob is shell-like (`*`, `?`, `[…]`), and what it names exactly always matches.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+import msgspec
+from msgspec import Struct
+
+from hivemind_addon.api.spend import Period, Scope
+from hivemind_addon.api.ticket import PoolKey, Priority
+
+_MARKS = re.compile(r"[*?[]")
+"""What means more than itself in a glob."""
+
+
+class BadCommand(ValueError):
+    """It cannot be understood; one line that names what is wrong."""
+
+
+class Pause(Struct, frozen=True, tag="pause", forbid_unknown_fields=True):
+    """Admit nothing more; what runs goes on, who waits keeps its place."""
+
+    pool: str = "*"
+    """Glob over pools' names (`host/account/model-group`), or over their hosts."""
+
+
+class Resume(Struct, frozen=True, tag="resume", forbid_unknown_fields=True):
+    """Admit again."""
+
+    pool: str = "*"
+    """Glob over pools' names, or over their hosts."""
+
+
+class SetLimit(Struct, frozen=True, tag="limit", forbid_unknown_fields=True):
+    """Cap the adaptive concurrency limit from above."""
+
+    limit: int | None
+    """At least 1; None takes the cap away."""
+    pool: str = "*"
+    """Glob over pools' names, or over their hosts."""
+
+
+class SetPriority(Struct, frozen=True, tag="priority", forbid_unknown_fields=True):
+    """Serve agents in another class than the one they ask for: those that wait, and those that come."""
+
+    agent: str
+    """Glob over agents' names."""
+    priority: Priority | None
+    """None: what they ask for counts again."""
+    for_s: float | None = None
+    """Taken back by itself after so many seconds; None: it stands until it is taken back."""
+    by: str = ""
+    """The agent that asks for it; empty: a person does."""
+
+
+class MoveToFront(Struct, frozen=True, tag="front", forbid_unknown_fields=True):
+    """Serve a queued ticket next; no limit is broken for it."""
+
+    ticket_id: str
+
+
+class Cancel(Struct, frozen=True, tag="cancel", forbid_unknown_fields=True):
+    """End a ticket: its client gets an error that it does not retry; a running attempt is ended at once."""
+
+    ticket_id: str
+
+
+class SetBudget(Struct, frozen=True, tag="set-budget", forbid_unknown_fields=True):
+    """Give a holder a budget, in the place of the one that a file gives it for the same period."""
+
+    scope: Scope
+    name: str = ""
+    """The group's, or a glob over agents' names (each such agent has one of its own); empty for everyone's."""
+    per: Period = Period.RUN
+    tokens: int | None = None
+    micro_usd: int | None = None
+    """Both None: what the file says counts again."""
+    by: str = ""
+    """The agent that asks for it; empty: a person does."""
+
+
+class AddBudget(Struct, frozen=True, tag="add-budget", forbid_unknown_fields=True):
+    """Raise a holder's limits for the present period only."""
+
+    scope: Scope
+    name: str = ""
+    per: Period | None = None
+    """None: every budget that the holder has."""
+    tokens: int = 0
+    micro_usd: int = 0
+    by: str = ""
+    """The agent that asks for it; empty: a person does."""
+
+
+class ResetBudget(Struct, frozen=True, tag="reset-budget", forbid_unknown_fields=True):
+    """Forgive what a holder has spent: its period begins anew with its next request, and nothing is added."""
+
+    scope: Scope
+    name: str = ""
+    per: Period | None = None
+    """None: every budget that the holder has."""
+    by: str = ""
+    """The agent that asks for it; empty: a person does."""
+
+
+class ForeseeWait(Struct, frozen=True, tag="wait", forbid_unknown_fields=True):
+    """Ask when a call that an agent made now would be sent; nothing is changed. `Said.value`: list of `WaitView`."""
+
+    agent: str
+    session: str = ""
+    """Empty: the agent's own, whichever waits or ran last."""
+    pool: str = "*"
+    """Glob over pools' names, or over their hosts."""
+    input_tokens: int = 0
+    """0: as large as the agent's last one."""
+    output_tokens: int = 0
+
+
+class ShowConfig(Struct, frozen=True, tag="config", forbid_unknown_fields=True):
+    """Ask for the options of a running proxy. `Said.value`: list of `OptionView`."""
+
+
+class SetConfig(Struct, frozen=True, tag="set-config", forbid_unknown_fields=True):
+    """Set one option of a running proxy, as `--set` does at its start."""
+
+    name: str
+    """One of those that `ShowConfig` lists."""
+    value: str
+    by: str = ""
+    """The agent that asks for it; empty: a person does."""
+
+
+class Record(Struct, frozen=True, tag="record", forbid_unknown_fields=True):
+    """Record every call into a capture file from now on."""
+
+    file: str | None
+    """Absolute; None: record no more."""
+    content: bool = True
+    """Whether words are recorded, too."""
+
+
+BudgetCommand = SetBudget | AddBudget | ResetBudget
+"""`Said.value`: how the accounts concerned stand now, a list of `AccountView`."""
+SchedulerCommand = Pause | Resume | SetLimit | SetPriority | MoveToFront | Cancel | BudgetCommand | ForeseeWait
+"""What the scheduler carries out."""
+Command = SchedulerCommand | Record | ShowConfig | SetConfig
+"""What a running proxy carries out."""
+
+
+class Said(Struct, frozen=True, omit_defaults=True):
+    """What became of a command."""
+
+    done: bool
+    """False: nothing changed, and `text` says why."""
+    text: str
+    """One line for people."""
+    value: object = None
+    """What was asked for, as plain JSON values; None: nothing was."""
+
+
+class AccountView(Struct, frozen=True):
+    """How one holder's budget stands; what is not limited is None."""
+
+    holder: str
+    """In words: `agent agent-7`, `group reviewers`, `everyone`."""
+    scope: Scope
+    name: str
+    per: Period
+    limit_tokens: int | None
+    """With what was added."""
+    spent_tokens: int
+    reserved_tokens: int
+    """By attempts in flight."""
+    added_tokens: int
+    left_tokens: int | None
+    """What may still be set aside; never negative."""
+    limit_micro_usd: int | None
+    spent_micro_usd: int
+    reserved_micro_usd: int
+    added_micro_usd: int
+    left_micro_usd: int | None
+    renews_in_s: float | None
+    """None: with the next run."""
+
+
+class WaitView(Struct, frozen=True):
+    """When one more call would be sent, in one pool."""
+
+    pool: str
+    starts_in_s: float | None
+    """0: at once; None: nothing tells."""
+    before: int
+    """Requests that would go first."""
+    reason: str
+    """What it would wait for; empty: nothing."""
+
+
+class OptionView(Struct, frozen=True):
+    """One option of a running proxy."""
+
+    name: str
+    value: object
+    default: object
+    help: str
+    settable: bool = True
+    """Whether it can be changed while the proxy runs."""
+    guarded: bool = False
+    """It names a file, runs a program, or says where keys go and who may use them: for persons to set."""
+
+
+def read_command(value: object) -> Command:
+    """A command from plain JSON values. Raises BadCommand."""
+    if isinstance(value, dict) and value.get("type") == "priority" and isinstance(value.get("priority"), str):
+        name = value["priority"]
+        if name.upper() not in Priority.__members__:
+            known = ", ".join(one.name.lower() for one in Priority)
+            raise BadCommand(f"no priority {name!r}; there are {known}, and null for what agents ask for")
+        value = {**value, "priority": Priority[name.upper()].value}
+    try:
+        command: Command = msgspec.convert(value, Command)
+    except msgspec.ValidationError as error:
+        raise BadCommand(f"no command: {error}") from error
+    return command
+
+
+def asker(by: str, agent: str = "") -> str:
+    """Who asked, in words; `agent`: a glob over those that it was asked for."""
+    if not by:
+        return "by a person"
+    alone = agent in (by, _MARKS.sub(r"[\g<0>]", by))  # as a glob that means nobody else
+    return f"by {by} itself" if alone else f"by agent {by}"
+
+
+def names_pool(glob: str, key: PoolKey) -> bool:
+    """Whether a glob means a pool: by its name or by its host."""
+    return any(glob == name or fnmatchcase(name, glob) for name in (str(key), key.host))
+
+
+def nearest(glob: str, names: Iterable[str]) -> str:
+    """A question for a person whose word means nobody: the name that it is most like; empty: it is like none."""
+    close = difflib.get_close_matches(glob, dict.fromkeys(names), n=1)
+    return f"did you mean {close[0]}?" if close else ""
+
+
+def names_agent(glob: str, agent: str) -> bool:
+    """Whether a glob means an agent."""
+    return glob == agent or fnmatchcase(agent, glob)

@@ -1,0 +1,194 @@
+"""A frozen view of everything at one instant. Dashboards, pages and tests read nothing else."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from hivemind_addon.api.spend import Budget, Spend
+from hivemind_addon.api.ticket import Dimension, PoolKey, Priority, Ticket
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MeterView:
+    """One meter of a pool."""
+
+    name: str
+    kind: str
+    """`bucket`, `window` or `unknown`."""
+    limit: float
+    level: float
+    """What may still be taken now; never above the limit."""
+    full_in_s: float
+    """Seconds until the level is at the limit again, if nothing more is taken."""
+    window_s: float | None = None
+    """The span that the limit is stated for; None: not known."""
+    dimension: Dimension | None = None
+    """What it counts; None: not known."""
+    shared_by: tuple[str, ...] = ()
+    """The model groups of the account whose pools draw on it; empty: it is the pool's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowView:
+    """One long window of a subscription, as last told."""
+
+    name: str
+    used: float | None
+    """The fraction."""
+    status: str
+    """The provider's own word; may be empty."""
+    resets_in_s: float | None
+    length_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WallView:
+    """A pool's hard wall: its account is refused for long."""
+
+    reason: str
+    ends_in_s: float
+    """0: its end has come, and one request goes first to see whether it is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class TicketView:
+    """One ticket that has not ended."""
+
+    ticket: Ticket
+    state: str
+    """`queued`, `backing off` or `in flight`."""
+    reason: str
+    """Why it waits; empty in flight."""
+    position: int
+    """Place in its pool's queue, 1 is next; 0 in flight."""
+    attempts: int
+    waited_s: float
+    starts_in_s: float | None = None
+    """When it is likely to go, as far as limits and the queue tell now; None in flight, or where nothing tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedView:
+    """A limit that no header told: what refusals and overloads taught."""
+
+    name: str
+    """`ceiling`, `pace` or `quota`."""
+    text: str
+    """In words: `12 at a time`, `3.2 requests per second`, `50 requests per 60 s`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityView:
+    """A priority that was ordered."""
+
+    agent: str
+    """Glob over agents' names."""
+    priority: Priority
+    ends_in_s: float | None = None
+    """When it ends by itself; None: it stands until it is taken back."""
+    by: str = ""
+    """The agent that asked for it; empty: a person did."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBudget:
+    """A budget that was given at run time."""
+
+    budget: Budget
+    """An agent's name may be a glob."""
+    by: str = ""
+    """The agent that asked for it; empty: a person did."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """One pool."""
+
+    key: PoolKey
+    account_name: str | None
+    in_flight: int
+    """Attempts upstream, bypassing ones counted."""
+    bypassing: int
+    """Of these, the ones that go past the scheduler after a guard trip."""
+    limit: int
+    """The adaptive concurrency limit."""
+    queued: int
+    """All that wait; `tickets` may have the next ones only."""
+    breaker: str
+    blocked_for_s: float
+    """Seconds that the provider's own retry-after still asks for; 0 when free."""
+    meters: tuple[MeterView, ...]
+    tickets: tuple[TicketView, ...]
+    wall: WallView | None = None
+    """None: there is none."""
+    windows: tuple[WindowView, ...] = ()
+    paused: bool = False
+    """By a person: nothing is admitted until it is resumed."""
+    cap: int | None = None
+    """What a person lets the concurrency limit be at most; `limit` is never above it."""
+    learned: tuple[LearnedView, ...] = ()
+    breaker_tries_in_s: float | None = None
+    """When the open breaker lets a probe go; None: it is closed, or a probe is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetView:
+    """One holder's budget in its present period."""
+
+    budget: Budget
+    """With the limits that hold now, a person's changes counted."""
+    spent: Spend
+    reserved: Spend
+    """Expected of attempts in flight."""
+    renews_in_s: float | None
+    """None: with the next run, or when a person resets it."""
+    added: Spend = field(default_factory=Spend)
+    """What a person added to the limits, for this period only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Totals since the start."""
+
+    tickets: int = 0
+    delivered: int = 0
+    gave_up: int = 0
+    shed: int = 0
+    refused: int = 0
+    """Tickets that a spent budget or a spent account ended."""
+    cancelled: int = 0
+    attempts: int = 0
+    retries: int = 0
+    throttled: int = 0
+    """Attempts that a rate limit refused."""
+    ambiguous_resends: int = 0
+    guard_trips: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything at one instant."""
+
+    at: float
+    stopping: bool
+    pools: tuple[PoolView, ...]
+    counters: Counters
+    budgets: tuple[BudgetView, ...] = ()
+    priorities: tuple[PriorityView, ...] = ()
+    """What persons set, the newest first."""
+    given: tuple[GivenBudget, ...] = ()
+    """The budgets that persons gave at run time, the newest of each period first; an agent's name may be a glob."""
+    orders: tuple[str, ...] = ()
+    """Pauses and caps that stand, in words, those for pools that have not come counted."""
+
+
+class BreakerState(Enum):
+    """Whether attempts may go."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half-open"
+    """Exactly one attempt, the probe, was admitted since it opened."""

@@ -1,0 +1,134 @@
+"""What an evaluation runs, and what came of it: scenarios by policies by seeds, three questions.
+
+comparison    every scenario under the five policies that people have               → who loses agents, and how many
+singles       every scenario without each primitive in turn                         → what each one is worth, where
+pairs         four scenarios, every two primitives taken away, every one and two
+left alone                                                            → what adds up, and what does not
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from hivemind_addon.lab.evaluate.figures import Figures, digest
+from hivemind_addon.lab.sim.ablation import Primitive
+from hivemind_addon.lab.sim.library import Case, cases
+from hivemind_addon.lab.sim.limits import LimitKind
+from hivemind_addon.lab.sim.policy import COMPARED, Policy, only, pairs, without
+from hivemind_addon.lab.sim.trial import Setup, Trial, run_trials
+
+_ENOUGH_AGENTS = 400
+_LEAST_RUNS = 5
+"""Where primitives are taken away: runs that have so many agents together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to run. Seeds are counted from 0."""
+
+    cases: tuple[Case, ...]
+    seeds: int
+    """Of the comparison."""
+    ablation_seeds: int
+    """Of runs without primitives; see `seeds_without`."""
+    ablated: tuple[Case, ...]
+    """Of the cases, those that are run without each primitive."""
+    paired: tuple[Case, ...]
+    """Of the cases, those that are run without every two."""
+
+    def trials(self) -> list[Trial]:
+        """Each once, in a fixed order."""
+        every = itertools.chain(self._comparison(), self._singles(), self._pairs())
+        return list({(trial.setup.name, trial.seed): trial for trial in every}.values())
+
+    def seeds_without(self, case: Case) -> int:
+        """Runs of a case without primitives: fewer where they have many agents."""
+        return min(self.ablation_seeds, max(_LEAST_RUNS, math.ceil(_ENOUGH_AGENTS / case.agents)))
+
+    def _comparison(self) -> Iterator[Trial]:
+        for case in self.cases:
+            for policy in COMPARED:
+                yield from _trials(case, policy, self.seeds)
+
+    def _singles(self) -> Iterator[Trial]:
+        for case in self.ablated:
+            for policy in (Policy.HIVEMIND, *map(without, Primitive)):
+                yield from _trials(case, policy, self.seeds_without(case))
+
+    def _pairs(self) -> Iterator[Trial]:
+        for case in self.paired:
+            for policy in (Policy.HIVEMIND, only(), *map(only, Primitive)):
+                yield from _trials(case, policy, self.seeds_without(case))
+            for one, other in pairs():
+                yield from _trials(case, without(one, other), self.seeds_without(case))
+                yield from _trials(case, only(one, other), self.seeds_without(case))
+
+
+def _trials(case: Case, policy: Policy, seeds: int) -> Iterator[Trial]:
+    for kind in case.kinds:
+        for seed in range(seeds):
+            yield Trial(Setup(case, kind, headers=True, policy=policy), seed)
+
+
+def full_plan(seeds: int) -> Plan:
+    """Everything."""
+    every = tuple(cases().values())
+    return Plan(every, seeds, seeds, every, tuple(case for case in every if case.ablate))
+
+
+def quick_plan(seeds: int) -> Plan:
+    """A few small scenarios, to see that it works; pairs of one of them."""
+    few = tuple(cases()[name] for name in ("micro-10", "replay-11", "incident"))
+    return Plan(few, seeds, 1, few, (cases()["replay-11"],))
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Which runs."""
+
+    scenario: str
+    kind: LimitKind | None
+    policy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """A plan and the figures of its runs."""
+
+    plan: Plan
+    runs: Mapping[Key, tuple[Figures, ...]]
+    """In the order of their seeds."""
+
+    def of(self, case: Case, kind: LimitKind | None, policy: Policy) -> tuple[Figures, ...]:
+        """The runs of one setup; empty when it was not run."""
+        return self.runs.get(Key(case.name, kind, policy.name), ())
+
+    def of_all_kinds(self, case: Case, policy: Policy) -> tuple[Figures, ...]:
+        """Of every kind of limits, one after the other."""
+        return tuple(figures for kind in case.kinds for figures in self.of(case, kind, policy))
+
+    def paired(self, case: Case, kind: LimitKind | None, policy: Policy) -> list[tuple[Figures, Figures]]:
+        """The scheduler's run and this policy's, of each seed that both have."""
+        return list(zip(self.of(case, kind, Policy.HIVEMIND), self.of(case, kind, policy), strict=False))
+
+
+def run_campaign(plan: Plan, *, workers: int, done: Callable[[str], None]) -> Campaign:
+    """Run it all; the same figures with any number of workers."""
+    trials = plan.trials()
+    figures = run_trials(trials, digest, workers=workers, done=lambda trial: done(trial.setup.name))
+    runs: dict[Key, list[tuple[int, Figures]]] = {}
+    for trial, made in zip(trials, figures, strict=True):
+        setup = trial.setup
+        runs.setdefault(Key(setup.case.name, setup.kind, setup.policy.name), []).append((trial.seed, made))
+    ordered = {key: tuple(made for _, made in sorted(some, key=_seed)) for key, some in runs.items()}
+    return Campaign(plan, ordered)
+
+
+def _seed(entry: tuple[int, Figures]) -> int:
+    return entry[0]
+
+
+def size(plan: Plan) -> int:
+    """How many runs it takes."""
+    return len(plan.trials())

@@ -1,0 +1,110 @@
+"""`hivemind evaluate`: parse, call, write. What it needs is loaded when it is called."""
+
+import os
+import platform
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hivemind_addon.lab.sim.commands import progress
+from hivemind_addon.system.stop_signals import end_with_us
+
+if TYPE_CHECKING:
+    from hivemind_addon.lab.evaluate.sockets import SocketRun
+
+_SEEDS = 20
+_QUICK_SEEDS = 2
+
+_PICTURES = "evaluation"
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Three small scenarios and two seeds: seconds.")
+@click.option("--real", is_flag=True, help="Also on real sockets, through a real mitmdump: minutes.")
+@click.option("--peer", is_flag=True, help="Also through hivemind-scheduler from PyPI, on real sockets.")
+@click.option("--seeds", type=click.IntRange(1, 1000), help=f"Of each run.  [default: {_SEEDS}; with --quick 2]")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("evaluation"),
+    show_default=True,
+    help="Folder for the report.",
+)
+def evaluate(*, quick: bool, real: bool, peer: bool, seeds: int | None, out: Path) -> None:
+    """Scenarios by policies by seeds: who loses agents, what it costs, what each primitive of the scheduler is worth.
+
+    Writes report.md, report.html (one file, nothing to fetch), results.json and the charts as SVG and PNG. Virtual
+    time unless --real or --peer; the same command gives the same numbers. Everything takes
+    40 minutes on two cores.
+
+    \b
+    Examples:
+      hivemind evaluate --quick
+      hivemind evaluate --peer --out docs/evaluation-run
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    try:
+        import matplotlib as mpl  # noqa: PLC0415 - an extra
+
+        from hivemind_addon.lab.evaluate import campaign as campaigns  # noqa: PLC0415 - loaded when it is needed, as below
+        from hivemind_addon.lab.evaluate import charts as drawing  # noqa: PLC0415
+        from hivemind_addon.lab.evaluate import report  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise click.ClickException(
+            f"the evaluation needs {error.name}: {sys.executable} -m pip install 'hivemind-addon[evaluate,sim]'"
+        ) from error
+    plan = campaigns.quick_plan(seeds or _QUICK_SEEDS) if quick else campaigns.full_plan(seeds or _SEEDS)
+    workers = 1 if quick else os.cpu_count() or 1
+    with progress(campaigns.size(plan)) as done:
+        campaign = campaigns.run_campaign(plan, workers=workers, done=done)
+    sockets, problem = _on_sockets(peer=peer) if real or peer else ([], "")
+    setting = report.Setting(
+        command=_command(quick=quick, real=real, peer=peer, seeds=seeds),
+        versions=f"Python {platform.python_version()}, mitmproxy {version('mitmproxy')}, matplotlib {mpl.__version__}",
+        machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        sockets=sockets,
+        peer_problem=problem,
+    )
+    pictures = drawing.charts(campaign)
+    folder = out / _PICTURES
+    folder.mkdir(parents=True, exist_ok=True)
+    for chart in pictures:
+        (folder / f"{chart.name}.svg").write_text(chart.svg, encoding="utf-8")
+        (folder / f"{chart.name}.png").write_bytes(chart.png)
+    (out / "report.md").write_text(report.markdown(campaign, pictures, setting, folder=_PICTURES), encoding="utf-8")
+    (out / "report.html").write_text(report.page(campaign, pictures, setting), encoding="utf-8")
+    (out / "results.json").write_bytes(report.results(campaign, setting))
+    for name in ("report.md", "report.html", "results.json", _PICTURES):
+        click.echo(out / name)
+
+
+def _on_sockets(*, peer: bool) -> "tuple[list[SocketRun], str]":
+    from hivemind_addon.lab.evaluate.peer import PeerUnavailable, install  # noqa: PLC0415
+    from hivemind_addon.lab.evaluate.sockets import run_on_sockets, socket_setups  # noqa: PLC0415
+    from hivemind_addon.lab.sim.mitmdump import NotStarted  # noqa: PLC0415
+
+    end_with_us()
+    problem = ""
+    if peer:
+        try:
+            install()
+        except PeerUnavailable as error:
+            problem = str(error)
+            click.echo(f"{problem}; the rest goes on", err=True)
+    try:
+        with progress(socket_setups()) as done:
+            return run_on_sockets(peer=peer and not problem, done=done), problem
+    except NotStarted as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _command(*, quick: bool, real: bool, peer: bool, seeds: int | None) -> str:
+    words = ["hivemind evaluate"]
+    words += [f"--{name}" for name, given in (("quick", quick), ("real", real), ("peer", peer)) if given]
+    words += [f"--seeds {seeds}"] if seeds else []
+    return " ".join(words)
+
+
+COMMANDS = (evaluate,)

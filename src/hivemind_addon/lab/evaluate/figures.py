@@ -1,0 +1,87 @@
+"""What is kept of one run: its numbers, without the single waits. Small enough to come from another process."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from statistics import fmean
+
+from hivemind_addon.lab.sim.result import Result
+from hivemind_addon.lab.sim.trial import Trial
+
+_REFUSALS = (429, 503, 529)
+_FEW_LOST = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of one run. Shares are between 0 and 1."""
+
+    lost: float
+    """Agents, of all."""
+    attempts: int
+    throttled: float
+    """Attempts that were answered 429."""
+    refused: float
+    """Attempts that were answered 429, 503 or 529."""
+    makespan_s: float
+    stretch: float | None
+    """Makespan ÷ lower bound, what a neighbour took counted; None where agents were lost (who dies early is done
+    early), and where the time was given.
+    """
+    is_timed: bool
+    """The time was given; then `turns_done` tells how much was got through."""
+    turns_done: int
+    wait_mean_s: float
+    wait_p50_s: float
+    wait_p95_s: float
+    """Of all requests; of the crowd that waits most where there are several, as the next one."""
+    wait_p99_s: float
+    least_wait_p95_s: float
+    """Of the crowd that waits least."""
+    fairness: float
+    cost: float
+    """Input cost ÷ ideal."""
+    billed_tokens: int
+    wasted_tokens: int
+    """Of attempts without an answer, and all of agents that were lost."""
+    wasted_usd: float
+    cap_used: float
+
+
+def figures_of(result: Result, *, is_timed: bool = False) -> Figures:
+    """The numbers of one run."""
+    waits = sorted(chain.from_iterable(crowd.waits_s for crowd in result.crowds.values()))
+    p95s = [crowd.wait_s(0.95) for crowd in result.crowds.values()]
+    attempts = result.attempts or 1
+    return Figures(
+        lost=result.lost / result.agents,
+        attempts=result.attempts,
+        throttled=result.statuses[429] / attempts,
+        refused=sum(result.statuses[status] for status in _REFUSALS) / attempts,
+        makespan_s=result.makespan_s,
+        stretch=None if result.lost or is_timed else result.shared_stretch,
+        is_timed=is_timed,
+        turns_done=sum(crowd.turns_done for crowd in result.crowds.values()),
+        wait_mean_s=sum(waits) / len(waits) if waits else 0.0,
+        wait_p50_s=max(crowd.wait_s(0.5) for crowd in result.crowds.values()),
+        wait_p95_s=max(p95s),
+        wait_p99_s=max(crowd.wait_s(0.99) for crowd in result.crowds.values()),
+        least_wait_p95_s=min(p95s),
+        fairness=result.fairness,
+        cost=result.cost_ratio,
+        billed_tokens=result.billed.tokens,
+        wasted_tokens=result.wasted.tokens,
+        wasted_usd=result.wasted.micro_usd / 1_000_000,
+        cap_used=result.cap_used,
+    )
+
+
+def digest(trial: Trial, result: Result) -> Figures:
+    """For `run_trials`."""
+    return figures_of(result, is_timed=math.isfinite(trial.setup.case.scenario.duration_s))
+
+
+def few_lost(runs: Sequence[Figures]) -> bool:
+    """Whether hardly an agent was lost, so that times tell something: who dies early is done early."""
+    return fmean(run.lost for run in runs) <= _FEW_LOST

@@ -1,0 +1,206 @@
+"""The scheduler with some of its primitives taken away, to see what each is worth.
+
+Nothing in `proxy/core/` knows of this: a pool's collaborators are replaced by ones that do nothing, and its settings
+by ones
+that a profile could have. What is left works as ever, and whatever another primitive can do instead, it does: without
+meters refusals teach hidden limits, without these the meters go on. Two primitives are left out by whoever
+drives it (`policy.py`): the watchdog is not the scheduler's, and without retries every failure is told to it as final.
+"""
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from enum import Enum
+
+import msgspec.structs
+
+from hivemind_addon.api.events import Event
+from hivemind_addon.api.ticket import Demand, OutcomeKind, PoolKey, Reading, Reservation, Ticket
+from hivemind_addon.proxy.core.breaker import Breaker
+from hivemind_addon.proxy.core.budget import Budgets
+from hivemind_addon.proxy.core.comeback import Comebacks
+from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
+from hivemind_addon.proxy.core.flights import Flight, Flights
+from hivemind_addon.proxy.core.hidden_limits import HiddenLimits, Prior
+from hivemind_addon.proxy.core.lanes import Agent, Lanes, Place, Standing, Tree
+from hivemind_addon.proxy.core.meter import Meter
+from hivemind_addon.proxy.core.meters import Meters
+from hivemind_addon.proxy.core.orders import Orders
+from hivemind_addon.proxy.core.patience import Patience
+from hivemind_addon.proxy.core.pool import Pool, PoolSettings
+from hivemind_addon.proxy.core.scheduler import Scheduler
+from hivemind_addon.proxy.core.sharing import Sharing
+from hivemind_addon.proxy.core.turn import Turn
+
+_NO_PRIOR = Prior(rate=0.0, concurrency=0.0)
+_EVERYBODY = ("everybody", False)
+_AFTER_DEADLINE_S = 1.0
+
+
+class Primitive(Enum):
+    """One of the means by which the scheduler does its work."""
+
+    METERS = "meters"
+    """Models of the limits that headers tell."""
+    HIDDEN_LIMITS = "hidden-limits"
+    """What refusals teach beyond headers: rates, windows, concurrency, or that they are chance."""
+    BREAKER = "breaker"
+    """Parking everybody while the provider is down, and one probe at a time."""
+    RETRY = "retry"
+    """Trying again what failed."""
+    ORDER = "fair-order"
+    """Shares for agents and sessions; without: first come, first served."""
+    CACHE = "cache-order"
+    """A leader for a cold prefix, and warm ones before they lapse."""
+    COMEBACK = "comeback"
+    """Refusing shortly before a client gives up, and its place kept; without: it is held until it goes."""
+    LAST_CHANCE = "last-chance"
+    """Letting somebody go first who would not live to see the next window."""
+    WATCHDOG = "watchdog"
+    """Closing what is silent, and trying it again."""
+
+
+_SHARED = frozenset({Primitive.METERS, Primitive.HIDDEN_LIMITS})
+"""What pools may have in common: who is without one of these has none in common with others, either."""
+
+
+class AblatedScheduler(Scheduler):
+    """The scheduler without some primitives."""
+
+    def __init__(self, *, rng: random.Random, without: frozenset[Primitive]) -> None:
+        super().__init__(rng=rng)
+        self._without = without
+
+    def _new_pool(self, key: PoolKey, settings: PoolSettings) -> Pool:
+        return _AblatedPool(
+            key=key,
+            settings=settings,
+            rng=self._rng,
+            emit=self.note,
+            budgets=self._budgets,
+            orders=self._orders,
+            sharing=None if self._without & _SHARED else self._sharing_of(key),
+            patience=self._patience,
+            without=self._without,
+        )
+
+
+class _AblatedPool(Pool):
+    def __init__(
+        self,
+        *,
+        key: PoolKey,
+        settings: PoolSettings,
+        rng: random.Random,
+        emit: Callable[[Event], None],
+        budgets: Budgets,
+        orders: Orders,
+        sharing: Sharing | None,
+        patience: Patience,
+        without: frozenset[Primitive],
+    ) -> None:
+        settings = replace(settings, order=_order_without(settings.order, without))
+        super().__init__(
+            key=key,
+            settings=settings,
+            rng=rng,
+            emit=emit,
+            budgets=budgets,
+            orders=orders,
+            sharing=sharing,
+            patience=patience,
+        )
+        self._without = without
+        capacity = self._capacity
+        if Primitive.METERS in without:
+            capacity.meters = _NoMeters()
+        if Primitive.HIDDEN_LIMITS in without:
+            capacity.throttles = capacity.overloads = _NoHiddenLimits(_NO_PRIOR)
+        if Primitive.BREAKER in without:
+            capacity.breaker = _NoBreaker(settings.breaker, rng=rng)
+        if Primitive.ORDER in without:
+            self._queue = _ArrivalQueue(settings.order, cost_s=capacity.cost_s, saved_s=capacity.saved_s)
+        turn = _NoLastChance if Primitive.LAST_CHANCE in without else Turn
+        self._turn = turn(queue=self._queue, capacity=capacity, backoffs=self._backoffs)
+        if Primitive.COMEBACK in without:
+            self._comebacks = _NoComebacks()
+
+    def submit(self, ticket: Ticket, now: float) -> Reservation | None:
+        if Primitive.COMEBACK in self._without:
+            # Its client has gone by then.
+            ticket = msgspec.structs.replace(ticket, shed_at=ticket.deadline_at + _AFTER_DEADLINE_S)
+        return super().submit(ticket, now)
+
+
+def _order_without(order: OrderSettings, without: frozenset[Primitive]) -> OrderSettings:
+    if Primitive.CACHE in without:
+        # What is warm is known all the same: it says what a request will take.
+        order = replace(order, affinity_s=0, cache=replace(order.cache, follow_after_s=0))
+    if Primitive.ORDER in without:
+        order = replace(order, credit_s=0, class_lead_s=0, size_lag_s=0)
+    return order
+
+
+class _NoMeters(Meters):
+    def learn(
+        self,
+        reading: Reading,  # noqa: ARG002
+        flight: Flight,  # noqa: ARG002
+        flights: Flights,  # noqa: ARG002
+        now: float,  # noqa: ARG002
+        *,
+        answered: bool = True,  # noqa: ARG002
+    ) -> Meter | None:
+        return None
+
+
+class _NoHiddenLimits(HiddenLimits):
+    def refused(self, stamp: int, retry_after_s: float, now: float) -> None:
+        pass
+
+
+class _NoBreaker(Breaker):
+    def attempt_ended(
+        self,
+        kind: OutcomeKind,  # noqa: ARG002
+        *,
+        session: str,  # noqa: ARG002
+        probe: bool,  # noqa: ARG002
+        admitted_at: float,  # noqa: ARG002
+        now: float,  # noqa: ARG002
+        unreached: bool = False,  # noqa: ARG002
+        pending: Iterable[float] = (),  # noqa: ARG002
+    ) -> bool:
+        return False
+
+
+class _NoLastChance(Turn):
+    def last_chance(self, now: float) -> Place | None:  # noqa: ARG002
+        return None
+
+
+class _NoComebacks(Comebacks):
+    def keep(self, ticket: Ticket, standing: Standing | None, now: float) -> None:
+        pass
+
+
+class _ArrivalQueue(FairQueue):
+    """First come, first served; who is tried again keeps its place."""
+
+    def __init__(
+        self, settings: OrderSettings, *, cost_s: Callable[[Demand], float], saved_s: Callable[[int], float]
+    ) -> None:
+        super().__init__(settings, cost_s=cost_s, saved_s=saved_s)
+        self._lanes = _OneShare(credit_s=settings.credit_s, cost_s=cost_s)
+
+
+class _OneShare(Lanes):
+    """All tickets are one agent's and of one tree: within it the oldest goes first."""
+
+    def _shares(self, place: Place) -> tuple[Agent, Tree]:  # noqa: ARG002
+        agent = self._agent(_EVERYBODY, float("inf"))
+        tree = agent.trees.get(_EVERYBODY[0])
+        if tree is None:
+            tree = Tree(_EVERYBODY[0], agent.trees.floor_s())
+            agent.trees.add(tree)
+        return agent, tree

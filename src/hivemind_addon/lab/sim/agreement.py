@@ -1,0 +1,221 @@
+"""Whether a real proxy does what virtual time says: scenarios on the socket and in virtual time, side by side."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from hivemind_addon.lab.sim.library import Case, cases
+from hivemind_addon.lab.sim.limits import LimitKind
+from hivemind_addon.lab.sim.live import TOKENS_PER_CHUNK, live, scaled, virtual
+from hivemind_addon.lab.sim.result import Result
+from hivemind_addon.lab.sim.scenario_view import figures
+from hivemind_addon.lab.sim.workload import Scenario
+
+FACTOR = 5.0
+"""Fast enough to wait for it, and slow enough that the scheduler's own times matter little."""
+_REPLAY, _STRESS, _FAN_OUT = LIVE = tuple(cases()[name].scenario for name in ("replay-11", "stress", "fan-out"))
+"""Scenarios that run on the socket: conversations, no neighbour, and a concurrency cap that stays."""
+
+_SPARE_S = 30.0
+"""A run takes at most this much longer than three times what virtual time says."""
+_MORE_LOST = 0.15
+"""Of the agents: so many more may be lost on the socket where virtual time loses some, too."""
+_MORE_REFUSED = 0.02
+"""Of all attempts: so many more may be refused on the socket than in virtual time."""
+_FEW_REFUSED = 6
+"""So few more refusals are chance."""
+_TIME_APART = 0.1
+"""Share by which time ÷ bound may differ,"""
+_WAY_S = 0.05
+"""and besides for each turn of a conversation: the way through two processes on a busy machine;"""
+_BACKOFF_S = 2.0
+"""and where calls fail: the last agent's backoffs, which do not shrink. Who meets the last faults is chance."""
+_COST_APART = 0.1
+"""Share by which cost ÷ ideal may differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One scaled scenario, both ways."""
+
+    scenario: str
+    kind: LimitKind
+    seed: int
+    virtual: Result
+    live: Result
+    guard_trips: int
+    """Exceptions of the addon's own."""
+
+    @property
+    def name(self) -> str:
+        """Scenario, limits and seed."""
+        return f"{self.scenario}, {self.kind.value}, seed {self.seed}"
+
+    def disagreements(self, *, time_apart: float = _TIME_APART) -> Sequence[str]:
+        """Where socket and virtual time differ by more than the margins, in words."""
+        told = []
+        live, virtual = self.live, self.virtual
+        if self.guard_trips:
+            told.append(f"{self.guard_trips} guard trips")
+        if live.lost > virtual.lost + (_MORE_LOST * live.agents if virtual.lost else 0):
+            told.append(f"{live.lost} agents lost, {virtual.lost} in virtual time: {dict(live.deaths)}")
+        more = refused(live) - refused(virtual)
+        if more > max(_FEW_REFUSED, _MORE_REFUSED * live.attempts):
+            told.append(f"{more} more attempts refused than in virtual time, of {live.attempts}")
+        spare_s = _WAY_S * max(crowd.turns_done / crowd.agents for crowd in virtual.crowds.values())
+        if virtual.statuses[0] or virtual.statuses[502]:
+            spare_s += _BACKOFF_S
+        if abs(live.stretch / virtual.stretch - 1) > time_apart + spare_s / virtual.makespan_s:
+            told.append(f"time ÷ bound {live.stretch:.3f}, {virtual.stretch:.3f} in virtual time")
+        if abs(_cost(live) / _cost(virtual) - 1) > _COST_APART:
+            told.append(f"input cost ÷ ideal {_cost(live):.3f}, {_cost(virtual):.3f} in virtual time")
+        return told
+
+
+def refused(result: Result) -> int:
+    """Attempts that a limit or the concurrency cap refused."""
+    return result.statuses[429] + result.statuses[529]
+
+
+def _cost(result: Result) -> float:
+    return result.cost / result.ideal_cost if result.ideal_cost else 1.0
+
+
+async def compare(scenario: Scenario, kind: LimitKind, *, seed: int) -> Comparison:
+    """A scaled scenario, both ways. Takes about as long as the scenario does. Raises NotStarted."""
+    on = scenario.on(kind)
+    expected = virtual(on, seed=seed)
+    run = await live(on, seed=seed, within_s=3 * expected.makespan_s + _SPARE_S)
+    return Comparison(scenario.name, kind, seed, expected, run.result, run.guard_trips)
+
+
+def why_not(case: Case) -> str:
+    """Why a scenario cannot run on the socket; empty: it can."""
+    scenario = case.scenario
+    if scenario.neighbour or scenario.caps or scenario.sites or scenario.script:
+        return "neighbours, moving caps, more than one provider and scripts are of virtual time only"
+    if any(crowd.poisoned or crowd.turns is None for crowd in scenario.crowds):
+        return "a crowd is poisoned or has no end"
+    if len({limit.window_s for limit in scenario.provider.limits}) != 1:
+        return "its limits do not have one window"
+    if scenario.provider.walls or scenario.provider.storms:
+        return "its provider's walls and storms do not scale"
+    return ""
+
+
+def compare_all(
+    scenarios: Sequence[Scenario], *, kinds: Sequence[LimitKind], seeds: int, tell: Callable[[str], None]
+) -> Sequence[Comparison]:
+    """Each of them on each kind of limits, one after the other. Raises NotStarted."""
+    comparisons = []
+    for scenario in scenarios:
+        for kind in kinds:
+            for seed in range(seeds):
+                tell(f"{scenario.name}, {kind.value}, seed {seed}, {FACTOR:g} times as fast")
+                comparisons.append(asyncio.run(compare(scaled(scenario, FACTOR), kind, seed=seed)))
+    return comparisons
+
+
+def prove(*, seeds: int, only: Sequence[str] = (), tell: Callable[[str], None]) -> Sequence[Comparison]:
+    """All live scenarios (or `only` the named ones), one after the other. Raises NotStarted."""
+    chosen = [scenario for scenario in LIVE if not only or scenario.name in only]
+    return compare_all(chosen, kinds=tuple(LimitKind), seeds=seeds, tell=tell)
+
+
+def as_json(comparisons: Sequence[Comparison]) -> str:
+    """Both ways of each, and where they disagree."""
+    rows = [
+        {
+            "scenario": one.scenario,
+            "limits": one.kind.value,
+            "seed": one.seed,
+            "faster": FACTOR,
+            "virtual": figures(one.virtual),
+            "socket": figures(one.live),
+            "guard_trips": one.guard_trips,
+            "disagreements": list(one.disagreements()),
+        }
+        for one in comparisons
+    ]
+    return msgspec.json.format(msgspec.json.encode(rows)).decode()
+
+
+def table(comparisons: Sequence[Comparison]) -> str:
+    """Both ways in turn, as Markdown."""
+    rows = [
+        "| Scenario | Limits | Seed | Run | Lost | Attempts | 429 | 529 | End s | ÷ bound | Wait s: p50, p95 | Cost |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for one in comparisons:
+        for where, result in (("virtual", one.virtual), ("socket", one.live)):
+            waits = "; ".join(f"{crowd.wait_s(0.5):.1f}, {crowd.wait_s(0.95):.1f}" for crowd in result.crowds.values())
+            rows.append(
+                f"| {one.scenario} | {one.kind.value} | {one.seed} | {where} | {result.lost} of {result.agents} "
+                f"| {result.attempts} | {result.statuses[429]} | {result.statuses[529]} | {result.makespan_s:.1f} "
+                f"| {result.stretch:.3f} | {waits} | {_cost(result):.3f} |"
+            )
+    return "\n".join(rows) + "\n"
+
+
+_HEAD = """\
+# On the socket
+
+<!-- Generated by `{command}`. -->
+
+The same scheduler twice at the same scale: once in virtual time (`lab/sim/world.py`, as in [proof.md](proof.md)), once
+inside a real mitmdump with the addon, between real connections of simulated agents and the simulated provider on a
+socket (`lab/sim/live.py`). All times of the scenarios are divided by {factor:g}: windows, latencies, think times, the
+agents' patience. Turns, sizes and starts come from the same seeds, and the n-th call that the limits let through meets
+the same fault. *Time ÷ bound* is for what each run really spent, as in the proof.
+
+"""
+
+_MARGINS = f"""
+Agreement means: no guard trip; nobody lost that virtual time keeps; at most {_MORE_REFUSED:.0%} of the attempts (or
+{_FEW_REFUSED}) more refused; time ÷ bound within {_TIME_APART:.0%}, and {_WAY_S:g} s for each turn of a conversation,
+and {_BACKOFF_S:g} s where calls fail; input cost ÷ ideal within {_COST_APART:.0%}. Where virtual time loses agents,
+{_MORE_LOST:.0%} of them more may be lost.
+"""
+
+_NOTES = f"""
+## What differs from the proof's own scale
+
+The scheduler's own times do not shrink, in neither run: 0.1 s of guard after a reset, backoffs, probes, the 5 s that
+followers wait for a leader, and what it does in the last seconds of a client's patience.
+
+- `replay-11` has no more than seconds to run: with fixed windows, a guard, a backoff and the search for the cap after
+  the reset are an eighth to a quarter of it. Faster by ten they are more than a third.
+- `stress` with fixed windows loses more agents than in the proof: a client waits for just two windows, and what a
+  window's guard, a backoff and the answer take at its end is a second of two minutes there, and a second of
+  {_STRESS.crowds[0].timeout_s / FACTOR:g} s here. With its patience left at two minutes virtual time loses nobody at
+  this scale, either.
+
+## What differs between the two runs
+
+- **The way.** Virtual time knows {2000 * _FAN_OUT.way_s / FACTOR:g} ms from scheduler to provider and back, and none
+  from agent to proxy. On the socket there are two TLS connections and two processes: some milliseconds a turn, and some
+  tens for the 100 to 250 KB of a `fan-out` prompt and the events of its answer. These do not shrink with the scale, so
+  at this one they weigh {FACTOR:g} times as much as they do in life. Connections are opened before the clock starts; an
+  upstream one that a fault cut is opened anew.
+- **Which call meets which fault.** Faults are the same in their order. Calls that arrive within a millisecond change
+  places, so another agent may meet one; then its later turns are at other times. A call more or less that meets the
+  concurrency cap while it is being found (529) comes from there. So does the end of a short run: `replay-11` with
+  fixed windows and this seed took 13.7 to 18.1 s in six runs on the socket, and 14.2 to 16.6 s in virtual time when
+  only its way was changed by milliseconds. It hangs on the backoffs of the last agent, which do not shrink.
+- **Estimates.** Virtual time knows what a prompt takes (`fan-out` has no error of estimate there). The addon counts
+  with tiktoken what is short, takes long text by its bytes, and learns both per model; the first turns of `fan-out` are
+  taken for a third more than they are. In virtual time an error of a third changes nothing in this scenario.
+- **Output.** Streams send {TOKENS_PER_CHUNK} tokens in an event and not one, so an answer's tokens are rounded to that.
+- **Waits.** Virtual time counts the time in the queue. On the socket a wait is all that a turn took beyond its service
+  time: failed attempts, the way and the proxy's own work included.
+"""
+
+
+def page(comparisons: Sequence[Comparison], command: str) -> str:
+    """The comparison as Markdown."""
+    apart = [f"- {one.name}: {words}\n" for one in comparisons for words in one.disagreements()]
+    verdict = "".join(["\nBeyond these margins:\n\n", *apart]) if apart else "\nAll of the above agree.\n"
+    head = _HEAD.format(command=command, factor=FACTOR)
+    return head + table(comparisons) + _MARGINS + verdict + _NOTES

@@ -1,0 +1,157 @@
+"""How fast any schedule could have been: the lower bound of a run's time. Pure.
+
+The longest of four: what one agent does in a row; what the limits let through, for what was really spent; all
+service time shared by the slots there are; and the conversations that are left when the request limit lets the last
+calls through. Each is a true lower bound; together they may still be below what is possible.
+
+The fourth: the n-th last call goes at `t` at the earliest, so the n last calls go at `t` or later. They are the last
+turns of some agents, and an agent whose last m turns go after `t` needs the time of these turns after `t`. Of all
+such times (every agent, every m) at least n are needed, so the n-th smallest is.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.lab.sim.limits import Limit, LimitKind, Scope
+from hivemind_addon.lab.sim.provider import ProviderSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a run took from the provider."""
+
+    units: Mapping[Dimension, int]
+    """What the limits counted."""
+    longest_path_s: float
+    """Think and service time of the agent that has most of it."""
+    service_s: float
+    """Of all successful turns."""
+    turns_s: Sequence[Sequence[tuple[float, float]]] = ()
+    """Think and service time of each turn, by agent."""
+
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(
+            units=Counter(self.units) + Counter(other.units),
+            longest_path_s=max(self.longest_path_s, other.longest_path_s),
+            service_s=self.service_s + other.service_s,
+            turns_s=(*self.turns_s, *other.turns_s),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A lower bound, and what it comes from."""
+
+    bound_s: float
+    why: str
+
+
+def lower_bound_of_models(
+    spent: Mapping[str, Spent],
+    settings: ProviderSettings,
+    *,
+    concurrency: int | None,
+    late_units: int = 0,
+    outages: Sequence[tuple[float, float]] = (),
+) -> Bound:
+    """The bound of a run in which each model spent so much: that of the models whose common limits bind most."""
+    bounds: list[Bound] = []
+    for scope in Scope:
+        together: dict[str, Spent] = {}
+        for model, its in spent.items():
+            name = settings.counted_as(scope, model)
+            together[name] = together[name] + its if name in together else its
+        limits = [limit for limit in settings.limits if limit.scope is scope]
+        slots = concurrency if scope is settings.concurrency_scope else None
+        bounds.extend(
+            lower_bound(one, limits, concurrency=slots, late_units=late_units, outages=outages)
+            for one in together.values()
+        )
+    return max(bounds, key=lambda bound: bound.bound_s)
+
+
+def lower_bound(
+    spent: Spent,
+    limits: Iterable[Limit],
+    *,
+    concurrency: int | None,
+    late_units: int = 0,
+    outages: Sequence[tuple[float, float]] = (),
+) -> Bound:
+    """The bound of a run. `late_units`: output that may be charged after the last admission, hence beyond a limit.
+
+    `outages`: spans of time, in order and apart, in which the limits let nothing through; limits replenish in them.
+    """
+    bounds = [Bound(spent.longest_path_s, "the longest conversation")]
+    if concurrency is not None:
+        bounds.append(Bound(spent.service_s / concurrency, f"{concurrency} slots"))
+    for limit in limits:
+        late = late_units if limit.dimension in (Dimension.OUTPUT_TOKENS, Dimension.TOTAL_TOKENS) else 0
+        units = spent.units.get(limit.dimension, 0) - late
+        if limit.dimension is Dimension.REQUESTS:
+            bounds.append(Bound(_conversations_bound_s(limit, spent.turns_s, outages), "the last conversations"))
+        bounds.append(
+            Bound(_limit_bound_s(limit, units, outages), f"the {limit.dimension.value.replace('_', ' ')} limit")
+        )
+    return max(bounds, key=lambda bound: bound.bound_s)
+
+
+def _conversations_bound_s(
+    limit: Limit, turns_s: Sequence[Sequence[tuple[float, float]]], outages: Sequence[tuple[float, float]]
+) -> float:
+    """When the last turns can be over, those of all agents together."""
+    rests_s: list[float] = []
+    for turns in turns_s:
+        rest_s = 0.0
+        for think_s, service_s in reversed(turns):
+            rests_s.append(rest_s + service_s)
+            rest_s += think_s + service_s
+    rests_s.sort()
+    return max(
+        (_limit_bound_s(limit, len(rests_s) - n, outages) + rest_s for n, rest_s in enumerate(rests_s)), default=0.0
+    )
+
+
+def _limit_bound_s(limit: Limit, units: int, outages: Sequence[tuple[float, float]]) -> float:
+    """The earliest instant at which so many units can have been let through, beginning with a whole limit."""
+    match limit.kind:
+        case LimitKind.BUCKET:
+            return _bucket_bound_s(limit, units, outages)
+        case LimitKind.WINDOW:
+            return _window_bound_s(limit, units, outages)
+
+
+def _bucket_bound_s(limit: Limit, units: int, outages: Sequence[tuple[float, float]]) -> float:
+    rate = limit.amount / limit.window_s
+    level, at = float(limit.amount), 0.0
+    for from_s, to_s in outages:
+        # What is there is taken before the outage begins; no more than the whole limit gathers in it.
+        before = level + rate * (from_s - at) if from_s > at else 0.0
+        if units <= before:
+            break
+        units -= int(before)
+        rest = 0.0 if before else level
+        level, at = min(float(limit.amount), rest + rate * (to_s - from_s)), to_s
+    return at + max(0.0, units - level) / rate
+
+
+def _window_bound_s(limit: Limit, units: int, outages: Sequence[tuple[float, float]]) -> float:
+    at = 0.0
+    for window in range(max(1, math.ceil(units / limit.amount)) + _windows_of(limit, outages)):
+        opens_at = window * limit.window_s
+        for from_s, to_s in outages:
+            if from_s <= opens_at < to_s:
+                opens_at = to_s
+        if opens_at >= (window + 1) * limit.window_s:
+            continue
+        at, units = opens_at, units - limit.amount
+        if units <= 0:
+            break
+    return at
+
+
+def _windows_of(limit: Limit, outages: Sequence[tuple[float, float]]) -> int:
+    return sum(math.ceil((to_s - from_s) / limit.window_s) + 1 for from_s, to_s in outages)

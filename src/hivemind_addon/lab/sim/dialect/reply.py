@@ -1,0 +1,136 @@
+"""An answer of the simulated provider before it has a shape."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from hivemind_addon.api.ticket import Dimension
+
+Headers = tuple[tuple[str, str], ...]
+"""Lower-case names, in order."""
+_CHARS_PER_TOKEN = 4
+
+
+class Dialect(Enum):
+    """The shape of a request and its answer; chosen by the path."""
+
+    MESSAGES = "anthropic-messages"
+    CHAT = "openai-chat"
+    RESPONSES = "openai-responses"
+    OLLAMA = "ollama-chat"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A tool that the model wants to be run."""
+
+    id: str
+    name: str
+    arguments: str
+    """JSON; of a freeform tool, its input as it is."""
+    namespace: str = ""
+    """Of a tool that Responses announced in one."""
+    freeform: bool = False
+    """A tool of Responses whose input is plain text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What the model says next in a task: a text, a tool call, or both."""
+
+    text: str = ""
+    call: ToolCall | None = None
+
+    @property
+    def output_tokens(self) -> int:
+        """What it counts; at least one."""
+        arguments = self.call.arguments if self.call else ""
+        return max(1, _tokens(self.text) + _tokens(arguments))
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A successful answer. Without a task's turn its text names the attempt that made it."""
+
+    dialect: Dialect
+    request_id: str
+    attempt: int
+    digest: str
+    """Of the request's body."""
+    model: str
+    input_tokens: int
+    """Uncached."""
+    cached_tokens: int
+    output_tokens: int
+    tokens_per_delta: int
+    truncated: bool
+    """Whether the request's maximum ended it."""
+    include_usage: bool
+    """Chat only: whether a stream ends with a usage chunk."""
+    written_tokens: int = 0
+    """Input that went into the prompt cache; neither in `input_tokens` nor in `cached_tokens`."""
+    turn: Turn | None = None
+    """What it says, where a task decides it."""
+
+    @property
+    def call(self) -> ToolCall | None:
+        """The tool call that ends it."""
+        return self.turn.call if self.turn else None
+
+    @property
+    def prompt_tokens(self) -> int:
+        """All input, cached or not."""
+        return self.input_tokens + self.cached_tokens + self.written_tokens
+
+    def id(self, prefix: str) -> str:
+        """The answer's name, as each dialect begins it."""
+        return self.request_id.replace("req_", prefix)
+
+    def deltas(self) -> Iterator[tuple[str, int]]:
+        """The text in pieces, each with the output tokens that it counts."""
+        if self.turn is not None:
+            yield from self._pieces(self.turn.text)
+            return
+        yield (
+            f"{self.request_id} attempt {self.attempt} for {self.digest}:",
+            min(self.tokens_per_delta, self.output_tokens),
+        )
+        for done in range(self.tokens_per_delta, self.output_tokens, self.tokens_per_delta):
+            yield f" w{done}", min(self.tokens_per_delta, self.output_tokens - done)
+
+    def call_deltas(self) -> Iterator[tuple[str, int]]:
+        """The tool call's arguments in pieces, likewise; empty without one."""
+        yield from self._pieces(self.call.arguments if self.call else "")
+
+    def text(self) -> str:
+        """The whole text."""
+        return "".join(text for text, _ in self.deltas())
+
+    def _pieces(self, text: str) -> Iterator[tuple[str, int]]:
+        size = self.tokens_per_delta * _CHARS_PER_TOKEN
+        for start in range(0, len(text), size):
+            piece = text[start : start + size]
+            yield piece, _tokens(piece)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvent:
+    """One event of a stream as it goes out."""
+
+    data: bytes
+    output_tokens: int = 0
+    """What this event delivers; above zero for content only."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitView:
+    """One limit at one instant, for the headers."""
+
+    dimension: Dimension
+    amount: int
+    remaining: float
+    full_in_s: float
+
+
+def _tokens(text: str) -> int:
+    return -(-len(text) // _CHARS_PER_TOKEN)

@@ -1,0 +1,321 @@
+"""Scenarios by name: the packaged `scenarios/*.yaml`, random ones by number, and files of one's own.
+
+    crowds:        agents of a kind: how many, their turns, think times, sizes, patience, own retries   (Crowd)
+    provider:      its limits, faults, latency, walls, prompt cache                          (ProviderSettings)
+    others:        more providers, by name; a crowd's `site` says which one serves it                   (Other)
+    expect:        what has to come of it                                                         (Expectation)
+
+Whatever is wrong with a file is a ProfileError: one line that names file, key path and cure.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.expectation import Expectation
+from hivemind_addon.lab.sim.faults import NAMED, FaultMix
+from hivemind_addon.lab.sim.limits import Limit, LimitKind
+from hivemind_addon.lab.sim.provider import ProviderSettings, Storm, Wall
+from hivemind_addon.lab.sim.random_loads import number_in, random_load
+from hivemind_addon.lab.sim.workload import Crowd, Neighbour, Scenario, Site
+from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.profile.document import read_document
+from hivemind_addon.proxy.profile.load import load_profiles
+from hivemind_addon.proxy.profile.rules import PROFILE_RULES, error_status
+from hivemind_addon.proxy.profile.typed import BadValue, ProfileError, Rules, convert, positive
+from hivemind_addon.resources import scenarios_folder
+
+_SUFFIX = ".yaml"
+RANDOM_LOST = 0.02
+"""Most agents that a random load may lose, of all."""
+RANDOM_IDLE_S = 20.0
+"""Longest time that nothing may be sent under it for nothing."""
+RANDOM_GOALS = Expectation(lost=RANDOM_LOST, idle_worst_s=RANDOM_IDLE_S)
+
+
+class UnknownScenario(Exception):
+    """No packaged scenario has this name, and no file. Its text names those that there are."""
+
+
+class Telling(Enum):
+    """The figure that tells most about a scenario."""
+
+    LOST = "lost"
+    """Agents lost."""
+    REFUSED = "refused"
+    """Attempts that were refused: 429, 529, 503."""
+    COST = "cost"
+    """Input cost ÷ ideal."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapChange:
+    """The concurrency cap moves."""
+
+    at_s: float
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """A provider beside the first one."""
+
+    provider: ProviderSettings
+    profile: str = "anthropic"
+    """Name of the packaged profile that reads its answers."""
+    dialect: Dialect = Dialect.MESSAGES
+    """In which its answers are written."""
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """One document."""
+
+    about: str
+    crowds: tuple[Crowd, ...]
+    provider: ProviderSettings
+    expect: tuple[Expectation, ...] = ()
+    others: Mapping[str, Other] = field(default_factory=dict)
+    duration_s: float = math.inf
+    caps: tuple[CapChange, ...] = ()
+    neighbour: Neighbour | None = None
+    way_s: float = 0.01
+    input_error: float = 0
+    scheduler: PoolSettings | None = None
+    as_stated: bool = False
+    paper: bool = False
+    ablate: Telling | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A scenario, and what is expected of it."""
+
+    scenario: Scenario
+    about: str
+    expect: tuple[Expectation, ...] = ()
+    as_stated: bool = False
+    """Its limits are of the kinds that the file says; else it is run on both kinds, one after the other."""
+    paper: bool = False
+    """One of the seven of the HiveMind paper."""
+    ablate: Telling | None = None
+    """Every two primitives are taken away together here, and this figure tells what came of it; None: they are not."""
+
+    @property
+    def name(self) -> str:
+        """The file's."""
+        return self.scenario.name
+
+    @property
+    def agents(self) -> int:
+        """How many work in it."""
+        return sum(crowd.agents for crowd in self.scenario.crowds)
+
+    @property
+    def kinds(self) -> Sequence[LimitKind | None]:
+        """Of limits, that it is run on; None: as it is."""
+        return (None,) if self.as_stated or not self.scenario.provider.limits else tuple(LimitKind)
+
+    @property
+    def has_headers_and_not(self) -> Sequence[bool]:
+        """Whether it is run with headers, without, or both."""
+        return tuple(dict.fromkeys([True, *(one.headers for one in self.expect)]))
+
+    def at(self, kind: LimitKind | None, *, headers: bool = True) -> Scenario:
+        """The scenario on one kind of limits."""
+        scenario = self.scenario if kind is None else self.scenario.on(kind)
+        return scenario if headers else scenario.without_headers()
+
+
+@cache
+def cases() -> Mapping[str, Case]:
+    """The packaged ones by name: the paper's first, by the number of agents; then ours."""
+    read = [read_case(file) for file in sorted(scenarios_folder().glob(f"*{_SUFFIX}"))]
+    read.sort(key=lambda case: (not case.paper, case.agents if case.paper else 0, case.name))
+    return {case.name: case for case in read}
+
+
+def case_named(name: str) -> Case:
+    """A packaged scenario, a random one, or a file of one's own by its path. Raises UnknownScenario, ProfileError."""
+    if name in cases():
+        return cases()[name]
+    if (number := number_in(name)) is not None:
+        return random_case(number)
+    path = Path(name)
+    if path.suffix not in (_SUFFIX, ".yml") and not path.is_file():
+        known = f"{', '.join(cases())}, random-0, random-1 …"
+        raise UnknownScenario(f"no scenario {name!r}; there are {known}, or give the path of a YAML file")
+    return read_case(path)
+
+
+def random_case(number: int) -> Case:
+    """The random load of this number, `random-<number>`."""
+    load = random_load(number)
+    return Case(load.scenario, load.about, expect=(RANDOM_GOALS,), as_stated=True)
+
+
+def read_case(file: Path) -> Case:
+    """One file. Raises ProfileError."""
+    document = read_document(file, cure_when_empty="say at least about, crowds and provider")
+    read: _File = convert(_File, document, file, rules=_RULES)
+    _check(read, file)
+    sites = tuple(
+        Site(name, PoolKey(f"{name}.sim", f"key-{name}", "sim-1"), other.provider, other.profile, other.dialect)
+        for name, other in read.others.items()
+    )
+    scenario = Scenario(
+        file.stem,
+        read.crowds,
+        read.provider,
+        duration_s=read.duration_s,
+        caps=tuple((cap.at_s, cap.concurrency) for cap in read.caps),
+        neighbour=read.neighbour,
+        way_s=read.way_s,
+        input_error=read.input_error,
+        sites=sites,
+        scheduler=read.scheduler,
+    )
+    return Case(
+        scenario,
+        about=" ".join(read.about.split()),
+        expect=read.expect,
+        as_stated=read.as_stated,
+        paper=read.paper,
+        ablate=read.ablate,
+    )
+
+
+def written(case: Case) -> str:
+    """The case as a file that `read_case` reads."""
+    scenario = case.scenario
+    file = _File(
+        case.about,
+        scenario.crowds,
+        scenario.provider,
+        expect=case.expect,
+        others={site.name: Other(site.provider, site.profile, site.dialect) for site in scenario.sites},
+        duration_s=scenario.duration_s,
+        caps=tuple(CapChange(at_s, concurrency) for at_s, concurrency in scenario.caps),
+        neighbour=scenario.neighbour,
+        way_s=scenario.way_s,
+        input_error=scenario.input_error,
+        scheduler=scenario.scheduler,
+        as_stated=case.as_stated,
+        paper=case.paper,
+        ablate=case.ablate,
+    )
+    return yaml.safe_dump(_plain(file), sort_keys=False, width=120, allow_unicode=True, default_flow_style=None)
+
+
+def _plain(value: object) -> object:
+    """A value as YAML has it; of a dataclass what differs from its defaults."""
+    match value:
+        case Enum():
+            return value.value
+        case tuple():
+            return [_plain(item) for item in value]
+        case Mapping():
+            return {key: _plain(item) for key, item in value.items()}
+        case float() if value.is_integer():
+            return int(value)
+    if is_dataclass(value):
+        told = ((one.name, getattr(value, one.name), one) for one in fields(value))
+        return {
+            name: _plain(item)
+            for name, item, one in told
+            if item != (one.default if one.default_factory is MISSING else one.default_factory())
+        }
+    return value
+
+
+def _check(read: _File, file: Path) -> None:
+    """What no single value shows."""
+    if not read.crowds:
+        raise ProfileError(file, "crowds", "nobody asks anything", "describe one crowd at least")
+    names = [crowd.name for crowd in read.crowds]
+    for index, crowd in enumerate(read.crowds):
+        place = f"crowds[{index}]"
+        if names.index(crowd.name) != index:
+            raise ProfileError(file, f"{place}.name", f"{crowd.name} stands twice", "give each crowd its own name")
+        if crowd.turns is None and math.isinf(read.duration_s):
+            raise ProfileError(file, f"{place}.turns", "it never ends", "say turns, or duration_s for the whole")
+        if crowd.site and crowd.site not in read.others:
+            known = ", ".join(read.others) or "there are none"
+            raise ProfileError(file, f"{place}.site", f"no provider {crowd.site}", f"name one of others: {known}")
+    providers = {"provider": read.provider} | {
+        f"others.{name}.provider": other.provider for name, other in read.others.items()
+    }
+    for place, provider in providers.items():
+        mixes = {f"{place}.faults": provider.faults} | {
+            f"{place}.storms[{index}].faults": storm.faults for index, storm in enumerate(provider.storms)
+        }
+        for key, rates in mixes.items():
+            try:
+                FaultMix(rates)
+            except ValueError as error:
+                raise ProfileError(file, key, str(error), "lower one of them") from None
+        timed: Mapping[str, Sequence[Wall | Storm]] = {"walls": provider.walls, "storms": provider.storms}
+        for name, spans in timed.items():
+            for index, span in enumerate(spans):
+                if span.from_s >= span.to_s:
+                    problem = f"it ends at {span.to_s:g} s, before it begins"
+                    raise ProfileError(file, f"{place}.{name}[{index}]", problem, "let to_s be later than from_s")
+    profiles = load_profiles(None).by_name
+    for name, other in read.others.items():
+        if other.profile not in profiles:
+            raise ProfileError(
+                file, f"others.{name}.profile", f"no profile {other.profile}", f"name one of {', '.join(profiles)}"
+            )
+    for place, provider in providers.items():
+        models = [model for family in provider.families for model in family]
+        if twice := next((model for model in models if models.count(model) > 1), None):
+            raise ProfileError(file, f"{place}.families", f"{twice} is of two families", "name each model once at most")
+    for index, one in enumerate(read.expect):
+        for crowd_name in (*one.wait_p95_s, *one.wait_p95_to_fifo):
+            if crowd_name not in names:
+                raise ProfileError(
+                    file, f"expect[{index}]", f"no crowd {crowd_name}", f"name one of {', '.join(names)}"
+                )
+
+
+def _share(value: float) -> float:
+    if value > 1:
+        raise BadValue(f"{value} is above 1", "write a share between 0 and 1")
+    return value
+
+
+def _fault(name: str) -> str:
+    if name not in NAMED:
+        raise BadValue(f"no fault {name!r}", f"name one of {', '.join(NAMED)}")
+    return name
+
+
+_POSITIVE: Mapping[type, Sequence[str]] = {
+    Crowd: ("agents", "turns", "per_session", "latency_s", "tokens_per_s", "timeout_s", "output_tokens"),
+    Limit: ("amount", "window_s"),
+    ProviderSettings: ("concurrency",),
+    Neighbour: ("calls_per_s", "latency_s"),
+    CapChange: ("concurrency",),
+    _File: ("duration_s",),
+}
+_SHARES: Mapping[type, Sequence[str]] = {
+    Crowd: ("spike_rate",),
+    ProviderSettings: ("faults",),
+    Storm: ("faults",),
+    Expectation: ("lost", "refused", "overloaded", "cap_used_least"),
+}
+_SAID_BY_CROWDS = frozenset({"latency", "chunks", "tokens_per_chunk", "interval_s", "default_max_tokens"})
+_RULES = PROFILE_RULES | Rules(
+    values={(cls, name): positive for cls, names in _POSITIVE.items() for name in names}
+    | {(cls, name): _share for cls, names in _SHARES.items() for name in names}
+    | {(Wall, "status"): error_status, (ProviderSettings, "concurrency_status"): error_status},
+    keys={(ProviderSettings, "faults"): _fault, (Storm, "faults"): _fault},
+    unwritten={ProviderSettings: _SAID_BY_CROWDS},
+)

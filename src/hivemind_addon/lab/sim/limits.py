@@ -1,0 +1,106 @@
+"""One limit of the simulated provider: what it allows at an instant. Pure; all times are the caller's.
+
+Bucket: refills continuously at limit / window, up to the limit. Window: the whole limit is back at each
+window's end; the first window begins with the first call. Written apart from the scheduler's own meters, so
+that each can be checked against the other.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+from hivemind_addon.api.ticket import Dimension
+
+_TOLERANCE = 1e-6
+"""Share of a limit. Who waits exactly as long as `fits_in_s` said must fit, in spite of rounding."""
+
+
+class LimitKind(Enum):
+    """How a limit replenishes."""
+
+    BUCKET = "bucket"
+    WINDOW = "window"
+
+
+class Scope(Enum):
+    """Which models of a key a limit counts together."""
+
+    KEY = "key"
+    """All."""
+    FAMILY = "family"
+    """Those of one of the provider's families; a model of none is a family of its own."""
+    MODEL = "model"
+    """Each model by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One limit of an account."""
+
+    dimension: Dimension
+    amount: int
+    """Per window."""
+    window_s: float = 60
+    kind: LimitKind = LimitKind.BUCKET
+    told: bool = True
+    """Whether headers tell of it; False: a hidden one, such as a burst limit."""
+    scope: Scope = Scope.KEY
+
+
+class Allowance:
+    """What one limit still allows. Time must not go back between calls. A late charge drives it below 0."""
+
+    def __init__(self, limit: Limit, now: float) -> None:
+        self.limit = limit
+        self._level = float(limit.amount)
+        self._at = now
+        """Bucket: the instant of `_level`. Window: its beginning."""
+
+    def __repr__(self) -> str:
+        limit = self.limit
+        return f"<Allowance {limit.dimension.value} {self._level:.0f}/{limit.amount} at {self._at:.3f}>"
+
+    def level(self, now: float) -> float:
+        """What may still be taken; negative after a late charge."""
+        passed_s = now - self._at
+        if self.limit.kind is LimitKind.BUCKET:
+            self._level = min(float(self.limit.amount), self._level + passed_s * self._rate)
+            self._at = now
+        elif passed_s >= self.limit.window_s:
+            self._level = float(self.limit.amount)
+            self._at += math.floor(passed_s / self.limit.window_s) * self.limit.window_s
+        return self._level
+
+    def fits(self, amount: float, now: float) -> bool:
+        """Whether this much may be taken now."""
+        return self.level(now) >= amount - _TOLERANCE * self.limit.amount
+
+    def take(self, amount: float, now: float) -> None:
+        """Charge it, whether it fits or not."""
+        self._level = self.level(now) - amount
+
+    def exhaust(self, amount: float, now: float) -> None:
+        """Charge it, but not below zero: how a refused call counts."""
+        level = self.level(now)
+        self._level = max(min(level, 0.0), level - amount)
+
+    def fits_in_s(self, amount: float, now: float) -> float:
+        """Seconds until this much fits; infinite when it is more than the limit."""
+        if self.fits(amount, now):
+            return 0.0
+        if amount > self.limit.amount:
+            return math.inf
+        if self.limit.kind is LimitKind.WINDOW:
+            return self._at + self.limit.window_s - now
+        return (amount - self._level) / self._rate
+
+    def full_in_s(self, now: float) -> float:
+        """Seconds until the whole limit is back. Window: until its end, also when nothing was taken."""
+        level = self.level(now)
+        if self.limit.kind is LimitKind.WINDOW:
+            return self._at + self.limit.window_s - now
+        return (self.limit.amount - level) / self._rate
+
+    @property
+    def _rate(self) -> float:
+        return self.limit.amount / self.limit.window_s

@@ -1,0 +1,254 @@
+"""How an answer goes out, step by step, with its fault in the right place. Pure: served on a socket by
+lab/sim/server.py, and by virtual time.
+
+The places of a stream are counted in events of the dialect: `message_start` is 0, or the role-only chunk.
+"""
+
+import zlib
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+import brotli  # type: ignore[import-untyped]
+import zstandard
+
+from hivemind_addon.lab.sim import dialect as wire
+from hivemind_addon.lab.sim import faults
+from hivemind_addon.lab.sim.call import Answer
+from hivemind_addon.lab.sim.dialect import Headers, StreamEvent
+from hivemind_addon.lab.sim.faults import Encoding, Fault, Hangup, KeepAlive
+
+_COMMENT = b": still here\n\n"
+GAP_S = 0.01
+"""Around an interruption, so that what comes before it arrives alone; an RST may overtake it otherwise."""
+
+
+class StreamReset(Enum):
+    """Why an HTTP/2 stream is reset: the codes of RFC 9113."""
+
+    INTERNAL_ERROR = 2
+    REFUSED_STREAM = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing happens for a while; what was written before is to be sent first."""
+
+    pause_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The response's head."""
+
+    status: int
+    headers: Headers
+    length: int | None = None
+    """Of the body, in bytes; None: not said, so chunked on HTTP/1.1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A piece of the body."""
+
+    data: bytes
+    output_tokens: int = 0
+    """What the piece delivers."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The clean end of the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """The connection ends, with everything that is on it. Always the last step."""
+
+    how: Hangup
+
+
+@dataclass(frozen=True, slots=True)
+class DropStream:
+    """RST_STREAM. HTTP/2 only; always the last step."""
+
+    code: StreamReset
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """GOAWAY(NO_ERROR): what runs goes on, then the connection closes (HTTP/1.1: after this message)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveInError:
+    """GOAWAY(INTERNAL_ERROR) and the end of the connection. HTTP/2 only; always the last step."""
+
+
+Step = Pause | Head | Data | End | Drop | DropStream | Leave | LeaveInError
+
+
+def steps(answer: Answer, *, http2: bool) -> Iterator[Step]:
+    """What happens, in order. Ends with End or with one of the drops."""
+    fault = answer.fault
+    if answer.latency_s > 0:
+        yield Pause(answer.latency_s)
+    match fault:
+        case faults.NoHead(how):
+            yield Drop(how)
+            return
+        case faults.RefusedStream():
+            yield DropStream(StreamReset.REFUSED_STREAM) if http2 else Drop(Hangup.CLOSE)
+            return
+        case faults.Stall(stall_s) if not answer.streamed:
+            yield Pause(stall_s)
+        case faults.Hold(hold_s, keep_alive) if not answer.streamed or keep_alive is KeepAlive.NOTHING:
+            yield Pause(hold_s)
+        case _:
+            pass
+    if answer.streamed and answer.reply is not None:
+        yield from _streamed(answer, wire.stream_events(answer.reply), http2=http2)
+    else:
+        yield from _whole(answer, http2=http2)
+
+
+def _whole(answer: Answer, *, http2: bool) -> Iterator[Step]:
+    body, headers = answer.body(), answer.headers
+    tokens = answer.reply.output_tokens if answer.reply else 0
+    length: int | None = len(body)
+    half = len(body) // 2
+    match answer.fault:
+        case faults.Encoded(encoding):
+            (body,) = _encoded([body], encoding)
+            headers = (*headers, ("content-encoding", encoding.value))
+            length = len(body)
+        case faults.BodyCut(chunked=True):
+            length = None
+        case _:
+            pass
+    yield Head(answer.status, headers, length)
+    match answer.fault:
+        case faults.HeadThenReset():
+            yield from (Pause(GAP_S), Drop(Hangup.RESET))
+        case faults.BodyCut() | faults.StreamCut() | faults.ResetStream() | faults.GoAway(error=True):
+            yield Data(body[:half], tokens)
+            yield from _interruption(answer.fault, http2=http2)
+        case faults.GoAway():
+            yield from (Data(body[:half]), Leave(), Pause(GAP_S), Data(body[half:], tokens), End())
+        case _:
+            yield from (Data(body, tokens), End())
+
+
+def _streamed(answer: Answer, events: list[StreamEvent], *, http2: bool) -> Iterator[Step]:
+    fault, headers = answer.fault, answer.headers
+    content = [index for index, event in enumerate(events) if event.output_tokens]
+    if isinstance(fault, faults.Encoded):
+        headers = (*headers, ("content-encoding", fault.encoding.value))
+        pieces = _encoded((event.data for event in events), fault.encoding)
+        events = [StreamEvent(data, event.output_tokens) for data, event in zip(pieces, events, strict=True)]
+    yield Head(answer.status, headers)
+    if isinstance(fault, faults.HeadThenReset):
+        yield from (Pause(GAP_S), Drop(Hangup.RESET))
+        return
+    place = _place(fault, middle=content[len(content) // 2], end=len(events))
+    for index, event in enumerate(events):
+        if index == place and (yield from _at_place(answer, http2=http2)):
+            return
+        if event.output_tokens and index > content[0] and answer.interval_s > 0:
+            yield Pause(answer.interval_s)
+        yield Data(event.data, event.output_tokens)
+    if place == len(events) and (yield from _at_place(answer, http2=http2)):
+        return
+    yield End()
+
+
+def _place(fault: Fault, *, middle: int, end: int) -> int | None:
+    """The event before which the fault happens; `end`: after the last one."""
+    match fault:
+        case (
+            faults.StreamCut(after_events=place)
+            | faults.StreamError(at_event=place)
+            | faults.Stall(at_event=place)
+            | faults.GoAway(after_events=place)
+            | faults.ResetStream(after_events=place)
+        ):
+            return middle if place is None else min(place, end)
+        case faults.Hold(keep_alive=KeepAlive.COMMENTS):
+            return 0
+        case faults.Hold(keep_alive=KeepAlive.PINGS):
+            return 1
+        case faults.BodyCut():
+            return middle
+        case _:
+            return None
+
+
+def _at_place(answer: Answer, *, http2: bool) -> Generator[Step, None, bool]:
+    """The fault itself; returns whether the answer is over."""
+    match answer.fault:
+        case faults.Stall(stall_s):
+            yield Pause(stall_s)
+            return False
+        case faults.Hold() as hold:
+            yield from _held(hold)
+            return False
+        case faults.GoAway(error=False):
+            yield from (Leave(), Pause(GAP_S))
+            return False
+        case faults.StreamError(status=status) if answer.reply is not None:
+            error = wire.error_object(answer.reply.dialect, status, message="Overloaded")
+            yield Data(wire.error_event(answer.reply.dialect, error).data)
+            yield End()
+            return True
+        case fault:
+            yield from _interruption(fault, http2=http2)
+            return True
+
+
+def _held(hold: faults.Hold) -> Iterator[Step]:
+    """The time of a hold, with a sign of life now and then."""
+    data = _COMMENT if hold.keep_alive is KeepAlive.COMMENTS else wire.ping()
+    left_s = hold.hold_s
+    while left_s > 0:
+        yield Data(data)
+        yield Pause(min(hold.every_s, left_s))
+        left_s -= hold.every_s
+
+
+def _interruption(fault: Fault, *, http2: bool) -> Iterator[Step]:
+    """The end of an answer in its middle."""
+    yield Pause(GAP_S)
+    match fault:
+        case faults.ResetStream():
+            yield DropStream(StreamReset.INTERNAL_ERROR) if http2 else Drop(Hangup.RESET)
+        case faults.GoAway():
+            yield LeaveInError() if http2 else Drop(Hangup.CLOSE)
+        case faults.BodyCut(how=how) | faults.StreamCut(how=how):
+            yield Drop(how)
+        case _:
+            yield Drop(Hangup.CLOSE)
+
+
+def _encoded(pieces: Iterable[bytes], encoding: Encoding) -> Iterator[bytes]:
+    """Each piece in the content coding, flushed, so that it can be read when it arrives; the last ends it."""
+    compress: Callable[[bytes], bytes]
+    flush: Callable[[], bytes]
+    finish: Callable[[], bytes]
+    match encoding:
+        case Encoding.GZIP:
+            gzip = zlib.compressobj(wbits=31)
+            compress, flush, finish = gzip.compress, lambda: gzip.flush(zlib.Z_SYNC_FLUSH), gzip.flush
+        case Encoding.BROTLI:
+            br = brotli.Compressor()
+            compress, flush, finish = br.process, br.flush, br.finish
+        case Encoding.ZSTD:
+            zstd = zstandard.ZstdCompressor().compressobj()
+            compress, finish = zstd.compress, zstd.flush
+            flush = lambda: zstd.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)  # noqa: E731 - one of three bindings
+    waiting: bytes | None = None
+    for piece in pieces:
+        if waiting is not None:
+            yield compress(waiting) + flush()
+        waiting = piece
+    if waiting is not None:
+        yield compress(waiting) + finish()

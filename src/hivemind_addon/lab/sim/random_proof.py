@@ -1,0 +1,224 @@
+"""What the scheduler makes of random loads, beside first come first served and what the field does.
+
+Four ways to fall short of what a load is feasible for: agents lost, attempts that a limit or the cap refuses, time
+that nothing is sent for nothing, and a simpler policy that is done earlier and loses no more. What chance does to one
+run is no lead: who is ahead after one seed has to be ahead in the median of five.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from statistics import median
+
+from hivemind_addon.lab.sim.library import RANDOM_GOALS, RANDOM_IDLE_S, RANDOM_LOST, Case, random_case
+from hivemind_addon.lab.sim.minimise import minimise
+from hivemind_addon.lab.sim.policy import Policy
+from hivemind_addon.lab.sim.random_loads import is_feasible
+from hivemind_addon.lab.sim.result import Result
+from hivemind_addon.lab.sim.trial import Setup, Trial, run_trials
+from hivemind_addon.lab.sim.workload import Scenario
+
+POLICIES = (Policy.HIVEMIND, Policy.FIFO, Policy.AIMD_PAUSE, Policy.SDK)
+_SEEDS = 5
+"""Of a comparison that one seed does not decide."""
+REFUSED = 0.1
+"""Of the attempts."""
+_LEARNING = 5
+"""Refusals of one run that may be what finding its limits out costs."""
+LEAD = 1.05
+"""The scheduler's time ÷ the other's."""
+
+
+class Shortfall(Enum):
+    """In what a run falls short."""
+
+    LOSES = f"loses > {RANDOM_LOST:.0%}"
+    REFUSED = f"refused > {REFUSED:.0%}"
+    IDLES = f"idle > {RANDOM_IDLE_S:g} s"
+    BEHIND_FIFO = "behind fifo"
+    BEHIND_AIMD = "behind aimd-pause"
+
+
+_ALONE = (Shortfall.LOSES, Shortfall.REFUSED, Shortfall.IDLES)
+"""Those that show without another policy's run."""
+_BEHIND = {Policy.FIFO: Shortfall.BEHIND_FIFO, Policy.AIMD_PAUSE: Shortfall.BEHIND_AIMD}
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One run."""
+
+    agents: int
+    lost: int
+    attempts: int
+    refused: int
+    unforeseen: int
+    """Of the refused, see `Result`: no header tells what a neighbour has in flight, so that each of its calls may
+    refuse one attempt of anybody. What is refused beyond that could have been known."""
+    idle_s: float
+    makespan_s: float
+    stretch: float
+
+    def shortfalls(self) -> Iterator[Shortfall]:
+        """Of these, the ones that stand alone."""
+        if self.lost > RANDOM_LOST * self.agents:
+            yield Shortfall.LOSES
+        if self.refused - self.unforeseen > max(REFUSED * self.attempts, _LEARNING):
+            yield Shortfall.REFUSED
+        if self.idle_s > RANDOM_IDLE_S:
+            yield Shortfall.IDLES
+
+    def is_behind(self, other: "Figures") -> bool:
+        """Whether the other is done earlier, and loses no more."""
+        return other.lost <= self.lost and self.makespan_s > LEAD * other.makespan_s
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProof:
+    """One load under every policy."""
+
+    case: Case
+    runs: Mapping[Policy, Figures]
+    shortfalls: tuple[Shortfall, ...]
+    """The scheduler's."""
+
+
+def figures_of(_: Trial, result: Result) -> Figures:
+    """What is kept of a run."""
+    return Figures(
+        agents=result.agents,
+        lost=result.lost,
+        attempts=result.attempts,
+        refused=result.refused,
+        unforeseen=result.unforeseen,
+        idle_s=result.idle_s,
+        makespan_s=result.makespan_s,
+        stretch=result.shared_stretch,
+    )
+
+
+def prove(numbers: Sequence[int], *, workers: int = 1, done: Callable[[str], None] = lambda _: None) -> list[LoadProof]:
+    """Run the loads of these numbers under all policies."""
+    cases = [random_case(number) for number in numbers]
+    trials = [Trial(_setup(case, policy), 0) for case in cases for policy in POLICIES]
+    figures = iter(run_trials(trials, figures_of, workers=workers, done=lambda trial: done(trial.setup.name)))
+    return [_judged(case, {policy: next(figures) for policy in POLICIES}) for case in cases]
+
+
+def falls_short(case: Case, how: Shortfall) -> bool:
+    """Whether the scheduler falls so short on a case."""
+    mine = _run(case, Policy.HIVEMIND, 0)
+    if how in _ALONE:
+        return how in mine.shortfalls()
+    return any(
+        mine.is_behind(_run(case, policy, 0)) and _stays_behind(case, policy)
+        for policy, shortfall in _BEHIND.items()
+        if shortfall is how
+    )
+
+
+def minimised(case: Case) -> Case | None:
+    """The smallest that still falls short as this one first does, and is feasible if it is; None: it does not."""
+    how = next((one for one in Shortfall if falls_short(case, one)), None)
+    if how is None:
+        return None
+    was_feasible = is_feasible(case.scenario)
+
+    def fails(scenario: Scenario) -> bool:
+        return (not was_feasible or is_feasible(scenario)) and falls_short(replace(case, scenario=scenario), how)
+
+    smallest = minimise(case.scenario, fails)
+    return Case(smallest, f"Minimised from {case.name}: {how.value}.", expect=(RANDOM_GOALS,), as_stated=True)
+
+
+def _judged(case: Case, runs: Mapping[Policy, Figures]) -> LoadProof:
+    mine = runs[Policy.HIVEMIND]
+    found = [*mine.shortfalls()]
+    for policy, shortfall in _BEHIND.items():
+        if mine.is_behind(runs[policy]) and _stays_behind(case, policy):
+            found.append(shortfall)
+    return LoadProof(case, runs, tuple(found))
+
+
+def _stays_behind(case: Case, policy: Policy) -> bool:
+    """Whether it was no chance."""
+    mine = [_run(case, Policy.HIVEMIND, seed) for seed in range(_SEEDS)]
+    theirs = [_run(case, policy, seed) for seed in range(_SEEDS)]
+    ratios = [one.makespan_s / other.makespan_s for one, other in zip(mine, theirs, strict=True)]
+    return median(ratios) > LEAD and sum(other.lost for other in theirs) <= sum(one.lost for one in mine)
+
+
+def _run(case: Case, policy: Policy, seed: int) -> Figures:
+    trial = Trial(_setup(case, policy), seed)
+    return figures_of(trial, trial.run())
+
+
+def _setup(case: Case, policy: Policy) -> Setup:
+    return Setup(case, None, headers=True, policy=policy)
+
+
+# The page ------------------------------------------------------------------------------------------------------------
+
+_HEAD = """\
+## Random loads
+
+{count} workloads that nobody chose (`lab/sim/random_loads.py`): every one is feasible, its clients' patience is 1.5
+to 4
+times what a fair order needs at worst. `hivemind scenario show random-17` prints one, `hivemind scenario minimise
+random-17` makes it smaller while it still falls short. *Refused* counts what a limit or the cap refuses, not what
+chance does, and not the first {learning} of a run; where a neighbour's call has taken a slot that own calls left, it
+may refuse one attempt, for nothing tells of it. *Idle* is the longest time that nothing is sent though the provider
+would serve all who wait; *faster* is who is done earlier than the scheduler by more than {lead:.0%} and loses no more.
+
+"""
+
+
+def section(proofs: Sequence[LoadProof]) -> str:
+    """The proof as Markdown."""
+    titles = ["Policy", "Agents lost", *(one.value for one in _ALONE), "faster"]
+    rows = [f"| {' | '.join(titles)} |", "| --- " * len(titles) + "|"]
+    for policy in POLICIES:
+        runs = [one.runs[policy] for one in proofs]
+        short = [shortfall for run in runs for shortfall in run.shortfalls()]
+        counts = [short.count(one) for one in _ALONE]
+        rows.append(
+            f"| {policy.name} | {sum(run.lost for run in runs)} of {sum(run.agents for run in runs)} "
+            f"| {' | '.join(map(str, counts))} | {_faster(policy, proofs)} |"
+        )
+    head = _HEAD.format(count=len(proofs), learning=_LEARNING, lead=LEAD - 1)
+    return head + "\n".join(rows) + "\n\n" + _offenders(proofs)
+
+
+def _faster(policy: Policy, proofs: Sequence[LoadProof]) -> str:
+    shortfall = _BEHIND.get(policy)
+    return "" if shortfall is None else str(sum(shortfall in one.shortfalls for one in proofs))
+
+
+def _offenders(proofs: Sequence[LoadProof]) -> str:
+    short = [one for one in proofs if one.shortfalls]
+    if not short:
+        return "The scheduler falls short in none of them.\n"
+    rows = [
+        f"The scheduler falls short in {len(short)} of them:",
+        "",
+        "| Load | Falls short | Lost | Refused | Idle s | Time s (fifo, aimd-pause) | Time ÷ bound | What |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for one in short:
+        mine = one.runs[Policy.HIVEMIND]
+        times = ", ".join(f"{one.runs[rival].makespan_s:.0f}" for rival in _BEHIND)
+        rows.append(
+            f"| {one.case.name} | {', '.join(shortfall.value for shortfall in one.shortfalls)} "
+            f"| {mine.lost} of {mine.agents} | {mine.refused} of {mine.attempts} | {mine.idle_s:.0f} "
+            f"| {mine.makespan_s:.0f} ({times}) | {mine.stretch:.2f} | {one.case.about.removeprefix('Random: ')} |"
+        )
+    return "\n".join(rows) + "\n"
+
+
+def missed(proofs: Sequence[LoadProof]) -> list[str]:
+    """One line for each load on which the scheduler falls short."""
+    return [
+        f"{one.case.name}: {', '.join(shortfall.value for shortfall in one.shortfalls)}"
+        for one in proofs
+        if one.shortfalls
+    ]

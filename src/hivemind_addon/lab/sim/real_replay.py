@@ -1,0 +1,262 @@
+"""A capture run again through a real mitmdump with the addon: the scheduler of today on the night of yesterday.
+
+    captured calls ──► one client for each ──► mitmdump, the addon ──► RecordedServer: answers as recorded
+                       in captured order,       (its own, on loopback:
+                       after captured think     nothing leaves this machine)
+                       times
+
+A client's own re-sends of a call are one call here: that is what the scheduler is for. Bodies are made anew, as large
+as the captured ones: a capture without content replays as well. With a `pace` above 1 everything recorded runs faster;
+the scheduler's own times (backoffs, probes) do not.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import httpx
+import msgspec
+
+from hivemind_addon.lab.replay.chains import RecordedTurn, chained
+from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.exchange import pause
+from hivemind_addon.lab.sim.mitmdump import Mitmdump, running_mitmdump
+from hivemind_addon.lab.sim.recorded import CALL_HEADER, RecordedServer, dialect_of
+from hivemind_addon.proxy.capture.model import Capture, CapturedCall
+from hivemind_addon.proxy.mitm.capture_file import calls_by_header
+from hivemind_addon.proxy.profile.load import Profiles, dialect_for, is_model_call, load_profiles
+
+_PATHS = {
+    Dialect.MESSAGES: ("/v1/messages",),
+    Dialect.CHAT: ("/v1/chat/completions",),
+    Dialect.RESPONSES: ("/v1/responses", "/backend-api/codex/responses"),
+    Dialect.OLLAMA: ("/api/chat",),
+}
+_EXTENDED = {
+    Dialect.MESSAGES: "anthropic",
+    Dialect.CHAT: "openai-compatible",
+    Dialect.RESPONSES: "openai",
+    Dialect.OLLAMA: "ollama",
+}
+"""The profile of a host that none names."""
+_LEAST_BODY_BYTES = 300
+_BYTES_PER_TOKEN = 4
+_MAX_TOKENS = 4096
+_PATIENCE_S = 86_399
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedCall:
+    """One call, with its client's own re-sends, then and now."""
+
+    recorded: CapturedCall
+    replayed: CapturedCall | None
+    """On the replay's own clock; None: it never came to the scheduler."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether it ended in another way."""
+        return self.replayed is None or self.replayed.end != self.recorded.end
+
+
+@dataclass(frozen=True, slots=True)
+class RealReplay:
+    """What came of it."""
+
+    pace: float
+    calls: tuple[ReplayedCall, ...]
+    """In the captured order."""
+    elapsed_s: float
+    attempts: int
+    """That reached the provider."""
+    guard_trips: int
+    """Exceptions of the addon's own."""
+
+
+def run_real(capture: Capture, *, pace: float = 1.0, tell: Callable[[str], None] = lambda _line: None) -> RealReplay:
+    """Run it; takes as long as the capture, divided by the pace. Raises NotStarted when mitmdump does not start."""
+    return asyncio.run(_run(capture, pace, tell))
+
+
+async def _run(capture: Capture, pace: float, tell: Callable[[str], None]) -> RealReplay:
+    loop = asyncio.get_running_loop()
+    turns = {turn.id: turn for turn in chained(capture.calls)}
+    capture = replace(capture, calls=tuple(one_call(turn) for turn in turns.values()))
+    with tempfile.TemporaryDirectory(prefix="hivemind-replay-") as name:
+        folder = Path(name)
+        server = RecordedServer(capture, pace=pace)
+        await server.start()
+        try:
+            urls, profiles = _hosts(capture, load_profiles(None))
+            (folder / "profiles").mkdir()
+            for number, text in enumerate(profiles):
+                (folder / "profiles" / f"replayed-{number}.yaml").write_text(text, encoding="utf-8")
+            record = folder / "replay.flow"
+            sets = (
+                f"hivemind_profiles={folder / 'profiles'}",
+                f"hivemind_capture={record}",
+                "hivemind_capture_content=false",
+                "hivemind_control=off",
+                *(f"hivemind_redirect={host}={server.host}:{server.port}" for host in _names(capture)),
+            )
+            async with running_mitmdump(folder / "mitmproxy", sets) as mitmdump:
+                began_at = loop.time()
+                await _calls(capture, turns, pace, mitmdump, urls, tell)
+                elapsed_s = loop.time() - began_at
+            replayed = calls_by_header(record, CALL_HEADER)
+        finally:
+            await server.stop()
+    return RealReplay(
+        pace=pace,
+        calls=tuple(ReplayedCall(call, replayed.get(call.id)) for call in capture.calls),
+        elapsed_s=elapsed_s,
+        attempts=server.attempts,
+        guard_trips=mitmdump.guard_trips,
+    )
+
+
+def _names(capture: Capture) -> Sequence[str]:
+    """Hosts, without ports."""
+    return sorted({_host(call) for call in capture.calls})
+
+
+def _host(call: CapturedCall) -> str:
+    return call.pool.host.partition(":")[0]
+
+
+def _hosts(capture: Capture, profiles: Profiles) -> tuple[Mapping[tuple[str, Dialect], str], Sequence[str]]:
+    """Where calls go, and the profiles (YAML) of hosts that no packaged one names."""
+    urls: dict[tuple[str, Dialect], str] = {}
+    unknown: dict[str, Dialect] = {}
+    for call in capture.calls:
+        host, dialect = _host(call), dialect_of(call)
+        profile = profiles.match_host(host, 80)
+        paths = _PATHS[dialect]
+        if profile is None:
+            unknown.setdefault(host, dialect)
+            path = paths[0]
+        else:
+            path = next(
+                (one for one in paths if is_model_call(profile, "POST", one) and dialect_for(profile, one)), paths[0]
+            )
+        urls[host, dialect] = f"http://{host}{path}"
+    return urls, [f'extends: {_EXTENDED[dialect]}\nhosts: ["{host}"]\n' for host, dialect in unknown.items()]
+
+
+async def _calls(
+    capture: Capture,
+    turns: Mapping[str, RecordedTurn],
+    pace: float,
+    mitmdump: Mitmdump,
+    urls: Mapping[tuple[str, Dialect], str],
+    tell: Callable[[str], None],
+) -> None:
+    """All calls, each when its turn comes, to the last one's end."""
+    done = {call.id: asyncio.Event() for call in capture.calls}
+    ended = 0
+    async with _clients(capture, mitmdump) as clients, asyncio.TaskGroup() as group:
+
+        async def one(call: CapturedCall) -> None:
+            nonlocal ended
+            turn = turns[call.id]
+            for earlier in turn.after:
+                await done[earlier.id].wait()
+            await pause(turn.think_s / pace)
+            try:
+                await _ask(clients[call.agent, call.delivery, call.priority.name], call, urls, pace)
+            finally:
+                done[call.id].set()
+                ended += 1
+                tell(f"{ended} of {len(capture.calls)} calls")
+
+        for call in capture.calls:
+            group.create_task(one(call))
+
+
+@asynccontextmanager
+async def _clients(
+    capture: Capture, mitmdump: Mitmdump
+) -> AsyncIterator[Mapping[tuple[str, str, str], httpx.AsyncClient]]:
+    """One for each agent and what it asks for: its name and its words are in the proxy's address."""
+    wanted = {(call.agent, call.delivery, call.priority.name) for call in capture.calls}
+    clients = {}
+    for agent, delivery, priority in wanted:
+        words = f"{delivery},prio-{priority.lower()},wait-{_PATIENCE_S}"
+        proxy = httpx.Proxy(f"http://127.0.0.1:{mitmdump.port}", auth=(agent, words))
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+        patience = httpx.Timeout(None)  # each call has its own
+        clients[agent, delivery, priority] = httpx.AsyncClient(
+            proxy=proxy, timeout=patience, trust_env=False, limits=limits
+        )
+    try:
+        yield clients
+    finally:
+        for client in clients.values():
+            await client.aclose()
+
+
+async def _ask(
+    client: httpx.AsyncClient, call: CapturedCall, urls: Mapping[tuple[str, Dialect], str], pace: float
+) -> None:
+    """One call, to whatever end. A client that went then goes now, after the same time."""
+    headers = {
+        CALL_HEADER: call.id,
+        "x-session-id": call.session,
+        "authorization": f"Bearer sk-replayed-{call.pool.account}",
+        "content-type": "application/json",
+        **({"x-parent-session-id": call.parent_session} if call.parent_session else {}),
+    }
+    patience_s = (call.ended_s - call.at_s) / pace if call.end == "cancelled" else call.patience_s
+    url = urls[_host(call), dialect_of(call)]
+    with suppress(httpx.HTTPError, TimeoutError):
+        async with (
+            asyncio.timeout(patience_s),
+            client.stream("POST", url, content=request_body(call), headers=headers) as answer,
+        ):
+            async for _ in answer.aiter_raw():
+                pass
+
+
+def one_call(turn: RecordedTurn) -> CapturedCall:
+    """A turn as one call: what its client sent again after a refusal is now the scheduler's to try again."""
+    attempts = tuple(replace(attempt, number=number) for number, attempt in enumerate(turn.attempts, start=1))
+    waited_s = sum(call.waited_s for call in turn.calls)
+    return replace(turn.last, id=turn.id, at_s=turn.at_s, attempts=attempts, waited_s=waited_s)
+
+
+def request_body(call: CapturedCall) -> bytes:
+    """A request as large as the captured one, whose shared part is the same for the same prefix."""
+    size = max(_LEAST_BODY_BYTES, call.request_bytes)
+    shared_bytes = min(call.prefix_tokens * _BYTES_PER_TOKEN, size // 2)
+    shared = _text(f"instructions {call.prefix}", shared_bytes)
+    last = call.attempts[-1].usage if call.attempts else None
+    most = max(call.demand.output_tokens, last.output_tokens if last else 0) or _MAX_TOKENS
+    body = _body(call, shared, "", most)
+    return _body(call, shared, _text(f"turn {call.request_hash or call.id}", size - len(body)), most)
+
+
+def _body(call: CapturedCall, shared: str, words: str, most: int) -> bytes:
+    message = {"role": "user", "content": words}
+    request: dict[str, object] = {"model": call.model, "stream": call.streamed}
+    match dialect_of(call):
+        case Dialect.MESSAGES:
+            mark = {"cache_control": {"type": "ephemeral"}} if shared else {}
+            system = [{"type": "text", "text": shared, **mark}] if shared else []
+            request |= {"max_tokens": most, "system": system, "messages": [message]}
+        case Dialect.CHAT:
+            request |= {"max_tokens": most, "messages": [{"role": "system", "content": shared}, message]}
+            request |= {"stream_options": {"include_usage": True}} if call.streamed else {}
+        case Dialect.RESPONSES:
+            request |= {"max_output_tokens": most, "instructions": shared, "input": [message]}
+        case Dialect.OLLAMA:
+            request |= {"options": {"num_predict": most}, "messages": [{"role": "system", "content": shared}, message]}
+    return msgspec.json.encode(request)
+
+
+def _text(seed: str, size: int) -> str:
+    """So many characters that begin with the seed."""
+    piece = f"{seed} the file returns a value when the error is in a line of the test "
+    return (piece * (max(0, size) // len(piece) + 1))[: max(0, size)]

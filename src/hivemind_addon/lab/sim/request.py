@@ -1,0 +1,128 @@
+"""What the simulated provider reads from a request. Pure: headers and body in, facts out.
+
+Any request may steer its own answer: `x-sim-chunks`, `x-sim-interval-ms`, `x-sim-latency-ms`,
+`x-sim-cached-tokens`; name what it marks for the prompt cache, shortest first (`x-sim-prefixes: shared=24000,
+mine=25100`, each a key and the tokens up to its mark); and name who the truth counts it for: `x-sim-agent`, else the
+name in its task.
+"""
+
+import zlib
+from collections.abc import Mapping
+
+import msgspec
+
+from hivemind_addon.lab.sim.call import RequestFacts
+from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.faults import Status
+from hivemind_addon.lab.sim.prompt_cache import Prefix
+from hivemind_addon.lab.sim.task import next_turn, task_in
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+"""Of a model call; a larger one is a 413."""
+BYTES_PER_TOKEN = 4
+"""As the simulated provider counts."""
+_LOCAL = "sk-sim-local"
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool = False
+
+
+class _OllamaOptions(msgspec.Struct):
+    num_predict: int | None = None
+
+
+class _Call(msgspec.Struct):
+    """A model call's body; fields that do not matter here are skipped unread."""
+
+    model: str
+    messages: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    stream: bool | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    max_output_tokens: int | None = None
+    stream_options: _StreamOptions | None = None
+    options: _OllamaOptions | None = None
+
+    def lacks_prompt(self, dialect: Dialect) -> str | None:
+        """The member that should hold the prompt and is not there."""
+        name = "input" if dialect is Dialect.RESPONSES else "messages"
+        return name if getattr(self, name) is msgspec.UNSET else None
+
+    def maximum(self, dialect: Dialect) -> int | None:
+        """Output tokens that are wanted at most."""
+        match dialect:
+            case Dialect.MESSAGES:
+                return self.max_tokens
+            case Dialect.CHAT:
+                return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+            case Dialect.RESPONSES:
+                return self.max_output_tokens
+            case Dialect.OLLAMA:
+                return self.options.num_predict if self.options else None
+
+
+_decode = msgspec.json.Decoder(_Call).decode
+
+
+def input_tokens(body: bytes | bytearray) -> int:
+    """The simulator's own count: one for four bytes, and at least one."""
+    return max(1, len(body) // BYTES_PER_TOKEN)
+
+
+def credential(headers: Mapping[str, str]) -> str:
+    """The API key, of whichever header; empty when there is none."""
+    return headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ").strip()
+
+
+def facts(dialect: Dialect, headers: Mapping[str, str], body: bytes | bytearray, size: int) -> RequestFacts:
+    """The request as the provider's model sees it; what is wrong with it becomes `unfit`.
+
+    `headers`: lower-case names. `size`: bytes that arrived, of which `body` holds MAX_BODY_BYTES at most.
+    """
+    key = credential(headers)
+    if not key and dialect is Dialect.OLLAMA:
+        key = _LOCAL  # a local server asks for none
+    task = task_in(body)
+    agent = headers.get("x-sim-agent") or (task.name if task else None)
+
+    def unfit(status: int, message: str) -> RequestFacts:
+        return RequestFacts(dialect, key, agent=agent, unfit=Status(status, message=message))
+
+    if not key:
+        return unfit(401, "no API key")
+    if size > MAX_BODY_BYTES:
+        return unfit(413, f"the request is larger than {MAX_BODY_BYTES} bytes")
+    try:
+        call = _decode(body)
+        if missing := call.lacks_prompt(dialect):
+            return unfit(400, f"{missing} is missing")
+        chunks = headers.get("x-sim-chunks")
+        interval_ms = headers.get("x-sim-interval-ms")
+        latency_ms = headers.get("x-sim-latency-ms")
+        tokens = input_tokens(body)
+        return RequestFacts(
+            dialect=dialect,
+            credential=key,
+            model=call.model,
+            stream=call.stream is not False if dialect is Dialect.OLLAMA else call.stream is True,
+            input_tokens=tokens,
+            cached_tokens=min(tokens, max(0, int(headers.get("x-sim-cached-tokens", "0")))),
+            max_tokens=call.maximum(dialect),
+            include_usage=call.stream_options is not None and call.stream_options.include_usage,
+            digest=f"{zlib.crc32(body):08x}",
+            agent=agent,
+            chunks=None if chunks is None else int(chunks),
+            interval_s=None if interval_ms is None else float(interval_ms) / 1000,
+            latency_s=None if latency_ms is None else float(latency_ms) / 1000,
+            prefixes=tuple(
+                Prefix(key.strip(), int(tokens_to_mark))
+                for key, _, tokens_to_mark in (
+                    one.rpartition("=") for one in headers.get("x-sim-prefixes", "").split(",") if one
+                )
+            ),
+            turn=next_turn(task, dialect, body) if task else None,
+        )
+    except (msgspec.MsgspecError, ValueError) as error:
+        return unfit(400, str(error))

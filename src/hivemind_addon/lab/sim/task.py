@@ -1,0 +1,156 @@
+"""A small task that the simulated model leads an agent through, turn by turn. Pure: a request in, the next turn out.
+
+    turn 1 … n     a tool call that appends one line to a file, with the agent's own shell tool
+    turn n + 1     a closing text
+
+How far a task is, is counted from the tool results in the conversation: nothing is kept here, so a request that is
+sent again gets the same answer. A request that quotes the task and brings no tools (a title, a summary) gets a short
+plain answer.
+"""
+
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import msgspec
+
+from hivemind_addon.lab.sim.dialect.reply import Dialect, ToolCall, Turn
+
+_MARK = b"Append one line at a time to the file "
+_TASK = re.compile(rb"Append one line at a time to the file ([\w./-]+): (\d+) lines of ([\w-]+)\.")
+
+_Arguments = Mapping[str, object]
+_SHELLS: Mapping[str, Callable[[str], _Arguments]] = MappingProxyType(
+    {
+        "Bash": lambda command: {"command": command, "description": "Append a line"},
+        "exec_command": lambda command: {"cmd": command},
+        "shell_command": lambda command: {"command": command},
+        "shell": lambda command: {"command": ["bash", "-c", command]},
+        "run_shell_command": lambda command: {"command": command, "description": "Append a line"},
+        "bash": lambda command: {"command": command, "description": "Append a line"},
+    }
+)
+"""Name of an agent's shell tool (Claude Code; Codex, three of them; Gemini CLI; OpenCode) → its arguments."""
+_SCRIPT = "exec"
+"""Codex >= 0.16x with its newest models: a freeform tool that runs JavaScript, which has the shell as a function."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one agent is asked to do."""
+
+    name: str
+    """Of letters, digits, `_` and `-`; it is in every line."""
+    lines: int
+    """And so many tool calls."""
+    file: str
+    """Path, as the agent's shell sees it; no blanks."""
+
+    @property
+    def prompt(self) -> str:
+        """What the agent is told. Without a character that JSON would escape, so that it is found in any body."""
+        return f"{_MARK.decode()}{self.file}: {self.lines} lines of {self.name}."
+
+    @property
+    def content(self) -> str:
+        """The file when the task is done, each call having run once."""
+        return "".join(f"{self._line(number)}\n" for number in range(1, self.lines + 1))
+
+    def command(self, number: int) -> str:
+        """The shell command of one turn, counted from 1."""
+        return f"echo '{self._line(number)}' >> {self.file}"
+
+    def _line(self, number: int) -> str:
+        return f"{self.name} line {number}"
+
+
+class _Tool(msgspec.Struct):
+    type: str = ""
+    name: str = ""
+    function: "_Tool | None" = None
+    tools: "list[_Tool]" = []
+    """Of a namespace."""
+
+
+class _Item(msgspec.Struct):
+    type: str = ""
+
+
+class _Message(_Item):
+    role: str = ""
+    content: str | list[_Item] | None = None
+    tools: list[_Tool] = []
+    """Of an item that announces them (Codex >= 0.16x)."""
+
+
+class _Conversation(msgspec.Struct):
+    messages: list[_Message] = []
+    input: str | list[_Message] = ""
+    tools: list[_Tool] = []
+
+    @property
+    def items(self) -> list[_Message]:
+        return self.input if isinstance(self.input, list) else []
+
+    def announced(self) -> Iterator[tuple[str, _Tool]]:
+        """Every tool, with its namespace or an empty text."""
+        for tool in (*self.tools, *(tool for item in self.items for tool in item.tools)):
+            if tool.tools:
+                yield from ((tool.name, inner) for inner in tool.tools)
+            else:
+                yield "", tool.function or tool
+
+
+_decode = msgspec.json.Decoder(_Conversation).decode
+
+
+def task_in(body: bytes | bytearray) -> Task | None:
+    """The task that a request is about."""
+    if _MARK not in body or (found := _TASK.search(body)) is None:
+        return None
+    file, lines, name = (group.decode() for group in found.groups())
+    return Task(name, int(lines), file)
+
+
+def next_turn(task: Task, dialect: Dialect, body: bytes | bytearray) -> Turn:
+    """What the model says to this request. Raises MsgspecError."""
+    conversation = _decode(body)
+    tools = list(conversation.announced())
+    if not tools:
+        return Turn('{"title": "A file, line by line"}' if b"title" in body else "A file, line by line.")
+    done = _tool_results(dialect, conversation)
+    if done >= task.lines:
+        return Turn(f"The file {task.file} has its {task.lines} lines.")
+    number = done + 1
+    call = _call(tools, task.command(number), f"call_{zlib.crc32(f'{task.name} {number}'.encode()):08x}")
+    if call is None:
+        return Turn(f"None of these tools can write a file: {', '.join(tool.name or tool.type for _, tool in tools)}.")
+    return Turn(f"Now comes line {number} of {task.lines}, then I look again.", call)
+
+
+def _call(tools: Iterable[tuple[str, _Tool]], command: str, id_: str) -> ToolCall | None:
+    """The call that runs a command; None: there is no tool for it."""
+    for namespace, tool in tools:
+        if arguments := _SHELLS.get(tool.name):
+            return ToolCall(id_, tool.name, _json(arguments(command)), namespace)
+        if tool.name == _SCRIPT and tool.type == "custom":
+            script = f"const ran = await tools.exec_command({_json({'cmd': command})});\ntext(ran.output);\n"
+            return ToolCall(id_, tool.name, script, namespace, freeform=True)
+    return None
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _tool_results(dialect: Dialect, conversation: _Conversation) -> int:
+    match dialect:
+        case Dialect.MESSAGES:
+            contents = (message.content for message in conversation.messages)
+            return sum(item.type == "tool_result" for items in contents if isinstance(items, list) for item in items)
+        case Dialect.RESPONSES:
+            return sum(item.type.endswith("_call_output") for item in conversation.items)
+        case Dialect.CHAT | Dialect.OLLAMA:
+            return sum(message.role == "tool" for message in conversation.messages)

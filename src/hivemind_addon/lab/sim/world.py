@@ -1,0 +1,581 @@
+"""Virtual time: agents, the real scheduler and the simulated provider on one heap of events. Pure and repeatable.
+
+    agent ──ask──► scheduler ──Admitted──► provider.begin ──head──► observe ──end──► settle ──► agent
+                       └──Shed──► agent                                          └──Backoff──► scheduler
+
+The scheduler is the same object that the proxy drives, called in the same order: after each call one poll, and a wakeup
+at `next_wakeup`. What an answer says is read by the same parsers (`proxy/wire/hints.py`, `proxy/wire/outcome.py`).
+Other policies, for comparison, put something else in its place, or nothing (`policy.py`).
+"""
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import assert_never
+
+import msgspec.structs
+
+from hivemind_addon.api.events import BreakerChanged, Event, TicketEnded
+from hivemind_addon.api.ticket import (
+    CallKind,
+    Demand,
+    Hints,
+    Outcome,
+    OutcomeKind,
+    PoolKey,
+    Reservation,
+    Ticket,
+    Usage,
+)
+from hivemind_addon.lab.sim import faults
+from hivemind_addon.lab.sim.actor import Actor, ScriptedActor
+from hivemind_addon.lab.sim.agenda import Agenda
+from hivemind_addon.lab.sim.call import Answer, Ending, RequestFacts
+from hivemind_addon.lab.sim.course import Course, course_of
+from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.idle import Kept
+from hivemind_addon.lab.sim.ledger import Ledger
+from hivemind_addon.lab.sim.policy import Policy
+from hivemind_addon.lab.sim.resend import SdkBackoff
+from hivemind_addon.lab.sim.result import Result
+from hivemind_addon.lab.sim.upstream import WALL_S, Upstream
+from hivemind_addon.lab.sim.workload import Neighbour, Scenario, ScriptedCall, Site, turns
+from hivemind_addon.proxy.core.decision import Admitted, Backoff, GiveUp, Refused, Shed
+from hivemind_addon.proxy.core.watchdog import Durations
+from hivemind_addon.proxy.wire.hints import read_hints
+from hivemind_addon.proxy.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
+
+_LONGEST_S = 6 * 3600.0
+"""A run that has no end is cut here; whoever still runs is lost."""
+_POOL = PoolKey(host="api.sim", account="key-sim", model_group="sim-1")
+_COME_BACK_MAX_S = 30
+_BACKOFF = SdkBackoff()
+
+
+def run(scenario: Scenario, *, seed: int, policy: Policy = Policy.HIVEMIND) -> Result:
+    """One run of a scenario."""
+    return World(scenario, seed=seed, policy=policy).run()
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """One request of an agent, as its client sees it."""
+
+    id: str
+    agent: Actor
+    over: bool = False
+    has_begun: bool = False
+    """Its answer streams: the client's patience starts anew with each byte."""
+    attempt: "_Attempt | None" = None
+    kept: Kept | None = None
+    """As the scheduler has it."""
+
+
+@dataclass(slots=True, eq=False)
+class _Attempt:
+    call: _Call
+    reservation: Reservation | None
+    """None: it goes past the scheduler."""
+    over: bool = False
+    answer: Answer | None = None
+    arrived_at: float = 0.0
+    """At the provider."""
+    hints: Hints = field(default_factory=Hints)
+    is_open: bool = False
+    """At the provider."""
+
+
+class World:
+    """One run. `run` it once."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        seed: int,
+        policy: Policy = Policy.HIVEMIND,
+        listen: Callable[[Event], None] = lambda _: None,
+    ) -> None:
+        self.agenda = Agenda()
+        admission = policy.admission or Policy.HIVEMIND.admission
+        assert admission is not None
+        self.scheduler = admission(random.Random(f"{seed} scheduler"))
+        """Of no use where nobody admits calls."""
+        settings = scenario.scheduler
+        self._own = Upstream(Site("", _POOL, scenario.provider), random.Random(f"{seed} provider"), settings)
+        self.provider = self._own.provider
+        self._upstreams = {"": self._own} | {
+            site.name: Upstream(site, random.Random(f"{seed} provider {site.name}"), settings)
+            for site in scenario.sites
+        }
+        self._scenario = scenario
+        self._seed = seed
+        self._policy = policy
+        self._listen = listen
+        self._first_bytes = Durations()
+        self._guess = random.Random(f"{seed} guess")
+        self._agents = [
+            Actor(
+                index=index,
+                name=f"{crowd.name}-{number}",
+                session=f"{crowd.name}-{number // crowd.per_session}",
+                crowd=crowd,
+                upstream=self._upstreams[crowd.site],
+                turns=turns(crowd, random.Random(f"{seed} {crowd.name}-{number}")),
+                jitter=random.Random(f"{seed} {crowd.name}-{number} jitter"),
+            )
+            for index, (crowd, number) in enumerate(
+                (crowd, number) for crowd in scenario.crowds for number in range(crowd.agents)
+            )
+        ]
+        self._script = self._scripted(scenario.script)
+        self._agents += self._script
+        self._running = len(self._agents)
+        self._waiting: dict[str, _Call] = {}
+        """By ticket: calls that the scheduler has."""
+        self._calls = 0
+        self._ledger = Ledger(scenario, own=self._own, upstreams=tuple(self._upstreams.values()))
+
+    def __repr__(self) -> str:
+        return f"<World {self._scenario.name} at {self.now:.1f} s, {self._running} agents run>"
+
+    @property
+    def now(self) -> float:
+        """The instant of the run."""
+        return self.agenda.now
+
+    def run(self) -> Result:
+        """Until all agents have ended, or the scenario's time is over."""
+        rng = random.Random(f"{self._seed} starts")
+        for agent in self._agents:
+            if isinstance(agent, ScriptedActor):
+                self._start_scripted(agent)
+                continue
+            if agent.crowd.poisoned:
+                agent.upstream.provider.script(f"sk-sim-{agent.name}", (), then=faults.Status(500))
+            starts_s = rng.uniform(*agent.crowd.starts_s)
+            agent.path_s = starts_s
+            self.agenda.at(starts_s, self._next_turn, agent)
+        for at, cap in self._scenario.caps:
+            self.agenda.at(at, self._move_cap, cap)
+        if self._scenario.neighbour:
+            self.agenda.at(0.0, self._neighbour, self._scenario.neighbour, random.Random(f"{self._seed} neighbour"))
+        # Whoever follows a script ends with it, be it a night long.
+        ends_at = self._scenario.duration_s if self._script else min(self._scenario.duration_s, _LONGEST_S)
+        while self._running:
+            wakeup_at = self.scheduler.next_wakeup()
+            instant = min(self.agenda.first_at, math.inf if wakeup_at is None else wakeup_at)
+            if instant > ends_at or math.isinf(instant):
+                break
+            self._let_pass(instant)
+            self.agenda.now = instant
+            self.agenda.do_first_due()
+            self._turn()
+        if self._running:
+            self._let_pass(ends_at)
+            self.agenda.now = ends_at
+        return self._ledger.result(self._agents, self.now)
+
+    def _turn(self) -> None:
+        """What the driver does after each call: poll, and hand the decisions out."""
+        for decision in self.scheduler.poll(self.now):
+            match decision:
+                case Admitted(reservation):
+                    self._transmit(self._waiting[reservation.ticket.id], reservation)
+                case Shed(ticket, reason, come_back_s):
+                    self._ledger.shed()
+                    told_s = float(min(max(1, math.ceil(come_back_s)), _COME_BACK_MAX_S))
+                    call = self._waiting.pop(ticket.id)
+                    self._refused(call, f"shed: {reason.value}", curable=True, retry_after_s=told_s)
+                case Refused(ticket):
+                    self._refused(self._waiting.pop(ticket.id), "refused", curable=False)
+                case _:
+                    assert_never(decision)
+        for event in self.scheduler.drain_events():
+            self._listen(event)
+            if isinstance(event, TicketEnded):
+                self._waited(event)
+            elif isinstance(event, BreakerChanged):
+                self._ledger.breaker_changed(event)
+
+    def _let_pass(self, instant: float) -> None:
+        """Nothing happens until then: was anybody kept for nothing?"""
+        if not self._policy.is_scheduled or instant <= self.now or math.isinf(instant):
+            return
+        for upstream in self._upstreams.values():
+            if not upstream.idle.is_due(instant):
+                continue
+            waiting: list[Kept] = []
+            in_flight: list[Kept] = []
+            for call in self._waiting.values():
+                if call.agent.upstream is upstream and call.kept is not None:
+                    is_waiting = call.attempt is None or call.attempt.over
+                    (waiting if is_waiting else in_flight).append(call.kept)
+            upstream.idle.pass_time(self.now, instant, waiting=waiting, in_flight=in_flight)
+
+    def _waited(self, event: TicketEnded) -> None:
+        agent = self._agents[int(event.ticket_id.partition(".")[0])]
+        agent.waits_s.append(event.waited_s)
+
+    # Scripted calls --------------------------------------------------------------------------------------------------
+
+    def _scripted(self, script: tuple[ScriptedCall, ...]) -> "list[ScriptedActor]":
+        site_of = {upstream.pool: upstream for upstream in self._upstreams.values()}
+        calls = [
+            ScriptedActor.of(
+                index, call, site_of[call.ticket.pool], random.Random(f"{self._seed} {call.ticket.id} jitter")
+            )
+            for index, call in enumerate(script, start=len(self._agents))
+        ]
+        by_id = {call.name: call for call in calls}
+        for call in calls:
+            for other in call.call.after:
+                by_id[other].followers.append(call)
+        return calls
+
+    def _start_scripted(self, agent: ScriptedActor) -> None:
+        if agent.call.faults:
+            agent.upstream.provider.script(f"sk-sim-{agent.name}", (one.fault for one in agent.call.faults))
+        if not agent.waits_for:
+            self.agenda.at(agent.call.turn.think_s, self._ask, agent)
+
+    def _release(self, agent: ScriptedActor) -> None:
+        """A scripted call is over: whoever waited for it alone thinks, and asks."""
+        for follower in agent.followers:
+            follower.waits_for -= 1
+            follower.path_s = max(follower.path_s, agent.path_s)
+            if not follower.waits_for and follower.ended_at is None:
+                self.agenda.after(follower.call.turn.think_s, self._ask, follower)
+
+    def _forsake(self, agent: ScriptedActor) -> None:
+        """A scripted call failed that others needed: none of them will ever be asked for."""
+        forsaken = list(agent.followers)
+        while forsaken:
+            follower = forsaken.pop()
+            if follower.ended_at is None:
+                follower.ended_at, follower.death = self.now, f"never asked: {agent.name} failed"
+                self._running -= 1
+                forsaken += follower.followers
+
+    # Agents ----------------------------------------------------------------------------------------------------------
+
+    def _next_turn(self, agent: Actor) -> None:
+        agent.turn = next(agent.turns, None)
+        if agent.turn is None:
+            self._end(agent)
+            return
+        agent.number += 1
+        agent.retry = 0
+        if agent.number == 1 or not agent.crowd.remembers:
+            agent.said = agent.jitter.randint(*agent.crowd.opening_tokens)
+            agent.marked = 0
+        self.agenda.after(agent.turn.think_s, self._ask, agent)
+
+    def _ask(self, agent: Actor) -> None:
+        self._calls += 1
+        if isinstance(agent, ScriptedActor) and agent.asked_at is None:
+            agent.asked_at = self.now
+        call = _Call(id=f"{agent.index}.{self._calls}", agent=agent)
+        self.agenda.after(agent.crowd.timeout_s, self._time_out, call)
+        if self._policy.is_scheduled:
+            self._waiting[call.id] = call
+            ticket = self._ticket(call)
+            call.kept = agent.upstream.idle.keep(self._request(call), ticket.demand)
+            self.scheduler.submit(ticket, agent.upstream.pool_settings, self.now)
+        else:
+            self._transmit(call, None)
+
+    def _ticket(self, call: _Call) -> Ticket:
+        agent, crowd = call.agent, call.agent.crowd
+        if isinstance(agent, ScriptedActor):
+            return self._scripted_ticket(call.id, agent.call.ticket)
+        patience = agent.upstream.profile.patience
+        timeout_s = crowd.timeout_s if crowd.announces_timeout else patience.default_s
+        cached_tokens = agent.marked if crowd.caches else 0
+        error = self._guess.lognormvariate(0, self._scenario.input_error)
+        into = max(1, round((agent.prompt_tokens - cached_tokens) * error))
+        out = agent.likely_output_tokens
+        prefix = ""
+        if crowd.caches:
+            prefix = crowd.name if crowd.shared_tokens else agent.name
+        return Ticket(
+            id=call.id,
+            pool=agent.pool,
+            agent=crowd.parent_session or agent.session,
+            session=agent.session,
+            model=crowd.model,
+            demand=Demand(input_tokens=into, output_tokens=out, total_tokens=into + out),
+            arrived_at=self.now,
+            deadline_at=self.now + timeout_s,
+            shed_at=self.now + max(timeout_s - patience.margin_s, 0.9 * timeout_s),
+            kind=CallKind.SUBAGENT if crowd.parent_session else CallKind.TURN,
+            parent_session=crowd.parent_session,
+            prefix=prefix,
+            prefix_tokens=(crowd.shared_tokens or agent.said) if prefix else 0,
+            cached_tokens=cached_tokens,
+            cold_tokens=cached_tokens,
+            streamed=crowd.streamed,
+            request_hash=f"{agent.name} {agent.number}",
+            client="" if crowd.announces_timeout else crowd.name,
+        )
+
+    def _scripted_ticket(self, name: str, ticket: Ticket) -> Ticket:
+        return msgspec.structs.replace(
+            ticket,
+            id=name,
+            arrived_at=self.now,
+            deadline_at=self.now + ticket.deadline_at,
+            shed_at=self.now + ticket.shed_at,
+            request_hash=ticket.id,
+        )
+
+    def _time_out(self, call: _Call) -> None:
+        """The client's patience is over."""
+        if call.over or call.has_begun:
+            return
+        attempt = call.attempt
+        if attempt is not None and not attempt.over:
+            self._abandon(attempt)
+            if attempt.reservation is not None:
+                gone = Outcome(OutcomeKind.CANCELLED, "client gone")
+                self.scheduler.settle(attempt.reservation, gone, self.now)
+        elif self._policy.is_scheduled:
+            self.scheduler.cancel(call.id, self.now)
+        self._waiting.pop(call.id, None)
+        self._refused(call, "timeout", curable=True)
+
+    def _refused(self, call: _Call, why: str, *, curable: bool, retry_after_s: float | None = None) -> None:
+        """The client got something else than an answer."""
+        call.over = True
+        agent = call.agent
+        retries = agent.crowd.retries if self._policy.resends is None else self._policy.resends
+        if not curable or agent.retry >= retries:
+            agent.death = why
+            self._end(agent)
+            return
+        wait_s = _BACKOFF.wait_s(agent.retry, retry_after_s, agent.jitter)
+        agent.retry += 1
+        self.agenda.after(wait_s, self._ask, agent)
+
+    def _answered(self, call: _Call) -> None:
+        call.over = True
+        agent, turn = call.agent, call.agent.turn
+        assert turn is not None
+        crowd, tokens = agent.crowd, agent.prompt_tokens
+        self._ledger.book_turn(agent)
+        agent.learn(turn.output_tokens)
+        agent.marked = tokens
+        agent.said = tokens - crowd.shared_tokens + turn.output_tokens
+        service_s = turn.service_s + 2 * self._scenario.way_s
+        agent.turns_s.append((turn.think_s, service_s))
+        agent.answered_at.append(self.now)
+        agent.path_s += turn.think_s + service_s
+        agent.upstream.taken[crowd.model].service_s += turn.service_s
+        self._next_turn(agent)
+
+    def _end(self, agent: Actor) -> None:
+        agent.ended_at = self.now
+        self._running -= 1
+        if isinstance(agent, ScriptedActor):
+            if agent.death is None or not agent.call.is_vital:
+                self._release(agent)
+            else:
+                self._forsake(agent)
+
+    # Attempts --------------------------------------------------------------------------------------------------------
+
+    def _transmit(self, call: _Call, reservation: Reservation | None) -> None:
+        attempt = _Attempt(call=call, reservation=reservation)
+        call.attempt = attempt
+        call.agent.upstream.idle.sent(self.now)
+        self.agenda.after(self._scenario.way_s, self._arrive, attempt)
+
+    def _arrive(self, attempt: _Attempt) -> None:
+        """The provider has the request."""
+        if attempt.over:
+            return
+        agent = attempt.call.agent
+        streamed = agent.crowd.streamed
+        answer = agent.upstream.provider.begin(self.now, self._request(attempt.call))
+        self._ledger.attempt_answered(answer, agent.upstream, self.now)
+        attempt.answer, attempt.arrived_at, attempt.is_open = answer, self.now, True
+        if answer.ending not in (Ending.REFUSED, Ending.OVERLOADED):
+            if isinstance(agent, ScriptedActor):
+                agent.faults_met += 1
+            self._ledger.call_began(agent.upstream, self.now)
+        course = course_of(answer)
+        way_s = self._scenario.way_s
+        if course.head_s is not None:
+            self.agenda.after(course.head_s + way_s, self._head, attempt, course)
+        self.agenda.after(course.end_s, self._provider_ends, attempt, course.share)
+        self.agenda.after(course.end_s + way_s, self._ended, attempt, course)
+        if attempt.reservation is not None and streamed and self._policy.watches:
+            pool, watchdog = agent.pool, agent.upstream.profile.watchdog
+            silent_s = self._first_bytes.silent_s(pool, least_s=watchdog.silent_s, factor=watchdog.factor)
+            if course.silent_s > silent_s:
+                self.agenda.after(course.silent_from_s + silent_s + way_s, self._stalled, attempt)
+
+    def _request(self, call: _Call) -> RequestFacts:
+        """What the provider sees of a call."""
+        agent, turn = call.agent, call.agent.turn
+        assert turn is not None
+        streamed = agent.crowd.streamed
+        max_tokens = None
+        # A plain answer takes as long as the stream would have.
+        latency_s = turn.latency_s if streamed else turn.service_s
+        if isinstance(agent, ScriptedActor):
+            max_tokens, latency_s = agent.call.max_tokens, agent.latency_s
+        return RequestFacts(
+            dialect=agent.upstream.dialect,
+            credential=f"sk-sim-{agent.name}",
+            model=agent.crowd.model,
+            stream=streamed,
+            input_tokens=agent.prompt_tokens,
+            max_tokens=max_tokens or turn.output_tokens + 1,
+            chunks=turn.output_tokens,
+            interval_s=1 / agent.crowd.tokens_per_s if streamed else 0.0,
+            latency_s=latency_s,
+            prefixes=agent.prefixes,
+        )
+
+    def _provider_ends(self, attempt: _Attempt, share: float) -> None:
+        if not attempt.is_open:
+            return
+        attempt.is_open = False
+        answer = attempt.answer
+        assert answer is not None
+        tokens = round(answer.reply.output_tokens * share) if answer.reply else 0
+        self._close(attempt, answer, tokens, None)
+
+    def _abandon(self, attempt: _Attempt) -> None:
+        """Whoever waited for the attempt goes, and closes it."""
+        attempt.over = True
+        if attempt.is_open:
+            attempt.is_open = False
+            assert attempt.answer is not None
+            self._close(attempt, attempt.answer, 0, Ending.ABANDONED)
+
+    def _close(self, attempt: _Attempt, answer: Answer, tokens: int, ending: Ending | None) -> None:
+        ending = ending or answer.ending
+        upstream = attempt.call.agent.upstream
+        upstream.provider.end(self.now, answer, output_tokens=tokens, ending=ending)
+        if ending not in (Ending.REFUSED, Ending.OVERLOADED):
+            self._ledger.call_ended(upstream, self.now)
+        if ending in (Ending.FAILED, Ending.CUT, Ending.ABANDONED):
+            wasted_s = self.now - attempt.arrived_at
+            upstream.taken[attempt.call.agent.crowd.model].service_s += wasted_s
+            attempt.call.agent.path_s += wasted_s
+        if answer.reply:
+            self._ledger.book_attempt(attempt.call.agent, answer.reply, tokens, is_whole=ending is Ending.COMPLETED)
+
+    def _head(self, attempt: _Attempt, course: Course) -> None:
+        if attempt.over:
+            return
+        answer = attempt.answer
+        assert answer is not None
+        upstream = attempt.call.agent.upstream
+        attempt.hints = read_hints(upstream.profile, dict(answer.headers), WALL_S + self.now)
+        if upstream is not self._own:
+            # All simulated providers name one account; whose theirs is, their sites say.
+            attempt.hints = msgspec.structs.replace(attempt.hints, account=None)
+        if attempt.reservation is not None:
+            self.scheduler.observe(attempt.reservation, attempt.hints, self.now, answered=answer.status < 400)
+            if answer.streamed and answer.status == 200:
+                self._first_bytes.note(attempt.call.agent.pool, self.now - attempt.reservation.admitted_at)
+        # A head without content is kept back, as the proxy does that looks for errors before it.
+        if answer.streamed and answer.reply is not None and course.shows_content:
+            attempt.call.has_begun = True
+
+    def _ended(self, attempt: _Attempt, course: Course) -> None:
+        """The answer is over, whole or not."""
+        if attempt.over:
+            return
+        answer = attempt.answer
+        assert answer is not None
+        upstream = attempt.call.agent.upstream
+        profile = upstream.profile
+        if course.trouble is not None:
+            outcome = judge_transport(course.trouble)
+        elif course.error is not None:
+            outcome = judge_stream_error(profile, course.error)
+        else:
+            body = answer.error_body or None
+            name = upstream.dialect_name
+            outcome = judge_answer(profile, name, answer.status, dict(answer.headers), body, attempt.hints)
+        usage = None
+        if answer.reply is not None and course.trouble is not TransportTrouble.CLOSED_BEFORE_HEAD:
+            usage = Usage(
+                input_tokens=answer.reply.input_tokens,
+                cache_read_tokens=answer.reply.cached_tokens,
+                cache_write_tokens=answer.reply.written_tokens,
+                output_tokens=round(answer.reply.output_tokens * course.share),
+                reported=outcome.kind is OutcomeKind.SUCCESS,
+            )
+        self._settle(attempt, outcome, usage, saw_bytes=answer.streamed and course.shows_content)
+
+    def _stalled(self, attempt: _Attempt) -> None:
+        """The layer's watchdog: the attempt is silent."""
+        if attempt.over:
+            return
+        saw_bytes = attempt.call.has_begun
+        self._abandon(attempt)
+        self._settle(attempt, judge_transport(TransportTrouble.STALLED), None, saw_bytes=saw_bytes)
+
+    def _settle(self, attempt: _Attempt, outcome: Outcome, usage: Usage | None, *, saw_bytes: bool) -> None:
+        attempt.over = True
+        call = attempt.call
+        if attempt.reservation is None:
+            if outcome.kind is OutcomeKind.SUCCESS:
+                self._answered(call)
+            else:
+                curable = outcome.retryable and not saw_bytes
+                self._refused(call, outcome.reason, curable=curable, retry_after_s=outcome.retry_after_s)
+            return
+        charged = None  # unless the provider said, what was reserved
+        if usage is not None and usage.reported:
+            charged = call.agent.upstream.charged(usage, attempt.reservation.ticket.demand)
+        verdict = self.scheduler.settle(
+            attempt.reservation,
+            outcome if self._policy.retries else msgspec.structs.replace(outcome, retryable=False),
+            self.now,
+            usage=usage,
+            charged=charged,
+            client_saw_bytes=saw_bytes and outcome.kind is not OutcomeKind.SUCCESS,
+        )
+        if isinstance(verdict, Backoff):
+            if call.kept is not None and outcome.kind is not OutcomeKind.THROTTLED:
+                call.kept.backs_off_until = verdict.until
+            return
+        self._waiting.pop(call.id, None)
+        if isinstance(verdict, GiveUp):
+            curable = outcome.retryable and not saw_bytes
+            why = f"{outcome.reason}: {verdict.reason.value}"
+            self._refused(call, why, curable=curable, retry_after_s=outcome.retry_after_s)
+        else:
+            self._answered(call)
+
+    # The provider's side ---------------------------------------------------------------------------------------------
+
+    def _move_cap(self, cap: int) -> None:
+        self._ledger.move_cap(cap, self.now)
+        self.provider.set_concurrency(cap)
+
+    def _neighbour(self, neighbour: Neighbour, rng: random.Random) -> None:
+        answer = self.provider.begin(
+            self.now,
+            RequestFacts(
+                dialect=Dialect.MESSAGES,
+                credential="sk-sim-neighbour",
+                input_tokens=neighbour.input_tokens,
+                latency_s=neighbour.latency_s,
+            ),
+        )
+        if answer.reply is not None:
+            self._ledger.neighbour_called(answer)
+        self.agenda.after(answer.latency_s, self._neighbour_ends, answer)
+        self.agenda.after(rng.expovariate(neighbour.calls_per_s), self._neighbour, neighbour, rng)
+
+    def _neighbour_ends(self, answer: Answer) -> None:
+        self._ledger.neighbour_ended(answer)
+        self.provider.end(self.now, answer, output_tokens=answer.reply.output_tokens if answer.reply else 0)

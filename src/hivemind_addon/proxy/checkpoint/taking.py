@@ -1,0 +1,104 @@
+"""A refused request becomes a checkpoint. Pure: a request's parts in, a value out; call it off the event loop."""
+
+import hashlib
+import json
+
+from msgspec import Raw, Struct
+
+from hivemind_addon.api.ticket import CallKind, Ticket
+from hivemind_addon.proxy.checkpoint.model import Checkpoint, CheckpointHead, NotKept
+from hivemind_addon.proxy.profile.model import DialectName
+from hivemind_addon.proxy.runtime.append_file import breathe
+from hivemind_addon.proxy.wire.decoding import DecodeError, decode
+from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, RequestFacts, text_of
+from hivemind_addon.proxy.wire.transcript import request_of
+from hivemind_addon.system.json_values import read_object, read_value
+
+ELSEWHERE = "the earlier part of it is with the provider (previous_response_id), not here"
+"""Said of a request that names an earlier answer instead of repeating what was said before."""
+
+_THREAD_CHARS = 16
+_NOT_A_CONVERSATION = frozenset((CallKind.AUXILIARY, CallKind.CLASSIFIER, CallKind.PREWARM))
+
+
+class SentRequest(Struct, frozen=True):
+    """A request as it was to be sent, and what was read from it."""
+
+    dialect: DialectName
+    method: str
+    url: str
+    headers: dict[str, str]
+    """Lower-case names; no credential among them."""
+    body: bytes
+    encoding: str
+    """The body's content coding; empty: none."""
+    facts: RequestFacts
+
+
+def is_conversation(ticket: Ticket) -> bool:
+    """Whether anybody would go on with it: titles, checks of tool calls and cache warmers are none."""
+    return ticket.kind not in _NOT_A_CONVERSATION
+
+
+def take(ticket: Ticket, request: SentRequest, *, reason: str, now_wall: float) -> Checkpoint:
+    """Make it. Raises NotKept."""
+    facts = request.facts
+    if not facts.messages:
+        raise NotKept("there is no conversation in it")
+    plain = _plain(request)
+    breathe()
+    body = _readable(plain)
+    breathe()
+    head = CheckpointHead(
+        id=ticket.id,
+        kept_wall=now_wall,
+        agent=ticket.agent,
+        session=ticket.session,
+        task=ticket.task,
+        model=ticket.model,
+        dialect=request.dialect.value,
+        host=ticket.pool.host,
+        path="/" + request.url.partition("://")[2].partition("/")[2].partition("?")[0],
+        reason=f"{reason}; {ELSEWHERE}" if facts.continues else reason,
+        messages=len(facts.messages),
+        body_bytes=len(body),
+        kind=ticket.kind.value,
+        thread=_thread(request.dialect, facts.messages),
+        request_hash=ticket.request_hash,
+    )
+    return Checkpoint(head=head, method=request.method, url=request.url, headers=request.headers, body=Raw(body))
+
+
+def _plain(request: SentRequest) -> bytes:
+    if not request.encoding:
+        return request.body
+    try:
+        return decode(request.body, request.encoding, MAX_BODY_BYTES)
+    except DecodeError as error:
+        raise NotKept(f"its body cannot be decoded: {error}") from error
+
+
+def _readable(body: bytes) -> bytes:
+    """As it is, where others can read it; else with what nobody can read replaced by question marks."""
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        pass
+    else:
+        breathe()
+        if read_object(body) is not None:
+            return body
+    try:  # JavaScript may write half of a surrogate pair, which JSON allows and its strict readers do not
+        value = json.loads(body.decode(errors="replace"))
+    except (ValueError, RecursionError) as error:
+        raise NotKept("its body is no JSON") from error
+    return json.dumps(value, ensure_ascii=False).encode(errors="replace")
+
+
+def _thread(dialect: DialectName, messages: tuple[Raw, ...]) -> str:
+    """By the first thing that was asked, which stays while a conversation grows; marks of a prompt cache do not."""
+    first = next((raw for raw in messages if read_value((read_object(raw) or {}).get("role")) == "user"), messages[0])
+    name = b"input" if dialect is DialectName.OPENAI_RESPONSES else b"messages"
+    parts = request_of(dialect, b'{"%b":[%b]}' % (name, bytes(first))).parts
+    words = "\n".join(part.text for part in parts) or text_of(first)
+    return hashlib.sha256(words.encode(errors="replace")).hexdigest()[:_THREAD_CHARS]

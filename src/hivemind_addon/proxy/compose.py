@@ -1,0 +1,95 @@
+"""The only place where objects meet."""
+
+import logging
+import os
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from hivemind_addon.api.events import Event
+from hivemind_addon.api.words import failing
+from hivemind_addon.proxy.core.scheduler import Scheduler
+from hivemind_addon.proxy.core.watchdog import Durations
+from hivemind_addon.proxy.observe.log import LogObserver
+from hivemind_addon.proxy.observe.metrics import Metrics
+from hivemind_addon.proxy.observe.story import Stories
+from hivemind_addon.proxy.observe.tally import Tally
+from hivemind_addon.proxy.runtime.driver import Driver
+from hivemind_addon.proxy.runtime.guard import Guard
+from hivemind_addon.proxy.runtime.voices import Voice, Voices
+from hivemind_addon.proxy.wire.estimate import Estimator
+from hivemind_addon.proxy.wire.tokenizer import Tokenizer
+from hivemind_addon.system.clock import Clock, SystemClock
+
+logger = logging.getLogger("hivemind")
+
+EVENTS_KEPT = 10_000
+_OTLP_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What lives as long as the proxy's process; a reloaded script adopts it."""
+
+    driver: Driver
+    guard: Guard
+    estimator: Estimator
+    tokenizer: Tokenizer
+    first_bytes: Durations
+    """Of streamed answers."""
+    plain_answers: Durations
+    """Of answers that are not streamed."""
+    events: deque[Event]
+    """The newest events, oldest first."""
+    tally: Tally
+    metrics: Metrics
+    voices: Voices
+    stories: Stories
+
+
+def make_runtime(*, observers: tuple[Callable[[Event], None], ...] = ()) -> Runtime:
+    """A scheduler and what drives it, for the running event loop."""
+    events: deque[Event] = deque(maxlen=EVENTS_KEPT)
+    tokenizer, tally, stories, metrics = Tokenizer(), Tally(), Stories(), Metrics()
+    driver = Driver(
+        scheduler=Scheduler(rng=random.Random()),  # noqa: S311 - jitter, no secret
+        clock=SystemClock(),
+        observers=[events.append, LogObserver(), tally, stories, metrics, *observers],
+    )
+    return Runtime(
+        driver=driver,
+        guard=Guard(driver),
+        estimator=Estimator(tokenizer),
+        tokenizer=tokenizer,
+        first_bytes=Durations(),
+        plain_answers=Durations(),
+        events=events,
+        tally=tally,
+        metrics=metrics,
+        voices=Voices(driver, traces=_make_traces(os.environ, driver.clock)),
+        stories=stories,
+    )
+
+
+def _make_traces(environment: Mapping[str, str], clock: Clock) -> Voice | None:
+    """Traces, where OpenTelemetry's own variables ask for them; what cannot be done is one line in the log."""
+    asked = environment.get("OTEL_TRACES_EXPORTER", "")
+    if not asked and any(environment.get(name) for name in _OTLP_ENDPOINTS):
+        asked = "otlp"
+    if asked in ("", "none") or environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return None
+    if asked not in ("otlp", "console"):
+        logger.warning("hivemind: no traces: OTEL_TRACES_EXPORTER is %r; otlp, console and none are known", asked)
+        return None
+    try:
+        from hivemind_addon.proxy.runtime.trace_export import TraceExport, make_exporter  # noqa: PLC0415  needs an extra
+
+        return TraceExport(make_exporter(asked), clock=clock)
+    except ImportError as error:
+        cure = "pip install 'hivemind-addon[otel]'"
+        logger.warning("hivemind: no traces: OpenTelemetry is not installed (%s); %s", failing(error), cure)
+        return None
+    except ValueError as error:
+        logger.warning("hivemind: no traces: %s", failing(error))
+        return None

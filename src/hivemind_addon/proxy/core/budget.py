@@ -1,0 +1,297 @@
+"""Budgets: what agents, groups and everyone have spent of what they were given.
+
+    admitted:  spent + reserved + expected <= limit  ──► reserved += expected
+    settled:   reserved -= expected; spent += actual
+    short:     spent + expected <= limit   the ticket waits for a change of the holder's account
+               otherwise                   the ticket is refused
+
+Running attempts finish. So a fleet overshoots a budget by no more than the sum of (actual - expected) over what is in
+flight when `spent + reserved` crosses it. A ticket carries the budgets that the agents file gives it (several
+holders, several periods); those that a person gives at run time are in the orders, and count in their place or beside
+them. An attempt is booked in the accounts in which it was reserved, whatever is ordered while it runs, and in those
+of its holders that were opened meanwhile. What was spent before an account was opened is counted in from outside.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from hivemind_addon.api.events import BudgetSpent, BudgetWarned, Event
+from hivemind_addon.api.snapshot import BudgetView
+from hivemind_addon.api.spend import MOST_AMOUNT, Budget, Period, Price, Scope, Shortage, Spend, Standing
+from hivemind_addon.api.ticket import ContractError, Demand, Outcome, OutcomeKind, Ticket, Usage
+from hivemind_addon.proxy.core.account import Account, AccountKey
+from hivemind_addon.proxy.core.heap import KeyedHeap
+from hivemind_addon.proxy.core.orders import Orders
+
+_MAY_BE_BILLED = {OutcomeKind.SUCCESS, OutcomeKind.CANCELLED}
+_NEVER = math.inf
+_MOST_STANDING = 1000 * MOST_AMOUNT
+"""More was never booked by anybody."""
+
+
+def spend_of(usage: Usage, price: Price | None) -> Spend:
+    """What a usage comes to; no money without a price."""
+    return Spend(
+        tokens=usage.total_input_tokens + usage.output_tokens,
+        micro_usd=0
+        if price is None
+        else price.micro_usd(
+            input_tokens=usage.input_tokens,
+            cache_write_tokens=usage.cache_write_tokens,
+            cache_read_tokens=usage.cache_read_tokens,
+            output_tokens=usage.output_tokens,
+        ),
+    )
+
+
+def actual_spend(ticket: Ticket, outcome: Outcome, usage: Usage | None, charged: Demand | None) -> Spend:
+    """What an attempt took from its budgets.
+
+    What the provider reported; where it did not, what was counted of a complete answer, what was expected (or more, if
+    more was counted) of any other attempt that may have been billed, and nothing of one that was refused or never sent.
+    """
+    is_complete = outcome.kind is OutcomeKind.SUCCESS
+    if usage is not None and (usage.reported or (is_complete and usage.total_input_tokens)):
+        return spend_of(usage, ticket.price)
+    counted = Spend() if usage is None else spend_of(usage, ticket.price)
+    never_sent = charged == Demand(requests=0)
+    if never_sent or not (outcome.ambiguous or outcome.kind in _MAY_BE_BILLED):
+        return counted
+    return Spend(
+        tokens=max(counted.tokens, ticket.expected.tokens),
+        micro_usd=max(counted.micro_usd, ticket.expected.micro_usd),
+    )
+
+
+class Budgets:
+    """The books of one scheduler. Every `reserve` that answers None is followed by one `settle`."""
+
+    def __init__(self, *, emit: Callable[[Event], None], orders: Orders | None = None) -> None:
+        """`orders`: what persons gave at run time."""
+        self._emit = emit
+        self._orders = orders or Orders()
+        self._accounts: dict[AccountKey, Account] = {}
+        self._in_flight: dict[str, tuple[tuple[Account, ...], Spend]] = {}
+        self._renewals: KeyedHeap[Account] = KeyedHeap()
+        """Accounts that tickets wait for, by the end of their period."""
+
+    def __repr__(self) -> str:
+        return f"<Budgets {len(self._accounts)} accounts, {len(self._in_flight)} in flight>"
+
+    def __iter__(self) -> Iterator[Account]:
+        """All accounts."""
+        return iter(self._accounts.values())
+
+    # Tickets ----------------------------------------------------------------------------------------------------------
+
+    def shortage(self, ticket: Ticket, now: float) -> Shortage | None:
+        """What keeps a ticket from going, the final one first; None: nothing."""
+        return _worst(self._payers(ticket, now), ticket, now)
+
+    def foresee(self, ticket: Ticket, now: float) -> Shortage | None:
+        """What would keep a ticket from going that is not there: no account is opened, begun or told of by it."""
+        payers: dict[AccountKey, Account] = {}
+        for budget, is_filed in self._allotments(ticket):
+            key = budget.scope, budget.name, budget.per
+            known = payers.get(key) or self._accounts.get(key) or Account(key, now)
+            payers[key] = account = replace(known, told={}, waiting={})
+            account.renew(now)
+            account.file(budget) if is_filed else account.give(budget)
+        return _worst(tuple(payers.values()), ticket, now)
+
+    def reserve(self, ticket: Ticket, now: float) -> Shortage | None:
+        """Set the expected spend of a ticket aside in all of its budgets, or in none and say why."""
+        payers = self._payers(ticket, now)
+        short = _worst(payers, ticket, now)
+        if short is None and payers:
+            for account in payers:
+                account.set_aside(ticket.expected, now)
+                self._emit(account.booked(now))
+            self._in_flight[ticket.id] = payers, ticket.expected
+        return short
+
+    def wait(self, ticket: Ticket, short: Shortage, now: float) -> None:
+        """Have a ticket named when the account that is short changes."""
+        account = self._account(short.budget, now)
+        account.waiting[ticket.id] = None
+        if account.ends_at < _NEVER:
+            self._renewals.put(account, account.ends_at)
+
+    def settle(self, ticket: Ticket, actual: Spend, now: float) -> list[str]:
+        """Book what an attempt really took. The tickets to look at again, in the order of their waits."""
+        held = self._in_flight.pop(ticket.id, None)
+        if held is None:
+            if ticket.budgets:
+                raise ContractError(f"{ticket.id}: its budgets were settled already")
+            held = (), Spend()  # it had none when it was admitted
+        payers, expected = held
+        woken: dict[str, None] = {}
+        for account in (*payers, *self._opened_since(ticket, payers)):
+            account.renew(now)
+            account.settle(expected if account in payers else Spend(), actual)
+            self.changed(account, now)
+            self._wake(account, woken)
+        return list(woken)
+
+    def _opened_since(self, ticket: Ticket, payers: Sequence[Account]) -> list[Account]:
+        """Accounts of a ticket's holders that were opened while its attempt ran: it counts in them, too."""
+        if not self._accounts:
+            return []
+        holders = [(Scope.AGENT, ticket.agent), (Scope.EVERYONE, "")]
+        if ticket.group:
+            holders.append((Scope.GROUP, ticket.group))
+        found = (self._accounts.get((*holder, per)) for holder in holders for per in Period)
+        return [account for account in found if account is not None and account not in payers]
+
+    # Time -------------------------------------------------------------------------------------------------------------
+
+    @property
+    def renews_at(self) -> float:
+        """When the first account renews that a ticket waits for; infinite: none does."""
+        first = self._renewals.first()
+        return _NEVER if first is None else first[0]
+
+    def renewed(self, now: float) -> list[str]:
+        """The tickets to look at again because a period is over, in the order of their waits."""
+        woken: dict[str, None] = {}
+        while (first := self._renewals.first()) and first[0] <= now:
+            self._renew(first[1], now)
+            self._wake(first[1], woken)
+        return list(woken)
+
+    def clock_jumped(self, slept_s: float, now: float) -> None:
+        """The wall clock moved; so much time passed of that while everything slept.
+
+        All accounts are told of anew: whoever keeps their begin by the wall clock has to correct it.
+        """
+        for account in self._accounts.values():
+            account.began_at -= slept_s
+            if account in self._renewals:
+                self._renewals.put(account, account.ends_at)
+            self._emit(account.booked(now))
+
+    def views(self, now: float) -> tuple[BudgetView, ...]:
+        """Every account that limits something."""
+        return tuple(account.view(now) for account in self._accounts.values() if account.budget.limits_anything)
+
+    def restore(self, standings: Sequence[Standing], now: float) -> list[str]:
+        """Count in what an earlier process left, once. What cannot be is named and left out."""
+        oddities = []
+        for standing in standings:
+            if not _is_sound(standing):
+                oddities.append(f"saved budget of {standing.budget.holder} is left out: {standing}"[:300])
+                continue
+            if standing.age_s >= standing.budget.per.length_s:
+                continue
+            account = self._account(standing.budget, now)
+            account.take_over(standing, now)
+            self._emit(account.booked(now))
+        return oddities
+
+    def count_in(self, standings: Sequence[Standing], now: float) -> None:
+        """Add what was spent in the present periods of accounts before these were opened."""
+        for standing in standings:
+            budget = standing.budget
+            account = self._accounts.get((budget.scope, budget.name, budget.per))
+            if account is None or not _is_sound(standing) or standing.age_s >= budget.per.length_s:
+                continue
+            account.count_in(standing, now)
+            if account in self._renewals:
+                self._renewals.put(account, account.ends_at)
+            self.changed(account, now)
+
+    # Persons' orders --------------------------------------------------------------------------------------------------
+
+    def open(self, scope: Scope, name: str, per: Period, now: float) -> Account:
+        """A holder's account, also one that nobody has asked for yet."""
+        return self._account(Budget(scope, name, per), now)
+
+    def obey(self, now: float) -> None:
+        """Budgets were given at run time, or taken back."""
+        for account in self._accounts.values():
+            scope, name, per = account.key
+            before = account.budget
+            account.give(self._orders.budgets_of(scope, name).get(per))
+            if account.budget != before:
+                self.changed(account, now)
+
+    def changed(self, account: Account, now: float) -> None:
+        """Tell of an account; once per period and unit at 85 % of its limit, and once at 100 %."""
+        self._emit(account.booked(now))
+        percents = account.percents()
+        for unit, limit, spent, _ in account.units():
+            if percents[unit] > account.told.get(unit, 0):
+                event = BudgetSpent if percents[unit] == 100 else BudgetWarned
+                self._emit(event(at=now, budget=account.budget, unit=unit, spent=spent, limit=limit))
+        account.told = percents  # a budget that was raised is told of anew
+
+    def wake(self) -> list[str]:
+        """All tickets that wait for their budgets, to be looked at again."""
+        woken: dict[str, None] = {}
+        for account in self._accounts.values():
+            self._wake(account, woken)
+        return list(woken)
+
+    # Accounts ---------------------------------------------------------------------------------------------------------
+
+    def _payers(self, ticket: Ticket, now: float) -> tuple[Account, ...]:
+        """The accounts that a ticket is paid from."""
+        if not ticket.budgets and not self._orders.has_budgets:
+            return ()
+        payers = {}
+        for budget, is_filed in self._allotments(ticket):
+            account = self._account(budget, now)
+            if is_filed:
+                account.file(budget)
+            payers[account.key] = account
+        return tuple(payers.values())
+
+    def _allotments(self, ticket: Ticket) -> Iterator[tuple[Budget, bool]]:
+        """What its holders were given, and whether by the agents file; the same account may come twice."""
+        yield from ((budget, True) for budget in ticket.budgets)
+        if self._orders.has_budgets:
+            holders = [(Scope.AGENT, ticket.agent), (Scope.EVERYONE, "")]
+            if ticket.group:
+                holders.append((Scope.GROUP, ticket.group))
+            for scope, name in holders:
+                yield from ((budget, False) for budget in self._orders.budgets_of(scope, name).values())
+
+    def _account(self, budget: Budget, now: float) -> Account:
+        key = budget.scope, budget.name, budget.per
+        account = self._accounts.get(key)
+        if account is None:
+            account = self._accounts[key] = Account(key, now)
+            if self._orders.has_budgets:
+                account.give(self._orders.budgets_of(budget.scope, budget.name).get(budget.per))
+        self._renew(account, now)
+        return account
+
+    def _renew(self, account: Account, now: float) -> None:
+        if account.renew(now):
+            self._emit(account.booked(now))
+
+    def _wake(self, account: Account, woken: dict[str, None]) -> None:
+        woken.update(account.waiting)
+        account.waiting.clear()
+        self._renewals.drop(account)
+
+
+def _worst(payers: Sequence[Account], ticket: Ticket, now: float) -> Shortage | None:
+    passing: Shortage | None = None
+    for account in payers:
+        for short in account.shortages(ticket, now):
+            if not short.may_pass:
+                return short
+            passing = passing or short
+    return passing
+
+
+def _is_sound(standing: Standing) -> bool:
+    budget, spent, added = standing.budget, standing.spent, standing.added
+    limits = ((budget.tokens, added.tokens), (budget.micro_usd, added.micro_usd))
+    return (
+        0 <= standing.age_s < _NEVER
+        and all(0 <= one <= _MOST_STANDING for one in (spent.tokens, spent.micro_usd, added.tokens, added.micro_usd))
+        and all(limit is None or more <= limit <= _MOST_STANDING for limit, more in limits)
+    )

@@ -1,0 +1,489 @@
+"""What one pool may send: its attempts in flight, and what they have taught of the provider's limits.
+
+    a head that came       teaches the meters, the long windows, and a wall's probe
+    an attempt that ended  teaches the meters, the service time, the slots, the hidden limits, the breaker, the wall
+
+Each of these rooms decides on its own what it makes of it. Here they hear of the same attempts in the same order, and
+what changed is told. Who waits, and who goes next, is not known here.
+"""
+
+import random
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from hivemind_addon.api.events import (
+    HIDDEN_LIMIT,
+    BreakerChanged,
+    ConcurrencyChanged,
+    Event,
+    MeterLearned,
+    PoolBlocked,
+    WallHit,
+    WallOpened,
+    WindowUsed,
+)
+from hivemind_addon.api.snapshot import BreakerState
+from hivemind_addon.api.ticket import (
+    Demand,
+    Dimension,
+    Hints,
+    Outcome,
+    OutcomeKind,
+    PoolKey,
+    Reservation,
+    Ticket,
+)
+from hivemind_addon.proxy.core.breaker import Breaker, BreakerSettings
+from hivemind_addon.proxy.core.concurrency import ConcurrencySettings, Slots
+from hivemind_addon.proxy.core.cost import ServiceTime, dominant_s, reading_s
+from hivemind_addon.proxy.core.flights import Flight, Flights
+from hivemind_addon.proxy.core.hidden_limits import OF_OVERLOADS, OF_THROTTLES, HiddenLimit, HiddenLimits
+from hivemind_addon.proxy.core.lanes import Place
+from hivemind_addon.proxy.core.learned import LearnedPool
+from hivemind_addon.proxy.core.meters import Meters
+from hivemind_addon.proxy.core.orders import Orders
+from hivemind_addon.proxy.core.retry import sane_retry_after_s
+from hivemind_addon.proxy.core.sharing import Sharing
+from hivemind_addon.proxy.core.wall import Wall
+from hivemind_addon.proxy.core.windows import Windows
+
+_FAILURES = (OutcomeKind.FAILED, OutcomeKind.OVERLOADED, OutcomeKind.THROTTLED)
+_NEVER = float("inf")
+_EXPLAINED_OVER = 30.0
+_MOST_EXPLAINED = 0.1
+"""Somebody else on the key explains some refusals that meters explain too late; more are a limit that they do not tell
+of."""
+_FIRST_TRIAL_S = 5.0
+"""After a rate limit's refusal no meter is doubted for so long; doubles with each that follows before one passes."""
+_MOST_TRIAL_S = 300.0
+_SURE_SERVICES = 1.5
+"""In so many mean times an answer comes, mostly."""
+
+
+class Capacity:
+    """Only its pool changes it; whoever asks may look at its rooms.
+
+    Each attempt is reserved, may be heard of, and is settled, once; after that `learn` from its end.
+    """
+
+    def __init__(
+        self,
+        *,
+        key: PoolKey,
+        concurrency: ConcurrencySettings,
+        breaker: BreakerSettings,
+        orders: Orders,
+        rng: random.Random,
+        emit: Callable[[Event], None],
+        sharing: Sharing | None = None,
+    ) -> None:
+        """`sharing`: of the pools of the same account."""
+        self.key = key
+        """The pool's, as events name it."""
+        self.bypassing = 0
+        """Attempts upstream that nobody admitted."""
+        self.flights = Flights()
+        self.service = ServiceTime()
+        self.sharing = Sharing() if sharing is None else sharing
+        self.meters = Meters(self.sharing.meters, self.flights, model_group=key.model_group)
+        self.slots = Slots(concurrency)
+        self.breaker = Breaker(breaker, rng=rng)
+        self.throttles = HiddenLimits(OF_THROTTLES)
+        """What rate limits' refusals teach beyond headers: of its own attempts; the account's learn beside it."""
+        self.overloads = HiddenLimits(OF_OVERLOADS)
+        """What overload teaches."""
+        self.wall = Wall()
+        self.windows = Windows()
+        self._orders = orders
+        self.paused = orders.is_paused(key)
+        """By a person."""
+        self.cap = orders.cap_of(key)
+        """The most that a person lets the concurrency limit be."""
+        self._emit = emit
+        self.trial_at = -_NEVER
+        """From when on one attempt may go alone that meters hold back for what they only assume."""
+        self._trial_after_s = _FIRST_TRIAL_S
+        self._explained = 0.0
+        """Share of the attempts that were refused although the meters had let them go, and then knew why."""
+        self.sharing.join(self)
+
+    def __repr__(self) -> str:
+        return f"<Capacity {self.in_flight}/{self.limit} in flight, {self.meters!r}>"
+
+    @property
+    def in_flight(self) -> int:
+        """Attempts upstream, bypassing ones counted."""
+        return len(self.flights) + self.bypassing
+
+    @property
+    def hidden(self) -> tuple[HiddenLimits, HiddenLimits]:
+        """Both estimators of what no header tells that count: the pool's own, or the account's."""
+        sharing = self.sharing
+        return (
+            sharing.throttles if sharing.has_one_rate else self.throttles,
+            sharing.overloads if sharing.has_one_cap else self.overloads,
+        )
+
+    @property
+    def limit(self) -> int:
+        """The concurrency limit: what was learned, or less where a person said so."""
+        known = (hidden.limit for hidden in self.hidden)
+        least = min((int(one.amount) for one in known if one and one.window_s is None), default=self.slots.limit)
+        least = max(1, min(least, self.slots.limit))
+        return least if self.cap is None else min(least, self.cap)
+
+    @property
+    def growth(self) -> tuple[float, int]:
+        """Slots that an attempt adds that passes where all are used, and the limit up to which it does."""
+        known = (hidden.limit for hidden in self.hidden)
+        most = min((int(one.amount) for one in known if one and one.window_s is None), default=self.slots.maximum)
+        return 1.0, most if self.cap is None else min(most, self.cap)
+
+    @property
+    def is_rate_hidden(self) -> bool:
+        """Whether refusals tell of a rate limit that no header tells of."""
+        return any(one is not None and one.window_s is not None for one in (hidden.limit for hidden in self.hidden))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many attempts are in flight as are known to be taken; what was learned may count all pools'."""
+        if self.in_flight >= self.limit:
+            return True
+        common = self.sharing.overloads.limit if self.sharing.has_one_cap else None
+        return common is not None and self.sharing.in_flight >= common.amount
+
+    def slot_at(self, now: float) -> float:
+        """When there is a slot for one more attempt; infinite: when another one ends, or a person says so."""
+        if self.cap is not None and self.in_flight >= self.cap:
+            return _NEVER
+        return self.slots.opens_at(self.in_flight, now)
+
+    def throttled_until(self, demand: Demand, now: float) -> float:
+        """When what rate limits' refusals taught lets an attempt pass; infinite: when another one ends."""
+        if self.sharing.has_one_rate:
+            return self.sharing.throttles.opens_at(demand, self.sharing.in_flight, now)
+        return self.throttles.opens_at(demand, self.in_flight, now)
+
+    def overloaded_until(self, demand: Demand, now: float) -> float:
+        """The same of what overload taught."""
+        if self.sharing.has_one_cap:
+            return self.sharing.overloads.opens_at(demand, self.sharing.in_flight, now)
+        return self.overloads.opens_at(demand, self.in_flight, now)
+
+    @property
+    def is_provider_down(self) -> bool:
+        """Whether only probes go."""
+        return self.breaker.state is not BreakerState.CLOSED
+
+    def believes_told(self, kind: OutcomeKind, demand: Demand) -> bool:
+        """Whether an attempt that ended so may be told truly when to come back, for all that others have met."""
+        throttles, overloads = self.hidden
+        if kind is OutcomeKind.THROTTLED:
+            return throttles.believes_told(demand)
+        return kind is not OutcomeKind.OVERLOADED or overloads.believes_told(demand)
+
+    def hopeless_at(self, ticket: Ticket) -> float:
+        """From when on no answer would come in time; what its own `shed_at` says where nothing was measured yet."""
+        if not self.service.is_known:
+            return ticket.shed_at
+        return ticket.deadline_at - _SURE_SERVICES * self.service.mean_s
+
+    # In seconds of the bottleneck ------------------------------------------------------------------------------------
+
+    def cost_s(self, demand: Demand) -> float:
+        """What an attempt is expected to take."""
+        cost_s = dominant_s(demand, self.meters, service_s=self.service.mean_s, slots=self.limit)
+        return max(cost_s, self._hidden_s(demand))
+
+    def _hidden_s(self, demand: Demand) -> float:
+        """The same of the limits that refusals taught."""
+        return max(hidden.cost_s(demand) for hidden in self.hidden)
+
+    def saved_s(self, tokens: int) -> float:
+        """What so many warm tokens save."""
+        return reading_s(tokens, self.meters)
+
+    def _took_s(self, flight: Flight, outcome: Outcome, charged: Demand | None, now: float) -> float:
+        """What an attempt took."""
+        took = charged
+        if took is None:
+            took = Demand(requests=0) if outcome.kind in _FAILURES else flight.demand
+        held_s = max(0.0, now - flight.reservation.admitted_at)
+        cost_s = dominant_s(took, self.meters, service_s=held_s, slots=self.limit)
+        return max(cost_s, self._hidden_s(took)) if took.requests else cost_s
+
+    # An attempt's way ------------------------------------------------------------------------------------------------
+
+    def reserve(self, place: Place, demand: Demand, now: float) -> Flight:
+        """A ticket's next attempt goes: all limits count it. While the provider is down it is the probe."""
+        ticket = place.ticket
+        stamp = self.sharing.next_stamp()
+        self.meters.reserve(demand, stamp=stamp, now=now)
+        self.wall.sent(ticket.id)
+        in_flight = self.in_flight + 1
+        self.slots.sent(in_flight, now)
+        for hidden in (self.throttles, self.overloads):
+            hidden.sent(stamp, demand, in_flight, now)
+        flight = Flight(
+            place=place,
+            reservation=Reservation(ticket=ticket, attempt=place.history.attempts, admitted_at=now),
+            demand=demand,
+            stamp=stamp,
+            in_flight=in_flight,
+            is_probe=self.is_provider_down,
+        )
+        self.flights.add(flight)
+        self.sharing.sent(flight, now)
+        if flight.is_probe:
+            before = self.breaker.state
+            self.breaker.probe_started(ticket.session, now)
+            self._tell_breaker(before, "probe sent", now)
+        return flight
+
+    def hear(self, hints: Hints, flight: Flight, now: float, *, answered: bool) -> None:
+        """The head of a flight's response arrived; `answered`: it is no refusal."""
+        self._note_windows(hints, now)
+        if answered:
+            self._pass_wall(flight.ticket.id, now)
+            self._passed(flight, now)
+        for reading in hints.readings:
+            if meter := self.meters.learn(reading, flight, self.flights, now, answered=answered):
+                self._tell_learned(
+                    meter.name, meter.kind.value, meter.limit, now, window_s=meter.window_s, dimension=meter.dimension
+                )
+
+    def settle(self, flight: Flight, outcome: Outcome, charged: Demand | None, now: float) -> float:
+        """A flight is over: its reservation becomes what is charged. Seconds of the bottleneck that it took."""
+        self.flights.remove(flight)
+        stamp = self.sharing.next_stamp()
+        # One that was cut off without a word may have been charged though refusals are not.
+        failed = outcome.status is not None and outcome.kind in _FAILURES
+        generated = outcome.kind not in _FAILURES or outcome.ambiguous
+        self.meters.settle(flight, settled_stamp=stamp, charged=charged, failed=failed, generated=generated, now=now)
+        if outcome.kind is OutcomeKind.SUCCESS:
+            self.service.succeeded(max(0.0, now - flight.reservation.admitted_at))
+        return self._took_s(flight, outcome, charged, now)
+
+    def _passed(self, flight: Flight, now: float) -> None:
+        """The provider has taken a flight."""
+        limit = self.limit
+        self.slots.passed(flight.in_flight)
+        for hidden in (self.throttles, self.overloads):
+            hidden.passed(flight.stamp, now)
+        self.sharing.passed(flight, now)
+        before = self.breaker.state
+        if self.breaker.answered(admitted_at=flight.reservation.admitted_at):
+            self._closed(before, "it answers", now)
+        if self.limit != limit:
+            self._tell_limit("it takes more", now)
+
+    def learn(self, flight: Flight, outcome: Outcome, now: float, *, charged: Demand | None = None) -> None:
+        """Slots, hidden limits, breaker and wall learn from a flight's end; `charged`: what the provider takes."""
+        limit = self.limit
+        known = [hidden.known for hidden in self.hidden]
+        self._judge(flight, outcome, charged, now)
+        self._judge_breaker(flight, outcome, now)
+        if self.limit != limit:
+            self._tell_limit(outcome.reason, now)
+        for before, hidden in zip(known, self.hidden, strict=True):
+            self._tell_hidden(before, hidden.known, now)
+        self._judge_wall(flight.ticket.id, outcome, now)
+
+    def _judge(self, flight: Flight, outcome: Outcome, charged: Demand | None, now: float) -> None:
+        throttled = outcome.kind is OutcomeKind.THROTTLED
+        explained = throttled and self.meters.explain(flight.demand, now)
+        self._explained += (explained - self._explained) / _EXPLAINED_OVER
+        explained = explained and self._explained < _MOST_EXPLAINED
+        overloaded = outcome.kind is OutcomeKind.OVERLOADED and outcome.status is not None
+        if throttled:
+            self.trial_at = now + self._trial_after_s
+            self._trial_after_s = min(2 * self._trial_after_s, _MOST_TRIAL_S)
+        if outcome.kind is OutcomeKind.SUCCESS:
+            self._trial_after_s = _FIRST_TRIAL_S
+            self._passed(flight, now)
+        elif overloaded and not self.is_provider_down:
+            self._refuse((self.overloads, self.sharing.overloads), flight, outcome, now)
+        elif throttled and not explained:
+            closed_until = self.hidden[0].closed_until
+            self._refuse((self.throttles, self.sharing.throttles), flight, outcome, now)
+            until = self.hidden[0].closed_until
+            if until > max(now, closed_until):
+                self._emit(PoolBlocked(at=now, pool=self.key, until=until, reason=outcome.reason))
+        # One that was cut off without a word may have been counted though errors are not.
+        is_failed = outcome.kind is OutcomeKind.FAILED and outcome.status is not None
+        for throttles in (self.throttles, self.sharing.throttles):
+            was_taken = not (overloaded or explained)
+            throttles.ended(flight.stamp, now, charged=charged, was_taken=was_taken, is_failed=is_failed)
+        for overloads in (self.overloads, self.sharing.overloads):
+            overloads.ended(flight.stamp, now, was_taken=not throttled)
+        self.sharing.judge(self, outcome, now)
+
+    def _refuse(self, by: tuple[HiddenLimits, ...], flight: Flight, outcome: Outcome, now: float) -> None:
+        for hidden in by:
+            hidden.refused(flight.stamp, sane_retry_after_s(outcome.retry_after_s), now)
+
+    def _judge_breaker(self, flight: Flight, outcome: Outcome, now: float) -> None:
+        before = self.breaker.state
+        changed = self.breaker.attempt_ended(
+            outcome.kind,
+            session=flight.ticket.session,
+            probe=flight.is_probe,
+            admitted_at=flight.reservation.admitted_at,
+            now=now,
+            unreached=outcome.unreached,
+            pending=(other.reservation.admitted_at for other in self.flights),
+        )
+        if changed and self.is_provider_down:
+            if before is BreakerState.CLOSED:
+                # What an outage refuses tells of no limit.
+                for hidden in (self.throttles, self.overloads):
+                    hidden.forget_since(self.breaker.row_since, now)
+                self.sharing.forget_since(self.breaker.row_since, now)
+            self._tell_breaker(before, outcome.reason, now)
+        elif changed:
+            self._closed(before, outcome.reason, now)
+
+    def look_at_probe(self, now: float) -> None:
+        """A probe that has lived for long shows that the provider is back."""
+        before = self.breaker.state
+        if self.breaker.look_at_probe(now):
+            self._closed(before, "the probe is being answered", now)
+
+    def _closed(self, before: BreakerState, reason: str, now: float) -> None:
+        """The provider is back."""
+        self.slots.recover(len(self.flights), now)
+        self._tell_breaker(before, reason, now)
+
+    def _judge_wall(self, ticket_id: str, outcome: Outcome, now: float) -> None:
+        """An attempt's end may be the wall, or prove it open."""
+        if outcome.kind is OutcomeKind.SUCCESS:
+            self._pass_wall(ticket_id, now)
+        if outcome.wall_s is not None and self.wall.hit(outcome.reason, outcome.wall_s, now):
+            closure = self.wall.stands(now)
+            until = now if closure is None else closure.until
+            self._emit(WallHit(at=now, pool=self.key, until=until, reason=outcome.reason))
+        self.wall.ended(ticket_id)
+
+    def _pass_wall(self, ticket_id: str, now: float) -> None:
+        if self.wall.answered(ticket_id):
+            self._emit(WallOpened(at=now, pool=self.key))
+
+    def _note_windows(self, hints: Hints, now: float) -> None:
+        for reading in hints.windows:
+            if self.windows.learn(reading, now):
+                self._emit(
+                    WindowUsed(
+                        at=now,
+                        pool=self.key,
+                        window=reading.window,
+                        used=reading.used,
+                        status=reading.status,
+                        resets_in_s=reading.resets_in_s,
+                    )
+                )
+
+    # What happens to all of it at once -------------------------------------------------------------------------------
+
+    def configure(self, concurrency: ConcurrencySettings, breaker: BreakerSettings, now: float) -> None:
+        """The profile was changed."""
+        limit = self.limit
+        self.slots.configure(concurrency)
+        self.breaker.configure(breaker, now)
+        if self.limit != limit:
+            self._tell_limit("the profile says so", now)
+
+    def obey(self, now: float) -> None:
+        """Persons' orders have changed."""
+        limit = self.limit
+        self.paused = self._orders.is_paused(self.key)
+        self.cap = self._orders.cap_of(self.key)
+        if self.limit != limit:
+            self._tell_limit("a person said so", now)
+
+    def clock_jumped(self, delta_s: float) -> None:
+        """So much time passed for the provider while everything here slept."""
+        self.slots.rest()
+        self.trial_at -= delta_s
+        self.breaker.clock_jumped(delta_s)
+        for hidden in (self.throttles, self.overloads):
+            hidden.clock_jumped(delta_s)
+        self.sharing.clock_jumped(self, delta_s)
+        self.wall.clock_jumped(delta_s)
+        self.windows.clock_jumped(delta_s)
+        self.meters.clock_jumped(delta_s)
+
+    @property
+    def learned(self) -> LearnedPool:
+        """What outlives a run."""
+        throttles, overloads = self.hidden
+        return LearnedPool(
+            key=self.key,
+            throttles=throttles.limit,
+            overloads=overloads.limit,
+            meters=self.meters.learned,
+            common=self.sharing.in_common,
+        )
+
+    def resume(self, learned: LearnedPool, now: float) -> None:
+        """Begin with what an earlier run has learned, before the first attempt."""
+        self.throttles.resume(learned.throttles, now)
+        self.overloads.resume(learned.overloads, now)
+        self.sharing.resume(learned, now)
+        self.meters.resume(learned.meters, now)
+
+    def move(self, sharing: Sharing | None) -> None:
+        """Its account proved to be another one; None: the pool is no more."""
+        self.sharing.leave(self)
+        if sharing is None:
+            self.meters.move(None, self.flights)
+        else:
+            self.sharing = sharing
+            self.meters.move(sharing.meters, self.flights)
+            sharing.join(self)
+
+    def absorb(self, other: "Capacity", now: float) -> None:
+        """Another pool turned out to be of the same account: its attempts count here, and what they taught."""
+        self.meters.absorb(other.meters, self.flights, now)
+        for flight in other.flights:
+            # Its breaker is not ours: here it is an attempt like others.
+            moved = replace(flight, stamp=self.sharing.next_stamp(), is_probe=False)
+            self.flights.add(moved)
+            self.meters.adopt(moved, now)
+        self.slots.limit = max(self.slots.limit, other.slots.limit)
+        self.throttles.resume(self.throttles.limit or other.throttles.limit, now)
+        self.overloads.resume(self.overloads.limit or other.overloads.limit, now)
+        self.wall.absorb(other.wall)
+        self.windows.absorb(other.windows)
+
+    # What is told ----------------------------------------------------------------------------------------------------
+
+    def _tell_learned(
+        self,
+        meter: str,
+        kind: str,
+        limit: float,
+        now: float,
+        *,
+        window_s: float,
+        dimension: Dimension = Dimension.REQUESTS,
+    ) -> None:
+        self._emit(
+            MeterLearned(
+                at=now, pool=self.key, meter=meter, kind=kind, limit=limit, window_s=window_s, dimension=dimension
+            )
+        )
+
+    def _tell_hidden(self, before: HiddenLimit | None, limit: HiddenLimit | None, now: float) -> None:
+        if limit is None or limit.window_s is None or (before is not None and before.is_like(limit)):
+            return
+        self._tell_learned(
+            HIDDEN_LIMIT, limit.kind, limit.amount, now, window_s=limit.window_s, dimension=limit.dimension
+        )
+
+    def _tell_limit(self, reason: str, now: float) -> None:
+        self._emit(ConcurrencyChanged(at=now, pool=self.key, limit=self.limit, reason=reason))
+
+    def _tell_breaker(self, before: BreakerState, reason: str, now: float) -> None:
+        state = self.breaker.state.value
+        self._emit(BreakerChanged(at=now, pool=self.key, state=state, reason=reason, before=before.value))

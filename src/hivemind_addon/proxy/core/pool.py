@@ -1,0 +1,596 @@
+"""One provider limit domain: who waits for it, and what becomes of each ticket from its submit to its end.
+
+    fair_queue.py   who waits, in which order ────────────┐
+                                                          ├─► turn.py   who goes next, and what keeps it from going
+    capacity.py     what may be sent, and is in flight ───┘
+
+The pool asks whose turn it is and does what follows: it admits, sheds, refuses, tries again and ends. What an attempt
+teaches about the provider is the capacity's business.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from hivemind_addon.api.command import Cancel, ForeseeWait, WaitView
+from hivemind_addon.api.events import AttemptEnded, AttemptStarted, BackedOff, Event, Held, Superseded, TicketEnded
+from hivemind_addon.api.snapshot import PoolView
+from hivemind_addon.api.spend import Shortage, Spend
+from hivemind_addon.api.ticket import (
+    ContractError,
+    Demand,
+    Hints,
+    Outcome,
+    OutcomeKind,
+    PoolKey,
+    Reason,
+    Reservation,
+    Ticket,
+    Usage,
+)
+from hivemind_addon.proxy.core.backoffs import Backoffs
+from hivemind_addon.proxy.core.breaker import BreakerSettings
+from hivemind_addon.proxy.core.budget import Budgets
+from hivemind_addon.proxy.core.callers import Callers
+from hivemind_addon.proxy.core.capacity import Capacity
+from hivemind_addon.proxy.core.comeback import Comebacks, Successors
+from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.decision import Admitted, Backoff, Finished, GiveUp, Refused, Shed, Verdict
+from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
+from hivemind_addon.proxy.core.foresight import foresee
+from hivemind_addon.proxy.core.lanes import Place
+from hivemind_addon.proxy.core.learned import LearnedPool
+from hivemind_addon.proxy.core.meters import Meters
+from hivemind_addon.proxy.core.orders import Orders
+from hivemind_addon.proxy.core.patience import Patience
+from hivemind_addon.proxy.core.pool_view import view_pool
+from hivemind_addon.proxy.core.retry import RetryPolicy, decide, last_moment
+from hivemind_addon.proxy.core.sharing import Sharing
+from hivemind_addon.proxy.core.turn import SOONEST_COME_BACK_S, Gate, Turn
+from hivemind_addon.proxy.core.wall import Closure
+
+_NEVER = float("inf")
+_MOST_ENDING_S = 5.0
+"""So long a ticket waits for the end of an attempt that it supersedes."""
+_TIMER_STEP_S = 0.001
+"""No wakeup is closer than this: timers are no finer."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """What a profile says about its pools."""
+
+    profile: str = ""
+    """Its name."""
+    concurrency: ConcurrencySettings = field(default_factory=ConcurrencySettings)
+    breaker: BreakerSettings = field(default_factory=BreakerSettings)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    order: OrderSettings = field(default_factory=OrderSettings)
+
+
+class Pool:
+    """Only the scheduler calls it. After any call, `poll` it, then wake it again at `wakeup_at`."""
+
+    def __init__(
+        self,
+        *,
+        key: PoolKey,
+        settings: PoolSettings,
+        rng: random.Random,
+        emit: Callable[[Event], None],
+        budgets: Budgets | None = None,
+        orders: Orders | None = None,
+        sharing: Sharing | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        self.account_name: str | None = None
+        self.wakeup_at: float | None = None
+        """When the last poll wants the next one, if nothing happens before."""
+        self._settings = settings
+        self._rng = rng
+        self._emit = emit
+        self._budgets = budgets or Budgets(emit=emit)
+        self._orders = orders or Orders()
+        self._patience = patience or Patience()
+        self._capacity = Capacity(
+            key=key,
+            concurrency=settings.concurrency,
+            breaker=settings.breaker,
+            orders=self._orders,
+            rng=rng,
+            emit=emit,
+            sharing=sharing,
+        )
+        self._queue = FairQueue(settings.order, cost_s=self._capacity.cost_s, saved_s=self._capacity.saved_s)
+        self._backoffs = Backoffs()
+        self._turn = Turn(queue=self._queue, capacity=self._capacity, backoffs=self._backoffs)
+        self._callers = Callers()
+        self._comebacks = Comebacks()
+        self._successors = Successors()
+        self._to_announce: list[str] = []
+        """Tickets whose wait began since the last poll."""
+        self._review = False
+        """All that wait are to be looked at, not only those whose wait begins."""
+        self._next: Place | None = None
+        self._gate: Gate | None = None
+        """In this poll: the next ticket, and what kept it from going."""
+
+    def __repr__(self) -> str:
+        return f"<Pool {self.key} {self._capacity.in_flight}/{self.limit} in flight, {len(self._queue)} queued>"
+
+    @property
+    def key(self) -> PoolKey:
+        """Whose limits these are, as far as is known."""
+        return self._capacity.key
+
+    @property
+    def limit(self) -> int:
+        """The concurrency limit that counts."""
+        return self._capacity.limit
+
+    @property
+    def paused(self) -> bool:
+        """By a person."""
+        return self._capacity.paused
+
+    @property
+    def settings(self) -> PoolSettings:
+        """What counts now."""
+        return self._settings
+
+    @property
+    def sharing(self) -> Sharing:
+        """With the account's other pools."""
+        return self._capacity.sharing
+
+    def configure(self, settings: PoolSettings, now: float) -> None:
+        """Its profile was changed; what was learned stays, as far as the new bounds allow."""
+        self._settings = settings
+        self._capacity.configure(settings.concurrency, settings.breaker, now)
+        self._queue.configure(settings.order)
+
+    def rename(self, key: PoolKey, sharing: Sharing | None) -> None:
+        """Its account proved to be another one's; `sharing` None: and it is no more."""
+        self._capacity.key = key
+        self._capacity.move(sharing)
+
+    def bypass(self, bypassing: int) -> None:
+        """So many attempts are upstream that nobody admitted."""
+        self._capacity.bypassing = bypassing
+
+    def submit(self, ticket: Ticket, now: float) -> Reservation | None:
+        """Queue a new ticket; one that comes back has its old place. An attempt that it supersedes is to be ended."""
+        self._callers.called(ticket)
+        place = Place(ticket=ticket, wait_began_at=ticket.arrived_at, standing=self._comebacks.claim(ticket, now))
+        if self._capacity.service.is_known:
+            place.shed_at = last_moment(ticket, self._capacity.service.mean_s)
+        place.leaves_at = self._leaves_at(place, now)
+        place.priority = self._orders.priority_of(ticket.agent, ticket.priority)
+        old = self._successors.supersede(ticket, self._capacity.flights, now)
+        if old is not None:
+            place.not_before = now + _MOST_ENDING_S
+            if flight := self._capacity.flights.of(old):
+                flight.place.shows_patience = False  # it left before, nobody saw when
+            self._emit(Superseded(at=now, ticket_id=old.ticket.id, pool=self.key, by_ticket_id=ticket.id))
+        self._queue.append(place, now)
+        self._to_announce.append(ticket.id)
+        self.sharing.order.came(ticket.id)
+        return old
+
+    def cancel(self, ticket_id: str, now: float) -> bool:
+        """Take a queued ticket out, whose client went."""
+        place = self._take_out(ticket_id, now)
+        if place is None:
+            return False
+        self._comebacks.keep(place.ticket, place.standing, now)
+        self._client_left(place, now)
+        self._end_ticket(place, now, end="cancelled", reason="client went")
+        return True
+
+    def call_off(self, ticket_id: str, now: float) -> Refused | Reservation | None:
+        """A person wants a ticket to end: a queued one is refused; an attempt in flight is to be ended.
+
+        None: it is neither.
+        """
+        if place := self._take_out(ticket_id, now):
+            self._end_ticket(place, now, end="cancelled", reason="cancelled by a person")
+            return Refused(ticket=place.ticket, cause=Cancel(ticket_id))
+        flight = self._capacity.flights.of_ticket(ticket_id)
+        if flight is None:
+            return None
+        flight.place.shows_patience = False
+        return flight.reservation
+
+    def obey(self, now: float) -> None:
+        """Persons' orders have changed."""
+        self._capacity.obey(now)
+        for place in self._queue:
+            priority = self._orders.priority_of(place.ticket.agent, place.ticket.priority)
+            if priority is not place.priority:
+                self._queue.reclass(place, priority, now)
+
+    def _take_out(self, ticket_id: str, now: float) -> Place | None:
+        place = self._queue.remove(ticket_id, now)
+        if place is not None:
+            self._backoffs.discard(ticket_id)
+            place.end_wait(now)
+        return place
+
+    def expedite(self, ticket_id: str, now: float) -> bool:
+        """Move a queued ticket to the front."""
+        return self._queue.expedite(ticket_id, now)
+
+    def look_again(self, ticket_id: str, now: float) -> None:
+        """A ticket that waited for its budget may fit into it now; it has its old place."""
+        place = self._queue.get(ticket_id)
+        if place is not None and place.not_before == _NEVER:
+            self._queue.move(place, now, now)
+
+    def review_funds(self) -> None:
+        """Budgets were changed by a person: whoever waits for whatever is refused at once where one is spent."""
+        self._review = True
+
+    def clock_jumped(self, delta_s: float, now: float) -> None:
+        """So much time passed for the provider while everything here slept.
+
+        Deadlines stay: the clients slept as well, and their clocks stood as still as ours.
+        """
+        self._capacity.clock_jumped(delta_s)
+        for place in self._backoffs:
+            if now < place.not_before < _NEVER:
+                self._queue.move(place, place.not_before - delta_s, now)
+
+    @property
+    def learned(self) -> LearnedPool:
+        """What outlives a run."""
+        return self._capacity.learned
+
+    def resume(self, learned: LearnedPool, now: float) -> None:
+        """Begin with what an earlier run has learned, before the first ticket."""
+        self._capacity.resume(learned, now)
+
+    def absorb(self, other: "Pool", now: float) -> None:
+        """Take over all that another pool has, which proved to be of the same account."""
+        self._capacity.absorb(other._capacity, now)  # noqa: SLF001  its own kind
+        flights = [flight.place for flight in other._capacity.flights]  # noqa: SLF001
+        self._queue.absorb(other._queue, flights, now)  # noqa: SLF001
+        self._callers.absorb(other._callers)  # noqa: SLF001
+        self._comebacks.absorb(other._comebacks)  # noqa: SLF001
+        self._backoffs.absorb(other._backoffs)  # noqa: SLF001
+        self._successors.absorb(other._successors)  # noqa: SLF001
+        self._to_announce += other._to_announce  # noqa: SLF001
+
+    # Step 4: who goes now, who is refused
+
+    def poll(self, now: float, *, stopping: bool) -> list[Admitted | Shed | Refused]:
+        """Admit, shed and refuse what is due."""
+        decisions = self.begin_poll(now, stopping=stopping)
+        while self.next_key(now) is not None and (step := self.step(now)) is not None:
+            decisions.extend(step)
+        self.end_poll(now)
+        return decisions
+
+    def begin_poll(self, now: float, *, stopping: bool) -> list[Admitted | Shed | Refused]:
+        """Shed and refuse what is due; then come `next_key` and `step`, and `end_poll`."""
+        decisions: list[Admitted | Shed | Refused] = []
+        if not self._queue:
+            self._review = False
+            return decisions
+        if stopping:
+            decisions.extend(
+                self._shed(place, now, Reason.STOPPING, SOONEST_COME_BACK_S) for place in self._queue.in_order()
+            )
+        if closure := self._capacity.wall.stands(now):
+            decisions.extend(self._refuse(place, closure, now) for place in self._queue.in_order())
+        while place := self._queue.first_to_shed(now):
+            if not self._hold_on(place, now):
+                decisions.append(self._shed(place, now, Reason.DEADLINE, self._turn.come_back_s(place, now)))
+        decisions.extend(self._refuse_unfunded(now))
+        while (place := self._queue.first_to_leave()) and place.leaves_at <= now:
+            self._queue.expect(place, self._leaves_at(place, now))
+        self._queue.wake(now)
+        return decisions
+
+    def next_key(self, now: float) -> tuple[float, float, float] | None:
+        """What its next ticket is sorted by among those of the account's other pools; None: nobody waits."""
+        self._gate = None
+        place = self._next = self._turn.next(now)
+        return None if place is None else self.sharing.order.key(place)
+
+    def step(self, now: float) -> list[Admitted | Refused] | None:
+        """Let the next ticket go, if it may; None: it has to wait, and with it all of the pool."""
+        place = self._next
+        assert place is not None, "its key was asked for"
+        self._gate = self._turn.gate(place.ticket, now)
+        if self._gate is not None:
+            return None
+        short = self._budgets.reserve(place.ticket, now)
+        if short is None:
+            return [self._admit(place, now)]
+        if not short.may_pass:
+            return [self._refuse(place, short, now)]
+        if place.not_before == _NEVER:
+            self._turn.choose_anew()
+            self._gate = Gate(Reason.FUNDS, _NEVER)
+            return None
+        self._wait_for_funds(place, short, now)
+        return []
+
+    def in_the_way(self, now: float) -> set[Meters]:
+        """Pools that have to let its next ticket go first, for they draw on the limit that it waits for."""
+        place = self._next
+        if place is None or self._gate is None or self._gate.reason is not Reason.METER:
+            return set()
+        return self._capacity.meters.in_the_way(self._turn.demand(place.ticket, now), now)
+
+    def give_way(self, to: set[Meters]) -> bool:
+        """Whether it is one of the pools that have to wait. Its next ticket then does."""
+        if self._capacity.meters not in to:
+            return False
+        self._gate = Gate(Reason.ORDER, _NEVER)
+        return True
+
+    def end_poll(self, now: float) -> None:
+        """Say who waits for what, and until when."""
+        self._announce(self._next, self._gate, now)
+        self.wakeup_at = self._wakeup_at(self._gate, now)
+
+    # Step 6: a response's head arrived
+
+    def observe(self, reservation: Reservation, hints: Hints, now: float, *, answered: bool) -> None:
+        """Let the meters learn, and the prompt cache. An attempt that has ended already teaches nothing."""
+        flight = self._capacity.flights.of(reservation)
+        if flight is None:
+            return
+        if answered:
+            self._client_stayed(flight.place, now)
+            self._queue.began(flight.place, sent_at=reservation.admitted_at, now=now)
+        self._capacity.hear(hints, flight, now, answered=answered)
+        self._bring_forward(now)
+
+    # Step 9: an attempt ended
+
+    def settle(
+        self,
+        reservation: Reservation,
+        outcome: Outcome,
+        now: float,
+        *,
+        usage: Usage | None,
+        charged: Demand | None,
+        spend: Spend,
+        client_saw_bytes: bool,
+        stopping: bool,
+    ) -> Verdict:
+        """End an attempt and judge what follows."""
+        flight = self._capacity.flights.of(reservation)
+        if flight is None:
+            raise ContractError(f"{reservation.ticket.id}: attempt {reservation.attempt} was settled already")
+        if successor := self._queue.get(self._successors.of_ended(reservation.ticket.id)):
+            self._queue.move(successor, now, now)
+        took_s = self._capacity.settle(flight, outcome, charged, now)
+        place = flight.place
+        place.wait_began_at = now
+        if outcome.kind is OutcomeKind.SUCCESS:
+            self._queue.began(place, sent_at=reservation.admitted_at, now=now)
+        answered = outcome.kind is OutcomeKind.SUCCESS or outcome.status is None or outcome.status < 400
+        self._queue.settle(place, took_s, now, answered=answered)
+        self.sharing.order.settle(place, took_s)
+        self._emit(
+            AttemptEnded(
+                at=now,
+                ticket_id=place.ticket.id,
+                pool=self.key,
+                attempt=reservation.attempt,
+                outcome=outcome,
+                usage=usage,
+                duration_s=max(0.0, now - reservation.admitted_at),
+                spend=spend,
+            )
+        )
+        self._capacity.learn(flight, outcome, now, charged=charged)
+        self._bring_forward(now)
+        match outcome.kind:
+            case OutcomeKind.SUCCESS:
+                self._client_stayed(place, now)
+                self._end_ticket(place, now, end="delivered", reason=outcome.reason)
+                return Finished()
+            case OutcomeKind.CANCELLED:
+                if not client_saw_bytes:
+                    self._client_left(place, now)
+                self._end_ticket(place, now, end="cancelled", reason=outcome.reason)
+                return Finished()
+        provider_down = self._capacity.is_provider_down
+        nobody_answered = self._capacity.breaker.is_one_sessions
+        place.history = place.history.ended(outcome, provider_down=provider_down, nobody_answered=nobody_answered)
+        believes_told = self._capacity.believes_told(outcome.kind, flight.demand)
+        verdict = decide(
+            self._settings.retry,
+            place.history,
+            outcome,
+            now,
+            self._rng,
+            # Who has been tried already is tried as long as an answer can come in time.
+            shed_at=max(place.shed_at, self._capacity.hopeless_at(place.ticket)),
+            provider_down=provider_down,
+            believes_told=believes_told,
+            stopping=stopping,
+            client_saw_bytes=client_saw_bytes,
+        )
+        if isinstance(verdict, GiveUp):
+            self._end_ticket(place, now, end="gave up", reason=verdict.reason.value, last_outcome=outcome.reason)
+        else:
+            self._put_back(
+                place, verdict, now, told_by=outcome.kind if believes_told and outcome.retry_after_s else None
+            )
+        return verdict
+
+    def view(self, now: float, *, most_queued: int | None = None) -> PoolView:
+        """The pool at one instant, with at most so many of those that wait; None: all of them."""
+        return view_pool(self._capacity, self._queue, self._turn, self.account_name, now, most_queued=most_queued)
+
+    @property
+    def agents(self) -> dict[str, str]:
+        """Who has called it, as far as that is remembered, with the group of each."""
+        return self._callers.agents
+
+    def called_at(self, agent: str) -> float | None:
+        """When an agent's last call came; None: none that is remembered."""
+        return self._callers.called_at(agent)
+
+    def foresee(self, asked: ForeseeWait, now: float) -> WaitView:
+        """When a call would go that an agent made now."""
+        ticket = self._callers.next_call(asked, self.key, now)
+        guest = Place(ticket=ticket, wait_began_at=now)
+        guest.priority = self._orders.priority_of(ticket.agent, ticket.priority)
+        short = self._budgets.foresee(ticket, now)
+        return foresee(guest, short, capacity=self._capacity, queue=self._queue, turn=self._turn, now=now)
+
+    def _admit(self, place: Place, now: float) -> Admitted:
+        ticket = place.ticket
+        demand = self._turn.demand(ticket, now)
+        self._queue.admit(place, now)
+        self.sharing.order.served(place, self._capacity.cost_s(demand))
+        self._backoffs.discard(ticket.id)
+        place.history = place.history.started()
+        flight = self._capacity.reserve(place, demand, now)
+        if flight.is_probe:
+            self._turn.choose_anew()
+        self._emit(
+            AttemptStarted(
+                at=now,
+                ticket_id=ticket.id,
+                pool=self.key,
+                attempt=flight.reservation.attempt,
+                waited_s=place.end_wait(now),
+                in_flight=flight.in_flight,
+            )
+        )
+        return Admitted(flight.reservation)
+
+    def _shed(self, place: Place, now: float, reason: Reason, come_back_s: float) -> Shed:
+        self._take_out(place.ticket.id, now)
+        self._comebacks.keep(place.ticket, place.standing, now)
+        self._client_stayed(place, now)
+        self._end_ticket(place, now, end="shed", reason=reason.value)
+        return Shed(ticket=place.ticket, reason=reason, come_back_s=come_back_s)
+
+    def _refuse_unfunded(self, now: float) -> list[Refused]:
+        """Whoever begins to wait (backed-off tickets too) hears at once that its budget is spent."""
+        refused = []
+        asked = [place.ticket.id for place in self._queue] if self._review else self._to_announce
+        self._review = False
+        for ticket_id in asked:
+            place = self._queue.get(ticket_id)
+            short = self._budgets.shortage(place.ticket, now) if place else None
+            if place and short and not short.may_pass:
+                refused.append(self._refuse(place, short, now))
+        return refused
+
+    def _refuse(self, place: Place, cause: Shortage | Closure, now: float) -> Refused:
+        match cause:
+            case Shortage(budget=budget):
+                reason = f"{Reason.BUDGET.value}: {budget.holder}"
+            case Closure(reason=why):
+                reason = f"{Reason.WALL.value}: {why}"
+            case _:
+                assert_never(cause)
+        self._take_out(place.ticket.id, now)
+        self._end_ticket(place, now, end="refused", reason=reason)
+        return Refused(ticket=place.ticket, cause=cause)
+
+    def _wait_for_funds(self, place: Place, short: Shortage, now: float) -> None:
+        """Out of the others' way, at its own place, until an attempt of the same budget ends."""
+        self._queue.move(place, _NEVER, now)
+        self._turn.choose_anew()
+        self._budgets.wait(place.ticket, short, now)
+
+    def _announce(self, head: Place | None, gate: Gate | None, now: float) -> None:
+        """One Held for each wait that did not end in the poll after its beginning."""
+        for ticket_id in self._to_announce:
+            place = self._queue.get(ticket_id)
+            if place is not None:
+                self._emit(
+                    Held(
+                        at=now,
+                        ticket_id=ticket_id,
+                        pool=self.key,
+                        reason=self._turn.reason(place, head, gate, now),
+                        # Exact for a new ticket; one that came back is somewhere before the end.
+                        position=1 if place is head else len(self._queue),
+                    )
+                )
+        self._to_announce.clear()
+
+    def _wakeup_at(self, gate: Gate | None, now: float) -> float | None:
+        at = min(self._queue.next_shed_at(), self._queue.next_due_at(), gate.opens_at if gate else _NEVER)
+        return None if at == _NEVER else max(at, now + _TIMER_STEP_S)
+
+    def _leaves_at(self, place: Place, now: float) -> float:
+        """When a client may leave, as far as is learned of its kind."""
+        ticket = place.ticket
+        return ticket.arrived_at + self._patience.leaves_after_s(ticket.client, now - ticket.arrived_at)
+
+    def _client_left(self, place: Place, now: float) -> None:
+        """Its client has gone, and had got no byte."""
+        ticket = place.ticket
+        if not place.shows_patience or not self._patience.left(ticket.client, now - ticket.arrived_at):
+            return
+        for other in self._queue:
+            if other.ticket.client == ticket.client:
+                self._queue.expect(other, self._leaves_at(other, now))
+
+    def _client_stayed(self, place: Place, now: float) -> None:
+        """Its client is there, and gets its first byte."""
+        if place.shows_patience:
+            place.shows_patience = False
+            self._patience.stayed(place.ticket.client, now - place.ticket.arrived_at)
+
+    def _hold_on(self, place: Place, now: float) -> bool:
+        """Keep one beyond its time where there will surely be room, and an answer, before its client gives up."""
+        shed_at = self._turn.worth_holding_until(place, now)
+        if shed_at is None:
+            return False
+        place.shed_at = shed_at
+        self._queue.move(place, place.not_before, now)
+        return True
+
+    def _bring_forward(self, now: float) -> None:
+        """Who waits only because it was told to goes with the others, where these have shown that it need not."""
+        for place in self._backoffs.told_falsely(self._capacity.believes_told):
+            if now < place.not_before < _NEVER:
+                self._queue.move(place, now, now)
+
+    def _put_back(self, place: Place, backoff: Backoff, now: float, *, told_by: OutcomeKind | None) -> None:
+        place.priority = self._orders.priority_of(place.ticket.agent, place.ticket.priority)
+        place.weigh()
+        self._queue.put_back(place, backoff.until, now)
+        self._backoffs.add(place, told_by)
+        self._to_announce.append(place.ticket.id)
+        self._emit(
+            BackedOff(
+                at=now,
+                ticket_id=place.ticket.id,
+                pool=self.key,
+                attempt=place.history.attempts,
+                until=backoff.until,
+                reason=backoff.reason,
+            )
+        )
+
+    def _end_ticket(self, place: Place, now: float, *, end: str, reason: str, last_outcome: str = "") -> None:
+        self.sharing.order.gone(place.ticket.id)
+        self._emit(
+            TicketEnded(
+                at=now,
+                ticket_id=place.ticket.id,
+                pool=self.key,
+                end=end,
+                reason=reason,
+                attempts=place.history.attempts,
+                ambiguous_resends=place.history.ambiguous_resends,
+                waited_s=place.waited_s,
+                last_outcome=last_outcome,
+            )
+        )

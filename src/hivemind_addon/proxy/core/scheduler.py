@@ -1,0 +1,473 @@
+"""The scheduler: the only writer of core state. Pure: takes `now` and an rng, answers values and events.
+
+    submit ──► queued ──poll──► Admitted ──settle──► Finished | GiveUp          (the ticket ends)
+                 ▲                             └───► Backoff ──┐
+                 └──────────── same place ─────────────────────┘
+    queued ──poll, at shed_at or when stopping──► Shed                          (the ticket ends)
+    queued ──cancel──►                                                          (the ticket ends)
+    queued ──a person's Cancel, then poll──► Refused                            (the ticket ends)
+
+Call `poll(now)` after anything that changed state, then arm one timer at `next_wakeup()`.
+"""
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from hivemind_addon.api.command import Said, SchedulerCommand
+from hivemind_addon.api.events import (
+    AccountNamed,
+    AttemptEnded,
+    AttemptStarted,
+    ClockJumped,
+    Event,
+    GuardTripped,
+    OddityNoted,
+    PersonActed,
+    PoolsMerged,
+    Submitted,
+    TicketEnded,
+)
+from hivemind_addon.api.snapshot import Counters, Snapshot
+from hivemind_addon.api.spend import Standing
+from hivemind_addon.api.ticket import (
+    ContractError,
+    Demand,
+    Hints,
+    Outcome,
+    OutcomeKind,
+    PoolKey,
+    Reservation,
+    Ticket,
+    Usage,
+)
+from hivemind_addon.proxy.core.budget import Budgets, actual_spend
+from hivemind_addon.proxy.core.decision import Admitted, Backoff, Refused, Shed, Verdict
+from hivemind_addon.proxy.core.heap import KeyedHeap
+from hivemind_addon.proxy.core.learned import LearnedPool, Saved, UnreadableError, read_saved
+from hivemind_addon.proxy.core.orders import Orders
+from hivemind_addon.proxy.core.patience import Patience
+from hivemind_addon.proxy.core.pool import Pool, PoolSettings
+from hivemind_addon.proxy.core.sharing import Sharing
+from hivemind_addon.proxy.core.steering import Steering
+
+if TYPE_CHECKING:
+    from hivemind_addon.proxy.core.meters import Meters
+
+_NEVER = float("inf")
+_COUNTER_OF_END = {
+    "delivered": "delivered",
+    "gave up": "gave_up",
+    "shed": "shed",
+    "refused": "refused",
+    "cancelled": "cancelled",
+}
+
+
+class Scheduler:
+    """Admits tickets of many pools. O(log n) per call in the number of queued tickets of one pool."""
+
+    def __init__(self, *, rng: random.Random) -> None:
+        self._rng = rng
+        self._stopping = False
+        self._pools: dict[PoolKey, Pool] = {}
+        self._pool_of_ticket: dict[str, Pool] = {}
+        self._bypassing: Counter[PoolKey] = Counter()
+        self._changed: dict[Pool, None] = {}
+        """Pools to poll, in the order in which they changed."""
+        self._wakeups: KeyedHeap[Pool] = KeyedHeap()
+        self._events: list[Event] = []
+        self._counts: Counter[str] = Counter()
+        self._merged: dict[PoolKey, PoolKey] = {}
+        """Where pools went that proved to be of another one's account."""
+        self._learned: dict[PoolKey, LearnedPool] = {}
+        """By an earlier run, of pools that are not in use yet."""
+        self._superseded: list[Reservation] = []
+        self._sharing: dict[tuple[str, str], Sharing] = {}
+        """By host and account."""
+        self._patience = Patience()
+        self._stamps = itertools.count(1)
+        self._orders = Orders()
+        self._budgets = Budgets(emit=self.note, orders=self._orders)
+        self._steering = Steering(
+            orders=self._orders,
+            pools=self._pools,
+            pool_of_ticket=self._pool_of_ticket,
+            changed=self._changed,
+            budgets=self._budgets,
+            emit=self.note,
+        )
+        self._canonical: dict[str, str] = {}
+        self._account_by_name: dict[tuple[str, str], str] = {}
+        self._named: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<Scheduler {len(self._pool_of_ticket)} tickets in {len(self._pools)} pools>"
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is queued and nothing is in flight, bypassing attempts counted."""
+        return not self._pool_of_ticket and not self._bypassing
+
+    def account_of(self, credential: str) -> str:
+        """The account to use for a credential's hash: itself, or the first one that the same organisation used."""
+        return self._canonical.get(credential, credential)
+
+    def submit(self, ticket: Ticket, settings: PoolSettings, now: float) -> None:
+        """Queue a ticket. `settings` count when its pool is new. Raises ContractError when its id is known."""
+        if ticket.id in self._pool_of_ticket:
+            raise ContractError(f"{ticket.id}: submitted twice")
+        key = self._merged.get(ticket.pool, ticket.pool)
+        pool = self._pools.get(key)
+        if pool is None:
+            pool = self._new_pool(key, settings)
+            pool.bypass(self._bypassing[key])
+            self._pools[key] = pool
+            if key in self._learned:
+                pool.resume(self._learned.pop(key), now)
+        self._pool_of_ticket[ticket.id] = pool
+        self.note(Submitted(at=now, ticket=ticket))
+        superseded = pool.submit(ticket, now)
+        if superseded is not None:
+            self._superseded.append(superseded)
+        self._changed[pool] = None
+
+    def configure(self, settings_of: Callable[[PoolKey, str], PoolSettings | None], now: float) -> None:
+        """Profiles were changed. `settings_of`: a pool and its profile's name → what counts; None: as it was."""
+        for key, pool in self._pools.items():
+            settings = settings_of(key, pool.settings.profile)
+            if settings is not None and settings != pool.settings:
+                pool.configure(settings, now)
+                self._changed[pool] = None
+
+    def _new_pool(self, key: PoolKey, settings: PoolSettings) -> Pool:
+        return Pool(
+            key=key,
+            settings=settings,
+            rng=self._rng,
+            emit=self.note,
+            budgets=self._budgets,
+            orders=self._orders,
+            sharing=self._sharing_of(key),
+            patience=self._patience,
+        )
+
+    def _sharing_of(self, key: PoolKey) -> Sharing:
+        """What the pools of an account share."""
+        account = (key.host, key.account)
+        if account not in self._sharing:
+            self._sharing[account] = Sharing(self._stamps)
+        return self._sharing[account]
+
+    def poll(self, now: float) -> list[Admitted | Shed | Refused]:
+        """Admit, shed and refuse what is due. Calling it twice at one `now` changes nothing the second time."""
+        while (first := self._wakeups.first()) and first[0] <= now:
+            self._wakeups.drop(first[1])
+            self._changed[first[1]] = None
+        if self._budgets.renews_at <= now:
+            self._steering.look_again(self._budgets.renewed(now), now)
+        if self._orders.ends_at <= now:
+            self._steering.expire(now)
+        decisions: list[Admitted | Shed | Refused] = [*self._steering.drain_refused()]
+        for pool in tuple(self._changed):
+            if pool in self._changed:
+                decisions.extend(self._poll_with_others(pool, now))
+        for decision in decisions:
+            if not isinstance(decision, Admitted):
+                del self._pool_of_ticket[decision.ticket.id]
+        return decisions
+
+    def _poll_with_others(self, pool: Pool, now: float) -> list[Admitted | Shed | Refused]:
+        """Poll a pool, and those that draw on the same limits: one after the other, in one order over all of them."""
+        together = [pool]
+        # Where the limits have just proved to be the pools' own, all may go that waited for a common one.
+        was_in_force, pool.sharing.was_in_force = pool.sharing.was_in_force, pool.sharing.is_in_force
+        if was_in_force or pool.sharing.was_in_force:
+            together = [one for one in self._pools.values() if one.sharing is pool.sharing]
+        decisions: list[Admitted | Shed | Refused] = []
+        if len(together) == 1:
+            decisions += pool.poll(now, stopping=self._stopping)
+        else:
+            for one in together:
+                decisions += one.begin_poll(now, stopping=self._stopping)
+            while (step := self._step_of(together, now)) is not None:
+                decisions += step
+            for one in together:
+                one.end_poll(now)
+        for one in together:
+            self._changed.pop(one, None)
+            if one.wakeup_at is None:
+                self._wakeups.drop(one)
+            else:
+                self._wakeups.put(one, one.wakeup_at)
+        return decisions
+
+    def _step_of(self, pools: Sequence[Pool], now: float) -> list[Admitted | Refused] | None:
+        """Let the first go that may; None: all wait. Who waits for what is common is passed by nobody who takes of it.
+
+        Others do pass it, and all pass those that only a limit of their own keeps.
+        """
+        heads = [(key, number) for number, pool in enumerate(pools) if (key := pool.next_key(now)) is not None]
+        waited_for: set[Meters] = set()
+        for _, number in sorted(heads):
+            pool = pools[number]
+            if pool.give_way(waited_for):
+                continue
+            step = pool.step(now)
+            if step is not None:
+                return step
+            waited_for |= pool.in_the_way(now)
+        return None
+
+    def next_wakeup(self) -> float | None:
+        """The next instant at which `poll` could do something if nothing else happens; later than the last poll."""
+        first = self._wakeups.first()
+        at = min(_NEVER if first is None else first[0], self._budgets.renews_at, self._orders.ends_at)
+        return None if at == _NEVER else at
+
+    def observe(self, reservation: Reservation, hints: Hints, now: float, *, answered: bool = True) -> None:
+        """A response's head arrived: meters learn. Of an attempt that was settled already nothing is learned.
+
+        `answered`: it is the head of an answer (below 400), so that the prompt cache holds its prefix from now on.
+        """
+        ticket = reservation.ticket
+        for oddity in hints.oddities:
+            self.note(OddityNoted(at=now, pool=ticket.pool, ticket_id=ticket.id, what=oddity))
+        pool = self._pool_of_ticket.get(ticket.id)
+        if pool is None:
+            return
+        if hints.account is not None:
+            pool = self._name_account(pool, hints.account, now)
+        pool.observe(reservation, hints, now, answered=answered)
+        self._changed[pool] = None
+
+    def settle(
+        self,
+        reservation: Reservation,
+        outcome: Outcome,
+        now: float,
+        *,
+        usage: Usage | None = None,
+        charged: Demand | None = None,
+        client_saw_bytes: bool = False,
+    ) -> Verdict:
+        """End an attempt, exactly once (ContractError on the second time), and judge what follows.
+
+        `charged` is what the provider really takes for it (None: what was reserved). SUCCESS and CANCELLED
+        finish the ticket. Anything else is Backoff where it is retryable, the client saw nothing, and the
+        policy and the deadline allow; else GiveUp.
+        """
+        pool = self._pool_of_ticket.get(reservation.ticket.id)
+        if pool is None:
+            raise ContractError(f"{reservation.ticket.id}: attempt {reservation.attempt} was settled already")
+        spend = actual_spend(reservation.ticket, outcome, usage, charged)
+        verdict = pool.settle(
+            reservation,
+            outcome,
+            now,
+            usage=usage,
+            charged=charged,
+            spend=spend,
+            client_saw_bytes=client_saw_bytes,
+            stopping=self._stopping,
+        )
+        self._steering.look_again(self._budgets.settle(reservation.ticket, spend, now), now)
+        if not isinstance(verdict, Backoff):
+            del self._pool_of_ticket[reservation.ticket.id]
+        self._changed[pool] = None
+        return verdict
+
+    def cancel(self, ticket_id: str, now: float) -> bool:
+        """The client of a queued ticket went. False when it is unknown, in flight or ended (settle that one)."""
+        pool = self._pool_of_ticket.get(ticket_id)
+        if pool is None or not pool.cancel(ticket_id, now):
+            return False
+        del self._pool_of_ticket[ticket_id]
+        self._changed[pool] = None
+        return True
+
+    def command(self, command: SchedulerCommand, now: float) -> Said:
+        """Do what a person asks. Then poll; and end the attempts that `drain_called_off` names."""
+        return self._steering.obey(command, now)
+
+    def close(self, now: float) -> None:  # noqa: ARG002  every writer takes `now`
+        """Stop: admit nothing more; the next polls shed what is queued, and what is submitted later, at once."""
+        self._stopping = True
+        self._changed.update(dict.fromkeys(self._pools.values()))
+
+    def drain_superseded(self) -> list[Reservation]:
+        """Attempts that are to be ended now, since the last call: their clients have come back. Settle them."""
+        superseded, self._superseded = self._superseded, []
+        return superseded
+
+    def drain_called_off(self) -> list[Reservation]:
+        """Attempts that a person has cancelled since the last call. End them, and settle them as CANCELLED."""
+        return self._steering.drain_called_off()
+
+    def clock_jumped(self, delta_s: float, now: float, *, slept_s: float | None = None) -> None:
+        """The wall clock moved by `delta_s` more than the monotonic one: the machine slept, or its clock was set.
+
+        Forward it is taken for a sleep, in which so much time passed for the provider and none for anybody here:
+        what is known of it is that much older, and all pools start small. If the clock was only set, the first
+        responses put that right. Backward nothing moves: every instant here is monotonic.
+
+        A budget is not put right by anybody: its period moves on by `slept_s`, for which the machine surely slept;
+        None: that is not known, and the jump is taken for it.
+        """
+        self.note(ClockJumped(at=now, delta_s=delta_s))
+        slept_s = max(0.0, delta_s if slept_s is None else slept_s)
+        if delta_s > 0:
+            for pool in self._pools.values():
+                pool.clock_jumped(delta_s, now)
+        self._budgets.clock_jumped(slept_s, now)
+        self._orders.clock_jumped(slept_s)
+        self._changed.update(dict.fromkeys(self._pools.values()))
+
+    def export(self) -> dict[str, object]:
+        """What was learned and outlives a run, as plain JSON values, for `restore`."""
+        return Saved(
+            pools=(*(pool.learned for pool in self._pools.values()), *self._learned.values()),
+            account_by_name=dict(self._account_by_name),
+            same_account=dict(self._canonical),
+            patience=self._patience.learned,
+        ).to_json()
+
+    def restore(self, data: object, now: float) -> None:
+        """Take over what `export` gave, before the first submit. What cannot be read is left out, with an oddity."""
+        try:
+            saved = read_saved(data)
+        except UnreadableError as error:
+            self.note(OddityNoted(at=now, pool=None, ticket_id=None, what=f"saved state is not used: {error}"))
+            return
+        self._learned.update((pool.key, pool) for pool in saved.pools)
+        self._account_by_name.update(saved.account_by_name)
+        self._canonical.update(saved.same_account)
+        self._patience.resume(saved.patience)
+        self._named.update(self._account_by_name.values(), self._canonical)
+
+    def bypass(self, key: PoolKey, change: int) -> None:
+        """Attempts that go past the scheduler (guard trips) begin (+1) or end (-1); they count as in flight."""
+        key = self._merged.get(key, key)
+        bypassing = self._bypassing[key] + change
+        if bypassing < 0:
+            raise ContractError(f"{key}: more bypassing attempts ended than began")
+        self._bypassing[key] = bypassing
+        if not bypassing:
+            del self._bypassing[key]
+        if key in self._pools:
+            self._pools[key].bypass(bypassing)
+            self._changed[self._pools[key]] = None
+
+    def restore_budgets(self, standings: Sequence[Standing], now: float) -> None:
+        """Count in what an earlier process has spent, once. What is no account is left out, with an oddity."""
+        self._oddities(self._budgets.restore(standings, now), now)
+
+    def count_in(self, standings: Sequence[Standing], now: float) -> None:
+        """Add what was spent in the present periods of budgets before these were set."""
+        self._budgets.count_in(standings, now)
+
+    def export_orders(self, now: float, wall: float) -> object:
+        """What was ordered and stands, as plain JSON values, for `restore_orders`. `wall`: `now` in epoch seconds."""
+        return self._orders.export(now, wall)
+
+    def restore_orders(self, data: object, now: float, wall: float) -> None:
+        """Take over what `export_orders` gave, and say what stands. What cannot be read is left out, with an oddity."""
+        self._oddities(self._orders.restore(data, now, wall), now)
+        self._steering.orders_changed(now)
+        if words := self._orders.words(now):
+            self.note(PersonActed(at=now, text=f"orders from before the restart stand: {words}"))
+
+    def _oddities(self, oddities: Sequence[str], now: float) -> None:
+        for oddity in oddities:
+            self.note(OddityNoted(at=now, pool=None, ticket_id=None, what=oddity))
+
+    def limit_of(self, key: PoolKey) -> int:
+        """The pool's last concurrency limit; 1 when the pool is unknown."""
+        pool = self._pools.get(self._merged.get(key, key))
+        return 1 if pool is None else pool.limit
+
+    def note(self, event: Event) -> None:
+        """Put an event of the outside (a guard trip, an oddity) into the same list, in order."""
+        self._events.append(event)
+        match event:
+            case Submitted():
+                self._counts["tickets"] += 1
+            case AttemptStarted():
+                self._counts["attempts"] += 1
+                self._counts["retries"] += event.attempt > 1
+            case AttemptEnded():
+                self._counts["throttled"] += event.outcome.kind is OutcomeKind.THROTTLED
+                if event.usage is not None:
+                    self._counts["input_tokens"] += event.usage.total_input_tokens
+                    self._counts["output_tokens"] += event.usage.output_tokens
+            case TicketEnded():
+                self._counts[_COUNTER_OF_END[event.end]] += 1
+                self._counts["ambiguous_resends"] += event.ambiguous_resends
+            case GuardTripped():
+                self._counts["guard_trips"] += 1
+
+    def drain_events(self) -> list[Event]:
+        """Events since the last call, oldest first. The caller owns the list."""
+        events, self._events = self._events, []
+        return events
+
+    def snapshot(self, now: float, *, most_queued: int | None = None) -> Snapshot:
+        """Everything at `now`; of the tickets that wait at most so many of each pool, the next ones."""
+        return Snapshot(
+            at=now,
+            stopping=self._stopping,
+            pools=tuple(pool.view(now, most_queued=most_queued) for pool in self._pools.values()),
+            counters=Counters(**{counter.name: self._counts[counter.name] for counter in fields(Counters)}),
+            budgets=self._budgets.views(now),
+            priorities=self._orders.priorities(now),
+            given=self._orders.budgets,
+            orders=self._orders.about_pools,
+        )
+
+    def _name_account(self, pool: Pool, name: str, now: float) -> Pool:
+        """Remember which organisation an account is. The first account of one stands for all later ones.
+
+        Answers the pool that the given one is part of from now on.
+        """
+        account = pool.key.account
+        first = self._account_by_name.setdefault((pool.key.host, name), account)
+        # An account that was named before keeps its place, whatever it is called now: no circles.
+        if account not in self._named and first != account:
+            self._canonical[account] = first
+            same = [key for key in self._pools if (key.host, key.account) == (pool.key.host, account)]
+            for key in same:
+                self._merge(key, replace(key, account=first), now)
+            pool = self._pools[self._merged.get(pool.key, pool.key)]
+        self._named.add(account)
+        if pool.account_name is None:
+            pool.account_name = name
+            self.note(AccountNamed(at=now, pool=pool.key, name=name))
+        return pool
+
+    def _merge(self, key: PoolKey, into: PoolKey, now: float) -> None:
+        """One pool's account proved to be another's: what it has is the other one's from now on."""
+        pool = self._pools.pop(key)
+        self._changed.pop(pool, None)
+        self._wakeups.drop(pool)
+        self._merged[key] = into
+        if bypassing := self._bypassing.pop(key, 0):
+            self._bypassing[into] += bypassing
+        target = self._pools.setdefault(into, pool)
+        if target is pool:
+            pool.rename(into, self._sharing_of(into))
+        else:
+            pool.rename(into, None)
+            target.absorb(pool, now)
+            for ticket_id, its in self._pool_of_ticket.items():
+                if its is pool:
+                    self._pool_of_ticket[ticket_id] = target
+        target.bypass(self._bypassing[into])
+        self._orders.inherit(into, merged=key)
+        target.obey(now)
+        self._changed[target] = None
+        self.note(PoolsMerged(at=now, pool=into, merged=key))

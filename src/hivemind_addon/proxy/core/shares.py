@@ -1,0 +1,190 @@
+"""Start-time fair queueing with bounded credit: who of several shares is served next.
+
+Each share has a start, in seconds of the resource that is shared: what it has taken so far, divided by its weight.
+The share with the smallest key goes next, and then its start moves on by what it takes:
+
+    key = start - bonus                    the bonus is the caller's, bounded, for reasons other than fairness
+    start = max(now - credit, start)       when it has something to serve again after a rest
+    start += cost / weight                 when it is served; later corrected to what it really took
+    now = max(now, the smallest start of all that wait)
+    now += cost / weights of all active / 2    half as fast as in an ideal system that serves all of them at once
+
+A share that rested gets no more than `credit` of the past back, so nobody saves up; within that it goes before those
+that take all they can get, so short jobs pass long ones (what multi-level feedback queues are for). Seconds that
+nobody waited in are at nobody's expense: `now` makes up for them when the next one waits. And as `now` moves with
+everything that is served, an endless row of newcomers with their credit cannot keep a share that has had its part
+waiting for ever; that it moves more slowly than the starts of those that are served keeps the credit worth something.
+
+Between two shares that wait all the time the difference of what they took, by weight, is never more than the bonus
+and one cost of each. Hence, for a share that begins to wait and owes nothing, each other share is served at most
+`credit + bonus + one cost` before it.
+"""
+
+from collections.abc import Callable, Hashable
+
+from hivemind_addon.proxy.core.heap import KeyedHeap
+
+_PACE = 0.5
+"""Of the ideal system's, at which the virtual time moves at least."""
+
+
+class Share:
+    """One contender. Forgotten when it rests and its start is no longer worth remembering."""
+
+    __slots__ = ("name", "running", "start_s", "waits", "weight")
+
+    def __init__(self, name: Hashable, start_s: float) -> None:
+        self.name = name
+        self.start_s = start_s
+        self.running = 0
+        """Served, and not settled yet."""
+        self.waits = False
+        """It has something to serve."""
+        self.weight = 0.0
+        """While it waits or runs, of what it waits with; else zero."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} at {self.start_s:.3f} s, {self.running} running>"
+
+
+class Shares[S: Share]:
+    """Serves shares of one kind; O(log n) per call, n of them waiting or remembered."""
+
+    __slots__ = (
+        "_by_key",
+        "_by_start",
+        "_credit_s",
+        "_forgotten",
+        "_idle_since",
+        "_latest_s",
+        "_resting",
+        "_shares",
+        "_weights",
+        "now_s",
+    )
+
+    def __init__(self, *, credit_s: float, forgotten: Callable[[S], None] | None = None) -> None:
+        self.now_s = 0.0
+        self._credit_s = credit_s
+        self._forgotten = forgotten
+        self._latest_s = float("-inf")
+        """No start was ever later."""
+        self._weights = 0.0
+        """Of all that wait or run."""
+        self._idle_since: float | None = None
+        self._shares: dict[Hashable, S] = {}
+        self._by_key: KeyedHeap[S] = KeyedHeap()
+        self._by_start: KeyedHeap[S] = KeyedHeap()
+        self._resting: KeyedHeap[S] = KeyedHeap()
+
+    def __repr__(self) -> str:
+        return f"<Shares {self.now_s:.3f} s, {len(self._by_key)} waiting, {len(self._resting)} resting>"
+
+    def get(self, name: Hashable) -> S | None:
+        """A share that is remembered."""
+        return self._shares.get(name)
+
+    def add(self, share: S) -> None:
+        """Remember a new one; it rests until it waits or is served."""
+        self._shares[share.name] = share
+        self._resting.put(share, share.start_s)
+
+    def floor_s(self) -> float:
+        """The least start of a share that begins to wait."""
+        return self.now_s - self._credit_s
+
+    def start_of(self, name: Hashable) -> float:
+        """The start that a share has, or would have if it began to wait."""
+        share = self._shares.get(name)
+        if share is None:
+            return self.floor_s()
+        return share.start_s if share.waits else max(share.start_s, self.floor_s())
+
+    def wait(
+        self,
+        share: S,
+        now: float,
+        *,
+        bonus_s: float = 0.0,
+        weight: float = 1.0,
+        rank: int = 0,
+        floor_s: float = float("inf"),
+    ) -> None:
+        """It has something to serve, worth this bonus; among equals the smaller rank goes first.
+
+        `floor_s`: a start that it had been granted before.
+        """
+        if not share.waits:
+            self._resting.drop(share)
+            self._make_up(now)
+            share.waits = True
+            share.start_s = max(share.start_s, min(floor_s, self.floor_s()))
+        if weight != share.weight:
+            self._weigh(share, weight)
+        self._by_start.put(share, share.start_s)
+        self._by_key.put(share, share.start_s - bonus_s, rank)
+
+    def rest(self, share: S, now: float) -> None:
+        """It has nothing to serve."""
+        if share.waits:
+            share.waits = False
+            self._by_key.drop(share)
+            self._by_start.drop(share)
+            if not self._by_key:
+                self._idle_since = now
+        if not share.running:
+            self._weigh(share, 0.0)
+            if self._shares.get(share.name) is share:
+                self._resting.put(share, share.start_s)
+
+    def first(self) -> tuple[float, S] | None:
+        """The smallest key, and whose it is."""
+        return self._by_key.first()
+
+    def serve(self, share: S, cost_s: float, *, weight: float = 1.0) -> None:
+        """It takes this much. Say then whether it waits or rests."""
+        first = self._by_start.first()
+        if first is not None and first[0] > self.now_s:
+            self.now_s = first[0]
+        share.running += 1
+        if not share.waits:
+            self._resting.drop(share)
+        if weight != share.weight:
+            self._weigh(share, weight)
+        self._charge(share, cost_s, weight)
+        self._forget()
+
+    def settle(self, share: S, correction_s: float, *, weight: float = 1.0) -> None:
+        """What it was served with is over, and took so much more. Say then whether it waits or rests."""
+        share.running -= 1
+        self._charge(share, correction_s, weight)
+
+    def charge_too(self, share: S, cost_s: float, *, weight: float = 1.0) -> None:
+        """It pays for what another share took as well. Say then whether it waits or rests."""
+        share.start_s += cost_s / weight
+        self._latest_s = max(self._latest_s, share.start_s)
+
+    def _charge(self, share: S, cost_s: float, weight: float) -> None:
+        self.charge_too(share, cost_s, weight=weight)
+        ideal_s = self.now_s + _PACE * cost_s / self._weights
+        self.now_s = min(ideal_s, max(self.now_s, self._latest_s + 2 * self._credit_s))
+
+    def _weigh(self, share: S, weight: float) -> None:
+        self._weights += weight - share.weight
+        share.weight = weight
+
+    def _make_up(self, now: float) -> None:
+        if not self._by_key and self._idle_since is not None:
+            made_up_s = min(self._latest_s + self._credit_s, self.now_s + now - self._idle_since)
+            self.now_s = max(self.now_s, made_up_s)
+            self._idle_since = None
+            self._forget()
+
+    def _forget(self) -> None:
+        """Drop those to whom `wait` would give the same start if they were new."""
+        while (first := self._resting.first()) and first[0] <= self.floor_s():
+            share = first[1]
+            self._resting.drop(share)
+            del self._shares[share.name]
+            if self._forgotten is not None:
+                self._forgotten(share)

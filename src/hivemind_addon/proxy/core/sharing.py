@@ -1,0 +1,152 @@
+"""What the pools of one account have in common: limits that count the calls of all of them, and one order over them.
+
+    told by headers      common_meters.py
+    told by refusals     here: whether a refusal depends on what its own pool has upstream and has sent, or on all pools
+    who goes next        common_order.py
+
+Beside the hidden limits of each pool there is one more pair of them (`hidden_limits.py`), that hears of the attempts of
+all pools. Which of them counts is judged at each refusal, by the same attempts: whichever explains them better, the
+best hypothesis about the account, or the best ones about each pool on its own. To take the other's place it has to be
+better by some margin. Chance is nobody's limit, and an outage of one model is the account's no more than its pool's.
+"""
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hivemind_addon.api.ticket import Outcome, OutcomeKind
+from hivemind_addon.proxy.core.common_meters import CommonMeters
+from hivemind_addon.proxy.core.common_order import CommonOrder
+from hivemind_addon.proxy.core.flights import Flight
+from hivemind_addon.proxy.core.hidden_limits import OF_OVERLOADS, OF_THROTTLES, HiddenLimits
+from hivemind_addon.proxy.core.learned import COMMON_CONCURRENCY, COMMON_RATE, LearnedPool
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hivemind_addon.proxy.core.capacity import Capacity
+
+_CAP_MARGIN = 1.5
+_RATE_MARGIN = 3.0
+"""Log-likelihood by which one explains better, to take the other's place. Few attempts tell of a cap: it is kept from
+then on, and nothing more is refused."""
+
+
+@dataclass(slots=True)
+class Evidence:
+    """Whether what refuses is a limit of the account, or of each of its pools."""
+
+    margin: float
+    is_common: bool = False
+
+    def judge(self, account: HiddenLimits, pools: "Sequence[HiddenLimits]", now: float) -> None:
+        """There was a refusal, and all have heard of it."""
+        since = account.remembers_since
+        common, is_a_limit = account.explains(since, now)
+        own = sum(pool.explains(since, now)[0] for pool in pools)
+        if is_a_limit and common - own >= self.margin:
+            self.is_common = True
+        elif own - common >= self.margin:
+            self.is_common = False
+
+
+class Sharing:
+    """One account's. Each pool's capacity joins once, and tells of all its attempts."""
+
+    def __init__(self, stamps: "itertools.count[int] | None" = None) -> None:
+        """`stamps`: of all accounts, since two of them may prove to be one."""
+        self.meters = CommonMeters()
+        self.order = CommonOrder()
+        self.concurrency = Evidence(_CAP_MARGIN)
+        self.rate = Evidence(_RATE_MARGIN)
+        self.members: list[Capacity] = []
+        self.throttles = HiddenLimits(OF_THROTTLES)
+        """Of all pools; while there is one only it hears of nothing, and so does `overloads`."""
+        self.overloads = HiddenLimits(OF_OVERLOADS)
+        self.was_in_force = False
+        """When its pools were last polled."""
+        self._stamps = itertools.count(1) if stamps is None else stamps
+
+    def __repr__(self) -> str:
+        return f"<Sharing of {len(self.members)} pools, {self.concurrency!r}, {self.rate!r}, {self.meters!r}>"
+
+    @property
+    def in_flight(self) -> int:
+        """Attempts of all pools."""
+        return sum(member.in_flight for member in self.members)
+
+    @property
+    def has_one_cap(self) -> bool:
+        """Whether the overload of all pools counts as one."""
+        return len(self.members) > 1 and self.concurrency.is_common
+
+    @property
+    def has_one_rate(self) -> bool:
+        """Whether the rate limits' refusals of all pools count as one's."""
+        return len(self.members) > 1 and self.rate.is_common
+
+    @property
+    def is_in_force(self) -> bool:
+        """Whether what one pool sends may keep another one from sending."""
+        return self.has_one_cap or self.has_one_rate or self.meters.is_in_use
+
+    def next_stamp(self) -> int:
+        """Counts the admissions and settles of all pools."""
+        return next(self._stamps)
+
+    def join(self, member: "Capacity") -> None:
+        """A pool is of this account."""
+        self.members.append(member)
+
+    def leave(self, member: "Capacity") -> None:
+        """It is no longer."""
+        self.members.remove(member)
+
+    @property
+    def in_common(self) -> tuple[str, ...]:
+        """Of what refusals told: what is known to be all pools', for `resume`."""
+        kinds = {COMMON_CONCURRENCY: self.concurrency, COMMON_RATE: self.rate}
+        return tuple(name for name, evidence in kinds.items() if evidence.is_common)
+
+    def resume(self, learned: LearnedPool, now: float) -> None:
+        """An earlier run has learned a pool's limits, and whose they are."""
+        if COMMON_CONCURRENCY in learned.common:
+            self.concurrency.is_common = True
+            self.overloads.resume(learned.overloads, now)
+        if COMMON_RATE in learned.common:
+            self.rate.is_common = True
+            self.throttles.resume(learned.throttles, now)
+
+    # An attempt's way ------------------------------------------------------------------------------------------------
+
+    def sent(self, flight: Flight, now: float) -> None:
+        """An attempt was admitted; it is in flight."""
+        if len(self.members) > 1:
+            for hidden in (self.throttles, self.overloads):
+                hidden.sent(flight.stamp, flight.demand, self.in_flight, now)
+
+    def passed(self, flight: Flight, now: float) -> None:
+        """The provider has taken it."""
+        for hidden in (self.throttles, self.overloads):
+            hidden.passed(flight.stamp, now)
+
+    def judge(self, member: "Capacity", outcome: Outcome, now: float) -> None:
+        """An attempt ended, and both pairs have heard of it: whose limits do refusals speak for?"""
+        if len(self.members) < 2:
+            return
+        if outcome.kind is OutcomeKind.OVERLOADED:
+            self.concurrency.judge(self.overloads, [one.overloads for one in self.members], now)
+        elif outcome.kind is OutcomeKind.THROTTLED and not len(member.meters):
+            self.rate.judge(self.throttles, [one.throttles for one in self.members], now)
+
+    def forget_since(self, at: float, now: float) -> None:
+        """What was refused since an instant was an outage and no limit."""
+        for hidden in (self.throttles, self.overloads):
+            hidden.forget_since(at, now)
+
+    def clock_jumped(self, member: "Capacity", delta_s: float) -> None:
+        """So much time passed while everything slept; each pool says so, and the first one's word counts."""
+        if member is not self.members[0]:
+            return
+        for hidden in (self.throttles, self.overloads):
+            hidden.clock_jumped(delta_s)

@@ -1,0 +1,173 @@
+"""Whose turn it is in a pool, and what keeps it from going.
+
+The next one is the first in the queue's order, but for two: while the provider is down it is whoever probes; and one
+that would not live to see more room goes before others, once it has waited long.
+
+The next one goes when nothing stops it: a person's pause, the breaker, the wall, the concurrency limit, a pause that
+the provider asked for, every meter. The first of these that does is its gate, and with it everybody's: nobody passes
+the next one. Nothing is decided here for good; each poll asks anew.
+"""
+
+from dataclasses import dataclass
+
+from hivemind_addon.api.ticket import Demand, Reason, Ticket
+from hivemind_addon.proxy.core.backoffs import Backoffs
+from hivemind_addon.proxy.core.capacity import Capacity
+from hivemind_addon.proxy.core.fair_queue import FairQueue
+from hivemind_addon.proxy.core.lanes import Place
+
+_NEVER = float("inf")
+SOONEST_COME_BACK_S = 1.0
+"""A client that is sent away is told to wait at least so long."""
+_LAST_CHANCE_S = 10.0
+"""So shortly before it would be shed a ticket goes before others."""
+_LAST_SHARE = 0.1
+"""Or where less than this share of its patience would be left after the next window's turn."""
+_LONG_WAIT = 0.4
+"""Of its patience, at least."""
+_SURE_S = 0.25
+"""How long after the instant at which it fits a ticket has surely gone, if it goes at all."""
+_HURRIED_S = 2.0
+"""With less time than this after a window's turn there may be no second try."""
+_WORTH_A_TRIAL_S = 5.0
+"""A longer wait for what may be there already is worth that one attempt may be refused."""
+_SCARCE = 2
+"""A limit is scarce that has not so many times what all who wait want: some will need it twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What keeps a ticket from going."""
+
+    reason: Reason
+    opens_at: float
+    """Infinite: when another attempt ends, or a person says so."""
+
+
+class Turn:
+    """Asks the queue and the capacity, and takes nothing from either."""
+
+    def __init__(self, *, queue: FairQueue, capacity: Capacity, backoffs: Backoffs) -> None:
+        self._queue = queue
+        self._capacity = capacity
+        self._backoffs = backoffs
+        self._probe: str | None = None
+        """The ticket that probes next: it stays the one while it is kept from going."""
+
+    def __repr__(self) -> str:
+        return f"<Turn of {self._queue!r}>"
+
+    def next(self, now: float) -> Place | None:
+        """Who goes next: the head, or while the provider is down the one who probes."""
+        queue, breaker = self._queue, self._capacity.breaker
+        self._capacity.look_at_probe(now)
+        if breaker.passes_at == -_NEVER:
+            return self.last_chance(now) or queue.head()
+        if breaker.passes_at > now:
+            return queue.head() or queue.soonest()
+        chosen = queue.get(self._probe) if self._probe else None
+        if chosen is None:
+            # A ticket that backs off probes only when nobody else is there: a pool never waits for its tickets.
+            others = queue.head_of_others(breaker.last_probe_session)
+            chosen = others or queue.head() or queue.soonest()
+            self._probe = chosen.ticket.id if chosen else None
+        return chosen
+
+    def choose_anew(self) -> None:
+        """The one who probes has gone, or cannot: the next time it may be another one."""
+        self._probe = None
+
+    def last_chance(self, now: float) -> Place | None:
+        """One that would be shed before there is room again, or very soon, and has waited for long.
+
+        Only where a limit has not enough for all; and it pays for what it takes like any other.
+        """
+        meters = self._capacity.meters
+        is_hidden = self._capacity.is_rate_hidden
+        if not meters and not is_hidden:
+            return None
+        place = self._queue.first_to_leave()
+        if place is None or place.not_before > now:
+            return None
+        ticket = place.ticket
+        # Asked before the meters: most polls end here.
+        ends_at = min(place.shed_at, place.leaves_at)
+        patience_s = ends_at - ticket.arrived_at
+        if now - ticket.arrived_at < _LONG_WAIT * patience_s or self._queue.why_passed(place):
+            return None
+        turns_at = (meters.next_window_at(now), *(hidden.turns_at(now) for hidden in self._capacity.hidden))
+        soonest_at = min((at for at in turns_at if at is not None), default=now)
+        if ends_at > max(now + _LAST_CHANCE_S, soonest_at + _LAST_SHARE * patience_s):
+            return None
+        wanted = _SCARCE * len(self._queue)
+        is_scarce = is_hidden or meters.are_scarce(ticket.demand, wanted, now)
+        return place if is_scarce else None
+
+    def gate(self, ticket: Ticket, now: float) -> Gate | None:
+        """What keeps a ticket from going now; None: nothing."""
+        capacity = self._capacity
+        if capacity.paused:
+            return Gate(Reason.PAUSED, _NEVER)
+        if capacity.breaker.passes_at > now:
+            return Gate(Reason.BREAKER, capacity.breaker.passes_at)
+        if capacity.wall.passes_at > now:
+            return Gate(Reason.WALL, capacity.wall.passes_at)
+        slot_at = capacity.slot_at(now)
+        if slot_at == _NEVER:
+            return Gate(Reason.CONCURRENCY, _NEVER)
+        demand = self.demand(ticket, now)
+        fits_at = capacity.meters.fits_at(demand, ticket, self._backoffs, now)
+        # One that cannot wait so long tries whether the window has turned before: alone, for it may be refused.
+        if fits_at > now and not capacity.flights and fits_at + _HURRIED_S > capacity.hopeless_at(ticket):
+            fits_at = capacity.meters.fits_at(demand, ticket, self._backoffs, now, hurried=True)
+        if fits_at > now + _WORTH_A_TRIAL_S and not capacity.flights:
+            # Nobody is there whose answer would tell what the meters only assume.
+            hoped_at = capacity.meters.fits_at(demand, ticket, self._backoffs, now, hoped=True)
+            fits_at = min(fits_at, max(hoped_at, capacity.trial_at))
+        gates = (
+            (fits_at, Reason.METER),
+            (capacity.throttled_until(demand, now), Reason.BLOCKED),
+            (capacity.overloaded_until(demand, now), Reason.CONCURRENCY),
+            (slot_at, Reason.CONCURRENCY),
+        )
+        opens_at, reason = max(gates, key=lambda gate: gate[0])
+        return Gate(reason, opens_at) if opens_at > now else None
+
+    def demand(self, ticket: Ticket, now: float) -> Demand:
+        """What an attempt that goes now is expected to take."""
+        if ticket.cold_tokens and self._queue.is_cold(ticket, now):
+            return ticket.cold_demand
+        return ticket.demand
+
+    def reason(self, place: Place, head: Place | None, gate: Gate | None, now: float) -> Reason:
+        """Why a ticket waits, where `gate` keeps `head` from going."""
+        if self._capacity.paused:
+            return Reason.PAUSED
+        if place.not_before == _NEVER:
+            return Reason.FUNDS
+        if place.not_before > now:
+            return Reason.BACKOFF
+        if passed := self._queue.why_passed(place):
+            return passed
+        if gate is None or (place is not head and gate.reason is Reason.METER):
+            return Reason.ORDER
+        return gate.reason
+
+    def come_back_s(self, place: Place, now: float) -> float:
+        """In what time one that is shed now may find room."""
+        gate = self.gate(place.ticket, now)
+        fits_at = now if gate is None or gate.opens_at == _NEVER else gate.opens_at
+        due_at = now if place.not_before == _NEVER else place.not_before
+        return max(SOONEST_COME_BACK_S, fits_at - now, due_at - now)
+
+    def worth_holding_until(self, place: Place, now: float) -> float | None:
+        """Until when to keep one whose time has come: there will surely be room, and an answer before its client goes.
+
+        None: that is not sure.
+        """
+        capacity, gate = self._capacity, self.gate(place.ticket, now)
+        opens_at = now if gate is None else gate.opens_at
+        if capacity.is_full and not capacity.paused:
+            opens_at = now + capacity.service.mean_s / capacity.limit
+        until = max(opens_at, place.not_before) + _SURE_S
+        return None if until > capacity.hopeless_at(place.ticket) else until

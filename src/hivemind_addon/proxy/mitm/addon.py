@@ -1,0 +1,377 @@
+"""The addon: mitmproxy's hooks, each a few lines and one call inward."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mitmproxy import contentviews, ctx, exceptions, http
+from mitmproxy.proxy.layers import ClientTLSLayer, TCPLayer
+from mitmproxy.utils import human
+
+from hivemind_addon.api.trust import cure_of_distrust
+from hivemind_addon.proxy.compose import make_runtime
+from hivemind_addon.proxy.mitm.commands import Commands
+from hivemind_addon.proxy.mitm.contentview import ExchangeView
+from hivemind_addon.proxy.mitm.control_socket import ControlSocket
+from hivemind_addon.proxy.mitm.defaults import set_defaults
+from hivemind_addon.proxy.mitm.drain import drain, end_on_hangup
+from hivemind_addon.proxy.mitm.intake import Intake
+from hivemind_addon.proxy.mitm.listeners import (
+    call_off_listening,
+    is_welcome,
+    listens,
+    own_addresses,
+    rebind,
+    tell_listeners,
+)
+from hivemind_addon.proxy.mitm.options import (
+    PREFIX,
+    BadOption,
+    Settings,
+    add_options,
+    check_deferred,
+    check_listeners,
+    read_settings,
+)
+from hivemind_addon.proxy.mitm.own_addresses import PAGE_HOST, hang_up
+from hivemind_addon.proxy.mitm.pages import Pages
+from hivemind_addon.proxy.mitm.replays import Replays
+from hivemind_addon.proxy.mitm.report import make_report
+from hivemind_addon.proxy.mitm.screen import Screen
+from hivemind_addon.proxy.mitm.stream import EndAttempt, scheduling_layer
+from hivemind_addon.proxy.profile.hosts import normal_host
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+
+    from mitmproxy import flow as mflow
+    from mitmproxy.addonmanager import Loader
+    from mitmproxy.connection import Client
+    from mitmproxy.proxy.layer import NextLayer
+    from mitmproxy.proxy.server_hooks import ServerConnectionHookData
+    from mitmproxy.tls import ClientHelloData, TlsData
+
+    from hivemind_addon.api.ticket import Reservation
+    from hivemind_addon.proxy.mitm.exchange import Exchange
+    from hivemind_addon.system.descriptors import Places
+
+logger = logging.getLogger("hivemind")
+
+TLS_RECORD = b"\x16\x03"
+"""How a TLS handshake begins."""
+_MOST_TOLD = 1000
+"""Clients that are told how to trust us; a warning that is never forgotten would be a leak."""
+_VERBOSITIES = {"termlog_verbosity", "console_eventlog_verbosity"}
+"""mitmproxy's options that say which log lines a person sees."""
+_NOT_FOR_LAN = "clients elsewhere do not reach this machine's own services: hivemind_lan_ports=PORT allows one"
+ADOPTABLE = "hivemind_intake"
+"""The attribute of mitmproxy's master under which a reloaded script finds the running scheduler."""
+
+
+class Hivemind:
+    """Schedules the model calls of all agents that use this proxy."""
+
+    name = "hivemind"
+
+    def __init__(self) -> None:
+        self.intake: Intake | None = None
+        self.commands = Commands()
+        self.replays = Replays()
+        self.addons = [self.commands, self.replays]
+        """Mitmproxy registers these, too."""
+        self._live = False
+        self._holding = 0
+        """Streams that wait in `hivemind_hold`."""
+        self._loading: asyncio.Future[None] | None = None
+        self._rebinding: asyncio.Future[None] | None = None
+        self._telling: asyncio.Future[None] | None = None
+        self._screen: Screen | None = None
+        """Only where there is a view."""
+        self._crowded = False
+        """Clients had to wait for a connection; that is in the log once."""
+        self._distrusting: set[str] = set()
+        """Clients that were told how to trust the proxy."""
+
+    # Start and end ---------------------------------------------------------------------------------------------------
+
+    def load(self, loader: Loader) -> None:
+        """Declare the options; check the values that were given before we were loaded."""
+        add_options(loader)
+        try:
+            while True:
+                try:
+                    check_deferred(ctx.options.deferred)
+                except BadOption as error:
+                    self._refuse(error)
+                else:
+                    break
+        finally:
+            if set_defaults():
+                call_off_listening()
+                self._rebinding = asyncio.ensure_future(rebind())
+
+    async def client_connected(self, client: Client) -> None:
+        """Nobody from elsewhere, unless the user opened a listener for it; and no more than there are files for."""
+        if not is_welcome(client):
+            client.error = "hivemind: only loopback clients"
+        elif self.intake:
+            await self._find_place(client, self.intake.places)
+
+    async def _find_place(self, client: Client, places: Places) -> None:
+        connections = ctx.master.addons.get("proxyserver").connections
+        if places.are_full:
+            places.keep(connections)
+        if not places.are_full:
+            places.give(client.id)
+            return
+        if not self._crowded:
+            self._crowded = True
+            logger.warning(
+                "hivemind: %s clients are connected, as many as %s open files let; more of them wait (`ulimit -n`)",
+                places.most,
+                places.limit,
+            )
+        if not await places.wait(client.id):
+            client.error = "hivemind: too many connections for the limit of open files"
+        elif (handler := connections.get(client.id)) and handler.transports[client].reader.at_eof():
+            # mitmproxy does not expect it, and would end without a word.
+            client.error = "hivemind: the client has gone while it waited"
+            places.give_back(client.id)
+
+    def configure(self, updated: set[str]) -> None:
+        """Read and check the options; at the start a bad one ends mitmproxy with one line, live it is rolled back."""
+        if updated & _VERBOSITIES:
+            # mitmproxy's root logger takes every level, and makes each line a hook of all addons.
+            wanted = {getattr(ctx.options, name, None) for name in _VERBOSITIES}
+            logger.setLevel(logging.DEBUG if "debug" in wanted else logging.INFO)
+        try:
+            if updated & {"listen_host", "mode", "proxyauth", "hivemind_allow_lan"}:
+                check_listeners(ctx.options)
+            if any(name.startswith(PREFIX) for name in updated):
+                self._apply(read_settings(ctx.options))
+            if self._live and self.intake and self.intake.control and "hivemind_control" in updated:
+                self.intake.control.open_soon(self._rebinding)
+        except BadOption as error:
+            self._refuse(error)
+
+    def _refuse(self, error: BadOption) -> None:
+        if self._live:
+            logger.warning("hivemind: %s; what was set before stays", error)  # mitmweb shows only a red frame
+            raise exceptions.OptionsError(str(error))
+        # An error that is logged during the start ends mitmproxy with exit status 1.
+        logger.error("hivemind: %s", error)
+
+    def _apply(self, settings: Settings) -> None:
+        """Begin with these settings, or go on with them."""
+        if self.intake is None:
+            self.intake = getattr(ctx.master, ADOPTABLE, None) or _make_intake(settings)
+        self.intake.profiles_folder.follow(settings)
+        self.commands.intake = self.replays.intake = self.intake
+        self.intake.driver.end_attempt = self._end_attempt
+        self.intake.driver.call_off = partial(self._end_attempt, called_off=True)
+        self.intake.runtime.voices.speak(log=settings.event_log, notify=settings.notify)
+        self.intake.files.follow(settings)
+
+    def _end_attempt(self, reservation: Reservation, *, called_off: bool = False) -> None:
+        """A client has come back with a request that still runs, or a person cancelled it: its stream ends it."""
+        proxyserver = ctx.master.addons.get("proxyserver")
+        if self.intake:
+            with self.intake.guarded("end_attempt"):
+                self.intake.end_attempt(
+                    reservation, lambda flow: proxyserver.inject_event(EndAttempt(flow, called_off=called_off))
+                )
+
+    def running(self) -> Awaitable[object] | None:
+        """From here on a bad option is rolled back; mitmweb's Abort and Resume are heard.
+
+        What mitmproxy is to wait for: a port that cannot be bound has to end it.
+        """
+        self._live = True
+        end_on_hangup(ctx.master.shutdown)
+        self._begin()
+        return asyncio.wait([self._rebinding]) if self._rebinding is not None else None
+
+    def _begin(self) -> None:
+        contentviews.add(ExchangeView())
+        if self.intake is None:
+            return
+        self._loading = asyncio.ensure_future(self._load_vocabulary(self.intake))
+        self._telling = asyncio.ensure_future(tell_listeners(self._rebinding))
+        if self.intake.control:
+            self.intake.control.open_soon(self._rebinding)
+        if (view := ctx.master.addons.get("view")) is not None:  # an empty one is false
+            self._screen = Screen(view, self.intake)
+
+    async def _load_vocabulary(self, intake: Intake) -> None:
+        """Off the event loop: it takes a third of a second."""
+        problem = await asyncio.to_thread(intake.runtime.tokenizer.load)
+        if problem:
+            logger.warning("hivemind: %s", problem)
+
+    def done(self) -> Awaitable[None] | None:
+        """On shutdown: drain. On a reload nothing more: the next object adopts what is running."""
+        if self._screen is not None:
+            self._screen.stop()
+        if self.intake is None or not ctx.master.should_exit.is_set():
+            return None
+        return drain(self.intake)
+
+    # Connections -----------------------------------------------------------------------------------------------------
+
+    def tls_clienthello(self, data: ClientHelloData) -> None:
+        """Hosts that no profile names are never intercepted."""
+        if self.intake:
+            with self.intake.guarded("tls_clienthello"):
+                data.ignore_connection = self.intake.is_foreign(data.context, data.client_hello.sni)
+
+    def tls_failed_client(self, data: TlsData) -> None:
+        """Say once to each client what makes it trust us."""
+        if self.intake is None or "trust" not in (data.conn.error or ""):
+            return
+        with self.intake.guarded("tls_failed_client"):
+            who = self.intake.name_of(data.context.client)
+            if who not in self._distrusting and len(self._distrusting) < _MOST_TOLD:
+                self._distrusting.add(who)
+                host = data.context.client.sni or "its provider"
+                logger.warning("hivemind: %s: %s", who, cure_of_distrust(host, Path(ctx.options.confdir)))
+
+    def next_layer(self, nextlayer: NextLayer) -> None:
+        """Put our HTTP layer in the place of the one that mitmproxy chooses."""
+        builtin = ctx.master.addons.get("nextlayer")
+        if self.intake is None or builtin is None:
+            return
+        with self.intake.guarded("next_layer"):
+            context = nextlayer.context
+            is_tls = nextlayer.data_client().startswith(TLS_RECORD) or isinstance(context.layers[-1], ClientTLSLayer)
+            # tls_clienthello decides on TLS. Else the client's SNI is at most the one of TLS to the proxy itself.
+            if context.server.address and not is_tls and self.intake.is_foreign(context, None):
+                nextlayer.layer = TCPLayer(context, ignore=True)
+        builtin.next_layer(nextlayer)
+        with self.intake.guarded("next_layer"):
+            nextlayer.layer = scheduling_layer(nextlayer.layer, self.intake)
+
+    def server_connect(self, data: ServerConnectionHookData) -> None:
+        """Redirect a profile's host; its name stays in SNI, certificate check and Host."""
+        address = data.server.address
+        if self.intake is None or address is None:
+            return
+        with self.intake.guarded("server_connect"):
+            target = self.intake.settings.redirects.get(address[0].lower().rstrip("."))
+            if target:
+                self.intake.redirected[data.server.id] = (address[0], address[1])
+                data.server.address = target
+            goes_to = target or address
+            if normal_host(address[0]) == PAGE_HOST:
+                data.server.error = f"{PAGE_HOST} is this proxy: ask it for http://{PAGE_HOST}/"
+            elif own_addresses().are_asked(goes_to):
+                data.server.error = "nothing that listens in the proxy itself is reached through it"
+            elif target is None and not self.intake.may_reach(data.client, address):
+                data.server.error = _NOT_FOR_LAN
+
+    def server_connected(self, data: ServerConnectionHookData) -> None:
+        """A name that led back to this process is found out here, before anything is sent."""
+        if self.intake is None or data.server.peername is None:
+            return
+        with self.intake.guarded("server_connected"):
+            if own_addresses().are_reached(data.server.peername, data.server.sockname):
+                logger.warning(
+                    "hivemind: %s asked for %s, which is the proxy itself: closed",
+                    self.intake.name_of(data.client),
+                    human.format_address(data.server.address),
+                )
+                hang_up(ctx.master.addons.get("proxyserver"), data, "this is the proxy itself")
+            elif (
+                data.server.address
+                and data.server.id not in self.intake.redirected
+                and not self.intake.may_reach(data.client, data.server.address, data.server.peername)
+            ):
+                hang_up(ctx.master.addons.get("proxyserver"), data, _NOT_FOR_LAN)
+
+    def server_disconnected(self, data: ServerConnectionHookData) -> None:
+        """Forget where a redirected connection was meant to go."""
+        if self.intake:
+            self.intake.redirected.pop(data.server.id, None)
+
+    server_connect_error = server_disconnected
+
+    def http_connect(self, flow: http.HTTPFlow) -> None:
+        """Who asks: the user of the proxy URL."""
+        if self.intake and (credentials := flow.request.headers.get("proxy-authorization")):
+            with self.intake.guarded("http_connect"):
+                self.intake.learn_proxy_user(flow, credentials)
+
+    def client_disconnected(self, client: Client) -> None:
+        """Every ticket of the connection ends."""
+        if self.intake:
+            with self.intake.guarded("client_disconnected"):
+                self.intake.client_disconnected(client)
+
+    # Requests --------------------------------------------------------------------------------------------------------
+
+    def requestheaders(self, flow: http.HTTPFlow) -> None:
+        """Step 1: ours is buffered, so that it can be sent again; anything else is streamed both ways."""
+        if self.intake is None:
+            return
+        with self.intake.guarded("requestheaders"):
+            self.intake.take_own_headers(flow)
+            if refusal := self.intake.upgrade_refusal(flow):
+                flow.response = refusal
+        flow.request.stream = not self.intake.claims(flow)
+        if flow.request.stream:
+            with self.intake.guarded("passes_by"):
+                self.intake.passes_by(flow)
+        if self._screen is not None and flow.live:
+            self._screen.came(flow)
+        if flow.is_replay == "request" and not flow.request.stream:
+            self.replays.hear()
+
+    async def hivemind_hold(self, exchange: Exchange) -> None:
+        """Our own hook: the stream waits for admission."""
+        self._holding += 1
+        self._show(exchange)
+        try:
+            await exchange.hold()
+        finally:
+            self._holding -= 1
+            self._show(exchange)
+
+    def _show(self, exchange: Exchange) -> None:
+        """Let interfaces draw a flow anew; hear from them while anything is held, and never else: a hook costs time."""
+        if self._holding:
+            self.update = self._flows_touched
+        elif hasattr(self, "update"):
+            del self.update
+        if self.intake:
+            with self.intake.guarded("annotate"):
+                self.intake.annotator.show(exchange)
+
+    def _flows_touched(self, flows: Sequence[mflow.Flow]) -> None:
+        """Some interface touched these flows: a person may have pressed Abort or Resume."""
+        if self.intake:
+            for flow in flows:
+                self.intake.nudge(flow)
+
+
+def _make_intake(settings: Settings) -> Intake:
+    """The scheduler and its rooms, once in the life of a process."""
+    runtime = make_runtime()
+    intake = Intake(runtime=runtime, settings=settings)
+    intake.control = ControlSocket(intake)
+    intake.pages = Pages(
+        report=lambda: make_report(intake, listens()),
+        metrics=runtime.metrics,
+        driver=runtime.driver,
+        guard=runtime.guard,
+        is_stopping=ctx.master.should_exit.is_set,
+        is_configured=lambda host, port: intake.settings.is_called(host, port),  # noqa: PLW0108 - settings change
+        upstream_of=intake.upstream_of,
+    )
+    setattr(ctx.master, ADOPTABLE, intake)
+    # Programs stay: without them a full collection, for which all streams wait, takes 20 ms instead of 70.
+    gc.freeze()
+    return intake

@@ -1,0 +1,104 @@
+"""What a person types into mitmweb's or the console's command bar. Each says what it did, in a line each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence  # noqa: TC003 - mitmproxy reads these annotations
+from typing import TYPE_CHECKING
+
+from mitmproxy import command, exceptions, flow
+
+from hivemind_addon.api.command import Cancel, MoveToFront, Pause, Resume, SchedulerCommand, SetLimit, SetPriority
+from hivemind_addon.api.ticket import Priority
+from hivemind_addon.api.words import about, lasting
+
+if TYPE_CHECKING:
+    from hivemind_addon.api.snapshot import PoolView
+    from hivemind_addon.proxy.mitm.intake import Intake
+
+PRIORITIES = [*(priority.name.lower() for priority in Priority), "auto"]
+"""`auto`: what the agent itself asks for."""
+
+
+class Commands:
+    """An addon of the addon: mitmproxy finds its commands, and no hook."""
+
+    name = "hivemind_commands"
+
+    def __init__(self) -> None:
+        self.intake: Intake | None = None
+
+    @command.command("hivemind.status")
+    def status(self) -> Sequence[str]:
+        """Show what each pool does: one line a pool."""
+        return [_pool_line(pool) for pool in self._running().driver.snapshot().pools] or ["no requests so far"]
+
+    @command.command("hivemind.pause")
+    def pause(self, pool: str = "*") -> str:
+        """Send nothing more of the pools whose name (host/account/model) matches; what runs goes on."""
+        return self._do(Pause(pool=pool))
+
+    @command.command("hivemind.resume")
+    def resume(self, pool: str = "*") -> str:
+        """Send again what a person has paused."""
+        return self._do(Resume(pool=pool))
+
+    @command.command("hivemind.limit")
+    def limit(self, limit: str, pool: str = "*") -> str:
+        """Let at most so many requests of a pool run at once; `auto` leaves it to the scheduler again."""
+        if limit != "auto" and not (limit.isascii() and limit.isdigit() and int(limit) > 0):
+            raise exceptions.CommandError(f"limit: {limit!r} is neither a number from 1 on nor `auto`")
+        return self._do(SetLimit(limit=None if limit == "auto" else int(limit), pool=pool))
+
+    @command.command("hivemind.priority")
+    def priority(self, agent: str, priority: str) -> str:
+        """Serve the agents whose name matches as `critical`, `high`, `normal`, `low`, or as they ask for (`auto`)."""
+        # No mitmproxy.types.Choice: whoever mistypes would read "Invalid choice." and nothing more.
+        if priority not in PRIORITIES:
+            raise exceptions.CommandError(f"priority: {priority!r} is none of {', '.join(PRIORITIES)}")
+        wanted = None if priority == "auto" else Priority[priority.upper()]
+        return self._do(SetPriority(agent=agent, priority=wanted))
+
+    @command.command("hivemind.front")
+    def front(self, flows: Sequence[flow.Flow]) -> Sequence[str]:
+        """Serve held flows next; no limit is broken for them."""
+        # The last one that is moved is the first one then.
+        return [self._do(MoveToFront(ticket_id=one)) for one in reversed(self._tickets(flows))][::-1]
+
+    @command.command("hivemind.cancel")
+    def cancel(self, flows: Sequence[flow.Flow]) -> Sequence[str]:
+        """End held and running flows: their clients get an error that they do not retry."""
+        return [self._do(Cancel(ticket_id=one)) for one in self._tickets(flows)]
+
+    def _running(self) -> Intake:
+        if self.intake is None:
+            raise exceptions.CommandError("hivemind did not start; its log line says why")
+        return self.intake
+
+    def _do(self, wanted: SchedulerCommand) -> str:
+        said = self._running().driver.command(wanted)
+        if not said.done:
+            raise exceptions.CommandError(said.text)
+        return said.text
+
+    def _tickets(self, flows: Sequence[flow.Flow]) -> list[str]:
+        live = self._running().live
+        ids = [live[one.id].ticket.id for one in flows if one.id in live]
+        if not ids:
+            raise exceptions.CommandError("none of these flows is held or running")
+        return ids
+
+
+def _pool_line(pool: PoolView) -> str:
+    """`api.anthropic.com/org-1/sonnet: 4 of 5 in flight, 12 held (rate limit, next in about 4 s)`."""
+    held = f"{pool.queued} held"
+    first = next((view for view in pool.tickets if view.position == 1), None)
+    if first is not None:
+        start = "" if first.starts_in_s is None else f", next in about {about(first.starts_in_s)}"
+        held += f" ({first.reason}{start})"
+    state = ["paused by a person"] if pool.paused and not pool.queued else []
+    if pool.wall is not None:
+        state.append(f"account spent for {lasting(pool.wall.ends_in_s)}")
+    if pool.breaker != "closed":
+        state.append(f"breaker {pool.breaker}")
+    cap = "" if pool.cap is None else f" (capped at {pool.cap})"
+    return f"{pool.key}: " + ", ".join([f"{pool.in_flight} of {pool.limit} in flight{cap}", held, *state])

@@ -1,0 +1,417 @@
+"""mitmproxy's HTTP connections with bounds: what one peer sends may cost no other one its turn. Private names, as in
+`proxy/mitm/stream.py`.
+
+    a head          64 KB and 256 fields, of a request, an answer, an interim answer, a chunk, trailers
+    interim answers 16 before the final one; none is taken for it, and none goes to the client
+    HTTP/2 frames   those that carry little or nothing are counted (`Frames`); beyond the count the connection is closed
+    CONNECT         the head of an upstream proxy's answer, as any head
+
+What is said of a broken message never quotes it: a provider may echo a key in it, and the words go far.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, ClassVar
+
+import h2.connection
+import h2.errors
+import h2.events
+import h2.exceptions
+import h11
+from hyperframe import frame as h2_frame
+from mitmproxy import http
+from mitmproxy.net.http import http1
+from mitmproxy.net.http.validate import validate_headers
+from mitmproxy.proxy import commands, events, layer
+from mitmproxy.proxy.layers.http._base import HttpEvent, ReceiveHttp
+from mitmproxy.proxy.layers.http._events import (
+    ErrorCode,
+    RequestHeaders,
+    RequestProtocolError,
+    RequestTrailers,
+    ResponseHeaders,
+    ResponseProtocolError,
+    ResponseTrailers,
+)
+from mitmproxy.proxy.layers.http._http1 import (
+    Http1Client,
+    Http1Server,
+    TBodyReader,
+    make_body_reader,
+    make_error_response,
+)
+from mitmproxy.proxy.layers.http._http2 import (
+    Http2Client,
+    Http2Connection,
+    Http2Server,
+    parse_h2_request_headers,
+    parse_h2_response_headers,
+)
+from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
+from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
+from mitmproxy.utils import human
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from h11._readers import ChunkedReader
+    from h11._receivebuffer import ReceiveBuffer
+    from mitmproxy.proxy.context import Context
+
+LONGEST_HEAD_BYTES = 64 * 1024
+MOST_FIELDS = 256
+MOST_INTERIMS = 16
+BAD_HEAD = "bad head: "
+"""How our words for a head begin that is no HTTP, or too long."""
+_TOO_LONG = f"it is longer than {LONGEST_HEAD_BYTES // 1024} KB"
+_TOO_MANY = f"it has more than {MOST_FIELDS} fields"
+_SWITCHING_PROTOCOLS = 101
+
+
+class BadHead(ValueError):
+    """A head that is no HTTP or beyond the bounds, in words that quote nothing of it."""
+
+
+# HTTP/1 ---------------------------------------------------------------------------------------------------------------
+
+
+def _take_head(buf: ReceiveBuffer) -> list[bytes] | None:
+    """The lines of the next head; None: it is not complete. Raises BadHead beyond the bounds."""
+    lines: list[bytearray] | None = []
+    while lines == [] and buf:  # empty lines before a head are passed over
+        lines = buf.maybe_extract_lines()
+    size = len(buf) if lines is None else sum(map(len, lines or []))
+    if size > LONGEST_HEAD_BYTES:
+        raise BadHead(_TOO_LONG)
+    if len(lines or []) > MOST_FIELDS + 1:
+        raise BadHead(_TOO_MANY)
+    return [bytes(line) for line in lines] if lines else None
+
+
+class _Chunks:
+    """h11's reader of a chunked body, bounded; it passes trailers over, since mitmproxy has no way to send them on."""
+
+    def __init__(self, reader: ChunkedReader) -> None:
+        self._reader = reader
+
+    def __call__(self, buf: ReceiveBuffer) -> h11.Data | h11.EndOfMessage | None:
+        try:
+            event = self._reader(buf)
+        except h11.ProtocolError:
+            raise h11.RemoteProtocolError("malformed chunk") from None
+        if event is None and len(buf) > LONGEST_HEAD_BYTES:
+            raise h11.RemoteProtocolError(f"a chunk's head or trailers longer than {LONGEST_HEAD_BYTES // 1024} KB")
+        return h11.EndOfMessage() if isinstance(event, h11.EndOfMessage) else event
+
+    def read_eof(self) -> None:
+        """The connection ended in the middle of the body."""
+        self._reader.read_eof()
+
+
+def _body_reader(size: int | None) -> TBodyReader:
+    reader = make_body_reader(size)
+    return _Chunks(reader) if size is None else reader  # type: ignore[arg-type, return-value]  # it reads chunks
+
+
+class BoundedHttp1Server(Http1Server):
+    """A client's HTTP/1 connection."""
+
+    def send(self, event: HttpEvent) -> layer.CommandGenerator[None]:
+        """Pass trailers over, which the base class does not know."""
+        if not isinstance(event, ResponseTrailers):
+            yield from super().send(event)
+
+    def read_headers(self, event: events.ConnectionEvent) -> layer.CommandGenerator[None]:
+        """Read a request's head."""
+        if isinstance(event, events.ConnectionClosed):
+            self.buf = type(self.buf)()  # what there is of a head would be quoted in the log
+            yield from super().read_headers(event)
+            return
+        request: http.Request | None = None
+        try:
+            head = _take_head(self.buf)
+            if head is None:
+                return
+            request = self.request = _parsed(http1.read_request_head, head)
+            size = _length(request)
+        except BadHead as error:
+            yield commands.SendData(self.conn, make_error_response(400, f"{BAD_HEAD}{error}"))
+            yield commands.CloseConnection(self.conn)
+            if request is None:
+                yield commands.Log(f"{human.format_address(self.conn.peername)}: {BAD_HEAD}{error}")
+            else:  # for the interfaces
+                yield ReceiveHttp(RequestHeaders(self.stream_id, request, end_stream=False))
+                yield ReceiveHttp(
+                    RequestProtocolError(self.stream_id, f"{BAD_HEAD}{error}", ErrorCode.GENERIC_CLIENT_ERROR)
+                )
+            self.state = self.done
+            return
+        yield ReceiveHttp(RequestHeaders(self.stream_id, request, size == 0))
+        self.body_reader = _body_reader(size)
+        self.state = self.read_body
+        yield from self.state(event)
+
+
+class BoundedHttp1Client(Http1Client):
+    """A provider's HTTP/1 connection."""
+
+    _interims = 0
+
+    def send(self, event: HttpEvent) -> layer.CommandGenerator[None]:
+        """Pass trailers over, which the base class does not know."""
+        if isinstance(event, RequestHeaders):
+            self._interims = 0
+        if not isinstance(event, RequestTrailers):
+            yield from super().send(event)
+
+    def read_headers(self, event: events.ConnectionEvent) -> layer.CommandGenerator[None]:
+        """Read an answer's head, and pass over the interim ones before it."""
+        if isinstance(event, events.ConnectionClosed) and self.stream_id and self.buf:
+            yield from self._refuse("the connection was closed in the middle of it")
+            return
+        if isinstance(event, events.ConnectionClosed):
+            yield from super().read_headers(event)
+            return
+        if self.request is None or self.stream_id is None:
+            yield commands.Log("Unexpected data from server")
+            yield commands.CloseConnection(self.conn)
+            return
+        try:
+            response = self._final_head()
+            if response is None:
+                return
+            size = _length(self.request, response)
+            if self.context.options.validate_inbound_headers:
+                _validate(response)
+        except BadHead as error:
+            yield from self._refuse(str(error))
+            return
+        self.response = response
+        yield ReceiveHttp(ResponseHeaders(self.stream_id, response, size == 0))
+        self.body_reader = _body_reader(size)
+        self.state = self.read_body
+        yield from self.state(event)
+
+    def _final_head(self) -> http.Response | None:
+        """The head of the final answer; None: it is not here. Raises BadHead."""
+        while (head := _take_head(self.buf)) is not None:
+            response = _parsed(http1.read_response_head, head)
+            if response.status_code >= 200 or response.status_code == _SWITCHING_PROTOCOLS:
+                return response
+            self._interims += 1
+            if self._interims > MOST_INTERIMS:
+                raise BadHead(f"more than {MOST_INTERIMS} interim answers are before it")
+        return None
+
+    def _refuse(self, why: str) -> layer.CommandGenerator[None]:
+        assert self.stream_id is not None
+        yield commands.CloseConnection(self.conn)
+        yield ReceiveHttp(ResponseProtocolError(self.stream_id, f"{BAD_HEAD}{why}", ErrorCode.GENERIC_SERVER_ERROR))
+
+
+def _parsed[M](read: Callable[[list[bytes]], M], head: list[bytes]) -> M:
+    try:
+        return read(head)
+    except ValueError:
+        raise BadHead("it is no HTTP/1") from None
+
+
+def _length(request: http.Request, response: http.Response | None = None) -> int | None:
+    try:
+        return http1.expected_http_body_size(request, response)
+    except ValueError:
+        raise BadHead("it does not say how long the body is") from None
+
+
+def _validate(response: http.Response) -> None:
+    try:
+        validate_headers(response)
+    except ValueError:
+        raise BadHead("it has invalid fields") from None
+
+
+class BoundedUpstreamProxy(HttpUpstreamProxy):
+    """A tunnel through another proxy."""
+
+    def receive_handshake_data(self, data: bytes) -> layer.CommandGenerator[tuple[bool, str | None]]:
+        """Read the head of its answer to CONNECT."""
+        if not self.send_connect:
+            return (yield from super().receive_handshake_data(data))
+        where = human.format_address(self.tunnel_connection.address)
+        self.buf += data
+        try:
+            head = _take_head(self.buf)
+            if head is None:
+                return False, None
+            status = _parsed(http1.read_response_head, head).status_code
+        except BadHead as error:
+            return False, f"upstream proxy {where}: {BAD_HEAD}{error}"
+        if not 200 <= status < 300:
+            return False, f"upstream proxy {where} refused to connect: {status}"
+        if self.buf:
+            yield from self.receive_data(bytes(self.buf))
+            del self.buf
+        return True, None
+
+
+# HTTP/2 ---------------------------------------------------------------------------------------------------------------
+
+
+class Flood(h2.exceptions.ProtocolError):
+    """A peer sends frames that carry little or nothing, without end."""
+
+    error_code = h2.errors.ErrorCodes.ENHANCE_YOUR_CALM
+
+
+class Frames:
+    """Counts what a peer sends that carries little or nothing.
+
+    A frame costs what handling it costs us, in units of about 20 µs. A thousand are free, and a hundred more each
+    second. What we send pays for what it brings about: window updates for data, heads and resets for a head. Data pays
+    for its own frames, also for some small ones after it.
+    """
+
+    BURST: ClassVar = 1000
+    EACH_SECOND: ClassVar = 100
+    BYTES_OF_FRAME: ClassVar = 16
+    """Of data, pay for its frame; the lines of a stream that say next to nothing have more."""
+    SMALL_AFTER_LARGE: ClassVar = 100
+    UPDATES_OF_DATA: ClassVar = 16
+    """Window updates for one data frame of ours; Go's servers send one for each piece that is read."""
+    HEADS_OF_HEAD: ClassVar = 3
+    """An answer, its trailers and a reset, for one request."""
+    RESET: ClassVar = 8
+    """Of a stream that a client opens and resets we have made a flow."""
+
+    def __init__(self, now: Callable[[], float], *, from_client: bool) -> None:
+        self._now = now
+        self._from_client = from_client
+        self._left: float = self.BURST
+        self._counted_at = now()
+        self._data_due = 0.0
+        """Data frames that earlier data has paid for."""
+        self._updates_due = 0
+        self._heads_due = 0
+
+    def __repr__(self) -> str:
+        return f"<Frames {self._left:.0f} left>"
+
+    def sent(self, frame: h2_frame.Frame) -> None:
+        """We sent a frame."""
+        if isinstance(frame, h2_frame.DataFrame):
+            self._updates_due = min(self._updates_due + self.UPDATES_OF_DATA, self.BURST)
+        elif isinstance(frame, h2_frame.HeadersFrame) and not self._from_client:
+            self._heads_due = min(self._heads_due + self.HEADS_OF_HEAD, self.BURST)
+
+    def count(self, frame: h2_frame.Frame) -> None:
+        """A frame came. Raises Flood: one too many."""
+        now = self._now()
+        self._left = min(self.BURST, self._left + (now - self._counted_at) * self.EACH_SECOND) - self._cost(frame)
+        self._counted_at = now
+        if self._left < 0:
+            raise Flood("too many frames that carry little or nothing")
+
+    def _cost(self, frame: h2_frame.Frame) -> int:
+        match frame:
+            case h2_frame.DataFrame() if "END_STREAM" in frame.flags:
+                return 0
+            case h2_frame.DataFrame():
+                paid = self._data_due + len(frame.data) / self.BYTES_OF_FRAME
+                self._data_due = min(max(0.0, paid - 1), self.SMALL_AFTER_LARGE)
+                return 0 if paid >= 1 else 1
+            case h2_frame.WindowUpdateFrame() if self._updates_due:
+                self._updates_due -= 1
+                return 0
+            case h2_frame.HeadersFrame() if self._from_client:
+                return 0  # a request: the streams that are open at a time are bounded
+            case h2_frame.RstStreamFrame() if self._from_client:
+                return self.RESET
+            case h2_frame.HeadersFrame() | h2_frame.RstStreamFrame() if self._heads_due:
+                self._heads_due -= 1
+                return 0
+            case h2_frame.WindowUpdateFrame() | h2_frame.PingFrame() | h2_frame.PriorityFrame():
+                return 1
+            case h2_frame.SettingsFrame():
+                return 5 + len(frame.settings)
+        return 10
+
+
+class BoundedH2Connection(BufferedH2Connection):
+    """An HTTP/2 connection that counts frames."""
+
+    def __init__(self, config: h2.config.H2Configuration) -> None:
+        super().__init__(config)
+        # Real time: it bounds what the event loop really spends.
+        self.frames = Frames(time.monotonic, from_client=not config.client_side)  # noqa: TID251
+
+    def receive_data(self, data: bytes) -> list[h2.events.Event]:
+        """Take what came. Raises ProtocolError, also for a head that does not end."""
+        received: list[h2.events.Event] = super().receive_data(data)
+        if sum(len(part.data) for part in self.incoming_buffer._headers_buffer) > LONGEST_HEAD_BYTES:  # noqa: SLF001
+            raise Flood(f"{BAD_HEAD}{_TOO_LONG}")
+        return received
+
+    def _receive_frame(self, frame: h2_frame.Frame) -> list[h2.events.Event]:
+        self.frames.count(frame)
+        return super()._receive_frame(frame)
+
+    def _prepare_for_sending(self, frames: list[h2_frame.Frame]) -> None:
+        for frame in frames:
+            self.frames.sent(frame)
+        super()._prepare_for_sending(frames)
+
+
+class BoundedHttp2(Http2Connection):
+    """What both sides have in common."""
+
+    connection_type: ClassVar = BoundedH2Connection
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)  # type: ignore[call-arg]  # the next class is one side, which knows the connection
+        self.h2_conn = self.connection_type(self.h2_conf)
+        if self.h2_conf.client_side:  # as the base class does for its own connection object
+            self.h2_conn.local_settings.enable_push = 0
+            self.h2_conn.local_settings.acknowledge()
+
+    def handle_h2_event(self, event: h2.events.Event) -> layer.CommandGenerator[bool]:
+        """Look at heads, and say in our words what is wrong."""
+        if isinstance(event, h2.exceptions.ProtocolError):
+            why = str(event) if isinstance(event, Flood) else type(event).__name__
+            yield from self.protocol_error(f"HTTP/2 protocol error: {why}", event.error_code)
+            return True
+        if isinstance(event, h2.events.ConnectionTerminated):
+            code = getattr(event.error_code, "name", event.error_code)
+            yield from self.close_connection(f"HTTP/2 connection closed: {code}")
+            return True
+        if isinstance(event, (h2.events.RequestReceived, h2.events.ResponseReceived, h2.events.TrailersReceived)):
+            try:
+                self._look_at(event)
+            except BadHead as error:
+                yield from self.protocol_error(f"{BAD_HEAD}{error}")
+                return True
+        return (yield from super().handle_h2_event(event))
+
+    def _look_at(
+        self, event: h2.events.RequestReceived | h2.events.ResponseReceived | h2.events.TrailersReceived
+    ) -> None:
+        headers = event.headers or []
+        if len(headers) > MOST_FIELDS:
+            raise BadHead(_TOO_MANY)
+        try:
+            if isinstance(event, h2.events.RequestReceived):
+                parse_h2_request_headers(headers)
+            elif isinstance(event, h2.events.ResponseReceived):
+                status, fields = parse_h2_response_headers(headers)
+                if self.context.options.validate_inbound_headers:
+                    validate_headers(http.Response(b"HTTP/2.0", status, b"", fields, None, None, 0, None))
+        except ValueError:
+            raise BadHead("it is no HTTP/2") from None
+
+
+class BoundedHttp2Server(BoundedHttp2, Http2Server):
+    """A client's HTTP/2 connection."""
+
+
+class BoundedHttp2Client(BoundedHttp2, Http2Client):
+    """A provider's HTTP/2 connection."""

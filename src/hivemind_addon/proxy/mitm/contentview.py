@@ -1,0 +1,178 @@
+"""The view in which mitmweb and the console show a scheduled request and its answer: its story, and who said what.
+
+It reads what is kept with the flow and nothing else, so it works for flows from a file, too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mitmproxy import contentviews, http
+
+from hivemind_addon.proxy.mitm.note import KEY, Note, note_of
+from hivemind_addon.proxy.profile.model import DialectName
+from hivemind_addon.proxy.profile.paths import path_matches
+from hivemind_addon.proxy.wire.decoding import BodyDecoder, DecodeError
+from hivemind_addon.proxy.wire.transcript import Part, Transcript, answer_of, request_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from mitmproxy.contentviews import Metadata, SyntaxHighlight
+
+    from hivemind_addon.proxy.observe.story import Story
+
+WIDTH = 110
+"""Neither interface wraps lines."""
+PART_CHARS = 6_000
+"""More of one piece is cut: files that agents have read are long, and the raw view has all of them."""
+ALL_CHARS = 150_000
+"""The whole page; mitmproxy makes it on the event loop."""
+_PRIORITY = 5.0
+"""Before all of mitmproxy's own, which say 1 or 2."""
+_PATHS = {
+    "/messages": DialectName.ANTHROPIC_MESSAGES,
+    "/responses": DialectName.OPENAI_RESPONSES,
+    "/api/chat": DialectName.OLLAMA,
+    "/api/generate": DialectName.OLLAMA,
+}
+"""For flows that were not scheduled, when a person chooses this view."""
+
+
+class ExchangeView(contentviews.Contentview):
+    """Registered once; holds nothing."""
+
+    @property
+    def name(self) -> str:
+        """As interfaces list it."""
+        return "hivemind"
+
+    @property
+    def syntax_highlight(self) -> SyntaxHighlight:
+        """Prose."""
+        return "none"
+
+    def render_priority(self, data: bytes, metadata: Metadata) -> float:  # noqa: ARG002 - the host's signature
+        """First choice for scheduled flows, never chosen for any other."""
+        is_ours = metadata.flow is not None and KEY in metadata.flow.metadata and _is_body(metadata)
+        return _PRIORITY if is_ours else -1
+
+    def prettify(self, data: bytes, metadata: Metadata) -> str:
+        """The page."""
+        flow = metadata.flow
+        if not isinstance(flow, http.HTTPFlow) or not _is_body(metadata):
+            raise ValueError("not a model call")
+        note = note_of(flow)
+        dialect = note.dialect if note else _dialect_of(flow.request.path)
+        if metadata.http_message is flow.request:
+            pages = _request_page(note, request_of(dialect, data))
+        else:
+            pages = _answer_page(note, answer_of(dialect, _decoded(data, metadata.http_message)))
+        return _bounded(pages)
+
+
+def _is_body(metadata: Metadata) -> bool:
+    flow = metadata.flow
+    message = metadata.http_message
+    return isinstance(flow, http.HTTPFlow) and (message is flow.request or message is flow.response)
+
+
+def _dialect_of(path: str) -> DialectName:
+    return next((dialect for end, dialect in _PATHS.items() if path_matches(f"*{end}", path)), DialectName.OPENAI_CHAT)
+
+
+def _decoded(data: bytes, message: http.Message | None) -> bytes:
+    """The body without its content coding; mitmproxy undoes none of which only the beginning is there."""
+    if message is None or data != message.raw_content:
+        return data
+    try:
+        return BodyDecoder(message.headers.get("content-encoding", "")).feed(data)
+    except DecodeError:
+        return data
+
+
+def _request_page(note: Note | None, said: Transcript) -> Iterator[str]:
+    """The newest message first: of a long conversation that is what a person looks for."""
+    if note is not None:
+        yield from _head(note, said.model)
+        if not note.story.end:
+            yield from _happened(note.story)
+    system = [part for part in said.parts if part.heading == "system"]
+    spoken = [part for part in said.parts if part.heading != "system"]
+    if len(spoken) > 1:
+        yield f"{len(spoken)} pieces of conversation, the newest first.\n"
+    yield from _parts(reversed(spoken))
+    yield from _parts(system)
+
+
+def _answer_page(note: Note | None, said: Transcript) -> Iterator[str]:
+    if note is not None:
+        yield from _head(note, said.model)
+    yield from _parts(said.parts)
+    if said.error:
+        yield from _parts([Part("error", said.error)])
+    if said.stop:
+        yield f"\nstopped: {said.stop}\n"
+    if note is not None:
+        yield from _happened(note.story)
+
+
+def _happened(story: Story) -> Iterator[str]:
+    if story.moments:
+        yield _ruled("what happened")
+        yield from (f"{moment.after_s:8.1f} s  {_wrapped(moment.text)}\n" for moment in story.moments)
+
+
+def _head(note: Note, model: str) -> Iterator[str]:
+    story = note.story
+    parent = f", child of {story.parent_session}" if story.parent_session else ""
+    rows = {
+        "model": model or story.model,
+        "agent": story.agent,
+        "session": "" if story.session == story.agent else story.session + parent,
+        "kind": f"{story.kind}, {story.priority} priority",
+        "pool": story.pool,
+        "ticket": story.ticket_id,
+        "state": note.comment.removesuffix(story.who),
+    }
+    yield from (f"{name:8} {_wrapped(text)}\n" for name, text in rows.items() if text)
+
+
+def _parts(parts: Iterable[Part]) -> Iterator[str]:
+    for part in parts:
+        yield _ruled(part.heading)
+        text = part.text.strip("\n")
+        if text:
+            yield f"{_wrapped(text[:PART_CHARS])}\n"
+        if len(text) > PART_CHARS:
+            yield f"… and {len(text) - PART_CHARS:,} characters more\n"
+
+
+def _ruled(heading: str) -> str:
+    return f"\n── {heading} {'─' * max(4, 60 - len(heading))}\n"
+
+
+def _wrapped(text: str) -> str:
+    return "\n".join(piece for line in text.split("\n") for piece in _pieces(line))
+
+
+def _pieces(line: str) -> Iterator[str]:
+    """A line in pieces that are no longer than the page is wide."""
+    while len(line) > WIDTH:
+        at = line.rfind(" ", WIDTH // 2, WIDTH + 1)
+        end = at if at > 0 else WIDTH
+        yield line[:end]
+        line = line[end:].removeprefix(" ")
+    yield line
+
+
+def _bounded(pages: Iterable[str]) -> str:
+    text: list[str] = []
+    room = ALL_CHARS
+    for page in pages:
+        if room <= 0:
+            text.append("\n… the rest is in the raw view\n")
+            break
+        text.append(page)
+        room -= len(page)
+    return "".join(text)

@@ -1,0 +1,586 @@
+"""One scheduled request, from the gate to its end: where the layer, the scheduler and the parsers meet.
+
+The layer (`proxy/mitm/stream.py`) tells an exchange what happened and does what it answers. No method raises:
+`@guarded`
+turns an exception of ours into a guard trip, after which every answer is the harmless one (send it, pass it on).
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeGuard, assert_never
+
+from mitmproxy.flow import Error
+
+from hivemind_addon.api.command import Cancel, MoveToFront
+from hivemind_addon.api.events import CommittedStreamFailed, OddityNoted
+from hivemind_addon.api.spend import Shortage
+from hivemind_addon.api.ticket import (
+    CallKind,
+    ContractError,
+    Delivery,
+    Outcome,
+    OutcomeKind,
+    Reservation,
+    Ticket,
+    Usage,
+)
+from hivemind_addon.proxy.core.decision import Admitted, Backoff, Refused, Shed
+from hivemind_addon.proxy.mitm.attempt import Attempt
+from hivemind_addon.proxy.mitm.keeping import sent_request
+from hivemind_addon.proxy.mitm.port import Alarm, Delivered, Handling, Look, Next, Stage
+from hivemind_addon.proxy.mitm.refusal import (
+    come_back_s,
+    make_refusal,
+    make_refused,
+    refusal_text,
+    refused_error,
+    refused_text,
+)
+from hivemind_addon.proxy.runtime.driver import CANCELLED_BY_PERSON, Awaited, Cancelled, Pulse
+from hivemind_addon.proxy.wire.answer import Phase
+from hivemind_addon.proxy.wire.dialect import Dialect, dialect_of
+from hivemind_addon.proxy.wire.garbage import garbage_in, is_after_tool
+from hivemind_addon.proxy.wire.outcome import TransportTrouble, judge_transport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from mitmproxy import http
+
+    from hivemind_addon.proxy.capture.tape import Tape
+    from hivemind_addon.proxy.core.watchdog import Durations
+    from hivemind_addon.proxy.mitm.keeping import ConversationKeeper
+    from hivemind_addon.proxy.profile.model import DialectName, Profile
+    from hivemind_addon.proxy.runtime.driver import Driver
+    from hivemind_addon.proxy.runtime.guard import Guard
+    from hivemind_addon.proxy.wire.estimate import Estimator
+    from hivemind_addon.proxy.wire.request import RequestFacts
+
+logger = logging.getLogger(__name__)
+
+MOST_GARBAGE_RETRIES = 2
+
+
+def guarded[**P, R](fallback: R) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Turn an exception into a guard trip and `fallback`; after a trip, answer `fallback` at once."""
+
+    def decorate(method: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(method)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            exchange: Any = args[0]
+            if exchange.tripped:
+                return fallback
+            try:
+                return method(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001 - the guard at the edge
+                exchange.trip(method.__name__, error)
+                return fallback
+
+        return call
+
+    return decorate
+
+
+@dataclass(eq=False)
+class Exchange:
+    """One request's way through the scheduler. Implements `mitm.port.ExchangePort`."""
+
+    flow: http.HTTPFlow
+    ticket: Ticket
+    profile: Profile
+    dialect_name: DialectName
+    facts: RequestFacts
+    delivery: Delivery
+    """Never AUTO: that has been decided."""
+    driver: Driver
+    guard: Guard
+    estimator: Estimator
+    first_bytes: Durations
+    plain_answers: Durations
+    agents_file: Path | None
+    """Where a budget can be raised."""
+    port: int
+    """The proxy's, for commands that refusals name; 0: nobody knows."""
+    on_end: Callable[[Exchange], None]
+    """Called once, when the ticket is over."""
+    whole_until_at: float = math.inf
+    """With whole delivery: when what has come is passed on, before its client gives up."""
+    tape: Tape | None = None
+    """What is recorded of its attempts; None: nothing."""
+    keeper: ConversationKeeper | None = None
+    """Who keeps its conversation when a spent budget refuses it; None: nobody."""
+
+    next: Next = Next.SEND
+    refusal: http.Response | None = None
+    over: bool = False
+    tripped: bool = False
+    attempts: int = 0
+    delivered: Delivered | None = None
+    """What has come of an answer that goes to the client as it comes."""
+    _submitted: bool = False
+    _reservation: Reservation | None = None
+    _bypassing: bool = False
+    _held: bool = False
+    _pulse_at: float = 0.0
+    _garbage_retries: int = 0
+    _silent_s: float = math.inf
+    """How long the running attempt may be silent."""
+    _refused_by: Shed | Refused | None = None
+    _broke: Refused | None = None
+    """A spent budget refuses it, and its conversation is to be kept before its client hears of that."""
+    _kept_as: str = ""
+    """The checkpoint that its conversation is kept as; empty: none."""
+
+    def __post_init__(self) -> None:
+        self._attempt = self._new_attempt()
+        self._pulse_at = self.ticket.arrived_at + self.profile.keep_alive_s
+
+    def __repr__(self) -> str:
+        state = "over" if self.over else "in flight" if self._reservation else "held"
+        return f"<Exchange {self.ticket.id} {state}, {self.attempts} attempts>"
+
+    # Admission -------------------------------------------------------------------------------------------------------
+
+    @guarded(fallback=False)
+    def enter(self) -> bool:
+        """Step 4: submit. True when `next` is decided at once, so that no wait is needed."""
+        if not self._submitted:
+            self._submitted = True
+            if not self.guard.repay():  # else one slot after the other would be lost, until nothing goes
+                raise ContractError("slots of ended requests could not be given back")
+            self.driver.submit(self.ticket, self.profile.pool_settings)
+        answer = self.driver.decision(self.ticket.id)
+        self._keep(answer)
+        if self._is_to_be_kept(answer):
+            self._broke = answer
+            return False  # `hold` waits for the disk
+        return self._take(answer)
+
+    async def hold(self) -> None:
+        """The one wait: for admission, a keep-alive instant, a person's Abort or Resume, or the client's going."""
+        try:
+            if not self.tripped:
+                await self._wait()
+        except Exception as error:  # noqa: BLE001 - the guard at the edge
+            self.trip("hold", error)
+        finally:
+            self._show_held(held=False)
+        if self.tripped and not self.over:
+            if not self._bypassing and self._reservation is None:
+                await self.guard.enter(self.ticket.pool)
+                self._bypassing = True
+                if self.over:  # the client went while we waited for the semaphore
+                    self._leave_bypass()
+            self.next = Next.SEND
+
+    async def _wait(self) -> None:
+        if not self._submitted:
+            self.enter()
+        self._show_held(held=True)
+        answer: Awaited = self._broke or await self.driver.wait(
+            self.ticket.id, until_at=self._pulse_at if self._keeps_alive else None
+        )
+        self._keep(answer)
+        if self._is_to_be_kept(answer):
+            answer = await self._keep_conversation(answer)
+        self._take(answer)
+
+    def _is_to_be_kept(self, answer: Awaited | None) -> TypeGuard[Refused]:
+        return isinstance(answer, Refused) and isinstance(answer.cause, Shortage) and self.keeper is not None
+
+    async def _keep_conversation(self, refused: Refused) -> Refused | Cancelled:
+        """Its last full context is on disk before its client is refused; where the disk does not let it, it is not."""
+        assert self.keeper is not None
+        assert isinstance(refused.cause, Shortage)
+        read = functools.partial(sent_request, self.flow, self.profile, self.dialect_name, self.facts)
+        self._kept_as = await self.keeper.keep(self.ticket, read, refused.cause)
+        return Cancelled() if self.over else refused  # the client may have gone meanwhile
+
+    def _keep(self, answer: Awaited | None) -> None:
+        """A reservation is ours from the moment it was fetched: whatever goes wrong afterwards, it is given back."""
+        if isinstance(answer, Admitted):
+            self._reservation = answer.reservation
+
+    def _take(self, answer: Awaited | None) -> bool:
+        """Step 5: what the scheduler's answer means for the layer. False: there is none yet."""
+        match answer:
+            case None:
+                return False
+            case Admitted(reservation):
+                self.attempts = reservation.attempt
+                self.next = Next.SEND
+            case Shed():
+                self.refusal = make_refusal(self.profile, self._dialect, answer)
+                self._refuse(answer)
+                self._end()
+            case Refused():
+                self._refuse_for_good(answer)
+                self._end()
+            case Pulse():
+                self._pulse_at = self.driver.clock.monotonic() + self.profile.keep_alive_s
+                self.next = Next.PULSE
+            case Cancelled():
+                self.next = Next.LEAVE
+                self._end()
+            case _:
+                assert_never(answer)
+        return True
+
+    def _refuse_for_good(self, refused: Refused) -> None:
+        self.refusal = make_refused(
+            self.profile,
+            self._dialect,
+            refused,
+            self.agents_file,
+            self.driver.clock,
+            kept_as=self._kept_as,
+            port=self.port,
+        )
+        self._refuse(refused)
+
+    def _refuse(self, answer: Shed | Refused) -> None:
+        self._refused_by = answer
+        self.next = Next.REFUSE
+
+    def _show_held(self, *, held: bool) -> None:
+        """Mitmproxy's native look of a held flow: Resume and Abort are enabled."""
+        if held and not self._held:
+            self._held = True
+            self.flow.intercept()
+        elif not held and self._held:
+            self._held = False
+            self.flow.resume()
+
+    def nudge(self) -> None:
+        """Some interface touched the flow: a person may have pressed Abort or Resume."""
+        if self.over or self.tripped:
+            return
+        if self.flow.error and self.flow.error.msg == Error.KILLED_MESSAGE:
+            # The client is to hear of it, and mitmproxy answers nothing for a flow that is killed.
+            self.flow.error, self.flow.live = None, True
+            self.driver.command(Cancel(self.ticket.id))
+        elif self._held and not self.flow.intercepted:
+            self._held = False
+            self.driver.command(MoveToFront(self.ticket.id))
+
+    def client_gone(self) -> None:
+        """The client went; whatever it held is given back now."""
+        if self.tripped:
+            self.finished()
+        else:
+            self._client_gone()
+
+    @guarded(fallback=None)
+    def _client_gone(self) -> None:
+        if self.over:
+            return
+        if self._reservation is None:
+            if self._submitted:
+                self.driver.cancel(self.ticket.id)  # wakes whoever waits for it
+            self._end()
+        elif self._attempt.phase is Phase.COMPLETE:
+            self.streamed()  # some clients hang up right after the last event
+        else:
+            self._settle_stream(Outcome(OutcomeKind.CANCELLED, "client gone"))
+
+    @guarded(fallback=None)
+    def call_off(self) -> None:
+        """A person cancelled the running attempt: its slot is free now, its client is refused."""
+        if self.over or self._reservation is None:
+            return
+        self._refuse_for_good(Refused(ticket=self.ticket, cause=Cancel(self.ticket.id)))
+        self._settle_stream(Outcome(OutcomeKind.CANCELLED, CANCELLED_BY_PERSON))
+
+    # An attempt's answer ---------------------------------------------------------------------------------------------
+
+    def _new_attempt(self) -> Attempt:
+        return Attempt(self.profile, self.dialect_name, self.driver.clock, self.tape)
+
+    def sent(self) -> None:
+        """The attempt begins: forget the one before, even after a trip, for none of it may go to the client."""
+        self._attempt = self._new_attempt()
+        self._sent()
+
+    @guarded(fallback=None)
+    def _sent(self) -> None:
+        self._attempt.sent()
+        watchdog, pool = self.profile.watchdog, self.ticket.pool
+        if self.facts.stream:
+            self._silent_s = self.first_bytes.silent_s(pool, least_s=watchdog.silent_s, factor=watchdog.factor)
+        else:
+            self._silent_s = self.plain_answers.overdue_s(
+                pool, least_s=watchdog.silent_s, factor=watchdog.answer_factor, attempt=max(1, self.attempts)
+            )
+
+    @guarded(fallback=Handling.PEEK)
+    def head(self, response: http.Response) -> Handling:
+        """Step 6: meters learn from the head."""
+        attempt = self._attempt
+        is_stream = attempt.head(response)
+        if self._reservation:
+            self.driver.observe(self._reservation, attempt.hints, answered=response.status_code < 400)
+        if not is_stream:
+            return Handling.COLLECT
+        self.first_bytes.note(self.ticket.pool, attempt.head_at - attempt.sent_at)
+        return Handling.PEEK
+
+    @guarded(fallback=None)
+    def heard(self) -> None:
+        """An answer that is collected goes on."""
+        self._attempt.heard()
+
+    def look(self, chunk: bytes) -> Look:
+        """Judge what was kept back so far."""
+        kept = self._attempt.kept
+        known = len(kept)
+        look = self._look(chunk)
+        if self.tripped and len(kept) == known:
+            kept.append(chunk)
+        return look
+
+    @guarded(fallback=Look.RELEASE)
+    def _look(self, chunk: bytes) -> Look:
+        attempt, peek = self._attempt, self.profile.peek
+        phase = attempt.look(chunk)
+        if attempt.unreadable:
+            self._note_oddity(f"answer: {attempt.unreadable}")
+            return Look.RELEASE
+        if phase is Phase.FAILED:
+            return Look.FAILED
+        if self.delivery is Delivery.WHOLE:
+            too_big = attempt.looked_bytes > peek.whole_max_bytes
+        else:
+            too_big = phase is not Phase.BEFORE_CONTENT or attempt.looked_bytes > peek.max_bytes
+        return Look.RELEASE if too_big else Look.HOLD_BACK
+
+    def tee(self, chunk: bytes) -> bytes:
+        """Step 8: read usage on the way; answers the decoded bytes."""
+        decoded = self._tee(chunk)
+        return chunk if self.tripped else decoded
+
+    @guarded(fallback=b"")
+    def _tee(self, chunk: bytes) -> bytes:
+        return self._attempt.tee(chunk)
+
+    def decoded_so_far(self) -> bytes:
+        """The decoded bytes of everything that `look` saw."""
+        return self._attempt.take_kept()
+
+    @guarded(fallback=False)
+    def collected(self, response: http.Response, body: bytes) -> bool:
+        """Step 7, for an answer that came to its end: judge it. True: try again."""
+        attempt = self._attempt
+        outcome, usage = attempt.judge_body(response.status_code, body, self.estimator.count)
+        if outcome.kind is OutcomeKind.SUCCESS and (garbage := self._garbage()):
+            outcome = self._judge_garbage(garbage, may_retry=self.delivery is Delivery.WHOLE)
+        if attempt.unreadable:
+            self._note_oddity(f"answer: {attempt.unreadable}")
+        if outcome.kind is OutcomeKind.SUCCESS and not self.facts.stream:
+            self.plain_answers.note(self.ticket.pool, self.driver.clock.monotonic() - attempt.sent_at)
+        return self._settle(outcome, usage=usage)
+
+    @guarded(fallback=False)
+    def failed(self, trouble: TransportTrouble, detail: str, *, client_saw_bytes: bool) -> bool:
+        """Step 7, for an attempt that ended without a complete answer. True: try again."""
+        if trouble is TransportTrouble.STALLED and not self.facts.stream:
+            trouble = TransportTrouble.OVERDUE
+            usual_s = self.plain_answers.p99_s(self.ticket.pool)
+            self._note_oddity(
+                f"watchdog: no answer in {self._silent_s:.0f} s; 99 of 100 that are not streamed take {usual_s:.1f} s"
+            )
+        return self._settle_stream(judge_transport(trouble, detail), client_saw_bytes=client_saw_bytes)
+
+    @guarded(fallback=False)
+    def failed_in_stream(self) -> bool:
+        """Step 7, for an error event while everything was kept back. True: try again."""
+        return self._settle_stream(self._attempt.judge_stream())
+
+    @guarded(fallback=False)
+    def ended(self) -> bool:
+        """Step 7, for a stream that ended while everything was kept back. True: try again."""
+        if self._attempt.finish() is not Phase.COMPLETE:
+            return self._settle_stream(judge_transport(TransportTrouble.CUT))
+        garbage = self._garbage()
+        if not garbage or self._garbage_retries >= MOST_GARBAGE_RETRIES:
+            return False
+        return self._settle_stream(self._judge_garbage(garbage, may_retry=True))
+
+    def released(self, delivered: Delivered) -> None:
+        """The client gets the answer as it comes; interfaces show it growing."""
+        self.delivered = delivered
+
+    @guarded(fallback=None)
+    def streamed(self) -> None:
+        """Step 9, for a streamed answer: settle it."""
+        if self.over or self._attempt.finish() is None:
+            return
+        outcome = self._attempt.judge_stream()
+        if outcome.kind is OutcomeKind.SUCCESS and (garbage := self._garbage()):
+            outcome = self._judge_garbage(garbage, may_retry=False)
+        self._settle_stream(outcome, client_saw_bytes=True)
+
+    def _garbage(self) -> str:
+        """What is wrong with the complete answer; empty: nothing that is sure."""
+        answer = self._attempt.answer
+        if answer is None or self.ticket.kind is CallKind.PREWARM:
+            return ""
+        return garbage_in(answer, after_tool=is_after_tool(self.facts.messages))
+
+    def _judge_garbage(self, garbage: str, *, may_retry: bool) -> Outcome:
+        """Tried again where nothing of it was seen, and not for ever: the model may insist."""
+        if may_retry and self._garbage_retries < MOST_GARBAGE_RETRIES:
+            self._garbage_retries += 1
+            # The provider serves, so this is no failure that a breaker or a limit should learn from.
+            return Outcome(OutcomeKind.IGNORED, f"garbage: {garbage}", status=200, retryable=True, garbage=garbage)
+        return Outcome(OutcomeKind.SUCCESS, f"200, garbage: {garbage}", status=200, garbage=garbage)
+
+    # Alarms ----------------------------------------------------------------------------------------------------------
+
+    def next_alarm_s(self, stage: Stage) -> float | None:
+        """Seconds until something is due, as far as it is known now; None: never."""
+        delay_s = self._next_alarm_s(stage)
+        return None if math.isinf(delay_s) else delay_s
+
+    @guarded(fallback=math.inf)
+    def _next_alarm_s(self, stage: Stage) -> float:
+        due_at = min((at for at, _ in self._alarms(stage)), default=math.inf)
+        return max(0.0, due_at - self.driver.clock.monotonic())
+
+    @guarded(fallback=Alarm.NOTHING)
+    def alarm(self, stage: Stage) -> Alarm:
+        """What is due."""
+        now = self.driver.clock.monotonic()
+        for at, what in self._alarms(stage):
+            if at <= now:
+                if what is Alarm.PULSE:
+                    self._pulse_at = now + self.profile.keep_alive_s
+                return what
+        return Alarm.NOTHING
+
+    def _alarms(self, stage: Stage) -> list[tuple[float, Alarm]]:
+        """The instants that matter now, the most urgent kind first."""
+        alarms = [(self._attempt.last_byte_at + self._silent_s, Alarm.STALLED)]
+        if stage is Stage.COLLECTED or stage is Stage.STREAMED:
+            return alarms
+        if self._streams_to_client and self.delivery is Delivery.WHOLE:
+            alarms.append((self._attempt.last_byte_at + self.profile.peek.stall_s, Alarm.STALLED))
+        if stage is Stage.PEEKED:
+            peeked_until_at = self._attempt.head_at + self.profile.peek.max_s
+            if self.delivery is Delivery.WHOLE:
+                peeked_until_at = max(peeked_until_at, self.whole_until_at)
+            alarms.append((peeked_until_at, Alarm.RELEASE))
+        if self._keeps_alive:
+            alarms.append((self._pulse_at, Alarm.PULSE))
+        return alarms
+
+    @property
+    def _streams_to_client(self) -> bool:
+        return self.facts.stream and self.flow.request.http_version != "HTTP/1.0"
+
+    @property
+    def _keeps_alive(self) -> bool:
+        return bool(self.profile.keep_alive_s) and self._streams_to_client and self._dialect.takes_comments
+
+    @property
+    def _dialect(self) -> Dialect:
+        return dialect_of(self.dialect_name)
+
+    # Ends ------------------------------------------------------------------------------------------------------------
+
+    def committed_error(self, response: http.Response | None, detail: str) -> bytes:
+        """The one error event that ends a stream whose head has gone out, with what went wrong in it."""
+        dialect = dialect_of(self.dialect_name)
+        error, message, retry_after_s = self.profile.refusal.error, detail, None
+        if isinstance(self._refused_by, Shed):
+            message = refusal_text(self._refused_by)
+            retry_after_s = float(come_back_s(self.profile, self._refused_by))
+        elif isinstance(self._refused_by, Refused):
+            error = refused_error(self.profile, self._refused_by)
+            message = refused_text(self._refused_by, self.agents_file, self.driver.clock, self._kept_as, port=self.port)
+        elif response is not None:
+            facts = dialect.error_in_body(response.content or b"") if response.status_code >= 400 else None
+            error = (facts.type or facts.code if facts else "") or "api_error"
+            message = (facts.message if facts else "") or f"the provider answered {response.status_code}"
+            retry_after_s = self._attempt.hints.retry_after_s
+        if not (isinstance(self._refused_by, Refused) and isinstance(self._refused_by.cause, Cancel)):
+            self._note_failed_stream(message)
+        return dialect.error_event(error, message, retry_after_s)
+
+    def _note_failed_stream(self, reason: str) -> None:
+        with self.guard.second_line("noting a committed stream's failure"):
+            at = self.driver.clock.monotonic()
+            self.driver.note(
+                CommittedStreamFailed(at=at, ticket_id=self.ticket.id, pool=self.ticket.pool, reason=reason)
+            )
+
+    def trip(self, where: str, error: Exception) -> None:
+        """An exception of ours: from here on this request passes by the scheduler; its slot is kept until it ends."""
+        self.tripped = True
+        self.guard.trip(where, error, self.ticket.id)
+        if self._reservation is None and not self.over:
+            with self.guard.second_line("cancelling a ticket"):
+                self.driver.cancel(self.ticket.id)
+
+    def finished(self) -> None:
+        """The flow has ended, in whatever way: the last net, nothing may keep a slot."""
+        if self.over:
+            return
+        if self._reservation is not None:
+            reservation, self._reservation = self._reservation, None
+            self.guard.give_back(reservation)
+        if not self._bypassing:
+            with self.guard.second_line("cancelling"):
+                self.driver.cancel(self.ticket.id)
+        self._end()
+
+    def _settle_stream(self, outcome: Outcome, *, client_saw_bytes: bool = False) -> bool:
+        """With what was used so far."""
+        usage = self._attempt.usage(self.estimator.count)
+        return self._settle(outcome, usage=usage, client_saw_bytes=client_saw_bytes)
+
+    def _settle(self, outcome: Outcome, *, usage: Usage | None, client_saw_bytes: bool = False) -> bool:
+        """Step 9: end the attempt, exactly once. True: the ticket is queued again."""
+        reservation = self._reservation
+        if reservation is None:
+            return False
+        if windows := self._attempt.stream_windows():
+            self.driver.observe(reservation, windows, answered=False)
+        charged = None  # unless the provider said, what was reserved
+        is_complete = outcome.kind is OutcomeKind.SUCCESS or outcome.garbage
+        if usage is not None and is_complete and not usage.reported:
+            usage = self.estimator.with_input(self.profile, self.facts, self.ticket.session, usage)
+        if usage is not None and outcome.kind is OutcomeKind.SUCCESS and not outcome.garbage:
+            self.estimator.learn(self.profile, self.facts, self.ticket.session, usage)
+        if usage is not None and usage.reported:
+            charged = self.estimator.charged(self.profile, self.facts, usage)
+        verdict = self.driver.settle(
+            reservation, outcome, usage=usage, charged=charged, client_saw_bytes=client_saw_bytes
+        )
+        self._reservation = None  # not before: what fails on the way here must not lose it
+        if self.tape:
+            self.tape.settled(reservation, outcome, self.driver.clock.monotonic(), usage=usage, charged=charged)
+        if isinstance(verdict, Backoff):
+            return True
+        self._end()
+        return False
+
+    def _end(self) -> None:
+        self.over = True
+        self.delivered = None
+        self._leave_bypass()
+        self.on_end(self)
+
+    def _leave_bypass(self) -> None:
+        if self._bypassing:
+            self._bypassing = False
+            self.guard.leave(self.ticket.pool)
+
+    def _note_oddity(self, what: str) -> None:
+        self.driver.note(
+            OddityNoted(at=self.driver.clock.monotonic(), pool=self.ticket.pool, ticket_id=self.ticket.id, what=what)
+        )

@@ -1,0 +1,128 @@
+"""The files that the proxy writes: the journal, captures, checkpoints. Each is wherever its option says now."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from hivemind_addon.proxy.capture.model import NotACapture
+from hivemind_addon.proxy.checkpoint.folder_store import FolderStore
+from hivemind_addon.proxy.journal.journal import Journal
+from hivemind_addon.proxy.mitm.keeping import ConversationKeeper
+from hivemind_addon.proxy.mitm.options import BadOption
+from hivemind_addon.proxy.mitm.recorder import Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from pathlib import Path
+
+    from hivemind_addon.proxy.mitm.options import Settings
+    from hivemind_addon.proxy.runtime.driver import Driver
+
+
+class Files:
+    """Opens and closes them. On the event loop."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.recorder: Recorder | None = None
+        """Who writes a capture; None: nobody."""
+        self.keeper: ConversationKeeper | None = None
+        """Who keeps the conversations that a spent budget stops; None: nobody."""
+        self._driver = driver
+        self.journal: Journal | None = None
+        """What remembers everything; None: nothing does."""
+        self._closing: set[asyncio.Future[None]] = set()
+        """Of what an option ended."""
+        self._has_restored = False
+        self._port: int | None = None
+        self._checkpoints: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"<Files {self.journal!r}, {self.recorder!r}>"
+
+    def follow(self, settings: Settings) -> None:
+        """Write to wherever the options say. Raises BadOption."""
+        self._remember(settings)
+        self._keep_conversations(settings.checkpoints)
+        self._record(settings)
+
+    async def close(self) -> None:
+        """Write what is left."""
+        if self.recorder is not None:
+            recorder, self.recorder = self.recorder, None
+            self._end(recorder.stop())
+        if self.keeper is not None:  # before the journal: it tells what it has written
+            keeper, self.keeper = self.keeper, None
+            await keeper.close()
+        self._forget()
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    def listens_at(self, port: int) -> None:
+        """The proxy's port, by which others know whose the journal is."""
+        self._port = port
+        if self.journal is not None:
+            self.journal.is_at(port)
+
+    def _remember(self, settings: Settings) -> None:
+        """Take over what earlier runs have left, once; from then on write."""
+        path, driver = settings.journal, self._driver
+        if path is None:
+            self._forget()
+        elif self.journal is not None:
+            self.journal.follow(path, settings.journal_keep)
+        else:
+            self.journal = Journal(
+                path,
+                keep=settings.journal_keep,
+                keeper=driver,
+                clock=driver.clock,
+                note=driver.note,
+                port=settings.port,
+                fresh=settings.fresh,
+            )
+            if self._port is not None:
+                self.journal.is_at(self._port)
+            if not self._has_restored:
+                self._has_restored = True
+                self.journal.restore()
+            driver.listen(self.journal)
+
+    def _forget(self) -> None:
+        """Write no journal any more."""
+        if self.journal is not None:
+            journal, self.journal = self.journal, None
+            self._driver.unlisten(journal)
+            self._end(journal.close())
+
+    def _end(self, closing: Coroutine[object, object, None]) -> None:
+        task = asyncio.ensure_future(closing)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def _keep_conversations(self, folder: Path | None) -> None:
+        if folder == self._checkpoints:
+            return
+        old, self._checkpoints = self.keeper, folder
+        self.keeper = ConversationKeeper(FolderStore(folder), self._driver) if folder is not None else None
+        if old is not None:
+            self._end(old.close())
+
+    def _record(self, settings: Settings) -> None:
+        old = self.recorder
+        if old is not None and (old.path, old.content) == (settings.capture, settings.capture_content):
+            return
+        self.recorder = None
+        if old is not None:
+            self._end(old.stop())
+        if settings.capture is not None:
+            try:
+                self.recorder = Recorder(
+                    settings.capture,
+                    content=settings.capture_content,
+                    driver=self._driver,
+                    profiles=settings.profiles,
+                )
+            except (OSError, NotACapture) as error:
+                why = error.strerror if isinstance(error, OSError) else error
+                raise BadOption(f"hivemind_capture: {settings.capture}: {why}") from error

@@ -1,0 +1,296 @@
+"""The proxy's own pages, read-only: what goes on, for people (`/`), programs (`/report.json`), Prometheus (`/metrics`)
+and supervisors (`/health`).
+
+They are at `http://hivemind.internal/` through the proxy, and on its own port (`http://127.0.0.1:8080/`), where all
+other paths are for a provider: a client's base URL may name us. In reverse mode every path of the port is the
+upstream's: there only the Host `hivemind.internal` is ours. A Host that is no name of this proxy leads nowhere: a site
+that lets its name lead here must not read a model server.
+
+Who may look: clients on this machine, and with mitmproxy's `proxyauth` those that know a password; `/health` is open
+to all of this machine. A browser must not show them to other sites: by a name that resolves to us (the Host is
+checked), by a script or a frame (no CORS, Sec-Fetch-Site, a strict CSP). Nothing here changes anything.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from mitmproxy import ctx, http
+from mitmproxy.addons.proxyauth import parse_http_basic_auth
+from mitmproxy.net.http.url import parse_authority
+from mitmproxy.proxy.mode_specs import ReverseMode
+
+from hivemind_addon import __version__
+from hivemind_addon.proxy.mitm.options import is_loopback
+from hivemind_addon.proxy.mitm.own_addresses import PAGE_HOST
+from hivemind_addon.proxy.observe.metrics import CONTENT_TYPE
+from hivemind_addon.proxy.page.document import CONTENT_SECURITY_POLICY, DOCUMENT
+from hivemind_addon.proxy.profile.hosts import normal_host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mitmproxy.connection import Client
+
+    from hivemind_addon.api.report import Report
+    from hivemind_addon.proxy.mitm.upstream import Upstream
+    from hivemind_addon.proxy.observe.metrics import Metrics
+    from hivemind_addon.proxy.runtime.driver import Driver
+    from hivemind_addon.proxy.runtime.guard import Guard
+    from hivemind_addon.system.clock import Clock
+
+FRESH_S = 1.0
+"""What was made for one reader is good for the others as long."""
+_LEAST_SHARE = 20
+"""Making an answer takes at most this part of the event loop's time, however many ask for it."""
+_LOCAL_NAMES = (".localhost", ".local", ".internal")
+_OWN_NAMES = {"localhost", "127.0.0.1", "::1"}
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_PATHS = ("/", "/report.json", "/metrics", "/health")
+_NOT_THERE = (
+    b"hivemind: here are /, /report.json, /metrics and /health, and model calls by their paths; "
+    b"`hivemind run --upstream URL` says where all other paths go\n"
+)
+_JSON = "application/json"
+_TEXT = "text/plain; charset=utf-8"
+
+
+class Pages:
+    """Answers requests for the proxy itself."""
+
+    def __init__(
+        self,
+        *,
+        report: Callable[[], Report],
+        metrics: Metrics,
+        driver: Driver,
+        guard: Guard,
+        is_stopping: Callable[[], bool],
+        is_configured: Callable[[str, int], bool],
+        upstream_of: Callable[[http.Request], Upstream | None],
+    ) -> None:
+        """`is_configured`: whether a name is one that a user gave to this proxy or its providers.
+
+        `upstream_of`: where a request goes that is for a provider and was sent straight to us.
+        """
+        self._upstream_of = upstream_of
+        self._driver = driver
+        self._guard = guard
+        self._is_stopping = is_stopping
+        self._is_configured = is_configured
+        self._began_at = driver.clock.monotonic()
+        encoder = msgspec.json.Encoder()
+        self._report = _Fresh(lambda: encoder.encode(report()), driver.clock)
+        self._metrics = _Fresh(lambda: metrics.exposition(driver.snapshot), driver.clock)
+        self._failing = False
+        """The last page could not be made; that is in the log once."""
+
+    def answer(
+        self, request: http.Request, client: Client, destination: tuple[str, int] | None
+    ) -> http.Response | None:
+        """The answer to a request for the proxy itself; None: it is for somebody else. Never raises."""
+        is_for_us = False
+        try:
+            is_for_us = _is_for_us(request, client, destination)
+            may_lead_on = is_for_us or self._is_called_so(request, client, destination)
+            response = _refuse_sites(request) if may_lead_on else None
+            if may_lead_on and response is None:
+                upstream = self._leads_on(request, destination)
+                if upstream is not None:
+                    upstream.receive(request)
+                    return None
+            if not is_for_us:
+                return response or self._refuse_stranger(request, client)
+            response = response or self._admit(request, client) or self._page(request)
+            self._failing = False
+        except Exception as error:  # noqa: BLE001 - the guard at the edge
+            if not self._failing:
+                self._guard.trip("page", error)
+            self._failing = True
+            if not is_for_us:
+                return None
+            response = _make(503, _TEXT, b"hivemind: this page cannot be made just now; the log says why\n")
+        for name, value in _HEADERS.items():
+            response.headers[name] = value
+        return response
+
+    def _refuse_stranger(self, request: http.Request, client: Client) -> http.Response | None:
+        """The refusal of a reverse-mode request for a name that is not ours; None: it goes to the upstream."""
+        mode = client.proxy_mode
+        if not isinstance(mode, ReverseMode) or not (request.host or request.host_header):
+            return None
+        host, port = _authority(request)
+        if host == normal_host(mode.address[0]) or self._is_our_name(host, port):
+            return None
+        return _make(
+            421, _TEXT, b"hivemind: this proxy has another name; hivemind_reverse_hosts=NAME gives it this one\n"
+        )
+
+    def _is_called_so(self, request: http.Request, client: Client, destination: tuple[str, int] | None) -> bool:
+        """Whether a client sent a request straight to a forward proxy, by a name that a reverse-mode one answers to."""
+        if destination is not None or request.method == "CONNECT" or isinstance(client.proxy_mode, ReverseMode):
+            return False
+        host, port = _authority(request)
+        return port == client.sockname[1] and self._is_our_name(host, port)
+
+    def _is_our_name(self, host: str, port: int) -> bool:
+        return bool(host) and (_is_local(host) or self._is_configured(host, port))
+
+    def _leads_on(self, request: http.Request, destination: tuple[str, int] | None) -> Upstream | None:
+        """The provider of a request whose client's base URL names us; None: it asks for a page."""
+        if destination is not None or _path(request) in _PATHS or _authority(request)[0] == PAGE_HOST:
+            return None
+        return self._upstream_of(request)
+
+    def _admit(self, request: http.Request, client: Client) -> http.Response | None:
+        """The refusal, where the request is not one that may look."""
+        if not is_loopback(client.peername[0]):
+            return _make(403, _TEXT, b"hivemind: only for clients on the proxy's own machine\n")
+        if _path(request) not in _PATHS:
+            return _make(404, _TEXT, _NOT_THERE)
+        if request.method not in ("GET", "HEAD"):
+            return _make(405, _TEXT, b"hivemind: these pages are read-only\n", {"Allow": "GET, HEAD"})
+        if _path(request) != "/health":
+            return _demand_password(request, client)
+        return None
+
+    def _page(self, request: http.Request) -> http.Response:
+        match _path(request):
+            case "/":
+                return _make(200, "text/html; charset=utf-8", DOCUMENT)
+            case "/report.json":
+                return _make(200, _JSON, self._report())
+            case "/metrics":
+                return _make(200, CONTENT_TYPE, self._metrics())
+            case "/health":
+                return self._health()
+        return _make(404, _TEXT, _NOT_THERE)
+
+    def _health(self) -> http.Response:
+        """Healthy: new requests are taken, and a turn of the scheduler, just now, raised nothing.
+
+        What providers do is no matter of this process's health: nobody should restart it for an outage of theirs.
+        """
+        status = "stopping" if self._is_stopping() else "ok"
+        try:
+            self._driver.tick()
+        except Exception:  # noqa: BLE001 - whoever waits for the scheduler is told, and has it logged
+            status = "failing"
+        told = {
+            "status": status,
+            "hivemind": True,
+            "pid": os.getpid(),
+            "user": _user(),
+            "home": str(Path("~").expanduser()),
+            "machine": socket.gethostname(),
+            "version": __version__,
+            "up_s": round(self._driver.clock.monotonic() - self._began_at, 1),
+            "guard_trips": self._guard.trips,
+        }
+        return _make(200 if status == "ok" else 503, _JSON, msgspec.json.encode(told))
+
+
+def _user() -> str:
+    """Who runs us; empty: a user without a name, as containers have them."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
+
+
+class _Fresh:
+    """Keeps what was made for a second, and longer where making it takes long."""
+
+    def __init__(self, make: Callable[[], bytes], clock: Clock) -> None:
+        self._make = make
+        self._clock = clock
+        self._made = b""
+        self._good_until = float("-inf")
+
+    def __call__(self) -> bytes:
+        began_at = self._clock.monotonic()
+        if began_at >= self._good_until:
+            self._made = self._make()
+            now = self._clock.monotonic()
+            self._good_until = now + max(FRESH_S, _LEAST_SHARE * (now - began_at))
+        return self._made
+
+
+def _is_local(host: str) -> bool:
+    """Whether nobody elsewhere can let a name lead to this machine: addresses, and names that no public server has."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return "." not in host or host.endswith(_LOCAL_NAMES)
+    return True
+
+
+def _refuse_sites(request: http.Request) -> http.Response | None:
+    """What a page of another site gets that asks by its reader's browser."""
+    site = request.headers.get("sec-fetch-site", "none")
+    if site == "cross-site" or (site == "same-site" and request.headers.get("sec-fetch-mode") != "navigate"):
+        return _make(403, _TEXT, b"hivemind: not for other sites\n")
+    return None
+
+
+def _is_for_us(request: http.Request, client: Client, destination: tuple[str, int] | None) -> bool:
+    if request.method == "CONNECT":
+        return False
+    if destination is not None and not isinstance(client.proxy_mode, ReverseMode):
+        return normal_host(destination[0]) == PAGE_HOST
+    host, port = _authority(request)
+    if host == PAGE_HOST:
+        return True
+    return destination is None and host in _OWN_NAMES and port == client.sockname[1]
+
+
+def _authority(request: http.Request) -> tuple[str, int]:
+    """Whom the client means: the host of its URL, where it sent one whole, else of its Host header."""
+    if request.host:
+        return normal_host(request.host), request.port
+    try:
+        host, port = parse_authority(request.host_header or "", check=True)
+    except ValueError:
+        return "", 0
+    return normal_host(host), port or 80
+
+
+def _path(request: http.Request) -> str:
+    return request.path.partition("?")[0]
+
+
+def _demand_password(request: http.Request, client: Client) -> http.Response | None:
+    """With `proxyauth` a page is for those who know a password of it, like everything else here."""
+    proxyauth = ctx.master.addons.get("proxyauth")
+    if proxyauth is None or proxyauth.validator is None or client in proxyauth.authenticated:
+        return None
+    is_proxied = bool(request.host) and not isinstance(client.proxy_mode, ReverseMode)
+    said = request.headers.get("proxy-authorization" if is_proxied else "authorization", "")
+    try:
+        _, user, password = parse_http_basic_auth(said)
+    except ValueError:
+        user = password = ""
+    if (user or password) and proxyauth.validator(user, password):
+        # As mitmproxy does after a CONNECT: a password check may be slow by intent.
+        proxyauth.authenticated[client] = user, password
+        return None
+    demand = {"Proxy-Authenticate" if is_proxied else "WWW-Authenticate": 'Basic realm="hivemind"'}
+    return _make(407 if is_proxied else 401, _TEXT, b"hivemind: the proxy's user and password, please\n", demand)
+
+
+def _make(status: int, content_type: str, content: bytes, headers: dict[str, str] | None = None) -> http.Response:
+    return http.Response.make(status, content, {"Content-Type": content_type} | (headers or {}))

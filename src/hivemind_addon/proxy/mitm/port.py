@@ -1,0 +1,160 @@
+"""What the HTTP layer and the exchange say to each other: the seam between mitmproxy's events and our decisions."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from mitmproxy import http
+    from mitmproxy.connection import Client
+
+    from hivemind_addon.proxy.wire.outcome import TransportTrouble
+
+
+class Next(Enum):
+    """What the layer does after a wait."""
+
+    SEND = "send"
+    """Go upstream: admitted, or past the scheduler."""
+    PULSE = "pulse"
+    """Send a keep-alive to the client and wait on."""
+    REFUSE = "refuse"
+    """Answer with `Exchange.refusal`."""
+    LEAVE = "leave"
+    """The client went: nothing to answer."""
+
+
+class Handling(Enum):
+    """What the layer does with an answer whose head has come."""
+
+    COLLECT = "collect"
+    PEEK = "peek"
+
+
+class Look(Enum):
+    """What the beginning of a streamed answer says so far."""
+
+    HOLD_BACK = "hold back"
+    RELEASE = "release"
+    FAILED = "failed"
+
+
+class Stage(Enum):
+    """How far an attempt whose request was sent has come."""
+
+    AWAITED = "awaited"
+    """No head yet."""
+    PEEKED = "peeked"
+    """A streamed answer, kept back."""
+    COLLECTED = "collected"
+    """Another answer, not complete yet."""
+    STREAMED = "streamed"
+    """The client has seen part of it."""
+
+
+class Alarm(Enum):
+    """What is due while an attempt runs."""
+
+    NOTHING = "nothing"
+    PULSE = "pulse"
+    RELEASE = "release"
+    STALLED = "stalled"
+
+
+class Delivered(Protocol):
+    """What has come of a streamed answer; it grows until the answer ends."""
+
+    def __bytes__(self) -> bytes: ...
+
+    def __len__(self) -> int: ...
+
+
+class ExchangePort(Protocol):
+    """One scheduled request as the layer needs it. No method raises."""
+
+    next: Next
+    """What to do now; set by `enter` or by the addon's answer to `HivemindHoldHook`."""
+    refusal: http.Response | None
+    """The answer for `Next.REFUSE`, and to a request that was called off."""
+    over: bool
+    """The ticket has ended."""
+
+    def enter(self) -> bool:
+        """Ask for admission. True: `next` is decided already, and no wait is needed."""
+
+    def client_gone(self) -> None:
+        """The client went (any time, any number of times)."""
+
+    def call_off(self) -> None:
+        """A person cancelled the running attempt: it is over now, and `refusal` is the answer."""
+
+    def sent(self) -> None:
+        """The attempt's request is on its way."""
+
+    def head(self, response: http.Response) -> Handling:
+        """The attempt's response head came."""
+
+    def look(self, chunk: bytes) -> Look:
+        """A chunk of a streamed answer came, nothing of which has gone to the client."""
+
+    def tee(self, chunk: bytes) -> bytes:
+        """A chunk of a streamed answer goes to the client; its decoded bytes are returned."""
+
+    def decoded_so_far(self) -> bytes:
+        """The decoded bytes of all chunks that `look` saw in this attempt."""
+
+    def collected(self, response: http.Response, body: bytes) -> bool:
+        """A complete answer is here, nothing of which has gone to the client. True: try again."""
+
+    def failed(self, trouble: TransportTrouble, detail: str, *, client_saw_bytes: bool) -> bool:
+        """The attempt ended without a complete answer. True: try again."""
+
+    def failed_in_stream(self) -> bool:
+        """`look` said FAILED. True: try again."""
+
+    def ended(self) -> bool:
+        """A streamed answer ended while all of it was kept back. True: try again; else it goes to the client."""
+
+    def released(self, delivered: Delivered) -> None:
+        """A streamed answer begins to go to the client."""
+
+    def streamed(self) -> None:
+        """A streamed answer has gone to the client to its end."""
+
+    def heard(self) -> None:
+        """Bytes of an answer that is collected came."""
+
+    def next_alarm_s(self, stage: Stage) -> float | None:
+        """Seconds until `alarm` wants to be asked; None: never. Bytes that come meanwhile put it off."""
+
+    def alarm(self, stage: Stage) -> Alarm:
+        """What is due now."""
+
+    def committed_error(self, response: http.Response | None, detail: str) -> bytes:
+        """The one error event that ends a stream whose head has gone out."""
+
+    def finished(self) -> None:
+        """The stream is over, in whatever way: the last net, nothing may keep a slot."""
+
+    def trip(self, where: str, error: Exception) -> None:
+        """An exception of ours in the layer itself: logged, counted; the ticket's slot is released."""
+
+
+class Port(Protocol):
+    """What the layer needs of the addon."""
+
+    redirected: dict[str, tuple[str, int]]
+    """Server connection id → its own address, of the ones that a redirect sent elsewhere."""
+
+    def page(self, request: http.Request, client: Client, destination: tuple[str, int] | None) -> http.Response | None:
+        """The answer to a request for one of the proxy's own pages; None: it is for somebody else. Never raises.
+
+        `destination`: of the tunnel that the request came through, or of the reverse proxy.
+        """
+
+    def claims(self, flow: http.HTTPFlow) -> bool:
+        """Whether the request is to be scheduled, judged from its head. Never raises."""
+
+    def intake(self, flow: http.HTTPFlow) -> ExchangePort | None:
+        """Make the exchange of a complete request; None when it is not ours after all. Never raises."""

@@ -1,0 +1,178 @@
+"""Shed and Refused → an answer in the provider's own error shape.
+
+A held request that is shed gets the status and headers that make its client come back; one whose budget or account
+is spent, or that a person cancelled, gets those that make it stop. So does a WebSocket that is to become plain
+requests.
+"""
+
+import math
+import shlex
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import assert_never
+
+from mitmproxy import http
+
+from hivemind_addon.api.account import words_of
+from hivemind_addon.api.command import Cancel
+from hivemind_addon.api.spend import Scope, Shortage, amount
+from hivemind_addon.api.ticket import Reason
+from hivemind_addon.api.words import lasting
+from hivemind_addon.proxy.core.decision import Refused, Shed
+from hivemind_addon.proxy.core.wall import Closure
+from hivemind_addon.proxy.profile.model import Profile
+from hivemind_addon.proxy.wire.dialect import Dialect
+from hivemind_addon.system.clock import Clock
+
+_DOLLAR = 1_000_000
+_CENT = _DOLLAR // 100
+_CALLED_OFF_STATUS = 400
+"""Neither 408, 409, 429 nor 5xx, which clients retry."""
+_CALLED_OFF_TEXT = "hivemind: a person cancelled this request at the proxy; it is not to be sent again."
+
+
+_USUAL_PORT = 8080
+"""mitmproxy's own, where commands look for a proxy by themselves."""
+
+
+def refusal_text(shed: Shed) -> str:
+    """What a person who sees the refusal reads."""
+    if shed.reason is Reason.STOPPING:
+        return "hivemind: the proxy is stopping; please retry."
+    return f"hivemind: still waiting ({shed.reason.value}); please retry, the request keeps its turn."
+
+
+def come_back_s(profile: Profile, shed: Shed) -> int:
+    """The retry-after, in whole seconds, bounded by what the provider's SDKs obey."""
+    return max(1, min(math.ceil(shed.come_back_s), profile.refusal.retry_after_max_s))
+
+
+def make_refusal(profile: Profile, dialect: Dialect, shed: Shed) -> http.Response:
+    """The come-back refusal for a held request."""
+    refusal = profile.refusal
+    return http.Response.make(
+        refusal.status,
+        dialect.error_body(refusal.status, refusal.error, refusal_text(shed)),
+        {
+            "content-type": "application/json",
+            "retry-after": str(come_back_s(profile, shed)),
+            "x-should-retry": "true",
+        },
+    )
+
+
+def refused_text(
+    refused: Refused, agents_file: Path | None, clock: Clock, kept_as: str = "", *, port: int = _USUAL_PORT
+) -> str:
+    """What is spent, and until when; or that a person did it. `kept_as`: the checkpoint of its conversation.
+
+    `port`: the proxy's, for the commands that are named; 0: nobody knows.
+    """
+    at = f" -p {port}" if port not in (0, _USUAL_PORT) else ""
+    match refused.cause:
+        case Cancel():
+            return _CALLED_OFF_TEXT
+        case Shortage() as short:
+            return _budget_text(short, agents_file, at) + _kept_text(kept_as, at)
+        case Closure() as closure:
+            return _wall_text(closure, clock)
+
+
+def refused_error(profile: Profile, refused: Refused) -> str:
+    """The `type` (and `code`) of the error object."""
+    match refused.cause:
+        case Cancel():
+            return "invalid_request_error"
+        case Shortage():
+            return profile.budget_refusal.error
+        case Closure():
+            return profile.wall_refusal.error
+
+
+def make_refused(
+    profile: Profile,
+    dialect: Dialect,
+    refused: Refused,
+    agents_file: Path | None,
+    clock: Clock,
+    *,
+    kept_as: str = "",
+    port: int = _USUAL_PORT,
+) -> http.Response:
+    """The refusal of a request that is not to be sent again; clients show it and do not retry."""
+    text = refused_text(refused, agents_file, clock, kept_as, port=port)
+    error = refused_error(profile, refused)
+    headers = {"content-type": "application/json", "x-should-retry": "false"}
+    match refused.cause:
+        case Cancel():
+            body = dialect.error_body(_CALLED_OFF_STATUS, error, text)
+            return http.Response.make(_CALLED_OFF_STATUS, body, headers)
+        case Shortage():
+            status = profile.budget_refusal.status
+            return http.Response.make(status, dialect.error_body(status, error, text), headers)
+        case Closure() as closure:
+            wall = profile.wall_refusal
+            left_s = max(1, math.ceil(closure.until - clock.monotonic()))
+            reset = math.ceil(clock.wall() + left_s)
+            headers |= {"retry-after": str(left_s)}
+            headers |= {name: value.replace("{reset}", str(reset)) for name, value in wall.headers.items()}
+            return http.Response.make(wall.status, dialect.error_body(wall.status, error, text, reset), headers)
+
+
+def make_upgrade_refusal(dialect: Dialect) -> http.Response:
+    """The answer to a WebSocket upgrade: use plain requests, which can be scheduled."""
+    text = "hivemind: WebSockets are not scheduled; please send plain requests."
+    return http.Response.make(426, dialect.error_body(426, "", text), {"content-type": "application/json"})
+
+
+def _wall_text(closure: Closure, clock: Clock) -> str:
+    left_s = max(0.0, closure.until - clock.monotonic())
+    end = datetime.fromtimestamp(clock.wall() + left_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return (
+        f"hivemind: the provider refuses this account until {end} (in {lasting(left_s)}): {closure.reason}. "
+        "Nothing is sent before."
+    )
+
+
+def _kept_text(kept_as: str, at: str) -> str:
+    return f" Its conversation is kept: hivemind checkpoint show {kept_as}{at}." if kept_as else ""
+
+
+def _budget_text(short: Shortage, agents_file: Path | None, at: str) -> str:
+    """Who has spent how much, until when, and how a person lets it go on."""
+    budget = short.budget
+    spent, limit = amount(short.unit, short.spent), amount(short.unit, short.limit)
+    share = words_of(budget.per)
+    if short.spent >= short.limit:
+        what = f"the budget of {budget.holder} is spent: {spent} of {limit} {share}"
+    else:
+        needed = amount(short.unit, short.needed)
+        what = f"the budget of {budget.holder} has too little left: {spent} of {limit} {share} is spent"
+        what += f", and this request needs about {needed}"
+    again = f" A new one begins in {lasting(short.renews_in_s)}." if short.renews_in_s is not None else ""
+    text = f"hivemind: {what}.{again} To go on now, a person runs: hivemind budget add {_more(short)}{at}"
+    if agents_file is None:
+        return text + "."
+    key = f"{budget.scope.value}s: {budget.name}" if budget.name else budget.scope.value
+    return f"{text}; to raise it for good: {key}: budgets in {agents_file}."
+
+
+def _more(short: Shortage) -> str:
+    """Arguments that add a quarter of the limit, or what this request needs: `agent-7 --per day --tokens 500000`."""
+    budget = short.budget
+    match budget.scope:
+        case Scope.AGENT:
+            who = shlex.quote(budget.name)
+        case Scope.GROUP:
+            who = f"--group {shlex.quote(budget.name)}"
+        case Scope.EVERYONE:
+            who = "--everyone"
+        case _:
+            assert_never(budget.scope)
+    needed = short.spent + short.reserved + short.needed - short.limit
+    least = 1 if short.unit == "tokens" else _CENT
+    wanted = max(needed, short.limit // 4, least)
+    step = max(least, 10 ** (len(str(wanted)) - 1))
+    wanted = -(-wanted // step) * step
+    more = f"--tokens {wanted}" if short.unit == "tokens" else f"--usd {wanted / _DOLLAR:.2f}"
+    return f"{who} --per {budget.per.value} {more}"

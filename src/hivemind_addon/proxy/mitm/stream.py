@@ -1,0 +1,928 @@
+"""Hold, peek, retry and keep-alive inside mitmproxy's HTTP layer.
+
+Every private mitmproxy name we use is in this file and, of its connections, in `proxy/mitm/connections.py`.
+
+mitmproxy builds one `HttpStream` per request inside one `HttpLayer` per client connection. We subclass both:
+
+    request complete ─ request hooks ─► make_server_connection = the one gate ─► hold ─► connect ─► send
+                                             ▲                                                        │
+                                             └───── retry: no byte of the answer has gone out ◄───────┤
+                                                                                                      ▼
+              client ◄── streaming ◄── peeking (SSE, before its first content) ◄── head ── collecting ──► client
+
+Layers are sans-io generators: they yield commands and get events. We stay so: the only wait of ours is the blocking
+`HivemindHoldHook`, which carries the exchange and no flow (a hook with a flow costs mitmweb an update). All
+decisions are the exchange's (`proxy/mitm/exchange.py`), which never raises: its guard turns an exception into "go on".
+
+An attempt is known upstream by an id. The first has the stream's own id, each later one a fresh alias in
+`HttpLayer.streams` (an h2 upstream never reuses an id); late events of an attempt that was given up are told apart
+by theirs. Between attempts `attempt_id` is None and nothing from upstream is listened to.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import h2.errors
+import h2.events
+from mitmproxy import http
+from mitmproxy.connection import Connection, ConnectionState, Server
+from mitmproxy.net.http.validate import validate_headers
+from mitmproxy.proxy import commands, events, layer
+from mitmproxy.proxy.layers.http import (
+    DropStream,
+    GetHttpConnection,
+    HttpClient,
+    HttpLayer,
+    HTTPMode,
+    HttpStream,
+    RegisterHttpConnection,
+    SendHttp,
+    is_h3_alpn,
+)
+from mitmproxy.proxy.layers.http._base import HttpConnection, ReceiveHttp
+from mitmproxy.proxy.layers.http._events import (
+    ErrorCode,
+    RequestData,
+    RequestEndOfMessage,
+    RequestHeaders,
+    RequestProtocolError,
+    RequestTrailers,
+    ResponseData,
+    ResponseEndOfMessage,
+    ResponseHeaders,
+    ResponseProtocolError,
+    ResponseTrailers,
+)
+from mitmproxy.proxy.layers.http._hooks import HttpResponseHeadersHook
+from mitmproxy.proxy.layers.http._http3 import Http3Client, Http3Server
+from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
+from mitmproxy_rs.udp import UdpServer
+
+from hivemind_addon.proxy.mitm.connections import (
+    BAD_HEAD,
+    BoundedH2Connection,
+    BoundedHttp1Client,
+    BoundedHttp1Server,
+    BoundedHttp2Client,
+    BoundedHttp2Server,
+    BoundedUpstreamProxy,
+)
+from hivemind_addon.proxy.mitm.port import Alarm, ExchangePort, Handling, Look, Next, Port, Stage
+from hivemind_addon.proxy.wire.outcome import TransportTrouble
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from hyperframe.frame import Frame, GoAwayFrame
+    from mitmproxy.addons.proxyserver import Servers
+    from mitmproxy.proxy.context import Context
+    from mitmproxy.proxy.mode_servers import ServerInstance
+
+FROM_SERVER = (ResponseHeaders, ResponseData, ResponseTrailers, ResponseEndOfMessage, ResponseProtocolError)
+KEEP_ALIVE_COMMENT = b": waiting for the rate limit\n\n"
+LONGEST_ALARM_S = 5.0
+"""After this time an exchange is asked again, whatever it waits for: so long may an alarm outlive its stream."""
+CALLED_OFF = "a person cancelled it"
+NOT_PROCESSED = "not processed before GOAWAY"
+"""How our h2 client names streams that the server's GOAWAY says it never ran."""
+
+
+@dataclass
+class HivemindHoldHook(commands.StartHook):
+    """Wait until the exchange may go on; the addon sets `exchange.next`."""
+
+    exchange: ExchangePort
+
+
+class EndAttempt(events.MessageInjected[None]):
+    """From the addon: the flow's client has asked again elsewhere, so its running attempt is of no use any more.
+
+    `called_off`: no, a person cancelled it, and its client is to be told.
+    """
+
+    def __init__(self, flow: http.HTTPFlow, *, called_off: bool = False) -> None:
+        super().__init__(flow, None)
+        self.called_off = called_off
+
+
+class FreshConnection(GetHttpConnection):
+    """Asks for an upstream connection that still takes requests: not one that failed, nor one that drains."""
+
+    draining: Collection[Connection] = ()
+    redirected: Mapping[str, tuple[str, int]] = MappingProxyType({})
+    """Connection id → the address that a redirected connection stands for."""
+
+    def connection_spec_matches(self, connection: Connection) -> bool:
+        """Whether `connection` would do."""
+        if not isinstance(connection, Server) or connection.error or connection in self.draining:
+            return False
+        return (
+            self.address == self.redirected.get(connection.id, connection.address)
+            and self.tls == connection.tls
+            and self.via == connection.via
+            and self.transport_protocol == connection.transport_protocol
+        )
+
+
+class ScheduledStream(HttpStream):
+    """One request. Behaves as mitmproxy's own unless the port claims it."""
+
+    def __init__(self, context: Context, stream_id: int, parent: SchedulingHttpLayer) -> None:
+        super().__init__(context, stream_id)
+        self.parent = parent
+        self.attempt_id: int | None = stream_id
+        self.exchange: ExchangePort | None = None
+        self.committed = False
+        """Head 200 and comments of ours have been sent: what follows is an SSE body or one error event."""
+        self.held_back: list[bytes] = []
+        self._request_sent = False
+        self._line_is_over = True
+        """What the client has seen of an answer ends with a line."""
+        self._alarm: commands.RequestWakeup | None = None
+
+    @property
+    def claimed(self) -> bool:
+        """Whether this request is scheduled; asked anew, because other addons may change it until the gate."""
+        return self.exchange is not None or self.parent.port.claims(self.flow)
+
+    # Events ----------------------------------------------------------------------------------------------------------
+
+    def handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        """See a client's going and a person's word at once, also while this stream waits and its events queue up."""
+        if isinstance(event, RequestProtocolError) and self.exchange:
+            self.exchange.client_gone()
+        if isinstance(event, EndAttempt) and event.called_off and self.exchange:
+            self.exchange.call_off()
+        return super().handle_event(event)
+
+    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        if isinstance(event, FROM_SERVER):
+            if event.stream_id != self.attempt_id:
+                return  # a late event of an attempt that was given up
+            event.stream_id = self.stream_id
+        try:
+            if self.exchange is None:
+                yield from super()._handle_event(event)  # the gate opens in here
+            else:
+                yield from self._handle_scheduled(self.exchange, event)
+        except Exception as error:  # the guard at the edge: the client must get an answer
+            if self.exchange is None:
+                raise
+            self.exchange.trip("layer", error)
+            yield from self._fail(f"hivemind_addon failed: {error!r}", ErrorCode.GENERIC_SERVER_ERROR)
+
+    def _handle_scheduled(self, exchange: ExchangePort, event: events.Event) -> layer.CommandGenerator[None]:
+        if isinstance(event, events.Wakeup):
+            return self._on_alarm(exchange, event)
+        if isinstance(event, EndAttempt):
+            return self._on_called_off(exchange) if event.called_off else self._on_end_attempt(exchange)
+        if isinstance(event, ResponseProtocolError):
+            return self._on_server_error(exchange, event)
+        if isinstance(event, RequestProtocolError):
+            return self._on_client_error(event)
+        return super()._handle_event(event)  # type: ignore[no-any-return]  # the host reassigns it
+
+    def _on_client_error(self, event: RequestProtocolError) -> layer.CommandGenerator[None]:
+        """The client went, or broke the protocol."""
+        self._cancel_alarm()
+        upstream_id, self.attempt_id = self.attempt_id, None
+        # The base class passes a client's error on under the stream's own id; the attempt may have another.
+        event = RequestProtocolError(self.stream_id if upstream_id is None else upstream_id, event.message, event.code)
+        if upstream_id is None or not self._request_sent:
+            self.client_state = self.state_errored  # nothing runs upstream that could be cancelled
+        yield from super()._handle_event(event)
+        yield from self._drop()
+
+    def _on_end_attempt(self, exchange: ExchangePort) -> layer.CommandGenerator[None]:
+        """The client has come back with the same request: this attempt makes room for that one."""
+        if self._request_sent and not exchange.over:
+            exchange.client_gone()
+            yield from self._fail("its client has come back with the same request", ErrorCode.KILL)
+
+    def _on_called_off(self, exchange: ExchangePort) -> layer.CommandGenerator[None]:
+        """A person cancelled this attempt: the client gets an error, as an answer or at the end of what it has seen."""
+        if not self._request_sent or (exchange.over and not exchange.refusal):
+            return  # it is held, or connects: what it waits for comes, and then it looks; or it has just ended
+        began = self.server_state == self.state_stream
+        yield from self._end_attempt()
+        if not exchange.refusal:  # its guard has tripped: no answer can be made
+            exchange.client_gone()
+            yield from self._fail(CALLED_OFF, ErrorCode.KILL)
+        elif not began:
+            yield from self._refuse(exchange)
+        elif self.committed or self._takes_more():
+            self._cancel_alarm()
+            error = (b"" if self._line_is_over else b"\n") + exchange.committed_error(None, CALLED_OFF)
+            if self._takes_more():
+                self.response_body_buf += error
+            yield from self._send_chunk(error)
+            self._store_body()
+            yield from self._finish()
+        else:
+            yield from self._fail(CALLED_OFF, ErrorCode.KILL)
+
+    def _takes_more(self) -> bool:
+        """Whether something of ours can follow what the client has seen of an answer."""
+        assert self.flow.response
+        headers = self.flow.response.headers
+        return "content-length" not in headers and headers.get("content-encoding", "identity") == "identity"
+
+    # The proxy's own pages: answered here, before the first hook, so that no list, log or recording has them ----------
+
+    def state_wait_for_request_headers(self, event: RequestHeaders) -> layer.CommandGenerator[None]:
+        """Look whether the request is for the proxy itself."""
+        destination = self.context.server.address if self.mode is HTTPMode.transparent else None
+        page = None if event.replay_flow else self.parent.port.page(event.request, self.context.client, destination)
+        if page is None:
+            yield from super().state_wait_for_request_headers(event)
+            return
+        self.flow = http.HTTPFlow(self.context.client, self.context.server)
+        self.flow.request, self.flow.response = event.request, page
+        self.client_state = self.state_ask_for_page
+
+    def state_ask_for_page(
+        self, event: RequestData | RequestTrailers | RequestEndOfMessage
+    ) -> layer.CommandGenerator[None]:
+        """A page is asked for without a body; one that comes all the same is not kept."""
+        if not isinstance(event, RequestEndOfMessage):
+            return
+        assert self.flow.response
+        self.client_state = self.server_state = self.state_done
+        content = b"" if self.flow.request.method == "HEAD" else self.flow.response.raw_content
+        yield SendHttp(ResponseHeaders(self.stream_id, self.flow.response, not content), self.context.client)
+        if content:
+            yield SendHttp(ResponseData(self.stream_id, content), self.context.client)
+        yield from self.flow_done()
+
+    # Body size: a scheduled message is never streamed because of its size, but the limit still refuses ---------------
+
+    def check_body_size(self, request: bool) -> layer.CommandGenerator[bool]:
+        """Ignore `stream_large_bodies` for scheduled requests and their answers."""
+        if self.context.options.stream_large_bodies and self.claimed:
+            # This stream's own context (a fork): no other stream sees it.
+            self.context.options = _Overlaid(self.context.options, stream_large_bodies=None)  # type: ignore[assignment]
+        return (yield from super().check_body_size(request))
+
+    def start_request_stream(self) -> layer.CommandGenerator[None]:
+        """Never for a scheduled request, nor for one that an addon has answered in `requestheaders`."""
+        if self.flow.response or self.claimed:
+            self.flow.request.stream = False
+            self.client_state = self.state_consume_request_body
+        else:
+            yield from super().start_request_stream()
+
+    def handle_connect_upstream(self) -> layer.CommandGenerator[None]:
+        """Tunnel what is not ours through a proxy whose answer is bounded."""
+        self.child_layer = BoundedUpstreamProxy.make(self.context, send_connect=True)[0]
+        yield from self.handle_connect_finish()  # type: ignore[no-untyped-call]  # the host's own
+
+    # The gate --------------------------------------------------------------------------------------------------------
+
+    def make_server_connection(self) -> layer.CommandGenerator[bool]:
+        """Step 3: hold here, after every request hook, until admitted; then connect."""
+        if self.exchange is None and not self.flow.request.stream:
+            self.exchange = self.parent.port.intake(self.flow)
+        exchange = self.exchange
+        if exchange:
+            _frame(self.flow.request)
+        while True:
+            if exchange and not (yield from self._hold(exchange)):
+                return False
+            request = FreshConnection(
+                (self.flow.request.host, self.flow.request.port),
+                self.flow.request.scheme == "https",
+                self.flow.server_conn.via,
+                self.flow.server_conn.transport_protocol,
+            )
+            request.draining = self.parent.draining
+            request.redirected = self.parent.port.redirected
+            connection, error = yield request
+            if exchange and (yield from self._left(exchange)):
+                return False
+            if exchange and exchange.refusal:  # a person cancelled it while it connected
+                yield from self._refuse(exchange)
+                return False
+            if error is None:
+                self.context.server = self.flow.server_conn = connection
+                if exchange:
+                    self._request_sent = True
+                    exchange.sent()
+                    yield from self._arm(exchange, Stage.AWAITED)
+                return True
+            if exchange and exchange.failed(connect_trouble(error), error, client_saw_bytes=False):
+                continue
+            yield from self._fail(error, ErrorCode.CONNECT_FAILED)
+            return False
+
+    def _hold(self, exchange: ExchangePort) -> layer.CommandGenerator[bool]:
+        """Wait for admission. False: the stream is over (refused, or the client went)."""
+        decided = exchange.enter()
+        while True:
+            if not decided:
+                yield HivemindHoldHook(exchange)
+                if (yield from self._left(exchange)):
+                    return False
+            decided = False
+            match exchange.next:
+                case Next.SEND:
+                    return True
+                case Next.PULSE:
+                    yield from self._send_keep_alive()
+                case Next.REFUSE | Next.LEAVE:
+                    yield from self._refuse(exchange)
+                    return False
+
+    def _refuse(self, exchange: ExchangePort) -> layer.CommandGenerator[None]:
+        """The client, which has seen nothing of an answer, gets the refusal."""
+        self._cancel_alarm()
+        self.held_back = []
+        self.response_body_buf.clear()
+        self.flow.response = exchange.refusal
+        if self.flow.response is None:
+            yield from self._fail("given up", ErrorCode.KILL)
+            return
+        self.flow.response.timestamp_start = time.time()  # noqa: TID251 - mitmproxy's own wall stamp
+        yield HttpResponseHeadersHook(self.flow)
+        if not (yield from self._left(exchange)):
+            yield from self._deliver(exchange)
+
+    def _left(self, exchange: ExchangePort) -> layer.CommandGenerator[bool]:
+        """After any wait: whether the client went or the flow was killed meanwhile; then this stream is over."""
+        if not (yield from self.check_killed(True)):
+            return False
+        exchange.client_gone()
+        yield from self._end_attempt()
+        yield from self._drop()
+        return True
+
+    # The answer ------------------------------------------------------------------------------------------------------
+
+    def state_wait_for_response_headers(self, event: ResponseHeaders) -> layer.CommandGenerator[None]:
+        """Step 6: the head of an attempt's answer."""
+        exchange = self.exchange
+        if exchange is None:
+            event.response.stream = True  # what is not scheduled is streamed, unless another addon says otherwise
+            yield from super().state_wait_for_response_headers(event)
+            return
+        self.flow.response = event.response
+        if self.context.options.validate_inbound_headers:
+            try:
+                validate_headers(event.response)
+            except ValueError:  # its words would quote them
+                yield from self._attempt_failed(exchange, TransportTrouble.INVALID, f"{BAD_HEAD}it has invalid fields")
+                return
+        if not event.end_stream and (yield from self.check_body_size(False)):
+            exchange.failed(TransportTrouble.INVALID, "larger than body_size_limit", client_saw_bytes=True)
+            yield from self._drop()
+            return
+        yield HttpResponseHeadersHook(self.flow)
+        if (yield from self._left(exchange)):
+            return
+        assert self.flow.response
+        self.server_state = self.state_collect
+        if exchange.head(self.flow.response) is Handling.PEEK and not event.end_stream:
+            self.server_state = self.state_peek
+            yield from self._arm(exchange, Stage.PEEKED)
+        elif not event.end_stream:
+            yield from self._arm(exchange, Stage.COLLECTED)
+
+    def state_collect(self, event: events.Event) -> layer.CommandGenerator[None]:
+        """An answer that is judged when it is complete: an error, or a plain one."""
+        exchange = self._scheduled()
+        assert self.flow.response
+        if isinstance(event, ResponseData):
+            self.response_body_buf += event.data
+            exchange.heard()
+            if (yield from self.check_body_size(False)):
+                exchange.failed(TransportTrouble.INVALID, "larger than body_size_limit", client_saw_bytes=True)
+                yield from self._drop()
+        elif isinstance(event, ResponseTrailers):
+            self.flow.response.trailers = event.trailers
+        elif isinstance(event, ResponseEndOfMessage):
+            body = bytes(self.response_body_buf)
+            self.response_body_buf.clear()
+            if exchange.collected(self.flow.response, body):
+                yield from self._retry()
+            else:
+                self.flow.response.data.content = body
+                yield from self._deliver(exchange)
+
+    def state_peek(self, event: events.Event) -> layer.CommandGenerator[None]:
+        """A streamed answer, kept back until its first content is judged (or, delivered whole, until its end)."""
+        exchange = self._scheduled()
+        assert self.flow.response
+        if isinstance(event, ResponseData):
+            self.held_back.append(event.data)
+            match exchange.look(event.data):
+                case Look.RELEASE:
+                    yield from self._release(exchange)
+                case Look.FAILED if exchange.failed_in_stream():
+                    yield from self._end_attempt()
+                    yield from self._retry()
+                case Look.FAILED:
+                    yield from self._release(exchange)
+                case Look.HOLD_BACK:
+                    pass
+        elif isinstance(event, ResponseTrailers):
+            self.flow.response.trailers = event.trailers
+        elif isinstance(event, ResponseEndOfMessage):
+            if exchange.ended():
+                yield from self._retry()
+            else:
+                yield from self._release(exchange)
+                yield from self.server_state(event)
+
+    def _release(self, exchange: ExchangePort) -> layer.CommandGenerator[None]:
+        """The client gets what was kept back; from here on every chunk goes to it as it comes."""
+        assert self.flow.response
+        self.server_state = self.state_stream
+        if not self.committed:
+            head = ResponseHeaders(self.stream_id, self._streamed_head(), end_stream=False)
+            yield SendHttp(head, self.context.client)
+        held_back = b"".join(self.held_back)
+        self.held_back = []
+        self.response_body_buf += held_back
+        exchange.released(self.response_body_buf)
+        # In one piece: what came apart has waited together.
+        yield from self._send_chunk(exchange.decoded_so_far() if self.committed else held_back)
+        yield from self._arm(exchange, Stage.STREAMED)
+
+    def _streamed_head(self) -> http.Response:
+        """The head of a streamed answer: an HTTP/1.1 client must be able to tell its end from a cut.
+
+        mitmproxy hands on an HTTP/2 answer without any framing; then both look like the connection's end.
+        """
+        assert self.flow.response
+        if self.flow.request.http_version != "HTTP/1.1" or _is_framed(self.flow.response):
+            return self.flow.response
+        head = self.flow.response.copy()
+        head.headers["transfer-encoding"] = "chunked"
+        return head
+
+    def state_stream(self, event: events.Event) -> layer.CommandGenerator[None]:
+        """Step 8: chunk by chunk to the client; a tee reads usage on the way."""
+        exchange = self._scheduled()
+        assert self.flow.response
+        if isinstance(event, ResponseData):
+            self.response_body_buf += event.data
+            decoded = exchange.tee(event.data)
+            yield from self._send_chunk(decoded if self.committed else event.data)
+        elif isinstance(event, ResponseTrailers):
+            self.flow.response.trailers = event.trailers
+        elif isinstance(event, ResponseEndOfMessage):
+            if not self.committed and callable(self.flow.response.stream):
+                yield from self._send_chunk(b"")  # mitmproxy's sign of the end to a stream function
+            exchange.streamed()
+            self._store_body()
+            yield from self._finish()
+
+    def _send_chunk(self, chunk: bytes) -> layer.CommandGenerator[None]:
+        """One chunk to the client, through the stream function that another addon may have set."""
+        assert self.flow.response
+        tap = self.flow.response.stream
+        chunks: Iterable[bytes] = [chunk]
+        if callable(tap) and not self.committed:
+            answer = tap(chunk)
+            chunks = [answer] if isinstance(answer, bytes) else answer
+        for part in chunks:
+            if part:
+                self._line_is_over = part.endswith(b"\n")
+                yield SendHttp(ResponseData(self.stream_id, part), self.context.client)
+
+    def _store_body(self) -> None:
+        """Streamed answers are complete in `-w` files and in mitmweb once they have ended."""
+        assert self.flow.response
+        self.flow.response.data.content = bytes(self.response_body_buf)
+        self.response_body_buf.clear()
+
+    # Ends ------------------------------------------------------------------------------------------------------------
+
+    def _deliver(self, exchange: ExchangePort) -> layer.CommandGenerator[None]:
+        """`flow.response` is complete and nothing of it has gone out: send it."""
+        assert self.flow.response
+        self._cancel_alarm()
+        if self.committed:
+            error = exchange.committed_error(self.flow.response, "")
+            yield SendHttp(ResponseData(self.stream_id, error), self.context.client)
+            yield from self._finish()
+        else:
+            _frame(self.flow.response)
+            yield from self.send_response()
+            yield from self._drop()
+
+    def _finish(self) -> layer.CommandGenerator[None]:
+        """Everything has gone out: the response hook, and a clean end of message."""
+        if self.committed and self.flow.response:
+            self.flow.response.trailers = None
+        yield from self.send_response(already_streamed=True)
+        yield from self._drop()
+
+    def _on_server_error(self, exchange: ExchangePort, event: ResponseProtocolError) -> layer.CommandGenerator[None]:
+        """The attempt's connection or stream broke."""
+        if self.server_state in (self.state_done, self.state_errored):
+            yield from super()._handle_event(event)
+            return
+        seen = self.server_state == self.state_stream
+        trouble = attempt_trouble(event.message, head_came=self.server_state != self.state_wait_for_response_headers)
+        yield from self._attempt_failed(exchange, trouble, event.message, client_saw_bytes=seen, code=event.code)
+
+    def _attempt_failed(
+        self,
+        exchange: ExchangePort,
+        trouble: TransportTrouble,
+        detail: str,
+        *,
+        client_saw_bytes: bool = False,
+        code: ErrorCode = ErrorCode.GENERIC_SERVER_ERROR,
+    ) -> layer.CommandGenerator[None]:
+        """Step 7: try again, or let the client see it as it came."""
+        if exchange.failed(trouble, detail, client_saw_bytes=client_saw_bytes):
+            yield from self._end_attempt()
+            yield from self._retry()
+            return
+        if self.server_state == self.state_peek and self.held_back and not self.committed:
+            yield from self._release(exchange)  # as it came: the beginning, then the cut
+        yield from self._fail(detail, code)
+
+    def _fail(self, detail: str, code: ErrorCode) -> layer.CommandGenerator[None]:
+        """The flow ends without a complete answer: an error event on a committed stream, else mitmproxy's own way."""
+        exchange = self.exchange
+        self._cancel_alarm()
+        if self.committed and exchange and self.client_state == self.state_done:
+            yield from self._end_attempt()
+            error = exchange.committed_error(None, detail)
+            yield SendHttp(ResponseData(self.stream_id, error), self.context.client)
+            if self.flow.response is None:
+                self.flow.response = http.Response.make(200, error, {"content-type": "text/event-stream"})
+            yield from self._finish()
+            return
+        yield from self._end_attempt()
+        if self.response_body_buf and self.flow.response:
+            self._store_body()
+        yield from self.handle_protocol_error(ResponseProtocolError(self.stream_id, detail, code))
+        yield from self._drop()
+
+    def _end_attempt(self) -> layer.CommandGenerator[None]:
+        """Nothing runs upstream for this stream any more: the h2 stream is reset, the h1 connection closed."""
+        attempt_id, self.attempt_id = self.attempt_id, None
+        server = self.context.server
+        if attempt_id is None or not self._request_sent:
+            return
+        self._request_sent = False
+        if attempt_id != self.stream_id:
+            self.parent.streams.pop(attempt_id, None)
+        if server in self.parent.connections and server.state is not ConnectionState.CLOSED:
+            yield SendHttp(RequestProtocolError(attempt_id, "attempt given up", ErrorCode.CANCEL), server)
+
+    def _drop(self) -> layer.CommandGenerator[None]:
+        """Leave no trace in the layer: the stream itself, its alias, its alarm."""
+        self._cancel_alarm()
+        if self.attempt_id is not None and self.attempt_id != self.stream_id:
+            self.parent.streams.pop(self.attempt_id, None)
+        self.held_back = []
+        if self.exchange:
+            self.exchange.finished()
+        yield DropStream(self.stream_id)
+
+    # Retry -----------------------------------------------------------------------------------------------------------
+
+    def _retry(self) -> layer.CommandGenerator[None]:
+        """Hold again, then send the same request once more, as a new attempt of the same stream."""
+        self._cancel_alarm()
+        if self.attempt_id is not None and self.attempt_id != self.stream_id:
+            self.parent.streams.pop(self.attempt_id, None)
+        self.attempt_id = None
+        self._request_sent = False
+        # The old connection may be gone by the time somebody looks at it.
+        self.context.server = self.parent.context.server
+        self.flow.response = None
+        self.flow.error = None
+        self.response_body_buf.clear()
+        self.held_back = []
+        self.server_state = self.state_wait_for_response_headers
+        if not (yield from self.make_server_connection()):
+            return
+        self.attempt_id = attempt_id = self.parent.alias(self)
+        request = self.flow.request
+        content = request.raw_content
+        yield SendHttp(RequestHeaders(attempt_id, request, not (content or request.trailers)), self.context.server)
+        if content:
+            yield SendHttp(RequestData(attempt_id, content), self.context.server)
+        if request.trailers:
+            yield SendHttp(RequestTrailers(attempt_id, request.trailers), self.context.server)
+        yield SendHttp(RequestEndOfMessage(attempt_id), self.context.server)
+
+    # Keep-alive and alarms -------------------------------------------------------------------------------------------
+
+    def _send_keep_alive(self) -> layer.CommandGenerator[None]:
+        """An SSE comment to the client; the first one commits the head 200."""
+        if not self.committed:
+            self.committed = True
+            head = http.Response.make(200, b"", {"content-type": "text/event-stream", "cache-control": "no-cache"})
+            del head.headers["content-length"]
+            if not self.flow.request.is_http2:
+                head.headers["transfer-encoding"] = "chunked"
+            yield SendHttp(ResponseHeaders(self.stream_id, head, end_stream=False), self.context.client)
+        yield SendHttp(ResponseData(self.stream_id, KEEP_ALIVE_COMMENT), self.context.client)
+
+    def _arm(self, exchange: ExchangePort, stage: Stage) -> layer.CommandGenerator[None]:
+        """One alarm at a time, no later than the next instant at which the exchange wants to be asked."""
+        delay_s = exchange.next_alarm_s(stage)
+        if delay_s is None:
+            self._cancel_alarm()
+            return
+        delay_s = min(delay_s, LONGEST_ALARM_S)
+        if self._alarm is not None and self._alarm.delay <= delay_s:
+            return  # it rings in time and asks then: each alarm is a task, which mitmproxy lets sleep to its end
+        self._cancel_alarm()
+        self._alarm = commands.RequestWakeup(delay_s)
+        yield self._alarm
+
+    def _cancel_alarm(self) -> None:
+        if self._alarm is not None:
+            self.parent.command_sources.pop(self._alarm, None)
+            self._alarm = None
+
+    def _on_alarm(self, exchange: ExchangePort, event: events.Wakeup) -> layer.CommandGenerator[None]:
+        if event.command is not self._alarm:
+            return
+        self._alarm = None
+        stage = self._stage()
+        if stage is None or exchange.over:
+            return
+        match exchange.alarm(stage):
+            case Alarm.PULSE:
+                yield from self._send_keep_alive()
+            case Alarm.RELEASE:
+                yield from self._release(exchange)
+                return
+            case Alarm.STALLED:
+                seen = stage is Stage.STREAMED
+                yield from self._attempt_failed(
+                    exchange, TransportTrouble.STALLED, "no byte came", client_saw_bytes=seen
+                )
+                return
+            case Alarm.NOTHING:
+                pass
+        yield from self._arm(exchange, stage)
+
+    def _stage(self) -> Stage | None:
+        """How far the running attempt has come; None: there is nothing to wait for."""
+        if self.server_state == self.state_wait_for_response_headers:
+            return Stage.AWAITED
+        if self.server_state == self.state_peek:
+            return Stage.PEEKED
+        if self.server_state == self.state_collect:
+            return Stage.COLLECTED
+        return Stage.STREAMED if self.server_state == self.state_stream else None
+
+    def _scheduled(self) -> ExchangePort:
+        assert self.exchange is not None
+        return self.exchange
+
+
+def _is_framed(message: http.Message) -> bool:
+    return "content-length" in message.headers or "transfer-encoding" in message.headers
+
+
+def _frame(message: http.Message) -> None:
+    """Say how long a complete body is, where nothing says it: from HTTP/2 it comes so, and HTTP/1.1 must know."""
+    if message.raw_content and not _is_framed(message):
+        message.headers["content-length"] = str(len(message.raw_content))
+
+
+class _Overlaid:
+    """Options with some values replaced, for one call into the base class."""
+
+    def __init__(self, options: Any, **replaced: Any) -> None:
+        self._options = options
+        self._replaced = replaced
+
+    def __getattr__(self, name: str) -> Any:
+        return self._replaced[name] if name in self._replaced else getattr(self._options, name)
+
+
+class SchedulingHttpLayer(HttpLayer):
+    """One client connection: makes our streams, and forgets upstream connections that are of no use any more."""
+
+    alias_ids = itertools.count(1 << 32)
+    """Ids of later attempts; beyond every id of a client's h2 stream."""
+
+    def __init__(self, context: Context, mode: HTTPMode, port: Port) -> None:
+        super().__init__(context, mode)
+        self.port = port
+        self.draining: set[Connection] = set()
+        """Upstream h2 connections that have said GOAWAY and finish the streams they have."""
+
+    def make_stream(self, stream_id: int) -> layer.CommandGenerator[None]:
+        """Build one of our streams."""
+        stream = ScheduledStream(self.context.fork(), stream_id, self)
+        self.streams[stream_id] = stream
+        yield from self.event_to_child(stream, events.Start())
+
+    def alias(self, stream: ScheduledStream) -> int:
+        """A new id under which the server side knows `stream`."""
+        attempt_id = next(self.alias_ids)
+        self.streams[attempt_id] = stream
+        return attempt_id
+
+    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        if isinstance(event, events.Wakeup) and event.command not in self.command_sources:
+            return _nothing()  # an alarm that was cancelled
+        if isinstance(event, events.ConnectionClosed) and event.connection is not self.context.client:
+            return self._on_server_closed(event)
+        if isinstance(event, EndAttempt):
+            return self._on_end_attempt(event)
+        # Bounded ones, before the base class builds its own.
+        if isinstance(event, events.Start):
+            self.connections.setdefault(self.context.client, _server_for(self.context.fork()))
+        server = self.context.server
+        if isinstance(event, events.DataReceived) and event.connection == server and server not in self.connections:
+            return self._on_greeting(event)
+        return super()._handle_event(event)  # type: ignore[no-any-return]  # the host reassigns it
+
+    def _on_greeting(self, event: events.DataReceived) -> layer.CommandGenerator[None]:
+        """A server that was connected early speaks before it is asked, as h2 ones do."""
+        client = self.connections[event.connection] = _client_for(self.context.fork())
+        yield from self.event_to_child(client, events.Start())
+        yield from self.event_to_child(client, event)
+
+    def _on_end_attempt(self, event: EndAttempt) -> layer.CommandGenerator[None]:
+        """Find the flow's stream: one of ours, or of a layer inside a tunnel of ours."""
+        for stream in list(self.streams.values()):
+            if getattr(stream, "flow", None) is event.flow:
+                yield from self.event_to_child(stream, event)
+                return
+            if stream.child_layer is not None:
+                yield from self.event_to_child(stream, event)
+
+    def _on_server_closed(self, event: events.ConnectionClosed) -> layer.CommandGenerator[None]:
+        if event.connection is not self.context.server and event.connection not in self.connections:
+            return  # forgotten already
+        yield from super()._handle_event(event)
+        self._forget(event.connection)
+
+    def _forget(self, connection: Connection) -> None:
+        """Drop a closed upstream connection that no stream refers to; the base class keeps them all."""
+        if any(stream.context.server is connection for stream in self.streams.values()):
+            return
+        if connection not in self.waiting_for_establishment:
+            self.connections.pop(connection, None)
+            self.draining.discard(connection)
+
+    def event_to_child(self, child: layer.Layer | HttpStream, event: events.Event) -> layer.CommandGenerator[None]:
+        """Give every new upstream connection a client that survives a graceful GOAWAY, and bounds a proxy's answer."""
+        if isinstance(event, events.Start) and not isinstance(child, HttpStream):
+            for inner in _stack(child):
+                if type(inner) is HttpClient:
+                    # The base class builds it inside get_connection and offers no factory to override.
+                    inner.__class__ = GracefulHttpClient
+                elif type(inner) is HttpUpstreamProxy:
+                    inner.__class__ = BoundedUpstreamProxy
+        return super().event_to_child(child, event)
+
+
+def _nothing() -> layer.CommandGenerator[None]:
+    yield from ()
+
+
+def _stack(top: layer.Layer) -> Iterator[layer.Layer]:
+    current: Any = top
+    while current is not None:
+        yield current
+        current = getattr(current, "child_layer", None)
+
+
+class GracefulHttpClient(HttpClient):
+    """mitmproxy's `HttpClient`, with bounded connections, of which an h2 one outlives a graceful GOAWAY."""
+
+    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        error: str | None = None
+        if not self.context.server.connected:
+            error = yield commands.OpenConnection(self.context.server)
+        if not error:
+            self.child_layer = _client_for(self.context)
+            self._handle_event = self.child_layer.handle_event  # type: ignore[method-assign]
+            yield from self._handle_event(event)
+        yield RegisterHttpConnection(self.context.server, error)
+
+
+class GracefulH2Connection(BoundedH2Connection):
+    """An h2 connection that GOAWAY(NO_ERROR) does not close: the library would refuse every later frame."""
+
+    def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[h2.events.Event]]:
+        if frame.error_code != h2.errors.ErrorCodes.NO_ERROR:
+            return super()._receive_goaway_frame(frame)
+        goaway = h2.events.ConnectionTerminated()
+        goaway.error_code = h2.errors.ErrorCodes.NO_ERROR
+        goaway.last_stream_id = frame.last_stream_id
+        goaway.additional_data = frame.additional_data or None
+        return [], [goaway]
+
+
+class GracefulHttp2Client(BoundedHttp2Client):
+    """An h2 client whose running streams finish after GOAWAY(NO_ERROR); the connection takes no new ones."""
+
+    connection_type = GracefulH2Connection
+
+    def handle_h2_event(self, event: h2.events.Event) -> layer.CommandGenerator[bool]:
+        """Drain on a graceful GOAWAY."""
+        if not (
+            isinstance(event, h2.events.ConnectionTerminated) and event.error_code == h2.errors.ErrorCodes.NO_ERROR
+        ):
+            done = yield from super().handle_h2_event(event)
+            if isinstance(event, (h2.events.StreamEnded, h2.events.StreamReset)):
+                yield from self._close_when_drained()
+            return done
+        for parent in self.context.layers:
+            if isinstance(parent, SchedulingHttpLayer):
+                parent.draining.add(self.conn)
+        last = event.last_stream_id if event.last_stream_id is not None else 0
+        for stream_id in [known for known in self.streams if known > last]:
+            self.streams.pop(stream_id)
+            yield ReceiveHttp(ResponseProtocolError(stream_id, NOT_PROCESSED, ErrorCode.GENERIC_SERVER_ERROR))
+        yield from self._close_when_drained()
+        return False
+
+    def _close_when_drained(self) -> layer.CommandGenerator[None]:
+        for parent in self.context.layers:
+            if isinstance(parent, SchedulingHttpLayer) and self.conn in parent.draining and not self.streams:
+                yield commands.CloseConnection(self.conn)
+
+
+def _client_for(context: Context) -> HttpConnection:
+    """Our side of an upstream connection that is open."""
+    alpn = context.server.alpn
+    if alpn == b"h2":
+        return GracefulHttp2Client(context)
+    if is_h3_alpn(alpn):
+        return Http3Client(context)
+    return BoundedHttp1Client(context)
+
+
+def _server_for(context: Context) -> HttpConnection:
+    """Our side of a client's connection."""
+    alpn = context.client.alpn
+    if alpn == b"h2":
+        return BoundedHttp2Server(context)
+    if is_h3_alpn(alpn):
+        return Http3Server(context)
+    return BoundedHttp1Server(context)
+
+
+def scheduling_layer(chosen: layer.Layer | None, port: Port) -> layer.Layer | None:
+    """Replace the `HttpLayer` in the stack that mitmproxy chose by ours; any other stack stays as it is."""
+    above: layer.Layer | None = None
+    current: Any = chosen
+    while current is not None and type(current) is not HttpLayer:
+        above, current = current, getattr(current, "child_layer", None)
+    if current is None:
+        return chosen
+    current.context.layers.remove(current)  # ours takes its place, the last one
+    ours = SchedulingHttpLayer(current.context, current.mode, port)
+    if above is None:
+        return ours
+    above.child_layer = ours  # type: ignore[attr-defined]
+    return chosen
+
+
+def forget_unbound(servers: Servers) -> None:
+    """Drop mitmproxy's servers that were never bound; it would take them for its own that run."""
+    for mode in [mode for mode, server in servers._instances.items() if not server.is_running]:  # noqa: SLF001
+        del servers._instances[mode]  # noqa: SLF001
+
+
+def datagram_listeners(servers: Iterable[ServerInstance[Any]]) -> list[UdpServer]:
+    """The UDP listeners of mitmproxy's servers: reverse mode has them for HTTP/3."""
+    return [one for server in servers for one in getattr(server, "_servers", ()) if isinstance(one, UdpServer)]
+
+
+_CERTIFICATE = re.compile(r"certificate verify failed|certificate_verify|CERT_", re.IGNORECASE)
+_NAME = re.compile(
+    r"name or service not known|nodename nor servname|name resolution|no address associated", re.IGNORECASE
+)
+_NOT_RUN = re.compile(rf"REFUSED_STREAM|{NOT_PROCESSED}")
+
+
+def connect_trouble(error: str) -> TransportTrouble:
+    """What kept an upstream connection from opening, told from mitmproxy's message."""
+    if _CERTIFICATE.search(error):
+        return TransportTrouble.CERTIFICATE
+    if _NAME.search(error):
+        return TransportTrouble.NAME_NOT_FOUND
+    return TransportTrouble.CONNECT_FAILED
+
+
+def attempt_trouble(message: str, *, head_came: bool) -> TransportTrouble:
+    """What broke an attempt whose request was sent, told from mitmproxy's message."""
+    if _NOT_RUN.search(message):
+        return TransportTrouble.REFUSED_STREAM
+    if message.startswith(BAD_HEAD):
+        return TransportTrouble.INVALID
+    return TransportTrouble.CUT if head_came else TransportTrouble.CLOSED_BEFORE_HEAD

@@ -1,0 +1,120 @@
+"""The snapshot → Prometheus's gauges."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from prometheus_client.core import GaugeMetricFamily
+
+from hivemind_addon.api.snapshot import BudgetView, PoolView, Snapshot
+from hivemind_addon.api.ticket import PoolKey
+
+MAX_BUDGETS = 100
+MICRO = 1e-6
+_BREAKER_STATES = ("closed", "open", "half-open")
+
+GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "hivemind_scheduler_up": ("1 while the scheduler can tell its state, 0 when it fails.", ()),
+    "hivemind_stopping": ("1 while the proxy drains: it admits nothing more.", ()),
+    "hivemind_queued": ("Tickets that wait for admission.", ("pool",)),
+    "hivemind_longest_wait_seconds": ("How long the ticket that waits longest has waited.", ("pool",)),
+    "hivemind_in_flight": ("Attempts upstream, bypassing ones counted.", ("pool",)),
+    "hivemind_bypassing": ("Attempts that go past the scheduler after a guard trip.", ("pool",)),
+    "hivemind_concurrency_limit": ("The adaptive limit of attempts in flight.", ("pool",)),
+    "hivemind_concurrency_cap": ("What a person lets the concurrency limit be at most.", ("pool",)),
+    "hivemind_paused": ("1 while a person has paused the pool.", ("pool",)),
+    "hivemind_blocked_seconds": ("Seconds that the provider's retry-after still asks for.", ("pool",)),
+    "hivemind_breaker_state": ("1 for the state that the breaker is in, 0 for the others.", ("pool", "state")),
+    "hivemind_wall": ("1 while the provider refuses the account for long.", ("pool",)),
+    "hivemind_wall_seconds": ("Seconds until the wall's end.", ("pool",)),
+    "hivemind_meter_level": ("What may still be taken of a rate limit now.", ("pool", "meter")),
+    "hivemind_meter_limit": ("A rate limit, as the provider tells it.", ("pool", "meter")),
+    "hivemind_meter_full_seconds": (
+        "Seconds until the meter is full again if nothing more is taken.",
+        ("pool", "meter"),
+    ),
+    "hivemind_window_used_ratio": ("Used part of a subscription's window.", ("pool", "window")),
+    "hivemind_window_reset_seconds": ("Seconds until the window begins anew.", ("pool", "window")),
+    "hivemind_budget_spent_tokens": ("Tokens spent of a budget.", ("holder", "per")),
+    "hivemind_budget_reserved_tokens": ("Tokens set aside for attempts in flight.", ("holder", "per")),
+    "hivemind_budget_limit_tokens": ("Tokens that a budget allows.", ("holder", "per")),
+    "hivemind_budget_spent_dollars": ("Dollars spent of a budget.", ("holder", "per")),
+    "hivemind_budget_reserved_dollars": ("Dollars set aside for attempts in flight.", ("holder", "per")),
+    "hivemind_budget_limit_dollars": ("Dollars that a budget allows.", ("holder", "per")),
+}
+"""Name → help and labels."""
+
+
+def gauges_of(snapshot: Callable[[], Snapshot], label: Callable[[PoolKey], str | None]) -> Iterator[GaugeMetricFamily]:
+    """The gauges of this instant. `label` names a pool; None: there is no room for it.
+
+    Where `snapshot` raises there is one gauge that says so.
+    """
+    gauges = {name: GaugeMetricFamily(name, text, labels=labels) for name, (text, labels) in GAUGES.items()}
+    try:
+        told = snapshot()
+    except Exception:  # noqa: BLE001 - the scheduler fails: that is what is to be told, beside all that was counted
+        _add(gauges["hivemind_scheduler_up"], (), 0)
+        yield gauges["hivemind_scheduler_up"]
+        return
+    _add(gauges["hivemind_scheduler_up"], (), 1)
+    _add(gauges["hivemind_stopping"], (), told.stopping)
+    for view in told.pools:
+        # Levels and limits of different pools have no sum, so there are none of `other`.
+        if (name := label(view.key)) is not None:
+            _add_pool(gauges, name, view)
+    _add_budgets(gauges, told.budgets)
+    yield from gauges.values()
+
+
+def _add_pool(gauges: Mapping[str, GaugeMetricFamily], label: str, view: PoolView) -> None:
+    waits = [ticket.waited_s for ticket in view.tickets if ticket.state != "in flight"]
+    amounts: dict[str, float | None] = {
+        "hivemind_queued": view.queued,
+        "hivemind_longest_wait_seconds": max(waits, default=0),
+        "hivemind_in_flight": view.in_flight,
+        "hivemind_bypassing": view.bypassing,
+        "hivemind_concurrency_limit": view.limit,
+        "hivemind_concurrency_cap": view.cap,
+        "hivemind_paused": view.paused,
+        "hivemind_blocked_seconds": view.blocked_for_s,
+        "hivemind_wall": view.wall is not None,
+        "hivemind_wall_seconds": view.wall.ends_in_s if view.wall else 0,
+    }
+    for name, value in amounts.items():
+        _add(gauges[name], (label,), value)
+    for state in _BREAKER_STATES:
+        _add(gauges["hivemind_breaker_state"], (label, state), view.breaker == state)
+    for meter in view.meters:
+        _add(gauges["hivemind_meter_level"], (label, meter.name), meter.level)
+        _add(gauges["hivemind_meter_limit"], (label, meter.name), meter.limit)
+        _add(gauges["hivemind_meter_full_seconds"], (label, meter.name), meter.full_in_s)
+    for window in view.windows:
+        _add(gauges["hivemind_window_used_ratio"], (label, window.name), window.used)
+        _add(gauges["hivemind_window_reset_seconds"], (label, window.name), window.resets_in_s)
+
+
+def _add(gauge: GaugeMetricFamily, labels: Iterable[str], value: float | None) -> None:
+    if value is not None:
+        gauge.add_metric(list(labels), float(value))
+
+
+def _add_budgets(gauges: dict[str, GaugeMetricFamily], views: Iterable[BudgetView]) -> None:
+    """The budgets of which the largest share is spent; the others have no sum."""
+    for view in sorted(views, key=_spent_share, reverse=True)[:MAX_BUDGETS]:
+        budget = view.budget
+        labels = (budget.holder, budget.per.value)
+        if budget.tokens is not None:
+            _add(gauges["hivemind_budget_spent_tokens"], labels, view.spent.tokens)
+            _add(gauges["hivemind_budget_reserved_tokens"], labels, view.reserved.tokens)
+            _add(gauges["hivemind_budget_limit_tokens"], labels, budget.tokens)
+        if budget.micro_usd is not None:
+            _add(gauges["hivemind_budget_spent_dollars"], labels, view.spent.micro_usd * MICRO)
+            _add(gauges["hivemind_budget_reserved_dollars"], labels, view.reserved.micro_usd * MICRO)
+            _add(gauges["hivemind_budget_limit_dollars"], labels, budget.micro_usd * MICRO)
+
+
+def _spent_share(view: BudgetView) -> float:
+    budget = view.budget
+    return max(
+        view.spent.tokens / budget.tokens if budget.tokens else 0.0,
+        view.spent.micro_usd / budget.micro_usd if budget.micro_usd else 0.0,
+    )

@@ -1,0 +1,53 @@
+"""A YAML file as a mapping; whatever is wrong with it is a `ProfileError`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hivemind_addon.proxy.profile.typed import ProfileError
+
+
+def read_document(file: Path, *, cure_when_empty: str) -> Mapping[str, Any]:
+    """The top level of a file. ProfileError where there is none."""
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ProfileError(file, "", f"cannot be read: {error.strerror}", "make it a readable file") from None
+    document = read_yaml(data, file)
+    if document is None:
+        raise ProfileError(file, "", "it is empty", cure_when_empty)
+    if not isinstance(document, dict):
+        problem = f"expected a mapping of settings, got a {type(document).__name__}"
+        raise ProfileError(file, "", problem, "write keys with values below them")
+    return document
+
+
+def read_yaml(data: bytes | str, file: Path) -> Any:
+    """Whatever YAML holds; `file` is where it comes from, for people. ProfileError where it is none."""
+    try:
+        return yaml.load(data, _Loader)  # noqa: S506 - a SafeLoader
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ProfileError(file, "", f"{where}{error.problem or error.context}", "correct the YAML") from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        # ValueError: a value that looks like a date or a number and is none, such as 2026-13-45.
+        raise ProfileError(file, "", f"no YAML: {error or type(error).__name__}", "correct the YAML") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's safe types; a key that stands twice is an error, not a silent loss of the first."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """As the parent does; MarkedYAMLError at a key that was there before."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key {key.value} stands twice", key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)

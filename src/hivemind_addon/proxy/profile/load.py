@@ -1,0 +1,281 @@
+"""Profiles from YAML: the packaged ones, and a user's folder on top of them.
+
+    profiles/*.yaml ──┐                    ┌── unknown keys, wrong types, bad values: ProfileError (typed.py)
+                      ├── read ── extends ─┴── Profile ── Profiles: which one is a host's, a path's
+    user's folder ────┘
+
+A user's file of a packaged one's name replaces it, or changes it when it says `extends: <its own name>`.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hivemind_addon.proxy.profile.document import read_document
+from hivemind_addon.proxy.profile.glob import glob_matches
+from hivemind_addon.proxy.profile.hosts import host_parts, normal_host
+from hivemind_addon.proxy.profile.model import MODEL_IN_PATH, DialectName, Profile
+from hivemind_addon.proxy.profile.paths import normal_path, path_matches
+from hivemind_addon.proxy.profile.rules import PROFILE_RULES
+from hivemind_addon.proxy.profile.typed import INHERITED, ProfileError, convert
+from hivemind_addon.resources import profiles_folder
+
+_EXTENDS = "extends"
+_HOSTS_REMEMBERED = 1024
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class Profiles:
+    """All profiles, and which of them is a host's or a path's. Made by `load_profiles`."""
+
+    by_name: Mapping[str, Profile]
+    """Users' profiles before packaged ones, each group in alphabetical order."""
+    _matched: dict[tuple[str, int], Profile | None] = field(default_factory=dict, repr=False, compare=False)
+    """What `match_host` has answered: each request asks several times."""
+
+    def match_host(self, host: str, port: int) -> Profile | None:
+        """The profile that claims a host: the exact name first, then the longest glob; with a port first."""
+        key = (host, port)
+        if key not in self._matched:
+            if len(self._matched) >= _HOSTS_REMEMBERED:
+                self._matched.clear()
+            self._matched[key] = self._match_host(host, port)
+        return self._matched[key]
+
+    def _match_host(self, host: str, port: int) -> Profile | None:
+        name = normal_host(host)
+        best: tuple[tuple[bool, bool, int], Profile] | None = None
+        for profile in self.by_name.values():
+            for pattern in profile.hosts:
+                claimed, claimed_port = host_parts(pattern)
+                if claimed_port not in (None, port) or not glob_matches(claimed, name):
+                    continue
+                rank = ("*" not in claimed, claimed_port is not None, len(claimed))
+                if best is None or rank > best[0]:
+                    best = rank, profile
+        return best[1] if best else None
+
+    def host_for_path(self, path: str) -> tuple[str, int | None, bool] | None:
+        """Host, port, and whether it is this machine, of the profile whose model calls have a path, or one above it.
+
+        A host of the network counts before this machine, an exact path before a glob, a longer glob before a shorter
+        one, a user's before a packaged one. None: no profile with a whole host knows the path.
+        """
+        path = normal_path(path)
+        while path.strip("/"):
+            best: tuple[tuple[bool, bool, int], tuple[str, int | None, bool]] | None = None
+            for profile in self.by_name.values():
+                whole = next((host_parts(one) for one in profile.hosts if "*" not in one), None)
+                if whole is None:
+                    continue
+                for glob in profile.paths:
+                    is_local = whole[0] in _LOCAL
+                    rank = (not is_local, "*" not in glob, len(glob))
+                    if path_matches(glob, path) and (best is None or rank > best[0]):
+                        best = rank, (*whole, is_local)
+            if best:
+                return best[1]
+            path = path.rpartition("/")[0]
+        return None
+
+    def capped(self, most: int) -> "Profiles":
+        """The same, with at most so many attempts in flight in each pool."""
+        return Profiles({name: _capped(profile, most) for name, profile in self.by_name.items()})
+
+    def for_path(self, path: str) -> Profile | None:
+        """The profile for an upstream of no profile (reverse mode), by the path of its first model call.
+
+        An exact path counts before a glob, a longer glob before a shorter one, a user's before a packaged
+        one.
+        """
+        best: tuple[tuple[bool, int], Profile] | None = None
+        for profile in self.by_name.values():
+            for glob in profile.reverse_paths:
+                rank = ("*" not in glob, len(glob))
+                if path_matches(glob, path) and (best is None or rank > best[0]):
+                    best = rank, profile
+        return best[1] if best else None
+
+
+def _capped(profile: Profile, most: int) -> Profile:
+    bounds = profile.concurrency
+    return replace(
+        profile,
+        concurrency=replace(bounds, initial=min(bounds.initial, most), maximum=min(bounds.maximum, most)),
+    )
+
+
+def is_model_call(profile: Profile, method: str, path: str) -> bool:
+    """Whether a request to one of the profile's hosts is scheduled. `path` as it came: its spelling does not matter."""
+    return (
+        method.upper() == "POST"
+        and any(path_matches(glob, path) for glob in profile.paths)
+        and not any(path_matches(glob, path) for glob in profile.exclude_paths)
+    )
+
+
+def dialect_for(profile: Profile, path: str) -> DialectName:
+    """The wire format of a path."""
+    return next((name for glob, name in profile.dialects.items() if path_matches(glob, path)), profile.dialect)
+
+
+def model_of(profile: Profile, path: str, said: str) -> str:
+    """The model of a request: what its path names where the profile knows such paths, else what its body said."""
+    path = normal_path(path)
+    found = (_model_place(pattern).fullmatch(path) for pattern in profile.model_paths)
+    return next((match["model"] for match in found if match), said)
+
+
+@cache
+def _model_place(pattern: str) -> re.Pattern[str]:
+    pieces = (re.escape(piece).replace(r"\*", ".*") for piece in pattern.lower().split(MODEL_IN_PATH, maxsplit=1))
+    return re.compile("(?P<model>[^/]{1,200})".join(pieces), re.DOTALL)
+
+
+def model_group(profile: Profile, model: str) -> str:
+    """The name of what a model shares its limit with: the glob that it matches, else itself."""
+    return next((glob for glob in profile.model_groups if glob_matches(glob, model)), model)
+
+
+def load_profiles(user_folder: Path | None) -> Profiles:
+    """The packaged profiles and the user's. ProfileError: one line that names file, key path and cure."""
+    if user_folder is None:
+        return _packaged_profiles(profiles_folder())
+    if not user_folder.is_dir():
+        raise ProfileError(user_folder, "", "no such folder", "name a folder with profiles (*.yaml)")
+    return _resolved(_packaged(profiles_folder()), dict(_read_folder(user_folder)))
+
+
+@cache
+def _packaged(folder: Path) -> "Mapping[str, _Document]":
+    """What was shipped, which no running process changes."""
+    return dict(_read_folder(folder))
+
+
+@cache
+def _packaged_profiles(folder: Path) -> Profiles:
+    return _resolved(_packaged(folder), {})
+
+
+def _resolved(packaged: "Mapping[str, _Document]", user: "Mapping[str, _Document]") -> Profiles:
+    resolver = _Resolver(packaged=packaged, user=user)
+    order = [*user, *(name for name in packaged if name not in user)]
+    profiles = {name: resolver.profile(name) for name in order}
+    files = {name: (user.get(name) or packaged[name]).file for name in order}
+    _check_claims(profiles, files, user=frozenset(user))
+    return Profiles(profiles)
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """One file, read but not yet typed."""
+
+    file: Path
+    keys: Mapping[str, Any]
+    extends: str | None
+
+
+class _Resolver:
+    """Follows `extends`."""
+
+    def __init__(self, *, packaged: Mapping[str, _Document], user: Mapping[str, _Document]) -> None:
+        self._packaged = packaged
+        self._user = user
+
+    def profile(self, name: str) -> Profile:
+        """The profile of that name, a user's before a packaged one."""
+        document = self._user.get(name) or self._packaged[name]
+        made: Profile = convert(Profile, self._whole(name, document, ()), document.file, rules=PROFILE_RULES)
+        return replace(made, name=name)
+
+    def _whole(self, name: str, document: _Document, seen: tuple[Path, ...]) -> Mapping[str, Any]:
+        """All keys, the inherited ones too."""
+        # Each layer is checked by itself first, so that an error names the file in which it stands.
+        own = document.keys
+        convert(Profile, own, document.file, partial=document.extends is not None, rules=PROFILE_RULES)
+        if document.extends is None:
+            return own
+        if document.file in seen:
+            chain = " -> ".join(file.name for file in (*seen[seen.index(document.file) :], document.file))
+            raise ProfileError(document.file, _EXTENDS, f"a circle: {chain}", "let one of them extend nothing")
+        parent = self._parent(name, document)
+        inherited = dict(self._whole(document.extends, parent, (*seen, document.file)))
+        if name != document.extends:
+            # An extension that inherited them would compete with the profile that it extends.
+            inherited.pop("reverse_paths", None)
+        return _merge(inherited, own)
+
+    def _parent(self, name: str, document: _Document) -> _Document:
+        wanted = document.extends or ""
+        if wanted == name:
+            # A user's file of a packaged one's name changes that one.
+            parent = self._packaged.get(name)
+            if parent is None or parent is document:
+                raise ProfileError(document.file, _EXTENDS, f"{name} extends itself", "name another profile")
+            return parent
+        # A packaged profile is what it was shipped as, whatever a user does to the one that it extends.
+        user = {} if document is self._packaged.get(name) else self._user
+        parent = user.get(wanted) or self._packaged.get(wanted)
+        if parent is None:
+            known = ", ".join(sorted({*user, *self._packaged} - {name}))
+            raise ProfileError(document.file, _EXTENDS, f"there is no profile {wanted!r}", f"known: {known}")
+        return parent
+
+
+def _merge(inherited: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Own keys replace inherited ones; mappings key by key. Own ones come first: the first glob counts."""
+    merged = {key: _merge_value(inherited.get(key), value) for key, value in own.items()}
+    return merged | {key: value for key, value in inherited.items() if key not in own}
+
+
+def _merge_value(inherited: Any, own: Any) -> Any:
+    if isinstance(own, Mapping) and isinstance(inherited, Mapping):
+        return _merge(inherited, own)
+    if isinstance(own, list) and INHERITED in own:
+        place = own.index(INHERITED)
+        return [*own[:place], *(inherited or ()), *(one for one in own[place:] if one != INHERITED)]
+    return own
+
+
+def _check_claims(profiles: Mapping[str, Profile], files: Mapping[str, Path], *, user: frozenset[str]) -> None:
+    hosts: dict[tuple[str, int | None], str] = {}
+    paths: dict[tuple[str, bool], str] = {}
+    # Packaged ones first, so that the error names the user's file.
+    for name in sorted(profiles, key=lambda one: one in user):
+        for index, pattern in enumerate(profiles[name].hosts):
+            owner = hosts.setdefault(host_parts(pattern), name)
+            if owner != name:
+                cure = f"remove it from one of them, or name the file {owner}.yaml to change that profile"
+                raise ProfileError(
+                    files[name], f"hosts[{index}]", f"{pattern} is claimed by {files[owner]} as well", cure
+                )
+        for index, glob in enumerate(profiles[name].reverse_paths):
+            owner = paths.setdefault((glob, name in user), name)
+            if owner != name:
+                problem = f"{glob} is claimed by {files[owner]} as well"
+                raise ProfileError(files[name], f"reverse_paths[{index}]", problem, "remove it from one of them")
+
+
+def _read_folder(folder: Path) -> Iterator[tuple[str, _Document]]:
+    """Name and document of each file, in alphabetical order."""
+    seen: dict[str, Path] = {}
+    for file in sorted(one for one in folder.iterdir() if one.suffix in {".yaml", ".yml"}):
+        if other := seen.get(file.stem):
+            raise ProfileError(file, "", f"{other.name} has the same name", "remove one of them")
+        seen[file.stem] = file
+        yield file.stem, _read_file(file)
+
+
+def _read_file(file: Path) -> _Document:
+    document = read_document(file, cure_when_empty="write settings, such as extends: anthropic, or remove it")
+    keys = dict(document)
+    extends = keys.pop(_EXTENDS, None)
+    if extends is not None and not isinstance(extends, str):
+        raise ProfileError(file, _EXTENDS, "expected a profile's name", "write extends: anthropic")
+    if "name" in keys:
+        raise ProfileError(file, "name", "a profile is named by its file", f"rename {file.name} instead")
+    return _Document(file, keys, extends)

@@ -1,0 +1,398 @@
+"""One provider as data. `profiles/<name>.yaml` holds only what differs from the defaults written here.
+
+Every field's docstring is its documentation: `make docs` prints them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from hivemind_addon.api.spend import Price
+from hivemind_addon.api.ticket import CallKind, Delivery, Dimension, OutcomeKind
+from hivemind_addon.proxy.core.breaker import BreakerSettings
+from hivemind_addon.proxy.core.cache import CacheSettings
+from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.fair_queue import OrderSettings
+from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.retry import RetryPolicy
+from hivemind_addon.proxy.profile.glob import glob_matches
+
+
+class DialectName(Enum):
+    """The shape of a request, its answer and its errors on the wire."""
+
+    ANTHROPIC_MESSAGES = "anthropic-messages"
+    OPENAI_CHAT = "openai-chat"
+    OPENAI_RESPONSES = "openai-responses"
+    OLLAMA = "ollama"
+    """`/api/chat` and `/api/generate`; streams are NDJSON."""
+
+
+class ResetFormat(Enum):
+    """How a `reset` header is written."""
+
+    RFC3339 = "rfc3339"
+    """An instant: `2026-11-20T10:00:00Z`."""
+    EPOCH_S = "epoch-seconds"
+    """An instant, in seconds since 1970."""
+    EPOCH_MS = "epoch-milliseconds"
+    """An instant, in milliseconds since 1970."""
+    DURATION = "duration"
+    """Go-like: `1s`, `6m0s`, `12ms`, `2m59.56s`."""
+    SECONDS = "seconds"
+    """Seconds from now, with or without a fraction."""
+    AUTO = "auto"
+    """A timestamp, a duration, or a number: > 1e12 epoch ms, > 1e9 epoch s, else seconds."""
+
+
+class InputCharge(Enum):
+    """What a provider counts as input."""
+
+    UNCACHED = "uncached"
+    """Uncached input and cache writes; cache reads are free (Anthropic)."""
+    ALL = "all"
+    """All input, cached or not (OpenAI)."""
+
+
+class OutputCharge(Enum):
+    """What a provider counts as output, and when."""
+
+    ACTUAL = "actual"
+    """What is generated, as it is generated (Anthropic)."""
+    MAX_TOKENS = "max-tokens"
+    """The request's own maximum, when it is admitted (OpenAI)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeterHeaders:
+    """One limit as response headers tell it."""
+
+    meter: str
+    """Name shown to people: `requests`, `input-tokens`."""
+    dimension: Dimension
+    """What the limit counts."""
+    limit: str
+    """Header that holds the limit."""
+    remaining: str
+    """Header that holds what is left of it."""
+    reset: str = ""
+    """Header that says when it is whole again; empty: the provider sends none."""
+    reset_format: ResetFormat = ResetFormat.AUTO
+    """How `reset` is written."""
+    window_s: float = 60
+    """The window that the limit is stated for."""
+    granularity: float = 0
+    """How coarsely `remaining` is rounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowHeaders:
+    """One long window of a subscription as response headers tell it: shown and logged, never paced by."""
+
+    window: str
+    """Name shown to people: `5h`, `7d`."""
+    used: str = ""
+    """Header that says how much of it is used."""
+    full: float = 1
+    """What `used` says when all of it is: 1 for a fraction, 100 for per cent."""
+    status: str = ""
+    """Header with the provider's own word; `rejected` says that the window is spent."""
+    reset: str = ""
+    """Header that says when the window begins anew."""
+    reset_format: ResetFormat = ResetFormat.AUTO
+    """How `reset` is written."""
+    minutes: str = ""
+    """Header that says how long the window is, in minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeRule:
+    """What an answer means. All the given conditions must hold; the first rule that matches decides."""
+
+    kind: OutcomeKind
+    """What it says about the provider's limits."""
+    retry: bool
+    """Whether waiting can cure it."""
+    status: tuple[int, ...] = ()
+    """HTTP statuses; empty: any. An error inside a 200 stream has the status 200."""
+    error: tuple[str, ...] = ()
+    """`type` or `code` of the error object (any of them)."""
+    message: str = ""
+    """Regular expression searched in the error's message, ignoring case."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Header name → regular expression searched in its value, ignoring case."""
+    retry_after: bool | None = None
+    """True or False: only with, or only without a retry-after."""
+    wall: bool = False
+    """Whether the account is refused until the end of a long window (a subscription's, a day's): everybody is told at
+    once. The end is what the error or the windows say, else the retry-after, else five minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallRule:
+    """What a request is for. All the given conditions must hold; the first rule that matches decides."""
+
+    kind: CallKind
+    """What it is for."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Header name → regular expression searched in its value, ignoring case; `name#member` looks into a header that
+    holds a JSON object. A header that is not there is an empty text."""
+    paths: tuple[str, ...] = ()
+    """Path globs (any of them); empty: any path."""
+    models: tuple[str, ...] = ()
+    """Globs of model names (any of them); empty: any model."""
+    tools: bool | None = None
+    """Whether the request brings tools."""
+    max_messages: int | None = None
+    """At most so many messages, the system's own in the list counted."""
+    system: str = ""
+    """Words that stand in the first 2,000 bytes of the system prompt, or of the first message where there is none; in
+    whatever case."""
+    says: str = ""
+    """Words that stand in the first 2,000 bytes of the last message; in whatever case."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRule:
+    """One kind of client, told by its headers."""
+
+    headers: Mapping[str, str]
+    """Header name → regular expression searched in its value, ignoring case; all of them must match."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPrice:
+    """What a model costs, in dollars per million tokens."""
+
+    input: float
+    """Uncached input."""
+    output: float
+    """Output, thinking included."""
+    cache_write: float | None = None
+    """Input that is written to the prompt cache; without it as `input`."""
+    cache_read: float | None = None
+    """Input that is read from the prompt cache; without it as `input`."""
+
+    @property
+    def price(self) -> Price:
+        """The same in whole micro-dollars."""
+        write, read = self.cache_write, self.cache_read
+        return Price(
+            input=_micro(self.input),
+            cache_write=_micro(self.input if write is None else write),
+            cache_read=_micro(self.input if read is None else read),
+            output=_micro(self.output),
+        )
+
+
+def _micro(usd: float) -> int:
+    return round(usd * 1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Watchdog:
+    """When an attempt that is silent counts as hanging: it is ended and, where nothing of the answer has reached the
+    client, tried again.
+    """
+
+    silent_s: float = 120
+    """At least this long without a byte from upstream."""
+    factor: float = 10
+    """And this many times what 99 of 100 streamed answers of the pool take to their first byte."""
+    answer_factor: float = 3
+    """Or, where the answer is not streamed, this many times what 99 of 100 such answers of the pool take as a whole;
+    twice as long with each further attempt, and not before twenty answers are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """How the provider's limits count a call."""
+
+    input: InputCharge = InputCharge.ALL
+    """Which input counts."""
+    output: OutputCharge = OutputCharge.MAX_TOKENS
+    """Which output counts."""
+    default_output_tokens: int = 1024
+    """Expected output of a session that has not answered yet; the maximum where the request names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """How request bodies are counted before they are sent."""
+
+    scale: float = 1.0
+    """Provider's tokens for one token of o200k_base, at the start; a ratio learned per model replaces it."""
+    bytes_per_token: float = 4.0
+    """For text too long to be counted without stalling the event loop; learned per model as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long this provider's clients wait for an answer."""
+
+    default_s: float = 600
+    """Where the client announces nothing."""
+    headers: tuple[str, ...] = ("x-stainless-read-timeout", "x-stainless-timeout")
+    """Request headers in which a client announces it, in seconds; the first that is there counts."""
+    clients: Mapping[str, float] = field(default_factory=dict)
+    """Glob of user agents → seconds, for clients that announce nothing; the first match counts."""
+    margin_s: float = 5
+    """A held client is refused this long before it would give up, or after 90 % of its patience where that is
+    later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The answer that makes a held client come back instead of giving up."""
+
+    status: int = 503
+    """HTTP status."""
+    error: str = "server_is_overloaded"
+    """`type` (and `code`) of the error object."""
+    retry_after_max_s: int = 30
+    """SDKs ignore a longer one (Anthropic's above 60 s)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetRefusal:
+    """The answer when a budget is spent: one that clients show and do not retry."""
+
+    status: int = 400
+    """HTTP status; neither 408, 409, 429 nor 5xx, which SDKs retry."""
+    error: str = "billing_hard_limit_reached"
+    """`type` (and `code`) of the error object."""
+
+
+@dataclass(frozen=True, slots=True)
+class WallRefusal:
+    """The answer while the account is refused for long: one that clients show and do not retry, with the end in it."""
+
+    status: int = 429
+    """HTTP status."""
+    error: str = "usage_limit_reached"
+    """`type` (and `code`) of the error object."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """More headers; `{reset}` stands for the end in epoch seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """How long the beginning of a streamed answer is kept back until its first content is judged."""
+
+    max_bytes: int = 65536
+    """At most this much of it."""
+    max_s: float = 10
+    """At most this long."""
+    whole_max_bytes: int = 16 * 1024 * 1024
+    """With whole delivery: past this size the rest is streamed."""
+    stall_s: float = 120
+    """With whole delivery: an answer that is silent for so long has stalled, and is tried again."""
+    whole_max_s: float = 150
+    """Where `auto` chose whole delivery: so long after the request came, what has come of its answer is passed on, and
+    the rest is streamed. With its own settings Claude Code sends a request again after 183 s of silence."""
+
+
+MODEL_IN_PATH = "{model}"
+"""Stands for the model in a path glob."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One provider."""
+
+    name: str = ""
+    """The file's name without `.yaml`."""
+    hosts: tuple[str, ...] = ()
+    """`host` or `host:port`; `*` matches within a name. Only these are intercepted."""
+    paths: tuple[str, ...] = ()
+    """Path globs of model calls (POST), in whatever spelling. Everything else on the host passes by untouched."""
+    exclude_paths: tuple[str, ...] = ()
+    """Path globs that pass by although `paths` matches."""
+    dialect: DialectName = DialectName.OPENAI_CHAT
+    """The wire format of `paths`."""
+    dialects: Mapping[str, DialectName] = field(default_factory=dict)
+    """Path glob → wire format, where it is another one; the first match counts."""
+    model_groups: tuple[str, ...] = ()
+    """Globs of model names that share one limit; a model that matches none is its own group."""
+    model_paths: tuple[str, ...] = ()
+    """Path globs with `{model}` where paths name the model (Azure's deployment); it counts before the body's."""
+    credential_headers: tuple[str, ...] = ("authorization", "x-api-key", "api-key")
+    """Headers that hold the key; its hash names the account until something better does."""
+    request_account_headers: tuple[str, ...] = ()
+    """Request headers that name the account."""
+    response_account_headers: tuple[str, ...] = ()
+    """Response headers that name the account."""
+    session_headers: tuple[str, ...] = ()
+    """Where a request names the agent's session; the first that is there counts: a header, `name#member` of a header
+    that holds a JSON object, or `body#member` (`body#outer.member`) of the request's own JSON, as far as it is read."""
+    subagent_headers: tuple[str, ...] = ()
+    """Where it names a sub-agent within that session; the first that is there, and is not the session itself."""
+    parent_headers: tuple[str, ...] = ()
+    """Where it names the session which started this one; as above."""
+    parent_beside: Mapping[str, str] = field(default_factory=dict)
+    """Header that names the session → where such a request names its parent; for agents whose name for it is, in
+    others, something else."""
+    refuse_websocket: bool = False
+    """Answer a WebSocket upgrade on one of `paths` with 426, upon which Codex sends plain requests at once. What runs
+    inside a WebSocket is not scheduled."""
+    calls: tuple[CallRule, ...] = ()
+    """What requests are for, where it is neither a turn nor (by the headers above) a sub-agent's."""
+    prices: Mapping[str, ModelPrice] = field(default_factory=dict)
+    """Glob of model names → what they cost; the first match counts. Of other models tokens are counted, not money."""
+    cache: CacheSettings = field(default_factory=CacheSettings)
+    """How the provider keeps the beginning of prompts."""
+    cache_needs_marks: bool = False
+    """It keeps only what requests mark (`cache_control`), not every beginning that is long enough."""
+    watchdog: Watchdog = field(default_factory=Watchdog)
+    """When an attempt counts as hanging."""
+    reverse_paths: tuple[str, ...] = ()
+    """Path globs by which a reverse-mode upstream is recognised; not inherited by `extends`."""
+    meters: tuple[MeterHeaders, ...] = ()
+    """The limits that response headers tell."""
+    windows: tuple[WindowHeaders, ...] = ()
+    """The long windows of a subscription that response headers tell."""
+    outcomes: tuple[OutcomeRule, ...] = ()
+    """Before the general rules of `proxy/wire/outcome.py`."""
+    bookkeeping_events: tuple[str, ...] = ()
+    """Stream events before the first content: kept back, so that an error behind them can be retried."""
+    charge: Charge = field(default_factory=Charge)
+    """How the provider's limits count a call."""
+    tokens: Tokens = field(default_factory=Tokens)
+    """How request bodies are counted before they are sent."""
+    patience: Patience = field(default_factory=Patience)
+    """How long its clients wait for an answer."""
+    refusal: Refusal = field(default_factory=Refusal)
+    """The answer that makes a held client come back."""
+    budget_refusal: BudgetRefusal = field(default_factory=BudgetRefusal)
+    """The answer when a budget is spent."""
+    wall_refusal: WallRefusal = field(default_factory=WallRefusal)
+    """The answer while the account is refused for long."""
+    delivery: Delivery = Delivery.AUTO
+    """When a streamed answer reaches the client, where neither agent nor request says it."""
+    headless: tuple[ClientRule, ...] = ()
+    """Clients that run headless, for delivery `auto`; beside those that are known (docs/delivery.md)."""
+    keep_alive_s: float = 0
+    """Seconds between the SSE comments that a held streaming client gets; 0: none."""
+    peek: Peek = field(default_factory=Peek)
+    """How long the beginning of an answer is kept back to be judged."""
+    concurrency: ConcurrencySettings = field(default_factory=ConcurrencySettings)
+    """How many attempts may be in flight at once."""
+    breaker: BreakerSettings = field(default_factory=BreakerSettings)
+    """When a provider counts as down, and how it is probed."""
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    """How often a failed attempt is tried again."""
+
+    def price_of(self, model: str) -> Price | None:
+        """None: it is not known."""
+        return next((one.price for glob, one in self.prices.items() if glob_matches(glob, model)), None)
+
+    @property
+    def pool_settings(self) -> PoolSettings:
+        """What the core needs of it."""
+        return PoolSettings(
+            profile=self.name,
+            concurrency=self.concurrency,
+            breaker=self.breaker,
+            retry=self.retry,
+            order=OrderSettings(cache=self.cache),
+        )

@@ -1,0 +1,200 @@
+"""What the values of a profile, and of the agents file, must be besides their types; some are rewritten."""
+
+import re
+
+from hivemind_addon.proxy.core.breaker import BreakerSettings
+from hivemind_addon.proxy.core.cache import CacheSettings
+from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.retry import RetryPolicy
+from hivemind_addon.proxy.profile.grants import AgentGrants, Grants
+from hivemind_addon.proxy.profile.hosts import host_parts
+from hivemind_addon.proxy.profile.model import (
+    MODEL_IN_PATH,
+    BudgetRefusal,
+    CallRule,
+    Charge,
+    ClientRule,
+    MeterHeaders,
+    ModelPrice,
+    OutcomeRule,
+    Patience,
+    Peek,
+    Profile,
+    Refusal,
+    Tokens,
+    WallRefusal,
+    Watchdog,
+    WindowHeaders,
+)
+from hivemind_addon.proxy.profile.typed import BadValue, Rules, positive
+
+
+def _host(value: str) -> str:
+    try:
+        host_parts(value)
+    except ValueError as error:
+        raise BadValue(
+            str(error), "write host or host:port, without scheme and path; * matches within the name"
+        ) from None
+    return value
+
+
+def _path_glob(value: str) -> str:
+    if not value.startswith(("/", "*")) or re.search(r"[\s?#]", value):
+        raise BadValue(
+            f"no path glob: {value!r}",
+            "begin it with / or *; only * is a wildcard, and a query never matches",
+        )
+    return value
+
+
+def _model_path(value: str) -> str:
+    if value.count(MODEL_IN_PATH) != 1:
+        raise BadValue(f"no model in {value!r}", f"write {MODEL_IN_PATH} once, where the path has it")
+    return _path_glob(value)
+
+
+def _model_glob(value: str) -> str:
+    if not value.strip():
+        raise BadValue("empty glob", "name models, such as gpt-5*")
+    return value
+
+
+def _header(value: str) -> str:
+    # Headers are looked up by their lower-case names.
+    if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", value):
+        raise BadValue(f"no header name: {value!r}", "write the bare name, such as x-api-key")
+    return value.lower()
+
+
+def _header_or_member(value: str) -> str:
+    name, hash_sign, member = value.partition("#")
+    if hash_sign and not member:
+        raise BadValue(f"no member after #: {value!r}", "write header#member, such as x-turn-metadata#parent_id")
+    return f"{_header(name)}{hash_sign}{member}"
+
+
+def _header_or_none(value: str) -> str:
+    return _header(value) if value else value
+
+
+def _regex(value: str) -> str:
+    try:
+        re.compile(value, re.IGNORECASE)
+    except re.error as error:
+        raise BadValue(f"no regular expression: {error}", "escape the special character with a backslash") from None
+    return value
+
+
+def _price(value: float) -> float:
+    if value > 10_000:
+        raise BadValue(f"{value} is no price", "write dollars per million tokens")
+    return value
+
+
+def _hard_status(value: int) -> int:
+    if not 400 <= value <= 499 or value in {408, 409, 425, 429}:
+        raise BadValue(f"{value} is retried by clients", "write 400, 402 or 403")
+    return value
+
+
+def _fraction(value: float) -> float:
+    if not 0 < value < 1:
+        raise BadValue(f"{value} is not between 0 and 1", "write a factor such as 0.7")
+    return value
+
+
+def _status(value: int) -> int:
+    if not 200 <= value <= 599:
+        raise BadValue(f"{value} is no HTTP status of an answer", "write one from 200 to 599")
+    return value
+
+
+def error_status(value: int) -> int:
+    """A rule: the value is the status of a refusal. Raises BadValue."""
+    if not 400 <= value <= 599:
+        raise BadValue(f"{value} is no status of a refusal", "write one from 400 to 599")
+    return value
+
+
+PROFILE_RULES = Rules(
+    values={
+        (Profile, "hosts"): _host,
+        (Profile, "paths"): _path_glob,
+        (Profile, "exclude_paths"): _path_glob,
+        (Profile, "reverse_paths"): _path_glob,
+        (Profile, "model_groups"): _model_glob,
+        (Profile, "model_paths"): _model_path,
+        (Profile, "credential_headers"): _header,
+        (Profile, "request_account_headers"): _header,
+        (Profile, "response_account_headers"): _header,
+        (Profile, "session_headers"): _header_or_member,
+        (Profile, "subagent_headers"): _header_or_member,
+        (Profile, "parent_headers"): _header_or_member,
+        (Profile, "parent_beside"): _header_or_member,
+        (CallRule, "headers"): _regex,
+        (CallRule, "paths"): _path_glob,
+        (ClientRule, "headers"): _regex,
+        (CallRule, "models"): _model_glob,
+        (CallRule, "max_messages"): positive,
+        (ModelPrice, "input"): _price,
+        (ModelPrice, "output"): _price,
+        (ModelPrice, "cache_write"): _price,
+        (ModelPrice, "cache_read"): _price,
+        (CacheSettings, "ttl_s"): positive,
+        (Grants, "weight"): positive,
+        (Grants, "max_fan_out"): positive,
+        (AgentGrants, "weight"): positive,
+        (AgentGrants, "max_fan_out"): positive,
+        (Watchdog, "silent_s"): positive,
+        (Watchdog, "factor"): positive,
+        (Watchdog, "answer_factor"): positive,
+        (BudgetRefusal, "status"): _hard_status,
+        (MeterHeaders, "limit"): _header,
+        (MeterHeaders, "remaining"): _header,
+        (MeterHeaders, "reset"): _header_or_none,
+        (MeterHeaders, "window_s"): positive,
+        (WindowHeaders, "used"): _header_or_none,
+        (WindowHeaders, "status"): _header_or_none,
+        (WindowHeaders, "reset"): _header_or_none,
+        (WindowHeaders, "minutes"): _header_or_none,
+        (WindowHeaders, "full"): positive,
+        (WallRefusal, "status"): error_status,
+        (OutcomeRule, "status"): _status,
+        (OutcomeRule, "message"): _regex,
+        (OutcomeRule, "headers"): _regex,
+        (Charge, "default_output_tokens"): positive,
+        (Tokens, "scale"): positive,
+        (Tokens, "bytes_per_token"): positive,
+        (Patience, "default_s"): positive,
+        (Patience, "headers"): _header,
+        (Refusal, "status"): error_status,
+        (Peek, "max_bytes"): positive,
+        (Peek, "max_s"): positive,
+        (Peek, "whole_max_bytes"): positive,
+        (Peek, "stall_s"): positive,
+        (Peek, "whole_max_s"): positive,
+        (ConcurrencySettings, "initial"): positive,
+        (ConcurrencySettings, "maximum"): positive,
+        (BreakerSettings, "failures_to_open"): positive,
+        (BreakerSettings, "first_probe_s"): positive,
+        (BreakerSettings, "max_probe_s"): positive,
+        (RetryPolicy, "first_backoff_s"): positive,
+        (RetryPolicy, "max_backoff_s"): positive,
+    },
+    keys={
+        (Profile, "dialects"): _path_glob,
+        (Profile, "prices"): _model_glob,
+        (Profile, "parent_beside"): _header_or_member,
+        (OutcomeRule, "headers"): _header,
+        (CallRule, "headers"): _header_or_member,
+        (ClientRule, "headers"): _header,
+        (WallRefusal, "headers"): _header,
+    },
+    ordered={
+        ConcurrencySettings: (("initial", "maximum"),),
+        BreakerSettings: (("first_probe_s", "max_probe_s"),),
+        RetryPolicy: (("first_backoff_s", "max_backoff_s"),),
+    },
+    unwritten={Profile: frozenset({"name"})},
+)

@@ -1,0 +1,413 @@
+"""asyncio meets the core: one waiter a ticket, one timer, and observers that hear of every event.
+
+After each call into the core the driver takes one turn: poll, wake whom a decision concerns, hand events to the
+observers, re-arm the one timer. It moves values and decides nothing.
+
+A decision waits in its ticket's desk until `wait` fetches it. Whoever stops waiting (its task is cancelled, or it
+calls `cancel`) gives the decision back: an admission that nobody takes is settled as cancelled and keeps no slot.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from hivemind_addon.api.command import Cancel, Said, SchedulerCommand
+from hivemind_addon.api.events import Event
+from hivemind_addon.api.snapshot import Snapshot
+from hivemind_addon.api.spend import Standing
+from hivemind_addon.api.ticket import (
+    ContractError,
+    Demand,
+    Hints,
+    Outcome,
+    OutcomeKind,
+    PoolKey,
+    Reservation,
+    Ticket,
+    Usage,
+)
+from hivemind_addon.proxy.core.decision import Admitted, Backoff, Refused, Shed, Verdict
+from hivemind_addon.proxy.core.heap import KeyedHeap
+from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.scheduler import Scheduler
+from hivemind_addon.system.clock import Clock
+
+_logger = logging.getLogger(__name__)
+
+_JUMP_S = 5.0
+"""The wall clock may differ from the monotonic one by this much more between two turns: it is being adjusted."""
+_LONGEST_TIMER_S = 15.0
+_AFTER_FAILURE_S = 1.0
+"""When the timer's own turn fails, the next one is tried after this time."""
+
+CANCELLED_BY_PERSON = "cancelled by a person"
+"""The reason of an attempt's end."""
+
+Observer = Callable[[Event], None]
+"""Hears of every event, in order, on the event loop. One that raises is not called again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The ticket was cancelled while it was queued, or it is not known (any more)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """The instant that `wait` was given has come; the ticket is as it was."""
+
+
+Awaited = Admitted | Shed | Refused | Cancelled | Pulse
+"""What `Driver.wait` answers."""
+
+
+class _Desk:
+    """Where one ticket's decision is left and fetched."""
+
+    __slots__ = ("decision", "failure", "wake")
+
+    def __init__(self) -> None:
+        self.decision: Admitted | Shed | Refused | Cancelled | None = None
+        self.failure: Exception | None = None
+        """What the core raised while this ticket was queued: the one who waits has a guard, the timer has none."""
+        self.wake: asyncio.Future[None] | None = None
+        """Only while somebody waits."""
+
+    def ring(self) -> None:
+        """Wake the one who waits, if anybody does."""
+        if self.wake is not None and not self.wake.done():
+            self.wake.set_result(None)
+
+
+class Driver:
+    """Runs a scheduler on the running event loop. Not thread-safe: call it on the loop only.
+
+    What the core raises (ContractError, or a defect of ours) goes to the caller.
+    """
+
+    def __init__(
+        self,
+        *,
+        scheduler: Scheduler,
+        clock: Clock,
+        observers: Iterable[Observer] = (),
+        end_attempt: Callable[[Reservation], None] | None = None,
+        call_off: Callable[[Reservation], None] | None = None,
+    ) -> None:
+        """Both end a running attempt and settle it.
+
+        `end_attempt`: its client has come back with the same request; `call_off`: a person has cancelled it, and its
+        client is to hear that.
+        """
+        self.clock = clock
+        self.end_attempt = end_attempt
+        self.call_off = call_off
+        self._scheduler = scheduler
+        self._wall_ahead_s = clock.wall() - clock.monotonic()
+        self._asleep_s = clock.asleep()
+        self._observers = list(observers)
+        self._desks: dict[str, _Desk] = {}
+        self._pulses: KeyedHeap[str] = KeyedHeap()
+        """Who wants to be woken at an instant."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._wakeup_at: float | None = None
+        """What the timer is armed for; a far one rings in between."""
+        self._delivering = False
+        self._drained: list[asyncio.Future[None]] = []
+
+    def __repr__(self) -> str:
+        return f"<Driver of {self._scheduler!r}, {len(self._desks)} desks>"
+
+    def listen(self, observer: Observer) -> None:
+        """Let it hear of every event from now on, until `unlisten`."""
+        self._observers = [*self._observers, observer]
+
+    def unlisten(self, observer: Observer) -> None:
+        """Let it hear no more; it need not have heard."""
+        self._observers = [other for other in self._observers if other is not observer]
+
+    def submit(self, ticket: Ticket, settings: PoolSettings) -> None:
+        """Queue a ticket; then `wait` for it, or `cancel` it."""
+        self._scheduler.submit(ticket, settings, self.clock.monotonic())
+        self._desks[ticket.id] = _Desk()
+        self.tick()
+
+    def decision(self, ticket_id: str) -> Awaited | None:
+        """The ticket's next decision if it is there already; None: `wait` for it."""
+        desk = self._desks.get(ticket_id)
+        return Cancelled() if desk is None else self._fetch(ticket_id, desk)
+
+    async def wait(self, ticket_id: str, *, until_at: float | None = None) -> Awaited:
+        """Wait for the ticket's next decision, one waiter at a time.
+
+        After Admitted, settle; after a Backoff from `settle`, wait again. After Pulse (`until_at`, a monotonic
+        instant, has come) the ticket is still queued: wait again or cancel it. Cancelling the task that waits cancels
+        the ticket.
+        """
+        desk = self._desks.get(ticket_id)
+        if desk is None:
+            return Cancelled()
+        if desk.wake is not None:
+            raise ContractError(f"{ticket_id}: two wait for one ticket")
+        if (answer := self._fetch(ticket_id, desk)) is not None:
+            return answer
+        desk.wake = asyncio.get_running_loop().create_future()
+        if until_at is not None:
+            self._pulses.put(ticket_id, until_at)
+            self._arm()
+        try:
+            await desk.wake
+        except BaseException:
+            # Also when the loop drops this coroutine: nobody will come for the decision.
+            if self._desks.get(ticket_id) is desk:
+                self.cancel(ticket_id)
+            raise
+        finally:
+            desk.wake = None
+            if self._desks.get(ticket_id) is desk:
+                self._pulses.drop(ticket_id)
+        # Only a decision or the instant rings.
+        return self._fetch(ticket_id, desk) or Pulse()
+
+    def settle(
+        self,
+        reservation: Reservation,
+        outcome: Outcome,
+        *,
+        usage: Usage | None = None,
+        charged: Demand | None = None,
+        client_saw_bytes: bool = False,
+    ) -> Verdict:
+        """End an attempt, exactly once. After a Backoff, `wait` for the same ticket again, or `cancel` it."""
+        verdict = self._scheduler.settle(
+            reservation,
+            outcome,
+            self.clock.monotonic(),
+            usage=usage,
+            charged=charged,
+            client_saw_bytes=client_saw_bytes,
+        )
+        if isinstance(verdict, Backoff):
+            self._desks[reservation.ticket.id] = _Desk()
+        self.tick()
+        return verdict
+
+    def observe(self, reservation: Reservation, hints: Hints, *, answered: bool = True) -> None:
+        """A response's head arrived; `answered`: of an answer, and no refusal."""
+        self._scheduler.observe(reservation, hints, self.clock.monotonic(), answered=answered)
+        self.tick()
+
+    def cancel(self, ticket_id: str) -> bool:
+        """The client went. True when the ticket was queued, or admitted without anybody having fetched that.
+
+        False when it is in flight (settle it) or over.
+        """
+        desk = self._desks.pop(ticket_id, None)
+        if desk is None:
+            return False
+        self._pulses.drop(ticket_id)
+        now = self.clock.monotonic()
+        match desk.decision:
+            case Admitted(reservation):
+                gone = Outcome(kind=OutcomeKind.CANCELLED, reason="client went before it was sent")
+                self._scheduler.settle(reservation, gone, now, charged=Demand(requests=0))
+                cancelled = True
+            case None:
+                cancelled = self._scheduler.cancel(ticket_id, now)
+            case _:
+                cancelled = False
+        desk.decision = Cancelled()
+        desk.ring()
+        self.tick()
+        return cancelled
+
+    def command(self, command: SchedulerCommand) -> Said:
+        """Do what a person asks, at once."""
+        now = self.clock.monotonic()
+        said = self._scheduler.command(command, now)
+        for reservation in self._scheduler.drain_called_off():
+            self._call_off(reservation, now)
+        self.tick()
+        return said
+
+    def configure(self, settings_of: Callable[[PoolKey, str], PoolSettings | None]) -> None:
+        """Profiles were changed. `settings_of`: a pool and its profile's name → what counts; None: as it was."""
+        self._scheduler.configure(settings_of, self.clock.monotonic())
+        self.tick()
+
+    def close(self) -> None:
+        """Admit nothing more; whatever is queued, or submitted from now on, is shed at once."""
+        self._scheduler.close(self.clock.monotonic())
+        self.tick()
+
+    def bypass(self, key: PoolKey, change: int) -> None:
+        """Attempts that go past the scheduler begin (+1) or end (-1)."""
+        self._scheduler.bypass(key, change)
+        self.tick()
+
+    def note(self, event: Event) -> None:
+        """Tell the observers of something outside the core."""
+        self._scheduler.note(event)
+        self.tick()
+
+    def limit_of(self, key: PoolKey) -> int:
+        """The pool's last concurrency limit; 1 when the pool is unknown."""
+        return self._scheduler.limit_of(key)
+
+    def account_of(self, credential: str) -> str:
+        """The account to use for a credential's hash."""
+        return self._scheduler.account_of(credential)
+
+    def export(self) -> dict[str, object]:
+        """What should outlive this process, as plain JSON values by name, made anew."""
+        return {
+            "learned": self._scheduler.export(),
+            "orders": self._scheduler.export_orders(self.clock.monotonic(), self.clock.wall()),
+        }
+
+    def restore(self, kept: Mapping[str, object], standings: Sequence[Standing]) -> None:
+        """Take over, once, what was exported, and what an earlier process has spent, as far as it can be understood."""
+        now = self.clock.monotonic()
+        if "learned" in kept:
+            self._scheduler.restore(kept["learned"], now)
+        if "orders" in kept:
+            self._scheduler.restore_orders(kept["orders"], now, self.clock.wall())
+        self._scheduler.restore_budgets(standings, now)
+        self.tick()
+
+    def count_in(self, standings: Sequence[Standing]) -> None:
+        """Add what was spent in the present periods of budgets before these were set."""
+        self._scheduler.count_in(standings, self.clock.monotonic())
+        self.tick()
+
+    def snapshot(self, *, most_queued: int | None = None) -> Snapshot:
+        """Everything now; of the tickets that wait at most so many of each pool, the next ones."""
+        return self._scheduler.snapshot(self.clock.monotonic(), most_queued=most_queued)
+
+    async def drained(self, timeout_s: float) -> bool:
+        """Wait until nothing is queued or in flight. False when `timeout_s` came first."""
+        if self._scheduler.is_idle:
+            return True
+        idle = asyncio.get_running_loop().create_future()
+        self._drained.append(idle)
+        try:
+            done, _ = await asyncio.wait([idle], timeout=timeout_s)
+        finally:
+            self._drained.remove(idle)
+        return bool(done)
+
+    def tick(self) -> None:
+        """Take one turn. The timer and every call do it; so does a test that has moved its clock.
+
+        What the core raises goes to everybody who waits, too: none may hang on a scheduler that has failed.
+        """
+        now = self.clock.monotonic()
+        try:
+            self._watch_clocks(now)
+            for decision in self._scheduler.poll(now):
+                self._leave(decision)
+        except Exception as error:
+            for desk in self._desks.values():
+                desk.failure = error
+                desk.ring()
+            raise
+        while (first := self._pulses.first()) and first[0] <= now:
+            self._pulses.drop(first[1])
+            self._desks[first[1]].ring()
+        if self._scheduler.is_idle:
+            for idle in self._drained:
+                if not idle.done():
+                    idle.set_result(None)
+        self._deliver()
+        self._arm()
+        for reservation in self._scheduler.drain_superseded():
+            if self.end_attempt is not None:
+                self.end_attempt(reservation)
+
+    def _call_off(self, reservation: Reservation, now: float) -> None:
+        """End an attempt that a person has cancelled; one whose admission nobody has fetched yet was never sent."""
+        ticket = reservation.ticket
+        desk = self._desks.get(ticket.id)
+        if desk is not None and isinstance(desk.decision, Admitted):
+            outcome = Outcome(OutcomeKind.CANCELLED, CANCELLED_BY_PERSON)
+            self._scheduler.settle(reservation, outcome, now, charged=Demand(requests=0))
+            desk.decision = Refused(ticket=ticket, cause=Cancel(ticket.id))
+        elif self.call_off is not None:
+            self.call_off(reservation)
+
+    def _watch_clocks(self, now: float) -> None:
+        """Tell the core of a sleep, or of a clock that was set."""
+        ahead_s = self.clock.wall() - now
+        jumped_s, self._wall_ahead_s = ahead_s - self._wall_ahead_s, ahead_s
+        if abs(jumped_s) > _JUMP_S:
+            before, self._asleep_s = self._asleep_s, self.clock.asleep()
+            slept_s = None if before is None or self._asleep_s is None else self._asleep_s - before
+            self._scheduler.clock_jumped(jumped_s, now, slept_s=slept_s)
+
+    def _fetch(self, ticket_id: str, desk: _Desk) -> Awaited | None:
+        if desk.failure is not None:
+            raise desk.failure
+        if desk.decision is not None:
+            # A cancelled ticket's desk is gone already, and its id may be in use again.
+            if self._desks.get(ticket_id) is desk:
+                self._pulses.drop(ticket_id)
+                del self._desks[ticket_id]
+            return desk.decision
+        return None
+
+    def _leave(self, decision: Admitted | Shed | Refused) -> None:
+        ticket = decision.reservation.ticket if isinstance(decision, Admitted) else decision.ticket
+        desk = self._desks[ticket.id]
+        desk.decision = decision
+        desk.ring()
+
+    def _deliver(self) -> None:
+        if self._delivering:
+            # An observer called us: its own loop hands these out, in order.
+            return
+        self._delivering = True
+        try:
+            while events := self._scheduler.drain_events():
+                for event in events:
+                    self._tell(event)
+        finally:
+            self._delivering = False
+
+    def _tell(self, event: Event) -> None:
+        for observer in self._observers:
+            try:
+                observer(event)
+            except Exception:
+                _logger.exception("observer %r failed and is not called again", observer)
+                self.unlisten(observer)  # a new list: this loop goes on over the old one
+
+    def _arm(self) -> None:
+        wakeup_at = self._scheduler.next_wakeup()
+        pulse = self._pulses.first()
+        if pulse is not None and (wakeup_at is None or pulse[0] < wakeup_at):
+            wakeup_at = pulse[0]
+        if self._timer is not None:
+            if wakeup_at == self._wakeup_at:
+                return
+            self._timer.cancel()
+            self._timer = None
+        self._wakeup_at = wakeup_at
+        if wakeup_at is not None:
+            # A timer stands still while the machine sleeps, so a far one is looked at in between.
+            self._arm_in(min(wakeup_at - self.clock.monotonic(), _LONGEST_TIMER_S))
+
+    def _arm_in(self, delay_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_at(loop.time() + max(0.0, delay_s), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        try:
+            self.tick()
+        except Exception:
+            # Nobody called who could guard it: asyncio reports it, and the queue must not stand still for it.
+            if self._timer is None:
+                self._wakeup_at = None
+                self._arm_in(_AFTER_FAILURE_S)
+            raise

@@ -1,0 +1,203 @@
+"""One streamed answer, watched as it passes: where it is, what went wrong, and what it used.
+
+Before the first content every event is judged with care; after it an event costs a look at its name or a search
+for one word. The first events are kept as they came; their text is taken out and counted only where the provider
+did not report the output in the end (a stream that was cut, a chat without `include_usage`), and read once when it
+ends, to see whether it is garbage.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+
+from hivemind_addon.api.ticket import Usage
+from hivemind_addon.proxy.profile.model import DialectName, Profile
+from hivemind_addon.proxy.wire.decoding import BodyDecoder, DecodeError
+from hivemind_addon.proxy.wire.dialect import EventClass, dialect_of, event_name
+from hivemind_addon.proxy.wire.error import ErrorFacts
+from hivemind_addon.proxy.wire.hints import CODEX_WINDOWS
+from hivemind_addon.proxy.wire.sse import SseEvent
+from hivemind_addon.proxy.wire.transcript import Transcript, answer_of_events
+from hivemind_addon.proxy.wire.usage import UsageReader
+from hivemind_addon.system.json_values import read_object
+
+# About a thousand chat chunks: enough to learn how many tokens a byte of the stream is.
+_MAX_KEPT_BYTES = 256 * 1024
+# An event without data must count, too.
+_EVENT_OVERHEAD_BYTES = 100
+_MAX_READ_BYTES = 128 * 1024
+"""Of a longer answer only so much of its end is read when it ends: some 3 ms of the event loop."""
+_MAX_COUNTED_CHARS = 64 * 1024
+# tiktoken's time grows with the square of a run without spaces; short pieces bound it.
+_PIECE_CHARS = 4096
+
+
+class Phase(Enum):
+    """Where a streamed answer is."""
+
+    BEFORE_CONTENT = "before content"
+    CONTENT = "content"
+    FAILED = "failed"
+    """An error event came, before or after content (`AnswerReader.content_seen` tells)."""
+    COMPLETE = "complete"
+
+
+class AnswerReader:
+    """Reads one streamed answer with status 200. Call `finish` when the body has ended without a cut."""
+
+    def __init__(self, profile: Profile, dialect_name: DialectName, content_encoding: str) -> None:
+        self._dialect_name = dialect_name
+        self._dialect = dialect_of(dialect_name)
+        self._bookkeeping = frozenset(profile.bookkeeping_events)
+        self._parser = self._dialect.parser()
+        self._usage_reader = UsageReader(dialect_name)
+        self._last_event: SseEvent | None = None
+        self._kept: list[SseEvent] = []
+        self._kept_bytes = 0
+        self._newest: deque[SseEvent] = deque()
+        """What is read when the answer ends."""
+        self._newest_bytes = 0
+        self._content_bytes = 0
+        self._ended = False
+        self._terminal: SseEvent | None = None
+        self.phase = Phase.BEFORE_CONTENT
+        self.content_seen = False
+        """Whether something came that a client acts on."""
+        self.windows: SseEvent | None = None
+        """The last event that told of a subscription's windows, for `hints.read_stream_windows`."""
+        self.error: ErrorFacts | None = None
+        """What the error event said; set when the phase is FAILED."""
+        self.broken: str | None = None
+        """Why the body cannot be read. It is to be passed through: the phase is CONTENT, unless it was decided."""
+        self._decoder: BodyDecoder | None = None
+        try:
+            self._decoder = BodyDecoder(content_encoding)
+        except DecodeError as error:
+            self._break(str(error))
+
+    def __repr__(self) -> str:
+        return f"<AnswerReader {self.phase.value}, {self._content_bytes} content bytes>"
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Read the next bytes of the body; answers them decoded (empty once it is broken)."""
+        if self._decoder is None:
+            return b""
+        try:
+            decoded = self._decoder.feed(chunk)
+        except DecodeError as error:
+            self._break(str(error))
+            return b""
+        if not self._ended:
+            for event in self._parser.feed(decoded):
+                self._read(event)
+        return decoded
+
+    def finish(self) -> bytes:
+        """The body has ended properly; answers what was still to be decoded. Tells CONTENT from COMPLETE."""
+        decoded = b""
+        if self._decoder is not None:
+            try:
+                decoded = self._decoder.finish()
+            except DecodeError as error:
+                self._break(str(error))
+        for event in self._parser.finish():
+            # What ends without its blank line may be half an event.
+            if event.data.strip() == b"[DONE]" or read_object(event.data) is not None:
+                self._read(event)
+        last = self._last_event
+        if not self._ended and last is not None and self._dialect.ends_without_terminal(last):
+            self._end(Phase.COMPLETE)
+        return decoded
+
+    def answer(self) -> Transcript | None:
+        """What was said, of a long answer only its end; None: it cannot be read."""
+        if self.broken:
+            return None
+        last = () if self._terminal is None else (self._terminal,)
+        answer = answer_of_events(self._dialect_name, (*self._newest, *last))
+        answer.is_tail = self._newest_bytes < self._content_bytes
+        return answer
+
+    def usage(self, counter: Callable[[str], int]) -> Usage:
+        """What the answer used so far: as reported, else with its output counted.
+
+        When the output was counted, `reported` is False; the input is 0 unless the stream has told it.
+        A long answer is counted in part and the rest taken in proportion.
+        """
+        known, final = self._usage_reader.usage, self._usage_reader.final
+        if known is not None and final and known.output_tokens:
+            return known
+        counted_tokens = self._count_output(counter)
+        if known is not None and final and not counted_tokens:
+            return known  # an answer without any output; where there was some, the usage cannot be true
+        if known is None:
+            return Usage(output_tokens=counted_tokens)
+        return Usage(
+            input_tokens=known.input_tokens,
+            cache_read_tokens=known.cache_read_tokens,
+            cache_write_tokens=known.cache_write_tokens,
+            output_tokens=max(known.output_tokens, counted_tokens),
+        )
+
+    def _read(self, event: SseEvent) -> None:
+        if self._ended:
+            return
+        self._usage_reader.feed(event)
+        if (event.event if self.content_seen else event_name(event)) == CODEX_WINDOWS:
+            self.windows = event
+        if self.content_seen:
+            kind = self._dialect.classify_after_content(event)
+        else:
+            kind = self._dialect.classify(event, self._bookkeeping)
+        match kind:
+            case EventClass.CONTENT:
+                self._keep(event)
+            case EventClass.ERROR:
+                self.error = self._dialect.error_of(event) or ErrorFacts()
+                self._end(Phase.FAILED)
+            case EventClass.TERMINAL:
+                self._terminal = event
+                self._end(Phase.COMPLETE)
+            case EventClass.BOOKKEEPING:
+                pass
+
+    def _keep(self, event: SseEvent) -> None:
+        self.content_seen = True
+        if self.phase is Phase.BEFORE_CONTENT:
+            self.phase = Phase.CONTENT
+        self._last_event = event
+        self._content_bytes += len(event.data)
+        self._newest.append(event)
+        self._newest_bytes += len(event.data)
+        while self._newest_bytes > _MAX_READ_BYTES:
+            self._newest_bytes -= len(self._newest.popleft().data)
+        if self._kept_bytes < _MAX_KEPT_BYTES:
+            self._kept.append(event)
+            self._kept_bytes += len(event.data) + _EVENT_OVERHEAD_BYTES
+
+    def _end(self, phase: Phase) -> None:
+        self._ended = True
+        self.phase = phase
+
+    def _break(self, why: str) -> None:
+        self.broken = why
+        self._decoder = None
+        if self.phase is Phase.BEFORE_CONTENT:
+            self.phase = Phase.CONTENT
+
+    def _count_output(self, counter: Callable[[str], int]) -> int:
+        texts: list[str] = []
+        chars = 0
+        read_bytes = 0
+        for event in self._kept:
+            if chars >= _MAX_COUNTED_CHARS:
+                break
+            text = self._dialect.text_of(event)
+            texts.append(text)
+            chars += len(text)
+            read_bytes += len(event.data)
+        if not chars:
+            return 0
+        text = "".join(texts)
+        tokens = sum(counter(text[at : at + _PIECE_CHARS]) for at in range(0, len(text), _PIECE_CHARS))
+        return round(tokens * (self._content_bytes / read_bytes))

@@ -1,0 +1,299 @@
+"""What a request will take from each limit, before it is sent; and what it really took.
+
+    total input = the last real input + output of the same conversation + what was appended      (anchored)
+                | the whole body, counted                                                         (new)
+
+Text is counted with tiktoken only where it is short; longer text by its bytes. Both are corrected by what the
+provider's own usage shows, per model: `ratio` is its tokens for one of ours, `bytes_per_token` covers JSON
+syntax and escapes as well. A conversation is recognised by its sizes alone: agents move their cache marks
+from message to message, so no message stays the same to the byte; and where sizes agree, so do the tokens.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from hivemind_addon.api.ticket import Demand, Usage
+from hivemind_addon.proxy.profile.model import InputCharge, OutputCharge, Profile
+from hivemind_addon.proxy.wire.output_sizes import OutputSizes
+from hivemind_addon.proxy.wire.request import RequestFacts, is_answer, text_of
+from hivemind_addon.proxy.wire.tokenizer import Tokenizer
+
+_COUNTED_BYTES = 12 * 1024
+"""Longer text is not counted: tiktoken needs up to 2 ms for so much."""
+
+_MEDIA_TOKENS = 1500
+"""An image of the largest useful size (Anthropic: width * height / 750, about 1,600; 2026-08)."""
+
+_WHOLE = -1
+"""Where the whole prompt begins: before the first message."""
+
+_SAME_BYTES = 512
+"""Conversations that differ by less are the same one: four cache marks and a few words."""
+
+_CONVERSATIONS = 4
+"""Of one session: its main loop, sub-agents, titles."""
+
+_SESSION_ANSWERS = 40
+_MODEL_ANSWERS = 200
+"""So many of the newest answers tell how long the next one may be."""
+
+_SESSIONS = 4096
+_MODELS = 256
+
+_LEARNING = 0.2
+"""Weight of the newest sample."""
+
+_TELLING_TOKENS = 200
+"""Fewer say nothing about a ratio."""
+
+_USUAL_BYTES_PER_TOKEN = 4
+"""Of text whose model is not known."""
+
+_RATIO_BOUNDS = (0.5, 3.0)
+_BYTES_PER_TOKEN_BOUNDS = (1.0, 8.0)
+
+
+@dataclass(slots=True)
+class _Model:
+    """What was learned about one model of one profile."""
+
+    ratio: float
+    bytes_per_token: float
+    outputs: OutputSizes = field(default_factory=lambda: OutputSizes(window=_MODEL_ANSWERS))
+
+
+@dataclass(frozen=True, slots=True)
+class _Anchor:
+    """The last real usage of one conversation."""
+
+    model: str
+    messages: int
+    messages_bytes: int
+    preamble_bytes: int
+    media: int
+    input_tokens: int
+    output_tokens: int
+    cached: bool
+
+
+@dataclass(slots=True)
+class _Session:
+    anchors: list[_Anchor] = field(default_factory=list)
+    """Newest last."""
+    outputs: OutputSizes = field(default_factory=lambda: OutputSizes(window=_SESSION_ANSWERS))
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """An estimate of the input, and how it came about."""
+
+    tokens: int
+    cached_tokens: int
+    counted: int
+    """Our tokens in it that the ratio was applied to; 0: none, the bytes were."""
+    known: int
+    """Tokens of it that the provider itself has told."""
+
+
+class Estimator:
+    """Estimates demands and learns from usage. Keeps sizes and numbers, never text; bounded."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._sessions: OrderedDict[str, _Session] = OrderedDict()
+        self._models: OrderedDict[tuple[str, str], _Model] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<Estimator {len(self._sessions)} sessions, {len(self._models)} models>"
+
+    def estimate(self, profile: Profile, facts: RequestFacts, session: str) -> Demand:
+        """What an attempt will take, by the profile's charge. At most about 2 ms, whatever the body's size."""
+        known = self._sessions.get(session) or _Session()
+        model = self._model(profile, facts.model)
+        expected = self._input(model, facts, known)
+        charged_input = expected.tokens
+        if profile.charge.input is InputCharge.UNCACHED:
+            charged_input -= expected.cached_tokens
+        return _demand(max(1, charged_input), self._output(profile, facts, model, known))
+
+    def expect(self, profile: Profile, facts: RequestFacts, session: str) -> Usage:
+        """What an attempt will use, for the budgets: the input that is likely, and the output's p95.
+
+        The session's own p95, until enough is known of it its model's; before that what is likely.
+        """
+        known = self._sessions.get(session) or _Session()
+        model = self._model(profile, facts.model)
+        expected = self._input(model, facts, known)
+        output = known.outputs.p95_tokens
+        if output is None:
+            output = model.outputs.p95_tokens
+        if output is None:
+            seen = known.outputs if known.outputs.known else model.outputs
+            output = seen.likely_tokens if seen.known else profile.charge.default_output_tokens
+        if facts.max_output_tokens is not None:
+            output = min(output, facts.max_output_tokens)
+        new = max(0, expected.tokens - expected.cached_tokens)
+        # What a caching conversation appends is written to the cache.
+        written = new if expected.cached_tokens else 0
+        return Usage(
+            input_tokens=new - written,
+            cache_read_tokens=expected.cached_tokens,
+            cache_write_tokens=written,
+            output_tokens=output,
+        )
+
+    def learn(self, profile: Profile, facts: RequestFacts, session: str, usage: Usage) -> None:
+        """Learn from the usage of a complete answer; from one that was counted here, only how long answers are.
+
+        To be called before the session's next estimate, with the facts of the attempt.
+        """
+        if usage.total_input_tokens <= 0:
+            return
+        known = self._sessions.setdefault(session, _Session())
+        self._sessions.move_to_end(session)
+        if len(self._sessions) > _SESSIONS:
+            self._sessions.popitem(last=False)
+        model = self._model(profile, facts.model)
+        if usage.reported:
+            self._learn_model(model, facts, known, usage)
+        model.outputs.learn(usage.output_tokens)
+        known.outputs.learn(usage.output_tokens)
+        if not usage.reported:
+            return  # what was estimated is no base for the next estimate
+        anchor = _anchor_of(facts, known)
+        if anchor is not None:
+            known.anchors.remove(anchor)
+        known.anchors.append(
+            _Anchor(
+                model=facts.model,
+                messages=len(facts.messages),
+                messages_bytes=sum(facts.message_bytes),
+                preamble_bytes=_size(facts.preamble),
+                media=facts.media,
+                input_tokens=usage.total_input_tokens,
+                output_tokens=usage.output_tokens,
+                cached=usage.cache_read_tokens > 0 or usage.cache_write_tokens > 0,
+            )
+        )
+        del known.anchors[:-_CONVERSATIONS]
+
+    def with_input(self, profile: Profile, facts: RequestFacts, session: str, usage: Usage) -> Usage:
+        """The usage of a complete answer that the provider did not report: its input is what was estimated."""
+        if usage.total_input_tokens:
+            return usage
+        expected = self.expect(profile, facts, session)
+        return replace(expected, output_tokens=usage.output_tokens)
+
+    def charged(self, profile: Profile, facts: RequestFacts, usage: Usage) -> Demand:
+        """What an attempt with this usage took from the limits, by the profile's charge."""
+        charged_input = usage.total_input_tokens
+        if profile.charge.input is InputCharge.UNCACHED:
+            charged_input -= usage.cache_read_tokens
+        output = usage.output_tokens
+        if profile.charge.output is OutputCharge.MAX_TOKENS:
+            maximum = facts.max_output_tokens
+            output = max(output, profile.charge.default_output_tokens) if maximum is None else maximum
+        return _demand(charged_input, output)
+
+    def count(self, text: str) -> int:
+        """Tokens of a text that the provider did not count: by tiktoken where it is short, else by its bytes."""
+        size_bytes = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+        if size_bytes > _COUNTED_BYTES:
+            return round(size_bytes / _USUAL_BYTES_PER_TOKEN)
+        return self._tokenizer.count(text)
+
+    def _model(self, profile: Profile, name: str) -> _Model:
+        key = profile.name, name
+        model = self._models.get(key)
+        if model is None:
+            tokens = profile.tokens
+            model = self._models[key] = _Model(tokens.scale, tokens.bytes_per_token / tokens.scale)
+            if len(self._models) > _MODELS:
+                self._models.popitem(last=False)
+        self._models.move_to_end(key)
+        return model
+
+    def _input(self, model: _Model, facts: RequestFacts, session: _Session) -> _Input:
+        anchor = _anchor_of(facts, session)
+        if anchor is None:
+            return self._part(model, facts, _WHOLE, facts.prompt_bytes, facts.media, known=0)
+        known = anchor.input_tokens
+        first_new = 0 if facts.continues else anchor.messages
+        new, sizes = facts.messages[first_new:], facts.message_bytes[first_new:]
+        answers = next((index for index, raw in enumerate(new) if not is_answer(raw)), len(new))
+        if facts.continues:
+            known += anchor.output_tokens
+        elif answers:
+            # The last answer comes back as input; the provider has counted it. Thinking may stay behind: never
+            # more than twice what its bytes say.
+            known += min(anchor.output_tokens, round(2 * sum(sizes[:answers]) / model.bytes_per_token))
+        media = facts.media if facts.continues else max(0, facts.media - anchor.media)
+        part = self._part(model, facts, first_new + answers, sum(sizes[answers:]), media, known=known)
+        cached = anchor.input_tokens if anchor.cached else 0
+        return _Input(part.tokens, cached, part.counted, known)
+
+    def _part(
+        self, model: _Model, facts: RequestFacts, start: int, size_bytes: int, media: int, *, known: int
+    ) -> _Input:
+        raws = (*facts.preamble, *facts.messages) if start == _WHOLE else facts.messages[start:]
+        tokens = known + media * _MEDIA_TOKENS
+        if size_bytes > _COUNTED_BYTES or (size_bytes and not raws):
+            return _Input(tokens + round(size_bytes / model.bytes_per_token), 0, 0, known)
+        counted = facts.counts.get(start)
+        if counted is None:
+            counted = self._tokenizer.count("\n".join(map(text_of, raws))) if raws else 0
+            facts.counts[start] = counted
+        return _Input(tokens + round(counted * model.ratio), 0, counted, known)
+
+    def _output(self, profile: Profile, facts: RequestFacts, model: _Model, session: _Session) -> int:
+        charge = profile.charge
+        if charge.output is OutputCharge.MAX_TOKENS:
+            return charge.default_output_tokens if facts.max_output_tokens is None else facts.max_output_tokens
+        seen = session.outputs if session.outputs.known else model.outputs
+        likely = seen.likely_tokens if seen.known else charge.default_output_tokens
+        return likely if facts.max_output_tokens is None else min(likely, facts.max_output_tokens)
+
+    def _learn_model(self, model: _Model, facts: RequestFacts, session: _Session, usage: Usage) -> None:
+        """Compare what was counted with what the provider counted."""
+        real = usage.total_input_tokens
+        if not facts.continues and not facts.media and real >= _TELLING_TOKENS:
+            sample = _within(_BYTES_PER_TOKEN_BOUNDS, facts.prompt_bytes / real)
+            model.bytes_per_token += _LEARNING * (sample - model.bytes_per_token)
+        expected = self._input(model, facts, session)
+        new = real - expected.known
+        if not facts.media and expected.counted >= _TELLING_TOKENS and new >= _TELLING_TOKENS:
+            sample = _within(_RATIO_BOUNDS, new / expected.counted)
+            model.ratio += _LEARNING * (sample - model.ratio)
+
+
+def _anchor_of(facts: RequestFacts, session: _Session) -> _Anchor | None:
+    """The last usage of the conversation that these messages continue or repeat."""
+    preamble_bytes = _size(facts.preamble)
+    for anchor in reversed(session.anchors):
+        if anchor.model != facts.model:
+            continue
+        if facts.continues:
+            return anchor
+        if (
+            anchor.messages <= len(facts.messages)
+            and abs(anchor.preamble_bytes - preamble_bytes) <= _SAME_BYTES
+            and abs(anchor.messages_bytes - sum(facts.message_bytes[: anchor.messages])) <= _SAME_BYTES
+        ):
+            return anchor
+    return None
+
+
+def _demand(input_tokens: int, output_tokens: int) -> Demand:
+    return Demand(input_tokens=input_tokens, output_tokens=output_tokens, total_tokens=input_tokens + output_tokens)
+
+
+def _size(raws: tuple[Raw, ...]) -> int:
+    return sum(map(len, raws))
+
+
+def _within(bounds: tuple[float, float], value: float) -> float:
+    low, high = bounds
+    return min(max(value, low), high)

@@ -1,0 +1,303 @@
+"""What response headers say about limits: meters, when to come back, and whose account it is.
+
+The trap is the format of a reset: timestamps, epochs in seconds and milliseconds, durations and plain numbers are
+all in use, partly under one header name. What cannot be understood is skipped and told as an oddity.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from hivemind_addon.api.ticket import Hints, Reading, WindowReading
+from hivemind_addon.proxy.profile.model import MeterHeaders, Profile, ResetFormat, WindowHeaders
+from hivemind_addon.proxy.wire.error import word
+from hivemind_addon.system.json_values import read_number, read_object
+
+_MAX_RETRY_AFTER_S = 86_400.0
+# Monthly quotas exist; what is further away is a mistake.
+_MAX_RESET_S = 400 * 86_400.0
+_MAX_AMOUNT = 1e15
+_MAX_VALUE_CHARS = 100
+_MAX_SHOWN_CHARS = 40
+_LIKE_A_KEY = re.compile(r"[\w-]{16,}")
+"""No part of a number or an instant is as long."""
+_MAX_ACCOUNT_CHARS = 200
+_CLOCK_TOLERANCE_S = 5.0
+_MAX_STATUS_CHARS = 40
+_MAX_WINDOWS = 16
+
+CODEX_WINDOWS = "codex.rate_limits"
+"""The stream event in which ChatGPT's Codex endpoint tells of its windows, turn by turn (2026-08)."""
+
+_NUMBER = re.compile(r"(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d{1,3})?", re.ASCII | re.IGNORECASE)
+_DURATION_PART = r"(\d+\.?\d*|\.\d+)(ms|us|µs|μs|ns|d|h|m|s)"
+_DURATION = re.compile(f"(?:{_DURATION_PART})+", re.ASCII)
+_DURATION_PARTS = re.compile(_DURATION_PART, re.ASCII)
+_UNIT_S: Mapping[str, float] = {
+    "d": 86_400,
+    "h": 3600,
+    "m": 60,
+    "s": 1,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "μs": 1e-6,
+    "ns": 1e-9,
+}
+_RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)?", re.ASCII)
+
+
+def parse_reset(value: str, reset_format: ResetFormat, wall_now: float) -> float | None:
+    """Seconds from `wall_now` (epoch seconds) until the reset, 0 when it is past; None when it cannot be read.
+
+    A value that states its own unit (a duration) is read under `SECONDS` as well, and a plain number is read as
+    seconds under `DURATION`: Azure sends `10` where OpenAI sends `10s`.
+    """
+    value = value.strip()
+    if not 0 < len(value) <= _MAX_VALUE_CHARS:
+        return None
+    match reset_format:
+        case ResetFormat.RFC3339:
+            delay_s = _until(_instant(value), wall_now)
+        case ResetFormat.EPOCH_S:
+            delay_s = _until(_number(value), wall_now)
+        case ResetFormat.EPOCH_MS:
+            delay_s = _until(_scaled(_number(value), 1e-3), wall_now)
+        case ResetFormat.DURATION | ResetFormat.SECONDS:
+            delay_s = _seconds(value)
+        case ResetFormat.AUTO:
+            delay_s = _guessed(value, wall_now)
+    if delay_s is None or delay_s > _MAX_RESET_S:
+        return None
+    return max(delay_s, 0.0)
+
+
+def _guessed(value: str, wall_now: float) -> float | None:
+    number = _number(value)
+    if number is None:
+        return _duration(value) if _DURATION.fullmatch(value) else _until(_instant(value), wall_now)
+    if number > 1e12:
+        return _until(number / 1000, wall_now)
+    return _until(number, wall_now) if number > 1e9 else number
+
+
+def _until(instant_at: float | None, wall_now: float) -> float | None:
+    return None if instant_at is None else instant_at - wall_now
+
+
+def _scaled(number: float | None, factor: float) -> float | None:
+    return None if number is None else number * factor
+
+
+def _number(value: str) -> float | None:
+    """A plain non-negative finite number."""
+    if len(value) > _MAX_VALUE_CHARS or not _NUMBER.fullmatch(value):
+        return None
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _seconds(value: str) -> float | None:
+    number = _number(value)
+    return _duration(value) if number is None else number
+
+
+def _duration(value: str) -> float | None:
+    """`6m0s`, `12ms`, `2m59.56s`, `1d` in seconds."""
+    if len(value) > _MAX_VALUE_CHARS or not _DURATION.fullmatch(value):
+        return None
+    return sum(float(amount) * _UNIT_S[unit] for amount, unit in _DURATION_PARTS.findall(value))
+
+
+def _instant(value: str) -> float | None:
+    """An RFC 3339 timestamp in epoch seconds; UTC where it names no offset."""
+    if not _RFC3339.fullmatch(value):
+        return None
+    try:
+        instant = datetime.fromisoformat(value.upper())
+        return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _http_date(value: str) -> float | None:
+    """An HTTP date in epoch seconds."""
+    if len(value) > _MAX_VALUE_CHARS:
+        return None
+    try:
+        instant = parsedate_to_datetime(value)
+        return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, TypeError, IndexError, OverflowError):
+        return None
+
+
+class _HeaderReader:
+    """Takes values out of one response's headers and remembers what it could not read."""
+
+    def __init__(self, headers: Mapping[str, str], wall_now: float) -> None:
+        self._headers = headers
+        self.oddities: list[str] = []
+        self._wall_now = wall_now
+        date = headers.get("date")
+        if date:
+            sent_at = _http_date(date)
+            # The provider's instants follow the provider's clock.
+            if sent_at is not None and abs(sent_at - wall_now) > _CLOCK_TOLERANCE_S:
+                self._wall_now = sent_at
+
+    def _odd(self, name: str, value: str) -> None:
+        shown = _LIKE_A_KEY.sub("…", value)
+        shown = shown if len(shown) <= _MAX_SHOWN_CHARS else shown[: _MAX_SHOWN_CHARS - 1] + "…"
+        self.oddities.append(f"{name}: cannot read {shown!r}")
+
+    def amount(self, name: str) -> float | None:
+        """A limit or what is left of it."""
+        value = self._headers.get(name.lower())
+        if value is None:
+            return None
+        number = _number(value.strip())
+        if number is None or number > _MAX_AMOUNT:
+            self._odd(name, value)
+            return None
+        return number
+
+    def reset(self, name: str, reset_format: ResetFormat) -> float | None:
+        """Seconds until a meter's reset."""
+        value = self._headers.get(name.lower()) if name else None
+        if value is None:
+            return None
+        delay_s = parse_reset(value, reset_format, self._wall_now)
+        if delay_s is None:
+            self._odd(name, value)
+        return delay_s
+
+    def retry_after(self) -> float | None:
+        """Seconds to wait, from `retry-after-ms` (the finer one), else from `retry-after`."""
+        delay_s = self._retry_after_ms()
+        value = self._headers.get("retry-after")
+        if delay_s is None and value is not None:
+            delay_s = _seconds(value.strip())
+            if delay_s is None:
+                delay_s = _until(_http_date(value), self._wall_now)
+            if delay_s is None:
+                self._odd("retry-after", value)
+        return None if delay_s is None else min(max(delay_s, 0.0), _MAX_RETRY_AFTER_S)
+
+    def _retry_after_ms(self) -> float | None:
+        value = self._headers.get("retry-after-ms")
+        if value is None:
+            return None
+        number = _number(value.strip())
+        if number is None:
+            self._odd("retry-after-ms", value)
+        return _scaled(number, 1e-3)
+
+    def should_retry(self) -> bool | None:
+        """`x-should-retry`."""
+        value = self._headers.get("x-should-retry")
+        match value.strip().lower() if value is not None else None:
+            case None:
+                return None
+            case "true":
+                return True
+            case "false":
+                return False
+        self._odd("x-should-retry", value or "")
+        return None
+
+    def account(self, names: tuple[str, ...]) -> str | None:
+        """The first account that is named."""
+        for name in names:
+            value = self._headers.get(name.lower(), "").strip()
+            if 0 < len(value) <= _MAX_ACCOUNT_CHARS and value.isprintable():
+                return value
+            if value:
+                self._odd(name, value)
+        return None
+
+    def reading(self, meter: MeterHeaders) -> Reading | None:
+        """One meter; None when the headers say nothing about it."""
+        limit = self.amount(meter.limit)
+        stated = self._headers.get(meter.limit.lower(), "")
+        if limit == 0:
+            self._odd(meter.limit, stated)
+        if limit == 0 or stated.strip().startswith("-"):
+            # Azure's Responses API states limits of -1 and 0 that bind nothing; what is left of them is no news.
+            return None
+        remaining = self.amount(meter.remaining)
+        reset_in_s = self.reset(meter.reset, meter.reset_format)
+        if limit is None and remaining is None and reset_in_s is None:
+            return None
+        return Reading(
+            meter=meter.meter,
+            dimension=meter.dimension,
+            window_s=meter.window_s,
+            limit=limit,
+            remaining=remaining,
+            reset_in_s=reset_in_s,
+            granularity=meter.granularity,
+        )
+
+    def window(self, window: WindowHeaders) -> WindowReading | None:
+        """One long window; None when the headers say nothing about it."""
+        used = self.amount(window.used) if window.used else None
+        resets_in_s = self.reset(window.reset, window.reset_format)
+        minutes = self.amount(window.minutes) if window.minutes else None
+        status = self._headers.get(window.status.lower(), "").strip() if window.status else ""
+        if len(status) > _MAX_STATUS_CHARS or not status.isprintable():
+            self._odd(window.status, status)
+            status = ""
+        if used is None and resets_in_s is None and not status:
+            return None
+        return WindowReading(
+            window=window.window,
+            used=_scaled(used, 1 / window.full),
+            status=status,
+            resets_in_s=resets_in_s,
+            length_s=_scaled(minutes, 60.0),
+        )
+
+
+def read_hints(profile: Profile, headers: Mapping[str, str], wall_now: float) -> Hints:
+    """What one response's headers say. `headers` is asked for lower-case names; `wall_now` in epoch seconds.
+
+    Instants are taken relative to the response's own `date` where that differs from `wall_now` by more than 5 s.
+    """
+    reader = _HeaderReader(headers, wall_now)
+    readings = tuple(reading for meter in profile.meters if (reading := reader.reading(meter)) is not None)
+    return Hints(
+        readings=readings,
+        retry_after_s=reader.retry_after(),
+        should_retry=reader.should_retry(),
+        account=reader.account(profile.response_account_headers),
+        windows=tuple(told for one in profile.windows if (told := reader.window(one)) is not None),
+        oddities=tuple(reader.oddities),
+    )
+
+
+def read_stream_windows(data: bytes, wall_now: float) -> tuple[WindowReading, ...]:
+    """The windows that a `CODEX_WINDOWS` event tells; none where it cannot be read. `wall_now` in epoch seconds."""
+    top = read_object(data) or {}
+    limits = read_object(top["rate_limits"]) if "rate_limits" in top else None
+    readings = []
+    for name, raw in list((limits or {}).items())[:_MAX_WINDOWS]:
+        window = read_object(raw)
+        if window is None:
+            continue
+        used, minutes = read_number(window.get("used_percent")), read_number(window.get("window_minutes"))
+        resets_at = read_number(window.get("reset_at")) or read_number(window.get("resets_at"))
+        resets_in_s = None if resets_at is None else max(0.0, resets_at - wall_now)
+        if used is None or not 0 <= used < _MAX_AMOUNT or (resets_in_s or 0) > _MAX_RESET_S:
+            continue
+        readings.append(
+            WindowReading(
+                window=name[:_MAX_STATUS_CHARS],
+                used=used / 100,
+                status=word(window.get("status"), _MAX_STATUS_CHARS),
+                resets_in_s=resets_in_s,
+                length_s=_scaled(minutes, 60.0),
+            )
+        )
+    return tuple(readings)

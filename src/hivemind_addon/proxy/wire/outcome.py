@@ -1,0 +1,324 @@
+"""How an attempt ended, judged from its status, body, stream error or transport trouble.
+
+The profile's rules come first (the first that matches decides); then what HTTP and common sense say:
+
+    2xx                         SUCCESS, unless the body says otherwise
+    429                         THROTTLED, waiting cures it
+    503, 529                    OVERLOADED, waiting cures it
+    408, 409, any other 5xx     FAILED, trying again may cure it
+    anything else               IGNORED, nothing cures it
+
+An error object inside a good answer is judged by its name. `x-should-retry: false` ends all retrying. `true`
+changes nothing: what it could add is either retried anyway, or a rule calls it hard, or the request itself is at
+fault (400), which no waiting cures.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from enum import Enum
+
+from hivemind_addon.api.ticket import Hints, Outcome, OutcomeKind
+from hivemind_addon.proxy.profile.model import DialectName, OutcomeRule, Profile, ResetFormat
+from hivemind_addon.proxy.wire.dialect import dialect_of
+from hivemind_addon.proxy.wire.error import ErrorFacts
+from hivemind_addon.proxy.wire.hints import parse_reset
+from hivemind_addon.system.json_values import read_object, read_value
+
+# Longer bodies of status 200 are believed unread: checking must not stall the event loop.
+_MAX_CHECKED_BYTES = 8 * 1024 * 1024
+_MAX_MESSAGE_CHARS = 2000
+_MAX_RETRY_AFTER_S = 86_400.0
+_WORD = re.compile(r"[A-Za-z][\w.-]{0,59}", re.ASCII)
+# `Please try again in 6m0s.`, `Please retry after 10 seconds.`, `Please wait 52220 seconds before retrying.`
+_DELAY = re.compile(
+    r"(?:try again in|retry after|retry in|please wait)\s+"
+    r"(?:((?:\d+(?:\.\d+)?(?:ms|[dhms]))+)\b|(\d+(?:\.\d+)?)\s?(ms|milli|s|min|hour)[a-z]*\b)",
+    re.ASCII | re.IGNORECASE,
+)
+_UNKNOWN_WALL_S = 300.0
+_SPENT = "rejected"
+_UNITS = {"ms": "ms", "milli": "ms", "s": "s", "min": "m", "hour": "h"}
+
+
+class TransportTrouble(Enum):
+    """What went wrong below HTTP."""
+
+    CONNECT_FAILED = "cannot connect"
+    NAME_NOT_FOUND = "name not found"
+    CERTIFICATE = "bad certificate"
+    """Of the provider; no waiting cures it."""
+    CLOSED_BEFORE_HEAD = "closed before the answer"
+    CUT = "cut in the middle of the answer"
+    REFUSED_STREAM = "stream refused"
+    """HTTP/2 REFUSED_STREAM, or GOAWAY with a lower last stream: the provider surely did not run it."""
+    STALLED = "stalled"
+    OVERDUE = "stalled: no answer in several times the usual time"
+    INVALID = "invalid answer"
+
+
+_NO_HINTS = Hints()
+_AMBIGUOUS = frozenset(
+    {
+        TransportTrouble.CLOSED_BEFORE_HEAD,
+        TransportTrouble.CUT,
+        TransportTrouble.STALLED,
+        TransportTrouble.OVERDUE,
+        TransportTrouble.INVALID,
+    }
+)
+_CAUSES: Mapping[TransportTrouble, tuple[tuple[re.Pattern[str], str], ...]] = {
+    trouble: tuple((re.compile(pattern, re.IGNORECASE), word) for pattern, word in causes.items())
+    for trouble, causes in {
+        TransportTrouble.CONNECT_FAILED: {
+            "refused|connect call failed": "refused",
+            "timed? ?out": "timed out",
+            "unreachable|no route": "unreachable",
+            "reset|broken pipe|peer closed|eof": "closed",
+            "tls|ssl|certificate": "no TLS",
+        },
+        TransportTrouble.CERTIFICATE: {
+            "expired": "expired",
+            "hostname mismatch|ip address mismatch|not valid for": "another name's",
+            "self.signed|unable to get": "signed by an authority that is not trusted",
+        },
+        TransportTrouble.INVALID: {"body_size_limit": "larger than body_size_limit", "headers?": "its headers"},
+    }.items()
+}
+"""What is worth telling apart, and how it is recognised in a library's words; the first that is found counts."""
+_UNREACHED = frozenset({TransportTrouble.CONNECT_FAILED, TransportTrouble.NAME_NOT_FOUND})
+
+
+def judge_answer(
+    profile: Profile,
+    dialect_name: DialectName,
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes | None,
+    hints: Hints,
+    wall_now: float = 0.0,
+) -> Outcome:
+    """Judge a complete answer. `headers` is asked for lower-case names; `wall_now` in epoch seconds.
+
+    `body` is decoded; None when it could not be, or is too long to look at: then the head alone decides.
+    """
+    error = None if body is None else _error_in(dialect_name, status, body)
+    rule = _first_match(profile, status, error, headers, hints)
+    if rule is not None:
+        kind, retryable = rule.kind, rule.retry
+        reason = _reason(str(status), error)
+    elif 200 <= status < 300:
+        kind, retryable, reason = _judge_success(status, headers, body, error)
+    else:
+        kind, retryable = _by_status(status)
+        reason = _reason(str(status), error)
+    return Outcome(
+        kind=kind,
+        reason=reason,
+        status=status,
+        retryable=retryable and hints.should_retry is not False,
+        retry_after_s=_retry_after(kind, error, hints),
+        wall_s=_wall_s(rule, error, hints, wall_now),
+    )
+
+
+def judge_stream_error(profile: Profile, error: ErrorFacts, hints: Hints = _NO_HINTS, wall_now: float = 0.0) -> Outcome:
+    """Judge an error event inside a stream whose status was 200; `hints` are the head's, `wall_now` epoch seconds."""
+    rule = _first_match(profile, 200, error, {}, _NO_HINTS)
+    kind, retryable = (rule.kind, rule.retry) if rule is not None else _by_name(error)
+    return Outcome(
+        kind=kind,
+        reason=_reason("stream", error, "error"),
+        status=200,
+        retryable=retryable,
+        retry_after_s=_retry_after(kind, error, _NO_HINTS),
+        wall_s=_wall_s(rule, error, hints, wall_now),
+    )
+
+
+def judge_transport(trouble: TransportTrouble, said: str = "") -> Outcome:
+    """Judge an attempt that ended without a complete answer. `said`: what some library says of it, in whatever words.
+
+    The reason is ours: one for a cause, so that equal troubles are counted together.
+    """
+    hard = trouble is TransportTrouble.CERTIFICATE
+    cause = next((word for pattern, word in _CAUSES.get(trouble, ()) if pattern.search(said)), "")
+    return Outcome(
+        kind=OutcomeKind.IGNORED if hard else OutcomeKind.FAILED,
+        reason=f"{trouble.value}: {cause}" if cause else trouble.value,
+        retryable=not hard,
+        ambiguous=trouble in _AMBIGUOUS,
+        unreached=trouble in _UNREACHED,
+    )
+
+
+def _error_in(dialect_name: DialectName, status: int, body: bytes) -> ErrorFacts | None:
+    """The error of an answer. Plain text of a failure is its message; a page of HTML says nothing."""
+    if 200 <= status < 300:
+        # A good answer has no such key or has it null; most are recognised without reading them.
+        if b'"error"' not in body or len(body) > _MAX_CHECKED_BYTES:
+            return None
+        return dialect_of(dialect_name).error_in_body(body)
+    if len(body) > _MAX_CHECKED_BYTES:
+        return None
+    error = dialect_of(dialect_name).error_in_body(body)
+    if error is not None:
+        return error
+    members = read_object(body)
+    if members is not None:
+        # Web frameworks and gateways: {"detail": "…"}, {"message": "…"}.
+        texts = (read_value(members.get(name)) for name in ("message", "detail"))
+        text = next((text for text in texts if isinstance(text, str)), None)
+        return None if text is None else ErrorFacts(message=text[:_MAX_MESSAGE_CHARS])
+    start = body[: _MAX_MESSAGE_CHARS * 4].lstrip()
+    if not start or start[0] in b"<{[":
+        return None
+    return ErrorFacts(message=start.decode("utf-8", "replace")[:_MAX_MESSAGE_CHARS])
+
+
+def _judge_success(
+    status: int, headers: Mapping[str, str], body: bytes | None, error: ErrorFacts | None
+) -> tuple[OutcomeKind, bool, str]:
+    """Kind, whether to retry, and reason of an answer with a good status."""
+    if error is not None:
+        return *_by_name(error), _reason(f"{status} with", error, "error")
+    trouble = _unlike_an_answer(headers, body) if status == 200 and body is not None else None
+    if trouble is not None:
+        return OutcomeKind.FAILED, True, trouble
+    return OutcomeKind.SUCCESS, False, str(status)
+
+
+def _unlike_an_answer(headers: Mapping[str, str], body: bytes) -> str | None:
+    """What is wrong with the body of a 200."""
+    if not body.strip():
+        return "200 with an empty body"
+    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type == "text/html":
+        return "200 with HTML"
+    declared_json = media_type == "application/json" or media_type.endswith("+json")
+    if not declared_json or len(body) > _MAX_CHECKED_BYTES or _is_json(body):
+        return None
+    return "200 with HTML" if body.lstrip().startswith(b"<") else "200 with broken JSON"
+
+
+def _is_json(body: bytes) -> bool:
+    if read_object(body) is not None:
+        return True
+    try:
+        # Slower, and more lenient: lists, byte order marks, and the half emoji that models do send.
+        json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _first_match(
+    profile: Profile,
+    status: int,
+    error: ErrorFacts | None,
+    headers: Mapping[str, str],
+    hints: Hints,
+) -> OutcomeRule | None:
+    facts = error or ErrorFacts()
+    for rule in profile.outcomes:
+        if (
+            (not rule.status or status in rule.status)
+            and (not rule.error or any(name in rule.error for name in facts.names))
+            and (not rule.message or re.search(rule.message, facts.message, re.IGNORECASE))
+            and (rule.retry_after is None or rule.retry_after == (hints.retry_after_s is not None))
+            and all(_header_matches(headers, name, pattern) for name, pattern in rule.headers.items())
+        ):
+            return rule
+    return None
+
+
+def _header_matches(headers: Mapping[str, str], name: str, pattern: str) -> bool:
+    value = headers.get(name.lower())
+    return value is not None and re.search(pattern, value[:_MAX_MESSAGE_CHARS], re.IGNORECASE) is not None
+
+
+def _by_status(status: int) -> tuple[OutcomeKind, bool]:
+    match status:
+        case 429:
+            return OutcomeKind.THROTTLED, True
+        case 503 | 529:
+            return OutcomeKind.OVERLOADED, True
+        case 408 | 409:
+            return OutcomeKind.FAILED, True
+        case _ if 500 <= status < 600:
+            return OutcomeKind.FAILED, True
+    return OutcomeKind.IGNORED, False
+
+
+_HARD_ERRORS = frozenset(
+    {
+        "authentication_error",
+        "billing_error",
+        "context_length_exceeded",
+        "insufficient_quota",
+        "invalid_prompt",
+        "invalid_request_error",
+        "not_found_error",
+        "permission_error",
+        "request_too_large",
+    }
+)
+
+
+def _by_name(error: ErrorFacts) -> tuple[OutcomeKind, bool]:
+    """Judge an error that has no status of its own by what it is called."""
+    for name in error.names:
+        if name in _HARD_ERRORS:
+            return OutcomeKind.IGNORED, False
+        if "overloaded" in name or name == "slow_down":
+            return OutcomeKind.OVERLOADED, True
+        if "rate_limit" in name:
+            return OutcomeKind.THROTTLED, True
+        if len(name) == 3 and name.isdecimal() and int(name) >= 400:
+            return _by_status(int(name))  # gateways put the status of what is behind them into the code
+    return OutcomeKind.FAILED, True
+
+
+def _reason(start: str, error: ErrorFacts | None, otherwise: str = "") -> str:
+    """`start` and the error's most specific name, where it has one that is a word."""
+    names = error.names if error is not None else ()
+    name = next((name for name in names if _WORD.fullmatch(name)), otherwise)
+    return f"{start} {name}" if name else start
+
+
+def _retry_after(kind: OutcomeKind, error: ErrorFacts | None, hints: Hints) -> float | None:
+    """The header's delay, else the one that the message of a refusal names."""
+    if hints.retry_after_s is not None:
+        return hints.retry_after_s
+    if error is None or kind in {OutcomeKind.SUCCESS, OutcomeKind.IGNORED}:
+        return None
+    return _told_delay_s(error)
+
+
+def _wall_s(rule: OutcomeRule | None, error: ErrorFacts | None, hints: Hints, wall_now: float) -> float | None:
+    """How long the account is refused, by the surest source: the error, the spent windows, any delay; else a guess."""
+    if rule is None or not rule.wall:
+        return None
+    if error is not None and error.resets_in_s is not None and error.resets_in_s > 0:
+        return error.resets_in_s
+    if error is not None and error.resets_at is not None and error.resets_at > wall_now > 0:
+        return error.resets_at - wall_now
+    told = [window for window in hints.windows if window.resets_in_s]
+    spent = [one for one in told if one.status == _SPENT] or [one for one in told if (one.used or 0) >= 1]
+    if spent:
+        return max(window.resets_in_s or 0 for window in spent)
+    delay_s = hints.retry_after_s
+    if delay_s is None and error is not None:
+        delay_s = _told_delay_s(error)
+    return delay_s or _UNKNOWN_WALL_S
+
+
+def _told_delay_s(error: ErrorFacts) -> float | None:
+    """The delay that an error's message names."""
+    found = _DELAY.search(error.message)
+    if found is None:
+        return None
+    duration, amount, unit = found.groups()
+    value = duration or amount + _UNITS[unit.lower()]
+    delay_s = parse_reset(value.lower(), ResetFormat.DURATION, 0)
+    return None if delay_s is None else min(delay_s, _MAX_RETRY_AFTER_S)

@@ -1,0 +1,90 @@
+"""A checkpoint in a form that can be continued, and what to do with it then."""
+
+import shlex
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import Enum
+from pathlib import Path
+
+from msgspec import Struct
+
+from hivemind_addon.proxy.checkpoint.model import Checkpoint
+from hivemind_addon.proxy.profile.model import DialectName
+from hivemind_addon.tools.checkpoints import claude_code, codex
+from hivemind_addon.tools.checkpoints.curl import curl_command
+from hivemind_addon.tools.checkpoints.prompt import prompt_of
+
+
+class Form(Enum):
+    """What a conversation can be given back as."""
+
+    CLAUDE_CODE = "claude-code"
+    CODEX = "codex"
+    API = "api"
+    TEXT = "text"
+
+
+class CannotExport(Exception):
+    """A conversation cannot be put into a form; one line that names another one."""
+
+
+class Export(Struct, frozen=True):
+    """One of these."""
+
+    content: bytes
+    """Of the file."""
+    session: str = ""
+    """What its agent will know it by; empty: nothing."""
+    place: Path | None = None
+    """Where its agent looks for it; None: nowhere."""
+    command: str = ""
+    """What continues it, once the file is there; a shell's line. `FILE`: wherever the file is."""
+
+
+_TAKES = {Form.CLAUDE_CODE: DialectName.ANTHROPIC_MESSAGES, Form.CODEX: DialectName.OPENAI_RESPONSES}
+_PROGRAMS = {Form.CLAUDE_CODE: "Claude Code", Form.CODEX: "Codex"}
+_APIS = {
+    DialectName.ANTHROPIC_MESSAGES: "Messages",
+    DialectName.OPENAI_RESPONSES: "Responses",
+    DialectName.OPENAI_CHAT: "Chat Completions",
+    DialectName.OLLAMA: "Ollama",
+}
+
+
+def export(
+    checkpoint: Checkpoint, form: Form, *, project: Path, environment: Mapping[str, str], session: str = ""
+) -> Export:
+    """Make it. Raises CannotExport.
+
+    `project`: the folder in which an agent is to go on. `environment`: tells where agents keep their sessions.
+    `session`: the new one's name, a UUID; empty: a random one.
+    """
+    dialect = DialectName(checkpoint.head.dialect)
+    if form in _TAKES and dialect is not _TAKES[form]:
+        raise CannotExport(
+            f"{checkpoint.head.id} is a conversation of the {_APIS[dialect]} API, and {_PROGRAMS[form]} speaks the "
+            f"{_APIS[_TAKES[form]]} API; `--as text` gives it as a prompt for any agent"
+        )
+    session = session or str(uuid.uuid4())
+    enter = f"cd {shlex.quote(str(project))} && "
+    match form:
+        case Form.CLAUDE_CODE:
+            return Export(
+                content=claude_code.session_file(checkpoint, project=project, session=session),
+                session=session,
+                place=claude_code.place(project, session, environment),
+                command=f"{enter}claude --resume {session}",
+            )
+        case Form.CODEX:
+            kept_at = datetime.fromtimestamp(checkpoint.head.kept_wall, UTC)
+            return Export(
+                content=codex.rollout(checkpoint, project=project, session=session),
+                session=session,
+                place=codex.place(kept_at, session, environment),
+                command=f"{enter}codex resume {session}",
+            )
+        case Form.API:
+            return Export(content=bytes(checkpoint.body), command=curl_command(checkpoint))
+        case Form.TEXT:
+            return Export(content=prompt_of(checkpoint).encode(errors="replace"))

@@ -1,0 +1,24 @@
+"""The command `hivemind`. What it can do stands in `tools/commands/index.py`, and is loaded when it is asked for."""
+
+import click
+
+from hivemind_addon import __version__
+from hivemind_addon.tools.commands.group import CalmGroup
+from hivemind_addon.tools.commands.index import SECTIONS
+
+
+@click.group(cls=CalmGroup, index=SECTIONS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="hivemind")
+def main() -> None:
+    """A scheduler for LLM agents that share one API key, inside mitmproxy.
+
+    \b
+    Examples:
+      hivemind demo                          see it work, without network or key
+      hivemind exec -- claude                run an agent through it
+      hivemind run                           the proxy alone, for all agents
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""`hivemind budget list | add | set | reset`: what agents have spent, and what a person lets them spend."""
+
+import functools
+from collections.abc import Callable, Sequence
+from decimal import Decimal, InvalidOperation
+
+import click
+import msgspec
+
+from hivemind_addon.api.account import account_view, limits_of, words_of
+from hivemind_addon.api.command import AccountView, AddBudget, ResetBudget, SetBudget, asker
+from hivemind_addon.api.snapshot import Snapshot
+from hivemind_addon.api.spend import MOST_AMOUNT, Period, Scope, amount
+from hivemind_addon.api.words import lasting
+from hivemind_addon.tools.commands.names import agent_names
+from hivemind_addon.tools.commands.printing import Format, format_option, print_rows
+from hivemind_addon.tools.commands.proxy import json_option, one_line, port_option, report_of, tell
+
+_MICRO = 1_000_000
+_SUFFIXES = {"k": 1_000, "m": 1_000_000, "g": 1_000_000_000}
+_COLUMNS = {
+    "holder": "holder",
+    "per": "per",
+    "spent": "spent",
+    "limit": "limit",
+    "left": "left",
+    "reserved": "set aside",
+    "renews": "renews in",
+}
+_FIELDS = {name: name for name in AccountView.__struct_fields__}
+_NONE = "no request has used a budget yet; `hivemind budget set` gives one, and so does an agents file"
+
+
+def _read_tokens(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """A whole number of tokens: `500000`, `500_000`, `500k`, `5M`."""
+    del ctx, param
+    if value is None:
+        return None
+    factor = _SUFFIXES.get(value[-1:].lower(), 1)
+    return _whole(value[:-1] if factor > 1 else value, factor, value)
+
+
+def _read_dollars(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """Dollars, exactly, in millionths: `5`, `0.25`, `$20`."""
+    del ctx, param
+    return None if value is None else _whole(value.removeprefix("$"), _MICRO, value)
+
+
+def _whole(text: str, factor: int, value: str) -> int:
+    try:
+        number = Decimal(text.replace(",", "")) * factor
+    except InvalidOperation:
+        raise click.BadParameter(f"{value!r} is no amount: write 500000, 500k or 5M tokens, or 2.50 dollars") from None
+    if not number.is_finite() or not 0 <= number <= MOST_AMOUNT:
+        raise click.BadParameter(f"{value!r} is no amount that a budget can have")
+    if number != number.to_integral_value():
+        raise click.BadParameter(f"{value!r} is finer than what is counted: whole tokens, millionths of a dollar")
+    return int(number)
+
+
+def _holder[R](command: Callable[..., R]) -> Callable[..., R]:
+    """AGENT, `--group` or `--everyone`; the command gets `scope` and `name`."""
+
+    @click.argument("agent", default="", shell_complete=agent_names)
+    @click.option("--group", default="", metavar="NAME", help="The budget that a group of the agents file shares.")
+    @click.option("--everyone", is_flag=True, help="The budget that all agents share.")
+    @functools.wraps(command)
+    def with_holder(*, agent: str, group: str, everyone: bool, **others: object) -> R:
+        if (agent != "") + (group != "") + everyone != 1:
+            raise click.UsageError("say whose: AGENT, or --group NAME, or --everyone")
+        scope = Scope.EVERYONE if everyone else Scope.GROUP if group else Scope.AGENT
+        return command(scope=scope, name=group or agent, **others)
+
+    return with_holder
+
+
+_any_per = click.option(
+    "--per",
+    type=click.Choice([one.value for one in Period]),
+    help="Which of its budgets; all that it has without it.",
+)
+_tokens = click.option(
+    "--tokens", metavar="N", callback=_read_tokens, help="Input, cached or not, and output: 500000, 500k, 5M."
+)
+_usd = click.option(
+    "--usd", "micro_usd", metavar="DOLLARS", callback=_read_dollars, help="Money, by the prices in the profiles."
+)
+
+
+@click.group(invoke_without_command=True)
+@port_option
+@format_option
+@click.pass_context
+def budget(ctx: click.Context, port: int, form: Format) -> None:
+    """Show what was spent of each budget, and change budgets while the proxy runs.
+
+    Budgets that last are written into the agents file (docs/agents.md); docs/budgets.md tells how they are counted.
+
+    \b
+    Examples:
+      hivemind budget
+      hivemind budget add agent-7 --tokens 500k
+      hivemind budget set --everyone --usd 5 --per day
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    if ctx.invoked_subcommand is None:
+        _print_budgets(port, form)
+
+
+@budget.command("list")
+@port_option
+@format_option
+def list_(port: int, form: Format) -> None:
+    """Show what was spent of each budget that a request has used, and what is left.
+
+    JSON and CSV count money in millionths of a dollar.
+
+    \b
+    Examples:
+      hivemind budget list
+      hivemind budget list --json | jq '.[] | select(.left_tokens == 0) | .holder'
+      hivemind budget list --csv > budgets.csv
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    _print_budgets(port, form)
+
+
+@budget.command()
+@_holder
+@_tokens
+@_usd
+@_any_per
+@port_option
+@json_option
+def add(
+    scope: Scope, name: str, tokens: int | None, micro_usd: int | None, per: str | None, port: int, *, as_json: bool
+) -> None:
+    """Let somebody spend more, in the present period only.
+
+    What waits for the budget goes at once; an agent that was refused goes on when it sends its request again. AGENT
+    is a name as `hivemind budget` shows it, or a glob.
+
+    \b
+    Examples:
+      hivemind budget add agent-7 --tokens 500k
+      hivemind budget add 'reviewer-*' --usd 2.50 --per day
+      hivemind budget add --everyone --usd 20
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    if not tokens and not micro_usd:
+        raise click.UsageError("say how much: --tokens 500k, or --usd 5")
+    command = AddBudget(scope, name, Period(per) if per else None, tokens or 0, micro_usd or 0)
+    tell(command, port, as_json=as_json)
+
+
+@budget.command("set")
+@_holder
+@_tokens
+@_usd
+@click.option(
+    "--per",
+    type=click.Choice([one.value for one in Period]),
+    default=Period.RUN.value,
+    show_default=True,
+    help="How long it has to last.",
+)
+@click.option("--auto", is_flag=True, help="Take back what was set: the agents file counts again.")
+@port_option
+@json_option
+def set_(
+    scope: Scope,
+    name: str,
+    tokens: int | None,
+    micro_usd: int | None,
+    per: str,
+    port: int,
+    *,
+    auto: bool,
+    as_json: bool,
+) -> None:
+    """Give somebody a budget, in the place of the agents file's for the same period.
+
+    It holds at once, for requests that wait, too, until it is taken back, also after a restart. AGENT is a name or a
+    glob: each agent that it means has a budget of its own. Who had a budget for this period has spent of it what it
+    had; who had none begins at zero now, and the answer says so.
+
+    \b
+    Examples:
+      hivemind budget set agent-7 --tokens 5M --per day
+      hivemind budget set --group reviewers --usd 20
+      hivemind budget set --everyone --usd 5 --per day
+      hivemind budget set agent-7 --per day --auto
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    if auto == (tokens is not None or micro_usd is not None):
+        raise click.UsageError("say how much, with --tokens, --usd or both; or take it back with --auto")
+    tell(SetBudget(scope, name, Period(per), tokens, micro_usd), port, as_json=as_json)
+
+
+@budget.command()
+@_holder
+@_any_per
+@port_option
+@json_option
+def reset(scope: Scope, name: str, per: str | None, port: int, *, as_json: bool) -> None:
+    """Forgive what somebody has spent: a new period begins with the next request.
+
+    What was added is gone, too. What runs now is booked in the new period when it ends.
+
+    \b
+    Examples:
+      hivemind budget reset agent-7
+      hivemind budget reset --group reviewers --per day
+      hivemind budget reset '*'
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    tell(ResetBudget(scope, name, Period(per) if per else None), port, as_json=as_json)
+
+
+@one_line
+def _print_budgets(port: int, form: Format) -> None:
+    try:
+        report = report_of(port)
+    except click.ClickException as error:
+        raise click.ClickException(f"{error.message}; `hivemind history budgets` tells how they stood") from None
+    views = [account_view(view) for view in report.snapshot.budgets]
+    if form is not Format.TABLE:
+        print_rows([msgspec.to_builtins(view) for view in views], _FIELDS, form)
+        return
+    rows = _rows(views)
+    used = {key: name for key, name in _COLUMNS.items() if key != "reserved" or any(row[key] for row in rows)}
+    print_rows(rows, used, form, none=_NONE, spare=("reserved",))
+    for line in _given(report.snapshot):
+        click.echo(line)
+
+
+def _rows(views: Sequence[AccountView]) -> list[dict[str, object]]:
+    """One for each unit that is limited."""
+    rows: list[dict[str, object]] = []
+    for view in views:
+        for unit, spent, limit, left, reserved in (
+            ("tokens", view.spent_tokens, view.limit_tokens, view.left_tokens, view.reserved_tokens),
+            ("micro_usd", view.spent_micro_usd, view.limit_micro_usd, view.left_micro_usd, view.reserved_micro_usd),
+        ):
+            if limit is None or left is None:
+                continue
+            rows.append(
+                {
+                    "holder": view.name if view.scope is Scope.AGENT else view.holder,
+                    "per": view.per.value,
+                    "spent": _cell(unit, spent),
+                    "limit": _cell(unit, limit),
+                    "left": _cell(unit, left) if left else "nothing",
+                    "reserved": _cell(unit, reserved) if reserved else "",
+                    "renews": "next run" if view.renews_in_s is None else lasting(view.renews_in_s),
+                }
+            )
+    return rows
+
+
+def _cell(unit: str, value: int) -> str:
+    """Tokens need no word beside dollars."""
+    return amount(unit, value).removesuffix(" tokens")
+
+
+def _given(snapshot: Snapshot) -> list[str]:
+    """What stands of what was given at run time."""
+    return [
+        f"set {asker(by, budget.name if budget.scope is Scope.AGENT else '')}: "
+        f"{budget.holder} {limits_of(budget)} {words_of(budget.per)}"
+        for budget, by in ((one.budget, one.by) for one in snapshot.given)
+    ]

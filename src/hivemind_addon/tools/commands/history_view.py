@@ -1,0 +1,227 @@
+"""What a journal answers, as lines for people: the story of a request, and of an incident."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from textwrap import wrap
+
+from msgspec import Struct
+
+from hivemind_addon.api.spend import amount
+from hivemind_addon.api.words import brief, several, span
+from hivemind_addon.proxy.journal.tables import AttemptRow
+from hivemind_addon.tools.commands.instants import day, hour, shown
+from hivemind_addon.tools.dash.glyphs import plain
+from hivemind_addon.tools.history.history import Biography
+from hivemind_addon.tools.history.incident_history import Aftermath
+from hivemind_addon.tools.history.incidents import Incident, Line
+from hivemind_addon.tools.history.records import LOST
+from hivemind_addon.tools.history.verdict import verdict, verdict_head
+
+_MOST_REASONS = 8
+_HOUR = re.compile(r"  \d\d:\d\d:\d\d ")
+_TEXT_AT = 21
+"""The column at which a moment's text begins."""
+_NOW_S = 0.05
+"""Less is not told."""
+
+
+class Moment(Struct, frozen=True):
+    """One thing that happened to a request."""
+
+    at: float
+    after_s: float
+    """Since it came."""
+    text: str
+
+
+def story(biography: Biography) -> list[Moment]:
+    """A request from its arrival to its end, in order."""
+    ticket = biography.ticket
+    told = [(ticket.arrived, 0, "came")]
+    told += [(wait.began, 1, f"held, place {wait.position}: {wait.reason}") for wait in biography.waits]
+    for attempt in biography.attempts:
+        told += _of_attempt(attempt)
+    told += [
+        (one.at, 5, one.text.removeprefix(f"{ticket.id}: ").removeprefix(f"{ticket.id} "))
+        for one in biography.happenings
+    ]
+    if ticket.end:
+        reason = f": {ticket.reason}" if ticket.reason and ticket.end != "delivered" else ""
+        told.append(
+            (_end_of(biography), 9, ticket.reason or "its proxy died" if ticket.end == LOST else ticket.end + reason)
+        )
+    return [
+        Moment(at=at, after_s=round(max(0.0, at - ticket.arrived), 3), text=plain(text))
+        for at, _, text in sorted(told, key=lambda one: one[:2])
+    ]
+
+
+def _end_of(biography: Biography) -> float:
+    """Of one whose proxy died it is not known: not before that was last seen, and not before anything else of it."""
+    if biography.ticket.ended is not None and biography.ticket.end != LOST:
+        return biography.ticket.ended
+    known = [biography.ticket.ended, biography.run.seen if biography.run else None, biography.ticket.arrived]
+    known += [one.ended or one.began for one in biography.attempts]
+    return max(one for one in known if one is not None)
+
+
+def _of_attempt(attempt: AttemptRow) -> Iterator[tuple[float, int, str]]:
+    beside = f", {attempt.in_flight} in flight" if attempt.in_flight > 1 else ""
+    waited = f" after {span(attempt.waited_s)}" if attempt.waited_s >= _NOW_S else ""
+    yield attempt.began, 2, f"attempt {attempt.attempt} sent{waited}{beside}"
+    if attempt.outcome == LOST:
+        expected = _booked(attempt)
+        yield (
+            attempt.began,
+            3,
+            f"attempt {attempt.attempt}: nobody knows its end" + (f"; {expected}" if expected else ""),
+        )
+        return
+    if attempt.ended is not None:
+        used = "; ".join(part for part in (_used(attempt), _booked(attempt)) if part)
+        why = attempt.reason or attempt.outcome
+        text = f"attempt {attempt.attempt}: {why}, in {span(attempt.ended - attempt.began)}"
+        yield attempt.ended, 3, f"{text}; {used}" if used else text
+        if attempt.retry_reason and attempt.retry_at is not None:
+            again_s = max(0.0, attempt.retry_at - attempt.ended)
+            yield attempt.ended, 4, f"again in {span(again_s)} ({attempt.retry_reason})"
+
+
+def _used(attempt: AttemptRow) -> str:
+    cached, written = attempt.cache_read_tokens or 0, attempt.cache_write_tokens or 0
+    tokens_in = (attempt.input_tokens or 0) + cached + written
+    if not tokens_in and not attempt.output_tokens:
+        return ""
+    caches = ", ".join(f"{tokens:,} {name}" for tokens, name in ((cached, "cached"), (written, "written")) if tokens)
+    counted = "" if attempt.reported else ", by our count"
+    return f"{tokens_in:,} in{f' ({caches})' if caches else ''} + {attempt.output_tokens or 0:,} out{counted}"
+
+
+def _booked(attempt: AttemptRow) -> str:
+    if attempt.outcome == LOST and attempt.micro_usd:
+        return f"booked with {amount('micro_usd', attempt.micro_usd)}"
+    if attempt.micro_usd:
+        return amount("micro_usd", attempt.micro_usd)
+    return "" if _used(attempt) or not attempt.tokens else f"booked with {attempt.tokens:,} tokens"
+
+
+def biography_lines(biography: Biography, now: float) -> Iterator[str]:
+    """What a person reads of one request."""
+    ticket = biography.ticket
+    yield f"{ticket.id} {verdict([ticket], biography.attempts)}"
+    yield ""
+    yield from (f"  {plain(line)}" for line in _facts(biography, now))
+    yield ""
+    yield from _by_day([(moment.at, moment.after_s, moment.text) for moment in story(biography)], now)
+
+
+def _facts(biography: Biography, now: float) -> Iterator[str]:
+    ticket = biography.ticket
+    group = f" of group {ticket.group}" if ticket.group else ""
+    yield f"agent {ticket.agent}{group}, session {ticket.session}"
+    names = (("task", ticket.task), ("Idempotency-Key", ticket.idempotency_key))
+    if any(name for _, name in names):
+        yield ", ".join(f"{what} {name}" for what, name in names if name)
+    yield f"{ticket.model} at {ticket.pool}"
+    stream = "streamed" if ticket.streamed else "not streamed"
+    yield f"{ticket.kind}, {ticket.priority} priority, {stream}"
+    yield summary(biography, now)
+
+
+def summary(biography: Biography, now: float) -> str:
+    """When, how often, how long it waited, and what it cost, in one line."""
+    ticket, attempts = biography.ticket, biography.attempts
+    parts = [f"came {shown(ticket.arrived, now)}"]
+    if ticket.end and ticket.end != LOST:
+        parts.append(f"ended after {span(max(0.0, _end_of(biography) - ticket.arrived))}")
+    if ticket.waited_s >= _NOW_S:
+        parts.append(f"waited {span(ticket.waited_s)}")
+    parts.append(several(len(attempts), "attempt"))
+    spent = sum(one.micro_usd for one in attempts)
+    if spent:
+        parts.append(amount("micro_usd", spent))
+    return ", ".join(parts)
+
+
+def incident_lines(
+    incident: Incident, number: int, aftermath: Aftermath, timeline: Sequence[Line], now: float
+) -> Iterator[str]:
+    """What a person reads of one incident."""
+    ended = incident.ended
+    lasted = brief((now if ended is None else ended) - incident.began)
+    kinds = ", ".join(kind.value for kind in incident.kinds)
+    yield plain(f"incident {number}: {kinds}{f' at {incident.pool}' if incident.pool else ''}")
+    yield ""
+    until = f"to {shown(ended, now)}, {lasted}" if ended is not None else f"and is not over after {lasted}"
+    yield f"  from {shown(incident.began, now)} {until}"
+    if incident.ending:
+        yield plain(f"  ended: {incident.ending}")
+    yield from (f"  {line}" for line in _aftermath_lines(aftermath))
+    yield ""
+    yield from _by_day([(line.at, line.at - incident.began, line.text) for line in timeline], now)
+
+
+def _by_day(moments: Iterable[tuple[float, float, str]], now: float) -> Iterator[str]:
+    """What happened when, and how many seconds after the beginning; a day is named where it is another."""
+    last = "today"
+    for at, after_s, text in moments:
+        its_day = day(at, now)
+        if its_day != last:
+            yield f"  {its_day}"
+        last = its_day
+        sign = "-" if after_s < -_NOW_S else "+"
+        yield f"  {hour(at)}  {sign + brief(abs(after_s)):>7}  {plain(text)}"
+
+
+def _aftermath_lines(aftermath: Aftermath) -> Iterator[str]:
+    ends = (
+        ("delivered", aftermath.delivered),
+        ("told to come back", aftermath.shed),
+        ("gave up", aftermath.gave_up),
+        ("refused", aftermath.refused),
+        ("cancelled", aftermath.cancelled),
+        ("lost with the proxy", aftermath.lost),
+        ("not over", aftermath.unfinished),
+    )
+    became = ", ".join(f"{number:,} {what}" for what, number in ends if number)
+    waited = f", {aftermath.waited:,} of them waited" if aftermath.waited else ""
+    yield f"{several(aftermath.requests, 'request')} in that time{waited}{f': {became}' if became else ''}"
+    if not aftermath.failed_attempts:
+        yield "no attempt failed"
+        return
+    cost = [f"{aftermath.tokens:,} tokens"] if aftermath.tokens else []
+    cost += [amount("micro_usd", aftermath.micro_usd)] if aftermath.micro_usd else []
+    lost = f", which cost {' and '.join(cost)}" if cost else ", which cost nothing"
+    yield f"{several(aftermath.failed_attempts, 'attempt')} failed{lost}:"
+    for reason, number in list(aftermath.reasons.items())[:_MOST_REASONS]:
+        yield plain(f"  {number:>6,}  {reason}")
+    if (more := len(aftermath.reasons) - _MOST_REASONS) > 0:
+        yield f"          and {several(more, 'other reason')}"
+    yield (
+        f"of the requests that failed so {aftermath.retried:,} were tried again, "
+        f"{aftermath.rescued:,} were delivered after all"
+    )
+
+
+def folded(lines: Iterable[str], width: int) -> Iterator[str]:
+    """Lines that are too long go on in the next one, below their text."""
+    for line in lines:
+        indent = _TEXT_AT if _HOUR.match(line) else len(line) - len(line.lstrip()) + 2
+        yield from wrap(
+            line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+        ) or [""]
+
+
+def reasons_counted(reasons: str) -> str:
+    """`529 overloaded_error; 529 overloaded_error; cut` as `2 x 529 overloaded_error; cut`."""
+    counts = Counter(reasons.split("; "))
+    return "; ".join(f"{number} x {reason}" if number > 1 else reason for reason, number in counts.items())
+
+
+def task_verdict(stories: Sequence[Biography], *, has_more: bool) -> str:
+    """What became of the requests of one task, in a sentence: `12 requests: 11 ran once, 1 never ran`."""
+    heads = Counter(verdict_head(one.attempts, is_live=not one.ticket.end) for one in stories)
+    newest = "the newest " if has_more else ""
+    of = ", ".join(f"{number:,} {head}" for head, number in heads.most_common())
+    return f"{newest}{several(len(stories), 'request')}: {of}"

@@ -1,0 +1,139 @@
+"""`hivemind mcp`: the scheduler's tools for agents."""
+
+import asyncio
+import os
+import shlex
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.tools.launch.port import AGENT_VARIABLE, DEFAULT_PORT, PORT_VARIABLE
+from hivemind_addon.tools.mcp.caller import caller_of
+from hivemind_addon.tools.mcp.scope import BadWord, Permission, Scope, read_allow
+from hivemind_addon.tools.mcp.token import BadToken, kept_token, new_token
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel import Server
+
+    from hivemind_addon.tools.mcp.server import Client
+
+_INTERRUPTED = 130
+
+
+def _allowed(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> frozenset[Permission]:
+    try:
+        return read_allow(",".join(words))
+    except BadWord as error:
+        raise click.BadParameter(str(error)) from error
+
+
+@click.command()
+@click.option("--agent", metavar="NAME", help=f"Who calls, as the proxy knows it.  [default: {AGENT_VARIABLE}]")
+@click.option(
+    "-p",
+    "--port",
+    type=click.IntRange(1, 65535),
+    help=f"The proxy's port.  [default: {PORT_VARIABLE}, else that of HTTPS_PROXY, else {DEFAULT_PORT}]",
+)
+@click.option(
+    "--allow",
+    metavar="WORDS",
+    multiple=True,
+    callback=_allowed,
+    help=f"What the agent may do beside asking about itself: {', '.join(one.value for one in Permission)}, all.",
+)
+@click.option(
+    "--allow-commands", is_flag=True, help="Tasks may be raw commands, and options such as name programs and files."
+)
+@click.option(
+    "--http",
+    "http_port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Serve HTTP on loopback; 0: any free port.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keeps the token that HTTP clients say; without it a new one is made and printed at each start.",
+)
+def mcp(
+    agent: str | None,
+    port: int | None,
+    allow: frozenset[Permission],
+    http_port: int | None,
+    token_file: Path | None,
+    *,
+    allow_commands: bool,
+) -> None:
+    """Serve tools for agents: the Model Context Protocol, on standard input and output.
+
+    An agent's tool starts it: `hivemind setup` writes that into its configuration. Without --allow an agent asks about
+    itself, lets others go first and takes leases; it steers nobody else.
+
+    \b
+    Examples:
+      claude mcp add hivemind -- hivemind mcp
+      hivemind mcp --allow submit,batch
+      hivemind mcp --http 8090 --agent lead
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    if token_file is not None and http_port is None:
+        raise click.UsageError("--token-file is for --http PORT")
+    if allow_commands and not allow & {Permission.SUBMIT, Permission.BATCH, Permission.CONFIG}:
+        raise click.UsageError(
+            "--allow-commands says what tasks and options may be: add --allow submit, batch or config"
+        )
+    try:
+        import mcp as sdk  # noqa: F401, PLC0415 - its dependency is optional
+        import uvicorn  # noqa: F401, PLC0415 - as above
+    except ModuleNotFoundError as error:
+        raise click.ClickException(
+            f"`hivemind mcp` needs {error.name}: {sys.executable} -m pip install 'hivemind-addon[mcp]'"
+        ) from error
+    from hivemind_addon.tools.lease.sqlite_store import SqliteLeases, default_lease_file  # noqa: PLC0415 - only where a server runs
+    from hivemind_addon.tools.mcp.server import make_server, run_stdio  # noqa: PLC0415 - it takes half a second to load
+    from hivemind_addon.tools.mcp.session import Session  # noqa: PLC0415 - as above
+    from hivemind_addon.tools.mcp.tools import TOOLS  # noqa: PLC0415 - as above
+
+    scope = Scope(allow, commands=allow_commands)
+    caller = caller_of(os.environ, agent=agent or "", port=port)
+    leases, clock = SqliteLeases(default_lease_file()), SystemClock()
+
+    server = make_server(TOOLS, scope, lambda: Session(caller=caller, scope=scope, clock=clock, leases=leases))
+    if http_port is not None:
+        _serve_http(server, http_port, token_file)
+        return
+    if sys.stdin.isatty():
+        click.echo("hivemind: an agent's tool starts this and speaks to it here: see `hivemind setup`", err=True)
+    # Its client ends it: by closing standard input, or by a signal, which must not wait for a line to come.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        run_stdio(server)
+    except* BrokenPipeError:
+        sys.exit(0)  # the client is gone
+
+
+def _serve_http(server: "Server[Client, Any]", port: int, token_file: Path | None) -> None:
+    from hivemind_addon.tools.mcp.http import HOST, PATH, listener, serve_http  # noqa: PLC0415 - only where HTTP is served
+
+    try:
+        token = new_token() if token_file is None else kept_token(token_file)
+        listening = listener(port)
+    except BadToken as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        where = token_file if error.filename else f"{HOST}:{port}"
+        raise click.ClickException(f"{where}: {error.strerror}") from error
+    url = f"http://{HOST}:{listening.getsockname()[1]}{PATH}"
+    shown = f"$(cat {shlex.quote(str(token_file))})" if token_file else token
+    click.echo(f"serving {url}")
+    click.echo(f'add it: claude mcp add --transport http hivemind {url} --header "Authorization: Bearer {shown}"')
+    sys.stdout.flush()
+    try:
+        asyncio.run(serve_http(server, listening, token=token))
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)

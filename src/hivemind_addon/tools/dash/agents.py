@@ -1,0 +1,149 @@
+"""The agents' rows: what each waits for and why, when it is likely to go, what it has used. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from hivemind_addon.api.snapshot import BudgetView, TicketView
+from hivemind_addon.api.spend import Scope, Spend
+from hivemind_addon.api.ticket import Priority
+from hivemind_addon.api.words import count, dollars, span
+from hivemind_addon.tools.dash.family import Kind, Line, Node
+from hivemind_addon.tools.dash.glyphs import Tone, bar, cut_middle, plain
+from hivemind_addon.tools.dash.grid import Cell, Column, Grid
+
+_COLUMNS = (
+    Column("agent", 0, 16, grows=2),
+    Column("state", 0, 30, grows=3),
+    Column("waited", 1, 9, right=True),
+    Column("starts in", 2, 9, right=True),
+    Column("prio", 8, 8),
+    Column("in", 5, 6, right=True),
+    Column("cached", 9, 6, right=True),
+    Column("out", 6, 5, right=True),
+    Column("cost", 3, 7, right=True),
+    Column("in vain", 8, 7, right=True),
+    Column("budget", 7, 10),
+    Column("done", 4, 5, right=True),
+    Column("lost", 4, 4, right=True),
+    Column("retries", 10, 7, right=True),
+    Column("model", 11, 12, grows=1),
+)
+_BUDGET_BAR = 5
+_NEARLY = 0.85
+_BESIDE = " · "
+_LEAST_DETAIL = 8
+
+
+def agents_grid(width: int) -> Grid:
+    """The columns for a width."""
+    return Grid(_COLUMNS, width)
+
+
+def agent_rows(grid: Grid, lines: Iterable[Line], budgets: Sequence[BudgetView]) -> list[Text]:
+    """One row for each line of the tree."""
+    own = {view.budget.name: view for view in reversed(budgets) if view.budget.scope is Scope.AGENT}
+    return list(grid.rows(_cells(line, grid.width_of("agent"), own) for line in lines))
+
+
+def _cells(line: Line, name_width: int, budgets: Mapping[str, BudgetView]) -> dict[str, Cell]:
+    node = line.node
+    faint = "" if node.tickets else Tone.FAINT.value
+    cells = {
+        "agent": Cell(_name(line, name_width), Tone.TITLE if node.kind is Kind.AGENT else faint),
+        "state": state_of(node),
+        "model": Cell(plain(node.model), Tone.FAINT),
+    }
+    waiting = [one for one in node.tickets if one.state != "in flight"]
+    if waiting:
+        cells["waited"] = Cell(span(max(one.waited_s for one in waiting)), Tone.WAITS)
+        starts = [one.starts_in_s for one in waiting if one.starts_in_s is not None]
+        cells["starts in"] = Cell(f"~{span(min(starts))}" if starts else "?", "" if starts else Tone.FAINT)
+    cells["prio"] = Cell(_priority(node.tickets), Tone.FAINT)
+    if node.kind is Kind.TICKET:
+        demand = node.tickets[0].ticket.demand
+        cells["in"] = Cell(f"~{count(demand.input_tokens)}", Tone.FAINT)
+        return cells
+    cells |= {
+        "in": Cell(count(node.usage.total_input_tokens), faint),
+        "cached": Cell(_cached(node), faint),
+        "out": Cell(count(node.usage.output_tokens), faint),
+        "cost": Cell(_cost(node), faint),
+        "in vain": Cell(dollars(node.wasted_micro_usd) if node.wasted_micro_usd else "", faint),
+        "done": Cell(count(node.delivered), faint),
+        "lost": Cell(count(node.lost) if node.lost else "", Tone.BAD),
+        "retries": Cell(count(node.retries_absorbed) if node.retries_absorbed else "", faint),
+    }
+    if node.kind is Kind.AGENT and node.name in budgets:
+        cells["budget"] = _budget(budgets[node.name])
+    return cells
+
+
+def _name(line: Line, width: int) -> str:
+    node = line.node
+    indent = "  " * (line.depth - 1) + ("└ " if line.is_last else "├ ") if line.depth else ""
+    sign = "▾ " if line.is_open and node.tickets else ""
+    room = max(4, width - len(indent) - len(sign))
+    name = plain(node.name)
+    if node.kind is Kind.SESSION:
+        name = name.removeprefix(f"{plain(node.agent)}/")
+    elif node.detail and (left := room - cell_len(name) - len(_BESIDE)) >= _LEAST_DETAIL:
+        name += _BESIDE + cut_middle(plain(node.detail), left)
+    return f"{indent}{sign}{cut_middle(name, room)}"
+
+
+def state_of(node: Node) -> Cell:
+    """What a node's requests do, in words: the first that waits says why."""
+    waiting = [one for one in node.tickets if one.state != "in flight"]
+    flying = node.in_flight
+    if not node.tickets and node.live:
+        return Cell("○ waits far behind", Tone.WAITS)
+    if not node.tickets:
+        return Cell(f"· idle {span(node.seen_ago_s)}" if node.seen_ago_s >= 1 else "· idle", Tone.FAINT)
+    if not waiting:
+        attempt = max(one.attempts for one in node.tickets)
+        again = f", attempt {attempt}" if attempt > 1 and flying == 1 else ""
+        return Cell(f"● {flying} in flight" if flying > 1 else f"● in flight{again}", Tone.GOOD)
+    return Cell(f"● {flying} {_waiting(waiting)}" if flying else _waiting(waiting), Tone.WAITS)
+
+
+def _waiting(waiting: list[TicketView]) -> str:
+    first = min(waiting, key=lambda one: one.position)
+    sign = "↻" if first.state == "backing off" else "○"
+    many = f"{len(waiting)}, " if len(waiting) > 1 else ""
+    attempt = f" after attempt {first.attempts}" if first.state == "backing off" and first.attempts else ""
+    return f"{sign} {many}#{first.position} {plain(first.reason)}{attempt}"
+
+
+def _priority(tickets: Sequence[TicketView]) -> str:
+    if not tickets:
+        return ""
+    return Priority(min(one.ticket.priority for one in tickets)).name.lower()
+
+
+def _cached(node: Node) -> str:
+    into = node.usage.total_input_tokens
+    return f"{node.usage.cache_read_tokens / into:.0%}" if into else ""
+
+
+def _cost(node: Node) -> str:
+    if not node.micro_usd:
+        return "" if node.is_priced else "?"
+    return dollars(node.micro_usd) + ("" if node.is_priced else "+")
+
+
+def _budget(view: BudgetView) -> Cell:
+    share = spent_share(view)
+    return Cell(f"{bar(share, _BUDGET_BAR)} {share:>4.0%}", Tone.WAITS if share >= _NEARLY else Tone.GOOD)
+
+
+def spent_share(view: BudgetView) -> float:
+    """How much of a budget is spent, by the unit of which most is."""
+    limits = Spend(tokens=view.budget.tokens or 0, micro_usd=view.budget.micro_usd or 0)
+    shares = [
+        spent / limit
+        for spent, limit in ((view.spent.tokens, limits.tokens), (view.spent.micro_usd, limits.micro_usd))
+        if limit
+    ]
+    return max(shares, default=0.0)

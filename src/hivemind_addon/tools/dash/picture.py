@@ -1,0 +1,342 @@
+"""One picture of a report: lines that fit a width and a height, whatever the fleet. Pure.
+
+Pools come first, then who asks, then what happened. What does not fit is counted, never wrapped.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
+from itertools import islice
+
+from rich.text import Text
+
+from hivemind_addon.api.command import asker
+from hivemind_addon.api.report import LogLine, Report
+from hivemind_addon.api.snapshot import BudgetView, PoolView, PriorityView, WallView
+from hivemind_addon.api.spend import Scope, Spend, amount
+from hivemind_addon.api.words import count, dollars, lasting, span
+from hivemind_addon.tools.dash.agents import agent_rows, agents_grid, spent_share
+from hivemind_addon.tools.dash.family import Line, Sort, family, lines
+from hivemind_addon.tools.dash.glyphs import Tone, bar, padded, plain, sentence
+from hivemind_addon.tools.dash.pools import PoolLines, pools
+
+_MOST_BANNERS = 4
+_MOST_ROWS = 40
+_LOG_ROWS = 8
+_LEAST_LOG, _LEAST_ROWS = 3, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a person looks at it."""
+
+    width: int = 80
+    height: int | None = None
+    """None: as long as it takes, up to some rows of each kind."""
+    sort: Sort = Sort.ACTIVE
+    pattern: str = ""
+    """Only agents in which this is found."""
+    selected: str | None = None
+    """The row's id; None: nothing can be selected, as on paper."""
+    opened: frozenset[str] | None = frozenset()
+    """Rows whose requests are listed; None: all of them."""
+    gone: str = ""
+    """Why the report is an old one; empty: it is fresh."""
+    zone: tzinfo | None = None
+    """Of the log's times; None: this machine's."""
+    log: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What is to be seen, and what can be selected in it."""
+
+    lines: tuple[Text, ...]
+    rows: tuple[str, ...]
+    """Ids of all rows from top to bottom, also of those that are scrolled away."""
+    nodes: dict[str, Line]
+    """The rows of the tree among them."""
+    pools: dict[str, PoolLines]
+
+    @property
+    def text(self) -> Text:
+        """All lines in one."""
+        return Text("\n", no_wrap=True, end="").join(self.lines)
+
+
+def picture(report: Report, look: Look) -> Picture:
+    """Draw it."""
+    width = look.width
+    blocks = pools(report, width)
+    tree = list(lines(family(report, sort=look.sort, pattern=look.pattern), look.opened))
+    head = [*_header(report, look), *_banners(report, look), Text("")]
+    budgets = list(_budgets(report.snapshot.budgets, width))
+    log = list(_log(report, look)) if look.log else []
+    pool_room, row_room, log_room = _rooms(look, len(head) + len(budgets), blocks, len(tree), len(log))
+    body = [*_pool_lines(blocks, pool_room, look), *budgets]
+    body += _agent_lines(report, tree, row_room, look)
+    if log_room:
+        body += [Text(""), _title("what happened", width), *log[-log_room:]]
+    drawn = [*head, *body]
+    if look.height is not None:
+        drawn = drawn[: look.height]
+    for line in drawn:
+        line.truncate(width)
+    if look.gone:
+        for line in drawn[len(head) - 1 :]:
+            line.stylize(Tone.FAINT)
+    return Picture(
+        lines=tuple(drawn),
+        rows=(*(block.id for block in blocks), *(line.node.id for line in tree)),
+        nodes={line.node.id: line for line in tree},
+        pools={block.id: block for block in blocks},
+    )
+
+
+def _rooms(look: Look, taken: int, blocks: list[PoolLines], rows: int, logged: int) -> tuple[int, int, int]:
+    """Lines for the pools, for the agents' rows and for the log."""
+    wanted = sum(1 + len(block.more) for block in blocks)
+    if look.height is None:
+        return wanted, min(rows, _MOST_ROWS), min(logged, _LOG_ROWS)
+    titles = 1 + 3 + (2 if look.log else 0)  # pools; agents, with a line before and one of columns; log
+    left = max(0, look.height - taken - titles)
+    log_room = min(logged, max(_LEAST_LOG, left // 5)) if look.log else 0
+    pool_room = min(wanted, max(left - log_room - min(rows, _LEAST_ROWS), min(len(blocks), left // 2), 1))
+    row_room = max(1, left - log_room - pool_room)
+    if row_room > rows:  # the log gets what is left over
+        log_room = min(logged, log_room + row_room - rows)
+    return pool_room, min(rows, row_room), log_room
+
+
+def _title(words: str, width: int, right: str = "") -> Text:
+    line = Text(no_wrap=True, overflow="ellipsis", end="")
+    line.append(f"{words} ", Tone.TITLE)
+    room = width - len(words) - 1 - (len(right) + 1 if right else 0)
+    line.append("─" * max(0, room), Tone.FAINT)
+    if right:
+        line.append(f" {right}", Tone.FAINT)
+    line.truncate(width, overflow="ellipsis")
+    return line
+
+
+# Header ---------------------------------------------------------------------------------------------------------------
+
+
+def _header(report: Report, look: Look) -> Iterator[Text]:
+    proxy, counters, tally = report.proxy, report.snapshot.counters, report.tally
+    up_s = report.told_wall - proxy.began_wall if proxy.began_wall else None
+    clock = _clock(report.told_wall, look)
+    line = sentence(
+        [
+            (0, f"hivemind {plain(proxy.version)}".rstrip(), Tone.TITLE),
+            (1, plain(", ".join(proxy.listens)) or f"port {proxy.port}", Tone.GOOD),
+            (2, f"up {span(up_s)}" if up_s is not None else "", ""),
+            (3, plain(proxy.web), Tone.FAINT),
+            (4, f"process {proxy.pid}", Tone.FAINT),
+        ],
+        look.width - len(clock) - 1,
+    )
+    line.pad_right(look.width - line.cell_len - len(clock))
+    line.append(clock, Tone.FAINT)
+    yield line
+    into = sum(pool.usage.total_input_tokens for pool in tally.pools)
+    cached = sum(pool.usage.cache_read_tokens for pool in tally.pools)
+    out = sum(pool.usage.output_tokens for pool in tally.pools)
+    absorbed = sum(pool.retries_absorbed for pool in tally.pools)
+    usd = sum(pool.micro_usd for pool in tally.pools)
+    wasted = sum(pool.wasted_micro_usd for pool in tally.pools)
+    lost = counters.gave_up
+    yield sentence(
+        [
+            (0, f"{counters.tickets:,} request{'' if counters.tickets == 1 else 's'}", ""),
+            (1, f"{counters.delivered:,} delivered", Tone.GOOD),
+            (2, f"{lost:,} lost" if lost else "none lost", Tone.BAD if lost else Tone.FAINT),
+            (5, f"{counters.refused:,} refused" if counters.refused else "", ""),
+            (5, f"{counters.shed:,} told to come back" if counters.shed else "", ""),
+            (9, f"{counters.cancelled:,} cancelled" if counters.cancelled else "", Tone.FAINT),
+            (3, f"{absorbed:,} retries absorbed" if absorbed else "", ""),
+            (6, f"{counters.throttled:,} refused upstream" if counters.throttled else "", ""),
+            (4, f"{count(into)} in ({cached / into:.0%} cached), {count(out)} out" if into or out else "", ""),
+            (3, dollars(usd) if usd else "", Tone.TITLE),
+            (7, f"{dollars(wasted)} in vain" if wasted else "", Tone.FAINT),
+            (8, _trips(counters.guard_trips), Tone.FAINT),
+        ],
+        look.width,
+        between=" · ",
+    )
+
+
+def _trips(number: int) -> str:
+    return "no guard trips" if not number else f"{number:,} guard trips"
+
+
+def _banners(report: Report, look: Look) -> Iterator[Text]:
+    """What a person has to know before anything else."""
+    said = list(_alarms(report, look))
+    for words in said[:_MOST_BANNERS]:
+        line = Text(end="", no_wrap=True)
+        line.append(padded(f" ! {words}", look.width), Tone.BANNER)
+        yield line
+    if len(said) > _MOST_BANNERS:
+        yield Text(f"   and {len(said) - _MOST_BANNERS} more", Tone.FAINT, end="")
+
+
+def _alarms(report: Report, look: Look) -> Iterator[str]:
+    snapshot = report.snapshot
+    if look.gone:
+        yield plain(look.gone)
+    if snapshot.stopping:
+        yield "stopping: nothing new is admitted, what runs may finish"
+    if snapshot.counters.guard_trips:
+        yield f"{_trips(snapshot.counters.guard_trips)}: requests went past the scheduler, which failed; see the log"
+    for pool in snapshot.pools:
+        if pool.wall is not None:
+            yield f"{plain(str(pool.key))}: spent ({plain(pool.wall.reason)}), {_end_of(pool.wall)}"
+    yield from _pauses(snapshot.pools)
+    for pool in snapshot.pools:
+        if pool.breaker != "closed":
+            yield f"{plain(str(pool.key))}: provider down, {_tries(pool)}"
+    for view in snapshot.budgets:
+        if spent_share(view) >= 1:
+            yield f"budget of {plain(view.budget.holder)} is spent, {_renews(view)}"
+    if snapshot.priorities:
+        set_by = ", ".join(map(_priority, snapshot.priorities))
+        yield f"priorities: {set_by}"
+    standing = [*snapshot.orders]
+    if snapshot.given:
+        standing.append(f"budgets: {', '.join(dict.fromkeys(one.budget.holder for one in snapshot.given))}")
+    if standing:
+        yield f"orders: {plain('; '.join(standing))}"
+
+
+def _priority(view: PriorityView) -> str:
+    ends = "" if view.ends_in_s is None else f" for {lasting(view.ends_in_s)}"
+    return plain(f"{view.agent} {view.priority.name.lower()}{ends} ({asker(view.by, view.agent)})")
+
+
+def _pauses(every: tuple[PoolView, ...]) -> Iterator[str]:
+    paused = [pool for pool in every if pool.paused]
+    if paused:
+        held = sum(pool.queued for pool in paused)
+        which = "all pools" if len(paused) == len(every) else ", ".join(plain(str(pool.key)) for pool in paused)
+        yield f"paused by a person: {which}; {held:,} wait"
+
+
+def _end_of(wall: WallView) -> str:
+    return f"for {lasting(wall.ends_in_s)}" if wall.ends_in_s else "being tried again"
+
+
+def _tries(pool: PoolView) -> str:
+    if pool.breaker_tries_in_s is None:
+        return "one request is trying" if pool.breaker == "half-open" else "waiting"
+    return f"one request tries in {span(pool.breaker_tries_in_s)}"
+
+
+# Pools and budgets ----------------------------------------------------------------------------------------------------
+
+
+def _pool_lines(blocks: list[PoolLines], room: int, look: Look) -> Iterator[Text]:
+    yield _title("pools", look.width)
+    if not blocks:
+        yield Text("no model call yet", Tone.FAINT, end="")
+        return
+    if look.height is not None and len(blocks) > room:
+        chosen = _around(blocks, room - 1, next((i for i, one in enumerate(blocks) if one.id == look.selected), 0))
+    else:
+        chosen = blocks
+    spare = room - len(chosen) - (len(chosen) < len(blocks))
+    for block, share in zip(chosen, _shares([len(block.more) for block in chosen], spare), strict=True):
+        yield _selectable(block.head, look, block.id)
+        yield from block.more[:share]
+    if len(chosen) < len(blocks):
+        yield Text(f"  and {len(blocks) - len(chosen)} more pools", Tone.FAINT, end="")
+
+
+def _shares(wanted: list[int], room: int) -> list[int]:
+    """What each gets of the room: those that want most give way first, the later ones before the others."""
+    shares = list(wanted)
+    while sum(shares) > max(0, room):
+        most = max(shares)
+        shares[len(shares) - 1 - shares[::-1].index(most)] -= 1
+    return shares
+
+
+def _budgets(views: tuple[BudgetView, ...], width: int) -> Iterator[Text]:
+    """Those of groups and of everyone; an agent's own stands in its row."""
+    for view in views:
+        if view.budget.scope is Scope.AGENT:
+            continue
+        share = spent_share(view)
+        limits = Spend(tokens=view.budget.tokens or 0, micro_usd=view.budget.micro_usd or 0)
+        yield sentence(
+            [
+                (0, f"budget of {plain(view.budget.holder)}", ""),
+                (1, bar(share, 12), Tone.WAITS if share >= 0.85 else Tone.GOOD),
+                (0, f"{share:.0%}", ""),
+                (2, f"{_amounts(view.spent)} of {_amounts(limits)} per {view.budget.per.value}", Tone.FAINT),
+                (3, f"{_amounts(view.reserved)} set aside" if view.reserved != Spend() else "", Tone.FAINT),
+                (4, _renews(view), Tone.FAINT),
+                (5, f"{_amounts(view.added)} added" if view.added != Spend() else "", Tone.FAINT),
+            ],
+            width,
+        )
+
+
+def _amounts(spend: Spend) -> str:
+    """Tokens and money, as far as there are any."""
+    said = [amount(unit, value) for unit, value in (("tokens", spend.tokens), ("micro_usd", spend.micro_usd)) if value]
+    return ", ".join(said) or "nothing"
+
+
+def _renews(view: BudgetView) -> str:
+    when = "with the next run" if view.renews_in_s is None else f"in {lasting(view.renews_in_s)}"
+    return f"renews {when}"
+
+
+# Agents ---------------------------------------------------------------------------------------------------------------
+
+
+def _agent_lines(report: Report, tree: list[Line], room: int, look: Look) -> Iterator[Text]:
+    grid = agents_grid(look.width)
+    agents = sum(line.depth == 0 for line in tree)
+    found = f" with “{plain(look.pattern)}”" if look.pattern else ""
+    yield Text("")
+    hidden = len(tree) - room
+    more = f"{hidden:,} more row{'' if hidden == 1 else 's'}, " if hidden > 0 else ""
+    yield _title(f"{agents:,} agent{'' if agents == 1 else 's'}{found}", look.width, f"{more}by {look.sort.value}")
+    yield grid.heading()
+    at = next((index for index, line in enumerate(tree) if line.node.id == look.selected), 0)
+    shown = _around(tree, room, at)
+    for line, row in zip(shown, agent_rows(grid, shown, report.snapshot.budgets), strict=True):
+        yield _selectable(row, look, line.node.id)
+
+
+def _around[T](every: list[T], room: int, at: int) -> list[T]:
+    """As many as there is room for, the selected one among them."""
+    start = max(0, min(at - room // 2, len(every) - room))
+    return list(islice(every, start, start + max(0, room)))
+
+
+def _selectable(line: Text, look: Look, row_id: str) -> Text:
+    return Text(padded(line.plain, look.width), Tone.CHOSEN, end="") if row_id == look.selected else line
+
+
+# Log ------------------------------------------------------------------------------------------------------------------
+
+
+def _log(report: Report, look: Look) -> Iterator[Text]:
+    for one in report.tally.log:
+        line = Text(no_wrap=True, overflow="ellipsis", end="")
+        line.append(f"{_clock(report.told_wall - one.ago_s, look)} ", Tone.FAINT)
+        line.append(_worded(one), Tone.WAITS if one.level == "WARNING" else None)
+        line.truncate(look.width, overflow="ellipsis")
+        yield line
+
+
+def _worded(line: LogLine) -> str:
+    """The line, with its agent's name before what is said of a ticket."""
+    return f"{plain(line.agent)}: {plain(line.text)}" if line.agent else plain(line.text)
+
+
+def _clock(wall: float, look: Look) -> str:
+    return datetime.fromtimestamp(wall, tz=UTC).astimezone(look.zone).strftime("%H:%M:%S")

@@ -1,0 +1,173 @@
+"""The pools: what is upstream against the limit, what waits, and every limit with its level and its end. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from hivemind_addon.api.report import PoolTally, Report
+from hivemind_addon.api.snapshot import MeterView, PoolView, WindowView
+from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.api.words import count, lasting, span
+from hivemind_addon.tools.dash.glyphs import Tone, bar, cut_middle, padded, plain, sentence, spark
+
+_BAR = 12
+_SPARK, _WIDE, _WIDE_SPARK = 12, 160, 24
+"""A sparkline's width, and what it is on screens that are wide."""
+_LOW, _USED = 0.1, 0.8
+"""A meter below the one, and a window above the other, is pointed out."""
+_BESIDE = 36
+"""What the figures beside a name take at least; a name is cut only where it leaves them no room."""
+_METER_WIDTH = 59
+_RECENT_S = 300.0
+_MOVES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLines:
+    """One pool: its first line, and the ones that may be left out when there is no room."""
+
+    id: str
+    key: PoolKey
+    head: Text
+    more: tuple[Text, ...]
+
+
+def pool_id(key: PoolKey) -> str:
+    """By which a pool is selected."""
+    return f"pool {key}"
+
+
+def pools(report: Report, width: int) -> list[PoolLines]:
+    """Every pool, the busiest first."""
+    tallies = {tally.key: tally for tally in report.tally.pools}
+    ordered = sorted(report.snapshot.pools, key=lambda pool: (-(pool.queued + pool.in_flight), str(pool.key)))
+    name_width = min(max((cell_len(plain(str(pool.key))) for pool in ordered), default=0), width - _BESIDE)
+    lines, shown = [], set[tuple[str, str, str, tuple[str, ...]]]()
+    for pool in ordered:
+        # A limit that several pools draw on is shown with the first of them.
+        limits = {meter: (pool.key.host, pool.key.account, meter.name, meter.shared_by) for meter in pool.meters}
+        meters = [meter for meter in pool.meters if not meter.shared_by or limits[meter] not in shown]
+        shown.update(limits.values())
+        lines.append(_pool(pool, meters, tallies.get(pool.key), name_width, width))
+    return lines
+
+
+def _pool(
+    pool: PoolView, meters: Sequence[MeterView], tally: PoolTally | None, name_width: int, width: int
+) -> PoolLines:
+    shown = padded(cut_middle(plain(str(pool.key)), name_width), name_width)
+    share = pool.in_flight / pool.limit if pool.limit else 0.0
+    history = tally.history if tally else ()
+    stopped = pool.paused or pool.wall is not None or pool.breaker != "closed"
+    columns = _WIDE_SPARK if width >= _WIDE else _SPARK
+    pieces = [
+        (0, shown, Tone.TITLE),
+        (0, _mark(pool), Tone.BAD if stopped else Tone.GOOD),
+        (5, bar(share, _BAR), Tone.GOOD),
+        (0, f"{pool.in_flight:>2} of {pool.limit} in flight".ljust(18), ""),
+        (4, spark([one.in_flight for one in history], columns, most=pool.limit), Tone.GOOD),
+        (0, f"{pool.queued:>4,} queued", Tone.WAITS if pool.queued else Tone.FAINT),
+        (2, spark([one.queued for one in history], columns), Tone.WAITS),
+        (3, _waits(tally).ljust(27), ""),
+    ]
+    more = [*_meters(meters, pool.windows, width), *_notes(pool, tally, width)]
+    return PoolLines(pool_id(pool.key), pool.key, sentence(pieces, width), tuple(more))
+
+
+def _mark(pool: PoolView) -> str:
+    """One sign for what keeps the pool."""
+    if pool.paused:
+        return "‖"
+    if pool.wall is not None or pool.breaker != "closed":
+        return "!"
+    return "●" if pool.in_flight else "·"
+
+
+def _waits(tally: PoolTally | None) -> str:
+    if tally is None or tally.wait_p50_s is None or tally.wait_p95_s is None:
+        return ""
+    return f"waits p50 {span(tally.wait_p50_s)}, p95 {span(tally.wait_p95_s)}"
+
+
+def _meters(meters: Sequence[MeterView], windows: Sequence[WindowView], width: int) -> Iterator[Text]:
+    """Meters and windows, as many beside each other as there is room for."""
+    cells = [_meter(meter) for meter in meters] + [_window(window) for window in windows]
+    each = max(1, width // _METER_WIDTH)
+    for start in range(0, len(cells), each):
+        line = Text(no_wrap=True, overflow="ellipsis", end="")
+        for cell in cells[start : start + each]:
+            line.append(cell)
+            line.pad_right(max(0, _METER_WIDTH - cell.cell_len))
+        line.rstrip()
+        line.truncate(width, overflow="ellipsis")
+        yield line
+
+
+def _meter(meter: MeterView) -> Text:
+    share = meter.level / meter.limit if meter.limit > 0 else 0.0
+    full = "full" if share >= 1 else f"full in {span(meter.full_in_s)}"
+    return _level(meter.name, share, f"{count(meter.level)} of {count(meter.limit)}", full, is_low=share < _LOW)
+
+
+def _window(window: WindowView) -> Text:
+    used = "unknown" if window.used is None else f"{window.used:.0%} used"
+    ends = "" if window.resets_in_s is None else f"anew in {lasting(window.resets_in_s)}"
+    status = "" if window.status in ("", "allowed") else window.status
+    left = 1 - (window.used or 0.0)
+    return _level(
+        window.name, left, used, ", ".join(filter(None, (ends, plain(status)))), is_low=left < 1 - _USED or bool(status)
+    )
+
+
+def _level(name: str, share: float, level: str, end: str, *, is_low: bool) -> Text:
+    line = Text("  ", no_wrap=True, end="")
+    line.append(padded(plain(name), 13))
+    line.append(" ").append(bar(share, _BAR), Tone.WAITS if is_low else Tone.GOOD)
+    line.append(f" {level:<14} ", Tone.WAITS if is_low else None)
+    line.append(end, Tone.FAINT)
+    return line
+
+
+def _notes(pool: PoolView, tally: PoolTally | None, width: int) -> Iterator[Text]:
+    """What else is known: learned limits, what the limit did of late, who is sparing it."""
+    learned = [f"learned {plain(one.text)}" for one in pool.learned]
+    moves = list(_moves(tally)) if tally else []
+    absorbed = tally.retries_absorbed if tally else 0
+    pieces = [
+        (0, _breaker(pool), Tone.BAD),
+        (0, f"provider asks to wait {span(pool.blocked_for_s)}" if pool.blocked_for_s > 0 else "", Tone.WAITS),
+        (1, f"capped at {pool.cap} by a person" if pool.cap is not None else "", Tone.WAITS),
+        (2, f"{pool.bypassing} past the scheduler" if pool.bypassing else "", Tone.BAD),
+        (3, "; ".join(learned), ""),
+        *((3, _shared(pool, meter), "") for meter in pool.meters if meter.shared_by),
+        *((5 + 3 * number, f"limit {move}", Tone.FAINT) for number, move in enumerate(moves)),
+        (4, f"{absorbed:,} retries absorbed" if absorbed else "", Tone.FAINT),
+        (6, f"{tally.throttled:,} refused upstream" if tally and tally.throttled else "", Tone.FAINT),
+    ]
+    if any(text for _, text, _ in pieces):
+        line = Text("  ", no_wrap=True, end="")
+        line.append(sentence(pieces, width - 2, between=" · "))
+        yield line
+
+
+def _shared(pool: PoolView, meter: MeterView) -> str:
+    others = ", ".join(plain(group) for group in meter.shared_by if group != pool.key.model_group)
+    return f"{plain(meter.name)} shared with {others}"
+
+
+def _moves(tally: PoolTally) -> Iterator[str]:
+    """How the concurrency limit moved of late, the newest first."""
+    for move, before in zip_longest(tally.moves[:_MOVES], tally.moves[1 : _MOVES + 1]):
+        if move is not None and move.ago_s < _RECENT_S:
+            was = "" if before is None else f"{before.limit} "
+            yield f"{was}→ {move.limit} {span(move.ago_s)} ago ({plain(move.reason)})"
+
+
+def _breaker(pool: PoolView) -> str:
+    if pool.breaker == "closed":
+        return ""
+    tries = "" if pool.breaker_tries_in_s is None else f", tries in {span(pool.breaker_tries_in_s)}"
+    return f"breaker {pool.breaker}{tries}"

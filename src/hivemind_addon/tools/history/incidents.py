@@ -1,0 +1,307 @@
+"""What happened → incidents: pure. An incident is a time in which something was wrong with a pool, or with the proxy.
+
+    breaker open                    until it closes
+    wall                            until it opens, or its end has come
+    a pause of 30 s or more         as long as the provider asked for it
+    ten failures in a row           hard ones, with no answer between them; until the next answer
+    the proxy died                  from when it was last seen until the next one started that ever listened
+    guard trip, clock jump          an instant, or as long as the machine slept
+
+Troubles of one pool with less than a minute between them are one incident. What is no pool's own (a death, a jump of
+the clock) belongs to the incidents that it falls into, and is one of its own where it falls into none.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+from itertools import groupby, zip_longest
+from typing import Any
+
+from msgspec import Struct
+
+from hivemind_addon.api.snapshot import BreakerState
+from hivemind_addon.api.ticket import OutcomeKind
+from hivemind_addon.api.words import lasting, several, span
+from hivemind_addon.proxy.journal.tables import HappeningRow
+from hivemind_addon.tools.history.records import RunRecord
+
+QUIET_S = 60.0
+"""Troubles that are nearer to each other are one incident."""
+LONG_PAUSE_S = 30.0
+ROW = 10
+"""Failures in a row that are told, where no breaker opens: it wants them of two sessions."""
+EVENTS = ("BreakerChanged", "WallHit", "WallOpened", "PoolBlocked", "PoolsMerged", "GuardTripped", "ClockJumped")
+"""The happenings that make incidents."""
+HARD = frozenset({OutcomeKind.FAILED.value, OutcomeKind.OVERLOADED.value})
+"""Outcomes that say nothing good of the provider."""
+_NEVER = float("inf")
+
+
+class Kind(Enum):
+    """What was wrong."""
+
+    BREAKER = "provider down"
+    WALL = "account refused"
+    PAUSE = "told to wait"
+    FAILURES = "failures in a row"
+    DEATH = "proxy died"
+    GUARD = "guard trip"
+    CLOCK = "clock jump"
+
+
+class Trouble(Struct, frozen=True):
+    """One thing that was wrong."""
+
+    kind: Kind
+    pool: str
+    """Empty: no pool's own."""
+    began: float
+    ended: float | None
+    """None: it is not over."""
+    cause: str
+    ending: str
+    """How it ended; empty: it is not over."""
+
+
+class Incident(Struct, frozen=True):
+    """Troubles that belong together, in the order of their begins."""
+
+    pool: str
+    """Empty: no pool's own."""
+    troubles: tuple[Trouble, ...]
+
+    @property
+    def began(self) -> float:
+        """The first one's."""
+        return self.troubles[0].began
+
+    @property
+    def ended(self) -> float | None:
+        """The last one's; None: it is not over."""
+        return None if any(one.ended is None for one in self.troubles) else max(map(_end, self.troubles))
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """What was wrong, each once."""
+        return tuple(dict.fromkeys(one.kind for one in self.troubles))
+
+    @property
+    def ending(self) -> str:
+        """How it ended; empty: it is not over."""
+        return max(self.troubles, key=_end).ending if self.ended is not None else ""
+
+
+class AttemptEnd(Struct, frozen=True):
+    """When and how an attempt ended."""
+
+    ended: float
+    pool: str
+    outcome: str
+    reason: str
+
+
+def incidents(
+    happenings: Iterable[HappeningRow],
+    runs: Sequence[RunRecord],
+    rows: Iterable[Trouble],
+    *,
+    now: float,
+    live: int,
+) -> list[Incident]:
+    """Oldest first. `happenings` and `runs` in their order; `rows` are `failure_rows`.
+
+    `live`: the run that goes on; 0: none does, and the newest has died if it does not say that it has ended.
+    """
+    found = (*_of_happenings(happenings, runs, live), *_deaths(runs, live), *rows)
+    troubles = [_ended(one, None, "") if _end(one) > now else one for one in found]
+    ours: list[Incident] = []
+    homeless = [one for one in troubles if not one.pool]
+    for pool in dict.fromkeys(one.pool for one in troubles if one.pool):
+        groups = _together([one for one in troubles if one.pool in (pool, "")])
+        ours += [Incident(pool, group) for group in groups if any(one.pool for one in group)]
+    housed = {id(one) for incident in ours for one in incident.troubles}
+    ours += [Incident("", group) for group in _together([one for one in homeless if id(one) not in housed])]
+    return sorted(ours, key=lambda one: (one.began, one.pool))
+
+
+def failure_rows(ends: Iterable[AttemptEnd]) -> Iterator[Trouble]:
+    """Rows of at least ten hard failures of one pool, in which no attempt was answered. `ends` in their order."""
+    rows: dict[str, list[AttemptEnd]] = {}
+    for end in ends:
+        row = rows.setdefault(end.pool, [])
+        if end.outcome in HARD:
+            if row and end.ended - row[-1].ended > QUIET_S:
+                yield from _row(row, None)
+                row.clear()
+            row.append(end)
+        elif end.outcome != OutcomeKind.CANCELLED.value:  # that proves nothing
+            yield from _row(row, end)
+            row.clear()
+    for row in rows.values():
+        yield from _row(row, None)
+
+
+def _row(row: Sequence[AttemptEnd], answer: AttemptEnd | None) -> Iterator[Trouble]:
+    if len(row) >= ROW:
+        yield Trouble(
+            kind=Kind.FAILURES,
+            pool=row[0].pool,
+            began=row[0].ended,
+            ended=row[-1].ended if answer is None else answer.ended,
+            cause=f"{several(len(row), 'attempt')} in a row, the last one: {row[-1].reason}",
+            ending=f"the last of {len(row)} failures in a row" if answer is None else "an attempt was answered",
+        )
+
+
+def _of_happenings(
+    happenings: Iterable[HappeningRow], runs: Sequence[RunRecord], live: int | None
+) -> Iterator[Trouble]:
+    open_: dict[tuple[int, str, Kind], Trouble] = {}
+    """By run: no breaker and no wall outlives one. `ended` of a wall is when it ends by itself."""
+    for one in happenings:
+        fields = _fields(one)
+        match one.event:
+            case "BreakerChanged":
+                key = one.run, one.pool, Kind.BREAKER
+                if fields.get("state") != BreakerState.CLOSED.value:
+                    cause = str(fields.get("reason", ""))
+                    open_.setdefault(key, Trouble(Kind.BREAKER, one.pool, one.at, None, cause, ""))
+                elif key in open_:
+                    yield _ended(open_.pop(key), one.at, "the provider answered again")
+            case "WallHit":
+                key = one.run, one.pool, Kind.WALL
+                began = open_[key].began if key in open_ else one.at
+                end = one.at + _lasts_s(fields)
+                open_[key] = Trouble(Kind.WALL, one.pool, began, end, str(fields.get("reason", "")), "")
+            case "WallOpened":
+                if wall := open_.pop((one.run, one.pool, Kind.WALL), None):
+                    yield _ended(wall, one.at, "the account was served again")
+            case "PoolsMerged":
+                merged = fields.get("merged")
+                name = "/".join(map(str, merged.values())) if isinstance(merged, dict) else ""
+                for kind in (Kind.BREAKER, Kind.WALL):
+                    if trouble := open_.pop((one.run, name, kind), None):
+                        yield _ended(trouble, one.at, f"its pool is {one.pool} now")
+            case "PoolBlocked" if (lasts_s := _lasts_s(fields)) >= LONG_PAUSE_S:
+                cause = f"{lasting(lasts_s)}: {fields.get('reason', '')}"
+                yield Trouble(Kind.PAUSE, one.pool, one.at, one.at + lasts_s, cause, "the pause was over")
+            case "GuardTripped":
+                yield Trouble(Kind.GUARD, one.pool, one.at, one.at, one.text, "the request went past the scheduler")
+            case "ClockJumped":
+                slept_s = max(0.0, _number(fields.get("delta_s")))
+                yield Trouble(Kind.CLOCK, "", one.at - slept_s, one.at, one.text, "the clock runs on")
+    runs_by_id = {run.id: run for run in runs}
+    for (run_id, _, _), trouble in open_.items():
+        yield _ended_with_run(trouble, runs_by_id.get(run_id), is_live=run_id == live)
+
+
+def _ended_with_run(trouble: Trouble, run: RunRecord | None, *, is_live: bool) -> Trouble:
+    """What nothing has ended before its run did; `trouble.ended` is when it ends by itself."""
+    if run is None:
+        stopped, ending = trouble.began, "nothing more is known"
+    elif run.ended is not None:
+        stopped, ending = run.ended, "the proxy was stopped"
+    else:
+        stopped, ending = (_NEVER if is_live else run.seen), "the proxy died"
+    by_itself = _end(trouble)
+    if by_itself <= stopped:
+        return trouble if by_itself == _NEVER else _ended(trouble, by_itself, "its end had come")
+    return _ended(trouble, max(trouble.began, stopped), ending)
+
+
+def _deaths(runs: Sequence[RunRecord], live: int) -> Iterator[Trouble]:
+    served = [run for run in runs if run.listened or run.id == live]  # one that never listened left nobody alone
+    for run, following in zip_longest(served, served[1:]):
+        if run is not None and run.ended is None and run.id != live:
+            back_s = 0.0 if following is None else max(0.0, following.began - run.seen)
+            yield Trouble(
+                kind=Kind.DEATH,
+                pool="",
+                began=run.seen,
+                ended=None if following is None else max(run.seen, following.began),
+                cause=f"process {run.pid} ended without a word",
+                ending="" if following is None else f"the next one started {span(back_s)} later",
+            )
+
+
+def _together(troubles: Sequence[Trouble]) -> list[tuple[Trouble, ...]]:
+    """Those between which there is little time, in their order."""
+    groups: list[list[Trouble]] = []
+    end = -_NEVER
+    for one in sorted(troubles, key=lambda one: one.began):
+        if groups and one.began <= end + QUIET_S:
+            groups[-1].append(one)
+            end = max(end, _end(one))
+        else:
+            groups.append([one])
+            end = _end(one)
+    return [tuple(group) for group in groups]
+
+
+def _ended(trouble: Trouble, at: float | None, ending: str) -> Trouble:
+    return Trouble(trouble.kind, trouble.pool, trouble.began, at, trouble.cause, ending)
+
+
+def _end(trouble: Trouble) -> float:
+    return _NEVER if trouble.ended is None else trouble.ended
+
+
+def _fields(happening: HappeningRow) -> dict[str, Any]:
+    """The event's own; a line that was cut has none."""
+    try:
+        fields = json.loads(happening.fields)
+    except ValueError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def _lasts_s(fields: dict[str, Any]) -> float:
+    return max(0.0, _number(fields.get("until")) - _number(fields.get("at")))
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+class Line(Struct, frozen=True):
+    """What happened at one instant of an incident."""
+
+    at: float
+    text: str
+
+
+def timeline(incident: Incident, happenings: Iterable[HappeningRow], most: int) -> list[Line]:
+    """The incident in at most about so many lines: of what repeats itself the first and the last."""
+    told = [one for one in happenings if one.pool in (incident.pool, "") or not incident.pool]
+    lines: list[Line] = [
+        Line(one.began, f"{one.kind.value}: {one.cause}") for one in incident.troubles if one.kind in _NOT_HAPPENINGS
+    ]
+    lines += [
+        Line(one.ended, one.ending)
+        for one in incident.troubles
+        if one.kind in _NOT_HAPPENINGS and one.ended is not None and one.ended > one.began
+    ]
+    for _, alike in groupby(told, key=lambda one: (one.event, _fields(one).get("state"))):
+        lines += _few(list(alike), incident.pool)
+    lines.sort(key=lambda line: line.at)
+    if len(lines) > most:
+        half = most // 2
+        left_out = lines[half : len(lines) - half]
+        lines[half : len(lines) - half] = [Line(left_out[0].at, f"… {several(len(left_out), 'more line')}")]
+    return lines
+
+
+_NOT_HAPPENINGS = frozenset({Kind.DEATH, Kind.FAILURES})
+
+
+def _few(alike: Sequence[HappeningRow], pool: str) -> Iterator[Line]:
+    first, *more = alike
+    yield Line(first.at, _without_pool(first, pool))
+    if len(more) > 1:
+        yield Line(more[-1].at, f"… {len(more)} times more until here, the last: {_without_pool(more[-1], pool)}")
+    elif more:
+        yield Line(more[0].at, _without_pool(more[0], pool))
+
+
+def _without_pool(happening: HappeningRow, pool: str) -> str:
+    return happening.text.removeprefix(f"{pool}: ") if pool else happening.text

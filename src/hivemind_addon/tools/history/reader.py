@@ -1,0 +1,151 @@
+"""A journal, read: while a proxy writes it, after that one has died, and as a copy elsewhere. Nothing is written to it.
+
+Everything that one reader reads is of one instant, its first query's; the proxy goes on writing meanwhile.
+"""
+
+# ruff: noqa: S608 - names and conditions are of our own, and every value is bound
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Self
+
+import msgspec
+from msgspec import Struct
+
+from hivemind_addon.proxy.journal.schema import APPLICATION_ID, VERSION
+from hivemind_addon.system.database import DAMAGED, MAGIC, open_to_read, primary_code
+from hivemind_addon.system.file_lock import is_free
+
+_PATIENCE_S = 5.0
+"""How long a file that is just being recovered or closed by its proxy is waited for."""
+_DAMAGED = DAMAGED | {sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR}
+"""Primary result codes; an error in our own SQL is a table that is missing."""
+Value = str | int | float | None
+
+
+class NoJournal(Exception):
+    """It cannot be read; the text is one line that names the file and the cure."""
+
+
+class JournalReader:
+    """A connection that only reads; ends with `close`."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises NoJournal."""
+        self.path = path
+        self.is_orphaned = is_free(path.with_name(f"{path.name}.lock"))
+        """Whether its proxy has gone; of a copy that is not known, and it counts as there."""
+        self._connection = _connect(path)
+        try:
+            self._check()
+            self.live_run = self._newest_run()
+            """The run that may go on; 0: none does. What others left open is lost, though nobody has written so."""
+        except BaseException:
+            self.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<JournalReader {self.path}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Read no more."""
+        with suppress(sqlite3.Error):
+            self._connection.close()
+
+    def tuples(self, sql: str, values: Sequence[Value] = ()) -> list[tuple[Value, ...]]:
+        """What a query answers. Raises NoJournal."""
+        with self._readable(), closing(self._connection.execute(sql, _bound(values))) as cursor:
+            return [tuple(row) for row in cursor]
+
+    def counts(self, sql: str, values: Sequence[Value] = ()) -> dict[str, int]:
+        """What a query of names and numbers answers, in its order. Raises NoJournal."""
+        return {str(name): int(number or 0) for name, number in self.tuples(sql, values)}
+
+    def records[R: Struct](self, kind: type[R], table: str, rest: str = "", values: Sequence[Value] = ()) -> list[R]:
+        """The rows of a table as values; `rest` follows FROM. Raises NoJournal."""
+        columns = ", ".join(f'{table}."{name}"' for name in kind.__struct_fields__)
+        return self.answers(kind, f"SELECT {columns} FROM {table} {rest}", values)
+
+    def answers[R: Struct](self, kind: type[R], sql: str, values: Sequence[Value] = ()) -> list[R]:
+        """What a query with a value's fields as columns, in any order, answers. Raises NoJournal."""
+        with self._readable(), closing(self._connection.execute(sql, _bound(values))) as cursor:
+            names = [column[0] for column in cursor.description]
+            return [msgspec.convert(dict(zip(names, row, strict=True)), kind, strict=False) for row in cursor]
+
+    def _check(self) -> None:
+        """That it is ours, and of our version."""
+        with self._readable():
+            self._connection.execute("BEGIN")
+        application, version = (self.tuples(f"PRAGMA {name}")[0][0] for name in ("application_id", "user_version"))
+        if version == 0 and self.tuples("SELECT count(*) FROM sqlite_schema") == [(0,)]:
+            raise _empty(self.path)  # a proxy is just making it, or has died of it
+        if application != APPLICATION_ID:
+            raise NoJournal(f"{self.path} is no journal of hivemind")
+        if not isinstance(version, int) or version > VERSION:
+            raise NoJournal(f"{self.path} was written by a newer hivemind (journal version {version}): update this one")
+        if version < VERSION:
+            raise NoJournal(
+                f"{self.path} was written by an older hivemind (journal version {version}): "
+                "the next proxy that starts brings it up to date"
+            )
+
+    def _newest_run(self) -> int:
+        ((newest,),) = self.tuples("SELECT max(id) FROM run")
+        return newest if isinstance(newest, int) and not self.is_orphaned else 0
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise _unreadable(self.path, error) from error
+        except (msgspec.ValidationError, UnicodeDecodeError) as error:
+            raise NoJournal(f"{self.path} is damaged ({error}); a proxy that starts moves it aside") from error
+
+
+def _bound(values: Sequence[Value]) -> list[Value]:
+    """As they were written: what is no text, such as bytes of a command line, has question marks."""
+    return [value.encode(errors="replace").decode() if isinstance(value, str) else value for value in values]
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    _look_at(path)
+    try:
+        return open_to_read(path, patience_s=_PATIENCE_S)
+    except sqlite3.Error as error:
+        raise _unreadable(path, error) from error
+
+
+def _look_at(path: Path) -> None:
+    """Say plainly what SQLite would say in its own words."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(MAGIC))
+    except FileNotFoundError as error:
+        raise NoJournal(
+            f"there is no journal at {path} yet: `hivemind run` begins one; another file is named with --journal"
+        ) from error
+    except OSError as error:
+        raise NoJournal(f"{path}: {error.strerror}") from error
+    if not head:
+        raise _empty(path)
+    if head != MAGIC:
+        raise NoJournal(f"{path} is no journal of hivemind")
+
+
+def _empty(path: Path) -> NoJournal:
+    return NoJournal(f"{path} is empty: nothing has been written yet")
+
+
+def _unreadable(path: Path, error: sqlite3.Error) -> NoJournal:
+    if (primary_code(error) or sqlite3.SQLITE_ERROR) in _DAMAGED:
+        return NoJournal(f"{path} is damaged ({error}); a proxy that starts moves it aside and begins a new one")
+    return NoJournal(f"{path} cannot be read: {error}")

@@ -1,0 +1,198 @@
+"""What is summed up over a journal: what requests cost, by whatever they are grouped by, and what was tried again."""
+
+# ruff: noqa: S608 - names and conditions are of our own, and every value is bound
+
+from collections.abc import Sequence
+from enum import Enum
+
+from msgspec import Struct
+
+from hivemind_addon.tools.history.asked import Asked, Where, booked, end_of, is_broad
+from hivemind_addon.tools.history.history import TOKENS_IN
+from hivemind_addon.tools.history.reader import JournalReader, Value
+from hivemind_addon.tools.history.records import LOST
+
+
+class By(Enum):
+    """What sums are made for."""
+
+    AGENT = "agent"
+    GROUP = "group"
+    TASK = "task"
+    SESSION = "session"
+    LINEAGE = "lineage"
+    MODEL = "model"
+    POOL = "pool"
+    DAY = "day"
+
+    def of(self, instant: str) -> str:
+        """The SQL of it; `instant` is the column that a day is of, in this machine's time.
+
+        The plus keeps SQLite from walking along an index, which leads all over the disk.
+        """
+        return f"date({instant}, 'unixepoch', 'localtime')" if self is By.DAY else f'+t."{self.value}"'
+
+
+class Cost(Struct, frozen=True):
+    """What requests came to. They count where they arrived, their attempts and what these took where they began."""
+
+    name: str = ""
+    """Whose; empty where the requests name nothing."""
+    requests: int = 0
+    delivered: int = 0
+    gave_up: int = 0
+    """Failed, and were not to be tried again."""
+    refused: int = 0
+    """For good: a budget was spent, or the account is refused."""
+    lost: int = 0
+    """Cut off by the death of their proxy."""
+    shed: int = 0
+    """Told to come back."""
+    cancelled: int = 0
+    """Their client went, or a person ended them."""
+    unfinished: int = 0
+    waited_s: float = 0.0
+    attempts: int = 0
+    retries: int = 0
+    """Attempts but the first of each request."""
+    tokens_in: int = 0
+    """All input, cached or not, as reported or counted."""
+    tokens_cached: int = 0
+    """Of these, what was read from the provider's cache."""
+    tokens_out: int = 0
+    tokens: int = 0
+    """What was booked: where nothing was reported, what was expected."""
+    micro_usd: int = 0
+    wasted_tokens: int = 0
+    """Of the tokens, what attempts took that came to nothing: they failed, were lost, or their client went."""
+    wasted_micro_usd: int = 0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        """Under the first one's name."""
+        sums = {name: getattr(self, name) + getattr(other, name) for name in Cost.__struct_fields__ if name != "name"}
+        return Cost(name=self.name, **sums)
+
+
+class ReasonCount(Struct, frozen=True):
+    """One reason for which attempts were made again."""
+
+    reason: str
+    retries: int
+    requests: int
+    delivered: int
+    """Of these requests."""
+
+
+class Retried(Struct, frozen=True):
+    """One request that was tried again."""
+
+    id: str
+    agent: str
+    pool: str
+    model: str
+    arrived: float
+    end: str
+    attempts: int
+    reasons: str
+    """Of each attempt that was followed by another, in order, by `; `."""
+    waited_s: float
+    """For the retries: from each failure to the instant of the next attempt."""
+    micro_usd: int
+    """Of the attempts that failed."""
+    tokens: int
+
+
+def costs(journal: JournalReader, asked: Asked, by: By) -> list[Cost]:
+    """Sums, what cost most first; days in their order."""
+    sums: dict[str, Cost] = {}
+    for cost in (*_of_tickets(journal, asked, by), *_of_attempts(journal, asked, by)):
+        sums[cost.name] = sums[cost.name] + cost if cost.name in sums else cost
+    if by is By.DAY:
+        return sorted(sums.values(), key=lambda cost: cost.name)
+    return sorted(sums.values(), key=lambda cost: (-cost.micro_usd, -cost.tokens, -cost.requests, cost.name))
+
+
+def total(sums: Sequence[Cost]) -> Cost:
+    """All of them together."""
+    return sum(sums, Cost(name="total"))
+
+
+def retry_reasons(journal: JournalReader, asked: Asked) -> list[ReasonCount]:
+    """Why attempts were followed by another one, the most frequent reason first."""
+    where = _retried(journal, asked)
+    return journal.answers(
+        ReasonCount,
+        f"""
+        SELECT a.retry_reason AS reason, count(*) AS retries, count(DISTINCT t.id) AS requests,
+            count(DISTINCT CASE WHEN t."end" = 'delivered' THEN t.id END) AS delivered
+        FROM attempt a JOIN ticket t ON t.id = a.ticket{where}
+        GROUP BY a.retry_reason ORDER BY retries DESC, reason
+        """,
+        where.values,
+    )
+
+
+def retried(journal: JournalReader, asked: Asked, most: int) -> list[Retried]:
+    """The newest requests that were tried again, newest first."""
+    where = _retried(journal, asked)
+    return journal.answers(
+        Retried,
+        f"""
+        SELECT t.id, t.agent, t.pool, t.model, t.arrived, {end_of(journal)} AS "end", t.attempts,
+            sum(a.tokens) AS tokens, group_concat(a.retry_reason, '; ') AS reasons, sum(a.micro_usd) AS micro_usd,
+            sum(max(0, coalesce(a.retry_at - a.ended, 0))) AS waited_s
+        FROM attempt a JOIN ticket t ON t.id = a.ticket{where}
+        GROUP BY t.id ORDER BY t.arrived DESC, t.id LIMIT ?
+        """,
+        (*where.values, most),
+    )
+
+
+def _retried(journal: JournalReader, asked: Asked) -> Where:
+    where = Where()
+    where.within("a.began", asked.span)
+    where.means(journal, asked)
+    where.add("a.retry_reason != ''")
+    return where
+
+
+def _of_tickets(journal: JournalReader, asked: Asked, by: By) -> list[Cost]:
+    where = _in("t.arrived", "t.id", journal, asked)
+    sql = f"""
+        SELECT name, count(*) AS requests, sum(final = 'delivered') AS delivered,
+            sum(final = 'gave up') AS gave_up, sum(final = 'refused') AS refused, sum(final = '{LOST}') AS lost,
+            sum(final = 'shed') AS shed,
+            sum(final = 'cancelled') AS cancelled, sum(final = '') AS unfinished, sum(waited_s) AS waited_s
+        FROM (SELECT {by.of("t.arrived")} AS name, {end_of(journal)} AS final, t.waited_s FROM ticket t{where})
+        GROUP BY 1
+        """
+    return _sums(journal, sql, where.values)
+
+
+def _of_attempts(journal: JournalReader, asked: Asked, by: By) -> list[Cost]:
+    where = _in("a.began", "a.ticket", journal, asked)
+    in_vain = "(a.outcome != 'success')"
+    sql = f"""
+        SELECT {by.of("a.began")} AS name, count(*) AS attempts, sum(a.attempt > 1) AS retries,
+            sum({TOKENS_IN}) AS tokens_in, sum(coalesce(a.cache_read_tokens, 0)) AS tokens_cached,
+            sum(coalesce(a.output_tokens, 0)) AS tokens_out, sum({booked(journal, "tokens")}) AS tokens,
+            sum({booked(journal, "micro_usd")}) AS micro_usd,
+            sum({in_vain} * {booked(journal, "tokens")}) AS wasted_tokens,
+            sum({in_vain} * {booked(journal, "micro_usd")}) AS wasted_micro_usd
+        FROM attempt a JOIN ticket t ON t.id = a.ticket{where} GROUP BY 1
+        """
+    return _sums(journal, sql, where.values)
+
+
+def _in(instant: str, key: str, journal: JournalReader, asked: Asked) -> Where:
+    where = Where()
+    if is_broad(journal, asked):
+        where.through(key)
+        instant = f"+{instant}"  # not by its index
+    where.within(instant, asked.span)
+    where.means(journal, asked)
+    return where
+
+
+def _sums(journal: JournalReader, sql: str, values: Sequence[Value]) -> list[Cost]:
+    return journal.answers(Cost, sql, values)

@@ -1,0 +1,423 @@
+"""What an agent may always ask about itself, and that it lets others go first: the scheduler seen from one agent."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Annotated
+
+from msgspec import Meta, Struct, convert
+
+from hivemind_addon.api.account import account_view
+from hivemind_addon.api.command import ForeseeWait, SetPriority, names_agent
+from hivemind_addon.api.report import Report
+from hivemind_addon.api.snapshot import BudgetView, PoolView, PriorityView, Snapshot, TicketView
+from hivemind_addon.api.spend import Scope as Holder
+from hivemind_addon.api.ticket import Priority, Usage, sum_of
+from hivemind_addon.api.words import several, span
+from hivemind_addon.tools.history.asked import Asked, Span
+from hivemind_addon.tools.history.reader import JournalReader, NoJournal
+from hivemind_addon.tools.history.sums import By, costs, total
+from hivemind_addon.tools.mcp.session import Session
+from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, Effect, Nothing, Tool, ToolFailed
+
+_MAX_YIELD_S = 3600
+_MAX_LOWERED_S = 7 * 86_400
+_AT_ONCE_S = 0.001
+_IN_FLIGHT = "in flight"
+
+
+class OwnRequest(Struct, frozen=True):
+    """One request of yours that has not ended."""
+
+    ticket: str
+    model: str
+    pool: str
+    state: Annotated[str, Meta(description="`queued`, `backing off` or `in flight`")]
+    reason: Annotated[str, Meta(description="Why it waits; empty in flight")]
+    position: Annotated[int, Meta(description="Place in its pool's queue, 1 is next; 0 in flight")]
+    attempts: int
+    waited_s: float
+    starts_in_s: Annotated[float | None, Meta(description="When it is likely to go; null: nothing tells")]
+
+
+class OtherAgent(Struct, frozen=True):
+    """Another agent that has requests now."""
+
+    agent: str
+    running: int
+    waiting: int
+
+
+class PoolInShort(Struct, frozen=True):
+    """One limit domain of a provider: host / account / model group."""
+
+    pool: str
+    running: int
+    limit: Annotated[int, Meta(description="How many may run at once, as learned")]
+    waiting: int
+    paused: Annotated[bool, Meta(description="By a person")]
+    blocked_for_s: Annotated[float, Meta(description="Seconds that the provider asked everybody to wait; 0: none")]
+    trouble: Annotated[str, Meta(description="What is wrong with it; empty: nothing")]
+
+
+class OwnBudget(Struct, frozen=True):
+    """A budget that your requests count against."""
+
+    holder: Annotated[str, Meta(description="Whose: yours, your group's, everyone's")]
+    per: str
+    tokens_left: Annotated[int | None, Meta(description="Null: tokens are not limited")]
+    usd_left: Annotated[float | None, Meta(description="Null: money is not limited")]
+    renews_in_s: Annotated[float | None, Meta(description="Null: not by itself")]
+
+
+class Status(Struct, frozen=True):
+    """Where you stand."""
+
+    agent: str
+    summary: str
+    requests: Annotated[tuple[OwnRequest, ...], Meta(description="Yours that wait or run")]
+    priority: Annotated[str, Meta(description="That a person (or you) set for you; empty: what your requests ask for")]
+    budgets: tuple[OwnBudget, ...]
+    others: tuple[OtherAgent, ...]
+    pools: tuple[PoolInShort, ...]
+
+
+class Metrics(Struct, frozen=True):
+    """What came of your requests."""
+
+    agent: str
+    since: Annotated[str, Meta(description="What the figures count from")]
+    requests: int
+    delivered: int
+    running_or_waiting: int
+    lost: Annotated[int, Meta(description="Given up, refused for good, or cut off by the death of their proxy")]
+    retries: Annotated[int, Meta(description="Attempts that were made again without your noticing")]
+    input_tokens: Annotated[int, Meta(description="All input, cached or not")]
+    cached_input_tokens: int
+    output_tokens: int
+    tokens: Annotated[int, Meta(description="As budgets book them")]
+    cost_usd: Annotated[float, Meta(description="As far as prices are known")]
+    wasted_tokens: Annotated[int, Meta(description="Of the tokens, those of attempts that came to nothing")]
+    wasted_usd: Annotated[float, Meta(description="Of the cost, that of attempts that came to nothing")]
+    waited_s: Annotated[float, Meta(description="In the queue, all requests together")]
+
+
+class Planned(Struct, frozen=True, forbid_unknown_fields=True):
+    """The call that is thought of."""
+
+    input_tokens: Annotated[int, Meta(ge=0, le=10**8, description="0: as large as your last call")] = 0
+    output_tokens: Annotated[int, Meta(ge=0, le=10**8, description="0: as your last call")] = 0
+    pool: Annotated[str, Meta(max_length=500, description="Pool name, host, or a glob of either")] = "*"
+
+
+class PoolWait(Struct, frozen=True):
+    """When one more call would be sent, in one pool."""
+
+    pool: str
+    starts_in_s: Annotated[float | None, Meta(description="0: at once; null: nothing tells")]
+    before: Annotated[int, Meta(description="Requests that would go first")]
+    reason: Annotated[str, Meta(description="What it would wait for; empty: nothing")]
+
+
+class WaitEstimate(Struct, frozen=True):
+    """When your next call would be sent."""
+
+    summary: str
+    starts_in_s: Annotated[
+        float | None, Meta(description="In the pool that you used last; 0: at once; null: nothing tells")
+    ]
+    pools: tuple[PoolWait, ...]
+
+
+class YieldFor(Struct, frozen=True, forbid_unknown_fields=True):
+    """For how long."""
+
+    seconds: Annotated[float, Meta(ge=1, le=_MAX_YIELD_S, description="It ends by itself")] = 60
+
+
+class LowerFor(Struct, frozen=True, forbid_unknown_fields=True):
+    """For how long, or no more."""
+
+    seconds: Annotated[float, Meta(ge=1, le=_MAX_LOWERED_S, description="It ends by itself")] = 3600
+    restore: Annotated[
+        bool, Meta(description="True: take back what you lowered here before; seconds mean nothing then")
+    ] = False
+
+
+class Done(Struct, frozen=True):
+    """What became of it."""
+
+    done: bool
+    text: str
+
+
+def _status(call: Call, _: Nothing) -> Status:
+    session = call.session
+    agent, snapshot = session.agent, session.report().snapshot
+    tickets = [(pool, one) for pool in snapshot.pools for one in pool.tickets]
+    mine = [(pool, one) for pool, one in tickets if one.ticket.agent == agent]
+    ordered = _order(snapshot, agent)
+    groups = {one.ticket.group for _, one in mine}
+    return Status(
+        agent=agent,
+        summary=_summary([one for _, one in mine]),
+        requests=tuple(_request(pool, one) for pool, one in mine[:MAX_ROWS]),
+        priority="" if ordered is None else ordered.priority.name.lower(),
+        budgets=tuple(_budget(one) for one in snapshot.budgets if _binds(one, agent, groups)),
+        others=_others((one for _, one in tickets), agent),
+        pools=tuple(_pool(one) for one in snapshot.pools[:MAX_ROWS]),
+    )
+
+
+def _summary(mine: list[TicketView]) -> str:
+    if not mine:
+        return "None of your requests waits or runs."
+    waiting = sorted((one for one in mine if one.state != _IN_FLIGHT), key=lambda one: one.position)
+    running = len(mine) - len(waiting)
+    text = f"{several(running, 'request')} of yours {'runs' if running == 1 else 'run'}, {len(waiting)} wait"
+    if not waiting:
+        return f"{text}."
+    first = waiting[0]
+    starts = "" if first.starts_in_s is None else f", likely to go in {span(first.starts_in_s)}"
+    return f"{text}; the first is number {first.position} in its queue ({first.reason}){starts}."
+
+
+def _request(pool: PoolView, one: TicketView) -> OwnRequest:
+    return OwnRequest(
+        ticket=one.ticket.id,
+        model=one.ticket.model,
+        pool=str(pool.key),
+        state=one.state,
+        reason=one.reason,
+        position=one.position,
+        attempts=one.attempts,
+        waited_s=_rounded(one.waited_s),
+        starts_in_s=None if one.starts_in_s is None else _rounded(one.starts_in_s),
+    )
+
+
+def _others(tickets: Iterable[TicketView], agent: str) -> tuple[OtherAgent, ...]:
+    counted: dict[str, list[int]] = {}
+    for one in tickets:
+        if one.ticket.agent != agent:
+            counted.setdefault(one.ticket.agent, [0, 0])[one.state != _IN_FLIGHT] += 1
+    return tuple(OtherAgent(name, running, waiting) for name, (running, waiting) in list(counted.items())[:MAX_ROWS])
+
+
+def _pool(pool: PoolView) -> PoolInShort:
+    trouble = []
+    if pool.wall is not None:
+        trouble.append(f"{pool.wall.reason}; opens in {span(pool.wall.ends_in_s)}")
+    if pool.breaker != "closed":
+        trouble.append(f"breaker {pool.breaker}: the provider fails for everybody")
+    return PoolInShort(
+        pool=str(pool.key),
+        running=pool.in_flight,
+        limit=pool.limit,
+        waiting=pool.queued,
+        paused=pool.paused,
+        blocked_for_s=_rounded(pool.blocked_for_s),
+        trouble="; ".join(trouble),
+    )
+
+
+def _binds(view: BudgetView, agent: str, groups: set[str]) -> bool:
+    match view.budget.scope:
+        case Holder.AGENT:
+            return view.budget.name == agent
+        case Holder.GROUP:
+            return view.budget.name in groups
+        case Holder.EVERYONE:
+            return True
+
+
+def _budget(view: BudgetView) -> OwnBudget:
+    account = account_view(view)
+    money = account.left_micro_usd
+    return OwnBudget(
+        holder=account.holder,
+        per=account.per.value,
+        tokens_left=account.left_tokens,
+        usd_left=None if money is None else money / 1e6,
+        renews_in_s=None if account.renews_in_s is None else _rounded(account.renews_in_s),
+    )
+
+
+def _metrics(call: Call, _: Nothing) -> Metrics:
+    session = call.session
+    agent = session.agent
+    try:
+        return _of_today(agent, session)
+    except NoJournal:
+        return _of_this_run(agent, session.report())
+
+
+def _of_today(agent: str, session: Session) -> Metrics:
+    """Raises NoJournal."""
+    now = datetime.fromtimestamp(session.clock.wall()).astimezone()
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    with JournalReader(session.journal()) as journal:
+        asked = Asked(span=Span(since=midnight.timestamp()), agent=session.caller.glob)
+        cost = total(costs(journal, asked, By.AGENT))
+    return Metrics(
+        agent=agent,
+        since=f"midnight ({midnight.isoformat(timespec='minutes')})",
+        requests=cost.requests,
+        delivered=cost.delivered,
+        running_or_waiting=cost.unfinished,
+        lost=cost.gave_up + cost.refused + cost.lost,
+        retries=cost.retries,
+        input_tokens=cost.tokens_in,
+        cached_input_tokens=cost.tokens_cached,
+        output_tokens=cost.tokens_out,
+        tokens=cost.tokens,
+        cost_usd=cost.micro_usd / 1e6,
+        wasted_tokens=cost.wasted_tokens,
+        wasted_usd=cost.wasted_micro_usd / 1e6,
+        waited_s=_rounded(cost.waited_s),
+    )
+
+
+def _of_this_run(agent: str, report: Report) -> Metrics:
+    mine = [one for one in report.tally.sessions if one.agent == agent]
+    usage = Usage()
+    for one in mine:
+        usage = sum_of(usage, one.usage)
+    return Metrics(
+        agent=agent,
+        since=f"the proxy's start, {span(max(0.0, report.told_wall - report.proxy.began_wall))} ago",
+        requests=sum(one.tickets for one in mine),
+        delivered=sum(one.delivered for one in mine),
+        running_or_waiting=sum(one.live for one in mine),
+        lost=sum(one.lost + one.refused for one in mine),
+        retries=sum(one.retries_absorbed for one in mine),
+        input_tokens=usage.total_input_tokens,
+        cached_input_tokens=usage.cache_read_tokens,
+        output_tokens=usage.output_tokens,
+        tokens=sum(one.tokens for one in mine),
+        cost_usd=sum(one.micro_usd for one in mine) / 1e6,
+        wasted_tokens=sum(one.wasted_tokens for one in mine),
+        wasted_usd=sum(one.wasted_micro_usd for one in mine) / 1e6,
+        waited_s=_rounded(sum(one.waited_s for one in mine)),
+    )
+
+
+def _wait_estimate(call: Call, planned: Planned) -> WaitEstimate:
+    session = call.session
+    said = session.tell(
+        ForeseeWait(
+            agent=session.agent,
+            pool=planned.pool or "*",
+            input_tokens=planned.input_tokens,
+            output_tokens=planned.output_tokens,
+        )
+    )
+    if not said.done:
+        raise ToolFailed(said.text)
+    pools = convert(said.value or (), tuple[PoolWait, ...])[:MAX_ROWS]
+    return WaitEstimate(summary=said.text, starts_in_s=pools[0].starts_in_s if pools else 0.0, pools=pools)
+
+
+def _yield_turn(call: Call, asked: YieldFor) -> Done:
+    return _lower(call.session, asked.seconds)
+
+
+def _lower_priority(call: Call, asked: LowerFor) -> Done:
+    session = call.session
+    if not asked.restore:
+        return _lower(session, asked.seconds)
+    if not session.lowered:
+        return Done(done=True, text="There is nothing to take back: you have not lowered your priority.")
+    # Not for good: that would take back what a person has set, too.
+    said = session.tell(SetPriority(session.caller.glob, None, for_s=_AT_ONCE_S, by=session.agent))
+    session.lowered = not said.done
+    return Done(done=said.done, text="Your requests are served as before." if said.done else said.text)
+
+
+def _lower(session: Session, for_s: float) -> Done:
+    """An order that ends by itself lies on those that a person has given, and these count again after it."""
+    standing = _order(session.report().snapshot, session.agent)
+    if standing is not None and standing.priority is Priority.LOW and not session.lowered:
+        return Done(done=True, text="You have priority low already: others go first.")
+    if standing is not None and standing.ends_in_s is not None and not session.lowered:
+        for_s = max(for_s, standing.ends_in_s)  # it takes that one's place, and must not end before it
+    said = session.tell(SetPriority(session.caller.glob, Priority.LOW, for_s=for_s, by=session.agent))
+    session.lowered = session.lowered or said.done
+    return Done(done=said.done, text=f"Others go first for {span(for_s)}." if said.done else said.text)
+
+
+def _order(snapshot: Snapshot, agent: str) -> PriorityView | None:
+    """The newest that was given for an agent; None: what it asks for counts."""
+    return next((one for one in snapshot.priorities if names_agent(one.agent, agent)), None)
+
+
+def _rounded(seconds: float) -> float:
+    return round(seconds, 1)
+
+
+TOOLS = (
+    Tool(
+        name="status",
+        title="Where you stand in the queue",
+        description=(
+            "See what the scheduler in front of the model provider does with your requests: which of them wait and "
+            "why, who else runs, how full the provider's limits are, what is left of your budget. Use it when calls "
+            "are slow, before starting many sub-agents, or when an error mentions hivemind. Changes nothing."
+        ),
+        takes=Nothing,
+        gives=Status,
+        run=_status,
+        idempotent=True,
+    ),
+    Tool(
+        name="metrics",
+        title="What you have used",
+        description=(
+            "Your own requests, tokens (all input, cached input, output), cost in US dollars, seconds waited, and "
+            "failures that were retried for you: today's, or since the proxy's start where no journal is kept. Use it "
+            "to report or to limit your own spending. Changes nothing."
+        ),
+        takes=Nothing,
+        gives=Metrics,
+        run=_metrics,
+        idempotent=True,
+    ),
+    Tool(
+        name="wait_estimate",
+        title="When would my next call run?",
+        description=(
+            "Foresee how many seconds a model call that you made now would wait before it is sent to the provider, "
+            "and for what. Use it to choose between more work now and later, or how many sub-agents are worth it. "
+            "Changes nothing and reserves nothing."
+        ),
+        takes=Planned,
+        gives=WaitEstimate,
+        run=_wait_estimate,
+        idempotent=True,
+    ),
+    Tool(
+        name="yield_turn",
+        title="Let others go first for a while",
+        description=(
+            "Give your requests the lowest priority for some seconds, so that other agents' requests go first. Use it "
+            "when your work is not urgent and others wait. It ends by itself; your requests are never lost."
+        ),
+        takes=YieldFor,
+        gives=Done,
+        run=_yield_turn,
+        effect=Effect.CHANGES,
+        idempotent=True,
+    ),
+    Tool(
+        name="lower_priority",
+        title="Lower your own priority",
+        description=(
+            "Have your own requests served after everybody else's for a long while, as background work. It "
+            "ends by itself, or with restore true. You cannot raise yourself, nor undo what a person has set."
+        ),
+        takes=LowerFor,
+        gives=Done,
+        run=_lower_priority,
+        effect=Effect.CHANGES,
+        idempotent=True,
+    ),
+)

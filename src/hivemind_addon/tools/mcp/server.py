@@ -1,0 +1,191 @@
+"""The server: what tools there are for a client, and what comes of its calls. Over standard input and output, too."""
+
+import asyncio
+import logging
+import os
+import sqlite3
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from io import TextIOWrapper
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+import msgspec
+from mcp import types
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+
+from hivemind_addon import __version__
+from hivemind_addon.api.control import NotSaid, UnreadableReport
+from hivemind_addon.api.words import failing
+from hivemind_addon.proxy.checkpoint.model import UnknownCheckpoint
+from hivemind_addon.system.folders import FolderNotPrivate
+from hivemind_addon.tools.history.reader import NoJournal
+from hivemind_addon.tools.lease.model import LeaseError
+from hivemind_addon.tools.mcp.scope import Scope, flag
+from hivemind_addon.tools.mcp.session import NoName, NoProxy, Session
+from hivemind_addon.tools.mcp.tool import Call, Cancelled, Effect, Tool, ToolFailed, schema_of
+from hivemind_addon.tools.tasks.model import NotTaken
+
+logger = logging.getLogger("hivemind")
+
+NAME = "hivemind"
+INSTRUCTIONS = """\
+A scheduler sits between you (and other agents on this machine) and the model providers: it holds, orders and retries \
+requests so that shared rate limits are used and nobody gets an error that waiting can cure. These tools tell how you \
+stand in it, let you go behind others, and let agents coordinate with leases. A slow call usually means a queue: ask \
+`status` or `wait_estimate` instead of starting the work again."""
+MAX_CALLS = 32
+"""Of one client at once, each in a thread of its own; more wait."""
+EXPECTED: tuple[type[Exception], ...] = (
+    ToolFailed,
+    NoProxy,
+    NoName,
+    NotSaid,
+    UnreadableReport,
+    FolderNotPrivate,
+    LeaseError,
+    NotTaken,
+    UnknownCheckpoint,
+    NoJournal,
+)
+"""What a call may raise: the text is one line for the model."""
+
+AnyTool = Tool[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One client of a server."""
+
+    session: Session
+    limiter: anyio.CapacityLimiter
+    """Its own: who waits for leases in all its calls keeps no other one waiting."""
+
+
+def make_server(tools: Iterable[AnyTool], scope: Scope, session: Callable[[], Session]) -> "Server[Client, Any]":
+    """A server of these tools; each client gets a session, which is closed when it goes."""
+    known = {tool.name: tool for tool in tools}
+
+    @asynccontextmanager
+    async def living(_: "Server[Client, Any]") -> AsyncIterator[Client]:
+        made = session()
+        try:
+            yield Client(made, anyio.CapacityLimiter(MAX_CALLS))
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(made.close)
+
+    server: Server[Client, Any] = Server(NAME, version=__version__, instructions=INSTRUCTIONS, lifespan=living)
+
+    async def listed(_: types.ListToolsRequest) -> types.ServerResult:
+        return types.ServerResult(
+            types.ListToolsResult(tools=[described(tool) for tool in known.values() if scope.has(tool.needs)])
+        )
+
+    async def called(request: types.CallToolRequest) -> types.ServerResult:
+        context = server.request_context
+        token = context.meta.progressToken if context.meta else None
+        tell = None if token is None else partial(_tell, context.session, token, context.request_id)
+        client = context.lifespan_context
+        call = Call(client.session, tell)
+        asked = request.params
+        try:
+            tool = _allowed(known, scope, asked.name)
+            given = await anyio.to_thread.run_sync(
+                tool.called, call, asked.arguments or {}, abandon_on_cancel=True, limiter=client.limiter
+            )
+        except EXPECTED as error:
+            return _failed(str(error))
+        except (OSError, sqlite3.Error) as error:
+            return _failed(failing(error))
+        except Cancelled:
+            return _failed("cancelled")
+        except Exception as error:  # the guard at the edge: the server stays up
+            logger.exception("hivemind: %s failed", asked.name)
+            return _failed(f"hivemind failed: {failing(error)}")
+        finally:
+            call.stop()
+        return _answer(given)
+
+    # Not the SDK's decorators: these check arguments a second time, and tell a value that is too long in full.
+    server.request_handlers[types.ListToolsRequest] = listed
+    server.request_handlers[types.CallToolRequest] = called
+    return server
+
+
+def described(tool: AnyTool) -> types.Tool:
+    """A tool as clients see it."""
+    return types.Tool(
+        name=tool.name,
+        title=tool.title,
+        description=tool.description,
+        inputSchema=schema_of(tool.takes),
+        outputSchema=schema_of(tool.gives),
+        annotations=types.ToolAnnotations(
+            title=tool.title,
+            readOnlyHint=tool.effect is Effect.READS,
+            destructiveHint=tool.effect is Effect.DESTROYS,
+            idempotentHint=tool.idempotent,
+            openWorldHint=False,
+        ),
+    )
+
+
+def _allowed(known: Mapping[str, AnyTool], scope: Scope, name: str) -> AnyTool:
+    """Raises ToolFailed."""
+    tool = known.get(name)
+    if tool is None:
+        there = ", ".join(one.name for one in known.values() if scope.has(one.needs))
+        raise ToolFailed(f"there is no tool {name[:100]!r}; there are {there}")
+    if not scope.has(tool.needs):
+        raise ToolFailed(
+            f"{name} is not allowed here: the person who starts this server has to add `{flag(tool.needs)}` to "
+            "`hivemind mcp`"
+        )
+    return tool
+
+
+def _tell(session: Any, token: str | int, request_id: str | int, done: float, total: float, text: str) -> None:
+    """Progress, from a call's thread."""
+    try:
+        anyio.from_thread.run(session.send_progress_notification, token, done, total, text, str(request_id))
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError, RuntimeError):
+        logger.debug("hivemind: nobody hears of progress any more")
+
+
+def _answer(given: msgspec.Struct) -> types.ServerResult:
+    encoded = msgspec.json.encode(given)
+    content: list[types.ContentBlock] = [types.TextContent(type="text", text=encoded.decode())]
+    return types.ServerResult(types.CallToolResult(content=content, structuredContent=msgspec.json.decode(encoded)))
+
+
+def _failed(text: str) -> types.ServerResult:
+    return types.ServerResult(types.CallToolResult(content=[types.TextContent(type="text", text=text)], isError=True))
+
+
+async def serve_stdio(server: "Server[Client, Any]") -> None:
+    """Serve the client at standard input and output until it goes.
+
+    Both are its alone from now on: whatever else is printed goes to standard error, and what a child reads is nothing.
+    """
+    source, target = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    sys.stdout.flush()
+    os.dup2(2, 1)
+    reader = TextIOWrapper(os.fdopen(source, "rb"), encoding="utf-8", errors="replace")
+    writer = TextIOWrapper(os.fdopen(target, "wb"), encoding="utf-8")
+    async with stdio_server(anyio.wrap_file(reader), anyio.wrap_file(writer)) as (incoming, outgoing):
+        await server.run(incoming, outgoing, server.create_initialization_options())
+
+
+def run_stdio(server: "Server[Client, Any]") -> None:
+    """As `serve_stdio`, on a loop of its own."""
+    asyncio.run(serve_stdio(server))

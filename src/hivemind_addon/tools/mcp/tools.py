@@ -1,0 +1,16 @@
+"""Every tool, in the order in which they are shown."""
+
+from typing import Any
+
+from hivemind_addon.tools.mcp import conversations, installing, locks, own, past, steering, work
+from hivemind_addon.tools.mcp.tool import Tool
+
+TOOLS: tuple[Tool[Any, Any], ...] = (
+    *own.TOOLS,
+    *past.TOOLS,
+    *conversations.TOOLS,
+    *locks.TOOLS,
+    *work.TOOLS,
+    *steering.TOOLS,
+    *installing.TOOLS,
+)

@@ -1,0 +1,138 @@
+"""One file of a user's, before and after: worked out first, then written in one step beside a backup."""
+
+import difflib
+import stat
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from msgspec import Struct
+
+from hivemind_addon.system.whole_file import write_whole
+from hivemind_addon.tools.setup import merge as merging
+from hivemind_addon.tools.setup.ledger import Ledger, Written
+from hivemind_addon.tools.setup.model import Entry, FilePlan, Format, HasComments, Merged, SetupTrouble, Value
+
+_MAX_BYTES = 64 * 1024 * 1024
+
+
+class Change(Struct, frozen=True):
+    """What would become of a file."""
+
+    named: Path
+    """As the tool knows it."""
+    real: Path
+    """Where it lies: a link stays a link."""
+    before: bytes | None
+    """None: there is none."""
+    after: bytes | None
+    written: Written
+    kept: tuple[tuple[Entry, Value], ...]
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the file stays as it is."""
+        return self.before == self.after
+
+    def diff(self) -> str:
+        """Unified, and only with lines that change: what else is in a file may be a secret."""
+        before, after = ((content or b"").decode().splitlines(keepends=True) for content in (self.before, self.after))
+        lines = difflib.unified_diff(before, after, str(self.named), str(self.named), n=0)
+        return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+
+
+def addition(plan: FilePlan, ledger: Ledger) -> Change:
+    """Raises SetupTrouble, HasComments, OSError."""
+    real, before, text = _read(plan.path)
+    known = ledger.of(real)
+    merged = _named(plan.path, plan.format, text, plan.entries, known)
+    after = merged.text.encode() if merged.put or before is not None else None
+    after = before if merged.text == text else after
+    written = Written(merged.put, merged.made, created=known.created or before is None)
+    return Change(plan.path, real, before, after, written, merged.kept)
+
+
+def removal(plan: FilePlan, ledger: Ledger) -> Change:
+    """Raises SetupTrouble, HasComments, OSError."""
+    real, before, text = _read(plan.path)
+    known = ledger.of(real)
+    if before is None or not known.entries:
+        return Change(plan.path, real, before, before, Written(), ())
+    try:
+        merged = merging.remove(text, plan.format, known.entries, known.made)
+    except SetupTrouble as error:
+        raise type(error)(f"{plan.path} {error}") from error
+    gone = known.created and merging.is_empty(merged.text, plan.format)
+    after = None if gone else merged.text.encode()
+    return Change(plan.path, real, before, after, Written(), merged.kept)
+
+
+def apply(change: Change, ledger: Ledger, *, now: datetime) -> Path | None:
+    """The backup's path, if there was something to keep. Raises SetupTrouble, OSError."""
+    with ledger.alone():
+        return _apply(change, ledger, now)
+
+
+def _apply(change: Change, ledger: Ledger, now: datetime) -> Path | None:
+    current = change.real.read_bytes() if change.real.exists() else None
+    if current != change.before:
+        raise SetupTrouble(f"{change.named} was changed meanwhile; run this again")
+    backup = None
+    mode = 0o600
+    if change.before is not None and change.after is not None:
+        mode = stat.S_IMODE(change.real.stat().st_mode)
+        if not mode & stat.S_IWUSR:
+            raise SetupTrouble(f"{change.named} is read-only; allow it to be written, or change it by hand as shown")
+        backup = _free(change.real.with_name(f"{change.real.name}.hivemind-backup-{now:%Y%m%d-%H%M%S}"))
+        _write(backup, change.before, mode)
+    # Noted before and after: whatever ends us on the way, what the file has of ours is known.
+    ledger.note(change.real, ledger.of(change.real).and_then(change.written))
+    if change.after is not None:
+        _write(change.real, change.after, mode)
+    else:
+        change.real.unlink(missing_ok=True)
+    ledger.note(change.real, change.written)
+    return backup
+
+
+def snippet(format_: Format, entries: Sequence[Entry]) -> str:
+    """Entries as a file that holds nothing else."""
+    return merging.merge("", format_, entries).text
+
+
+def _named(path: Path, form: Format, text: str, entries: Sequence[Entry], known: Written) -> Merged:
+    try:
+        return merging.merge(text, form, entries, ours=known.entries, made=known.made)
+    except HasComments as error:
+        raise HasComments(f"{path} {error}:\n{snippet(form, entries)}") from error
+    except SetupTrouble as error:
+        raise SetupTrouble(f"{path} {error}") from error
+
+
+def _read(path: Path) -> tuple[Path, bytes | None, str]:
+    """Raises SetupTrouble, OSError."""
+    real = path.resolve()
+    if not real.exists():
+        return real, None, ""
+    if not real.is_file() or real.stat().st_size > _MAX_BYTES:
+        raise SetupTrouble(f"{path} is no file of settings")
+    content = real.read_bytes()
+    try:
+        return real, content, content.decode()
+    except UnicodeDecodeError as error:
+        raise SetupTrouble(f"{path} is no text ({error.reason}); mend it first") from error
+
+
+def _write(file: Path, content: bytes, mode: int) -> None:
+    """Raises OSError, which names the file, not what is beside it for a moment."""
+    try:
+        write_whole(file, content, mode=mode)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(file)) from error
+
+
+def _free(path: Path) -> Path:
+    tried, number = path, 1
+    while tried.exists():
+        tried, number = path.with_name(f"{path.name}-{number}"), number + 1
+    return tried

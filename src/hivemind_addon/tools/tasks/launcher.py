@@ -1,0 +1,93 @@
+"""What a task is run with: its command line and an environment that leads through the proxy under its own name."""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from hivemind_addon.api.command import SetBudget
+from hivemind_addon.api.control import NotSaid, UnreadableReport, control_socket, send_command
+from hivemind_addon.api.report import ProxyView
+from hivemind_addon.api.spend import Period, Scope
+from hivemind_addon.api.ticket import Delivery
+from hivemind_addon.system.clock import Clock
+from hivemind_addon.system.folders import FolderNotPrivate
+from hivemind_addon.tools.launch import background
+from hivemind_addon.tools.launch.behind import asked_words, environment_changes
+from hivemind_addon.tools.launch.bundle import NoBundle
+from hivemind_addon.tools.launch.programs import ProgramTable
+from hivemind_addon.tools.tasks import spec as specs
+from hivemind_addon.tools.tasks.model import RUNNER_VARIABLE, TASK_VARIABLE, TaskSpec
+from hivemind_addon.tools.tasks.process import NotStarted
+
+
+class Launch(NamedTuple):
+    """One try, ready to be started."""
+
+    command: list[str]
+    environment: dict[str, str]
+
+
+class Launcher:
+    """Makes tasks' launches, for one port. The caller holds `claim.use(port)` as long as it runs any."""
+
+    def __init__(self, port: int, *, table: ProgramTable, clock: Clock, socket: Path) -> None:
+        self._port = port
+        self._table = table
+        self._clock = clock
+        self._socket = socket
+
+    def __repr__(self) -> str:
+        return f"<Launcher behind port {self._port}>"
+
+    async def proxy(self) -> ProxyView:
+        """The proxy, started if there is none (any more). Raises NotStarted."""
+        try:
+            return await asyncio.to_thread(background.find_or_start, self._port, clock=self._clock)
+        except (background.NotServed, UnreadableReport, FolderNotPrivate, OSError) as error:
+            raise NotStarted(f"{error}") from error
+
+    async def launch(self, task_id: str, spec: TaskSpec, base: Mapping[str, str], more: Mapping[str, str]) -> Launch:
+        """`base`: the environment it is to have, `more`: what its runner adds. Raises NotStarted."""
+        proxy = await self.proxy()
+        name = agent_name(task_id)
+        if spec.budget_tokens is not None or spec.budget_usd is not None:
+            await asyncio.to_thread(self._give_budget, name, spec)
+        command, waits_s = self._table.patient(specs.command_line(spec, self._table))
+        environment = {**base, **spec.environment}
+        words = asked_words(Delivery.WHOLE, priority=spec.priority, waits_s=waits_s, task=task_id)
+        try:
+            changed = await asyncio.to_thread(
+                environment_changes, proxy, environment, agent=name, words=words, table=self._table
+            )
+        except (NoBundle, OSError) as error:
+            raise NotStarted(str(error)) from error
+        own = {TASK_VARIABLE: task_id, RUNNER_VARIABLE: str(self._socket)}
+        return Launch(command, {**environment, **changed, **more, **own})
+
+    def _give_budget(self, name: str, spec: TaskSpec) -> None:
+        usd = spec.budget_usd
+        wanted = SetBudget(
+            scope=Scope.AGENT,
+            name=name,
+            per=Period.RUN,
+            tokens=spec.budget_tokens,
+            micro_usd=None if usd is None else round(usd * 1_000_000),
+        )
+        try:
+            said = send_command(control_socket(self._port), wanted)
+        except (NotSaid, FolderNotPrivate, OSError) as error:
+            raise NotStarted(f"its budget could not be set: {error}") from error
+        if not said.done:
+            raise NotStarted(f"its budget could not be set: {said.text}")
+
+
+def agent_name(task_id: str) -> str:
+    """A task's name in the proxy: `fleet.task`, which needs no quoting in a proxy's address."""
+    return task_id.replace("/", ".")
+
+
+def result_variable(name: str) -> str:
+    """The variable that names the file with the result of a task that another depends on."""
+    return "HIVEMIND_RESULT_" + re.sub(r"\W", "_", name).upper()

@@ -1,0 +1,363 @@
+"""Runs a fleet: the board says what starts, processes are started behind the proxy, and every change is written down.
+
+    Door ──asked──▶ Runner ──▶ Board (pure) ──poll──▶ Runner ──▶ Launcher, TaskProcess (a keeper beside each task)
+                      └──────▶ FleetStore, `tell`
+
+Everything on one event loop. Whatever ends it ends its tasks: each keeper holds a pipe to this process.
+"""
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from hivemind_addon.api.words import failing, span
+from hivemind_addon.system.clock import Clock
+from hivemind_addon.tools.launch.programs import ProgramTable
+from hivemind_addon.tools.tasks import spec as specs
+from hivemind_addon.tools.tasks import transient
+from hivemind_addon.tools.tasks.board import Back, Board, Ending, Task
+from hivemind_addon.tools.tasks.door import Door
+from hivemind_addon.tools.tasks.launcher import Launch, agent_name, result_variable
+from hivemind_addon.tools.tasks.model import FleetView, NotTaken, TaskSpec, TaskView
+from hivemind_addon.tools.tasks.process import Ended, NotStarted, TaskProcess, start
+from hivemind_addon.tools.tasks.request import MAX_SPECS, Answer, CancelTask, Question, Submit, Wait
+from hivemind_addon.tools.tasks.store import Fleet, FleetStore, Owner, Written
+
+_LINE_CHARS = 160
+_CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+"""What colours words in a terminal, or moves its cursor."""
+
+
+class Launches(Protocol):
+    """What a runner has its tasks' launches from."""
+
+    async def launch(self, task_id: str, spec: TaskSpec, base: Mapping[str, str], more: Mapping[str, str]) -> Launch:
+        """Raises NotStarted."""
+
+
+class Runner:
+    """One fleet, until all its tasks are over."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        board: Board,
+        *,
+        store: FleetStore,
+        launcher: Launches,
+        table: ProgramTable,
+        socket: Path,
+        clock: Clock,
+        tell: Callable[[TaskView], None],
+        warn: Callable[[str], None],
+        idle_s: float | None = None,
+    ) -> None:
+        """`tell` hears every change of a task, `warn` one line for people. `idle_s`: it stays for so long after its
+        last task is over, for others; None: it ends with it.
+        """
+        self._fleet = fleet
+        self._board = board
+        self._store = store
+        self._launcher = launcher
+        self._table = table
+        self._clock = clock
+        self._tell = tell
+        self._warn = warn
+        self._idle_s = idle_s
+        self._wake = asyncio.Event()
+        self._door = Door(socket, answer=self._answer, left=self._wake.set)
+        self._wall_offset_s = clock.wall() - clock.monotonic()
+        self._processes: dict[str, TaskProcess] = {}
+        self._tries: set[asyncio.Task[None]] = set()
+        self._waiting: dict[int, asyncio.Event] = {}
+        self._environments: dict[str, Mapping[str, str]] = {}
+        self._known: set[str] = set()
+        """Tasks whose spec is written."""
+        self._ended_by = ""
+        self._is_failing = False
+
+    def __repr__(self) -> str:
+        return f"<Runner of {self._fleet.id}, {len(self._processes)} processes>"
+
+    def restore(self, view: TaskView, spec: TaskSpec) -> None:
+        """Take over a task that is done; before `run`."""
+        name = view.id.partition("/")[2]
+        submitted_at = view.submitted_wall - self._wall_offset_s
+        task = Task(
+            name, spec, len(self._board.tasks), self._name(view.parent), 0, spec.group, submitted_at, submitted_at
+        )
+        task.state, task.attempts, task.reason = view.state, view.attempts, view.reason
+        task.exit_status, task.result = view.exit_status, view.result
+        task.began_at = None if view.began_wall is None else view.began_wall - self._wall_offset_s
+        task.ended_at = None if view.ended_wall is None else view.ended_wall - self._wall_offset_s
+        self._board.restore(task)
+
+    async def run(self, tasks: Sequence[TaskSpec]) -> FleetView:
+        """Until all is over; how it then is. Raises NotTaken, OSError before anything is started."""
+        await asyncio.to_thread(self._store.own, Owner(os.getpid(), str(self._door.path)))
+        try:
+            self._board.add(tasks, self._clock.monotonic())
+            if self._ended_by:  # before there was anything to end
+                self._cancel(list(self._board.tasks), self._ended_by)
+            # A fleet is there with all its tasks or not at all: `--resume` would not miss the others.
+            self._written()
+            self._store.write_fleet(self._fleet)
+            await self._door.open()
+            await self._loop()
+        finally:
+            await self._end_all()
+            await self._door.close()
+            self._written()
+            self._save(lambda: self._store.write_fleet(_ended(self._fleet, self._clock.wall())))
+            self._store.close()
+        return self.view()
+
+    def stop(self, reason: str) -> None:
+        """End every task, politely; a second call kills them."""
+        if self._ended_by:
+            for process in self._processes.values():
+                process.kill()
+        self._ended_by = self._ended_by or reason
+        self._end(self._cancel([one.name for one in self._board.tasks.values()], reason))
+        self._wake.set()
+
+    def view(self) -> FleetView:
+        """The fleet as it is now."""
+        return FleetView(
+            id=self._fleet.id,
+            source=self._fleet.source,
+            at_most=self._fleet.rules.at_most,
+            began_wall=self._fleet.began_wall,
+            ended_wall=None,
+            runner_pid=os.getpid(),
+            tasks=tuple(self._view(task) for task in self._board.tasks.values()),
+        )
+
+    # The loop.
+
+    async def _loop(self) -> None:
+        while True:
+            self._wake.clear()
+            now = self._clock.monotonic()
+            for step in () if self._ended_by else self._board.poll(now):
+                if isinstance(step, Back):
+                    self._waiting[step.wait].set()
+                else:
+                    self._begin(step.name)
+            self._written()
+            if self._ended_by or (self._idle_s is None and self._board.is_over):
+                if self._board.is_over:
+                    return
+                wakeup_at = None
+            else:
+                wakeup_at = self._board.next_wakeup(now)
+            was_idle = self._is_idle
+            pause_s = self._idle_s if was_idle else None if wakeup_at is None else max(0.0, wakeup_at - now)
+            try:
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                if was_idle and self._is_idle:  # somebody may have begun to ask at the last moment
+                    return
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether it stays only for what may come."""
+        return self._idle_s is not None and self._board.is_over and not self._door.asking
+
+    def _begin(self, name: str) -> None:
+        trying = asyncio.get_running_loop().create_task(self._try(name), name=name)
+        self._tries.add(trying)
+        trying.add_done_callback(self._tries.discard)
+
+    async def _try(self, name: str) -> None:
+        task = self._board.tasks[name]
+        try:
+            ending = await self._run_once(task)
+        except NotStarted as error:
+            ending = Ending(None, " ".join(str(error).split()))
+        except Exception as error:  # noqa: BLE001 - the guard at the edge: a task must come to an end, whatever happens here
+            self._warn(f"{name}: {failing(error)}")
+            ending = Ending(None, failing(error))
+        finally:
+            self._processes.pop(name, None)
+        self._end(self._board.ended(name, ending, self._clock.monotonic()))
+        self._wake.set()
+
+    async def _run_once(self, task: Task) -> Ending:
+        task_id = self._id(task.name)
+        base = self._environments.get(task.name, os.environ)
+        results = {result_variable(one): str(self._store.result(one)) for one in task.spec.depends_on}
+        command, environment = await self._launcher.launch(task_id, task.spec, base, results)
+        process = await start(
+            command,
+            environment=environment,
+            directory=Path(task.spec.directory or Path.cwd()),
+            log=self._store.log(task.name),
+            result=self._store.result(task.name),
+            lock=self._store.tasks_lock,
+        )
+        self._processes[task.name] = process
+        if task.cancelled:
+            process.end()
+        return _ending(await process.wait(timeout_s=task.spec.timeout_s), task.spec)
+
+    def _cancel(self, names: Iterable[str], reason: str) -> list[str]:
+        """Those whose processes are to be ended."""
+        to_end: list[str] = []
+        for name in names:
+            if not self._board.tasks[name].state.is_over:
+                to_end += self._board.cancel(name, self._clock.monotonic(), reason=reason)
+        return to_end
+
+    def _end(self, names: Iterable[str]) -> None:
+        for name in names:
+            if process := self._processes.get(name):  # else it is just being started, and looks by itself
+                process.end()
+
+    async def _end_all(self) -> None:
+        """Nothing stays, however we got here."""
+        self._ended_by = self._ended_by or "its runner has ended"
+        self._end(self._cancel(list(self._board.tasks), self._ended_by))
+        if self._tries:
+            await asyncio.gather(*self._tries, return_exceptions=True)
+
+    # What others ask.
+
+    async def _answer(self, question: Question) -> Answer:
+        match question:
+            case Submit():
+                return self._submit(question)
+            case CancelTask():
+                return self._cancelled(question.id)
+            case Wait():
+                return await self._wait(question)
+
+    def _submit(self, asked: Submit) -> Answer:
+        if self._ended_by:
+            raise NotTaken(f"{self._fleet.id} is ending: {self._ended_by}")
+        if not 0 < len(asked.specs) <= MAX_SPECS:
+            raise NotTaken(f"{len(asked.specs):,} tasks at once are none or too many; at most {MAX_SPECS:,}")
+        for number, one in enumerate(asked.specs, 1):
+            if found := specs.problem(one, self._table):
+                raise NotTaken(f"{one.name or f'task {number}'}: {found}")
+        names = self._board.add(asked.specs, self._clock.monotonic(), parent=self._name(asked.parent))
+        if asked.environment is not None:
+            self._environments.update(dict.fromkeys(names, asked.environment))
+        self._written()  # whoever has the ids may look for them at once
+        return Answer(ids=tuple(self._id(name) for name in names))
+
+    def _cancelled(self, task_id: str) -> Answer:
+        names = list(self._board.tasks) if task_id == self._fleet.id else [self._name(task_id)]
+        if len(names) == 1:
+            to_end = self._board.cancel(names[0], self._clock.monotonic())
+        else:
+            to_end = self._cancel(names, "cancelled")
+        self._end(to_end)
+        self._written()
+        if not to_end:
+            return Answer(text=f"{task_id} is cancelled")
+        more = len(to_end) - 1
+        return Answer(text=f"{self._id(to_end[0])}{f' and {more} more are' if more else ' is'} being ended")
+
+    async def _wait(self, asked: Wait) -> Answer:
+        names = [self._name(one) for one in asked.ids]
+        number = self._board.wait(names, waiter=self._name(asked.waiter))
+        is_over = self._waiting[number] = asyncio.Event()
+        self._wake.set()
+        try:
+            await is_over.wait()
+        finally:
+            del self._waiting[number]
+            self._board.leave(number)
+            self._wake.set()
+        return Answer(tasks=tuple(self._view(self._board.tasks[name]) for name in names))
+
+    # What is told.
+
+    def _written(self) -> None:
+        changed = self._board.changed()
+        if not changed:
+            return
+        lines = [Written(self._view(one), one.spec if one.name not in self._known else None) for one in changed]
+        self._save(lambda: self._store.write(*lines))
+        self._known.update(one.name for one in changed)
+        for line in lines:
+            self._tell(line.view)
+
+    def _save(self, write: Callable[[], None]) -> None:
+        """A disk that is full or gone stops no task; it is told of once."""
+        try:
+            write()
+        except OSError as error:
+            if not self._is_failing:
+                self._warn(f"{self._store.folder} cannot be written ({error.strerror}); going on without")
+            self._is_failing = True
+        else:
+            self._is_failing = False
+
+    def _view(self, task: Task) -> TaskView:
+        log = self._store.log(task.name)
+        return TaskView(
+            id=self._id(task.name),
+            state=task.state,
+            priority=task.spec.priority,
+            agent_name=agent_name(self._id(task.name)),
+            attempts=task.attempts,
+            depends_on=task.spec.depends_on,
+            parent=self._id(task.parent) if task.parent else "",
+            reason=task.cancelled if task.is_alive and task.cancelled else task.reason,
+            exit_status=task.exit_status if task.state.is_over else None,
+            submitted_wall=task.submitted_at + self._wall_offset_s,
+            began_wall=None if task.began_at is None else task.began_at + self._wall_offset_s,
+            ended_wall=None if task.ended_at is None else task.ended_at + self._wall_offset_s,
+            log=str(log) if task.attempts else "",
+            result=task.result,
+        )
+
+    def _id(self, name: str) -> str:
+        return f"{self._fleet.id}/{name}"
+
+    def _name(self, task_id: str) -> str:
+        """Raises NotTaken: it is of another fleet."""
+        if not task_id:
+            return ""
+        fleet, slash, name = task_id.rpartition("/")
+        if slash and fleet != self._fleet.id:
+            raise NotTaken(f"{task_id} is no task of {self._fleet.id}")
+        return name
+
+
+def _ended(fleet: Fleet, wall: float) -> Fleet:
+    return Fleet(fleet.id, fleet.source, fleet.port, fleet.rules, fleet.began_wall, wall)
+
+
+def _ending(ended: Ended, spec: TaskSpec) -> Ending:
+    """What the board is told of a process's end."""
+    if ended.exit_status == 0 and not ended.timed_out:
+        return Ending(0, "", result=ended.result)
+    if ended.timed_out:
+        return Ending(ended.exit_status, f"took longer than {span(spec.timeout_s or 0)}", result=ended.result)
+    how = f"exit status {ended.exit_status}"
+    sign = transient.sign(ended.exit_status, ended.last_words)
+    if ended.exit_status > 128:
+        how = f"killed by {transient.signal_name(ended.exit_status - 128)}"
+    elif sign:
+        how += f", {sign}"
+    elif lines := [line for one in ended.last_words.splitlines() if (line := _bare(one))]:
+        how += f": {lines[-1].removeprefix('hivemind: ')[:_LINE_CHARS]}"
+    return Ending(ended.exit_status, how, is_transient=bool(sign) and not ended.was_ended, result=ended.result)
+
+
+def _bare(line: str) -> str:
+    """As words only: a reason is shown in tables and in other tasks' reasons."""
+    return "".join(char for char in _CODES.sub("", line) if char.isprintable()).strip()
+
+
+def signal_reason(number: int) -> str:
+    """Why tasks are ended when a signal ends their runner."""
+    return f"the fleet was ended by {signal.Signals(number).name}"
