@@ -28,8 +28,8 @@ from hivemind_addon.api.ticket import (
     Ticket,
 )
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
-from hivemind_addon.proxy.core.decision import Admitted
 from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.retry import Admitted
 from hivemind_addon.proxy.core.scheduler import Scheduler
 
 IN_FLIGHT = 100

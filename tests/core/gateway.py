@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from hivemind_addon.api.ticket import Dimension, Outcome, PoolKey, Reservation
 from hivemind_addon.lab.sim.limits import Allowance, Limit, LimitKind
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
-from hivemind_addon.proxy.core.decision import Admitted, Refused, Shed
 from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.retry import Admitted, Refused, Shed
 from hivemind_addon.proxy.core.scheduler import Scheduler
 from tests.core.samples import OVERLOADED, POOL, SUCCESS, THROTTLED, after, hints, requests_reading, ticket
 

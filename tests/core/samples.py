@@ -18,8 +18,8 @@ from hivemind_addon.api.ticket import (
 )
 from hivemind_addon.proxy.core.breaker import BreakerSettings
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
-from hivemind_addon.proxy.core.decision import Admitted, Backoff, Shed
 from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.retry import Admitted, Backoff, Shed
 from hivemind_addon.proxy.core.scheduler import Scheduler
 
 POOL = PoolKey(host="api.test", account="key-1", model_group="m")

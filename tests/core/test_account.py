@@ -3,7 +3,7 @@
 import pytest
 
 from hivemind_addon.api.spend import Budget, Period, Scope, Spend, Standing
-from hivemind_addon.proxy.core.account import Account
+from hivemind_addon.proxy.core.budget import Account
 
 KEY = (Scope.AGENT, "a", Period.HOUR)
 

@@ -1,6 +1,6 @@
-from hivemind_addon.proxy.core.backoffs import Backoffs
 from hivemind_addon.proxy.core.lanes import Place
 from hivemind_addon.proxy.core.meter import Meter
+from hivemind_addon.proxy.core.meters import Backoffs
 from tests.core.samples import requests_reading, ticket
 
 ME = ticket("me")

@@ -9,9 +9,9 @@ from hivemind_addon.api.events import AttemptEnded, BudgetBooked, BudgetSpent, B
 from hivemind_addon.api.spend import Budget, Period, Price, Scope, Spend, Standing
 from hivemind_addon.api.ticket import ContractError, Demand, PoolKey, Usage
 from hivemind_addon.proxy.core.budget import Budgets, actual_spend, spend_of
-from hivemind_addon.proxy.core.decision import Admitted, Backoff, Refused, Shed
 from hivemind_addon.proxy.core.orders import Orders
 from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.retry import Admitted, Backoff, Refused, Shed
 from tests.core.samples import CANCELLED, CUT, FAILED, OVERLOADED, SUCCESS, THROTTLED, Bench, ticket
 
 PRICE = Price(input=3_000_000, cache_write=3_750_000, cache_read=300_000, output=15_000_000)

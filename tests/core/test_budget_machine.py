@@ -19,8 +19,8 @@ from hivemind_addon.api.events import AttemptEnded, BudgetBooked, OddityNoted
 from hivemind_addon.api.spend import Budget, Period, Price, Scope, Spend, Standing
 from hivemind_addon.api.ticket import PoolKey, Usage
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
-from hivemind_addon.proxy.core.decision import Admitted, Refused
 from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.retry import Admitted, Refused
 from hivemind_addon.proxy.core.scheduler import Scheduler
 from tests.core.samples import CANCELLED, IGNORED, POOL, SUCCESS, ticket
 

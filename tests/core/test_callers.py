@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from hivemind_addon.api.command import ForeseeWait
 from hivemind_addon.api.ticket import CallKind, Demand
-from hivemind_addon.proxy.core.callers import Callers
+from hivemind_addon.proxy.core.forecast import Callers
 from tests.core.samples import POOL, ticket
 
 

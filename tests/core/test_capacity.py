@@ -9,8 +9,7 @@ from hivemind_addon.api.ticket import Demand
 from hivemind_addon.proxy.core.breaker import BreakerSettings
 from hivemind_addon.proxy.core.capacity import Capacity
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
-from hivemind_addon.proxy.core.flights import Flight
-from hivemind_addon.proxy.core.lanes import Place
+from hivemind_addon.proxy.core.lanes import Flight, Place
 from hivemind_addon.proxy.core.orders import Orders
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import History

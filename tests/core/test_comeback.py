@@ -2,10 +2,9 @@ import pytest
 from msgspec.structs import replace
 
 from hivemind_addon.api.ticket import Demand, Reservation
-from hivemind_addon.proxy.core.comeback import Comebacks, Successors
 from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
-from hivemind_addon.proxy.core.flights import Flight, Flights
-from hivemind_addon.proxy.core.lanes import Place, Standing
+from hivemind_addon.proxy.core.lanes import Flight, Flights, Place, Standing
+from hivemind_addon.proxy.core.pool import Comebacks, Successors
 from tests.core.samples import ticket
 
 ONE = replace(ticket("one"), request_hash="h")

@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 
 from hivemind_addon.api.ticket import Priority
-from hivemind_addon.proxy.core.common_order import CommonOrder
 from hivemind_addon.proxy.core.lanes import Place
+from hivemind_addon.proxy.core.sharing import CommonOrder
 from tests.core.samples import ticket
 
 

@@ -1,8 +1,8 @@
 import pytest
 
 from hivemind_addon.api.ticket import Demand, Dimension, Reading
-from hivemind_addon.proxy.core.cost import ServiceTime, dominant_s, reading_s
 from hivemind_addon.proxy.core.meter import Meter
+from hivemind_addon.proxy.core.meters import ServiceTime, dominant_s, reading_s
 
 
 def meter(dimension: Dimension, limit: float, window_s: float = 60) -> Meter:

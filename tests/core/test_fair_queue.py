@@ -4,8 +4,8 @@ from collections import Counter
 import pytest
 
 from hivemind_addon.api.ticket import CallKind, Priority, Reason
-from hivemind_addon.proxy.core import heap
 from hivemind_addon.proxy.core.lanes import Place
+from hivemind_addon.system import heap
 from tests.core.waiting import Line
 
 PREFIX = {"prefix": "p", "prefix_tokens": 20_000}

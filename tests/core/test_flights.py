@@ -1,8 +1,7 @@
 from msgspec.structs import replace
 
 from hivemind_addon.api.ticket import Demand, Reservation
-from hivemind_addon.proxy.core.flights import Flight, Flights
-from hivemind_addon.proxy.core.lanes import Place
+from hivemind_addon.proxy.core.lanes import Flight, Flights, Place
 from tests.core.samples import ticket
 
 

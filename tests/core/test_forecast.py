@@ -8,10 +8,10 @@ import pytest
 from hivemind_addon.api.command import SetLimit
 from hivemind_addon.api.ticket import Demand, Dimension, Reading
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
-from hivemind_addon.proxy.core.decision import Admitted
 from hivemind_addon.proxy.core.forecast import Slots, Supply, forecast
 from hivemind_addon.proxy.core.lanes import Place
 from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.retry import Admitted
 from hivemind_addon.proxy.core.scheduler import Scheduler
 from tests.core.samples import FAILED, OVERLOADED, SUCCESS, THROTTLED, Bench, after, hints, requests_reading, ticket
 

@@ -1,4 +1,4 @@
-from hivemind_addon.proxy.core.heap import KeyedHeap
+from hivemind_addon.system.heap import KeyedHeap
 
 
 def test_a_heap_keeps_no_more_dead_entries_than_living_ones_and_a_few():

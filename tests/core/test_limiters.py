@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from hivemind_addon.api.ticket import Demand, Dimension, Hints, Reading
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
-from hivemind_addon.proxy.core.decision import Admitted
 from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.retry import Admitted
 from hivemind_addon.proxy.core.scheduler import Scheduler
 from tests.core.samples import FAILED, SUCCESS, THROTTLED, ticket
 

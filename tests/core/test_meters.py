@@ -1,9 +1,8 @@
 import pytest
 
 from hivemind_addon.api.ticket import Demand, Dimension, Reading
-from hivemind_addon.proxy.core.backoffs import Backoffs
-from hivemind_addon.proxy.core.flights import Flights
-from hivemind_addon.proxy.core.meters import Meters
+from hivemind_addon.proxy.core.lanes import Flights
+from hivemind_addon.proxy.core.meters import Backoffs, Meters
 from tests.core.samples import requests_reading, ticket
 from tests.core.test_flights import flight
 

@@ -4,7 +4,7 @@ import pytest
 
 from hivemind_addon.api.events import BreakerChanged, Held, MeterLearned, PoolBlocked, Superseded
 from hivemind_addon.api.ticket import Demand, Reason
-from hivemind_addon.proxy.core.decision import Backoff, GiveUp
+from hivemind_addon.proxy.core.retry import Backoff, GiveUp
 from tests.core.samples import (
     CANCELLED,
     FAILED,

@@ -4,8 +4,15 @@ import pytest
 from msgspec.structs import replace
 
 from hivemind_addon.api.ticket import Outcome, Reason
-from hivemind_addon.proxy.core.decision import Backoff, GiveUp
-from hivemind_addon.proxy.core.retry import History, RetryPolicy, decide, last_moment, sane_retry_after_s
+from hivemind_addon.proxy.core.retry import (
+    Backoff,
+    GiveUp,
+    History,
+    RetryPolicy,
+    decide,
+    last_moment,
+    sane_retry_after_s,
+)
 from tests.core.samples import CUT, FAILED, IGNORED, OVERLOADED, THROTTLED, after, ticket
 
 POLICY = RetryPolicy()

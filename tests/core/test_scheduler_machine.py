@@ -38,9 +38,9 @@ from hivemind_addon.api.ticket import (
 from hivemind_addon.lab.sim.limits import LimitKind
 from hivemind_addon.proxy.core.breaker import BreakerSettings
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
-from hivemind_addon.proxy.core.decision import Admitted, Backoff, Refused, Shed
 from hivemind_addon.proxy.core.learned import MeterKind
 from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.retry import Admitted, Backoff, Refused, Shed
 from hivemind_addon.proxy.core.scheduler import Scheduler
 from tests.core.gateway import MODELS, Gateway
 from tests.core.samples import CANCELLED, POOL, SUCCESS, ticket

@@ -7,16 +7,14 @@ from msgspec.structs import replace
 
 from hivemind_addon.api.events import Held
 from hivemind_addon.api.ticket import Demand, Dimension, Reading, Reason
-from hivemind_addon.proxy.core.backoffs import Backoffs
 from hivemind_addon.proxy.core.breaker import BreakerSettings
 from hivemind_addon.proxy.core.capacity import Capacity
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
-from hivemind_addon.proxy.core.decision import Backoff, GiveUp
 from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
-from hivemind_addon.proxy.core.flights import Flight
-from hivemind_addon.proxy.core.lanes import Place
+from hivemind_addon.proxy.core.lanes import Flight, Place
+from hivemind_addon.proxy.core.meters import Backoffs
 from hivemind_addon.proxy.core.orders import Orders
-from hivemind_addon.proxy.core.retry import History
+from hivemind_addon.proxy.core.retry import Backoff, GiveUp, History
 from hivemind_addon.proxy.core.turn import Gate, Turn
 from tests.core.samples import (
     CANCELLED,

@@ -8,8 +8,8 @@ import pytest
 
 from hivemind_addon.api.ticket import Demand, Dimension, Hints, Reading
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
-from hivemind_addon.proxy.core.decision import Admitted
 from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.retry import Admitted
 from hivemind_addon.proxy.core.scheduler import Scheduler
 from tests.core.samples import SUCCESS, THROTTLED, ticket
 

@@ -4,8 +4,8 @@ from msgspec.structs import replace
 from hivemind_addon.api.events import Held, TicketEnded, WallHit, WallOpened
 from hivemind_addon.api.snapshot import WallView
 from hivemind_addon.api.ticket import Reason
-from hivemind_addon.proxy.core.decision import GiveUp, Refused
-from hivemind_addon.proxy.core.wall import Closure, Wall
+from hivemind_addon.proxy.core.breaker import Closure, Wall
+from hivemind_addon.proxy.core.retry import GiveUp, Refused
 from tests.core.samples import CANCELLED, FAILED, IGNORED, SUCCESS, Bench
 
 HOURS = 7200.0

@@ -1,5 +1,5 @@
 from hivemind_addon.api.ticket import PoolKey
-from hivemind_addon.proxy.core.watchdog import Durations
+from hivemind_addon.proxy.wire.watchdog import Durations
 
 POOL = PoolKey(host="api.test", account="key-1", model_group="m")
 

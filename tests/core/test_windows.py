@@ -1,7 +1,7 @@
 from hivemind_addon.api.events import WindowUsed
 from hivemind_addon.api.snapshot import WindowView
 from hivemind_addon.api.ticket import Hints, WindowReading
-from hivemind_addon.proxy.core.windows import Windows
+from hivemind_addon.proxy.core.capacity import Windows
 from tests.core.samples import Bench
 
 FIVE_HOURS = WindowReading("5h", used=0.41, status="allowed", resets_in_s=600.0)

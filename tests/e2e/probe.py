@@ -55,8 +55,8 @@ TRIPPABLE = {
     "budget_refusal": ("hivemind_addon.proxy.mitm.refusal", None, "make_refused"),
     # Step 6
     "alarms": ("hivemind_addon.proxy.mitm.exchange", "Exchange", "_alarms"),
-    "silence": ("hivemind_addon.proxy.core.watchdog", "Durations", "silent_s"),
-    "first_bytes": ("hivemind_addon.proxy.core.watchdog", "Durations", "note"),
+    "silence": ("hivemind_addon.proxy.wire.watchdog", "Durations", "silent_s"),
+    "first_bytes": ("hivemind_addon.proxy.wire.watchdog", "Durations", "note"),
     "wait_for_head": ("hivemind_addon.proxy.mitm.stream", "ScheduledStream", "state_wait_for_response_headers"),
     "head": ("hivemind_addon.proxy.wire.hints", None, "read_hints"),
     "observe": ("hivemind_addon.proxy.core.scheduler", "Scheduler", "observe"),

@@ -6,8 +6,8 @@ import pytest
 from hivemind_addon.api.command import Cancel
 from hivemind_addon.api.spend import Budget, Period, Scope, Shortage
 from hivemind_addon.api.ticket import Reason
-from hivemind_addon.proxy.core.decision import Refused, Shed
-from hivemind_addon.proxy.core.wall import Closure
+from hivemind_addon.proxy.core.breaker import Closure
+from hivemind_addon.proxy.core.retry import Refused, Shed
 from hivemind_addon.proxy.mitm.refusal import (
     come_back_s,
     make_refusal,

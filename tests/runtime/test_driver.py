@@ -11,8 +11,8 @@ from hivemind_addon.api.events import AttemptStarted, ClockJumped, GuardTripped,
 from hivemind_addon.api.spend import Budget, Period, Scope, Spend, Standing
 from hivemind_addon.api.ticket import ContractError, Outcome, OutcomeKind, Priority, Reason
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
-from hivemind_addon.proxy.core.decision import Admitted, Backoff, Finished, Refused, Shed
 from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.retry import Admitted, Backoff, Finished, Refused, Shed
 from hivemind_addon.proxy.core.scheduler import Scheduler
 from hivemind_addon.proxy.runtime.driver import Cancelled, Driver, Pulse
 from hivemind_addon.system.clock import SystemClock

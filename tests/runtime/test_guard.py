@@ -6,8 +6,8 @@ import pytest
 from hivemind_addon.api.events import GuardTripped
 from hivemind_addon.api.ticket import Demand, Outcome, OutcomeKind, PoolKey, Ticket
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
-from hivemind_addon.proxy.core.decision import Admitted
 from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.retry import Admitted
 from hivemind_addon.proxy.core.scheduler import Scheduler
 from hivemind_addon.proxy.observe.repeats import BURST, EVERY_S
 from hivemind_addon.proxy.runtime.driver import Driver

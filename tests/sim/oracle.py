@@ -3,8 +3,7 @@
 from hivemind_addon.api.ticket import Demand, OutcomeKind, Reason, Reservation
 from hivemind_addon.lab.sim.policy import Policy
 from hivemind_addon.lab.sim.world import World
-from hivemind_addon.proxy.core.decision import Admitted, Backoff, Finished, GiveUp
-from hivemind_addon.proxy.core.retry import RetryPolicy
+from hivemind_addon.proxy.core.retry import Admitted, Backoff, Finished, GiveUp, RetryPolicy
 
 _STEP_S = 0.02
 """From one attempt to the next: the provider has counted the last one by then."""

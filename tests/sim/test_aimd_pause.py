@@ -6,8 +6,8 @@ import pytest
 
 from hivemind_addon.api.ticket import Demand, Outcome, OutcomeKind, PoolKey, Ticket
 from hivemind_addon.lab.sim.aimd_pause import AimdPause
-from hivemind_addon.proxy.core.decision import Backoff, Finished, GiveUp
 from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.retry import Backoff, Finished, GiveUp
 
 POOL = PoolKey("api.sim", "key", "sim-1")
 OK = Outcome(OutcomeKind.SUCCESS, "status 200", status=200)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from hivemind_addon.api.events import Event
 from hivemind_addon.api.words import failing
 from hivemind_addon.proxy.core.scheduler import Scheduler
-from hivemind_addon.proxy.core.watchdog import Durations
 from hivemind_addon.proxy.observe.log import LogObserver
 from hivemind_addon.proxy.observe.metrics import Metrics
 from hivemind_addon.proxy.observe.story import Stories
@@ -20,6 +19,7 @@ from hivemind_addon.proxy.runtime.guard import Guard
 from hivemind_addon.proxy.runtime.voices import Voice, Voices
 from hivemind_addon.proxy.wire.estimate import Estimator
 from hivemind_addon.proxy.wire.tokenizer import Tokenizer
+from hivemind_addon.proxy.wire.watchdog import Durations
 from hivemind_addon.system.clock import Clock, SystemClock
 
 logger = logging.getLogger("hivemind")

@@ -18,16 +18,14 @@ from hivemind_addon.api.events import Event
 from hivemind_addon.api.ticket import Demand, OutcomeKind, PoolKey, Reading, Reservation, Ticket
 from hivemind_addon.proxy.core.breaker import Breaker
 from hivemind_addon.proxy.core.budget import Budgets
-from hivemind_addon.proxy.core.comeback import Comebacks
 from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
-from hivemind_addon.proxy.core.flights import Flight, Flights
 from hivemind_addon.proxy.core.hidden_limits import HiddenLimits, Prior
-from hivemind_addon.proxy.core.lanes import Agent, Lanes, Place, Standing, Tree
+from hivemind_addon.proxy.core.lanes import Agent, Flight, Flights, Lanes, Place, Standing, Tree
 from hivemind_addon.proxy.core.meter import Meter
 from hivemind_addon.proxy.core.meters import Meters
 from hivemind_addon.proxy.core.orders import Orders
 from hivemind_addon.proxy.core.patience import Patience
-from hivemind_addon.proxy.core.pool import Pool, PoolSettings
+from hivemind_addon.proxy.core.pool import Comebacks, Pool, PoolSettings
 from hivemind_addon.proxy.core.scheduler import Scheduler
 from hivemind_addon.proxy.core.sharing import Sharing
 from hivemind_addon.proxy.core.turn import Turn

@@ -12,8 +12,8 @@ from collections import deque
 
 from hivemind_addon.api.events import AttemptStarted, Event, TicketEnded
 from hivemind_addon.api.ticket import Demand, Hints, Outcome, OutcomeKind, PoolKey, Reason, Reservation, Ticket, Usage
-from hivemind_addon.proxy.core.decision import Admitted, Backoff, Finished, GiveUp, Verdict
 from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.retry import Admitted, Backoff, Finished, GiveUp, Verdict
 
 _MOST_IN_FLIGHT = 5.0
 _LEAST_IN_FLIGHT = 1.0

@@ -18,8 +18,8 @@ from hivemind_addon.api.ticket import Demand, Hints, Outcome, PoolKey, Reservati
 from hivemind_addon.lab.sim.agenda import Agenda
 from hivemind_addon.lab.sim.gateway import SUCCESS, Chance, Gateway, Neighbour
 from hivemind_addon.lab.sim.limiters import Cap, RateLimiter
-from hivemind_addon.proxy.core.decision import Admitted, Backoff, Finished
 from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.retry import Admitted, Backoff, Finished
 from hivemind_addon.proxy.core.scheduler import Scheduler
 
 _REFUSAL_S = 0.03

@@ -10,8 +10,8 @@ from hivemind_addon.api.events import Event
 from hivemind_addon.api.ticket import Demand, Hints, Outcome, Reservation, Ticket, Usage
 from hivemind_addon.lab.sim.ablation import AblatedScheduler, Primitive
 from hivemind_addon.lab.sim.aimd_pause import AimdPause
-from hivemind_addon.proxy.core.decision import Admitted, Refused, Shed, Verdict
 from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.retry import Admitted, Refused, Shed, Verdict
 from hivemind_addon.proxy.core.scheduler import Scheduler
 
 _SDK_RETRIES = 2

@@ -41,10 +41,10 @@ from hivemind_addon.lab.sim.resend import SdkBackoff
 from hivemind_addon.lab.sim.result import Result
 from hivemind_addon.lab.sim.upstream import WALL_S, Upstream
 from hivemind_addon.lab.sim.workload import Neighbour, Scenario, ScriptedCall, Site, turns
-from hivemind_addon.proxy.core.decision import Admitted, Backoff, GiveUp, Refused, Shed
-from hivemind_addon.proxy.core.watchdog import Durations
+from hivemind_addon.proxy.core.retry import Admitted, Backoff, GiveUp, Refused, Shed
 from hivemind_addon.proxy.wire.hints import read_hints
 from hivemind_addon.proxy.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
+from hivemind_addon.proxy.wire.watchdog import Durations
 
 _LONGEST_S = 6 * 3600.0
 """A run that has no end is cut here; whoever still runs is lost."""

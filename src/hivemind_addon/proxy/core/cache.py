@@ -15,7 +15,7 @@ without an answer hands over: whoever is sent next leads.
 from dataclasses import dataclass
 
 from hivemind_addon.api.ticket import Ticket
-from hivemind_addon.proxy.core.heap import KeyedHeap
+from hivemind_addon.system.heap import KeyedHeap
 
 _COLD = float("-inf")
 

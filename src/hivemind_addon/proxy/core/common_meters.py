@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hivemind_addon.api.ticket import Reading
-from hivemind_addon.proxy.core.flights import Flight, Flights
+from hivemind_addon.proxy.core.lanes import Flight, Flights
 from hivemind_addon.proxy.core.meter import Meter
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """The order of one pool's tickets: fair among agents, then among their sessions; all else is a bounded lead.
 
-**Unit.** Seconds of the pool's bottleneck (`cost.py`): what a ticket takes is what all others wait longer for it.
+**Unit.** Seconds of the pool's bottleneck (`meters.py`): what a ticket takes is what all others wait longer for it.
 
 **Fairness.** Bounded-credit start-time fair queueing (`shares.py`) among agents, and within each among its trees
 of sessions (`lanes.py`): the smallest `start - bonus` goes next.
@@ -32,9 +32,9 @@ from dataclasses import dataclass, field
 
 from hivemind_addon.api.ticket import Demand, Priority, Reason, Ticket
 from hivemind_addon.proxy.core.cache import CacheSettings, PromptCache
-from hivemind_addon.proxy.core.cost import reading_s
-from hivemind_addon.proxy.core.heap import KeyedHeap
 from hivemind_addon.proxy.core.lanes import Lanes, Place, Spot
+from hivemind_addon.proxy.core.meters import reading_s
+from hivemind_addon.system.heap import KeyedHeap
 
 _NEVER = float("inf")
 _LONG_AGO = float("-inf")

@@ -6,16 +6,30 @@ the concurrency limit grows with the attempts that end, as it would if all of th
 lets others pass until it is due. What will come in from now on, and what refusals will teach, nobody knows.
 
 O(n log n) in the tickets, a few microseconds each.
+
+**A call that is not made**: when would it be sent? A guest is seated in the queue's order where the call would stand,
+and the queue is played through with it: so it is as good a guess as those of the tickets that wait, and has the same
+bounds. What comes in after it is not known: calls of a higher class, or of agents that owe less, may still go first.
+
+Callers tell what the next call of an agent will look like, as far as the last one does.
 """
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from hivemind_addon.api.ticket import Demand, Dimension
+from msgspec.structs import replace
+
+from hivemind_addon.api.command import ForeseeWait, WaitView
+from hivemind_addon.api.snapshot import BreakerState, PoolView, TicketView
+from hivemind_addon.api.spend import Shortage
+from hivemind_addon.api.ticket import CallKind, Demand, Dimension, PoolKey, Reason, Ticket
+from hivemind_addon.proxy.core.capacity import Capacity
+from hivemind_addon.proxy.core.fair_queue import FairQueue
 from hivemind_addon.proxy.core.hidden_limits import HiddenLimits
 from hivemind_addon.proxy.core.lanes import Place
 from hivemind_addon.proxy.core.meter import Meter
+from hivemind_addon.proxy.core.turn import Turn
 
 _NEVER = float("inf")
 _LEAST_LEFT = 0.25
@@ -200,3 +214,221 @@ def forecast(
             break
         at = go(due, starts)
     return starts_at
+
+
+def view_pool(
+    capacity: Capacity, queue: FairQueue, turn: Turn, account_name: str | None, now: float, *, most_queued: int | None
+) -> PoolView:
+    """The pool, with at most so many of those that wait; None: all of them."""
+    breaker = capacity.breaker
+    return PoolView(
+        key=capacity.key,
+        account_name=account_name,
+        in_flight=capacity.in_flight,
+        bypassing=capacity.bypassing,
+        limit=capacity.limit,
+        queued=len(queue),
+        breaker=breaker.state.value,
+        blocked_for_s=max(0.0, capacity.hidden[0].closed_until - now),
+        meters=capacity.meters.views(now),
+        tickets=(*_in_flight(capacity), *_waiting(capacity, queue, turn, now, most_queued)),
+        wall=capacity.wall.view(now),
+        windows=capacity.windows.views(now),
+        paused=capacity.paused,
+        cap=capacity.cap,
+        learned=capacity.learned.views,
+        breaker_tries_in_s=max(0.0, breaker.passes_at - now) if breaker.state is BreakerState.OPEN else None,
+    )
+
+
+def _in_flight(capacity: Capacity) -> Iterator[TicketView]:
+    """The oldest first."""
+    return (
+        TicketView(
+            ticket=_as_served(flight.place),
+            state="in flight",
+            reason="",
+            position=0,
+            attempts=flight.reservation.attempt,
+            waited_s=flight.place.waited_s,
+        )
+        for flight in capacity.flights
+    )
+
+
+def _waiting(capacity: Capacity, queue: FairQueue, turn: Turn, now: float, most: int | None) -> Iterator[TicketView]:
+    """In their order."""
+    head = queue.head()
+    gate = turn.gate(head.ticket, now) if head else None
+    places = queue.in_order()[:most]
+    starts = starts_at(capacity, (place for place in places if queue.why_passed(place) is not Reason.FAN_OUT), now)
+    return (
+        TicketView(
+            ticket=_as_served(place),
+            state="backing off" if place.not_before > now else "queued",
+            reason=turn.reason(place, head, gate, now).value,
+            position=position,
+            attempts=place.history.attempts,
+            waited_s=place.waited_s + max(0.0, now - place.wait_began_at),
+            starts_in_s=None if (at := starts.get(place.ticket.id)) is None else max(0.0, at - now),
+        )
+        for position, place in enumerate(places, start=1)
+    )
+
+
+def starts_at(capacity: Capacity, places: Iterable[Place], now: float) -> dict[str, float]:
+    """When tickets, in their order, are likely to go; those that nothing tells of are left out."""
+    if capacity.paused:
+        return {}
+    # Where the account's limit counts, the others' attempts are in the way as well.
+    users = capacity.sharing.members if capacity.sharing.has_one_cap else [capacity]
+    flights_s = [now - flight.reservation.admitted_at for user in users for flight in user.flights]
+    outlook = Outlook(
+        now=now,
+        limit=capacity.limit,
+        growth=capacity.growth,
+        service_s=capacity.service.mean_s if capacity.service.is_known else None,
+        running_s=[*flights_s, *(0.0 for user in users for _ in range(user.bypassing))],
+        meters=capacity.meters,
+        hidden=capacity.hidden,
+        probes_at=max(capacity.breaker.passes_at, capacity.wall.passes_at),
+    )
+    return outlook.starts_at(places)
+
+
+def _as_served(place: Place) -> Ticket:
+    """The ticket, in the class that counts."""
+    ticket = place.ticket
+    return ticket if place.priority is ticket.priority else replace(ticket, priority=place.priority)
+
+
+_WITHOUT_FORECAST = (Reason.PAUSED, Reason.FUNDS, Reason.FAN_OUT)
+"""Until a person says so, or a running attempt of its own ends."""
+
+
+def foresee(
+    guest: Place, short: Shortage | None, *, capacity: Capacity, queue: FairQueue, turn: Turn, now: float
+) -> WaitView:
+    """What a call would meet. `guest` is no ticket of this pool; `short`: what its budgets lack."""
+    pool = str(capacity.key)
+    if closure := capacity.wall.stands(now):
+        return WaitView(pool, closure.until - now, 0, f"{Reason.WALL.value}: {closure.reason}")
+    if short is not None and not short.may_pass:
+        return WaitView(pool, short.renews_in_s, 0, f"{Reason.BUDGET.value}: {short.budget.holder}")
+    queue.seat(guest, now)
+    places = [one for one in queue.in_order(guest) if one is guest or queue.why_passed(one) is not Reason.FAN_OUT]
+    starts = starts_at(capacity, places, now)
+    before = sum(one.not_before <= now for one in places[: places.index(guest)])
+    head = guest if before == 0 else queue.head()
+    gate = turn.gate((head or guest).ticket, now)
+    if short is not None:
+        reason = Reason.FUNDS
+    elif before == 0 and gate is None and queue.why_passed(guest) is None:
+        return WaitView(pool, 0.0, 0, "")
+    else:
+        reason = turn.reason(guest, head, gate, now)
+    if reason in _WITHOUT_FORECAST:
+        return WaitView(pool, None, before, reason.value)
+    at = starts.get(guest.ticket.id)
+    if before == 0 and gate is not None and gate.opens_at < _NEVER:
+        at = gate.opens_at  # the meters themselves, which the forecast plays in short
+    if at is not None:
+        at = max(at, queue.leader_until(guest.ticket, now))
+        # Those that back off stand before it and let it pass; of the others some may start after it.
+        before = sum(starts.get(one.ticket.id, _NEVER) <= at for one in places[: places.index(guest)])
+    return WaitView(pool, None if at is None else max(0.0, at - now), before, reason.value)
+
+
+_MOST = 500
+"""Sessions that are remembered, of each pool: the newest."""
+
+
+class Callers:
+    """The last ticket of each session, the newest last. Calls for which nobody waits (titles) are not told of."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, str], Ticket] = {}
+        self._going_on: Ticket | None = None
+        """Anybody's last call whose conversation the provider is expected to have in its cache."""
+
+    def __repr__(self) -> str:
+        return f"<Callers: {len(self._last)} sessions>"
+
+    def called(self, ticket: Ticket) -> None:
+        """A ticket has come."""
+        if ticket.kind is CallKind.AUXILIARY:
+            return
+        session = (ticket.agent, ticket.session)
+        self._last.pop(session, None)
+        self._last[session] = ticket
+        if ticket.cached_tokens:
+            self._going_on = ticket
+        if len(self._last) > _MOST:
+            del self._last[next(iter(self._last))]
+
+    def absorb(self, other: "Callers") -> None:
+        """Remember what another pool did, which proved to be this one."""
+        merged = sorted([*self._last.items(), *other._last.items()], key=lambda one: one[1].arrived_at)  # noqa: SLF001
+        self._last = dict(merged[-_MOST:])
+        self._going_on = self._going_on or other._going_on  # noqa: SLF001
+
+    @property
+    def agents(self) -> dict[str, str]:
+        """Who has called, as far as that is remembered, with the group of each."""
+        return {ticket.agent: ticket.group for ticket in self._last.values()}
+
+    def called_at(self, agent: str) -> float | None:
+        """When an agent's last call came; None: none that is remembered."""
+        last = self._last_of(agent, "")
+        return None if last is None else last.arrived_at
+
+    def next_call(self, asked: ForeseeWait, pool: PoolKey, now: float) -> Ticket:
+        """What an agent would submit now: the turn after its session's last, else like its own, or anybody's last."""
+        agent, session = asked.agent, asked.session
+        if last := self._last_of(agent, session):
+            made = self._next_turn(last)
+        elif last := self._last_of(agent, ""):
+            # A new session: nothing of its conversation is cached, nobody has started it.
+            made = replace(last, session=session, cached_tokens=0, cold_tokens=0, kind=CallKind.TURN, parent_session="")
+        else:
+            made = self._strangers_call(agent, session, pool)
+        demand = _wanted(asked, made.demand)
+        return replace(made, id="", arrived_at=now, deadline_at=_NEVER, shed_at=_NEVER, request_hash="", demand=demand)
+
+    def _last_of(self, agent: str, session: str) -> Ticket | None:
+        if session:
+            return self._last.get((agent, session))
+        return next((one for (name, _), one in reversed(self._last.items()) if name == agent), None)
+
+    def _next_turn(self, last: Ticket) -> Ticket:
+        """What was sent is read from the cache where this provider has one, and may count no more."""
+        if self._going_on is None:
+            return last
+        if not self._going_on.cold_tokens:  # what is cached counts like all else
+            return replace(last, cached_tokens=max(last.cached_tokens, last.demand.input_tokens))
+        cached = last.cached_tokens + last.demand.input_tokens
+        demand = last.demand if last.cached_tokens else self._going_on.demand
+        return replace(last, cached_tokens=cached, cold_tokens=cached, demand=demand)
+
+    def _strangers_call(self, agent: str, session: str, pool: PoolKey) -> Ticket:
+        """As large as the last one that anybody sent; nothing else is known."""
+        last = next(reversed(self._last.values()), None)
+        return Ticket(
+            id="",
+            pool=pool,
+            agent=agent,
+            session=session or agent,
+            model=last.model if last else "",
+            demand=last.demand if last else Demand(),
+            arrived_at=0.0,
+            deadline_at=_NEVER,
+            shed_at=_NEVER,
+        )
+
+
+def _wanted(asked: ForeseeWait, usual: Demand) -> Demand:
+    if not asked.input_tokens and not asked.output_tokens:
+        return usual
+    into = asked.input_tokens or usual.input_tokens
+    out = asked.output_tokens or usual.output_tokens
+    return Demand(requests=usual.requests, input_tokens=into, output_tokens=out, total_tokens=into + out)

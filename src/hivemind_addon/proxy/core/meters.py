@@ -1,18 +1,94 @@
 """All limits of one pool that headers tell of: every attempt is reserved, settled and shown to each of them.
 
 Each is the pool's own meter, or in its place the one that several pools of the account draw on (`common_meters.py`).
+
+**Costs**, the unit of the order: what an attempt takes of its pool, in seconds of the pool's bottleneck. A demand of
+`d` units takes `d / rate` seconds of a meter that refills `rate` units per second, and a call of `s` seconds takes `s /
+slots` of a concurrency limit. The largest of these is the attempt's dominant cost: what everybody else waits longer
+because of it.
+
+**Backoffs**: the tickets of one pool that have been tried and wait again, and what is kept for them. In a fixed window
+units would be gone by the time a backoff is over, and the ticket would wait for the next window. So others leave them
+what they will want, if they are due in time; at most half of the window, and nothing in a bucket, where no unit is lost
+by waiting.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from hivemind_addon.api.snapshot import MeterView
-from hivemind_addon.api.ticket import Demand, Dimension, Reading, Ticket
-from hivemind_addon.proxy.core.backoffs import Backoffs
+from hivemind_addon.api.ticket import Demand, Dimension, OutcomeKind, Reading, Ticket
 from hivemind_addon.proxy.core.common_meters import ENOUGH_VOTES, CommonMeters
-from hivemind_addon.proxy.core.flights import Flight, Flights
+from hivemind_addon.proxy.core.lanes import Flight, Flights, Place
 from hivemind_addon.proxy.core.learned import LearnedMeter
 from hivemind_addon.proxy.core.meter import Meter, is_usable
+
+_LATE_IN_WINDOW_S = 1.0
+"""What is due so shortly before a window's end may miss it: no unit is kept for it."""
+
+
+class Backoffs:
+    """Queued tickets that have been tried, due or not."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, Place] = {}
+        self._told: dict[str, OutcomeKind] = {}
+        """Those that wait because a refusal of this kind told them to."""
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[Place]:
+        """In the order in which they were put back."""
+        return iter(self._places.values())
+
+    def __repr__(self) -> str:
+        return f"<Backoffs {len(self)}>"
+
+    def add(self, place: Place, told_by: OutcomeKind | None = None) -> None:
+        """A ticket is to be tried again; `told_by`: when, is what a refusal of this kind told."""
+        self._places[place.ticket.id] = place
+        if told_by is not None:
+            self._told[place.ticket.id] = told_by
+
+    def told_falsely(self, believes_told: Callable[[OutcomeKind, Demand], bool]) -> list[Place]:
+        """Those that wait for what is no longer believed; each is named once."""
+        if not self._told:
+            return []
+        told = [(self._places[ticket_id], kind) for ticket_id, kind in self._told.items()]
+        found = [place for place, kind in told if not believes_told(kind, place.ticket.demand)]
+        for place in found:
+            del self._told[place.ticket.id]
+        return found
+
+    def discard(self, ticket_id: str) -> None:
+        """It goes, or goes no more; nothing happens when it was never tried."""
+        self._places.pop(ticket_id, None)
+        self._told.pop(ticket_id, None)
+
+    def absorb(self, other: "Backoffs") -> None:
+        """Another pool turned out to be of the same account."""
+        self._places |= other._places  # noqa: SLF001  its own kind
+        self._told |= other._told  # noqa: SLF001
+
+    def kept_of_meter(self, meter: Meter, ticket: Ticket, now: float) -> int:
+        """Units of a meter that others will want before its window ends, as far as a ticket has to leave them."""
+        if not self._places:
+            return 0
+        half = int(meter.limit / 2)
+        ends_at = meter.window_ends_at(now)
+        if ends_at is None or meter.level(now) >= ticket.demand.of(meter.dimension) + half:
+            return 0
+        coming = self._due_before(ends_at, ticket, now)
+        return min(sum(place.ticket.demand.of(meter.dimension) for place in coming), half)
+
+    def _due_before(self, ends_at: float, ticket: Ticket, now: float) -> Iterator[Place]:
+        """Others that back off now and are due, in time, before a window ends."""
+        return (
+            place
+            for place in self._places.values()
+            if now < place.not_before < ends_at - _LATE_IN_WINDOW_S and place.ticket.id != ticket.id
+        )
 
 
 class Meters:
@@ -213,3 +289,54 @@ class Meters:
 def _adopt(meter: Meter, flight: Flight, now: float) -> None:
     units = flight.demand.of(meter.dimension)
     meter.adopt(stamp=flight.stamp, units=units, admitted_at=flight.reservation.admitted_at, now=now)
+
+
+_FIRST_GUESS_S = 10.0
+_NEWEST_WEIGHT = 0.1
+_LONGEST_WINDOW_S = 3_600.0
+"""Limits per day or longer are no bottleneck of the moment: they are not paced, and their rate says nothing."""
+_OF_INPUT = (Dimension.INPUT_TOKENS, Dimension.TOTAL_TOKENS)
+_PREFILL_TOKENS_S = 10_000.0
+"""How fast a model reads uncached input, where no meter counts it: what a warm prefix saves is at least that time."""
+
+
+class ServiceTime:
+    """How long an attempt is expected to hold its slot: a moving mean over the successful ones."""
+
+    def __init__(self) -> None:
+        self.mean_s = _FIRST_GUESS_S
+        self._is_guess = True
+
+    def __repr__(self) -> str:
+        return f"<ServiceTime {self.mean_s:.2f} s{', a guess' if self._is_guess else ''}>"
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it was measured at all."""
+        return not self._is_guess
+
+    def succeeded(self, duration_s: float) -> None:
+        """Learn from one."""
+        if self._is_guess:
+            self.mean_s, self._is_guess = duration_s, False
+        else:
+            self.mean_s += _NEWEST_WEIGHT * (duration_s - self.mean_s)
+
+
+def dominant_s(demand: Demand, meters: Iterable[Meter], *, service_s: float, slots: int) -> float:
+    """The dominant cost of a demand that holds a slot for `service_s`. Never negative."""
+    longest_s = service_s / max(1, slots)
+    for meter in meters:
+        if meter.window_s <= _LONGEST_WINDOW_S:
+            # More than the whole limit takes the whole limit.
+            longest_s = max(longest_s, min(demand.of(meter.dimension), meter.limit) / meter.limit * meter.window_s)
+    return max(0.0, longest_s)
+
+
+def reading_s(input_tokens: int, meters: Iterable[Meter]) -> float:
+    """Seconds of the bottleneck that so much uncached input takes."""
+    longest_s = input_tokens / _PREFILL_TOKENS_S
+    for meter in meters:
+        if meter.dimension in _OF_INPUT and meter.window_s <= _LONGEST_WINDOW_S:
+            longest_s = max(longest_s, min(input_tokens, meter.limit) / meter.limit * meter.window_s)
+    return longest_s

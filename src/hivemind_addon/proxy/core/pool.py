@@ -6,6 +6,12 @@
 
 The pool asks whose turn it is and does what follows: it admits, sheds, refuses, tries again and ends. What an attempt
 teaches about the provider is the capacity's business.
+
+**Requests that come back**: their places are kept, and their old attempts are ended. A refusal asks the client to come
+back, and most do, with the same request under a new ticket; so do clients whose own patience ended (Claude Code: after
+three minutes, see docs/endurance.md). It gets the place that the old one had: once for each, and within ten minutes.
+Where an attempt for the old one still runs although its client has given up, it is superseded: to be ended, and the new
+ticket waits for that.
 """
 
 import random
@@ -29,26 +35,112 @@ from hivemind_addon.api.ticket import (
     Ticket,
     Usage,
 )
-from hivemind_addon.proxy.core.backoffs import Backoffs
-from hivemind_addon.proxy.core.breaker import BreakerSettings
+from hivemind_addon.proxy.core.breaker import BreakerSettings, Closure
 from hivemind_addon.proxy.core.budget import Budgets
-from hivemind_addon.proxy.core.callers import Callers
 from hivemind_addon.proxy.core.capacity import Capacity
-from hivemind_addon.proxy.core.comeback import Comebacks, Successors
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
-from hivemind_addon.proxy.core.decision import Admitted, Backoff, Finished, GiveUp, Refused, Shed, Verdict
 from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
-from hivemind_addon.proxy.core.foresight import foresee
-from hivemind_addon.proxy.core.lanes import Place
+from hivemind_addon.proxy.core.forecast import Callers, foresee, view_pool
+from hivemind_addon.proxy.core.lanes import Flights, Place, Standing
 from hivemind_addon.proxy.core.learned import LearnedPool
-from hivemind_addon.proxy.core.meters import Meters
+from hivemind_addon.proxy.core.meters import Backoffs, Meters
 from hivemind_addon.proxy.core.orders import Orders
 from hivemind_addon.proxy.core.patience import Patience
-from hivemind_addon.proxy.core.pool_view import view_pool
-from hivemind_addon.proxy.core.retry import RetryPolicy, decide, last_moment
+from hivemind_addon.proxy.core.retry import (
+    Admitted,
+    Backoff,
+    Finished,
+    GiveUp,
+    Refused,
+    RetryPolicy,
+    Shed,
+    Verdict,
+    decide,
+    last_moment,
+)
 from hivemind_addon.proxy.core.sharing import Sharing
 from hivemind_addon.proxy.core.turn import SOONEST_COME_BACK_S, Gate, Turn
-from hivemind_addon.proxy.core.wall import Closure
+
+_KEPT_FOR_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    standing: Standing
+    until: float
+
+
+class Comebacks:
+    """One pool's kept places, oldest first."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], list[_Kept]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._kept.values()))
+
+    def __repr__(self) -> str:
+        return f"<Comebacks {len(self)} places kept>"
+
+    def keep(self, ticket: Ticket, standing: Standing | None, now: float) -> None:
+        """A ticket was shed, or its client went."""
+        self._forget(now)
+        if standing is not None and ticket.request_hash:
+            kept = self._kept.pop((ticket.agent, ticket.request_hash), [])
+            self._kept[ticket.agent, ticket.request_hash] = [*kept, _Kept(standing, now + _KEPT_FOR_S)]
+
+    def claim(self, ticket: Ticket, now: float) -> Standing | None:
+        """The place of an earlier ticket for the same request; None: it has none."""
+        self._forget(now)
+        kept = self._kept.get((ticket.agent, ticket.request_hash))
+        if not kept:
+            return None
+        if len(kept) == 1:
+            del self._kept[ticket.agent, ticket.request_hash]
+        return kept.pop(0).standing
+
+    def absorb(self, other: "Comebacks") -> None:
+        """Another pool turned out to be of the same account. Its virtual time is another one: its places are void."""
+        other._kept.clear()  # noqa: SLF001  its own kind
+
+    def _forget(self, now: float) -> None:
+        while self._kept:
+            (name, kept) = next(iter(self._kept.items()))
+            while kept and kept[0].until <= now:
+                kept.pop(0)
+            if kept:
+                return
+            del self._kept[name]
+
+
+class Successors:
+    """Tickets of one pool that wait for the end of an attempt for the same request, by that attempt's ticket."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __repr__(self) -> str:
+        return f"<Successors {self._of}>"
+
+    def supersede(self, ticket: Ticket, flights: Flights, now: float) -> Reservation | None:
+        """The attempt that a new ticket is to wait for: its client has given up by now. None: there is none."""
+        for flight in flights.alike(ticket):
+            if now >= flight.place.shed_at and flight.ticket.id not in self._of:
+                self._of[flight.ticket.id] = ticket.id
+                return flight.reservation
+        return None
+
+    def of_ended(self, ticket_id: str) -> str:
+        """Who waited for a ticket's attempt, which has ended; empty: nobody."""
+        return self._of.pop(ticket_id, "")
+
+    def absorb(self, other: "Successors") -> None:
+        """Another pool turned out to be of the same account."""
+        self._of |= other._of  # noqa: SLF001  its own kind
+
 
 _NEVER = float("inf")
 _MOST_ENDING_S = 5.0

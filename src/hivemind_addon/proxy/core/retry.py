@@ -10,6 +10,8 @@ In this order:
 
 A rate limit's own step is short: meters and hidden limits pace everybody. A provider that is down has none: the
 breaker probes. A backoff is the ticket's own and always ends: what keeps the whole pool is asked at its gate.
+
+Beside it, as values, what the scheduler answers to a request.
 """
 
 import math
@@ -19,8 +21,57 @@ from dataclasses import dataclass
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hivemind_addon.api.ticket import Outcome, OutcomeKind, Reason, Ticket
-from hivemind_addon.proxy.core.decision import Backoff, GiveUp
+from hivemind_addon.api.command import Cancel
+from hivemind_addon.api.spend import Shortage
+from hivemind_addon.api.ticket import Outcome, OutcomeKind, Reason, Reservation, Ticket
+from hivemind_addon.proxy.core.breaker import Closure
+
+
+class Admitted(Struct, frozen=True):
+    """The ticket goes upstream now."""
+
+    reservation: Reservation
+
+
+class Shed(Struct, frozen=True):
+    """The ticket ends here: the client gets a refusal that makes it come back."""
+
+    ticket: Ticket
+    reason: Reason
+    come_back_s: float
+    """When there is likely to be room, in seconds from now."""
+
+
+class Refused(Struct, frozen=True):
+    """The ticket ends here: a budget or the account is spent, or a person cancelled it.
+
+    The client gets a refusal that it does not retry.
+    """
+
+    ticket: Ticket
+    cause: Shortage | Closure | Cancel
+
+
+class Finished(Struct, frozen=True):
+    """The ticket is over; its answer is (or was) the client's."""
+
+
+class Backoff(Struct, frozen=True):
+    """The ticket is queued again, at its old place, and not before an instant."""
+
+    until: float
+    reason: str
+
+
+class GiveUp(Struct, frozen=True):
+    """The ticket is over: the provider's last answer goes to the client as it came."""
+
+    reason: Reason
+
+
+Verdict = Finished | Backoff | GiveUp
+"""What `Scheduler.settle` answers."""
+
 
 _FIRST_THROTTLED_S = 0.2
 """Before the second attempt after a rate limit's refusal; doubles with each one that follows."""

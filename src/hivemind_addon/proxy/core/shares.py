@@ -22,7 +22,7 @@ and one cost of each. Hence, for a share that begins to wait and owes nothing, e
 
 from collections.abc import Callable, Hashable
 
-from hivemind_addon.proxy.core.heap import KeyedHeap
+from hivemind_addon.system.heap import KeyedHeap
 
 _PACE = 0.5
 """Of the ideal system's, at which the virtual time moves at least."""

@@ -2,12 +2,23 @@
 
     told by headers      common_meters.py
     told by refusals     here: whether a refusal depends on what its own pool has upstream and has sent, or on all pools
-    who goes next        common_order.py
+    who goes next        here: one order over the heads of the pools
 
 Beside the hidden limits of each pool there is one more pair of them (`hidden_limits.py`), that hears of the attempts of
 all pools. Which of them counts is judged at each refusal, by the same attempts: whichever explains them better, the
 best hypothesis about the account, or the best ones about each pool on its own. To take the other's place it has to be
 better by some margin. Chance is nobody's limit, and an outage of one model is the account's no more than its pool's.
+
+**The order** over the heads of pools that draw on a common limit is fair among agents, whatever model they ask for.
+Each pool's own order says who its next ticket is. Among these the one with the smallest key goes: start-time fair
+queueing (`shares.py`), with agents as they are known to the account.
+
+    start = max(now when the ticket came, what its agent has been served)      its first admission fixes it
+    now   = the latest start of those that were served, and on by each one's part of what is served
+    key   = start - bonus, then the older ticket
+
+So equal agents are served in the order in which their calls came, and one that has many calls waiting is behind all
+others with each further one.
 """
 
 import itertools
@@ -16,15 +27,83 @@ from typing import TYPE_CHECKING
 
 from hivemind_addon.api.ticket import Outcome, OutcomeKind
 from hivemind_addon.proxy.core.common_meters import CommonMeters
-from hivemind_addon.proxy.core.common_order import CommonOrder
-from hivemind_addon.proxy.core.flights import Flight
 from hivemind_addon.proxy.core.hidden_limits import OF_OVERLOADS, OF_THROTTLES, HiddenLimits
+from hivemind_addon.proxy.core.lanes import Flight
 from hivemind_addon.proxy.core.learned import COMMON_CONCURRENCY, COMMON_RATE, LearnedPool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hivemind_addon.proxy.core.capacity import Capacity
+from hivemind_addon.proxy.core.lanes import Place
+
+_LONG_AGO = float("-inf")
+_PACE = 0.5
+"""Of the ideal system's, as in `shares.py`."""
+_FORGET_FROM = 256
+"""Agents that are remembered before the first look for ones that are worth nothing any more."""
+
+
+class CommonOrder:
+    """One account's."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+        self._served_s: dict[str, float] = {}
+        """By agent: where its next start is at least."""
+        self._came_s: dict[str, float] = {}
+        """By ticket: `now` when it came; once it was sent, its start."""
+        self._sent: set[str] = set()
+        self._charged_s: dict[str, float] = {}
+        """For attempts in flight, by ticket."""
+        self._forget_at = _FORGET_FROM
+
+    def __repr__(self) -> str:
+        return f"<CommonOrder at {self._now_s:.3f} s, {len(self._came_s)} tickets>"
+
+    def came(self, ticket_id: str) -> None:
+        """A ticket waits from now on."""
+        self._came_s[ticket_id] = self._now_s
+
+    def gone(self, ticket_id: str) -> None:
+        """It has ended."""
+        self._came_s.pop(ticket_id, None)
+        self._sent.discard(ticket_id)
+
+    def key(self, place: Place) -> tuple[float, float, float]:
+        """What a pool's next ticket is sorted by."""
+        if place.front:
+            return (_LONG_AGO, place.front, place.since)
+        return (self._start_s(place) - place.bonus_s, place.since, place.order)
+
+    def served(self, place: Place, cost_s: float) -> None:
+        """A ticket goes, and is expected to take so much. `settle` it when its attempt ends."""
+        ticket = place.ticket
+        owed_s = self._served_s.get(ticket.agent, _LONG_AGO)
+        if ticket.id not in self._sent:
+            self._came_s[ticket.id] = self._start_s(place)
+            self._sent.add(ticket.id)
+        start_s = self._came_s[ticket.id]
+        # As in an ideal system that serves all who are here at once: newcomers do not go before others for ever.
+        self._now_s = max(self._now_s, start_s) + _PACE * cost_s / max(1, len(self._came_s))
+        self._served_s[ticket.agent] = max(start_s, owed_s) + cost_s / place.weight
+        self._charged_s[ticket.id] = cost_s
+        if len(self._served_s) > self._forget_at:
+            self._served_s = {agent: at_s for agent, at_s in self._served_s.items() if at_s > self._now_s}
+            self._forget_at = max(_FORGET_FROM, 2 * len(self._served_s))
+
+    def settle(self, place: Place, cost_s: float) -> None:
+        """An attempt ended, and took so much."""
+        ticket = place.ticket
+        charged_s = self._charged_s.pop(ticket.id, cost_s)
+        if ticket.agent in self._served_s:
+            self._served_s[ticket.agent] += (cost_s - charged_s) / place.weight
+
+    def _start_s(self, place: Place) -> float:
+        ticket = place.ticket
+        came_s = self._came_s.get(ticket.id, self._now_s)
+        return came_s if ticket.id in self._sent else max(came_s, self._served_s.get(ticket.agent, _LONG_AGO))
+
 
 _CAP_MARGIN = 1.5
 _RATE_MARGIN = 3.0

@@ -11,10 +11,10 @@ the next one. Nothing is decided here for good; each poll asks anew.
 from dataclasses import dataclass
 
 from hivemind_addon.api.ticket import Demand, Reason, Ticket
-from hivemind_addon.proxy.core.backoffs import Backoffs
 from hivemind_addon.proxy.core.capacity import Capacity
 from hivemind_addon.proxy.core.fair_queue import FairQueue
 from hivemind_addon.proxy.core.lanes import Place
+from hivemind_addon.proxy.core.meters import Backoffs
 
 _NEVER = float("inf")
 SOONEST_COME_BACK_S = 1.0

@@ -28,7 +28,7 @@ from hivemind_addon.api.ticket import (
     Ticket,
     Usage,
 )
-from hivemind_addon.proxy.core.decision import Admitted, Backoff, Refused, Shed
+from hivemind_addon.proxy.core.retry import Admitted, Backoff, Refused, Shed
 from hivemind_addon.proxy.mitm.attempt import Attempt
 from hivemind_addon.proxy.mitm.keeping import sent_request
 from hivemind_addon.proxy.mitm.port import Alarm, Delivered, Handling, Look, Next, Stage
@@ -53,13 +53,13 @@ if TYPE_CHECKING:
     from mitmproxy import http
 
     from hivemind_addon.proxy.capture.tape import Tape
-    from hivemind_addon.proxy.core.watchdog import Durations
     from hivemind_addon.proxy.mitm.keeping import ConversationKeeper
     from hivemind_addon.proxy.profile.model import DialectName, Profile
     from hivemind_addon.proxy.runtime.driver import Driver
     from hivemind_addon.proxy.runtime.guard import Guard
     from hivemind_addon.proxy.wire.estimate import Estimator
     from hivemind_addon.proxy.wire.request import RequestFacts
+    from hivemind_addon.proxy.wire.watchdog import Durations
 
 logger = logging.getLogger(__name__)
 

@@ -27,11 +27,11 @@ from hivemind_addon.api.ticket import (
     Ticket,
     Usage,
 )
-from hivemind_addon.proxy.core.decision import Admitted, Backoff, Refused, Shed, Verdict
-from hivemind_addon.proxy.core.heap import KeyedHeap
 from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.proxy.core.retry import Admitted, Backoff, Refused, Shed, Verdict
 from hivemind_addon.proxy.core.scheduler import Scheduler
 from hivemind_addon.system.clock import Clock
+from hivemind_addon.system.heap import KeyedHeap
 
 _logger = logging.getLogger(__name__)
 
