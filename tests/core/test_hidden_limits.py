@@ -249,12 +249,11 @@ def test_what_an_answer_really_took_counts():
     hidden.resume(HiddenLimit(2, 10_000, 100.0), 0.0)
     for stamp in (1, 2):
         hidden.sent(stamp, expected, stamp, 0.0)
-    [level] = hidden._levels()
-    assert level.opens_at(5000, 10_000, 2, 1.0) > 1.0
+    assert hidden.opens_at(expected, 2, 1.0) > 1.0
     for stamp in (1, 2):
         hidden.passed(stamp, 2.0)
         hidden.ended(stamp, 2.0, charged=took)
-    assert level.opens_at(5000, 10_000, 0, 2.0) == 2.0
+    assert hidden.opens_at(expected, 0, 2.0) == 2.0
 
 
 @pytest.mark.parametrize(("short", "long"), [((4, 1.0), (90, 60.0)), ((20, 10.0), (80, 60.0))])
