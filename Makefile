@@ -4,7 +4,7 @@ PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 "$$HOME"/.py
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test browser check prove bench night soak evaluate fleets endurance run docs clean
+.PHONY: demo test browser check prove bench house night soak evaluate fleets endurance run docs clean
 
 demo: $(READY)          ## a fleet against a strict, faulty provider: first direct, then through the scheduler
 	$(BIN)/hivemind demo
@@ -27,6 +27,9 @@ docs: $(READY)          ## write the generated parts of docs/
 
 bench: $(READY)         ## overhead beside bare mitmdump, as ratios of one run
 	$(BIN)/python -m bench
+
+house: $(READY)         ## how heavy the house is: lines, files, floors, what one request runs through
+	$(BIN)/python -m bench.house
 
 night: $(READY)         ## memory and event loop of mitmweb over 20,000 requests and 500 held ones
 	$(BIN)/python -m bench.night
