@@ -10,7 +10,7 @@ from fleets.experiment import experiments
 from fleets.fleet import FleetSettings, run_fleet
 from fleets.page import page, summary
 from fleets.programs import NotInstalled, install
-from hivemind_addon.lab.sim.mitmdump import NotStarted
+from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "fleets.md"
 
@@ -39,7 +39,7 @@ def main(runs: int, seed: int, only: tuple[str, ...], output: Path) -> None:
         for number in range(experiment.runs):
             try:
                 result = asyncio.run(run_fleet(experiment.settings, experiment.route, programs, seed + number))
-            except NotStarted as error:
+            except MitmdumpNotStarted as error:
                 raise click.ClickException(str(error)) from error
             click.echo(f"{name}: {summary(result)}")
             kept = kept and (result.kept_its_promise or not experiment.demands)

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 
 from fleets.programs import Programs
-from hivemind_addon.lab.sim.task import Task
+from hivemind_addon.lab.sim.task import SimTask
 from hivemind_addon.tools.launch.programs import load_programs
 
 ANTHROPIC_HOST = "api.anthropic.com"
@@ -65,7 +65,7 @@ class Agent:
     """One agent and its task."""
 
     program: Program
-    task: Task
+    task: SimTask
     folder: Path
     """Its own: home and working folder are in it."""
     key: str = "sk-sim-fleet"

@@ -8,7 +8,7 @@ import click
 
 from fleets.fleet import FleetSettings, Route, run_fleet
 from fleets.programs import NotInstalled, install
-from hivemind_addon.lab.sim.mitmdump import NotStarted
+from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted
 from hivemind_addon.proxy.mitm.capture_file import read_capture
 
 CAPTURES = Path(__file__).resolve().parents[1] / "tests" / "captures"
@@ -54,7 +54,7 @@ def main(seed: int, only: tuple[str, ...], output: Path) -> None:
         options = (f"hivemind_capture={file.resolve()}", "hivemind_capture_content=false")
         try:
             result = asyncio.run(run_fleet(settings, Route.WHOLE, programs, seed, options))
-        except NotStarted as error:
+        except MitmdumpNotStarted as error:
             raise click.ClickException(str(error)) from error
         capture = read_capture(file)
         attempts = sum(len(call.attempts) for call in capture.calls)

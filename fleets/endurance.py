@@ -21,7 +21,7 @@ from hivemind_addon.lab.sim.exchange import pause
 from hivemind_addon.lab.sim.faults import Hold, KeepAlive
 from hivemind_addon.lab.sim.provider import LimitScope, ProviderSettings
 from hivemind_addon.lab.sim.request import credential
-from hivemind_addon.lab.sim.task import Task
+from hivemind_addon.lab.sim.task import SimTask
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "endurance.md"
 _HOLDS_MIN = (1.0, 5.0, 9.5, 12.0, 30.0)
@@ -101,7 +101,7 @@ async def endure(chosen: Sequence[Case], programs: Programs) -> list[Endured]:
 
 
 async def _endure(case: Case, start_s: float, way: Straight, programs: Programs, stage: Stage, folder: Path) -> Endured:
-    agent = Agent(case.program, Task(case.name, 1, "result.txt"), folder / case.name, key=f"sk-sim-{case.name}")
+    agent = Agent(case.program, SimTask(case.name, 1, "result.txt"), folder / case.name, key=f"sk-sim-{case.name}")
     server = stage.servers[case.program.host]
     server.script(agent.key, [], then=Hold(case.hold_s, case.manner))
     started = launch(agent, replace(way, patient=case.patient), programs)

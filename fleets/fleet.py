@@ -20,7 +20,7 @@ from hivemind_addon.lab.sim.exchange import pause
 from hivemind_addon.lab.sim.limits import Limit
 from hivemind_addon.lab.sim.mitmdump import running_mitmdump
 from hivemind_addon.lab.sim.provider import Latency, ProviderSettings
-from hivemind_addon.lab.sim.task import Task
+from hivemind_addon.lab.sim.task import SimTask
 from hivemind_addon.lab.sim.truth import Truth
 
 _FILE = "result.txt"
@@ -228,7 +228,7 @@ async def _kill(proxy: FleetProxy, after_s: float) -> None:
 def _agents(settings: FleetSettings, folder: Path) -> Sequence[Agent]:
     kinds = [(Program.CLAUDE, "claude", settings.claudes), (Program.CODEX, "codex", settings.codexes)]
     return [
-        Agent(program, Task(f"{word}-{number}", settings.lines, _FILE), folder / f"{word}-{number}")
+        Agent(program, SimTask(f"{word}-{number}", settings.lines, _FILE), folder / f"{word}-{number}")
         for program, word, count in kinds
         for number in range(1, count + 1)
     ]

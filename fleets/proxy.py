@@ -16,7 +16,7 @@ from fleets import inside
 from hivemind_addon.api.report import Report
 from hivemind_addon.api.snapshot import Counters
 from hivemind_addon.lab.sim.exchange import pause
-from hivemind_addon.lab.sim.mitmdump import NotStarted
+from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted
 
 _START_S = 60.0
 _LOOK_EVERY_S = 0.1
@@ -52,7 +52,10 @@ class FleetProxy:
         return "\n".join(lines[-_SHOWN_LINES:])
 
     async def start(self, settings: Sequence[str]) -> Process:
-        """Start `hivemind run` and wait until it serves. `settings`: `name=value`, for `--set`. Raises NotStarted."""
+        """Start `hivemind run` and wait until it serves. `settings`: `name=value`, for `--set`.
+
+        Raises MitmdumpNotStarted.
+        """
         sets = (argument for one in settings for argument in ("--set", one))
         with self._log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
@@ -75,7 +78,7 @@ class FleetProxy:
         except TimeoutError:
             process.terminate()
         if process.returncode is not None or await self.report() is None:
-            raise NotStarted(f"the proxy does not serve:\n{self.last_words}")
+            raise MitmdumpNotStarted(f"the proxy does not serve:\n{self.last_words}")
         return process
 
     async def kill(self) -> None:
@@ -115,7 +118,7 @@ class FleetProxy:
 
 @asynccontextmanager
 async def running_proxy(folder: Path, settings: Sequence[str]) -> AsyncIterator[FleetProxy]:
-    """It serves, until the block ends. `settings`: `name=value`, for `--set`. Raises NotStarted."""
+    """It serves, until the block ends. `settings`: `name=value`, for `--set`. Raises MitmdumpNotStarted."""
     proxy = FleetProxy(folder)
     process = await proxy.start((f"confdir={folder / 'mitmproxy'}", "flow_detail=0", *settings))
     try:

@@ -19,10 +19,10 @@ from fleets.programs import NotInstalled, Programs, install
 from fleets.tunnel import running_tunnel
 from hivemind_addon.api.snapshot import Counters
 from hivemind_addon.lab.sim.faults import KeepAlive
-from hivemind_addon.lab.sim.task import Task
+from hivemind_addon.lab.sim.task import SimTask
 from hivemind_addon.lab.sim.truth import AgentTruth, Truth
 
-TASK = Task("claude-1", 2, "result.txt")
+TASK = SimTask("claude-1", 2, "result.txt")
 TRUTH = Truth(
     attempts=10,
     by_status={200: 7, 429: 2, 529: 1},

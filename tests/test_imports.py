@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -164,6 +165,16 @@ def test_pure_rooms_use_no_randomness_but_what_is_passed():
 
     for folder in ("proxy/core/", "proxy/wire/", "proxy/profile/"):
         assert not offenders(folder, random_names)
+
+
+def test_no_public_class_name_means_two_things():
+    names = Counter(
+        node.name
+        for path in SOURCES
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_both_maps_name_every_folder_and_no_other():

@@ -4,7 +4,7 @@ import stat
 
 import pytest
 
-from hivemind_addon.proxy.checkpoint.folder_store import FolderStore, Retention
+from hivemind_addon.proxy.checkpoint.folder_store import FolderStore, KeepRule
 from hivemind_addon.proxy.checkpoint.model import UnknownCheckpoint
 from hivemind_addon.system.folders import FolderNotPrivate
 from tests.checkpoint.samples import MESSAGES, WALL, checkpoint
@@ -81,11 +81,11 @@ def test_the_newest_of_a_thread_replaces_the_older_and_no_other(store):
 @pytest.mark.parametrize(
     ("retention", "left"),
     [
-        (Retention(count=3), ["5", "4", "3"]),
-        (Retention(count=1), ["5"]),
-        (Retention(size_bytes=1), ["5"]),
-        (Retention(age_s=2.5), ["5", "4", "3"]),
-        (Retention(), ["5", "4", "3", "2", "1", "0"]),
+        (KeepRule(count=3), ["5", "4", "3"]),
+        (KeepRule(count=1), ["5"]),
+        (KeepRule(size_bytes=1), ["5"]),
+        (KeepRule(age_s=2.5), ["5", "4", "3"]),
+        (KeepRule(), ["5", "4", "3", "2", "1", "0"]),
     ],
 )
 def test_older_ones_are_forgotten_by_number_size_and_age(tmp_path, retention, left):
@@ -97,14 +97,14 @@ def test_older_ones_are_forgotten_by_number_size_and_age(tmp_path, retention, le
 
 def test_size_counts_what_is_left(tmp_path):
     size = checkpoint(body=other_words(0)).head.body_bytes
-    store = FolderStore(tmp_path / "kept", retention=Retention(size_bytes=2 * size + 1))
+    store = FolderStore(tmp_path / "kept", retention=KeepRule(size_bytes=2 * size + 1))
     for number in range(5):
         store.keep(checkpoint(str(number), body=other_words(number), wall=WALL + number))
     assert ids(store) == ["4", "3"]
 
 
 def test_a_clock_that_was_set_back_costs_nothing_that_is_new(tmp_path):
-    store = FolderStore(tmp_path / "kept", retention=Retention(count=2))
+    store = FolderStore(tmp_path / "kept", retention=KeepRule(count=2))
     for number in range(4):
         store.keep(checkpoint(str(number), body=other_words(number), wall=WALL - 1e6 * number))
         assert str(number) in ids(store)

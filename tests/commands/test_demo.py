@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from hivemind_addon.lab.sim import demo
 from hivemind_addon.lab.sim.demo import DemoResult, PhaseName
-from hivemind_addon.lab.sim.mitmdump import NotStarted
+from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted
 from hivemind_addon.tools.cli import main
 from tests.sim.test_demo_view import phase
 
@@ -57,7 +57,7 @@ def test_demo_prints_nothing_but_json_where_that_is_asked_for(pretended):
 
 def test_a_mitmdump_that_does_not_start_is_one_line(monkeypatch):
     async def run_demo(_settings, _screen):
-        raise NotStarted("mitmdump does not listen")
+        raise MitmdumpNotStarted("mitmdump does not listen")
 
     monkeypatch.setattr(demo, "run_demo", run_demo)
     monkeypatch.setattr("signal.signal", lambda *_: None)

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.commands import fleet as commands
 from hivemind_addon.tools.tasks.model import State
-from hivemind_addon.tools.tasks.session import Outcome
-from hivemind_addon.tools.tasks.store import Fleet, FleetStore, Owner, Written, fleets_folder
+from hivemind_addon.tools.tasks.session import FleetOutcome
+from hivemind_addon.tools.tasks.store import Fleet, FleetStore, Owner, TaskLine, fleets_folder
 from tests.tasks.plain import shell, short_folder
 from tests.tasks.test_store import owned, view
 
@@ -55,7 +55,7 @@ def plans(monkeypatch):
         store.own(Owner(1, "x"))
         store.write_fleet(plan.fleet)
         store.close()
-        return Outcome(commands.msgspec.structs.replace(store.view(), tasks=tasks), seen.signal)
+        return FleetOutcome(commands.msgspec.structs.replace(store.view(), tasks=tasks), seen.signal)
 
     monkeypatch.setattr(commands, "run_plan", run_plan)
     return seen
@@ -97,8 +97,8 @@ def test_json_is_all_of_standard_output(plans, file):
 
 def test_an_earlier_one_goes_on_with_other_places(plans):
     one = owned()
-    one.write(Written(view("a", State.DONE), shell("a", "true")))
-    one.write(Written(view("b", State.FAILED), shell("b", "true", ["a"])))
+    one.write(TaskLine(view("a", State.DONE), shell("a", "true")))
+    one.write(TaskLine(view("b", State.FAILED), shell("b", "true", ["a"])))
     one.close()
     done = run("run", "--resume", "night-1", "--at-most", "9")
     assert done.exit_code == 0, done.output
@@ -142,9 +142,9 @@ def test_what_cannot_be_is_one_line(file, machine, arguments, status, says):
 def test_fleets_and_their_tasks_are_listed():
     assert "no fleets yet" in run("status").output
     one = owned()
-    one.write(Written(view("a", State.DONE, exit_status=0), shell("a", "true")))
+    one.write(TaskLine(view("a", State.DONE, exit_status=0), shell("a", "true")))
     one.log("a").write_text("said\nmore\n")
-    one.write(Written(view("b", State.FAILED, log=str(one.log("a")), reason="exit status 3"), shell("b", "true")))
+    one.write(TaskLine(view("b", State.FAILED, log=str(one.log("a")), reason="exit status 3"), shell("b", "true")))
     one.close()
     assert "1 done, 1 failed" in run("status").output
     assert run("list").output == run("status").output

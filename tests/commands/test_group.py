@@ -7,7 +7,7 @@ import click
 from click.testing import CliRunner
 
 from hivemind_addon.tools.cli import main
-from hivemind_addon.tools.commands.group import Entry, IndexedGroup, every_command, help_of
+from hivemind_addon.tools.commands.group import CommandEntry, IndexedGroup, every_command, help_of
 from hivemind_addon.tools.commands.index import SECTIONS
 
 
@@ -28,7 +28,9 @@ def test_a_slip_is_told_with_what_was_meant():
 
 
 def test_what_is_registered_beside_the_index_is_listed_last():
-    group = IndexedGroup("hivemind", index={"See": [Entry("status", "tools.commands.watch:status", "What goes on")]})
+    group = IndexedGroup(
+        "hivemind", index={"See": [CommandEntry("status", "tools.commands.watch:status", "What goes on")]}
+    )
 
     @group.command()
     def extra() -> None:

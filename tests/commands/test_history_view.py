@@ -6,7 +6,7 @@ from hivemind_addon.proxy.journal.tables import AttemptRow, HappeningRow, Ticket
 from hivemind_addon.tools.commands import history_view as view
 from hivemind_addon.tools.history.history import Biography
 from hivemind_addon.tools.history.incident_history import Aftermath
-from hivemind_addon.tools.history.incidents import Incident, Kind, Line, Trouble
+from hivemind_addon.tools.history.incidents import Incident, IncidentKind, IncidentLine, Trouble
 from hivemind_addon.tools.history.records import RunRecord
 
 NOON = 1_767_268_800.0
@@ -198,7 +198,7 @@ NOTHING = Aftermath(
 
 def outage(ended: float | None = NOON + 200) -> Incident:
     ending = "" if ended is None else "the provider answered again"
-    return Incident("api/k/opus", (Trouble(Kind.BREAKER, "api/k/opus", NOON, ended, "529", ending),))
+    return Incident("api/k/opus", (Trouble(IncidentKind.BREAKER, "api/k/opus", NOON, ended, "529", ending),))
 
 
 def test_an_incident():
@@ -216,7 +216,7 @@ def test_an_incident():
         tokens=1200,
         micro_usd=2_500_000,
     )
-    timeline = [Line(NOON - 1, "an omen"), Line(NOON, "breaker open")]
+    timeline = [IncidentLine(NOON - 1, "an omen"), IncidentLine(NOON, "breaker open")]
     lines = list(view.incident_lines(outage(), 2, after, timeline, NOON + 300))
     assert lines == [
         "incident 2: provider down at api/k/opus",

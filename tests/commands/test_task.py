@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.tasks import client
 from hivemind_addon.tools.tasks.model import NotTaken, State
-from hivemind_addon.tools.tasks.store import Written
+from hivemind_addon.tools.tasks.store import TaskLine
 from tests.tasks.plain import shell, short_folder
 from tests.tasks.test_store import owned, view
 
@@ -122,7 +122,7 @@ def test_a_task_is_shown_with_what_it_answered_and_said():
     one = owned()
     one.log("a").write_text("all it said\n")
     ended = view("a", State.DONE, exit_status=0, log=str(one.log("a")), result="the answer")
-    one.write(Written(ended, shell("a", "true")), Written(view("b"), shell("b", "true")))
+    one.write(TaskLine(ended, shell("a", "true")), TaskLine(view("b"), shell("b", "true")))
     one.close()
     shown = run("task", "show", "night-1/a").output
     assert "night-1/a  done" in shown
@@ -138,7 +138,7 @@ def test_the_tasks_of_all_fleets_are_listed_the_newest_fleet_first():
     for number, fleet in enumerate(("night-1", "night-2")):
         one = owned(fleet, began_wall=float(number))
         made = view("a", State.FAILED, id=f"{fleet}/a", reason="exit status 3", exit_status=3, attempts=2)
-        one.write(Written(made, shell("a", "true")))
+        one.write(TaskLine(made, shell("a", "true")))
         one.close()
     lines = run("task", "list").output.splitlines()
     assert [line.split()[0] for line in lines[2:]] == ["night-2/a", "night-1/a"]

@@ -6,7 +6,7 @@ from collections import Counter
 from msgspec.structs import replace
 
 from hivemind_addon.api.ticket import Dimension, Outcome, PoolKey, Reservation
-from hivemind_addon.lab.sim.limits import Allowance, Limit, LimitKind
+from hivemind_addon.lab.sim.limits import Limit, LimitKind, SimAllowance
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted, Refused, Shed
@@ -49,7 +49,7 @@ class Gateway:
         self.refused: list[tuple[float, str]] = []
         self.order: list[str] = []
         """Tickets as they were admitted."""
-        self._allowances: dict[str, Allowance] = {}
+        self._allowances: dict[str, SimAllowance] = {}
         self._told: dict[str, tuple[float, float]] = {}
         """What a running attempt's head tells, by ticket: the level, and when all is back."""
 
@@ -124,10 +124,10 @@ class Gateway:
         views = {view.key.model_group: view.meters for view in self.scheduler.snapshot(self.now).pools}
         return {model: (meters[0].level, meters[0].shared_by) for model, meters in views.items() if meters}
 
-    def _allowance(self, one) -> Allowance:
+    def _allowance(self, one) -> SimAllowance:
         name = "" if self.is_shared else one.pool.model_group
         if name not in self._allowances:
-            self._allowances[name] = Allowance(self.limit, self.now)
+            self._allowances[name] = SimAllowance(self.limit, self.now)
         return self._allowances[name]
 
     def _arrive(self, reservation: Reservation) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hivemind_addon.api.spend import Budget, Period, Scope, Spend, Standing
+from hivemind_addon.api.spend import AccountState, Budget, Period, Scope, Spend
 from hivemind_addon.proxy.core.budget import Account
 
 KEY = (Scope.AGENT, "a", Period.HOUR)
@@ -23,7 +23,7 @@ def test_without_a_word_from_anybody_it_limits_nothing(account):
 
 
 def test_a_persons_word_counts_before_the_files_and_the_files_before_what_was_left(account):
-    account.take_over(Standing(limit(10), 0.0, Spend(), Spend()), 100.0)
+    account.take_over(AccountState(limit(10), 0.0, Spend(), Spend()), 100.0)
     assert account.budget.tokens == 10
     account.file(limit(20))
     assert account.budget.tokens == 20
@@ -34,7 +34,7 @@ def test_a_persons_word_counts_before_the_files_and_the_files_before_what_was_le
 
 
 def test_what_was_left_counts_no_more_once_somebody_has_said_what_does(account):
-    account.take_over(Standing(limit(10), 0.0, Spend(), Spend()), 100.0)
+    account.take_over(AccountState(limit(10), 0.0, Spend(), Spend()), 100.0)
     account.give(limit(30))
     account.give(None)
     assert account.budget.tokens is None

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hivemind_addon.api.events import AttemptEnded, BudgetBooked, BudgetSpent, BudgetWarned, OddityNoted, TicketEnded
-from hivemind_addon.api.spend import Budget, Period, Price, Scope, Spend, Standing
+from hivemind_addon.api.spend import AccountState, Budget, Period, Price, Scope, Spend
 from hivemind_addon.api.ticket import ContractError, Demand, PoolKey, Usage
 from hivemind_addon.proxy.core.budget import Budgets, actual_spend, spend_of
 from hivemind_addon.proxy.core.orders import Orders
@@ -195,7 +195,7 @@ def test_a_sleep_counts_as_part_of_the_period():
 
 def test_what_an_earlier_process_has_spent_is_forgiven_by_no_restart():
     books = Books()
-    left = [Standing(budget(per=per), 3600.0, Spend(400, 7), Spend()) for per in (Period.RUN, Period.DAY)]
+    left = [AccountState(budget(per=per), 3600.0, Spend(400, 7), Spend()) for per in (Period.RUN, Period.DAY)]
     assert books.budgets.restore(left, 10.0) == []
     for per, renews_in_s in ((Period.RUN, None), (Period.DAY, 86_400 - 3600)):
         (view,) = [view for view in books.budgets.views(10.0) if view.budget.per is per]
@@ -208,13 +208,13 @@ def test_what_an_earlier_process_has_spent_is_forgiven_by_no_restart():
 
 def test_what_was_left_of_a_period_that_is_over_is_nothing():
     books = Books()
-    assert books.budgets.restore([Standing(budget(per=Period.HOUR), 3600.0, Spend(400), Spend(5))], 0.0) == []
+    assert books.budgets.restore([AccountState(budget(per=Period.HOUR), 3600.0, Spend(400), Spend(5))], 0.0) == []
     assert books.budgets.views(0.0) == ()
 
 
 def test_what_was_added_outlives_a_restart_and_the_files_limit_counts_as_the_next_ticket_brings_it():
     books = Books()
-    books.budgets.restore([Standing(budget(1500, per=Period.DAY), 0.0, Spend(1200), Spend(500))], 0.0)
+    books.budgets.restore([AccountState(budget(1500, per=Period.DAY), 0.0, Spend(1200), Spend(500))], 0.0)
     (view,) = books.budgets.views(0.0)
     assert (view.budget.tokens, view.added.tokens) == (1500, 500)
     assert books.budgets.shortage(paid("t", budget(1000, per=Period.DAY), tokens=300), 0.0) is None
@@ -228,14 +228,14 @@ def test_what_was_added_outlives_a_restart_and_the_files_limit_counts_as_the_nex
 def test_what_was_spent_before_a_late_restore_counts_too():
     books = Books()
     books.spend(100, budget(per=Period.DAY), now=50.0)
-    books.budgets.restore([Standing(budget(per=Period.DAY), 3600.0, Spend(400), Spend())], 60.0)
+    books.budgets.restore([AccountState(budget(per=Period.DAY), 3600.0, Spend(400), Spend())], 60.0)
     (view,) = books.budgets.views(60.0)
     assert (view.spent.tokens, view.renews_in_s) == (500, 86_400 - 3600)
 
 
 def test_a_restart_does_not_tell_again_what_was_told():
     books = Books()
-    books.budgets.restore([Standing(budget(), 0.0, Spend(900), Spend())], 0.0)
+    books.budgets.restore([AccountState(budget(), 0.0, Spend(900), Spend())], 0.0)
     books.spend(10)
     assert books.events == []
     books.spend(90, tokens=1)
@@ -245,17 +245,17 @@ def test_a_restart_does_not_tell_again_what_was_told():
 @pytest.mark.parametrize(
     "damaged",
     [
-        Standing(budget(), -1.0, Spend(), Spend()),
-        Standing(budget(), float("nan"), Spend(), Spend()),
-        Standing(budget(), float("inf"), Spend(), Spend()),
-        Standing(budget(), 0.0, Spend(-1), Spend()),
-        Standing(budget(), 0.0, Spend(10**19), Spend()),
-        Standing(budget(100), 0.0, Spend(), Spend(101)),
+        AccountState(budget(), -1.0, Spend(), Spend()),
+        AccountState(budget(), float("nan"), Spend(), Spend()),
+        AccountState(budget(), float("inf"), Spend(), Spend()),
+        AccountState(budget(), 0.0, Spend(-1), Spend()),
+        AccountState(budget(), 0.0, Spend(10**19), Spend()),
+        AccountState(budget(100), 0.0, Spend(), Spend(101)),
     ],
 )
 def test_a_damaged_book_is_left_out_and_named(damaged):
     till = Till()
-    till.scheduler.restore_budgets([damaged, Standing(budget(name="b"), 0.0, Spend(1), Spend())], 0.0)
+    till.scheduler.restore_budgets([damaged, AccountState(budget(name="b"), 0.0, Spend(1), Spend())], 0.0)
     (noted,) = [event for event in till.scheduler.drain_events() if isinstance(event, OddityNoted)]
     assert "agent a" in noted.what
     assert [view.budget.name for view in till.scheduler.snapshot(0.0).budgets] == ["b"]

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from hivemind_addon.api.command import AddBudget, ResetBudget, SetBudget
 from hivemind_addon.api.events import AttemptEnded, BudgetBooked, OddityNoted
-from hivemind_addon.api.spend import Budget, Period, Price, Scope, Spend, Standing
+from hivemind_addon.api.spend import AccountState, Budget, Period, Price, Scope, Spend
 from hivemind_addon.api.ticket import PoolKey, Usage
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
 from hivemind_addon.proxy.core.pool import PoolSettings
@@ -222,7 +222,7 @@ class BudgetMachine(RuleBasedStateMachine):
     def die_and_come_back(self, goes_on):
         """A new process has what the journal kept: the last event of each account, and the orders."""
         standings = [
-            Standing(event.budget, max(0.0, self.now - event.began_at), event.spent + event.reserved, event.added)
+            AccountState(event.budget, max(0.0, self.now - event.began_at), event.spent + event.reserved, event.added)
             for (_, _, per), event in self.booked.items()
             if goes_on or per is not Period.RUN
         ]

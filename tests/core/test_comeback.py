@@ -3,14 +3,14 @@ from msgspec.structs import replace
 
 from hivemind_addon.api.ticket import Demand, Reservation
 from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
-from hivemind_addon.proxy.core.lanes import Flight, Flights, Place, Standing
+from hivemind_addon.proxy.core.lanes import Flight, Flights, Place, PlaceWorth
 from hivemind_addon.proxy.core.pool import Comebacks, Successors
 from tests.core.samples import ticket
 
 ONE = replace(ticket("one"), request_hash="h")
 
 
-def standing() -> Standing:
+def standing() -> PlaceWorth:
     queue = FairQueue(OrderSettings(), cost_s=lambda _: 1.0, saved_s=lambda _: 0.0)
     queue.append(Place(ticket=ONE, wait_began_at=0), 0)
     place = queue.remove("one", 0)

@@ -8,7 +8,7 @@ import pytest
 from hivemind_addon.api.command import SetLimit
 from hivemind_addon.api.ticket import Demand, Dimension, Reading
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
-from hivemind_addon.proxy.core.forecast import Slots, Supply, forecast
+from hivemind_addon.proxy.core.forecast import ForecastSlots, Supply, forecast
 from hivemind_addon.proxy.core.lanes import Place
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted
@@ -26,7 +26,7 @@ def places(*not_before):
 
 
 def starts(waiting, *, supplies=(), slots=None, first_at=0.0, others_at=0.0):
-    slots = slots or Slots(limit=1, gain=0, most=1, service_s=10.0)
+    slots = slots or ForecastSlots(limit=1, gain=0, most=1, service_s=10.0)
     found = forecast(waiting, supplies=supplies, slots=slots, first_at=first_at, others_at=others_at)
     return [found.get(place.ticket.id) for place in waiting]
 
@@ -39,46 +39,46 @@ class TestQueue:
         assert starts(places(0, 0, 0)) == [0, 10, 20]
 
     def test_what_runs_comes_first_and_what_overran_is_not_over(self):
-        slots = Slots(limit=2, gain=0, most=2, service_s=10.0)
+        slots = ForecastSlots(limit=2, gain=0, most=2, service_s=10.0)
         slots.run([4, 30], now=0)
         assert starts(places(0, 0, 0), slots=slots) == [2.5, 6, 12.5]
 
     def test_above_a_limit_that_was_lowered_several_have_to_end(self):
-        slots = Slots(limit=1, gain=0, most=1, service_s=10.0)
+        slots = ForecastSlots(limit=1, gain=0, most=1, service_s=10.0)
         slots.run([0, 2, 4], now=0)
         assert starts(places(0), slots=slots) == [10]
 
     def test_the_limit_grows_with_what_ends(self):
-        assert starts(places(*[0] * 7), slots=Slots(limit=1, gain=1, most=2, service_s=10.0)) == [
+        assert starts(places(*[0] * 7), slots=ForecastSlots(limit=1, gain=1, most=2, service_s=10.0)) == [
             0, 10, 10, 20, 20, 30, 30,
         ]  # fmt: skip
 
     def test_a_full_pool_of_which_no_time_is_known_tells_nothing(self):
-        assert starts(places(0, 0), slots=Slots(limit=1, gain=0, most=1, service_s=None)) == [0, None]
+        assert starts(places(0, 0), slots=ForecastSlots(limit=1, gain=0, most=1, service_s=None)) == [0, None]
 
     def test_one_that_backs_off_lets_others_pass_until_it_is_due(self):
         assert starts(places(15, 0, 0, 0)) == [20, 0, 10, 30]
         assert starts(places(NEVER, 0, 100)) == [None, 0, 100]
 
     def test_after_a_probe_the_others_wait_for_its_answer(self):
-        slots = Slots(**NO_LIMIT)
+        slots = ForecastSlots(**NO_LIMIT)
         assert starts(places(0, 0, 0), slots=slots, first_at=5, others_at=6) == [5, 6, 6]
-        assert starts(places(0, 0), slots=Slots(**NO_LIMIT), first_at=5, others_at=NEVER) == [5, None]
+        assert starts(places(0, 0), slots=ForecastSlots(**NO_LIMIT), first_at=5, others_at=NEVER) == [5, None]
 
 
 class TestSupply:
     def test_a_bucket_refills(self):
         bucket = Supply(Dimension.REQUESTS, limit=2, level=2, at=0, per_s=0.5)
-        assert starts(places(0, 0, 0, 0), supplies=[bucket], slots=Slots(**NO_LIMIT)) == [0, 0, 2, 4]
+        assert starts(places(0, 0, 0, 0), supplies=[bucket], slots=ForecastSlots(**NO_LIMIT)) == [0, 0, 2, 4]
 
     def test_a_window_turns_and_turns_again(self):
         window = Supply(Dimension.REQUESTS, limit=2, level=1, at=0, turns_at=7, window_s=60)
-        told = starts(places(*[0] * 6), supplies=[window], slots=Slots(**NO_LIMIT))
+        told = starts(places(*[0] * 6), supplies=[window], slots=ForecastSlots(**NO_LIMIT))
         assert told == [0, 7, 7, 67, 67, 127]
 
     def test_more_than_the_whole_limit_waits_for_all_of_it(self):
         bucket = Supply(Dimension.REQUESTS, limit=0.5, level=0, at=0, per_s=0.5)
-        assert starts(places(0, 0), supplies=[bucket], slots=Slots(**NO_LIMIT)) == [1, 3]
+        assert starts(places(0, 0), supplies=[bucket], slots=ForecastSlots(**NO_LIMIT)) == [1, 3]
 
 
 class World:

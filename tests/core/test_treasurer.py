@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from hivemind_addon.api.command import AddBudget, Pause, ResetBudget, SetBudget, read_command
 from hivemind_addon.api.events import BudgetBooked, BudgetSpent, PersonActed
-from hivemind_addon.api.spend import Period, Scope, Spend, Standing
+from hivemind_addon.api.spend import AccountState, Period, Scope, Spend
 from tests.core.test_budget import PRICE, Till, budget, paid, used
 
 AGENT, GROUP, EVERYONE = Scope.AGENT, Scope.GROUP, Scope.EVERYONE
@@ -30,7 +30,7 @@ def spend(till, tokens, *budgets, agent="a", **more):
 
 
 def replace_period(standing, per):
-    return Standing(budget(None, per=per), standing.age_s, standing.spent, standing.added)
+    return AccountState(budget(None, per=per), standing.age_s, standing.spent, standing.added)
 
 
 def refused(till):
@@ -207,13 +207,13 @@ class TestSet:
     def test_what_is_counted_in_may_spend_it_and_ends_its_period_earlier(self, till):
         till.now = 1000.0
         tell(till, SetBudget(AGENT, "a", Period.HOUR, tokens=100))
-        known = Standing(budget(None, per=Period.HOUR), 600.0, Spend(90), Spend())
+        known = AccountState(budget(None, per=Period.HOUR), 600.0, Spend(90), Spend())
         till.scheduler.count_in([known, replace_period(known, Period.DAY)], till.now)
         (view,) = till.scheduler.snapshot(till.now).budgets
         assert (view.spent, view.renews_in_s) == (Spend(90), 3000.0)
         assert till.pay(paid("t", tokens=20, at=till.now, session="a")) == []
         assert refused(till) == ["t"]
-        till.scheduler.count_in([Standing(budget(None, per=Period.HOUR), 600.0, Spend(20), Spend())], till.now)
+        till.scheduler.count_in([AccountState(budget(None, per=Period.HOUR), 600.0, Spend(20), Spend())], till.now)
         till.poll()
         assert [event.unit for event in till.of(BudgetSpent)] == ["tokens"], "and everybody hears of it"
 
@@ -232,7 +232,7 @@ class TestSet:
         spend(till, 60, replace_with := budget(1000, per=Period.DAY))
         (last,) = [event for event in till.of(BudgetBooked) if event.spent.tokens][-1:]
         after = Till()
-        after.scheduler.restore_budgets([Standing(last.budget, 5.0, last.spent, last.added)], 0.0)
+        after.scheduler.restore_budgets([AccountState(last.budget, 5.0, last.spent, last.added)], 0.0)
         after.scheduler.restore_orders(till.scheduler.export_orders(0.0, 0.0), 0.0, 0.0)
         assert after.pay(paid("t", replace_with, tokens=50)) == []
         assert refused(after) == ["t"]

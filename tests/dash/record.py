@@ -17,7 +17,7 @@ from hivemind_addon.api.snapshot import SCHEMA_VERSION
 from hivemind_addon.api.spend import Budget, Period, Price, Scope, Spend
 from hivemind_addon.api.ticket import Dimension, PoolKey, Priority
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
-from hivemind_addon.lab.sim.provider import ProviderSettings, Wall
+from hivemind_addon.lab.sim.provider import ProviderSettings, ProviderWall
 from hivemind_addon.lab.sim.workload import Crowd, Scenario
 from hivemind_addon.lab.sim.world import World
 from hivemind_addon.proxy.observe.tally import Tally
@@ -73,7 +73,7 @@ NIGHT = Scenario(
 INCIDENT = replace(
     NIGHT,
     name="incident",
-    provider=replace(NIGHT.provider, walls=(Wall(500, 900),)),
+    provider=replace(NIGHT.provider, walls=(ProviderWall(500, 900),)),
     duration_s=560.0,
 )
 CROWD = Scenario(

@@ -1,7 +1,7 @@
 import pytest
 
 from hivemind_addon.api.ticket import Usage
-from hivemind_addon.tools.dash.family import Kind, Sort, family, lines, natural
+from hivemind_addon.tools.dash.family import NodeKind, Sort, family, lines, natural
 from tests.cpu_time import least_cpu_s
 from tests.dash.samples import flying, pool, report, session, waiting
 
@@ -13,7 +13,7 @@ def drawn(made, *, opened=(), **more):
 
 def test_an_agents_only_session_is_not_shown_apart():
     (agent,) = family(report(sessions=[session("a", "s-1")]))
-    assert (agent.kind, agent.name, agent.detail, agent.children) == (Kind.AGENT, "a", "s-1", [])
+    assert (agent.kind, agent.name, agent.detail, agent.children) == (NodeKind.AGENT, "a", "s-1", [])
 
 
 def test_sessions_stand_below_their_agent_and_sub_agents_below_who_started_them():

@@ -1,12 +1,12 @@
 import pytest
 
-from hivemind_addon.tools.dash.grid import Cell, Column, Grid
+from hivemind_addon.tools.dash.grid import Column, Grid, GridCell
 
 COLUMNS = (Column("name", 0, 6, grows=1), Column("a", 2, 4, right=True), Column("b", 1, 4))
 
 
 def shown(width, **cells):
-    (line,) = Grid(COLUMNS, width).rows([{title: Cell(text) for title, text in cells.items()}])
+    (line,) = Grid(COLUMNS, width).rows([{title: GridCell(text) for title, text in cells.items()}])
     return line.plain
 
 

@@ -10,12 +10,12 @@ from hivemind_addon.api.report import LogLine
 from hivemind_addon.api.snapshot import BudgetView, Counters, MeterView, PriorityView, WallView
 from hivemind_addon.api.spend import Budget, Scope, Spend
 from hivemind_addon.api.ticket import PoolKey, Priority
-from hivemind_addon.tools.dash.picture import Look, picture
+from hivemind_addon.tools.dash.picture import PictureLook, picture
 from tests.cpu_time import least_cpu_s
 from tests.dash.record import INCIDENT, RECORDED, record, recorded
 from tests.dash.samples import KEY, flying, pool, report, session, waiting
 
-PLAIN = Look(width=120, zone=UTC)
+PLAIN = PictureLook(width=120, zone=UTC)
 
 
 def text(made, look=PLAIN):
@@ -26,7 +26,7 @@ def text(made, look=PLAIN):
 @pytest.mark.parametrize("width", [80, 120, 200])
 @pytest.mark.parametrize("height", [24, 30, 50])
 def test_a_recorded_fleet_fits_the_screen(name, width, height):
-    drawn = picture(recorded(name), Look(width=width, height=height, selected="agent nightly", zone=UTC))
+    drawn = picture(recorded(name), PictureLook(width=width, height=height, selected="agent nightly", zone=UTC))
     assert len(drawn.lines) <= height
     assert all(line.cell_len <= width for line in drawn.lines)
     shown = drawn.text.plain
@@ -39,7 +39,7 @@ def test_a_recorded_fleet_fits_the_screen(name, width, height):
 @pytest.mark.parametrize("width", [1, 7, 20, 39])
 @pytest.mark.parametrize("height", [1, 3, 8, 15])
 def test_a_tiny_screen_gets_a_part_of_it(width, height):
-    drawn = picture(recorded("incident"), Look(width=width, height=height, selected="agent nightly"))
+    drawn = picture(recorded("incident"), PictureLook(width=width, height=height, selected="agent nightly"))
     assert len(drawn.lines) <= height
     assert all(line.cell_len <= width for line in drawn.lines)
 
@@ -143,7 +143,7 @@ def test_the_log_names_the_agent_and_the_pool():
 def test_the_selected_row_is_always_on_the_screen():
     made = report(pool(), sessions=[session(f"agent-{number}") for number in range(300)])
     for chosen in ("agent agent-0", "agent agent-150", "agent agent-299", f"pool {KEY}"):
-        drawn = picture(made, Look(width=80, height=24, selected=chosen))
+        drawn = picture(made, PictureLook(width=80, height=24, selected=chosen))
         (line,) = (line for line in drawn.lines if line.style == "reverse")
         assert line.plain.startswith(chosen.rpartition(" ")[2] if chosen.startswith("agent") else "api.test")
         assert line.cell_len == 80
@@ -153,7 +153,9 @@ def test_the_selected_row_is_always_on_the_screen():
 
 def test_many_pools_leave_room_for_the_agents():
     many = [pool(PoolKey(f"host-{number:02}.test", "k", "m"), queued=number) for number in range(40)]
-    drawn = picture(report(*many, sessions=[session()]), Look(width=80, height=24, selected="pool host-07.test/k/m"))
+    drawn = picture(
+        report(*many, sessions=[session()]), PictureLook(width=80, height=24, selected="pool host-07.test/k/m")
+    )
     shown = drawn.text.plain
     assert "more pools" in shown
     assert "host-07.test" in shown
@@ -163,7 +165,7 @@ def test_many_pools_leave_room_for_the_agents():
 def test_pools_share_the_room_that_there_is():
     meters = tuple(MeterView(f"meter-{number}", "bucket", 10, 5, 1) for number in range(6))
     two = [pool(meters=meters, queued=2), pool(PoolKey("b.test", "k", "m"), meters=meters)]
-    shown = text(report(*two, sessions=[session(str(n)) for n in range(9)]), Look(width=80, height=24))
+    shown = text(report(*two, sessions=[session(str(n)) for n in range(9)]), PictureLook(width=80, height=24))
     assert 0 <= shown.partition("b.test")[0].count("meter-") - shown.partition("b.test")[2].count("meter-") <= 1
     assert "meter-1" in shown
 
@@ -174,7 +176,7 @@ def test_every_instant_of_a_night_can_be_told_and_drawn():
     def draw(made):
         told = decode_report(msgspec.json.encode(made), "told")
         assert told == made
-        drawn = picture(told, Look(width=80, height=24))
+        drawn = picture(told, PictureLook(width=80, height=24))
         seen.append(all(line.cell_len <= 80 for line in drawn.lines) and len(drawn.lines) <= 24)
 
     record(replace(INCIDENT, duration_s=700), SetLimit(3), watch=draw)
@@ -210,5 +212,5 @@ def test_names_of_requests_are_neither_markup_nor_control_characters():
 def test_ten_thousand_requests_and_five_hundred_sessions_are_drawn_at_once():
     tickets = tuple(waiting(f"t{n}", agent=f"a{n % 50}", name=f"s{n % 500}", position=n) for n in range(10_000))
     made = report(pool(tickets=tickets, queued=10_000), sessions=[session(f"a{n % 50}", f"s{n}") for n in range(500)])
-    look = Look(width=200, height=60, selected="agent a7", opened=frozenset(["agent a7"]))
+    look = PictureLook(width=200, height=60, selected="agent a7", opened=frozenset(["agent a7"]))
     assert least_cpu_s(lambda: picture(made, look)) < 0.4, "it takes 40 ms on a fast machine"

@@ -23,7 +23,7 @@ import pytest
 import trustme
 
 from hivemind_addon.lab.sim import dialect as wire
-from hivemind_addon.lab.sim.dialect import Dialect, Reply
+from hivemind_addon.lab.sim.dialect import Reply, SimDialect
 from hivemind_addon.lab.sim.faults import OK, Fault
 from hivemind_addon.lab.sim.provider import LimitScope, ProviderSettings
 from hivemind_addon.lab.sim.server import RunningServer, running_server
@@ -315,7 +315,7 @@ class Call:
         """The bytes of one good attempt's answer."""
         body = self.body if body is None else body
         reply = Reply(
-            dialect=Dialect.CHAT if self.chat else Dialect.MESSAGES,
+            dialect=SimDialect.CHAT if self.chat else SimDialect.MESSAGES,
             request_id=request_id,
             attempt=attempt,
             digest=f"{zlib.crc32(body):08x}",

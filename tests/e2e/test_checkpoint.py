@@ -17,7 +17,7 @@ from fleets.programs import NotInstalled, install
 from fleets.proxy import running_proxy
 from fleets.stage import running_stage
 from hivemind_addon.lab.sim.provider import Latency, ProviderSettings
-from hivemind_addon.lab.sim.task import Task
+from hivemind_addon.lab.sim.task import SimTask
 from hivemind_addon.tools.cli import main
 from tests.e2e.origin import PLAIN, running_origin
 from tests.e2e.proxy import PATIENCE_S, body
@@ -109,7 +109,7 @@ async def test_conversations_that_budgets_stopped_go_on_in_the_real_programs(tmp
     rules = tmp_path / "agents.yaml"
     rules.write_text("agents: {claude: {budgets: [{tokens: 30000}]}, codex: {budgets: [{tokens: 40000}]}}")
     agents = [
-        Agent(program, Task(name, 4, "result.txt"), tmp_path / name)
+        Agent(program, SimTask(name, 4, "result.txt"), tmp_path / name)
         for program, name in ((Program.CLAUDE, "claude"), (Program.CODEX, "codex"))
     ]
     providers = dict.fromkeys((ANTHROPIC_HOST, OPENAI_HOST), QUICK)

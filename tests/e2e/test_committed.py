@@ -13,11 +13,11 @@ from hivemind_addon.lab.sim.faults import (
     OK,
     Encoded,
     Encoding,
+    ErrorStatus,
     Fault,
     JsonForStream,
     SpentCredit,
     Stall,
-    Status,
     StreamCut,
 )
 from hivemind_addon.proxy.wire.sse import SseParser
@@ -46,12 +46,12 @@ class Row:
 
 ROWS = {
     "good": Row(),
-    "400": Row((Status(400),), error="simulated fault"),
-    "401": Row((Status(401),), error="simulated fault"),
+    "400": Row((ErrorStatus(400),), error="simulated fault"),
+    "401": Row((ErrorStatus(401),), error="simulated fault"),
     "429 that nothing cures": Row((SpentCredit(),), error="spend limit|credit|quota"),
     "429": Row((NAMED["429-retry-after"],), attempts=2),
-    "529 until the deadline": Row(then=Status(529), timeout="3", attempts=0, error="please retry|simulated fault"),
-    "502, then good": Row((Status(502),), attempts=2),
+    "529 until the deadline": Row(then=ErrorStatus(529), timeout="3", attempts=0, error="please retry|simulated fault"),
+    "502, then good": Row((ErrorStatus(502),), attempts=2),
     "cut before the content": Row((StreamCut(1),), attempts=2),
     "cut": Row((StreamCut(),), error="closed|terminated|reset|incomplete", begins=True),
     "gzip": Row((Encoded(Encoding.GZIP),)),

@@ -8,11 +8,11 @@ import pytest
 from hivemind_addon.lab.sim.faults import (
     Encoded,
     Encoding,
+    ErrorStatus,
     GoAway,
     Hangup,
     ResetStream,
     Stall,
-    Status,
     StreamCut,
     StreamError,
 )
@@ -121,7 +121,9 @@ def test_an_encoded_answer_is_checked_and_delivered_as_it_came(stage, key, encod
     assert stage.providers.attempts(key) == 2
 
 
-@pytest.mark.parametrize("faults", [[Status(500), Status(400)], [StreamCut(), Status(400)]], ids=["status", "cut"])
+@pytest.mark.parametrize(
+    "faults", [[ErrorStatus(500), ErrorStatus(400)], [StreamCut(), ErrorStatus(400)]], ids=["status", "cut"]
+)
 def test_what_nothing_cures_still_ends_it(stage, key, faults):
     call = Call(key, stream=True)
     stage.providers.script(key, faults)
@@ -134,7 +136,7 @@ def test_what_nothing_cures_still_ends_it(stage, key, faults):
 
 def test_an_unstreamed_request_is_delivered_as_ever(stage, key):
     call = Call(key)
-    stage.providers.script(key, [Status(502)])
+    stage.providers.script(key, [ErrorStatus(502)])
     with stage.proxy.client() as http:
         response = http.send(call.request("https://h1.whole.test"))
         check(stage, stage.settled(), call, response, attempts=2)

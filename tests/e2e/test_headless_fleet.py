@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hivemind_addon.lab.sim.agents import HOST, Agent, AgentState, Habits, Route
+from hivemind_addon.lab.sim.agents import HOST, AgentState, Habits, Route, SimAgent
 from hivemind_addon.lab.sim.certificate import write_certificates
 from hivemind_addon.lab.sim.mitmdump import running_mitmdump
 from hivemind_addon.lab.sim.provider import ProviderSettings
@@ -52,7 +52,7 @@ async def test_one_answer_in_ten_is_cut_and_no_headless_agent_is_lost(tmp_path):
             route = Route(trust, proxy=f"127.0.0.1:{mitmdump.port}")
             agents = {
                 kind: [
-                    Agent(
+                    SimAgent(
                         name=f"{kind.replace(' ', '')}-{number}",
                         key=f"sk-{kind}",
                         habits=HABITS,

@@ -11,11 +11,12 @@ import pytest
 from mitmproxy.io import FlowReader
 
 from hivemind_addon.lab.sim import dialect as wire
-from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.faults import (
     NAMED,
     OK,
     BodyCut,
+    ErrorStatus,
     Fault,
     GoAway,
     Hangup,
@@ -25,7 +26,6 @@ from hivemind_addon.lab.sim.faults import (
     ResetStream,
     SpentCredit,
     Stall,
-    Status,
     StreamCut,
     StreamError,
 )
@@ -56,12 +56,12 @@ class Row:
 RETRIED = {
     "429": Row(NAMED["429"], NAMED["429"]),
     "429 with retry-after": Row(NAMED["429-retry-after"], NAMED["429-retry-after"]),
-    "500": Row(Status(500), Status(500)),
-    "502": Row(Status(502), Status(502)),
+    "500": Row(ErrorStatus(500), ErrorStatus(500)),
+    "502": Row(ErrorStatus(502), ErrorStatus(502)),
     "502 of a gateway, in HTML": Row(NAMED["html"], NAMED["html"]),
-    "503": Row(Status(503), Status(503)),
-    "504": Row(Status(504), Status(504)),
-    "529": Row(Status(529), Status(529)),
+    "503": Row(ErrorStatus(503), ErrorStatus(503)),
+    "504": Row(ErrorStatus(504), ErrorStatus(504)),
+    "529": Row(ErrorStatus(529), ErrorStatus(529)),
     "RST before the head": Row(NoHead(Hangup.RESET), NoHead(Hangup.RESET), heads=0, ambiguous=True),
     "close before the head": Row(NoHead(Hangup.CLOSE), NoHead(Hangup.CLOSE), heads=0, ambiguous=True),
     "RST after the head": Row(HeadThenReset(), HeadThenReset(), ambiguous=True),
@@ -179,7 +179,9 @@ def test_other_modes_of_the_proxy_retry_as_well(stage, key, mode, name):
     check(stage, state, call, response, row, attempts=3)
 
 
-@pytest.mark.parametrize("fault", [GoAway(), GoAway(error=True), Status(429, retry_after_s=1), NoHead(Hangup.RESET)])
+@pytest.mark.parametrize(
+    "fault", [GoAway(), GoAway(error=True), ErrorStatus(429, retry_after_s=1), NoHead(Hangup.RESET)]
+)
 @upstream_versions
 @client_versions
 async def test_requests_that_share_their_connections_survive_each_others_failures(stage, key, client, upstream, fault):
@@ -286,16 +288,16 @@ def test_a_certificate_of_a_stranger_is_told_at_once(stage, key, client):
 # Never retried ---------------------------------------------------------------------------------------------------------
 
 HARD = {
-    "400": Status(400),
-    "401": Status(401),
-    "402": Status(402),
-    "403": Status(403),
-    "404": Status(404),
-    "413": Status(413),
-    "x-should-retry on 500": Status(500, should_retry=False),
-    "x-should-retry on 429": Status(429, retry_after_s=1, should_retry=False),
-    "spent window": Status(429, error="enforced_spend_limit_reached"),
-    "daily quota": Status(429, message="Rate limit of 50 per 86400s exceeded for UserByModelByDay"),
+    "400": ErrorStatus(400),
+    "401": ErrorStatus(401),
+    "402": ErrorStatus(402),
+    "403": ErrorStatus(403),
+    "404": ErrorStatus(404),
+    "413": ErrorStatus(413),
+    "x-should-retry on 500": ErrorStatus(500, should_retry=False),
+    "x-should-retry on 429": ErrorStatus(429, retry_after_s=1, should_retry=False),
+    "spent window": ErrorStatus(429, error="enforced_spend_limit_reached"),
+    "daily quota": ErrorStatus(429, message="Rate limit of 50 per 86400s exceeded for UserByModelByDay"),
 }
 MESSAGES_ONLY, CHAT_ONLY = {"spent window"}, {"daily quota"}
 
@@ -307,7 +309,7 @@ MESSAGES_ONLY, CHAT_ONLY = {"spent window"}, {"daily quota"}
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_waiting_cannot_cure_reaches_the_client_as_it_came(stage, key, version, chat, name):
     fault = HARD[name]
-    dialect = Dialect.CHAT if chat else Dialect.MESSAGES
+    dialect = SimDialect.CHAT if chat else SimDialect.MESSAGES
     host = f"{version}.{'chat' if chat else 'sim'}.test"
     calls = [Call(f"{key}-{stream}", chat=chat, stream=stream) for stream in (False, True)]
     with stage.proxy.client(http2=version == "h2") as http:
@@ -396,14 +398,14 @@ def test_an_attempt_that_may_have_been_billed_is_sent_again_four_times_at_most(s
 def test_after_many_failures_of_its_own_the_client_gets_the_providers_answer(stage, key, client, status):
     """Ten, and twice as many as nobody else is answered: the first is its own, each of the others counts for half."""
     call = Call(key, stream=True)
-    stage.providers.script(key, [], then=Status(status))
+    stage.providers.script(key, [], then=ErrorStatus(status))
     with stage.proxy.client(http2=client == "h2") as http:
         response = http.send(call.request("https://h1.sim.test"))
         state = stage.settled()
-    error = wire.error_object(Dialect.MESSAGES, status, message="simulated fault")
+    error = wire.error_object(SimDialect.MESSAGES, status, message="simulated fault")
     assert response.status_code == status
     assert response.headers["x-sim-attempt"] == "19"
-    assert response.content == wire.error_body(Dialect.MESSAGES, error, response.headers["request-id"])
+    assert response.content == wire.error_body(SimDialect.MESSAGES, error, response.headers["request-id"])
     assert stage.providers.attempts(key) == 19
     assert [(one.end, one.reason, one.attempts) for one in ended(state, call)] == [("gave up", "attempts spent", 19)]
 
@@ -473,7 +475,7 @@ def test_a_ticket_keeps_its_place_over_its_retries(stage, key, late_tls):
 @pytest.mark.parametrize(("version", "fault"), [("h1", NoHead(Hangup.RESET)), ("h2", RefusedStream())])
 def test_hundreds_of_retried_requests_on_one_connection_leave_nothing_behind(stage, key, version, fault):
     call = Call(key)
-    stage.providers.script(key, [Status(502), OK, fault, OK] * 150)
+    stage.providers.script(key, [ErrorStatus(502), OK, fault, OK] * 150)
     before = stage.settled()["connections"]
     with stage.proxy.client(http2=version == "h2") as http:
         request = call.request(f"https://{version}.tiny.test")
@@ -491,7 +493,7 @@ def test_hundreds_of_retried_requests_on_one_connection_leave_nothing_behind(sta
 def test_more_failures_of_one_request_than_the_stack_is_deep_do_not_recurse(stage, key, version):
     call, count = Call(key), sys.getrecursionlimit() + 100
     with stage.proxy.client(http2=version == "h2", timeout=PATIENCE_S) as http:
-        failures = [Status(502)] * count
+        failures = [ErrorStatus(502)] * count
         response = send(stage, http, call, f"{version}.tiny.test", failures, x_stainless_timeout="3000")
         stage.settled()
     assert response.content == call.answer_of(response)
@@ -505,7 +507,7 @@ def test_more_failures_of_one_request_than_the_stack_is_deep_do_not_recurse(stag
 @upstream_versions
 def test_a_chunked_request_is_sent_again_whole(stage, key, upstream, client):
     call = Call(key)
-    stage.providers.script(key, [Status(502), NoHead(Hangup.CLOSE)])
+    stage.providers.script(key, [ErrorStatus(502), NoHead(Hangup.CLOSE)])
     headers = {name: value for name, value in call.headers.items() if name != "content-length"}
     pieces = (call.body[start : start + 10] for start in range(0, len(call.body), 10))
     with stage.proxy.client(http2=client == "h2") as http:
@@ -518,7 +520,7 @@ def test_a_chunked_request_is_sent_again_whole(stage, key, upstream, client):
 @upstream_versions
 def test_a_body_that_another_addon_changed_is_what_every_attempt_sends(stage, key, upstream):
     call = Call(key)
-    stage.providers.script(key, [Status(502), NoHead(Hangup.RESET)])
+    stage.providers.script(key, [ErrorStatus(502), NoHead(Hangup.RESET)])
     with stage.proxy.client() as http:
         url = f"https://{upstream}.sim.test{call.path}"
         headers = call.headers | {"x-test-append": "}"}
@@ -577,7 +579,9 @@ def test_an_error_event_before_the_content_is_retried_at_any_chunk_boundary(stag
     call = Call(key, stream=True)
     good = call.answer("req_1", 2)
     start = good[: good.index(b"event: content_block_start")]
-    error = wire.error_event(Dialect.MESSAGES, wire.error_object(Dialect.MESSAGES, 529, message="Overloaded")).data
+    error = wire.error_event(
+        SimDialect.MESSAGES, wire.error_object(SimDialect.MESSAGES, 529, message="Overloaded")
+    ).data
     bad = start + error
     boundaries = [*range(1, len(start), 7), *range(len(start), len(bad))]  # inside the error event: all
 
@@ -634,7 +638,7 @@ def test_limits_and_flow_files_of_mitmproxy_work_as_ever(tmp_path, providers, pr
         with proxy.client() as http, proxy.client(http2=True) as http2:
             answers = []
             for client, host in ((http, "h1.sim.test"), (http2, "h2.sim.test")):
-                providers.script(key, [Status(502), StreamError(1), StreamCut(1)])
+                providers.script(key, [ErrorStatus(502), StreamError(1), StreamCut(1)])
                 answers.append(client.send(call.request(f"https://{host}", x_sim_chunks="60")))
             too_big = replace(call, text="x" * 30_000)
             refused = [client.send(too_big.request("https://h1.sim.test")) for client in (http, http2)]

@@ -14,7 +14,7 @@ from mcp.client.stdio import stdio_client
 from prometheus_client.parser import text_string_to_metric_families
 
 from hivemind_addon.api.control import control_socket
-from hivemind_addon.lab.sim.faults import OK, Slow, Status, StreamCut
+from hivemind_addon.lab.sim.faults import OK, ErrorStatus, Slow, StreamCut
 from hivemind_addon.lab.sim.server import running_server
 from hivemind_addon.tools.cli import main
 from tests.e2e.proxy import PATIENCE_S, running
@@ -27,7 +27,7 @@ MODEL = "claude-sonnet-4-5"
 CALLS = [
     ("plain", "/v1/messages", {"stream": False}, "x", [OK]),
     ("retried", "/v1/messages", {"stream": True}, "whole", [StreamCut(), OK]),
-    ("refused", "/v1/messages", {"stream": True}, "x", [Status(529), OK]),
+    ("refused", "/v1/messages", {"stream": True}, "x", [ErrorStatus(529), OK]),
     ("cut", "/v1/messages", {"stream": True}, "x", [StreamCut(5)]),
     ("counted", "/v1/chat/completions", {"stream": True}, "x", [OK]),
     ("left", "/v1/messages", {"stream": False}, "x", [Slow(60)]),

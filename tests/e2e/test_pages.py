@@ -9,7 +9,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from hivemind_addon.lab.sim.faults import Status
+from hivemind_addon.lab.sim.faults import ErrorStatus
 from tests.e2e.conftest import Call
 from tests.e2e.proxy import NO_TLS, PATIENCE_S, running
 
@@ -144,7 +144,7 @@ def test_nobody_else_hears_of_it(stage):
 
 def test_the_report_shows_what_happened_and_metrics_count_it(providers, proxy_arguments, key, tmp_path):
     """In a proxy of its own: one that many tests share has more pools than metrics name."""
-    providers.script(key, [Status(429)])
+    providers.script(key, [ErrorStatus(429)])
     with running(tmp_path, *proxy_arguments) as proxy:
         with proxy.client("page-agent") as client:
             client.send(Call(key).request("https://h1.sim.test"))
@@ -176,11 +176,11 @@ def test_neither_keys_nor_prompts_nor_passwords_nor_answers_are_in_anything_that
     stage.providers.script(
         key,
         [
-            Status(429, message=said),
-            Status(529, message=said),
-            Status(500, message=said),
-            Status(401, message=said),
-            Status(400, message=said),
+            ErrorStatus(429, message=said),
+            ErrorStatus(529, message=said),
+            ErrorStatus(500, message=said),
+            ErrorStatus(401, message=said),
+            ErrorStatus(400, message=said),
         ],
     )
     call = Call(key, text=secrets["prompt"])

@@ -15,7 +15,7 @@ import pytest
 from hivemind_addon.api.command import Cancel, MoveToFront, Pause, Resume, SetLimit, SetPriority
 from hivemind_addon.api.control import control_socket, read_report, send_command
 from hivemind_addon.api.ticket import Priority
-from hivemind_addon.lab.sim.faults import OK, Stall, Status
+from hivemind_addon.lab.sim.faults import OK, ErrorStatus, Stall
 from hivemind_addon.proxy.wire.sse import SseParser
 from tests.e2e.conftest import Call, Providers
 from tests.e2e.proxy import MITMDUMP, NO_TLS, PATIENCE_S, Proxy, free_port, running
@@ -149,7 +149,7 @@ def test_a_queued_request_is_refused_for_good_and_never_sent(desk, key, client):
 
 
 def test_one_that_backs_off_is_refused_for_good(desk, key):
-    desk.providers.script(key, [Status(429, retry_after_s=PATIENCE_S)])
+    desk.providers.script(key, [ErrorStatus(429, retry_after_s=PATIENCE_S)])
     answer = desk.ask(Call(key), "h1.sim.test")
     desk.tell(Cancel(desk.ticket(key, "backing off")))
     assert_final(answer.result(PATIENCE_S))

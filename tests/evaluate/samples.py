@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from hivemind_addon.lab.evaluate.campaign import Campaign, Key, Plan, run_campaign
+from hivemind_addon.lab.evaluate.campaign import Campaign, CampaignPlan, Key, run_campaign
 from hivemind_addon.lab.evaluate.figures import Figures
 from hivemind_addon.lab.evaluate.report import Setting
 from hivemind_addon.lab.sim.ablation import Primitive
@@ -16,7 +16,7 @@ SETTING = Setting("hivemind evaluate --quick", "Python 3.12", "Linux, 2 cores")
 @cache
 def small_campaign() -> Campaign:
     """Comparison of two scenarios, and one of them without each primitive; one seed."""
-    plan = Plan((cases()["micro-10"], REPLAY), seeds=1, ablation_seeds=1, ablated=(REPLAY,), paired=())
+    plan = CampaignPlan((cases()["micro-10"], REPLAY), seeds=1, ablation_seeds=1, ablated=(REPLAY,), paired=())
     return run_campaign(plan, workers=1, done=lambda _: None)
 
 
@@ -48,7 +48,7 @@ def figures(**changed) -> Figures:
 
 def made_up(lost: dict[str, float], **changed) -> Campaign:
     """Replay-11 alone: shares of lost agents by policy, 0 where nothing is said; two seeds."""
-    plan = Plan((REPLAY,), seeds=2, ablation_seeds=2, ablated=(REPLAY,), paired=(REPLAY,))
+    plan = CampaignPlan((REPLAY,), seeds=2, ablation_seeds=2, ablated=(REPLAY,), paired=(REPLAY,))
     policies = [Policy.HIVEMIND, only(), *map(without, Primitive), *map(only, Primitive)]
     for one, other in pairs():
         policies += [without(one, other), only(one, other)]

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from hivemind_addon.lab.evaluate.campaign import Plan, full_plan, quick_plan, run_campaign, size
+from hivemind_addon.lab.evaluate.campaign import CampaignPlan, full_plan, quick_plan, run_campaign, size
 from hivemind_addon.lab.sim.ablation import Primitive
 from hivemind_addon.lab.sim.library import cases
 from hivemind_addon.lab.sim.limits import LimitKind
@@ -49,7 +49,7 @@ def test_figures_are_kept_by_scenario_limits_policy_and_seed():
 
 
 def test_one_plan_gives_one_campaign():
-    plan = Plan((MICRO,), seeds=2, ablation_seeds=1, ablated=(), paired=())
+    plan = CampaignPlan((MICRO,), seeds=2, ablation_seeds=1, ablated=(), paired=())
     told = []
     once = run_campaign(plan, workers=1, done=told.append)
     assert len(told) == size(plan)

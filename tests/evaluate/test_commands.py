@@ -10,7 +10,7 @@ from hivemind_addon.lab.evaluate import campaign, commands, peer, sockets
 from hivemind_addon.lab.sim.library import cases
 from hivemind_addon.tools.cli import main
 
-PLAN = campaign.Plan((cases()["micro-5"],), seeds=1, ablation_seeds=1, ablated=(), paired=())
+PLAN = campaign.CampaignPlan((cases()["micro-5"],), seeds=1, ablation_seeds=1, ablated=(), paired=())
 
 
 @pytest.fixture

@@ -89,6 +89,6 @@ async def test_one_that_does_not_start_is_told(tmp_path, monkeypatch):
     program.write_text("#!/bin/sh\nexit 3\n")
     program.chmod(0o755)
     monkeypatch.setattr(peer, "install", lambda: program)
-    with pytest.raises(peer.NotStarted, match="does not listen"):
+    with pytest.raises(peer.MitmdumpNotStarted, match="does not listen"):
         async with peer.through_peer(cases()["stress"].scenario, 0):
             pytest.fail("it never listened")

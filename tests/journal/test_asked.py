@@ -1,6 +1,6 @@
 import pytest
 
-from hivemind_addon.tools.history.asked import Asked, Span, is_broad
+from hivemind_addon.tools.history.asked import RequestFilter, Span, is_broad
 from hivemind_addon.tools.history.history import requests
 from hivemind_addon.tools.history.reader import JournalReader
 from tests.journal.book import NOON, journal_with
@@ -21,26 +21,26 @@ def journal(tmp_path):
 @pytest.mark.parametrize(
     ("asked", "ids"),
     [
-        (Asked(), "321"),
-        (Asked(agent="bob"), "2"),
-        (Asked(agent="b*"), "32"),
-        (Asked(agent="[!b]*"), "1"),
-        (Asked(agent="b[o]b"), "32"),
-        (Asked(agent="?ob"), "2"),
-        (Asked(pool="api.openai.com"), "3"),
-        (Asked(pool="api.openai.com/k/gpt"), "3"),
-        (Asked(pool="*/opus"), "21"),
-        (Asked(task="t-*"), "31"),
-        (Asked(task="t-1"), "1"),
-        (Asked(task="*"), "31"),
-        (Asked(session="s-2"), "2"),
-        (Asked(end="open"), "2"),
-        (Asked(end="gave up"), "3"),
-        (Asked(Span(NOON + 50)), "32"),
-        (Asked(Span(until=NOON + 50)), "1"),
-        (Asked(Span(NOON + 1, NOON + 51), agent="bob"), "2"),
-        (Asked(Span(NOON + 1, NOON + 51), pool="*/opus", end="open"), "2"),
-        (Asked(agent="' OR 1=1 --"), ""),
+        (RequestFilter(), "321"),
+        (RequestFilter(agent="bob"), "2"),
+        (RequestFilter(agent="b*"), "32"),
+        (RequestFilter(agent="[!b]*"), "1"),
+        (RequestFilter(agent="b[o]b"), "32"),
+        (RequestFilter(agent="?ob"), "2"),
+        (RequestFilter(pool="api.openai.com"), "3"),
+        (RequestFilter(pool="api.openai.com/k/gpt"), "3"),
+        (RequestFilter(pool="*/opus"), "21"),
+        (RequestFilter(task="t-*"), "31"),
+        (RequestFilter(task="t-1"), "1"),
+        (RequestFilter(task="*"), "31"),
+        (RequestFilter(session="s-2"), "2"),
+        (RequestFilter(end="open"), "2"),
+        (RequestFilter(end="gave up"), "3"),
+        (RequestFilter(Span(NOON + 50)), "32"),
+        (RequestFilter(Span(until=NOON + 50)), "1"),
+        (RequestFilter(Span(NOON + 1, NOON + 51), agent="bob"), "2"),
+        (RequestFilter(Span(NOON + 1, NOON + 51), pool="*/opus", end="open"), "2"),
+        (RequestFilter(agent="' OR 1=1 --"), ""),
     ],
 )
 def test_which_requests_are_meant(journal, asked, ids):
@@ -50,13 +50,13 @@ def test_which_requests_are_meant(journal, asked, ids):
 @pytest.mark.parametrize(
     ("asked", "is_it"),
     [
-        (Asked(), True),
-        (Asked(agent="b*"), True),
-        (Asked(agent="bob"), False),
-        (Asked(task="t-1"), False),
-        (Asked(Span(NOON + 50)), True),
-        (Asked(Span(NOON + 95)), False),
-        (Asked(Span(NOON + 1000)), False),
+        (RequestFilter(), True),
+        (RequestFilter(agent="b*"), True),
+        (RequestFilter(agent="bob"), False),
+        (RequestFilter(task="t-1"), False),
+        (RequestFilter(Span(NOON + 50)), True),
+        (RequestFilter(Span(NOON + 95)), False),
+        (RequestFilter(Span(NOON + 1000)), False),
     ],
 )
 def test_much_of_a_journal_is_read_as_it_lies_on_the_disk(journal, asked, is_it):
@@ -65,4 +65,4 @@ def test_much_of_a_journal_is_read_as_it_lies_on_the_disk(journal, asked, is_it)
 
 def test_of_an_empty_journal_nothing_is_much(tmp_path):
     with JournalReader(journal_with(tmp_path / "journal.db", lambda book: book.run())) as journal:
-        assert not is_broad(journal, Asked())
+        assert not is_broad(journal, RequestFilter())

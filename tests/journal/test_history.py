@@ -1,7 +1,7 @@
 import pytest
 
 from hivemind_addon.tools.history import history
-from hivemind_addon.tools.history.asked import Asked, Span
+from hivemind_addon.tools.history.asked import RequestFilter, Span
 from hivemind_addon.tools.history.reader import JournalReader
 from tests.journal.book import NOON, POOL, journal_with
 
@@ -35,16 +35,16 @@ def journal(tmp_path):
 
 
 def test_the_newest_requests_with_what_they_have_used(journal):
-    newest, _, oldest = history.requests(journal, Asked(), 10)
+    newest, _, oldest = history.requests(journal, RequestFilter(), 10)
     assert (newest.id, newest.end, newest.tokens_in) == ("aa00000000", "", 0)
     assert (oldest.tokens_in, oldest.tokens_cached, oldest.tokens_out) == (1400, 400, 100)
     assert (oldest.tokens, oldest.micro_usd) == (1505, 30_000)
-    assert len(history.requests(journal, Asked(), 1)) == 1
+    assert len(history.requests(journal, RequestFilter(), 1)) == 1
 
 
 def test_what_a_dead_proxy_has_left_open_is_lost(journal):
     """The next proxy writes so when it starts; somebody may ask before."""
-    [cut_off] = history.requests(journal, Asked(Span(NOON + 20, NOON + 21)), 10)
+    [cut_off] = history.requests(journal, RequestFilter(Span(NOON + 20, NOON + 21)), 10)
     assert cut_off.end == "lost"
     [one] = history.biographies(journal, [cut_off])
     assert [attempt.outcome for attempt in one.attempts] == ["lost"]
@@ -54,7 +54,7 @@ def test_what_an_orphaned_journal_has_left_open_is_lost_too(tmp_path):
     path = journal_with(tmp_path / "journal.db", fill)
     path.with_name("journal.db.lock").touch()
     with JournalReader(path) as journal:
-        assert history.requests(journal, Asked(), 1)[0].end == "lost"
+        assert history.requests(journal, RequestFilter(), 1)[0].end == "lost"
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_a_biography_has_all_that_belongs_to_a_request(journal):
 def test_runs_limits_and_what_was_done_to_budgets(journal):
     assert [run.id for run in history.runs(journal)] == [1, 2]
     assert [run.id for run in history.runs(journal, Span(NOON + 550))] == [2]
-    assert [one.meter for one in history.limits(journal, Asked())] == ["requests", "x"]
-    assert [one.meter for one in history.limits(journal, Asked(pool="api.openai.com"))] == ["x"]
-    assert [one.meter for one in history.limits(journal, Asked(Span(until=NOON + 9)))] == ["requests"]
+    assert [one.meter for one in history.limits(journal, RequestFilter())] == ["requests", "x"]
+    assert [one.meter for one in history.limits(journal, RequestFilter(pool="api.openai.com"))] == ["x"]
+    assert [one.meter for one in history.limits(journal, RequestFilter(Span(until=NOON + 9)))] == ["requests"]
     told = history.budget_changes(journal, Span())
     assert [one.text for one in told] == ["agent ann has spent its budget", "agent ann: budget reset (by a person)"]

@@ -2,7 +2,7 @@ import pytest
 
 from hivemind_addon.tools.history.asked import Span
 from hivemind_addon.tools.history.incident_history import read_aftermath, read_incidents, read_timeline
-from hivemind_addon.tools.history.incidents import Kind
+from hivemind_addon.tools.history.incidents import IncidentKind
 from hivemind_addon.tools.history.reader import JournalReader
 from tests.journal.book import NOON, POOL, journal_with
 
@@ -39,7 +39,7 @@ def journal(tmp_path):
 
 def test_incidents_of_a_span(journal):
     trip, outage = read_incidents(journal, Span(), NOON + 7200)
-    assert (trip.pool, trip.kinds) == (POOL, (Kind.GUARD,))
+    assert (trip.pool, trip.kinds) == (POOL, (IncidentKind.GUARD,))
     assert (outage.began, outage.ended) == (NOON, NOON + 60)
     assert read_incidents(journal, Span(NOON), NOON + 7200) == [outage]
     assert read_incidents(journal, Span(until=NOON), NOON + 7200) == [trip]
@@ -82,6 +82,6 @@ def test_failures_in_a_row_are_told_though_no_breaker_opened(tmp_path):
 
     with JournalReader(journal_with(tmp_path / "journal.db", failing)) as journal:
         [one] = read_incidents(journal, Span(), NOON + 7200)
-        assert (one.kinds, one.began, one.ended) == ((Kind.FAILURES,), NOON + 1, NOON + 62)
+        assert (one.kinds, one.began, one.ended) == ((IncidentKind.FAILURES,), NOON + 1, NOON + 62)
         assert one.ending == "an attempt was answered"
         assert read_aftermath(journal, one).reasons == {"500 api_error": 12}

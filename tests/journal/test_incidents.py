@@ -3,7 +3,7 @@ import json
 import pytest
 
 from hivemind_addon.proxy.journal.tables import HappeningRow
-from hivemind_addon.tools.history.incidents import AttemptEnd, Kind, failure_rows, incidents, timeline
+from hivemind_addon.tools.history.incidents import AttemptEnd, IncidentKind, failure_rows, incidents, timeline
 from hivemind_addon.tools.history.records import RunRecord
 
 POOL, OTHER = "api.anthropic.com/k/opus", "api.openai.com/k/gpt"
@@ -30,7 +30,7 @@ def test_a_breaker_is_an_incident_until_it_closes():
         breaker("open", 102, "half-open"),
         breaker("closed", 130, "half-open"),
     )
-    assert (one.pool, one.began, one.ended, one.kinds) == (POOL, 100, 130, (Kind.BREAKER,))
+    assert (one.pool, one.began, one.ended, one.kinds) == (POOL, 100, 130, (IncidentKind.BREAKER,))
     assert one.ending == "the provider answered again"
 
 
@@ -61,7 +61,7 @@ def test_troubles_of_one_pool_are_one_incident_while_they_follow_each_other():
         breaker("open", 400),
         breaker("closed", 410),
     )
-    assert (one.pool, one.began, one.ended, one.kinds) == (POOL, 100, 240, (Kind.BREAKER, Kind.PAUSE))
+    assert (one.pool, one.began, one.ended, one.kinds) == (POOL, 100, 240, (IncidentKind.BREAKER, IncidentKind.PAUSE))
     assert one.ending == "the pause was over"
     assert (other.pool, other.began, other.ended) == (OTHER, 110, 150)
     assert (later.began, later.ended) == (400, 410)
@@ -79,7 +79,7 @@ def test_a_pause_that_goes_on_is_not_over():
 def test_a_wall_until_it_opens_or_its_end_has_come():
     hit, again = happened("WallHit", 100, until=4000, reason="5h"), happened("WallHit", 150, until=5000, reason="5h")
     [one] = found(hit, again, happened("WallOpened", 5010))
-    assert (one.began, one.ended, one.kinds) == (100, 5010, (Kind.WALL,))
+    assert (one.began, one.ended, one.kinds) == (100, 5010, (IncidentKind.WALL,))
     [one] = found(hit)
     assert (one.ended, one.ending) == (4000, "its end had come")
     [one] = found(hit, now=3000)
@@ -90,7 +90,7 @@ def test_a_death_lasts_until_the_next_start():
     died = RunRecord(id=1, began=0.0, seen=500.0, ended=None, pid=7, version="1")
     back = RunRecord(id=2, began=502.0, seen=900.0, ended=None, pid=8, version="1")
     [one] = found(runs=[died, back])
-    assert (one.pool, one.began, one.ended, one.kinds) == ("", 500, 502, (Kind.DEATH,))
+    assert (one.pool, one.began, one.ended, one.kinds) == ("", 500, 502, (IncidentKind.DEATH,))
     assert one.ending == "the next one started 2 s later"
 
 
@@ -119,19 +119,19 @@ def test_a_death_in_an_outage_is_a_part_of_it():
     back = RunRecord(id=2, began=132.0, seen=900.0, ended=None, pid=8, version="1")
     [one] = found(breaker("open", 100), breaker("open", 140, run=2), breaker("closed", 150, run=2), runs=[died, back])
     assert (one.pool, one.began, one.ended) == (POOL, 100, 150)
-    assert one.kinds == (Kind.BREAKER, Kind.DEATH)
+    assert one.kinds == (IncidentKind.BREAKER, IncidentKind.DEATH)
 
 
 def test_a_sleep_is_as_long_as_the_clock_jumped():
     on, back = happened("ClockJumped", 5000, "", delta_s=3600), happened("ClockJumped", 9000, "", delta_s=-3600)
     one, other = found(on, back)
-    assert (one.began, one.ended, one.kinds) == (1400, 5000, (Kind.CLOCK,))
+    assert (one.began, one.ended, one.kinds) == (1400, 5000, (IncidentKind.CLOCK,))
     assert (other.began, other.ended) == (9000, 9000)
 
 
 def test_a_guard_trip_is_an_instant():
     [one] = found(happened("GuardTripped", 10, where="settle", error="KeyError"))
-    assert (one.began, one.ended, one.kinds) == (10, 10, (Kind.GUARD,))
+    assert (one.began, one.ended, one.kinds) == (10, 10, (IncidentKind.GUARD,))
 
 
 def test_pools_that_prove_to_be_one():
@@ -146,7 +146,7 @@ def test_what_was_cut_is_no_reason_to_fail():
     cut = HappeningRow(1, 10, "PoolBlocked", POOL, "", "told to wait", '{"at": 10, "unt')
     odd = HappeningRow(1, 10, "WallHit", POOL, "", "wall", '{"at": null, "until": "x"}')
     [one] = found(cut, odd)
-    assert (one.began, one.ended, one.kinds) == (10, 10, (Kind.WALL,))
+    assert (one.began, one.ended, one.kinds) == (10, 10, (IncidentKind.WALL,))
 
 
 def ends(outcomes: str, pool=POOL, every_s=1.0):

@@ -11,7 +11,7 @@ import pytest
 
 from hivemind_addon.proxy.journal.schema import APPLICATION_ID, VERSION
 from hivemind_addon.proxy.journal.tables import TicketRow
-from hivemind_addon.tools.history.asked import Asked
+from hivemind_addon.tools.history.asked import RequestFilter
 from hivemind_addon.tools.history.history import requests
 from hivemind_addon.tools.history.reader import JournalReader, NoJournal
 from tests.journal.book import Book, journal_with
@@ -41,9 +41,9 @@ def test_it_reads_while_somebody_writes_and_keeps_to_one_instant(tmp_path):
         book.run()
         book.ticket("a1")
         with JournalReader(book.path) as journal:
-            assert len(requests(journal, Asked(), 10)) == 1
+            assert len(requests(journal, RequestFilter(), 10)) == 1
             book.ticket("a2")
-            assert len(requests(journal, Asked(), 10)) == 1
+            assert len(requests(journal, RequestFilter(), 10)) == 1
         assert ids(book.path) == ["a1", "a2"]
 
 

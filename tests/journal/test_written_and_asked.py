@@ -11,9 +11,9 @@ from hivemind_addon.proxy.journal.file import JournalFile
 from hivemind_addon.proxy.journal.rows import Rows
 from hivemind_addon.proxy.journal.runs import begin, end, seen
 from hivemind_addon.tools.history import history, sums
-from hivemind_addon.tools.history.asked import Asked, Span
+from hivemind_addon.tools.history.asked import RequestFilter, Span
 from hivemind_addon.tools.history.incident_history import read_aftermath, read_incidents, read_timeline
-from hivemind_addon.tools.history.incidents import Kind
+from hivemind_addon.tools.history.incidents import IncidentKind
 from hivemind_addon.tools.history.reader import JournalReader
 from hivemind_addon.tools.history.verdict import verdict
 from tests.core.samples import CUT, Bench, brittle, requests_reading
@@ -87,16 +87,16 @@ def test_what_was_done_to_budgets_is_told_with_who_asked(journal):
 
 def test_who_was_tried_again_and_what_it_cost(journal):
     with JournalReader(journal.path) as reader:
-        assert {one.reason: one.retries for one in sums.retry_reasons(reader, Asked())} == {"500": 2, "cut": 1}
-        [cost] = sums.costs(reader, Asked(agent="cut"), sums.By.AGENT)
+        assert {one.reason: one.retries for one in sums.retry_reasons(reader, RequestFilter())} == {"500": 2, "cut": 1}
+        [cost] = sums.costs(reader, RequestFilter(agent="cut"), sums.By.AGENT)
         assert (cost.requests, cost.attempts, cost.retries, cost.tokens_in, cost.tokens_out) == (1, 2, 1, 100, 10)
-        assert [one.meter for one in history.limits(reader, Asked())] == ["requests"]
+        assert [one.meter for one in history.limits(reader, RequestFilter())] == ["requests"]
 
 
 def test_the_outage_is_an_incident(journal):
     with JournalReader(journal.path) as reader:
         [outage] = read_incidents(reader, Span(), NOON + 1000)
-        assert outage.kinds == (Kind.BREAKER,)
+        assert outage.kinds == (IncidentKind.BREAKER,)
         assert outage.ending == "the provider answered again"
         after = read_aftermath(reader, outage)
         assert (after.requests, after.reasons, after.rescued) == (2, {"500": 2}, 2)
@@ -108,12 +108,12 @@ def test_what_a_death_leaves_is_lost_at_once_and_after_the_next_start_alike(jour
     fcntl.flock(journal._lock, fcntl.LOCK_UN)
     with JournalReader(journal.path) as reader:
         assert told(reader, "left") == "may have run once; its proxy died while attempt 1 was under way"
-        assert [one.kinds for one in read_incidents(reader, Span(), NOON + 1000)][-1] == (Kind.DEATH,)
+        assert [one.kinds for one in read_incidents(reader, Span(), NOON + 1000)][-1] == (IncidentKind.DEATH,)
     again = JournalFile(journal.path, wall=NOON + 500, told=pytest.fail)
     run = begin(again.connection, pid=8, version="1", wall=NOON + 500, goes_on=True)
     with JournalReader(journal.path) as reader:
         assert told(reader, "left") == "may have run once; its proxy died while attempt 1 was under way"
-        [cost] = sums.costs(reader, Asked(agent="left"), sums.By.AGENT)
+        [cost] = sums.costs(reader, RequestFilter(agent="left"), sums.By.AGENT)
         assert (cost.lost, cost.unfinished) == (1, 0)
     again.write(end(run, NOON + 600, "its proxy ended"))
     with JournalReader(journal.path) as reader:

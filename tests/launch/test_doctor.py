@@ -10,9 +10,9 @@ from hivemind_addon.api.report import ProxyView
 from hivemind_addon.api.trust import CERTIFICATE, KEY
 from hivemind_addon.proxy.profile.typed import ProfileError
 from hivemind_addon.tools.launch import doctor
-from hivemind_addon.tools.launch.doctor import Verdict, examine
-from hivemind_addon.tools.launch.handshake import Answer
-from hivemind_addon.tools.launch.neighbour import Neighbour
+from hivemind_addon.tools.launch.doctor import Severity, examine
+from hivemind_addon.tools.launch.handshake import Handshake
+from hivemind_addon.tools.launch.neighbour import PortHolder
 from hivemind_addon.tools.launch.programs import load_programs
 
 PORT = 8080
@@ -35,7 +35,7 @@ def sick(tmp_path, monkeypatch, clock):
         hosts=("*.azure.test", "api.anthropic.com", "localhost:9"),
     )
     monkeypatch.setattr(doctor.background, "running", lambda _: proxy)
-    monkeypatch.setattr(doctor, "shake_hands", lambda *_: Answer(clock.wall() + 3))
+    monkeypatch.setattr(doctor, "shake_hands", lambda *_: Handshake(clock.wall() + 3))
     monkeypatch.setattr(doctor.Tokenizer, "load", lambda _: None)  # the real one takes a third of a second
     monkeypatch.setattr(doctor.shutil, "which", lambda *_args, **_more: None)
 
@@ -46,13 +46,13 @@ def sick(tmp_path, monkeypatch, clock):
         chosen = table.programs[program] if program else None
         found = list(examine(environment, port=PORT, program=chosen, table=table, clock=clock))
         assert all("\n" not in finding.text for finding in found)
-        return [finding for finding in found if all_of_it or finding.verdict is not Verdict.GOOD]
+        return [finding for finding in found if all_of_it or finding.verdict is not Severity.GOOD]
 
     run.confdir = confdir
     return run
 
 
-def assert_one(findings, *words, verdict=Verdict.BAD):
+def assert_one(findings, *words, verdict=Severity.BAD):
     assert [finding.verdict for finding in findings] == [verdict], findings
     for word in words:
         assert word in findings[0].text
@@ -74,7 +74,7 @@ def test_no_proxy(sick, monkeypatch):
     monkeypatch.setattr(doctor, "_CONFDIR", sick.confdir)
     monkeypatch.setattr(doctor, "find_stranger", lambda _: None)
     assert_one(sick(), f"nothing listens on port {PORT}", "hivemind run")
-    monkeypatch.setattr(doctor, "find_stranger", lambda port: Neighbour(port, "another program", is_proxy=False))
+    monkeypatch.setattr(doctor, "find_stranger", lambda port: PortHolder(port, "another program", is_proxy=False))
     assert_one(sick(), "taken by another program", "-p ")
 
 
@@ -133,10 +133,10 @@ def test_a_ca_that_is_not_there(sick):
 
 def test_a_bundle_that_the_handshake_refuses(sick, monkeypatch):
     monkeypatch.setattr(doctor, "shake_hands", lambda *_: "[SSL: CERTIFICATE_VERIFY_FAILED] unable to get issuer")
-    findings = [one for one in sick() if one.verdict is Verdict.BAD]
+    findings = [one for one in sick() if one.verdict is Severity.BAD]
     assert_one(findings, "SSL_CERT_FILE", "does not trust", "hivemind exec")
     monkeypatch.setattr(doctor, "shake_hands", lambda *_: "connection reset")
-    assert_one([one for one in sick() if one.verdict is Verdict.BAD], "connection reset")
+    assert_one([one for one in sick() if one.verdict is Severity.BAD], "connection reset")
 
 
 def test_an_agent_that_reads_another_variable(sick):
@@ -149,8 +149,8 @@ def test_an_agent_that_reads_another_variable(sick):
 )
 def test_a_clock_that_is_off_and_one_that_cannot_be_compared(sick, monkeypatch, clock, date_in_s, words):
     date = None if date_in_s is None else clock.wall() + date_in_s
-    monkeypatch.setattr(doctor, "shake_hands", lambda *_: Answer(date))
-    assert_one(sick(), words, verdict=Verdict.NOTE if date is None else Verdict.BAD)
+    monkeypatch.setattr(doctor, "shake_hands", lambda *_: Handshake(date))
+    assert_one(sick(), words, verdict=Severity.NOTE if date is None else Severity.BAD)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_nodes_fetch(sick, monkeypatch, tmp_path, node, changes, words):
     program.chmod(0o755)
     monkeypatch.setattr(doctor.shutil, "which", lambda *_args, **_more: str(program))
     if words:
-        assert_one(sick(**changes), words, verdict=Verdict.NOTE)
+        assert_one(sick(**changes), words, verdict=Severity.NOTE)
     else:
         assert sick(**changes) == []
 

@@ -9,7 +9,7 @@ import pytest
 import trustme
 
 from hivemind_addon.tools.launch import handshake
-from hivemind_addon.tools.launch.handshake import Answer, shake_hands
+from hivemind_addon.tools.launch.handshake import Handshake, shake_hands
 
 DATE = "Date: Sun, 06 Nov 1994 08:49:37 GMT"
 WHEN = 784111777.0
@@ -65,7 +65,7 @@ def proxy(authority, *, connect="HTTP/1.1 200 OK", answer="HTTP/1.1 404 Not Foun
 )
 def test_tls_through_the_proxy_and_the_providers_clock(authority, tmp_path, answer, date):
     with proxy(authority, answer=answer) as (port, asked):
-        assert shake_hands(port, "api.test", tmp_path / "ca.pem") == Answer(date)
+        assert shake_hands(port, "api.test", tmp_path / "ca.pem") == Handshake(date)
     assert asked[0].startswith("CONNECT api.test:443 HTTP/1.1\r\n")
     assert "Proxy-Authorization: Basic " in asked[0]
     assert asked[1].startswith("HEAD / HTTP/1.1\r\nHost: api.test\r\n")

@@ -6,7 +6,7 @@ from hivemind_addon.resources import script_path
 from hivemind_addon.tools.launch import proxy_command as commands
 from hivemind_addon.tools.launch.programs import PATIENCE_S
 from hivemind_addon.tools.launch.proxy_command import NoMitmproxy, child_environment, has_mode, proxy_command
-from hivemind_addon.tools.launch.upstream import Upstream
+from hivemind_addon.tools.launch.upstream import CompanyProxy
 
 
 def value_after(command, option):
@@ -46,7 +46,7 @@ def test_a_mode_of_the_users_is_seen(options, has):
 
 
 def test_a_companys_proxy_is_the_mode():
-    command = proxy_command(port=1, upstream=Upstream("http://corp:3128", "me:secret")).first
+    command = proxy_command(port=1, upstream=CompanyProxy("http://corp:3128", "me:secret")).first
     assert value_after(command, "--mode") == "upstream:http://corp:3128"
     assert value_after(command, "--upstream-auth") == "me:secret"
 

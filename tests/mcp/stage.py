@@ -16,14 +16,14 @@ from hivemind_addon.proxy.observe.tally import Tally
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.lease.sqlite_store import SqliteLeases
 from hivemind_addon.tools.mcp.caller import Caller
-from hivemind_addon.tools.mcp.scope import Permission, Scope
+from hivemind_addon.tools.mcp.scope import Permission, ServerScope
 from hivemind_addon.tools.mcp.server import make_server
 from hivemind_addon.tools.mcp.session import Session
 from hivemind_addon.tools.mcp.tools import TOOLS
 from tests.core.samples import Bench
 
 PORT = 8080
-ALL = Scope(frozenset(Permission), commands=True)
+ALL = ServerScope(frozenset(Permission), commands=True)
 
 
 class Stage:
@@ -86,7 +86,7 @@ class Stage:
                 self.bench.poll()
                 return said
 
-    def session(self, agent: str = "one", scope: Scope = ALL, **caller: str) -> Session:
+    def session(self, agent: str = "one", scope: ServerScope = ALL, **caller: str) -> Session:
         made = Session(
             caller=Caller(agent=agent, port=PORT, **caller),
             scope=scope,
@@ -97,7 +97,7 @@ class Stage:
         return made
 
     @asynccontextmanager
-    async def client(self, agent: str = "one", scope: Scope = ALL, tools=TOOLS, **caller: str):
+    async def client(self, agent: str = "one", scope: ServerScope = ALL, tools=TOOLS, **caller: str):
         """An SDK client of a server for an agent."""
         server = make_server(tools, scope, lambda: self.session(agent, scope, **caller))
         async with connected(server) as client:

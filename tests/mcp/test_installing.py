@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hivemind_addon.tools.mcp.installing import Program
+from hivemind_addon.tools.mcp.installing import SetupProgram
 from hivemind_addon.tools.setup.tools import TOOLS
 from tests.mcp.stage import failing, given
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_what_can_be_set_up_is_what_the_command_knows():
-    assert {one.value for one in Program} == {*TOOLS, "all"}
+    assert {one.value for one in SetupProgram} == {*TOOLS, "all"}
 
 
 async def test_it_prints_and_writes_nothing_until_it_is_told_to(stage, tmp_path, monkeypatch):

@@ -1,6 +1,6 @@
 import pytest
 
-from hivemind_addon.tools.mcp.scope import BadWord, Permission, Scope, flag, read_allow
+from hivemind_addon.tools.mcp.scope import BadWord, Permission, ServerScope, flag, read_allow
 
 
 def test_words_are_told_apart_by_commas_and_blanks():
@@ -23,7 +23,7 @@ def test_a_word_that_is_like_none_gets_no_hint():
 
 
 def test_one_of_what_is_needed_is_enough():
-    scope = Scope(frozenset({Permission.BATCH}))
+    scope = ServerScope(frozenset({Permission.BATCH}))
     assert scope.has(frozenset())
     assert scope.has(frozenset({Permission.SUBMIT, Permission.BATCH}))
     assert not scope.has(frozenset({Permission.SETUP}))

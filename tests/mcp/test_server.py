@@ -11,8 +11,8 @@ from mcp import types
 from mcp.shared.exceptions import McpError
 from msgspec import Struct
 
-from hivemind_addon.tools.mcp.scope import Permission, Scope
-from hivemind_addon.tools.mcp.tool import Call, Cancelled, Nothing, Tool, ToolFailed
+from hivemind_addon.tools.mcp.scope import Permission, ServerScope
+from hivemind_addon.tools.mcp.tool import Call, McpTool, Nothing, ToolCancelled, ToolFailed
 from hivemind_addon.tools.mcp.tools import TOOLS
 from tests.mcp.stage import failing, given
 
@@ -23,8 +23,8 @@ class Word(Struct, frozen=True):
     word: str
 
 
-def tool(name: str, run: Callable[[Call, Nothing], Word], **more) -> Tool[Nothing, Word]:
-    return Tool(name=name, title=name, description=f"{name}.", takes=Nothing, gives=Word, run=run, **more)
+def tool(name: str, run: Callable[[Call, Nothing], Word], **more) -> McpTool[Nothing, Word]:
+    return McpTool(name=name, title=name, description=f"{name}.", takes=Nothing, gives=Word, run=run, **more)
 
 
 def raising(error: BaseException) -> Callable[[Call, Nothing], Word]:
@@ -35,7 +35,7 @@ def raising(error: BaseException) -> Callable[[Call, Nothing], Word]:
 
 
 async def test_nothing_but_the_callers_own_affairs_is_listed_by_default(stage):
-    async with stage.client(scope=Scope()) as client:
+    async with stage.client(scope=ServerScope()) as client:
         listed = {tool.name for tool in (await client.list_tools()).tools}
     assert listed == OWN
     assert {"status", "metrics", "wait_estimate", "yield_turn", "lower_priority", "lease_acquire"} <= OWN
@@ -43,7 +43,7 @@ async def test_nothing_but_the_callers_own_affairs_is_listed_by_default(stage):
 
 @pytest.mark.parametrize("permission", Permission)
 async def test_each_permission_adds_its_own_tools_and_no_others(stage, permission):
-    async with stage.client(scope=Scope(frozenset({permission}))) as client:
+    async with stage.client(scope=ServerScope(frozenset({permission}))) as client:
         listed = {tool.name for tool in (await client.list_tools()).tools}
     assert listed == OWN | {tool.name for tool in TOOLS if permission in tool.needs}
     assert listed > OWN
@@ -51,7 +51,7 @@ async def test_each_permission_adds_its_own_tools_and_no_others(stage, permissio
 
 @pytest.mark.parametrize("name", [tool.name for tool in TOOLS if tool.needs])
 async def test_a_call_of_what_is_not_allowed_says_which_flag_a_person_has_to_set(stage, name):
-    async with stage.client(scope=Scope()) as client:
+    async with stage.client(scope=ServerScope()) as client:
         text = await failing(client, name)
     needed = {f"`--allow {one.value}`" for tool in TOOLS if tool.name == name for one in tool.needs}
     assert any(one in text for one in needed)
@@ -60,7 +60,7 @@ async def test_a_call_of_what_is_not_allowed_says_which_flag_a_person_has_to_set
 
 
 async def test_a_tool_that_is_none_is_named_with_those_there_are(stage):
-    async with stage.client(scope=Scope()) as client:
+    async with stage.client(scope=ServerScope()) as client:
         text = await failing(client, "x" * 5000)
     assert "there is no tool" in text
     assert "wait_estimate" in text
@@ -85,7 +85,7 @@ async def test_clients_learn_what_a_tool_may_change(stage):
         (OSError(28, "No space left on device"), "No space left on device"),
         (sqlite3.OperationalError("disk I/O error"), "disk I/O error"),
         (ZeroDivisionError("x\ny" * 500), "hivemind failed: ZeroDivisionError"),
-        (Cancelled(), "cancelled"),
+        (ToolCancelled(), "cancelled"),
     ],
 )
 async def test_what_goes_wrong_is_one_line_and_the_server_stays_up(stage, error, words, caplog):

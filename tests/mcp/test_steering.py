@@ -4,7 +4,7 @@ import pytest
 
 from hivemind_addon.api.events import PersonActed
 from hivemind_addon.api.ticket import Demand, Priority
-from hivemind_addon.tools.mcp.scope import Permission, Scope
+from hivemind_addon.tools.mcp.scope import Permission, ServerScope
 from tests.mcp.stage import failing, given
 
 
@@ -54,7 +54,7 @@ async def test_options_are_shown_and_set(stage):
 @pytest.mark.parametrize("name", ["hivemind_journal", "journal"])
 async def test_an_option_that_reaches_beyond_the_scheduler_needs_more_than_the_word_config(stage, name):
     before = stage.options["hivemind_journal"]
-    async with stage.client(scope=Scope(frozenset({Permission.CONFIG}))) as client:
+    async with stage.client(scope=ServerScope(frozenset({Permission.CONFIG}))) as client:
         assert "`--allow-commands`" in await failing(client, "config_set", name=name, value="/etc/x")
         assert (await given(client, "config_set", name="hivemind_trace", value="all"))["done"]
         listed = {one["name"]: one["guarded"] for one in (await given(client, "config_list"))["options"]}

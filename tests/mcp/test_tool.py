@@ -8,9 +8,9 @@ from msgspec import Meta, Struct
 
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.mcp.caller import Caller
-from hivemind_addon.tools.mcp.scope import Scope
+from hivemind_addon.tools.mcp.scope import ServerScope
 from hivemind_addon.tools.mcp.session import Session
-from hivemind_addon.tools.mcp.tool import Call, Tool, ToolFailed, schema_of
+from hivemind_addon.tools.mcp.tool import Call, McpTool, ToolFailed, schema_of
 from hivemind_addon.tools.mcp.tools import TOOLS
 
 
@@ -31,14 +31,14 @@ class Sample(Struct, frozen=True, forbid_unknown_fields=True):
 
 @pytest.fixture
 def call():
-    return Call(Session(caller=Caller("one", 1), scope=Scope(), clock=SystemClock(), leases=None))
+    return Call(Session(caller=Caller("one", 1), scope=ServerScope(), clock=SystemClock(), leases=None))
 
 
 def echo(_: Call, sample: Sample) -> Sample:
     return sample
 
 
-TOOL = Tool(name="echo", title="Echo", description="Echoes.", takes=Sample, gives=Sample, run=echo)
+TOOL = McpTool(name="echo", title="Echo", description="Echoes.", takes=Sample, gives=Sample, run=echo)
 
 
 def test_a_schema_has_no_references_and_keeps_a_field_that_is_called_title():

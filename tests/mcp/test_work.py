@@ -2,12 +2,12 @@
 
 import pytest
 
-from hivemind_addon.tools.mcp.scope import Permission, Scope
+from hivemind_addon.tools.mcp.scope import Permission, ServerScope
 from hivemind_addon.tools.tasks import client as tasks
 from hivemind_addon.tools.tasks.model import NotTaken, State, TaskSpec, TaskView
 from tests.mcp.stage import failing, given
 
-TASKS = Scope(frozenset({Permission.SUBMIT, Permission.BATCH}))
+TASKS = ServerScope(frozenset({Permission.SUBMIT, Permission.BATCH}))
 
 
 def view(task_id: str, state: State = State.DONE, **more) -> TaskView:
@@ -79,12 +79,12 @@ async def test_who_is_no_task_submits_to_the_runner_in_the_background(stage, run
 
 
 async def test_raw_commands_need_a_flag_of_their_own(stage, runner):
-    async with stage.client(scope=Scope(frozenset(Permission))) as client:
+    async with stage.client(scope=ServerScope(frozenset(Permission))) as client:
         assert "`--allow-commands`" in await failing(client, "submit", command=["rm", "-rf", "/"])
         jobs = [{"agent": "codex", "prompt": "x"}, {"command": ["true"], "name": "raw"}]
         assert "task raw: raw commands" in await failing(client, "batch", tasks=jobs)
     assert runner.asked == []
-    async with stage.client(scope=Scope(TASKS.allowed, commands=True)) as client:
+    async with stage.client(scope=ServerScope(TASKS.allowed, commands=True)) as client:
         await given(client, "submit", command=["echo", "$HOME; rm *"])
     assert runner.asked[0][0][0].command == ("echo", "$HOME; rm *"), "word by word: there is no shell"
 
@@ -94,7 +94,7 @@ async def test_no_task_goes_before_others_unless_priorities_are_allowed(stage, r
     job = {"agent": "codex", "prompt": "x", "priority": level}
     async with stage.client(scope=TASKS) as client:
         assert "`--allow priority`" in await failing(client, "submit", **job)
-    async with stage.client(scope=Scope(TASKS.allowed | {Permission.PRIORITY})) as client:
+    async with stage.client(scope=ServerScope(TASKS.allowed | {Permission.PRIORITY})) as client:
         await given(client, "submit", **job)
     assert [specs[0].priority for specs, _ in runner.asked] == [level]
 

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from hivemind_addon.lab.replay.compare import difference, in_words
-from hivemind_addon.lab.replay.schedule import Asked, Decision, Schedule, Totals
+from hivemind_addon.lab.replay.schedule import Decision, ReplaySettings, Schedule, Totals
 
 
 def sent(at_s, agent, call, how="attempt 1"):
@@ -10,7 +10,7 @@ def sent(at_s, agent, call, how="attempt 1"):
 
 ROWS = tuple(sent(float(n), f"agent-{n % 3}", f"c{n}") for n in range(12))
 TOTALS = Totals(3, 0, 14.0, 12, 0, {"agent-0": 12.0, "agent-1": 13.0, "agent-2": 14.0})
-EXPECTED = Schedule(Asked(), TOTALS, ROWS)
+EXPECTED = Schedule(ReplaySettings(), TOTALS, ROWS)
 
 
 def changed(place, *rows, drop=1):

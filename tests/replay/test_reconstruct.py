@@ -8,7 +8,7 @@ from hivemind_addon.api.ticket import CallKind, Dimension, OutcomeKind, PoolKey,
 from hivemind_addon.lab.replay.limits import BadLimit, given_limit
 from hivemind_addon.lab.replay.reconstruct import NothingToReplay, reconstruct
 from hivemind_addon.lab.sim import faults
-from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
 from hivemind_addon.lab.sim.policy import COMPARED, policy_named
 from hivemind_addon.lab.sim.world import run
@@ -53,8 +53,8 @@ def test_the_ticket_is_what_was_asked_for():
 @pytest.mark.parametrize(
     ("kind", "status", "fault"),
     [
-        (OutcomeKind.FAILED, 502, faults.Status(502, message="502 error")),
-        (OutcomeKind.OVERLOADED, 529, faults.Status(529, message="529 error")),
+        (OutcomeKind.FAILED, 502, faults.ErrorStatus(502, message="502 error")),
+        (OutcomeKind.OVERLOADED, 529, faults.ErrorStatus(529, message="529 error")),
         (OutcomeKind.FAILED, None, faults.NoHead(faults.Hangup.RESET)),
         (OutcomeKind.FAILED, 200, faults.HeadThenReset()),
     ],
@@ -126,8 +126,8 @@ def test_each_pool_has_a_provider_that_speaks_its_dialect():
     chat = call("2", 1, agent="b", pool=PoolKey("llm.corp", "k", "m"), dialect="openai-chat", profile="gone")
     sites = reconstruct(capture(call("1", 0), chat)).scenario.sites
     assert [(site.profile, site.dialect) for site in sites] == [
-        ("anthropic", Dialect.MESSAGES),
-        ("openai", Dialect.CHAT),
+        ("anthropic", SimDialect.MESSAGES),
+        ("openai", SimDialect.CHAT),
     ]
 
 

@@ -4,13 +4,13 @@ import pytest
 
 from hivemind_addon.lab.replay.limits import given_limit
 from hivemind_addon.lab.replay.reconstruct import reconstruct
-from hivemind_addon.lab.replay.schedule import Asked, BadExpectation, from_text, schedule_of, to_text
+from hivemind_addon.lab.replay.schedule import BadExpectation, ReplaySettings, from_text, schedule_of, to_text
 from tests.replay.nights import call, capture, fleet
 
 
 def schedule(night, *limits):
     given = [given_limit(text) for text in limits]
-    return schedule_of(reconstruct(night, given=given), Asked(limits=limits))
+    return schedule_of(reconstruct(night, given=given), ReplaySettings(limits=limits))
 
 
 def test_every_admission_is_a_decision_with_its_wait_and_why():

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from hivemind_addon.api.command import Cancel, Pause, Resume, SetPriority
 from hivemind_addon.api.events import AttemptStarted, ClockJumped, GuardTripped, Submitted, TicketEnded
-from hivemind_addon.api.spend import Budget, Period, Scope, Spend, Standing
+from hivemind_addon.api.spend import AccountState, Budget, Period, Scope, Spend
 from hivemind_addon.api.ticket import ContractError, Outcome, OutcomeKind, Priority, Reason
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
 from hivemind_addon.proxy.core.pool import PoolSettings
@@ -306,7 +306,7 @@ class TestClocks:
     @pytest.mark.parametrize(("moves", "left_s"), [("sleep", 1800.0), ("set", 3600.0)])
     async def test_a_budgets_hour_passes_in_a_sleep_and_not_when_the_clock_is_set(self, desk, moves, left_s):
         budget = Budget(Scope.AGENT, "a", Period.HOUR, tokens=1000)
-        desk.driver.restore({}, [Standing(budget, 0.0, Spend(10), Spend())])
+        desk.driver.restore({}, [AccountState(budget, 0.0, Spend(10), Spend())])
         getattr(desk.clock, moves)(1800.0)
         desk.driver.tick()
         (view,) = desk.driver.snapshot().budgets

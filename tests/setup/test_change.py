@@ -7,11 +7,11 @@ import pytest
 
 from hivemind_addon.system.whole_file import write_whole
 from hivemind_addon.tools.setup.change import addition, apply, removal, snippet
-from hivemind_addon.tools.setup.ledger import Ledger, Written
-from hivemind_addon.tools.setup.model import Entry, FilePlan, Format, HasComments, SetupTrouble
+from hivemind_addon.tools.setup.ledger import Ledger, OwnEntries
+from hivemind_addon.tools.setup.model import FileEntry, FileFormat, FilePlan, HasComments, SetupTrouble
 
 NOW = datetime(2026, 11, 22, 10, 0, tzinfo=UTC)
-ENTRIES = (Entry(("mcpServers", "hivemind"), {"command": "hivemind", "args": ["mcp"]}),)
+ENTRIES = (FileEntry(("mcpServers", "hivemind"), {"command": "hivemind", "args": ["mcp"]}),)
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def ledger(tmp_path):
 
 @pytest.fixture
 def plan(tmp_path):
-    return FilePlan(tmp_path / "home" / "settings.json", Format.JSON, ENTRIES)
+    return FilePlan(tmp_path / "home" / "settings.json", FileFormat.JSON, ENTRIES)
 
 
 def write(plan, text, mode=0o644):
@@ -84,8 +84,8 @@ def test_comments_are_kept_by_saying_what_to_add(plan, ledger):
     write(plan, '{\n  // mine\n  "a": 1\n}\n')
     with pytest.raises(HasComments) as caught:
         addition(plan, ledger)
-    assert str(caught.value).endswith(snippet(Format.JSON, ENTRIES))
-    assert json.loads(snippet(Format.JSON, ENTRIES))["mcpServers"]
+    assert str(caught.value).endswith(snippet(FileFormat.JSON, ENTRIES))
+    assert json.loads(snippet(FileFormat.JSON, ENTRIES))["mcpServers"]
 
 
 def test_a_folder_is_no_file(plan, ledger):
@@ -157,10 +157,10 @@ def killed_at(ledger, monkeypatch):
 
 
 OTHERS = (
-    Entry(("mcpServers", "hivemind"), {"command": "hivemind", "args": ["mcp", "--port", "9090"]}),
-    Entry(("env", "PORT"), "9090"),
+    FileEntry(("mcpServers", "hivemind"), {"command": "hivemind", "args": ["mcp", "--port", "9090"]}),
+    FileEntry(("env", "PORT"), "9090"),
 )
-NEITHER = (Entry(("env", "PORT"), "9090"),)
+NEITHER = (FileEntry(("env", "PORT"), "9090"),)
 
 
 @pytest.mark.parametrize("text", ['{\n  "other": [1, 2]\n}\n', None])
@@ -188,13 +188,16 @@ def test_whenever_it_is_killed_what_is_ours_is_taken_out_again_and_nothing_else(
         assert not last.kept
         apply(last, ledger, now=NOW)
         assert (plan.path.read_text() if plan.path.exists() else None) == text
-        assert ledger.of(plan.path) == Written()
+        assert ledger.of(plan.path) == OwnEntries()
     assert step > 1 or then == ENTRIES
 
 
 def test_between_reading_the_notes_and_writing_them_nobody_else_does(plan, ledger, tmp_path, monkeypatch):
     monkeypatch.setattr("hivemind_addon.tools.setup.ledger._BUSY_S", 0.0)
-    other, others = FilePlan(tmp_path / "home" / "other.json", Format.JSON, ENTRIES), Ledger(tmp_path / "setup.json")
+    other, others = (
+        FilePlan(tmp_path / "home" / "other.json", FileFormat.JSON, ENTRIES),
+        Ledger(tmp_path / "setup.json"),
+    )
     change, read = addition(plan, ledger), ledger._read
 
     def disturbed():

@@ -3,21 +3,21 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.tools.setup.ledger import Ledger, Written
-from hivemind_addon.tools.setup.model import Entry, SetupTrouble
+from hivemind_addon.tools.setup.ledger import Ledger, OwnEntries
+from hivemind_addon.tools.setup.model import FileEntry, SetupTrouble
 
-WRITTEN = Written((Entry(("a", "b"), {"c": ["d"]}),), (("a",),), created=True)
+WRITTEN = OwnEntries((FileEntry(("a", "b"), {"c": ["d"]}),), (("a",),), created=True)
 
 
 def test_it_remembers_and_forgets(tmp_path):
     ledger = Ledger(tmp_path / "state" / "setup.json")
     file = Path("/home/me/.claude.json")
-    assert ledger.of(file) == Written()
+    assert ledger.of(file) == OwnEntries()
     ledger.note(file, WRITTEN)
     assert Ledger(tmp_path / "state" / "setup.json").of(file) == WRITTEN
     assert stat.S_IMODE((tmp_path / "state" / "setup.json").stat().st_mode) == 0o600
-    ledger.note(file, Written())
-    assert ledger.of(file) == Written()
+    ledger.note(file, OwnEntries())
+    assert ledger.of(file) == OwnEntries()
 
 
 def test_a_damaged_one_is_named_with_the_cure(tmp_path):

@@ -2,8 +2,8 @@ import pytest
 
 from hivemind_addon.tools.launch.programs import load_programs
 from hivemind_addon.tools.mcp.caller import caller_of
-from hivemind_addon.tools.setup.model import Format, SetupTrouble
-from hivemind_addon.tools.setup.tools import TOOLS, Place
+from hivemind_addon.tools.setup.model import FileFormat, SetupTrouble
+from hivemind_addon.tools.setup.tools import TOOLS, ToolPlace
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def place(tmp_path):
             "table": load_programs(),
             "bundle": lambda: tmp_path / "ca.pem",
         }
-        return Place(**(given | more))
+        return ToolPlace(**(given | more))
 
     return make
 
@@ -132,7 +132,7 @@ def test_mcp_only_asks_for_no_bundle_and_sets_no_proxy(place):
     for tool in TOOLS.values():
         plan = tool.plan_for(place(mcp_only=True, bundle=no_bundle))
         assert "://" not in str(values(plan)), "no proxy's address"
-        assert all(file.format is not Format.DOTENV for file in plan.files)
+        assert all(file.format is not FileFormat.DOTENV for file in plan.files)
 
 
 def test_folders_of_their_own_are_obeyed(place, tmp_path):

@@ -9,7 +9,7 @@ from hivemind_addon.lab.sim.ablation import Primitive
 from hivemind_addon.lab.sim.library import case_named, cases
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
 from hivemind_addon.lab.sim.policy import Policy, only, without
-from hivemind_addon.lab.sim.provider import ProviderSettings, Wall
+from hivemind_addon.lab.sim.provider import ProviderSettings, ProviderWall
 from hivemind_addon.lab.sim.workload import Crowd, Scenario
 from hivemind_addon.lab.sim.world import World, run
 
@@ -79,7 +79,7 @@ def test_without_a_leader_a_fan_out_writes_its_prefix_several_times():
 
 def test_without_come_backs_clients_are_held_until_they_go():
     crowd = Crowd("agent", 3, 1, timeout_s=30, retries=5)
-    scenario = Scenario("wall", (crowd,), ProviderSettings(walls=(Wall(0, 60),)))
+    scenario = Scenario("wall", (crowd,), ProviderSettings(walls=(ProviderWall(0, 60),)))
     assert run(scenario, seed=0).sheds > 0
     assert run(scenario, seed=0, policy=without(Primitive.COMEBACK)).sheds == 0
 

@@ -4,14 +4,14 @@ from hivemind_addon.api.ticket import PoolKey
 from hivemind_addon.lab.sim.actor import Actor
 from hivemind_addon.lab.sim.prompt_cache import Prefix
 from hivemind_addon.lab.sim.provider import ProviderSettings
-from hivemind_addon.lab.sim.upstream import Upstream
-from hivemind_addon.lab.sim.workload import Crowd, Site, Turn
+from hivemind_addon.lab.sim.upstream import SimUpstream
+from hivemind_addon.lab.sim.workload import Crowd, PlannedTurn, Site
 
 
 def actor(**crowd):
-    site = Upstream(Site("", PoolKey("x", "y", "z"), ProviderSettings()), random.Random(0), None)
+    site = SimUpstream(Site("", PoolKey("x", "y", "z"), ProviderSettings()), random.Random(0), None)
     made = Actor(0, "a-0", "a-0", Crowd("a", 1, 2, **crowd), site, iter(()), random.Random(0))
-    made.turn = Turn(think_s=0, latency_s=1, generation_s=0, prompt_tokens=100, output_tokens=10)
+    made.turn = PlannedTurn(think_s=0, latency_s=1, generation_s=0, prompt_tokens=100, output_tokens=10)
     made.number = 2
     return made
 

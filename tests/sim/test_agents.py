@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hivemind_addon.lab.sim.agents import Agent, AgentState, Habits, Route, plan_turns
+from hivemind_addon.lab.sim.agents import AgentState, Habits, Route, SimAgent, plan_turns
 from hivemind_addon.lab.sim.certificate import write_certificates
-from hivemind_addon.lab.sim.faults import NAMED, Status
+from hivemind_addon.lab.sim.faults import NAMED, ErrorStatus
 from hivemind_addon.lab.sim.resend import SdkBackoff
 from hivemind_addon.lab.sim.server import running_server
 
@@ -36,7 +36,7 @@ def run(provider, key, *script, **changes):
     server, route = provider
     server.script(key, [NAMED[fault] if isinstance(fault, str) else fault for fault in script])
     habits = Habits(**{name: getattr(HABITS, name) for name in HABITS.__slots__} | changes)
-    agent = Agent(name=key, key=key, habits=habits, route=route, seed=1)
+    agent = SimAgent(name=key, key=key, habits=habits, route=route, seed=1)
     asyncio.run(agent.run())
     return agent.record, server.truth().agents[key]
 
@@ -125,7 +125,7 @@ def test_a_stalled_answer_runs_into_the_clients_timeout(provider, new_key):
 
 
 def test_a_refusal_that_says_at_once_is_tried_again(provider, new_key):
-    record, _ = run(provider, new_key(), Status(503, retry_after_s=0))
+    record, _ = run(provider, new_key(), ErrorStatus(503, retry_after_s=0))
     assert record.state is AgentState.FINISHED
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from hivemind_addon.api.ticket import Dimension
 from hivemind_addon.lab.sim.bound import Spent, lower_bound, lower_bound_of_models
-from hivemind_addon.lab.sim.limits import Allowance, Limit, LimitKind, Scope
+from hivemind_addon.lab.sim.limits import Limit, LimitKind, ModelScope, SimAllowance
 from hivemind_addon.lab.sim.provider import ProviderSettings
 
 REQUESTS, OUTPUT = Dimension.REQUESTS, Dimension.OUTPUT_TOKENS
@@ -47,7 +47,7 @@ def test_output_of_the_last_calls_may_be_charged_beyond_the_limit():
 def test_the_greediest_caller_reaches_the_bound_and_never_beats_it(kind, units):
     """The provider's own allowance, asked for one unit after the other, each as early as it fits."""
     limit = Limit(REQUESTS, 10, 10, kind)
-    now, allowance = 0.0, Allowance(limit, 0.0)
+    now, allowance = 0.0, SimAllowance(limit, 0.0)
     for _ in range(units):
         now += allowance.fits_in_s(1, now)
         allowance.take(1, now)
@@ -99,11 +99,11 @@ def test_an_agents_turns_alone_are_no_more_than_its_conversation():
     ("scope", "slots", "bound_s"),
     [
         # 30 calls of three models: 10 a minute for all of them, for two families (20 and 10 calls), for each model.
-        (Scope.KEY, Scope.MODEL, 120),
-        (Scope.FAMILY, Scope.MODEL, 60),
-        (Scope.MODEL, Scope.MODEL, 40),
-        (Scope.MODEL, Scope.FAMILY, 80),
-        (Scope.MODEL, Scope.KEY, 120),
+        (ModelScope.KEY, ModelScope.MODEL, 120),
+        (ModelScope.FAMILY, ModelScope.MODEL, 60),
+        (ModelScope.MODEL, ModelScope.MODEL, 40),
+        (ModelScope.MODEL, ModelScope.FAMILY, 80),
+        (ModelScope.MODEL, ModelScope.KEY, 120),
     ],
 )
 def test_models_that_share_a_limit_or_slots_are_bound_together(scope, slots, bound_s):

@@ -2,20 +2,20 @@
 
 import pytest
 
-from hivemind_addon.lab.sim.closed_loop import Crowd, Oracle, Order, Scheduled, compare
-from hivemind_addon.lab.sim.gateway import OVERLOADED, RESET, Chance, Gateway, Neighbour, Rule
+from hivemind_addon.lab.sim.closed_loop import ClosedCrowd, Oracle, Order, Scheduled, compare
+from hivemind_addon.lab.sim.gateway import OVERLOADED, RESET, Chance, Gateway, GatewayNeighbour, Rule
 from hivemind_addon.lab.sim.limiters import Bucket, Cap, Window
 
-FEW = Crowd(agents=4, turns=5)
+FEW = ClosedCrowd(agents=4, turns=5)
 WAY_S = FEW.way_s
-ONE = Crowd(agents=1, turns=3, service_s=(2, 2), think_s=(1, 1))
+ONE = ClosedCrowd(agents=1, turns=3, service_s=(2, 2), think_s=(1, 1))
 GATEWAYS = {
     "nothing": Gateway,
     "a window": lambda: Gateway([Rule(Window(6, 10))]),
     "a bucket": lambda: Gateway([Rule(Bucket(60, 60, size=1))]),
     "a cap that moves": lambda: capped(2, 1),
     "chance": lambda: Gateway(chances=[Chance(0.3, OVERLOADED), Chance(0.1, RESET, late=True)]),
-    "a neighbour": lambda: Gateway([Rule(Window(6, 10))], neighbour=Neighbour(0.2)),
+    "a neighbour": lambda: Gateway([Rule(Window(6, 10))], neighbour=GatewayNeighbour(0.2)),
 }
 
 
@@ -47,7 +47,7 @@ def test_a_free_agent_takes_its_turns_and_the_way():
 
 
 def test_the_oracle_sends_the_instant_at_which_it_passes():
-    wide = Crowd(agents=5, turns=1, service_s=(2, 2), think_s=(1, 1))
+    wide = ClosedCrowd(agents=5, turns=1, service_s=(2, 2), think_s=(1, 1))
     spaced = Oracle(Gateway([Rule(Bucket(60, 60, size=1))]), wide, seed="0", order=Order.OLDEST).run()
     assert spaced.time_s == pytest.approx(1 + WAY_S + 4 + 2 + WAY_S)
     halved = Oracle(Gateway([Rule(Cap(2))]), wide, seed="0", order=Order.OLDEST).run()
@@ -69,14 +69,14 @@ def test_the_neighbours_calls_pass_first():
 
 
 def test_agents_may_begin_one_after_the_other():
-    late = Crowd(agents=9, turns=1, service_s=(2, 2), think_s=(0, 0), starts_s=60)
+    late = ClosedCrowd(agents=9, turns=1, service_s=(2, 2), think_s=(0, 0), starts_s=60)
     for run in compare(lambda _: Gateway(), late, seed=0):
         assert 30 < run.time_s < 62 + 1
         assert run.delivered == 9
 
 
 def test_who_is_out_of_patience_is_lost():
-    hasty = Crowd(agents=3, turns=1, patience_s=30)
+    hasty = ClosedCrowd(agents=3, turns=1, patience_s=30)
     run = Scheduled(Gateway([Rule(Window(2, 100))]), hasty, seed="0").run()
     assert (run.delivered, run.lost) == (2, 1)
 
@@ -92,9 +92,9 @@ def test_the_same_seed_gives_the_same_run_and_another_one_another():
 
 
 def test_some_answers_may_take_long_and_some_ways():
-    plain, slow = (Crowd(agents=9, turns=9, long_share=share) for share in (0.0, 0.5))
+    plain, slow = (ClosedCrowd(agents=9, turns=9, long_share=share) for share in (0.0, 0.5))
     runs = [Oracle(Gateway(), crowd, seed="0", order=Order.LEFT).run() for crowd in (plain, slow)]
     assert runs[0].longest_s < 3.1
     assert 10 < runs[1].longest_s < 30.1
-    jittery, oracle = compare(lambda _: Gateway(), Crowd(agents=1, turns=9, jitter_s=0.5), seed=0)
+    jittery, oracle = compare(lambda _: Gateway(), ClosedCrowd(agents=1, turns=9, jitter_s=0.5), seed=0)
     assert 0 < jittery.time_s - oracle.time_s < 9 * 0.5

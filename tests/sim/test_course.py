@@ -2,9 +2,9 @@ import random
 
 import pytest
 
-from hivemind_addon.lab.sim.call import RequestFacts
+from hivemind_addon.lab.sim.call import SimRequestFacts
 from hivemind_addon.lab.sim.course import course_of
-from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.faults import NAMED
 from hivemind_addon.lab.sim.plan import GAP_S
 from hivemind_addon.lab.sim.provider import ProviderSettings, SimProvider
@@ -14,8 +14,8 @@ from hivemind_addon.proxy.wire.outcome import TransportTrouble
 def course(fault):
     provider = SimProvider(ProviderSettings(), random.Random(0))
     provider.script("key", (NAMED[fault],))
-    asked = RequestFacts(
-        Dialect.MESSAGES, "key", stream=True, chunks=101, max_tokens=200, interval_s=0.1, latency_s=2.0
+    asked = SimRequestFacts(
+        SimDialect.MESSAGES, "key", stream=True, chunks=101, max_tokens=200, interval_s=0.1, latency_s=2.0
     )
     return course_of(provider.begin(0.0, asked))
 

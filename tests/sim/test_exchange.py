@@ -1,6 +1,6 @@
 import asyncio
 
-from hivemind_addon.lab.sim.exchange import ConnectionLog, Gate, Incoming, pause
+from hivemind_addon.lab.sim.exchange import ConnectionLog, Incoming, WriteGate, pause
 
 
 def incoming(target: str) -> Incoming:
@@ -32,7 +32,7 @@ def test_a_connections_view_does_not_change_with_it():
 
 
 async def test_a_gate_lets_all_who_wait_go_on():
-    gate = Gate()
+    gate = WriteGate()
     waiting = [asyncio.create_task(gate.wait()) for _ in range(3)]
     await asyncio.wait(waiting, timeout=0)
     assert not any(task.done() for task in waiting)

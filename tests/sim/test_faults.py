@@ -3,7 +3,7 @@ from collections import Counter
 
 import pytest
 
-from hivemind_addon.lab.sim.faults import NAMED, OK, Fault, FaultMix, Script, Slow, Status, name_of
+from hivemind_addon.lab.sim.faults import NAMED, OK, ErrorStatus, Fault, FaultMix, Script, Slow, name_of
 
 
 def test_every_named_fault_is_found_by_its_value():
@@ -33,7 +33,7 @@ def test_the_same_seed_draws_the_same_faults():
 
 def test_rates_that_fill_everything_leave_no_success():
     mix, rng = FaultMix({"500": 1.0}), random.Random(1)
-    assert {mix.draw(rng) for _ in range(100)} == {Status(500)}
+    assert {mix.draw(rng) for _ in range(100)} == {ErrorStatus(500)}
 
 
 def test_an_empty_mix_draws_nothing_from_the_rng():
@@ -58,5 +58,5 @@ def test_a_mix_that_makes_no_sense_is_refused(rates, words):
 
 
 def test_a_script_is_followed_in_order_and_then_for_ever():
-    script = Script([Status(500), OK], then=Status(529))
-    assert [script.draw() for _ in range(4)] == [Status(500), OK, Status(529), Status(529)]
+    script = Script([ErrorStatus(500), OK], then=ErrorStatus(529))
+    assert [script.draw() for _ in range(4)] == [ErrorStatus(500), OK, ErrorStatus(529), ErrorStatus(529)]

@@ -5,17 +5,17 @@ import random
 import pytest
 
 from hivemind_addon.api.ticket import Demand, Dimension
-from hivemind_addon.lab.sim.call import RequestFacts
-from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.call import SimRequestFacts
+from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.idle import IdleMeter
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
 from hivemind_addon.lab.sim.policy import Policy
-from hivemind_addon.lab.sim.provider import ProviderSettings, SimProvider, Wall
+from hivemind_addon.lab.sim.provider import ProviderSettings, ProviderWall, SimProvider
 from hivemind_addon.lab.sim.workload import Crowd, Neighbour, Scenario
 from hivemind_addon.lab.sim.world import run
 from hivemind_addon.proxy.core.scheduler import Scheduler
 
-REQUEST = RequestFacts(dialect=Dialect.MESSAGES, credential="sk-sim-a", input_tokens=100)
+REQUEST = SimRequestFacts(dialect=SimDialect.MESSAGES, credential="sk-sim-a", input_tokens=100)
 DEMAND = Demand(input_tokens=100, output_tokens=50, total_tokens=150)
 REQUESTS, OUTPUT = Dimension.REQUESTS, Dimension.OUTPUT_TOKENS
 
@@ -66,7 +66,7 @@ def test_a_full_cap_keeps_everybody_and_a_free_slot_nobody():
 
 
 def test_an_outage_is_no_idleness_and_ends_the_one_before_it():
-    provider, meter, kept = at_provider(walls=(Wall(20, 80),))
+    provider, meter, kept = at_provider(walls=(ProviderWall(20, 80),))
     provider.end(0, provider.begin(0, REQUEST))
     meter.pass_time(0, 110, waiting=[kept], in_flight=[])
     assert meter.longest_s == 30
@@ -96,8 +96,8 @@ def test_what_rounded_headers_hide_is_not_there():
 
 def test_what_is_left_may_be_kept_for_one_that_needs_more():
     provider, meter, kept = at_provider(limits=(Limit(Dimension.INPUT_TOKENS, 1000, 100, LimitKind.BUCKET),))
-    provider.end(0, provider.begin(0, RequestFacts(Dialect.MESSAGES, "sk-sim-a", input_tokens=800)))
-    large = meter.keep(RequestFacts(Dialect.MESSAGES, "sk-sim-b", input_tokens=600), Demand(input_tokens=600))
+    provider.end(0, provider.begin(0, SimRequestFacts(SimDialect.MESSAGES, "sk-sim-a", input_tokens=800)))
+    large = meter.keep(SimRequestFacts(SimDialect.MESSAGES, "sk-sim-b", input_tokens=600), Demand(input_tokens=600))
     meter.pass_time(0, 50, waiting=[kept, large], in_flight=[])
     assert meter.longest_s == pytest.approx(10)
 
@@ -149,7 +149,7 @@ def test_a_policy_that_sleeps_is_caught():
     [
         ProviderSettings(limits=(Limit(REQUESTS, 20, 60, LimitKind.WINDOW),)),
         ProviderSettings(limits=(Limit(REQUESTS, 1, 30, LimitKind.BUCKET),)),
-        ProviderSettings(walls=(Wall(5, 60),)),
+        ProviderSettings(walls=(ProviderWall(5, 60),)),
     ],
     ids=["window", "bucket", "outage"],
 )
@@ -180,7 +180,7 @@ def test_a_refusal_is_a_limits_or_the_caps_no_faults_and_no_outages():
     chance = run(Scenario("chance", (crowd,), ProviderSettings(faults={"429": 0.3, "529": 0.2})), seed=0)
     assert chance.statuses[429] > 0
     assert chance.refused == 0
-    down = run(Scenario("down", (crowd,), ProviderSettings(walls=(Wall(0, 30),))), seed=0)
+    down = run(Scenario("down", (crowd,), ProviderSettings(walls=(ProviderWall(0, 30),))), seed=0)
     assert down.statuses[529] > 0
     assert down.refused == 0
     capped = run(Scenario("capped", (crowd,), ProviderSettings(concurrency=1)), seed=0)

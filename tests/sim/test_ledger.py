@@ -7,12 +7,12 @@ from hivemind_addon.api.snapshot import BreakerState
 from hivemind_addon.api.spend import Spend
 from hivemind_addon.api.ticket import Dimension, PoolKey
 from hivemind_addon.lab.sim.actor import Actor
-from hivemind_addon.lab.sim.call import Answer, Ending
-from hivemind_addon.lab.sim.ledger import Ledger
+from hivemind_addon.lab.sim.call import AnswerEnding, SimAnswer
+from hivemind_addon.lab.sim.ledger import RunLedger
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
 from hivemind_addon.lab.sim.provider import ProviderSettings
-from hivemind_addon.lab.sim.upstream import Upstream
-from hivemind_addon.lab.sim.workload import Crowd, Scenario, Site, Turn
+from hivemind_addon.lab.sim.upstream import SimUpstream
+from hivemind_addon.lab.sim.workload import Crowd, PlannedTurn, Scenario, Site
 from tests.sim.dialect.samples import REPLY
 
 POOL = PoolKey("api.sim", "key-sim", "sim-1")
@@ -24,23 +24,23 @@ class Books:
 
     def __init__(self, crowd: Crowd = CROWD, **settings: object) -> None:
         self.scenario = Scenario("books", (crowd,), ProviderSettings(**settings))
-        self.own = Upstream(Site("", POOL, self.scenario.provider), random.Random(0), None)
-        self.other = Upstream(Site("other", POOL, self.scenario.provider), random.Random(0), None)
-        self.ledger = Ledger(self.scenario, own=self.own, upstreams=(self.own, self.other))
+        self.own = SimUpstream(Site("", POOL, self.scenario.provider), random.Random(0), None)
+        self.other = SimUpstream(Site("other", POOL, self.scenario.provider), random.Random(0), None)
+        self.ledger = RunLedger(self.scenario, own=self.own, upstreams=(self.own, self.other))
         self.agents = [self.agent(crowd, number) for number in range(2)]
 
     def agent(self, crowd: Crowd, number: int) -> Actor:
         name = f"{crowd.name}-{number}"
         rng = random.Random(number)
-        turn = Turn(think_s=0.0, latency_s=1.0, generation_s=1.0, prompt_tokens=100, output_tokens=10)
+        turn = PlannedTurn(think_s=0.0, latency_s=1.0, generation_s=1.0, prompt_tokens=100, output_tokens=10)
         return Actor(number, name, name, crowd, self.own, iter(()), rng, turn=turn)
 
     def result(self, now: float):
         return self.ledger.result(self.agents, now)
 
 
-def answered(request_id: str, *, ending: Ending = Ending.COMPLETED, status: int = 200) -> Answer:
-    return Answer(request_id, 1, "org", "agent", "model", status, (), ending)
+def answered(request_id: str, *, ending: AnswerEnding = AnswerEnding.COMPLETED, status: int = 200) -> SimAnswer:
+    return SimAnswer(request_id, 1, "org", "agent", "model", status, (), ending)
 
 
 def test_a_cap_is_used_by_so_much_as_calls_were_in_flight_beneath_it():
@@ -108,7 +108,7 @@ def test_poisoned_agents_are_in_no_figure():
 def test_each_call_of_a_neighbour_may_refuse_one_attempt_while_own_calls_leave_a_slot():
     books = Books(concurrency=2)
     ledger, own = books.ledger, books.own
-    refused = answered("mine", ending=Ending.OVERLOADED, status=529)
+    refused = answered("mine", ending=AnswerEnding.OVERLOADED, status=529)
     ledger.attempt_answered(refused, own, 1.0)  # nobody else is there: whatever it was, it was no neighbour
     ledger.neighbour_called(answered("a"))
     ledger.call_began(own, 2.0)

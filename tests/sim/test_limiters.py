@@ -4,7 +4,17 @@ import math
 
 import pytest
 
-from hivemind_addon.lab.sim.limiters import Ban, Bucket, Cap, Outage, Ramp, SlidingCounter, SlidingLog, Standing, Window
+from hivemind_addon.lab.sim.limiters import (
+    Ban,
+    Bucket,
+    Cap,
+    HonestHeader,
+    Outage,
+    Ramp,
+    SlidingCounter,
+    SlidingLog,
+    Window,
+)
 
 REQUEST = 1
 
@@ -19,7 +29,7 @@ def test_a_window_by_the_clock_begins_anew_at_its_own_instants():
     window = Window(2, 10, begins_at=-4)
     take(window, 1, 5.5)
     assert window.wait_s(5.6, REQUEST) == pytest.approx(0.4)
-    assert window.standing(5.6) == Standing(2, 0, pytest.approx(0.4))
+    assert window.standing(5.6) == HonestHeader(2, 0, pytest.approx(0.4))
     take(window, 6, 6.1)
     assert window.wait_s(6.1, REQUEST) == pytest.approx(9.9)
     assert window.wait_s(40, REQUEST) == 0
@@ -27,11 +37,11 @@ def test_a_window_by_the_clock_begins_anew_at_its_own_instants():
 
 def test_a_window_may_begin_with_the_first_call():
     window = Window(2, 10, begins_at=None)
-    assert window.standing(3) == Standing(2, 2, 10)
+    assert window.standing(3) == HonestHeader(2, 2, 10)
     take(window, 3, 9)
     assert window.wait_s(9, REQUEST) == 4
     take(window, 20)
-    assert window.standing(21) == Standing(2, 1, 9)
+    assert window.standing(21) == HonestHeader(2, 1, 9)
 
 
 def test_a_window_counts_units():
@@ -56,7 +66,7 @@ def test_a_log_forgets_each_one_in_its_own_time():
     assert log.wait_s(6, 2) == 5
     assert log.wait_s(6, 4) == math.inf
     take(log, 10)
-    assert log.standing(10) == Standing(3, 0, 1)
+    assert log.standing(10) == HonestHeader(3, 0, 1)
 
 
 def test_a_log_that_counts_refusals_keeps_shut_whoever_hammers():
@@ -75,7 +85,7 @@ def test_a_counter_weighs_the_last_period_by_what_still_overlaps():
     for _ in range(8):
         take(counter, 1)
     take(counter, 12.5, 12.5, 12.5, 12.5)  # 8 · 0.75 = 6, and 4
-    assert counter.standing(12.5) == Standing(10, 0, 7.5)
+    assert counter.standing(12.5) == HonestHeader(10, 0, 7.5)
     assert counter.wait_s(12.5, REQUEST) == pytest.approx(1.25)  # 8 · 0.625 = 5
     take(counter, 13.75)
     assert counter.wait_s(13.75, 6) == pytest.approx(6.25 + 2)  # of the next period, when 5 · 0.8 = 4
@@ -87,7 +97,7 @@ def test_a_bucket_is_refilled_all_the_time_and_never_runs_over():
     assert bucket.wait_s(100, 60) == 0
     bucket.take(100, 60)
     assert bucket.wait_s(100, REQUEST) == 1
-    assert bucket.standing(110) == Standing(60, 10, 50)
+    assert bucket.standing(110) == HonestHeader(60, 10, 50)
     assert bucket.wait_s(110, 61) == math.inf
 
 
@@ -114,7 +124,7 @@ def test_a_bucket_whose_limit_changes_keeps_what_is_in_it():
     bucket = Bucket(60, 60)
     bucket.take(0, 50)
     bucket.resize(120, 0)
-    assert bucket.standing(0) == Standing(120, 10, 55)
+    assert bucket.standing(0) == HonestHeader(120, 10, 55)
     bucket.resize(6, 0)
     assert bucket.standing(0).remaining == 6
 
@@ -164,7 +174,7 @@ def test_a_ramp_gives_as_much_more_as_the_time_before_proves():
     assert ramp.wait_s(10.5, REQUEST) == 0.5
     take(ramp, 11, 11)  # 1.5 · 2, of which one is taken
     assert ramp.wait_s(11, REQUEST) == 9
-    assert ramp.standing(20) == Standing(3, 1, 10)
+    assert ramp.standing(20) == HonestHeader(3, 1, 10)
     take(ramp, 21, 21, 21, 21)  # 1.5 · 3
     assert ramp.wait_s(21, REQUEST) == 10
     assert ramp.wait_s(50, 2) == 0

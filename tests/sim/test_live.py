@@ -9,7 +9,7 @@ import pytest
 from hivemind_addon.api.ticket import Dimension
 from hivemind_addon.lab.sim import world
 from hivemind_addon.lab.sim.agents import Answered
-from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.library import cases
 from hivemind_addon.lab.sim.limits import LimitKind
 from hivemind_addon.lab.sim.live import _Books, _Conversation, _Fleet, scaled, virtual
@@ -90,7 +90,7 @@ def test_requests_say_what_the_agents_of_virtual_time_say():
         other.number = number
         other.said = other.jitter.randint(*other.crowd.opening_tokens)
         tokens = FAN_OUT.crowds[0].shared_tokens + ours._said + turn.prompt_tokens
-        read = facts(Dialect.MESSAGES, ours._headers(turn, number, tokens), ours._conversation.asked(tokens), 1)
+        read = facts(SimDialect.MESSAGES, ours._headers(turn, number, tokens), ours._conversation.asked(tokens), 1)
         assert read.unfit is None
         assert (read.input_tokens, read.prefixes) == (other.prompt_tokens, other.prefixes)
         assert read.stream

@@ -4,7 +4,7 @@ from hivemind_addon.api.ticket import Dimension
 from hivemind_addon.lab.sim.library import random_case
 from hivemind_addon.lab.sim.limits import Limit
 from hivemind_addon.lab.sim.minimise import minimise
-from hivemind_addon.lab.sim.provider import ProviderSettings, Wall
+from hivemind_addon.lab.sim.provider import ProviderSettings, ProviderWall
 from hivemind_addon.lab.sim.workload import Crowd, Neighbour, Scenario
 
 REQUESTS, INPUT = Limit(Dimension.REQUESTS, 20), Limit(Dimension.INPUT_TOKENS, 9000)
@@ -21,7 +21,7 @@ LARGE = Scenario(
         charge_failures=True,
         rate_limit_headers=False,
         faults={"502": 0.1, "429": 0.1},
-        walls=(Wall(5, 10), Wall(20, 30)),
+        walls=(ProviderWall(5, 10), ProviderWall(20, 30)),
     ),
     caps=((5, 3),),
     neighbour=Neighbour(0.5),

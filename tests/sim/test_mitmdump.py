@@ -7,7 +7,7 @@ from hivemind_addon.api.events import BreakerChanged
 from hivemind_addon.api.snapshot import BreakerState
 from hivemind_addon.api.ticket import PoolKey
 from hivemind_addon.lab.sim import mitmdump
-from hivemind_addon.lab.sim.mitmdump import Mitmdump, NotStarted, running_mitmdump
+from hivemind_addon.lab.sim.mitmdump import Mitmdump, MitmdumpNotStarted, running_mitmdump
 from hivemind_addon.proxy.observe.news import describe
 
 
@@ -74,14 +74,14 @@ async def test_openings_of_the_breaker_are_counted(tmp_path, pretend):
 
 async def test_one_that_ends_instead_of_listening_is_told_with_its_last_words(tmp_path, pretend):
     pretend("print('hivemind: no such option'); sys.exit(1)")
-    with pytest.raises(NotStarted, match="no such option"):
+    with pytest.raises(MitmdumpNotStarted, match="no such option"):
         await start(tmp_path)
 
 
 async def test_one_that_does_not_listen_in_time_is_ended(tmp_path, pretend, monkeypatch):
     monkeypatch.setattr(mitmdump, "_START_S", 0.2)
     pretend("signal.pause()")
-    with pytest.raises(NotStarted, match="it said nothing"):
+    with pytest.raises(MitmdumpNotStarted, match="it said nothing"):
         await start(tmp_path)
 
 
@@ -108,5 +108,5 @@ async def test_whoever_is_cancelled_leaves_no_process_behind(tmp_path, pretend):
 
 async def test_a_python_without_mitmdump_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(mitmdump.sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(NotStarted, match="no mitmdump beside"):
+    with pytest.raises(MitmdumpNotStarted, match="no mitmdump beside"):
         await start(tmp_path)

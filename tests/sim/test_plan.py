@@ -7,8 +7,8 @@ import pytest
 import zstandard
 
 from hivemind_addon.lab.sim import faults
-from hivemind_addon.lab.sim.call import Answer, RequestFacts
-from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.call import SimAnswer, SimRequestFacts
+from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.faults import NAMED, Fault, Hangup, KeepAlive
 from hivemind_addon.lab.sim.plan import (
     Data,
@@ -18,24 +18,24 @@ from hivemind_addon.lab.sim.plan import (
     Head,
     Leave,
     LeaveInError,
-    Pause,
+    PauseStep,
     Step,
     StreamReset,
     steps,
 )
 from hivemind_addon.lab.sim.provider import ProviderSettings, SimProvider
 
-STREAM = RequestFacts(Dialect.MESSAGES, "sk-sim-a", stream=True, chunks=4)
+STREAM = SimRequestFacts(SimDialect.MESSAGES, "sk-sim-a", stream=True, chunks=4)
 WHOLE = replace(STREAM, stream=False)
 
 
-def answer_of(fault: Fault, request: RequestFacts = STREAM, **settings: object) -> Answer:
+def answer_of(fault: Fault, request: SimRequestFacts = STREAM, **settings: object) -> SimAnswer:
     sim = SimProvider(ProviderSettings(**settings), random.Random(0))
     sim.script(request.credential, [fault])
     return sim.begin(0, request)
 
 
-def plan(fault: Fault, request: RequestFacts = STREAM, *, http2: bool = False) -> list[Step]:
+def plan(fault: Fault, request: SimRequestFacts = STREAM, *, http2: bool = False) -> list[Step]:
     return list(steps(answer_of(fault, request), http2=http2))
 
 
@@ -48,7 +48,7 @@ def events_before(plan: list[Step], kind: type) -> int:
     return sum(isinstance(step, Data) for step in plan[:index])
 
 
-@pytest.mark.parametrize("dialect", list(Dialect))
+@pytest.mark.parametrize("dialect", list(SimDialect))
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("http2", [True, False])
 @pytest.mark.parametrize("name", list(NAMED))
@@ -99,20 +99,20 @@ def test_an_error_event_stands_at_its_place_and_ends_the_stream_cleanly(place, i
 
 def test_a_stall_is_a_pause_after_which_all_goes_on():
     stalled = plan(faults.Stall(7, 2))
-    assert events_before(stalled, Pause) == 2
-    assert [step.pause_s for step in stalled if isinstance(step, Pause)] == [7]
+    assert events_before(stalled, PauseStep) == 2
+    assert [step.pause_s for step in stalled if isinstance(step, PauseStep)] == [7]
     assert body(stalled) == body(plan(NAMED["ok"]))
 
 
 def test_the_pieces_of_the_content_are_paced_and_nothing_else_is():
     answer = answer_of(NAMED["ok"], replace(STREAM, interval_s=0.5))
-    pauses = [step.pause_s for step in steps(answer, http2=False) if isinstance(step, Pause)]
+    pauses = [step.pause_s for step in steps(answer, http2=False) if isinstance(step, PauseStep)]
     assert pauses == [0.5] * 3
 
 
 def test_latency_comes_before_the_head():
     answer = answer_of(NAMED["ok"], replace(STREAM, latency_s=1.5))
-    assert next(steps(answer, http2=False)) == Pause(1.5)
+    assert next(steps(answer, http2=False)) == PauseStep(1.5)
 
 
 def test_a_streamed_request_may_get_an_unstreamed_answer():
@@ -169,7 +169,7 @@ def test_tokens_are_counted_piece_by_piece():
 
 def test_a_silent_hold_comes_before_the_head():
     hold = faults.Hold(40)
-    assert isinstance(plan(hold)[0], Pause)
+    assert isinstance(plan(hold)[0], PauseStep)
     assert plan(hold)[0].pause_s == 40
     assert body(plan(hold, WHOLE))
 
@@ -177,7 +177,7 @@ def test_a_silent_hold_comes_before_the_head():
 def test_a_hold_with_comments_says_its_head_and_then_signs_of_life():
     steps_ = plan(faults.Hold(40, KeepAlive.COMMENTS))
     assert isinstance(steps_[0], Head)
-    assert [step.pause_s for step in steps_ if isinstance(step, Pause)] == [15, 15, 10]
+    assert [step.pause_s for step in steps_ if isinstance(step, PauseStep)] == [15, 15, 10]
     assert [step.data for step in steps_ if isinstance(step, Data)][:3] == [b": still here\n\n"] * 3
 
 

@@ -6,16 +6,16 @@ from datetime import UTC, datetime
 import pytest
 
 from hivemind_addon.api.ticket import ContractError, Dimension
-from hivemind_addon.lab.sim.call import Answer, Ending, RequestFacts
-from hivemind_addon.lab.sim.dialect import Dialect
-from hivemind_addon.lab.sim.faults import NAMED, OK, Slow, Status
-from hivemind_addon.lab.sim.limits import Limit, LimitKind, Scope
+from hivemind_addon.lab.sim.call import AnswerEnding, SimAnswer, SimRequestFacts
+from hivemind_addon.lab.sim.dialect import SimDialect
+from hivemind_addon.lab.sim.faults import NAMED, OK, ErrorStatus, Slow
+from hivemind_addon.lab.sim.limits import Limit, LimitKind, ModelScope
 from hivemind_addon.lab.sim.plan import Data, steps
 from hivemind_addon.lab.sim.provider import Latency, LimitScope, ProviderSettings, SimProvider, Storm
 from hivemind_addon.lab.sim.truth import Truth
 
-MESSAGES = RequestFacts(Dialect.MESSAGES, "sk-sim-a", input_tokens=100, max_tokens=50)
-CHAT = replace(MESSAGES, dialect=Dialect.CHAT)
+MESSAGES = SimRequestFacts(SimDialect.MESSAGES, "sk-sim-a", input_tokens=100, max_tokens=50)
+CHAT = replace(MESSAGES, dialect=SimDialect.CHAT)
 WALL = 1_800_000_000
 
 
@@ -31,7 +31,7 @@ def bucket(dimension: Dimension, amount: int) -> Limit:
     return Limit(dimension, amount, 60, LimitKind.BUCKET)
 
 
-def play(sim: SimProvider, now: float, request: RequestFacts = MESSAGES) -> Answer:
+def play(sim: SimProvider, now: float, request: SimRequestFacts = MESSAGES) -> SimAnswer:
     """A whole attempt that takes no time."""
     answer = sim.begin(now, request)
     tokens = sum(step.output_tokens for step in steps(answer, http2=False) if isinstance(step, Data))
@@ -65,9 +65,9 @@ FAMILIES = (("big", "small"), ("old", "older"))
 @pytest.mark.parametrize(
     ("scope", "passed"),
     [
-        (Scope.KEY, {"big"}),
-        (Scope.FAMILY, {"big", "old", "lone"}),
-        (Scope.MODEL, {"big", "small", "old", "older", "lone"}),
+        (ModelScope.KEY, {"big"}),
+        (ModelScope.FAMILY, {"big", "old", "lone"}),
+        (ModelScope.MODEL, {"big", "small", "old", "older", "lone"}),
     ],
 )
 def test_a_limit_counts_the_models_of_its_scope_together(scope, passed):
@@ -77,7 +77,7 @@ def test_a_limit_counts_the_models_of_its_scope_together(scope, passed):
     assert {model for model, answer in answers.items() if answer.status == 200} == passed
 
 
-@pytest.mark.parametrize(("scope", "passed"), [(Scope.KEY, 1), (Scope.FAMILY, 3), (Scope.MODEL, 5)])
+@pytest.mark.parametrize(("scope", "passed"), [(ModelScope.KEY, 1), (ModelScope.FAMILY, 3), (ModelScope.MODEL, 5)])
 def test_a_cap_counts_the_models_of_its_scope_together(scope, passed):
     sim = provider(concurrency=1, concurrency_scope=scope, families=FAMILIES)
     models = ["big", "small", "old", "older", "lone"]
@@ -89,7 +89,7 @@ def test_a_cap_counts_the_models_of_its_scope_together(scope, passed):
 
 
 def test_headers_tell_the_limit_that_binds_first_of_those_that_count_a_model():
-    key, own = window(Dimension.REQUESTS, 4), replace(window(Dimension.REQUESTS, 2), scope=Scope.MODEL)
+    key, own = window(Dimension.REQUESTS, 4), replace(window(Dimension.REQUESTS, 2), scope=ModelScope.MODEL)
     sim = provider(limits=(key, own))
     told = [
         {name: value for name, value in play(sim, 1, replace(MESSAGES, model=model)).headers if "requests" in name}
@@ -165,7 +165,7 @@ def test_a_refused_call_counts_only_where_failures_are_charged(charge, seen):
 @pytest.mark.parametrize(("charge", "remaining"), [(False, "10"), (True, "9")])
 def test_a_failed_call_counts_only_where_failures_are_charged(charge, remaining):
     sim = provider(limits=(window(Dimension.REQUESTS, 10),), charge_failures=charge)
-    sim.script("sk-sim-a", [Status(500), Status(429)])
+    sim.script("sk-sim-a", [ErrorStatus(500), ErrorStatus(429)])
     play(sim, 0)
     last = dict(play(sim, 0).headers)["anthropic-ratelimit-requests-remaining"]
     assert int(last) == int(remaining) - (1 if charge else 0)
@@ -205,7 +205,7 @@ def test_credentials_share_limits_and_organisation_unless_the_scope_says_otherwi
 
 def test_a_script_belongs_to_one_credential_and_a_refused_attempt_leaves_it_alone():
     sim = provider(limits=(window(Dimension.REQUESTS, 2),), scope=LimitScope.CREDENTIAL, charge_failures=True)
-    sim.script("sk-sim-a", [Status(500), Status(502), Status(503)])
+    sim.script("sk-sim-a", [ErrorStatus(500), ErrorStatus(502), ErrorStatus(503)])
     other = replace(MESSAGES, credential="sk-sim-b")
     seen = [play(sim, now, request).status for now, request in ((0, MESSAGES), (0, other), (0, MESSAGES))]
     assert seen == [500, 200, 502]
@@ -215,7 +215,7 @@ def test_a_script_belongs_to_one_credential_and_a_refused_attempt_leaves_it_alon
 
 def test_the_answer_names_its_attempt():
     sim = provider()
-    sim.script("sk-sim-a", [Status(500)])
+    sim.script("sk-sim-a", [ErrorStatus(500)])
     failed, answer = play(sim, 0), play(sim, 0)
     assert ("x-sim-attempt", "1") in failed.headers
     assert ("x-sim-attempt", "2") in answer.headers
@@ -231,7 +231,7 @@ def test_output_ends_at_the_requests_maximum():
 
 def test_an_unfit_request_is_answered_before_any_limit():
     sim = provider(limits=(window(Dimension.REQUESTS, 1),))
-    unfit = replace(MESSAGES, unfit=Status(400, message="no"))
+    unfit = replace(MESSAGES, unfit=ErrorStatus(400, message="no"))
     assert [play(sim, 0, unfit).status for _ in range(3)] == [400, 400, 400]
     assert play(sim, 0).status == 200
 
@@ -247,7 +247,7 @@ def test_latency_is_lognormal_with_spikes_and_a_request_may_set_its_own():
 
 
 def test_the_same_seed_gives_the_same_answers():
-    def run(seed: int) -> list[Answer]:
+    def run(seed: int) -> list[SimAnswer]:
         sim = provider(seed, faults={"500": 0.3, "stream-close": 0.2}, latency=Latency(median_s=1, sigma=1))
         return [play(sim, now) for now in range(100)]
 
@@ -265,7 +265,7 @@ def test_an_attempt_ends_exactly_once():
 def test_the_clients_going_wastes_what_was_generated():
     sim = provider()
     answer = sim.begin(0, MESSAGES)
-    sim.end(1, answer, output_tokens=3, ending=Ending.ABANDONED)
+    sim.end(1, answer, output_tokens=3, ending=AnswerEnding.ABANDONED)
     truth = sim.truth()
     assert (truth.abandoned, truth.wasted_input_tokens, truth.wasted_output_tokens) == (1, 100, 3)
     assert (truth.completed, truth.output_tokens) == (0, 0)
@@ -300,7 +300,7 @@ def test_the_truth_adds_up_whatever_happens(seed):
         running.append(sim.begin(now, request))
         while len(running) > 3 and rng.random() < 0.6:
             answer = running.pop(rng.randrange(len(running)))
-            gone = Ending.ABANDONED if rng.random() < 0.1 else None
+            gone = AnswerEnding.ABANDONED if rng.random() < 0.1 else None
             sim.end(now, answer, output_tokens=rng.randrange(9), ending=gone)
         assert adds_up(sim.truth())
     for answer in running:

@@ -7,17 +7,19 @@ import pytest
 from hivemind_addon.lab.sim import random_proof
 from hivemind_addon.lab.sim.library import Case, random_case
 from hivemind_addon.lab.sim.policy import Policy
-from hivemind_addon.lab.sim.provider import ProviderSettings, Wall
+from hivemind_addon.lab.sim.provider import ProviderSettings, ProviderWall
 from hivemind_addon.lab.sim.random_loads import is_feasible
-from hivemind_addon.lab.sim.random_proof import POLICIES, Figures, LoadProof, Shortfall, minimised, missed, section
+from hivemind_addon.lab.sim.random_proof import POLICIES, LoadFigures, LoadProof, Shortfall, minimised, missed, section
 from hivemind_addon.lab.sim.workload import Crowd, Scenario
 
-GOOD = Figures(agents=50, lost=1, attempts=200, refused=20, unforeseen=0, idle_s=20.0, makespan_s=105.0, stretch=1.0)
+GOOD = LoadFigures(
+    agents=50, lost=1, attempts=200, refused=20, unforeseen=0, idle_s=20.0, makespan_s=105.0, stretch=1.0
+)
 HOPELESS = Case(
     Scenario(
         "hopeless",
         (Crowd("agent", 6, 3, timeout_s=30), Crowd("more", 2, 4, timeout_s=500)),
-        ProviderSettings(walls=(Wall(0, 60),)),
+        ProviderSettings(walls=(ProviderWall(0, 60),)),
     ),
     "an outage that is longer than patience",
     as_stated=True,

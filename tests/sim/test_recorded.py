@@ -1,7 +1,7 @@
 import pytest
 
 from hivemind_addon.api.ticket import OutcomeKind
-from hivemind_addon.lab.sim.plan import Data, Drop, End, Head, Pause
+from hivemind_addon.lab.sim.plan import Data, Drop, End, Head, PauseStep
 from hivemind_addon.lab.sim.recorded import RecordedServer, recorded_attempt, steps
 from hivemind_addon.proxy.capture.model import CapturedChunk
 from tests.capture.samples import make_attempt, make_call, make_capture, make_limit
@@ -12,15 +12,15 @@ def plan(attempt, *, pace=1.0, **changes):
 
 
 def lasting(played):
-    return sum(step.pause_s for step in played if isinstance(step, Pause))
+    return sum(step.pause_s for step in played if isinstance(step, PauseStep))
 
 
 def test_a_streams_chunks_come_at_their_instants():
     chunks = tuple(CapturedChunk(float(second), 100) for second in range(1, 5))
     played = plan(make_attempt(head_after_s=1.0, ended_after_s=4.5, chunks=chunks))
-    assert played[:2] == [Pause(1.0), played[1]]
+    assert played[:2] == [PauseStep(1.0), played[1]]
     assert isinstance(played[1], Head)
-    assert [step.pause_s for step in played[3:] if isinstance(step, Pause)] == [1.0, 1.0, 1.0, 0.5]
+    assert [step.pause_s for step in played[3:] if isinstance(step, PauseStep)] == [1.0, 1.0, 1.0, 0.5]
     assert isinstance(played[-1], End)
     assert b"message_stop" in b"".join(step.data for step in played if isinstance(step, Data))
 
@@ -42,7 +42,7 @@ def test_what_had_no_head_has_none():
     cut = make_attempt(
         kind=OutcomeKind.FAILED, status=None, head_after_s=None, ended_after_s=2.0, chunks=(), usage=None
     )
-    assert [type(step) for step in plan(cut)] == [Pause, Drop]
+    assert [type(step) for step in plan(cut)] == [PauseStep, Drop]
 
 
 def test_a_cut_stream_is_cut_again_and_an_error_in_it_told_again():

@@ -1,6 +1,6 @@
 import pytest
 
-from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.request import MAX_BODY_BYTES, credential, facts, input_tokens
 
 from .clients import call_body
@@ -8,7 +8,7 @@ from .clients import call_body
 KEY = {"x-api-key": "sk-sim-1"}
 
 
-def read(body: bytes, headers: dict[str, str] | None = None, dialect: Dialect = Dialect.MESSAGES):
+def read(body: bytes, headers: dict[str, str] | None = None, dialect: SimDialect = SimDialect.MESSAGES):
     return facts(dialect, {**KEY, **(headers or {})}, body, len(body))
 
 
@@ -22,7 +22,7 @@ def test_a_call_is_read_with_what_limits_need():
 
 
 def test_the_newer_chat_maximum_wins():
-    assert read(call_body(max_completion_tokens=7), dialect=Dialect.CHAT).max_tokens == 7
+    assert read(call_body(max_completion_tokens=7), dialect=SimDialect.CHAT).max_tokens == 7
 
 
 def test_chat_usage_is_asked_for_in_the_stream_options():
@@ -75,26 +75,26 @@ def test_a_wrong_request_is_told_so(body, headers, status):
 
 
 def test_a_body_beyond_the_bound_is_too_large():
-    unfit = facts(Dialect.MESSAGES, KEY, b"{}", MAX_BODY_BYTES + 1).unfit
+    unfit = facts(SimDialect.MESSAGES, KEY, b"{}", MAX_BODY_BYTES + 1).unfit
     assert unfit is not None
     assert unfit.status == 413
 
 
 def test_each_dialect_has_its_own_maximum():
-    assert read(call_body(input="hello", max_output_tokens=9), dialect=Dialect.RESPONSES).max_tokens == 9
-    assert read(call_body(options={"num_predict": 5}), dialect=Dialect.OLLAMA).max_tokens == 5
-    assert read(call_body(), dialect=Dialect.OLLAMA).max_tokens is None
+    assert read(call_body(input="hello", max_output_tokens=9), dialect=SimDialect.RESPONSES).max_tokens == 9
+    assert read(call_body(options={"num_predict": 5}), dialect=SimDialect.OLLAMA).max_tokens == 5
+    assert read(call_body(), dialect=SimDialect.OLLAMA).max_tokens is None
 
 
 def test_responses_needs_an_input():
-    unfit = read(call_body(), dialect=Dialect.RESPONSES).unfit
+    unfit = read(call_body(), dialect=SimDialect.RESPONSES).unfit
     assert unfit is not None
     assert (unfit.status, unfit.message) == (400, "input is missing")
 
 
 def test_a_local_server_streams_unless_told_otherwise_and_asks_for_no_key():
     body = call_body()
-    assert facts(Dialect.OLLAMA, {}, body, len(body)).unfit is None
-    assert read(body, dialect=Dialect.OLLAMA).stream
+    assert facts(SimDialect.OLLAMA, {}, body, len(body)).unfit is None
+    assert read(body, dialect=SimDialect.OLLAMA).stream
     unstreamed = body.replace(b"{", b'{"stream": false, ', 1)
-    assert not read(unstreamed, dialect=Dialect.OLLAMA).stream
+    assert not read(unstreamed, dialect=SimDialect.OLLAMA).stream

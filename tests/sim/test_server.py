@@ -14,8 +14,8 @@ import openai
 import pytest
 
 from hivemind_addon.api.ticket import Dimension
-from hivemind_addon.lab.sim.dialect import Dialect
-from hivemind_addon.lab.sim.faults import NAMED, OK, Stall, Status
+from hivemind_addon.lab.sim.dialect import SimDialect
+from hivemind_addon.lab.sim.faults import NAMED, OK, ErrorStatus, Stall
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
 from hivemind_addon.lab.sim.provider import LimitScope, ProviderSettings
 from hivemind_addon.lab.sim.server import RunningServer, SimServer, download_bytes, load_settings, running_server
@@ -345,7 +345,7 @@ def test_a_reset_begins_anew_with_the_same_seed():
 def test_scripts_of_parallel_tests_do_not_disturb_each_other(plain, new_key):
     keys = [new_key() for _ in range(4)]
     for key in keys:
-        plain.script(key, [Status(500), OK, Status(503)], then=NAMED["529"])
+        plain.script(key, [ErrorStatus(500), OK, ErrorStatus(503)], then=NAMED["529"])
     with httpx.Client(base_url=plain.url, timeout=PATIENCE_S) as client:
         seen = [
             [client.post(MESSAGES, content=call_body(), headers={"x-api-key": key}).status_code for key in keys]
@@ -431,10 +431,10 @@ def test_both_dialects_are_served_at_once(plain, new_key):
         dialect: httpx.post(
             plain.url + path, content=call_body(), headers={"authorization": f"Bearer {key}"}, timeout=PATIENCE_S
         )
-        for dialect, path in ((Dialect.MESSAGES, MESSAGES), (Dialect.CHAT, CHAT))
+        for dialect, path in ((SimDialect.MESSAGES, MESSAGES), (SimDialect.CHAT, CHAT))
     }
-    assert answers[Dialect.MESSAGES].json()["type"] == "message"
-    assert answers[Dialect.CHAT].json()["object"] == "chat.completion"
+    assert answers[SimDialect.MESSAGES].json()["type"] == "message"
+    assert answers[SimDialect.CHAT].json()["object"] == "chat.completion"
 
 
 def test_every_dialect_has_its_path():

@@ -3,11 +3,11 @@ import subprocess
 
 import pytest
 
-from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.request import facts
-from hivemind_addon.lab.sim.task import Task, next_turn, task_in
+from hivemind_addon.lab.sim.task import SimTask, next_turn, task_in
 
-TASK = Task("claude-3", 3, "result.txt")
+TASK = SimTask("claude-3", 3, "result.txt")
 PROMPT = {"role": "user", "content": TASK.prompt}
 
 
@@ -40,14 +40,14 @@ def chat(results: int, *, tool: str = "bash") -> dict:
 
 
 CONVERSATIONS = [
-    (Dialect.MESSAGES, messages),
-    (Dialect.RESPONSES, responses),
-    (Dialect.CHAT, chat),
-    (Dialect.OLLAMA, chat),
+    (SimDialect.MESSAGES, messages),
+    (SimDialect.RESPONSES, responses),
+    (SimDialect.CHAT, chat),
+    (SimDialect.OLLAMA, chat),
 ]
 
 
-def turn_of(dialect: Dialect, fields: dict):
+def turn_of(dialect: SimDialect, fields: dict):
     body = json.dumps(fields).encode()
     task = task_in(body)
     assert task == TASK
@@ -71,17 +71,17 @@ def test_a_request_that_is_sent_again_gets_the_same_turn(dialect, conversation):
 
 
 def test_every_call_has_a_name_of_its_own():
-    ids = {turn_of(Dialect.MESSAGES, messages(number)).call.id for number in range(TASK.lines)}
+    ids = {turn_of(SimDialect.MESSAGES, messages(number)).call.id for number in range(TASK.lines)}
     assert len(ids) == TASK.lines
 
 
 def test_older_codex_takes_a_list_as_its_command():
-    call = turn_of(Dialect.RESPONSES, responses(0, tool="shell")).call
+    call = turn_of(SimDialect.RESPONSES, responses(0, tool="shell")).call
     assert json.loads(call.arguments) == {"command": ["bash", "-c", "echo 'claude-3 line 1' >> result.txt"]}
 
 
 def test_results_of_freeform_tools_count_too():
-    assert "line 3 of 3" in turn_of(Dialect.RESPONSES, responses(2, kind="custom_tool_call")).text
+    assert "line 3 of 3" in turn_of(SimDialect.RESPONSES, responses(2, kind="custom_tool_call")).text
 
 
 def test_newer_codex_gets_a_script_for_its_freeform_tool():
@@ -89,7 +89,7 @@ def test_newer_codex_gets_a_script_for_its_freeform_tool():
     fields = responses(1)
     fields["tools"] = []
     fields["input"].insert(0, {"type": "additional_tools", "tools": [namespace]})
-    call = turn_of(Dialect.RESPONSES, fields).call
+    call = turn_of(SimDialect.RESPONSES, fields).call
     assert (call.name, call.namespace, call.freeform) == ("exec", "functions", True)
     assert call.arguments.startswith(
         """const ran = await tools.exec_command({"cmd":"echo 'claude-3 line 2' >> result.txt"});"""
@@ -97,14 +97,14 @@ def test_newer_codex_gets_a_script_for_its_freeform_tool():
 
 
 def test_without_a_shell_it_says_so():
-    turn = turn_of(Dialect.MESSAGES, messages(0, tool="Glob"))
+    turn = turn_of(SimDialect.MESSAGES, messages(0, tool="Glob"))
     assert turn.call is None
     assert "Read, Glob" in turn.text
 
 
 def test_a_title_for_the_task_is_plain_json():
     asked = {"model": "m", "messages": [{"role": "user", "content": f"A title for: {TASK.prompt}"}]}
-    assert "title" in json.loads(turn_of(Dialect.MESSAGES, asked).text)
+    assert "title" in json.loads(turn_of(SimDialect.MESSAGES, asked).text)
 
 
 def test_other_requests_are_about_no_task():
@@ -114,7 +114,7 @@ def test_other_requests_are_about_no_task():
 
 def test_a_request_carries_its_turn():
     body = json.dumps(messages(0)).encode()
-    read = facts(Dialect.MESSAGES, {"x-api-key": "k"}, body, len(body))
+    read = facts(SimDialect.MESSAGES, {"x-api-key": "k"}, body, len(body))
     assert read.unfit is None
     assert read.turn is not None
     assert read.turn.call.name == "Bash"

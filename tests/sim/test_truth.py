@@ -1,16 +1,16 @@
 from hivemind_addon.lab.sim import faults
-from hivemind_addon.lab.sim.call import Answer, Ending
+from hivemind_addon.lab.sim.call import AnswerEnding, SimAnswer
 from hivemind_addon.lab.sim.truth import AgentTruth, Witness
 from tests.sim.dialect.samples import REPLY
 
 
-def answer(*, status=200, ending=Ending.COMPLETED, agent="a", reply=REPLY, fault=faults.OK):
-    return Answer("req_1", 1, "org", agent, "sim-1", status, (), ending, reply=reply, fault=fault)
+def answer(*, status=200, ending=AnswerEnding.COMPLETED, agent="a", reply=REPLY, fault=faults.OK):
+    return SimAnswer("req_1", 1, "org", agent, "sim-1", status, (), ending, reply=reply, fault=fault)
 
 
 def test_what_completed_counts_for_its_agent_and_what_was_cut_is_waste():
     witness = Witness()
-    for one, ending in ((answer(), Ending.COMPLETED), (answer(agent="b"), Ending.CUT)):
+    for one, ending in ((answer(), AnswerEnding.COMPLETED), (answer(agent="b"), AnswerEnding.CUT)):
         witness.began(one, in_flight=1)
         witness.ended(one, output_tokens=5, ending=ending)
     truth = witness.truth(0)
@@ -25,8 +25,8 @@ def test_what_completed_counts_for_its_agent_and_what_was_cut_is_waste():
 
 def test_a_refused_call_is_over_as_it_begins():
     witness = Witness()
-    witness.began(answer(status=429, ending=Ending.REFUSED, reply=None), in_flight=3)
-    witness.began(answer(status=529, ending=Ending.OVERLOADED, reply=None), in_flight=2)
+    witness.began(answer(status=429, ending=AnswerEnding.REFUSED, reply=None), in_flight=3)
+    witness.began(answer(status=529, ending=AnswerEnding.OVERLOADED, reply=None), in_flight=2)
     truth = witness.truth(2)
     assert (truth.refused, truth.overloaded, truth.by_status) == (1, 1, {429: 1, 529: 1})
     assert truth.agents == {"a": AgentTruth(attempts=2, refused=2)}
@@ -35,6 +35,6 @@ def test_a_refused_call_is_over_as_it_begins():
 
 def test_a_fault_is_counted_by_its_name():
     witness = Witness()
-    witness.began(answer(status=529, ending=Ending.FAILED, reply=None, fault=faults.NAMED["529"]), in_flight=1)
+    witness.began(answer(status=529, ending=AnswerEnding.FAILED, reply=None, fault=faults.NAMED["529"]), in_flight=1)
     assert witness.truth(1).faults == {"529": 1}
     assert witness.attempts == 1

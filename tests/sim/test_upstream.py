@@ -1,9 +1,9 @@
 import random
 
 from hivemind_addon.api.ticket import Demand, PoolKey, Usage
-from hivemind_addon.lab.sim.dialect import Dialect, Reply
+from hivemind_addon.lab.sim.dialect import Reply, SimDialect
 from hivemind_addon.lab.sim.provider import ProviderSettings
-from hivemind_addon.lab.sim.upstream import Upstream, bill_of, usual_price
+from hivemind_addon.lab.sim.upstream import SimUpstream, bill_of, usual_price
 from hivemind_addon.lab.sim.workload import Site
 from hivemind_addon.proxy.core.pool import PoolSettings
 
@@ -12,13 +12,13 @@ USAGE = Usage(input_tokens=100, cache_read_tokens=900, output_tokens=50)
 
 
 def upstream(settings=None, **site):
-    return Upstream(Site("x", POOL, ProviderSettings(), **site), random.Random(0), settings)
+    return SimUpstream(Site("x", POOL, ProviderSettings(), **site), random.Random(0), settings)
 
 
 def test_the_profile_says_what_a_limit_counts():
     reserved = Demand(input_tokens=1, output_tokens=4096, total_tokens=1)
     assert upstream().charged(USAGE, reserved) == Demand(input_tokens=100, output_tokens=50, total_tokens=150)
-    openai = upstream(profile="openai", dialect=Dialect.CHAT).charged(USAGE, reserved)
+    openai = upstream(profile="openai", dialect=SimDialect.CHAT).charged(USAGE, reserved)
     assert openai.input_tokens == 1000, "cached tokens count there"
 
 
@@ -36,7 +36,7 @@ def test_settings_of_the_scenario_go_before_the_profiles():
 
 def test_a_bill_knows_caches():
     reply = Reply(
-        dialect=Dialect.MESSAGES,
+        dialect=SimDialect.MESSAGES,
         request_id="id",
         attempt=1,
         digest="",

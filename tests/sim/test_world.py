@@ -8,20 +8,20 @@ import pytest
 from hivemind_addon.api.events import AttemptStarted
 from hivemind_addon.api.spend import Price, Spend
 from hivemind_addon.api.ticket import Demand, Dimension, PoolKey, Ticket
-from hivemind_addon.lab.sim.dialect import Dialect
-from hivemind_addon.lab.sim.faults import NAMED, Hangup, NoHead, Status
+from hivemind_addon.lab.sim.dialect import SimDialect
+from hivemind_addon.lab.sim.faults import NAMED, ErrorStatus, Hangup, NoHead
 from hivemind_addon.lab.sim.library import cases
 from hivemind_addon.lab.sim.limits import Limit
 from hivemind_addon.lab.sim.policy import COMPARED, Policy
-from hivemind_addon.lab.sim.provider import ProviderSettings, Wall
+from hivemind_addon.lab.sim.provider import ProviderSettings, ProviderWall
 from hivemind_addon.lab.sim.workload import (
     Crowd,
     Neighbour,
+    PlannedTurn,
     Scenario,
     ScriptedCall,
     ScriptedFault,
     Site,
-    Turn,
 )
 from hivemind_addon.lab.sim.world import World, run
 
@@ -62,7 +62,7 @@ def test_the_provider_and_the_scheduler_agree_at_the_end(policy):
 
 
 def test_direct_agents_die_of_the_first_refusal_and_sdk_agents_of_the_third():
-    walled = replace(SMALL, provider=ProviderSettings(walls=(Wall(0, 3600),)))
+    walled = replace(SMALL, provider=ProviderSettings(walls=(ProviderWall(0, 3600),)))
     assert run(walled, seed=0, policy=Policy.DIRECT).attempts == 3
     assert run(walled, seed=0, policy=Policy.SDK).attempts == 9
     assert run(walled, seed=0, policy=Policy.SDK).lost == 3
@@ -80,7 +80,7 @@ def test_a_client_that_times_out_leaves_nothing_behind():
 
 def test_a_shed_client_comes_back_when_its_policy_has_re_sends():
     crowd = replace(SMALL.crowds[0], timeout_s=30, retries=5)
-    walled = replace(SMALL, crowds=(crowd,), provider=ProviderSettings(walls=(Wall(0, 60),)))
+    walled = replace(SMALL, crowds=(crowd,), provider=ProviderSettings(walls=(ProviderWall(0, 60),)))
     result = run(walled, seed=0)
     assert result.sheds > 0
     assert result.lost == 0
@@ -137,7 +137,7 @@ def test_a_poisoned_agent_is_not_counted_as_lost():
     assert result.statuses[500] >= 1
 
 
-CHAT = Site("chat", PoolKey("api.chat", "key", "gpt"), ProviderSettings(), profile="openai", dialect=Dialect.CHAT)
+CHAT = Site("chat", PoolKey("api.chat", "key", "gpt"), ProviderSettings(), profile="openai", dialect=SimDialect.CHAT)
 MESSAGES = Site("messages", PoolKey("api.messages", "key", "claude"), ProviderSettings())
 
 
@@ -153,12 +153,12 @@ def scripted(name, *after, site=MESSAGES, think_s=1.0, service_s=2.0, agent="a",
         deadline_at=600,
         shed_at=590,
     )
-    turn = Turn(think_s=think_s, latency_s=service_s, generation_s=0, prompt_tokens=100, output_tokens=10)
+    turn = PlannedTurn(think_s=think_s, latency_s=service_s, generation_s=0, prompt_tokens=100, output_tokens=10)
     return ScriptedCall(ticket, turn, after=after, **how)
 
 
 def fails(status, after_s=0.5):
-    return ScriptedFault(Status(status), after_s)
+    return ScriptedFault(ErrorStatus(status), after_s)
 
 
 def script(*calls, sites=(MESSAGES,)):

@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 
 from hivemind_addon.lab.sim import zoo
-from hivemind_addon.lab.sim.closed_loop import Crowd, Run
+from hivemind_addon.lab.sim.closed_loop import ClosedCrowd, Run
 from hivemind_addon.lab.sim.gateway import OVERLOADED, Chance, Gateway, Rule
 from hivemind_addon.lab.sim.limiters import Cap
 from hivemind_addon.lab.sim.zoo import Measure
-from hivemind_addon.lab.sim.zoo_entries import Entry, entries
+from hivemind_addon.lab.sim.zoo_entries import ZooEntry, entries
 
 GOOD = Run(
     time_s=100, agents=20, lost=0, delivered=400, longest_s=9, attempts=400, refused=0, struck=0, over_cap=0, used=None
 )
-ENTRY = Entry("thing", "a thing", lambda _: Gateway())
+ENTRY = ZooEntry("thing", "a thing", lambda _: Gateway())
 
 
 def of(**mine):
@@ -66,11 +66,11 @@ def test_some_of_the_zoo_in_short_deliver_all_of_their_turns():
 
 
 def test_a_cap_and_chance_are_told_apart():
-    entry = Entry(
+    entry = ZooEntry(
         "both",
         "",
         lambda _: Gateway([Rule(Cap(2), OVERLOADED)], chances=[Chance(0.2, OVERLOADED)]),
-        Crowd(agents=5, turns=6),
+        ClosedCrowd(agents=5, turns=6),
     )
     (one,) = zoo.measure([entry], seeds=1)
     (run,) = one.mine

@@ -8,13 +8,13 @@ from rich.console import Console
 from hivemind_addon.lab.sim.closed_loop import Run
 from hivemind_addon.lab.sim.gateway import Gateway
 from hivemind_addon.lab.sim.zoo import Measure
-from hivemind_addon.lab.sim.zoo_entries import ZOO, Entry
+from hivemind_addon.lab.sim.zoo_entries import ZOO, ZooEntry
 from hivemind_addon.lab.sim.zoo_view import section, table
 
 RUN = Run(
     time_s=100, agents=20, lost=0, delivered=400, longest_s=9, attempts=400, refused=0, struck=0, over_cap=0, used=None
 )
-FREE = Measure(Entry("free", "no limit at all", lambda _: Gateway()), (RUN,), (RUN,))
+FREE = Measure(ZooEntry("free", "no limit at all", lambda _: Gateway()), (RUN,), (RUN,))
 SLOW = replace(FREE, entry=replace(FREE.entry, name="slow"), mine=(replace(RUN, time_s=200, lost=2),))
 CAPPED = Measure(
     replace(FREE.entry, name="capped", beyond="it cannot be known"),

@@ -8,7 +8,7 @@ from random import Random
 
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.launch.programs import load_programs
-from hivemind_addon.tools.tasks.board import Board, Rules
+from hivemind_addon.tools.tasks.board import Board, FleetRules
 from hivemind_addon.tools.tasks.launcher import Launch
 from hivemind_addon.tools.tasks.model import TaskSpec
 from hivemind_addon.tools.tasks.runner import Runner
@@ -38,7 +38,7 @@ def python(name, script, **more):
 
 
 def made_runner(folder, *, at_most=4, told=None, warned=None, fleet_id="night-1", **more):
-    rules = Rules(at_most, start_every_s=0.0)
+    rules = FleetRules(at_most, start_every_s=0.0)
     clock = SystemClock()
     return Runner(
         Fleet(fleet_id, "", 8080, rules, clock.wall()),

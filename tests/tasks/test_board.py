@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hivemind_addon.tools.tasks.board import Back, Board, Ending, Rules
+from hivemind_addon.tools.tasks.board import Back, Board, FleetRules, TryEnding
 from hivemind_addon.tools.tasks.dispatch import LIFT_S
 from hivemind_addon.tools.tasks.model import MAX_DEPTH, NotTaken, State, TaskSpec
 
-DONE, FAILED = Ending(0, ""), Ending(3, "exit status 3")
-DIED = Ending(137, "killed by SIGKILL", is_transient=True)
+DONE, FAILED = TryEnding(0, ""), TryEnding(3, "exit status 3")
+DIED = TryEnding(137, "killed by SIGKILL", is_transient=True)
 
 
 def spec(name="", depends_on=(), **more):
@@ -21,7 +21,7 @@ def spec(name="", depends_on=(), **more):
 
 
 def board(*specs, at_most=10, start_every_s=0.0, **more):
-    made = Board(Rules(at_most, start_every_s=start_every_s, **more), rng=Random(1))
+    made = Board(FleetRules(at_most, start_every_s=start_every_s, **more), rng=Random(1))
     made.add(specs, 0.0)
     return made
 
@@ -122,7 +122,7 @@ def test_a_waiter_that_dies_takes_its_loan_and_its_children_with_it():
     assert fleet.ended("parent", DIED, 1) == ["running"]
     assert states(fleet) == {"parent": "failed", "other": "waiting", "running": "running", "waiting": "cancelled"}
     assert started(fleet, 1) == []  # the child still has the place
-    fleet.ended("running", Ending(143, ""), 2)
+    fleet.ended("running", TryEnding(143, ""), 2)
     assert started(fleet, 2) == ["other"]
     assert fleet.tasks["running"].reason == "parent, which submitted it, has ended"
 
@@ -211,7 +211,7 @@ def test_cancelling_ends_what_runs_and_skips_what_depends_on_it():
     started(fleet)
     assert fleet.cancel("a", 1) == ["a"]
     assert fleet.tasks["a"].state is State.RUNNING  # until its process has ended
-    fleet.ended("a", Ending(0, ""), 2)
+    fleet.ended("a", TryEnding(0, ""), 2)
     assert states(fleet) == {"a": "cancelled", "b": "skipped", "c": "running"}
     with pytest.raises(NotTaken, match="a is over: cancelled"):
         fleet.cancel("a", 3)
@@ -325,7 +325,7 @@ def test_never_more_than_n_always_in_order_and_never_at_a_standstill(seed, at_mo
         )
         for n, (backs, priority) in enumerate(shape)
     ]
-    World(seed, Rules(at_most, groups, steal_above=steal_above, start_every_s=0.1), tasks).run()
+    World(seed, FleetRules(at_most, groups, steal_above=steal_above, start_every_s=0.1), tasks).run()
 
 
 @pytest.mark.parametrize("parents", [1, 5, 30])

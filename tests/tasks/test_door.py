@@ -10,7 +10,7 @@ import pytest
 from hivemind_addon.tools.tasks import door as doors
 from hivemind_addon.tools.tasks.door import Door
 from hivemind_addon.tools.tasks.model import NotTaken
-from hivemind_addon.tools.tasks.request import Answer, CancelTask, Wait
+from hivemind_addon.tools.tasks.request import CancelTask, RunnerAnswer, Wait
 from tests.tasks.plain import short_folder
 
 
@@ -35,7 +35,7 @@ async def door():
                     await asyncio.Event().wait()
                 finally:
                     told.append("gone")
-        return Answer(ids=("night/a",))
+        return RunnerAnswer(ids=("night/a",))
 
     with short_folder() as folder:
         made = Door(folder / "r.sock", answer=answer, left=lambda: told.append("left"))

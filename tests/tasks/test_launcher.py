@@ -14,7 +14,7 @@ from hivemind_addon.tools.launch.programs import load_programs
 from hivemind_addon.tools.tasks import launcher as launchers
 from hivemind_addon.tools.tasks.launcher import Launcher, agent_name, result_variable
 from hivemind_addon.tools.tasks.model import TaskSpec
-from hivemind_addon.tools.tasks.process import NotStarted
+from hivemind_addon.tools.tasks.process import TaskNotStarted
 
 PROXY = ProxyView(pid=7, port=9090, listens=("127.0.0.1:9090",), confdir="/c", hosts=("api.anthropic.com",))
 
@@ -72,7 +72,7 @@ async def test_a_task_whose_budget_cannot_be_set_is_not_started(launcher, monkey
         return answer
 
     monkeypatch.setattr(launchers, "send_command", send)
-    with pytest.raises(NotStarted, match="its budget could not be set: no such thing"):
+    with pytest.raises(TaskNotStarted, match="its budget could not be set: no such thing"):
         await launcher.launch("night-1/a", TaskSpec(command=("x",), budget_tokens=1), {}, {})
 
 
@@ -81,5 +81,5 @@ async def test_no_proxy_is_one_line(launcher, monkeypatch):
         raise background.NotServed("the proxy does not start")
 
     monkeypatch.setattr(background, "find_or_start", refuse)
-    with pytest.raises(NotStarted, match="the proxy does not start"):
+    with pytest.raises(TaskNotStarted, match="the proxy does not start"):
         await launcher.launch("night-1/a", TaskSpec(command=(sys.executable,)), {}, {})

@@ -6,7 +6,7 @@ import pytest
 
 from hivemind_addon.system.file_lock import is_free, take_lock
 from hivemind_addon.tools.tasks import process
-from hivemind_addon.tools.tasks.process import NotStarted, start
+from hivemind_addon.tools.tasks.process import TaskNotStarted, start
 from tests.processes import is_alive
 
 
@@ -93,5 +93,5 @@ async def test_a_lock_is_held_until_its_keeper_ends_and_not_by_what_it_started(b
     ],
 )
 async def test_what_cannot_be_started_is_one_line(begin, changes, says):
-    with pytest.raises(NotStarted, match=says):
+    with pytest.raises(TaskNotStarted, match=says):
         await begin("", **changes)

@@ -3,11 +3,11 @@ import pytest
 
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.tasks import session
-from hivemind_addon.tools.tasks.board import Rules
+from hivemind_addon.tools.tasks.board import FleetRules
 from hivemind_addon.tools.tasks.model import NotTaken, State
-from hivemind_addon.tools.tasks.process import NotStarted
+from hivemind_addon.tools.tasks.process import TaskNotStarted
 from hivemind_addon.tools.tasks.session import new_plan, resumed_plan, run_plan
-from hivemind_addon.tools.tasks.store import Written
+from hivemind_addon.tools.tasks.store import TaskLine
 from tests.tasks.plain import PlainLauncher, shell, short_folder
 from tests.tasks.test_store import owned, view
 
@@ -33,18 +33,18 @@ def machine(monkeypatch):
 def kept():
     """An earlier fleet: a and its child done, b failed, c never begun."""
     one = owned()
-    one.write(Written(view("a", State.DONE), shell("a", "true")))
-    one.write(Written(view("a-1", State.DONE, parent="night-1/a"), shell("a-1", "true")))
-    one.write(Written(view("b", State.FAILED), shell("b", "true", ["a"])))
-    one.write(Written(view("b-1", State.CANCELLED, parent="night-1/b"), shell("b-1", "true")))
-    one.write(Written(view("c", State.SKIPPED), shell("c", "true", ["b"])))
+    one.write(TaskLine(view("a", State.DONE), shell("a", "true")))
+    one.write(TaskLine(view("a-1", State.DONE, parent="night-1/a"), shell("a-1", "true")))
+    one.write(TaskLine(view("b", State.FAILED), shell("b", "true", ["a"])))
+    one.write(TaskLine(view("b-1", State.CANCELLED, parent="night-1/b"), shell("b-1", "true")))
+    one.write(TaskLine(view("c", State.SKIPPED), shell("c", "true", ["b"])))
     one.close()
 
 
 def test_an_id_has_the_files_name_in_it_and_is_new(clock):
-    plan = new_plan(Rules(2), [shell("a", "true")], source="/x/My Night.yaml", port=1, clock=clock)
+    plan = new_plan(FleetRules(2), [shell("a", "true")], source="/x/My Night.yaml", port=1, clock=clock)
     assert plan.fleet.id.startswith("my-night-")
-    assert new_plan(Rules(2), [], source="", port=1, clock=clock).fleet.id.startswith("tasks-")
+    assert new_plan(FleetRules(2), [], source="", port=1, clock=clock).fleet.id.startswith("tasks-")
 
 
 def test_what_is_not_done_is_resumed_but_not_what_others_submitted():
@@ -57,7 +57,7 @@ def test_what_is_not_done_is_resumed_but_not_what_others_submitted():
 
 def test_a_file_that_has_changed_says_what_is_left():
     kept()
-    changed = (Rules(9), [shell("a", "false"), shell("b", "true"), shell("new", "true")])
+    changed = (FleetRules(9), [shell("a", "false"), shell("b", "true"), shell("new", "true")])
     plan = resumed_plan("night-1", port=1, changed=changed)
     assert [one.name for one in plan.tasks] == ["b", "new"]
     assert plan.fleet.rules.at_most == 9
@@ -66,7 +66,7 @@ def test_a_file_that_has_changed_says_what_is_left():
 def test_there_is_nothing_to_resume():
     kept()
     with pytest.raises(NotTaken, match="all of night-1 is done"):
-        resumed_plan("night-1", port=1, changed=(Rules(1), [shell("a", "true")]))
+        resumed_plan("night-1", port=1, changed=(FleetRules(1), [shell("a", "true")]))
     with pytest.raises(NotTaken, match="there is no fleet 'x'"):
         resumed_plan("x", port=1, changed=None)
 
@@ -83,15 +83,15 @@ async def test_a_plan_is_run_and_resumed_to_its_end():
 
 async def test_without_a_proxy_nothing_begins_and_nothing_is_kept(clock, monkeypatch, machine):
     async def refuse(_):
-        raise NotStarted("the proxy does not start")
+        raise TaskNotStarted("the proxy does not start")
 
     monkeypatch.setattr(session.Launcher, "proxy", refuse)
-    plan = new_plan(Rules(1), [shell("a", "true")], source="", port=1, clock=clock)
+    plan = new_plan(FleetRules(1), [shell("a", "true")], source="", port=1, clock=clock)
     with pytest.raises(NotTaken, match="the proxy does not start"):
         await run_plan(plan, clock=clock, tell=print, warn=print)
     assert not (machine / "hivemind_addon" / "fleets").exists()
 
 
 def test_rules_survive_as_json():
-    rules = Rules(3, {"g": 1}, steal_above=None, start_every_s=0.5)
-    assert msgspec.json.decode(msgspec.json.encode(rules), type=Rules) == rules
+    rules = FleetRules(3, {"g": 1}, steal_above=None, start_every_s=0.5)
+    assert msgspec.json.decode(msgspec.json.encode(rules), type=FleetRules) == rules

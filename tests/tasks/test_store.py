@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from hivemind_addon.tools.tasks import store as stores
-from hivemind_addon.tools.tasks.board import Rules
+from hivemind_addon.tools.tasks.board import FleetRules
 from hivemind_addon.tools.tasks.model import NotTaken, State, TaskSpec, TaskView
 from hivemind_addon.tools.tasks.store import (
     Fleet,
     FleetStore,
     Owner,
-    Written,
+    TaskLine,
     fleets,
     fleets_folder,
     forget_old,
@@ -48,15 +48,15 @@ def view(name, state=State.WAITING, **more):
 def owned(fleet_id="night-1", began_wall=1.0):
     made = FleetStore(fleets_folder() / fleet_id)
     made.own(Owner(77, "/run/f.sock"))
-    made.write_fleet(Fleet(fleet_id, "night.yaml", 8080, Rules(2, {"g": 1}), began_wall))
+    made.write_fleet(Fleet(fleet_id, "night.yaml", 8080, FleetRules(2, {"g": 1}), began_wall))
     return made
 
 
 def test_the_last_line_of_a_task_counts_and_its_spec_stays():
     one = owned()
-    one.write(Written(view("a"), TaskSpec(command=("make",), name="a")))
-    one.write(Written(view("b"), TaskSpec(command=("make",), name="b")))
-    one.write(Written(view("a", State.DONE, exit_status=0)))
+    one.write(TaskLine(view("a"), TaskSpec(command=("make",), name="a")))
+    one.write(TaskLine(view("b"), TaskSpec(command=("make",), name="b")))
+    one.write(TaskLine(view("a", State.DONE, exit_status=0)))
     fleet, written = open_fleet("night-1").read()
     assert (fleet.rules.groups, fleet.source) == ({"g": 1}, "night.yaml")
     assert [(key, task.view.state, task.spec.command) for key, task in written.items()] == [
@@ -67,24 +67,24 @@ def test_the_last_line_of_a_task_counts_and_its_spec_stays():
 
 def test_a_line_that_was_cut_costs_itself_only():
     one = owned()
-    one.write(Written(view("a"), TaskSpec(name="a")))
+    one.write(TaskLine(view("a"), TaskSpec(name="a")))
     with (one.folder / "tasks.jsonl").open("ab") as file:
         file.write(b'{"view":{"id":"night-1/a","sta')
-    one.write(Written(view("b"), TaskSpec(name="b")))
+    one.write(TaskLine(view("b"), TaskSpec(name="b")))
     assert list(one.read()[1]) == ["night-1/a", "night-1/b"]
 
 
 def test_only_its_owner_may_read_any_of_it():
     one = owned()
-    one.write(Written(view("a")))
+    one.write(TaskLine(view("a")))
     for path in (one.folder, *one.folder.rglob("*")):
         assert path.stat().st_mode & 0o077 == 0, path
 
 
 def test_one_that_is_run_says_by_whom_and_one_that_is_not_says_what_to_do():
     one = owned()
-    one.write(Written(view("a", State.RUNNING)))
-    one.write(Written(view("b", State.DONE)))
+    one.write(TaskLine(view("a", State.RUNNING)))
+    one.write(TaskLine(view("b", State.DONE)))
     assert (one.view().runner_pid, one.socket().name) == (77, "f.sock")
     assert one.view().tasks[0].state is State.RUNNING
     with pytest.raises(NotTaken, match="night-1 is being run already"):

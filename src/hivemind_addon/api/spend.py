@@ -130,7 +130,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class AccountState:
     """A holder's account, as an earlier process left it."""
 
     budget: Budget

@@ -3,10 +3,10 @@
 import json
 
 from hivemind_addon.lab.sim import dialect as wire
-from hivemind_addon.lab.sim.dialect import Dialect, Reply, ToolCall, Turn
+from hivemind_addon.lab.sim.dialect import Reply, SimDialect, TaskTurn, ToolCall
 
 REPLY = Reply(
-    dialect=Dialect.MESSAGES,
+    dialect=SimDialect.MESSAGES,
     request_id="req_000007",
     attempt=2,
     digest="0badcafe",
@@ -19,7 +19,7 @@ REPLY = Reply(
     include_usage=False,
 )
 CALL = ToolCall("call_1", "Bash", '{"command":"echo done"}')
-TURN = Turn("Let me look at it.", CALL)
+TURN = TaskTurn("Let me look at it.", CALL)
 
 
 def data_of(event: wire.StreamEvent) -> dict:

@@ -2,11 +2,11 @@ import json
 from dataclasses import replace
 
 from hivemind_addon.lab.sim import dialect as wire
-from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.dialect import SimDialect
 
 from .samples import CALL, REPLY, TURN, data_of
 
-CHAT = replace(REPLY, dialect=Dialect.CHAT)
+CHAT = replace(REPLY, dialect=SimDialect.CHAT)
 
 
 def test_a_streamed_chat_answer_ends_with_finish_and_done():

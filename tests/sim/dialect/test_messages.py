@@ -3,7 +3,7 @@ from dataclasses import replace
 
 from hivemind_addon.api.ticket import Dimension
 from hivemind_addon.lab.sim import dialect as wire
-from hivemind_addon.lab.sim.dialect import Dialect, LimitView
+from hivemind_addon.lab.sim.dialect import LimitView, SimDialect
 
 from .samples import CALL, REPLY, TURN, data_of
 
@@ -41,7 +41,7 @@ def test_messages_headers_hold_instants_and_rounded_tokens():
         LimitView(Dimension.INPUT_TOKENS, 30_000, 12_600.7, 34.9),
         LimitView(Dimension.OUTPUT_TOKENS, 8_000, -300, 62),
     ]
-    headers = dict(wire.limit_headers(Dialect.MESSAGES, limits, 1_800_000_000.5))
+    headers = dict(wire.limit_headers(SimDialect.MESSAGES, limits, 1_800_000_000.5))
     assert headers == {
         "anthropic-ratelimit-requests-limit": "50",
         "anthropic-ratelimit-requests-remaining": "49",

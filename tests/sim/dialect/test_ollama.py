@@ -3,11 +3,11 @@ from dataclasses import replace
 
 from hivemind_addon.api.ticket import Dimension
 from hivemind_addon.lab.sim import dialect as wire
-from hivemind_addon.lab.sim.dialect import Dialect, LimitView
+from hivemind_addon.lab.sim.dialect import LimitView, SimDialect
 
 from .samples import REPLY, TURN
 
-OLLAMA = replace(REPLY, dialect=Dialect.OLLAMA)
+OLLAMA = replace(REPLY, dialect=SimDialect.OLLAMA)
 
 
 def lines_of(events: list[wire.StreamEvent]) -> list[dict]:
@@ -16,7 +16,7 @@ def lines_of(events: list[wire.StreamEvent]) -> list[dict]:
 
 def test_each_event_is_one_line():
     assert all(event.data.endswith(b"\n") and event.data.count(b"\n") == 1 for event in wire.stream_events(OLLAMA))
-    assert wire.stream_type(Dialect.OLLAMA) == "application/x-ndjson"
+    assert wire.stream_type(SimDialect.OLLAMA) == "application/x-ndjson"
 
 
 def test_the_last_line_counts():
@@ -39,11 +39,11 @@ def test_a_tool_call_comes_whole_with_an_object_as_its_arguments():
 
 
 def test_errors_are_texts_also_in_a_stream():
-    error = wire.error_object(Dialect.OLLAMA, 500, message="m")
-    assert json.loads(wire.error_body(Dialect.OLLAMA, error, "r")) == {"error": "m"}
-    assert wire.error_event(Dialect.OLLAMA, error).data == b'{"error":"m"}\n'
-    assert "maximum pending requests exceeded" in str(wire.error_object(Dialect.OLLAMA, 503, message="m"))
+    error = wire.error_object(SimDialect.OLLAMA, 500, message="m")
+    assert json.loads(wire.error_body(SimDialect.OLLAMA, error, "r")) == {"error": "m"}
+    assert wire.error_event(SimDialect.OLLAMA, error).data == b'{"error":"m"}\n'
+    assert "maximum pending requests exceeded" in str(wire.error_object(SimDialect.OLLAMA, 503, message="m"))
 
 
 def test_it_tells_of_no_limits():
-    assert wire.limit_headers(Dialect.OLLAMA, [LimitView(Dimension.REQUESTS, 1, 1, 1)], 0) == ()
+    assert wire.limit_headers(SimDialect.OLLAMA, [LimitView(Dimension.REQUESTS, 1, 1, 1)], 0) == ()

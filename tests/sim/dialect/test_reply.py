@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from hivemind_addon.lab.sim.dialect import Turn
+from hivemind_addon.lab.sim.dialect import TaskTurn
 
 from .samples import CALL, REPLY, TURN
 
@@ -22,4 +22,4 @@ def test_a_turn_replaces_the_text_and_counts_four_characters_a_token():
 
 
 def test_a_turn_without_words_counts_one():
-    assert Turn().output_tokens == 1
+    assert TaskTurn().output_tokens == 1

@@ -5,12 +5,12 @@ import pytest
 from openai import OpenAI
 
 from hivemind_addon.lab.sim import dialect as wire
-from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.server import running_server
 
 from .samples import CALL, REPLY, TURN, data_of
 
-RESPONSES = replace(REPLY, dialect=Dialect.RESPONSES)
+RESPONSES = replace(REPLY, dialect=SimDialect.RESPONSES)
 
 
 def test_events_are_named_and_numbered():
@@ -55,8 +55,8 @@ def test_a_truncated_stream_ends_incomplete():
 
 
 def test_an_error_in_a_stream_is_a_failed_response():
-    error = wire.error_object(Dialect.RESPONSES, 529, message="m")
-    event = data_of(wire.error_event(Dialect.RESPONSES, error))
+    error = wire.error_object(SimDialect.RESPONSES, 529, message="m")
+    event = data_of(wire.error_event(SimDialect.RESPONSES, error))
     assert event["type"] == "response.failed"
     assert event["response"]["error"] == {"code": "server_is_overloaded", "message": "m"}
 

@@ -24,7 +24,7 @@ _LEAST_RUNS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CampaignPlan:
     """What to run. Seeds are counted from 0."""
 
     cases: tuple[Case, ...]
@@ -71,16 +71,16 @@ def _trials(case: Case, policy: Policy, seeds: int) -> Iterator[Trial]:
             yield Trial(Setup(case, kind, headers=True, policy=policy), seed)
 
 
-def full_plan(seeds: int) -> Plan:
+def full_plan(seeds: int) -> CampaignPlan:
     """Everything."""
     every = tuple(cases().values())
-    return Plan(every, seeds, seeds, every, tuple(case for case in every if case.ablate))
+    return CampaignPlan(every, seeds, seeds, every, tuple(case for case in every if case.ablate))
 
 
-def quick_plan(seeds: int) -> Plan:
+def quick_plan(seeds: int) -> CampaignPlan:
     """A few small scenarios, to see that it works; pairs of one of them."""
     few = tuple(cases()[name] for name in ("micro-10", "replay-11", "incident"))
-    return Plan(few, seeds, 1, few, (cases()["replay-11"],))
+    return CampaignPlan(few, seeds, 1, few, (cases()["replay-11"],))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Key:
 class Campaign:
     """A plan and the figures of its runs."""
 
-    plan: Plan
+    plan: CampaignPlan
     runs: Mapping[Key, tuple[Figures, ...]]
     """In the order of their seeds."""
 
@@ -113,7 +113,7 @@ class Campaign:
         return list(zip(self.of(case, kind, Policy.HIVEMIND), self.of(case, kind, policy), strict=False))
 
 
-def run_campaign(plan: Plan, *, workers: int, done: Callable[[str], None]) -> Campaign:
+def run_campaign(plan: CampaignPlan, *, workers: int, done: Callable[[str], None]) -> Campaign:
     """Run it all; the same figures with any number of workers."""
     trials = plan.trials()
     figures = run_trials(trials, digest, workers=workers, done=lambda trial: done(trial.setup.name))
@@ -129,6 +129,6 @@ def _seed(entry: tuple[int, Figures]) -> int:
     return entry[0]
 
 
-def size(plan: Plan) -> int:
+def size(plan: CampaignPlan) -> int:
     """How many runs it takes."""
     return len(plan.trials())

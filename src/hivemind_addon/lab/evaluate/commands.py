@@ -83,7 +83,7 @@ def evaluate(*, quick: bool, real: bool, peer: bool, seeds: int | None, out: Pat
 def _on_sockets(*, peer: bool) -> "tuple[list[SocketRun], str]":
     from hivemind_addon.lab.evaluate.peer import PeerUnavailable, install  # noqa: PLC0415
     from hivemind_addon.lab.evaluate.sockets import run_on_sockets, socket_setups  # noqa: PLC0415
-    from hivemind_addon.lab.sim.mitmdump import NotStarted  # noqa: PLC0415
+    from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted  # noqa: PLC0415
 
     end_with_us()
     problem = ""
@@ -96,7 +96,7 @@ def _on_sockets(*, peer: bool) -> "tuple[list[SocketRun], str]":
     try:
         with progress(socket_setups()) as done:
             return run_on_sockets(peer=peer and not problem, done=done), problem
-    except NotStarted as error:
+    except MitmdumpNotStarted as error:
         raise click.ClickException(str(error)) from error
 
 

@@ -52,7 +52,7 @@ ASPECTS: Sequence[Aspect] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class AblationEffect:
     """What taking something away does to one figure, mean over the seeds, in points; more is worse."""
 
     aspect: Aspect
@@ -69,7 +69,7 @@ class Change:
         return f"{self.aspect.name} {self.by.mean:+.0f} ({self.by.low:+.0f} to {self.by.high:+.0f})"
 
 
-def changes(campaign: Campaign, case: Case, kind: LimitKind | None, policy: Policy) -> list[Change]:
+def changes(campaign: Campaign, case: Case, kind: LimitKind | None, policy: Policy) -> list[AblationEffect]:
     """Of each aspect that both have, seed by seed."""
     made = []
     for aspect in ASPECTS:
@@ -79,11 +79,11 @@ def changes(campaign: Campaign, case: Case, kind: LimitKind | None, policy: Poli
             if (worse := aspect.worse_by(ours, theirs)) is not None
         ]
         if differences:
-            made.append(Change(aspect, Mean.of(differences)))
+            made.append(AblationEffect(aspect, Mean.of(differences)))
     return made
 
 
-def harm(campaign: Campaign, case: Case, kind: LimitKind | None, primitive: Primitive) -> Change | None:
+def harm(campaign: Campaign, case: Case, kind: LimitKind | None, primitive: Primitive) -> AblationEffect | None:
     """The change that taking it away makes worst, or, when none gets worse, best; None: nothing noteworthy changes."""
     told = [change for change in changes(campaign, case, kind, without(primitive)) if change.is_told]
     worse = [change for change in told if change.by.mean > 0]

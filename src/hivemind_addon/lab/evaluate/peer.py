@@ -21,8 +21,8 @@ import certifi
 
 from hivemind_addon.lab.sim.agents import Route
 from hivemind_addon.lab.sim.exchange import pause
-from hivemind_addon.lab.sim.live import Stage, serving
-from hivemind_addon.lab.sim.mitmdump import NotStarted
+from hivemind_addon.lab.sim.live import LiveStage, serving
+from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted
 from hivemind_addon.lab.sim.workload import Scenario
 from hivemind_addon.system.folders import state_folder
 
@@ -65,8 +65,8 @@ def install() -> Path:
 
 
 @asynccontextmanager
-async def through_peer(scenario: Scenario, seed: int) -> AsyncIterator[Stage]:
-    """By the peer's proxy. Raises NotStarted, PeerUnavailable."""
+async def through_peer(scenario: Scenario, seed: int) -> AsyncIterator[LiveStage]:
+    """By the peer's proxy. Raises MitmdumpNotStarted, PeerUnavailable."""
     program = await asyncio.to_thread(install)
     async with serving(scenario, seed) as server:
         with tempfile.TemporaryDirectory(prefix="hivemind-peer-") as folder:
@@ -94,7 +94,7 @@ async def through_peer(scenario: Scenario, seed: int) -> AsyncIterator[Stage]:
             try:
                 await _listens(port, process)
                 trust = ssl.create_default_context(cafile=certifi.where())
-                yield Stage(server, Route(trust, base_url=f"http://127.0.0.1:{port}"))
+                yield LiveStage(server, Route(trust, base_url=f"http://127.0.0.1:{port}"))
             finally:
                 await _end(process)
 
@@ -117,7 +117,7 @@ async def _listens(port: int, process: asyncio.subprocess.Process) -> None:
                 else:
                     writer.close()
                     return
-    raise NotStarted(f"{NAME} {VERSION} does not listen")
+    raise MitmdumpNotStarted(f"{NAME} {VERSION} does not listen")
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import msgspec
 
 from hivemind_addon import __version__
-from hivemind_addon.lab.evaluate.campaign import Campaign, Plan
+from hivemind_addon.lab.evaluate.campaign import Campaign, CampaignPlan
 from hivemind_addon.lab.evaluate.charts import Chart
 from hivemind_addon.lab.evaluate.figures import Figures, few_lost
 from hivemind_addon.lab.evaluate.findings import alone, synergies, worth
@@ -34,7 +34,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Section:
     """A heading, and Markdown and charts below it."""
 
     title: str
@@ -42,7 +42,7 @@ class Part:
     charts: Sequence[Chart] = ()
 
 
-def parts(campaign: Campaign, charts: Sequence[Chart], setting: Setting) -> list[Part]:
+def parts(campaign: Campaign, charts: Sequence[Chart], setting: Setting) -> list[Section]:
     """The whole, in reading order."""
     drawn = {chart.name: chart for chart in charts}
 
@@ -50,22 +50,22 @@ def parts(campaign: Campaign, charts: Sequence[Chart], setting: Setting) -> list
         return [drawn[name] for name in names if name in drawn]
 
     made = [
-        Part("What came of it", _summary(campaign)),
-        Part("Who loses agents", _LOST, some("lost")),
-        Part("Refusals and waste", _WASTE, some("refused", "waste")),
-        Part("Time", _TIME, some("stretch")),
-        Part("Waits and fairness", _WAITS, some("waits")),
-        Part("All figures", _figures(campaign)),
+        Section("What came of it", _summary(campaign)),
+        Section("Who loses agents", _LOST, some("lost")),
+        Section("Refusals and waste", _WASTE, some("refused", "waste")),
+        Section("Time", _TIME, some("stretch")),
+        Section("Waits and fairness", _WAITS, some("waits")),
+        Section("All figures", _figures(campaign)),
     ]
     if campaign.plan.ablated:
-        made.append(Part("What each primitive is worth", _worths(campaign), some("ablation")))
+        made.append(Section("What each primitive is worth", _worths(campaign), some("ablation")))
     made += [
-        Part(f"Two at a time: {case.name}", _two(campaign, case), some(f"pairs-{case.name}"))
+        Section(f"Two at a time: {case.name}", _two(campaign, case), some(f"pairs-{case.name}"))
         for case in campaign.plan.paired
     ]
     if setting.sockets or setting.peer_problem:
-        made.append(Part("On real sockets", _sockets(setting)))
-    made.append(Part("The setting", _setting(campaign, setting)))
+        made.append(Section("On real sockets", _sockets(setting)))
+    made.append(Section("The setting", _setting(campaign, setting)))
     return made
 
 
@@ -256,7 +256,7 @@ def _setting(campaign: Campaign, setting: Setting) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _seeds_without(plan: Plan) -> str:
+def _seeds_without(plan: CampaignPlan) -> str:
     runs = sorted({plan.seeds_without(case) for case in plan.ablated} or {plan.ablation_seeds})
     if len(runs) == 1:
         return f"0 to {runs[0] - 1}"

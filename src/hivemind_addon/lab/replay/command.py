@@ -13,7 +13,7 @@ from hivemind_addon.lab.replay.limits import BadLimit, GivenLimit, given_limit
 from hivemind_addon.lab.replay.reconstruct import NothingToReplay
 from hivemind_addon.lab.replay.view import what_if_view
 from hivemind_addon.lab.replay.whatif import what_if
-from hivemind_addon.lab.sim.mitmdump import NotStarted
+from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted
 from hivemind_addon.lab.sim.policy import COMPARED, Policy, UnknownPolicy, policy_named
 from hivemind_addon.proxy.capture.model import Capture, NotACapture
 from hivemind_addon.system.stop_signals import end_with_us
@@ -148,7 +148,7 @@ def _replay_real(capture: Capture, pace: float, *, as_json: bool) -> None:
     try:
         with Console(stderr=True, highlight=False).status("replaying") as status:
             result = real_replay.run_real(capture, pace=pace, tell=status.update)
-    except NotStarted as error:
+    except MitmdumpNotStarted as error:
         raise click.ClickException(str(error)) from error
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(result)).decode())

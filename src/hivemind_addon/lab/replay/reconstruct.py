@@ -19,11 +19,11 @@ from hivemind_addon.api.ticket import Dimension, OutcomeKind, PoolKey, Ticket, U
 from hivemind_addon.lab.replay.chains import RecordedTurn, chained
 from hivemind_addon.lab.replay.limits import BadLimit, GivenLimit, imposed
 from hivemind_addon.lab.sim import faults
-from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
 from hivemind_addon.lab.sim.prompt_cache import Prefix
 from hivemind_addon.lab.sim.provider import ProviderSettings
-from hivemind_addon.lab.sim.workload import Scenario, ScriptedCall, ScriptedFault, Site, Turn
+from hivemind_addon.lab.sim.workload import PlannedTurn, Scenario, ScriptedCall, ScriptedFault, Site
 from hivemind_addon.proxy.capture.model import Capture, CapturedAttempt, CapturedCall, LimitSeen
 from hivemind_addon.proxy.core.budget import spend_of
 from hivemind_addon.proxy.profile.load import load_profiles
@@ -35,16 +35,16 @@ _LEAST_JITTER_S = 1.0
 _USUAL_SERVICE_S = 5.0
 _USUAL_OUTPUT_TOKENS = 200
 _DIALECTS = {
-    DialectName.ANTHROPIC_MESSAGES.value: Dialect.MESSAGES,
-    DialectName.OPENAI_CHAT.value: Dialect.CHAT,
-    DialectName.OPENAI_RESPONSES.value: Dialect.RESPONSES,
-    DialectName.OLLAMA.value: Dialect.OLLAMA,
+    DialectName.ANTHROPIC_MESSAGES.value: SimDialect.MESSAGES,
+    DialectName.OPENAI_CHAT.value: SimDialect.CHAT,
+    DialectName.OPENAI_RESPONSES.value: SimDialect.RESPONSES,
+    DialectName.OLLAMA.value: SimDialect.OLLAMA,
 }
 _USUAL_PROFILE = {
-    Dialect.MESSAGES: "anthropic",
-    Dialect.CHAT: "openai",
-    Dialect.RESPONSES: "openai",
-    Dialect.OLLAMA: "ollama",
+    SimDialect.MESSAGES: "anthropic",
+    SimDialect.CHAT: "openai",
+    SimDialect.RESPONSES: "openai",
+    SimDialect.OLLAMA: "ollama",
 }
 
 
@@ -126,7 +126,7 @@ def _scripted(
     input_tokens = _input_tokens(call, success, profile)
     return ScriptedCall(
         ticket=_ticket(turn, profile),
-        turn=Turn(
+        turn=PlannedTurn(
             think_s=turn.think_s if turn.after else turn.think_s - begin_s,
             latency_s=latency_s,
             generation_s=generation_s,
@@ -253,7 +253,7 @@ def _fault(attempt: CapturedAttempt, *, streamed: bool, was_seen: bool) -> fault
     if attempt.kind is OutcomeKind.OVERLOADED and status == 429:
         message = "Number of concurrent connections has exceeded your rate limit."
     should_retry = False if attempt.kind is OutcomeKind.IGNORED and status >= 500 else None
-    return faults.Status(status, retry_after_s=attempt.retry_after_s, message=message, should_retry=should_retry)
+    return faults.ErrorStatus(status, retry_after_s=attempt.retry_after_s, message=message, should_retry=should_retry)
 
 
 # The prompt cache ----------------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ def _profiles() -> Mapping[str, Profile]:
 
 def _profile_name(call: CapturedCall) -> str:
     """A packaged profile: the call's own, else the usual one of its dialect."""
-    dialect = _DIALECTS.get(call.dialect, Dialect.CHAT)
+    dialect = _DIALECTS.get(call.dialect, SimDialect.CHAT)
     return call.profile if call.profile in _profiles() else _USUAL_PROFILE[dialect]
 
 
@@ -308,7 +308,7 @@ def _sites(capture: Capture, turns: Iterable[RecordedTurn], given: Sequence[Give
         recorded = _recorded_limits(seen for seen in capture.limits if seen.pool == pool)
         limits, concurrency = imposed(recorded, None, given, pool)
         provider = ProviderSettings(limits=limits, concurrency=concurrency, cache_ttl_s=profile.cache.ttl_s)
-        dialect = _DIALECTS.get(call.dialect, Dialect.CHAT)
+        dialect = _DIALECTS.get(call.dialect, SimDialect.CHAT)
         sites.append(Site(str(pool), pool, provider, profile=_profile_name(call), dialect=dialect))
     return tuple(sites)
 

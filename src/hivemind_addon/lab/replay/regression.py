@@ -7,7 +7,7 @@ from pathlib import Path
 from hivemind_addon.lab.replay.compare import difference, in_words
 from hivemind_addon.lab.replay.limits import BadLimit, given_limit
 from hivemind_addon.lab.replay.reconstruct import NothingToReplay, reconstruct
-from hivemind_addon.lab.replay.schedule import Asked, BadExpectation, Schedule, from_text, schedule_of, to_text
+from hivemind_addon.lab.replay.schedule import BadExpectation, ReplaySettings, Schedule, from_text, schedule_of, to_text
 from hivemind_addon.lab.replay.whatif import notes
 from hivemind_addon.proxy.capture.model import NotACapture
 
@@ -53,7 +53,7 @@ def accept(capture: Path) -> Accepted:
         old = _read(file) if file.is_file() else None
     except Unlike:
         old = None  # it cannot be read: that is why it is written anew
-    now, told = _replay(capture, old.asked if old else Asked(), file)
+    now, told = _replay(capture, old.asked if old else ReplaySettings(), file)
     if old is not None and difference(old, now) is None:
         return Accepted("", told)
     file.write_text(to_text(now), encoding="utf-8")
@@ -67,7 +67,7 @@ def _read(file: Path) -> Schedule:
         raise Unlike(f"{file}: {error}") from error
 
 
-def _replay(file: Path, asked: Asked, expectation: Path) -> tuple[Schedule, tuple[str, ...]]:
+def _replay(file: Path, asked: ReplaySettings, expectation: Path) -> tuple[Schedule, tuple[str, ...]]:
     with warnings.catch_warnings():
         # Pytest would show what mitmproxy's own imports make its libraries say.
         warnings.simplefilter("ignore", DeprecationWarning)

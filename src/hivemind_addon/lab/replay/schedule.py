@@ -49,7 +49,7 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReplaySettings:
     """How the capture is replayed. May be edited by hand."""
 
     agents: int = 1
@@ -63,13 +63,13 @@ class Asked:
 class Schedule:
     """One replay under the scheduler."""
 
-    asked: Asked
+    asked: ReplaySettings
     totals: Totals
     decisions: tuple[Decision, ...]
     version: int = VERSION
 
 
-def schedule_of(replayable: Replayable, asked: Asked) -> Schedule:
+def schedule_of(replayable: Replayable, asked: ReplaySettings) -> Schedule:
     """Run it and write down what was decided."""
     book = _Book()
     result = World(replayable.scenario, seed=asked.seed, listen=book.note).run()
@@ -162,7 +162,7 @@ class _Row(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 class _File(msgspec.Struct):
     version: int
-    asked: Asked
+    asked: ReplaySettings
     totals: Totals
     decisions: list[_Row]
 

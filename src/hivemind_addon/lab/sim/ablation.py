@@ -20,7 +20,7 @@ from hivemind_addon.proxy.core.breaker import Breaker
 from hivemind_addon.proxy.core.budget import Budgets
 from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
 from hivemind_addon.proxy.core.hidden_limits import HiddenLimits, Prior
-from hivemind_addon.proxy.core.lanes import Agent, Flight, Flights, Lanes, Place, Standing, Tree
+from hivemind_addon.proxy.core.lanes import Agent, Flight, Flights, Lanes, Place, PlaceWorth, Tree
 from hivemind_addon.proxy.core.meter import Meter
 from hivemind_addon.proxy.core.meters import Meters
 from hivemind_addon.proxy.core.orders import Orders
@@ -178,7 +178,7 @@ class _NoLastChance(Turn):
 
 
 class _NoComebacks(Comebacks):
-    def keep(self, ticket: Ticket, standing: Standing | None, now: float) -> None:
+    def keep(self, ticket: Ticket, standing: PlaceWorth | None, now: float) -> None:
         pass
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from hivemind_addon.api.spend import Price, Spend
 from hivemind_addon.api.ticket import PoolKey
 from hivemind_addon.lab.sim.prompt_cache import Prefix
-from hivemind_addon.lab.sim.upstream import Upstream, usual_price
-from hivemind_addon.lab.sim.workload import Crowd, ScriptedCall, Turn, prefixes_of
+from hivemind_addon.lab.sim.upstream import SimUpstream, usual_price
+from hivemind_addon.lab.sim.workload import Crowd, PlannedTurn, ScriptedCall, prefixes_of
 
 
 @dataclass(slots=True, eq=False)
@@ -20,10 +20,10 @@ class Actor:
     name: str
     session: str
     crowd: Crowd
-    upstream: Upstream
-    turns: Iterator[Turn]
+    upstream: SimUpstream
+    turns: Iterator[PlannedTurn]
     jitter: random.Random
-    turn: Turn | None = None
+    turn: PlannedTurn | None = None
     number: int = 0
     """Of the turn, from 1."""
     retry: int = 0
@@ -116,7 +116,7 @@ class ScriptedActor(Actor):
         return self.call.prefixes
 
     @classmethod
-    def of(cls, index: int, call: ScriptedCall, upstream: Upstream, jitter: random.Random) -> "ScriptedActor":
+    def of(cls, index: int, call: ScriptedCall, upstream: SimUpstream, jitter: random.Random) -> "ScriptedActor":
         """A call that nobody has asked for yet."""
         ticket, turn = call.ticket, call.turn
         generated = max(1, turn.output_tokens - 1)

@@ -72,7 +72,7 @@ class Habits:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class SimTurn:
     """One step of a conversation, decided beforehand."""
 
     prompt: str
@@ -98,12 +98,12 @@ class Turn:
         }
 
 
-def plan_turns(habits: Habits, rng: random.Random) -> tuple[Turn, ...]:
+def plan_turns(habits: Habits, rng: random.Random) -> tuple[SimTurn, ...]:
     """One agent's conversation."""
 
-    def turn(number: int) -> Turn:
+    def turn(number: int) -> SimTurn:
         opening_chars = habits.opening_chars if number == 0 else 0
-        return Turn(
+        return SimTurn(
             prompt=prose(opening_chars + rng.randint(*habits.prompt_chars), rng),
             think_s=rng.uniform(*habits.think_s),
             latency_s=rng.uniform(*habits.latency_s),
@@ -180,7 +180,7 @@ class Failed:
 
 
 @dataclass(slots=True)
-class Record:
+class AgentRecord:
     """What became of an agent so far."""
 
     state: AgentState = AgentState.RUNNING
@@ -197,12 +197,12 @@ class Record:
     service_s: float = 0.0
 
 
-class Agent:
+class SimAgent:
     """One conversation. `run` it once; `record` tells how far it is at any time."""
 
     def __init__(self, *, name: str, key: str, habits: Habits, route: Route, seed: int) -> None:
         self.name = name
-        self.record = Record()
+        self.record = AgentRecord()
         self._key = key
         self._habits = habits
         self._route = route
@@ -233,7 +233,7 @@ class Agent:
                         self.record.path_s += turn.think_s + turn.service_s
         self.record.state = AgentState.FINISHED
 
-    async def _ask(self, client: httpx.AsyncClient, turn: Turn, messages: list[dict[str, str]]) -> Answered | Failed:
+    async def _ask(self, client: httpx.AsyncClient, turn: SimTurn, messages: list[dict[str, str]]) -> Answered | Failed:
         """One turn, with the agent's own re-sends."""
         body = msgspec.json.encode(
             {"model": "claude-sonnet-4-5", "max_tokens": 8192, "stream": turn.streamed, "messages": messages}
@@ -250,7 +250,7 @@ class Agent:
             await _pause(self._habits.backoff.wait_s(retry, outcome.retry_after_s, self._jitter))
             retry += 1
 
-    async def _send(self, client: httpx.AsyncClient, turn: Turn, body: bytes, retry: int) -> Answered | Failed:
+    async def _send(self, client: httpx.AsyncClient, turn: SimTurn, body: bytes, retry: int) -> Answered | Failed:
         headers = {
             "content-type": "application/json",
             "x-api-key": self._key,

@@ -84,7 +84,7 @@ def _cost(result: Result) -> float:
 
 
 async def compare(scenario: Scenario, kind: LimitKind, *, seed: int) -> Comparison:
-    """A scaled scenario, both ways. Takes about as long as the scenario does. Raises NotStarted."""
+    """A scaled scenario, both ways. Takes about as long as the scenario does. Raises MitmdumpNotStarted."""
     on = scenario.on(kind)
     expected = virtual(on, seed=seed)
     run = await live(on, seed=seed, within_s=3 * expected.makespan_s + _SPARE_S)
@@ -108,7 +108,7 @@ def why_not(case: Case) -> str:
 def compare_all(
     scenarios: Sequence[Scenario], *, kinds: Sequence[LimitKind], seeds: int, tell: Callable[[str], None]
 ) -> Sequence[Comparison]:
-    """Each of them on each kind of limits, one after the other. Raises NotStarted."""
+    """Each of them on each kind of limits, one after the other. Raises MitmdumpNotStarted."""
     comparisons = []
     for scenario in scenarios:
         for kind in kinds:
@@ -119,7 +119,7 @@ def compare_all(
 
 
 def prove(*, seeds: int, only: Sequence[str] = (), tell: Callable[[str], None]) -> Sequence[Comparison]:
-    """All live scenarios (or `only` the named ones), one after the other. Raises NotStarted."""
+    """All live scenarios (or `only` the named ones), one after the other. Raises MitmdumpNotStarted."""
     chosen = [scenario for scenario in LIVE if not only or scenario.name in only]
     return compare_all(chosen, kinds=tuple(LimitKind), seeds=seeds, tell=tell)
 

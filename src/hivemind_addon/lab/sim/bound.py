@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hivemind_addon.api.ticket import Dimension
-from hivemind_addon.lab.sim.limits import Limit, LimitKind, Scope
+from hivemind_addon.lab.sim.limits import Limit, LimitKind, ModelScope
 from hivemind_addon.lab.sim.provider import ProviderSettings
 
 
@@ -59,7 +59,7 @@ def lower_bound_of_models(
 ) -> Bound:
     """The bound of a run in which each model spent so much: that of the models whose common limits bind most."""
     bounds: list[Bound] = []
-    for scope in Scope:
+    for scope in ModelScope:
         together: dict[str, Spent] = {}
         for model, its in spent.items():
             name = settings.counted_as(scope, model)

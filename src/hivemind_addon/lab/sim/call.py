@@ -4,16 +4,16 @@ from dataclasses import dataclass
 from enum import Enum
 
 from hivemind_addon.lab.sim import dialect as wire
-from hivemind_addon.lab.sim.dialect import Dialect, Headers, Reply, Turn
-from hivemind_addon.lab.sim.faults import OK, Fault, Status
+from hivemind_addon.lab.sim.dialect import Headers, Reply, SimDialect, TaskTurn
+from hivemind_addon.lab.sim.faults import OK, ErrorStatus, Fault
 from hivemind_addon.lab.sim.prompt_cache import Prefix
 
 
 @dataclass(frozen=True, slots=True)
-class RequestFacts:
+class SimRequestFacts:
     """What the model needs to know of a request."""
 
-    dialect: Dialect
+    dialect: SimDialect
     credential: str
     model: str = "sim-1"
     stream: bool = False
@@ -30,15 +30,15 @@ class RequestFacts:
     chunks: int | None = None
     interval_s: float | None = None
     latency_s: float | None = None
-    unfit: Status | None = None
+    unfit: ErrorStatus | None = None
     """What is wrong with the request itself; answered before any limit is asked."""
     prefixes: tuple[Prefix, ...] = ()
     """What the request marks for the prompt cache, shortest first; then the cache says what `cached_tokens` is."""
-    turn: Turn | None = None
+    turn: TaskTurn | None = None
     """What the answer says, where the request is about a task."""
 
 
-class Ending(Enum):
+class AnswerEnding(Enum):
     """How an attempt ends."""
 
     COMPLETED = "completed"
@@ -55,7 +55,7 @@ class Ending(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SimAnswer:
     """What one attempt gets. `steps` of lab/sim/plan.py turns it into what happens on the wire."""
 
     request_id: str
@@ -67,7 +67,7 @@ class Answer:
     status: int
     """0: no head is sent."""
     headers: Headers
-    ending: Ending
+    ending: AnswerEnding
     latency_s: float = 0
     interval_s: float = 0
     fault: Fault = OK

@@ -16,7 +16,7 @@ from typing import override
 
 from hivemind_addon.api.ticket import Demand, Hints, Outcome, PoolKey, Reservation, Ticket
 from hivemind_addon.lab.sim.agenda import Agenda
-from hivemind_addon.lab.sim.gateway import SUCCESS, Chance, Gateway, Neighbour
+from hivemind_addon.lab.sim.gateway import SUCCESS, Chance, Gateway, GatewayNeighbour
 from hivemind_addon.lab.sim.limiters import Cap, RateLimiter
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted, Backoff, Finished
@@ -36,7 +36,7 @@ _NEIGHBOURS = Demand(input_tokens=1_000, total_tokens=1_000)
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class ClosedCrowd:
     """Equal agents, each of which does its turns one after the other."""
 
     agents: int = 20
@@ -57,7 +57,7 @@ class Crowd:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class LoopTurn:
     """One request of an agent."""
 
     think_s: float
@@ -74,7 +74,7 @@ class Turn:
 @dataclass(slots=True, eq=False)
 class _Agent:
     name: str
-    turns: list[Turn]
+    turns: list[LoopTurn]
     ahead_s: list[float]
     """From each turn on: what is left to be done, were there no limits."""
     starts_at: float
@@ -84,7 +84,7 @@ class _Agent:
     ended_at: float | None = None
 
     @property
-    def turn(self) -> Turn:
+    def turn(self) -> LoopTurn:
         return self.turns[self.number]
 
     @property
@@ -118,7 +118,7 @@ class Run:
 class _Loop(ABC):
     """What both ways of sending have in common: the agents, the provider, and the book."""
 
-    def __init__(self, gateway: Gateway, crowd: Crowd, *, seed: str) -> None:
+    def __init__(self, gateway: Gateway, crowd: ClosedCrowd, *, seed: str) -> None:
         self.agenda = Agenda()
         self.gateway = gateway
         self._crowd = crowd
@@ -151,7 +151,7 @@ class _Loop(ABC):
             if self._crowd.long_share and rng.random() < self._crowd.long_share:
                 service_s *= 10
             turns.append(
-                Turn(
+                LoopTurn(
                     think_s=rng.uniform(*self._crowd.think_s),
                     head_s=rng.uniform(0.1, 0.5) * service_s,
                     service_s=service_s,
@@ -251,7 +251,7 @@ class _Loop(ABC):
         self._struck += chance is not None
         return chance
 
-    def _neighbour_calls(self, neighbour: Neighbour, rng: random.Random) -> None:
+    def _neighbour_calls(self, neighbour: GatewayNeighbour, rng: random.Random) -> None:
         self._neighbours_waiting += 1
         self.agenda.after(rng.expovariate(neighbour.calls_per_s), self._neighbour_calls, neighbour, rng)
 
@@ -276,7 +276,9 @@ class _Loop(ABC):
 class Scheduled(_Loop):
     """The real scheduler sends."""
 
-    def __init__(self, gateway: Gateway, crowd: Crowd, *, seed: str, settings: PoolSettings | None = None) -> None:
+    def __init__(
+        self, gateway: Gateway, crowd: ClosedCrowd, *, seed: str, settings: PoolSettings | None = None
+    ) -> None:
         super().__init__(gateway, crowd, seed=seed)
         self.scheduler = Scheduler(rng=random.Random(f"{seed} scheduler"))
         self._settings = settings or PoolSettings()
@@ -378,7 +380,7 @@ class Order(Enum):
 class Oracle(_Loop):
     """Sends what passes, at the instant at which it passes: it may ask the limiters, and knows all latencies."""
 
-    def __init__(self, gateway: Gateway, crowd: Crowd, *, seed: str, order: Order) -> None:
+    def __init__(self, gateway: Gateway, crowd: ClosedCrowd, *, seed: str, order: Order) -> None:
         super().__init__(gateway, crowd, seed=seed)
         self._order = order
         self._waiting: list[_Agent] = []
@@ -436,7 +438,7 @@ class Oracle(_Loop):
         self.agenda.after(turn.service_s + self._crowd.way_s, self._deliver, agent)
 
 
-def compare(make: Callable[[random.Random], Gateway], crowd: Crowd, *, seed: int) -> tuple[Run, Run]:
+def compare(make: Callable[[random.Random], Gateway], crowd: ClosedCrowd, *, seed: int) -> tuple[Run, Run]:
     """One run through the scheduler, and the best of an oracle's before the same provider, in this order."""
 
     def fresh() -> Gateway:

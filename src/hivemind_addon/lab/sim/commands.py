@@ -169,7 +169,7 @@ def _tell(missed: Sequence[str], *, kept: str = "") -> None:
 
 def _run_real(chosen: "Sequence[Case]", kinds: "Sequence[LimitKind]", seeds: int, *, as_json: bool) -> None:
     agreement = _agreement()
-    from hivemind_addon.lab.sim.mitmdump import NotStarted  # noqa: PLC0415
+    from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted  # noqa: PLC0415
 
     for case in chosen:
         if why := agreement.why_not(case):
@@ -179,7 +179,7 @@ def _run_real(chosen: "Sequence[Case]", kinds: "Sequence[LimitKind]", seeds: int
     try:
         with progress(total) as done:
             comparisons = agreement.compare_all([case.scenario for case in chosen], kinds=kinds, seeds=seeds, tell=done)
-    except NotStarted as error:
+    except MitmdumpNotStarted as error:
         raise click.ClickException(str(error)) from error
     told = [f"{one.name}: {word}" for one in comparisons for word in one.disagreements()]
     click.echo(agreement.as_json(comparisons) if as_json else agreement.table(comparisons), nl=as_json)
@@ -292,7 +292,7 @@ def _random_loads(only: Sequence[str]) -> int:
 
 def _prove_live(seeds: int, only: tuple[str, ...], output: Path | None) -> None:
     agreement = _agreement()
-    from hivemind_addon.lab.sim.mitmdump import NotStarted  # noqa: PLC0415
+    from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted  # noqa: PLC0415
 
     known = [one.name for one in agreement.LIVE]
     if unknown := sorted(set(only) - set(known)):
@@ -300,7 +300,7 @@ def _prove_live(seeds: int, only: tuple[str, ...], output: Path | None) -> None:
     end_with_us()
     try:
         comparisons = agreement.prove(seeds=seeds, only=only, tell=lambda line: click.echo(line, err=True))
-    except NotStarted as error:
+    except MitmdumpNotStarted as error:
         raise click.ClickException(str(error)) from error
     command = " ".join(["hivemind prove --live", f"--seeds {seeds}", *(f"--only {name}" for name in only)])
     _write(agreement.page(comparisons, command), output)

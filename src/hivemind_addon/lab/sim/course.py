@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from hivemind_addon.lab.sim import faults
-from hivemind_addon.lab.sim.call import Answer
+from hivemind_addon.lab.sim.call import SimAnswer
 from hivemind_addon.lab.sim.plan import GAP_S
 from hivemind_addon.proxy.wire.error import ErrorFacts
 from hivemind_addon.proxy.wire.outcome import TransportTrouble
@@ -30,7 +30,7 @@ class Course:
         return self.share > 0
 
 
-def course_of(answer: Answer) -> Course:
+def course_of(answer: SimAnswer) -> Course:
     """What the answer's fault, if it has one, makes of it."""
     head_s = answer.latency_s
     tokens = answer.reply.output_tokens if answer.reply else 1

@@ -20,7 +20,7 @@ from typing import Protocol
 import yaml
 
 from hivemind_addon.api.ticket import Dimension
-from hivemind_addon.lab.sim.agents import HOST, Agent, AgentState, Habits, Route
+from hivemind_addon.lab.sim.agents import HOST, AgentState, Habits, Route, SimAgent
 from hivemind_addon.lab.sim.bound import Bound, Spent, lower_bound
 from hivemind_addon.lab.sim.certificate import Certificates, write_certificates
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
@@ -168,7 +168,7 @@ class DemoResult:
         return self.hivemind.alive == self.hivemind.agents and self.hivemind.guard_trips == 0
 
 
-class Screen(Protocol):
+class DemoDisplay(Protocol):
     """Where a demo is watched."""
 
     def began(self, name: PhaseName) -> None:
@@ -184,8 +184,8 @@ class Screen(Protocol):
         ...
 
 
-async def run_demo(settings: DemoSettings, screen: Screen) -> DemoResult:
-    """Both phases, one after the other. Raises NotStarted when mitmdump does not start."""
+async def run_demo(settings: DemoSettings, screen: DemoDisplay) -> DemoResult:
+    """Both phases, one after the other. Raises MitmdumpNotStarted when mitmdump does not start."""
     with tempfile.TemporaryDirectory(prefix="hivemind-demo-") as name:
         folder = Path(name)
         certificates = write_certificates(folder, HOST, datetime.now(UTC))
@@ -194,13 +194,15 @@ async def run_demo(settings: DemoSettings, screen: Screen) -> DemoResult:
     return DemoResult(settings, direct, hivemind)
 
 
-async def _direct(settings: DemoSettings, certificates: Certificates, screen: Screen) -> PhaseResult:
+async def _direct(settings: DemoSettings, certificates: Certificates, screen: DemoDisplay) -> PhaseResult:
     async with _provider(settings, certificates) as server:
         route = Route(ssl.create_default_context(cafile=certificates.authority), direct=f"{server.host}:{server.port}")
         return await _phase(PhaseName.DIRECT, settings, server, route, screen)
 
 
-async def _hivemind(settings: DemoSettings, certificates: Certificates, folder: Path, screen: Screen) -> PhaseResult:
+async def _hivemind(
+    settings: DemoSettings, certificates: Certificates, folder: Path, screen: DemoDisplay
+) -> PhaseResult:
     profiles = folder / "profiles"
     profiles.mkdir()
     (profiles / "anthropic.yaml").write_text(profile_of_windows(settings.window_s), encoding="utf-8")
@@ -244,11 +246,11 @@ async def _phase(
     settings: DemoSettings,
     server: SimServer,
     route: Route,
-    screen: Screen,
+    screen: DemoDisplay,
     mitmdump: Mitmdump | None = None,
 ) -> PhaseResult:
     agents = [
-        Agent(name=f"agent-{number}", key=_KEY, habits=settings.habits, route=route, seed=settings.seed)
+        SimAgent(name=f"agent-{number}", key=_KEY, habits=settings.habits, route=route, seed=settings.seed)
         for number in range(1, settings.agents + 1)
     ]
     loop = asyncio.get_running_loop()
@@ -284,7 +286,9 @@ def _ticking(loop: asyncio.AbstractEventLoop, tick: Callable[[], None]) -> Itera
         timer.cancel()
 
 
-def _progress(name: PhaseName, settings: DemoSettings, agents: list[Agent], truth: Truth, elapsed_s: float) -> Progress:
+def _progress(
+    name: PhaseName, settings: DemoSettings, agents: list[SimAgent], truth: Truth, elapsed_s: float
+) -> Progress:
     records = [agent.record for agent in agents]
     states = [record.state for record in records]
     return Progress(
@@ -304,7 +308,7 @@ def _progress(name: PhaseName, settings: DemoSettings, agents: list[Agent], trut
 
 
 def _result(
-    progress: Progress, settings: DemoSettings, agents: list[Agent], truth: Truth, guard_trips: int
+    progress: Progress, settings: DemoSettings, agents: list[SimAgent], truth: Truth, guard_trips: int
 ) -> PhaseResult:
     finished = [agent.record for agent in agents if agent.record.state is AgentState.FINISHED]
     input_tokens = truth.input_tokens + truth.wasted_input_tokens

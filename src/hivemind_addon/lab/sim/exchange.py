@@ -138,7 +138,7 @@ def drop(transport: asyncio.Transport, how: Hangup) -> None:
 
 async def pause(pause_s: float) -> None:
     """Let time pass on the loop's clock."""
-    gate = Gate()
+    gate = WriteGate()
     timer = asyncio.get_running_loop().call_later(pause_s, gate.release)
     try:
         await gate.wait()
@@ -146,7 +146,7 @@ async def pause(pause_s: float) -> None:
         timer.cancel()
 
 
-class Gate:
+class WriteGate:
     """Where writers wait while a connection takes no more."""
 
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ class Fine:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class ErrorStatus:
     """An error answer in the dialect's own shape; not billed."""
 
     status: int
@@ -172,7 +172,7 @@ class ResetStream:
 
 Fault = (
     Fine
-    | Status
+    | ErrorStatus
     | SpentCredit
     | HtmlError
     | NoHead
@@ -194,20 +194,20 @@ OK = Fine()
 
 NAMED: Mapping[str, Fault] = {
     "ok": OK,
-    "400": Status(400),
-    "401": Status(401),
-    "402": Status(402),
-    "403": Status(403),
-    "404": Status(404),
-    "413": Status(413),
-    "429": Status(429),
-    "429-retry-after": Status(429, retry_after_s=1),
-    "500": Status(500),
-    "502": Status(502),
-    "503": Status(503),
-    "504": Status(504),
-    "529": Status(529),
-    "500-should-not-retry": Status(500, should_retry=False),
+    "400": ErrorStatus(400),
+    "401": ErrorStatus(401),
+    "402": ErrorStatus(402),
+    "403": ErrorStatus(403),
+    "404": ErrorStatus(404),
+    "413": ErrorStatus(413),
+    "429": ErrorStatus(429),
+    "429-retry-after": ErrorStatus(429, retry_after_s=1),
+    "500": ErrorStatus(500),
+    "502": ErrorStatus(502),
+    "503": ErrorStatus(503),
+    "504": ErrorStatus(504),
+    "529": ErrorStatus(529),
+    "500-should-not-retry": ErrorStatus(500, should_retry=False),
     "spent-credit": SpentCredit(),
     "html": HtmlError(),
     "reset-before-head": NoHead(Hangup.RESET),

@@ -87,7 +87,7 @@ class Chance:
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
+class GatewayNeighbour:
     """Somebody else on the same key, whose calls pass as soon as they fit, and before all others: never refused."""
 
     calls_per_s: float
@@ -101,7 +101,7 @@ class Gateway:
     rules: Sequence[Rule] = ()
     headers: Sequence[Header] = ()
     chances: Sequence[Chance] = ()
-    neighbour: Neighbour | None = None
+    neighbour: GatewayNeighbour | None = None
     changes: Sequence[tuple[float, RateLimiter | Cap, float]] = ()
     """At an instant, which limiter, to what limit."""
     _limiters: tuple[Limiter, ...] = field(init=False)
@@ -187,7 +187,7 @@ def refusing(
     retry_after: RetryAfter = RetryAfter.EXACT,
     refusal: Outcome = RATE_LIMITED,
     chances: Sequence[Chance] = (),
-    neighbour: Neighbour | None = None,
+    neighbour: GatewayNeighbour | None = None,
 ) -> Make:
     """One limiter that nothing tells of but its refusals."""
     return lambda rng: Gateway([Rule(limiter(rng), refusal, retry_after)], chances=chances, neighbour=neighbour)
@@ -200,7 +200,7 @@ def telling(
     window_s: float | None = None,
     on_refusals: bool = True,
     age_s: float = 0.0,
-    neighbour: Neighbour | None = None,
+    neighbour: GatewayNeighbour | None = None,
     chances: Sequence[Chance] = (),
 ) -> Make:
     """One limiter that headers tell of; or they tell of another one, which counts and refuses nothing."""
@@ -222,7 +222,7 @@ def capped(
     *,
     linger_s: float = 0.0,
     chances: Sequence[Chance] = (),
-    neighbour: Neighbour | None = None,
+    neighbour: GatewayNeighbour | None = None,
     moves: Sequence[tuple[float, int]] = (),
     retry_after: RetryAfter = RetryAfter.MISSING,
 ) -> Make:

@@ -9,9 +9,9 @@ import re
 from http import HTTPStatus
 from typing import assert_never, cast
 
-from hivemind_addon.lab.sim.exchange import Gate, Incoming, Service, drop, pause, start
+from hivemind_addon.lab.sim.exchange import Incoming, Service, WriteGate, drop, pause, start
 from hivemind_addon.lab.sim.faults import Hangup
-from hivemind_addon.lab.sim.plan import Data, Drop, DropStream, End, Head, Leave, LeaveInError, Pause, Step
+from hivemind_addon.lab.sim.plan import Data, Drop, DropStream, End, Head, Leave, LeaveInError, PauseStep, Step
 
 _MAX_HEAD_BYTES = 64 * 1024
 _MAX_AHEAD_BYTES = 1024 * 1024
@@ -43,7 +43,7 @@ class Http1Connection(asyncio.Protocol):
         self._chunked_answer = False
         self._out: list[bytes] = []
         self._can_write = True
-        self._gate = Gate()
+        self._gate = WriteGate()
 
     def __repr__(self) -> str:
         return f"<Http1Connection {self._log.number}, {self._log.requests} requests>"
@@ -87,7 +87,7 @@ class Http1Connection(asyncio.Protocol):
                 if self._chunked_answer:
                     self._out.append(b"0\r\n\r\n")
                 self._flush()
-            case Pause(pause_s):
+            case PauseStep(pause_s):
                 self._flush()
                 await pause(pause_s)
             case Drop(how):

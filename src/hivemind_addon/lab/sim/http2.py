@@ -10,7 +10,7 @@ import h2.exceptions
 from h2.settings import SettingCodes, Settings
 from hyperframe.frame import GoAwayFrame
 
-from hivemind_addon.lab.sim.exchange import Gate, Incoming, Service, drop, pause, start
+from hivemind_addon.lab.sim.exchange import Incoming, Service, WriteGate, drop, pause, start
 from hivemind_addon.lab.sim.faults import Hangup
 from hivemind_addon.lab.sim.plan import (
     Data,
@@ -20,7 +20,7 @@ from hivemind_addon.lab.sim.plan import (
     Head,
     Leave,
     LeaveInError,
-    Pause,
+    PauseStep,
     Step,
     StreamReset,
 )
@@ -36,7 +36,7 @@ class Http2Connection(asyncio.Protocol):
 
     def __init__(self, service: Service, *, sni: str | None) -> None:
         self.dropped = False
-        self.gate = Gate()
+        self.gate = WriteGate()
         """Opens when a window or the transport may take more."""
         self.can_write = True
         self.h2 = h2.connection.H2Connection(
@@ -212,7 +212,7 @@ class _Stream:
             case End():
                 connection.h2.end_stream(self._id)
                 connection.flush()
-            case Pause(pause_s):
+            case PauseStep(pause_s):
                 connection.flush()
                 await pause(pause_s)
             case Drop(how):

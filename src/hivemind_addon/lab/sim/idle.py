@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hivemind_addon.api.ticket import Demand
-from hivemind_addon.lab.sim.call import RequestFacts
-from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.call import SimRequestFacts
+from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.provider import SimProvider
 
 _QUIET_S = 1.0
@@ -23,10 +23,10 @@ _QUIET_S = 1.0
 
 
 @dataclass(slots=True, eq=False)
-class Kept:
+class KnownRequest:
     """A request that the scheduler has, in flight or not."""
 
-    request: RequestFacts
+    request: SimRequestFacts
     demand: Demand
     """What the scheduler was told that it takes, and what the provider's headers are coarse by."""
     owed_tokens: int
@@ -49,16 +49,16 @@ class IdleMeter:
     def __repr__(self) -> str:
         return f"<IdleMeter {self.longest_s:.1f} s>"
 
-    def keep(self, request: RequestFacts, demand: Demand) -> Kept:
+    def keep(self, request: SimRequestFacts, demand: Demand) -> KnownRequest:
         """The scheduler gets a request."""
-        return Kept(
+        return KnownRequest(
             request,
             Demand(
                 input_tokens=demand.input_tokens + self._coarse_tokens,
                 output_tokens=demand.output_tokens + self._coarse_tokens,
                 total_tokens=demand.total_tokens + self._coarse_tokens,
             ),
-            owed_tokens=demand.output_tokens if request.dialect is Dialect.MESSAGES else 0,
+            owed_tokens=demand.output_tokens if request.dialect is SimDialect.MESSAGES else 0,
         )
 
     def sent(self, now: float) -> None:
@@ -70,7 +70,9 @@ class IdleMeter:
         """Whether the stretch that ends now has to be looked at."""
         return now - self._sent_at > _QUIET_S
 
-    def pass_time(self, since: float, now: float, *, waiting: Sequence[Kept], in_flight: Sequence[Kept]) -> None:
+    def pass_time(
+        self, since: float, now: float, *, waiting: Sequence[KnownRequest], in_flight: Sequence[KnownRequest]
+    ) -> None:
         """Nothing happened between these instants."""
         backing_off = [one for one in waiting if one.backs_off_until > since]
         if in_flight and len(backing_off) == 1:
@@ -81,7 +83,7 @@ class IdleMeter:
                 self._idle_since = None
             self._count(from_s, to_s, waiting, owed)
 
-    def _count(self, since: float, now: float, waiting: Sequence[Kept], owed_tokens: int) -> None:
+    def _count(self, since: float, now: float, waiting: Sequence[KnownRequest], owed_tokens: int) -> None:
         in_s = 0.0 if waiting else math.inf
         for one in waiting:
             in_s = max(in_s, self._provider.serves_in_s(since, one.request, one.demand, owed_tokens=owed_tokens))

@@ -10,11 +10,11 @@ from hivemind_addon.api.spend import Spend
 from hivemind_addon.api.ticket import Dimension
 from hivemind_addon.lab.sim.actor import Actor, ScriptedActor
 from hivemind_addon.lab.sim.bound import Bound, Spent, lower_bound_of_models
-from hivemind_addon.lab.sim.call import Answer, Ending
+from hivemind_addon.lab.sim.call import AnswerEnding, SimAnswer
 from hivemind_addon.lab.sim.dialect import Reply
 from hivemind_addon.lab.sim.ideal import Ideal, input_cost
 from hivemind_addon.lab.sim.result import CallResult, CrowdResult, Result
-from hivemind_addon.lab.sim.upstream import Upstream, bill_of
+from hivemind_addon.lab.sim.upstream import SimUpstream, bill_of
 from hivemind_addon.lab.sim.workload import DEFAULT_MODEL, Scenario
 
 
@@ -54,10 +54,10 @@ class _Slots:
         self._counted_at = now
 
 
-class Ledger:
+class RunLedger:
     """Of one run. `own`: the scenario's own provider, one of `upstreams`, whose slots and neighbour are counted."""
 
-    def __init__(self, scenario: Scenario, *, own: Upstream, upstreams: Collection[Upstream]) -> None:
+    def __init__(self, scenario: Scenario, *, own: SimUpstream, upstreams: Collection[SimUpstream]) -> None:
         self._scenario = scenario
         self._own = own
         self._upstreams = upstreams
@@ -81,21 +81,21 @@ class Ledger:
         """The own provider lets another number of calls run at once."""
         self._slots.move(cap, now)
 
-    def attempt_answered(self, answer: Answer, upstream: Upstream, now: float) -> None:
+    def attempt_answered(self, answer: SimAnswer, upstream: SimUpstream, now: float) -> None:
         """The provider has decided what an attempt gets."""
         self._statuses[answer.status] += 1
         is_up = not any(from_s <= now < to_s for from_s, to_s in upstream.provider.outages())
-        self._refused += is_up and answer.ending in (Ending.REFUSED, Ending.OVERLOADED)
-        if is_up and answer.ending is Ending.OVERLOADED and upstream is self._own and self._slots.are_free:
+        self._refused += is_up and answer.ending in (AnswerEnding.REFUSED, AnswerEnding.OVERLOADED)
+        if is_up and answer.ending is AnswerEnding.OVERLOADED and upstream is self._own and self._slots.are_free:
             self._unforeseen += bool(self._unmet)
             self._unmet.clear()
 
-    def call_began(self, upstream: Upstream, now: float) -> None:
+    def call_began(self, upstream: SimUpstream, now: float) -> None:
         """A call takes a slot."""
         if upstream is self._own:
             self._slots.change(1, now)
 
-    def call_ended(self, upstream: Upstream, now: float) -> None:
+    def call_ended(self, upstream: SimUpstream, now: float) -> None:
         """A call gives its slot back."""
         if upstream is self._own:
             self._slots.change(-1, now)
@@ -104,12 +104,12 @@ class Ledger:
         """A ticket was refused without a try."""
         self._sheds += 1
 
-    def neighbour_called(self, answer: Answer) -> None:
+    def neighbour_called(self, answer: SimAnswer) -> None:
         """A call of the neighbour was let through."""
         self._neighbour_calls += 1
         self._unmet.add(answer.request_id)
 
-    def neighbour_ended(self, answer: Answer) -> None:
+    def neighbour_ended(self, answer: SimAnswer) -> None:
         """It is over."""
         self._unmet.discard(answer.request_id)
 
@@ -211,7 +211,7 @@ class Ledger:
         )
         return max(bounds, key=lambda bound: bound.bound_s)
 
-    def _bound_at(self, upstream: Upstream, agents: Sequence[Actor], foreign_calls: int) -> Bound:
+    def _bound_at(self, upstream: SimUpstream, agents: Sequence[Actor], foreign_calls: int) -> Bound:
         settings = upstream.settings
         longest_path_s = max((agent.path_s for agent in agents if not agent.crowd.poisoned), default=0.0)
         spent = {

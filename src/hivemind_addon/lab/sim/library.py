@@ -18,11 +18,11 @@ from pathlib import Path
 import yaml
 
 from hivemind_addon.api.ticket import PoolKey
-from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.expectation import Expectation
 from hivemind_addon.lab.sim.faults import NAMED, FaultMix
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
-from hivemind_addon.lab.sim.provider import ProviderSettings, Storm, Wall
+from hivemind_addon.lab.sim.provider import ProviderSettings, ProviderWall, Storm
 from hivemind_addon.lab.sim.random_loads import number_in, random_load
 from hivemind_addon.lab.sim.workload import Crowd, Neighbour, Scenario, Site
 from hivemind_addon.proxy.core.pool import PoolSettings
@@ -70,7 +70,7 @@ class Other:
     provider: ProviderSettings
     profile: str = "anthropic"
     """Name of the packaged profile that reads its answers."""
-    dialect: Dialect = Dialect.MESSAGES
+    dialect: SimDialect = SimDialect.MESSAGES
     """In which its answers are written."""
 
 
@@ -261,7 +261,7 @@ def _check(read: _File, file: Path) -> None:
                 FaultMix(rates)
             except ValueError as error:
                 raise ProfileError(file, key, str(error), "lower one of them") from None
-        timed: Mapping[str, Sequence[Wall | Storm]] = {"walls": provider.walls, "storms": provider.storms}
+        timed: Mapping[str, Sequence[ProviderWall | Storm]] = {"walls": provider.walls, "storms": provider.storms}
         for name, spans in timed.items():
             for index, span in enumerate(spans):
                 if span.from_s >= span.to_s:
@@ -315,7 +315,7 @@ _SAID_BY_CROWDS = frozenset({"latency", "chunks", "tokens_per_chunk", "interval_
 _RULES = PROFILE_RULES | Rules(
     values={(cls, name): positive for cls, names in _POSITIVE.items() for name in names}
     | {(cls, name): _share for cls, names in _SHARES.items() for name in names}
-    | {(Wall, "status"): error_status, (ProviderSettings, "concurrency_status"): error_status},
+    | {(ProviderWall, "status"): error_status, (ProviderSettings, "concurrency_status"): error_status},
     keys={(ProviderSettings, "faults"): _fault, (Storm, "faults"): _fault},
     unwritten={ProviderSettings: _SAID_BY_CROWDS},
 )

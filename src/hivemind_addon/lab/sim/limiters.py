@@ -19,7 +19,7 @@ _DUST = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class HonestHeader:
     """What an honest header would say."""
 
     limit: float
@@ -56,7 +56,7 @@ class RateLimiter(Limiter):
         self.counts = counts
 
     @abstractmethod
-    def standing(self, now: float) -> Standing:
+    def standing(self, now: float) -> HonestHeader:
         """What an honest header would say."""
 
     def resize(self, limit: float, now: float) -> None:  # noqa: ARG002 - a bucket needs it
@@ -104,9 +104,9 @@ class Window(RateLimiter):
         self._ends_at = min(self._ends_at, now + self.length_s)
 
     @override
-    def standing(self, now: float) -> Standing:
+    def standing(self, now: float) -> HonestHeader:
         self._roll(now)
-        return Standing(self.limit, max(0.0, self.limit - self._used), min(self._ends_at - now, self.length_s))
+        return HonestHeader(self.limit, max(0.0, self.limit - self._used), min(self._ends_at - now, self.length_s))
 
 
 class SlidingLog(RateLimiter):
@@ -156,10 +156,10 @@ class SlidingLog(RateLimiter):
             self.take(now, units)
 
     @override
-    def standing(self, now: float) -> Standing:
+    def standing(self, now: float) -> HonestHeader:
         self._forget(now)
         resets_in_s = self._log[0][0] + self.length_s - now if self._log else 0.0
-        return Standing(self.limit, max(0.0, self.limit - self._used), resets_in_s)
+        return HonestHeader(self.limit, max(0.0, self.limit - self._used), resets_in_s)
 
 
 class SlidingCounter(RateLimiter):
@@ -198,10 +198,10 @@ class SlidingCounter(RateLimiter):
         self._this += units
 
     @override
-    def standing(self, now: float) -> Standing:
+    def standing(self, now: float) -> HonestHeader:
         passed = self._roll(now)
         used = self._last * (1 - passed) + self._this
-        return Standing(self.limit, max(0.0, self.limit - used), (1 - passed) * self.length_s)
+        return HonestHeader(self.limit, max(0.0, self.limit - used), (1 - passed) * self.length_s)
 
 
 class Ramp(RateLimiter):
@@ -237,9 +237,9 @@ class Ramp(RateLimiter):
         self._log.append(now)
 
     @override
-    def standing(self, now: float) -> Standing:
+    def standing(self, now: float) -> HonestHeader:
         free = self._free(now)
-        return Standing(free + sum(at > now - self.length_s for at in self._log), max(0.0, free), self.length_s)
+        return HonestHeader(free + sum(at > now - self.length_s for at in self._log), max(0.0, free), self.length_s)
 
 
 class Bucket(RateLimiter):
@@ -296,9 +296,9 @@ class Bucket(RateLimiter):
         self._level = min(self._level, self.size)
 
     @override
-    def standing(self, now: float) -> Standing:
+    def standing(self, now: float) -> HonestHeader:
         self._fill(now)
-        return Standing(self.limit, max(0.0, self._level), (self.size - self._level) / self._per_s)
+        return HonestHeader(self.limit, max(0.0, self._level), (self.size - self._level) / self._per_s)
 
 
 class Cap(Limiter):

@@ -22,7 +22,7 @@ class LimitKind(Enum):
     WINDOW = "window"
 
 
-class Scope(Enum):
+class ModelScope(Enum):
     """Which models of a key a limit counts together."""
 
     KEY = "key"
@@ -44,10 +44,10 @@ class Limit:
     kind: LimitKind = LimitKind.BUCKET
     told: bool = True
     """Whether headers tell of it; False: a hidden one, such as a burst limit."""
-    scope: Scope = Scope.KEY
+    scope: ModelScope = ModelScope.KEY
 
 
-class Allowance:
+class SimAllowance:
     """What one limit still allows. Time must not go back between calls. A late charge drives it below 0."""
 
     def __init__(self, limit: Limit, now: float) -> None:

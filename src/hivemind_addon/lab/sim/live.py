@@ -37,7 +37,7 @@ from hivemind_addon.lab.sim.request import BYTES_PER_TOKEN
 from hivemind_addon.lab.sim.result import CrowdResult, Result
 from hivemind_addon.lab.sim.server import SimServer, Tls
 from hivemind_addon.lab.sim.truth import Truth
-from hivemind_addon.lab.sim.workload import DEFAULT_MODEL, Crowd, Scenario, Turn, prefixes_of, turns
+from hivemind_addon.lab.sim.workload import DEFAULT_MODEL, Crowd, PlannedTurn, Scenario, prefixes_of, turns
 from hivemind_addon.lab.sim.world import World
 from hivemind_addon.proxy.core.scheduler import Scheduler
 
@@ -115,7 +115,7 @@ class LiveRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class LiveStage:
     """A provider on a socket, and the agents' way to it."""
 
     server: SimServer
@@ -124,12 +124,15 @@ class Stage:
     """What stands in the way, where that is ours."""
 
 
-type Staging = Callable[[Scenario, int], AbstractAsyncContextManager[Stage]]
-"""Puts a scaled scenario's provider up for a seed, and what is in the way, until its block ends. Raises NotStarted."""
+type Staging = Callable[[Scenario, int], AbstractAsyncContextManager[LiveStage]]
+"""Puts a scaled scenario's provider up for a seed, and what is in the way, until its block ends.
+
+Raises MitmdumpNotStarted.
+"""
 
 
 @asynccontextmanager
-async def through_proxy(scenario: Scenario, seed: int) -> AsyncIterator[Stage]:
+async def through_proxy(scenario: Scenario, seed: int) -> AsyncIterator[LiveStage]:
     """By a real mitmdump with the addon."""
     async with _secured(scenario, seed) as (server, certificates, folder):
         profiles, confdir = folder / "profiles", folder / "mitmproxy"
@@ -142,15 +145,15 @@ async def through_proxy(scenario: Scenario, seed: int) -> AsyncIterator[Stage]:
         )
         async with running_mitmdump(confdir, sets) as mitmdump:
             trust = ssl.create_default_context(cafile=confdir / "mitmproxy-ca-cert.pem")
-            yield Stage(server, Route(trust, proxy=f"127.0.0.1:{mitmdump.port}"), mitmdump)
+            yield LiveStage(server, Route(trust, proxy=f"127.0.0.1:{mitmdump.port}"), mitmdump)
 
 
 @asynccontextmanager
-async def straight(scenario: Scenario, seed: int) -> AsyncIterator[Stage]:
+async def straight(scenario: Scenario, seed: int) -> AsyncIterator[LiveStage]:
     """By nobody: each agent goes to the provider itself."""
     async with _secured(scenario, seed) as (server, certificates, _):
         trust = ssl.create_default_context(cafile=certificates.authority)
-        yield Stage(server, Route(trust, direct=f"{server.host}:{server.port}"))
+        yield LiveStage(server, Route(trust, direct=f"{server.host}:{server.port}"))
 
 
 @asynccontextmanager
@@ -177,7 +180,10 @@ async def serving(scenario: Scenario, seed: int, *, tls: Tls | None = None) -> A
 
 
 async def live(scenario: Scenario, *, seed: int, within_s: float, staging: Staging = through_proxy) -> LiveRun:
-    """One run of a scaled scenario; agents that still run `within_s` after the start are lost. Raises NotStarted."""
+    """One run of a scaled scenario; agents that still run `within_s` after the start are lost.
+
+    Raises MitmdumpNotStarted.
+    """
     async with staging(scenario, seed) as stage, AsyncExitStack() as stack:
         fleet = _Fleet(scenario, seed)
         # Handshakes take tens of milliseconds on a busy machine, and virtual time knows none.
@@ -327,7 +333,7 @@ class _Agent:
             await pause(self._habits.backoff.wait_s(retry, outcome.retry_after_s, self._jitter))
             retry += 1
 
-    def _headers(self, turn: Turn, number: int, tokens: int) -> dict[str, str]:
+    def _headers(self, turn: PlannedTurn, number: int, tokens: int) -> dict[str, str]:
         crowd = self.crowd
         chunks = max(1, round(turn.output_tokens / TOKENS_PER_CHUNK))
         # A plain answer takes as long as the stream would have.

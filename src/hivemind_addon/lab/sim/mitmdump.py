@@ -21,7 +21,7 @@ _MAX_LINE_BYTES = 1024 * 1024
 _KEPT_LINES = 200
 
 
-class NotStarted(Exception):
+class MitmdumpNotStarted(Exception):
     """Mitmdump did not start; the text says why, its own last words included."""
 
 
@@ -56,13 +56,13 @@ class Mitmdump:
         self._listens.set()
 
     async def started(self) -> None:
-        """Wait until it listens. Raises NotStarted."""
+        """Wait until it listens. Raises MitmdumpNotStarted."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_START_S):
                 await self._listens.wait()
         if not self.port:
             words = "\n".join(self.lines) or "it said nothing"
-            raise NotStarted(f"mitmdump does not listen:\n{words}")
+            raise MitmdumpNotStarted(f"mitmdump does not listen:\n{words}")
 
     async def stop(self) -> None:
         """End it by its own process id: politely, then by force."""
@@ -82,11 +82,11 @@ class Mitmdump:
 async def running_mitmdump(confdir: Path, settings: Sequence[str]) -> AsyncIterator[Mitmdump]:
     """A mitmdump with the addon on a free port of loopback, until the block ends.
 
-    `settings`: `name=value`, as `--set` takes them; `confdir` gets its CA. Raises NotStarted.
+    `settings`: `name=value`, as `--set` takes them; `confdir` gets its CA. Raises MitmdumpNotStarted.
     """
     executable = Path(sys.executable).parent / "mitmdump"
     if not executable.is_file():
-        raise NotStarted(f"there is no mitmdump beside {sys.executable}: install hivemind-addon there")
+        raise MitmdumpNotStarted(f"there is no mitmdump beside {sys.executable}: install hivemind-addon there")
     sets = (f"confdir={confdir}", "termlog_verbosity=info", "flow_detail=0", "hivemind_journal=off", *settings)
     # Whatever proxies the shell uses, what is simulated stays on loopback.
     environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}

@@ -14,7 +14,7 @@ import zstandard
 
 from hivemind_addon.lab.sim import dialect as wire
 from hivemind_addon.lab.sim import faults
-from hivemind_addon.lab.sim.call import Answer
+from hivemind_addon.lab.sim.call import SimAnswer
 from hivemind_addon.lab.sim.dialect import Headers, StreamEvent
 from hivemind_addon.lab.sim.faults import Encoding, Fault, Hangup, KeepAlive
 
@@ -31,7 +31,7 @@ class StreamReset(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class PauseStep:
     """Nothing happens for a while; what was written before is to be sent first."""
 
     pause_s: float
@@ -85,14 +85,14 @@ class LeaveInError:
     """GOAWAY(INTERNAL_ERROR) and the end of the connection. HTTP/2 only; always the last step."""
 
 
-Step = Pause | Head | Data | End | Drop | DropStream | Leave | LeaveInError
+Step = PauseStep | Head | Data | End | Drop | DropStream | Leave | LeaveInError
 
 
-def steps(answer: Answer, *, http2: bool) -> Iterator[Step]:
+def steps(answer: SimAnswer, *, http2: bool) -> Iterator[Step]:
     """What happens, in order. Ends with End or with one of the drops."""
     fault = answer.fault
     if answer.latency_s > 0:
-        yield Pause(answer.latency_s)
+        yield PauseStep(answer.latency_s)
     match fault:
         case faults.NoHead(how):
             yield Drop(how)
@@ -101,9 +101,9 @@ def steps(answer: Answer, *, http2: bool) -> Iterator[Step]:
             yield DropStream(StreamReset.REFUSED_STREAM) if http2 else Drop(Hangup.CLOSE)
             return
         case faults.Stall(stall_s) if not answer.streamed:
-            yield Pause(stall_s)
+            yield PauseStep(stall_s)
         case faults.Hold(hold_s, keep_alive) if not answer.streamed or keep_alive is KeepAlive.NOTHING:
-            yield Pause(hold_s)
+            yield PauseStep(hold_s)
         case _:
             pass
     if answer.streamed and answer.reply is not None:
@@ -112,7 +112,7 @@ def steps(answer: Answer, *, http2: bool) -> Iterator[Step]:
         yield from _whole(answer, http2=http2)
 
 
-def _whole(answer: Answer, *, http2: bool) -> Iterator[Step]:
+def _whole(answer: SimAnswer, *, http2: bool) -> Iterator[Step]:
     body, headers = answer.body(), answer.headers
     tokens = answer.reply.output_tokens if answer.reply else 0
     length: int | None = len(body)
@@ -129,17 +129,17 @@ def _whole(answer: Answer, *, http2: bool) -> Iterator[Step]:
     yield Head(answer.status, headers, length)
     match answer.fault:
         case faults.HeadThenReset():
-            yield from (Pause(GAP_S), Drop(Hangup.RESET))
+            yield from (PauseStep(GAP_S), Drop(Hangup.RESET))
         case faults.BodyCut() | faults.StreamCut() | faults.ResetStream() | faults.GoAway(error=True):
             yield Data(body[:half], tokens)
             yield from _interruption(answer.fault, http2=http2)
         case faults.GoAway():
-            yield from (Data(body[:half]), Leave(), Pause(GAP_S), Data(body[half:], tokens), End())
+            yield from (Data(body[:half]), Leave(), PauseStep(GAP_S), Data(body[half:], tokens), End())
         case _:
             yield from (Data(body, tokens), End())
 
 
-def _streamed(answer: Answer, events: list[StreamEvent], *, http2: bool) -> Iterator[Step]:
+def _streamed(answer: SimAnswer, events: list[StreamEvent], *, http2: bool) -> Iterator[Step]:
     fault, headers = answer.fault, answer.headers
     content = [index for index, event in enumerate(events) if event.output_tokens]
     if isinstance(fault, faults.Encoded):
@@ -148,14 +148,14 @@ def _streamed(answer: Answer, events: list[StreamEvent], *, http2: bool) -> Iter
         events = [StreamEvent(data, event.output_tokens) for data, event in zip(pieces, events, strict=True)]
     yield Head(answer.status, headers)
     if isinstance(fault, faults.HeadThenReset):
-        yield from (Pause(GAP_S), Drop(Hangup.RESET))
+        yield from (PauseStep(GAP_S), Drop(Hangup.RESET))
         return
     place = _place(fault, middle=content[len(content) // 2], end=len(events))
     for index, event in enumerate(events):
         if index == place and (yield from _at_place(answer, http2=http2)):
             return
         if event.output_tokens and index > content[0] and answer.interval_s > 0:
-            yield Pause(answer.interval_s)
+            yield PauseStep(answer.interval_s)
         yield Data(event.data, event.output_tokens)
     if place == len(events) and (yield from _at_place(answer, http2=http2)):
         return
@@ -183,17 +183,17 @@ def _place(fault: Fault, *, middle: int, end: int) -> int | None:
             return None
 
 
-def _at_place(answer: Answer, *, http2: bool) -> Generator[Step, None, bool]:
+def _at_place(answer: SimAnswer, *, http2: bool) -> Generator[Step, None, bool]:
     """The fault itself; returns whether the answer is over."""
     match answer.fault:
         case faults.Stall(stall_s):
-            yield Pause(stall_s)
+            yield PauseStep(stall_s)
             return False
         case faults.Hold() as hold:
             yield from _held(hold)
             return False
         case faults.GoAway(error=False):
-            yield from (Leave(), Pause(GAP_S))
+            yield from (Leave(), PauseStep(GAP_S))
             return False
         case faults.StreamError(status=status) if answer.reply is not None:
             error = wire.error_object(answer.reply.dialect, status, message="Overloaded")
@@ -211,13 +211,13 @@ def _held(hold: faults.Hold) -> Iterator[Step]:
     left_s = hold.hold_s
     while left_s > 0:
         yield Data(data)
-        yield Pause(min(hold.every_s, left_s))
+        yield PauseStep(min(hold.every_s, left_s))
         left_s -= hold.every_s
 
 
 def _interruption(fault: Fault, *, http2: bool) -> Iterator[Step]:
     """The end of an answer in its middle."""
-    yield Pause(GAP_S)
+    yield PauseStep(GAP_S)
     match fault:
         case faults.ResetStream():
             yield DropStream(StreamReset.INTERNAL_ERROR) if http2 else Drop(Hangup.RESET)

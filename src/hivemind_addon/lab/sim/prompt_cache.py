@@ -24,7 +24,7 @@ class _Entry:
     expires_at: float
 
 
-class PromptCache:
+class SimPromptCache:
     """What one provider has cached. Time must not go back between calls."""
 
     def __init__(self, ttl_s: float) -> None:

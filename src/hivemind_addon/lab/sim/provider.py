@@ -20,11 +20,11 @@ from enum import Enum
 from hivemind_addon.api.ticket import ContractError, Demand, Dimension
 from hivemind_addon.lab.sim import dialect as wire
 from hivemind_addon.lab.sim import faults
-from hivemind_addon.lab.sim.call import Answer, Ending, RequestFacts
-from hivemind_addon.lab.sim.dialect import Dialect, Headers, LimitView, Reply
+from hivemind_addon.lab.sim.call import AnswerEnding, SimAnswer, SimRequestFacts
+from hivemind_addon.lab.sim.dialect import Headers, LimitView, Reply, SimDialect
 from hivemind_addon.lab.sim.faults import OK, Fault, FaultMix, Script
-from hivemind_addon.lab.sim.limits import Allowance, Limit, Scope
-from hivemind_addon.lab.sim.prompt_cache import PromptCache
+from hivemind_addon.lab.sim.limits import Limit, ModelScope, SimAllowance
+from hivemind_addon.lab.sim.prompt_cache import SimPromptCache
 from hivemind_addon.lab.sim.truth import Truth, Witness
 
 
@@ -48,7 +48,7 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
-class Wall:
+class ProviderWall:
     """A time in which every call gets one status, whatever its limits allow."""
 
     from_s: float
@@ -75,7 +75,7 @@ class ProviderSettings:
     scope: LimitScope = LimitScope.EVERYBODY
     concurrency: int | None = None
     """Calls that may run at once; None: any number."""
-    concurrency_scope: Scope = Scope.KEY
+    concurrency_scope: ModelScope = ModelScope.KEY
     families: tuple[tuple[str, ...], ...] = ()
     """Models that limits of this scope count together."""
     concurrency_status: int = 529
@@ -95,7 +95,7 @@ class ProviderSettings:
     """Between the pieces of a stream."""
     default_max_tokens: int = 4096
     """Where a request names no maximum."""
-    walls: tuple[Wall, ...] = ()
+    walls: tuple[ProviderWall, ...] = ()
     storms: tuple[Storm, ...] = ()
     cache_ttl_s: float = 0
     """How long a prompt cache keeps what requests mark, counted from their start; 0: there is none."""
@@ -106,14 +106,14 @@ class ProviderSettings:
             return None
         return self.concurrency * max(1, len({self.counted_as(self.concurrency_scope, model) for model in models}))
 
-    def counted_as(self, scope: Scope, model: str) -> str:
+    def counted_as(self, scope: ModelScope, model: str) -> str:
         """What stands for all models that a limit of this scope counts together with one; empty: for all there are."""
         match scope:
-            case Scope.KEY:
+            case ModelScope.KEY:
                 return ""
-            case Scope.FAMILY:
+            case ModelScope.FAMILY:
                 return next((family[0] for family in self.families if model in family), model)
-            case Scope.MODEL:
+            case ModelScope.MODEL:
                 return model
 
 
@@ -127,16 +127,16 @@ class SimProvider:
         self._mix = FaultMix(settings.faults)
         self._storms = [(storm, FaultMix(storm.faults)) for storm in settings.storms]
         self._concurrency = settings.concurrency
-        self._cache = PromptCache(settings.cache_ttl_s) if settings.cache_ttl_s else None
+        self._cache = SimPromptCache(settings.cache_ttl_s) if settings.cache_ttl_s else None
         self._first_call_at: float | None = None
-        self._allowances: dict[tuple[str, Limit, str], Allowance] = {}
+        self._allowances: dict[tuple[str, Limit, str], SimAllowance] = {}
         """By account, limit, and what stands for the models that are counted together."""
         self._scripts: dict[str, Script] = {}
         self._attempts: Counter[str] = Counter()
         """By credential."""
         self._first_attempt_at: dict[str, float] = {}
         """By credential; of the ones that a hold met."""
-        self._open: dict[str, Answer] = {}
+        self._open: dict[str, SimAnswer] = {}
         self._running: Counter[tuple[str, str]] = Counter()
         """Open calls that hold a slot, by account and what stands for the models that share the slots."""
         self._witness = Witness()
@@ -152,7 +152,7 @@ class SimProvider:
         """Move the concurrency cap; calls that run beyond a lower one go on."""
         self._concurrency = concurrency
 
-    def begin(self, now: float, request: RequestFacts) -> Answer:
+    def begin(self, now: float, request: SimRequestFacts) -> SimAnswer:
         """A request arrived, whole. The answer is decided at once; how it arrives is played by the caller."""
         self._attempts[request.credential] += 1
         if self._first_call_at is None:
@@ -168,18 +168,18 @@ class SimProvider:
             or self._admission(now, request, account)
         )
         self._open[answer.request_id] = answer
-        if answer.ending not in (Ending.REFUSED, Ending.OVERLOADED):
+        if answer.ending not in (AnswerEnding.REFUSED, AnswerEnding.OVERLOADED):
             self._running[self._slots(account, request.model)] += 1
         self._witness.began(answer, in_flight=self._running.total())
         return answer
 
-    def end(self, now: float, answer: Answer, *, output_tokens: int = 0, ending: Ending | None = None) -> None:
+    def end(self, now: float, answer: SimAnswer, *, output_tokens: int = 0, ending: AnswerEnding | None = None) -> None:
         """The answer is over after this much output. `ending`: where it is not the answer's own, because the
         client went, or the connection with another call's fault. Raises ContractError on a second call.
         """
         if self._open.pop(answer.request_id, None) is None:
             raise ContractError(f"{answer.request_id} is not open")
-        if answer.ending in (Ending.REFUSED, Ending.OVERLOADED):
+        if answer.ending in (AnswerEnding.REFUSED, AnswerEnding.OVERLOADED):
             return
         self._running[self._slots(answer.account, answer.model)] -= 1
         if answer.charged_output:
@@ -188,7 +188,7 @@ class SimProvider:
                     allowance.take(output_tokens, now)
         self._witness.ended(answer, output_tokens=output_tokens, ending=ending or answer.ending)
 
-    def serves_in_s(self, now: float, request: RequestFacts, demand: Demand, *, owed_tokens: int = 0) -> float:
+    def serves_in_s(self, now: float, request: SimRequestFacts, demand: Demand, *, owed_tokens: int = 0) -> float:
         """How long a request has to wait if nobody else comes; infinite: until a call ends.
 
         What it is expected to take has to fit too (`demand`, as far as the whole limit goes), beside the output that
@@ -226,22 +226,22 @@ class SimProvider:
         """Everything so far."""
         return self._witness.truth(self._running.total())
 
-    def _rejection(self, request: RequestFacts, account: str) -> Answer | None:
+    def _rejection(self, request: SimRequestFacts, account: str) -> SimAnswer | None:
         """The answer to a request that is wrong in itself."""
         if (unfit := request.unfit) is None:
             return None
         error = wire.error_object(request.dialect, unfit.status, message=unfit.message)
-        return self._error(request, account, Ending.FAILED, unfit.status, error)
+        return self._error(request, account, AnswerEnding.FAILED, unfit.status, error)
 
-    def _walled(self, since_s: float, request: RequestFacts, account: str) -> Answer | None:
+    def _walled(self, since_s: float, request: SimRequestFacts, account: str) -> SimAnswer | None:
         """The answer of a provider that is down, or None when it is up."""
         wall = next((wall for wall in self.settings.walls if wall.from_s <= since_s < wall.to_s), None)
         if wall is None:
             return None
         error = wire.error_object(request.dialect, wall.status, message="Overloaded")
-        return self._error(request, account, Ending.OVERLOADED, wall.status, error)
+        return self._error(request, account, AnswerEnding.OVERLOADED, wall.status, error)
 
-    def _refusal(self, now: float, request: RequestFacts, account: str) -> Answer | None:
+    def _refusal(self, now: float, request: SimRequestFacts, account: str) -> SimAnswer | None:
         """A rate limit's 429, or None when all limits let the request through."""
         waits = [
             (allowance.fits_in_s(needed, now), needed, allowance)
@@ -270,13 +270,13 @@ class SimProvider:
         return self._error(
             request,
             account,
-            Ending.REFUSED,
+            AnswerEnding.REFUSED,
             429,
             wire.error_object(request.dialect, 429, message=message),
             headers=(*retry_after, *self._limit_headers(now, request, account)),
         )
 
-    def _overload(self, request: RequestFacts, account: str) -> Answer | None:
+    def _overload(self, request: SimRequestFacts, account: str) -> SimAnswer | None:
         """The concurrency cap's refusal, or None when there is a slot."""
         if self._concurrency is None or self._running[self._slots(account, request.model)] < self._concurrency:
             return None
@@ -285,9 +285,9 @@ class SimProvider:
         if status == 429:
             message = "Number of concurrent connections has exceeded your rate limit."
         error = wire.error_object(request.dialect, status, message=message)
-        return self._error(request, account, Ending.OVERLOADED, status, error)
+        return self._error(request, account, AnswerEnding.OVERLOADED, status, error)
 
-    def _admission(self, now: float, request: RequestFacts, account: str) -> Answer:
+    def _admission(self, now: float, request: SimRequestFacts, account: str) -> SimAnswer:
         """The answer of a call that goes through: a reply, or what a fault makes of it."""
         script = self._scripts.get(request.credential)
         fault = script.draw() if script else self._mix_at(now).draw(self._rng)
@@ -305,7 +305,7 @@ class SimProvider:
             return self._error(
                 request,
                 account,
-                Ending.FAILED,
+                AnswerEnding.FAILED,
                 status,
                 error,
                 headers=headers,
@@ -317,7 +317,7 @@ class SimProvider:
         streamed = request.stream and not isinstance(fault, faults.JsonForStream)
         reply = self._reply(request)
         content_type = wire.stream_type(request.dialect) if streamed else "application/json"
-        return Answer(
+        return SimAnswer(
             request_id=reply.request_id,
             attempt=reply.attempt,
             account=account,
@@ -334,7 +334,7 @@ class SimProvider:
             interval_s=self.settings.interval_s if request.interval_s is None else request.interval_s,
             fault=fault,
             streamed=streamed,
-            charged_output=request.dialect is Dialect.MESSAGES,
+            charged_output=request.dialect is SimDialect.MESSAGES,
             reply=reply,
         )
 
@@ -349,22 +349,22 @@ class SimProvider:
 
     def _error(
         self,
-        request: RequestFacts,
+        request: SimRequestFacts,
         account: str,
-        ending: Ending,
+        ending: AnswerEnding,
         status: int,
         error: dict[str, object] | None,
         *,
         headers: Headers = (),
         fault: Fault = OK,
         latency_s: float = 0,
-    ) -> Answer:
+    ) -> SimAnswer:
         request_id = self._request_id()
         if error is None:
             content_type, body = "text/html", f"<html><body><h1>{status}</h1></body></html>\n".encode()
         else:
             content_type, body = "application/json", wire.error_body(request.dialect, error, request_id)
-        return Answer(
+        return SimAnswer(
             request_id=request_id,
             attempt=self._attempts[request.credential],
             account=account,
@@ -382,7 +382,7 @@ class SimProvider:
             error_body=body,
         )
 
-    def _reply(self, request: RequestFacts) -> Reply:
+    def _reply(self, request: SimRequestFacts) -> Reply:
         per_chunk = self.settings.tokens_per_chunk
         wanted = (self.settings.chunks if request.chunks is None else request.chunks) * per_chunk
         most = self.settings.default_max_tokens if request.max_tokens is None else request.max_tokens
@@ -405,16 +405,16 @@ class SimProvider:
             turn=request.turn,
         )
 
-    def _needed(self, request: RequestFacts, dimension: Dimension) -> int:
+    def _needed(self, request: SimRequestFacts, dimension: Dimension) -> int:
         """What must fit for the request to be let through: its charge, and room for any output at all."""
         return max(1, self._charge(request, dimension))
 
-    def _charge(self, request: RequestFacts, dimension: Dimension) -> int:
+    def _charge(self, request: SimRequestFacts, dimension: Dimension) -> int:
         """What is taken when it is let through. Messages takes its output later, as it is generated."""
         match request.dialect:
-            case Dialect.MESSAGES:
+            case SimDialect.MESSAGES:
                 into, out = _uncached(request), 0
-            case Dialect.CHAT | Dialect.RESPONSES | Dialect.OLLAMA:
+            case SimDialect.CHAT | SimDialect.RESPONSES | SimDialect.OLLAMA:
                 into = request.input_tokens
                 out = self.settings.default_max_tokens if request.max_tokens is None else request.max_tokens
         match dimension:
@@ -427,7 +427,7 @@ class SimProvider:
             case Dimension.TOTAL_TOKENS:
                 return into + out
 
-    def _latency_s(self, request: RequestFacts) -> float:
+    def _latency_s(self, request: SimRequestFacts) -> float:
         """Drawn even where the request sets its own, so that others' draws do not depend on it."""
         latency = self.settings.latency
         drawn_s = 0.0
@@ -437,7 +437,7 @@ class SimProvider:
             drawn_s += latency.spike_s
         return drawn_s if request.latency_s is None else request.latency_s
 
-    def _limit_headers(self, now: float, request: RequestFacts, account: str) -> Headers:
+    def _limit_headers(self, now: float, request: SimRequestFacts, account: str) -> Headers:
         if not self.settings.rate_limit_headers:
             return ()
         views: dict[Dimension, LimitView] = {}
@@ -449,20 +449,20 @@ class SimProvider:
                 views[limit.dimension] = view
         return wire.limit_headers(request.dialect, list(views.values()), now + self._wall_offset_s)
 
-    def _counts(self, now: float, account: str, model: str) -> list[Allowance]:
+    def _counts(self, now: float, account: str, model: str) -> list[SimAllowance]:
         """What the limits that count a model's calls still allow; a window begins with the first of them."""
         counts = []
         for limit in self.settings.limits:
             key = (account, limit, self.settings.counted_as(limit.scope, model))
             if key not in self._allowances:
-                self._allowances[key] = Allowance(limit, now)
+                self._allowances[key] = SimAllowance(limit, now)
             counts.append(self._allowances[key])
         return counts
 
     def _slots(self, account: str, model: str) -> tuple[str, str]:
         return account, self.settings.counted_as(self.settings.concurrency_scope, model)
 
-    def _identity(self, request: RequestFacts, request_id: str, account: str) -> Headers:
+    def _identity(self, request: SimRequestFacts, request_id: str, account: str) -> Headers:
         return (
             ("x-sim-attempt", str(self._attempts[request.credential])),
             *wire.identity_headers(request.dialect, request_id, account),
@@ -480,11 +480,11 @@ class SimProvider:
         return f"req_{self._witness.attempts + 1:06d}"
 
 
-def _uncached(request: RequestFacts) -> int:
+def _uncached(request: SimRequestFacts) -> int:
     return max(0, request.input_tokens - request.cached_tokens)
 
 
-def _agent(request: RequestFacts) -> str:
+def _agent(request: SimRequestFacts) -> str:
     """A simulated key is its own name; any other is not to be shown."""
     if request.agent is not None:
         return request.agent
@@ -493,13 +493,13 @@ def _agent(request: RequestFacts) -> str:
     return f"key-{zlib.crc32(request.credential.encode()):08x}"
 
 
-def _failure(request: RequestFacts, fault: Fault) -> tuple[int, dict[str, object] | None, Headers] | None:
+def _failure(request: SimRequestFacts, fault: Fault) -> tuple[int, dict[str, object] | None, Headers] | None:
     """Status, error object (None: an HTML page) and extra headers, where the fault is an error answer."""
     dialect = request.dialect
     if isinstance(fault, faults.StreamError) and not request.stream:
-        fault = faults.Status(fault.status)
+        fault = faults.ErrorStatus(fault.status)
     match fault:
-        case faults.Status(status, retry_after_s, error, message, should_retry):
+        case faults.ErrorStatus(status, retry_after_s, error, message, should_retry):
             headers: Headers = ()
             if retry_after_s is not None:
                 headers += wire.retry_after_headers(dialect, retry_after_s)
@@ -514,7 +514,7 @@ def _failure(request: RequestFacts, fault: Fault) -> tuple[int, dict[str, object
             return None
 
 
-def _ending(fault: Fault) -> Ending:
+def _ending(fault: Fault) -> AnswerEnding:
     match fault:
         case (
             faults.NoHead()
@@ -526,6 +526,6 @@ def _ending(fault: Fault) -> Ending:
             | faults.ResetStream()
             | faults.GoAway(error=True)
         ):
-            return Ending.CUT
+            return AnswerEnding.CUT
         case _:
-            return Ending.COMPLETED
+            return AnswerEnding.COMPLETED

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from hivemind_addon.api.ticket import Dimension
 from hivemind_addon.lab.sim.bound import Spent, lower_bound
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
-from hivemind_addon.lab.sim.provider import ProviderSettings, Wall
+from hivemind_addon.lab.sim.provider import ProviderSettings, ProviderWall
 from hivemind_addon.lab.sim.workload import Crowd, Neighbour, Scenario
 from hivemind_addon.proxy.core.retry import RetryPolicy
 from hivemind_addon.proxy.profile.model import Charge, Watchdog
@@ -200,13 +200,13 @@ def _faults(rng: random.Random, crowds: Sequence[Crowd]) -> dict[str, float]:
     return {name: math.floor(1000 * whole * part / sum(parts)) / 1000 for name, part in zip(chosen, parts, strict=True)}
 
 
-def _walls(rng: random.Random, ends_s: float) -> tuple[Wall, ...]:
-    walls: list[Wall] = []
+def _walls(rng: random.Random, ends_s: float) -> tuple[ProviderWall, ...]:
+    walls: list[ProviderWall] = []
     at_s = 0.0
     for _ in range(rng.choice((1, 1, 2))):
         from_s = round(at_s + rng.uniform(0, 0.8) * ends_s, 1)
         to_s = round(from_s + _log_uniform(rng, 10, 300), 1)
-        walls.append(Wall(from_s, to_s, rng.choice((529, 529, 503, 502, 500))))
+        walls.append(ProviderWall(from_s, to_s, rng.choice((529, 529, 503, 502, 500))))
         at_s = to_s + 10
     return tuple(walls)
 

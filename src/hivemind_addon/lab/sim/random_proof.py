@@ -45,7 +45,7 @@ _BEHIND = {Policy.FIFO: Shortfall.BEHIND_FIFO, Policy.AIMD_PAUSE: Shortfall.BEHI
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class LoadFigures:
     """One run."""
 
     agents: int
@@ -68,7 +68,7 @@ class Figures:
         if self.idle_s > RANDOM_IDLE_S:
             yield Shortfall.IDLES
 
-    def is_behind(self, other: "Figures") -> bool:
+    def is_behind(self, other: "LoadFigures") -> bool:
         """Whether the other is done earlier, and loses no more."""
         return other.lost <= self.lost and self.makespan_s > LEAD * other.makespan_s
 
@@ -78,14 +78,14 @@ class LoadProof:
     """One load under every policy."""
 
     case: Case
-    runs: Mapping[Policy, Figures]
+    runs: Mapping[Policy, LoadFigures]
     shortfalls: tuple[Shortfall, ...]
     """The scheduler's."""
 
 
-def figures_of(_: Trial, result: Result) -> Figures:
+def figures_of(_: Trial, result: Result) -> LoadFigures:
     """What is kept of a run."""
-    return Figures(
+    return LoadFigures(
         agents=result.agents,
         lost=result.lost,
         attempts=result.attempts,
@@ -131,7 +131,7 @@ def minimised(case: Case) -> Case | None:
     return Case(smallest, f"Minimised from {case.name}: {how.value}.", expect=(RANDOM_GOALS,), as_stated=True)
 
 
-def _judged(case: Case, runs: Mapping[Policy, Figures]) -> LoadProof:
+def _judged(case: Case, runs: Mapping[Policy, LoadFigures]) -> LoadProof:
     mine = runs[Policy.HIVEMIND]
     found = [*mine.shortfalls()]
     for policy, shortfall in _BEHIND.items():
@@ -148,7 +148,7 @@ def _stays_behind(case: Case, policy: Policy) -> bool:
     return median(ratios) > LEAD and sum(other.lost for other in theirs) <= sum(one.lost for one in mine)
 
 
-def _run(case: Case, policy: Policy, seed: int) -> Figures:
+def _run(case: Case, policy: Policy, seed: int) -> LoadFigures:
     trial = Trial(_setup(case, policy), seed)
     return figures_of(trial, trial.run())
 

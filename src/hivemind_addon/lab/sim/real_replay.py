@@ -21,7 +21,7 @@ import httpx
 import msgspec
 
 from hivemind_addon.lab.replay.chains import RecordedTurn, chained
-from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.exchange import pause
 from hivemind_addon.lab.sim.mitmdump import Mitmdump, running_mitmdump
 from hivemind_addon.lab.sim.recorded import CALL_HEADER, RecordedServer, dialect_of
@@ -30,16 +30,16 @@ from hivemind_addon.proxy.mitm.capture_file import calls_by_header
 from hivemind_addon.proxy.profile.load import Profiles, dialect_for, is_model_call, load_profiles
 
 _PATHS = {
-    Dialect.MESSAGES: ("/v1/messages",),
-    Dialect.CHAT: ("/v1/chat/completions",),
-    Dialect.RESPONSES: ("/v1/responses", "/backend-api/codex/responses"),
-    Dialect.OLLAMA: ("/api/chat",),
+    SimDialect.MESSAGES: ("/v1/messages",),
+    SimDialect.CHAT: ("/v1/chat/completions",),
+    SimDialect.RESPONSES: ("/v1/responses", "/backend-api/codex/responses"),
+    SimDialect.OLLAMA: ("/api/chat",),
 }
 _EXTENDED = {
-    Dialect.MESSAGES: "anthropic",
-    Dialect.CHAT: "openai-compatible",
-    Dialect.RESPONSES: "openai",
-    Dialect.OLLAMA: "ollama",
+    SimDialect.MESSAGES: "anthropic",
+    SimDialect.CHAT: "openai-compatible",
+    SimDialect.RESPONSES: "openai",
+    SimDialect.OLLAMA: "ollama",
 }
 """The profile of a host that none names."""
 _LEAST_BODY_BYTES = 300
@@ -77,7 +77,10 @@ class RealReplay:
 
 
 def run_real(capture: Capture, *, pace: float = 1.0, tell: Callable[[str], None] = lambda _line: None) -> RealReplay:
-    """Run it; takes as long as the capture, divided by the pace. Raises NotStarted when mitmdump does not start."""
+    """Run it; takes as long as the capture, divided by the pace.
+
+    Raises MitmdumpNotStarted.
+    """
     return asyncio.run(_run(capture, pace, tell))
 
 
@@ -127,10 +130,10 @@ def _host(call: CapturedCall) -> str:
     return call.pool.host.partition(":")[0]
 
 
-def _hosts(capture: Capture, profiles: Profiles) -> tuple[Mapping[tuple[str, Dialect], str], Sequence[str]]:
+def _hosts(capture: Capture, profiles: Profiles) -> tuple[Mapping[tuple[str, SimDialect], str], Sequence[str]]:
     """Where calls go, and the profiles (YAML) of hosts that no packaged one names."""
-    urls: dict[tuple[str, Dialect], str] = {}
-    unknown: dict[str, Dialect] = {}
+    urls: dict[tuple[str, SimDialect], str] = {}
+    unknown: dict[str, SimDialect] = {}
     for call in capture.calls:
         host, dialect = _host(call), dialect_of(call)
         profile = profiles.match_host(host, 80)
@@ -151,7 +154,7 @@ async def _calls(
     turns: Mapping[str, RecordedTurn],
     pace: float,
     mitmdump: Mitmdump,
-    urls: Mapping[tuple[str, Dialect], str],
+    urls: Mapping[tuple[str, SimDialect], str],
     tell: Callable[[str], None],
 ) -> None:
     """All calls, each when its turn comes, to the last one's end."""
@@ -199,7 +202,7 @@ async def _clients(
 
 
 async def _ask(
-    client: httpx.AsyncClient, call: CapturedCall, urls: Mapping[tuple[str, Dialect], str], pace: float
+    client: httpx.AsyncClient, call: CapturedCall, urls: Mapping[tuple[str, SimDialect], str], pace: float
 ) -> None:
     """One call, to whatever end. A client that went then goes now, after the same time."""
     headers = {
@@ -242,16 +245,16 @@ def _body(call: CapturedCall, shared: str, words: str, most: int) -> bytes:
     message = {"role": "user", "content": words}
     request: dict[str, object] = {"model": call.model, "stream": call.streamed}
     match dialect_of(call):
-        case Dialect.MESSAGES:
+        case SimDialect.MESSAGES:
             mark = {"cache_control": {"type": "ephemeral"}} if shared else {}
             system = [{"type": "text", "text": shared, **mark}] if shared else []
             request |= {"max_tokens": most, "system": system, "messages": [message]}
-        case Dialect.CHAT:
+        case SimDialect.CHAT:
             request |= {"max_tokens": most, "messages": [{"role": "system", "content": shared}, message]}
             request |= {"stream_options": {"include_usage": True}} if call.streamed else {}
-        case Dialect.RESPONSES:
+        case SimDialect.RESPONSES:
             request |= {"max_output_tokens": most, "instructions": shared, "input": [message]}
-        case Dialect.OLLAMA:
+        case SimDialect.OLLAMA:
             request |= {"options": {"num_predict": most}, "messages": [{"role": "system", "content": shared}, message]}
     return msgspec.json.encode(request)
 

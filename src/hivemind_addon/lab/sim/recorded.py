@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 from hivemind_addon.api.events import HIDDEN
 from hivemind_addon.api.ticket import Dimension, OutcomeKind, PoolKey, Usage
 from hivemind_addon.lab.sim import dialect as wire
-from hivemind_addon.lab.sim.dialect import Dialect, Headers, LimitView, Reply
+from hivemind_addon.lab.sim.dialect import Headers, LimitView, Reply, SimDialect
 from hivemind_addon.lab.sim.exchange import Incoming, Player
 from hivemind_addon.lab.sim.faults import Hangup
-from hivemind_addon.lab.sim.limits import Allowance, Limit, LimitKind
-from hivemind_addon.lab.sim.plan import Data, Drop, End, Head, Pause, Step
+from hivemind_addon.lab.sim.limits import Limit, LimitKind, SimAllowance
+from hivemind_addon.lab.sim.plan import Data, Drop, End, Head, PauseStep, Step
 from hivemind_addon.lab.sim.server import SimServer
 from hivemind_addon.proxy.capture.model import Capture, CapturedAttempt, CapturedCall, CapturedChunk, LimitSeen
 
@@ -38,12 +38,12 @@ _UNKNOWN = CapturedAttempt(
 )
 """What an attempt gets of which nobody knows what it would have got: a usual answer."""
 _CURABLE = (OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED, OutcomeKind.FAILED)
-_DIALECTS = {"ollama": Dialect.OLLAMA} | {dialect.value: dialect for dialect in Dialect}
+_DIALECTS = {"ollama": SimDialect.OLLAMA} | {dialect.value: dialect for dialect in SimDialect}
 
 
-def dialect_of(call: CapturedCall) -> Dialect:
+def dialect_of(call: CapturedCall) -> SimDialect:
     """Of the simulator; the usual one where it speaks no other."""
-    return _DIALECTS.get(call.dialect, Dialect.MESSAGES)
+    return _DIALECTS.get(call.dialect, SimDialect.MESSAGES)
 
 
 class RecordedServer(SimServer):
@@ -58,7 +58,7 @@ class RecordedServer(SimServer):
         self._met: Counter[str] = Counter()
         """Attempts by call."""
         self._limits = _limits(capture, pace)
-        self._allowances: dict[PoolKey, list[Allowance]] = {}
+        self._allowances: dict[PoolKey, list[SimAllowance]] = {}
 
     def __repr__(self) -> str:
         return f"<RecordedServer {self.url} {len(self._calls)} calls, {self.attempts} attempts>"
@@ -82,7 +82,7 @@ class RecordedServer(SimServer):
         now = asyncio.get_running_loop().time()
         allowances = self._allowances.get(call.pool)
         if allowances is None:
-            allowances = [Allowance(limit, now) for limit in self._limits[call.pool]]
+            allowances = [SimAllowance(limit, now) for limit in self._limits[call.pool]]
             self._allowances[call.pool] = allowances
         if attempt.kind is OutcomeKind.SUCCESS:
             usage = attempt.usage or Usage()
@@ -185,7 +185,7 @@ class _Elapsed:
     def until(self, after_s: float) -> Iterator[Step]:
         """Let time pass, if that instant is not past."""
         if after_s > self._at_s:
-            yield Pause((after_s - self._at_s) / self._pace)
+            yield PauseStep((after_s - self._at_s) / self._pace)
             self._at_s = after_s
 
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from hivemind_addon.lab.sim.call import RequestFacts
-from hivemind_addon.lab.sim.dialect import Dialect
-from hivemind_addon.lab.sim.faults import Status
+from hivemind_addon.lab.sim.call import SimRequestFacts
+from hivemind_addon.lab.sim.dialect import SimDialect
+from hivemind_addon.lab.sim.faults import ErrorStatus
 from hivemind_addon.lab.sim.prompt_cache import Prefix
 from hivemind_addon.lab.sim.task import next_turn, task_in
 
@@ -45,21 +45,21 @@ class _Call(msgspec.Struct):
     stream_options: _StreamOptions | None = None
     options: _OllamaOptions | None = None
 
-    def lacks_prompt(self, dialect: Dialect) -> str | None:
+    def lacks_prompt(self, dialect: SimDialect) -> str | None:
         """The member that should hold the prompt and is not there."""
-        name = "input" if dialect is Dialect.RESPONSES else "messages"
+        name = "input" if dialect is SimDialect.RESPONSES else "messages"
         return name if getattr(self, name) is msgspec.UNSET else None
 
-    def maximum(self, dialect: Dialect) -> int | None:
+    def maximum(self, dialect: SimDialect) -> int | None:
         """Output tokens that are wanted at most."""
         match dialect:
-            case Dialect.MESSAGES:
+            case SimDialect.MESSAGES:
                 return self.max_tokens
-            case Dialect.CHAT:
+            case SimDialect.CHAT:
                 return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-            case Dialect.RESPONSES:
+            case SimDialect.RESPONSES:
                 return self.max_output_tokens
-            case Dialect.OLLAMA:
+            case SimDialect.OLLAMA:
                 return self.options.num_predict if self.options else None
 
 
@@ -76,19 +76,19 @@ def credential(headers: Mapping[str, str]) -> str:
     return headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ").strip()
 
 
-def facts(dialect: Dialect, headers: Mapping[str, str], body: bytes | bytearray, size: int) -> RequestFacts:
+def facts(dialect: SimDialect, headers: Mapping[str, str], body: bytes | bytearray, size: int) -> SimRequestFacts:
     """The request as the provider's model sees it; what is wrong with it becomes `unfit`.
 
     `headers`: lower-case names. `size`: bytes that arrived, of which `body` holds MAX_BODY_BYTES at most.
     """
     key = credential(headers)
-    if not key and dialect is Dialect.OLLAMA:
+    if not key and dialect is SimDialect.OLLAMA:
         key = _LOCAL  # a local server asks for none
     task = task_in(body)
     agent = headers.get("x-sim-agent") or (task.name if task else None)
 
-    def unfit(status: int, message: str) -> RequestFacts:
-        return RequestFacts(dialect, key, agent=agent, unfit=Status(status, message=message))
+    def unfit(status: int, message: str) -> SimRequestFacts:
+        return SimRequestFacts(dialect, key, agent=agent, unfit=ErrorStatus(status, message=message))
 
     if not key:
         return unfit(401, "no API key")
@@ -102,11 +102,11 @@ def facts(dialect: Dialect, headers: Mapping[str, str], body: bytes | bytearray,
         interval_ms = headers.get("x-sim-interval-ms")
         latency_ms = headers.get("x-sim-latency-ms")
         tokens = input_tokens(body)
-        return RequestFacts(
+        return SimRequestFacts(
             dialect=dialect,
             credential=key,
             model=call.model,
-            stream=call.stream is not False if dialect is Dialect.OLLAMA else call.stream is True,
+            stream=call.stream is not False if dialect is SimDialect.OLLAMA else call.stream is True,
             input_tokens=tokens,
             cached_tokens=min(tokens, max(0, int(headers.get("x-sim-cached-tokens", "0")))),
             max_tokens=call.maximum(dialect),

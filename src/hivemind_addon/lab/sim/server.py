@@ -34,8 +34,8 @@ from typing import cast
 import msgspec
 
 from hivemind_addon.lab.sim import dialect as wire
-from hivemind_addon.lab.sim.call import Ending
-from hivemind_addon.lab.sim.dialect import Dialect, Headers
+from hivemind_addon.lab.sim.call import AnswerEnding
+from hivemind_addon.lab.sim.dialect import Headers, SimDialect
 from hivemind_addon.lab.sim.exchange import ConnectionLog, ConnectionView, Incoming, Player, RequestView
 from hivemind_addon.lab.sim.faults import OK, Fault
 from hivemind_addon.lab.sim.http1 import Http1Connection
@@ -46,10 +46,10 @@ from hivemind_addon.lab.sim.request import MAX_BODY_BYTES, facts, input_tokens
 from hivemind_addon.lab.sim.truth import Truth
 
 _MODEL_CALLS = {
-    "/v1/messages": Dialect.MESSAGES,
-    "/v1/chat/completions": Dialect.CHAT,
-    "/v1/responses": Dialect.RESPONSES,
-    "/api/chat": Dialect.OLLAMA,
+    "/v1/messages": SimDialect.MESSAGES,
+    "/v1/chat/completions": SimDialect.CHAT,
+    "/v1/responses": SimDialect.RESPONSES,
+    "/api/chat": SimDialect.OLLAMA,
 }
 _PATTERN = bytes(range(251))
 _KEPT_REQUESTS = 10_000
@@ -166,14 +166,14 @@ class SimServer:
         if incoming.method == "POST" and (dialect := _MODEL_CALLS.get(incoming.path)) is not None:
             await self._model_call(dialect, incoming, player)
             return
-        dialect = Dialect.MESSAGES if "anthropic-version" in incoming.headers else Dialect.CHAT
+        dialect = SimDialect.MESSAGES if "anthropic-version" in incoming.headers else SimDialect.CHAT
         match incoming.method, incoming.path:
             case "POST", "/v1/messages/count_tokens":
                 await _json(incoming, player, {"input_tokens": input_tokens(incoming.body)})
             case "GET", "/v1/responses":
                 await _whole(incoming, player, 426, "text/plain", b"POST here; this server speaks no WebSocket\n")
             case "GET", "/api/tags":
-                await _whole(incoming, player, 200, "application/json", wire.models_body(Dialect.OLLAMA))
+                await _whole(incoming, player, 200, "application/json", wire.models_body(SimDialect.OLLAMA))
             case "GET", "/v1/models":
                 await _whole(incoming, player, 200, "application/json", wire.models_body(dialect))
             case "GET", "/echo":
@@ -198,11 +198,11 @@ class SimServer:
                 body = wire.error_body(dialect, error, "req_none")
                 await _whole(incoming, player, 404, "application/json", body)
 
-    async def _model_call(self, dialect: Dialect, incoming: Incoming, player: Player) -> None:
+    async def _model_call(self, dialect: SimDialect, incoming: Incoming, player: Player) -> None:
         provider, loop = self._provider, asyncio.get_running_loop()
         answer = provider.begin(loop.time(), facts(dialect, incoming.headers, incoming.body, incoming.size))
         output_tokens = 0
-        ending: Ending | None = Ending.ABANDONED
+        ending: AnswerEnding | None = AnswerEnding.ABANDONED
         try:
             for step in steps(answer, http2=incoming.log.http2):
                 await player.play(step)
@@ -211,7 +211,7 @@ class SimServer:
             ending = None
         finally:
             if ending is not None and player.dropped:
-                ending = Ending.CUT
+                ending = AnswerEnding.CUT
             provider.end(loop.time(), answer, output_tokens=output_tokens, ending=ending)
 
     def entered(self, transport: asyncio.Transport) -> asyncio.Protocol:

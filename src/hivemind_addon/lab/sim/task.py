@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from hivemind_addon.lab.sim.dialect.reply import Dialect, ToolCall, Turn
+from hivemind_addon.lab.sim.dialect.reply import SimDialect, TaskTurn, ToolCall
 
 _MARK = b"Append one line at a time to the file "
 _TASK = re.compile(rb"Append one line at a time to the file ([\w./-]+): (\d+) lines of ([\w-]+)\.")
@@ -38,7 +38,7 @@ _SCRIPT = "exec"
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class SimTask:
     """What one agent is asked to do."""
 
     name: str
@@ -106,28 +106,30 @@ class _Conversation(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Conversation).decode
 
 
-def task_in(body: bytes | bytearray) -> Task | None:
+def task_in(body: bytes | bytearray) -> SimTask | None:
     """The task that a request is about."""
     if _MARK not in body or (found := _TASK.search(body)) is None:
         return None
     file, lines, name = (group.decode() for group in found.groups())
-    return Task(name, int(lines), file)
+    return SimTask(name, int(lines), file)
 
 
-def next_turn(task: Task, dialect: Dialect, body: bytes | bytearray) -> Turn:
+def next_turn(task: SimTask, dialect: SimDialect, body: bytes | bytearray) -> TaskTurn:
     """What the model says to this request. Raises MsgspecError."""
     conversation = _decode(body)
     tools = list(conversation.announced())
     if not tools:
-        return Turn('{"title": "A file, line by line"}' if b"title" in body else "A file, line by line.")
+        return TaskTurn('{"title": "A file, line by line"}' if b"title" in body else "A file, line by line.")
     done = _tool_results(dialect, conversation)
     if done >= task.lines:
-        return Turn(f"The file {task.file} has its {task.lines} lines.")
+        return TaskTurn(f"The file {task.file} has its {task.lines} lines.")
     number = done + 1
     call = _call(tools, task.command(number), f"call_{zlib.crc32(f'{task.name} {number}'.encode()):08x}")
     if call is None:
-        return Turn(f"None of these tools can write a file: {', '.join(tool.name or tool.type for _, tool in tools)}.")
-    return Turn(f"Now comes line {number} of {task.lines}, then I look again.", call)
+        return TaskTurn(
+            f"None of these tools can write a file: {', '.join(tool.name or tool.type for _, tool in tools)}."
+        )
+    return TaskTurn(f"Now comes line {number} of {task.lines}, then I look again.", call)
 
 
 def _call(tools: Iterable[tuple[str, _Tool]], command: str, id_: str) -> ToolCall | None:
@@ -145,12 +147,12 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _tool_results(dialect: Dialect, conversation: _Conversation) -> int:
+def _tool_results(dialect: SimDialect, conversation: _Conversation) -> int:
     match dialect:
-        case Dialect.MESSAGES:
+        case SimDialect.MESSAGES:
             contents = (message.content for message in conversation.messages)
             return sum(item.type == "tool_result" for items in contents if isinstance(items, list) for item in items)
-        case Dialect.RESPONSES:
+        case SimDialect.RESPONSES:
             return sum(item.type.endswith("_call_output") for item in conversation.items)
-        case Dialect.CHAT | Dialect.OLLAMA:
+        case SimDialect.CHAT | SimDialect.OLLAMA:
             return sum(message.role == "tool" for message in conversation.messages)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hivemind_addon.lab.sim import faults
-from hivemind_addon.lab.sim.call import Answer, Ending
+from hivemind_addon.lab.sim.call import AnswerEnding, SimAnswer
 from hivemind_addon.lab.sim.faults import OK
 
 
@@ -72,25 +72,25 @@ class Witness:
         """Begun so far."""
         return self._counts["attempts"]
 
-    def began(self, answer: Answer, *, in_flight: int) -> None:
+    def began(self, answer: SimAnswer, *, in_flight: int) -> None:
         """A call was answered; with it so many are in flight."""
         agent = self._agents.setdefault(answer.agent, Counter())
         self._counts["attempts"] += 1
         agent["attempts"] += 1
         self._by_status[answer.status] += 1
         self._peak = max(self._peak, in_flight)
-        if answer.ending in (Ending.REFUSED, Ending.OVERLOADED):
+        if answer.ending in (AnswerEnding.REFUSED, AnswerEnding.OVERLOADED):
             self._counts[answer.ending.value] += 1
             agent["refused"] += 1
         if answer.fault is not OK:
             self._faults[faults.name_of(answer.fault)] += 1
 
-    def ended(self, answer: Answer, *, output_tokens: int, ending: Ending) -> None:
+    def ended(self, answer: SimAnswer, *, output_tokens: int, ending: AnswerEnding) -> None:
         """A call that was neither refused nor overloaded is over."""
         self._counts[ending.value] += 1
         if answer.reply is None:
             return
-        if ending is not Ending.COMPLETED:
+        if ending is not AnswerEnding.COMPLETED:
             self._counts["wasted_input_tokens"] += answer.reply.input_tokens
             self._counts["wasted_output_tokens"] += output_tokens
             return

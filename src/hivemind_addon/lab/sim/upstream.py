@@ -9,7 +9,7 @@ import msgspec.structs
 
 from hivemind_addon.api.spend import Price, Spend
 from hivemind_addon.api.ticket import Demand, Dimension, PoolKey, Usage
-from hivemind_addon.lab.sim.dialect import Dialect, Reply
+from hivemind_addon.lab.sim.dialect import Reply, SimDialect
 from hivemind_addon.lab.sim.idle import IdleMeter
 from hivemind_addon.lab.sim.provider import SimProvider
 from hivemind_addon.lab.sim.workload import DEFAULT_MODEL, Site
@@ -62,7 +62,7 @@ class Taken:
     service_s: float = 0.0
 
 
-class Upstream:
+class SimUpstream:
     """A site at work: its provider, how its answers are read, and what was taken from it."""
 
     def __init__(self, site: Site, rng: random.Random, settings: PoolSettings | None) -> None:
@@ -100,8 +100,8 @@ class Upstream:
 
 
 _DIALECT_NAMES = {
-    Dialect.MESSAGES: DialectName.ANTHROPIC_MESSAGES,
-    Dialect.CHAT: DialectName.OPENAI_CHAT,
-    Dialect.RESPONSES: DialectName.OPENAI_RESPONSES,
-    Dialect.OLLAMA: DialectName.OLLAMA,
+    SimDialect.MESSAGES: DialectName.ANTHROPIC_MESSAGES,
+    SimDialect.CHAT: DialectName.OPENAI_CHAT,
+    SimDialect.RESPONSES: DialectName.OPENAI_RESPONSES,
+    SimDialect.OLLAMA: DialectName.OLLAMA,
 }

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hivemind_addon.api.ticket import PoolKey, Ticket
-from hivemind_addon.lab.sim.dialect import Dialect
+from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.faults import Fault
 from hivemind_addon.lab.sim.limits import LimitKind
 from hivemind_addon.lab.sim.prompt_cache import Prefix
@@ -74,7 +74,7 @@ class Crowd:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class PlannedTurn:
     """One step of one agent, decided beforehand."""
 
     think_s: float
@@ -91,7 +91,7 @@ class Turn:
         return self.latency_s + self.generation_s
 
 
-def turns(crowd: Crowd, rng: random.Random) -> Iterator[Turn]:
+def turns(crowd: Crowd, rng: random.Random) -> Iterator[PlannedTurn]:
     """One agent's turns; endless where the crowd's are."""
     number = 0
     while crowd.turns is None or number < crowd.turns:
@@ -100,7 +100,7 @@ def turns(crowd: Crowd, rng: random.Random) -> Iterator[Turn]:
         if rng.random() < crowd.spike_rate:
             latency_s *= crowd.spike_factor
         output_tokens = rng.randint(*crowd.output_tokens)
-        yield Turn(
+        yield PlannedTurn(
             think_s=rng.uniform(*crowd.think_s),
             latency_s=latency_s,
             generation_s=(output_tokens - 1) / crowd.tokens_per_s,
@@ -133,7 +133,7 @@ class ScriptedCall:
 
     ticket: Ticket
     """As it asks; its instants count from its arrival, and its pool is its site's. Its id is the call's name."""
-    turn: Turn
+    turn: PlannedTurn
     """`think_s` counts from the end of the last of `after`; of none, from the run's begin."""
     after: tuple[str, ...] = ()
     """Ids of the calls that have to be over before it."""
@@ -158,7 +158,7 @@ class Site:
     provider: ProviderSettings
     profile: str = "anthropic"
     """Name of the packaged profile that reads its answers."""
-    dialect: Dialect = Dialect.MESSAGES
+    dialect: SimDialect = SimDialect.MESSAGES
 
 
 @dataclass(frozen=True, slots=True)

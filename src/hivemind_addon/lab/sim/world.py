@@ -31,15 +31,15 @@ from hivemind_addon.api.ticket import (
 from hivemind_addon.lab.sim import faults
 from hivemind_addon.lab.sim.actor import Actor, ScriptedActor
 from hivemind_addon.lab.sim.agenda import Agenda
-from hivemind_addon.lab.sim.call import Answer, Ending, RequestFacts
+from hivemind_addon.lab.sim.call import AnswerEnding, SimAnswer, SimRequestFacts
 from hivemind_addon.lab.sim.course import Course, course_of
-from hivemind_addon.lab.sim.dialect import Dialect
-from hivemind_addon.lab.sim.idle import Kept
-from hivemind_addon.lab.sim.ledger import Ledger
+from hivemind_addon.lab.sim.dialect import SimDialect
+from hivemind_addon.lab.sim.idle import KnownRequest
+from hivemind_addon.lab.sim.ledger import RunLedger
 from hivemind_addon.lab.sim.policy import Policy
 from hivemind_addon.lab.sim.resend import SdkBackoff
 from hivemind_addon.lab.sim.result import Result
-from hivemind_addon.lab.sim.upstream import WALL_S, Upstream
+from hivemind_addon.lab.sim.upstream import WALL_S, SimUpstream
 from hivemind_addon.lab.sim.workload import Neighbour, Scenario, ScriptedCall, Site, turns
 from hivemind_addon.proxy.core.retry import Admitted, Backoff, GiveUp, Refused, Shed
 from hivemind_addon.proxy.wire.hints import read_hints
@@ -68,7 +68,7 @@ class _Call:
     has_begun: bool = False
     """Its answer streams: the client's patience starts anew with each byte."""
     attempt: "_Attempt | None" = None
-    kept: Kept | None = None
+    kept: KnownRequest | None = None
     """As the scheduler has it."""
 
 
@@ -78,7 +78,7 @@ class _Attempt:
     reservation: Reservation | None
     """None: it goes past the scheduler."""
     over: bool = False
-    answer: Answer | None = None
+    answer: SimAnswer | None = None
     arrived_at: float = 0.0
     """At the provider."""
     hints: Hints = field(default_factory=Hints)
@@ -103,10 +103,10 @@ class World:
         self.scheduler = admission(random.Random(f"{seed} scheduler"))
         """Of no use where nobody admits calls."""
         settings = scenario.scheduler
-        self._own = Upstream(Site("", _POOL, scenario.provider), random.Random(f"{seed} provider"), settings)
+        self._own = SimUpstream(Site("", _POOL, scenario.provider), random.Random(f"{seed} provider"), settings)
         self.provider = self._own.provider
         self._upstreams = {"": self._own} | {
-            site.name: Upstream(site, random.Random(f"{seed} provider {site.name}"), settings)
+            site.name: SimUpstream(site, random.Random(f"{seed} provider {site.name}"), settings)
             for site in scenario.sites
         }
         self._scenario = scenario
@@ -135,7 +135,7 @@ class World:
         self._waiting: dict[str, _Call] = {}
         """By ticket: calls that the scheduler has."""
         self._calls = 0
-        self._ledger = Ledger(scenario, own=self._own, upstreams=tuple(self._upstreams.values()))
+        self._ledger = RunLedger(scenario, own=self._own, upstreams=tuple(self._upstreams.values()))
 
     def __repr__(self) -> str:
         return f"<World {self._scenario.name} at {self.now:.1f} s, {self._running} agents run>"
@@ -153,7 +153,7 @@ class World:
                 self._start_scripted(agent)
                 continue
             if agent.crowd.poisoned:
-                agent.upstream.provider.script(f"sk-sim-{agent.name}", (), then=faults.Status(500))
+                agent.upstream.provider.script(f"sk-sim-{agent.name}", (), then=faults.ErrorStatus(500))
             starts_s = rng.uniform(*agent.crowd.starts_s)
             agent.path_s = starts_s
             self.agenda.at(starts_s, self._next_turn, agent)
@@ -206,8 +206,8 @@ class World:
         for upstream in self._upstreams.values():
             if not upstream.idle.is_due(instant):
                 continue
-            waiting: list[Kept] = []
-            in_flight: list[Kept] = []
+            waiting: list[KnownRequest] = []
+            in_flight: list[KnownRequest] = []
             for call in self._waiting.values():
                 if call.agent.upstream is upstream and call.kept is not None:
                     is_waiting = call.attempt is None or call.attempt.over
@@ -400,7 +400,7 @@ class World:
         answer = agent.upstream.provider.begin(self.now, self._request(attempt.call))
         self._ledger.attempt_answered(answer, agent.upstream, self.now)
         attempt.answer, attempt.arrived_at, attempt.is_open = answer, self.now, True
-        if answer.ending not in (Ending.REFUSED, Ending.OVERLOADED):
+        if answer.ending not in (AnswerEnding.REFUSED, AnswerEnding.OVERLOADED):
             if isinstance(agent, ScriptedActor):
                 agent.faults_met += 1
             self._ledger.call_began(agent.upstream, self.now)
@@ -416,7 +416,7 @@ class World:
             if course.silent_s > silent_s:
                 self.agenda.after(course.silent_from_s + silent_s + way_s, self._stalled, attempt)
 
-    def _request(self, call: _Call) -> RequestFacts:
+    def _request(self, call: _Call) -> SimRequestFacts:
         """What the provider sees of a call."""
         agent, turn = call.agent, call.agent.turn
         assert turn is not None
@@ -426,7 +426,7 @@ class World:
         latency_s = turn.latency_s if streamed else turn.service_s
         if isinstance(agent, ScriptedActor):
             max_tokens, latency_s = agent.call.max_tokens, agent.latency_s
-        return RequestFacts(
+        return SimRequestFacts(
             dialect=agent.upstream.dialect,
             credential=f"sk-sim-{agent.name}",
             model=agent.crowd.model,
@@ -454,20 +454,22 @@ class World:
         if attempt.is_open:
             attempt.is_open = False
             assert attempt.answer is not None
-            self._close(attempt, attempt.answer, 0, Ending.ABANDONED)
+            self._close(attempt, attempt.answer, 0, AnswerEnding.ABANDONED)
 
-    def _close(self, attempt: _Attempt, answer: Answer, tokens: int, ending: Ending | None) -> None:
+    def _close(self, attempt: _Attempt, answer: SimAnswer, tokens: int, ending: AnswerEnding | None) -> None:
         ending = ending or answer.ending
         upstream = attempt.call.agent.upstream
         upstream.provider.end(self.now, answer, output_tokens=tokens, ending=ending)
-        if ending not in (Ending.REFUSED, Ending.OVERLOADED):
+        if ending not in (AnswerEnding.REFUSED, AnswerEnding.OVERLOADED):
             self._ledger.call_ended(upstream, self.now)
-        if ending in (Ending.FAILED, Ending.CUT, Ending.ABANDONED):
+        if ending in (AnswerEnding.FAILED, AnswerEnding.CUT, AnswerEnding.ABANDONED):
             wasted_s = self.now - attempt.arrived_at
             upstream.taken[attempt.call.agent.crowd.model].service_s += wasted_s
             attempt.call.agent.path_s += wasted_s
         if answer.reply:
-            self._ledger.book_attempt(attempt.call.agent, answer.reply, tokens, is_whole=ending is Ending.COMPLETED)
+            self._ledger.book_attempt(
+                attempt.call.agent, answer.reply, tokens, is_whole=ending is AnswerEnding.COMPLETED
+            )
 
     def _head(self, attempt: _Attempt, course: Course) -> None:
         if attempt.over:
@@ -564,8 +566,8 @@ class World:
     def _neighbour(self, neighbour: Neighbour, rng: random.Random) -> None:
         answer = self.provider.begin(
             self.now,
-            RequestFacts(
-                dialect=Dialect.MESSAGES,
+            SimRequestFacts(
+                dialect=SimDialect.MESSAGES,
                 credential="sk-sim-neighbour",
                 input_tokens=neighbour.input_tokens,
                 latency_s=neighbour.latency_s,
@@ -576,6 +578,6 @@ class World:
         self.agenda.after(answer.latency_s, self._neighbour_ends, answer)
         self.agenda.after(rng.expovariate(neighbour.calls_per_s), self._neighbour, neighbour, rng)
 
-    def _neighbour_ends(self, answer: Answer) -> None:
+    def _neighbour_ends(self, answer: SimAnswer) -> None:
         self._ledger.neighbour_ended(answer)
         self.provider.end(self.now, answer, output_tokens=answer.reply.output_tokens if answer.reply else 0)

@@ -11,7 +11,7 @@ from statistics import mean
 
 from hivemind_addon.lab.sim.closed_loop import Run, compare
 from hivemind_addon.lab.sim.trial import in_processes
-from hivemind_addon.lab.sim.zoo_entries import ZOO, Entry
+from hivemind_addon.lab.sim.zoo_entries import ZOO, ZooEntry
 
 _REFUSED_SHARE = 0.03
 _REFUSED_OVER_ORACLE = 0.01
@@ -23,7 +23,7 @@ _CAP_USED = 0.9
 class Measure:
     """The runs of one entry, by seed: through the scheduler, and the oracle's."""
 
-    entry: Entry
+    entry: ZooEntry
     mine: tuple[Run, ...]
     oracle: tuple[Run, ...]
 
@@ -92,7 +92,7 @@ def _failed_share(runs: Sequence[Run]) -> float:
 
 
 def measure(
-    wanted: Sequence[Entry], *, seeds: int, workers: int = 1, done: Callable[[str], None] = lambda _: None
+    wanted: Sequence[ZooEntry], *, seeds: int, workers: int = 1, done: Callable[[str], None] = lambda _: None
 ) -> list[Measure]:
     """Run each entry with so many seeds; with more than one worker the entries have to be the zoo's own."""
     if workers == 1:
@@ -104,7 +104,7 @@ def measure(
         return [_measured(entry, runs, done) for entry, runs in every]
 
 
-def _measured(entry: Entry, runs: Sequence[tuple[Run, Run]], done: Callable[[str], None]) -> Measure:
+def _measured(entry: ZooEntry, runs: Sequence[tuple[Run, Run]], done: Callable[[str], None]) -> Measure:
     done(f"zoo:{entry.name}")
     return Measure(entry, tuple(mine for mine, _ in runs), tuple(oracle for _, oracle in runs))
 
@@ -115,7 +115,7 @@ def _runs_of_name(seeds: int, name: str) -> list[tuple[Run, Run]]:
     return _runs(entry, seeds)
 
 
-def _runs(entry: Entry, seeds: int) -> list[tuple[Run, Run]]:
+def _runs(entry: ZooEntry, seeds: int) -> list[tuple[Run, Run]]:
     return [compare(entry.gateway, entry.crowd, seed=seed) for seed in range(seeds)]
 
 

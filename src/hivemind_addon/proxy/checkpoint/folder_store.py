@@ -29,7 +29,7 @@ _HEAD = msgspec.json.Decoder(CheckpointHead)
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class KeepRule:
     """What is kept of the older ones; the newest one stays in any case."""
 
     count: int = 200
@@ -52,10 +52,10 @@ _REST = msgspec.json.Decoder(_Rest)
 class FolderStore:
     """Implements `CheckpointStore`. Of several threads only one may `keep`."""
 
-    def __init__(self, folder: Path, *, retention: Retention | None = None) -> None:
+    def __init__(self, folder: Path, *, retention: KeepRule | None = None) -> None:
         """The folder is made when something is kept."""
         self.folder = folder
-        self._retention = retention or Retention()
+        self._retention = retention or KeepRule()
         self._heads: dict[str, CheckpointHead] = {}
         """By id, of those that were read before: a file never changes."""
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 
 from hivemind_addon.api.events import BudgetBooked, BudgetSpent, BudgetWarned, Event
 from hivemind_addon.api.snapshot import BudgetView
-from hivemind_addon.api.spend import MOST_AMOUNT, Budget, Period, Price, Scope, Shortage, Spend, Standing
+from hivemind_addon.api.spend import MOST_AMOUNT, AccountState, Budget, Period, Price, Scope, Shortage, Spend
 from hivemind_addon.api.ticket import ContractError, Demand, Outcome, OutcomeKind, Ticket, Usage
 from hivemind_addon.proxy.core.orders import Orders
 from hivemind_addon.system.heap import KeyedHeap
@@ -86,7 +86,7 @@ class Account:
         if budget is not None:
             self.left = None
 
-    def take_over(self, standing: Standing, now: float) -> None:
+    def take_over(self, standing: AccountState, now: float) -> None:
         """Count in what an earlier process left."""
         if self.given is None and self.filed is None:
             self.left = standing.budget.plus(_NOTHING - standing.added)
@@ -97,7 +97,7 @@ class Account:
         # The person was told by the process that spent it.
         self.told = self.percents()
 
-    def count_in(self, standing: Standing, now: float) -> None:
+    def count_in(self, standing: AccountState, now: float) -> None:
         """Count in what its holder had spent before it had this budget."""
         self.began_at = min(self.began_at, now - standing.age_s)
         self.spent += standing.spent
@@ -344,7 +344,7 @@ class Budgets:
         """Every account that limits something."""
         return tuple(account.view(now) for account in self._accounts.values() if account.budget.limits_anything)
 
-    def restore(self, standings: Sequence[Standing], now: float) -> list[str]:
+    def restore(self, standings: Sequence[AccountState], now: float) -> list[str]:
         """Count in what an earlier process left, once. What cannot be is named and left out."""
         oddities = []
         for standing in standings:
@@ -358,7 +358,7 @@ class Budgets:
             self._emit(account.booked(now))
         return oddities
 
-    def count_in(self, standings: Sequence[Standing], now: float) -> None:
+    def count_in(self, standings: Sequence[AccountState], now: float) -> None:
         """Add what was spent in the present periods of accounts before these were opened."""
         for standing in standings:
             budget = standing.budget
@@ -456,7 +456,7 @@ def _worst(payers: Sequence[Account], ticket: Ticket, now: float) -> Shortage | 
     return passing
 
 
-def _is_sound(standing: Standing) -> bool:
+def _is_sound(standing: AccountState) -> bool:
     budget, spent, added = standing.budget, standing.spent, standing.added
     limits = ((budget.tokens, added.tokens), (budget.micro_usd, added.micro_usd))
     return (

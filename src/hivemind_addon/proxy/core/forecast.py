@@ -92,7 +92,7 @@ class Supply:
         return min(self.limit, self.level + self.per_s * max(0.0, at - self.at))
 
 
-class Slots:
+class ForecastSlots:
     """The attempts that may be in flight, and when they end. Ask and take in the order of time."""
 
     def __init__(self, *, limit: int, gain: float, most: int, service_s: float | None) -> None:
@@ -150,7 +150,7 @@ class Outlook:
     def starts_at(self, places: Iterable[Place]) -> dict[str, float]:
         """When tickets, in their order, are likely to go; those of which nothing tells are left out."""
         now, (gain, most) = self.now, self.growth
-        slots = Slots(limit=self.limit, gain=gain, most=most, service_s=self.service_s)
+        slots = ForecastSlots(limit=self.limit, gain=gain, most=most, service_s=self.service_s)
         slots.run(self.running_s, now)
         first_at = others_at = max(now, *(hidden.closed_until for hidden in self.hidden))
         if self.probes_at > -_NEVER:
@@ -166,7 +166,7 @@ class Outlook:
 
 
 def forecast(
-    places: Iterable[Place], *, supplies: Sequence[Supply], slots: Slots, first_at: float, others_at: float
+    places: Iterable[Place], *, supplies: Sequence[Supply], slots: ForecastSlots, first_at: float, others_at: float
 ) -> dict[str, float]:
     """The instants at which tickets are likely to go, by id; a ticket of which nothing tells is left out.
 

@@ -33,7 +33,7 @@ _LEAST_WEIGHT = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PlaceWorth:
     """What a ticket's place is worth; may be given to the ticket that comes back for it."""
 
     order: int
@@ -66,7 +66,7 @@ class Place:
     ticket: Ticket
     wait_began_at: float
     """When it arrived, or when its last attempt ended."""
-    standing: Standing | None = None
+    standing: PlaceWorth | None = None
     """Brought by a ticket that comes back; left by one that was removed."""
     not_before: float = _LONG_AGO
     """It backs off until this instant."""
@@ -268,7 +268,7 @@ class Lanes:
         """Write down what a waiting ticket's place is worth."""
         if not place.was_sent:
             self._note_starts(place, *self._shares(place))
-        place.standing = Standing(
+        place.standing = PlaceWorth(
             place.order, place.since, place.agent_start_s, place.tree_start_s, was_sent=place.was_sent
         )
 

@@ -41,7 +41,7 @@ from hivemind_addon.proxy.core.capacity import Capacity
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
 from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
 from hivemind_addon.proxy.core.forecast import Callers, foresee, view_pool
-from hivemind_addon.proxy.core.lanes import Flights, Place, Standing
+from hivemind_addon.proxy.core.lanes import Flights, Place, PlaceWorth
 from hivemind_addon.proxy.core.learned import LearnedPool
 from hivemind_addon.proxy.core.meters import Backoffs, Meters
 from hivemind_addon.proxy.core.orders import Orders
@@ -66,7 +66,7 @@ _KEPT_FOR_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    standing: Standing
+    standing: PlaceWorth
     until: float
 
 
@@ -82,14 +82,14 @@ class Comebacks:
     def __repr__(self) -> str:
         return f"<Comebacks {len(self)} places kept>"
 
-    def keep(self, ticket: Ticket, standing: Standing | None, now: float) -> None:
+    def keep(self, ticket: Ticket, standing: PlaceWorth | None, now: float) -> None:
         """A ticket was shed, or its client went."""
         self._forget(now)
         if standing is not None and ticket.request_hash:
             kept = self._kept.pop((ticket.agent, ticket.request_hash), [])
             self._kept[ticket.agent, ticket.request_hash] = [*kept, _Kept(standing, now + _KEPT_FOR_S)]
 
-    def claim(self, ticket: Ticket, now: float) -> Standing | None:
+    def claim(self, ticket: Ticket, now: float) -> PlaceWorth | None:
         """The place of an earlier ticket for the same request; None: it has none."""
         self._forget(now)
         kept = self._kept.get((ticket.agent, ticket.request_hash))

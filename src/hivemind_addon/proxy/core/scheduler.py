@@ -34,7 +34,7 @@ from hivemind_addon.api.events import (
     TicketEnded,
 )
 from hivemind_addon.api.snapshot import Counters, Snapshot
-from hivemind_addon.api.spend import Standing
+from hivemind_addon.api.spend import AccountState
 from hivemind_addon.api.ticket import (
     ContractError,
     Demand,
@@ -363,11 +363,11 @@ class Scheduler:
             self._pools[key].bypass(bypassing)
             self._changed[self._pools[key]] = None
 
-    def restore_budgets(self, standings: Sequence[Standing], now: float) -> None:
+    def restore_budgets(self, standings: Sequence[AccountState], now: float) -> None:
         """Count in what an earlier process has spent, once. What is no account is left out, with an oddity."""
         self._oddities(self._budgets.restore(standings, now), now)
 
-    def count_in(self, standings: Sequence[Standing], now: float) -> None:
+    def count_in(self, standings: Sequence[AccountState], now: float) -> None:
         """Add what was spent in the present periods of budgets before these were set."""
         self._budgets.count_in(standings, now)
 

@@ -26,7 +26,7 @@ from hivemind_addon.api.events import (
     PoolsMerged,
     StateUnsaved,
 )
-from hivemind_addon.api.spend import Budget, Standing
+from hivemind_addon.api.spend import AccountState, Budget
 from hivemind_addon.api.words import failing
 from hivemind_addon.proxy.journal import runs
 from hivemind_addon.proxy.journal.retention import JournalKeep
@@ -68,10 +68,10 @@ class Keeper(Protocol):
     def export(self) -> dict[str, object]:
         """Plain JSON values by name, which nobody changes any more."""
 
-    def restore(self, kept: Mapping[str, object], standings: Sequence[Standing]) -> None:
+    def restore(self, kept: Mapping[str, object], standings: Sequence[AccountState]) -> None:
         """Take over what was exported, and how budgets stand, as far as it can be understood."""
 
-    def count_in(self, standings: Sequence[Standing]) -> None:
+    def count_in(self, standings: Sequence[AccountState]) -> None:
         """Add what was spent in the present periods of accounts before these were opened."""
 
 

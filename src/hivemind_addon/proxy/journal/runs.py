@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hivemind_addon.api.spend import Budget, Period, Scope, Spend, Standing
+from hivemind_addon.api.spend import AccountState, Budget, Period, Scope, Spend
 from hivemind_addon.proxy.journal.file import is_damage
 from hivemind_addon.proxy.journal.tables import BudgetRow
 from hivemind_addon.system.database import transaction
@@ -37,7 +37,7 @@ class Inherited:
     run_goes_on: bool = False
     """The last run on this port died, or ended just now: its budgets `per run` go on."""
 
-    def standings(self, wall: float) -> list[Standing]:
+    def standings(self, wall: float) -> list[AccountState]:
         """The accounts, for the core; an account that cannot be understood is left out."""
         return [standing for row in self.budgets if (standing := _standing(row, wall)) is not None]
 
@@ -145,7 +145,7 @@ def _without_flights(row: BudgetRow) -> BudgetRow:
     return row
 
 
-def _standing(row: BudgetRow, wall: float) -> Standing | None:
+def _standing(row: BudgetRow, wall: float) -> AccountState | None:
     try:
         budget = Budget(
             scope=Scope(row.scope),
@@ -156,7 +156,7 @@ def _standing(row: BudgetRow, wall: float) -> Standing | None:
         )
     except ValueError:
         return None
-    return Standing(
+    return AccountState(
         budget=budget,
         age_s=max(0.0, wall - row.began),
         spent=Spend(row.spent_tokens, row.spent_micro_usd),

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hivemind_addon import __version__
-from hivemind_addon.api.spend import Budget, Period, Scope, Spend, Standing
+from hivemind_addon.api.spend import AccountState, Budget, Period, Scope, Spend
 from hivemind_addon.api.words import failing
 from hivemind_addon.proxy.journal import runs
 from hivemind_addon.proxy.journal.file import BUSY_S, JournalFile, JournalTakenError, JournalUnusableError, is_damage
@@ -140,7 +140,7 @@ class Writer:
         self._well()
         return True
 
-    def spent_before(self) -> list[Standing]:
+    def spent_before(self) -> list[AccountState]:
         """What holders of new accounts had spent in their periods before; to be called when all of it is written."""
         assert self._file is not None, "ready first"
         opened, self.rows.opened = self.rows.opened, []
@@ -153,7 +153,7 @@ class Writer:
                 self._warn(f"what {budget.holder} has spent before is not known: {failing(error)}")
                 continue
             if before is not None and before.spent != Spend():
-                standings.append(Standing(budget, max(0.0, wall - before.began), before.spent, Spend()))
+                standings.append(AccountState(budget, max(0.0, wall - before.began), before.spent, Spend()))
         return standings
 
     def trim(self, keep: JournalKeep) -> bool:

@@ -227,7 +227,7 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class PatienceRule:
     """How long this provider's clients wait for an answer."""
 
     default_s: float = 600
@@ -359,7 +359,7 @@ class Profile:
     """How the provider's limits count a call."""
     tokens: Tokens = field(default_factory=Tokens)
     """How request bodies are counted before they are sent."""
-    patience: Patience = field(default_factory=Patience)
+    patience: PatienceRule = field(default_factory=PatienceRule)
     """How long its clients wait for an answer."""
     refusal: Refusal = field(default_factory=Refusal)
     """The answer that makes a held client come back."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hivemind_addon.api.command import Cancel, Said, SchedulerCommand
 from hivemind_addon.api.events import Event
 from hivemind_addon.api.snapshot import Snapshot
-from hivemind_addon.api.spend import Standing
+from hivemind_addon.api.spend import AccountState
 from hivemind_addon.api.ticket import (
     ContractError,
     Demand,
@@ -266,7 +266,7 @@ class Driver:
             "orders": self._scheduler.export_orders(self.clock.monotonic(), self.clock.wall()),
         }
 
-    def restore(self, kept: Mapping[str, object], standings: Sequence[Standing]) -> None:
+    def restore(self, kept: Mapping[str, object], standings: Sequence[AccountState]) -> None:
         """Take over, once, what was exported, and what an earlier process has spent, as far as it can be understood."""
         now = self.clock.monotonic()
         if "learned" in kept:
@@ -276,7 +276,7 @@ class Driver:
         self._scheduler.restore_budgets(standings, now)
         self.tick()
 
-    def count_in(self, standings: Sequence[Standing]) -> None:
+    def count_in(self, standings: Sequence[AccountState]) -> None:
         """Add what was spent in the present periods of budgets before these were set."""
         self._scheduler.count_in(standings, self.clock.monotonic())
         self.tick()

@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 
 from hivemind_addon.lab.sim.limits import LimitKind
-from hivemind_addon.lab.sim.mitmdump import NotStarted
+from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted
 from hivemind_addon.system.stop_signals import end_with_us
 
 
@@ -46,7 +46,7 @@ def demo(agents: int | None, turns: int | None, seed: int | None, provider: str 
     try:
         with closing(view.DemoScreen(console)) as screen:
             result = asyncio.run(demos.run_demo(settings, screen))
-    except NotStarted as error:
+    except MitmdumpNotStarted as error:
         raise click.ClickException(str(error)) from error
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(result)).decode())

@@ -22,10 +22,10 @@ from hivemind_addon.tools.commands.span import SPAN
 from hivemind_addon.tools.launch import claim, detached
 from hivemind_addon.tools.launch.programs import load_programs
 from hivemind_addon.tools.tasks import client, dispatch, picture, serve
-from hivemind_addon.tools.tasks.board import Rules
+from hivemind_addon.tools.tasks.board import FleetRules
 from hivemind_addon.tools.tasks.fleet_file import FleetFile, load_fleet
 from hivemind_addon.tools.tasks.model import USUAL_AT_MOST, FleetView, NotTaken, State, TaskView
-from hivemind_addon.tools.tasks.session import Outcome, Plan, new_plan, resumed_plan, run_plan
+from hivemind_addon.tools.tasks.session import FleetOutcome, FleetPlan, new_plan, resumed_plan, run_plan
 
 EXPECTED = (NotTaken, ProfileError, FolderNotPrivate)
 _SCREEN_MARGIN = 6
@@ -177,7 +177,7 @@ def serve_tasks(at_most: int, idle_s: float | None, port: int) -> None:
             if idle_s is not None:
                 sys.exit(detached.ALREADY_THERE)
             raise click.ClickException(f"somebody runs the tasks of port {port} already; see `hivemind fleet status`")
-        plan = new_plan(Rules(at_most=at_most), (), source="", port=port, clock=clock)
+        plan = new_plan(FleetRules(at_most=at_most), (), source="", port=port, clock=clock)
         outcome = asyncio.run(
             run_plan(
                 plan,
@@ -196,7 +196,7 @@ def serve_tasks(at_most: int, idle_s: float | None, port: int) -> None:
 class _Screen:
     """Progress: a table that is drawn anew where a terminal is, a line for each change where not."""
 
-    def __init__(self, plan: Plan, clock: SystemClock, *, as_json: bool) -> None:
+    def __init__(self, plan: FleetPlan, clock: SystemClock, *, as_json: bool) -> None:
         self._plan = plan
         self._clock = clock
         self._console = Console(stderr=as_json, highlight=False)
@@ -248,7 +248,7 @@ class _Screen:
         self._console.print(line, markup=False, soft_wrap=True)
 
 
-def _run(plan: Plan, clock: SystemClock, *, as_json: bool) -> Outcome:
+def _run(plan: FleetPlan, clock: SystemClock, *, as_json: bool) -> FleetOutcome:
     screen = _Screen(plan, clock, as_json=as_json)
     with screen.shown():
         outcome = asyncio.run(run_plan(plan, clock=clock, tell=screen.tell, warn=screen.warn))
@@ -258,20 +258,20 @@ def _run(plan: Plan, clock: SystemClock, *, as_json: bool) -> Outcome:
 
 def _plan(
     read: FleetFile | None, file: Path | None, fleet_id: str | None, at_most: int | None, port: int, clock: SystemClock
-) -> Plan:
+) -> FleetPlan:
     rules = _with_at_most(read.rules, at_most, file) if read else None
     if fleet_id is not None:
         plan = resumed_plan(fleet_id, port=port, changed=(rules, read.specs) if read and rules else None)
         if at_most is None or rules is not None:
             return plan
         fleet = msgspec.structs.replace(plan.fleet, rules=_with_at_most(plan.fleet.rules, at_most, None))
-        return Plan(fleet, plan.tasks, plan.done)
+        return FleetPlan(fleet, plan.tasks, plan.done)
     assert read is not None
     assert rules is not None
     return new_plan(rules, read.specs, source=str(file and file.absolute()), port=port, clock=clock)
 
 
-def _with_at_most(rules: Rules, at_most: int | None, file: Path | None) -> Rules:
+def _with_at_most(rules: FleetRules, at_most: int | None, file: Path | None) -> FleetRules:
     if at_most is None:
         return rules
     taken = sum(rules.groups.values())
@@ -279,10 +279,10 @@ def _with_at_most(rules: Rules, at_most: int | None, file: Path | None) -> Rules
         raise NotTaken(
             f"--at-most {at_most} is less than the {taken} workers of its groups{f' in {file}' if file else ''}"
         )
-    return Rules(at_most, rules.groups, rules.steal_above, rules.start_every_s)
+    return FleetRules(at_most, rules.groups, rules.steal_above, rules.start_every_s)
 
 
-def _print_order(rules: Rules, read: FleetFile) -> None:
+def _print_order(rules: FleetRules, read: FleetFile) -> None:
     """In waves: what could run at the same time if there were places enough."""
     done: set[str] = set()
     left = {one.name: one for one in read.specs}

@@ -16,7 +16,7 @@ _OTHERS = "More"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CommandEntry:
     """One command, not loaded yet."""
 
     name: str
@@ -36,7 +36,7 @@ class Entry:
 class IndexedGroup(click.Group):
     """Its commands stand in an index; what is registered beside it is listed at the end."""
 
-    def __init__(self, *args: Any, index: Mapping[str, Sequence[Entry]], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, index: Mapping[str, Sequence[CommandEntry]], **kwargs: Any) -> None:
         """`index`: heading → the commands below it."""
         super().__init__(*args, **kwargs)
         self._index = index

@@ -28,7 +28,7 @@ from hivemind_addon.tools.commands.printing import Format, format_option
 from hivemind_addon.tools.commands.proxy import port_option
 from hivemind_addon.tools.history import history as requests_of
 from hivemind_addon.tools.history import sums
-from hivemind_addon.tools.history.asked import OPEN, Asked
+from hivemind_addon.tools.history.asked import OPEN, RequestFilter
 from hivemind_addon.tools.history.reader import JournalReader
 from hivemind_addon.tools.history.records import LOST
 from hivemind_addon.tools.history.verdict import verdict
@@ -94,19 +94,19 @@ def history(
                 option = {"form": "json` or `--csv", "most": "most"}.get(name, name)
                 raise click.UsageError(f"write `--{option}` behind `{context.invoked_subcommand}`")
         return
-    asked = Asked(span_of(since, until), agent=agent, task=task, pool=pool, session=session, end=end or "")
+    asked = RequestFilter(span_of(since, until), agent=agent, task=task, pool=pool, session=session, end=end or "")
     context.invoke(_newest, asked=asked, most=most, form=form)
 
 
 @click.command()
 @asks
-def _newest(journal: JournalReader, asked: Asked, most: int, form: Format) -> None:
+def _newest(journal: JournalReader, asked: RequestFilter, most: int, form: Format) -> None:
     """The newest requests."""
     found = requests_of.requests(journal, asked, most + 1)
     rows.print_requests(
         [msgspec.structs.asdict(one) for one in found[:most]],
         form,
-        none="no request is known yet" if asked == Asked() else "no such request is known",
+        none="no request is known yet" if asked == RequestFilter() else "no such request is known",
     )
     if len(found) > most and form is Format.TABLE:
         click.echo(f"There are older ones: -n {most * 5}")
@@ -191,7 +191,7 @@ def agents(
       hivemind history agents --by model --since 7d
       hivemind history agents 'ci-*' --by day --since 30d --csv > costs.csv
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    asked = Asked(span_of(since, until), agent=agent, task=task, pool=pool)
+    asked = RequestFilter(span_of(since, until), agent=agent, task=task, pool=pool)
     found = sums.costs(journal, asked, sums.By(by))
     told = [*found, sums.total(found)] if form is Format.TABLE and len(found) > 1 else found
     columns = {"name": by.capitalize(), "requests": "Requests", "delivered": "Delivered"}
@@ -231,7 +231,7 @@ def retries(
       hivemind history retries --since 7d --pool api.openai.com
       hivemind history retries --json | jq .reasons
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    asked = Asked(span_of(since, until), agent=agent, pool=pool)
+    asked = RequestFilter(span_of(since, until), agent=agent, pool=pool)
     reasons = [msgspec.structs.asdict(one) for one in sums.retry_reasons(journal, asked)]
     found = [rows.dated(msgspec.structs.asdict(one), "arrived") for one in sums.retried(journal, asked, most)]
     if form is Format.JSON:

@@ -16,7 +16,7 @@ from hivemind_addon.tools.commands.history_options import (
 )
 from hivemind_addon.tools.commands.printing import Format, format_option
 from hivemind_addon.tools.history import history as requests_of
-from hivemind_addon.tools.history.asked import Asked
+from hivemind_addon.tools.history.asked import RequestFilter
 from hivemind_addon.tools.history.reader import JournalReader
 from hivemind_addon.tools.history.records import RunRecord
 
@@ -79,7 +79,7 @@ def limits(
       hivemind history limits
       hivemind history limits --pool api.openai.com --since 7d --csv
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    found = requests_of.limits(journal, Asked(span_of(since, until), pool=pool))[-most:]
+    found = requests_of.limits(journal, RequestFilter(span_of(since, until), pool=pool))[-most:]
     columns = {"at": "When", "pool": "Pool", "meter": "Meter", "limit": "Limit", "window_s": "Per", "kind": "Kind"}
     rows.print_listing(
         [rows.dated(msgspec.structs.asdict(one), "at") for one in found],

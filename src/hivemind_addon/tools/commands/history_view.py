@@ -14,7 +14,7 @@ from hivemind_addon.tools.commands.instants import day, hour, shown
 from hivemind_addon.tools.dash.glyphs import plain
 from hivemind_addon.tools.history.history import Biography
 from hivemind_addon.tools.history.incident_history import Aftermath
-from hivemind_addon.tools.history.incidents import Incident, Line
+from hivemind_addon.tools.history.incidents import Incident, IncidentLine
 from hivemind_addon.tools.history.records import LOST
 from hivemind_addon.tools.history.verdict import verdict, verdict_head
 
@@ -26,7 +26,7 @@ _NOW_S = 0.05
 """Less is not told."""
 
 
-class Moment(Struct, frozen=True):
+class TicketMoment(Struct, frozen=True):
     """One thing that happened to a request."""
 
     at: float
@@ -35,7 +35,7 @@ class Moment(Struct, frozen=True):
     text: str
 
 
-def story(biography: Biography) -> list[Moment]:
+def story(biography: Biography) -> list[TicketMoment]:
     """A request from its arrival to its end, in order."""
     ticket = biography.ticket
     told = [(ticket.arrived, 0, "came")]
@@ -52,7 +52,7 @@ def story(biography: Biography) -> list[Moment]:
             (_end_of(biography), 9, ticket.reason or "its proxy died" if ticket.end == LOST else ticket.end + reason)
         )
     return [
-        Moment(at=at, after_s=round(max(0.0, at - ticket.arrived), 3), text=plain(text))
+        TicketMoment(at=at, after_s=round(max(0.0, at - ticket.arrived), 3), text=plain(text))
         for at, _, text in sorted(told, key=lambda one: one[:2])
     ]
 
@@ -145,7 +145,7 @@ def summary(biography: Biography, now: float) -> str:
 
 
 def incident_lines(
-    incident: Incident, number: int, aftermath: Aftermath, timeline: Sequence[Line], now: float
+    incident: Incident, number: int, aftermath: Aftermath, timeline: Sequence[IncidentLine], now: float
 ) -> Iterator[str]:
     """What a person reads of one incident."""
     ended = incident.ended

@@ -32,7 +32,7 @@ from hivemind_addon.tools.commands.lease_options import (
 from hivemind_addon.tools.commands.printing import Format, Row, format_option, print_rows
 from hivemind_addon.tools.lease.bounds import check_name
 from hivemind_addon.tools.lease.holder import caller
-from hivemind_addon.tools.lease.model import Lease, LeaseError, LeaseOver, NotGranted, Request, Standing
+from hivemind_addon.tools.lease.model import Lease, LeaseError, LeaseOver, LeaseState, NotGranted, Request
 from hivemind_addon.tools.lease.sqlite_store import SqliteLeases
 
 _WAIT_S = 30.0
@@ -238,7 +238,7 @@ def _plain(held: Lease) -> dict[str, object]:
     }
 
 
-def _standing(standing: Standing) -> Row:
+def _standing(standing: LeaseState) -> Row:
     """Without ids: who only looks is not to end a lease by a slip."""
     return {
         "name": standing.name,
@@ -249,7 +249,7 @@ def _standing(standing: Standing) -> Row:
     }
 
 
-def _rows(standing: Standing, *, for_people: bool) -> list[Row]:
+def _rows(standing: LeaseState, *, for_people: bool) -> list[Row]:
     """One for each holder, or one without."""
     places = f"{len(standing.leases)} of {standing.capacity}"
     waiting = ", ".join(one.agent for one in standing.waiting)

@@ -13,7 +13,7 @@ import click
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.launch.port import AGENT_VARIABLE, DEFAULT_PORT, PORT_VARIABLE
 from hivemind_addon.tools.mcp.caller import caller_of
-from hivemind_addon.tools.mcp.scope import BadWord, Permission, Scope, read_allow
+from hivemind_addon.tools.mcp.scope import BadWord, Permission, ServerScope, read_allow
 from hivemind_addon.tools.mcp.token import BadToken, kept_token, new_token
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def mcp(
     from hivemind_addon.tools.mcp.session import Session  # noqa: PLC0415 - as above
     from hivemind_addon.tools.mcp.tools import TOOLS  # noqa: PLC0415 - as above
 
-    scope = Scope(allow, commands=allow_commands)
+    scope = ServerScope(allow, commands=allow_commands)
     caller = caller_of(os.environ, agent=agent or "", port=port)
     leases, clock = SqliteLeases(default_lease_file()), SystemClock()
 

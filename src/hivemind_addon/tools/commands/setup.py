@@ -17,10 +17,10 @@ from hivemind_addon.tools.commands.proxy import port_option
 from hivemind_addon.tools.launch import background
 from hivemind_addon.tools.launch.bundle import NoBundle, is_ours, write_bundle
 from hivemind_addon.tools.launch.programs import load_programs
-from hivemind_addon.tools.setup.change import Change, addition, apply, removal, snippet
+from hivemind_addon.tools.setup.change import FileChange, addition, apply, removal, snippet
 from hivemind_addon.tools.setup.ledger import Ledger
-from hivemind_addon.tools.setup.model import HasComments, Plan, SetupTrouble
-from hivemind_addon.tools.setup.tools import TOOLS, Place
+from hivemind_addon.tools.setup.model import HasComments, SetupPlan, SetupTrouble
+from hivemind_addon.tools.setup.tools import TOOLS, ToolPlace
 
 ALL = "all"
 _CONFDIR = Path("~/.mitmproxy")
@@ -54,7 +54,7 @@ def setup(
         raise click.UsageError("--write or --remove, not both")
     if as_json and (write or remove):
         raise click.UsageError("--json says what is needed; it goes with neither --write nor --remove")
-    place = Place(
+    place = ToolPlace(
         home=Path.home(),
         project=Path.cwd() if project else None,
         environment=os.environ,
@@ -84,7 +84,7 @@ def setup(
         sys.exit(1)
 
 
-def _chosen(tool: str, place: Place) -> Iterator[str]:
+def _chosen(tool: str, place: ToolPlace) -> Iterator[str]:
     if tool != ALL:
         yield tool
         return
@@ -95,7 +95,7 @@ def _chosen(tool: str, place: Place) -> Iterator[str]:
             click.echo(f"{name}: not found on this machine, skipped", err=True)
 
 
-def _pages(plans: list[Plan]) -> Iterator[str]:
+def _pages(plans: list[SetupPlan]) -> Iterator[str]:
     """What each tool needs, to be put in by hand."""
     for plan in plans:
         files = "".join(f"\n{file.path}:\n\n{snippet(file.format, file.entries)}" for file in plan.files)
@@ -103,7 +103,7 @@ def _pages(plans: list[Plan]) -> Iterator[str]:
         yield f"{plan.tool}\n{files}" + (f"\n{notes}" if notes else "")
 
 
-def _plain(plan: Plan) -> dict[str, object]:
+def _plain(plan: SetupPlan) -> dict[str, object]:
     files = [
         {"path": str(file.path), "format": file.format.value, "content": snippet(file.format, file.entries)}
         for file in plan.files
@@ -111,7 +111,7 @@ def _plain(plan: Plan) -> dict[str, object]:
     return {"tool": plan.tool, "files": files, "notes": plan.notes}
 
 
-def _change(plan: Plan, *, remove: bool) -> int:
+def _change(plan: SetupPlan, *, remove: bool) -> int:
     """How many files could not be changed."""
     ledger, troubles, written = Ledger(), 0, 0
     for file in plan.files:
@@ -127,7 +127,7 @@ def _change(plan: Plan, *, remove: bool) -> int:
     return troubles
 
 
-def _carry_out(tool: str, change: Change, ledger: Ledger, *, remove: bool) -> bool:
+def _carry_out(tool: str, change: FileChange, ledger: Ledger, *, remove: bool) -> bool:
     for entry, there in change.kept:
         # Not what is there: it may be a secret.
         what = "is changed since, and stays" if remove else f"is set otherwise, and stays; for {tool} it would be"

@@ -26,7 +26,7 @@ def read_span(text: str) -> float | None:
     return seconds if math.isfinite(seconds) else None
 
 
-class Span(click.ParamType[float]):
+class Duration(click.ParamType[float]):
     """Seconds."""
 
     name = "span"
@@ -44,5 +44,5 @@ class Span(click.ParamType[float]):
         return seconds
 
 
-SPAN = Span()
-SOME_TIME = Span(above_zero=True)
+SPAN = Duration()
+SOME_TIME = Duration(above_zero=True)

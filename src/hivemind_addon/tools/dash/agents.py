@@ -9,9 +9,9 @@ from hivemind_addon.api.snapshot import BudgetView, TicketView
 from hivemind_addon.api.spend import Scope, Spend
 from hivemind_addon.api.ticket import Priority
 from hivemind_addon.api.words import count, dollars, span
-from hivemind_addon.tools.dash.family import Kind, Line, Node
+from hivemind_addon.tools.dash.family import Node, NodeKind, TreeLine
 from hivemind_addon.tools.dash.glyphs import Tone, bar, cut_middle, plain
-from hivemind_addon.tools.dash.grid import Cell, Column, Grid
+from hivemind_addon.tools.dash.grid import Column, Grid, GridCell
 
 _COLUMNS = (
     Column("agent", 0, 16, grows=2),
@@ -41,71 +41,71 @@ def agents_grid(width: int) -> Grid:
     return Grid(_COLUMNS, width)
 
 
-def agent_rows(grid: Grid, lines: Iterable[Line], budgets: Sequence[BudgetView]) -> list[Text]:
+def agent_rows(grid: Grid, lines: Iterable[TreeLine], budgets: Sequence[BudgetView]) -> list[Text]:
     """One row for each line of the tree."""
     own = {view.budget.name: view for view in reversed(budgets) if view.budget.scope is Scope.AGENT}
     return list(grid.rows(_cells(line, grid.width_of("agent"), own) for line in lines))
 
 
-def _cells(line: Line, name_width: int, budgets: Mapping[str, BudgetView]) -> dict[str, Cell]:
+def _cells(line: TreeLine, name_width: int, budgets: Mapping[str, BudgetView]) -> dict[str, GridCell]:
     node = line.node
     faint = "" if node.tickets else Tone.FAINT.value
     cells = {
-        "agent": Cell(_name(line, name_width), Tone.TITLE if node.kind is Kind.AGENT else faint),
+        "agent": GridCell(_name(line, name_width), Tone.TITLE if node.kind is NodeKind.AGENT else faint),
         "state": state_of(node),
-        "model": Cell(plain(node.model), Tone.FAINT),
+        "model": GridCell(plain(node.model), Tone.FAINT),
     }
     waiting = [one for one in node.tickets if one.state != "in flight"]
     if waiting:
-        cells["waited"] = Cell(span(max(one.waited_s for one in waiting)), Tone.WAITS)
+        cells["waited"] = GridCell(span(max(one.waited_s for one in waiting)), Tone.WAITS)
         starts = [one.starts_in_s for one in waiting if one.starts_in_s is not None]
-        cells["starts in"] = Cell(f"~{span(min(starts))}" if starts else "?", "" if starts else Tone.FAINT)
-    cells["prio"] = Cell(_priority(node.tickets), Tone.FAINT)
-    if node.kind is Kind.TICKET:
+        cells["starts in"] = GridCell(f"~{span(min(starts))}" if starts else "?", "" if starts else Tone.FAINT)
+    cells["prio"] = GridCell(_priority(node.tickets), Tone.FAINT)
+    if node.kind is NodeKind.TICKET:
         demand = node.tickets[0].ticket.demand
-        cells["in"] = Cell(f"~{count(demand.input_tokens)}", Tone.FAINT)
+        cells["in"] = GridCell(f"~{count(demand.input_tokens)}", Tone.FAINT)
         return cells
     cells |= {
-        "in": Cell(count(node.usage.total_input_tokens), faint),
-        "cached": Cell(_cached(node), faint),
-        "out": Cell(count(node.usage.output_tokens), faint),
-        "cost": Cell(_cost(node), faint),
-        "in vain": Cell(dollars(node.wasted_micro_usd) if node.wasted_micro_usd else "", faint),
-        "done": Cell(count(node.delivered), faint),
-        "lost": Cell(count(node.lost) if node.lost else "", Tone.BAD),
-        "retries": Cell(count(node.retries_absorbed) if node.retries_absorbed else "", faint),
+        "in": GridCell(count(node.usage.total_input_tokens), faint),
+        "cached": GridCell(_cached(node), faint),
+        "out": GridCell(count(node.usage.output_tokens), faint),
+        "cost": GridCell(_cost(node), faint),
+        "in vain": GridCell(dollars(node.wasted_micro_usd) if node.wasted_micro_usd else "", faint),
+        "done": GridCell(count(node.delivered), faint),
+        "lost": GridCell(count(node.lost) if node.lost else "", Tone.BAD),
+        "retries": GridCell(count(node.retries_absorbed) if node.retries_absorbed else "", faint),
     }
-    if node.kind is Kind.AGENT and node.name in budgets:
+    if node.kind is NodeKind.AGENT and node.name in budgets:
         cells["budget"] = _budget(budgets[node.name])
     return cells
 
 
-def _name(line: Line, width: int) -> str:
+def _name(line: TreeLine, width: int) -> str:
     node = line.node
     indent = "  " * (line.depth - 1) + ("└ " if line.is_last else "├ ") if line.depth else ""
     sign = "▾ " if line.is_open and node.tickets else ""
     room = max(4, width - len(indent) - len(sign))
     name = plain(node.name)
-    if node.kind is Kind.SESSION:
+    if node.kind is NodeKind.SESSION:
         name = name.removeprefix(f"{plain(node.agent)}/")
     elif node.detail and (left := room - cell_len(name) - len(_BESIDE)) >= _LEAST_DETAIL:
         name += _BESIDE + cut_middle(plain(node.detail), left)
     return f"{indent}{sign}{cut_middle(name, room)}"
 
 
-def state_of(node: Node) -> Cell:
+def state_of(node: Node) -> GridCell:
     """What a node's requests do, in words: the first that waits says why."""
     waiting = [one for one in node.tickets if one.state != "in flight"]
     flying = node.in_flight
     if not node.tickets and node.live:
-        return Cell("○ waits far behind", Tone.WAITS)
+        return GridCell("○ waits far behind", Tone.WAITS)
     if not node.tickets:
-        return Cell(f"· idle {span(node.seen_ago_s)}" if node.seen_ago_s >= 1 else "· idle", Tone.FAINT)
+        return GridCell(f"· idle {span(node.seen_ago_s)}" if node.seen_ago_s >= 1 else "· idle", Tone.FAINT)
     if not waiting:
         attempt = max(one.attempts for one in node.tickets)
         again = f", attempt {attempt}" if attempt > 1 and flying == 1 else ""
-        return Cell(f"● {flying} in flight" if flying > 1 else f"● in flight{again}", Tone.GOOD)
-    return Cell(f"● {flying} {_waiting(waiting)}" if flying else _waiting(waiting), Tone.WAITS)
+        return GridCell(f"● {flying} in flight" if flying > 1 else f"● in flight{again}", Tone.GOOD)
+    return GridCell(f"● {flying} {_waiting(waiting)}" if flying else _waiting(waiting), Tone.WAITS)
 
 
 def _waiting(waiting: list[TicketView]) -> str:
@@ -133,9 +133,9 @@ def _cost(node: Node) -> str:
     return dollars(node.micro_usd) + ("" if node.is_priced else "+")
 
 
-def _budget(view: BudgetView) -> Cell:
+def _budget(view: BudgetView) -> GridCell:
     share = spent_share(view)
-    return Cell(f"{bar(share, _BUDGET_BAR)} {share:>4.0%}", Tone.WAITS if share >= _NEARLY else Tone.GOOD)
+    return GridCell(f"{bar(share, _BUDGET_BAR)} {share:>4.0%}", Tone.WAITS if share >= _NEARLY else Tone.GOOD)
 
 
 def spent_share(view: BudgetView) -> float:

@@ -33,7 +33,7 @@ class Sort(Enum):
         return every[(every.index(self) + 1) % len(every)]
 
 
-class Kind(Enum):
+class NodeKind(Enum):
     """What a node stands for."""
 
     AGENT = "agent"
@@ -47,7 +47,7 @@ class Node:
 
     id: str
     """Stays the same from report to report."""
-    kind: Kind
+    kind: NodeKind
     name: str
     agent: str
     detail: str = ""
@@ -111,7 +111,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TreeLine:
     """A node where it stands in the tree."""
 
     node: Node
@@ -143,11 +143,11 @@ def family(report: Report, *, sort: Sort = Sort.ACTIVE, pattern: str = "") -> li
     return agents
 
 
-def lines(agents: Sequence[Node], opened: frozenset[str] | None, depth: int = 0) -> Iterator[Line]:
+def lines(agents: Sequence[Node], opened: frozenset[str] | None, depth: int = 0) -> Iterator[TreeLine]:
     """The tree from top to bottom, with the requests of those that are open; None: all are."""
     for number, node in enumerate(agents, start=1):
-        is_open = node.kind is not Kind.TICKET and (opened is None or node.id in opened)
-        yield Line(node, depth, is_open, number == len(agents))
+        is_open = node.kind is not NodeKind.TICKET and (opened is None or node.id in opened)
+        yield TreeLine(node, depth, is_open, number == len(agents))
         below = [*(_requests(node) if is_open else ()), *node.children]
         yield from lines(below, opened, depth + 1)
 
@@ -160,7 +160,7 @@ def _requests(node: Node) -> Iterator[Node]:
         if ticket.id not in below:
             name = f"ticket {ticket.id}"
             yield Node(
-                name, Kind.TICKET, ticket.id, ticket.agent, ticket.kind.value, model=ticket.model, tickets=[view]
+                name, NodeKind.TICKET, ticket.id, ticket.agent, ticket.kind.value, model=ticket.model, tickets=[view]
             )
 
 
@@ -174,7 +174,7 @@ def _sessions(report: Report) -> dict[tuple[str, str], tuple[Node, str]]:
             ticket = view.ticket
             key = ticket.agent, ticket.session
             if key not in found:
-                node = Node(f"session {key}", Kind.SESSION, ticket.session, ticket.agent, model=ticket.model)
+                node = Node(f"session {key}", NodeKind.SESSION, ticket.session, ticket.agent, model=ticket.model)
                 found[key] = node, ticket.parent_session
             found[key][0].tickets.append(view)
     for node, _ in found.values():
@@ -185,7 +185,7 @@ def _sessions(report: Report) -> dict[tuple[str, str], tuple[Node, str]]:
 def _session(tally: SessionTally) -> Node:
     return Node(
         id=f"session {(tally.agent, tally.session)}",
-        kind=Kind.SESSION,
+        kind=NodeKind.SESSION,
         name=tally.session,
         agent=tally.agent,
         model=tally.model,
@@ -236,7 +236,7 @@ def _agent(name: str, sessions: list[Node]) -> Node:
     """An agent above its sessions; its only one is not shown apart."""
     for node in sessions:
         _gather(node)
-    agent = Node(f"agent {name}", Kind.AGENT, name, name, seen_ago_s=min(node.seen_ago_s for node in sessions))
+    agent = Node(f"agent {name}", NodeKind.AGENT, name, name, seen_ago_s=min(node.seen_ago_s for node in sessions))
     for node in sessions:
         agent.take(node)
     if len(sessions) == 1:

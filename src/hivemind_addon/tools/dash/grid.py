@@ -26,7 +26,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class GridCell:
     """One cell's text, without control characters."""
 
     text: str
@@ -52,15 +52,15 @@ class Grid:
 
     def heading(self) -> Text:
         """The line above the rows."""
-        return self.row([Cell(column.title, Tone.FAINT) for column in self._columns])
+        return self.row([GridCell(column.title, Tone.FAINT) for column in self._columns])
 
-    def rows(self, cells: Iterable[dict[str, Cell]]) -> Iterable[Text]:
+    def rows(self, cells: Iterable[dict[str, GridCell]]) -> Iterable[Text]:
         """Lines, from cells by their column's title; a cell that is missing is empty."""
-        empty = Cell("")
+        empty = GridCell("")
         for one in cells:
             yield self.row([one.get(column.title, empty) for column in self._columns])
 
-    def row(self, cells: Sequence[Cell]) -> Text:
+    def row(self, cells: Sequence[GridCell]) -> Text:
         """One line of cells, one for each column that fits."""
         line = Text(no_wrap=True, overflow="ellipsis", end="")
         for index, (column, cell) in enumerate(zip(self._columns, cells, strict=True)):

@@ -32,7 +32,7 @@ from hivemind_addon.system.clock import Clock
 from hivemind_addon.tools.dash.family import Node
 from hivemind_addon.tools.dash.feed import Feed, Gone
 from hivemind_addon.tools.dash.glyphs import Tone, plain
-from hivemind_addon.tools.dash.picture import Look, Picture, picture
+from hivemind_addon.tools.dash.picture import Picture, PictureLook, picture
 from hivemind_addon.tools.dash.pools import PoolLines
 
 KEYS = (
@@ -168,7 +168,7 @@ class Top(App[None]):
         super().__init__(ansi_color=True)
         self._feed = feed
         self._clock = clock
-        self._look = Look(height=24)
+        self._look = PictureLook(height=24)
         self._report: Report | None = None
         self._picture: Picture | None = None
         self._gone: Gone | None = None

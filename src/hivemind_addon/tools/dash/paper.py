@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
 from hivemind_addon.api.report import Report
-from hivemind_addon.tools.dash.picture import Look, picture
+from hivemind_addon.tools.dash.picture import PictureLook, picture
 
 _THEME = TerminalTheme(
     (24, 27, 33),
@@ -50,7 +50,7 @@ def print_picture(report: Report, *, requests: bool = False) -> None:
         sys.stdout.reconfigure(errors="replace")  # a terminal of another age gets `?` for what it cannot show
     console = Console(highlight=False)
     for line in picture(
-        report, Look(width=console.width, log=not requests, opened=None if requests else frozenset())
+        report, PictureLook(width=console.width, log=not requests, opened=None if requests else frozenset())
     ).lines:
         console.print(line, end="\n", soft_wrap=True)
 
@@ -58,7 +58,7 @@ def print_picture(report: Report, *, requests: bool = False) -> None:
 def svg_of(report: Report, *, width: int, height: int | None = None, zone: tzinfo | None = None) -> str:
     """The picture as an SVG file's text."""
     console = Console(record=True, width=width, file=StringIO(), force_terminal=True, color_system="truecolor")
-    console.print(picture(report, Look(width=width, height=height, zone=zone)).text)
+    console.print(picture(report, PictureLook(width=width, height=height, zone=zone)).text)
     text = console.export_svg(title="hivemind top", theme=_THEME, unique_id="hivemind-top")
     # Whoever opens the file is not to fetch a font from somewhere.
     return sub(r"@font-face \{.*?\}", "", text, flags=DOTALL).replace(

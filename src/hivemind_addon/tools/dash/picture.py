@@ -16,7 +16,7 @@ from hivemind_addon.api.snapshot import BudgetView, PoolView, PriorityView, Wall
 from hivemind_addon.api.spend import Scope, Spend, amount
 from hivemind_addon.api.words import count, dollars, lasting, span
 from hivemind_addon.tools.dash.agents import agent_rows, agents_grid, spent_share
-from hivemind_addon.tools.dash.family import Line, Sort, family, lines
+from hivemind_addon.tools.dash.family import Sort, TreeLine, family, lines
 from hivemind_addon.tools.dash.glyphs import Tone, bar, padded, plain, sentence
 from hivemind_addon.tools.dash.pools import PoolLines, pools
 
@@ -27,7 +27,7 @@ _LEAST_LOG, _LEAST_ROWS = 3, 5
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PictureLook:
     """How a person looks at it."""
 
     width: int = 80
@@ -54,7 +54,7 @@ class Picture:
     lines: tuple[Text, ...]
     rows: tuple[str, ...]
     """Ids of all rows from top to bottom, also of those that are scrolled away."""
-    nodes: dict[str, Line]
+    nodes: dict[str, TreeLine]
     """The rows of the tree among them."""
     pools: dict[str, PoolLines]
 
@@ -64,7 +64,7 @@ class Picture:
         return Text("\n", no_wrap=True, end="").join(self.lines)
 
 
-def picture(report: Report, look: Look) -> Picture:
+def picture(report: Report, look: PictureLook) -> Picture:
     """Draw it."""
     width = look.width
     blocks = pools(report, width)
@@ -93,7 +93,7 @@ def picture(report: Report, look: Look) -> Picture:
     )
 
 
-def _rooms(look: Look, taken: int, blocks: list[PoolLines], rows: int, logged: int) -> tuple[int, int, int]:
+def _rooms(look: PictureLook, taken: int, blocks: list[PoolLines], rows: int, logged: int) -> tuple[int, int, int]:
     """Lines for the pools, for the agents' rows and for the log."""
     wanted = sum(1 + len(block.more) for block in blocks)
     if look.height is None:
@@ -122,7 +122,7 @@ def _title(words: str, width: int, right: str = "") -> Text:
 # Header ---------------------------------------------------------------------------------------------------------------
 
 
-def _header(report: Report, look: Look) -> Iterator[Text]:
+def _header(report: Report, look: PictureLook) -> Iterator[Text]:
     proxy, counters, tally = report.proxy, report.snapshot.counters, report.tally
     up_s = report.told_wall - proxy.began_wall if proxy.began_wall else None
     clock = _clock(report.told_wall, look)
@@ -170,7 +170,7 @@ def _trips(number: int) -> str:
     return "no guard trips" if not number else f"{number:,} guard trips"
 
 
-def _banners(report: Report, look: Look) -> Iterator[Text]:
+def _banners(report: Report, look: PictureLook) -> Iterator[Text]:
     """What a person has to know before anything else."""
     said = list(_alarms(report, look))
     for words in said[:_MOST_BANNERS]:
@@ -181,7 +181,7 @@ def _banners(report: Report, look: Look) -> Iterator[Text]:
         yield Text(f"   and {len(said) - _MOST_BANNERS} more", Tone.FAINT, end="")
 
 
-def _alarms(report: Report, look: Look) -> Iterator[str]:
+def _alarms(report: Report, look: PictureLook) -> Iterator[str]:
     snapshot = report.snapshot
     if look.gone:
         yield plain(look.gone)
@@ -235,7 +235,7 @@ def _tries(pool: PoolView) -> str:
 # Pools and budgets ----------------------------------------------------------------------------------------------------
 
 
-def _pool_lines(blocks: list[PoolLines], room: int, look: Look) -> Iterator[Text]:
+def _pool_lines(blocks: list[PoolLines], room: int, look: PictureLook) -> Iterator[Text]:
     yield _title("pools", look.width)
     if not blocks:
         yield Text("no model call yet", Tone.FAINT, end="")
@@ -296,7 +296,7 @@ def _renews(view: BudgetView) -> str:
 # Agents ---------------------------------------------------------------------------------------------------------------
 
 
-def _agent_lines(report: Report, tree: list[Line], room: int, look: Look) -> Iterator[Text]:
+def _agent_lines(report: Report, tree: list[TreeLine], room: int, look: PictureLook) -> Iterator[Text]:
     grid = agents_grid(look.width)
     agents = sum(line.depth == 0 for line in tree)
     found = f" with “{plain(look.pattern)}”" if look.pattern else ""
@@ -317,14 +317,14 @@ def _around[T](every: list[T], room: int, at: int) -> list[T]:
     return list(islice(every, start, start + max(0, room)))
 
 
-def _selectable(line: Text, look: Look, row_id: str) -> Text:
+def _selectable(line: Text, look: PictureLook, row_id: str) -> Text:
     return Text(padded(line.plain, look.width), Tone.CHOSEN, end="") if row_id == look.selected else line
 
 
 # Log ------------------------------------------------------------------------------------------------------------------
 
 
-def _log(report: Report, look: Look) -> Iterator[Text]:
+def _log(report: Report, look: PictureLook) -> Iterator[Text]:
     for one in report.tally.log:
         line = Text(no_wrap=True, overflow="ellipsis", end="")
         line.append(f"{_clock(report.told_wall - one.ago_s, look)} ", Tone.FAINT)
@@ -338,5 +338,5 @@ def _worded(line: LogLine) -> str:
     return f"{plain(line.agent)}: {plain(line.text)}" if line.agent else plain(line.text)
 
 
-def _clock(wall: float, look: Look) -> str:
+def _clock(wall: float, look: PictureLook) -> str:
     return datetime.fromtimestamp(wall, tz=UTC).astimezone(look.zone).strftime("%H:%M:%S")

@@ -21,7 +21,7 @@ class Span(Struct, frozen=True):
     until: float = float("inf")
 
 
-class Asked(Struct, frozen=True):
+class RequestFilter(Struct, frozen=True):
     """Which requests are meant. An empty text: all. Globs are as in commands; what they name exactly always matches."""
 
     span: Span = Span()
@@ -75,7 +75,7 @@ class Where:
         """Go through the table in the order in which it lies on the disk, by its key."""
         self.add(f"{key} >= ''")
 
-    def means(self, journal: JournalReader, asked: Asked) -> None:
+    def means(self, journal: JournalReader, asked: RequestFilter) -> None:
         """A ticket `t` is one that is asked for, but for its time."""
         self.matches(asked.agent, "t.agent")
         self.matches(asked.pool, "t.pool", "t.host")
@@ -105,7 +105,7 @@ def booked(journal: JournalReader, unit: str) -> str:
     return f"CASE WHEN {outcome_of(journal)} = '{LOST}' THEN a.expected_{unit} ELSE a.{unit} END"
 
 
-def is_broad(journal: JournalReader, asked: Asked) -> bool:
+def is_broad(journal: JournalReader, asked: RequestFilter) -> bool:
     """Whether so much is asked for that reading everything in the disk's order is the quickest.
 
     An index leads to rows all over the disk: measured on a million requests it is six times as slow a row. No index

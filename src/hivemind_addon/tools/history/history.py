@@ -15,7 +15,7 @@ from hivemind_addon.proxy.journal.tables import (
     TicketRow,
     WaitRow,
 )
-from hivemind_addon.tools.history.asked import Asked, Span, Where, booked, is_broad
+from hivemind_addon.tools.history.asked import RequestFilter, Span, Where, booked, is_broad
 from hivemind_addon.tools.history.reader import JournalReader
 from hivemind_addon.tools.history.records import LOST, Listed, RunRecord
 
@@ -55,10 +55,10 @@ class Biography(Struct, frozen=True):
     happenings: tuple[HappeningRow, ...]
 
 
-def requests(journal: JournalReader, asked: Asked, most: int) -> list[Listed]:
+def requests(journal: JournalReader, asked: RequestFilter, most: int) -> list[Listed]:
     """The newest requests, newest first."""
     where, order = Where(), "t.arrived"
-    if asked != Asked(span=asked.span) and is_broad(journal, asked):
+    if asked != RequestFilter(span=asked.span) and is_broad(journal, asked):
         # Who is looked for may be rare, or nobody.
         where.through("t.id")
         order = "+t.arrived"
@@ -123,7 +123,7 @@ def runs(journal: JournalReader, span: Span = Span()) -> list[RunRecord]:  # noq
     return journal.records(RunRecord, "run", f"{where} ORDER BY id", where.values)
 
 
-def limits(journal: JournalReader, asked: Asked) -> list[LimitRow]:
+def limits(journal: JournalReader, asked: RequestFilter) -> list[LimitRow]:
     """Limits as they were learned, oldest first."""
     where = Where()
     where.within("at", asked.span)

@@ -37,7 +37,7 @@ HARD = frozenset({OutcomeKind.FAILED.value, OutcomeKind.OVERLOADED.value})
 _NEVER = float("inf")
 
 
-class Kind(Enum):
+class IncidentKind(Enum):
     """What was wrong."""
 
     BREAKER = "provider down"
@@ -52,7 +52,7 @@ class Kind(Enum):
 class Trouble(Struct, frozen=True):
     """One thing that was wrong."""
 
-    kind: Kind
+    kind: IncidentKind
     pool: str
     """Empty: no pool's own."""
     began: float
@@ -81,7 +81,7 @@ class Incident(Struct, frozen=True):
         return None if any(one.ended is None for one in self.troubles) else max(map(_end, self.troubles))
 
     @property
-    def kinds(self) -> tuple[Kind, ...]:
+    def kinds(self) -> tuple[IncidentKind, ...]:
         """What was wrong, each once."""
         return tuple(dict.fromkeys(one.kind for one in self.troubles))
 
@@ -144,7 +144,7 @@ def failure_rows(ends: Iterable[AttemptEnd]) -> Iterator[Trouble]:
 def _row(row: Sequence[AttemptEnd], answer: AttemptEnd | None) -> Iterator[Trouble]:
     if len(row) >= ROW:
         yield Trouble(
-            kind=Kind.FAILURES,
+            kind=IncidentKind.FAILURES,
             pool=row[0].pool,
             began=row[0].ended,
             ended=row[-1].ended if answer is None else answer.ended,
@@ -156,40 +156,42 @@ def _row(row: Sequence[AttemptEnd], answer: AttemptEnd | None) -> Iterator[Troub
 def _of_happenings(
     happenings: Iterable[HappeningRow], runs: Sequence[RunRecord], live: int | None
 ) -> Iterator[Trouble]:
-    open_: dict[tuple[int, str, Kind], Trouble] = {}
+    open_: dict[tuple[int, str, IncidentKind], Trouble] = {}
     """By run: no breaker and no wall outlives one. `ended` of a wall is when it ends by itself."""
     for one in happenings:
         fields = _fields(one)
         match one.event:
             case "BreakerChanged":
-                key = one.run, one.pool, Kind.BREAKER
+                key = one.run, one.pool, IncidentKind.BREAKER
                 if fields.get("state") != BreakerState.CLOSED.value:
                     cause = str(fields.get("reason", ""))
-                    open_.setdefault(key, Trouble(Kind.BREAKER, one.pool, one.at, None, cause, ""))
+                    open_.setdefault(key, Trouble(IncidentKind.BREAKER, one.pool, one.at, None, cause, ""))
                 elif key in open_:
                     yield _ended(open_.pop(key), one.at, "the provider answered again")
             case "WallHit":
-                key = one.run, one.pool, Kind.WALL
+                key = one.run, one.pool, IncidentKind.WALL
                 began = open_[key].began if key in open_ else one.at
                 end = one.at + _lasts_s(fields)
-                open_[key] = Trouble(Kind.WALL, one.pool, began, end, str(fields.get("reason", "")), "")
+                open_[key] = Trouble(IncidentKind.WALL, one.pool, began, end, str(fields.get("reason", "")), "")
             case "WallOpened":
-                if wall := open_.pop((one.run, one.pool, Kind.WALL), None):
+                if wall := open_.pop((one.run, one.pool, IncidentKind.WALL), None):
                     yield _ended(wall, one.at, "the account was served again")
             case "PoolsMerged":
                 merged = fields.get("merged")
                 name = "/".join(map(str, merged.values())) if isinstance(merged, dict) else ""
-                for kind in (Kind.BREAKER, Kind.WALL):
+                for kind in (IncidentKind.BREAKER, IncidentKind.WALL):
                     if trouble := open_.pop((one.run, name, kind), None):
                         yield _ended(trouble, one.at, f"its pool is {one.pool} now")
             case "PoolBlocked" if (lasts_s := _lasts_s(fields)) >= LONG_PAUSE_S:
                 cause = f"{lasting(lasts_s)}: {fields.get('reason', '')}"
-                yield Trouble(Kind.PAUSE, one.pool, one.at, one.at + lasts_s, cause, "the pause was over")
+                yield Trouble(IncidentKind.PAUSE, one.pool, one.at, one.at + lasts_s, cause, "the pause was over")
             case "GuardTripped":
-                yield Trouble(Kind.GUARD, one.pool, one.at, one.at, one.text, "the request went past the scheduler")
+                yield Trouble(
+                    IncidentKind.GUARD, one.pool, one.at, one.at, one.text, "the request went past the scheduler"
+                )
             case "ClockJumped":
                 slept_s = max(0.0, _number(fields.get("delta_s")))
-                yield Trouble(Kind.CLOCK, "", one.at - slept_s, one.at, one.text, "the clock runs on")
+                yield Trouble(IncidentKind.CLOCK, "", one.at - slept_s, one.at, one.text, "the clock runs on")
     runs_by_id = {run.id: run for run in runs}
     for (run_id, _, _), trouble in open_.items():
         yield _ended_with_run(trouble, runs_by_id.get(run_id), is_live=run_id == live)
@@ -215,7 +217,7 @@ def _deaths(runs: Sequence[RunRecord], live: int) -> Iterator[Trouble]:
         if run is not None and run.ended is None and run.id != live:
             back_s = 0.0 if following is None else max(0.0, following.began - run.seen)
             yield Trouble(
-                kind=Kind.DEATH,
+                kind=IncidentKind.DEATH,
                 pool="",
                 began=run.seen,
                 ended=None if following is None else max(run.seen, following.began),
@@ -263,21 +265,23 @@ def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-class Line(Struct, frozen=True):
+class IncidentLine(Struct, frozen=True):
     """What happened at one instant of an incident."""
 
     at: float
     text: str
 
 
-def timeline(incident: Incident, happenings: Iterable[HappeningRow], most: int) -> list[Line]:
+def timeline(incident: Incident, happenings: Iterable[HappeningRow], most: int) -> list[IncidentLine]:
     """The incident in at most about so many lines: of what repeats itself the first and the last."""
     told = [one for one in happenings if one.pool in (incident.pool, "") or not incident.pool]
-    lines: list[Line] = [
-        Line(one.began, f"{one.kind.value}: {one.cause}") for one in incident.troubles if one.kind in _NOT_HAPPENINGS
+    lines: list[IncidentLine] = [
+        IncidentLine(one.began, f"{one.kind.value}: {one.cause}")
+        for one in incident.troubles
+        if one.kind in _NOT_HAPPENINGS
     ]
     lines += [
-        Line(one.ended, one.ending)
+        IncidentLine(one.ended, one.ending)
         for one in incident.troubles
         if one.kind in _NOT_HAPPENINGS and one.ended is not None and one.ended > one.began
     ]
@@ -287,20 +291,22 @@ def timeline(incident: Incident, happenings: Iterable[HappeningRow], most: int) 
     if len(lines) > most:
         half = most // 2
         left_out = lines[half : len(lines) - half]
-        lines[half : len(lines) - half] = [Line(left_out[0].at, f"… {several(len(left_out), 'more line')}")]
+        lines[half : len(lines) - half] = [IncidentLine(left_out[0].at, f"… {several(len(left_out), 'more line')}")]
     return lines
 
 
-_NOT_HAPPENINGS = frozenset({Kind.DEATH, Kind.FAILURES})
+_NOT_HAPPENINGS = frozenset({IncidentKind.DEATH, IncidentKind.FAILURES})
 
 
-def _few(alike: Sequence[HappeningRow], pool: str) -> Iterator[Line]:
+def _few(alike: Sequence[HappeningRow], pool: str) -> Iterator[IncidentLine]:
     first, *more = alike
-    yield Line(first.at, _without_pool(first, pool))
+    yield IncidentLine(first.at, _without_pool(first, pool))
     if len(more) > 1:
-        yield Line(more[-1].at, f"… {len(more)} times more until here, the last: {_without_pool(more[-1], pool)}")
+        yield IncidentLine(
+            more[-1].at, f"… {len(more)} times more until here, the last: {_without_pool(more[-1], pool)}"
+        )
     elif more:
-        yield Line(more[0].at, _without_pool(more[0], pool))
+        yield IncidentLine(more[0].at, _without_pool(more[0], pool))
 
 
 def _without_pool(happening: HappeningRow, pool: str) -> str:

@@ -7,7 +7,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from hivemind_addon.tools.history.asked import Asked, Where, booked, end_of, is_broad
+from hivemind_addon.tools.history.asked import RequestFilter, Where, booked, end_of, is_broad
 from hivemind_addon.tools.history.history import TOKENS_IN
 from hivemind_addon.tools.history.reader import JournalReader, Value
 from hivemind_addon.tools.history.records import LOST
@@ -102,7 +102,7 @@ class Retried(Struct, frozen=True):
     tokens: int
 
 
-def costs(journal: JournalReader, asked: Asked, by: By) -> list[Cost]:
+def costs(journal: JournalReader, asked: RequestFilter, by: By) -> list[Cost]:
     """Sums, what cost most first; days in their order."""
     sums: dict[str, Cost] = {}
     for cost in (*_of_tickets(journal, asked, by), *_of_attempts(journal, asked, by)):
@@ -117,7 +117,7 @@ def total(sums: Sequence[Cost]) -> Cost:
     return sum(sums, Cost(name="total"))
 
 
-def retry_reasons(journal: JournalReader, asked: Asked) -> list[ReasonCount]:
+def retry_reasons(journal: JournalReader, asked: RequestFilter) -> list[ReasonCount]:
     """Why attempts were followed by another one, the most frequent reason first."""
     where = _retried(journal, asked)
     return journal.answers(
@@ -132,7 +132,7 @@ def retry_reasons(journal: JournalReader, asked: Asked) -> list[ReasonCount]:
     )
 
 
-def retried(journal: JournalReader, asked: Asked, most: int) -> list[Retried]:
+def retried(journal: JournalReader, asked: RequestFilter, most: int) -> list[Retried]:
     """The newest requests that were tried again, newest first."""
     where = _retried(journal, asked)
     return journal.answers(
@@ -148,7 +148,7 @@ def retried(journal: JournalReader, asked: Asked, most: int) -> list[Retried]:
     )
 
 
-def _retried(journal: JournalReader, asked: Asked) -> Where:
+def _retried(journal: JournalReader, asked: RequestFilter) -> Where:
     where = Where()
     where.within("a.began", asked.span)
     where.means(journal, asked)
@@ -156,7 +156,7 @@ def _retried(journal: JournalReader, asked: Asked) -> Where:
     return where
 
 
-def _of_tickets(journal: JournalReader, asked: Asked, by: By) -> list[Cost]:
+def _of_tickets(journal: JournalReader, asked: RequestFilter, by: By) -> list[Cost]:
     where = _in("t.arrived", "t.id", journal, asked)
     sql = f"""
         SELECT name, count(*) AS requests, sum(final = 'delivered') AS delivered,
@@ -169,7 +169,7 @@ def _of_tickets(journal: JournalReader, asked: Asked, by: By) -> list[Cost]:
     return _sums(journal, sql, where.values)
 
 
-def _of_attempts(journal: JournalReader, asked: Asked, by: By) -> list[Cost]:
+def _of_attempts(journal: JournalReader, asked: RequestFilter, by: By) -> list[Cost]:
     where = _in("a.began", "a.ticket", journal, asked)
     in_vain = "(a.outcome != 'success')"
     sql = f"""
@@ -184,7 +184,7 @@ def _of_attempts(journal: JournalReader, asked: Asked, by: By) -> list[Cost]:
     return _sums(journal, sql, where.values)
 
 
-def _in(instant: str, key: str, journal: JournalReader, asked: Asked) -> Where:
+def _in(instant: str, key: str, journal: JournalReader, asked: RequestFilter) -> Where:
     where = Where()
     if is_broad(journal, asked):
         where.through(key)

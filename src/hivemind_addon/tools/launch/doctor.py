@@ -25,7 +25,7 @@ from hivemind_addon.system.descriptors import ENOUGH
 from hivemind_addon.tools.launch import background
 from hivemind_addon.tools.launch.bundle import holds_key
 from hivemind_addon.tools.launch.environment import PROXY_VARIABLES, bypass_entries, bypasses
-from hivemind_addon.tools.launch.handshake import Answer, shake_hands
+from hivemind_addon.tools.launch.handshake import Handshake, shake_hands
 from hivemind_addon.tools.launch.neighbour import find_stranger
 from hivemind_addon.tools.launch.programs import Program, ProgramTable, base_urls
 
@@ -37,7 +37,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0")  # noqa: S104 - what a 
 _ANY_AGENT = Program(commands=())
 
 
-class Verdict(Enum):
+class Severity(Enum):
     """What a finding means."""
 
     GOOD = "ok"
@@ -50,7 +50,7 @@ class Verdict(Enum):
 class Finding:
     """One line; a bad one ends with its cure."""
 
-    verdict: Verdict
+    verdict: Severity
     text: str
 
 
@@ -68,9 +68,9 @@ def examine(
     try:
         profiles = load_profiles(None)
     except ProfileError as error:
-        yield Finding(Verdict.BAD, f"profiles: {error}")
+        yield Finding(Severity.BAD, f"profiles: {error}")
         return
-    yield Finding(Verdict.GOOD, f"profiles: {', '.join(sorted(profiles.by_name))}")
+    yield Finding(Severity.GOOD, f"profiles: {', '.join(sorted(profiles.by_name))}")
     finding, proxy = _proxy(port)
     yield finding
     if proxy:
@@ -82,7 +82,7 @@ def examine(
     yield from _bypassed(environment, hosts)
     for host in proxy.unscheduled if proxy else ():
         yield Finding(
-            Verdict.BAD,
+            Severity.BAD,
             f"unscheduled: calls to {host} went through the proxy and passed by; write a profile with hosts: [{host}] "
             "and the paths of its calls (docs/profiles.md)",
         )
@@ -94,7 +94,7 @@ def examine(
         yield _bundle(Path(file), names)
     if not files:
         wanted = " or ".join((program or _ANY_AGENT).ca) or "a CA variable"
-        yield Finding(Verdict.BAD, f'CA: {wanted} is not set here; use `hivemind exec`, or eval "$(hivemind env)"')
+        yield Finding(Severity.BAD, f'CA: {wanted} is not set here; use `hivemind exec`, or eval "$(hivemind env)"')
     if proxy and files:
         yield from _trust(proxy, files, clock)
 
@@ -103,50 +103,50 @@ def _mitmproxy() -> Finding:
     try:
         found = version("mitmproxy")
     except PackageNotFoundError:
-        return Finding(Verdict.BAD, "mitmproxy: not installed beside this command; install hivemind-addon again")
+        return Finding(Severity.BAD, "mitmproxy: not installed beside this command; install hivemind-addon again")
     if _numbers(found) < OLDEST_MITMPROXY:
         oldest = ".".join(map(str, OLDEST_MITMPROXY))
-        return Finding(Verdict.BAD, f"mitmproxy: {found} is too old; install {oldest} or newer")
-    return Finding(Verdict.GOOD, f"mitmproxy: {found}")
+        return Finding(Severity.BAD, f"mitmproxy: {found} is too old; install {oldest} or newer")
+    return Finding(Severity.GOOD, f"mitmproxy: {found}")
 
 
 def _tokenizer() -> Finding:
     problem = Tokenizer().load()
     if problem:
-        return Finding(Verdict.BAD, f"tokenizer: {problem}; install hivemind-addon again")
-    return Finding(Verdict.GOOD, "tokenizer: its vocabulary is whole")
+        return Finding(Severity.BAD, f"tokenizer: {problem}; install hivemind-addon again")
+    return Finding(Severity.GOOD, "tokenizer: its vocabulary is whole")
 
 
 def _proxy(port: int) -> tuple[Finding, ProxyView | None]:
     try:
         proxy = background.running(port)
     except (UnreadableReport, OSError) as error:
-        return Finding(Verdict.BAD, f"proxy: {error}"), None
+        return Finding(Severity.BAD, f"proxy: {error}"), None
     if proxy:
-        return Finding(Verdict.GOOD, f"proxy: process {proxy.pid} serves {', '.join(proxy.listens)}"), proxy
+        return Finding(Severity.GOOD, f"proxy: process {proxy.pid} serves {', '.join(proxy.listens)}"), proxy
     if (stranger := find_stranger(port)) is not None:
-        return Finding(Verdict.BAD, f"proxy: {stranger}"), None
-    return Finding(Verdict.BAD, f"proxy: nothing listens on port {port}; start `hivemind run -p {port}`"), None
+        return Finding(Severity.BAD, f"proxy: {stranger}"), None
+    return Finding(Severity.BAD, f"proxy: nothing listens on port {port}; start `hivemind run -p {port}`"), None
 
 
 def _open_files(proxy: ProxyView) -> Finding:
     """The proxy has raised its own limit as far as it may."""
     if proxy.open_files is not None and proxy.open_files < ENOUGH:
         return Finding(
-            Verdict.BAD,
+            Severity.BAD,
             f"open files: the proxy may have {proxy.open_files}, so that of many agents some wait for a connection; "
             f"start it where `ulimit -Hn` is {ENOUGH} or more",
         )
-    return Finding(Verdict.GOOD, f"open files: the proxy may have {proxy.open_files or 'any number'}")
+    return Finding(Severity.GOOD, f"open files: the proxy may have {proxy.open_files or 'any number'}")
 
 
 def _ca(confdir: Path) -> Finding:
     file = ca_certificate(confdir)
     if not file.is_file():
-        return Finding(Verdict.BAD, f"CA: {file} is not there; mitmproxy makes it when `hivemind run` starts")
+        return Finding(Severity.BAD, f"CA: {file} is not there; mitmproxy makes it when `hivemind run` starts")
     if holds_key(file):
-        return Finding(Verdict.BAD, f"CA: {file} holds a private key; remove the folder's files and start again")
-    return Finding(Verdict.GOOD, f"CA: {file}")
+        return Finding(Severity.BAD, f"CA: {file} holds a private key; remove the folder's files and start again")
+    return Finding(Severity.GOOD, f"CA: {file}")
 
 
 def _way(environment: Mapping[str, str], port: int) -> Finding:
@@ -155,27 +155,27 @@ def _way(environment: Mapping[str, str], port: int) -> Finding:
     names = [spelling for name in PROXY_VARIABLES for spelling in (name, name.lower()) if environment.get(spelling)]
     https = [name for name in names if not name.lower().startswith("http_")]
     if not https:
-        return Finding(Verdict.BAD, f"way: HTTPS_PROXY is not set here, so nothing goes through the proxy; {cure}")
+        return Finding(Severity.BAD, f"way: HTTPS_PROXY is not set here, so nothing goes through the proxy; {cure}")
     for name in https:
         value = environment[name]
         url = urlsplit(value)
         if url.scheme != "http":
-            return Finding(Verdict.BAD, f"way: {name}={_hidden(value)} does not begin with http://; {cure}")
+            return Finding(Severity.BAD, f"way: {name}={_hidden(value)} does not begin with http://; {cure}")
         if url.hostname not in _LOOPBACK or _port(value) != port:
             return Finding(
-                Verdict.BAD, f"way: {name} leads to {url.hostname}:{_port(value)}, not to port {port}; {cure}"
+                Severity.BAD, f"way: {name} leads to {url.hostname}:{_port(value)}, not to port {port}; {cure}"
             )
     user = urlsplit(environment[https[0]]).username
     if not user:
-        return Finding(Verdict.NOTE, f"way: {https[0]} names no agent; write http://NAME:x@127.0.0.1:{port}")
-    return Finding(Verdict.GOOD, f"way: {', '.join(https)} lead to port {port} as {user}")
+        return Finding(Severity.NOTE, f"way: {https[0]} names no agent; write http://NAME:x@127.0.0.1:{port}")
+    return Finding(Severity.GOOD, f"way: {', '.join(https)} lead to port {port} as {user}")
 
 
 def _bypassed(environment: Mapping[str, str], hosts: Sequence[str]) -> Iterator[Finding]:
     for entry in bypass_entries(environment):
         if bypasses(entry, hosts):
             yield Finding(
-                Verdict.BAD, f"NO_PROXY: {entry} lets the provider's host go past the proxy; take it out of NO_PROXY"
+                Severity.BAD, f"NO_PROXY: {entry} lets the provider's host go past the proxy; take it out of NO_PROXY"
             )
 
 
@@ -196,13 +196,13 @@ def _base_urls(
         if host in _LOOPBACK:
             if proxy is None or not any(one.rpartition(":")[2] == str(port) for one in proxy.listens):
                 yield Finding(
-                    Verdict.BAD,
+                    Severity.BAD,
                     f"base URL: {where} names {host}:{port}, which no proxy variable leads around; unset it, or put "
                     f"the proxy in front: hivemind run --mode reverse:http://{host}:{port}@PORT",
                 )
         elif profiles.match_host(host, port) is None:
             yield Finding(
-                Verdict.BAD,
+                Severity.BAD,
                 f"base URL: {where} names {host}, which no profile claims; write a profile with hosts: [{host}]",
             )
 
@@ -219,11 +219,11 @@ def _node(environment: Mapping[str, str]) -> Iterator[Finding]:
     if _numbers(said) < _NODE_WITH_ENV_PROXY:
         oldest = ".".join(map(str, _NODE_WITH_ENV_PROXY))
         yield Finding(
-            Verdict.NOTE,
+            Severity.NOTE,
             f"Node: fetch of {said.strip()} knows no proxy variables; what uses it needs Node {oldest} or newer",
         )
     elif not environment.get("NODE_USE_ENV_PROXY"):
-        yield Finding(Verdict.NOTE, "Node: its fetch goes past the proxy; set NODE_USE_ENV_PROXY=1")
+        yield Finding(Severity.NOTE, "Node: its fetch goes past the proxy; set NODE_USE_ENV_PROXY=1")
 
 
 def _ca_files(
@@ -242,39 +242,39 @@ def _bundle(file: Path, names: Sequence[str]) -> Finding:
     try:
         key = holds_key(file)
     except OSError as error:
-        return Finding(Verdict.BAD, f"CA: {who} names {file}, which cannot be read ({error.strerror}); unset it")
+        return Finding(Severity.BAD, f"CA: {who} names {file}, which cannot be read ({error.strerror}); unset it")
     if key:
         return Finding(
-            Verdict.BAD, f"CA: {who} names {file}, which holds a private key; name {CERTIFICATE} beside it instead"
+            Severity.BAD, f"CA: {who} names {file}, which holds a private key; name {CERTIFICATE} beside it instead"
         )
-    return Finding(Verdict.GOOD, f"CA: {who} names {file}")
+    return Finding(Severity.GOOD, f"CA: {who} names {file}")
 
 
 def _trust(proxy: ProxyView, files: Mapping[str, Sequence[str]], clock: Clock) -> Iterator[Finding]:
     """A real handshake with each bundle, and what the provider's clock says."""
     host = next((host for host in proxy.hosts if re.fullmatch(r"[a-z0-9.-]+\.[a-z]+", host)), None)
     if host is None:
-        yield Finding(Verdict.NOTE, "trust: no profile names a whole host to try")
+        yield Finding(Severity.NOTE, "trust: no profile names a whole host to try")
         return
     date_at: float | None = None
     for file, names in files.items():
         result = shake_hands(proxy.port, host, Path(file))
         match result:
-            case Answer():
-                yield Finding(Verdict.GOOD, f"trust: {', '.join(names)} trusts the proxy for {host}")
+            case Handshake():
+                yield Finding(Severity.GOOD, f"trust: {', '.join(names)} trusts the proxy for {host}")
                 date_at = result.wall_date_at if date_at is None else date_at
             case str() if "CERTIFICATE_VERIFY_FAILED" in result:
                 cure = cure_of_distrust(host, Path(proxy.confdir))
-                yield Finding(Verdict.BAD, f"trust: a client with {', '.join(names)}={file}: {cure}")
+                yield Finding(Severity.BAD, f"trust: a client with {', '.join(names)}={file}: {cure}")
             case _:
-                yield Finding(Verdict.BAD, f"trust: no TLS with {host} through the proxy: {result}; see its log")
+                yield Finding(Severity.BAD, f"trust: no TLS with {host} through the proxy: {result}; see its log")
     if date_at is None:
-        yield Finding(Verdict.NOTE, "clock: not compared, the provider did not answer")
+        yield Finding(Severity.NOTE, "clock: not compared, the provider did not answer")
     elif abs(off_s := clock.wall() - date_at) > _CLOCK_OFF_S:
         way = "ahead of" if off_s > 0 else "behind"
-        yield Finding(Verdict.BAD, f"clock: {abs(off_s):,.0f} s {way} {host}'s; set it, or switch NTP on")
+        yield Finding(Severity.BAD, f"clock: {abs(off_s):,.0f} s {way} {host}'s; set it, or switch NTP on")
     else:
-        yield Finding(Verdict.GOOD, f"clock: agrees with {host}'s")
+        yield Finding(Severity.GOOD, f"clock: agrees with {host}'s")
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -16,14 +16,14 @@ _FROM_PROXY = {502, 503, 504}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Handshake:
     """TLS was agreed on."""
 
     wall_date_at: float | None
     """The provider's clock, epoch seconds; None: it did not answer, or told no time."""
 
 
-def shake_hands(port: int, host: str, bundle: Path) -> Answer | str:
+def shake_hands(port: int, host: str, bundle: Path) -> Handshake | str:
     """Go through the proxy on `port` to `host`, trusting `bundle` only. A text says what failed."""
     try:
         context = ssl.create_default_context(cafile=str(bundle))
@@ -35,7 +35,7 @@ def shake_hands(port: int, host: str, bundle: Path) -> Answer | str:
             if _status(head) != 200:
                 return f"the proxy answers CONNECT with {head.splitlines()[0] if head else 'nothing'!r}"
             with context.wrap_socket(plain, server_hostname=host) as secure:
-                return Answer(wall_date_at=_date(secure, host))
+                return Handshake(wall_date_at=_date(secure, host))
     except (OSError, ssl.SSLError) as error:
         return str(error)
 

@@ -28,7 +28,7 @@ class _Health(Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbour:
+class PortHolder:
     """Something that listens on a port."""
 
     port: int
@@ -46,21 +46,21 @@ class Neighbour:
         return f"port {self.port} is taken by {self.who}; {self.cure}"
 
 
-def find_neighbour(port: int, host: str = "127.0.0.1") -> Neighbour | None:
+def find_neighbour(port: int, host: str = "127.0.0.1") -> PortHolder | None:
     """Who listens there; None: nobody does. Of a proxy of ours that is not to be found by its socket, whose it is."""
     if not is_taken(port, host):
         return None
     health = _ask(port)
     if health is None:
-        return Neighbour(port, "a program that is no proxy of hivemind", is_proxy=False)
+        return PortHolder(port, "a program that is no proxy of hivemind", is_proxy=False)
     here = socket.gethostname()
     whose = [f"user {health.user}" if health.user else "", f"home {health.home}" if health.home else ""]
     whose += [f"container or machine {health.machine}" if health.machine not in ("", here) else ""]
     named = ", ".join(filter(None, whose)) or "another user"
-    return Neighbour(port, f"the hivemind proxy of {named} (process {health.pid})", is_proxy=True)
+    return PortHolder(port, f"the hivemind proxy of {named} (process {health.pid})", is_proxy=True)
 
 
-def find_stranger(port: int) -> Neighbour | None:
+def find_stranger(port: int) -> PortHolder | None:
     """The same, but of a port whose supervisor is this user's own: that one's proxy may be starting just now."""
     return None if is_supervised(port) else find_neighbour(port)
 

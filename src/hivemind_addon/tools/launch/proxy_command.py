@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hivemind_addon.resources import script_path
 from hivemind_addon.tools.launch.programs import PATIENCE_S
-from hivemind_addon.tools.launch.upstream import Upstream
+from hivemind_addon.tools.launch.upstream import CompanyProxy
 
 OLLAMA_PORT = 11435
 """One above Ollama's own."""
@@ -40,7 +40,7 @@ def proxy_command(
     web: bool = False,
     ollama: bool = False,
     fresh: bool = False,
-    upstream: Upstream | None = None,
+    upstream: CompanyProxy | None = None,
     options: Sequence[str] = (),
 ) -> ProxyCommand:
     """Build it; `options` go to mitmproxy as they are, and win over ours. Raises NoMitmproxy."""

@@ -13,7 +13,7 @@ class UpstreamUnusable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Upstream:
+class CompanyProxy:
     """An HTTP proxy to go through."""
 
     url: str
@@ -32,7 +32,7 @@ class Upstream:
         return ["--upstream-auth", self.auth] if self.auth else []
 
 
-def upstream_of(environment: Mapping[str, str], own_port: int) -> Upstream | None:
+def upstream_of(environment: Mapping[str, str], own_port: int) -> CompanyProxy | None:
     """The proxy that the environment names, unless it is ours. Raises UpstreamUnusable."""
     name = next((name for name in _NAMES if environment.get(name)), None)
     if name is None:
@@ -53,4 +53,4 @@ def upstream_of(environment: Mapping[str, str], own_port: int) -> Upstream | Non
         )
     address = f"[{host}]" if ":" in host else host
     auth = f"{unquote(url.username)}:{unquote(url.password or '')}" if url.username else ""
-    return Upstream(url=f"{url.scheme}://{address}:{port}", auth=auth)
+    return CompanyProxy(url=f"{url.scheme}://{address}:{port}", auth=auth)

@@ -61,7 +61,7 @@ class Request(Struct, frozen=True):
     value: str = ""
 
 
-class Standing(Struct, frozen=True):
+class LeaseState(Struct, frozen=True):
     """One name as it is now."""
 
     name: str
@@ -109,5 +109,5 @@ class LeaseStore(Protocol):
     def release(self, lease_id: str, now: float) -> None:
         """Raises LeaseOver."""
 
-    def standings(self, now: float, names: Sequence[str] = ()) -> list[Standing]:
+    def standings(self, now: float, names: Sequence[str] = ()) -> list[LeaseState]:
         """Of these names, or of all that are held or waited for."""

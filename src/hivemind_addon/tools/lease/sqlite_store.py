@@ -25,7 +25,16 @@ from hivemind_addon.system.folders import state_folder
 from hivemind_addon.tools.lease import holder as holders
 from hivemind_addon.tools.lease.bounds import MAX_LEASES, check_ttl, checked_names
 from hivemind_addon.tools.lease.database import LeaseFile, reading
-from hivemind_addon.tools.lease.model import Grant, Holder, Lease, LeaseError, LeaseOver, NotGranted, Request, Standing
+from hivemind_addon.tools.lease.model import (
+    Grant,
+    Holder,
+    Lease,
+    LeaseError,
+    LeaseOver,
+    LeaseState,
+    NotGranted,
+    Request,
+)
 from hivemind_addon.tools.lease.process import boot as this_boot
 
 FORGOTTEN_AFTER_S = 5.0
@@ -151,7 +160,7 @@ class SqliteLeases:
                 raise LeaseOver(f"lease {lease_id!r} is not held (any more)")
             _next_turn(database)
 
-    def standings(self, now: float, names: Sequence[str] = ()) -> list[Standing]:
+    def standings(self, now: float, names: Sequence[str] = ()) -> list[LeaseState]:
         """Of these names, or of all that are held or waited for. Raises LeaseError."""
         with self._file.writing() as database:
             self._sweep(database, now)
@@ -294,7 +303,7 @@ def _refusal(database: sqlite3.Connection, request: Request, ahead: Sequence[str
     )
 
 
-def _standing(database: sqlite3.Connection, name: str, now: float) -> Standing:
+def _standing(database: sqlite3.Connection, name: str, now: float) -> LeaseState:
     rows = database.execute(
         f"select {_LEASE}, capacity from lease join held on held.lease = lease.id where name = ? order by token",  # noqa: S608
         (name,),
@@ -303,7 +312,7 @@ def _standing(database: sqlite3.Connection, name: str, now: float) -> Standing:
         "select agent, pid, started, capacity from waiter join wanted using (place) where name = ? order by place",
         (name,),
     ).fetchall()
-    return Standing(
+    return LeaseState(
         name=name,
         capacity=next((row[-1] for row in (*rows, *waiting)), 1),
         leases=tuple(_lease(database, row[:-1], now) for row in rows),

@@ -7,12 +7,12 @@ from msgspec import Meta, Struct
 
 from hivemind_addon.proxy.checkpoint.model import CheckpointHead, CheckpointStore, UnknownCheckpoint
 from hivemind_addon.tools.checkpoints.prompt import prompt_of
-from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, Nothing, Tool
+from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, McpTool, Nothing
 
 _MAX_CHARS = 50_000
 
 
-class Kept(Struct, frozen=True):
+class KeptConversation(Struct, frozen=True):
     """One conversation that was kept."""
 
     id: str
@@ -28,11 +28,11 @@ class Kept(Struct, frozen=True):
 class Checkpoints(Struct, frozen=True):
     """Yours, the newest first."""
 
-    checkpoints: tuple[Kept, ...]
+    checkpoints: tuple[KeptConversation, ...]
     more: Annotated[int, Meta(description="Older ones that are not listed here")]
 
 
-class Part(Struct, frozen=True, forbid_unknown_fields=True):
+class ConversationPart(Struct, frozen=True, forbid_unknown_fields=True):
     """Which one, and which part of it."""
 
     id: Annotated[str, Meta(min_length=1, max_length=200, description="As checkpoints lists it, or its beginning")]
@@ -59,8 +59,8 @@ def _checkpoints(call: Call, _: Nothing) -> Checkpoints:
     return Checkpoints(tuple(_kept(head) for head in mine[:MAX_ROWS]), more=len(mine[MAX_ROWS:]))
 
 
-def _kept(head: CheckpointHead) -> Kept:
-    return Kept(
+def _kept(head: CheckpointHead) -> KeptConversation:
+    return KeptConversation(
         id=head.id,
         kept_at=datetime.fromtimestamp(head.kept_wall, UTC).isoformat(timespec="seconds"),
         session=head.session,
@@ -72,7 +72,7 @@ def _kept(head: CheckpointHead) -> Kept:
     )
 
 
-def _read(call: Call, part: Part) -> Text:
+def _read(call: Call, part: ConversationPart) -> Text:
     store = call.session.checkpoints()
     mine = [head.id for head in _mine(store, call.session.agent)]
     meant = [one for one in mine if one == part.id] or [one for one in mine if one.startswith(part.id)]
@@ -92,7 +92,7 @@ def _read(call: Call, part: Part) -> Text:
 
 
 TOOLS = (
-    Tool(
+    McpTool(
         name="checkpoints",
         title="Your conversations that were stopped",
         description=(
@@ -104,14 +104,14 @@ TOOLS = (
         run=_checkpoints,
         idempotent=True,
     ),
-    Tool(
+    McpTool(
         name="checkpoint_read",
         title="Read a stopped conversation",
         description=(
             "Read one of your own stopped conversations as Markdown, with tool calls and their results, in parts: go "
             "on at next_offset until it is null. Changes nothing."
         ),
-        takes=Part,
+        takes=ConversationPart,
         gives=Text,
         run=_read,
         idempotent=True,

@@ -8,13 +8,13 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from hivemind_addon.tools.mcp.scope import Permission
-from hivemind_addon.tools.mcp.tool import Call, Effect, Tool, ToolFailed
+from hivemind_addon.tools.mcp.tool import Call, Effect, McpTool, ToolFailed
 
 _MOST_S = 60
 _MAX_CHARS = 20_000
 
 
-class Program(Enum):
+class SetupProgram(Enum):
     """What can be set up."""
 
     CLAUDE_CODE = "claude-code"
@@ -36,10 +36,10 @@ class What(Enum):
     REMOVE = "remove"
 
 
-class Wanted(Struct, frozen=True, forbid_unknown_fields=True):
+class SetupWanted(Struct, frozen=True, forbid_unknown_fields=True):
     """For which program, and what."""
 
-    program: Annotated[Program, Meta(description="`all`: every one that is found on this machine")]
+    program: Annotated[SetupProgram, Meta(description="`all`: every one that is found on this machine")]
     action: Annotated[
         What,
         Meta(description="`print` changes nothing; `write` merges it into its files; `remove` takes out what it wrote"),
@@ -55,7 +55,7 @@ class SetUp(Struct, frozen=True):
     text: str
 
 
-def _setup(call: Call, wanted: Wanted) -> SetUp:
+def _setup(call: Call, wanted: SetupWanted) -> SetUp:
     command = [sys.executable, "-P", "-m", "hivemind_addon", "setup", wanted.program.value]
     command += ["--port", str(call.session.caller.port)]
     command += [f"--{wanted.action.value}"] if wanted.action is not What.PRINT else []
@@ -75,7 +75,7 @@ def _setup(call: Call, wanted: Wanted) -> SetUp:
 
 
 TOOLS = (
-    Tool(
+    McpTool(
         name="setup",
         title="Put an agent's program behind the proxy",
         description=(
@@ -83,7 +83,7 @@ TOOLS = (
             "that: what is in the files stays, a diff is shown, a backup is kept. It counts from the program's next "
             "start."
         ),
-        takes=Wanted,
+        takes=SetupWanted,
         gives=SetUp,
         run=_setup,
         effect=Effect.DESTROYS,

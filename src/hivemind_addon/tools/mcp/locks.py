@@ -6,10 +6,10 @@ from msgspec import Meta, Struct
 
 from hivemind_addon.api.words import span
 from hivemind_addon.tools.lease.holder import holder_of
-from hivemind_addon.tools.lease.model import Holder, Lease, LeaseOver, NotGranted, Request, Standing
+from hivemind_addon.tools.lease.model import Holder, Lease, LeaseOver, LeaseState, NotGranted, Request
 from hivemind_addon.tools.lease.waiting import wait_for_lease
 from hivemind_addon.tools.mcp.session import Session
-from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, Cancelled, Effect, Tool, ToolFailed
+from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, Effect, McpTool, ToolCancelled, ToolFailed
 
 _MAX_TTL_S = 86_400
 _MAX_WAIT_S = 600
@@ -20,7 +20,7 @@ LeaseId = Annotated[str, Meta(min_length=1, max_length=200)]
 Ttl = Annotated[float, Meta(ge=1, le=_MAX_TTL_S, description="Seconds until it ends by itself, unless it is renewed")]
 
 
-class Wanted(Struct, frozen=True, forbid_unknown_fields=True):
+class LocksWanted(Struct, frozen=True, forbid_unknown_fields=True):
     """What is to be taken."""
 
     names: Annotated[
@@ -38,7 +38,7 @@ class Wanted(Struct, frozen=True, forbid_unknown_fields=True):
     value: Annotated[str, Meta(max_length=1000, description="A word to the others, such as what you do with it")] = ""
 
 
-class Granted(Struct, frozen=True):
+class LockGranted(Struct, frozen=True):
     """One name that is held."""
 
     name: str
@@ -51,7 +51,7 @@ class Acquired(Struct, frozen=True):
     granted: bool
     text: str
     lease: Annotated[str, Meta(description="Its id, to renew and to release it; empty: not granted")] = ""
-    names: tuple[Granted, ...] = ()
+    names: tuple[LockGranted, ...] = ()
     ends_in_s: float = 0
     taken: Annotated[tuple[str, ...], Meta(description="Names that stand in the way")] = ()
     holders: Annotated[tuple[str, ...], Meta(description="Who has them")] = ()
@@ -76,13 +76,13 @@ class Released(Struct, frozen=True):
     names: tuple[str, ...]
 
 
-class Asked(Struct, frozen=True, forbid_unknown_fields=True):
+class LockNames(Struct, frozen=True, forbid_unknown_fields=True):
     """Which names."""
 
     names: Annotated[tuple[Name, ...], Meta(max_length=100, description="None: all that are held or waited for")] = ()
 
 
-class Held(Struct, frozen=True):
+class LockHolder(Struct, frozen=True):
     """One holder of a name."""
 
     agent: str
@@ -96,7 +96,7 @@ class NameView(Struct, frozen=True):
 
     name: str
     at_most: int
-    holders: tuple[Held, ...]
+    holders: tuple[LockHolder, ...]
     waiting: Annotated[tuple[str, ...], Meta(description="Agents that wait for it, in their order")]
     last_token: int
 
@@ -107,7 +107,7 @@ class Leases(Struct, frozen=True):
     names: tuple[NameView, ...]
 
 
-def _acquire(call: Call, wanted: Wanted) -> Acquired:
+def _acquire(call: Call, wanted: LocksWanted) -> Acquired:
     session = call.session
     request = Request(
         names=wanted.names,
@@ -128,9 +128,9 @@ def _acquire(call: Call, wanted: Wanted) -> Acquired:
         return _refused(got)
     if call.is_stopped:  # whoever asked does not learn of it
         session.leases.release(got.id, session.clock.monotonic())
-        raise Cancelled
+        raise ToolCancelled
     if not session.hold(got):
-        raise Cancelled
+        raise ToolCancelled
     return _acquired(got, "yours: release it as soon as you are done")
 
 
@@ -139,7 +139,7 @@ def _acquired(lease: Lease, text: str) -> Acquired:
         granted=True,
         text=text,
         lease=lease.id,
-        names=tuple(Granted(one.name, one.token) for one in lease.grants),
+        names=tuple(LockGranted(one.name, one.token) for one in lease.grants),
         ends_in_s=_left(lease),
     )
 
@@ -164,7 +164,7 @@ def _renew(call: Call, asked: Renew) -> Acquired:
         session.let_go(asked.lease)
         raise
     if not session.hold(lease):
-        raise Cancelled
+        raise ToolCancelled
     return _acquired(lease, f"yours for {span(asked.ttl_s)} from now on")
 
 
@@ -183,19 +183,19 @@ def _own(session: Session, lease_id: str) -> Lease:
     return lease
 
 
-def _list(call: Call, asked: Asked) -> Leases:
+def _list(call: Call, asked: LockNames) -> Leases:
     session = call.session
     found = session.leases.standings(session.clock.monotonic(), asked.names)[:MAX_ROWS]
     held = session.held
     return Leases(tuple(_name_view(one, held) for one in found))
 
 
-def _name_view(one: Standing, held: dict[str, Lease]) -> NameView:
+def _name_view(one: LeaseState, held: dict[str, Lease]) -> NameView:
     return NameView(
         name=one.name,
         at_most=one.capacity,
         holders=tuple(
-            Held(_who(lease.holder), lease.value, _left(lease), lease.id if lease.id in held else "")
+            LockHolder(_who(lease.holder), lease.value, _left(lease), lease.id if lease.id in held else "")
             for lease in one.leases[:MAX_ROWS]
         ),
         waiting=tuple(_who(holder) for holder in one.waiting[:MAX_ROWS]),
@@ -212,7 +212,7 @@ def _left(lease: Lease) -> float:
 
 
 TOOLS = (
-    Tool(
+    McpTool(
         name="lease_acquire",
         title="Take a lock that agents share",
         description=(
@@ -221,12 +221,12 @@ TOOLS = (
             "Several names are taken all at once or not at all. Waits up to wait_s seconds. granted false: somebody "
             "else has it; do not go on as if you had it. It ends after ttl_s seconds, when you release it, or with you."
         ),
-        takes=Wanted,
+        takes=LocksWanted,
         gives=Acquired,
         run=_acquire,
         effect=Effect.CHANGES,
     ),
-    Tool(
+    McpTool(
         name="lease_renew",
         title="Keep a lease for longer",
         description="Let a lease that you hold end later. An error: it is over, and may be somebody else's by now.",
@@ -236,7 +236,7 @@ TOOLS = (
         effect=Effect.CHANGES,
         idempotent=True,
     ),
-    Tool(
+    McpTool(
         name="lease_release",
         title="Give a lease back",
         description="Release a lease that you hold, so that the next one gets it at once.",
@@ -245,11 +245,11 @@ TOOLS = (
         run=_release,
         effect=Effect.CHANGES,
     ),
-    Tool(
+    McpTool(
         name="lease_list",
         title="Who holds which lease",
         description="See which names are held, by whom, until when, and who waits for them. Changes nothing.",
-        takes=Asked,
+        takes=LockNames,
         gives=Leases,
         run=_list,
         idempotent=True,

@@ -13,11 +13,11 @@ from hivemind_addon.api.snapshot import BudgetView, PoolView, PriorityView, Snap
 from hivemind_addon.api.spend import Scope as Holder
 from hivemind_addon.api.ticket import Priority, Usage, sum_of
 from hivemind_addon.api.words import several, span
-from hivemind_addon.tools.history.asked import Asked, Span
+from hivemind_addon.tools.history.asked import RequestFilter, Span
 from hivemind_addon.tools.history.reader import JournalReader, NoJournal
 from hivemind_addon.tools.history.sums import By, costs, total
 from hivemind_addon.tools.mcp.session import Session
-from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, Effect, Nothing, Tool, ToolFailed
+from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, Effect, McpTool, Nothing, ToolFailed
 
 _MAX_YIELD_S = 3600
 _MAX_LOWERED_S = 7 * 86_400
@@ -69,7 +69,7 @@ class OwnBudget(Struct, frozen=True):
     renews_in_s: Annotated[float | None, Meta(description="Null: not by itself")]
 
 
-class Status(Struct, frozen=True):
+class OwnStatus(Struct, frozen=True):
     """Where you stand."""
 
     agent: str
@@ -81,7 +81,7 @@ class Status(Struct, frozen=True):
     pools: tuple[PoolInShort, ...]
 
 
-class Metrics(Struct, frozen=True):
+class OwnMetrics(Struct, frozen=True):
     """What came of your requests."""
 
     agent: str
@@ -150,14 +150,14 @@ class Done(Struct, frozen=True):
     text: str
 
 
-def _status(call: Call, _: Nothing) -> Status:
+def _status(call: Call, _: Nothing) -> OwnStatus:
     session = call.session
     agent, snapshot = session.agent, session.report().snapshot
     tickets = [(pool, one) for pool in snapshot.pools for one in pool.tickets]
     mine = [(pool, one) for pool, one in tickets if one.ticket.agent == agent]
     ordered = _order(snapshot, agent)
     groups = {one.ticket.group for _, one in mine}
-    return Status(
+    return OwnStatus(
         agent=agent,
         summary=_summary([one for _, one in mine]),
         requests=tuple(_request(pool, one) for pool, one in mine[:MAX_ROWS]),
@@ -242,7 +242,7 @@ def _budget(view: BudgetView) -> OwnBudget:
     )
 
 
-def _metrics(call: Call, _: Nothing) -> Metrics:
+def _metrics(call: Call, _: Nothing) -> OwnMetrics:
     session = call.session
     agent = session.agent
     try:
@@ -251,14 +251,14 @@ def _metrics(call: Call, _: Nothing) -> Metrics:
         return _of_this_run(agent, session.report())
 
 
-def _of_today(agent: str, session: Session) -> Metrics:
+def _of_today(agent: str, session: Session) -> OwnMetrics:
     """Raises NoJournal."""
     now = datetime.fromtimestamp(session.clock.wall()).astimezone()
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     with JournalReader(session.journal()) as journal:
-        asked = Asked(span=Span(since=midnight.timestamp()), agent=session.caller.glob)
+        asked = RequestFilter(span=Span(since=midnight.timestamp()), agent=session.caller.glob)
         cost = total(costs(journal, asked, By.AGENT))
-    return Metrics(
+    return OwnMetrics(
         agent=agent,
         since=f"midnight ({midnight.isoformat(timespec='minutes')})",
         requests=cost.requests,
@@ -277,12 +277,12 @@ def _of_today(agent: str, session: Session) -> Metrics:
     )
 
 
-def _of_this_run(agent: str, report: Report) -> Metrics:
+def _of_this_run(agent: str, report: Report) -> OwnMetrics:
     mine = [one for one in report.tally.sessions if one.agent == agent]
     usage = Usage()
     for one in mine:
         usage = sum_of(usage, one.usage)
-    return Metrics(
+    return OwnMetrics(
         agent=agent,
         since=f"the proxy's start, {span(max(0.0, report.told_wall - report.proxy.began_wall))} ago",
         requests=sum(one.tickets for one in mine),
@@ -355,7 +355,7 @@ def _rounded(seconds: float) -> float:
 
 
 TOOLS = (
-    Tool(
+    McpTool(
         name="status",
         title="Where you stand in the queue",
         description=(
@@ -364,11 +364,11 @@ TOOLS = (
             "are slow, before starting many sub-agents, or when an error mentions hivemind. Changes nothing."
         ),
         takes=Nothing,
-        gives=Status,
+        gives=OwnStatus,
         run=_status,
         idempotent=True,
     ),
-    Tool(
+    McpTool(
         name="metrics",
         title="What you have used",
         description=(
@@ -377,11 +377,11 @@ TOOLS = (
             "to report or to limit your own spending. Changes nothing."
         ),
         takes=Nothing,
-        gives=Metrics,
+        gives=OwnMetrics,
         run=_metrics,
         idempotent=True,
     ),
-    Tool(
+    McpTool(
         name="wait_estimate",
         title="When would my next call run?",
         description=(
@@ -394,7 +394,7 @@ TOOLS = (
         run=_wait_estimate,
         idempotent=True,
     ),
-    Tool(
+    McpTool(
         name="yield_turn",
         title="Let others go first for a while",
         description=(
@@ -407,7 +407,7 @@ TOOLS = (
         effect=Effect.CHANGES,
         idempotent=True,
     ),
-    Tool(
+    McpTool(
         name="lower_priority",
         title="Lower your own priority",
         description=(

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hivemind_addon.tools.mcp.scope import Permission
-from hivemind_addon.tools.mcp.tool import Tool, schema_of
+from hivemind_addon.tools.mcp.tool import McpTool, schema_of
 from hivemind_addon.tools.mcp.tools import TOOLS
 
 _HEAD = """\
@@ -117,7 +117,7 @@ def _permissions() -> Iterator[str]:
         yield f"| `{permission.value}` | {names} |"
 
 
-def _sections(tools: Iterable[Tool[Any, Any]]) -> Iterator[str]:
+def _sections(tools: Iterable[McpTool[Any, Any]]) -> Iterator[str]:
     for tool in tools:
         yield f"### {tool.name}\n"
         yield f"{tool.description}\n"

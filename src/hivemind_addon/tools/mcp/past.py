@@ -8,11 +8,11 @@ from msgspec import Meta, Struct
 
 from hivemind_addon.api.proxy_user import given_id
 from hivemind_addon.proxy.journal.tables import AttemptRow, TicketRow
-from hivemind_addon.tools.history.asked import Asked, Span
+from hivemind_addon.tools.history.asked import RequestFilter, Span
 from hivemind_addon.tools.history.history import biographies, find, requests
 from hivemind_addon.tools.history.reader import JournalReader
 from hivemind_addon.tools.history.verdict import verdict
-from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, Tool, ToolFailed
+from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, McpTool, ToolFailed
 
 _HOUR_S = 3600.0
 
@@ -45,14 +45,14 @@ class Past(Struct, frozen=True):
     cost_usd: float
 
 
-class History(Struct, frozen=True):
+class PastRequests(Struct, frozen=True):
     """Your requests, the newest first."""
 
     requests: tuple[Past, ...]
     text: str
 
 
-def _history(call: Call, about: About) -> History:
+def _history(call: Call, about: About) -> PastRequests:
     session = call.session
     agent, glob = session.agent, session.caller.glob
     with JournalReader(session.journal()) as journal:
@@ -63,9 +63,9 @@ def _history(call: Call, about: About) -> History:
                 raise ToolFailed(f"none of your requests, tasks or Idempotency-Keys is {about.name!r}")
         else:
             since = session.clock.wall() - about.hours * _HOUR_S
-            tickets = requests(journal, Asked(span=Span(since=since), agent=glob), about.most)
+            tickets = requests(journal, RequestFilter(span=Span(since=since), agent=glob), about.most)
         told = tuple(_past(one.ticket, one.attempts) for one in biographies(journal, tickets))
-    return History(told, _text(told))
+    return PastRequests(told, _text(told))
 
 
 def _past(ticket: TicketRow, attempts: Sequence[AttemptRow]) -> Past:
@@ -99,7 +99,7 @@ def _text(told: Sequence[Past]) -> str:
 
 
 TOOLS = (
-    Tool(
+    McpTool(
         name="history",
         title="What became of your requests",
         description=(
@@ -108,7 +108,7 @@ TOOLS = (
             "something again. Changes nothing."
         ),
         takes=About,
-        gives=History,
+        gives=PastRequests,
         run=_history,
         idempotent=True,
     ),

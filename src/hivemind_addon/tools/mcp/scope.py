@@ -34,7 +34,7 @@ class BadWord(ValueError):
     """A word that is none of `--allow`; one line that names it and the known ones."""
 
 
-class Scope(Struct, frozen=True):
+class ServerScope(Struct, frozen=True):
     """What the person who started the server allows."""
 
     allowed: frozenset[Permission] = frozenset()

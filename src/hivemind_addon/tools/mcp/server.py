@@ -27,9 +27,9 @@ from hivemind_addon.proxy.checkpoint.model import UnknownCheckpoint
 from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.tools.history.reader import NoJournal
 from hivemind_addon.tools.lease.model import LeaseError
-from hivemind_addon.tools.mcp.scope import Scope, flag
+from hivemind_addon.tools.mcp.scope import ServerScope, flag
 from hivemind_addon.tools.mcp.session import NoName, NoProxy, Session
-from hivemind_addon.tools.mcp.tool import Call, Cancelled, Effect, Tool, ToolFailed, schema_of
+from hivemind_addon.tools.mcp.tool import Call, Effect, McpTool, ToolCancelled, ToolFailed, schema_of
 from hivemind_addon.tools.tasks.model import NotTaken
 
 logger = logging.getLogger("hivemind")
@@ -56,7 +56,7 @@ EXPECTED: tuple[type[Exception], ...] = (
 )
 """What a call may raise: the text is one line for the model."""
 
-AnyTool = Tool[Any, Any]
+AnyTool = McpTool[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Client:
     """Its own: who waits for leases in all its calls keeps no other one waiting."""
 
 
-def make_server(tools: Iterable[AnyTool], scope: Scope, session: Callable[[], Session]) -> "Server[Client, Any]":
+def make_server(tools: Iterable[AnyTool], scope: ServerScope, session: Callable[[], Session]) -> "Server[Client, Any]":
     """A server of these tools; each client gets a session, which is closed when it goes."""
     known = {tool.name: tool for tool in tools}
 
@@ -104,7 +104,7 @@ def make_server(tools: Iterable[AnyTool], scope: Scope, session: Callable[[], Se
             return _failed(str(error))
         except (OSError, sqlite3.Error) as error:
             return _failed(failing(error))
-        except Cancelled:
+        except ToolCancelled:
             return _failed("cancelled")
         except Exception as error:  # the guard at the edge: the server stays up
             logger.exception("hivemind: %s failed", asked.name)
@@ -137,7 +137,7 @@ def described(tool: AnyTool) -> types.Tool:
     )
 
 
-def _allowed(known: Mapping[str, AnyTool], scope: Scope, name: str) -> AnyTool:
+def _allowed(known: Mapping[str, AnyTool], scope: ServerScope, name: str) -> AnyTool:
     """Raises ToolFailed."""
     tool = known.get(name)
     if tool is None:

@@ -14,7 +14,7 @@ from hivemind_addon.system.clock import Clock
 from hivemind_addon.tools.history.place import journal_of
 from hivemind_addon.tools.lease.model import Lease, LeaseError, LeaseStore
 from hivemind_addon.tools.mcp.caller import Caller
-from hivemind_addon.tools.mcp.scope import Scope
+from hivemind_addon.tools.mcp.scope import ServerScope
 
 
 class NoProxy(Exception):
@@ -32,7 +32,7 @@ class Session:
         self,
         *,
         caller: Caller,
-        scope: Scope,
+        scope: ServerScope,
         clock: Clock,
         leases: LeaseStore,
         pid: int | None = None,

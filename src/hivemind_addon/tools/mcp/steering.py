@@ -13,7 +13,7 @@ from hivemind_addon.api.spend import Scope as HolderKind
 from hivemind_addon.api.ticket import Priority
 from hivemind_addon.tools.mcp.own import Done
 from hivemind_addon.tools.mcp.scope import Permission
-from hivemind_addon.tools.mcp.tool import Call, Effect, Nothing, Tool, ToolFailed
+from hivemind_addon.tools.mcp.tool import Call, Effect, McpTool, Nothing, ToolFailed
 
 _BUDGETS = frozenset({Permission.BUDGETS})
 _CONFIG = frozenset({Permission.CONFIG})
@@ -44,7 +44,7 @@ class BudgetState(Struct, frozen=True):
     renews_in_s: Annotated[float | None, Meta(description="Null: not by itself")]
 
 
-class Budgets(Struct, frozen=True):
+class BudgetList(Struct, frozen=True):
     """All that are in force."""
 
     budgets: tuple[BudgetState, ...]
@@ -78,7 +78,7 @@ class Reset(Struct, frozen=True, forbid_unknown_fields=True):
     per: Annotated[Period | None, Meta(description="Null: every budget that the holder has")] = None
 
 
-class Level(Enum):
+class PriorityLevel(Enum):
     """What others can be served as."""
 
     CRITICAL = "critical"
@@ -92,7 +92,7 @@ class Serve(Struct, frozen=True, forbid_unknown_fields=True):
     """Whom, and how."""
 
     agent: Annotated[str, Meta(min_length=1, max_length=200, description="Its name as status shows it, or a glob")]
-    priority: Annotated[Level, Meta(description="`as asked`: what its requests ask for counts again")]
+    priority: Annotated[PriorityLevel, Meta(description="`as asked`: what its requests ask for counts again")]
     seconds: Annotated[
         Annotated[float, Meta(ge=1, le=30 * 86_400)] | None,
         Meta(description="It ends by itself then; null: it stands until it is taken back"),
@@ -102,7 +102,7 @@ class Serve(Struct, frozen=True, forbid_unknown_fields=True):
 OptionValue = str | float | bool | tuple[str, ...] | None
 
 
-class Option(Struct, frozen=True):
+class ProxyOption(Struct, frozen=True):
     """One option of the proxy."""
 
     name: str
@@ -118,7 +118,7 @@ class Option(Struct, frozen=True):
 class Options(Struct, frozen=True):
     """What the proxy runs with."""
 
-    options: tuple[Option, ...]
+    options: tuple[ProxyOption, ...]
 
 
 class SetOption(Struct, frozen=True, forbid_unknown_fields=True):
@@ -128,9 +128,9 @@ class SetOption(Struct, frozen=True, forbid_unknown_fields=True):
     value: Annotated[str, Meta(max_length=4000, description="As `--set` takes it")]
 
 
-def _budget_list(call: Call, _: Nothing) -> Budgets:
+def _budget_list(call: Call, _: Nothing) -> BudgetList:
     budgets = call.session.report().snapshot.budgets
-    return Budgets(tuple(_state(one) for one in budgets[:_MAX_BUDGETS]))
+    return BudgetList(tuple(_state(one) for one in budgets[:_MAX_BUDGETS]))
 
 
 def _state(view: BudgetView) -> BudgetState:
@@ -168,7 +168,7 @@ def _budget_reset(call: Call, asked: Reset) -> Done:
 
 
 def _set_priority(call: Call, asked: Serve) -> Done:
-    level = None if asked.priority is Level.AS_ASKED else Priority[asked.priority.name]
+    level = None if asked.priority is PriorityLevel.AS_ASKED else Priority[asked.priority.name]
     return _done(call, SetPriority(asked.agent, level, for_s=asked.seconds, by=_asker(call)))
 
 
@@ -176,11 +176,11 @@ def _config_list(call: Call, _: Nothing) -> Options:
     return Options(_options(call))
 
 
-def _options(call: Call) -> tuple[Option, ...]:
+def _options(call: Call) -> tuple[ProxyOption, ...]:
     said = call.session.tell(ShowConfig())
     if not said.done:
         raise ToolFailed(said.text)
-    return convert(said.value or (), tuple[Option, ...])
+    return convert(said.value or (), tuple[ProxyOption, ...])
 
 
 def _config_set(call: Call, asked: SetOption) -> Done:
@@ -210,17 +210,17 @@ def _micro(usd: float) -> int:
 
 
 TOOLS = (
-    Tool(
+    McpTool(
         name="budget_list",
         title="Everybody's budgets",
         description="See every budget that is in force: limit, spent, reserved, when it renews. Changes nothing.",
         takes=Nothing,
-        gives=Budgets,
+        gives=BudgetList,
         run=_budget_list,
         idempotent=True,
         needs=_BUDGETS,
     ),
-    Tool(
+    McpTool(
         name="budget_add",
         title="Raise a budget",
         description="Add tokens or US dollars to a holder's budget, for its present period only.",
@@ -230,7 +230,7 @@ TOOLS = (
         effect=Effect.DESTROYS,
         needs=_BUDGETS,
     ),
-    Tool(
+    McpTool(
         name="budget_set",
         title="Give a budget",
         description="Set what an agent, a group or everyone may spend in a run, an hour, a day or a month.",
@@ -241,7 +241,7 @@ TOOLS = (
         idempotent=True,
         needs=_BUDGETS,
     ),
-    Tool(
+    McpTool(
         name="budget_reset",
         title="Forgive what was spent",
         description="Begin a holder's period anew, as if nothing had been spent in it.",
@@ -252,7 +252,7 @@ TOOLS = (
         idempotent=True,
         needs=_BUDGETS,
     ),
-    Tool(
+    McpTool(
         name="set_priority",
         title="Set anybody's priority",
         description="Serve agents before or after others, whatever they ask for.",
@@ -263,7 +263,7 @@ TOOLS = (
         idempotent=True,
         needs=frozenset({Permission.PRIORITY}),
     ),
-    Tool(
+    McpTool(
         name="config_list",
         title="The proxy's options",
         description="See the options that the running proxy has, and which of them can be changed. Changes nothing.",
@@ -273,7 +273,7 @@ TOOLS = (
         idempotent=True,
         needs=_CONFIG,
     ),
-    Tool(
+    McpTool(
         name="config_set",
         title="Change an option of the proxy",
         description=(

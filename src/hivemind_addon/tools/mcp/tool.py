@@ -22,7 +22,7 @@ class ToolFailed(Exception):
     """It cannot be done; one line for the model, with the cure."""
 
 
-class Cancelled(Exception):
+class ToolCancelled(Exception):
     """Its client wants no answer any more."""
 
 
@@ -82,7 +82,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Tool[Taken: Struct, Given: Struct]:
+class McpTool[Taken: Struct, Given: Struct]:
     """One tool."""
 
     name: str

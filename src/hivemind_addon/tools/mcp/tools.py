@@ -3,9 +3,9 @@
 from typing import Any
 
 from hivemind_addon.tools.mcp import conversations, installing, locks, own, past, steering, work
-from hivemind_addon.tools.mcp.tool import Tool
+from hivemind_addon.tools.mcp.tool import McpTool
 
-TOOLS: tuple[Tool[Any, Any], ...] = (
+TOOLS: tuple[McpTool[Any, Any], ...] = (
     *own.TOOLS,
     *past.TOOLS,
     *conversations.TOOLS,

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from hivemind_addon.api.words import several
 from hivemind_addon.tools.mcp.scope import Permission
 from hivemind_addon.tools.mcp.session import Session
-from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, Effect, Tool, ToolFailed
+from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, Effect, McpTool, ToolFailed
 from hivemind_addon.tools.tasks import client
 from hivemind_addon.tools.tasks.model import FleetView, State, TaskSpec, TaskView
 
@@ -24,7 +24,7 @@ _MAX_RESULT_CHARS = 4_000
 Word = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
-class Level(Enum):
+class WorkLevel(Enum):
     """How soon it gets its turn."""
 
     CRITICAL = "critical"
@@ -33,7 +33,7 @@ class Level(Enum):
     LOW = "low"
 
 
-_RAISED = (Level.CRITICAL, Level.HIGH)
+_RAISED = (WorkLevel.CRITICAL, WorkLevel.HIGH)
 
 
 class Job(Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,7 +55,7 @@ class Job(Struct, frozen=True, forbid_unknown_fields=True):
     ] = ()
     name: Annotated[str, Meta(max_length=60, description="Letters, digits, - and _; empty: one is made")] = ""
     depends_on: Annotated[tuple[Word, ...], Meta(max_length=100, description="Names of tasks that come before")] = ()
-    priority: Level = Level.NORMAL
+    priority: WorkLevel = WorkLevel.NORMAL
     estimated_tokens: Annotated[int, Meta(ge=1)] | None = None
     budget_tokens: Annotated[
         Annotated[int, Meta(ge=1)] | None, Meta(description="What its model calls may use in all; null: unlimited")
@@ -77,7 +77,7 @@ class Jobs(Struct, frozen=True, forbid_unknown_fields=True):
     ]
 
 
-class Submitted(Struct, frozen=True):
+class WorkSubmitted(Struct, frozen=True):
     """They run as soon as there is room."""
 
     ids: Annotated[tuple[str, ...], Meta(description="In the order of the tasks; for task_wait and task_status")]
@@ -125,26 +125,26 @@ class Tasks(Struct, frozen=True):
     tasks: tuple[TaskState, ...]
 
 
-class Ended(Struct, frozen=True):
+class WorkEnded(Struct, frozen=True):
     """What was done."""
 
     text: str
 
 
-def _submit(call: Call, job: Job) -> Submitted:
+def _submit(call: Call, job: Job) -> WorkSubmitted:
     return _start(call.session, (job,))
 
 
-def _batch(call: Call, jobs: Jobs) -> Submitted:
+def _batch(call: Call, jobs: Jobs) -> WorkSubmitted:
     return _start(call.session, jobs.tasks)
 
 
-def _start(session: Session, jobs: Sequence[Job]) -> Submitted:
+def _start(session: Session, jobs: Sequence[Job]) -> WorkSubmitted:
     specs = [_spec(job, number, session) for number, job in enumerate(jobs)]
     caller = session.caller
     ids = client.submit(specs, parent=caller.task, runner=_runner(session), port=caller.port)
     session.submitted.update(ids)
-    return Submitted(tuple(ids), f"{several(len(ids), 'task')} taken; task_wait tells when they are over")
+    return WorkSubmitted(tuple(ids), f"{several(len(ids), 'task')} taken; task_wait tells when they are over")
 
 
 def _spec(job: Job, number: int, session: Session) -> TaskSpec:
@@ -201,7 +201,7 @@ def _task_wait(call: Call, asked: WaitFor) -> Tasks:
     return _told(views)
 
 
-def _task_cancel(call: Call, one: One) -> Ended:
+def _task_cancel(call: Call, one: One) -> WorkEnded:
     session = call.session
     if one.id not in session.submitted and not (
         session.caller.task and client.task(one.id).parent == session.caller.task
@@ -209,7 +209,7 @@ def _task_cancel(call: Call, one: One) -> Ended:
         raise ToolFailed(
             f"{one.id} is no task that you submitted; a person ends it with `hivemind task cancel {one.id}`"
         )
-    return Ended(client.cancel(one.id))
+    return WorkEnded(client.cancel(one.id))
 
 
 def _meant(session: Session, ids: Sequence[str]) -> list[str]:
@@ -251,7 +251,7 @@ def _state(one: TaskView) -> TaskState:
 
 
 TOOLS = (
-    Tool(
+    McpTool(
         name="submit",
         title="Start a task",
         description=(
@@ -260,12 +260,12 @@ TOOLS = (
             "are queued, retried and paid from a budget. It costs money."
         ),
         takes=Job,
-        gives=Submitted,
+        gives=WorkSubmitted,
         run=_submit,
         effect=Effect.DESTROYS,
         needs=frozenset({Permission.SUBMIT}),
     ),
-    Tool(
+    McpTool(
         name="batch",
         title="Start many tasks",
         description=(
@@ -273,12 +273,12 @@ TOOLS = (
             "skipped when one of them fails. Returns at once with all ids. It costs money."
         ),
         takes=Jobs,
-        gives=Submitted,
+        gives=WorkSubmitted,
         run=_batch,
         effect=Effect.DESTROYS,
         needs=frozenset({Permission.BATCH}),
     ),
-    Tool(
+    McpTool(
         name="task_status",
         title="How tasks stand",
         description="See which tasks wait, run, or are over, why, and the end of what they wrote. Changes nothing.",
@@ -288,7 +288,7 @@ TOOLS = (
         idempotent=True,
         needs=_TASKS,
     ),
-    Tool(
+    McpTool(
         name="task_wait",
         title="Wait for tasks",
         description=(
@@ -301,12 +301,12 @@ TOOLS = (
         idempotent=True,
         needs=_TASKS,
     ),
-    Tool(
+    McpTool(
         name="task_cancel",
         title="End a task",
         description="End a task that you submitted, with all processes that it started. What it did so far stays.",
         takes=One,
-        gives=Ended,
+        gives=WorkEnded,
         run=_task_cancel,
         effect=Effect.DESTROYS,
         idempotent=True,

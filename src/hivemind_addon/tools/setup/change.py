@@ -10,13 +10,13 @@ from msgspec import Struct
 
 from hivemind_addon.system.whole_file import write_whole
 from hivemind_addon.tools.setup import merge as merging
-from hivemind_addon.tools.setup.ledger import Ledger, Written
-from hivemind_addon.tools.setup.model import Entry, FilePlan, Format, HasComments, Merged, SetupTrouble, Value
+from hivemind_addon.tools.setup.ledger import Ledger, OwnEntries
+from hivemind_addon.tools.setup.model import FileEntry, FileFormat, FilePlan, HasComments, Merged, SetupTrouble, Value
 
 _MAX_BYTES = 64 * 1024 * 1024
 
 
-class Change(Struct, frozen=True):
+class FileChange(Struct, frozen=True):
     """What would become of a file."""
 
     named: Path
@@ -26,8 +26,8 @@ class Change(Struct, frozen=True):
     before: bytes | None
     """None: there is none."""
     after: bytes | None
-    written: Written
-    kept: tuple[tuple[Entry, Value], ...]
+    written: OwnEntries
+    kept: tuple[tuple[FileEntry, Value], ...]
 
     @property
     def is_nothing(self) -> bool:
@@ -41,39 +41,39 @@ class Change(Struct, frozen=True):
         return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 
-def addition(plan: FilePlan, ledger: Ledger) -> Change:
+def addition(plan: FilePlan, ledger: Ledger) -> FileChange:
     """Raises SetupTrouble, HasComments, OSError."""
     real, before, text = _read(plan.path)
     known = ledger.of(real)
     merged = _named(plan.path, plan.format, text, plan.entries, known)
     after = merged.text.encode() if merged.put or before is not None else None
     after = before if merged.text == text else after
-    written = Written(merged.put, merged.made, created=known.created or before is None)
-    return Change(plan.path, real, before, after, written, merged.kept)
+    written = OwnEntries(merged.put, merged.made, created=known.created or before is None)
+    return FileChange(plan.path, real, before, after, written, merged.kept)
 
 
-def removal(plan: FilePlan, ledger: Ledger) -> Change:
+def removal(plan: FilePlan, ledger: Ledger) -> FileChange:
     """Raises SetupTrouble, HasComments, OSError."""
     real, before, text = _read(plan.path)
     known = ledger.of(real)
     if before is None or not known.entries:
-        return Change(plan.path, real, before, before, Written(), ())
+        return FileChange(plan.path, real, before, before, OwnEntries(), ())
     try:
         merged = merging.remove(text, plan.format, known.entries, known.made)
     except SetupTrouble as error:
         raise type(error)(f"{plan.path} {error}") from error
     gone = known.created and merging.is_empty(merged.text, plan.format)
     after = None if gone else merged.text.encode()
-    return Change(plan.path, real, before, after, Written(), merged.kept)
+    return FileChange(plan.path, real, before, after, OwnEntries(), merged.kept)
 
 
-def apply(change: Change, ledger: Ledger, *, now: datetime) -> Path | None:
+def apply(change: FileChange, ledger: Ledger, *, now: datetime) -> Path | None:
     """The backup's path, if there was something to keep. Raises SetupTrouble, OSError."""
     with ledger.alone():
         return _apply(change, ledger, now)
 
 
-def _apply(change: Change, ledger: Ledger, now: datetime) -> Path | None:
+def _apply(change: FileChange, ledger: Ledger, now: datetime) -> Path | None:
     current = change.real.read_bytes() if change.real.exists() else None
     if current != change.before:
         raise SetupTrouble(f"{change.named} was changed meanwhile; run this again")
@@ -95,12 +95,12 @@ def _apply(change: Change, ledger: Ledger, now: datetime) -> Path | None:
     return backup
 
 
-def snippet(format_: Format, entries: Sequence[Entry]) -> str:
+def snippet(format_: FileFormat, entries: Sequence[FileEntry]) -> str:
     """Entries as a file that holds nothing else."""
     return merging.merge("", format_, entries).text
 
 
-def _named(path: Path, form: Format, text: str, entries: Sequence[Entry], known: Written) -> Merged:
+def _named(path: Path, form: FileFormat, text: str, entries: Sequence[FileEntry], known: OwnEntries) -> Merged:
     try:
         return merging.merge(text, form, entries, ours=known.entries, made=known.made)
     except HasComments as error:

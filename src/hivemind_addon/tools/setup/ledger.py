@@ -11,24 +11,24 @@ from msgspec import Struct
 from hivemind_addon.system.file_lock import take_lock
 from hivemind_addon.system.folders import state_folder
 from hivemind_addon.system.whole_file import write_whole
-from hivemind_addon.tools.setup.model import Entry, SetupTrouble
+from hivemind_addon.tools.setup.model import FileEntry, SetupTrouble
 
 _BUSY_S = 10.0
 
 
-class Written(Struct, frozen=True):
+class OwnEntries(Struct, frozen=True):
     """In one file."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[FileEntry, ...] = ()
     made: tuple[tuple[str, ...], ...] = ()
     """Objects that were made to hold them."""
     created: bool = False
     """The file itself, too."""
 
-    def and_then(self, other: "Written") -> "Written":
+    def and_then(self, other: "OwnEntries") -> "OwnEntries":
         """What may be in the file while it becomes another."""
         entries = (*self.entries, *(one for one in other.entries if one not in self.entries))
-        return Written(entries, tuple(dict.fromkeys((*self.made, *other.made))), self.created or other.created)
+        return OwnEntries(entries, tuple(dict.fromkeys((*self.made, *other.made))), self.created or other.created)
 
 
 class Ledger:
@@ -50,11 +50,11 @@ class Ledger:
         finally:
             os.close(lock)
 
-    def of(self, file: Path) -> Written:
+    def of(self, file: Path) -> OwnEntries:
         """Raises SetupTrouble: the ledger cannot be read."""
-        return self._read().get(str(file), Written())
+        return self._read().get(str(file), OwnEntries())
 
-    def note(self, file: Path, written: Written) -> None:
+    def note(self, file: Path, written: OwnEntries) -> None:
         """Kept before the next change is made, within `alone`. Raises OSError, SetupTrouble."""
         known = self._read()
         known.pop(str(file), None)
@@ -62,9 +62,9 @@ class Ledger:
             known[str(file)] = written
         write_whole(self._path, msgspec.json.format(msgspec.json.encode(known)))
 
-    def _read(self) -> dict[str, Written]:
+    def _read(self) -> dict[str, OwnEntries]:
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, Written])
+            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, OwnEntries])
         except FileNotFoundError:
             return {}
         except OSError as error:

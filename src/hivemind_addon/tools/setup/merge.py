@@ -8,35 +8,39 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from hivemind_addon.tools.setup import dotenv_text, json_text, toml_text
-from hivemind_addon.tools.setup.model import Entry, Format, Merged, SetupTrouble, Value, lookup
+from hivemind_addon.tools.setup.model import FileEntry, FileFormat, Merged, SetupTrouble, Value, lookup
 
-_TEXTS: dict[Format, ModuleType] = {Format.JSON: json_text, Format.TOML: toml_text, Format.DOTENV: dotenv_text}
+_TEXTS: dict[FileFormat, ModuleType] = {
+    FileFormat.JSON: json_text,
+    FileFormat.TOML: toml_text,
+    FileFormat.DOTENV: dotenv_text,
+}
 
 
 def merge(
     text: str,
-    form: Format,
-    wanted: Sequence[Entry],
+    form: FileFormat,
+    wanted: Sequence[FileEntry],
     *,
-    ours: Sequence[Entry] = (),
+    ours: Sequence[FileEntry] = (),
     made: Sequence[tuple[str, ...]] = (),
 ) -> Merged:
     """`ours`, `made`: what earlier merges have put in, or may have. Raises SetupTrouble (without the file's name)."""
     is_wanted = {entry.path for entry in wanted}
     stale = [entry for entry in ours if entry.path not in is_wanted]
     cleared = remove(text, form, stale, ()).text if stale else text
-    put: list[Entry] = []
-    kept: list[tuple[Entry, Value]] = []
+    put: list[FileEntry] = []
+    kept: list[tuple[FileEntry, Value]] = []
     objects = list(made)
     text = cleared
     # In JSON the last that is put in stands first.
-    for entry in reversed(wanted) if form is Format.JSON else wanted:
+    for entry in reversed(wanted) if form is FileFormat.JSON else wanted:
         there = _lookup(text, form, entry.path)
         if there == entry.value:
             if entry in ours:
                 put.append(entry)
             continue
-        if there is not None and Entry(entry.path, there) not in ours:
+        if there is not None and FileEntry(entry.path, there) not in ours:
             kept.append((entry, there))
             continue
         if there is not None:
@@ -53,14 +57,14 @@ def merge(
     return Merged(text, tuple(put), tuple(objects), tuple(kept))
 
 
-def remove(text: str, form: Format, ours: Sequence[Entry], made: Sequence[tuple[str, ...]]) -> Merged:
+def remove(text: str, form: FileFormat, ours: Sequence[FileEntry], made: Sequence[tuple[str, ...]]) -> Merged:
     """Without what an earlier merge has put in, as far as nobody has changed it, and the objects that it had made."""
-    kept: list[tuple[Entry, Value]] = []
+    kept: list[tuple[FileEntry, Value]] = []
     for entry in reversed(ours):
         there = _lookup(text, form, entry.path)
         if there == entry.value:
             text = _TEXTS[form].take(text, entry.path)
-        elif there is not None and Entry(entry.path, there) not in ours:
+        elif there is not None and FileEntry(entry.path, there) not in ours:
             kept.append((entry, there))
     for path in sorted(made, key=len, reverse=True):
         if _lookup(text, form, path) == {}:
@@ -68,12 +72,12 @@ def remove(text: str, form: Format, ours: Sequence[Entry], made: Sequence[tuple[
     return Merged(text, (), (), tuple(kept))
 
 
-def is_empty(text: str, form: Format) -> bool:
+def is_empty(text: str, form: FileFormat) -> bool:
     """Whether a file says nothing, not even a comment."""
-    return not text.strip() or (form is Format.JSON and json_text.read(text) == {})
+    return not text.strip() or (form is FileFormat.JSON and json_text.read(text) == {})
 
 
-def _lookup(text: str, form: Format, path: Sequence[str]) -> Value | None:
+def _lookup(text: str, form: FileFormat, path: Sequence[str]) -> Value | None:
     try:
         found: Value | None = lookup(_TEXTS[form].read(text), path)
     except KeyError as error:

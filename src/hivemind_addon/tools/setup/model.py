@@ -19,7 +19,7 @@ class HasComments(SetupTrouble):
     """JSON with comments: read by its tool, and not rewritten by us."""
 
 
-class Format(Enum):
+class FileFormat(Enum):
     """How a file is written."""
 
     JSON = "json"
@@ -27,7 +27,7 @@ class Format(Enum):
     DOTENV = "env"
 
 
-class Entry(Struct, frozen=True):
+class FileEntry(Struct, frozen=True):
     """One value."""
 
     path: tuple[str, ...]
@@ -38,11 +38,11 @@ class FilePlan(Struct, frozen=True):
     """What one file needs."""
 
     path: Path
-    format: Format
-    entries: tuple[Entry, ...]
+    format: FileFormat
+    entries: tuple[FileEntry, ...]
 
 
-class Plan(Struct, frozen=True):
+class SetupPlan(Struct, frozen=True):
     """What one tool needs."""
 
     tool: str
@@ -55,11 +55,11 @@ class Merged(Struct, frozen=True):
     """A file's text with the entries in it or taken out of it."""
 
     text: str
-    put: tuple[Entry, ...]
+    put: tuple[FileEntry, ...]
     """What is ours in it now."""
     made: tuple[tuple[str, ...], ...] = ()
     """Paths of objects that were made to hold them."""
-    kept: tuple[tuple[Entry, Value], ...] = ()
+    kept: tuple[tuple[FileEntry, Value], ...] = ()
     """What is set otherwise by the user, and stays: what we would set, and what is there."""
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from hivemind_addon.tools.launch.environment import changes, proxy_url
 from hivemind_addon.tools.launch.port import AGENT_VARIABLE, DEFAULT_PORT, PORT_VARIABLE
 from hivemind_addon.tools.launch.programs import ProgramTable
-from hivemind_addon.tools.setup.model import Entry, FilePlan, Format, Plan, SetupTrouble, Value
+from hivemind_addon.tools.setup.model import FileEntry, FileFormat, FilePlan, SetupPlan, SetupTrouble, Value
 
 _NAME = "hivemind"
 _PASSED_ON = (
@@ -26,7 +26,7 @@ _CA_OF_THE_SHELL = (
 )
 
 
-class Place(Struct, frozen=True):
+class ToolPlace(Struct, frozen=True):
     """Whose files, and what to say in them."""
 
     home: Path
@@ -75,14 +75,14 @@ class Place(Struct, frozen=True):
         return chosen | dict(found.patience) | {PORT_VARIABLE: str(self.port)}
 
 
-class Tool(Struct, frozen=True):
+class SetupTool(Struct, frozen=True):
     """One that can be set up."""
 
     name: str
     commands: tuple[str, ...]
     folders: tuple[str, ...]
     """In the user's home; one of them, or a command, says that it is on this machine."""
-    plan: Callable[[Place], tuple[list[FilePlan], list[str]]]
+    plan: Callable[[ToolPlace], tuple[list[FilePlan], list[str]]]
 
     def is_found(self, home: Path) -> bool:
         """Whether it is on this machine."""
@@ -90,21 +90,21 @@ class Tool(Struct, frozen=True):
             (home / folder).is_dir() for folder in self.folders
         )
 
-    def plan_for(self, place: Place) -> Plan:
+    def plan_for(self, place: ToolPlace) -> SetupPlan:
         """Raises SetupTrouble, NoBundle, OSError."""
         files, notes = self.plan(place)
-        return Plan(self.name, tuple(files), tuple(notes))
+        return SetupPlan(self.name, tuple(files), tuple(notes))
 
 
 def _json(path: Path, *entries: tuple[tuple[str, ...], Value]) -> FilePlan:
-    return FilePlan(path, Format.JSON, tuple(Entry(keys, value) for keys, value in entries))
+    return FilePlan(path, FileFormat.JSON, tuple(FileEntry(keys, value) for keys, value in entries))
 
 
 def _dotenv(path: Path, variables: Mapping[str, str]) -> FilePlan:
-    return FilePlan(path, Format.DOTENV, tuple(Entry((name,), value) for name, value in variables.items()))
+    return FilePlan(path, FileFormat.DOTENV, tuple(FileEntry((name,), value) for name, value in variables.items()))
 
 
-def _claude_code(place: Place) -> tuple[list[FilePlan], list[str]]:
+def _claude_code(place: ToolPlace) -> tuple[list[FilePlan], list[str]]:
     if place.project:
         settings, servers = place.project / ".claude" / "settings.local.json", place.project / ".mcp.json"
     else:
@@ -122,10 +122,10 @@ def _claude_code(place: Place) -> tuple[list[FilePlan], list[str]]:
     ]
 
 
-def _codex(place: Place) -> tuple[list[FilePlan], list[str]]:
+def _codex(place: ToolPlace) -> tuple[list[FilePlan], list[str]]:
     folder = place.project / ".codex" if place.project else place.folder("CODEX_HOME", ".codex")
     server = {**place.server, "env_vars": list(_PASSED_ON)}
-    files = [FilePlan(folder / "config.toml", Format.TOML, (Entry(("mcp_servers", _NAME), server),))]
+    files = [FilePlan(folder / "config.toml", FileFormat.TOML, (FileEntry(("mcp_servers", _NAME), server),))]
     if place.mcp_only:
         return files, []
     if place.project:
@@ -144,7 +144,7 @@ def _codex(place: Place) -> tuple[list[FilePlan], list[str]]:
     ]
 
 
-def _gemini(place: Place) -> tuple[list[FilePlan], list[str]]:
+def _gemini(place: ToolPlace) -> tuple[list[FilePlan], list[str]]:
     folder = (place.project or place.home) / ".gemini"
     files = [_json(folder / "settings.json", (("mcpServers", _NAME), place.server))]
     if place.mcp_only:
@@ -168,7 +168,7 @@ def _gemini(place: Place) -> tuple[list[FilePlan], list[str]]:
     ]
 
 
-def _hidden_by(file: Path, place: Place) -> Path | None:
+def _hidden_by(file: Path, place: ToolPlace) -> Path | None:
     """The one file of variables that Gemini reads now, if it would no longer be read beside a new one."""
     above = (place.project, *place.project.parents) if place.project else ()
     folders = [*above, place.home]
@@ -177,19 +177,19 @@ def _hidden_by(file: Path, place: Place) -> Path | None:
     return None if read == file else read
 
 
-def _cursor(place: Place) -> tuple[list[FilePlan], list[str]]:
+def _cursor(place: ToolPlace) -> tuple[list[FilePlan], list[str]]:
     folder = (place.project or place.home) / ".cursor"
     return [_json(folder / "mcp.json", (("mcpServers", _NAME), place.server))], [_own_servers("Cursor")]
 
 
-def _windsurf(place: Place) -> tuple[list[FilePlan], list[str]]:
+def _windsurf(place: ToolPlace) -> tuple[list[FilePlan], list[str]]:
     if place.project:
         raise SetupTrouble("Windsurf has no MCP file for a project; leave out --project")
     file = place.home / ".codeium" / "windsurf" / "mcp_config.json"
     return [_json(file, (("mcpServers", _NAME), place.server))], [_own_servers("Windsurf")]
 
 
-def _copilot(place: Place) -> tuple[list[FilePlan], list[str]]:
+def _copilot(place: ToolPlace) -> tuple[list[FilePlan], list[str]]:
     if place.project:  # VS Code's
         file = _json(place.project / ".vscode" / "mcp.json", (("servers", _NAME), {"type": "stdio", **place.server}))
     else:  # Copilot CLI's
@@ -203,7 +203,7 @@ def _copilot(place: Place) -> tuple[list[FilePlan], list[str]]:
     ]
 
 
-def _opencode(place: Place) -> tuple[list[FilePlan], list[str]]:
+def _opencode(place: ToolPlace) -> tuple[list[FilePlan], list[str]]:
     base = Path(place.environment.get("XDG_CONFIG_HOME") or place.home / ".config")
     folder = place.project or base / "opencode"
     file = next((one for one in (folder / "opencode.json", folder / "opencode.jsonc") if one.exists()), None)
@@ -215,7 +215,7 @@ def _opencode(place: Place) -> tuple[list[FilePlan], list[str]]:
     ]
 
 
-def _aider(place: Place) -> tuple[list[FilePlan], list[str]]:
+def _aider(place: ToolPlace) -> tuple[list[FilePlan], list[str]]:
     if place.mcp_only:
         return [], ["it speaks no MCP"]
     file = (place.project or place.home) / ".env"
@@ -237,13 +237,13 @@ def _words(value: Value) -> list[Value]:
 TOOLS = {
     tool.name: tool
     for tool in (
-        Tool("claude-code", ("claude",), (".claude",), _claude_code),
-        Tool("codex", ("codex",), (".codex",), _codex),
-        Tool("gemini", ("gemini",), (".gemini",), _gemini),
-        Tool("cursor", ("cursor", "cursor-agent"), (".cursor",), _cursor),
-        Tool("windsurf", ("windsurf",), (".codeium/windsurf",), _windsurf),
-        Tool("copilot", ("copilot",), (".copilot",), _copilot),
-        Tool("opencode", ("opencode",), (".config/opencode",), _opencode),
-        Tool("aider", ("aider",), (), _aider),
+        SetupTool("claude-code", ("claude",), (".claude",), _claude_code),
+        SetupTool("codex", ("codex",), (".codex",), _codex),
+        SetupTool("gemini", ("gemini",), (".gemini",), _gemini),
+        SetupTool("cursor", ("cursor", "cursor-agent"), (".cursor",), _cursor),
+        SetupTool("windsurf", ("windsurf",), (".codeium/windsurf",), _windsurf),
+        SetupTool("copilot", ("copilot",), (".copilot",), _copilot),
+        SetupTool("opencode", ("opencode",), (".config/opencode",), _opencode),
+        SetupTool("aider", ("aider",), (), _aider),
     )
 }

@@ -32,7 +32,7 @@ _FIRST_BACKOFF_S, _MAX_BACKOFF_S = 1.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class FleetRules:
     """How a fleet is run."""
 
     at_most: int
@@ -50,7 +50,7 @@ class Back:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class TryEnding:
     """How one try of a task ended."""
 
     exit_status: int | None
@@ -97,7 +97,7 @@ class Task:
 class Board:
     """The tasks of one fleet."""
 
-    def __init__(self, rules: Rules, *, rng: Random) -> None:
+    def __init__(self, rules: FleetRules, *, rng: Random) -> None:
         self.rules = rules
         self.tasks: dict[str, Task] = {}
         """By name, in order of arrival. To be read."""
@@ -202,7 +202,7 @@ class Board:
             instants.append(self._stagger.next_at)
         return min(instants, default=None)
 
-    def ended(self, name: str, ending: Ending, now: float) -> list[str]:
+    def ended(self, name: str, ending: TryEnding, now: float) -> list[str]:
         """A task's process has. Names of running tasks that have to be ended with it: those that it submitted."""
         task = self.tasks[name]
         self._waits.forget(name)

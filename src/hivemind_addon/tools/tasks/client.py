@@ -11,7 +11,7 @@ import msgspec
 
 from hivemind_addon.tools.tasks import serve
 from hivemind_addon.tools.tasks.model import FleetView, NotTaken, TaskSpec, TaskView
-from hivemind_addon.tools.tasks.request import MAX_LINE_BYTES, Answer, CancelTask, Question, Submit, Wait
+from hivemind_addon.tools.tasks.request import MAX_LINE_BYTES, CancelTask, Question, RunnerAnswer, Submit, Wait
 from hivemind_addon.tools.tasks.store import FleetStore, fleets, open_fleet
 
 _ANSWER_S = 60.0
@@ -119,7 +119,7 @@ def _ask(
     *,
     timeout_s: float | None,
     connected: Callable[[socket.socket], None] = lambda _: None,
-) -> Answer:
+) -> RunnerAnswer:
     """Raises RunnerGone, NotTaken, TimeoutError (of a wait)."""
     line = msgspec.json.encode(question) + b"\n"
     if len(line) > MAX_LINE_BYTES:
@@ -142,7 +142,7 @@ def _ask(
             raise NotTaken(f"{place}: no answer within {timeout_s:g} s") from None
         except OSError as error:
             raise RunnerGone(f"{place}: no runner is there (any more)") from error
-    answer = msgspec.json.decode(bytes(said), type=Answer)
+    answer = msgspec.json.decode(bytes(said), type=RunnerAnswer)
     if answer.refused:
         raise NotTaken(answer.refused)
     return answer

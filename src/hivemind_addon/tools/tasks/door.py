@@ -11,7 +11,7 @@ import msgspec
 
 from hivemind_addon.api.words import failing
 from hivemind_addon.tools.tasks.model import NotTaken
-from hivemind_addon.tools.tasks.request import MAX_LINE_BYTES, Answer, Question
+from hivemind_addon.tools.tasks.request import MAX_LINE_BYTES, Question, RunnerAnswer
 
 _MAX_ASKING = 512
 """Connections at once; each task that waits has one."""
@@ -21,7 +21,7 @@ class Door:
     """Serves one socket on the running event loop, from `open` to `close`."""
 
     def __init__(
-        self, path: Path, *, answer: Callable[[Question], Awaitable[Answer]], left: Callable[[], None]
+        self, path: Path, *, answer: Callable[[Question], Awaitable[RunnerAnswer]], left: Callable[[], None]
     ) -> None:
         """`answer` is cancelled when whoever asked is gone. It may raise NotTaken. `left` hears when one has gone."""
         self.path = path
@@ -82,13 +82,13 @@ class Door:
             with suppress(OSError):
                 await writer.wait_closed()
 
-    async def _asked(self, reader: asyncio.StreamReader) -> Answer:
+    async def _asked(self, reader: asyncio.StreamReader) -> RunnerAnswer:
         try:
             question: Question = msgspec.json.decode(await reader.readline(), type=Question)
         except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
-            return Answer(refused=f"not understood: {failing(error)}")
+            return RunnerAnswer(refused=f"not understood: {failing(error)}")
         if self.asking > _MAX_ASKING:
-            return Answer(refused=f"{_MAX_ASKING} ask already; wait for several tasks at once instead")
+            return RunnerAnswer(refused=f"{_MAX_ASKING} ask already; wait for several tasks at once instead")
         answering = asyncio.ensure_future(self._answer(question))
         gone = asyncio.ensure_future(reader.read(1))
         try:
@@ -97,7 +97,7 @@ class Door:
                 raise ConnectionResetError
             return answering.result()
         except NotTaken as error:
-            return Answer(refused=str(error))
+            return RunnerAnswer(refused=str(error))
         finally:
             for one in (answering, gone):
                 one.cancel()

@@ -18,7 +18,7 @@ from hivemind_addon.tools.launch.programs import ProgramTable
 from hivemind_addon.tools.tasks import board, graph, spec
 from hivemind_addon.tools.tasks.model import USUAL_AT_MOST, TaskSpec
 
-_USUAL = board.Rules(at_most=USUAL_AT_MOST)
+_USUAL = board.FleetRules(at_most=USUAL_AT_MOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class FleetFile:
     """Name → task."""
 
     @property
-    def rules(self) -> board.Rules:
+    def rules(self) -> board.FleetRules:
         """How it is run."""
-        return board.Rules(
+        return board.FleetRules(
             at_most=self.at_most,
             groups={name: group.workers for name, group in self.groups.items()},
             steal_above=self.steal_above,

@@ -19,7 +19,7 @@ from hivemind_addon.tools.launch.bundle import NoBundle
 from hivemind_addon.tools.launch.programs import ProgramTable
 from hivemind_addon.tools.tasks import spec as specs
 from hivemind_addon.tools.tasks.model import RUNNER_VARIABLE, TASK_VARIABLE, TaskSpec
-from hivemind_addon.tools.tasks.process import NotStarted
+from hivemind_addon.tools.tasks.process import TaskNotStarted
 
 
 class Launch(NamedTuple):
@@ -42,14 +42,14 @@ class Launcher:
         return f"<Launcher behind port {self._port}>"
 
     async def proxy(self) -> ProxyView:
-        """The proxy, started if there is none (any more). Raises NotStarted."""
+        """The proxy, started if there is none (any more). Raises TaskNotStarted."""
         try:
             return await asyncio.to_thread(background.find_or_start, self._port, clock=self._clock)
         except (background.NotServed, UnreadableReport, FolderNotPrivate, OSError) as error:
-            raise NotStarted(f"{error}") from error
+            raise TaskNotStarted(f"{error}") from error
 
     async def launch(self, task_id: str, spec: TaskSpec, base: Mapping[str, str], more: Mapping[str, str]) -> Launch:
-        """`base`: the environment it is to have, `more`: what its runner adds. Raises NotStarted."""
+        """`base`: the environment it is to have, `more`: what its runner adds. Raises TaskNotStarted."""
         proxy = await self.proxy()
         name = agent_name(task_id)
         if spec.budget_tokens is not None or spec.budget_usd is not None:
@@ -62,7 +62,7 @@ class Launcher:
                 environment_changes, proxy, environment, agent=name, words=words, table=self._table
             )
         except (NoBundle, OSError) as error:
-            raise NotStarted(str(error)) from error
+            raise TaskNotStarted(str(error)) from error
         own = {TASK_VARIABLE: task_id, RUNNER_VARIABLE: str(self._socket)}
         return Launch(command, {**environment, **changed, **more, **own})
 
@@ -78,9 +78,9 @@ class Launcher:
         try:
             said = send_command(control_socket(self._port), wanted)
         except (NotSaid, FolderNotPrivate, OSError) as error:
-            raise NotStarted(f"its budget could not be set: {error}") from error
+            raise TaskNotStarted(f"its budget could not be set: {error}") from error
         if not said.done:
-            raise NotStarted(f"its budget could not be set: {said.text}")
+            raise TaskNotStarted(f"its budget could not be set: {said.text}")
 
 
 def agent_name(task_id: str) -> str:

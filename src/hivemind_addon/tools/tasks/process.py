@@ -22,12 +22,12 @@ _DRAIN_S = 5.0
 """For what a dead task has said last: somebody it left may hold the pipe."""
 
 
-class NotStarted(Exception):
+class TaskNotStarted(Exception):
     """One line that says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class TryEnded:
     """How a try ended."""
 
     exit_status: int
@@ -72,7 +72,7 @@ class TaskProcess:
         with suppress(ProcessLookupError):
             self._process.kill()
 
-    async def wait(self, *, timeout_s: float | None) -> Ended:
+    async def wait(self, *, timeout_s: float | None) -> TryEnded:
         """Until it is over, and nothing that it started is left."""
         reading = asyncio.gather(
             _copy(self._out.stream, (self._log, self._result)), _copy(self._errors.stream, (self._log,))
@@ -98,7 +98,7 @@ class TaskProcess:
             self._errors.transport.close()
             self._log.close()
             self._result.close()
-        return Ended(
+        return TryEnded(
             exit_status=status if status >= 0 else 128 - status,
             was_ended=self._was_ended,
             timed_out=timed_out,
@@ -116,14 +116,14 @@ async def start(
     result: Path,
     lock: int | None = None,
 ) -> TaskProcess:
-    """Start a try; `log` is added to, `result` begins anew. Raises NotStarted.
+    """Start a try; `log` is added to, `result` begins anew. Raises TaskNotStarted.
 
     `lock`: the descriptor of one that is held until all that the task has started is over, though we be killed.
     """
     try:
         kept, said = _open(log, os.O_APPEND), _open(result, os.O_TRUNC)
     except OSError as error:
-        raise NotStarted(f"{error.filename}: {error.strerror}") from error
+        raise TaskNotStarted(f"{error.filename}: {error.strerror}") from error
     # Pipes of our own: asyncio's make `wait` wait for whoever still holds them, not for the process.
     out, errors = await _pipe(), await _pipe()
     try:
@@ -141,9 +141,9 @@ async def start(
         kept.close()
         said.close()
         if isinstance(error, ValueError):
-            raise NotStarted(f"its command or environment is none: {error}") from error
+            raise TaskNotStarted(f"its command or environment is none: {error}") from error
         # It is always the folder: the program that is started here is Python.
-        raise NotStarted(f"{error.filename or directory}: {error.strerror or error}") from error
+        raise TaskNotStarted(f"{error.filename or directory}: {error.strerror or error}") from error
     finally:
         os.close(out.writes)
         os.close(errors.writes)

@@ -41,7 +41,7 @@ class CancelTask(Struct, frozen=True, tag="cancel", forbid_unknown_fields=True):
 Question = Submit | Wait | CancelTask
 
 
-class Answer(Struct, frozen=True, omit_defaults=True):
+class RunnerAnswer(Struct, frozen=True, omit_defaults=True):
     """To any of them."""
 
     refused: str = ""

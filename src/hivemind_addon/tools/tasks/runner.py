@@ -19,13 +19,13 @@ from hivemind_addon.system.clock import Clock
 from hivemind_addon.tools.launch.programs import ProgramTable
 from hivemind_addon.tools.tasks import spec as specs
 from hivemind_addon.tools.tasks import transient
-from hivemind_addon.tools.tasks.board import Back, Board, Ending, Task
+from hivemind_addon.tools.tasks.board import Back, Board, Task, TryEnding
 from hivemind_addon.tools.tasks.door import Door
 from hivemind_addon.tools.tasks.launcher import Launch, agent_name, result_variable
 from hivemind_addon.tools.tasks.model import FleetView, NotTaken, TaskSpec, TaskView
-from hivemind_addon.tools.tasks.process import Ended, NotStarted, TaskProcess, start
-from hivemind_addon.tools.tasks.request import MAX_SPECS, Answer, CancelTask, Question, Submit, Wait
-from hivemind_addon.tools.tasks.store import Fleet, FleetStore, Owner, Written
+from hivemind_addon.tools.tasks.process import TaskNotStarted, TaskProcess, TryEnded, start
+from hivemind_addon.tools.tasks.request import MAX_SPECS, CancelTask, Question, RunnerAnswer, Submit, Wait
+from hivemind_addon.tools.tasks.store import Fleet, FleetStore, Owner, TaskLine
 
 _LINE_CHARS = 160
 _CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -36,7 +36,7 @@ class Launches(Protocol):
     """What a runner has its tasks' launches from."""
 
     async def launch(self, task_id: str, spec: TaskSpec, base: Mapping[str, str], more: Mapping[str, str]) -> Launch:
-        """Raises NotStarted."""
+        """Raises TaskNotStarted."""
 
 
 class Runner:
@@ -178,17 +178,17 @@ class Runner:
         task = self._board.tasks[name]
         try:
             ending = await self._run_once(task)
-        except NotStarted as error:
-            ending = Ending(None, " ".join(str(error).split()))
+        except TaskNotStarted as error:
+            ending = TryEnding(None, " ".join(str(error).split()))
         except Exception as error:  # noqa: BLE001 - the guard at the edge: a task must come to an end, whatever happens here
             self._warn(f"{name}: {failing(error)}")
-            ending = Ending(None, failing(error))
+            ending = TryEnding(None, failing(error))
         finally:
             self._processes.pop(name, None)
         self._end(self._board.ended(name, ending, self._clock.monotonic()))
         self._wake.set()
 
-    async def _run_once(self, task: Task) -> Ending:
+    async def _run_once(self, task: Task) -> TryEnding:
         task_id = self._id(task.name)
         base = self._environments.get(task.name, os.environ)
         results = {result_variable(one): str(self._store.result(one)) for one in task.spec.depends_on}
@@ -228,7 +228,7 @@ class Runner:
 
     # What others ask.
 
-    async def _answer(self, question: Question) -> Answer:
+    async def _answer(self, question: Question) -> RunnerAnswer:
         match question:
             case Submit():
                 return self._submit(question)
@@ -237,7 +237,7 @@ class Runner:
             case Wait():
                 return await self._wait(question)
 
-    def _submit(self, asked: Submit) -> Answer:
+    def _submit(self, asked: Submit) -> RunnerAnswer:
         if self._ended_by:
             raise NotTaken(f"{self._fleet.id} is ending: {self._ended_by}")
         if not 0 < len(asked.specs) <= MAX_SPECS:
@@ -249,9 +249,9 @@ class Runner:
         if asked.environment is not None:
             self._environments.update(dict.fromkeys(names, asked.environment))
         self._written()  # whoever has the ids may look for them at once
-        return Answer(ids=tuple(self._id(name) for name in names))
+        return RunnerAnswer(ids=tuple(self._id(name) for name in names))
 
-    def _cancelled(self, task_id: str) -> Answer:
+    def _cancelled(self, task_id: str) -> RunnerAnswer:
         names = list(self._board.tasks) if task_id == self._fleet.id else [self._name(task_id)]
         if len(names) == 1:
             to_end = self._board.cancel(names[0], self._clock.monotonic())
@@ -260,11 +260,11 @@ class Runner:
         self._end(to_end)
         self._written()
         if not to_end:
-            return Answer(text=f"{task_id} is cancelled")
+            return RunnerAnswer(text=f"{task_id} is cancelled")
         more = len(to_end) - 1
-        return Answer(text=f"{self._id(to_end[0])}{f' and {more} more are' if more else ' is'} being ended")
+        return RunnerAnswer(text=f"{self._id(to_end[0])}{f' and {more} more are' if more else ' is'} being ended")
 
-    async def _wait(self, asked: Wait) -> Answer:
+    async def _wait(self, asked: Wait) -> RunnerAnswer:
         names = [self._name(one) for one in asked.ids]
         number = self._board.wait(names, waiter=self._name(asked.waiter))
         is_over = self._waiting[number] = asyncio.Event()
@@ -275,7 +275,7 @@ class Runner:
             del self._waiting[number]
             self._board.leave(number)
             self._wake.set()
-        return Answer(tasks=tuple(self._view(self._board.tasks[name]) for name in names))
+        return RunnerAnswer(tasks=tuple(self._view(self._board.tasks[name]) for name in names))
 
     # What is told.
 
@@ -283,7 +283,7 @@ class Runner:
         changed = self._board.changed()
         if not changed:
             return
-        lines = [Written(self._view(one), one.spec if one.name not in self._known else None) for one in changed]
+        lines = [TaskLine(self._view(one), one.spec if one.name not in self._known else None) for one in changed]
         self._save(lambda: self._store.write(*lines))
         self._known.update(one.name for one in changed)
         for line in lines:
@@ -336,12 +336,12 @@ def _ended(fleet: Fleet, wall: float) -> Fleet:
     return Fleet(fleet.id, fleet.source, fleet.port, fleet.rules, fleet.began_wall, wall)
 
 
-def _ending(ended: Ended, spec: TaskSpec) -> Ending:
+def _ending(ended: TryEnded, spec: TaskSpec) -> TryEnding:
     """What the board is told of a process's end."""
     if ended.exit_status == 0 and not ended.timed_out:
-        return Ending(0, "", result=ended.result)
+        return TryEnding(0, "", result=ended.result)
     if ended.timed_out:
-        return Ending(ended.exit_status, f"took longer than {span(spec.timeout_s or 0)}", result=ended.result)
+        return TryEnding(ended.exit_status, f"took longer than {span(spec.timeout_s or 0)}", result=ended.result)
     how = f"exit status {ended.exit_status}"
     sign = transient.sign(ended.exit_status, ended.last_words)
     if ended.exit_status > 128:
@@ -350,7 +350,7 @@ def _ending(ended: Ended, spec: TaskSpec) -> Ending:
         how += f", {sign}"
     elif lines := [line for one in ended.last_words.splitlines() if (line := _bare(one))]:
         how += f": {lines[-1].removeprefix('hivemind: ')[:_LINE_CHARS]}"
-    return Ending(ended.exit_status, how, is_transient=bool(sign) and not ended.was_ended, result=ended.result)
+    return TryEnding(ended.exit_status, how, is_transient=bool(sign) and not ended.was_ended, result=ended.result)
 
 
 def _bare(line: str) -> str:

@@ -14,29 +14,29 @@ from hivemind_addon.system.clock import Clock
 from hivemind_addon.system.folders import runtime_folder
 from hivemind_addon.tools.launch import claim
 from hivemind_addon.tools.launch.programs import load_programs
-from hivemind_addon.tools.tasks.board import Board, Rules
+from hivemind_addon.tools.tasks.board import Board, FleetRules
 from hivemind_addon.tools.tasks.launcher import Launcher
 from hivemind_addon.tools.tasks.model import FleetView, NotTaken, State, TaskSpec, TaskView
-from hivemind_addon.tools.tasks.process import NotStarted
+from hivemind_addon.tools.tasks.process import TaskNotStarted
 from hivemind_addon.tools.tasks.runner import Runner, signal_reason
-from hivemind_addon.tools.tasks.store import Fleet, FleetStore, Written, fleets_folder, forget_old, open_fleet
+from hivemind_addon.tools.tasks.store import Fleet, FleetStore, TaskLine, fleets_folder, forget_old, open_fleet
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STEM_CHARS = 24
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FleetPlan:
     """What is to be run."""
 
     fleet: Fleet
     tasks: tuple[TaskSpec, ...]
-    done: tuple[Written, ...] = ()
+    done: tuple[TaskLine, ...] = ()
     """What an earlier runner has finished."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class FleetOutcome:
     """What became of it."""
 
     fleet: FleetView
@@ -44,15 +44,17 @@ class Outcome:
     """The one that ended it early."""
 
 
-def new_plan(rules: Rules, tasks: Sequence[TaskSpec], *, source: str, port: int, clock: Clock) -> Plan:
+def new_plan(rules: FleetRules, tasks: Sequence[TaskSpec], *, source: str, port: int, clock: Clock) -> FleetPlan:
     """A fleet with an id of its own."""
     stem = re.sub(r"[^a-z0-9]+", "-", Path(source).stem.lower()).strip("-")[:_STEM_CHARS] or "tasks"
     taken = fleets_folder()
     fleet_id = next(one for _ in range(100) if not (taken / (one := f"{stem}-{secrets.token_hex(2)}")).exists())
-    return Plan(Fleet(fleet_id, source, port, rules, clock.wall()), tuple(tasks))
+    return FleetPlan(Fleet(fleet_id, source, port, rules, clock.wall()), tuple(tasks))
 
 
-def resumed_plan(fleet_id: str, *, port: int | None, changed: tuple[Rules, Sequence[TaskSpec]] | None) -> Plan:
+def resumed_plan(
+    fleet_id: str, *, port: int | None, changed: tuple[FleetRules, Sequence[TaskSpec]] | None
+) -> FleetPlan:
     """What is not done of an earlier fleet. `changed`: the file's rules and tasks, if they are read anew.
 
     Tasks that were submitted by others do not come back: whoever submitted them runs again, and does it again.
@@ -73,18 +75,18 @@ def resumed_plan(fleet_id: str, *, port: int | None, changed: tuple[Rules, Seque
     if not names - done_names:
         raise NotTaken(f"all of {fleet_id} is done")
     again = Fleet(fleet.id, fleet.source, fleet.port if port is None else port, rules, fleet.began_wall)
-    return Plan(again, tuple(one for one in specs if one.name not in done_names), done)
+    return FleetPlan(again, tuple(one for one in specs if one.name not in done_names), done)
 
 
 async def run_plan(
-    plan: Plan,
+    plan: FleetPlan,
     *,
     clock: Clock,
     tell: Callable[[TaskView], None],
     warn: Callable[[str], None],
     socket: Path | None = None,
     idle_s: float | None = None,
-) -> Outcome:
+) -> FleetOutcome:
     """Run it behind the proxy of its port, which is started if there is none, and kept. Raises NotTaken, OSError."""
     port, table = plan.fleet.port, load_programs()
     place = socket or runtime_folder() / f"f-{secrets.token_hex(3)}.sock"
@@ -94,7 +96,7 @@ async def run_plan(
         launcher = Launcher(port, table=table, clock=clock, socket=place)
         try:
             await launcher.proxy()
-        except NotStarted as error:
+        except TaskNotStarted as error:
             raise NotTaken(str(error)) from error
         forget_old(clock.wall(), besides=plan.fleet.id)
         runner = Runner(
@@ -117,7 +119,7 @@ async def run_plan(
         os.close(user)
 
 
-async def _until_over(runner: Runner, tasks: Sequence[TaskSpec]) -> Outcome:
+async def _until_over(runner: Runner, tasks: Sequence[TaskSpec]) -> FleetOutcome:
     loop, seen = asyncio.get_running_loop(), list[int]()
 
     def stop(number: int) -> None:
@@ -127,7 +129,7 @@ async def _until_over(runner: Runner, tasks: Sequence[TaskSpec]) -> Outcome:
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop, number)
     try:
-        return Outcome(await runner.run(tasks), seen[0] if seen else None)
+        return FleetOutcome(await runner.run(tasks), seen[0] if seen else None)
     finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)

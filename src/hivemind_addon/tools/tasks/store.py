@@ -26,7 +26,7 @@ from hivemind_addon.system.file_lock import take_lock
 from hivemind_addon.system.folders import state_folder
 from hivemind_addon.system.whole_file import write_whole
 from hivemind_addon.tools.tasks import keeper
-from hivemind_addon.tools.tasks.board import Rules
+from hivemind_addon.tools.tasks.board import FleetRules
 from hivemind_addon.tools.tasks.model import FleetView, NotTaken, State, TaskSpec, TaskView
 
 KEPT, KEPT_S, KEPT_BYTES = 100, 30 * 86_400.0, 2 * 1024**3
@@ -43,12 +43,12 @@ class Fleet(Struct, frozen=True):
     source: str
     """The fleet file; empty: submitted one by one."""
     port: int
-    rules: Rules
+    rules: FleetRules
     began_wall: float
     ended_wall: float | None = None
 
 
-class Written(Struct, frozen=True):
+class TaskLine(Struct, frozen=True):
     """One line of tasks.jsonl."""
 
     view: TaskView
@@ -120,7 +120,7 @@ class FleetStore:
         """Raises OSError."""
         write_whole(self.folder / "fleet.json", msgspec.json.encode(fleet))
 
-    def write(self, *changes: Written) -> None:
+    def write(self, *changes: TaskLine) -> None:
         """Add how tasks are now, in one go. Raises OSError."""
         assert self._lines is not None, "own it first"
         # A line that was cut (a full disk) is closed by the newline before the next one.
@@ -135,7 +135,7 @@ class FleetStore:
 
     # Everybody's.
 
-    def read(self) -> tuple[Fleet, dict[str, Written]]:
+    def read(self) -> tuple[Fleet, dict[str, TaskLine]]:
         """How it is run, and its tasks by id, in order; as they were written last. Raises NotTaken."""
         try:
             fleet = msgspec.json.decode((self.folder / "fleet.json").read_bytes(), type=Fleet)
@@ -143,14 +143,14 @@ class FleetStore:
             raise NotTaken(f"{self.folder} holds no fleet that can be read ({error})") from error
         return fleet, self._tasks()
 
-    def _tasks(self) -> dict[str, Written]:
-        tasks: dict[str, Written] = {}
+    def _tasks(self) -> dict[str, TaskLine]:
+        tasks: dict[str, TaskLine] = {}
         with suppress(FileNotFoundError), (self.folder / "tasks.jsonl").open("rb") as lines:
             for line in lines:
                 with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # cut by a full disk or a kill
-                    one = msgspec.json.decode(line, type=Written)
+                    one = msgspec.json.decode(line, type=TaskLine)
                     before = tasks.get(one.view.id)
-                    tasks[one.view.id] = Written(one.view, one.spec or (before.spec if before else None))
+                    tasks[one.view.id] = TaskLine(one.view, one.spec or (before.spec if before else None))
         return tasks
 
     def view(self) -> FleetView:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Wait:
+class BoardWait:
     """One of them; others read it."""
 
     waiter: str
@@ -19,20 +19,20 @@ class Waits:
     """Those that have not been answered, by number, in the order in which they began."""
 
     def __init__(self) -> None:
-        self._waits: dict[int, Wait] = {}
+        self._waits: dict[int, BoardWait] = {}
         self._last = 0
 
     def __repr__(self) -> str:
         return f"<Waits {len(self._waits)}>"
 
-    def __iter__(self) -> Iterator[tuple[int, Wait]]:
+    def __iter__(self) -> Iterator[tuple[int, BoardWait]]:
         """As they are now; they may be ended on the way."""
         return iter(list(self._waits.items()))
 
     def begin(self, waiter: str, names: Sequence[str]) -> int:
         """Its number."""
         self._last += 1
-        self._waits[self._last] = Wait(waiter, tuple(names))
+        self._waits[self._last] = BoardWait(waiter, tuple(names))
         return self._last
 
     def look_again(self, is_over: Callable[[str], bool]) -> None:
@@ -40,7 +40,7 @@ class Waits:
         for wait in self._waits.values():
             wait.is_over = wait.is_over or all(map(is_over, wait.names))
 
-    def end(self, number: int) -> Wait | None:
+    def end(self, number: int) -> BoardWait | None:
         """It was answered, or nobody wants to know any more. None: it had ended already."""
         return self._waits.pop(number, None)
 

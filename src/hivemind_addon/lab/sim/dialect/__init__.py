@@ -5,17 +5,17 @@ from collections.abc import Mapping, Sequence
 from hivemind_addon.lab.sim.dialect.chat import Chat
 from hivemind_addon.lab.sim.dialect.messages import PING, Messages
 from hivemind_addon.lab.sim.dialect.ollama import Ollama
-from hivemind_addon.lab.sim.dialect.reply import Dialect, Headers, LimitView, Reply, StreamEvent, ToolCall, Turn
+from hivemind_addon.lab.sim.dialect.reply import Headers, LimitView, Reply, SimDialect, StreamEvent, TaskTurn, ToolCall
 from hivemind_addon.lab.sim.dialect.responses import Responses
 from hivemind_addon.lab.sim.dialect.shape import Shape, duration
 
-__all__ = ["Dialect", "Headers", "LimitView", "Reply", "StreamEvent", "ToolCall", "Turn", "duration"]
+__all__ = ["Headers", "LimitView", "Reply", "SimDialect", "StreamEvent", "TaskTurn", "ToolCall", "duration"]
 
-_SHAPES: Mapping[Dialect, Shape] = {
-    Dialect.MESSAGES: Messages(),
-    Dialect.CHAT: Chat(),
-    Dialect.RESPONSES: Responses(),
-    Dialect.OLLAMA: Ollama(),
+_SHAPES: Mapping[SimDialect, Shape] = {
+    SimDialect.MESSAGES: Messages(),
+    SimDialect.CHAT: Chat(),
+    SimDialect.RESPONSES: Responses(),
+    SimDialect.OLLAMA: Ollama(),
 }
 
 
@@ -29,7 +29,7 @@ def stream_events(reply: Reply) -> list[StreamEvent]:
     return _SHAPES[reply.dialect].stream_events(reply)
 
 
-def stream_type(dialect: Dialect) -> str:
+def stream_type(dialect: SimDialect) -> str:
     """The content type of a streamed answer."""
     return _SHAPES[dialect].stream_type
 
@@ -39,41 +39,41 @@ def ping() -> bytes:
     return PING.data
 
 
-def error_object(dialect: Dialect, status: int, *, message: str, error: str | None = None) -> dict[str, object]:
+def error_object(dialect: SimDialect, status: int, *, message: str, error: str | None = None) -> dict[str, object]:
     """The error object of a status. `error`: its type (and code), where it is not the usual one."""
     return _SHAPES[dialect].error_object(status, message, error)
 
 
-def spent_credit(dialect: Dialect) -> dict[str, object]:
+def spent_credit(dialect: SimDialect) -> dict[str, object]:
     """The error object of an account without money."""
     return _SHAPES[dialect].spent_credit()
 
 
-def error_body(dialect: Dialect, error: Mapping[str, object], request_id: str) -> bytes:
+def error_body(dialect: SimDialect, error: Mapping[str, object], request_id: str) -> bytes:
     """An error answer's body."""
     return _SHAPES[dialect].error_body(error, request_id)
 
 
-def error_event(dialect: Dialect, error: Mapping[str, object]) -> StreamEvent:
+def error_event(dialect: SimDialect, error: Mapping[str, object]) -> StreamEvent:
     """An error inside a stream that began well."""
     return _SHAPES[dialect].error_event(error)
 
 
-def models_body(dialect: Dialect) -> bytes:
+def models_body(dialect: SimDialect) -> bytes:
     """The list of models: one."""
     return _SHAPES[dialect].models_body()
 
 
-def identity_headers(dialect: Dialect, request_id: str, organization: str) -> Headers:
+def identity_headers(dialect: SimDialect, request_id: str, organization: str) -> Headers:
     """Who answered, and the answer's own name."""
     return _SHAPES[dialect].identity_headers(request_id, organization)
 
 
-def limit_headers(dialect: Dialect, limits: Sequence[LimitView], wall_now: float) -> Headers:
+def limit_headers(dialect: SimDialect, limits: Sequence[LimitView], wall_now: float) -> Headers:
     """The rate-limit headers. `wall_now`: seconds since the epoch."""
     return _SHAPES[dialect].limit_headers(limits, wall_now)
 
 
-def retry_after_headers(dialect: Dialect, retry_after_s: float) -> Headers:
+def retry_after_headers(dialect: SimDialect, retry_after_s: float) -> Headers:
     """When to come back, never too early."""
     return _SHAPES[dialect].retry_after_headers(retry_after_s)

@@ -11,7 +11,7 @@ Headers = tuple[tuple[str, str], ...]
 _CHARS_PER_TOKEN = 4
 
 
-class Dialect(Enum):
+class SimDialect(Enum):
     """The shape of a request and its answer; chosen by the path."""
 
     MESSAGES = "anthropic-messages"
@@ -35,7 +35,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class TaskTurn:
     """What the model says next in a task: a text, a tool call, or both."""
 
     text: str = ""
@@ -52,7 +52,7 @@ class Turn:
 class Reply:
     """A successful answer. Without a task's turn its text names the attempt that made it."""
 
-    dialect: Dialect
+    dialect: SimDialect
     request_id: str
     attempt: int
     digest: str
@@ -69,7 +69,7 @@ class Reply:
     """Chat only: whether a stream ends with a usage chunk."""
     written_tokens: int = 0
     """Input that went into the prompt cache; neither in `input_tokens` nor in `cached_tokens`."""
-    turn: Turn | None = None
+    turn: TaskTurn | None = None
     """What it says, where a task decides it."""
 
     @property
