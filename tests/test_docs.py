@@ -1,3 +1,4 @@
+import re
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import get_args
@@ -127,3 +128,17 @@ def test_every_event_and_every_value_in_it_has_its_table():
 
 def test_every_event_says_what_it_means():
     assert [kind.__name__ for kind in get_args(Event) if not kind.__doc__] == []
+
+
+def test_the_glossary_is_short_sorted_and_names_what_there_is():
+    page = (docs._CHECKOUT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line.startswith("| ")
+    ]
+    terms = [row[0] for row in rows[2:]]
+    assert terms == sorted(terms)
+    assert len(terms) <= 40
+    package = docs._CHECKOUT / "src" / "hivemind_addon"
+    classes = set(re.findall(r"^class (\w+)", "\n".join(p.read_text() for p in package.rglob("*.py")), re.MULTILINE))
+    places = [place for row in rows[2:] for place in re.findall("`([^`]+)`", row[2])]
+    assert [place for place in places if not (package / place).exists() and place not in classes] == []
