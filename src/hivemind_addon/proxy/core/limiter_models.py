@@ -10,7 +10,7 @@ before it. A limiter of that kind refuses whatever would rise above its amount, 
     BucketLevel        units sent, less what drains away at `per_s`; a small amount makes it a spacing
 
 Two more need no level: nothing limits but chance, and the provider is closed until the instant that it names
-(`hidden_limits.py`). How well a level explains what happened is its likelihood: a stump, as in a decision tree. Below
+(`hypotheses.py`). How well a level explains what happened is its likelihood: a stump, as in a decision tree. Below
 some amount refusals are chance, above it they are the rule. `fit` finds the amount.
 """
 
