@@ -14,6 +14,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Annotated
+
+from msgspec import Meta
 
 from hivemind_addon.api.ticket import Dimension
 from hivemind_addon.proxy.core.limiter_models import (
@@ -39,6 +42,7 @@ _OLDER = 1024
 """Attempts before these that still fill a bucket or a window."""
 _WINDOWS_S = (1.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 18_000.0, 86_400.0)
 _LEAST_WINDOW_S = 0.5
+_MOST_WINDOW_S = 32 * 86_400.0
 _UNUSUAL = 0.1
 """How likely a window of any other length is beside these."""
 _LONGER = 5.0
@@ -117,9 +121,9 @@ OF_OVERLOADS = Prior(rate=0.0, concurrency=0.5)
 class HiddenLimit:
     """The limit that explains refusals best, for views, costs and forecasts."""
 
-    measure: int
-    amount: float
-    window_s: float | None = None
+    measure: Annotated[int, Meta(ge=0, le=2)]
+    amount: Annotated[float, Meta(ge=1, le=1e15)]
+    window_s: Annotated[float, Meta(ge=0.01, le=_MOST_WINDOW_S)] | None = None
     """None: of attempts in flight."""
     is_bucket: bool = False
 

@@ -3,23 +3,22 @@
 Levels are not among them: how much of a limit is left is told by the first response.
 """
 
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Annotated, Literal
 
-from msgspec import structs
+from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 
 from hivemind_addon.api.snapshot import LearnedView
 from hivemind_addon.api.ticket import Dimension, PoolKey
 from hivemind_addon.proxy.core.hidden_limits import HiddenLimit
 from hivemind_addon.proxy.core.patience import LeavingTime
 
-_VERSION = 2
+_VERSION: Literal[2] = 2
 """Version 1 told of no hidden limits as they are known now."""
 COMMON_CONCURRENCY, COMMON_RATE = "concurrency", "rate"
 _MOST = 1e15
-_MOST_PATIENCE_S = 86_400.0
 _MOST_WINDOW_S = 32 * 86_400.0
 
 
@@ -42,10 +41,10 @@ class LearnedMeter:
     name: str
     dimension: Dimension
     kind: MeterKind
-    limit: float
-    window_s: float
+    limit: Annotated[float, Meta(ge=1, le=_MOST)]
+    window_s: Annotated[float, Meta(ge=0.01, le=_MOST_WINDOW_S)]
     failures_are_free: bool
-    stale_s: float
+    stale_s: Annotated[float, Meta(ge=0, le=60)]
     is_common: bool = False
     """Other pools of the account draw on it, too."""
 
@@ -75,17 +74,9 @@ class LearnedPool:
             if limit is not None
         )
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> object:
         """Plain JSON values."""
-        return {
-            **structs.asdict(self.key),
-            "throttles": None if self.throttles is None else asdict(self.throttles),
-            "overloads": None if self.overloads is None else asdict(self.overloads),
-            "common": list(self.common),
-            "meters": [
-                {**asdict(meter), "dimension": meter.dimension.value, "kind": meter.kind.value} for meter in self.meters
-            ],
-        }
+        return to_builtins(_SavedPool.of(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,128 +93,94 @@ class Saved:
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON values."""
-        return {
-            "version": _VERSION,
-            "pools": [pool.to_json() for pool in self.pools],
-            "accounts": [
-                {"host": host, "name": name, "account": account}
-                for (host, name), account in self.account_by_name.items()
-            ],
-            "same_account": dict(self.same_account),
-            "patience": {client: [asdict(time) for time in times] for client, times in self.patience.items()},
-        }
+        names = [
+            _SavedName(host=host, name=name, account=account) for (host, name), account in self.account_by_name.items()
+        ]
+        saved = _SavedFile(
+            version=_VERSION,
+            pools=[_SavedPool.of(pool) for pool in self.pools],
+            accounts=names,
+            same_account=dict(self.same_account),
+            patience=dict(self.patience),
+        )
+        plain: dict[str, object] = to_builtins(saved)
+        return plain
+
+
+class _SavedPool(Struct):
+    """A pool in a file."""
+
+    host: str
+    account: str
+    model_group: str
+    meters: list[LearnedMeter]
+    throttles: HiddenLimit | None = None
+    overloads: HiddenLimit | None = None
+    common: list[str] = []
+    """What was saved before there was such a thing says nothing about it."""
+
+    @classmethod
+    def of(cls, pool: LearnedPool) -> "_SavedPool":
+        key = pool.key
+        return cls(
+            host=key.host,
+            account=key.account,
+            model_group=key.model_group,
+            meters=list(pool.meters),
+            throttles=pool.throttles,
+            overloads=pool.overloads,
+            common=list(pool.common),
+        )
+
+    def learned(self) -> LearnedPool:
+        return LearnedPool(
+            key=PoolKey(self.host, self.account, self.model_group),
+            throttles=self.throttles,
+            overloads=self.overloads,
+            meters=tuple(self.meters),
+            common=tuple(self.common),
+        )
+
+
+class _SavedName(Struct):
+    """Which account an organisation's name stands for."""
+
+    host: str
+    name: str
+    account: str
+
+
+class _SavedFile(Struct):
+    """What is in a file."""
+
+    version: Literal[1, 2]
+    pools: list[_SavedPool]
+    accounts: list[_SavedName]
+    same_account: dict[str, str]
+    patience: dict[str, list[LeavingTime]] = {}
+    """Files of earlier versions have none."""
 
 
 def read_saved(saved: object) -> Saved:
     """What `Saved.to_json` gave. Raises UnreadableError."""
-    data = _mapping(saved)
-    version = data.get("version")
-    if version not in (1, _VERSION):
-        raise UnreadableError(f"version {str(version)[:20]} is not {_VERSION}")
-    accounts = [_mapping(account) for account in _list(data, "accounts")]
-    same = _mapping(data.get("same_account"))
+    file = _converted(saved, _SavedFile)
+    same = file.same_account
     return Saved(
-        pools=tuple(read_pool(pool) for pool in _list(data, "pools")),
-        account_by_name={
-            (_text(account, "host"), _text(account, "name")): _text(account, "account") for account in accounts
-        },
+        pools=tuple(pool.learned() for pool in file.pools),
+        account_by_name={(one.host, one.name): one.account for one in file.accounts},
         # Circles are never saved, but a file may have been edited.
-        same_account={
-            credential: _text(same, credential) for credential in same if _text(same, credential) not in same
-        },
-        # Files of earlier versions have none.
-        patience=_read_patience(_mapping(data.get("patience", {}))),
+        same_account={credential: account for credential, account in same.items() if account not in same},
+        patience=file.patience,
     )
 
 
 def read_pool(saved: object) -> LearnedPool:
     """What `to_json` gave. Raises UnreadableError."""
-    data = _mapping(saved)
-    return LearnedPool(
-        key=PoolKey(*(_text(data, name) for name in ("host", "account", "model_group"))),
-        throttles=_read_hidden(data.get("throttles")),
-        overloads=_read_hidden(data.get("overloads")),
-        meters=tuple(_read_meter(meter) for meter in _list(data, "meters")),
-        # What was saved before there was such a thing says nothing about it.
-        common=tuple(str(name) for name in _list(data, "common")) if "common" in data else (),
-    )
+    return _converted(saved, _SavedPool).learned()
 
 
-def _read_patience(data: Mapping[str, object]) -> dict[str, list[LeavingTime]]:
-    return {
-        client: [
-            LeavingTime(
-                after_s=_number(time, "after_s", 1, _MOST_PATIENCE_S),
-                left=_number(time, "left", 0, _MOST),
-                stayed=_number(time, "stayed", 0, _MOST),
-            )
-            for time in map(_mapping, _list(data, client))
-        ]
-        for client in data
-    }
-
-
-def _read_hidden(saved: object) -> HiddenLimit | None:
-    if saved is None:
-        return None
-    data = _mapping(saved)
-    return HiddenLimit(
-        measure=int(_number(data, "measure", 0, 2)),
-        amount=_number(data, "amount", 1, _MOST),
-        window_s=_number_or_none(data, "window_s", 0.01, _MOST_WINDOW_S),
-        is_bucket=data.get("is_bucket") is True,
-    )
-
-
-def _read_meter(saved: object) -> LearnedMeter:
-    data = _mapping(saved)
-    return LearnedMeter(
-        name=_text(data, "name"),
-        dimension=_member(Dimension, data, "dimension"),
-        kind=_member(MeterKind, data, "kind"),
-        limit=_number(data, "limit", 1, _MOST),
-        window_s=_number(data, "window_s", 0.01, _MOST_WINDOW_S),
-        failures_are_free=data.get("failures_are_free") is True,
-        stale_s=_number(data, "stale_s", 0, 60),
-        is_common=data.get("is_common") is True,
-    )
-
-
-def _mapping(saved: object) -> Mapping[str, object]:
-    if not isinstance(saved, dict):
-        raise UnreadableError(f"{str(saved)[:60]!r} is not an object")
-    return saved
-
-
-def _list(data: Mapping[str, object], name: str) -> list[object]:
-    value = data.get(name)
-    if not isinstance(value, list):
-        raise UnreadableError(f"{name} is not a list")
-    return value
-
-
-def _text(data: Mapping[str, object], name: str) -> str:
-    value = data.get(name)
-    if not isinstance(value, str):
-        raise UnreadableError(f"{name} is not a text")
-    return value
-
-
-def _member[Kind: Enum](kinds: type[Kind], data: Mapping[str, object], name: str) -> Kind:
+def _converted[Kind](saved: object, kind: type[Kind]) -> Kind:
     try:
-        return kinds(data.get(name))
-    except ValueError as error:
-        raise UnreadableError(f"{name}: {error}") from error
-
-
-def _number(data: Mapping[str, object], name: str, least: float, most: float) -> float:
-    value = data.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise UnreadableError(f"{name} is not a number")
-    if not least <= value <= most:
-        raise UnreadableError(f"{name} is {value}")
-    return float(value)
-
-
-def _number_or_none(data: Mapping[str, object], name: str, least: float, most: float) -> float | None:
-    return None if data.get(name) is None else _number(data, name, least, most)
+        return convert(saved, kind)
+    except ValidationError as error:
+        raise UnreadableError(str(error)) from error

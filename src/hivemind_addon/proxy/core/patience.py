@@ -14,6 +14,9 @@ the place of one that does leave at 120 (`stress` with silent clients, windows: 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
 
 _USUAL_S = (60.0, 120.0, 300.0, 600.0)
 _ALIKE = 0.03
@@ -35,9 +38,9 @@ _MARGIN = 0.05
 class LeavingTime:
     """One time after which clients of a kind leave."""
 
-    after_s: float
-    left: float
-    stayed: float = 0.0
+    after_s: Annotated[float, Meta(ge=1, le=86_400)]
+    left: Annotated[float, Meta(ge=0, le=1e15)]
+    stayed: Annotated[float, Meta(ge=0, le=1e15)] = 0.0
 
     @property
     def is_likely(self) -> bool:
