@@ -29,7 +29,7 @@ Read it in this order:
         sim/         a simulated provider and its agents, the demo, scenarios/*.yaml in virtual time
         replay/      a recorded session run again in virtual time; lab/pytest_plugin.py makes captures tests
         evaluate/    what all of it is worth: scenarios by policies by seeds, as a report with charts
-    system/    what the machine gives: clock, files, locks, folders, SQLite, JSON as others send it
+    system/    what the machine gives, and plain tools: clock, files, locks, SQLite, YAML with clear errors, globs
 
     resources.py  where the files lie that are not Python
 """

@@ -8,7 +8,7 @@ import trustme
 from hivemind_addon.api.control import UnreadableReport
 from hivemind_addon.api.report import ProxyView
 from hivemind_addon.api.trust import CERTIFICATE, KEY
-from hivemind_addon.proxy.profile.typed import ProfileError
+from hivemind_addon.system.typed import DocumentError
 from hivemind_addon.tools.launch import doctor
 from hivemind_addon.tools.launch.doctor import Severity, examine
 from hivemind_addon.tools.launch.handshake import Handshake
@@ -188,7 +188,7 @@ def test_damaged_data_and_old_programs(sick, monkeypatch, tmp_path):
     assert ["11.1.3 is too old" in found[0].text, "checksum" in found[1].text] == [True, True]
 
     def load_profiles(_):
-        raise ProfileError(tmp_path / "x.yaml", "hosts", "no list", "write one")
+        raise DocumentError(tmp_path / "x.yaml", "hosts", "no list", "write one")
 
     monkeypatch.setattr(doctor, "load_profiles", load_profiles)
     assert "x.yaml: hosts: no list; write one" in sick()[2].text

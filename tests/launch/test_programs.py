@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from hivemind_addon.proxy.profile.typed import ProfileError
+from hivemind_addon.system.typed import DocumentError
 from hivemind_addon.tools.launch import programs
 from hivemind_addon.tools.launch.programs import PATIENCE_S, base_urls, load_programs
 
@@ -81,7 +81,7 @@ def test_a_damaged_table_is_one_line(monkeypatch, tmp_path):
     table = tmp_path / "agents.yaml"
     table.write_text("ca_variables: []\nprogramms: {}\n")
     monkeypatch.setattr(programs, "_TABLE", table)
-    with pytest.raises(ProfileError, match="did you mean programs"):
+    with pytest.raises(DocumentError, match="did you mean programs"):
         load_programs.__wrapped__()
 
 

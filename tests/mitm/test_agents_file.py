@@ -4,7 +4,7 @@ import pytest
 
 from hivemind_addon.api.ticket import Priority
 from hivemind_addon.proxy.mitm.agents_file import LOOK_EVERY_S, AgentsFile
-from hivemind_addon.proxy.profile.typed import ProfileError
+from hivemind_addon.system.typed import DocumentError
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_without_a_file_there_are_no_rules():
 
 def test_a_bad_file_is_refused_at_the_start(file):
     file.write_text("everyone: {max_priority: urgent}")
-    with pytest.raises(ProfileError):
+    with pytest.raises(DocumentError):
         AgentsFile(file)
 
 

@@ -3,7 +3,7 @@ import pytest
 from hivemind_addon.api.spend import Period
 from hivemind_addon.api.ticket import Priority
 from hivemind_addon.proxy.profile.agents import load_agents
-from hivemind_addon.proxy.profile.typed import ProfileError
+from hivemind_addon.system.typed import DocumentError
 
 GOOD = """
 everyone:
@@ -21,7 +21,7 @@ agents:
 def error_of(tmp_path, text):
     file = tmp_path / "agents.yaml"
     file.write_text(text)
-    with pytest.raises(ProfileError) as caught:
+    with pytest.raises(DocumentError) as caught:
         load_agents(file)
     line = str(caught.value)
     assert len(line.splitlines()) == 1
@@ -69,5 +69,5 @@ def test_what_is_wrong_is_said_in_one_line_with_its_place_and_cure(tmp_path, tex
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(ProfileError, match="cannot be read"):
+    with pytest.raises(DocumentError, match="cannot be read"):
         load_agents(tmp_path / "none.yaml")

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hivemind_addon.api.ticket import Dimension, OutcomeKind
 from hivemind_addon.proxy.profile.load import dialect_for, is_model_call, load_profiles, model_group, model_of
 from hivemind_addon.proxy.profile.model import DialectName, InputCharge, OutputCharge, Profile
-from hivemind_addon.proxy.profile.typed import ProfileError
 from hivemind_addon.resources import profiles_folder
+from hivemind_addon.system.typed import DocumentError
 
 
 def load(folder: Path, **files: str):
@@ -19,7 +19,7 @@ def load(folder: Path, **files: str):
 
 
 def error_of(folder: Path, **files: str) -> str:
-    with pytest.raises(ProfileError) as caught:
+    with pytest.raises(DocumentError) as caught:
         load(folder, **files)
     line = str(caught.value)
     assert len(line.splitlines()) == 1
@@ -443,7 +443,7 @@ def test_two_files_of_one_name_are_refused(tmp_path):
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(ProfileError, match="gone: no such folder; name a folder"):
+    with pytest.raises(DocumentError, match="gone: no such folder; name a folder"):
         load_profiles(tmp_path / "gone")
 
 
@@ -463,7 +463,7 @@ def test_any_file_is_a_profile_or_a_line(tmp_path, content):
     (tmp_path / "mine.yaml").write_bytes(content)
     try:
         said = " ".join(load_profiles(tmp_path).by_name)
-    except ProfileError as error:
+    except DocumentError as error:
         said = str(error)
     assert "mine" in said
     assert len(said.splitlines()) == 1
@@ -490,5 +490,5 @@ def test_a_deployment_in_the_path_counts_before_the_model_that_the_body_names(pa
 
 def test_a_path_for_models_has_a_place_for_the_model(tmp_path):
     (tmp_path / "x.yaml").write_text("extends: openai-compatible\nhosts: [a.test]\nmodel_paths: [/models/*]")
-    with pytest.raises(ProfileError, match=r"model_paths\[0\].*write \{model\} once"):
+    with pytest.raises(DocumentError, match=r"model_paths\[0\].*write \{model\} once"):
         load_profiles(tmp_path)

@@ -6,7 +6,7 @@ import pytest
 from hivemind_addon.proxy.profile.grants import AgentRules
 from hivemind_addon.proxy.profile.model import Profile
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES
-from hivemind_addon.proxy.profile.typed import ProfileError, convert
+from hivemind_addon.system.typed import DocumentError, convert
 
 FILE = Path("profiles/my.yaml")
 
@@ -56,7 +56,7 @@ FILE = Path("profiles/my.yaml")
     ],
 )
 def test_what_breaks_a_rule_is_one_line_with_its_place_and_a_cure(document, said):
-    with pytest.raises(ProfileError) as caught:
+    with pytest.raises(DocumentError) as caught:
         convert(Profile, document, FILE, rules=PROFILE_RULES)
     line = str(caught.value)
     assert line.startswith(f"profiles/my.yaml: {said}")
@@ -70,7 +70,7 @@ def test_header_names_are_lower_case_afterwards_as_they_are_looked_up():
 
 
 def test_the_agents_file_is_held_by_them_too():
-    with pytest.raises(ProfileError, match=r"everyone\.weight: 0 is not above zero"):
+    with pytest.raises(DocumentError, match=r"everyone\.weight: 0 is not above zero"):
         convert(AgentRules, {"everyone": {"weight": 0}}, FILE, rules=PROFILE_RULES)
 
 

@@ -10,7 +10,7 @@ from hivemind_addon.lab.sim.library import Telling, UnknownScenario, case_named,
 from hivemind_addon.lab.sim.limits import LimitKind
 from hivemind_addon.lab.sim.policy import Policy
 from hivemind_addon.lab.sim.world import run
-from hivemind_addon.proxy.profile.typed import ProfileError
+from hivemind_addon.system.typed import DocumentError
 
 GOOD = """\
 about: three agents
@@ -137,7 +137,7 @@ def test_an_unknown_name_is_told_with_those_that_there_are():
 def test_what_is_wrong_is_told_in_one_line_with_file_key_and_cure(written, change, told):
     assert change[0] in GOOD
     file = written(GOOD.replace(*change))
-    with pytest.raises(ProfileError) as error:
+    with pytest.raises(DocumentError) as error:
         read_case(file)
     assert str(error.value).startswith(f"{file}: ")
     assert told in str(error.value)
@@ -156,11 +156,11 @@ def test_what_is_wrong_is_told_in_one_line_with_file_key_and_cure(written, chang
     ],
 )
 def test_so_is_what_is_wrong_further_down(written, more, told):
-    with pytest.raises(ProfileError) as error:
+    with pytest.raises(DocumentError) as error:
         read_case(written(GOOD + more + "\n"))
     assert told in str(error.value)
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(ProfileError, match=r"gone.yaml: cannot be read: No such file"):
+    with pytest.raises(DocumentError, match=r"gone.yaml: cannot be read: No such file"):
         case_named(str(tmp_path / "gone.yaml"))

@@ -5,7 +5,7 @@ from typing import get_type_hints
 
 import pytest
 
-from hivemind_addon.proxy.profile.typed import ProfileError
+from hivemind_addon.system.typed import DocumentError
 from hivemind_addon.tools.launch.programs import load_programs
 from hivemind_addon.tools.tasks.fleet_file import FleetFile, load_batch, load_fleet
 from hivemind_addon.tools.tasks.model import TaskSpec
@@ -85,7 +85,7 @@ def test_a_command_takes_the_place_of_the_agent_that_all_have(fleet):
     ],
 )
 def test_what_is_wrong_names_file_key_and_cure(fleet, tmp_path, text, says):
-    with pytest.raises(ProfileError) as wrong:
+    with pytest.raises(DocumentError) as wrong:
         fleet(text)
     assert str(wrong.value).startswith(str(tmp_path / "night.yaml"))
     assert says in str(wrong.value)
@@ -119,7 +119,7 @@ def test_a_batch_is_lines_of_json_or_a_yaml_list():
     ],
 )
 def test_what_is_wrong_with_a_batch_names_the_item(text, says):
-    with pytest.raises(ProfileError) as wrong:
+    with pytest.raises(DocumentError) as wrong:
         batch(text)
     assert says in str(wrong.value)
 

@@ -19,7 +19,7 @@ from hivemind_addon.proxy.observe.metrics import MAX_POOLS, Metrics
 from hivemind_addon.proxy.profile.grants import AgentGrants, AgentRules, Allowance, Grants
 from hivemind_addon.proxy.profile.model import Profile
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES
-from hivemind_addon.proxy.profile.typed import INHERITED
+from hivemind_addon.system.typed import INHERITED
 from hivemind_addon.tools.commands.group import every_command, help_of
 from hivemind_addon.tools.commands.index import SECTIONS
 from hivemind_addon.tools.mcp.page import page as mcp_page

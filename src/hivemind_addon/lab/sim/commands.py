@@ -330,11 +330,11 @@ def _agreement() -> ModuleType:
 
 def _cases(names: Sequence[str]) -> "list[Case]":
     from hivemind_addon.lab.sim.library import UnknownScenario, case_named, cases  # noqa: PLC0415
-    from hivemind_addon.proxy.profile.typed import ProfileError  # noqa: PLC0415
+    from hivemind_addon.system.typed import DocumentError  # noqa: PLC0415
 
     try:
         return [case_named(name) for name in dict.fromkeys(names or cases())]
-    except (UnknownScenario, ProfileError) as error:
+    except (UnknownScenario, DocumentError) as error:
         raise click.ClickException(str(error)) from error
 
 

@@ -5,7 +5,7 @@
     others:        more providers, by name; a crowd's `site` says which one serves it                   (Other)
     expect:        what has to come of it                                                         (Expectation)
 
-Whatever is wrong with a file is a ProfileError: one line that names file, key path and cure.
+Whatever is wrong with a file is a DocumentError: one line that names file, key path and cure.
 """
 
 import math
@@ -26,11 +26,11 @@ from hivemind_addon.lab.sim.provider import ProviderSettings, ProviderWall, Stor
 from hivemind_addon.lab.sim.random_loads import number_in, random_load
 from hivemind_addon.lab.sim.workload import Crowd, Neighbour, Scenario, Site
 from hivemind_addon.proxy.core.pool import PoolSettings
-from hivemind_addon.proxy.profile.document import read_document
 from hivemind_addon.proxy.profile.load import load_profiles
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES, error_status
-from hivemind_addon.proxy.profile.typed import BadValue, ProfileError, Rules, convert, positive
 from hivemind_addon.resources import scenarios_folder
+from hivemind_addon.system.document import read_document
+from hivemind_addon.system.typed import BadValue, DocumentError, Rules, convert, positive
 
 _SUFFIX = ".yaml"
 RANDOM_LOST = 0.02
@@ -143,7 +143,7 @@ def cases() -> Mapping[str, Case]:
 
 
 def case_named(name: str) -> Case:
-    """A packaged scenario, a random one, or a file of one's own by its path. Raises UnknownScenario, ProfileError."""
+    """A packaged scenario, a random one, or a file of one's own by its path. Raises UnknownScenario, DocumentError."""
     if name in cases():
         return cases()[name]
     if (number := number_in(name)) is not None:
@@ -162,7 +162,7 @@ def random_case(number: int) -> Case:
 
 
 def read_case(file: Path) -> Case:
-    """One file. Raises ProfileError."""
+    """One file. Raises DocumentError."""
     document = read_document(file, cure_when_empty="say at least about, crowds and provider")
     read: _File = convert(_File, document, file, rules=_RULES)
     _check(read, file)
@@ -238,17 +238,17 @@ def _plain(value: object) -> object:
 def _check(read: _File, file: Path) -> None:
     """What no single value shows."""
     if not read.crowds:
-        raise ProfileError(file, "crowds", "nobody asks anything", "describe one crowd at least")
+        raise DocumentError(file, "crowds", "nobody asks anything", "describe one crowd at least")
     names = [crowd.name for crowd in read.crowds]
     for index, crowd in enumerate(read.crowds):
         place = f"crowds[{index}]"
         if names.index(crowd.name) != index:
-            raise ProfileError(file, f"{place}.name", f"{crowd.name} stands twice", "give each crowd its own name")
+            raise DocumentError(file, f"{place}.name", f"{crowd.name} stands twice", "give each crowd its own name")
         if crowd.turns is None and math.isinf(read.duration_s):
-            raise ProfileError(file, f"{place}.turns", "it never ends", "say turns, or duration_s for the whole")
+            raise DocumentError(file, f"{place}.turns", "it never ends", "say turns, or duration_s for the whole")
         if crowd.site and crowd.site not in read.others:
             known = ", ".join(read.others) or "there are none"
-            raise ProfileError(file, f"{place}.site", f"no provider {crowd.site}", f"name one of others: {known}")
+            raise DocumentError(file, f"{place}.site", f"no provider {crowd.site}", f"name one of others: {known}")
     providers = {"provider": read.provider} | {
         f"others.{name}.provider": other.provider for name, other in read.others.items()
     }
@@ -260,27 +260,29 @@ def _check(read: _File, file: Path) -> None:
             try:
                 FaultMix(rates)
             except ValueError as error:
-                raise ProfileError(file, key, str(error), "lower one of them") from None
+                raise DocumentError(file, key, str(error), "lower one of them") from None
         timed: Mapping[str, Sequence[ProviderWall | Storm]] = {"walls": provider.walls, "storms": provider.storms}
         for name, spans in timed.items():
             for index, span in enumerate(spans):
                 if span.from_s >= span.to_s:
                     problem = f"it ends at {span.to_s:g} s, before it begins"
-                    raise ProfileError(file, f"{place}.{name}[{index}]", problem, "let to_s be later than from_s")
+                    raise DocumentError(file, f"{place}.{name}[{index}]", problem, "let to_s be later than from_s")
     profiles = load_profiles(None).by_name
     for name, other in read.others.items():
         if other.profile not in profiles:
-            raise ProfileError(
+            raise DocumentError(
                 file, f"others.{name}.profile", f"no profile {other.profile}", f"name one of {', '.join(profiles)}"
             )
     for place, provider in providers.items():
         models = [model for family in provider.families for model in family]
         if twice := next((model for model in models if models.count(model) > 1), None):
-            raise ProfileError(file, f"{place}.families", f"{twice} is of two families", "name each model once at most")
+            raise DocumentError(
+                file, f"{place}.families", f"{twice} is of two families", "name each model once at most"
+            )
     for index, one in enumerate(read.expect):
         for crowd_name in (*one.wait_p95_s, *one.wait_p95_to_fifo):
             if crowd_name not in names:
-                raise ProfileError(
+                raise DocumentError(
                     file, f"expect[{index}]", f"no crowd {crowd_name}", f"name one of {', '.join(names)}"
                 )
 

@@ -44,7 +44,7 @@ from hivemind_addon.proxy.mitm.replays import Replays
 from hivemind_addon.proxy.mitm.report import make_report
 from hivemind_addon.proxy.mitm.screen import Screen
 from hivemind_addon.proxy.mitm.stream import EndAttempt, scheduling_layer
-from hivemind_addon.proxy.profile.hosts import normal_host
+from hivemind_addon.system.hosts import normal_host
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence

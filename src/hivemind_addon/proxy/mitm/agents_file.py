@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hivemind_addon.proxy.profile.agents import load_agents
 from hivemind_addon.proxy.profile.grants import AgentRules, Allowance
-from hivemind_addon.proxy.profile.typed import ProfileError
+from hivemind_addon.system.typed import DocumentError
 
 logger = logging.getLogger("hivemind")
 
@@ -14,7 +14,7 @@ LOOK_EVERY_S = 2.0
 
 
 class AgentsFile:
-    """The rules of one file; without a file, none. Raises ProfileError when the file is bad at the start."""
+    """The rules of one file; without a file, none. Raises DocumentError when the file is bad at the start."""
 
     def __init__(self, file: Path | None, *, total: Allowance | None = None, each: Allowance | None = None) -> None:
         """`total` and `each`: budgets for this run, of everyone and of each agent, before the file's."""
@@ -36,7 +36,7 @@ class AgentsFile:
                 self._stamp = stamp
                 try:
                     self._rules = self._load()
-                except ProfileError as error:
+                except DocumentError as error:
                     log("hivemind: %s (the rules stay as they were)", error)
         return self._rules
 

@@ -13,7 +13,6 @@ from hivemind_addon.proxy.capture.model import CapturedAttempt, CapturedCall, Ca
 from hivemind_addon.proxy.capture.recording import Circumstances, unnamed
 from hivemind_addon.proxy.mitm.attempt import JUDGED_BODY_MAX_BYTES, plain_headers
 from hivemind_addon.proxy.mitm.request import destination, patience_of, plain_body
-from hivemind_addon.proxy.profile.hosts import normal_host
 from hivemind_addon.proxy.profile.load import dialect_for, is_model_call, model_group, model_of
 from hivemind_addon.proxy.profile.model import InputCharge
 from hivemind_addon.proxy.wire.answer import AnswerReader, Phase
@@ -26,6 +25,7 @@ from hivemind_addon.proxy.wire.outcome import TransportTrouble, judge_answer, ju
 from hivemind_addon.proxy.wire.request import fingerprints, read_request
 from hivemind_addon.proxy.wire.tokenizer import Tokenizer
 from hivemind_addon.proxy.wire.usage import usage_in_body
+from hivemind_addon.system.hosts import normal_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -28,7 +28,6 @@ from hivemind_addon.proxy.mitm.profiles_folder import ProfilesFolder
 from hivemind_addon.proxy.mitm.refusal import make_upgrade_refusal
 from hivemind_addon.proxy.mitm.request import destination, known_patience, plain_body
 from hivemind_addon.proxy.mitm.upstream import Upstream, upstream_by_path
-from hivemind_addon.proxy.profile.hosts import normal_host
 from hivemind_addon.proxy.profile.known import is_model_host, is_shaped_like_a_call
 from hivemind_addon.proxy.profile.load import dialect_for, is_model_call, model_group, model_of
 from hivemind_addon.proxy.profile.model import InputCharge, Profile
@@ -36,6 +35,7 @@ from hivemind_addon.proxy.wire.dialect import dialect_of
 from hivemind_addon.proxy.wire.identity import call_kind, identify, is_headless, product
 from hivemind_addon.proxy.wire.request import RequestFacts, fingerprints, read_request
 from hivemind_addon.system.descriptors import Places, raise_limit
+from hivemind_addon.system.hosts import normal_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

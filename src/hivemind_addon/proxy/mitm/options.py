@@ -26,12 +26,12 @@ from hivemind_addon.proxy.journal.retention import JournalKeep, parse_journal_ke
 from hivemind_addon.proxy.mitm.agents_file import AgentsFile
 from hivemind_addon.proxy.mitm.retention import DEFAULT_KEEP, Keep, parse_keep
 from hivemind_addon.proxy.mitm.upstream import Upstream, parse_upstream
-from hivemind_addon.proxy.profile.glob import glob_matches
 from hivemind_addon.proxy.profile.grants import Allowance, parse_allowance
-from hivemind_addon.proxy.profile.hosts import normal_host
 from hivemind_addon.proxy.profile.load import Profiles, load_profiles
-from hivemind_addon.proxy.profile.typed import ProfileError
 from hivemind_addon.system.folders import LONGEST_SOCKET_PATH
+from hivemind_addon.system.glob import glob_matches
+from hivemind_addon.system.hosts import normal_host
+from hivemind_addon.system.typed import DocumentError
 
 PREFIX = "hivemind_"
 
@@ -338,7 +338,7 @@ def read_settings(options: optmanager.OptManager) -> Settings:
     each = _budget("hivemind_agent_budget", options.hivemind_agent_budget)
     try:
         agents = AgentsFile(agents_file, total=total, each=each)
-    except ProfileError as error:
+    except DocumentError as error:
         raise BadOption(f"hivemind_agents: {error}") from error
     redirects = dict(_redirect(spec) for spec in options.hivemind_redirect)
     return Settings(
@@ -370,7 +370,7 @@ def read_profiles(folder: Path | None, reverse_profile: str, max_concurrency: in
         raise BadOption(f"hivemind_profiles: {folder} is not a folder; name the one that holds your *.yaml profiles")
     try:
         profiles = load_profiles(folder)
-    except ProfileError as error:
+    except DocumentError as error:
         raise BadOption(str(error)) from error
     if reverse_profile and reverse_profile not in profiles.by_name:
         known = ", ".join(sorted(profiles.by_name))

@@ -31,7 +31,7 @@ from hivemind_addon.proxy.mitm.options import is_loopback
 from hivemind_addon.proxy.mitm.own_addresses import PAGE_HOST
 from hivemind_addon.proxy.observe.metrics import CONTENT_TYPE
 from hivemind_addon.proxy.page.document import CONTENT_SECURITY_POLICY, DOCUMENT
-from hivemind_addon.proxy.profile.hosts import normal_host
+from hivemind_addon.system.hosts import normal_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hivemind_addon.proxy.mitm.options import BadOption, read_profiles
-from hivemind_addon.proxy.profile.hosts import host_parts
+from hivemind_addon.system.hosts import host_parts
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hivemind_addon.proxy.profile.glob import glob_matches
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
 from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES
+from hivemind_addon.system.glob import glob_matches
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from hivemind_addon.proxy.profile.hosts import normal_host
+from hivemind_addon.system.hosts import normal_host
 
 if TYPE_CHECKING:
     from mitmproxy import http

@@ -2,20 +2,20 @@
 
 from pathlib import Path
 
-from hivemind_addon.proxy.profile.document import read_document
 from hivemind_addon.proxy.profile.grants import AgentRules, Grants
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES
-from hivemind_addon.proxy.profile.typed import ProfileError, convert
+from hivemind_addon.system.document import read_document
+from hivemind_addon.system.typed import DocumentError, convert
 
 
 def load_agents(file: Path) -> AgentRules:
-    """The rules of a file. ProfileError: one line that names file, key path and cure."""
+    """The rules of a file. DocumentError: one line that names file, key path and cure."""
     cure = "write agents, groups or everyone, or leave the file out"
     rules: AgentRules = convert(AgentRules, read_document(file, cure_when_empty=cure), file, rules=PROFILE_RULES)
     for name, grants in rules.agents.items():
         if grants.group and grants.group not in rules.groups:
             known = ", ".join(rules.groups) or "none"
-            raise ProfileError(
+            raise DocumentError(
                 file, f"agents.{name}.group", f"there is no group {grants.group!r}", f"known: {known}; add it to groups"
             )
         _check_budgets(grants, file, f"agents.{name}")
@@ -30,8 +30,8 @@ def _check_budgets(grants: Grants, file: Path, place: str) -> None:
     for index, one in enumerate(grants.budgets):
         here = f"{place}.budgets[{index}]"
         if one.tokens is None and one.usd is None:
-            raise ProfileError(file, here, "it limits nothing", "write tokens: 5000000 or usd: 20")
+            raise DocumentError(file, here, "it limits nothing", "write tokens: 5000000 or usd: 20")
         if one.per in seen:
             problem = f"there are two budgets per {one.per.value}"
-            raise ProfileError(file, here, problem, "write tokens and usd into one")
+            raise DocumentError(file, here, problem, "write tokens and usd into one")
         seen.add(one.per)

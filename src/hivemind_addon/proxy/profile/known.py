@@ -1,7 +1,7 @@
 """What looks like a model call though no profile claims it: told once, so that nobody takes it for scheduled."""
 
-from hivemind_addon.proxy.profile.glob import glob_matches
 from hivemind_addon.proxy.profile.paths import path_matches
+from hivemind_addon.system.glob import glob_matches
 
 MODEL_HOSTS = (
     "generativelanguage.googleapis.com",

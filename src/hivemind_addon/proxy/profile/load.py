@@ -1,6 +1,6 @@
 """Profiles from YAML: the packaged ones, and a user's folder on top of them.
 
-    profiles/*.yaml ──┐                    ┌── unknown keys, wrong types, bad values: ProfileError (typed.py)
+    profiles/*.yaml ──┐                    ┌── unknown keys, wrong types, bad values: DocumentError (typed.py)
                       ├── read ── extends ─┴── Profile ── Profiles: which one is a host's, a path's
     user's folder ────┘
 
@@ -14,14 +14,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hivemind_addon.proxy.profile.document import read_document
-from hivemind_addon.proxy.profile.glob import glob_matches
-from hivemind_addon.proxy.profile.hosts import host_parts, normal_host
 from hivemind_addon.proxy.profile.model import MODEL_IN_PATH, DialectName, Profile
 from hivemind_addon.proxy.profile.paths import normal_path, path_matches
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES
-from hivemind_addon.proxy.profile.typed import INHERITED, ProfileError, convert
 from hivemind_addon.resources import profiles_folder
+from hivemind_addon.system.document import read_document
+from hivemind_addon.system.glob import glob_matches
+from hivemind_addon.system.hosts import host_parts, normal_host
+from hivemind_addon.system.typed import INHERITED, DocumentError, convert
 
 _EXTENDS = "extends"
 _HOSTS_REMEMBERED = 1024
@@ -142,11 +142,11 @@ def model_group(profile: Profile, model: str) -> str:
 
 
 def load_profiles(user_folder: Path | None) -> Profiles:
-    """The packaged profiles and the user's. ProfileError: one line that names file, key path and cure."""
+    """The packaged profiles and the user's. DocumentError: one line that names file, key path and cure."""
     if user_folder is None:
         return _packaged_profiles(profiles_folder())
     if not user_folder.is_dir():
-        raise ProfileError(user_folder, "", "no such folder", "name a folder with profiles (*.yaml)")
+        raise DocumentError(user_folder, "", "no such folder", "name a folder with profiles (*.yaml)")
     return _resolved(_packaged(profiles_folder()), dict(_read_folder(user_folder)))
 
 
@@ -201,7 +201,7 @@ class _Resolver:
             return own
         if document.file in seen:
             chain = " -> ".join(file.name for file in (*seen[seen.index(document.file) :], document.file))
-            raise ProfileError(document.file, _EXTENDS, f"a circle: {chain}", "let one of them extend nothing")
+            raise DocumentError(document.file, _EXTENDS, f"a circle: {chain}", "let one of them extend nothing")
         parent = self._parent(name, document)
         inherited = dict(self._whole(document.extends, parent, (*seen, document.file)))
         if name != document.extends:
@@ -215,14 +215,14 @@ class _Resolver:
             # A user's file of a packaged one's name changes that one.
             parent = self._packaged.get(name)
             if parent is None or parent is document:
-                raise ProfileError(document.file, _EXTENDS, f"{name} extends itself", "name another profile")
+                raise DocumentError(document.file, _EXTENDS, f"{name} extends itself", "name another profile")
             return parent
         # A packaged profile is what it was shipped as, whatever a user does to the one that it extends.
         user = {} if document is self._packaged.get(name) else self._user
         parent = user.get(wanted) or self._packaged.get(wanted)
         if parent is None:
             known = ", ".join(sorted({*user, *self._packaged} - {name}))
-            raise ProfileError(document.file, _EXTENDS, f"there is no profile {wanted!r}", f"known: {known}")
+            raise DocumentError(document.file, _EXTENDS, f"there is no profile {wanted!r}", f"known: {known}")
         return parent
 
 
@@ -250,14 +250,14 @@ def _check_claims(profiles: Mapping[str, Profile], files: Mapping[str, Path], *,
             owner = hosts.setdefault(host_parts(pattern), name)
             if owner != name:
                 cure = f"remove it from one of them, or name the file {owner}.yaml to change that profile"
-                raise ProfileError(
+                raise DocumentError(
                     files[name], f"hosts[{index}]", f"{pattern} is claimed by {files[owner]} as well", cure
                 )
         for index, glob in enumerate(profiles[name].reverse_paths):
             owner = paths.setdefault((glob, name in user), name)
             if owner != name:
                 problem = f"{glob} is claimed by {files[owner]} as well"
-                raise ProfileError(files[name], f"reverse_paths[{index}]", problem, "remove it from one of them")
+                raise DocumentError(files[name], f"reverse_paths[{index}]", problem, "remove it from one of them")
 
 
 def _read_folder(folder: Path) -> Iterator[tuple[str, _Document]]:
@@ -265,7 +265,7 @@ def _read_folder(folder: Path) -> Iterator[tuple[str, _Document]]:
     seen: dict[str, Path] = {}
     for file in sorted(one for one in folder.iterdir() if one.suffix in {".yaml", ".yml"}):
         if other := seen.get(file.stem):
-            raise ProfileError(file, "", f"{other.name} has the same name", "remove one of them")
+            raise DocumentError(file, "", f"{other.name} has the same name", "remove one of them")
         seen[file.stem] = file
         yield file.stem, _read_file(file)
 
@@ -275,7 +275,7 @@ def _read_file(file: Path) -> _Document:
     keys = dict(document)
     extends = keys.pop(_EXTENDS, None)
     if extends is not None and not isinstance(extends, str):
-        raise ProfileError(file, _EXTENDS, "expected a profile's name", "write extends: anthropic")
+        raise DocumentError(file, _EXTENDS, "expected a profile's name", "write extends: anthropic")
     if "name" in keys:
-        raise ProfileError(file, "name", "a profile is named by its file", f"rename {file.name} instead")
+        raise DocumentError(file, "name", "a profile is named by its file", f"rename {file.name} instead")
     return _Document(file, keys, extends)

@@ -8,7 +8,7 @@ goes past the scheduler is neither counted nor held nor paid from a budget.
 from functools import lru_cache
 from urllib.parse import unquote
 
-from hivemind_addon.proxy.profile.glob import glob_matches
+from hivemind_addon.system.glob import glob_matches
 
 _REMEMBERED_CHARS = 200
 

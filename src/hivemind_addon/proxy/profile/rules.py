@@ -7,7 +7,6 @@ from hivemind_addon.proxy.core.cache import CacheSettings
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
 from hivemind_addon.proxy.core.retry import RetryPolicy
 from hivemind_addon.proxy.profile.grants import AgentGrants, Grants
-from hivemind_addon.proxy.profile.hosts import host_parts
 from hivemind_addon.proxy.profile.model import (
     MODEL_IN_PATH,
     BudgetRefusal,
@@ -26,7 +25,8 @@ from hivemind_addon.proxy.profile.model import (
     Watchdog,
     WindowHeaders,
 )
-from hivemind_addon.proxy.profile.typed import BadValue, Rules, positive
+from hivemind_addon.system.hosts import host_parts
+from hivemind_addon.system.typed import BadValue, Rules, positive
 
 
 def _host(value: str) -> str:

@@ -10,10 +10,10 @@ from msgspec import Raw
 
 from hivemind_addon.api.proxy_user import MAX_HEADER_CHARS, clean, short_hash
 from hivemind_addon.api.ticket import CallKind
-from hivemind_addon.proxy.profile.glob import glob_matches
 from hivemind_addon.proxy.profile.model import CallRule, ClientRule, Profile
 from hivemind_addon.proxy.profile.paths import path_matches
 from hivemind_addon.proxy.wire.request import RequestFacts
+from hivemind_addon.system.glob import glob_matches
 
 _BODY = "body"
 _SAID_BYTES = 2000

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.live import Live
 
 from hivemind_addon.api.words import several
-from hivemind_addon.proxy.profile.typed import ProfileError
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.folders import FolderNotPrivate
+from hivemind_addon.system.typed import DocumentError
 from hivemind_addon.tools.commands.one_line import in_one_line
 from hivemind_addon.tools.commands.printing import Format, Row, format_option, print_rows
 from hivemind_addon.tools.commands.proxy import port_option
@@ -27,7 +27,7 @@ from hivemind_addon.tools.tasks.fleet_file import FleetFile, load_fleet
 from hivemind_addon.tools.tasks.model import USUAL_AT_MOST, FleetView, NotTaken, State, TaskView
 from hivemind_addon.tools.tasks.session import FleetOutcome, FleetPlan, new_plan, resumed_plan, run_plan
 
-EXPECTED = (NotTaken, ProfileError, FolderNotPrivate)
+EXPECTED = (NotTaken, DocumentError, FolderNotPrivate)
 _SCREEN_MARGIN = 6
 _REFRESH_PER_S = 4
 

@@ -12,9 +12,9 @@ import msgspec
 from hivemind_addon.api.control import UnreadableReport
 from hivemind_addon.api.proxy_user import proxy_words
 from hivemind_addon.api.ticket import Delivery, Priority
-from hivemind_addon.proxy.profile.typed import ProfileError
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.folders import FolderNotPrivate
+from hivemind_addon.system.typed import DocumentError
 from hivemind_addon.tools.commands.one_line import in_one_line
 from hivemind_addon.tools.commands.proxy import no_proxy, port_option
 from hivemind_addon.tools.launch import background, claim, detached
@@ -44,7 +44,7 @@ _one_line = in_one_line(
     UpstreamUnusable,
     UnreadableReport,
     FolderNotPrivate,
-    ProfileError,
+    DocumentError,
     background.NotServed,
 )
 

@@ -18,10 +18,10 @@ from hivemind_addon.api.control import UnreadableReport
 from hivemind_addon.api.report import ProxyView
 from hivemind_addon.api.trust import CERTIFICATE, ca_certificate, cure_of_distrust
 from hivemind_addon.proxy.profile.load import Profiles, load_profiles
-from hivemind_addon.proxy.profile.typed import ProfileError
 from hivemind_addon.proxy.wire.tokenizer import Tokenizer
 from hivemind_addon.system.clock import Clock
 from hivemind_addon.system.descriptors import ENOUGH
+from hivemind_addon.system.typed import DocumentError
 from hivemind_addon.tools.launch import background
 from hivemind_addon.tools.launch.bundle import holds_key
 from hivemind_addon.tools.launch.environment import PROXY_VARIABLES, bypass_entries, bypasses
@@ -67,7 +67,7 @@ def examine(
     yield _tokenizer()
     try:
         profiles = load_profiles(None)
-    except ProfileError as error:
+    except DocumentError as error:
         yield Finding(Severity.BAD, f"profiles: {error}")
         return
     yield Finding(Severity.GOOD, f"profiles: {', '.join(sorted(profiles.by_name))}")

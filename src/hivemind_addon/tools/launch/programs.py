@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
 
-from hivemind_addon.proxy.profile.document import read_document
-from hivemind_addon.proxy.profile.typed import convert
+from hivemind_addon.system.document import read_document
+from hivemind_addon.system.typed import convert
 
 PATIENCE_S = 3600
 """What the table makes programs wait for an answer. The proxy's idle time-out has to be longer."""
@@ -111,7 +111,7 @@ def base_urls(settings: Mapping[str, Any]) -> Iterator[str]:
 
 @cache
 def load_programs() -> ProgramTable:
-    """The packaged table. ProfileError: the installation is damaged."""
+    """The packaged table. DocumentError: the installation is damaged."""
     table: ProgramTable = convert(ProgramTable, read_document(_TABLE, cure_when_empty="install again"), _TABLE)
     return table
 

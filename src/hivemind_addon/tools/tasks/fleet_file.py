@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from hivemind_addon.proxy.profile.document import read_document, read_yaml
-from hivemind_addon.proxy.profile.typed import ProfileError, Rules, convert, positive
+from hivemind_addon.system.document import read_document, read_yaml
+from hivemind_addon.system.typed import DocumentError, Rules, convert, positive
 from hivemind_addon.tools.launch.programs import ProgramTable
 from hivemind_addon.tools.tasks import board, graph, spec
 from hivemind_addon.tools.tasks.model import USUAL_AT_MOST, TaskSpec
@@ -71,11 +71,11 @@ _TO_RUN = ("command", "agent", "prompt")
 
 
 def load_fleet(file: Path, table: ProgramTable) -> FleetFile:
-    """A fleet that can run as it is. ProfileError: one line that names file, key path and cure."""
+    """A fleet that can run as it is. DocumentError: one line that names file, key path and cure."""
     document = dict(read_document(file, cure_when_empty="write tasks: with a command for each"))
     defaults = _split(document.get("defaults", {}), file, "defaults")
     if isinstance(defaults, Mapping) and "depends_on" in defaults:
-        raise ProfileError(file, "defaults.depends_on", "every task would depend on it", "write it at the tasks")
+        raise DocumentError(file, "defaults.depends_on", "every task would depend on it", "write it at the tasks")
     document["defaults"] = defaults
     if isinstance(tasks := document.get("tasks"), Mapping):
         convert(TaskSpec, defaults, file, rules=_RULES, at="defaults")
@@ -84,7 +84,7 @@ def load_fleet(file: Path, table: ProgramTable) -> FleetFile:
         }
     fleet: FleetFile = convert(FleetFile, document, file, rules=_RULES)
     if not fleet.tasks:
-        raise ProfileError(file, "tasks", "there are none", "name each task and give it a command")
+        raise DocumentError(file, "tasks", "there are none", "name each task and give it a command")
     _check_groups(fleet, file)
     for one in fleet.specs:
         _check(one, table, file, f"tasks.{one.name}")
@@ -94,7 +94,7 @@ def load_fleet(file: Path, table: ProgramTable) -> FleetFile:
 
 
 def load_batch(text: str, source: Path, table: ProgramTable) -> list[TaskSpec]:
-    """Tasks from a YAML list or from lines of JSON. ProfileError. A dependency may be a task that runs already."""
+    """Tasks from a YAML list or from lines of JSON. DocumentError. A dependency may be a task that runs already."""
     lines = [line for line in text.splitlines() if line.strip()]
     items: Any
     if lines and all(line.lstrip().startswith("{") for line in lines):
@@ -103,7 +103,7 @@ def load_batch(text: str, source: Path, table: ProgramTable) -> list[TaskSpec]:
         items = read_yaml(text, source)
     if not isinstance(items, list) or not items:
         cure = "write one task a line as JSON, or a YAML list; a fleet file is run by hivemind fleet run"
-        raise ProfileError(source, "", "there is no list of tasks", cure)
+        raise DocumentError(source, "", "there is no list of tasks", cure)
     made: list[TaskSpec] = []
     for index, item in enumerate(items):
         at = f"[{index}]"
@@ -111,7 +111,7 @@ def load_batch(text: str, source: Path, table: ProgramTable) -> list[TaskSpec]:
         _check(made[-1], table, source, at)
     names = [one.name for one in made if one.name]
     if twice := next((one for one in names if names.count(one) > 1), None):
-        raise ProfileError(source, "", f"two are named {twice!r}", "rename one of them")
+        raise DocumentError(source, "", f"two are named {twice!r}", "rename one of them")
     edges = {one.name or f"[{index}]": one.depends_on for index, one in enumerate(made)}
     if circle := graph.cycle(edges):
         index = next(index for index, one in enumerate(made) if one.name == circle[0])
@@ -123,7 +123,7 @@ def _json(line: str, source: Path, number: int) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ProfileError(source, f"[{number}]", f"no JSON: {error}", "write one task a line") from None
+        raise DocumentError(source, f"[{number}]", f"no JSON: {error}", "write one task a line") from None
 
 
 def _split(task: Any, file: Path, at: str) -> Any:
@@ -133,7 +133,7 @@ def _split(task: Any, file: Path, at: str) -> Any:
     try:
         return {**task, "command": shlex.split(task["command"])}
     except ValueError as error:
-        raise ProfileError(file, f"{at}.command", f"{error}".lower(), "quote it, or write a list of words") from None
+        raise DocumentError(file, f"{at}.command", f"{error}".lower(), "quote it, or write a list of words") from None
 
 
 def _merged(defaults: Any, task: Any) -> Any:
@@ -149,37 +149,37 @@ def _merged(defaults: Any, task: Any) -> Any:
 
 def _check(one: TaskSpec, table: ProgramTable, file: Path, at: str) -> None:
     if found := spec.problem(one, table):
-        raise ProfileError(file, f"{at}.{found.key}" if found.key != "name" else at, found.text, found.cure)
+        raise DocumentError(file, f"{at}.{found.key}" if found.key != "name" else at, found.text, found.cure)
 
 
 def _check_groups(fleet: FleetFile, file: Path) -> None:
     taken = sum(group.workers for group in fleet.groups.values())
     if taken > fleet.at_most:
         problem = f"their {taken} workers are more than at_most, {fleet.at_most}"
-        raise ProfileError(file, "groups", problem, f"raise at_most to {taken}, or lower workers")
+        raise DocumentError(file, "groups", problem, f"raise at_most to {taken}, or lower workers")
     for name, task in fleet.tasks.items():
         if task.group and task.group not in fleet.groups:
             known = ", ".join(fleet.groups) or "none"
             problem = f"there is no group {task.group!r}"
-            raise ProfileError(file, f"tasks.{name}.group", problem, f"known: {known}; add it to groups")
+            raise DocumentError(file, f"tasks.{name}.group", problem, f"known: {known}; add it to groups")
         if not task.group and taken == fleet.at_most:
             problem = f"the groups have all {taken} places, so that nothing runs a task without a group"
-            raise ProfileError(file, f"tasks.{name}.group", problem, "raise at_most, or name a group")
+            raise DocumentError(file, f"tasks.{name}.group", problem, "raise at_most, or name a group")
 
 
 def _check_edges(edges: Mapping[str, Sequence[str]], file: Path, at: Mapping[str, str]) -> None:
     for name, index, wanted in graph.unknown(edges):
         known = [one for one in edges if one != name]
         some = ", ".join(known[:8]) + (", …" if len(known) > 8 else "")
-        raise ProfileError(
+        raise DocumentError(
             file, f"{at[name]}.depends_on[{index}]", f"there is no task {wanted!r}", f"known: {some or 'none'}"
         )
     if circle := graph.cycle(edges):
         raise _circle(file, f"{at[circle[0]]}.depends_on", circle)
 
 
-def _circle(file: Path, at: str, circle: Sequence[str]) -> ProfileError:
-    return ProfileError(file, at, f"a circle: {graph.said(circle)}", "take one of these dependencies out")
+def _circle(file: Path, at: str, circle: Sequence[str]) -> DocumentError:
+    return DocumentError(file, at, f"a circle: {graph.said(circle)}", "take one of these dependencies out")
 
 
 def _placed(fleet: FleetFile, folder: Path) -> FleetFile:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.proxy.profile.glob import glob_matches
+from hivemind_addon.system.glob import glob_matches
 
 
 @pytest.mark.parametrize(

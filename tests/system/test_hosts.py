@@ -1,6 +1,6 @@
 import pytest
 
-from hivemind_addon.proxy.profile.hosts import host_parts, normal_host
+from hivemind_addon.system.hosts import host_parts, normal_host
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from hivemind_addon.api.ticket import Delivery, Dimension, OutcomeKind
 from hivemind_addon.proxy.profile.model import DialectName, InputCharge, Profile
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES
-from hivemind_addon.proxy.profile.typed import BadValue, ProfileError, Rules, convert
+from hivemind_addon.system.typed import BadValue, DocumentError, Rules, convert
 
 FILE = Path("profiles/my.yaml")
 
 
 def error_of(document):
-    with pytest.raises(ProfileError) as caught:
+    with pytest.raises(DocumentError) as caught:
         convert(Profile, document, FILE)
     return str(caught.value)
 
@@ -102,7 +102,7 @@ values = st.recursive(
 def test_any_document_is_a_profile_or_a_line(document):
     try:
         made = convert(Profile, document, FILE, rules=PROFILE_RULES)
-    except ProfileError as error:
+    except DocumentError as error:
         made = str(error)
     assert isinstance(made, Profile) or (made.startswith("profiles/my.yaml: ") and len(made.splitlines()) == 1)
 
@@ -134,7 +134,7 @@ def test_documents_of_another_kind_bring_their_own_rules():
         ({"hours": [17, 9]}, "hours: [17, 9] is no range; write its two ends, the smaller one first"),
         ({"hours": [9]}, "hours: [9] is no range"),
     ):
-        with pytest.raises(ProfileError) as caught:
+        with pytest.raises(DocumentError) as caught:
             opened(document)
         assert told in str(caught.value)
 

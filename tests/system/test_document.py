@@ -1,7 +1,7 @@
 import pytest
 
-from hivemind_addon.proxy.profile.document import read_document
-from hivemind_addon.proxy.profile.typed import ProfileError
+from hivemind_addon.system.document import read_document
+from hivemind_addon.system.typed import DocumentError
 
 
 def read(tmp_path, text):
@@ -26,11 +26,11 @@ def test_a_mapping_is_read(tmp_path):
     ],
 )
 def test_anything_else_is_an_error_with_a_cure(tmp_path, text, says):
-    with pytest.raises(ProfileError) as caught:
+    with pytest.raises(DocumentError) as caught:
         read(tmp_path, text)
     assert says in str(caught.value)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
-    with pytest.raises(ProfileError, match=r"none\.yaml: cannot be read"):
+    with pytest.raises(DocumentError, match=r"none\.yaml: cannot be read"):
         read_document(tmp_path / "none.yaml", cure_when_empty="")

@@ -1,6 +1,6 @@
 """A YAML document's plain values → dataclasses, by their type hints: profiles, agents files, scenarios, fleets.
 
-Everything wrong is a `ProfileError` that names file, key path and cure: a document is checked as a whole when it is
+Everything wrong is a `DocumentError` that names file, key path and cure: a document is checked as a whole when it is
 read, so that no later code has to doubt its values. What they must be besides their types, `Rules` say.
 """
 
@@ -23,7 +23,7 @@ INHERITED = "inherited"
 """The list item that stands for the items of the profile that is extended."""
 
 
-class ProfileError(Exception):
+class DocumentError(Exception):
     """A document that cannot be used. Its text is one line that names file, key path and cure."""
 
     def __init__(self, file: Path, key_path: str, problem: str, cure: str) -> None:
@@ -61,8 +61,8 @@ class _Place:
     def item(self, index: int) -> "_Place":
         return _Place(self.file, f"{self.path}[{index}]")
 
-    def error(self, problem: str, cure: str) -> ProfileError:
-        return ProfileError(self.file, self.path, problem, cure)
+    def error(self, problem: str, cure: str) -> DocumentError:
+        return DocumentError(self.file, self.path, problem, cure)
 
 
 def _keep(value: Any) -> Any:
@@ -105,7 +105,7 @@ def positive(value: float) -> float:
 
 
 def convert(cls: type, document: Any, file: Path, *, partial: bool = False, rules: Rules = _NONE, at: str = "") -> Any:
-    """The document as an instance of a dataclass or a Struct. ProfileError where it is none.
+    """The document as an instance of a dataclass or a Struct. DocumentError where it is none.
 
     `at`: the key path at which it stands in its file.
     `partial`: the document is one of several layers: `inherited` may stand in lists, and what is only true of

@@ -1,4 +1,4 @@
-"""A YAML file as a mapping; whatever is wrong with it is a `ProfileError`."""
+"""A YAML file as a mapping; whatever is wrong with it is a `DocumentError`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,35 +6,35 @@ from typing import Any
 
 import yaml
 
-from hivemind_addon.proxy.profile.typed import ProfileError
+from hivemind_addon.system.typed import DocumentError
 
 
 def read_document(file: Path, *, cure_when_empty: str) -> Mapping[str, Any]:
-    """The top level of a file. ProfileError where there is none."""
+    """The top level of a file. DocumentError where there is none."""
     try:
         data = file.read_bytes()
     except OSError as error:
-        raise ProfileError(file, "", f"cannot be read: {error.strerror}", "make it a readable file") from None
+        raise DocumentError(file, "", f"cannot be read: {error.strerror}", "make it a readable file") from None
     document = read_yaml(data, file)
     if document is None:
-        raise ProfileError(file, "", "it is empty", cure_when_empty)
+        raise DocumentError(file, "", "it is empty", cure_when_empty)
     if not isinstance(document, dict):
         problem = f"expected a mapping of settings, got a {type(document).__name__}"
-        raise ProfileError(file, "", problem, "write keys with values below them")
+        raise DocumentError(file, "", problem, "write keys with values below them")
     return document
 
 
 def read_yaml(data: bytes | str, file: Path) -> Any:
-    """Whatever YAML holds; `file` is where it comes from, for people. ProfileError where it is none."""
+    """Whatever YAML holds; `file` is where it comes from, for people. DocumentError where it is none."""
     try:
         return yaml.load(data, _Loader)  # noqa: S506 - a SafeLoader
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise ProfileError(file, "", f"{where}{error.problem or error.context}", "correct the YAML") from None
+        raise DocumentError(file, "", f"{where}{error.problem or error.context}", "correct the YAML") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         # ValueError: a value that looks like a date or a number and is none, such as 2026-13-45.
-        raise ProfileError(file, "", f"no YAML: {error or type(error).__name__}", "correct the YAML") from None
+        raise DocumentError(file, "", f"no YAML: {error or type(error).__name__}", "correct the YAML") from None
 
 
 class _Loader(yaml.SafeLoader):
