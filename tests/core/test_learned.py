@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hivemind_addon.api.ticket import Dimension
-from hivemind_addon.proxy.core.hidden_limits import HiddenLimit
+from hivemind_addon.proxy.core.hypotheses import HiddenLimit
 from hivemind_addon.proxy.core.learned import (
     LearnedMeter,
     LearnedPool,

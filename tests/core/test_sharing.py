@@ -8,7 +8,8 @@ import pytest
 from hivemind_addon.api.command import SetLimit
 from hivemind_addon.api.ticket import Demand
 from hivemind_addon.lab.sim.limits import LimitKind
-from hivemind_addon.proxy.core.hidden_limits import OF_OVERLOADS, HiddenLimits
+from hivemind_addon.proxy.core.hidden_limits import HiddenLimits
+from hivemind_addon.proxy.core.hypotheses import OF_OVERLOADS
 from hivemind_addon.proxy.core.sharing import Evidence, Sharing
 from tests.core.gateway import MODELS, Gateway
 

@@ -46,9 +46,9 @@ async def _run(name: str, kind: LimitKind, way: str, staging: Staging, seed: int
 def run_on_sockets(
     *, peer: bool, names: Sequence[str] = tuple(_FACTORS), done: Callable[[str], None]
 ) -> list[SocketRun]:
-    """Each scenario on both kinds of limits by all ways, at the same time. Raises MitmdumpNotStarted, PeerUnavailable.
+    """Each scenario on both kinds of limits by all ways, at the same time.
 
-    Raises MitmdumpNotStarted.
+    Raises MitmdumpNotStarted, PeerUnavailable.
     """
     ways: dict[str, Staging] = {"direct": straight, "hivemind": through_proxy}
     if peer:

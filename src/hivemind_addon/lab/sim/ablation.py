@@ -19,7 +19,8 @@ from hivemind_addon.api.ticket import Demand, OutcomeKind, PoolKey, Reading, Res
 from hivemind_addon.proxy.core.breaker import Breaker
 from hivemind_addon.proxy.core.budget import Budgets
 from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
-from hivemind_addon.proxy.core.hidden_limits import HiddenLimits, Prior
+from hivemind_addon.proxy.core.hidden_limits import HiddenLimits
+from hivemind_addon.proxy.core.hypotheses import Prior
 from hivemind_addon.proxy.core.lanes import Agent, Flight, Flights, Lanes, Place, PlaceWorth, Tree
 from hivemind_addon.proxy.core.meter import Meter
 from hivemind_addon.proxy.core.meters import Meters

@@ -43,7 +43,8 @@ from hivemind_addon.api.ticket import (
 )
 from hivemind_addon.proxy.core.breaker import Breaker, BreakerSettings, Wall
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings, Slots
-from hivemind_addon.proxy.core.hidden_limits import OF_OVERLOADS, OF_THROTTLES, HiddenLimit, HiddenLimits
+from hivemind_addon.proxy.core.hidden_limits import HiddenLimits
+from hivemind_addon.proxy.core.hypotheses import OF_OVERLOADS, OF_THROTTLES, HiddenLimit
 from hivemind_addon.proxy.core.lanes import Flight, Flights, Place
 from hivemind_addon.proxy.core.learned import LearnedPool
 from hivemind_addon.proxy.core.meters import Meters, ServiceTime, dominant_s, reading_s

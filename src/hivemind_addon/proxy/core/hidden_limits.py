@@ -20,15 +20,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hivemind_addon.api.ticket import Demand
-from hivemind_addon.proxy.core.hypotheses import OF_OVERLOADS, OF_THROTTLES, Bank, HiddenLimit, Prior, Weighed
+from hivemind_addon.proxy.core.hypotheses import LIKELY, SURE, Bank, HiddenLimit, Prior, Weighed
 from hivemind_addon.proxy.core.limiter_models import Sent, SlidingLevel, WindowLevel
 from hivemind_addon.proxy.core.retry_afters import RetryAfters
 
-__all__ = ["OF_OVERLOADS", "OF_THROTTLES", "HiddenLimit", "HiddenLimits", "Prior"]
-
 _NEVER = float("inf")
-_SURE = 0.97
-_LIKELY = 0.5
 _POSSIBLE = 0.05
 _RISKED = 0.2
 """Probes that may be expected to be refused at one time, where they are likely to pass."""
@@ -248,16 +244,16 @@ class HiddenLimits:
         """Note what the hypotheses say of an attempt that goes, and what its verdict will tell."""
         go = self._votes(sent.units, sent.in_flight - 1, now, with_margin=False).go
         best = self._bank.layers[-1][0]
-        sent.is_probe = go < _SURE
+        sent.is_probe = go < SURE
         passes = go * (1 - best.fit.chance) + (1 - go) * _SURPRISE
         if not self._trials.is_growing:
             sent.odds = (1 - passes, self._share)
         if sent.is_probe:
             self._probes.sent(sent)
             # Before a cap each tries one more than it allows, whichever hypothesis is why.
-            if go < _LIKELY and (self._trial_at <= now or _is_cap(self.limit)):
+            if go < LIKELY and (self._trial_at <= now or _is_cap(self.limit)):
                 self._trials.sent(sent, now)
-        if self._held_since is not None and self._look_at(now) <= now:
+        if self._held_since is not None and self._told.look_at(now) <= now:
             self._told.looks(sent)
         was_held = self._held_since is not None and now - self._held_since >= max(_LONG_HOLD_S, 2 * self.verdict_s)
         if was_held or (self._scout is not None and self._scout.refused and self.limit is not None):
@@ -390,10 +386,7 @@ class HiddenLimits:
         """
         assert self._held_since is not None
         bored_at = self._held_since + self._boring_s * 2.0 ** min(self._bored, _MOST_BORED)
-        return max(now, self._guard_until, min(bored_at, self._look_at(now)))
-
-    def _look_at(self, now: float) -> float:
-        return self._told.look_at(now)
+        return max(now, self._guard_until, min(bored_at, self._told.look_at(now)))
 
     @property
     def _boring_s(self) -> float:
@@ -403,11 +396,11 @@ class HiddenLimits:
 
     def _opens_at(self, units: Sequence[float], in_flight: int, now: float) -> float:
         votes = self._votes(units, in_flight, now)
-        if votes.go >= _SURE:
+        if votes.go >= SURE:
             return max(now, self._guard_until)
         free_at = self._probes.free_at(votes.go, self._bank.open, self.verdict_s, now)
         not_before = max(now, self._guard_until, free_at)
-        if votes.go >= _LIKELY:
+        if votes.go >= LIKELY:
             return not_before
         opens_at = max(min(votes.likely_at, self._trial_at), not_before)
         if self._probes.saved >= 1:
@@ -434,7 +427,7 @@ class HiddenLimits:
                 opens.append((max(at, self._told.until) if one.is_of_a_rate else at, one.weight * trust))
             opens.sort()
             all_go *= sum(weight for at, weight in opens if at <= now)
-            likely_at = max(likely_at, _reached_at(opens, _LIKELY))
+            likely_at = max(likely_at, _reached_at(opens, LIKELY))
             possible_at = max(possible_at, _reached_at(opens, _POSSIBLE))
         return _Votes(all_go, likely_at, possible_at)
 

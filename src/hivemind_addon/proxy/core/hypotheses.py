@@ -33,7 +33,7 @@ from hivemind_addon.proxy.core.limiter_models import (
     fit_at,
     fit_chance,
 )
-from hivemind_addon.proxy.core.retry_afters import RetryAfters
+from hivemind_addon.proxy.core.retry_afters import LONGEST_S, ROUNDING_S, RetryAfters
 
 _NEVER = float("inf")
 _REMEMBERED = 256
@@ -49,8 +49,10 @@ _LONGER = 5.0
 """Windows so many times as long as what is remembered are thought of."""
 _LINGER_S = {0.0: 1.0, 0.5: 0.2, 2.0: 0.1, 5.0: 0.1}
 """How long a slot stays taken after its attempt's end, and how likely that is beside the others."""
-_SURE = 0.97
-_LIKELY = 0.5
+SURE = 0.97
+"""So likely counts as one voice."""
+LIKELY = 0.5
+"""More likely than not."""
 _NEGLIGIBLE = -5.0
 """Log-odds to the best below which a hypothesis is left out."""
 _LEAST_VERDICT_S = 0.05
@@ -58,7 +60,6 @@ _FIRST_VERDICT_S = 0.25
 _MOST_VERDICT_S = 2.0
 _LONG_RETRY_AFTER_S = 5.0
 """A longer one tells of a rate limit."""
-_LONGEST_S = 86_400.0
 _SPARED = 0.05
 """Of an attempt's units that stay in a bucket."""
 _MARGIN_SHARE = 0.25
@@ -73,8 +74,6 @@ _AT_THE_DOOR_S = 0.2
 """Limiters refuse before any work is done: a refusal that takes half as long as an answer, and longer than this, comes
 from farther in, and is more likely chance, by so much of log-odds:"""
 _INSIDE = 2.0
-_ROUNDING_S = 1.25
-"""A retry-after in whole seconds is up to one too long, and its way here takes a moment."""
 _INSTANT_S = 0.005
 """What ends and what is sent so close together met in the provider in either order."""
 _CHANGE = 7.0
@@ -358,7 +357,7 @@ class Bank:
     @property
     def known(self) -> HiddenLimit | None:
         """The limit that is likelier than all others together, chance among them; None: none is so far."""
-        return self.limit if self.layers and self.layers[0][0].weight > _LIKELY else None
+        return self.limit if self.layers and self.layers[0][0].weight > LIKELY else None
 
     def levels(self) -> Iterator[Level]:
         """Of all hypotheses."""
@@ -391,7 +390,7 @@ class Bank:
 
     @property
     def _is_all_chance(self) -> bool:
-        return bool(self.layers) and self.layers[0][0].level is None and self.layers[0][0].weight >= _SURE
+        return bool(self.layers) and self.layers[0][0].level is None and self.layers[0][0].weight >= SURE
 
     def _correct(self, sent: Sent, units: tuple[float, ...]) -> None:
         """How long an answer is shows at its end, and nobody but the provider counts the tokens of its question."""
@@ -591,7 +590,7 @@ class Bank:
         for sent in records:
             if sent.told_at is not None:
                 opens_at = again.opens_at(sent.units[again.measure], amount, sent.in_flight, sent.sent_at)
-                slack_s = _ROUNDING_S if is_whole else _SLACK_S + _SLACK * (sent.told_at - sent.sent_at)
+                slack_s = ROUNDING_S if is_whole else _SLACK_S + _SLACK * (sent.told_at - sent.sent_at)
                 agreement -= abs(opens_at - sent.told_at) > slack_s
             again.replay([sent], [self.is_taken(sent)])
         return max(agreement, -_MOST_DISAGREEMENT)
@@ -639,7 +638,7 @@ class Bank:
                 yield True, [end for end, wait_s in told if wait_s > most_s], self.told.longest_s
         else:
             heard = [sent.told_at for sent in records if sent.refused and sent.told_at is not None]
-            own = [one for one in told if any(abs(one[0] - at) <= _ROUNDING_S for at in heard)]
+            own = [one for one in told if any(abs(one[0] - at) <= ROUNDING_S for at in heard)]
             yield True, [end for end, _ in own], max((wait_s for _, wait_s in own), default=0.0)
         yield False, self._reopened, self.longest_row_s
 
@@ -650,11 +649,11 @@ class Bank:
         longer = [one for one in _WINDOWS_S if one >= least]
         lengths = set(longer[: 4 if is_told else 7] or _WINDOWS_S[-1:])
         known = list(ends)[-4:]
-        apart_s = [round(after - before, 1) for before, after in pairwise(known) if after - before <= _LONGEST_S]
-        lengths.update(length_s for length_s in apart_s if length_s >= max(least - _ROUNDING_S, _LEAST_WINDOW_S))
+        apart_s = [round(after - before, 1) for before, after in pairwise(known) if after - before <= LONGEST_S]
+        lengths.update(length_s for length_s in apart_s if length_s >= max(least - ROUNDING_S, _LEAST_WINDOW_S))
         if is_told and apart_s:
             # No window ends within another one.
-            lengths = {length_s for length_s in lengths if length_s <= min(apart_s) + _ROUNDING_S} or lengths
+            lengths = {length_s for length_s in lengths if length_s <= min(apart_s) + ROUNDING_S} or lengths
         return sorted(lengths)
 
     def _unseen(

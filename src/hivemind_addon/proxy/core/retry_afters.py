@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from hivemind_addon.proxy.core.limiter_models import Sent
 
 _NEVER = float("inf")
-_LONGEST_S = 86_400.0
-_ROUNDING_S = 1.25
+LONGEST_S = 86_400.0
+"""No wait is taken for longer."""
+ROUNDING_S = 1.25
 """A retry-after in whole seconds is up to one too long, and its way here takes a moment."""
 _ROUNDED = 0.3
 """Or by so much of it, where it is short."""
@@ -92,7 +93,7 @@ class RetryAfters:
         """An attempt was taken: perhaps before it was told to come."""
         if sent.sent_at > self._row_since:
             self._row_since = -_NEVER
-        is_early = self._at < sent.sent_at < self.until - min(_ROUNDING_S, _ROUNDED * self.longest_s)
+        is_early = self._at < sent.sent_at < self.until - min(ROUNDING_S, _ROUNDED * self.longest_s)
         # A smaller one may pass sooner.
         if is_early and all(unit >= told for unit, told in zip(sent.units, self._units, strict=True)):
             self._passed_early = tuple(map(max, zip(sent.units, self._passed_early, strict=True)))
@@ -112,13 +113,13 @@ class RetryAfters:
         if row_length > 1 and sent.sent_at >= self.until:
             # It came back when it was told to, and was refused again.
             self._stretch = min(self._stretch * _STRETCH, _MOST_STRETCH)
-        until = now + min(retry_after_s * self._stretch, _LONGEST_S)
-        sent.told_at = now + min(retry_after_s, _LONGEST_S)
+        until = now + min(retry_after_s * self._stretch, LONGEST_S)
+        sent.told_at = now + min(retry_after_s, LONGEST_S)
         self.longest_s = max(self.longest_s, retry_after_s)
         if until >= self.until:
             self.until, self._units = until, sent.units
         self._at = now
-        if not self.ends or abs(self.ends[-1] - until) > _ROUNDING_S:
+        if not self.ends or abs(self.ends[-1] - until) > ROUNDING_S:
             self.ends.append(until)
             self.waits_s.append(retry_after_s)
 

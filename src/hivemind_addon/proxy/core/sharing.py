@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING
 
 from hivemind_addon.api.ticket import Outcome, OutcomeKind
 from hivemind_addon.proxy.core.common_meters import CommonMeters
-from hivemind_addon.proxy.core.hidden_limits import OF_OVERLOADS, OF_THROTTLES, HiddenLimits
+from hivemind_addon.proxy.core.hidden_limits import HiddenLimits
+from hivemind_addon.proxy.core.hypotheses import OF_OVERLOADS, OF_THROTTLES
 from hivemind_addon.proxy.core.lanes import Flight
 from hivemind_addon.proxy.core.learned import COMMON_CONCURRENCY, COMMON_RATE, LearnedPool
 
