@@ -17,6 +17,7 @@ from time import perf_counter
 from bench.plan import FULL
 from bench.timing import Timing
 from hivemind_addon.api.ticket import (
+    AttemptResult,
     Demand,
     Dimension,
     Hints,
@@ -95,7 +96,7 @@ class Load:
     def poll(self):
         for decision in self.scheduler.poll(self.now):
             assert isinstance(decision, Admitted)
-            self._flights.append(decision.reservation)
+            self._flights.append(decision.attempt)
         self.scheduler.next_wakeup()
         self.scheduler.drain_events()
 
@@ -105,7 +106,7 @@ class Load:
 
     def end(self):
         flight = self._flights.pop(0)
-        self.scheduler.settle(flight, _SUCCESS, self.now, charged=flight.ticket.demand)
+        self.scheduler.settle(flight, AttemptResult(_SUCCESS, charged=flight.ticket.demand), self.now)
         self.poll()
 
     def arrive(self):

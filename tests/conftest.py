@@ -75,12 +75,12 @@ class FakeClock:
     def advance(self, seconds: float) -> None:
         self.now += seconds
 
-    def asleep(self) -> float:
-        return self._asleep_s
+    def awake(self) -> float:
+        return self.now - self._asleep_s
 
     def sleep(self, seconds: float) -> None:
-        """Only the wall clock moves on, and time passes."""
-        self._wall_offset_s += seconds
+        """The machine sleeps."""
+        self.now += seconds
         self._asleep_s += seconds
 
     def set(self, seconds: float) -> None:

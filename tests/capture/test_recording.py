@@ -2,7 +2,7 @@ import dataclasses
 
 from hivemind_addon.api.events import ConcurrencyChanged, MeterLearned, PoolsMerged, TicketEnded
 from hivemind_addon.api.snapshot import Counters, MeterView, PoolView, Snapshot
-from hivemind_addon.api.ticket import Dimension, Outcome, OutcomeKind, PoolKey, Reservation
+from hivemind_addon.api.ticket import Attempt, AttemptResult, Dimension, Outcome, OutcomeKind, PoolKey
 from hivemind_addon.proxy.capture.recording import Merge, Recording, unnamed
 from tests.core.samples import ticket as make_ticket
 
@@ -38,7 +38,7 @@ def test_a_call_is_what_its_ticket_its_tape_and_its_end_say():
     recording, ticket = make_recording(), make_ticket(at=101.0, patience_s=595.0)
     tape = recording.begin(ticket)
     outcome = Outcome(OutcomeKind.SUCCESS, "200", status=200)
-    tape.settled(Reservation(ticket, 1, 101.5), outcome, 105.0, usage=None, charged=None)
+    tape.settled(Attempt(ticket, 1, 101.5), AttemptResult(outcome), 105.0)
     recording(ended(ticket))
     call = recording.end(ticket, **SAID)
     assert (call.at_s, call.ended_s, call.end, call.waited_s, call.patience_s) == (1.0, 5.0, "delivered", 0.5, 600.0)

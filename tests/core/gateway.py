@@ -5,7 +5,7 @@ from collections import Counter
 
 from msgspec.structs import replace
 
-from hivemind_addon.api.ticket import Dimension, Outcome, PoolKey, Reservation
+from hivemind_addon.api.ticket import Attempt, AttemptResult, Dimension, Outcome, PoolKey
 from hivemind_addon.lab.sim.limits import Limit, LimitKind, SimAllowance
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
 from hivemind_addon.proxy.core.pool import PoolSettings
@@ -42,7 +42,7 @@ class Gateway:
         self.slowest_s = slowest_s
         self.now = 0.0
         self.tickets = 0
-        self.running: dict[str, Reservation] = {}
+        self.running: dict[str, Attempt] = {}
         self.meets: dict[str, Outcome] = {}
         """What a running attempt will be told, by ticket."""
         self.ended: Counter[str] = Counter()
@@ -69,15 +69,15 @@ class Gateway:
     def poll(self) -> None:
         for decision in self.scheduler.poll(self.now):
             match decision:
-                case Admitted(reservation):
-                    self._arrive(reservation)
+                case Admitted(attempt):
+                    self._arrive(attempt)
                 case Shed(ticket=one) | Refused(ticket=one):
                     self.ended[one.id] += 1
         self.scheduler.drain_events()
 
     def answer(self, name: str) -> None:
         """An attempt's head and end arrive."""
-        reservation, outcome = self.running.pop(name), self.meets.pop(name)
+        attempt, outcome = self.running.pop(name), self.meets.pop(name)
         level, full_in_s = self._told.pop(name)
         if self.tells:
             told = requests_reading(
@@ -86,8 +86,8 @@ class Gateway:
                 reset_in_s=full_in_s,
                 window_s=self.limit.window_s,
             )
-            self.scheduler.observe(reservation, hints(told), self.now, answered=outcome is SUCCESS)
-        verdict = self.scheduler.settle(reservation, outcome, self.now)
+            self.scheduler.observe(attempt, hints(told), self.now, answered=outcome is SUCCESS)
+        verdict = self.scheduler.settle(attempt, AttemptResult(outcome), self.now)
         if not hasattr(verdict, "until"):
             self.ended[name] += 1
         self.poll()
@@ -130,8 +130,8 @@ class Gateway:
             self._allowances[name] = SimAllowance(self.limit, self.now)
         return self._allowances[name]
 
-    def _arrive(self, reservation: Reservation) -> None:
-        one = reservation.ticket
+    def _arrive(self, attempt: Attempt) -> None:
+        one = attempt.ticket
         self.order.append(one.id)
         beside = [other for other in self.running.values() if self.is_shared or other.ticket.pool == one.pool]
         busy = sum(self.meets[other.ticket.id] is SUCCESS for other in beside)
@@ -146,4 +146,4 @@ class Gateway:
         if outcome is not SUCCESS:
             self.refused.append((self.now, one.id))
         self._told[one.id] = max(0.0, float(int(allowance.level(self.now)))), allowance.full_in_s(self.now)
-        self.running[one.id], self.meets[one.id] = reservation, outcome
+        self.running[one.id], self.meets[one.id] = attempt, outcome

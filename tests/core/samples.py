@@ -6,6 +6,8 @@ from msgspec.structs import replace
 
 from hivemind_addon.api.events import Event
 from hivemind_addon.api.ticket import (
+    Attempt,
+    AttemptResult,
     Demand,
     Dimension,
     Hints,
@@ -13,7 +15,6 @@ from hivemind_addon.api.ticket import (
     OutcomeKind,
     PoolKey,
     Reading,
-    Reservation,
     Ticket,
 )
 from hivemind_addon.proxy.core.breaker import BreakerSettings
@@ -84,7 +85,7 @@ class Bench:
         self.scheduler = Scheduler(rng=random.Random(seed))
         self.settings = settings or PoolSettings(concurrency=ConcurrencySettings(initial=slots, maximum=slots))
         self.now = 0.0
-        self.running: dict[str, Reservation] = {}
+        self.running: dict[str, Attempt] = {}
         self.shed: list[Shed] = []
         self.events: list[Event] = []
 
@@ -99,16 +100,16 @@ class Bench:
         admitted = []
         for decision in self.scheduler.poll(self.now):
             match decision:
-                case Admitted(reservation):
-                    self.running[reservation.ticket.id] = reservation
-                    admitted.append(reservation.ticket.id)
+                case Admitted(attempt):
+                    self.running[attempt.ticket.id] = attempt
+                    admitted.append(attempt.ticket.id)
                 case Shed():
                     self.shed.append(decision)
         self.events.extend(self.scheduler.drain_events())
         return admitted
 
     def settle(self, ticket_id: str, outcome: Outcome = SUCCESS, **more: object) -> object:
-        verdict = self.scheduler.settle(self.running.pop(ticket_id), outcome, self.now, **more)  # type: ignore[arg-type]
+        verdict = self.scheduler.settle(self.running.pop(ticket_id), AttemptResult(outcome, **more), self.now)  # type: ignore[arg-type]
         self.poll()
         return verdict
 

@@ -1,4 +1,4 @@
-from hivemind_addon.proxy.core.lanes import Place
+from hivemind_addon.proxy.core.lanes import QueueEntry
 from hivemind_addon.proxy.core.meter import Meter
 from hivemind_addon.proxy.core.meters import Backoffs
 from tests.core.samples import requests_reading, ticket
@@ -9,7 +9,7 @@ ME = ticket("me")
 def waiting(*due_at: float) -> Backoffs:
     backoffs = Backoffs()
     for number, at in enumerate(due_at):
-        backoffs.add(Place(ticket=ticket(f"late{number}"), wait_began_at=0, not_before=at))
+        backoffs.add(QueueEntry(ticket=ticket(f"late{number}"), wait_began_at=0, not_before=at))
     return backoffs
 
 
@@ -56,9 +56,3 @@ def test_one_that_goes_is_waited_for_no_longer():
     backoffs.discard("late0")
     backoffs.discard("never tried")
     assert (len(backoffs), backoffs.kept_of_meter(window(3), ME, 5)) == (0, 0)
-
-
-def test_those_of_another_pool_are_taken_over():
-    backoffs = waiting()
-    backoffs.absorb(waiting(10))
-    assert len(backoffs) == 1

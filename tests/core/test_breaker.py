@@ -142,13 +142,6 @@ def test_a_lost_connection_now_and_then_does_not():
         end(breaker, OutcomeKind.SUCCESS, session="b")
 
 
-def test_a_sleep_brings_the_next_probe_forward():
-    breaker = opened()
-    due_at = breaker.passes_at
-    breaker.clock_jumped(3600)
-    assert breaker.passes_at == pytest.approx(due_at - 3600)
-
-
 @pytest.mark.parametrize("kind", ALIVE)
 def test_any_answer_of_a_living_provider_ends_the_row(kind):
     breaker = make()

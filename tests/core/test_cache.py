@@ -98,13 +98,3 @@ def test_what_has_lapsed_is_forgotten(cache):
     for number in range(1000):
         cache.began(with_prefix("a", prefix=f"p{number}"), sent_at=number, now=number)
     assert len(cache._warm) <= 301
-
-
-def test_another_pools_knowledge_is_taken_over(cache):
-    other = PromptCache(CacheSettings())
-    other.began(with_prefix("a"), sent_at=50, now=50)
-    other.sent(with_prefix("b", prefix="q"), 51)
-    cache.began(with_prefix("c"), sent_at=20, now=20)
-    cache.absorb(other)
-    assert cache.warm_until(with_prefix("d"), 51) == 350
-    assert cache.opens_at(with_prefix("e", prefix="q"), 51) == 56

@@ -54,12 +54,3 @@ def test_a_title_is_nobodys_last_call_and_old_sessions_are_forgotten():
         callers.called(ticket(f"t{number}", session=f"s{number}", at=3.0))
     assert callers.called_at("a") is None
     assert repr(callers) == "<Callers: 500 sessions>"
-
-
-def test_pools_that_prove_to_be_one_remember_both():
-    one, other = Callers(), Callers()
-    one.called(ticket("a", session="a", at=2.0))
-    other.called(ticket("a1", session="a", at=1.0))
-    other.called(ticket("b", session="b", at=1.0))
-    one.absorb(other)
-    assert (one.called_at("a"), one.called_at("b")) == (2.0, 1.0)

@@ -5,11 +5,11 @@ import random
 import pytest
 
 from hivemind_addon.api.events import ConcurrencyChanged, Event, MeterLearned
-from hivemind_addon.api.ticket import Demand
+from hivemind_addon.api.ticket import AttemptResult, Demand
 from hivemind_addon.proxy.core.breaker import BreakerSettings
 from hivemind_addon.proxy.core.capacity import Capacity
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
-from hivemind_addon.proxy.core.lanes import Flight, Place
+from hivemind_addon.proxy.core.lanes import Attempt, QueueEntry
 from hivemind_addon.proxy.core.orders import Orders
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import History
@@ -41,14 +41,14 @@ def capacity(*, slots: int = 4, orders: Orders | None = None, told: list[Event] 
     )
 
 
-def send(one: Capacity, name: str, now: float = 0.0) -> Flight:
+def send(one: Capacity, name: str, now: float = 0.0) -> Attempt:
     made = ticket(name, session=name)
-    return one.reserve(Place(ticket=made, wait_began_at=0.0, history=History(attempts=1)), made.demand, now)
+    return one.reserve(QueueEntry(ticket=made, wait_began_at=0.0, history=History(attempts=1)), made.demand, now)
 
 
-def tell(one: Capacity, flight: Flight, now: float = 0.0) -> None:
+def tell(one: Capacity, attempt: Attempt, now: float = 0.0) -> None:
     """Sixty requests a minute, one a second."""
-    one.hear(hints(requests_reading(limit=60, remaining=59, reset_in_s=1)), flight, now, answered=True)
+    one.hear(hints(requests_reading(limit=60, remaining=59, reset_in_s=1)), attempt, now, answered=True)
 
 
 class TestConcurrency:
@@ -109,9 +109,9 @@ class TestCap:
         orders = Orders()
         orders.cap("*", 2)
         one = capacity(slots=4, orders=orders)
-        for flight in [send(one, "a"), send(one, "b")]:
-            one.settle(flight, SUCCESS, None, 1.0)
-            one.learn(flight, SUCCESS, 1.0)
+        for attempt in [send(one, "a"), send(one, "b")]:
+            one.settle(attempt, AttemptResult(SUCCESS), 1.0)
+            one.learn(attempt, AttemptResult(SUCCESS), 1.0)
         orders.cap("*", None)
         one.obey(1.0)
         assert one.limit == 4
@@ -142,15 +142,15 @@ class TestTook:
     def test_an_attempt_takes_most_of(self, outcome, charged, held_s, took_s):
         one = capacity()
         tell(one, send(one, "teller"))
-        flight = send(one, "a", now=1.0)
-        assert one.settle(flight, outcome, charged, 1.0 + held_s) == took_s
+        attempt = send(one, "a", now=1.0)
+        assert one.settle(attempt, AttemptResult(outcome, charged=charged), 1.0 + held_s) == took_s
 
 
 def test_an_attempt_that_is_settled_holds_nothing():
     one = capacity()
-    flight = send(one, "a")
-    tell(one, flight)
-    one.settle(flight, SUCCESS, None, 1.0)
+    attempt = send(one, "a")
+    tell(one, attempt)
+    one.settle(attempt, AttemptResult(SUCCESS), 1.0)
     assert one.in_flight == 0
     assert [meter.reserved for meter in one.meters] == [0]
 
@@ -159,7 +159,7 @@ def test_an_answer_is_hopeless_when_one_and_a_half_mean_times_are_not_left():
     one = capacity()
     waiting = ticket("t", patience_s=20)
     assert one.hopeless_at(waiting) == waiting.shed_at == 20
-    one.settle(send(one, "a"), SUCCESS, None, 2.0)
+    one.settle(send(one, "a"), AttemptResult(SUCCESS), 2.0)
     assert one.hopeless_at(waiting) == waiting.deadline_at - 3 == 22
 
 
@@ -168,9 +168,9 @@ def test_what_was_learned_is_known_from_the_beginning_the_next_time():
     flights = [send(one, name) for name in "abcdefg"]
     tell(one, flights[0])
     refusals = [after(THROTTLED, 30)] * 4
-    for flight, outcome in zip(flights, (SUCCESS, SUCCESS, SUCCESS, *refusals), strict=True):
-        one.settle(flight, outcome, None, 1.0)
-        one.learn(flight, outcome, 1.0)
+    for attempt, outcome in zip(flights, (SUCCESS, SUCCESS, SUCCESS, *refusals), strict=True):
+        one.settle(attempt, AttemptResult(outcome), 1.0)
+        one.learn(attempt, AttemptResult(outcome), 1.0)
     assert one.learned.throttles is not None
     assert len(one.learned.meters) == 1
     fresh = capacity(slots=8)
@@ -181,14 +181,13 @@ def test_what_was_learned_is_known_from_the_beginning_the_next_time():
 def test_what_another_pool_of_the_account_has_in_flight_is_settled_here():
     one, other = capacity(), capacity()
     tell(one, send(one, "a"))
-    theirs = send(other, "b")
-    one.absorb(other, 1.0)
+    attempt = send(other, "b")
+    (entry,) = other.flights
+    one.take_over(entry, 1.0)
     assert one.in_flight == 2
-    flight = one.flights.of(theirs.reservation)
-    assert flight is not None
     (meter,) = one.meters
     assert meter.reserved == 2
-    one.settle(flight, SUCCESS, None, 2.0)
+    one.settle(attempt, AttemptResult(SUCCESS), 2.0)
     assert meter.reserved == 1
 
 
@@ -196,12 +195,11 @@ def test_a_probe_of_another_pools_breaker_is_none_of_ours():
     one, other = capacity(), capacity()
     while not other.is_provider_down:
         for name in "ab":
-            flight = send(other, name)
-            other.settle(flight, FAILED, None, 0.0)
-            other.learn(flight, FAILED, 0.0)
+            attempt = send(other, name)
+            other.settle(attempt, AttemptResult(FAILED), 0.0)
+            other.learn(attempt, AttemptResult(FAILED), 0.0)
     probe = send(other, "c", now=60.0)
     assert probe.is_probe
-    one.absorb(other, 60.0)
-    flight = one.flights.of(probe.reservation)
-    assert flight is not None
-    assert not flight.is_probe
+    (entry,) = other.flights
+    one.take_over(entry, 60.0)
+    assert not probe.is_probe

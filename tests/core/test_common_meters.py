@@ -107,9 +107,9 @@ def test_a_limit_with_other_numbers_is_another_one():
         key.submit(model)
         key.answer_all()
     name = key.submit("c")
-    reservation = key.running[name]
+    attempt = key.running[name]
     told = requests_reading(limit=7, remaining=6, reset_in_s=20, window_s=20)
-    key.scheduler.observe(reservation, hints(told), key.now)
+    key.scheduler.observe(attempt, hints(told), key.now)
     assert key.meters()["c"] == (6, ())
     assert key.meters()["a"][1] == ("a", "b")
 

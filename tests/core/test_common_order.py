@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from hivemind_addon.api.ticket import Priority
-from hivemind_addon.proxy.core.lanes import Place
+from hivemind_addon.proxy.core.lanes import QueueEntry
 from hivemind_addon.proxy.core.sharing import CommonOrder
 from tests.core.samples import ticket
 
@@ -13,12 +13,12 @@ class Heads:
 
     def __init__(self) -> None:
         self.order = CommonOrder()
-        self.waiting: dict[str, Place] = {}
+        self.waiting: dict[str, QueueEntry] = {}
         self.came = 0
 
     def come(self, name: str, agent: str = "", priority: Priority = Priority.NORMAL) -> None:
         self.came += 1
-        place = Place(
+        place = QueueEntry(
             ticket=replace(ticket(name, session=agent or name), priority=priority), wait_began_at=float(self.came)
         )
         place.enrol(self.came, float(self.came))

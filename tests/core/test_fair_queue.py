@@ -4,7 +4,7 @@ from collections import Counter
 import pytest
 
 from hivemind_addon.api.ticket import CallKind, Priority, Reason
-from hivemind_addon.proxy.core.lanes import Place
+from hivemind_addon.proxy.core.lanes import EntryState, QueueEntry
 from hivemind_addon.system import heap
 from tests.core.waiting import Line
 
@@ -20,12 +20,12 @@ class TestPlaces:
     def test_a_ticket_that_backs_off_lets_others_pass_and_keeps_its_place(self):
         line = Line()
         line.add("a", "b", "c")
-        place = line.queue.remove("a", 0)
-        line.queue.put_back(place, 5, 0)
+        entry = line.queue.get("a")
+        line.queue.move(entry, 5, 0)
         line.queue.wake(4.9)
         assert line.queue.head().ticket.id == "b"
         assert line.queue.next_due_at() == 5
-        assert line.queue.soonest() is place
+        assert line.queue.soonest() is entry
         line.queue.wake(5)
         line.now = 5
         assert line.serve_all() == ["a", "b", "c"]
@@ -51,7 +51,7 @@ class TestPlaces:
     def test_an_expedited_ticket_goes_to_the_front_and_a_later_one_before_it(self):
         line = Line()
         line.add("a", "b", "c", "d")
-        line.queue.put_back(line.queue.remove("d", 0), 2, 0)
+        line.queue.move(line.queue.get("d"), 2, 0)
         for name in "bcd":
             assert line.queue.expedite(name, 0)
         assert [place.ticket.id for place in line.queue.in_order()] == ["d", "c", "b", "a"]
@@ -76,7 +76,9 @@ class TestPlaces:
         line.add("rival")
         gone = line.queue.remove("first", 0)
         line.add("late", session="s")
-        line.queue.append(Place(ticket=gone.ticket, wait_began_at=1, standing=gone.standing), 1)
+        again = QueueEntry(ticket=gone.ticket, wait_began_at=1)
+        again.come_back_for(gone)
+        line.queue.append(again, 1)
         assert line.serve_all() == ["first", "rival", "second", "late"]
 
     def test_one_that_comes_back_after_its_agent_was_forgotten_goes_before_newcomers(self):
@@ -88,7 +90,9 @@ class TestPlaces:
         for _ in range(60):
             line.serve()
         line.add("new")
-        line.queue.append(Place(ticket=gone.ticket, wait_began_at=line.now, standing=gone.standing), line.now)
+        again = QueueEntry(ticket=gone.ticket, wait_began_at=line.now)
+        again.come_back_for(gone)
+        line.queue.append(again, line.now)
         assert line.serve() == "gone"
 
     def test_the_head_of_another_session_is_the_first_one_of_its_order(self):
@@ -100,7 +104,7 @@ class TestPlaces:
         assert line.queue.head_of_others("c1").ticket.id == "a1"
         line.queue.expedite("b1", 0)
         assert line.queue.head_of_others(None).ticket.id == "b1"
-        line.queue.put_back(line.queue.remove("c1", 0), 9, 0)
+        line.queue.move(line.queue.get("c1"), 9, 0)
         line.queue.remove("b1", 0)
         assert line.queue.head_of_others("a") is None
 
@@ -534,22 +538,24 @@ class _Counted:
         self._real.heapify(items)
 
 
-class TestAbsorb:
-    def test_the_tickets_of_two_queues_keep_their_places(self):
+class TestPoolsThatProveToBeOne:
+    def test_the_tickets_of_both_go_in_the_order_in_which_they_came(self):
         one, two = Line(), Line()
         one.add("a1", session="a")
         two.now = 1
-        two.add("b1", session="b")
-        one.now = 2
-        one.add("a2", session="a")
-        two.now = 3
+        two.add("b1", "b2", session="b")
+        two.queue.expedite("b2", 1)
+        one.now = two.now = 3
         two.add("flying", session="f")
         two.queue.wake(3)
         two.send_place(two.queue.get("flying"))
-        one.queue.absorb(two.queue, two.running.values(), 3)
+        moved = two.queue.take_all(3)
+        assert (len(two.queue), {entry.state for entry in moved}) == (0, {EntryState.NEW})
+        for entry in two.running.values():
+            one.queue.charge_again(entry, 3)
+        for entry in moved:
+            one.queue.append(entry, 3)
         one.running |= two.running
-        one.now = 3
-        assert len(two.queue) == 0
         one.end("flying")
-        assert sorted(order := one.serve_all()) == ["a1", "a2", "b1"]
-        assert order[-1] == "a2"
+        assert sorted(order := one.serve_all()) == ["a1", "b1", "b2"]
+        assert order.index("b1") < order.index("b2"), "what a person moved to the front there is here one of many"

@@ -1,49 +1,52 @@
 from msgspec.structs import replace
 
-from hivemind_addon.api.ticket import Demand, Reservation
-from hivemind_addon.proxy.core.lanes import Flight, Flights, Place
+from hivemind_addon.api.ticket import Attempt
+from hivemind_addon.proxy.core.lanes import InFlight, QueueEntry
 from tests.core.samples import ticket
 
 
-def flight(ticket_id: str = "a", *, attempt: int = 1, request_hash: str = "h") -> Flight:
+def flying(ticket_id: str = "a", *, number: int = 1, request_hash: str = "h") -> QueueEntry:
     its = replace(ticket(ticket_id, session="s"), request_hash=request_hash)
-    return Flight(
-        place=Place(ticket=its, wait_began_at=0),
-        reservation=Reservation(ticket=its, attempt=attempt, admitted_at=5),
-        demand=Demand(),
-        stamp=1,
-        in_flight=1,
-        is_probe=False,
-    )
+    entry = QueueEntry(ticket=its, wait_began_at=0)
+    entry.attempt = Attempt(ticket=its, number=number, admitted_at=5, stamp=1, in_flight=1)
+    return entry
 
 
-def test_an_attempt_is_found_by_its_reservation_until_it_ends():
-    flights, one = Flights(), flight()
+def attempt() -> Attempt:
+    made = flying().attempt
+    assert made is not None
+    return made
+
+
+def test_the_entry_of_an_attempt_is_found_until_it_ends():
+    flights, one = InFlight(), flying()
     flights.add(one)
-    assert flights.of(one.reservation) is one
-    assert (len(flights), list(flights)) == (1, [one])
-    flights.remove(one)
-    assert flights.of(one.reservation) is None
-    assert len(flights) == 0
+    sent = one.attempt
+    assert flights.of(sent) is one
+    assert flights.of_ticket("a") is one
+    assert (len(flights), list(flights), list(flights.attempts)) == (1, [one], [sent])
+    flights.remove(sent)
+    assert flights.of(sent) is None
+    assert (len(flights), one.attempt) == (0, None)
 
 
 def test_another_attempt_of_the_same_ticket_is_another_one():
-    flights = Flights()
-    flights.add(flight(attempt=2))
-    assert flights.of(flight(attempt=1).reservation) is None
+    flights = InFlight()
+    flights.add(flying(number=2))
+    assert flights.of(attempt()) is None
 
 
 def test_attempts_for_the_same_request_are_alike():
-    flights, first, second, other = Flights(), flight("a"), flight("b"), flight("c", request_hash="other")
+    flights, first, second, other = InFlight(), flying("a"), flying("b"), flying("c", request_hash="other")
     for one in (first, second, other):
         flights.add(one)
-    assert list(flights.alike(flight("d").ticket)) == [first, second]
-    flights.remove(first)
-    flights.remove(second)
-    assert list(flights.alike(flight("d").ticket)) == []
+    assert list(flights.alike(flying("d").ticket)) == [first, second]
+    flights.remove(first.attempt)
+    flights.remove(second.attempt)
+    assert list(flights.alike(flying("d").ticket)) == []
 
 
 def test_without_a_hash_nothing_is_alike():
-    flights = Flights()
-    flights.add(flight("a", request_hash=""))
-    assert list(flights.alike(flight("b", request_hash="").ticket)) == []
+    flights = InFlight()
+    flights.add(flying("a", request_hash=""))
+    assert list(flights.alike(flying("b", request_hash="").ticket)) == []

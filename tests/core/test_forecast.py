@@ -6,10 +6,10 @@ import random
 import pytest
 
 from hivemind_addon.api.command import SetLimit
-from hivemind_addon.api.ticket import Demand, Dimension, Reading
+from hivemind_addon.api.ticket import AttemptResult, Demand, Dimension, Reading
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
 from hivemind_addon.proxy.core.forecast import ForecastSlots, Supply, forecast
-from hivemind_addon.proxy.core.lanes import Place
+from hivemind_addon.proxy.core.lanes import QueueEntry
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted
 from hivemind_addon.proxy.core.scheduler import Scheduler
@@ -19,7 +19,7 @@ NEVER = float("inf")
 
 
 def places(*not_before):
-    made = [Place(ticket=ticket(f"t{number}"), wait_began_at=0.0) for number in range(len(not_before))]
+    made = [QueueEntry(ticket=ticket(f"t{number}"), wait_began_at=0.0) for number in range(len(not_before))]
     for place, at in zip(made, not_before, strict=True):
         place.not_before = at
     return made
@@ -111,14 +111,14 @@ class World:
     def poll(self):
         for decision in self.scheduler.poll(self.now):
             assert isinstance(decision, Admitted)
-            reservation = decision.reservation
-            if told := self.told.get(reservation.ticket.id):
-                self.waited[reservation.ticket.id] = (told[1], self.now - told[0])
+            attempt = decision.attempt
+            if told := self.told.get(attempt.ticket.id):
+                self.waited[attempt.ticket.id] = (told[1], self.now - told[0])
             self.take(self)
             if reading := self.reading(self):
-                self.scheduler.observe(reservation, hints(reading), self.now)
+                self.scheduler.observe(attempt, hints(reading), self.now)
             end = self.now + self.service_s * self.rng.uniform(0.6, 1.4)
-            heapq.heappush(self.ends, (end, reservation.ticket.id, reservation))
+            heapq.heappush(self.ends, (end, attempt.ticket.id, attempt))
         self.scheduler.drain_events()
 
     def run(self, until=1e9):
@@ -130,8 +130,8 @@ class World:
                 return
             self.now = min(coming)
             while self.ends and self.ends[0][0] <= self.now:
-                _, _, reservation = heapq.heappop(self.ends)
-                self.scheduler.settle(reservation, SUCCESS, self.now)
+                _, _, attempt = heapq.heappop(self.ends)
+                self.scheduler.settle(attempt, AttemptResult(SUCCESS), self.now)
             self.poll()
 
     def check(self, *, factor, slack_s):

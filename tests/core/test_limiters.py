@@ -10,7 +10,7 @@ from statistics import mean
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.api.ticket import Demand, Dimension, Hints, Reading
+from hivemind_addon.api.ticket import AttemptResult, Demand, Dimension, Hints, Reading
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted
@@ -151,31 +151,31 @@ class World:
         written_at = self.now - self.age_s(self.rng)
         return next((old for at, old in reversed(self.heads) if at <= written_at), told)
 
-    def arrive(self, reservation) -> None:
+    def arrive(self, attempt) -> None:
         self.attempts += 1
         if self.rng.random() < self.faults:
-            self.at(self.now + WAY_S, self.end, reservation, FAILED)
+            self.at(self.now + WAY_S, self.end, attempt, FAILED)
             return
         fits_in_s = max(limiter.fits_in_s(self.now) for limiter in self.limiters)
         if fits_in_s > 0:
             self.refused.append(self.now)
             word_s = math.ceil(fits_in_s) if self.says_retry_after else None
-            self.at(self.now + WAY_S, self.head, reservation, self.readings(), False)
-            self.at(self.now + WAY_S, self.end, reservation, replace(THROTTLED, retry_after_s=word_s))
+            self.at(self.now + WAY_S, self.head, attempt, self.readings(), False)
+            self.at(self.now + WAY_S, self.end, attempt, replace(THROTTLED, retry_after_s=word_s))
             return
         for limiter in self.limiters:
             limiter.take(self.now)
         self.sent += 1
-        self.at(self.now + self.rng.uniform(0.1, 0.5), self.head, reservation, self.readings(), True)
-        self.at(self.now + self.rng.uniform(0.6, 3.0), self.end, reservation, SUCCESS)
+        self.at(self.now + self.rng.uniform(0.1, 0.5), self.head, attempt, self.readings(), True)
+        self.at(self.now + self.rng.uniform(0.6, 3.0), self.end, attempt, SUCCESS)
 
-    def head(self, reservation, readings, answered) -> None:
-        self.scheduler.observe(reservation, Hints(readings=readings), self.now, answered=answered)
+    def head(self, attempt, readings, answered) -> None:
+        self.scheduler.observe(attempt, Hints(readings=readings), self.now, answered=answered)
 
-    def end(self, reservation, outcome) -> None:
-        self.scheduler.settle(reservation, outcome, self.now)
+    def end(self, attempt, outcome) -> None:
+        self.scheduler.settle(attempt, AttemptResult(outcome), self.now)
         self.finished_at = self.now
-        session, turn = map(int, reservation.ticket.id.split("."))
+        session, turn = map(int, attempt.ticket.id.split("."))
         if outcome is SUCCESS and turn < self.turns:
             self.at(self.now + self.rng.uniform(0.1, 0.5), self.submit, session, turn + 1)
 
@@ -198,7 +198,7 @@ class World:
         while not self.is_over:
             for decision in self.scheduler.poll(self.now):
                 assert isinstance(decision, Admitted)
-                self.at(self.now + WAY_S, self.arrive, decision.reservation)
+                self.at(self.now + WAY_S, self.arrive, decision.attempt)
             wakeup_at = self.scheduler.next_wakeup()
             assert self.agenda or wakeup_at is not None, "stall"
             if self.agenda and (wakeup_at is None or self.agenda[0][0] <= wakeup_at):

@@ -579,15 +579,6 @@ class TestResume:
         assert again.earliest(8, 1000) == pytest.approx(1030.1)
 
 
-def test_a_sleep_refills_and_turns():
-    slept = bucket(10)
-    slept.clock_jumped(20)
-    assert slept.level(0) == pytest.approx(30)
-    slept = window(level=10, resets_at=50)
-    slept.clock_jumped(3600)
-    assert slept.level(0) == 60
-
-
 class TestWindowThatIsNotAsStated:
     """The limit is stated for 60 s, and it is not so."""
 

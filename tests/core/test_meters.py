@@ -1,19 +1,19 @@
 import pytest
 
 from hivemind_addon.api.ticket import Demand, Dimension, Reading
-from hivemind_addon.proxy.core.lanes import Flights
+from hivemind_addon.proxy.core.lanes import InFlight
 from hivemind_addon.proxy.core.meters import Backoffs, Meters
-from tests.core.samples import requests_reading, ticket
-from tests.core.test_flights import flight
+from tests.core.samples import SUCCESS, THROTTLED, requests_reading, ticket
+from tests.core.test_flights import attempt, flying
 
 INPUT = Reading("input", Dimension.INPUT_TOKENS, window_s=60, limit=6_000, remaining=3_000, reset_in_s=30)
 ME = ticket("me")
 
 
 def known(*readings: Reading) -> Meters:
-    meters, flights = Meters(), Flights()
+    meters, flights = Meters(), InFlight()
     for reading in readings:
-        assert meters.learn(reading, flight(), flights, 5) is not None
+        assert meters.learn(reading, attempt(), flights, 5) is not None
     return meters
 
 
@@ -22,12 +22,12 @@ def fits_at(meters: Meters, demand: Demand, now: float = 5) -> float:
 
 
 def test_a_new_limit_is_news_and_so_is_its_change_but_not_its_level():
-    meters, flights = Meters(), Flights()
+    meters, flights = Meters(), InFlight()
     reading = requests_reading(limit=60, remaining=30, reset_in_s=30)
-    assert meters.learn(reading, flight(), flights, 5).name == "requests"
-    assert meters.learn(requests_reading(limit=60, remaining=29, reset_in_s=31), flight(), flights, 5) is None
-    assert meters.learn(requests_reading(limit=50, remaining=29, reset_in_s=31), flight(), flights, 5) is not None
-    assert meters.learn(requests_reading(limit=-1, remaining=-1), flight(), flights, 5) is None
+    assert meters.learn(reading, attempt(), flights, 5).name == "requests"
+    assert meters.learn(requests_reading(limit=60, remaining=29, reset_in_s=31), attempt(), flights, 5) is None
+    assert meters.learn(requests_reading(limit=50, remaining=29, reset_in_s=31), attempt(), flights, 5) is not None
+    assert meters.learn(requests_reading(limit=-1, remaining=-1), attempt(), flights, 5) is None
 
 
 def test_a_demand_fits_when_the_last_of_them_has_room():
@@ -39,10 +39,10 @@ def test_a_demand_fits_when_the_last_of_them_has_room():
 
 
 def test_what_is_reserved_in_all_of_them_is_settled_in_all_of_them():
-    meters, one = known(requests_reading(limit=60, remaining=59, reset_in_s=1), INPUT), flight()
+    meters, one = known(requests_reading(limit=60, remaining=59, reset_in_s=1), INPUT), attempt()
     meters.reserve(Demand(input_tokens=1_000), stamp=one.stamp, now=5)
     assert [view.level for view in meters.views(5)] == [58, 2_000]
-    meters.settle(one, settled_stamp=2, charged=Demand(input_tokens=400), failed=False, now=5)
+    meters.settle(one, Demand(input_tokens=400), SUCCESS, stamp=2, now=5)
     assert [view.level for view in meters.views(5)] == [58, 2_600]
 
 
@@ -51,16 +51,16 @@ def test_who_got_no_answer_has_taken_no_output():
     output = Reading(
         meter="output-tokens", dimension=Dimension.OUTPUT_TOKENS, window_s=60, limit=3_000, remaining=3_000
     )
-    meters, one = known(requests_reading(limit=60, remaining=59, reset_in_s=1), output), flight()
+    meters, one = known(requests_reading(limit=60, remaining=59, reset_in_s=1), output), attempt()
     meters.reserve(Demand(output_tokens=1_000), stamp=one.stamp, now=5)
-    meters.settle(one, settled_stamp=2, charged=None, failed=True, generated=False, now=5)
+    meters.settle(one, None, THROTTLED, stamp=2, now=5)
     assert [view.level for view in meters.views(5)] == [58, 3_000]
 
 
 def test_a_limit_that_becomes_known_late_counts_what_is_in_flight():
-    meters, flights, one = Meters(), Flights(), flight()
+    meters, flights, one = Meters(), InFlight(), flying()
     flights.add(one)
-    meters.learn(requests_reading(limit=60, remaining=59, reset_in_s=1), one, flights, 6)
+    meters.learn(requests_reading(limit=60, remaining=59, reset_in_s=1), one.attempt, flights, 6)
     assert [meter.reserved for meter in meters] == [1]
 
 
@@ -74,27 +74,14 @@ def test_tokens_are_never_scarce_for_they_are_not_shared_out_one_by_one():
     assert not known(INPUT).are_scarce(Demand(input_tokens=1_000), 400, 5)
 
 
-def test_of_what_two_pools_know_the_lower_level_counts():
-    one = known(requests_reading(limit=60, remaining=50, reset_in_s=10))
-    other = known(requests_reading(limit=60, remaining=20, reset_in_s=40), INPUT)
-    one.absorb(other, Flights(), 5)
-    assert [(view.name, view.level) for view in one.views(5)] == [("requests", 20), ("input", 3_000)]
-
-
 def test_what_was_learned_is_resumed_full():
     meters = Meters()
     meters.resume(known(INPUT).learned, 100)
     assert [(view.name, view.limit, view.level) for view in meters.views(100)] == [("input", 6_000, 6_000)]
 
 
-def test_a_sleep_refills_them():
-    meters = known(INPUT)
-    meters.clock_jumped(3_600)
-    assert fits_at(meters, Demand(requests=0, input_tokens=6_000)) == 5
-
-
 def test_only_fixed_windows_turn():
     assert known(INPUT).next_window_at(5) is None
-    meters, flights = known(requests_reading(limit=60, remaining=59, reset_in_s=50)), Flights()
-    meters.learn(requests_reading(limit=60, remaining=58, reset_in_s=50), flight(), flights, 5)
+    meters, flights = known(requests_reading(limit=60, remaining=59, reset_in_s=50)), InFlight()
+    meters.learn(requests_reading(limit=60, remaining=58, reset_in_s=50), attempt(), flights, 5)
     assert meters.next_window_at(5) == pytest.approx(55.1)

@@ -10,16 +10,16 @@ from hivemind_addon.api.events import (
     AttemptEnded,
     AttemptStarted,
     BackedOff,
-    ClockJumped,
     ConcurrencyChanged,
     GuardTripped,
     Held,
+    MachineSlept,
     OddityNoted,
     PoolsMerged,
     Submitted,
     TicketEnded,
 )
-from hivemind_addon.api.ticket import ContractError, Hints, PoolKey, Reason, Usage
+from hivemind_addon.api.ticket import AttemptResult, ContractError, Hints, PoolKey, Reason, Usage
 from hivemind_addon.proxy.core.breaker import BreakerSettings
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
 from hivemind_addon.proxy.core.pool import PoolSettings
@@ -60,7 +60,7 @@ class TestLife:
         bench.submit("a")
         assert isinstance(bench.settle("a", FAILED), Backoff)
         bench.advance_to_wakeup()
-        assert bench.running["a"].attempt == 2
+        assert bench.running["a"].number == 2
         started = bench.of(AttemptStarted)[-1]
         assert started.waited_s == pytest.approx(bench.now)
         assert len(bench.of(BackedOff)) == 1
@@ -116,16 +116,16 @@ class TestContract:
     def test_settling_twice_is_refused(self):
         bench = Bench()
         bench.submit("a")
-        reservation = bench.running["a"]
+        attempt = bench.running["a"]
         bench.settle("a", FAILED)
         with pytest.raises(ContractError):
-            bench.scheduler.settle(reservation, SUCCESS, 1)
+            bench.scheduler.settle(attempt, AttemptResult(SUCCESS), 1)
         bench.advance(5)
         with pytest.raises(ContractError):
-            bench.scheduler.settle(reservation, SUCCESS, 5)
+            bench.scheduler.settle(attempt, AttemptResult(SUCCESS), 5)
         bench.settle("a")
         with pytest.raises(ContractError):
-            bench.scheduler.settle(reservation, SUCCESS, 5)
+            bench.scheduler.settle(attempt, AttemptResult(SUCCESS), 5)
 
     def test_more_bypasses_ended_than_began_are_refused(self):
         with pytest.raises(ContractError):
@@ -134,9 +134,9 @@ class TestContract:
     def test_observing_a_settled_attempt_teaches_nothing(self):
         bench = Bench()
         bench.submit("a")
-        reservation = bench.running["a"]
+        attempt = bench.running["a"]
         bench.settle("a")
-        bench.scheduler.observe(reservation, Hints(readings=(requests_reading(remaining=0, reset_in_s=60),)), 0)
+        bench.scheduler.observe(attempt, Hints(readings=(requests_reading(remaining=0, reset_in_s=60),)), 0)
         assert bench.pool.meters == ()
 
 
@@ -290,8 +290,8 @@ def test_ended_tickets_leave_no_trace():
         now = n * 0.1
         scheduler.submit(ticket(f"t{n}", session=f"s{n}", at=now), settings, now)
         (admitted,) = scheduler.poll(now)
-        scheduler.observe(admitted.reservation, Hints(readings=(requests_reading(limit=1e6, remaining=1e5),)), now)
-        scheduler.settle(admitted.reservation, SUCCESS, now)
+        scheduler.observe(admitted.attempt, Hints(readings=(requests_reading(limit=1e6, remaining=1e5),)), now)
+        scheduler.settle(admitted.attempt, AttemptResult(SUCCESS), now)
         scheduler.poll(now)
         scheduler.drain_events()
         if n in (1900, 2999):
@@ -360,7 +360,7 @@ class TestMerge:
         bench.observe("b2", requests_reading(limit=60, remaining=28, reset_in_s=32))
         self.merge(bench)
         (meter,) = bench.pool.meters
-        assert meter.level == pytest.approx(26, abs=1)
+        assert meter.level == pytest.approx(28, abs=1), "the next header tells the rest"
         for ticket_id in ("a1", "a2", "b1", "b2"):
             bench.settle(ticket_id, IGNORED)
         for meter in bench.scheduler._pools[POOL]._capacity.meters:
@@ -371,7 +371,7 @@ class TestMerge:
         bench.observe("b2", requests_reading(limit=60, remaining=28, reset_in_s=32))
         self.merge(bench)
         (meter,) = bench.pool.meters
-        assert meter.level == pytest.approx(26, abs=1)
+        assert (meter.limit, meter.level) == (60, pytest.approx(58))
 
     def test_a_ticket_that_still_names_the_other_pool_joins_it(self):
         bench = self.bench()
@@ -417,7 +417,7 @@ class TestMerge:
         assert isinstance(bench.settle(probes[0], FAILED), Backoff)
 
 
-class TestClockJumps:
+class TestSleep:
     def window(self, *, retry_after_s: float | None = None) -> Bench:
         """A window that turns in half a minute and is used up."""
         bench = Bench()
@@ -428,47 +428,49 @@ class TestClockJumps:
         assert bench.submit("b") == []
         return bench
 
+    def sleep(self, bench: Bench, slept_s: float) -> list[str]:
+        bench.now += slept_s
+        bench.scheduler.wake_up(slept_s, bench.now)
+        return bench.poll()
+
     @pytest.mark.parametrize("slept_s", [60.0, 3600.0, 8 * 3600.0])
-    def test_after_a_sleep_the_window_has_turned(self, slept_s):
+    def test_the_window_has_turned_and_nobody_is_shed(self, slept_s):
         bench = self.window()
-        bench.scheduler.clock_jumped(slept_s, bench.now)
-        assert bench.poll() == ["b"]
+        assert self.sleep(bench, slept_s) == ["b"]
         assert bench.shed == []
+        assert [event.slept_s for event in bench.of(MachineSlept)] == [slept_s]
 
-    def test_after_a_sleep_a_pause_and_a_backoff_are_over(self):
+    def test_a_pause_and_a_backoff_are_over(self):
         bench = self.window(retry_after_s=1800)
-        bench.scheduler.clock_jumped(3600, bench.now)
-        assert sorted(bench.poll()) == ["a", "b"]
-
-    def test_a_bucket_has_refilled(self):
-        bench = Bench()
-        bench.submit("a")
-        bench.observe("a", requests_reading(limit=60, remaining=0, reset_in_s=60))
-        bench.scheduler.clock_jumped(30, bench.now)
-        assert bench.pool.meters[0].level == pytest.approx(30)
+        assert sorted(self.sleep(bench, 3600)) == ["a", "b"]
 
     def test_all_start_small(self):
         bench = Bench(settings=PoolSettings(concurrency=ConcurrencySettings(initial=4)))
         bench.submit(*(f"t{n}" for n in range(40)))
         while bench.pool.limit <= 20:
             bench.advance_to_wakeup()
-        bench.scheduler.clock_jumped(3600, bench.now)
+        self.sleep(bench, 3600)
         assert bench.pool.limit == 4
 
-    def test_backward_changes_nothing(self):
-        bench = self.window()
-        bench.scheduler.clock_jumped(-3600, bench.now)
-        assert bench.poll() == []
-        assert bench.scheduler.next_wakeup() == pytest.approx(30.1)
-        assert [event.delta_s for event in bench.of(ClockJumped)] == [-3600]
+    def test_who_waits_is_shed_as_much_later_and_what_is_in_flight_took_no_longer(self):
+        bench = Bench(slots=1)
+        bench.submit("a", "b", patience_s=100)
+        bench.now = 10
+        self.sleep(bench, 3600)
+        assert bench.shed == []
+        bench.advance(5)
+        bench.settle("a")
+        (ended,) = bench.of(AttemptEnded)
+        assert ended.duration_s == 15
+        assert bench.running["b"].admitted_at == 3615
+        assert [event.waited_s for event in bench.of(AttemptStarted)] == [0, 15]
 
-    @pytest.mark.parametrize("delta_s", [-3600.0, 3600.0, 8 * 3600.0])
-    def test_a_backoff_in_flight_and_queued_tickets_all_end(self, delta_s):
+    @pytest.mark.parametrize("slept_s", [6.0, 3600.0, 8 * 3600.0])
+    def test_a_backoff_in_flight_and_queued_tickets_all_end(self, slept_s):
         bench = Bench(slots=2)
         bench.submit("a", "b", "c", "d")
         bench.settle("a", FAILED)
-        bench.scheduler.clock_jumped(delta_s, bench.now)
-        bench.poll()
+        self.sleep(bench, slept_s)
         for _ in range(10):
             for ticket_id in list(bench.running):
                 bench.settle(ticket_id)

@@ -24,6 +24,8 @@ from hivemind_addon.api.command import (
 from hivemind_addon.api.events import AttemptEnded, AttemptStarted, Held, PersonActed, Submitted, TicketEnded
 from hivemind_addon.api.spend import Budget, Period, Scope, Shortage, Spend
 from hivemind_addon.api.ticket import (
+    Attempt,
+    AttemptResult,
     CallKind,
     Demand,
     Dimension,
@@ -32,7 +34,6 @@ from hivemind_addon.api.ticket import (
     OutcomeKind,
     Priority,
     Reading,
-    Reservation,
     Usage,
 )
 from hivemind_addon.lab.sim.limits import LimitKind
@@ -93,7 +94,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.now = 100.0
         self.submitted = 0
         self.queued: set[str] = set()
-        self.running: dict[str, Reservation] = {}
+        self.running: dict[str, Attempt] = {}
         self.expedited: set[str] = set()
         self.bypassing = dict.fromkeys(POOLS, 0)
         self.closed = False
@@ -137,9 +138,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.queued.add(ticket_id)
 
     @precondition(lambda self: self.submitted)
-    @rule(delta_s=st.sampled_from([-3600.0, 6.0, 60.0, 3600.0, 8 * 3600.0]))
-    def clock_jumps(self, delta_s):
-        self.scheduler.clock_jumped(delta_s, self.now)
+    @rule(slept_s=st.sampled_from([6.0, 60.0, 3600.0, 8 * 3600.0]))
+    def sleep(self, slept_s):
+        self.now += slept_s
+        self.scheduler.wake_up(slept_s, self.now)
 
     @precondition(lambda self: self.submitted)
     @rule()
@@ -294,8 +296,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         known = ticket_id in self.queued or ticket_id in self.running
         assert self.scheduler.command(Cancel(ticket_id), self.now).done == known
-        for reservation in self.scheduler.drain_called_off():
-            assert self.running[ticket_id] == reservation
+        for attempt in self.scheduler.drain_called_off():
+            assert self.running[ticket_id] == attempt
             self._settle(ticket_id, CANCELLED)
 
     @rule(
@@ -349,9 +351,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.scheduler.drain_events() == []
         wakeup_at = self.scheduler.next_wakeup()
         assert wakeup_at is None or wakeup_at > self.now
-        for reservation in self.scheduler.drain_superseded():
-            assert self.running[reservation.ticket.id] == reservation
-            self._settle(reservation.ticket.id, CANCELLED)
+        for attempt in self.scheduler.drain_superseded():
+            assert self.running[attempt.ticket.id] == attempt
+            self._settle(attempt.ticket.id, CANCELLED)
             self._poll()
             before = self.scheduler.snapshot(self.now)
             wakeup_at = self.scheduler.next_wakeup()
@@ -401,7 +403,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert all(meter.reserved == 0 for meter in pool._capacity.meters)
 
     def _settle(self, ticket_id, outcome, **more):
-        verdict = self.scheduler.settle(self.running.pop(ticket_id), outcome, self.now, **more)
+        verdict = self.scheduler.settle(self.running.pop(ticket_id), AttemptResult(outcome, **more), self.now)
         if isinstance(verdict, Backoff):
             assert outcome.retryable
             assert not more.get("client_saw_bytes")
@@ -411,12 +413,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         paused = {pool.key for pool in self.scheduler.snapshot(self.now).pools if pool.paused}
         for decision in self.scheduler.poll(self.now):
             match decision:
-                case Admitted(reservation):
+                case Admitted(attempt):
                     assert not self.closed
-                    assert self.scheduler._pool_of_ticket[reservation.ticket.id].key not in paused
-                    assert reservation.admitted_at == self.now
-                    self.queued.remove(reservation.ticket.id)
-                    self.running[reservation.ticket.id] = reservation
+                    assert self.scheduler._pool_of_ticket[attempt.ticket.id].key not in paused
+                    assert attempt.admitted_at == self.now
+                    self.queued.remove(attempt.ticket.id)
+                    self.running[attempt.ticket.id] = attempt
                 case Shed():
                     assert self.closed or decision.ticket.shed_at <= self.now
                     assert decision.come_back_s >= 1

@@ -189,14 +189,6 @@ def test_what_refusals_told_outlives_the_process():
     assert not key.sharing.has_one_rate
 
 
-def test_a_sleep_is_counted_once_however_many_pools_there_are():
-    key = Gateway(amount=5, window_s=10.0, tells=False)
-    busy(key, 10, every_s=5.0)
-    until = key.sharing.throttles.closed_until
-    key.scheduler.clock_jumped(7.0, key.now)
-    assert key.sharing.throttles.closed_until == until - 7.0
-
-
 def test_stamps_of_two_accounts_are_of_one_count():
     stamps = itertools.count(1)
     one, other = Sharing(stamps), Sharing(stamps)

@@ -26,8 +26,8 @@ def tell(bench, command):
         match decision:
             case Refused():
                 bench.refused.append(decision)
-            case Admitted(reservation):
-                bench.running[reservation.ticket.id] = reservation
+            case Admitted(attempt):
+                bench.running[attempt.ticket.id] = attempt
     bench.events.extend(bench.scheduler.drain_events())
     return said.done
 
@@ -380,8 +380,8 @@ class TestFrontAndCancel:
         bench = Bench(slots=1)
         bench.submit("a", "b")
         assert tell(bench, Cancel("a"))
-        (reservation,) = bench.scheduler.drain_called_off()
-        assert reservation == bench.running["a"]
+        (attempt,) = bench.scheduler.drain_called_off()
+        assert attempt == bench.running["a"]
         assert bench.scheduler.drain_called_off() == []
         bench.settle("a", CANCELLED)
         assert set(bench.running) == {"b"}

@@ -6,12 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from hivemind_addon.api.events import Held
-from hivemind_addon.api.ticket import Demand, Dimension, Reading, Reason
+from hivemind_addon.api.ticket import AttemptResult, Demand, Dimension, Reading, Reason
 from hivemind_addon.proxy.core.breaker import BreakerSettings
 from hivemind_addon.proxy.core.capacity import Capacity
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
 from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
-from hivemind_addon.proxy.core.lanes import Flight, Place
+from hivemind_addon.proxy.core.lanes import Attempt, QueueEntry
 from hivemind_addon.proxy.core.meters import Backoffs
 from hivemind_addon.proxy.core.orders import Orders
 from hivemind_addon.proxy.core.retry import Backoff, GiveUp, History
@@ -47,15 +47,17 @@ class Waiting:
         queue = FairQueue(OrderSettings(), cost_s=self.capacity.cost_s, saved_s=self.capacity.saved_s)
         self.turn = Turn(queue=queue, capacity=self.capacity, backoffs=Backoffs())
 
-    def place(self, ticket_id: str = "t", *, patience_s: float = 600.0) -> Place:
-        return Place(ticket=ticket(ticket_id, patience_s=patience_s), wait_began_at=0.0, history=History(attempts=1))
+    def place(self, ticket_id: str = "t", *, patience_s: float = 600.0) -> QueueEntry:
+        return QueueEntry(
+            ticket=ticket(ticket_id, patience_s=patience_s), wait_began_at=0.0, history=History(attempts=1)
+        )
 
-    def send(self, ticket_id: str, now: float = 0.0) -> Flight:
+    def send(self, ticket_id: str, now: float = 0.0) -> Attempt:
         return self.capacity.reserve(self.place(ticket_id), Demand(), now)
 
     def takes(self, service_s: float) -> None:
         """An attempt takes so long."""
-        self.capacity.settle(self.send("measured"), SUCCESS, None, service_s)
+        self.capacity.settle(self.send("measured"), AttemptResult(SUCCESS), service_s)
 
     def pause(self, *, paused: bool) -> None:
         self.orders.pause("*", paused=paused)
@@ -64,7 +66,7 @@ class Waiting:
 
 def test_the_first_that_stops_it_is_its_gate():
     waiting = Waiting()
-    flight = waiting.send("a")
+    attempt = waiting.send("a")
     waiting.capacity.wall.hit("spent", 100, 0.0)
     waiting.pause(paused=True)
     mine = ticket("t")
@@ -77,7 +79,7 @@ def test_the_first_that_stops_it_is_its_gate():
     waiting.pause(paused=False)
     assert waiting.turn.gate(mine, 0.0) == Gate(Reason.WALL, 100)
     assert reason(100) is Reason.CONCURRENCY
-    waiting.capacity.settle(flight, SUCCESS, None, 100)
+    waiting.capacity.settle(attempt, AttemptResult(SUCCESS), 100)
     assert reason(100) is None
 
 
@@ -115,10 +117,10 @@ class TestTrial:
         first, second = waiting.send("a"), waiting.send("b")
         told = requests_reading(limit=2, remaining=1, reset_in_s=55)
         waiting.capacity.hear(hints(told), first, 0.0, answered=True)
-        waiting.capacity.settle(first, SUCCESS, Demand(), 1.0)
+        waiting.capacity.settle(first, AttemptResult(SUCCESS, charged=Demand()), 1.0)
         assert waiting.turn.gate(ticket("t"), 1.0) == Gate(Reason.METER, pytest.approx(55.1))
-        waiting.capacity.settle(second, FAILED, None, 1.0)
-        waiting.capacity.learn(second, FAILED, 1.0)
+        waiting.capacity.settle(second, AttemptResult(FAILED), 1.0)
+        waiting.capacity.learn(second, AttemptResult(FAILED), 1.0)
         return waiting
 
     def test_one_goes_alone_to_find_it_out(self):
@@ -131,8 +133,8 @@ class TestTrial:
         waiting = self.failed()
         for wait_s in (5.0, 10.0):
             trial = waiting.send("t", 2.0)
-            waiting.capacity.settle(trial, THROTTLED, None, 2.0)
-            waiting.capacity.learn(trial, THROTTLED, 2.0)
+            waiting.capacity.settle(trial, AttemptResult(THROTTLED), 2.0)
+            waiting.capacity.learn(trial, AttemptResult(THROTTLED), 2.0)
             assert waiting.turn.gate(ticket("t"), 2.0) == Gate(Reason.METER, pytest.approx(2.0 + wait_s))
 
     def test_it_is_found_out_by_any_header(self):
@@ -140,8 +142,8 @@ class TestTrial:
         trial = waiting.send("t", 1.0)
         told = requests_reading(limit=2, remaining=0, reset_in_s=54)
         waiting.capacity.hear(hints(told), trial, 1.0, answered=False)
-        waiting.capacity.settle(trial, THROTTLED, Demand(requests=0), 1.0)
-        waiting.capacity.learn(trial, THROTTLED, 1.0)
+        waiting.capacity.settle(trial, AttemptResult(THROTTLED, charged=Demand(requests=0)), 1.0)
+        waiting.capacity.learn(trial, AttemptResult(THROTTLED), 1.0)
         assert waiting.turn.gate(ticket("t"), 40.0) == Gate(Reason.METER, pytest.approx(55.1))
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hivemind_addon.api.ticket import Demand, Dimension, Hints, Reading
+from hivemind_addon.api.ticket import AttemptResult, Demand, Dimension, Hints, Reading
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted
@@ -98,8 +98,8 @@ class World:
         )
         self.scheduler.submit(wanted, self.settings, self.now)
 
-    def arrive(self, reservation) -> None:
-        demand = reservation.ticket.demand
+    def arrive(self, attempt) -> None:
+        demand = attempt.ticket.demand
         spare = {dimension: limit.headers(self.now)[0] for dimension, limit in self.limits.items()}
         for dimension, limit in self.limits.items():
             limit.take(0, self.now)
@@ -126,21 +126,21 @@ class World:
                 )
             )
         think_s = self.rng.uniform(0.2, 1.0)
-        self.at(self.now + think_s + WAY_S, self.head, reservation, tuple(readings), accepted)
+        self.at(self.now + think_s + WAY_S, self.head, attempt, tuple(readings), accepted)
 
-    def head(self, reservation, readings, accepted) -> None:
+    def head(self, attempt, readings, accepted) -> None:
         if self.first_contact_at is None:
             self.first_contact_at = self.now
-        self.scheduler.observe(reservation, Hints(readings=readings), self.now)
+        self.scheduler.observe(attempt, Hints(readings=readings), self.now)
         if accepted:
-            self.at(self.now + self.rng.uniform(0.5, 3.0), self.end, reservation)
+            self.at(self.now + self.rng.uniform(0.5, 3.0), self.end, attempt)
         else:
-            self.scheduler.settle(reservation, THROTTLED, self.now, charged=Demand(requests=0))
+            self.scheduler.settle(attempt, AttemptResult(THROTTLED, charged=Demand(requests=0)), self.now)
 
-    def end(self, reservation) -> None:
-        self.scheduler.settle(reservation, SUCCESS, self.now)
+    def end(self, attempt) -> None:
+        self.scheduler.settle(attempt, AttemptResult(SUCCESS), self.now)
         self.finished_at = self.now
-        session, turn = map(int, reservation.ticket.id.split("."))
+        session, turn = map(int, attempt.ticket.id.split("."))
         if turn < TURNS:
             self.at(self.now + self.rng.uniform(0.1, 1.0), self.submit, session, turn + 1)
 
@@ -150,7 +150,7 @@ class World:
         while True:
             for decision in self.scheduler.poll(self.now):
                 assert isinstance(decision, Admitted)
-                self.at(self.now + WAY_S, self.arrive, decision.reservation)
+                self.at(self.now + WAY_S, self.arrive, decision.attempt)
             wakeup_at = self.scheduler.next_wakeup()
             if not self.agenda and wakeup_at is None:
                 return

@@ -123,22 +123,6 @@ def test_the_latest_end_counts_and_the_same_end_is_told_once():
     assert bench.pool.wall.ends_in_s == 2 * HOURS
 
 
-def test_a_sleep_of_the_machine_brings_the_end_nearer():
-    bench = hit()
-    bench.scheduler.clock_jumped(HOURS, bench.now)
-    assert bench.submit("a") == ["a"]
-
-
-def test_two_pools_of_one_account_keep_the_later_end():
-    one, other = Wall(), Wall()
-    one.hit("short", 10, 0)
-    other.hit("long", 20, 0)
-    one.absorb(other)
-    assert one.stands(15) == Closure("long", 20)
-    one.absorb(Wall())
-    assert one.stands(15) is not None
-
-
 @pytest.mark.parametrize("absurd", [float("nan"), float("inf"), -5.0, 1e18])
 def test_an_absurd_end_is_never_for_good(absurd):
     wall = Wall()

@@ -34,22 +34,6 @@ def test_one_without_a_reset_is_shown_for_good():
     assert windows.views(1e9)
 
 
-def test_a_sleep_brings_the_reset_nearer():
-    windows = Windows()
-    windows.learn(FIVE_HOURS, 0)
-    windows.clock_jumped(599)
-    assert windows.views(0)[0].resets_in_s == 1
-
-
-def test_another_pool_adds_what_is_not_known():
-    one, other = Windows(), Windows()
-    one.learn(FIVE_HOURS, 0)
-    other.learn(reading(used=0.9), 0)
-    other.learn(WindowReading("7d", used=0.1), 0)
-    one.absorb(other)
-    assert {view.name: view.used for view in one.views(0)} == {"5h": 0.41, "7d": 0.1}
-
-
 def test_a_provider_with_countless_windows_is_not_believed():
     windows = Windows()
     for number in range(100):

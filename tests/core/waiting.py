@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from hivemind_addon.api.ticket import Demand, Ticket
 from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
-from hivemind_addon.proxy.core.lanes import Place
+from hivemind_addon.proxy.core.lanes import QueueEntry
 from tests.core.samples import ticket
 
 TOKENS_S = 1000
@@ -23,7 +23,7 @@ class Line:
         )
         self.now = 0.0
         self.sent_at: dict[str, float] = {}
-        self.running: dict[str, Place] = {}
+        self.running: dict[str, QueueEntry] = {}
 
     def add(self, *ticket_ids: str, agent: str = "", session: str = "", seconds: float = 1, **more: object) -> None:
         """Each is an agent and a session of its own, unless said otherwise."""
@@ -34,7 +34,7 @@ class Line:
                 session=session or ticket_id,
                 **more,  # type: ignore[arg-type]
             )
-            self.queue.append(Place(ticket=made, wait_began_at=self.now), self.now)
+            self.queue.append(QueueEntry(ticket=made, wait_began_at=self.now), self.now)
 
     def send(self) -> str | None:
         """Send the next one."""
@@ -42,7 +42,7 @@ class Line:
         place = self.queue.head()
         return None if place is None else self.send_place(place)
 
-    def send_place(self, place: Place) -> str:
+    def send_place(self, place: QueueEntry) -> str:
         self.queue.admit(place, self.now)
         name = place.ticket.id
         self.running[name] = place
@@ -52,7 +52,7 @@ class Line:
     def begin(self, name: str) -> None:
         self.queue.began(self.running[name], sent_at=self.sent_at[name], now=self.now)
 
-    def end(self, name: str, *, answered: bool = True, took_s: float | None = None) -> Place:
+    def end(self, name: str, *, answered: bool = True, took_s: float | None = None) -> QueueEntry:
         place = self.running.pop(name)
         seconds = place.ticket.demand.input_tokens / TOKENS_S if took_s is None else took_s
         self.queue.settle(place, seconds, self.now, answered=answered)

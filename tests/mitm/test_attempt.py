@@ -3,7 +3,7 @@ from mitmproxy import http
 
 from hivemind_addon.api.ticket import OutcomeKind
 from hivemind_addon.proxy.capture.tape import Tape
-from hivemind_addon.proxy.mitm.attempt import JUDGED_BODY_MAX_BYTES, Attempt, plain_headers
+from hivemind_addon.proxy.mitm.attempt import JUDGED_BODY_MAX_BYTES, AnswerInProgress, plain_headers
 from hivemind_addon.proxy.profile.load import load_profiles
 from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.proxy.wire.answer import Phase
@@ -25,7 +25,9 @@ def clock():
 
 @pytest.fixture
 def attempt(clock):
-    made = Attempt(load_profiles(None).by_name["anthropic"], DialectName.ANTHROPIC_MESSAGES, clock, Tape(100.0, 100.0))
+    made = AnswerInProgress(
+        load_profiles(None).by_name["anthropic"], DialectName.ANTHROPIC_MESSAGES, clock, Tape(100.0, 100.0)
+    )
     made.sent()
     return made
 

@@ -476,7 +476,7 @@ def assert_final(refusal):
 async def test_an_abort_of_a_running_request_ends_its_attempt(intake):
     ended = []
     exchange = admitted(intake)
-    intake.driver.call_off = lambda reservation: (ended.append(reservation.ticket.id), exchange.call_off())
+    intake.driver.call_off = lambda attempt: (ended.append(attempt.ticket.id), exchange.call_off())
     exchange.flow.live = True
     exchange.nudge()
     assert not exchange.over, "an interface touches flows for many reasons"

@@ -7,9 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from hivemind_addon.api.command import Cancel, Pause, Resume, SetPriority
-from hivemind_addon.api.events import AttemptStarted, ClockJumped, GuardTripped, Submitted, TicketEnded
+from hivemind_addon.api.events import AttemptStarted, GuardTripped, MachineSlept, Submitted, TicketEnded
 from hivemind_addon.api.spend import AccountState, Budget, Period, Scope, Spend
-from hivemind_addon.api.ticket import ContractError, Outcome, OutcomeKind, Priority, Reason
+from hivemind_addon.api.ticket import AttemptResult, ContractError, Outcome, OutcomeKind, Priority, Reason
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted, Backoff, Finished, Refused, Shed
@@ -38,7 +38,7 @@ class Desk:
     async def admit(self, ticket_id: str):
         answer = await self.driver.wait(ticket_id)
         assert isinstance(answer, Admitted)
-        return answer.reservation
+        return answer.attempt
 
     async def hold(self, ticket_id: str, **more) -> asyncio.Task:
         """Somebody who waits, and has begun to."""
@@ -70,22 +70,22 @@ def desk(clock: FakeClock) -> Desk:
 class TestWait:
     async def test_a_free_slot_is_there_at_once(self, desk):
         desk.submit("a")
-        assert (await desk.admit("a")).attempt == 1
+        assert (await desk.admit("a")).number == 1
 
     async def test_the_next_one_goes_when_a_slot_gets_free(self, desk):
         desk.submit("a", "b")
         first = await desk.admit("a")
         waiter = await desk.hold("b")
-        assert desk.driver.settle(first, IGNORED)
+        assert desk.driver.settle(first, AttemptResult(IGNORED))
         assert isinstance(await waiter, Admitted)
 
     async def test_a_backed_off_ticket_waits_again(self, desk):
         desk.submit("a")
-        assert isinstance(desk.driver.settle(await desk.admit("a"), FAILED), Backoff)
+        assert isinstance(desk.driver.settle(await desk.admit("a"), AttemptResult(FAILED)), Backoff)
         waiter = await desk.hold("a")
         desk.clock.advance(1)
         desk.driver.tick()
-        assert (await waiter).reservation.attempt == 2
+        assert (await waiter).attempt.number == 2
 
     async def test_a_ticket_is_shed_when_its_time_has_come(self, desk):
         desk.submit("a", "b", patience_s=30)
@@ -107,10 +107,10 @@ class TestWait:
 
     async def test_a_header_can_hold_the_next(self, desk):
         desk.submit("a")
-        reservation = await desk.admit("a")
+        attempt = await desk.admit("a")
         told = requests_reading(limit=60, remaining=0, reset_in_s=60)
-        desk.driver.observe(reservation, hints(told))
-        desk.driver.settle(reservation, SUCCESS)
+        desk.driver.observe(attempt, hints(told))
+        desk.driver.settle(attempt, AttemptResult(SUCCESS))
         desk.submit("b")
         waiter = await desk.hold("b")
         desk.clock.advance(1.001)
@@ -134,7 +134,7 @@ class TestPulse:
     async def test_a_decision_comes_before_the_instant(self, desk):
         desk.submit("a", "b")
         waiter = await desk.hold("b", until_at=desk.clock.now + 10)
-        desk.driver.settle(await desk.admit("a"), SUCCESS)
+        desk.driver.settle(await desk.admit("a"), AttemptResult(SUCCESS))
         desk.clock.advance(10)
         desk.driver.tick()
         assert isinstance(await waiter, Admitted)
@@ -146,7 +146,7 @@ class TestPulse:
         desk.clock.advance(1)
         desk.driver.tick()
         assert await waiter == Pulse()
-        desk.driver.settle(await desk.admit("a"), SUCCESS)
+        desk.driver.settle(await desk.admit("a"), AttemptResult(SUCCESS))
         assert isinstance(await desk.driver.wait("b"), Admitted)
 
     async def test_an_instant_of_the_past_pulses_at_once(self, desk):
@@ -165,10 +165,10 @@ class TestCommand:
     async def test_it_takes_effect_at_once(self, desk):
         desk.submit("a", "b")
         assert desk.driver.command(Pause()).done
-        desk.driver.settle(await desk.admit("a"), SUCCESS)
+        desk.driver.settle(await desk.admit("a"), AttemptResult(SUCCESS))
         waiter = await desk.hold("b")
         desk.driver.command(Resume())
-        assert (await waiter).reservation.ticket.id == "b"
+        assert (await waiter).attempt.ticket.id == "b"
 
     async def test_who_waits_hears_that_a_person_cancelled_it(self, desk):
         desk.submit("a", "b")
@@ -192,13 +192,13 @@ class TestCommand:
 
     async def test_a_running_attempt_is_ended_from_outside(self, desk):
         desk.submit("a", "b")
-        reservation = await desk.admit("a")
+        attempt = await desk.admit("a")
         gone = Outcome(OutcomeKind.CANCELLED, "cancelled by a person")
-        desk.driver.call_off = lambda one: desk.driver.settle(one, gone)
+        desk.driver.call_off = lambda one: desk.driver.settle(one, AttemptResult(gone))
         assert desk.driver.command(Cancel("a")).done
         assert isinstance(await desk.driver.wait("b"), Admitted)
         with pytest.raises(ContractError):
-            desk.driver.settle(reservation, gone)
+            desk.driver.settle(attempt, AttemptResult(gone))
 
 
 class TestNobodyTakesIt:
@@ -213,7 +213,7 @@ class TestNobodyTakesIt:
     async def test_an_admission_in_the_tick_of_the_cancel_keeps_no_slot(self, desk):
         desk.submit("a", "b", "c")
         waiter = await desk.hold("b")
-        desk.driver.settle(await desk.admit("a"), IGNORED)
+        desk.driver.settle(await desk.admit("a"), AttemptResult(IGNORED))
         waiter.cancel()
         await asyncio.gather(waiter, return_exceptions=True)
         assert [event.ticket_id for event in desk.events if isinstance(event, AttemptStarted)] == ["a", "b", "c"]
@@ -224,7 +224,7 @@ class TestNobodyTakesIt:
         desk.submit("a", "b")
         waiting = desk.driver.wait("b")
         waiting.send(None)
-        desk.driver.settle(await desk.admit("a"), IGNORED)
+        desk.driver.settle(await desk.admit("a"), AttemptResult(IGNORED))
         waiting.close()
         assert desk.in_flight == desk.queued == 0
 
@@ -236,9 +236,9 @@ class TestNobodyTakesIt:
 
     async def test_what_is_in_flight_cannot_be_cancelled(self, desk):
         desk.submit("a")
-        reservation = await desk.admit("a")
+        attempt = await desk.admit("a")
         assert not desk.driver.cancel("a")
-        assert desk.driver.settle(reservation, SUCCESS) == Finished()
+        assert desk.driver.settle(attempt, AttemptResult(SUCCESS)) == Finished()
 
     async def test_a_shed_ticket_cannot_be_cancelled(self, desk):
         desk.submit("a", "b")
@@ -248,7 +248,7 @@ class TestNobodyTakesIt:
     async def test_desks_are_empty_in_the_end(self, desk):
         for n in range(50):
             desk.submit(f"t{n}")
-            desk.driver.settle(await desk.admit(f"t{n}"), SUCCESS)
+            desk.driver.settle(await desk.admit(f"t{n}"), AttemptResult(SUCCESS))
         assert desk.driver._desks == {}
 
 
@@ -263,11 +263,11 @@ class TestClose:
 
     async def test_drained_waits_for_the_last_attempt(self, desk):
         desk.submit("a")
-        reservation = await desk.admit("a")
+        attempt = await desk.admit("a")
         drained = asyncio.create_task(desk.driver.drained(60))
         await breathe()
         assert not drained.done()
-        desk.driver.settle(reservation, SUCCESS)
+        desk.driver.settle(attempt, AttemptResult(SUCCESS))
         assert await drained is True
         assert await desk.driver.drained(0) is True
 
@@ -289,10 +289,10 @@ class TestClocks:
         """A ticket that waits for a window's end in half a minute."""
         desk.submit("a")
         told = [requests_reading(limit=60, remaining=left, reset_in_s=30) for left in (59, 0)]
-        reservation = await desk.admit("a")
+        attempt = await desk.admit("a")
         for reading in told:
-            desk.driver.observe(reservation, hints(reading))
-        desk.driver.settle(reservation, IGNORED)
+            desk.driver.observe(attempt, hints(reading))
+        desk.driver.settle(attempt, AttemptResult(IGNORED))
         desk.submit("b")
         return desk
 
@@ -301,7 +301,9 @@ class TestClocks:
         waiting.clock.sleep(slept_s)
         waiting.driver.tick()
         assert isinstance(waiting.driver.decision("b"), Admitted)
-        assert [event.delta_s for event in waiting.events if isinstance(event, ClockJumped)] == [slept_s]
+        assert [event.slept_s for event in waiting.events if isinstance(event, MachineSlept)] == [
+            pytest.approx(slept_s)
+        ]
 
     @pytest.mark.parametrize(("moves", "left_s"), [("sleep", 1800.0), ("set", 3600.0)])
     async def test_a_budgets_hour_passes_in_a_sleep_and_not_when_the_clock_is_set(self, desk, moves, left_s):
@@ -321,21 +323,15 @@ class TestClocks:
         (view,) = after.driver.snapshot().priorities
         assert (view.agent, view.ends_in_s) == ("a", 3000.0)
 
-    @pytest.mark.parametrize("delta_s", [-3600.0, -6.0])
-    async def test_a_clock_that_is_set_back_changes_nothing(self, waiting, delta_s):
+    @pytest.mark.parametrize("delta_s", [-3600.0, 3600.0])
+    async def test_a_wall_clock_that_is_set_changes_nothing(self, waiting, delta_s):
         waiting.clock.set(delta_s)
         waiting.driver.tick()
         assert waiting.driver.decision("b") is None
         waiting.clock.advance(30.2)
         waiting.driver.tick()
         assert isinstance(waiting.driver.decision("b"), Admitted)
-        assert len([event for event in waiting.events if isinstance(event, ClockJumped)]) == 1
-
-    async def test_a_clock_that_is_adjusted_little_by_little_is_no_jump(self, waiting):
-        for _ in range(20):
-            waiting.clock.sleep(4)
-            waiting.driver.tick()
-        assert not [event for event in waiting.events if isinstance(event, ClockJumped)]
+        assert not [event for event in waiting.events if isinstance(event, MachineSlept)]
 
 
 class TestSuperseded:
@@ -344,12 +340,12 @@ class TestSuperseded:
         desk.driver.end_attempt = ended.append
         old = replace(ticket("old", at=desk.clock.now, patience_s=30), request_hash="h")
         desk.driver.submit(old, desk.settings)
-        reservation = await desk.admit("old")
+        attempt = await desk.admit("old")
         desk.clock.advance(31)
         desk.driver.submit(replace(old, id="new", shed_at=desk.clock.now + 30), desk.settings)
-        assert ended == [reservation]
-        desk.driver.settle(reservation, IGNORED)
-        assert (await desk.admit("new")).attempt == 1
+        assert ended == [attempt]
+        desk.driver.settle(attempt, AttemptResult(IGNORED))
+        assert (await desk.admit("new")).number == 1
         assert len(ended) == 1
 
 
@@ -364,7 +360,7 @@ class TestTimer:
 
     async def test_there_is_one_and_it_is_armed_for_the_next_wakeup(self, desk, still_loop):
         desk.submit("a")
-        desk.driver.settle(await desk.admit("a"), after(FAILED, 100))
+        desk.driver.settle(await desk.admit("a"), AttemptResult(after(FAILED, 100)))
         desk.submit("b", patience_s=5)
         await desk.admit("b")
         desk.submit("c", patience_s=10)
@@ -376,15 +372,15 @@ class TestTimer:
 
     async def test_nothing_to_wait_for_needs_no_timer(self, desk):
         desk.submit("a")
-        desk.driver.settle(await desk.admit("a"), SUCCESS)
+        desk.driver.settle(await desk.admit("a"), AttemptResult(SUCCESS))
         assert desk.driver._timer is None
 
     async def test_the_real_clock_admits_by_itself(self):
         clock = SystemClock()
         desk = Desk(clock)  # type: ignore[arg-type]
         desk.driver.submit(ticket("a", at=clock.monotonic()), desk.settings)
-        desk.driver.settle(await desk.admit("a"), after(FAILED, 0.01))
-        assert (await asyncio.wait_for(desk.admit("a"), 120)).attempt == 2
+        desk.driver.settle(await desk.admit("a"), AttemptResult(after(FAILED, 0.01)))
+        assert (await asyncio.wait_for(desk.admit("a"), 120)).number == 2
 
     async def test_a_failing_turn_of_the_timer_is_reported_and_tried_again(self, desk, monkeypatch):
         reported = []
@@ -411,7 +407,7 @@ class TestTimer:
 class TestObservers:
     async def test_they_hear_of_everything_in_order(self, desk):
         desk.submit("a")
-        desk.driver.settle(await desk.admit("a"), SUCCESS)
+        desk.driver.settle(await desk.admit("a"), AttemptResult(SUCCESS))
         assert [type(event) for event in desk.events][:2] == [Submitted, AttemptStarted]
         assert isinstance(desk.events[-1], TicketEnded)
 
@@ -422,7 +418,7 @@ class TestObservers:
         desk.driver._observers.insert(0, broken)
         with caplog.at_level(logging.ERROR):
             desk.submit("a")
-            desk.driver.settle(await desk.admit("a"), SUCCESS)
+            desk.driver.settle(await desk.admit("a"), AttemptResult(SUCCESS))
         assert len(caplog.records) == 1
         assert isinstance(desk.events[-1], TicketEnded)
 

@@ -4,7 +4,7 @@ import logging
 import pytest
 
 from hivemind_addon.api.events import GuardTripped
-from hivemind_addon.api.ticket import Demand, Outcome, OutcomeKind, PoolKey, Ticket
+from hivemind_addon.api.ticket import AttemptResult, Demand, Outcome, OutcomeKind, PoolKey, Ticket
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted
@@ -49,7 +49,7 @@ async def admitted(driver, name="t", limit=2):
     driver.submit(ticket, PoolSettings(concurrency=ConcurrencySettings(initial=limit, maximum=limit)))
     answer = driver.decision(name)
     assert isinstance(answer, Admitted)
-    return answer.reservation
+    return answer.attempt
 
 
 def in_flight(driver):
@@ -93,7 +93,7 @@ async def test_a_trip_does_not_raise_when_the_driver_is_broken_too(guard, driver
 
 
 async def test_only_as_many_pass_as_the_pools_last_limit_and_they_count_as_in_flight(guard, driver):
-    driver.settle(await admitted(driver, limit=2), Outcome(OutcomeKind.CANCELLED, "over"))
+    driver.settle(await admitted(driver, limit=2), AttemptResult(Outcome(OutcomeKind.CANCELLED, "over")))
     entered = []
 
     async def enter(name):
@@ -135,8 +135,8 @@ async def test_what_cannot_be_given_back_now_is_owed_until_the_core_works_again(
 
     with monkeypatch.context() as broken:
         broken.setattr(driver, "settle", boom)
-        for reservation in reservations:
-            guard.give_back(reservation)
+        for attempt in reservations:
+            guard.give_back(attempt)
         assert not guard.repay()
     assert in_flight(driver) == 2
     assert guard.repay()
@@ -144,8 +144,8 @@ async def test_what_cannot_be_given_back_now_is_owed_until_the_core_works_again(
 
 
 async def test_what_was_settled_after_all_is_not_owed(guard, driver):
-    reservation = await admitted(driver)
-    driver.settle(reservation, Outcome(OutcomeKind.CANCELLED, "over"))
-    guard.give_back(reservation)
+    attempt = await admitted(driver)
+    driver.settle(attempt, AttemptResult(Outcome(OutcomeKind.CANCELLED, "over")))
+    guard.give_back(attempt)
     assert guard.repay()
     assert in_flight(driver) == 0

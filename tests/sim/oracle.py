@@ -1,6 +1,6 @@
 """A scheduler that may ask the provider: whom it loses, no scheduler can be blamed for."""
 
-from hivemind_addon.api.ticket import Demand, OutcomeKind, Reason, Reservation
+from hivemind_addon.api.ticket import Attempt, Demand, OutcomeKind, Reason
 from hivemind_addon.lab.sim.policy import Policy
 from hivemind_addon.lab.sim.world import World
 from hivemind_addon.proxy.core.retry import Admitted, Backoff, Finished, GiveUp, RetryPolicy
@@ -43,9 +43,7 @@ class Oracle:
                 self._sent_at, self._wake_at = now, now + _STEP_S
                 self._in_flight.add(name)
                 self._attempts[name] += 1
-                return [
-                    Admitted(Reservation(ticket=self._tickets[name], attempt=self._attempts[name], admitted_at=now))
-                ]
+                return [Admitted(Attempt(ticket=self._tickets[name], number=self._attempts[name], admitted_at=now))]
             instants.append(at)
         later = [at for at in instants if at < float("inf")]
         self._wake_at = min(later, default=None)
@@ -54,18 +52,19 @@ class Oracle:
     def next_wakeup(self):
         return self._wake_at
 
-    def observe(self, reservation, hints, now, *, answered=True):
+    def observe(self, attempt, hints, now, *, answered=True):
         pass
 
-    def settle(self, reservation, outcome, now, *, usage=None, charged=None, client_saw_bytes=False):
-        name = reservation.ticket.id
+    def settle(self, attempt, result, now):
+        outcome = result.outcome
+        name = attempt.ticket.id
         self._in_flight.discard(name)
         self._ambiguous[name] += outcome.ambiguous
         if outcome.kind in (OutcomeKind.SUCCESS, OutcomeKind.CANCELLED):
             del self._tickets[name]
             return Finished()
         spent = self._ambiguous[name] > _RETRY.max_ambiguous or self._attempts[name] >= _RETRY.max_failures
-        if client_saw_bytes or not outcome.retryable or spent:
+        if result.client_saw_bytes or not outcome.retryable or spent:
             del self._tickets[name]
             return GiveUp(Reason.SPENT_ATTEMPTS)
         step_s = _RETRY.first_backoff_s * 2 ** (self._attempts[name] - 1)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from hivemind_addon.api.ticket import Demand, Outcome, OutcomeKind, PoolKey, Ticket
+from hivemind_addon.api.ticket import AttemptResult, Demand, Outcome, OutcomeKind, PoolKey, Ticket
 from hivemind_addon.lab.sim.aimd_pause import AimdPause
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Backoff, Finished, GiveUp
@@ -43,41 +43,41 @@ def submit(field, *names, now=0.0):
 
 
 def sent(field, now):
-    return [admitted.reservation for admitted in field.poll(now)]
+    return [admitted.attempt for admitted in field.poll(now)]
 
 
 def test_five_go_at_once_and_the_next_when_one_is_over(field):
     submit(field, *"abcdefg")
     reservations = sent(field, 0)
-    assert [reservation.ticket.id for reservation in reservations] == list("abcde")
-    assert isinstance(field.settle(reservations[0], OK, 1.0), Finished)
-    assert [reservation.ticket.id for reservation in sent(field, 1.0)] == ["f"]
+    assert [attempt.ticket.id for attempt in reservations] == list("abcde")
+    assert isinstance(field.settle(reservations[0], AttemptResult(OK), 1.0), Finished)
+    assert [attempt.ticket.id for attempt in sent(field, 1.0)] == ["f"]
 
 
 def test_a_refusal_halves_what_may_go_once_a_round(field):
     submit(field, *"abcdefghij")
-    for reservation in sent(field, 0):
-        assert isinstance(field.settle(reservation, BUSY, 1.0), Backoff)
+    for attempt in sent(field, 0):
+        assert isinstance(field.settle(attempt, AttemptResult(BUSY), 1.0), Backoff)
     assert len(sent(field, 1.5)) == 2
 
 
 def test_nobody_goes_while_a_pause_lasts(field):
     submit(field, "a", "b")
     first, second = sent(field, 0)
-    field.settle(first, throttled(20.0), 1.0)
-    field.settle(second, OK, 1.0)
+    field.settle(first, AttemptResult(throttled(20.0)), 1.0)
+    field.settle(second, AttemptResult(OK), 1.0)
     submit(field, "c", now=1.0)
     assert sent(field, 20.9) == []
     assert field.next_wakeup() == 21.0
-    assert [reservation.ticket.id for reservation in sent(field, 21.0)] == ["c", "a"]
+    assert [attempt.ticket.id for attempt in sent(field, 21.0)] == ["c", "a"]
 
 
 def test_the_fourth_failure_is_the_last(field):
     submit(field, "a")
     now, verdicts = 0.0, []
     for _ in range(4):
-        (reservation,) = sent(field, now)
-        verdicts.append(field.settle(reservation, BUSY, now))
+        (attempt,) = sent(field, now)
+        verdicts.append(field.settle(attempt, AttemptResult(BUSY), now))
         now += 20
     assert [type(verdict) for verdict in verdicts] == [Backoff, Backoff, Backoff, GiveUp]
     assert field.is_idle
@@ -85,20 +85,20 @@ def test_the_fourth_failure_is_the_last(field):
 
 def test_what_waiting_cannot_cure_is_given_up_at_once(field):
     submit(field, "a")
-    (reservation,) = sent(field, 0)
+    (attempt,) = sent(field, 0)
     wrong = Outcome(OutcomeKind.IGNORED, "status 400", status=400)
-    assert isinstance(field.settle(reservation, wrong, 0.1), GiveUp)
+    assert isinstance(field.settle(attempt, AttemptResult(wrong), 0.1), GiveUp)
 
 
 def test_a_client_that_goes_leaves_nothing_behind_while_it_waits_or_backs_off(field):
     submit(field, *"abcdef")
     reservations = sent(field, 0)
     assert field.cancel("f", 1.0)
-    field.settle(reservations[0], BUSY, 1.0)
+    field.settle(reservations[0], AttemptResult(BUSY), 1.0)
     assert field.cancel("a", 1.5)
     assert not field.cancel("b", 1.5), "it is in flight"
-    for reservation in reservations[1:]:
-        field.settle(reservation, OK, 2.0)
+    for attempt in reservations[1:]:
+        field.settle(attempt, AttemptResult(OK), 2.0)
     assert sent(field, 30.0) == []
     assert field.is_idle
     assert field.next_wakeup() is None

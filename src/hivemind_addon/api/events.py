@@ -241,11 +241,11 @@ class Superseded(Struct, frozen=True):
     by_ticket_id: str
 
 
-class ClockJumped(Struct, frozen=True):
-    """The wall clock moved by this much more than the monotonic one: the machine slept, or its clock was set."""
+class MachineSlept(Struct, frozen=True):
+    """The machine slept until now: time passed for the provider, and none for the clients."""
 
     at: float
-    delta_s: float
+    slept_s: float
 
 
 class OddityNoted(Struct, frozen=True):
@@ -316,7 +316,7 @@ Event = (
     | CheckpointKept
     | PoolsMerged
     | Superseded
-    | ClockJumped
+    | MachineSlept
     | OddityNoted
     | PersonActed
     | StateUnsaved

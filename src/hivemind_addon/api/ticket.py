@@ -11,7 +11,7 @@ from hivemind_addon.api.spend import Budget, Price, Spend
 
 
 class ContractError(Exception):
-    """Our own misuse of the core, such as settling a reservation twice. Never caused by a provider."""
+    """Our own misuse of the core, such as settling an attempt twice. Never caused by a provider."""
 
 
 class Dimension(Enum):
@@ -240,13 +240,33 @@ class Ticket(Struct, frozen=True):
         )
 
 
-class Reservation(Struct, frozen=True):
-    """One attempt's slot and tokens. Ends by `Scheduler.settle`, exactly once."""
+class Attempt(Struct, eq=False):
+    """One sending of a ticket's request to the provider. Ends by `Scheduler.settle`, exactly once."""
 
     ticket: Ticket
-    attempt: int
+    number: int
     """Counted from 1."""
     admitted_at: float
+    """Monotonic instant."""
+    demand: Demand = Demand()
+    """What is reserved for it."""
+    stamp: int = 0
+    """Counts the admissions and settles of an account: what a header can know."""
+    in_flight: int = 0
+    """Attempts of the pool at its admission, itself counted."""
+    is_probe: bool = False
+    """It goes while the provider is down, to see whether it is back."""
+
+
+class AttemptResult(Struct, frozen=True):
+    """What became of an attempt, as it goes down to everything that counts it."""
+
+    outcome: Outcome
+    usage: Usage | None = None
+    """None: nothing is known of it."""
+    charged: Demand | None = None
+    """What the provider really takes for it; None: what was reserved."""
+    client_saw_bytes: bool = False
 
 
 class Reason(Enum):

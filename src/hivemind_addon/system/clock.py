@@ -1,25 +1,29 @@
 """Where time comes from. Everything else is told what time it is."""
 
+import sys
 import time
 from typing import Protocol
 
+_COUNTS_SLEEP = getattr(time, "CLOCK_MONOTONIC_RAW" if sys.platform == "darwin" else "CLOCK_BOOTTIME", None)
+"""Linux's boot time and macOS's raw monotonic time go on while the machine sleeps; their monotonic times do not."""
+
 
 class Clock(Protocol):
-    """Two clocks in one; tests bring their own."""
+    """Three clocks in one; tests bring their own."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back. Every `_at` of the project is one of these."""
+        """Seconds that never go back, and go on while the machine sleeps. Every `_at` of the project is one of these.
+
+        So a sleep is time that passed: windows turn, buckets refill and budgets renew by themselves.
+        """
+        ...
+
+    def awake(self) -> float:
+        """Seconds that never go back, and stand still while the machine sleeps."""
         ...
 
     def wall(self) -> float:
-        """Seconds since the epoch, to understand and to write timestamps."""
-        ...
-
-    def asleep(self) -> float | None:
-        """For how long the machine has slept, since some instant; None: it does not tell.
-
-        It tells a sleep, in which time has passed, from a wall clock that was set, in which none has.
-        """
+        """Seconds since the epoch, to understand and to write timestamps. A person may set it: nothing waits by it."""
         ...
 
 
@@ -27,16 +31,13 @@ class SystemClock:
     """The machine's time."""
 
     def monotonic(self) -> float:
-        """Seconds since some instant in the past."""
+        """Seconds since some instant in the past; where the system cannot tell, sleep is not counted."""
+        return self.awake() if _COUNTS_SLEEP is None else time.clock_gettime(_COUNTS_SLEEP)
+
+    def awake(self) -> float:
+        """Seconds since some instant in the past, without those that the machine slept."""
         return time.monotonic()  # noqa: TID251  the one place that fetches it
 
     def wall(self) -> float:
         """Seconds since the epoch."""
         return time.time()  # noqa: TID251  the one place that fetches it
-
-    def asleep(self) -> float | None:
-        """Linux's boot time goes on in a sleep, and its monotonic time does not."""
-        if not hasattr(time, "CLOCK_BOOTTIME"):
-            return None
-        monotonic = time.clock_gettime(time.CLOCK_MONOTONIC)
-        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - monotonic)

@@ -15,13 +15,13 @@ from enum import Enum
 import msgspec.structs
 
 from hivemind_addon.api.events import Event
-from hivemind_addon.api.ticket import Demand, OutcomeKind, PoolKey, Reading, Reservation, Ticket
+from hivemind_addon.api.ticket import Attempt, Demand, OutcomeKind, PoolKey, Reading, Ticket
 from hivemind_addon.proxy.core.breaker import Breaker
 from hivemind_addon.proxy.core.budget import Budgets
 from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
 from hivemind_addon.proxy.core.hidden_limits import HiddenLimits
 from hivemind_addon.proxy.core.hypotheses import Prior
-from hivemind_addon.proxy.core.lanes import Agent, Flight, Flights, Lanes, Place, PlaceWorth, Tree
+from hivemind_addon.proxy.core.lanes import Agent, InFlight, Lanes, QueueEntry, Tree
 from hivemind_addon.proxy.core.meter import Meter
 from hivemind_addon.proxy.core.meters import Meters
 from hivemind_addon.proxy.core.orders import Orders
@@ -124,7 +124,7 @@ class _AblatedPool(Pool):
         if Primitive.COMEBACK in without:
             self._comebacks = _NoComebacks()
 
-    def submit(self, ticket: Ticket, now: float) -> Reservation | None:
+    def submit(self, ticket: Ticket, now: float) -> Attempt | None:
         if Primitive.COMEBACK in self._without:
             # Its client has gone by then.
             ticket = msgspec.structs.replace(ticket, shed_at=ticket.deadline_at + _AFTER_DEADLINE_S)
@@ -144,8 +144,8 @@ class _NoMeters(Meters):
     def learn(
         self,
         reading: Reading,  # noqa: ARG002
-        flight: Flight,  # noqa: ARG002
-        flights: Flights,  # noqa: ARG002
+        attempt: Attempt,  # noqa: ARG002
+        flights: InFlight,  # noqa: ARG002
         now: float,  # noqa: ARG002
         *,
         answered: bool = True,  # noqa: ARG002
@@ -174,12 +174,12 @@ class _NoBreaker(Breaker):
 
 
 class _NoLastChance(Turn):
-    def last_chance(self, now: float) -> Place | None:  # noqa: ARG002
+    def last_chance(self, now: float) -> QueueEntry | None:  # noqa: ARG002
         return None
 
 
 class _NoComebacks(Comebacks):
-    def keep(self, ticket: Ticket, standing: PlaceWorth | None, now: float) -> None:
+    def keep(self, entry: QueueEntry, now: float) -> None:
         pass
 
 
@@ -196,7 +196,7 @@ class _ArrivalQueue(FairQueue):
 class _OneShare(Lanes):
     """All tickets are one agent's and of one tree: within it the oldest goes first."""
 
-    def _shares(self, place: Place) -> tuple[Agent, Tree]:  # noqa: ARG002
+    def _shares(self, entry: QueueEntry) -> tuple[Agent, Tree]:  # noqa: ARG002
         agent = self._agent(_EVERYBODY, float("inf"))
         tree = agent.trees.get(_EVERYBODY[0])
         if tree is None:

@@ -11,7 +11,7 @@ import random
 from collections import deque
 
 from hivemind_addon.api.events import AttemptStarted, Event, TicketEnded
-from hivemind_addon.api.ticket import Demand, Hints, Outcome, OutcomeKind, PoolKey, Reason, Reservation, Ticket, Usage
+from hivemind_addon.api.ticket import Attempt, AttemptResult, Hints, OutcomeKind, PoolKey, Reason, Ticket
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted, Backoff, Finished, GiveUp, Verdict
 
@@ -100,7 +100,7 @@ class AimdPause:
                         in_flight=queue.in_flight,
                     )
                 )
-                admitted.append(Admitted(Reservation(ticket=ticket, attempt=attempt, admitted_at=now)))
+                admitted.append(Admitted(Attempt(ticket=ticket, number=attempt, admitted_at=now)))
         return admitted
 
     def next_wakeup(self) -> float | None:
@@ -113,21 +113,12 @@ class AimdPause:
         ]
         return min(instants, default=None)
 
-    def observe(self, reservation: Reservation, hints: Hints, now: float, *, answered: bool = True) -> None:
+    def observe(self, attempt: Attempt, hints: Hints, now: float, *, answered: bool = True) -> None:
         """Headers teach it nothing."""
 
-    def settle(
-        self,
-        reservation: Reservation,
-        outcome: Outcome,
-        now: float,
-        *,
-        usage: Usage | None = None,  # noqa: ARG002
-        charged: Demand | None = None,  # noqa: ARG002
-        client_saw_bytes: bool = False,
-    ) -> Verdict:
+    def settle(self, attempt: Attempt, result: AttemptResult, now: float) -> Verdict:
         """End an attempt, and judge what follows."""
-        ticket = reservation.ticket
+        ticket, outcome = attempt.ticket, result.outcome
         queue = self._queues[ticket.pool]
         queue.in_flight -= 1
         if outcome.kind is OutcomeKind.SUCCESS:
@@ -137,16 +128,16 @@ class AimdPause:
         if outcome.kind is OutcomeKind.CANCELLED:
             self._forget(ticket, now, end="cancelled", reason=outcome.reason)
             return Finished()
-        if reservation.admitted_at >= queue.lowered_at:
+        if attempt.admitted_at >= queue.lowered_at:
             queue.limit = max(_LEAST_IN_FLIGHT, queue.limit * _DECREASE)
             queue.lowered_at = now
         if outcome.kind is OutcomeKind.THROTTLED:
             queue.paused_until = max(queue.paused_until, now + (outcome.retry_after_s or _PAUSE_S))
-        if client_saw_bytes or not outcome.retryable or reservation.attempt >= _ATTEMPTS:
+        if result.client_saw_bytes or not outcome.retryable or attempt.number >= _ATTEMPTS:
             reason = Reason.SPENT_ATTEMPTS if outcome.retryable else Reason.NOT_RETRYABLE
             self._forget(ticket, now, end="gave up", reason=reason.value)
             return GiveUp(reason)
-        step_s = min(_FIRST_BACKOFF_S * 2 ** (reservation.attempt - 1), _MAX_BACKOFF_S)
+        step_s = min(_FIRST_BACKOFF_S * 2 ** (attempt.number - 1), _MAX_BACKOFF_S)
         wait_s = max(step_s * self._rng.uniform(1 - _JITTER, 1 + _JITTER), outcome.retry_after_s or 0.0)
         self._waits_since[ticket.id] = now
         heapq.heappush(self._later, (now + wait_s, ticket.id, ticket))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import override
 
-from hivemind_addon.api.ticket import Demand, Hints, Outcome, PoolKey, Reservation, Ticket
+from hivemind_addon.api.ticket import Attempt, AttemptResult, Demand, Hints, Outcome, PoolKey, Ticket
 from hivemind_addon.lab.sim.agenda import Agenda
 from hivemind_addon.lab.sim.gateway import SUCCESS, Chance, Gateway, GatewayNeighbour
 from hivemind_addon.lab.sim.limiters import Cap, RateLimiter
@@ -295,7 +295,7 @@ class Scheduled(_Loop):
         for decision in self.scheduler.poll(self.now):
             if isinstance(decision, Admitted):
                 way_s = self._crowd.way_s + self._ways.uniform(0, self._crowd.jitter_s)
-                self.agenda.after(way_s, self._arrive, decision.reservation)
+                self.agenda.after(way_s, self._arrive, decision.attempt)
             else:
                 self._lose(self._by_ticket.pop(decision.ticket.id))
         self.scheduler.drain_events()
@@ -317,8 +317,8 @@ class Scheduled(_Loop):
         self._by_ticket[ticket.id] = agent
         self.scheduler.submit(ticket, self._settings, self.now)
 
-    def _arrive(self, reservation: Reservation) -> None:
-        agent = self._by_ticket[reservation.ticket.id]
+    def _arrive(self, attempt: Attempt) -> None:
+        agent = self._by_ticket[attempt.ticket.id]
         turn, gateway, now = agent.turn, self.gateway, self.now
         self._attempts += 1
         refusal = gateway.refusal(now, turn.demand)
@@ -326,43 +326,43 @@ class Scheduled(_Loop):
             self._refused += 1
             self._over_cap += gateway.cap is not None and gateway.cap.wait_s(now, 1) > 0
             gateway.refuse(now, turn.demand)
-            self._fail(reservation, refusal)
+            self._fail(attempt, refusal)
             return
         chance = self._draw(agent)
         if chance is not None and not chance.late:
-            self._fail(reservation, chance.outcome)
+            self._fail(attempt, chance.outcome)
             return
         gateway.take(now, turn.demand)
         if chance is not None:
-            self.agenda.after(turn.head_s, self._cut, reservation, chance.outcome)
+            self.agenda.after(turn.head_s, self._cut, attempt, chance.outcome)
             return
-        self.agenda.after(turn.head_s, self._write_head, reservation)
+        self.agenda.after(turn.head_s, self._write_head, attempt)
         self.agenda.after(turn.service_s, gateway.end, now + turn.service_s)
-        self.agenda.after(turn.service_s + self._crowd.way_s, self._settle, reservation, SUCCESS)
+        self.agenda.after(turn.service_s + self._crowd.way_s, self._settle, attempt, SUCCESS)
 
-    def _fail(self, reservation: Reservation, outcome: Outcome) -> None:
+    def _fail(self, attempt: Attempt, outcome: Outcome) -> None:
         back_s = _REFUSAL_S + self._crowd.way_s
         if outcome.status is not None:
             hints = Hints(self.gateway.readings(self.now, refused=True), retry_after_s=outcome.retry_after_s)
-            self.agenda.after(back_s, self._observe, reservation, hints, False)
-        self.agenda.after(back_s, self._settle, reservation, outcome)
+            self.agenda.after(back_s, self._observe, attempt, hints, False)
+        self.agenda.after(back_s, self._settle, attempt, outcome)
 
-    def _cut(self, reservation: Reservation, outcome: Outcome) -> None:
+    def _cut(self, attempt: Attempt, outcome: Outcome) -> None:
         self.gateway.end(self.now)
-        self._fail(reservation, outcome)
+        self._fail(attempt, outcome)
 
-    def _write_head(self, reservation: Reservation) -> None:
+    def _write_head(self, attempt: Attempt) -> None:
         hints = Hints(self.gateway.readings(self.now, refused=False))
-        self.agenda.after(self._crowd.way_s, self._observe, reservation, hints, True)
+        self.agenda.after(self._crowd.way_s, self._observe, attempt, hints, True)
 
-    def _observe(self, reservation: Reservation, hints: Hints, answered: bool) -> None:
-        self.scheduler.observe(reservation, hints, self.now, answered=answered)
+    def _observe(self, attempt: Attempt, hints: Hints, answered: bool) -> None:
+        self.scheduler.observe(attempt, hints, self.now, answered=answered)
 
-    def _settle(self, reservation: Reservation, outcome: Outcome) -> None:
-        verdict = self.scheduler.settle(reservation, outcome, self.now)
+    def _settle(self, attempt: Attempt, outcome: Outcome) -> None:
+        verdict = self.scheduler.settle(attempt, AttemptResult(outcome), self.now)
         if isinstance(verdict, Backoff):
             return
-        agent = self._by_ticket.pop(reservation.ticket.id)
+        agent = self._by_ticket.pop(attempt.ticket.id)
         if isinstance(verdict, Finished):
             self._deliver(agent)
         else:

@@ -25,7 +25,7 @@ import httpx
 import msgspec
 from msgspec import structs
 
-from hivemind_addon.api.ticket import Dimension, Hints, Reservation
+from hivemind_addon.api.ticket import Attempt, Dimension, Hints
 from hivemind_addon.lab.sim.agents import HOST, Answered, Habits, Route, ask, prose
 from hivemind_addon.lab.sim.bound import Spent, lower_bound_of_models
 from hivemind_addon.lab.sim.certificate import Certificates, write_certificates
@@ -81,9 +81,9 @@ class _ScaledScheduler(Scheduler):
         super().__init__(rng=rng)
         self._window_s = window_s
 
-    def observe(self, reservation: Reservation, hints: Hints, now: float, *, answered: bool = True) -> None:
+    def observe(self, attempt: Attempt, hints: Hints, now: float, *, answered: bool = True) -> None:
         readings = tuple(structs.replace(reading, window_s=self._window_s) for reading in hints.readings)
-        super().observe(reservation, structs.replace(hints, readings=readings), now, answered=answered)
+        super().observe(attempt, structs.replace(hints, readings=readings), now, answered=answered)
 
 
 def virtual(scenario: Scenario, *, seed: int) -> Result:

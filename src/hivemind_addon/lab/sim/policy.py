@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from hivemind_addon.api.events import Event
-from hivemind_addon.api.ticket import Demand, Hints, Outcome, Reservation, Ticket, Usage
+from hivemind_addon.api.ticket import Attempt, AttemptResult, Hints, Ticket
 from hivemind_addon.lab.sim.ablation import AblatedScheduler, Primitive
 from hivemind_addon.lab.sim.aimd_pause import AimdPause
 from hivemind_addon.proxy.core.pool import PoolSettings
@@ -31,18 +31,9 @@ class Admission(Protocol):
 
     def next_wakeup(self) -> float | None: ...  # noqa: D102
 
-    def observe(self, reservation: Reservation, hints: Hints, now: float, *, answered: bool = True) -> None: ...  # noqa: D102
+    def observe(self, attempt: Attempt, hints: Hints, now: float, *, answered: bool = True) -> None: ...  # noqa: D102
 
-    def settle(  # noqa: D102
-        self,
-        reservation: Reservation,
-        outcome: Outcome,
-        now: float,
-        *,
-        usage: Usage | None = None,
-        charged: Demand | None = None,
-        client_saw_bytes: bool = False,
-    ) -> Verdict: ...
+    def settle(self, attempt: Attempt, result: AttemptResult, now: float) -> Verdict: ...  # noqa: D102
 
     def cancel(self, ticket_id: str, now: float) -> bool: ...  # noqa: D102
 

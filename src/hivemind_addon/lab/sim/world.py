@@ -18,13 +18,14 @@ import msgspec.structs
 
 from hivemind_addon.api.events import BreakerChanged, Event, TicketEnded
 from hivemind_addon.api.ticket import (
+    Attempt,
+    AttemptResult,
     CallKind,
     Demand,
     Hints,
     Outcome,
     OutcomeKind,
     PoolKey,
-    Reservation,
     Ticket,
     Usage,
 )
@@ -75,7 +76,7 @@ class _Call:
 @dataclass(slots=True, eq=False)
 class _Attempt:
     call: _Call
-    reservation: Reservation | None
+    sent: Attempt | None
     """None: it goes past the scheduler."""
     over: bool = False
     answer: SimAnswer | None = None
@@ -181,8 +182,8 @@ class World:
         """What the driver does after each call: poll, and hand the decisions out."""
         for decision in self.scheduler.poll(self.now):
             match decision:
-                case Admitted(reservation):
-                    self._transmit(self._waiting[reservation.ticket.id], reservation)
+                case Admitted(sent):
+                    self._transmit(self._waiting[sent.ticket.id], sent)
                 case Shed(ticket, reason, come_back_s):
                     self._ledger.shed()
                     told_s = float(min(max(1, math.ceil(come_back_s)), _COME_BACK_MAX_S))
@@ -337,9 +338,9 @@ class World:
         attempt = call.attempt
         if attempt is not None and not attempt.over:
             self._abandon(attempt)
-            if attempt.reservation is not None:
+            if attempt.sent is not None:
                 gone = Outcome(OutcomeKind.CANCELLED, "client gone")
-                self.scheduler.settle(attempt.reservation, gone, self.now)
+                self.scheduler.settle(attempt.sent, AttemptResult(gone), self.now)
         elif self._policy.is_scheduled:
             self.scheduler.cancel(call.id, self.now)
         self._waiting.pop(call.id, None)
@@ -385,8 +386,8 @@ class World:
 
     # Attempts --------------------------------------------------------------------------------------------------------
 
-    def _transmit(self, call: _Call, reservation: Reservation | None) -> None:
-        attempt = _Attempt(call=call, reservation=reservation)
+    def _transmit(self, call: _Call, sent: Attempt | None) -> None:
+        attempt = _Attempt(call=call, sent=sent)
         call.attempt = attempt
         call.agent.upstream.idle.sent(self.now)
         self.agenda.after(self._scenario.way_s, self._arrive, attempt)
@@ -410,7 +411,7 @@ class World:
             self.agenda.after(course.head_s + way_s, self._head, attempt, course)
         self.agenda.after(course.end_s, self._provider_ends, attempt, course.share)
         self.agenda.after(course.end_s + way_s, self._ended, attempt, course)
-        if attempt.reservation is not None and streamed and self._policy.watches:
+        if attempt.sent is not None and streamed and self._policy.watches:
             pool, watchdog = agent.pool, agent.upstream.profile.watchdog
             silent_s = self._first_bytes.silent_s(pool, least_s=watchdog.silent_s, factor=watchdog.factor)
             if course.silent_s > silent_s:
@@ -481,10 +482,10 @@ class World:
         if upstream is not self._own:
             # All simulated providers name one account; whose theirs is, their sites say.
             attempt.hints = msgspec.structs.replace(attempt.hints, account=None)
-        if attempt.reservation is not None:
-            self.scheduler.observe(attempt.reservation, attempt.hints, self.now, answered=answer.status < 400)
+        if attempt.sent is not None:
+            self.scheduler.observe(attempt.sent, attempt.hints, self.now, answered=answer.status < 400)
             if answer.streamed and answer.status == 200:
-                self._first_bytes.note(attempt.call.agent.pool, self.now - attempt.reservation.admitted_at)
+                self._first_bytes.note(attempt.call.agent.pool, self.now - attempt.sent.admitted_at)
         # A head without content is kept back, as the proxy does that looks for errors before it.
         if answer.streamed and answer.reply is not None and course.shows_content:
             attempt.call.has_begun = True
@@ -527,7 +528,7 @@ class World:
     def _settle(self, attempt: _Attempt, outcome: Outcome, usage: Usage | None, *, saw_bytes: bool) -> None:
         attempt.over = True
         call = attempt.call
-        if attempt.reservation is None:
+        if attempt.sent is None:
             if outcome.kind is OutcomeKind.SUCCESS:
                 self._answered(call)
             else:
@@ -536,15 +537,14 @@ class World:
             return
         charged = None  # unless the provider said, what was reserved
         if usage is not None and usage.reported:
-            charged = call.agent.upstream.charged(usage, attempt.reservation.ticket.demand)
-        verdict = self.scheduler.settle(
-            attempt.reservation,
+            charged = call.agent.upstream.charged(usage, attempt.sent.ticket.demand)
+        result = AttemptResult(
             outcome if self._policy.retries else msgspec.structs.replace(outcome, retryable=False),
-            self.now,
-            usage=usage,
-            charged=charged,
+            usage,
+            charged,
             client_saw_bytes=saw_bytes and outcome.kind is not OutcomeKind.SUCCESS,
         )
+        verdict = self.scheduler.settle(attempt.sent, result, self.now)
         if isinstance(verdict, Backoff):
             if call.kept is not None and outcome.kind is not OutcomeKind.THROTTLED:
                 call.kept.backs_off_until = verdict.until

@@ -1,6 +1,6 @@
 """What one call's attempts are like, taped as they happen: heads, chunks, ends. Bounded."""
 
-from hivemind_addon.api.ticket import Demand, Outcome, Reservation, Usage
+from hivemind_addon.api.ticket import Attempt, AttemptResult
 from hivemind_addon.proxy.capture.model import MAX_CHUNKS, CapturedAttempt, CapturedChunk
 
 
@@ -42,14 +42,12 @@ class Tape:
         if len(self._chunks) > MAX_CHUNKS:
             self._chunks = [_merged(self._chunks[place : place + 2]) for place in range(0, len(self._chunks), 2)]
 
-    def settled(
-        self, reservation: Reservation, outcome: Outcome, now: float, *, usage: Usage | None, charged: Demand | None
-    ) -> None:
+    def settled(self, attempt: Attempt, result: AttemptResult, now: float) -> None:
         """The running attempt ended."""
-        sent_at = reservation.admitted_at
+        sent_at, outcome = attempt.admitted_at, result.outcome
         self._attempts.append(
             CapturedAttempt(
-                number=reservation.attempt,
+                number=attempt.number,
                 at_s=sent_at - self._began_at,
                 waited_s=max(0.0, sent_at - self._free_at),
                 kind=outcome.kind,
@@ -58,8 +56,8 @@ class Tape:
                 status=self._status,
                 head_after_s=None if self._head_at is None else self._head_at - sent_at,
                 chunks=tuple(CapturedChunk(at - sent_at, size) for at, size in self._chunks),
-                usage=usage,
-                charged=charged,
+                usage=result.usage,
+                charged=result.charged,
                 retry_after_s=outcome.retry_after_s,
             )
         )

@@ -236,13 +236,6 @@ class Breaker:
         self._interval_s = min(self._interval_s, settings.max_probe_s)
         self._probe_at = min(self._probe_at, self._next_probe_at(now))
 
-    def clock_jumped(self, delta_s: float) -> None:
-        """So much time passed while everything slept."""
-        self._probe_at -= delta_s
-        self._probe_sent_at -= delta_s
-        self._row_since -= delta_s
-        self._lived_at -= delta_s
-
     @property
     def _silence_s(self) -> float:
         """An attempt that is silent for so long lives."""
@@ -374,17 +367,6 @@ class Wall:
         """An attempt has ended; if it went first without having proved anything, the next one does."""
         if self._probe == ticket_id:
             self._probe = None
-
-    def clock_jumped(self, delta_s: float) -> None:
-        """So much time passed while everything slept."""
-        if self._closure is not None:
-            self._closure = Closure(self._closure.reason, self._closure.until - delta_s)
-
-    def absorb(self, other: "Wall") -> None:
-        """Another pool turned out to be of the same account."""
-        theirs = other._closure  # noqa: SLF001  its own kind
-        if theirs is not None and (self._closure is None or theirs.until > self._closure.until):
-            self._closure, self._probe = theirs, None
 
     def view(self, now: float) -> WallView | None:
         """The wall at one instant."""

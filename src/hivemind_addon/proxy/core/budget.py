@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from hivemind_addon.api.events import BudgetBooked, BudgetSpent, BudgetWarned, Event
 from hivemind_addon.api.snapshot import BudgetView
 from hivemind_addon.api.spend import MOST_AMOUNT, AccountState, Budget, Period, Price, Scope, Shortage, Spend
-from hivemind_addon.api.ticket import ContractError, Demand, Outcome, OutcomeKind, Ticket, Usage
+from hivemind_addon.api.ticket import AttemptResult, ContractError, Demand, OutcomeKind, Ticket, Usage
 from hivemind_addon.proxy.core.orders import Orders
 from hivemind_addon.system.heap import KeyedHeap
 
@@ -214,17 +214,18 @@ def spend_of(usage: Usage, price: Price | None) -> Spend:
     )
 
 
-def actual_spend(ticket: Ticket, outcome: Outcome, usage: Usage | None, charged: Demand | None) -> Spend:
+def actual_spend(ticket: Ticket, result: AttemptResult) -> Spend:
     """What an attempt took from its budgets.
 
     What the provider reported; where it did not, what was counted of a complete answer, what was expected (or more, if
     more was counted) of any other attempt that may have been billed, and nothing of one that was refused or never sent.
     """
+    outcome, usage = result.outcome, result.usage
     is_complete = outcome.kind is OutcomeKind.SUCCESS
     if usage is not None and (usage.reported or (is_complete and usage.total_input_tokens)):
         return spend_of(usage, ticket.price)
     counted = Spend() if usage is None else spend_of(usage, ticket.price)
-    never_sent = charged == Demand(requests=0)
+    never_sent = result.charged == Demand(requests=0)
     if never_sent or not (outcome.ambiguous or outcome.kind in _MAY_BE_BILLED):
         return counted
     return Spend(
@@ -328,17 +329,6 @@ class Budgets:
             self._renew(first[1], now)
             self._wake(first[1], woken)
         return list(woken)
-
-    def clock_jumped(self, slept_s: float, now: float) -> None:
-        """The wall clock moved; so much time passed of that while everything slept.
-
-        All accounts are told of anew: whoever keeps their begin by the wall clock has to correct it.
-        """
-        for account in self._accounts.values():
-            account.began_at -= slept_s
-            if account in self._renewals:
-                self._renewals.put(account, account.ends_at)
-            self._emit(account.booked(now))
 
     def views(self, now: float) -> tuple[BudgetView, ...]:
         """Every account that limits something."""

@@ -112,14 +112,6 @@ class PromptCache:
         del self._leads[ticket.prefix]
         return True
 
-    def absorb(self, other: "PromptCache") -> None:
-        """Know what the other one knows: two pools proved to be one."""
-        for entry in other._warm:  # noqa: SLF001  its own kind
-            until = other._warm.key_of(entry) or _COLD  # noqa: SLF001
-            self._warm.put(entry, max(self._warm.key_of(entry) or _COLD, until))
-        self._leads = other._leads | self._leads  # noqa: SLF001
-        self._began |= other._began  # noqa: SLF001
-
     def _warm_until(self, entry: str, now: float) -> float:
         until = self._warm.key_of(entry)
         return _COLD if until is None or until <= now else until

@@ -16,8 +16,6 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from msgspec.structs import replace
-
 from hivemind_addon.api.events import (
     HIDDEN_LIMIT,
     BreakerChanged,
@@ -31,13 +29,14 @@ from hivemind_addon.api.events import (
 )
 from hivemind_addon.api.snapshot import BreakerState, WindowView
 from hivemind_addon.api.ticket import (
+    Attempt,
+    AttemptResult,
     Demand,
     Dimension,
     Hints,
     Outcome,
     OutcomeKind,
     PoolKey,
-    Reservation,
     Ticket,
     WindowReading,
 )
@@ -45,9 +44,9 @@ from hivemind_addon.proxy.core.breaker import Breaker, BreakerSettings, Wall
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings, Slots
 from hivemind_addon.proxy.core.hidden_limits import HiddenLimits
 from hivemind_addon.proxy.core.hypotheses import OF_OVERLOADS, OF_THROTTLES, HiddenLimit
-from hivemind_addon.proxy.core.lanes import Flight, Flights, Place
+from hivemind_addon.proxy.core.lanes import InFlight, QueueEntry
 from hivemind_addon.proxy.core.learned import LearnedPool
-from hivemind_addon.proxy.core.meters import Meters, ServiceTime, dominant_s, reading_s
+from hivemind_addon.proxy.core.meters import FAILURES, Meters, ServiceTime, dominant_s, reading_s
 from hivemind_addon.proxy.core.orders import Orders
 from hivemind_addon.proxy.core.retry import sane_retry_after_s
 from hivemind_addon.proxy.core.sharing import Sharing
@@ -82,16 +81,6 @@ class Windows:
         self._told[reading.window] = _Told(reading, resets_at)
         return known is None or _step(known.reading) != _step(reading) or known.reading.status != reading.status
 
-    def clock_jumped(self, delta_s: float) -> None:
-        """So much time passed while everything slept."""
-        for name, told in self._told.items():
-            if told.resets_at is not None:
-                self._told[name] = _Told(told.reading, told.resets_at - delta_s)
-
-    def absorb(self, other: "Windows") -> None:
-        """Another pool turned out to be of the same account."""
-        self._told = other._told | self._told  # noqa: SLF001  its own kind
-
     def views(self, now: float) -> tuple[WindowView, ...]:
         """The windows at one instant; one that has begun anew since it was told is not known any more."""
         return tuple(
@@ -112,7 +101,6 @@ def _step(reading: WindowReading) -> int | None:
     return None if used is None or not math.isfinite(used) else math.floor(used * _STEPS)
 
 
-_FAILURES = (OutcomeKind.FAILED, OutcomeKind.OVERLOADED, OutcomeKind.THROTTLED)
 _NEVER = float("inf")
 _EXPLAINED_OVER = 30.0
 _MOST_EXPLAINED = 0.1
@@ -147,7 +135,7 @@ class Capacity:
         """The pool's, as events name it."""
         self.bypassing = 0
         """Attempts upstream that nobody admitted."""
-        self.flights = Flights()
+        self.flights = InFlight()
         self.service = ServiceTime()
         self.sharing = Sharing() if sharing is None else sharing
         self.meters = Meters(self.sharing.meters, self.flights, model_group=key.model_group)
@@ -268,95 +256,101 @@ class Capacity:
         """What so many warm tokens save."""
         return reading_s(tokens, self.meters)
 
-    def _took_s(self, flight: Flight, outcome: Outcome, charged: Demand | None, now: float) -> float:
+    def _took_s(self, attempt: Attempt, result: AttemptResult, now: float) -> float:
         """What an attempt took."""
-        took = charged
+        took = result.charged
         if took is None:
-            took = Demand(requests=0) if outcome.kind in _FAILURES else flight.demand
-        held_s = max(0.0, now - flight.reservation.admitted_at)
+            took = Demand(requests=0) if result.outcome.kind in FAILURES else attempt.demand
+        held_s = max(0.0, now - attempt.admitted_at)
         cost_s = dominant_s(took, self.meters, service_s=held_s, slots=self.limit)
         return max(cost_s, self._hidden_s(took)) if took.requests else cost_s
 
     # An attempt's way ------------------------------------------------------------------------------------------------
 
-    def reserve(self, place: Place, demand: Demand, now: float) -> Flight:
+    def reserve(self, entry: QueueEntry, demand: Demand, now: float) -> Attempt:
         """A ticket's next attempt goes: all limits count it. While the provider is down it is the probe."""
-        ticket = place.ticket
-        stamp = self.sharing.next_stamp()
-        self.meters.reserve(demand, stamp=stamp, now=now)
-        self.wall.sent(ticket.id)
-        in_flight = self.in_flight + 1
-        self.slots.sent(in_flight, now)
-        for hidden in (self.throttles, self.overloads):
-            hidden.sent(stamp, demand, in_flight, now)
-        flight = Flight(
-            place=place,
-            reservation=Reservation(ticket=ticket, attempt=place.history.attempts, admitted_at=now),
+        ticket = entry.ticket
+        attempt = entry.attempt = Attempt(
+            ticket=ticket,
+            number=entry.history.attempts,
+            admitted_at=now,
             demand=demand,
-            stamp=stamp,
-            in_flight=in_flight,
+            stamp=self.sharing.next_stamp(),
+            in_flight=self.in_flight + 1,
             is_probe=self.is_provider_down,
         )
-        self.flights.add(flight)
-        self.sharing.sent(flight, now)
-        if flight.is_probe:
+        self.meters.reserve(demand, stamp=attempt.stamp, now=now)
+        self.wall.sent(ticket.id)
+        self.slots.sent(attempt.in_flight, now)
+        for hidden in (self.throttles, self.overloads):
+            hidden.sent(attempt.stamp, demand, attempt.in_flight, now)
+        self.flights.add(entry)
+        self.sharing.sent(attempt, now)
+        if attempt.is_probe:
             before = self.breaker.state
             self.breaker.probe_started(ticket.session, now)
             self._tell_breaker(before, "probe sent", now)
-        return flight
+        return attempt
 
-    def hear(self, hints: Hints, flight: Flight, now: float, *, answered: bool) -> None:
-        """The head of a flight's response arrived; `answered`: it is no refusal."""
+    def take_over(self, entry: QueueEntry, now: float) -> None:
+        """An attempt in flight was sent by another pool, which proved to be this one: meters and slots count it.
+
+        It teaches no hidden limit, and is no probe: these have not seen it go.
+        """
+        assert entry.attempt is not None
+        entry.attempt.stamp, entry.attempt.is_probe = self.sharing.next_stamp(), False
+        self.flights.add(entry)
+        self.meters.adopt(entry.attempt, now)
+
+    def hear(self, hints: Hints, attempt: Attempt, now: float, *, answered: bool) -> None:
+        """The head of an attempt's response arrived; `answered`: it is no refusal."""
         self._note_windows(hints, now)
         if answered:
-            self._pass_wall(flight.ticket.id, now)
-            self._passed(flight, now)
+            self._pass_wall(attempt.ticket.id, now)
+            self._passed(attempt, now)
         for reading in hints.readings:
-            if meter := self.meters.learn(reading, flight, self.flights, now, answered=answered):
+            if meter := self.meters.learn(reading, attempt, self.flights, now, answered=answered):
                 self._tell_learned(
                     meter.name, meter.kind.value, meter.limit, now, window_s=meter.window_s, dimension=meter.dimension
                 )
 
-    def settle(self, flight: Flight, outcome: Outcome, charged: Demand | None, now: float) -> float:
-        """A flight is over: its reservation becomes what is charged. Seconds of the bottleneck that it took."""
-        self.flights.remove(flight)
-        stamp = self.sharing.next_stamp()
-        # One that was cut off without a word may have been charged though refusals are not.
-        failed = outcome.status is not None and outcome.kind in _FAILURES
-        generated = outcome.kind not in _FAILURES or outcome.ambiguous
-        self.meters.settle(flight, settled_stamp=stamp, charged=charged, failed=failed, generated=generated, now=now)
-        if outcome.kind is OutcomeKind.SUCCESS:
-            self.service.succeeded(max(0.0, now - flight.reservation.admitted_at))
-        return self._took_s(flight, outcome, charged, now)
+    def settle(self, attempt: Attempt, result: AttemptResult, now: float) -> float:
+        """An attempt is over: what was reserved becomes what is charged. Seconds of the bottleneck that it took."""
+        self.flights.remove(attempt)
+        self.meters.settle(attempt, result.charged, result.outcome, stamp=self.sharing.next_stamp(), now=now)
+        if result.outcome.kind is OutcomeKind.SUCCESS:
+            self.service.succeeded(max(0.0, now - attempt.admitted_at))
+        return self._took_s(attempt, result, now)
 
-    def _passed(self, flight: Flight, now: float) -> None:
-        """The provider has taken a flight."""
+    def _passed(self, attempt: Attempt, now: float) -> None:
+        """The provider has taken an attempt."""
         limit = self.limit
-        self.slots.passed(flight.in_flight)
+        self.slots.passed(attempt.in_flight)
         for hidden in (self.throttles, self.overloads):
-            hidden.passed(flight.stamp, now)
-        self.sharing.passed(flight, now)
+            hidden.passed(attempt.stamp, now)
+        self.sharing.passed(attempt, now)
         before = self.breaker.state
-        if self.breaker.answered(admitted_at=flight.reservation.admitted_at):
+        if self.breaker.answered(admitted_at=attempt.admitted_at):
             self._closed(before, "it answers", now)
         if self.limit != limit:
             self._tell_limit("it takes more", now)
 
-    def learn(self, flight: Flight, outcome: Outcome, now: float, *, charged: Demand | None = None) -> None:
-        """Slots, hidden limits, breaker and wall learn from a flight's end; `charged`: what the provider takes."""
+    def learn(self, attempt: Attempt, result: AttemptResult, now: float) -> None:
+        """Slots, hidden limits, breaker and wall learn from an attempt's end."""
+        outcome = result.outcome
         limit = self.limit
         known = [hidden.known for hidden in self.hidden]
-        self._judge(flight, outcome, charged, now)
-        self._judge_breaker(flight, outcome, now)
+        self._judge(attempt, outcome, result.charged, now)
+        self._judge_breaker(attempt, outcome, now)
         if self.limit != limit:
             self._tell_limit(outcome.reason, now)
         for before, hidden in zip(known, self.hidden, strict=True):
             self._tell_hidden(before, hidden.known, now)
-        self._judge_wall(flight.ticket.id, outcome, now)
+        self._judge_wall(attempt.ticket.id, outcome, now)
 
-    def _judge(self, flight: Flight, outcome: Outcome, charged: Demand | None, now: float) -> None:
+    def _judge(self, attempt: Attempt, outcome: Outcome, charged: Demand | None, now: float) -> None:
         throttled = outcome.kind is OutcomeKind.THROTTLED
-        explained = throttled and self.meters.explain(flight.demand, now)
+        explained = throttled and self.meters.explain(attempt.demand, now)
         self._explained += (explained - self._explained) / _EXPLAINED_OVER
         explained = explained and self._explained < _MOST_EXPLAINED
         overloaded = outcome.kind is OutcomeKind.OVERLOADED and outcome.status is not None
@@ -365,12 +359,12 @@ class Capacity:
             self._trial_after_s = min(2 * self._trial_after_s, _MOST_TRIAL_S)
         if outcome.kind is OutcomeKind.SUCCESS:
             self._trial_after_s = _FIRST_TRIAL_S
-            self._passed(flight, now)
+            self._passed(attempt, now)
         elif overloaded and not self.is_provider_down:
-            self._refuse((self.overloads, self.sharing.overloads), flight, outcome, now)
+            self._refuse((self.overloads, self.sharing.overloads), attempt, outcome, now)
         elif throttled and not explained:
             closed_until = self.hidden[0].closed_until
-            self._refuse((self.throttles, self.sharing.throttles), flight, outcome, now)
+            self._refuse((self.throttles, self.sharing.throttles), attempt, outcome, now)
             until = self.hidden[0].closed_until
             if until > max(now, closed_until):
                 self._emit(PoolBlocked(at=now, pool=self.key, until=until, reason=outcome.reason))
@@ -378,25 +372,25 @@ class Capacity:
         is_failed = outcome.kind is OutcomeKind.FAILED and outcome.status is not None
         for throttles in (self.throttles, self.sharing.throttles):
             was_taken = not (overloaded or explained)
-            throttles.ended(flight.stamp, now, charged=charged, was_taken=was_taken, is_failed=is_failed)
+            throttles.ended(attempt.stamp, now, charged=charged, was_taken=was_taken, is_failed=is_failed)
         for overloads in (self.overloads, self.sharing.overloads):
-            overloads.ended(flight.stamp, now, was_taken=not throttled)
+            overloads.ended(attempt.stamp, now, was_taken=not throttled)
         self.sharing.judge(self, outcome, now)
 
-    def _refuse(self, by: tuple[HiddenLimits, ...], flight: Flight, outcome: Outcome, now: float) -> None:
+    def _refuse(self, by: tuple[HiddenLimits, ...], attempt: Attempt, outcome: Outcome, now: float) -> None:
         for hidden in by:
-            hidden.refused(flight.stamp, sane_retry_after_s(outcome.retry_after_s), now)
+            hidden.refused(attempt.stamp, sane_retry_after_s(outcome.retry_after_s), now)
 
-    def _judge_breaker(self, flight: Flight, outcome: Outcome, now: float) -> None:
+    def _judge_breaker(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         before = self.breaker.state
         changed = self.breaker.attempt_ended(
             outcome.kind,
-            session=flight.ticket.session,
-            probe=flight.is_probe,
-            admitted_at=flight.reservation.admitted_at,
+            session=attempt.ticket.session,
+            probe=attempt.is_probe,
+            admitted_at=attempt.admitted_at,
             now=now,
             unreached=outcome.unreached,
-            pending=(other.reservation.admitted_at for other in self.flights),
+            pending=(other.admitted_at for other in self.flights.attempts),
         )
         if changed and self.is_provider_down:
             if before is BreakerState.CLOSED:
@@ -465,17 +459,9 @@ class Capacity:
         if self.limit != limit:
             self._tell_limit("a person said so", now)
 
-    def clock_jumped(self, delta_s: float) -> None:
-        """So much time passed for the provider while everything here slept."""
+    def wake_up(self) -> None:
+        """The machine has slept: who uses the provider now, nobody knows."""
         self.slots.rest()
-        self.trial_at -= delta_s
-        self.breaker.clock_jumped(delta_s)
-        for hidden in (self.throttles, self.overloads):
-            hidden.clock_jumped(delta_s)
-        self.sharing.clock_jumped(self, delta_s)
-        self.wall.clock_jumped(delta_s)
-        self.windows.clock_jumped(delta_s)
-        self.meters.clock_jumped(delta_s)
 
     @property
     def learned(self) -> LearnedPool:
@@ -488,6 +474,13 @@ class Capacity:
             meters=self.meters.learned,
             common=self.sharing.in_common,
         )
+
+    def learn_from(self, learned: LearnedPool, now: float) -> None:
+        """Another pool, which proved to be this one, has learned this: it counts where nothing is known here."""
+        for hidden, limit in ((self.throttles, learned.throttles), (self.overloads, learned.overloads)):
+            if hidden.limit is None:
+                hidden.resume(limit, now)
+        self.meters.resume((meter for meter in learned.meters if self.meters.own(meter.name) is None), now)
 
     def resume(self, learned: LearnedPool, now: float) -> None:
         """Begin with what an earlier run has learned, before the first attempt."""
@@ -505,20 +498,6 @@ class Capacity:
             self.sharing = sharing
             self.meters.move(sharing.meters, self.flights)
             sharing.join(self)
-
-    def absorb(self, other: "Capacity", now: float) -> None:
-        """Another pool turned out to be of the same account: its attempts count here, and what they taught."""
-        self.meters.absorb(other.meters, self.flights, now)
-        for flight in other.flights:
-            # Its breaker is not ours: here it is an attempt like others.
-            moved = replace(flight, stamp=self.sharing.next_stamp(), is_probe=False)
-            self.flights.add(moved)
-            self.meters.adopt(moved, now)
-        self.slots.limit = max(self.slots.limit, other.slots.limit)
-        self.throttles.resume(self.throttles.limit or other.throttles.limit, now)
-        self.overloads.resume(self.overloads.limit or other.overloads.limit, now)
-        self.wall.absorb(other.wall)
-        self.windows.absorb(other.windows)
 
     # What is told ----------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ As all are fed all the time, either change takes effect at once, and nothing is 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hivemind_addon.api.ticket import Reading
-from hivemind_addon.proxy.core.lanes import Flight, Flights
+from hivemind_addon.api.ticket import Attempt, Reading
+from hivemind_addon.proxy.core.lanes import InFlight
 from hivemind_addon.proxy.core.meter import Meter
 
 if TYPE_CHECKING:
@@ -38,17 +38,17 @@ class CommonMeter:
     def __repr__(self) -> str:
         return f"<CommonMeter of {len(self.members)} pools, {self.votes} votes, {self.meter!r}>"
 
-    def join(self, meters: "Meters", own: Meter, flights: Flights, now: float) -> None:
+    def join(self, meters: "Meters", own: Meter, flights: InFlight, now: float) -> None:
         """A pool is told of this limit, and has counted what it takes from it on a meter of its own so far."""
         self.members.append(meters)
-        for flight in flights:
-            self.adopt(flight, now)
+        for attempt in flights.attempts:
+            self.adopt(attempt, now)
         self.meter.inherit(own, now)
 
-    def adopt(self, flight: Flight, now: float) -> None:
+    def adopt(self, attempt: Attempt, now: float) -> None:
         """Count an attempt that was sent before."""
-        units = flight.demand.of(self.meter.dimension)
-        self.meter.adopt(stamp=flight.stamp, units=units, admitted_at=flight.reservation.admitted_at, now=now)
+        units = attempt.demand.of(self.meter.dimension)
+        self.meter.adopt(stamp=attempt.stamp, units=units, admitted_at=attempt.admitted_at, now=now)
 
     def judge(self, own: Meter, reading: Reading, *, answered: bool) -> None:
         """Both have learned from a header; did one of them expect it?
@@ -74,7 +74,7 @@ class CommonMeters:
     """One account's. Each pool's `Meters` join once, and tell of each of their attempts and headers."""
 
     def __init__(self) -> None:
-        self._flights: dict[Meters, Flights] = {}
+        self._flights: dict[Meters, InFlight] = {}
         self._common: dict[str, CommonMeter] = {}
 
     def __repr__(self) -> str:
@@ -85,7 +85,7 @@ class CommonMeters:
         """Whether any of them counts."""
         return any(common.is_used for common in self._common.values())
 
-    def join(self, meters: "Meters", flights: Flights) -> None:
+    def join(self, meters: "Meters", flights: InFlight) -> None:
         """A pool is of this account."""
         self._flights[meters] = flights
 
@@ -104,27 +104,21 @@ class CommonMeters:
         """The common meters that count a pool's attempts, in use or not."""
         return (common.meter for common in self._common.values() if meters in common.members)
 
-    def adopt(self, meters: "Meters", flight: Flight, now: float) -> None:
+    def adopt(self, meters: "Meters", attempt: Attempt, now: float) -> None:
         """A pool took an attempt over that another one has sent."""
         for common in self._common.values():
             if meters in common.members:
-                common.adopt(flight, now)
-
-    def clock_jumped(self, delta_s: float, meters: "Meters") -> None:
-        """So much time passed while everything slept; every pool says so, and the first one's word counts."""
-        for common in self._common.values():
-            if common.members[0] is meters:
-                common.meter.clock_jumped(delta_s)
+                common.adopt(attempt, now)
 
     def learn(
-        self, meters: "Meters", own: Meter, reading: Reading, flight: Flight, now: float, *, answered: bool
+        self, meters: "Meters", own: Meter, reading: Reading, attempt: Attempt, now: float, *, answered: bool
     ) -> None:
         """A pool's own meter has learned from a header; `answered`: it is no refusal's."""
         self.meet(own, now)
         common = self._common.get(own.name)
         if common is None or meters not in common.members:
             return
-        common.meter.learn(reading, stamp=flight.stamp, sent_at=flight.reservation.admitted_at, now=now)
+        common.meter.learn(reading, stamp=attempt.stamp, sent_at=attempt.admitted_at, now=now)
         # What other pools were just refused looks like staleness; where headers are stale, each pool finds them so.
         common.meter.stale_s = min(common.meter.stale_s, own.stale_s)
         common.judge(own, reading, answered=answered)

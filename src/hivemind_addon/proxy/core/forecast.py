@@ -27,7 +27,7 @@ from hivemind_addon.api.ticket import CallKind, Demand, Dimension, PoolKey, Reas
 from hivemind_addon.proxy.core.capacity import Capacity
 from hivemind_addon.proxy.core.fair_queue import FairQueue
 from hivemind_addon.proxy.core.hidden_limits import HiddenLimits
-from hivemind_addon.proxy.core.lanes import Place
+from hivemind_addon.proxy.core.lanes import QueueEntry
 from hivemind_addon.proxy.core.meter import Meter
 from hivemind_addon.proxy.core.turn import Turn
 
@@ -147,7 +147,7 @@ class Outlook:
     probes_at: float
     """When one may go whose answer the others wait for; infinite: it is under way; minus infinite: none has to."""
 
-    def starts_at(self, places: Iterable[Place]) -> dict[str, float]:
+    def starts_at(self, entries: Iterable[QueueEntry]) -> dict[str, float]:
         """When tickets, in their order, are likely to go; those of which nothing tells are left out."""
         now, (gain, most) = self.now, self.growth
         slots = ForecastSlots(limit=self.limit, gain=gain, most=most, service_s=self.service_s)
@@ -162,51 +162,56 @@ class Outlook:
             *(Supply.of_meter(meter, now) for meter in self.meters),
             *(supply for hidden in self.hidden for supply in Supply.of_hidden(hidden, now)),
         ]
-        return forecast(places, supplies=supplies, slots=slots, first_at=first_at, others_at=others_at)
+        return forecast(entries, supplies=supplies, slots=slots, first_at=first_at, others_at=others_at)
 
 
 def forecast(
-    places: Iterable[Place], *, supplies: Sequence[Supply], slots: ForecastSlots, first_at: float, others_at: float
+    entries: Iterable[QueueEntry],
+    *,
+    supplies: Sequence[Supply],
+    slots: ForecastSlots,
+    first_at: float,
+    others_at: float,
 ) -> dict[str, float]:
     """The instants at which tickets are likely to go, by id; a ticket of which nothing tells is left out.
 
     `places` are in the order of the queue. `first_at`: from when on one may go; `others_at`: and those after it.
     """
     starts_at: dict[str, float] = {}
-    later: list[tuple[float, int, Place]] = []
+    later: list[tuple[float, int, QueueEntry]] = []
     at = first_at
 
-    def soonest(place: Place) -> float:
+    def soonest(entry: QueueEntry) -> float:
         """When a ticket finds all that it needs."""
-        demand = place.ticket.demand
-        found_at = slots.free_at(max(at, place.not_before))
+        demand = entry.ticket.demand
+        found_at = slots.free_at(max(at, entry.not_before))
         for supply in supplies:
             if found_at == _NEVER:
                 break
             found_at = supply.fits_at(demand.of(supply.dimension), found_at)
         return found_at
 
-    def go(place: Place, starts: float) -> float:
+    def go(entry: QueueEntry, starts: float) -> float:
         """It goes; from when on others may."""
-        demand = place.ticket.demand
-        starts_at[place.ticket.id] = starts
+        demand = entry.ticket.demand
+        starts_at[entry.ticket.id] = starts
         slots.take(starts)
         for supply in supplies:
             supply.take(demand.of(supply.dimension), starts)
         return max(starts, others_at)
 
-    for number, place in enumerate(places):
-        if place.not_before > at:
-            heapq.heappush(later, (place.not_before, number, place))
+    for number, entry in enumerate(entries):
+        if entry.not_before > at:
+            heapq.heappush(later, (entry.not_before, number, entry))
             continue
-        starts = soonest(place)
+        starts = soonest(entry)
         while later and later[0][0] <= starts < _NEVER:
             _, _, due = heapq.heappop(later)
             at = go(due, soonest(due))
-            starts = soonest(place)
+            starts = soonest(entry)
         if starts == _NEVER:
             return starts_at
-        at = go(place, starts)
+        at = go(entry, starts)
     while later:
         _, _, due = heapq.heappop(later)
         starts = soonest(due)
@@ -245,14 +250,14 @@ def _in_flight(capacity: Capacity) -> Iterator[TicketView]:
     """The oldest first."""
     return (
         TicketView(
-            ticket=_as_served(flight.place),
+            ticket=_as_served(entry),
             state="in flight",
             reason="",
             position=0,
-            attempts=flight.reservation.attempt,
-            waited_s=flight.place.waited_s,
+            attempts=entry.history.attempts,
+            waited_s=entry.waited_s,
         )
-        for flight in capacity.flights
+        for entry in capacity.flights
     )
 
 
@@ -260,29 +265,29 @@ def _waiting(capacity: Capacity, queue: FairQueue, turn: Turn, now: float, most:
     """In their order."""
     head = queue.head()
     gate = turn.gate(head.ticket, now) if head else None
-    places = queue.in_order()[:most]
-    starts = starts_at(capacity, (place for place in places if queue.why_passed(place) is not Reason.FAN_OUT), now)
+    entries = queue.in_order()[:most]
+    starts = starts_at(capacity, (entry for entry in entries if queue.why_passed(entry) is not Reason.FAN_OUT), now)
     return (
         TicketView(
-            ticket=_as_served(place),
-            state="backing off" if place.not_before > now else "queued",
-            reason=turn.reason(place, head, gate, now).value,
+            ticket=_as_served(entry),
+            state="backing off" if entry.not_before > now else "queued",
+            reason=turn.reason(entry, head, gate, now).value,
             position=position,
-            attempts=place.history.attempts,
-            waited_s=place.waited_s + max(0.0, now - place.wait_began_at),
-            starts_in_s=None if (at := starts.get(place.ticket.id)) is None else max(0.0, at - now),
+            attempts=entry.history.attempts,
+            waited_s=entry.waited_s + max(0.0, now - entry.wait_began_at),
+            starts_in_s=None if (at := starts.get(entry.ticket.id)) is None else max(0.0, at - now),
         )
-        for position, place in enumerate(places, start=1)
+        for position, entry in enumerate(entries, start=1)
     )
 
 
-def starts_at(capacity: Capacity, places: Iterable[Place], now: float) -> dict[str, float]:
+def starts_at(capacity: Capacity, entries: Iterable[QueueEntry], now: float) -> dict[str, float]:
     """When tickets, in their order, are likely to go; those that nothing tells of are left out."""
     if capacity.paused:
         return {}
     # Where the account's limit counts, the others' attempts are in the way as well.
     users = capacity.sharing.members if capacity.sharing.has_one_cap else [capacity]
-    flights_s = [now - flight.reservation.admitted_at for user in users for flight in user.flights]
+    flights_s = [now - attempt.admitted_at for user in users for attempt in user.flights.attempts]
     outlook = Outlook(
         now=now,
         limit=capacity.limit,
@@ -293,13 +298,13 @@ def starts_at(capacity: Capacity, places: Iterable[Place], now: float) -> dict[s
         hidden=capacity.hidden,
         probes_at=max(capacity.breaker.passes_at, capacity.wall.passes_at),
     )
-    return outlook.starts_at(places)
+    return outlook.starts_at(entries)
 
 
-def _as_served(place: Place) -> Ticket:
+def _as_served(entry: QueueEntry) -> Ticket:
     """The ticket, in the class that counts."""
-    ticket = place.ticket
-    return ticket if place.priority is ticket.priority else replace(ticket, priority=place.priority)
+    ticket = entry.ticket
+    return ticket if entry.priority is ticket.priority else replace(ticket, priority=entry.priority)
 
 
 _WITHOUT_FORECAST = (Reason.PAUSED, Reason.FUNDS, Reason.FAN_OUT)
@@ -307,7 +312,7 @@ _WITHOUT_FORECAST = (Reason.PAUSED, Reason.FUNDS, Reason.FAN_OUT)
 
 
 def foresee(
-    guest: Place, short: Shortage | None, *, capacity: Capacity, queue: FairQueue, turn: Turn, now: float
+    guest: QueueEntry, short: Shortage | None, *, capacity: Capacity, queue: FairQueue, turn: Turn, now: float
 ) -> WaitView:
     """What a call would meet. `guest` is no ticket of this pool; `short`: what its budgets lack."""
     pool = str(capacity.key)
@@ -316,9 +321,9 @@ def foresee(
     if short is not None and not short.may_pass:
         return WaitView(pool, short.renews_in_s, 0, f"{Reason.BUDGET.value}: {short.budget.holder}")
     queue.seat(guest, now)
-    places = [one for one in queue.in_order(guest) if one is guest or queue.why_passed(one) is not Reason.FAN_OUT]
-    starts = starts_at(capacity, places, now)
-    before = sum(one.not_before <= now for one in places[: places.index(guest)])
+    entries = [one for one in queue.in_order(guest) if one is guest or queue.why_passed(one) is not Reason.FAN_OUT]
+    starts = starts_at(capacity, entries, now)
+    before = sum(one.not_before <= now for one in entries[: entries.index(guest)])
     head = guest if before == 0 else queue.head()
     gate = turn.gate((head or guest).ticket, now)
     if short is not None:
@@ -335,7 +340,7 @@ def foresee(
     if at is not None:
         at = max(at, queue.leader_until(guest.ticket, now))
         # Those that back off stand before it and let it pass; of the others some may start after it.
-        before = sum(starts.get(one.ticket.id, _NEVER) <= at for one in places[: places.index(guest)])
+        before = sum(starts.get(one.ticket.id, _NEVER) <= at for one in entries[: entries.index(guest)])
     return WaitView(pool, None if at is None else max(0.0, at - now), before, reason.value)
 
 
@@ -365,12 +370,6 @@ class Callers:
             self._going_on = ticket
         if len(self._last) > _MOST:
             del self._last[next(iter(self._last))]
-
-    def absorb(self, other: "Callers") -> None:
-        """Remember what another pool did, which proved to be this one."""
-        merged = sorted([*self._last.items(), *other._last.items()], key=lambda one: one[1].arrived_at)  # noqa: SLF001
-        self._last = dict(merged[-_MOST:])
-        self._going_on = self._going_on or other._going_on  # noqa: SLF001
 
     @property
     def agents(self) -> dict[str, str]:

@@ -149,11 +149,6 @@ class _Trials:
             self._after = self._before = float(_TRIAL_AFTER)
             self._refused = 0.0
 
-    def clock_jumped(self, delta_s: float) -> float:
-        """So much time passed while everything slept. Answers when the last one was sent."""
-        self._at -= delta_s
-        return self._at
-
 
 class _Probes:
     """Attempts that may be refused, and what tells hypotheses apart by them."""
@@ -355,13 +350,6 @@ class HiddenLimits:
             self._trials.begin_again(now)
             self._probes.at = now + _BORED_S / 2
             self._bank.resume(limit)
-
-    def clock_jumped(self, delta_s: float) -> None:
-        """So much time passed while everything slept: what was learned stays, how much of it is used is not known."""
-        self.resume(self.limit, self._trials.clock_jumped(delta_s))
-        self._bank.slept()
-        self._told.clock_jumped(delta_s)
-        self._guard_until -= delta_s
 
     # What may go -----------------------------------------------------------------------------------------------------
 

@@ -316,11 +316,6 @@ class Bank:
         known = Fit(limit.amount, 0.0, chance.chance)
         self.layers = [[Hypothesis(limit.level(), known, weight=0.9), Hypothesis(None, chance, weight=0.1)]]
 
-    def slept(self) -> None:
-        """How much of the limits is used is not known any more."""
-        self._history.clear()
-        self._before_change = []
-
     @property
     def verdict_s(self) -> float:
         """An attempt that was not refused for so long has passed."""

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from msgspec import Struct
+from msgspec.structs import replace
 
-from hivemind_addon.api.ticket import CallKind, Demand, Priority, Reservation, Ticket
+from hivemind_addon.api.ticket import Attempt, CallKind, ContractError, Demand, Priority, Ticket
 from hivemind_addon.proxy.core.retry import History
 from hivemind_addon.proxy.core.shares import Share, Shares
 from hivemind_addon.system.heap import KeyedHeap
@@ -32,45 +32,66 @@ _WEIGHTS = {Priority.CRITICAL: 4.0, Priority.HIGH: 2.0, Priority.NORMAL: 1.0, Pr
 _LEAST_WEIGHT = 0.001
 
 
-@dataclass(frozen=True, slots=True)
-class PlaceWorth:
-    """What a ticket's place is worth; may be given to the ticket that comes back for it."""
+class EntryState(Enum):
+    """Where a ticket stands in its pool.
 
-    order: int
-    """Smaller is older."""
-    since: float
-    """When it was first submitted."""
-    agent_start_s: float
-    tree_start_s: float
-    was_sent: bool
-    """It goes by the start that its agent had when it was sent."""
+                      ┌──────────── its leader was sent, or an attempt of its own ended ─────────────┐
+                      ▼                                                                              │
+    NEW ──► LANE / RETURNING / FRONT ──admitted──► IN_FLIGHT ──to be tried again──► BACKING_OFF ─────┤
+                  │   │                                │                                             │
+                  │   ├──its prefix is being written──────────────────────────────► FOLLOWING ───────┤
+                  │   └──its budget is reserved───────────────────────────────────► UNFUNDED ────────┘
+                  └──shed, refused, cancelled──► ENDED ◄──the last attempt ended
 
+    Any that waits may be moved to the front, and may end. Where it is the breaker's probe, one that backs off is
+    admitted.
+    """
 
-class Spot(Enum):
-    """Where a place is kept while it waits."""
-
+    NEW = "new"
     LANE = "lane"
+    """Due, and never sent: among the tickets of its session."""
     RETURNING = "returning"
-    """It was sent before, and is due again."""
+    """Due again: it goes by the start that its agent had when it was first sent."""
     FRONT = "front"
-    LATER = "later"
-    """It backs off."""
-    ASIDE = "aside"
-    """It follows a leader."""
+    """Due, and moved to the front by a person."""
+    BACKING_OFF = "backing off"
+    """Due at an instant."""
+    FOLLOWING = "following"
+    """Due when the one that writes its prefix is answered."""
+    UNFUNDED = "unfunded"
+    """Due when an attempt that is paid from the same budget ends."""
+    IN_FLIGHT = "in flight"
+    ENDED = "ended"
+
+
+_DUE = frozenset({EntryState.LANE, EntryState.RETURNING, EntryState.FRONT})
+WAITING = _DUE | {EntryState.BACKING_OFF, EntryState.FOLLOWING, EntryState.UNFUNDED}
+TRANSITIONS: dict[EntryState, frozenset[EntryState]] = {
+    EntryState.NEW: _DUE | {EntryState.BACKING_OFF},
+    EntryState.LANE: WAITING | {EntryState.IN_FLIGHT, EntryState.ENDED, EntryState.NEW},
+    EntryState.RETURNING: WAITING | {EntryState.IN_FLIGHT, EntryState.ENDED, EntryState.NEW},
+    EntryState.FRONT: WAITING | {EntryState.IN_FLIGHT, EntryState.ENDED, EntryState.NEW},
+    EntryState.BACKING_OFF: WAITING | {EntryState.IN_FLIGHT, EntryState.ENDED, EntryState.NEW},
+    EntryState.FOLLOWING: WAITING | {EntryState.ENDED, EntryState.NEW},
+    EntryState.UNFUNDED: WAITING | {EntryState.ENDED, EntryState.NEW},
+    EntryState.IN_FLIGHT: _DUE | {EntryState.BACKING_OFF, EntryState.ENDED},
+    EntryState.ENDED: frozenset(),
+}
+"""What may follow. A waiting ticket is new again when its pool proves to be another one."""
 
 
 @dataclass(slots=True, eq=False)
-class Place:
-    """A ticket in its pool, from submit to its end; in the queue while it waits."""
+class QueueEntry:
+    """A ticket in its pool, from submit to its end."""
 
     ticket: Ticket
     wait_began_at: float
     """When it arrived, or when its last attempt ended."""
-    standing: PlaceWorth | None = None
-    """Brought by a ticket that comes back; left by one that was removed."""
     not_before: float = _LONG_AGO
     """It backs off until this instant."""
     history: History = field(default_factory=History)
+    attempt: Attempt | None = None
+    """While it is in flight."""
     waited_s: float = 0.0
     """Sum of the waits that are over."""
     shed_at: float = field(init=False)
@@ -82,12 +103,16 @@ class Place:
     priority: Priority = field(init=False)
     """Its ticket's, or what a person said."""
     # From here on the queue's own books.
+    state: EntryState = EntryState.NEW
     order: int = 0
+    """Smaller is older."""
     since: float = 0.0
+    """When it was first submitted."""
     agent_start_s: float = _NEVER
     """Of its agent when it was first sent, or when it was removed."""
     tree_start_s: float = _NEVER
     was_sent: bool = False
+    """It goes by the start that its agent had when it was sent."""
     is_background: bool = False
     is_child: bool = False
     cache_entry: str = ""
@@ -96,7 +121,6 @@ class Place:
     bonus_s: float = 0.0
     front: int = 0
     """Negative for one that was moved to the front; the smallest goes first."""
-    spot: Spot = Spot.LATER
     agent: "Agent | None" = None
     """Who pays: while it is in its lane, and while its attempt is in flight."""
     tree: "Tree | None" = None
@@ -110,18 +134,48 @@ class Place:
     def __post_init__(self) -> None:
         self.shed_at = self.ticket.shed_at
         self.priority = self.ticket.priority
+        self.is_background = self.ticket.kind is CallKind.AUXILIARY
+        self.is_child = bool(self.ticket.parent_session) and not self.is_background
+
+    def become(self, state: EntryState) -> None:
+        """Go over to another state. Raises ContractError where the table has no such transition."""
+        if state not in TRANSITIONS[self.state]:
+            raise ContractError(f"{self.ticket.id}: {self.state.value} cannot become {state.value}")
+        self.state = state
 
     def enrol(self, order: int, now: float) -> None:
-        """Take its number, or what its standing says."""
-        ticket = self.ticket
-        self.is_background = ticket.kind is CallKind.AUXILIARY
-        self.is_child = bool(ticket.parent_session) and not self.is_background
+        """Take its number; one that came back for another one's has that already."""
         self.weigh()
-        if (standing := self.standing) is None:
+        if not self.order:
             self.order, self.since = order, now
-        else:
-            self.order, self.since, self.was_sent = standing.order, standing.since, standing.was_sent
-            self.agent_start_s, self.tree_start_s = standing.agent_start_s, standing.tree_start_s
+
+    def come_back_for(self, old: "QueueEntry") -> None:
+        """Take the position of an earlier ticket for the same request, which has ended."""
+        self.order, self.since, self.was_sent = old.order, old.since, old.was_sent
+        self.agent_start_s, self.tree_start_s = old.agent_start_s, old.tree_start_s
+
+    def renew(self) -> None:
+        """Its pool proved to be another one: of its position there only its age is left."""
+        self.become(EntryState.NEW)
+        self.order, self.agent_start_s, self.tree_start_s = 0, _NEVER, _NEVER
+        self.was_sent, self.front, self.cache_entry = False, 0, ""
+
+    def wake_up(self, slept_s: float) -> None:
+        """The machine slept, and its client with it: what it waits for comes so much later."""
+        ticket = self.ticket
+        self.ticket = replace(
+            ticket,
+            arrived_at=ticket.arrived_at + slept_s,
+            deadline_at=ticket.deadline_at + slept_s,
+            shed_at=ticket.shed_at + slept_s,
+        )
+        self.wait_began_at += slept_s
+        self.shed_at += slept_s
+        self.leaves_at += slept_s
+        self.since += slept_s
+        if self.attempt is not None:
+            self.attempt.ticket = self.ticket
+            self.attempt.admitted_at += slept_s
 
     def end_wait(self, now: float) -> float:
         """It goes, or goes no more; how long it has waited this time."""
@@ -141,7 +195,7 @@ class Lane:
 
     def __init__(self, name: tuple[str, Priority, bool]) -> None:
         self.name = name
-        self.tickets: KeyedHeap[Place] = KeyedHeap()
+        self.tickets: KeyedHeap[QueueEntry] = KeyedHeap()
 
 
 class Tree(Share):
@@ -156,7 +210,7 @@ class Tree(Share):
         self.children: KeyedHeap[Lane] = KeyedHeap()
         self.children_running = 0
         self.sessions: list[str] = []
-        self.next: Place | None = None
+        self.next: QueueEntry | None = None
 
 
 class Agent(Share):
@@ -169,7 +223,7 @@ class Agent(Share):
         self.roots: dict[str, str] = {}
         """The first session of the tree that a session belongs to."""
         self.trees: Shares[Tree] = Shares(credit_s=credit_s, forgotten=self._forget)
-        self.next: Place | None = None
+        self.next: QueueEntry | None = None
 
     def root_of(self, ticket: Ticket) -> str:
         """The name of a ticket's tree."""
@@ -197,7 +251,7 @@ class Lanes:
         """The pool's virtual time."""
         return self._agents.now_s
 
-    def first(self) -> tuple[float, Place] | None:
+    def first(self) -> tuple[float, QueueEntry] | None:
         """The next ticket, and its agent's key."""
         first = self._agents.first()
         if first is None:
@@ -205,143 +259,140 @@ class Lanes:
         assert first[1].next is not None, "an agent without tickets rests"
         return first[0], first[1].next
 
-    def enter(self, place: Place, now: float) -> None:
+    def enter(self, entry: QueueEntry, now: float) -> None:
         """Put a ticket in its lane."""
-        agent, tree = self._shares(place)
-        place.agent, place.tree = agent, tree
-        name = (place.ticket.session, place.priority, place.is_child)
+        agent, tree = self._shares(entry)
+        entry.agent, entry.tree = agent, tree
+        name = (entry.ticket.session, entry.priority, entry.is_child)
         lane = tree.lanes.get(name)
         if lane is None:
             lane = tree.lanes[name] = Lane(name)
-        place.lane = lane
-        lane.tickets.put(place, place.order)
+        entry.lane = lane
+        lane.tickets.put(entry, entry.order)
         # Behind others of its lane it changes nothing yet.
-        if _head_of(lane) is place:
+        if _head_of(lane) is entry:
             self._refresh_lane(agent, tree, lane, now)
 
-    def leave(self, place: Place, now: float) -> None:
+    def leave(self, entry: QueueEntry, now: float) -> None:
         """Take a ticket out of its lane."""
-        agent, tree, lane = place.agent, place.tree, place.lane
+        agent, tree, lane = entry.agent, entry.tree, entry.lane
         assert agent is not None
         assert tree is not None
         assert lane is not None
-        place.lane = None
-        lane.tickets.drop(place)
+        entry.lane = None
+        lane.tickets.drop(entry)
         self._refresh_lane(agent, tree, lane, now)
 
-    def revalue(self, place: Place, now: float) -> None:
+    def revalue(self, entry: QueueEntry, now: float) -> None:
         """A ticket's bonus changed in its lane."""
-        assert place.agent is not None
-        assert place.tree is not None
-        assert place.lane is not None
-        self._refresh_lane(place.agent, place.tree, place.lane, now)
+        assert entry.agent is not None
+        assert entry.tree is not None
+        assert entry.lane is not None
+        self._refresh_lane(entry.agent, entry.tree, entry.lane, now)
 
-    def charge(self, place: Place, now: float) -> None:
+    def charge(self, entry: QueueEntry, now: float) -> None:
         """An attempt goes: who pays is charged what it is expected to take. Then take it out of its lane, if it is in.
 
         `settle` it when it ends.
         """
-        agent, tree = self._shares(place)
-        if not place.was_sent:
-            self._note_starts(place, agent, tree)
-            place.was_sent = True
-        self._serve(place, agent, tree, self._cost_s(place.ticket.demand), now)
-        if place.lane is None:
+        agent, tree = self._shares(entry)
+        if not entry.was_sent:
+            self._note_starts(entry, agent, tree)
+            entry.was_sent = True
+        self._serve(entry, agent, tree, self._cost_s(entry.ticket.demand), now)
+        if entry.lane is None:
             self._refresh(agent, tree, now)
 
-    def settle(self, place: Place, cost_s: float, now: float) -> None:
+    def settle(self, entry: QueueEntry, cost_s: float, now: float) -> None:
         """An attempt ended, and took so much."""
-        agent, tree, payer = place.agent, place.tree, place.payer
+        agent, tree, payer = entry.agent, entry.tree, entry.payer
         assert agent is not None
         assert tree is not None
-        correction_s, weight = cost_s - place.charged_s, place.weight
+        correction_s, weight = cost_s - entry.charged_s, entry.weight
         self._agents.settle(agent, correction_s, weight=weight)
         agent.trees.settle(tree, correction_s, weight=weight)
-        tree.children_running -= place.is_child
+        tree.children_running -= entry.is_child
         self._refresh(agent, tree, now)
         if payer is not None:
             self._agents.charge_too(payer, correction_s, weight=weight)
             self._refresh_agent(payer, now)
-        place.agent = place.tree = place.payer = None
+        entry.agent = entry.tree = entry.payer = None
 
-    def leave_standing(self, place: Place) -> None:
-        """Write down what a waiting ticket's place is worth."""
-        if not place.was_sent:
-            self._note_starts(place, *self._shares(place))
-        place.standing = PlaceWorth(
-            place.order, place.since, place.agent_start_s, place.tree_start_s, was_sent=place.was_sent
-        )
+    def note_position(self, entry: QueueEntry) -> None:
+        """Write down what a waiting ticket's position is worth, for one that comes back for it."""
+        if not entry.was_sent:
+            self._note_starts(entry, *self._shares(entry))
 
-    def is_capped(self, place: Place) -> bool:
+    def is_capped(self, entry: QueueEntry) -> bool:
         """Whether a ticket in its lane lets others pass because its tree has in flight what its agent was granted."""
-        tree = place.tree
-        return place.is_child and tree is not None and tree.children_running >= _fan_out(place)
+        tree = entry.tree
+        return entry.is_child and tree is not None and tree.children_running >= _fan_out(entry)
 
     def tree_of(self, ticket: Ticket, *, is_background: bool) -> Tree | None:
         """The tree that would pay for a ticket; None: nobody remembers it."""
         agent = self._agents.get((ticket.agent, is_background))
         return None if agent is None else agent.trees.get(agent.root_of(ticket))
 
-    def is_first_of_lane(self, place: Place) -> bool:
+    def is_first_of_lane(self, entry: QueueEntry) -> bool:
         """Whether a ticket is in its lane and the first there."""
-        return place.lane is not None and _head_of(place.lane) is place
+        return entry.lane is not None and _head_of(entry.lane) is entry
 
-    def rank(self, place: Place) -> tuple[float, ...]:
+    def rank(self, entry: QueueEntry) -> tuple[float, ...]:
         """What a ticket in its lane is sorted by among all in their lanes, at this instant."""
-        assert place.agent is not None
-        assert place.tree is not None
-        bonus_s = place.bonus_s
-        return place.agent.start_s - bonus_s, place.tree.start_s - bonus_s, place.since - bonus_s, place.order
+        assert entry.agent is not None
+        assert entry.tree is not None
+        bonus_s = entry.bonus_s
+        return entry.agent.start_s - bonus_s, entry.tree.start_s - bonus_s, entry.since - bonus_s, entry.order
 
-    def forecast(self, places: Iterable[Place]) -> Iterator[tuple[float, int, Place]]:
+    def forecast(self, entries: Iterable[QueueEntry]) -> Iterator[tuple[float, int, QueueEntry]]:
         """Each of these tickets with the key that its agent will have when its turn comes, if nothing else comes."""
-        by_agent: dict[tuple[str, bool], dict[str, list[tuple[float, int, Place]]]] = {}
-        for place in places:
-            name = (place.ticket.agent, place.is_background)
+        by_agent: dict[tuple[str, bool], dict[str, list[tuple[float, int, QueueEntry]]]] = {}
+        for entry in entries:
+            name = (entry.ticket.agent, entry.is_background)
             agent = self._agents.get(name)
-            root = agent.root_of(place.ticket) if agent else place.ticket.parent_session or place.ticket.session
-            entry = (place.since - place.bonus_s, place.order, place)
-            by_agent.setdefault(name, {}).setdefault(root, []).append(entry)
+            root = agent.root_of(entry.ticket) if agent else entry.ticket.parent_session or entry.ticket.session
+            ranked = (entry.since - entry.bonus_s, entry.order, entry)
+            by_agent.setdefault(name, {}).setdefault(root, []).append(ranked)
         for name, by_tree in by_agent.items():
             agent = self._agents.get(name)
-            merged: list[tuple[float, int, Place]] = []
-            for root, entries in by_tree.items():
-                merged.extend(self._line_up(entries, agent.trees.start_of(root) if agent else 0.0))
+            merged: list[tuple[float, int, QueueEntry]] = []
+            for root, ranked_entries in by_tree.items():
+                merged.extend(self._line_up(ranked_entries, agent.trees.start_of(root) if agent else 0.0))
             yield from self._line_up(merged, self._agents.start_of(name))
 
-    def adopt(self, place: Place, now: float) -> None:
-        """Take over an attempt in flight that another pool has charged for."""
-        agent, tree = self._shares(place)
-        self._serve(place, agent, tree, place.charged_s, now)
+    def charge_again(self, entry: QueueEntry, now: float) -> None:
+        """An attempt in flight was charged for in another pool, which proved to be this one."""
+        agent, tree = self._shares(entry)
+        self._serve(entry, agent, tree, entry.charged_s, now)
         self._refresh(agent, tree, now)
 
-    def _serve(self, place: Place, agent: Agent, tree: Tree, cost_s: float, now: float) -> None:
-        weight = place.weight
-        place.agent, place.tree, place.charged_s = agent, tree, cost_s
-        if place.is_background:
-            place.payer = self._agent((place.ticket.agent, False), _NEVER)
-            self._agents.charge_too(place.payer, cost_s, weight=weight)
-            self._refresh_agent(place.payer, now)
+    def _serve(self, entry: QueueEntry, agent: Agent, tree: Tree, cost_s: float, now: float) -> None:
+        weight = entry.weight
+        entry.agent, entry.tree, entry.charged_s = agent, tree, cost_s
+        if entry.is_background:
+            entry.payer = self._agent((entry.ticket.agent, False), _NEVER)
+            self._agents.charge_too(entry.payer, cost_s, weight=weight)
+            self._refresh_agent(entry.payer, now)
         self._agents.serve(agent, cost_s, weight=weight)
         agent.trees.serve(tree, cost_s, weight=weight)
-        tree.children_running += place.is_child
+        tree.children_running += entry.is_child
 
-    def _note_starts(self, place: Place, agent: Agent, tree: Tree) -> None:
-        place.agent_start_s = min(place.agent_start_s, agent.start_s)
-        place.tree_start_s = min(place.tree_start_s, tree.start_s)
+    def _note_starts(self, entry: QueueEntry, agent: Agent, tree: Tree) -> None:
+        entry.agent_start_s = min(entry.agent_start_s, agent.start_s)
+        entry.tree_start_s = min(entry.tree_start_s, tree.start_s)
 
-    def _shares(self, place: Place) -> tuple[Agent, Tree]:
+    def _shares(self, entry: QueueEntry) -> tuple[Agent, Tree]:
         """Who pays for a ticket; made new where nobody remembers them, with the start that its standing grants."""
-        if place.lane is not None:
-            assert place.agent is not None
-            assert place.tree is not None
-            return place.agent, place.tree
-        ticket = place.ticket
-        agent = self._agent((ticket.agent, place.is_background), place.agent_start_s)
+        if entry.lane is not None:
+            assert entry.agent is not None
+            assert entry.tree is not None
+            return entry.agent, entry.tree
+        ticket = entry.ticket
+        agent = self._agent((ticket.agent, entry.is_background), entry.agent_start_s)
         root = agent.root_of(ticket)
         tree = agent.trees.get(root)
         if tree is None:
-            tree = Tree(root, min(place.tree_start_s, agent.trees.floor_s()))
+            tree = Tree(root, min(entry.tree_start_s, agent.trees.floor_s()))
             agent.trees.add(tree)
         for session in (ticket.session, ticket.parent_session):
             if session and session not in agent.roots:
@@ -368,126 +419,114 @@ class Lanes:
 
     def _refresh(self, agent: Agent, tree: Tree, now: float) -> None:
         """The tree's next ticket, its start or its bonus may have changed."""
-        place = tree.next = self._next_of(tree)
-        if place is None:
+        entry = tree.next = self._next_of(tree)
+        if entry is None:
             agent.trees.rest(tree, now)
         else:
             agent.trees.wait(
                 tree,
                 now,
-                bonus_s=place.bonus_s,
-                weight=place.weight,
-                rank=place.order,
-                floor_s=place.tree_start_s,
+                bonus_s=entry.bonus_s,
+                weight=entry.weight,
+                rank=entry.order,
+                floor_s=entry.tree_start_s,
             )
         self._refresh_agent(agent, now)
 
     def _refresh_agent(self, agent: Agent, now: float) -> None:
         first = agent.trees.first()
-        place = agent.next = None if first is None else first[1].next
-        if place is None:
+        entry = agent.next = None if first is None else first[1].next
+        if entry is None:
             self._agents.rest(agent, now)
         else:
             self._agents.wait(
                 agent,
                 now,
-                bonus_s=place.bonus_s,
-                weight=place.weight,
-                rank=place.order,
-                floor_s=place.agent_start_s,
+                bonus_s=entry.bonus_s,
+                weight=entry.weight,
+                rank=entry.order,
+                floor_s=entry.agent_start_s,
             )
 
-    def _next_of(self, tree: Tree) -> Place | None:
+    def _next_of(self, tree: Tree) -> QueueEntry | None:
         own = tree.own.first()
         child = tree.children.first()
         if child is not None and (own is None or child[0] < own[0]):
-            place = _head_of(child[1])
-            if tree.children_running < _fan_out(place):
-                return place
+            entry = _head_of(child[1])
+            if tree.children_running < _fan_out(entry):
+                return entry
         return None if own is None else _head_of(own[1])
 
-    def _line_up(self, entries: list[tuple[float, int, Place]], start_s: float) -> Iterator[tuple[float, int, Place]]:
+    def _line_up(
+        self, entries: list[tuple[float, int, QueueEntry]], start_s: float
+    ) -> Iterator[tuple[float, int, QueueEntry]]:
         """The entries in their order, each with the key that the ones before leave it."""
-        for _, order, place in sorted(entries, key=lambda entry: entry[:2]):
-            yield start_s - place.bonus_s, order, place
-            start_s += self._cost_s(place.ticket.demand) / place.weight
+        for _, order, entry in sorted(entries, key=lambda entry: entry[:2]):
+            yield start_s - entry.bonus_s, order, entry
+            start_s += self._cost_s(entry.ticket.demand) / entry.weight
 
 
-def _fan_out(place: Place) -> float:
+def _fan_out(entry: QueueEntry) -> float:
     """Attempts of sub-agents that a ticket's tree may have in flight."""
-    cap = place.ticket.max_fan_out
+    cap = entry.ticket.max_fan_out
     return _NEVER if cap is None else max(1, cap)
 
 
-def _head_of(lane: Lane) -> Place:
+def _head_of(lane: Lane) -> QueueEntry:
     first = lane.tickets.first()
     assert first is not None, "empty lanes are dropped"
     return first[1]
 
 
-class Flight(Struct, frozen=True):
-    """One attempt upstream."""
-
-    place: Place
-    reservation: Reservation
-    demand: Demand
-    """What is reserved for it."""
-    stamp: int
-    """Counts the pool's admissions and settles: what a header can know."""
-    in_flight: int
-    """Attempts of the pool at its admission, itself counted."""
-    is_probe: bool
-
-    @property
-    def ticket(self) -> Ticket:
-        """Whose attempt it is."""
-        return self.reservation.ticket
-
-
-class Flights:
-    """Each ticket has one at most."""
+class InFlight:
+    """The entries of one pool whose attempts are upstream; each has one at most."""
 
     def __init__(self) -> None:
-        self._by_ticket: dict[str, Flight] = {}
-        self._by_request: dict[tuple[str, str], dict[str, Flight]] = {}
+        self._by_ticket: dict[str, QueueEntry] = {}
+        self._by_request: dict[tuple[str, str], dict[str, QueueEntry]] = {}
         """By agent and hash: several at one time are nobody's mistake."""
 
     def __len__(self) -> int:
         return len(self._by_ticket)
 
-    def __iter__(self) -> Iterator[Flight]:
+    def __iter__(self) -> Iterator[QueueEntry]:
         """The oldest first."""
         return iter(self._by_ticket.values())
 
     def __repr__(self) -> str:
-        return f"<Flights {len(self)}>"
+        return f"<InFlight {len(self)}>"
 
-    def of(self, reservation: Reservation) -> Flight | None:
-        """The attempt of a reservation; None: it has ended."""
-        flight = self._by_ticket.get(reservation.ticket.id)
-        return flight if flight is not None and flight.reservation.attempt == reservation.attempt else None
+    @property
+    def attempts(self) -> Iterator[Attempt]:
+        """The oldest first."""
+        return (entry.attempt for entry in self._by_ticket.values() if entry.attempt is not None)
 
-    def of_ticket(self, ticket_id: str) -> Flight | None:
-        """A ticket's attempt; None: it has none upstream."""
+    def of(self, attempt: Attempt) -> QueueEntry | None:
+        """Whose attempt it is; None: it has ended."""
+        entry = self._by_ticket.get(attempt.ticket.id)
+        return entry if entry is not None and entry.attempt is attempt else None
+
+    def of_ticket(self, ticket_id: str) -> QueueEntry | None:
+        """A ticket's entry; None: it has no attempt upstream."""
         return self._by_ticket.get(ticket_id)
 
-    def add(self, flight: Flight) -> None:
-        """An attempt was sent."""
-        ticket = flight.ticket
-        self._by_ticket[ticket.id] = flight
-        self._by_request.setdefault((ticket.agent, ticket.request_hash), {})[ticket.id] = flight
+    def add(self, entry: QueueEntry) -> None:
+        """Its attempt was sent."""
+        ticket = entry.ticket
+        self._by_ticket[ticket.id] = entry
+        self._by_request.setdefault((ticket.agent, ticket.request_hash), {})[ticket.id] = entry
 
-    def remove(self, flight: Flight) -> None:
+    def remove(self, attempt: Attempt) -> None:
         """It has ended."""
-        ticket = flight.ticket
-        del self._by_ticket[ticket.id]
+        ticket = attempt.ticket
+        self._by_ticket.pop(ticket.id).attempt = None
         alike = self._by_request[ticket.agent, ticket.request_hash]
         del alike[ticket.id]
         if not alike:
             del self._by_request[ticket.agent, ticket.request_hash]
 
-    def alike(self, ticket: Ticket) -> Iterator[Flight]:
-        """Attempts for the same request of the same agent; none where its hash is unknown."""
+    def alike(self, ticket: Ticket) -> Iterator[QueueEntry]:
+        """Those with the same request of the same agent; none where its hash is unknown."""
         return iter(
             self._by_request.get((ticket.agent, ticket.request_hash), {}).values() if ticket.request_hash else ()
         )

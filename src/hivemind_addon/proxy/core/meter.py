@@ -350,20 +350,6 @@ class Meter:
             self._way_s += 0.2 * (min(max(now - sent_at, 0.0), _MOST_WAY_S) - self._way_s)
         return before != (self.limit, self.kind)
 
-    def clock_jumped(self, delta_s: float) -> None:
-        """So much time passed while everything slept: all that is known is that much older."""
-        self._at -= delta_s
-        self._others_at -= delta_s
-        self._reset_passed_at -= delta_s
-        self._learned_sent_at -= delta_s
-        if self._resets_at is not None:
-            self._resets_at -= delta_s
-        if self._anchor_resets_at is not None:
-            self._anchor_resets_at -= delta_s
-        for cost in (*self._open.values(), *self._settled):
-            cost.admitted_at -= delta_s
-            cost.taken_at -= delta_s
-
     def lower(self, level: float, now: float) -> None:
         """It is not above this level, as somebody else who watches the same limit knows."""
         self._advance(now)
@@ -378,18 +364,6 @@ class Meter:
         self.lower(other.level(now), now)
         if other._learned_stamp > self._learned_stamp:  # noqa: SLF001
             self._learned_stamp, self._learned_sent_at = other._learned_stamp, other._learned_sent_at  # noqa: SLF001
-
-    def release_all(self, now: float) -> None:
-        """Forget the attempts in flight, before it moves to a pool that counts them with other stamps."""
-        self._advance(now)
-        units = sum(cost.units for cost in self._open.values())
-        self._open.clear()
-        self._unbooked.clear()
-        self._settled.clear()
-        self._doubt = 0.0
-        self.reserved = 0
-        self._learned_stamp = -1
-        self._set_level(self._level + units)
 
     def others_per_s(self, now: float) -> float:
         """What somebody else takes from the same limit."""

@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from hivemind_addon.api.snapshot import MeterView
-from hivemind_addon.api.ticket import Demand, Dimension, OutcomeKind, Reading, Ticket
+from hivemind_addon.api.ticket import Attempt, Demand, Dimension, Outcome, OutcomeKind, Reading, Ticket
 from hivemind_addon.proxy.core.common_meters import ENOUGH_VOTES, CommonMeters
-from hivemind_addon.proxy.core.lanes import Flight, Flights, Place
+from hivemind_addon.proxy.core.lanes import InFlight, QueueEntry
 from hivemind_addon.proxy.core.learned import LearnedMeter
 from hivemind_addon.proxy.core.meter import Meter, is_usable
 
+FAILURES = (OutcomeKind.FAILED, OutcomeKind.OVERLOADED, OutcomeKind.THROTTLED)
 _LATE_IN_WINDOW_S = 1.0
 """What is due so shortly before a window's end may miss it: no unit is kept for it."""
 
@@ -31,63 +32,58 @@ class Backoffs:
     """Queued tickets that have been tried, due or not."""
 
     def __init__(self) -> None:
-        self._places: dict[str, Place] = {}
+        self._entries: dict[str, QueueEntry] = {}
         self._told: dict[str, OutcomeKind] = {}
         """Those that wait because a refusal of this kind told them to."""
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._entries)
 
-    def __iter__(self) -> Iterator[Place]:
+    def __iter__(self) -> Iterator[QueueEntry]:
         """In the order in which they were put back."""
-        return iter(self._places.values())
+        return iter(self._entries.values())
 
     def __repr__(self) -> str:
         return f"<Backoffs {len(self)}>"
 
-    def add(self, place: Place, told_by: OutcomeKind | None = None) -> None:
+    def add(self, entry: QueueEntry, told_by: OutcomeKind | None = None) -> None:
         """A ticket is to be tried again; `told_by`: when, is what a refusal of this kind told."""
-        self._places[place.ticket.id] = place
+        self._entries[entry.ticket.id] = entry
         if told_by is not None:
-            self._told[place.ticket.id] = told_by
+            self._told[entry.ticket.id] = told_by
 
-    def told_falsely(self, believes_told: Callable[[OutcomeKind, Demand], bool]) -> list[Place]:
+    def told_falsely(self, believes_told: Callable[[OutcomeKind, Demand], bool]) -> list[QueueEntry]:
         """Those that wait for what is no longer believed; each is named once."""
         if not self._told:
             return []
-        told = [(self._places[ticket_id], kind) for ticket_id, kind in self._told.items()]
-        found = [place for place, kind in told if not believes_told(kind, place.ticket.demand)]
-        for place in found:
-            del self._told[place.ticket.id]
+        told = [(self._entries[ticket_id], kind) for ticket_id, kind in self._told.items()]
+        found = [entry for entry, kind in told if not believes_told(kind, entry.ticket.demand)]
+        for entry in found:
+            del self._told[entry.ticket.id]
         return found
 
     def discard(self, ticket_id: str) -> None:
         """It goes, or goes no more; nothing happens when it was never tried."""
-        self._places.pop(ticket_id, None)
+        self._entries.pop(ticket_id, None)
         self._told.pop(ticket_id, None)
-
-    def absorb(self, other: "Backoffs") -> None:
-        """Another pool turned out to be of the same account."""
-        self._places |= other._places  # noqa: SLF001  its own kind
-        self._told |= other._told  # noqa: SLF001
 
     def kept_of_meter(self, meter: Meter, ticket: Ticket, now: float) -> int:
         """Units of a meter that others will want before its window ends, as far as a ticket has to leave them."""
-        if not self._places:
+        if not self._entries:
             return 0
         half = int(meter.limit / 2)
         ends_at = meter.window_ends_at(now)
         if ends_at is None or meter.level(now) >= ticket.demand.of(meter.dimension) + half:
             return 0
         coming = self._due_before(ends_at, ticket, now)
-        return min(sum(place.ticket.demand.of(meter.dimension) for place in coming), half)
+        return min(sum(entry.ticket.demand.of(meter.dimension) for entry in coming), half)
 
-    def _due_before(self, ends_at: float, ticket: Ticket, now: float) -> Iterator[Place]:
+    def _due_before(self, ends_at: float, ticket: Ticket, now: float) -> Iterator[QueueEntry]:
         """Others that back off now and are due, in time, before a window ends."""
         return (
-            place
-            for place in self._places.values()
-            if now < place.not_before < ends_at - _LATE_IN_WINDOW_S and place.ticket.id != ticket.id
+            entry
+            for entry in self._entries.values()
+            if now < entry.not_before < ends_at - _LATE_IN_WINDOW_S and entry.ticket.id != ticket.id
         )
 
 
@@ -95,7 +91,7 @@ class Meters:
     """By name. A limit that is new takes over the attempts in flight."""
 
     def __init__(
-        self, account: CommonMeters | None = None, flights: Flights | None = None, *, model_group: str = ""
+        self, account: CommonMeters | None = None, flights: InFlight | None = None, *, model_group: str = ""
     ) -> None:
         """`account`: of the pools that may draw on the same limits; the rest is the pool's own."""
         self.model_group = model_group
@@ -104,7 +100,7 @@ class Meters:
         self._own: dict[str, Meter] = {}
         """The pool's; they learn beside the common ones, too."""
         self._account = CommonMeters() if account is None else account
-        self._account.join(self, Flights() if flights is None else flights)
+        self._account.join(self, InFlight() if flights is None else flights)
 
     def __len__(self) -> int:
         return len(self._meters)
@@ -138,7 +134,7 @@ class Meters:
         """A limit is one with those of other pools; None: it is the pool's own."""
         self._meters[name] = self._own[name] if common is None else common
 
-    def move(self, account: CommonMeters | None, flights: Flights) -> None:
+    def move(self, account: CommonMeters | None, flights: InFlight) -> None:
         """The pool's account proved to be another one; None: the pool is no more."""
         self._account.leave(self)
         if account is not None:
@@ -146,9 +142,9 @@ class Meters:
             self._account.join(self, flights)
 
     def learn(
-        self, reading: Reading, flight: Flight, flights: Flights, now: float, *, answered: bool = True
+        self, reading: Reading, attempt: Attempt, flights: InFlight, now: float, *, answered: bool = True
     ) -> Meter | None:
-        """One of the limits that the head of a flight's answer told. The meter, where its kind or limit is news.
+        """One of the limits that the head of an attempt's answer told. The meter, where its kind or limit is news.
 
         `answered`: it is no refusal's.
         """
@@ -161,9 +157,9 @@ class Meters:
             if meter is None:
                 return None
             self._add(meter, flights, now)
-        sent_at = flight.reservation.admitted_at
-        changed = meter.learn(reading, stamp=flight.stamp, sent_at=sent_at, now=now)
-        self._account.learn(self, meter, reading, flight, now, answered=answered)
+        sent_at = attempt.admitted_at
+        changed = meter.learn(reading, stamp=attempt.stamp, sent_at=sent_at, now=now)
+        self._account.learn(self, meter, reading, attempt, now, answered=answered)
         return meter if changed or is_new else None
 
     def fits_at(
@@ -209,47 +205,22 @@ class Meters:
         for meter in self._counting():
             meter.reserve(stamp=stamp, units=demand.of(meter.dimension), now=now)
 
-    def settle(
-        self,
-        flight: Flight,
-        *,
-        settled_stamp: int,
-        charged: Demand | None,
-        failed: bool,
-        now: float,
-        generated: bool = True,
-    ) -> None:
-        """It ended; `charged` is what the provider takes for it, where it is known.
-
-        `generated`: there may have been an answer, if only a part of one. Where there was none no output counts.
-        """
+    def settle(self, attempt: Attempt, charged: Demand | None, outcome: Outcome, *, stamp: int, now: float) -> None:
+        """An attempt ended; `charged` is what the provider takes for it, where it is known. `stamp`: of its end."""
+        # One that was cut off without a word may have been charged though refusals are not.
+        failed = outcome.status is not None and outcome.kind in FAILURES
+        generated = outcome.kind not in FAILURES or outcome.ambiguous
         for meter in self._counting():
             units = None if charged is None else charged.of(meter.dimension)
             if not generated and meter.dimension is Dimension.OUTPUT_TOKENS:
-                units = 0
-            meter.settle(stamp=flight.stamp, settled_stamp=settled_stamp, charged=units, now=now, failed=failed)
+                units = 0  # there was not even a part of an answer
+            meter.settle(stamp=attempt.stamp, settled_stamp=stamp, charged=units, now=now, failed=failed)
 
-    def adopt(self, flight: Flight, now: float) -> None:
+    def adopt(self, attempt: Attempt, now: float) -> None:
         """Take over an attempt that another pool has sent."""
         for meter in self._own.values():
-            _adopt(meter, flight, now)
-        self._account.adopt(self, flight, now)
-
-    def clock_jumped(self, delta_s: float) -> None:
-        """So much time passed while everything slept."""
-        for meter in self._own.values():
-            meter.clock_jumped(delta_s)
-        self._account.clock_jumped(delta_s, self)
-
-    def absorb(self, other: "Meters", flights: Flights, now: float) -> None:
-        """Another pool turned out to be of the same account: of what both know the lower level counts."""
-        for name, meter in other._own.items():  # noqa: SLF001  its own kind
-            known = self._own.get(name)
-            if known is None:
-                meter.release_all(now)
-                self._add(meter, flights, now)
-            else:
-                known.lower(meter.level(now) + meter.reserved - known.reserved, now)
+            _adopt(meter, attempt, now)
+        self._account.adopt(self, attempt, now)
 
     def views(self, now: float) -> tuple[MeterView, ...]:
         """All of them at one instant."""
@@ -280,15 +251,15 @@ class Meters:
         yield from self._own.values()
         yield from self._account.of(self)
 
-    def _add(self, meter: Meter, flights: Flights, now: float) -> None:
+    def _add(self, meter: Meter, flights: InFlight, now: float) -> None:
         self._own[meter.name] = self._meters[meter.name] = meter
-        for flight in flights:
-            _adopt(meter, flight, now)
+        for attempt in flights.attempts:
+            _adopt(meter, attempt, now)
 
 
-def _adopt(meter: Meter, flight: Flight, now: float) -> None:
-    units = flight.demand.of(meter.dimension)
-    meter.adopt(stamp=flight.stamp, units=units, admitted_at=flight.reservation.admitted_at, now=now)
+def _adopt(meter: Meter, attempt: Attempt, now: float) -> None:
+    units = attempt.demand.of(meter.dimension)
+    meter.adopt(stamp=attempt.stamp, units=units, admitted_at=attempt.admitted_at, now=now)
 
 
 _FIRST_GUESS_S = 10.0

@@ -76,11 +76,6 @@ class _Rules[Subject, Value]:
         self._rules = self.standing(now)
         self._tidy()
 
-    def age(self, by_s: float) -> None:
-        """So much time passed while everything slept."""
-        self._rules = [replace(rule, ends_at=rule.ends_at - by_s) for rule in self._rules]
-        self._tidy()
-
     def of(self, subject: Subject) -> Value | None:
         """What counts for one; None: nothing was ordered."""
         return next((rule.value for rule in self._rules if self._matches(rule.glob, subject)), None)
@@ -220,10 +215,6 @@ class Orders:
     def expire(self, now: float) -> None:
         """Drop those whose time is over."""
         self._priorities.expire(now)
-
-    def clock_jumped(self, delta_s: float) -> None:
-        """So much time passed while everything slept."""
-        self._priorities.age(delta_s)
 
     def export(self, now: float, wall: float) -> dict[str, object]:
         """What stands, as plain JSON values. `wall`: `now` in epoch seconds, by which a restart knows what is over."""

@@ -15,7 +15,7 @@ ticket waits for that.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -24,16 +24,14 @@ from hivemind_addon.api.events import AttemptEnded, AttemptStarted, BackedOff, E
 from hivemind_addon.api.snapshot import PoolView
 from hivemind_addon.api.spend import Shortage, Spend
 from hivemind_addon.api.ticket import (
+    Attempt,
+    AttemptResult,
     ContractError,
-    Demand,
     Hints,
-    Outcome,
     OutcomeKind,
     PoolKey,
     Reason,
-    Reservation,
     Ticket,
-    Usage,
 )
 from hivemind_addon.proxy.core.breaker import BreakerSettings, Closure
 from hivemind_addon.proxy.core.budget import Budgets
@@ -41,7 +39,7 @@ from hivemind_addon.proxy.core.capacity import Capacity
 from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
 from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
 from hivemind_addon.proxy.core.forecast import Callers, foresee, view_pool
-from hivemind_addon.proxy.core.lanes import Flights, Place, PlaceWorth
+from hivemind_addon.proxy.core.lanes import EntryState, InFlight, QueueEntry
 from hivemind_addon.proxy.core.learned import LearnedPool
 from hivemind_addon.proxy.core.meters import Backoffs, Meters
 from hivemind_addon.proxy.core.orders import Orders
@@ -64,49 +62,41 @@ from hivemind_addon.proxy.core.turn import SOONEST_COME_BACK_S, Gate, Turn
 _KEPT_FOR_S = 600.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    standing: PlaceWorth
-    until: float
-
-
 class Comebacks:
-    """One pool's kept places, oldest first."""
+    """One pool's entries that have ended and whose positions are kept, oldest first."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], list[_Kept]] = {}
+        self._kept: dict[tuple[str, str], list[tuple[float, QueueEntry]]] = {}
+        """By agent and request: until when, and what for."""
 
     def __len__(self) -> int:
         return sum(map(len, self._kept.values()))
 
     def __repr__(self) -> str:
-        return f"<Comebacks {len(self)} places kept>"
+        return f"<Comebacks {len(self)} positions kept>"
 
-    def keep(self, ticket: Ticket, standing: PlaceWorth | None, now: float) -> None:
+    def keep(self, entry: QueueEntry, now: float) -> None:
         """A ticket was shed, or its client went."""
         self._forget(now)
-        if standing is not None and ticket.request_hash:
+        ticket = entry.ticket
+        if ticket.request_hash:
             kept = self._kept.pop((ticket.agent, ticket.request_hash), [])
-            self._kept[ticket.agent, ticket.request_hash] = [*kept, _Kept(standing, now + _KEPT_FOR_S)]
+            self._kept[ticket.agent, ticket.request_hash] = [*kept, (now + _KEPT_FOR_S, entry)]
 
-    def claim(self, ticket: Ticket, now: float) -> PlaceWorth | None:
-        """The place of an earlier ticket for the same request; None: it has none."""
+    def claim(self, ticket: Ticket, now: float) -> QueueEntry | None:
+        """The entry of an earlier ticket for the same request; None: there is none."""
         self._forget(now)
         kept = self._kept.get((ticket.agent, ticket.request_hash))
         if not kept:
             return None
         if len(kept) == 1:
             del self._kept[ticket.agent, ticket.request_hash]
-        return kept.pop(0).standing
-
-    def absorb(self, other: "Comebacks") -> None:
-        """Another pool turned out to be of the same account. Its virtual time is another one: its places are void."""
-        other._kept.clear()  # noqa: SLF001  its own kind
+        return kept.pop(0)[1]
 
     def _forget(self, now: float) -> None:
         while self._kept:
             (name, kept) = next(iter(self._kept.items()))
-            while kept and kept[0].until <= now:
+            while kept and kept[0][0] <= now:
                 kept.pop(0)
             if kept:
                 return
@@ -125,21 +115,17 @@ class Successors:
     def __repr__(self) -> str:
         return f"<Successors {self._of}>"
 
-    def supersede(self, ticket: Ticket, flights: Flights, now: float) -> Reservation | None:
-        """The attempt that a new ticket is to wait for: its client has given up by now. None: there is none."""
-        for flight in flights.alike(ticket):
-            if now >= flight.place.shed_at and flight.ticket.id not in self._of:
-                self._of[flight.ticket.id] = ticket.id
-                return flight.reservation
+    def supersede(self, ticket: Ticket, flights: InFlight, now: float) -> QueueEntry | None:
+        """Whose attempt a new ticket is to wait for: its client has given up by now. None: there is none."""
+        for entry in flights.alike(ticket):
+            if now >= entry.shed_at and entry.ticket.id not in self._of:
+                self._of[entry.ticket.id] = ticket.id
+                return entry
         return None
 
     def of_ended(self, ticket_id: str) -> str:
         """Who waited for a ticket's attempt, which has ended; empty: nobody."""
         return self._of.pop(ticket_id, "")
-
-    def absorb(self, other: "Successors") -> None:
-        """Another pool turned out to be of the same account."""
-        self._of |= other._of  # noqa: SLF001  its own kind
 
 
 _NEVER = float("inf")
@@ -204,7 +190,7 @@ class Pool:
         """Tickets whose wait began since the last poll."""
         self._review = False
         """All that wait are to be looked at, not only those whose wait begins."""
-        self._next: Place | None = None
+        self._next: QueueEntry | None = None
         self._gate: Gate | None = None
         """In this poll: the next ticket, and what kept it from going."""
 
@@ -242,8 +228,8 @@ class Pool:
         self._capacity.configure(settings.concurrency, settings.breaker, now)
         self._queue.configure(settings.order)
 
-    def rename(self, key: PoolKey, sharing: Sharing | None) -> None:
-        """Its account proved to be another one's; `sharing` None: and it is no more."""
+    def rename(self, key: PoolKey, sharing: Sharing) -> None:
+        """Its account proved to be another one's, of which nothing like it was known."""
         self._capacity.key = key
         self._capacity.move(sharing)
 
@@ -251,87 +237,81 @@ class Pool:
         """So many attempts are upstream that nobody admitted."""
         self._capacity.bypassing = bypassing
 
-    def submit(self, ticket: Ticket, now: float) -> Reservation | None:
-        """Queue a new ticket; one that comes back has its old place. An attempt that it supersedes is to be ended."""
+    def submit(self, ticket: Ticket, now: float) -> Attempt | None:
+        """Queue a new ticket; one that comes back has its old position. What it supersedes is to be ended."""
         self._callers.called(ticket)
-        place = Place(ticket=ticket, wait_began_at=ticket.arrived_at, standing=self._comebacks.claim(ticket, now))
+        entry = QueueEntry(ticket=ticket, wait_began_at=ticket.arrived_at)
+        if (left := self._comebacks.claim(ticket, now)) is not None:
+            entry.come_back_for(left)
         if self._capacity.service.is_known:
-            place.shed_at = last_moment(ticket, self._capacity.service.mean_s)
-        place.leaves_at = self._leaves_at(place, now)
-        place.priority = self._orders.priority_of(ticket.agent, ticket.priority)
+            entry.shed_at = last_moment(ticket, self._capacity.service.mean_s)
+        entry.leaves_at = self._leaves_at(entry, now)
+        entry.priority = self._orders.priority_of(ticket.agent, ticket.priority)
         old = self._successors.supersede(ticket, self._capacity.flights, now)
         if old is not None:
-            place.not_before = now + _MOST_ENDING_S
-            if flight := self._capacity.flights.of(old):
-                flight.place.shows_patience = False  # it left before, nobody saw when
+            entry.not_before = now + _MOST_ENDING_S
+            old.shows_patience = False  # it left before, nobody saw when
             self._emit(Superseded(at=now, ticket_id=old.ticket.id, pool=self.key, by_ticket_id=ticket.id))
-        self._queue.append(place, now)
-        self._to_announce.append(ticket.id)
-        self.sharing.order.came(ticket.id)
-        return old
+        self._enqueue(entry, now)
+        return None if old is None else old.attempt
+
+    def _enqueue(self, entry: QueueEntry, now: float) -> None:
+        self._queue.append(entry, now)
+        self._to_announce.append(entry.ticket.id)
+        self.sharing.order.came(entry.ticket.id)
 
     def cancel(self, ticket_id: str, now: float) -> bool:
         """Take a queued ticket out, whose client went."""
-        place = self._take_out(ticket_id, now)
-        if place is None:
+        entry = self._take_out(ticket_id, now)
+        if entry is None:
             return False
-        self._comebacks.keep(place.ticket, place.standing, now)
-        self._client_left(place, now)
-        self._end_ticket(place, now, end="cancelled", reason="client went")
+        self._comebacks.keep(entry, now)
+        self._client_left(entry, now)
+        self._end_ticket(entry, now, end="cancelled", reason="client went")
         return True
 
-    def call_off(self, ticket_id: str, now: float) -> Refused | Reservation | None:
+    def call_off(self, ticket_id: str, now: float) -> Refused | Attempt | None:
         """A person wants a ticket to end: a queued one is refused; an attempt in flight is to be ended.
 
         None: it is neither.
         """
-        if place := self._take_out(ticket_id, now):
-            self._end_ticket(place, now, end="cancelled", reason="cancelled by a person")
-            return Refused(ticket=place.ticket, cause=Cancel(ticket_id))
-        flight = self._capacity.flights.of_ticket(ticket_id)
-        if flight is None:
+        if entry := self._take_out(ticket_id, now):
+            self._end_ticket(entry, now, end="cancelled", reason="cancelled by a person")
+            return Refused(ticket=entry.ticket, cause=Cancel(ticket_id))
+        flying = self._capacity.flights.of_ticket(ticket_id)
+        if flying is None:
             return None
-        flight.place.shows_patience = False
-        return flight.reservation
+        flying.shows_patience = False
+        return flying.attempt
 
     def obey(self, now: float) -> None:
         """Persons' orders have changed."""
         self._capacity.obey(now)
-        for place in self._queue:
-            priority = self._orders.priority_of(place.ticket.agent, place.ticket.priority)
-            if priority is not place.priority:
-                self._queue.reclass(place, priority, now)
+        for entry in self._queue:
+            priority = self._orders.priority_of(entry.ticket.agent, entry.ticket.priority)
+            if priority is not entry.priority:
+                self._queue.reclass(entry, priority, now)
 
-    def _take_out(self, ticket_id: str, now: float) -> Place | None:
-        place = self._queue.remove(ticket_id, now)
-        if place is not None:
+    def _take_out(self, ticket_id: str, now: float) -> QueueEntry | None:
+        entry = self._queue.remove(ticket_id, now)
+        if entry is not None:
             self._backoffs.discard(ticket_id)
-            place.end_wait(now)
-        return place
+            entry.end_wait(now)
+        return entry
 
     def expedite(self, ticket_id: str, now: float) -> bool:
         """Move a queued ticket to the front."""
         return self._queue.expedite(ticket_id, now)
 
     def look_again(self, ticket_id: str, now: float) -> None:
-        """A ticket that waited for its budget may fit into it now; it has its old place."""
-        place = self._queue.get(ticket_id)
-        if place is not None and place.not_before == _NEVER:
-            self._queue.move(place, now, now)
+        """A ticket that waited for its budget may fit into it now; it has its old position."""
+        entry = self._queue.get(ticket_id)
+        if entry is not None and entry.state is EntryState.UNFUNDED:
+            self._queue.move(entry, now, now)
 
     def review_funds(self) -> None:
         """Budgets were changed by a person: whoever waits for whatever is refused at once where one is spent."""
         self._review = True
-
-    def clock_jumped(self, delta_s: float, now: float) -> None:
-        """So much time passed for the provider while everything here slept.
-
-        Deadlines stay: the clients slept as well, and their clocks stood as still as ours.
-        """
-        self._capacity.clock_jumped(delta_s)
-        for place in self._backoffs:
-            if now < place.not_before < _NEVER:
-                self._queue.move(place, place.not_before - delta_s, now)
 
     @property
     def learned(self) -> LearnedPool:
@@ -342,16 +322,34 @@ class Pool:
         """Begin with what an earlier run has learned, before the first ticket."""
         self._capacity.resume(learned, now)
 
-    def absorb(self, other: "Pool", now: float) -> None:
-        """Take over all that another pool has, which proved to be of the same account."""
-        self._capacity.absorb(other._capacity, now)  # noqa: SLF001  its own kind
-        flights = [flight.place for flight in other._capacity.flights]  # noqa: SLF001
-        self._queue.absorb(other._queue, flights, now)  # noqa: SLF001
-        self._callers.absorb(other._callers)  # noqa: SLF001
-        self._comebacks.absorb(other._comebacks)  # noqa: SLF001
-        self._backoffs.absorb(other._backoffs)  # noqa: SLF001
-        self._successors.absorb(other._successors)  # noqa: SLF001
-        self._to_announce += other._to_announce  # noqa: SLF001
+    def wake_up(self, slept_s: float, now: float) -> None:
+        """The machine slept until now, and all clients with it."""
+        self._capacity.wake_up()
+        for entry in self._capacity.flights:
+            entry.wake_up(slept_s)
+        self._queue.wake_up(slept_s, now)
+
+    def drain(self, now: float) -> tuple[list[QueueEntry], list[QueueEntry]]:
+        """It proved to be another pool, which is to `take_over` who waits here, and who is in flight. It is no more."""
+        waiting, flying = self._queue.take_all(now), list(self._capacity.flights)
+        for entry in (*waiting, *flying):
+            self.sharing.order.gone(entry.ticket.id)
+        self._capacity.move(None)
+        return waiting, flying
+
+    def take_over(
+        self, learned: LearnedPool, waiting: Sequence[QueueEntry], flying: Sequence[QueueEntry], now: float
+    ) -> None:
+        """Go on with what a pool knew and had that proved to be this one: behind those that wait here."""
+        self._capacity.learn_from(learned, now)
+        for entry in flying:
+            self._capacity.take_over(entry, now)
+            self._queue.charge_again(entry, now)
+        for entry in waiting:
+            if entry.history.attempts:
+                self._backoffs.add(entry)
+            self._callers.called(entry.ticket)
+            self._enqueue(entry, now)
 
     # Step 4: who goes now, who is refused
 
@@ -371,50 +369,46 @@ class Pool:
             return decisions
         if stopping:
             decisions.extend(
-                self._shed(place, now, Reason.STOPPING, SOONEST_COME_BACK_S) for place in self._queue.in_order()
+                self._shed(entry, now, Reason.STOPPING, SOONEST_COME_BACK_S) for entry in self._queue.in_order()
             )
         if closure := self._capacity.wall.stands(now):
-            decisions.extend(self._refuse(place, closure, now) for place in self._queue.in_order())
-        while place := self._queue.first_to_shed(now):
-            if not self._hold_on(place, now):
-                decisions.append(self._shed(place, now, Reason.DEADLINE, self._turn.come_back_s(place, now)))
+            decisions.extend(self._refuse(entry, closure, now) for entry in self._queue.in_order())
+        while entry := self._queue.first_to_shed(now):
+            if not self._hold_on(entry, now):
+                decisions.append(self._shed(entry, now, Reason.DEADLINE, self._turn.come_back_s(entry, now)))
         decisions.extend(self._refuse_unfunded(now))
-        while (place := self._queue.first_to_leave()) and place.leaves_at <= now:
-            self._queue.expect(place, self._leaves_at(place, now))
+        while (entry := self._queue.first_to_leave()) and entry.leaves_at <= now:
+            self._queue.expect(entry, self._leaves_at(entry, now))
         self._queue.wake(now)
         return decisions
 
     def next_key(self, now: float) -> tuple[float, float, float] | None:
         """What its next ticket is sorted by among those of the account's other pools; None: nobody waits."""
         self._gate = None
-        place = self._next = self._turn.next(now)
-        return None if place is None else self.sharing.order.key(place)
+        entry = self._next = self._turn.next(now)
+        return None if entry is None else self.sharing.order.key(entry)
 
     def step(self, now: float) -> list[Admitted | Refused] | None:
         """Let the next ticket go, if it may; None: it has to wait, and with it all of the pool."""
-        place = self._next
-        assert place is not None, "its key was asked for"
-        self._gate = self._turn.gate(place.ticket, now)
+        entry = self._next
+        assert entry is not None, "its key was asked for"
+        self._gate = self._turn.gate(entry.ticket, now)
         if self._gate is not None:
             return None
-        short = self._budgets.reserve(place.ticket, now)
+        short = self._budgets.reserve(entry.ticket, now)
         if short is None:
-            return [self._admit(place, now)]
+            return [self._admit(entry, now)]
         if not short.may_pass:
-            return [self._refuse(place, short, now)]
-        if place.not_before == _NEVER:
-            self._turn.choose_anew()
-            self._gate = Gate(Reason.FUNDS, _NEVER)
-            return None
-        self._wait_for_funds(place, short, now)
+            return [self._refuse(entry, short, now)]
+        self._wait_for_funds(entry, short, now)
         return []
 
     def in_the_way(self, now: float) -> set[Meters]:
         """Pools that have to let its next ticket go first, for they draw on the limit that it waits for."""
-        place = self._next
-        if place is None or self._gate is None or self._gate.reason is not Reason.METER:
+        entry = self._next
+        if entry is None or self._gate is None or self._gate.reason is not Reason.METER:
             return set()
-        return self._capacity.meters.in_the_way(self._turn.demand(place.ticket, now), now)
+        return self._capacity.meters.in_the_way(self._turn.demand(entry.ticket, now), now)
 
     def give_way(self, to: set[Meters]) -> bool:
         """Whether it is one of the pools that have to wait. Its next ticket then does."""
@@ -430,91 +424,79 @@ class Pool:
 
     # Step 6: a response's head arrived
 
-    def observe(self, reservation: Reservation, hints: Hints, now: float, *, answered: bool) -> None:
+    def observe(self, attempt: Attempt, hints: Hints, now: float, *, answered: bool) -> None:
         """Let the meters learn, and the prompt cache. An attempt that has ended already teaches nothing."""
-        flight = self._capacity.flights.of(reservation)
-        if flight is None:
+        entry = self._capacity.flights.of(attempt)
+        if entry is None:
             return
         if answered:
-            self._client_stayed(flight.place, now)
-            self._queue.began(flight.place, sent_at=reservation.admitted_at, now=now)
-        self._capacity.hear(hints, flight, now, answered=answered)
+            self._client_stayed(entry, now)
+            self._queue.began(entry, sent_at=attempt.admitted_at, now=now)
+        self._capacity.hear(hints, attempt, now, answered=answered)
         self._bring_forward(now)
 
     # Step 9: an attempt ended
 
-    def settle(
-        self,
-        reservation: Reservation,
-        outcome: Outcome,
-        now: float,
-        *,
-        usage: Usage | None,
-        charged: Demand | None,
-        spend: Spend,
-        client_saw_bytes: bool,
-        stopping: bool,
-    ) -> Verdict:
+    def settle(self, attempt: Attempt, result: AttemptResult, spend: Spend, now: float, *, stopping: bool) -> Verdict:
         """End an attempt and judge what follows."""
-        flight = self._capacity.flights.of(reservation)
-        if flight is None:
-            raise ContractError(f"{reservation.ticket.id}: attempt {reservation.attempt} was settled already")
-        if successor := self._queue.get(self._successors.of_ended(reservation.ticket.id)):
+        entry, outcome = self._capacity.flights.of(attempt), result.outcome
+        if entry is None:
+            raise ContractError(f"{attempt.ticket.id}: attempt {attempt.number} was settled already")
+        if successor := self._queue.get(self._successors.of_ended(attempt.ticket.id)):
             self._queue.move(successor, now, now)
-        took_s = self._capacity.settle(flight, outcome, charged, now)
-        place = flight.place
-        place.wait_began_at = now
+        took_s = self._capacity.settle(attempt, result, now)
+        entry.wait_began_at = now
         if outcome.kind is OutcomeKind.SUCCESS:
-            self._queue.began(place, sent_at=reservation.admitted_at, now=now)
+            self._queue.began(entry, sent_at=attempt.admitted_at, now=now)
         answered = outcome.kind is OutcomeKind.SUCCESS or outcome.status is None or outcome.status < 400
-        self._queue.settle(place, took_s, now, answered=answered)
-        self.sharing.order.settle(place, took_s)
+        self._queue.settle(entry, took_s, now, answered=answered)
+        self.sharing.order.settle(entry, took_s)
         self._emit(
             AttemptEnded(
                 at=now,
-                ticket_id=place.ticket.id,
+                ticket_id=entry.ticket.id,
                 pool=self.key,
-                attempt=reservation.attempt,
+                attempt=attempt.number,
                 outcome=outcome,
-                usage=usage,
-                duration_s=max(0.0, now - reservation.admitted_at),
+                usage=result.usage,
+                duration_s=max(0.0, now - attempt.admitted_at),
                 spend=spend,
             )
         )
-        self._capacity.learn(flight, outcome, now, charged=charged)
+        self._capacity.learn(attempt, result, now)
         self._bring_forward(now)
         match outcome.kind:
             case OutcomeKind.SUCCESS:
-                self._client_stayed(place, now)
-                self._end_ticket(place, now, end="delivered", reason=outcome.reason)
+                self._client_stayed(entry, now)
+                self._end_ticket(entry, now, end="delivered", reason=outcome.reason)
                 return Finished()
             case OutcomeKind.CANCELLED:
-                if not client_saw_bytes:
-                    self._client_left(place, now)
-                self._end_ticket(place, now, end="cancelled", reason=outcome.reason)
+                if not result.client_saw_bytes:
+                    self._client_left(entry, now)
+                self._end_ticket(entry, now, end="cancelled", reason=outcome.reason)
                 return Finished()
         provider_down = self._capacity.is_provider_down
         nobody_answered = self._capacity.breaker.is_one_sessions
-        place.history = place.history.ended(outcome, provider_down=provider_down, nobody_answered=nobody_answered)
-        believes_told = self._capacity.believes_told(outcome.kind, flight.demand)
+        entry.history = entry.history.ended(outcome, provider_down=provider_down, nobody_answered=nobody_answered)
+        believes_told = self._capacity.believes_told(outcome.kind, attempt.demand)
         verdict = decide(
             self._settings.retry,
-            place.history,
+            entry.history,
             outcome,
             now,
             self._rng,
             # Who has been tried already is tried as long as an answer can come in time.
-            shed_at=max(place.shed_at, self._capacity.hopeless_at(place.ticket)),
+            shed_at=max(entry.shed_at, self._capacity.hopeless_at(entry.ticket)),
             provider_down=provider_down,
             believes_told=believes_told,
             stopping=stopping,
-            client_saw_bytes=client_saw_bytes,
+            client_saw_bytes=result.client_saw_bytes,
         )
         if isinstance(verdict, GiveUp):
-            self._end_ticket(place, now, end="gave up", reason=verdict.reason.value, last_outcome=outcome.reason)
+            self._end_ticket(entry, now, end="gave up", reason=verdict.reason.value, last_outcome=outcome.reason)
         else:
             self._put_back(
-                place, verdict, now, told_by=outcome.kind if believes_told and outcome.retry_after_s else None
+                entry, verdict, now, told_by=outcome.kind if believes_told and outcome.retry_after_s else None
             )
         return verdict
 
@@ -534,53 +516,53 @@ class Pool:
     def foresee(self, asked: ForeseeWait, now: float) -> WaitView:
         """When a call would go that an agent made now."""
         ticket = self._callers.next_call(asked, self.key, now)
-        guest = Place(ticket=ticket, wait_began_at=now)
+        guest = QueueEntry(ticket=ticket, wait_began_at=now)
         guest.priority = self._orders.priority_of(ticket.agent, ticket.priority)
         short = self._budgets.foresee(ticket, now)
         return foresee(guest, short, capacity=self._capacity, queue=self._queue, turn=self._turn, now=now)
 
-    def _admit(self, place: Place, now: float) -> Admitted:
-        ticket = place.ticket
+    def _admit(self, entry: QueueEntry, now: float) -> Admitted:
+        ticket = entry.ticket
         demand = self._turn.demand(ticket, now)
-        self._queue.admit(place, now)
-        self.sharing.order.served(place, self._capacity.cost_s(demand))
+        self._queue.admit(entry, now)
+        self.sharing.order.served(entry, self._capacity.cost_s(demand))
         self._backoffs.discard(ticket.id)
-        place.history = place.history.started()
-        flight = self._capacity.reserve(place, demand, now)
-        if flight.is_probe:
+        entry.history = entry.history.started()
+        attempt = self._capacity.reserve(entry, demand, now)
+        if attempt.is_probe:
             self._turn.choose_anew()
         self._emit(
             AttemptStarted(
                 at=now,
                 ticket_id=ticket.id,
                 pool=self.key,
-                attempt=flight.reservation.attempt,
-                waited_s=place.end_wait(now),
-                in_flight=flight.in_flight,
+                attempt=attempt.number,
+                waited_s=entry.end_wait(now),
+                in_flight=attempt.in_flight,
             )
         )
-        return Admitted(flight.reservation)
+        return Admitted(attempt)
 
-    def _shed(self, place: Place, now: float, reason: Reason, come_back_s: float) -> Shed:
-        self._take_out(place.ticket.id, now)
-        self._comebacks.keep(place.ticket, place.standing, now)
-        self._client_stayed(place, now)
-        self._end_ticket(place, now, end="shed", reason=reason.value)
-        return Shed(ticket=place.ticket, reason=reason, come_back_s=come_back_s)
+    def _shed(self, entry: QueueEntry, now: float, reason: Reason, come_back_s: float) -> Shed:
+        self._take_out(entry.ticket.id, now)
+        self._comebacks.keep(entry, now)
+        self._client_stayed(entry, now)
+        self._end_ticket(entry, now, end="shed", reason=reason.value)
+        return Shed(ticket=entry.ticket, reason=reason, come_back_s=come_back_s)
 
     def _refuse_unfunded(self, now: float) -> list[Refused]:
         """Whoever begins to wait (backed-off tickets too) hears at once that its budget is spent."""
         refused = []
-        asked = [place.ticket.id for place in self._queue] if self._review else self._to_announce
+        asked = [entry.ticket.id for entry in self._queue] if self._review else self._to_announce
         self._review = False
         for ticket_id in asked:
-            place = self._queue.get(ticket_id)
-            short = self._budgets.shortage(place.ticket, now) if place else None
-            if place and short and not short.may_pass:
-                refused.append(self._refuse(place, short, now))
+            entry = self._queue.get(ticket_id)
+            short = self._budgets.shortage(entry.ticket, now) if entry else None
+            if entry and short and not short.may_pass:
+                refused.append(self._refuse(entry, short, now))
         return refused
 
-    def _refuse(self, place: Place, cause: Shortage | Closure, now: float) -> Refused:
+    def _refuse(self, entry: QueueEntry, cause: Shortage | Closure, now: float) -> Refused:
         match cause:
             case Shortage(budget=budget):
                 reason = f"{Reason.BUDGET.value}: {budget.holder}"
@@ -588,29 +570,29 @@ class Pool:
                 reason = f"{Reason.WALL.value}: {why}"
             case _:
                 assert_never(cause)
-        self._take_out(place.ticket.id, now)
-        self._end_ticket(place, now, end="refused", reason=reason)
-        return Refused(ticket=place.ticket, cause=cause)
+        self._take_out(entry.ticket.id, now)
+        self._end_ticket(entry, now, end="refused", reason=reason)
+        return Refused(ticket=entry.ticket, cause=cause)
 
-    def _wait_for_funds(self, place: Place, short: Shortage, now: float) -> None:
-        """Out of the others' way, at its own place, until an attempt of the same budget ends."""
-        self._queue.move(place, _NEVER, now)
+    def _wait_for_funds(self, entry: QueueEntry, short: Shortage, now: float) -> None:
+        """Out of the others' way, at its own position, until an attempt of the same budget ends."""
+        self._queue.move(entry, _NEVER, now)
         self._turn.choose_anew()
-        self._budgets.wait(place.ticket, short, now)
+        self._budgets.wait(entry.ticket, short, now)
 
-    def _announce(self, head: Place | None, gate: Gate | None, now: float) -> None:
+    def _announce(self, head: QueueEntry | None, gate: Gate | None, now: float) -> None:
         """One Held for each wait that did not end in the poll after its beginning."""
         for ticket_id in self._to_announce:
-            place = self._queue.get(ticket_id)
-            if place is not None:
+            entry = self._queue.get(ticket_id)
+            if entry is not None:
                 self._emit(
                     Held(
                         at=now,
                         ticket_id=ticket_id,
                         pool=self.key,
-                        reason=self._turn.reason(place, head, gate, now),
+                        reason=self._turn.reason(entry, head, gate, now),
                         # Exact for a new ticket; one that came back is somewhere before the end.
-                        position=1 if place is head else len(self._queue),
+                        position=1 if entry is head else len(self._queue),
                     )
                 )
         self._to_announce.clear()
@@ -619,70 +601,72 @@ class Pool:
         at = min(self._queue.next_shed_at(), self._queue.next_due_at(), gate.opens_at if gate else _NEVER)
         return None if at == _NEVER else max(at, now + _TIMER_STEP_S)
 
-    def _leaves_at(self, place: Place, now: float) -> float:
+    def _leaves_at(self, entry: QueueEntry, now: float) -> float:
         """When a client may leave, as far as is learned of its kind."""
-        ticket = place.ticket
+        ticket = entry.ticket
         return ticket.arrived_at + self._patience.leaves_after_s(ticket.client, now - ticket.arrived_at)
 
-    def _client_left(self, place: Place, now: float) -> None:
+    def _client_left(self, entry: QueueEntry, now: float) -> None:
         """Its client has gone, and had got no byte."""
-        ticket = place.ticket
-        if not place.shows_patience or not self._patience.left(ticket.client, now - ticket.arrived_at):
+        ticket = entry.ticket
+        if not entry.shows_patience or not self._patience.left(ticket.client, now - ticket.arrived_at):
             return
         for other in self._queue:
             if other.ticket.client == ticket.client:
                 self._queue.expect(other, self._leaves_at(other, now))
 
-    def _client_stayed(self, place: Place, now: float) -> None:
+    def _client_stayed(self, entry: QueueEntry, now: float) -> None:
         """Its client is there, and gets its first byte."""
-        if place.shows_patience:
-            place.shows_patience = False
-            self._patience.stayed(place.ticket.client, now - place.ticket.arrived_at)
+        if entry.shows_patience:
+            entry.shows_patience = False
+            self._patience.stayed(entry.ticket.client, now - entry.ticket.arrived_at)
 
-    def _hold_on(self, place: Place, now: float) -> bool:
+    def _hold_on(self, entry: QueueEntry, now: float) -> bool:
         """Keep one beyond its time where there will surely be room, and an answer, before its client gives up."""
-        shed_at = self._turn.worth_holding_until(place, now)
+        shed_at = self._turn.worth_holding_until(entry, now)
         if shed_at is None:
             return False
-        place.shed_at = shed_at
-        self._queue.move(place, place.not_before, now)
+        entry.shed_at = shed_at
+        self._queue.move(entry, entry.not_before, now)
         return True
 
     def _bring_forward(self, now: float) -> None:
         """Who waits only because it was told to goes with the others, where these have shown that it need not."""
-        for place in self._backoffs.told_falsely(self._capacity.believes_told):
-            if now < place.not_before < _NEVER:
-                self._queue.move(place, now, now)
+        for entry in self._backoffs.told_falsely(self._capacity.believes_told):
+            if entry.state is EntryState.BACKING_OFF:
+                self._queue.move(entry, now, now)
 
-    def _put_back(self, place: Place, backoff: Backoff, now: float, *, told_by: OutcomeKind | None) -> None:
-        place.priority = self._orders.priority_of(place.ticket.agent, place.ticket.priority)
-        place.weigh()
-        self._queue.put_back(place, backoff.until, now)
-        self._backoffs.add(place, told_by)
-        self._to_announce.append(place.ticket.id)
+    def _put_back(self, entry: QueueEntry, backoff: Backoff, now: float, *, told_by: OutcomeKind | None) -> None:
+        entry.priority = self._orders.priority_of(entry.ticket.agent, entry.ticket.priority)
+        entry.weigh()
+        self._queue.put_back(entry, backoff.until, now)
+        self._backoffs.add(entry, told_by)
+        self._to_announce.append(entry.ticket.id)
         self._emit(
             BackedOff(
                 at=now,
-                ticket_id=place.ticket.id,
+                ticket_id=entry.ticket.id,
                 pool=self.key,
-                attempt=place.history.attempts,
+                attempt=entry.history.attempts,
                 until=backoff.until,
                 reason=backoff.reason,
             )
         )
 
-    def _end_ticket(self, place: Place, now: float, *, end: str, reason: str, last_outcome: str = "") -> None:
-        self.sharing.order.gone(place.ticket.id)
+    def _end_ticket(self, entry: QueueEntry, now: float, *, end: str, reason: str, last_outcome: str = "") -> None:
+        if entry.state is not EntryState.ENDED:
+            entry.become(EntryState.ENDED)
+        self.sharing.order.gone(entry.ticket.id)
         self._emit(
             TicketEnded(
                 at=now,
-                ticket_id=place.ticket.id,
+                ticket_id=entry.ticket.id,
                 pool=self.key,
                 end=end,
                 reason=reason,
-                attempts=place.history.attempts,
-                ambiguous_resends=place.history.ambiguous_resends,
-                waited_s=place.waited_s,
+                attempts=entry.history.attempts,
+                ambiguous_resends=entry.history.ambiguous_resends,
+                waited_s=entry.waited_s,
                 last_outcome=last_outcome,
             )
         )

@@ -23,14 +23,14 @@ from msgspec.structs import replace
 
 from hivemind_addon.api.command import Cancel
 from hivemind_addon.api.spend import Shortage
-from hivemind_addon.api.ticket import Outcome, OutcomeKind, Reason, Reservation, Ticket
+from hivemind_addon.api.ticket import Attempt, Outcome, OutcomeKind, Reason, Ticket
 from hivemind_addon.proxy.core.breaker import Closure
 
 
 class Admitted(Struct, frozen=True):
     """The ticket goes upstream now."""
 
-    reservation: Reservation
+    attempt: Attempt
 
 
 class Shed(Struct, frozen=True):

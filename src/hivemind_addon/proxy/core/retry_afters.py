@@ -138,9 +138,3 @@ class RetryAfters:
     def is_look(self, sent: Sent) -> bool:
         """Whether an attempt went to see."""
         return sent is self._look
-
-    def clock_jumped(self, delta_s: float) -> None:
-        """So much time passed while everything slept."""
-        self.until -= delta_s
-        self._row_since -= delta_s
-        self._refused_sent_at -= delta_s

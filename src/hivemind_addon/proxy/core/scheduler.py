@@ -24,9 +24,9 @@ from hivemind_addon.api.events import (
     AccountNamed,
     AttemptEnded,
     AttemptStarted,
-    ClockJumped,
     Event,
     GuardTripped,
+    MachineSlept,
     OddityNoted,
     PersonActed,
     PoolsMerged,
@@ -36,15 +36,13 @@ from hivemind_addon.api.events import (
 from hivemind_addon.api.snapshot import Counters, Snapshot
 from hivemind_addon.api.spend import AccountState
 from hivemind_addon.api.ticket import (
+    Attempt,
+    AttemptResult,
     ContractError,
-    Demand,
     Hints,
-    Outcome,
     OutcomeKind,
     PoolKey,
-    Reservation,
     Ticket,
-    Usage,
 )
 from hivemind_addon.proxy.core.budget import Budgets, actual_spend
 from hivemind_addon.proxy.core.learned import LearnedPool, Saved, UnreadableError, read_saved
@@ -87,7 +85,7 @@ class Scheduler:
         """Where pools went that proved to be of another one's account."""
         self._learned: dict[PoolKey, LearnedPool] = {}
         """By an earlier run, of pools that are not in use yet."""
-        self._superseded: list[Reservation] = []
+        self._superseded: list[Attempt] = []
         self._sharing: dict[tuple[str, str], Sharing] = {}
         """By host and account."""
         self._patience = Patience()
@@ -230,12 +228,12 @@ class Scheduler:
         at = min(_NEVER if first is None else first[0], self._budgets.renews_at, self._orders.ends_at)
         return None if at == _NEVER else at
 
-    def observe(self, reservation: Reservation, hints: Hints, now: float, *, answered: bool = True) -> None:
+    def observe(self, attempt: Attempt, hints: Hints, now: float, *, answered: bool = True) -> None:
         """A response's head arrived: meters learn. Of an attempt that was settled already nothing is learned.
 
         `answered`: it is the head of an answer (below 400), so that the prompt cache holds its prefix from now on.
         """
-        ticket = reservation.ticket
+        ticket = attempt.ticket
         for oddity in hints.oddities:
             self.note(OddityNoted(at=now, pool=ticket.pool, ticket_id=ticket.id, what=oddity))
         pool = self._pool_of_ticket.get(ticket.id)
@@ -243,42 +241,24 @@ class Scheduler:
             return
         if hints.account is not None:
             pool = self._name_account(pool, hints.account, now)
-        pool.observe(reservation, hints, now, answered=answered)
+        pool.observe(attempt, hints, now, answered=answered)
         self._changed[pool] = None
 
-    def settle(
-        self,
-        reservation: Reservation,
-        outcome: Outcome,
-        now: float,
-        *,
-        usage: Usage | None = None,
-        charged: Demand | None = None,
-        client_saw_bytes: bool = False,
-    ) -> Verdict:
+    def settle(self, attempt: Attempt, result: AttemptResult, now: float) -> Verdict:
         """End an attempt, exactly once (ContractError on the second time), and judge what follows.
 
-        `charged` is what the provider really takes for it (None: what was reserved). SUCCESS and CANCELLED
-        finish the ticket. Anything else is Backoff where it is retryable, the client saw nothing, and the
-        policy and the deadline allow; else GiveUp.
+        SUCCESS and CANCELLED finish the ticket. Anything else is Backoff where it is retryable, the client saw
+        nothing, and the policy and the deadline allow; else GiveUp.
         """
-        pool = self._pool_of_ticket.get(reservation.ticket.id)
+        ticket = attempt.ticket
+        pool = self._pool_of_ticket.get(ticket.id)
         if pool is None:
-            raise ContractError(f"{reservation.ticket.id}: attempt {reservation.attempt} was settled already")
-        spend = actual_spend(reservation.ticket, outcome, usage, charged)
-        verdict = pool.settle(
-            reservation,
-            outcome,
-            now,
-            usage=usage,
-            charged=charged,
-            spend=spend,
-            client_saw_bytes=client_saw_bytes,
-            stopping=self._stopping,
-        )
-        self._steering.look_again(self._budgets.settle(reservation.ticket, spend, now), now)
+            raise ContractError(f"{ticket.id}: attempt {attempt.number} was settled already")
+        spend = actual_spend(ticket, result)
+        verdict = pool.settle(attempt, result, spend, now, stopping=self._stopping)
+        self._steering.look_again(self._budgets.settle(ticket, spend, now), now)
         if not isinstance(verdict, Backoff):
-            del self._pool_of_ticket[reservation.ticket.id]
+            del self._pool_of_ticket[ticket.id]
         self._changed[pool] = None
         return verdict
 
@@ -300,32 +280,23 @@ class Scheduler:
         self._stopping = True
         self._changed.update(dict.fromkeys(self._pools.values()))
 
-    def drain_superseded(self) -> list[Reservation]:
+    def drain_superseded(self) -> list[Attempt]:
         """Attempts that are to be ended now, since the last call: their clients have come back. Settle them."""
         superseded, self._superseded = self._superseded, []
         return superseded
 
-    def drain_called_off(self) -> list[Reservation]:
+    def drain_called_off(self) -> list[Attempt]:
         """Attempts that a person has cancelled since the last call. End them, and settle them as CANCELLED."""
         return self._steering.drain_called_off()
 
-    def clock_jumped(self, delta_s: float, now: float, *, slept_s: float | None = None) -> None:
-        """The wall clock moved by `delta_s` more than the monotonic one: the machine slept, or its clock was set.
+    def wake_up(self, slept_s: float, now: float) -> None:
+        """The machine slept until now. `now` has counted that: what is known of the provider is that much older.
 
-        Forward it is taken for a sleep, in which so much time passed for the provider and none for anybody here:
-        what is known of it is that much older, and all pools start small. If the clock was only set, the first
-        responses put that right. Backward nothing moves: every instant here is monotonic.
-
-        A budget is not put right by anybody: its period moves on by `slept_s`, for which the machine surely slept;
-        None: that is not known, and the jump is taken for it.
+        The clients slept as well, so what they wait for moves on; and all pools start small.
         """
-        self.note(ClockJumped(at=now, delta_s=delta_s))
-        slept_s = max(0.0, delta_s if slept_s is None else slept_s)
-        if delta_s > 0:
-            for pool in self._pools.values():
-                pool.clock_jumped(delta_s, now)
-        self._budgets.clock_jumped(slept_s, now)
-        self._orders.clock_jumped(slept_s)
+        self.note(MachineSlept(at=now, slept_s=slept_s))
+        for pool in self._pools.values():
+            pool.wake_up(slept_s, now)
         self._changed.update(dict.fromkeys(self._pools.values()))
 
     def export(self) -> dict[str, object]:
@@ -461,11 +432,9 @@ class Scheduler:
         if target is pool:
             pool.rename(into, self._sharing_of(into))
         else:
-            pool.rename(into, None)
-            target.absorb(pool, now)
-            for ticket_id, its in self._pool_of_ticket.items():
-                if its is pool:
-                    self._pool_of_ticket[ticket_id] = target
+            waiting, flying = pool.drain(now)
+            target.take_over(pool.learned, waiting, flying, now)
+            self._pool_of_ticket.update(dict.fromkeys((entry.ticket.id for entry in (*waiting, *flying)), target))
         target.bypass(self._bypassing[into])
         self._orders.inherit(into, merged=key)
         target.obey(now)

@@ -25,18 +25,17 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hivemind_addon.api.ticket import Outcome, OutcomeKind
+from hivemind_addon.api.ticket import Attempt, Outcome, OutcomeKind
 from hivemind_addon.proxy.core.common_meters import CommonMeters
 from hivemind_addon.proxy.core.hidden_limits import HiddenLimits
 from hivemind_addon.proxy.core.hypotheses import OF_OVERLOADS, OF_THROTTLES
-from hivemind_addon.proxy.core.lanes import Flight
 from hivemind_addon.proxy.core.learned import COMMON_CONCURRENCY, COMMON_RATE, LearnedPool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hivemind_addon.proxy.core.capacity import Capacity
-from hivemind_addon.proxy.core.lanes import Place
+from hivemind_addon.proxy.core.lanes import QueueEntry
 
 _LONG_AGO = float("-inf")
 _PACE = 0.5
@@ -71,37 +70,37 @@ class CommonOrder:
         self._came_s.pop(ticket_id, None)
         self._sent.discard(ticket_id)
 
-    def key(self, place: Place) -> tuple[float, float, float]:
+    def key(self, entry: QueueEntry) -> tuple[float, float, float]:
         """What a pool's next ticket is sorted by."""
-        if place.front:
-            return (_LONG_AGO, place.front, place.since)
-        return (self._start_s(place) - place.bonus_s, place.since, place.order)
+        if entry.front:
+            return (_LONG_AGO, entry.front, entry.since)
+        return (self._start_s(entry) - entry.bonus_s, entry.since, entry.order)
 
-    def served(self, place: Place, cost_s: float) -> None:
+    def served(self, entry: QueueEntry, cost_s: float) -> None:
         """A ticket goes, and is expected to take so much. `settle` it when its attempt ends."""
-        ticket = place.ticket
+        ticket = entry.ticket
         owed_s = self._served_s.get(ticket.agent, _LONG_AGO)
         if ticket.id not in self._sent:
-            self._came_s[ticket.id] = self._start_s(place)
+            self._came_s[ticket.id] = self._start_s(entry)
             self._sent.add(ticket.id)
         start_s = self._came_s[ticket.id]
         # As in an ideal system that serves all who are here at once: newcomers do not go before others for ever.
         self._now_s = max(self._now_s, start_s) + _PACE * cost_s / max(1, len(self._came_s))
-        self._served_s[ticket.agent] = max(start_s, owed_s) + cost_s / place.weight
+        self._served_s[ticket.agent] = max(start_s, owed_s) + cost_s / entry.weight
         self._charged_s[ticket.id] = cost_s
         if len(self._served_s) > self._forget_at:
             self._served_s = {agent: at_s for agent, at_s in self._served_s.items() if at_s > self._now_s}
             self._forget_at = max(_FORGET_FROM, 2 * len(self._served_s))
 
-    def settle(self, place: Place, cost_s: float) -> None:
+    def settle(self, entry: QueueEntry, cost_s: float) -> None:
         """An attempt ended, and took so much."""
-        ticket = place.ticket
+        ticket = entry.ticket
         charged_s = self._charged_s.pop(ticket.id, cost_s)
         if ticket.agent in self._served_s:
-            self._served_s[ticket.agent] += (cost_s - charged_s) / place.weight
+            self._served_s[ticket.agent] += (cost_s - charged_s) / entry.weight
 
-    def _start_s(self, place: Place) -> float:
-        ticket = place.ticket
+    def _start_s(self, entry: QueueEntry) -> float:
+        ticket = entry.ticket
         came_s = self._came_s.get(ticket.id, self._now_s)
         return came_s if ticket.id in self._sent else max(came_s, self._served_s.get(ticket.agent, _LONG_AGO))
 
@@ -199,16 +198,16 @@ class Sharing:
 
     # An attempt's way ------------------------------------------------------------------------------------------------
 
-    def sent(self, flight: Flight, now: float) -> None:
+    def sent(self, attempt: Attempt, now: float) -> None:
         """An attempt was admitted; it is in flight."""
         if len(self.members) > 1:
             for hidden in (self.throttles, self.overloads):
-                hidden.sent(flight.stamp, flight.demand, self.in_flight, now)
+                hidden.sent(attempt.stamp, attempt.demand, self.in_flight, now)
 
-    def passed(self, flight: Flight, now: float) -> None:
+    def passed(self, attempt: Attempt, now: float) -> None:
         """The provider has taken it."""
         for hidden in (self.throttles, self.overloads):
-            hidden.passed(flight.stamp, now)
+            hidden.passed(attempt.stamp, now)
 
     def judge(self, member: "Capacity", outcome: Outcome, now: float) -> None:
         """An attempt ended, and both pairs have heard of it: whose limits do refusals speak for?"""
@@ -223,10 +222,3 @@ class Sharing:
         """What was refused since an instant was an outage and no limit."""
         for hidden in (self.throttles, self.overloads):
             hidden.forget_since(at, now)
-
-    def clock_jumped(self, member: "Capacity", delta_s: float) -> None:
-        """So much time passed while everything slept; each pool says so, and the first one's word counts."""
-        if member is not self.members[0]:
-            return
-        for hidden in (self.throttles, self.overloads):
-            hidden.clock_jumped(delta_s)

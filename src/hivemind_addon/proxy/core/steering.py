@@ -38,7 +38,7 @@ from hivemind_addon.api.command import (
 )
 from hivemind_addon.api.events import Event, PersonActed
 from hivemind_addon.api.spend import MOST_AMOUNT, Budget, Scope, Spend, amount
-from hivemind_addon.api.ticket import PoolKey, Reservation
+from hivemind_addon.api.ticket import Attempt, PoolKey
 from hivemind_addon.proxy.core.budget import Account, Budgets
 from hivemind_addon.proxy.core.orders import Orders, time_words
 from hivemind_addon.proxy.core.pool import Pool
@@ -234,7 +234,7 @@ class Steering:
         self._treasurer = Treasurer(budgets=budgets, orders=orders, emit=emit)
         self._emit = emit
         self._refused: list[Refused] = []
-        self._called_off: list[Reservation] = []
+        self._called_off: list[Attempt] = []
 
     def __repr__(self) -> str:
         return f"<Steering by {self._orders!r}>"
@@ -286,7 +286,7 @@ class Steering:
         refused, self._refused = self._refused, []
         return refused
 
-    def drain_called_off(self) -> list[Reservation]:
+    def drain_called_off(self) -> list[Attempt]:
         """Attempts that are cancelled and run, since the last call."""
         called_off, self._called_off = self._called_off, []
         return called_off

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hivemind_addon.api.ticket import Demand, Reason, Ticket
 from hivemind_addon.proxy.core.capacity import Capacity
 from hivemind_addon.proxy.core.fair_queue import FairQueue
-from hivemind_addon.proxy.core.lanes import Place
+from hivemind_addon.proxy.core.lanes import EntryState, QueueEntry
 from hivemind_addon.proxy.core.meters import Backoffs
 
 _NEVER = float("inf")
@@ -57,7 +57,7 @@ class Turn:
     def __repr__(self) -> str:
         return f"<Turn of {self._queue!r}>"
 
-    def next(self, now: float) -> Place | None:
+    def next(self, now: float) -> QueueEntry | None:
         """Who goes next: the head, or while the provider is down the one who probes."""
         queue, breaker = self._queue, self._capacity.breaker
         self._capacity.look_at_probe(now)
@@ -77,7 +77,7 @@ class Turn:
         """The one who probes has gone, or cannot: the next time it may be another one."""
         self._probe = None
 
-    def last_chance(self, now: float) -> Place | None:
+    def last_chance(self, now: float) -> QueueEntry | None:
         """One that would be shed before there is room again, or very soon, and has waited for long.
 
         Only where a limit has not enough for all; and it pays for what it takes like any other.
@@ -86,14 +86,14 @@ class Turn:
         is_hidden = self._capacity.is_rate_hidden
         if not meters and not is_hidden:
             return None
-        place = self._queue.first_to_leave()
-        if place is None or place.not_before > now:
+        entry = self._queue.first_to_leave()
+        if entry is None or entry.not_before > now:
             return None
-        ticket = place.ticket
+        ticket = entry.ticket
         # Asked before the meters: most polls end here.
-        ends_at = min(place.shed_at, place.leaves_at)
+        ends_at = min(entry.shed_at, entry.leaves_at)
         patience_s = ends_at - ticket.arrived_at
-        if now - ticket.arrived_at < _LONG_WAIT * patience_s or self._queue.why_passed(place):
+        if now - ticket.arrived_at < _LONG_WAIT * patience_s or self._queue.why_passed(entry):
             return None
         turns_at = (meters.next_window_at(now), *(hidden.turns_at(now) for hidden in self._capacity.hidden))
         soonest_at = min((at for at in turns_at if at is not None), default=now)
@@ -101,7 +101,7 @@ class Turn:
             return None
         wanted = _SCARCE * len(self._queue)
         is_scarce = is_hidden or meters.are_scarce(ticket.demand, wanted, now)
-        return place if is_scarce else None
+        return entry if is_scarce else None
 
     def gate(self, ticket: Ticket, now: float) -> Gate | None:
         """What keeps a ticket from going now; None: nothing."""
@@ -139,35 +139,35 @@ class Turn:
             return ticket.cold_demand
         return ticket.demand
 
-    def reason(self, place: Place, head: Place | None, gate: Gate | None, now: float) -> Reason:
+    def reason(self, entry: QueueEntry, head: QueueEntry | None, gate: Gate | None, now: float) -> Reason:
         """Why a ticket waits, where `gate` keeps `head` from going."""
         if self._capacity.paused:
             return Reason.PAUSED
-        if place.not_before == _NEVER:
+        if entry.state is EntryState.UNFUNDED:
             return Reason.FUNDS
-        if place.not_before > now:
+        if entry.not_before > now:
             return Reason.BACKOFF
-        if passed := self._queue.why_passed(place):
+        if passed := self._queue.why_passed(entry):
             return passed
-        if gate is None or (place is not head and gate.reason is Reason.METER):
+        if gate is None or (entry is not head and gate.reason is Reason.METER):
             return Reason.ORDER
         return gate.reason
 
-    def come_back_s(self, place: Place, now: float) -> float:
+    def come_back_s(self, entry: QueueEntry, now: float) -> float:
         """In what time one that is shed now may find room."""
-        gate = self.gate(place.ticket, now)
+        gate = self.gate(entry.ticket, now)
         fits_at = now if gate is None or gate.opens_at == _NEVER else gate.opens_at
-        due_at = now if place.not_before == _NEVER else place.not_before
+        due_at = now if entry.state is EntryState.UNFUNDED else entry.not_before
         return max(SOONEST_COME_BACK_S, fits_at - now, due_at - now)
 
-    def worth_holding_until(self, place: Place, now: float) -> float | None:
+    def worth_holding_until(self, entry: QueueEntry, now: float) -> float | None:
         """Until when to keep one whose time has come: there will surely be room, and an answer before its client goes.
 
         None: that is not sure.
         """
-        capacity, gate = self._capacity, self.gate(place.ticket, now)
+        capacity, gate = self._capacity, self.gate(entry.ticket, now)
         opens_at = now if gate is None else gate.opens_at
         if capacity.is_full and not capacity.paused:
             opens_at = now + capacity.service.mean_s / capacity.limit
-        until = max(opens_at, place.not_before) + _SURE_S
-        return None if until > capacity.hopeless_at(place.ticket) else until
+        until = max(opens_at, entry.not_before) + _SURE_S
+        return None if until > capacity.hopeless_at(entry.ticket) else until

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from mitmproxy.proxy.server_hooks import ServerConnectionHookData
     from mitmproxy.tls import ClientHelloData, TlsData
 
-    from hivemind_addon.api.ticket import Reservation
+    from hivemind_addon.api.ticket import Attempt
     from hivemind_addon.proxy.mitm.exchange import Exchange
     from hivemind_addon.system.descriptors import Places
 
@@ -177,13 +177,13 @@ class Hivemind:
         self.intake.runtime.voices.speak(log=settings.event_log, notify=settings.notify)
         self.intake.files.follow(settings)
 
-    def _end_attempt(self, reservation: Reservation, *, called_off: bool = False) -> None:
+    def _end_attempt(self, attempt: Attempt, *, called_off: bool = False) -> None:
         """A client has come back with a request that still runs, or a person cancelled it: its stream ends it."""
         proxyserver = ctx.master.addons.get("proxyserver")
         if self.intake:
             with self.intake.guarded("end_attempt"):
                 self.intake.end_attempt(
-                    reservation, lambda flow: proxyserver.inject_event(EndAttempt(flow, called_off=called_off))
+                    attempt, lambda flow: proxyserver.inject_event(EndAttempt(flow, called_off=called_off))
                 )
 
     def running(self) -> Awaitable[object] | None:

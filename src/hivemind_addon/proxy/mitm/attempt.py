@@ -44,7 +44,7 @@ def plain_headers(headers: http.Headers) -> dict[str, str]:
 
 
 @dataclass(eq=False)
-class Attempt:
+class AnswerInProgress:
     """Tell it what comes, in order. Its head makes it a stream, which is read as it passes, or a plain answer."""
 
     profile: Profile

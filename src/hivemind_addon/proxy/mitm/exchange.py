@@ -19,17 +19,18 @@ from hivemind_addon.api.command import Cancel, MoveToFront
 from hivemind_addon.api.events import CommittedStreamFailed, OddityNoted
 from hivemind_addon.api.spend import Shortage
 from hivemind_addon.api.ticket import (
+    Attempt,
+    AttemptResult,
     CallKind,
     ContractError,
     Delivery,
     Outcome,
     OutcomeKind,
-    Reservation,
     Ticket,
     Usage,
 )
 from hivemind_addon.proxy.core.retry import Admitted, Backoff, Refused, Shed
-from hivemind_addon.proxy.mitm.attempt import Attempt
+from hivemind_addon.proxy.mitm.attempt import AnswerInProgress
 from hivemind_addon.proxy.mitm.keeping import sent_request
 from hivemind_addon.proxy.mitm.port import Alarm, Delivered, Handling, Look, Next, Stage
 from hivemind_addon.proxy.mitm.refusal import (
@@ -123,7 +124,7 @@ class Exchange:
     delivered: Delivered | None = None
     """What has come of an answer that goes to the client as it comes."""
     _submitted: bool = False
-    _reservation: Reservation | None = None
+    _reservation: Attempt | None = None
     _bypassing: bool = False
     _held: bool = False
     _pulse_at: float = 0.0
@@ -204,15 +205,15 @@ class Exchange:
     def _keep(self, answer: Awaited | None) -> None:
         """A reservation is ours from the moment it was fetched: whatever goes wrong afterwards, it is given back."""
         if isinstance(answer, Admitted):
-            self._reservation = answer.reservation
+            self._reservation = answer.attempt
 
     def _take(self, answer: Awaited | None) -> bool:
         """Step 5: what the scheduler's answer means for the layer. False: there is none yet."""
         match answer:
             case None:
                 return False
-            case Admitted(reservation):
-                self.attempts = reservation.attempt
+            case Admitted(attempt):
+                self.attempts = attempt.number
                 self.next = Next.SEND
             case Shed():
                 self.refusal = make_refusal(self.profile, self._dialect, answer)
@@ -298,8 +299,8 @@ class Exchange:
 
     # An attempt's answer ---------------------------------------------------------------------------------------------
 
-    def _new_attempt(self) -> Attempt:
-        return Attempt(self.profile, self.dialect_name, self.driver.clock, self.tape)
+    def _new_attempt(self) -> AnswerInProgress:
+        return AnswerInProgress(self.profile, self.dialect_name, self.driver.clock, self.tape)
 
     def sent(self) -> None:
         """The attempt begins: forget the one before, even after a trip, for none of it may go to the client."""
@@ -558,12 +559,11 @@ class Exchange:
             self.estimator.learn(self.profile, self.facts, self.ticket.session, usage)
         if usage is not None and usage.reported:
             charged = self.estimator.charged(self.profile, self.facts, usage)
-        verdict = self.driver.settle(
-            reservation, outcome, usage=usage, charged=charged, client_saw_bytes=client_saw_bytes
-        )
+        result = AttemptResult(outcome, usage, charged, client_saw_bytes)
+        verdict = self.driver.settle(reservation, result)
         self._reservation = None  # not before: what fails on the way here must not lose it
         if self.tape:
-            self.tape.settled(reservation, outcome, self.driver.clock.monotonic(), usage=usage, charged=charged)
+            self.tape.settled(reservation, result, self.driver.clock.monotonic())
         if isinstance(verdict, Backoff):
             return True
         self._end()

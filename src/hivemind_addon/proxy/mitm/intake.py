@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from mitmproxy.flow import Flow
     from mitmproxy.proxy.context import Context
 
-    from hivemind_addon.api.ticket import Reservation
+    from hivemind_addon.api.ticket import Attempt
     from hivemind_addon.proxy.compose import Runtime
     from hivemind_addon.proxy.mitm.control_socket import ControlSocket
     from hivemind_addon.proxy.mitm.options import Settings
@@ -384,9 +384,9 @@ class Intake:
             with self.guarded("update"):
                 exchange.nudge()
 
-    def end_attempt(self, reservation: Reservation, inject: Callable[[http.HTTPFlow], None]) -> None:
+    def end_attempt(self, attempt: Attempt, inject: Callable[[http.HTTPFlow], None]) -> None:
         """End a running attempt; `inject` tells its stream. ValueError: it has none."""
-        ticket_id = reservation.ticket.id
+        ticket_id = attempt.ticket.id
         exchange = next((one for one in self.live.values() if one.ticket.id == ticket_id), None)
         if exchange is None:
             return

@@ -24,11 +24,11 @@ from hivemind_addon.api.events import (
     AttemptStarted,
     BackedOff,
     BreakerChanged,
-    ClockJumped,
     CommittedStreamFailed,
     Event,
     GuardTripped,
     Held,
+    MachineSlept,
     OddityNoted,
     PoolBlocked,
     StateUnsaved,
@@ -141,7 +141,7 @@ class Metrics:
         )
         self._trips = self._counter("hivemind_guard_trips", "Exceptions of the addon's own, in any place.", ())
         self._oddities = self._counter("hivemind_oddities", "What could not be understood, and was defaulted.", ())
-        self._jumps = self._counter("hivemind_clock_jumps", "Times that the machine slept or its clock was set.", ())
+        self._jumps = self._counter("hivemind_clock_jumps", "Times that the machine slept.", ())
         self._unsaved = self._gauge("hivemind_state_unsaved", "1 while the journal cannot be written to disk.")
         self._waits = self._histogram(
             "hivemind_admission_wait_seconds",
@@ -221,7 +221,7 @@ class Metrics:
                 self._trips.inc()
             case OddityNoted():
                 self._oddities.inc()
-            case ClockJumped():
+            case MachineSlept():
                 self._jumps.inc()
             case StateUnsaved():
                 self._unsaved.set(bool(event.reason))

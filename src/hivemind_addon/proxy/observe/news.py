@@ -18,12 +18,12 @@ from hivemind_addon.api.events import (
     BudgetSpent,
     BudgetWarned,
     CheckpointKept,
-    ClockJumped,
     CommittedStreamFailed,
     ConcurrencyChanged,
     Event,
     GuardTripped,
     Held,
+    MachineSlept,
     MeterLearned,
     OddityNoted,
     PersonActed,
@@ -202,9 +202,8 @@ def describe(event: Event) -> tuple[int, str]:
             return logging.INFO, f"{event.pool}: {event.merged} is the same account"
         case Superseded():
             return logging.INFO, f"{event.ticket_id} is ended: its client came back with {event.by_ticket_id}"
-        case ClockJumped():
-            jump = f"{lasting(abs(event.delta_s))} {'on' if event.delta_s > 0 else 'back'}"
-            return logging.WARNING, f"the clock went {jump}: the machine slept, or its clock was set"
+        case MachineSlept():
+            return logging.WARNING, f"the machine slept for {lasting(event.slept_s)}"
         case OddityNoted():
             subject = event.ticket_id or event.pool
             return logging.WARNING, f"{subject}: {event.what}" if subject else event.what

@@ -17,15 +17,15 @@ from hivemind_addon.api.events import Event
 from hivemind_addon.api.snapshot import Snapshot
 from hivemind_addon.api.spend import AccountState
 from hivemind_addon.api.ticket import (
+    Attempt,
+    AttemptResult,
     ContractError,
     Demand,
     Hints,
     Outcome,
     OutcomeKind,
     PoolKey,
-    Reservation,
     Ticket,
-    Usage,
 )
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted, Backoff, Refused, Shed, Verdict
@@ -35,8 +35,8 @@ from hivemind_addon.system.heap import KeyedHeap
 
 _logger = logging.getLogger(__name__)
 
-_JUMP_S = 5.0
-"""The wall clock may differ from the monotonic one by this much more between two turns: it is being adjusted."""
+_SLEEP_S = 1.0
+"""A shorter sleep of the machine is none: the two clocks are not read at one instant."""
 _LONGEST_TIMER_S = 15.0
 _AFTER_FAILURE_S = 1.0
 """When the timer's own turn fails, the next one is tried after this time."""
@@ -92,8 +92,8 @@ class Driver:
         scheduler: Scheduler,
         clock: Clock,
         observers: Iterable[Observer] = (),
-        end_attempt: Callable[[Reservation], None] | None = None,
-        call_off: Callable[[Reservation], None] | None = None,
+        end_attempt: Callable[[Attempt], None] | None = None,
+        call_off: Callable[[Attempt], None] | None = None,
     ) -> None:
         """Both end a running attempt and settle it.
 
@@ -104,8 +104,7 @@ class Driver:
         self.end_attempt = end_attempt
         self.call_off = call_off
         self._scheduler = scheduler
-        self._wall_ahead_s = clock.wall() - clock.monotonic()
-        self._asleep_s = clock.asleep()
+        self._asleep_s = clock.monotonic() - clock.awake()
         self._observers = list(observers)
         self._desks: dict[str, _Desk] = {}
         self._pulses: KeyedHeap[str] = KeyedHeap()
@@ -170,32 +169,17 @@ class Driver:
         # Only a decision or the instant rings.
         return self._fetch(ticket_id, desk) or Pulse()
 
-    def settle(
-        self,
-        reservation: Reservation,
-        outcome: Outcome,
-        *,
-        usage: Usage | None = None,
-        charged: Demand | None = None,
-        client_saw_bytes: bool = False,
-    ) -> Verdict:
+    def settle(self, attempt: Attempt, result: AttemptResult) -> Verdict:
         """End an attempt, exactly once. After a Backoff, `wait` for the same ticket again, or `cancel` it."""
-        verdict = self._scheduler.settle(
-            reservation,
-            outcome,
-            self.clock.monotonic(),
-            usage=usage,
-            charged=charged,
-            client_saw_bytes=client_saw_bytes,
-        )
+        verdict = self._scheduler.settle(attempt, result, self.clock.monotonic())
         if isinstance(verdict, Backoff):
-            self._desks[reservation.ticket.id] = _Desk()
+            self._desks[attempt.ticket.id] = _Desk()
         self.tick()
         return verdict
 
-    def observe(self, reservation: Reservation, hints: Hints, *, answered: bool = True) -> None:
+    def observe(self, attempt: Attempt, hints: Hints, *, answered: bool = True) -> None:
         """A response's head arrived; `answered`: of an answer, and no refusal."""
-        self._scheduler.observe(reservation, hints, self.clock.monotonic(), answered=answered)
+        self._scheduler.observe(attempt, hints, self.clock.monotonic(), answered=answered)
         self.tick()
 
     def cancel(self, ticket_id: str) -> bool:
@@ -209,9 +193,9 @@ class Driver:
         self._pulses.drop(ticket_id)
         now = self.clock.monotonic()
         match desk.decision:
-            case Admitted(reservation):
+            case Admitted(attempt):
                 gone = Outcome(kind=OutcomeKind.CANCELLED, reason="client went before it was sent")
-                self._scheduler.settle(reservation, gone, now, charged=Demand(requests=0))
+                self._scheduler.settle(attempt, AttemptResult(gone, charged=Demand(requests=0)), now)
                 cancelled = True
             case None:
                 cancelled = self._scheduler.cancel(ticket_id, now)
@@ -226,8 +210,8 @@ class Driver:
         """Do what a person asks, at once."""
         now = self.clock.monotonic()
         said = self._scheduler.command(command, now)
-        for reservation in self._scheduler.drain_called_off():
-            self._call_off(reservation, now)
+        for attempt in self._scheduler.drain_called_off():
+            self._call_off(attempt, now)
         self.tick()
         return said
 
@@ -304,7 +288,7 @@ class Driver:
         """
         now = self.clock.monotonic()
         try:
-            self._watch_clocks(now)
+            self._watch_sleep(now)
             for decision in self._scheduler.poll(now):
                 self._leave(decision)
         except Exception as error:
@@ -321,29 +305,28 @@ class Driver:
                     idle.set_result(None)
         self._deliver()
         self._arm()
-        for reservation in self._scheduler.drain_superseded():
+        for attempt in self._scheduler.drain_superseded():
             if self.end_attempt is not None:
-                self.end_attempt(reservation)
+                self.end_attempt(attempt)
 
-    def _call_off(self, reservation: Reservation, now: float) -> None:
+    def _call_off(self, attempt: Attempt, now: float) -> None:
         """End an attempt that a person has cancelled; one whose admission nobody has fetched yet was never sent."""
-        ticket = reservation.ticket
+        ticket = attempt.ticket
         desk = self._desks.get(ticket.id)
         if desk is not None and isinstance(desk.decision, Admitted):
             outcome = Outcome(OutcomeKind.CANCELLED, CANCELLED_BY_PERSON)
-            self._scheduler.settle(reservation, outcome, now, charged=Demand(requests=0))
+            self._scheduler.settle(attempt, AttemptResult(outcome, charged=Demand(requests=0)), now)
             desk.decision = Refused(ticket=ticket, cause=Cancel(ticket.id))
         elif self.call_off is not None:
-            self.call_off(reservation)
+            self.call_off(attempt)
 
-    def _watch_clocks(self, now: float) -> None:
-        """Tell the core of a sleep, or of a clock that was set."""
-        ahead_s = self.clock.wall() - now
-        jumped_s, self._wall_ahead_s = ahead_s - self._wall_ahead_s, ahead_s
-        if abs(jumped_s) > _JUMP_S:
-            before, self._asleep_s = self._asleep_s, self.clock.asleep()
-            slept_s = None if before is None or self._asleep_s is None else self._asleep_s - before
-            self._scheduler.clock_jumped(jumped_s, now, slept_s=slept_s)
+    def _watch_sleep(self, now: float) -> None:
+        """Tell the core of a sleep of the machine since the last turn."""
+        asleep_s = now - self.clock.awake()
+        slept_s = asleep_s - self._asleep_s
+        if slept_s > _SLEEP_S:
+            self._asleep_s = asleep_s
+            self._scheduler.wake_up(slept_s, now)
 
     def _fetch(self, ticket_id: str, desk: _Desk) -> Awaited | None:
         if desk.failure is not None:
@@ -357,7 +340,7 @@ class Driver:
         return None
 
     def _leave(self, decision: Admitted | Shed | Refused) -> None:
-        ticket = decision.reservation.ticket if isinstance(decision, Admitted) else decision.ticket
+        ticket = decision.attempt.ticket if isinstance(decision, Admitted) else decision.ticket
         desk = self._desks[ticket.id]
         desk.decision = decision
         desk.ring()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hivemind_addon.api.events import GuardTripped
-from hivemind_addon.api.ticket import ContractError, Outcome, OutcomeKind, PoolKey, Reservation
+from hivemind_addon.api.ticket import Attempt, AttemptResult, ContractError, Outcome, OutcomeKind, PoolKey
 from hivemind_addon.api.words import failing, lasting
 from hivemind_addon.proxy.observe.repeats import Repeats
 from hivemind_addon.proxy.runtime.driver import Driver
@@ -27,7 +27,7 @@ class Guard:
         self._driver = driver
         self._semaphores: dict[PoolKey, asyncio.Semaphore] = {}
         self._holders: defaultdict[PoolKey, int] = defaultdict(int)
-        self._owed: list[Reservation] = []
+        self._owed: list[Attempt] = []
         """Reservations of ended requests that could not be settled yet."""
         self._repeats: Repeats[tuple[str, str]] = Repeats()
         """Trips by where, and by what was raised."""
@@ -57,22 +57,22 @@ class Guard:
         except Exception as error:  # noqa: BLE001 - the guard's own guard
             logger.warning("hivemind: %s failed too: %r", what, error)
 
-    def give_back(self, reservation: Reservation) -> None:
-        """End the reservation of a request that has ended unseen; where the core fails, `repay` tries again."""
-        self._owed.append(reservation)
+    def give_back(self, attempt: Attempt) -> None:
+        """End the attempt of a request that has ended unseen; where the core fails, `repay` tries again."""
+        self._owed.append(attempt)
         self.repay()
 
     def repay(self) -> bool:
         """Settle what is owed, as far as the core works (again). False: some is still owed. Never raises."""
         owed, self._owed = self._owed, []
-        for reservation in owed:
+        for attempt in owed:
             try:
-                self._driver.settle(reservation, Outcome(OutcomeKind.CANCELLED, "ended unseen"))
+                self._driver.settle(attempt, AttemptResult(Outcome(OutcomeKind.CANCELLED, "ended unseen")))
             except ContractError:
                 continue  # its own settle had come so far before it failed
             except Exception as error:  # noqa: BLE001 - the guard's own guard
                 logger.warning("hivemind: settling failed too: %r", error)
-                self._owed.append(reservation)
+                self._owed.append(attempt)
         return not self._owed
 
     async def enter(self, key: PoolKey) -> None:

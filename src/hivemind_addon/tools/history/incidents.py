@@ -30,7 +30,16 @@ QUIET_S = 60.0
 LONG_PAUSE_S = 30.0
 ROW = 10
 """Failures in a row that are told, where no breaker opens: it wants them of two sessions."""
-EVENTS = ("BreakerChanged", "WallHit", "WallOpened", "PoolBlocked", "PoolsMerged", "GuardTripped", "ClockJumped")
+EVENTS = (
+    "BreakerChanged",
+    "WallHit",
+    "WallOpened",
+    "PoolBlocked",
+    "PoolsMerged",
+    "GuardTripped",
+    "MachineSlept",
+    "ClockJumped",
+)
 """The happenings that make incidents."""
 HARD = frozenset({OutcomeKind.FAILED.value, OutcomeKind.OVERLOADED.value})
 """Outcomes that say nothing good of the provider."""
@@ -189,8 +198,8 @@ def _of_happenings(
                 yield Trouble(
                     IncidentKind.GUARD, one.pool, one.at, one.at, one.text, "the request went past the scheduler"
                 )
-            case "ClockJumped":
-                slept_s = max(0.0, _number(fields.get("delta_s")))
+            case "MachineSlept" | "ClockJumped":  # `ClockJumped`: as it was called until 2026-11
+                slept_s = max(0.0, _number(fields.get("slept_s", fields.get("delta_s"))))
                 yield Trouble(IncidentKind.CLOCK, "", one.at - slept_s, one.at, one.text, "the clock runs on")
     runs_by_id = {run.id: run for run in runs}
     for (run_id, _, _), trouble in open_.items():
