@@ -31,9 +31,9 @@ class Contest:
             self.shares.wait(self.share(name), self.now, bonus_s=bonus_s, weight=weight)
 
     def serve(self, cost_s: float, *, weight: float = 1, stays: bool = True, took_s: float | None = None) -> str:
-        first = self.shares.first()
+        first = self.shares.waiting.first
         assert first is not None
-        share = first[1]
+        share = first
         took_s = cost_s if took_s is None else took_s
         self.shares.serve(share, cost_s, weight=weight)
         if not stays:
@@ -53,8 +53,8 @@ def test_two_that_wait_all_the_time_take_turns_by_what_they_take():
     contest = Contest()
     contest.wait("small", "large")
     for _ in range(400):
-        first = contest.shares.first()
-        contest.serve(10 if first[1].name == "large" else 1)
+        first = contest.shares.waiting.first
+        contest.serve(10 if first.name == "large" else 1)
     assert contest.served["small"] == pytest.approx(contest.served["large"], abs=11)
 
 
@@ -63,7 +63,7 @@ def test_twice_the_weight_takes_twice_as_much():
     contest.wait("one")
     contest.wait("two", weight=2)
     for _ in range(300):
-        contest.serve(1, weight=2 if contest.shares.first()[1].name == "two" else 1)
+        contest.serve(1, weight=2 if contest.shares.waiting.first.name == "two" else 1)
     assert contest.served["two"] == pytest.approx(2 * contest.served["one"], abs=3)
 
 
@@ -72,7 +72,7 @@ def test_what_was_really_taken_counts_and_no_estimate(estimate_s):
     contest = Contest()
     contest.wait("honest", "liar")
     for _ in range(1000):
-        liar = contest.shares.first()[1].name == "liar"
+        liar = contest.shares.waiting.first.name == "liar"
         contest.serve(estimate_s if liar else 1, took_s=1)
     assert contest.served["liar"] == pytest.approx(contest.served["honest"], abs=20)
     starts = [contest.share(name).start_s for name in ("honest", "liar")]
@@ -134,7 +134,7 @@ def test_who_rests_long_enough_is_forgotten():
     for number in range(2000):
         contest.wait(f"once{number}")
         for _ in range(2):
-            contest.serve(1, stays=contest.shares.first()[1].name in "ab")
+            contest.serve(1, stays=contest.shares.waiting.first.name in "ab")
     assert len(contest.shares._shares) < 50
 
 
@@ -160,8 +160,8 @@ def test_the_split_is_max_min_fair_within_two_costs(seed):
     wants = {name: rng.choice([rng.uniform(5, 50), 1e9]) for name in costs}
     contest.wait(*costs)
     capacity = 40.0 * len(costs)
-    while sum(contest.served.values()) < capacity and (first := contest.shares.first()):
-        name = first[1].name
+    while sum(contest.served.values()) < capacity and (first := contest.shares.waiting.first):
+        name = first.name
         contest.serve(costs[name], stays=contest.served.get(name, 0.0) + costs[name] < wants[name])
     whole = [math.ceil(wants[name] / cost) * cost for name, cost in costs.items()]
     fair = max_min(sum(contest.served.values()), whole)

@@ -1,12 +1,13 @@
 """A heap whose items may change their key or leave: the order within a lane, of timers, of whatever waits.
 
 Entries are deleted lazily, the first ones at once and the others when they outnumber the living ones: O(log n)
-amortised per change, and O(1) to look at the first item, which is done most often.
+amortised per change. To look at the first item, which is done most often, is to read an attribute.
 """
 
 import heapq
 from collections.abc import Hashable, Iterator
 
+_NEVER = float("inf")
 _STALE_ALLOWED = 16
 """Deleted entries that a heap may carry beside as many as it has living ones, before it is swept."""
 
@@ -14,9 +15,13 @@ _STALE_ALLOWED = 16
 class KeyedHeap[Item: Hashable]:
     """Items by a key that may change or vanish; the smallest first, then by rank, then the one put first."""
 
-    __slots__ = ("_heap", "_living", "_puts")
+    __slots__ = ("_heap", "_living", "_puts", "first", "first_key")
 
     def __init__(self) -> None:
+        self.first: Item | None = None
+        """None when it is empty."""
+        self.first_key = _NEVER
+        """Infinite when it is empty."""
         self._heap: list[tuple[float, int, int, Item]] = []
         self._living: dict[Item, tuple[float, int, int, Item]] = {}
         self._puts = 0
@@ -44,6 +49,8 @@ class KeyedHeap[Item: Hashable]:
         self._living[item] = entry
         if known is None:
             heapq.heappush(self._heap, entry)
+            if self._heap[0] is entry:
+                self.first_key, self.first = key, item
             return
         if self._heap[0] is known:  # most often it is the first one that moves on
             heapq.heapreplace(self._heap, entry)
@@ -61,13 +68,6 @@ class KeyedHeap[Item: Hashable]:
         entry = self._living.get(item)
         return None if entry is None else entry[0]
 
-    def first(self) -> tuple[float, Item] | None:
-        """The smallest key and its item."""
-        if not self._living:
-            return None
-        key, _, _, item = self._heap[0]
-        return key, item
-
     def _tidy(self) -> None:
         """Have a living entry first, and few deleted ones."""
         heap, living = self._heap, self._living
@@ -76,3 +76,7 @@ class KeyedHeap[Item: Hashable]:
             heapq.heapify(heap)
         while heap and living.get(heap[0][3]) is not heap[0]:
             heapq.heappop(heap)
+        if heap:
+            self.first_key, _, _, self.first = heap[0]
+        else:
+            self.first_key, self.first = _NEVER, None

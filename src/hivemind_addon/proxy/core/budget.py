@@ -319,15 +319,14 @@ class Budgets:
     @property
     def renews_at(self) -> float:
         """When the first account renews that a ticket waits for; infinite: none does."""
-        first = self._renewals.first()
-        return _NEVER if first is None else first[0]
+        return self._renewals.first_key
 
     def renewed(self, now: float) -> list[str]:
         """The tickets to look at again because a period is over, in the order of their waits."""
         woken: dict[str, None] = {}
-        while (first := self._renewals.first()) and first[0] <= now:
-            self._renew(first[1], now)
-            self._wake(first[1], woken)
+        while self._renewals.first_key <= now and (account := self._renewals.first) is not None:
+            self._renew(account, now)
+            self._wake(account, woken)
         return list(woken)
 
     def views(self, now: float) -> tuple[BudgetView, ...]:

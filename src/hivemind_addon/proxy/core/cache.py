@@ -96,8 +96,8 @@ class PromptCache:
         for entry, until in before.items():
             self._warm.put(entry, max(until, sent_at + self._settings.ttl_s))
         self._leads.pop(ticket.prefix, None)
-        while (first := self._warm.first()) and first[0] <= now:
-            self._warm.drop(first[1])
+        while self._warm.first_key <= now and (lapsed := self._warm.first) is not None:
+            self._warm.drop(lapsed)
         return [entry for entry, until in before.items() if until == _COLD]
 
     def ended(self, ticket: Ticket, *, answered: bool) -> bool:

@@ -250,7 +250,7 @@ class Capacity:
 
     def _hidden_s(self, demand: Demand) -> float:
         """The same of the limits that refusals taught."""
-        return max(hidden.cost_s(demand) for hidden in self.hidden)
+        return max((hidden.cost_s(demand) for hidden in self.hidden if hidden.limit is not None), default=0.0)
 
     def saved_s(self, tokens: int) -> float:
         """What so many warm tokens save."""

@@ -226,13 +226,13 @@ class FairQueue:
     def wake(self, now: float) -> None:
         """Let those take part again whose backoff is over or whose leader took too long; warm prefixes lapse."""
         self._now = now
-        while (first := self._later.first()) and first[0] <= now:
-            self._later.drop(first[1])
-            self._insert_due(self._entries[first[1]], now)
-        while (first := self._gates.first()) and first[0] <= now:
-            self._release(first[1], now)
-        while (first := self._turns.first()) and first[0] <= now:
-            self._revalue(self._entries[first[1]], now)
+        while self._later.first_key <= now and (ticket_id := self._later.first) is not None:
+            self._later.drop(ticket_id)
+            self._insert_due(self._entries[ticket_id], now)
+        while self._gates.first_key <= now and (prefix := self._gates.first) is not None:
+            self._release(prefix, now)
+        while self._turns.first_key <= now and (ticket_id := self._turns.first) is not None:
+            self._revalue(self._entries[ticket_id], now)
 
     def head(self) -> QueueEntry | None:
         """The first ticket that is due and need not let others pass."""
@@ -256,28 +256,26 @@ class FairQueue:
 
     def soonest(self) -> QueueEntry | None:
         """Of the tickets that back off, the one that is due first."""
-        first = self._later.first()
-        return None if first is None else self._entries[first[1]]
+        first = self._later.first
+        return None if first is None else self._entries[first]
 
     def next_due_at(self) -> float:
         """When the next backoff ends or the next follower goes without its leader; infinite when there is none."""
-        later, gate = self._later.first(), self._gates.first()
-        return min(_NEVER if later is None else later[0], _NEVER if gate is None else gate[0])
+        return min(self._later.first_key, self._gates.first_key)
 
     def next_shed_at(self) -> float:
         """The earliest `shed_at` of all waiting tickets; infinite when none waits."""
-        first = self._shed.first()
-        return _NEVER if first is None else first[0]
+        return self._shed.first_key
 
     def first_to_shed(self, now: float) -> QueueEntry | None:
         """A ticket whose `shed_at` has come."""
-        first = self._shed.first()
-        return None if first is None or first[0] > now else self._entries[first[1]]
+        first = self._shed.first
+        return None if first is None or self._shed.first_key > now else self._entries[first]
 
     def first_to_leave(self) -> QueueEntry | None:
         """The ticket whose client may leave first, or that is to be shed first."""
-        first = self._leaving.first()
-        return None if first is None else self._entries[first[1]]
+        first = self._leaving.first
+        return None if first is None else self._entries[first]
 
     def expect(self, entry: QueueEntry, leaves_at: float) -> None:
         """A waiting ticket's client may leave at another instant."""
@@ -374,11 +372,11 @@ class FairQueue:
 
     def _first(self) -> QueueEntry | None:
         """The first ticket that is due."""
-        if first := self._front.first():
-            return self._entries[first[1]]
-        returning, waiting = self._returning.first(), self._lanes.first()
-        if returning is not None and (waiting is None or returning[0] <= waiting[0]):
-            return self._entries[returning[1]]
+        if (first := self._front.first) is not None:
+            return self._entries[first]
+        returning, waiting = self._returning.first, self._lanes.first()
+        if returning is not None and (waiting is None or self._returning.first_key <= waiting[0]):
+            return self._entries[returning]
         return None if waiting is None else waiting[1]
 
     def _set_aside(self, entry: QueueEntry, opens_at: float) -> None:

@@ -196,6 +196,10 @@ class HiddenLimits:
     """What refusals of one kind teach about one pool. Each attempt is `sent`, has a verdict, and is `ended`."""
 
     def __init__(self, prior: Prior) -> None:
+        self.limit: HiddenLimit | None = None
+        """The limit that explains best; None: there is none but chance."""
+        self.known: HiddenLimit | None = None
+        """The same, where it is likelier than all others together, chance among them."""
         self._told = RetryAfters()
         self._bank = Bank(prior, self._told)
         self._trials = _Trials()
@@ -318,6 +322,7 @@ class HiddenLimits:
 
     def _weigh(self, now: float) -> None:
         self._trials.judge(self._bank.weigh(now))
+        self.limit, self.known = self._bank.limit, self._bank.known
 
     def _judge_trial(self, now: float) -> None:
         """A trial that was not refused for so long has passed."""
@@ -350,6 +355,7 @@ class HiddenLimits:
             self._trials.begin_again(now)
             self._probes.at = now + _BORED_S / 2
             self._bank.resume(limit)
+            self.limit, self.known = self._bank.limit, self._bank.known
 
     # What may go -----------------------------------------------------------------------------------------------------
 
@@ -461,16 +467,6 @@ class HiddenLimits:
         As a log-likelihood, whichever kind of limit was likely before.
         """
         return self._bank.explains(since, now)
-
-    @property
-    def known(self) -> HiddenLimit | None:
-        """The limit that is likelier than all others together, chance among them; None: none is so far."""
-        return self._bank.known
-
-    @property
-    def limit(self) -> HiddenLimit | None:
-        """The limit that explains best; None: there is none but chance."""
-        return self._bank.limit
 
 
 def _is_cap(limit: HiddenLimit | None) -> bool:

@@ -223,6 +223,10 @@ class Bank:
         """Attempts in flight, by stamp."""
         self.layers: list[list[Hypothesis]] = []
         """For each limit that is known the plausible hypotheses, the best first; empty: nothing was ever refused."""
+        self.limit: HiddenLimit | None = None
+        """The limit that explains best; None: there is none but chance."""
+        self.known: HiddenLimit | None = None
+        """The same, where it is likelier than all others together, chance among them."""
         self.refused_after_s = 0.0
         """How long a refusal takes to come back."""
         self.longest_row_s = 0.0
@@ -315,6 +319,7 @@ class Bank:
         chance = fit_chance(0, 0)
         known = Fit(limit.amount, 0.0, chance.chance)
         self.layers = [[Hypothesis(limit.level(), known, weight=0.9), Hypothesis(None, chance, weight=0.1)]]
+        self._settle_on_best()
 
     @property
     def verdict_s(self) -> float:
@@ -329,9 +334,11 @@ class Bank:
         limit = self.limit
         return limit.amount if limit is not None and limit.window_s is None else _NEVER
 
-    @property
-    def limit(self) -> HiddenLimit | None:
-        """The limit that explains best; None: there is none but chance."""
+    def _settle_on_best(self) -> None:
+        self.limit = self._best()
+        self.known = self.limit if self.layers and self.layers[0][0].weight > LIKELY else None
+
+    def _best(self) -> HiddenLimit | None:
         level = self.layers[0][0].level if self.layers else None
         if level is None:
             return None
@@ -348,11 +355,6 @@ class Bank:
             ):
                 return HiddenLimit(measure, max(1.0, amount), window_s)
         return None
-
-    @property
-    def known(self) -> HiddenLimit | None:
-        """The limit that is likelier than all others together, chance among them; None: none is so far."""
-        return self.limit if self.layers and self.layers[0][0].weight > LIKELY else None
 
     def levels(self) -> Iterator[Level]:
         """Of all hypotheses."""
@@ -461,6 +463,7 @@ class Bank:
         if not self.layers and self._outgrown is not None:
             self.layers = [[self._proved(self._outgrown, records, now)]]
             has_grown = True
+        self._settle_on_best()
         is_tighter = before_now is not None and self.limit is not None and self.limit.is_tighter_than(before_now)
         return Weighed(has_changed, has_grown, is_tighter)
 

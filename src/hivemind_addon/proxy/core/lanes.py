@@ -253,11 +253,12 @@ class Lanes:
 
     def first(self) -> tuple[float, QueueEntry] | None:
         """The next ticket, and its agent's key."""
-        first = self._agents.first()
-        if first is None:
+        waiting = self._agents.waiting
+        agent = waiting.first
+        if agent is None:
             return None
-        assert first[1].next is not None, "an agent without tickets rests"
-        return first[0], first[1].next
+        assert agent.next is not None, "an agent without tickets rests"
+        return waiting.first_key, agent.next
 
     def enter(self, entry: QueueEntry, now: float) -> None:
         """Put a ticket in its lane."""
@@ -409,12 +410,12 @@ class Lanes:
 
     def _refresh_lane(self, agent: Agent, tree: Tree, lane: Lane, now: float) -> None:
         lanes = tree.children if lane.name[2] else tree.own
-        first = lane.tickets.first()
+        first = lane.tickets.first
         if first is None:
             lanes.drop(lane)
             del tree.lanes[lane.name]
         else:
-            lanes.put(lane, first[1].since - first[1].bonus_s, first[1].order)
+            lanes.put(lane, first.since - first.bonus_s, first.order)
         self._refresh(agent, tree, now)
 
     def _refresh(self, agent: Agent, tree: Tree, now: float) -> None:
@@ -434,8 +435,8 @@ class Lanes:
         self._refresh_agent(agent, now)
 
     def _refresh_agent(self, agent: Agent, now: float) -> None:
-        first = agent.trees.first()
-        entry = agent.next = None if first is None else first[1].next
+        tree = agent.trees.waiting.first
+        entry = agent.next = None if tree is None else tree.next
         if entry is None:
             self._agents.rest(agent, now)
         else:
@@ -449,13 +450,12 @@ class Lanes:
             )
 
     def _next_of(self, tree: Tree) -> QueueEntry | None:
-        own = tree.own.first()
-        child = tree.children.first()
-        if child is not None and (own is None or child[0] < own[0]):
-            entry = _head_of(child[1])
+        own, child = tree.own.first, tree.children.first
+        if child is not None and (own is None or tree.children.first_key < tree.own.first_key):
+            entry = _head_of(child)
             if tree.children_running < _fan_out(entry):
                 return entry
-        return None if own is None else _head_of(own[1])
+        return None if own is None else _head_of(own)
 
     def _line_up(
         self, entries: list[tuple[float, int, QueueEntry]], start_s: float
@@ -473,9 +473,9 @@ def _fan_out(entry: QueueEntry) -> float:
 
 
 def _head_of(lane: Lane) -> QueueEntry:
-    first = lane.tickets.first()
+    first = lane.tickets.first
     assert first is not None, "empty lanes are dropped"
-    return first[1]
+    return first
 
 
 class InFlight:

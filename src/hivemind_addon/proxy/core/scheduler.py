@@ -164,9 +164,9 @@ class Scheduler:
 
     def poll(self, now: float) -> list[Admitted | Shed | Refused]:
         """Admit, shed and refuse what is due. Calling it twice at one `now` changes nothing the second time."""
-        while (first := self._wakeups.first()) and first[0] <= now:
-            self._wakeups.drop(first[1])
-            self._changed[first[1]] = None
+        while self._wakeups.first_key <= now and (due := self._wakeups.first) is not None:
+            self._wakeups.drop(due)
+            self._changed[due] = None
         if self._budgets.renews_at <= now:
             self._steering.look_again(self._budgets.renewed(now), now)
         if self._orders.ends_at <= now:
@@ -224,8 +224,7 @@ class Scheduler:
 
     def next_wakeup(self) -> float | None:
         """The next instant at which `poll` could do something if nothing else happens; later than the last poll."""
-        first = self._wakeups.first()
-        at = min(_NEVER if first is None else first[0], self._budgets.renews_at, self._orders.ends_at)
+        at = min(self._wakeups.first_key, self._budgets.renews_at, self._orders.ends_at)
         return None if at == _NEVER else at
 
     def observe(self, attempt: Attempt, hints: Hints, now: float, *, answered: bool = True) -> None:

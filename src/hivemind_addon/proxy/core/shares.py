@@ -51,7 +51,6 @@ class Shares[S: Share]:
     """Serves shares of one kind; O(log n) per call, n of them waiting or remembered."""
 
     __slots__ = (
-        "_by_key",
         "_by_start",
         "_credit_s",
         "_forgotten",
@@ -61,6 +60,7 @@ class Shares[S: Share]:
         "_shares",
         "_weights",
         "now_s",
+        "waiting",
     )
 
     def __init__(self, *, credit_s: float, forgotten: Callable[[S], None] | None = None) -> None:
@@ -73,12 +73,13 @@ class Shares[S: Share]:
         """Of all that wait or run."""
         self._idle_since: float | None = None
         self._shares: dict[Hashable, S] = {}
-        self._by_key: KeyedHeap[S] = KeyedHeap()
+        self.waiting: KeyedHeap[S] = KeyedHeap()
+        """Those that have something to serve, the next one first. Only this class changes it."""
         self._by_start: KeyedHeap[S] = KeyedHeap()
         self._resting: KeyedHeap[S] = KeyedHeap()
 
     def __repr__(self) -> str:
-        return f"<Shares {self.now_s:.3f} s, {len(self._by_key)} waiting, {len(self._resting)} resting>"
+        return f"<Shares {self.now_s:.3f} s, {len(self.waiting)} waiting, {len(self._resting)} resting>"
 
     def get(self, name: Hashable) -> S | None:
         """A share that is remembered."""
@@ -122,30 +123,25 @@ class Shares[S: Share]:
         if weight != share.weight:
             self._weigh(share, weight)
         self._by_start.put(share, share.start_s)
-        self._by_key.put(share, share.start_s - bonus_s, rank)
+        self.waiting.put(share, share.start_s - bonus_s, rank)
 
     def rest(self, share: S, now: float) -> None:
         """It has nothing to serve."""
         if share.waits:
             share.waits = False
-            self._by_key.drop(share)
+            self.waiting.drop(share)
             self._by_start.drop(share)
-            if not self._by_key:
+            if not self.waiting:
                 self._idle_since = now
         if not share.running:
             self._weigh(share, 0.0)
             if self._shares.get(share.name) is share:
                 self._resting.put(share, share.start_s)
 
-    def first(self) -> tuple[float, S] | None:
-        """The smallest key, and whose it is."""
-        return self._by_key.first()
-
     def serve(self, share: S, cost_s: float, *, weight: float = 1.0) -> None:
         """It takes this much. Say then whether it waits or rests."""
-        first = self._by_start.first()
-        if first is not None and first[0] > self.now_s:
-            self.now_s = first[0]
+        if self._by_start and self._by_start.first_key > self.now_s:
+            self.now_s = self._by_start.first_key
         share.running += 1
         if not share.waits:
             self._resting.drop(share)
@@ -174,7 +170,7 @@ class Shares[S: Share]:
         share.weight = weight
 
     def _make_up(self, now: float) -> None:
-        if not self._by_key and self._idle_since is not None:
+        if not self.waiting and self._idle_since is not None:
             made_up_s = min(self._latest_s + self._credit_s, self.now_s + now - self._idle_since)
             self.now_s = max(self.now_s, made_up_s)
             self._idle_since = None
@@ -182,8 +178,7 @@ class Shares[S: Share]:
 
     def _forget(self) -> None:
         """Drop those to whom `wait` would give the same start if they were new."""
-        while (first := self._resting.first()) and first[0] <= self.floor_s():
-            share = first[1]
+        while (share := self._resting.first) is not None and self._resting.first_key <= self.floor_s():
             self._resting.drop(share)
             del self._shares[share.name]
             if self._forgotten is not None:

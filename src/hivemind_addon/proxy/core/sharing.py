@@ -142,6 +142,10 @@ class Sharing:
         self.throttles = HiddenLimits(OF_THROTTLES)
         """Of all pools; while there is one only it hears of nothing, and so does `overloads`."""
         self.overloads = HiddenLimits(OF_OVERLOADS)
+        self.has_one_cap = False
+        """Whether the overload of all pools counts as one."""
+        self.has_one_rate = False
+        """Whether the rate limits' refusals of all pools count as one's."""
         self.was_in_force = False
         """When its pools were last polled."""
         self._stamps = itertools.count(1) if stamps is None else stamps
@@ -154,15 +158,9 @@ class Sharing:
         """Attempts of all pools."""
         return sum(member.in_flight for member in self.members)
 
-    @property
-    def has_one_cap(self) -> bool:
-        """Whether the overload of all pools counts as one."""
-        return len(self.members) > 1 and self.concurrency.is_common
-
-    @property
-    def has_one_rate(self) -> bool:
-        """Whether the rate limits' refusals of all pools count as one's."""
-        return len(self.members) > 1 and self.rate.is_common
+    def _decide(self) -> None:
+        several = len(self.members) > 1
+        self.has_one_cap, self.has_one_rate = several and self.concurrency.is_common, several and self.rate.is_common
 
     @property
     def is_in_force(self) -> bool:
@@ -176,10 +174,12 @@ class Sharing:
     def join(self, member: "Capacity") -> None:
         """A pool is of this account."""
         self.members.append(member)
+        self._decide()
 
     def leave(self, member: "Capacity") -> None:
         """It is no longer."""
         self.members.remove(member)
+        self._decide()
 
     @property
     def in_common(self) -> tuple[str, ...]:
@@ -195,6 +195,7 @@ class Sharing:
         if COMMON_RATE in learned.common:
             self.rate.is_common = True
             self.throttles.resume(learned.throttles, now)
+        self._decide()
 
     # An attempt's way ------------------------------------------------------------------------------------------------
 
@@ -217,6 +218,7 @@ class Sharing:
             self.concurrency.judge(self.overloads, [one.overloads for one in self.members], now)
         elif outcome.kind is OutcomeKind.THROTTLED and not len(member.meters):
             self.rate.judge(self.throttles, [one.throttles for one in self.members], now)
+        self._decide()
 
     def forget_since(self, at: float, now: float) -> None:
         """What was refused since an instant was an outage and no limit."""

@@ -104,7 +104,8 @@ class Driver:
         self.end_attempt = end_attempt
         self.call_off = call_off
         self._scheduler = scheduler
-        self._asleep_s = clock.monotonic() - clock.awake()
+        self._ticked_at = clock.monotonic()
+        self._asleep_s = self._ticked_at - clock.awake()
         self._observers = list(observers)
         self._desks: dict[str, _Desk] = {}
         self._pulses: KeyedHeap[str] = KeyedHeap()
@@ -296,9 +297,9 @@ class Driver:
                 desk.failure = error
                 desk.ring()
             raise
-        while (first := self._pulses.first()) and first[0] <= now:
-            self._pulses.drop(first[1])
-            self._desks[first[1]].ring()
+        while self._pulses.first_key <= now and (ticket_id := self._pulses.first) is not None:
+            self._pulses.drop(ticket_id)
+            self._desks[ticket_id].ring()
         if self._scheduler.is_idle:
             for idle in self._drained:
                 if not idle.done():
@@ -322,6 +323,9 @@ class Driver:
 
     def _watch_sleep(self, now: float) -> None:
         """Tell the core of a sleep of the machine since the last turn."""
+        before, self._ticked_at = self._ticked_at, now
+        if now - before <= _SLEEP_S:
+            return
         asleep_s = now - self.clock.awake()
         slept_s = asleep_s - self._asleep_s
         if slept_s > _SLEEP_S:
@@ -367,9 +371,8 @@ class Driver:
 
     def _arm(self) -> None:
         wakeup_at = self._scheduler.next_wakeup()
-        pulse = self._pulses.first()
-        if pulse is not None and (wakeup_at is None or pulse[0] < wakeup_at):
-            wakeup_at = pulse[0]
+        if self._pulses and (wakeup_at is None or self._pulses.first_key < wakeup_at):
+            wakeup_at = self._pulses.first_key
         if self._timer is not None:
             if wakeup_at == self._wakeup_at:
                 return
