@@ -18,7 +18,7 @@ from hivemind_addon.api.command import AddBudget, ResetBudget, SetBudget
 from hivemind_addon.api.events import AttemptEnded, BudgetBooked, OddityNoted
 from hivemind_addon.api.spend import AccountState, Budget, Period, Price, Scope, Spend
 from hivemind_addon.api.ticket import AttemptResult, PoolKey, Usage
-from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted, Refused
 from hivemind_addon.proxy.core.scheduler import Scheduler

@@ -7,8 +7,7 @@ import pytest
 from hivemind_addon.api.events import ConcurrencyChanged, Event, MeterLearned
 from hivemind_addon.api.ticket import AttemptResult, Demand
 from hivemind_addon.proxy.core.breaker import BreakerSettings
-from hivemind_addon.proxy.core.capacity import Capacity
-from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.capacity import Capacity, ConcurrencySettings
 from hivemind_addon.proxy.core.lanes import Attempt, QueueEntry
 from hivemind_addon.proxy.core.orders import Orders
 from hivemind_addon.proxy.core.pool import PoolSettings

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from hivemind_addon.api.command import Cancel
 from hivemind_addon.api.ticket import PoolKey
 from hivemind_addon.proxy.core.learned import Saved, read_saved
-from hivemind_addon.proxy.core.patience import Patience
+from hivemind_addon.proxy.core.retry import Patience
 from tests.core.samples import CANCELLED, POOL, Bench, requests_reading, ticket
 
 

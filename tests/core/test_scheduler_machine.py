@@ -38,7 +38,7 @@ from hivemind_addon.api.ticket import (
 )
 from hivemind_addon.lab.sim.limits import LimitKind
 from hivemind_addon.proxy.core.breaker import BreakerSettings
-from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.learned import MeterKind
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted, Backoff, Refused, Shed

@@ -8,7 +8,7 @@ from hivemind_addon.api.events import ConcurrencyChanged, Held, PersonActed, Tic
 from hivemind_addon.api.snapshot import LearnedView, PriorityView
 from hivemind_addon.api.spend import Scope
 from hivemind_addon.api.ticket import Priority, Reason
-from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted, Refused
 from tests.core.samples import CANCELLED, FAILED, OVERLOADED, POOL, SUCCESS, Bench, after, ticket

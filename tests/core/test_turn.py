@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from hivemind_addon.api.events import Held
 from hivemind_addon.api.ticket import AttemptResult, Demand, Dimension, Reading, Reason
 from hivemind_addon.proxy.core.breaker import BreakerSettings
-from hivemind_addon.proxy.core.capacity import Capacity
-from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.capacity import Capacity, ConcurrencySettings
 from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
 from hivemind_addon.proxy.core.lanes import Attempt, QueueEntry
 from hivemind_addon.proxy.core.meters import Backoffs

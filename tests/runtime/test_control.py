@@ -28,7 +28,7 @@ from hivemind_addon.api.control import (
 from hivemind_addon.api.report import ProxyView, Report
 from hivemind_addon.api.snapshot import SCHEMA_VERSION
 from hivemind_addon.api.ticket import Priority
-from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.scheduler import Scheduler
 from tests.core import samples

@@ -25,8 +25,8 @@ from hivemind_addon.proxy.core.lanes import Agent, InFlight, Lanes, QueueEntry, 
 from hivemind_addon.proxy.core.meter import Meter
 from hivemind_addon.proxy.core.meters import Meters
 from hivemind_addon.proxy.core.orders import Orders
-from hivemind_addon.proxy.core.patience import Patience
 from hivemind_addon.proxy.core.pool import Comebacks, Pool, PoolSettings
+from hivemind_addon.proxy.core.retry import Patience
 from hivemind_addon.proxy.core.scheduler import Scheduler
 from hivemind_addon.proxy.core.sharing import Sharing
 from hivemind_addon.proxy.core.turn import Turn

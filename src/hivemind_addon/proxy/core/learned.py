@@ -13,7 +13,7 @@ from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 from hivemind_addon.api.snapshot import LearnedView
 from hivemind_addon.api.ticket import Dimension, PoolKey
 from hivemind_addon.proxy.core.hypotheses import HiddenLimit
-from hivemind_addon.proxy.core.patience import LeavingTime
+from hivemind_addon.proxy.core.retry import LeavingTime
 
 _VERSION: Literal[2] = 2
 """Version 1 told of no hidden limits as they are known now."""

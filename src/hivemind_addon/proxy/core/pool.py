@@ -35,20 +35,19 @@ from hivemind_addon.api.ticket import (
 )
 from hivemind_addon.proxy.core.breaker import BreakerSettings, Closure
 from hivemind_addon.proxy.core.budget import Budgets
-from hivemind_addon.proxy.core.capacity import Capacity
-from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.capacity import Capacity, ConcurrencySettings
 from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
 from hivemind_addon.proxy.core.forecast import Callers, foresee, view_pool
 from hivemind_addon.proxy.core.lanes import EntryState, InFlight, QueueEntry
 from hivemind_addon.proxy.core.learned import LearnedPool
 from hivemind_addon.proxy.core.meters import Backoffs, Meters
 from hivemind_addon.proxy.core.orders import Orders
-from hivemind_addon.proxy.core.patience import Patience
 from hivemind_addon.proxy.core.retry import (
     Admitted,
     Backoff,
     Finished,
     GiveUp,
+    Patience,
     Refused,
     RetryPolicy,
     Shed,

@@ -47,9 +47,8 @@ from hivemind_addon.api.ticket import (
 from hivemind_addon.proxy.core.budget import Budgets, actual_spend
 from hivemind_addon.proxy.core.learned import LearnedPool, Saved, UnreadableError, read_saved
 from hivemind_addon.proxy.core.orders import Orders
-from hivemind_addon.proxy.core.patience import Patience
 from hivemind_addon.proxy.core.pool import Pool, PoolSettings
-from hivemind_addon.proxy.core.retry import Admitted, Backoff, Refused, Shed, Verdict
+from hivemind_addon.proxy.core.retry import Admitted, Backoff, Patience, Refused, Shed, Verdict
 from hivemind_addon.proxy.core.sharing import Sharing
 from hivemind_addon.proxy.core.steering import Steering
 from hivemind_addon.system.heap import KeyedHeap
