@@ -9,7 +9,8 @@ import pytest
 from hivemind_addon.api.ticket import Demand
 from hivemind_addon.lab.sim.limiters import SlidingCounter, SlidingLog, Window
 from hivemind_addon.proxy.core.hidden_limits import HiddenLimits
-from hivemind_addon.proxy.core.hypotheses import HiddenLimit, Prior
+from hivemind_addon.proxy.core.hypotheses import Prior
+from hivemind_addon.proxy.core.limiter_models import HiddenLimit
 
 RATE = Prior(rate=0.6, concurrency=0.1)
 CONCURRENCY = Prior(rate=0.0, concurrency=0.5)

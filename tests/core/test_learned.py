@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hivemind_addon.api.ticket import Dimension
-from hivemind_addon.proxy.core.hypotheses import HiddenLimit
 from hivemind_addon.proxy.core.learned import (
     LearnedMeter,
     LearnedPool,
@@ -16,6 +15,7 @@ from hivemind_addon.proxy.core.learned import (
     read_pool,
     read_saved,
 )
+from hivemind_addon.proxy.core.limiter_models import HiddenLimit
 from tests.core.samples import POOL
 
 METER = LearnedMeter(

@@ -42,9 +42,10 @@ from hivemind_addon.api.ticket import (
 )
 from hivemind_addon.proxy.core.breaker import Breaker, BreakerSettings, Wall
 from hivemind_addon.proxy.core.hidden_limits import HiddenLimits
-from hivemind_addon.proxy.core.hypotheses import OF_OVERLOADS, OF_THROTTLES, HiddenLimit
+from hivemind_addon.proxy.core.hypotheses import OF_OVERLOADS, OF_THROTTLES
 from hivemind_addon.proxy.core.lanes import InFlight, QueueEntry
 from hivemind_addon.proxy.core.learned import LearnedPool
+from hivemind_addon.proxy.core.limiter_models import HiddenLimit
 from hivemind_addon.proxy.core.meters import FAILURES, Meters, ServiceTime, dominant_s, reading_s
 from hivemind_addon.proxy.core.orders import Orders
 from hivemind_addon.proxy.core.retry import sane_retry_after_s

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 
 from hivemind_addon.api.snapshot import LearnedView
 from hivemind_addon.api.ticket import Dimension, PoolKey
-from hivemind_addon.proxy.core.hypotheses import HiddenLimit
+from hivemind_addon.proxy.core.limiter_models import HiddenLimit
 from hivemind_addon.proxy.core.retry import LeavingTime
 
 _VERSION: Literal[2] = 2
