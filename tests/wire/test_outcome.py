@@ -7,14 +7,12 @@ from hypothesis import strategies as st
 
 from hivemind_addon.api.ticket import Hints, Outcome, OutcomeKind, WindowReading
 from hivemind_addon.proxy.profile.load import load_profiles
-from hivemind_addon.proxy.profile.model import DialectName, OutcomeRule, Profile
+from hivemind_addon.proxy.profile.model import OutcomeRule, Profile
 from hivemind_addon.proxy.wire.error import ErrorFacts
 from hivemind_addon.proxy.wire.hints import read_hints
 from hivemind_addon.proxy.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
 
 DATA = Path(__file__).parent / "data"
-ANTHROPIC = DialectName.ANTHROPIC_MESSAGES
-CHAT = DialectName.OPENAI_CHAT
 SUCCESS, THROTTLED, OVERLOADED = OutcomeKind.SUCCESS, OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED
 FAILED, IGNORED = OutcomeKind.FAILED, OutcomeKind.IGNORED
 NO_HINTS = Hints()
@@ -24,14 +22,14 @@ def judge_recorded(path: str, profile: Profile) -> Outcome:
     answer = json.loads((DATA / f"{path}.json").read_text())
     body = answer["body"].encode() if isinstance(answer["body"], str) else json.dumps(answer["body"]).encode()
     hints = read_hints(profile, answer["headers"], 0)
-    return judge_answer(profile, profile.dialect, answer["status"], answer["headers"], body, hints)
+    return judge_answer(profile, answer["status"], answer["headers"], body, hints)
 
 
 def judge(
     status: int, body: bytes | None = b"", profile: Profile | None = None, hints: Hints = NO_HINTS, **headers: str
 ) -> Outcome:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return judge_answer(profile or Profile(), CHAT, status, named, body, hints)
+    return judge_answer(profile or Profile(), status, named, body, hints)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +62,7 @@ def judge(
     ],
 )
 def test_recorded_answers_are_judged_without_any_rule(path, kind, retryable, reason, retry_after_s):
-    outcome = judge_recorded(path, Profile(dialect=ANTHROPIC if "anthropic" in path else CHAT))
+    outcome = judge_recorded(path, Profile())
     assert (outcome.kind, outcome.retryable, outcome.reason) == (kind, retryable, reason)
     assert outcome.retry_after_s == retry_after_s
     assert not outcome.ambiguous
@@ -348,16 +346,15 @@ bodies = st.one_of(
 
 
 @given(
-    st.sampled_from(DialectName),
     st.integers(-1, 1000),
     bodies,
     st.dictionaries(st.sampled_from(["content-type", "x-a"]), st.text(max_size=10)),
     st.lists(rules, max_size=3),
     st.sampled_from([None, True, False]),
 )
-def test_nothing_raises_on_hostile_answers(name, status, body, headers, outcomes, should_retry):
+def test_nothing_raises_on_hostile_answers(status, body, headers, outcomes, should_retry):
     profile = Profile(outcomes=tuple(outcomes))
-    outcome = judge_answer(profile, name, status, headers, body, Hints(should_retry=should_retry))
+    outcome = judge_answer(profile, status, headers, body, Hints(should_retry=should_retry))
     assert outcome.status == status
     assert outcome.reason.isprintable()
     assert len(outcome.reason) < 80
@@ -382,7 +379,7 @@ def judge_packaged(path: str, name: str) -> Outcome:
     answer = json.loads((DATA / f"{path}.json").read_text())
     hints = read_hints(PACKAGED[name], answer["headers"], SENT_AT)
     body = json.dumps(answer["body"]).encode()
-    return judge_answer(PACKAGED[name], CHAT, answer["status"], answer["headers"], body, hints, SENT_AT)
+    return judge_answer(PACKAGED[name], answer["status"], answer["headers"], body, hints, SENT_AT)
 
 
 @pytest.mark.parametrize(
@@ -426,7 +423,7 @@ def test_a_spent_window_is_a_wall_with_its_end_and_nothing_else_is(path, name, w
 def test_the_end_of_a_wall_is_told_by_the_surest_source(error, hints, wall_s):
     profile = Profile(outcomes=(OutcomeRule(IGNORED, retry=False, wall=True),))
     body = json.dumps({"error": {"type": "usage_limit_reached"} | error}).encode()
-    assert judge_answer(profile, CHAT, 429, {}, body, Hints(**hints), SENT_AT).wall_s == wall_s
+    assert judge_answer(profile, 429, {}, body, Hints(**hints), SENT_AT).wall_s == wall_s
 
 
 def test_a_plan_may_end_in_the_middle_of_a_stream():

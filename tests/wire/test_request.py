@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hivemind_addon.proxy.profile.model import DialectName
-from hivemind_addon.proxy.wire.request import RequestFacts, _Body, fingerprints, is_answer, read_request, text_of
+from hivemind_addon.proxy.wire.body import Body
+from hivemind_addon.proxy.wire.request import RequestFacts, fingerprints, is_answer, read_request, text_of
 from tests.cpu_time import least_cpu_s
 
 ANTHROPIC, CHAT, RESPONSES = DialectName.ANTHROPIC_MESSAGES, DialectName.OPENAI_CHAT, DialectName.OPENAI_RESPONSES
@@ -236,7 +237,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=10,
 )
-KEYS = [*(field.name for field in msgspec.structs.fields(_Body)), "x"]
+KEYS = [*(field.name for field in msgspec.structs.fields(Body)), "x"]
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), json_values), st.sampled_from(DialectName))

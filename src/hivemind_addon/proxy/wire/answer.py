@@ -13,7 +13,8 @@ from enum import Enum
 from hivemind_addon.api.ticket import Usage
 from hivemind_addon.proxy.profile.model import DialectName, Profile
 from hivemind_addon.proxy.wire.decoding import BodyDecoder, DecodeError
-from hivemind_addon.proxy.wire.dialect import EventClass, dialect_of, event_name
+from hivemind_addon.proxy.wire.dialect import EventClass, event_name
+from hivemind_addon.proxy.wire.dialects.registry import dialect_of
 from hivemind_addon.proxy.wire.error import ErrorFacts
 from hivemind_addon.proxy.wire.hints import CODEX_WINDOWS
 from hivemind_addon.proxy.wire.sse import SseEvent
