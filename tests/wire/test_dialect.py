@@ -13,7 +13,7 @@ from hivemind_addon.proxy.wire.sse import SseEvent, SseParser
 
 DATA = Path(__file__).parent / "data"
 BOOKKEEPING = frozenset(
-    {
+    [
         "message_start",
         "content_block_start",
         "ping",
@@ -22,7 +22,7 @@ BOOKKEEPING = frozenset(
         "response.in_progress",
         "response.output_item.added",
         "response.content_part.added",
-    }
+    ]
 )
 ANTHROPIC = dialect_of(DialectName.ANTHROPIC_MESSAGES)
 CHAT = dialect_of(DialectName.OPENAI_CHAT)
@@ -43,9 +43,8 @@ def letters(dialect, events: list[SseEvent]) -> str:
     return "".join(dialect.classify(each, BOOKKEEPING).name[0] for each in events)
 
 
-@pytest.mark.parametrize(
-    ("dialect", "path", "expected"),
-    [
+def test_recorded_streams_are_bookkeeping_then_content_then_an_end(subtests):
+    cases = [
         (ANTHROPIC, "anthropic/message.sse", "BBBCCCBCCCCT"),
         (ANTHROPIC, "anthropic/overloaded_before_content.sse", "BBE"),
         (CHAT, "openai/chat.sse", "BCCCT"),
@@ -59,10 +58,10 @@ def letters(dialect, events: list[SseEvent]) -> str:
         (RESPONSES, "openai/response_incomplete.sse", "BBBBCCT"),
         (RESPONSES, "openai/response_failed.sse", "BBBBE"),
         (RESPONSES, "openai/response_error.sse", "BE"),
-    ],
-)
-def test_recorded_streams_are_bookkeeping_then_content_then_an_end(dialect, path, expected):
-    assert letters(dialect, recorded(path)) == expected
+    ]
+    for dialect, path, expected in cases:
+        with subtests.test(dialect=dialect, path=path):
+            assert letters(dialect, recorded(path)) == expected
 
 
 @pytest.mark.parametrize("dialect", [ANTHROPIC, CHAT, RESPONSES])
@@ -74,9 +73,8 @@ def test_only_listed_names_are_bookkeeping(dialect):
     assert [dialect.classify(each, frozenset()) for each in events] == [EventClass.CONTENT] * 2
 
 
-@pytest.mark.parametrize(
-    ("path", "facts"),
-    [
+def test_recorded_error_events_are_read(subtests):
+    cases = [
         ("anthropic/overloaded_before_content.sse", ErrorFacts(type="overloaded_error", message="Overloaded")),
         (
             "openai/chat_error_before_content.sse",
@@ -93,18 +91,17 @@ def test_only_listed_names_are_bookkeeping(dialect):
             "openai/response_error.sse",
             ErrorFacts(type="error", code="server_error", message="The server had an error."),
         ),
-    ],
-)
-def test_recorded_error_events_are_read(path, facts):
-    dialect = ANTHROPIC if path.startswith("anthropic") else RESPONSES if "response" in path else CHAT
-    *before, last = recorded(path)
-    assert dialect.error_of(last) == facts
-    assert [dialect.error_of(each) for each in before] == [None] * len(before)
+    ]
+    for path, facts in cases:
+        with subtests.test(path=path, facts=facts):
+            dialect = ANTHROPIC if path.startswith("anthropic") else RESPONSES if "response" in path else CHAT
+            *before, last = recorded(path)
+            assert dialect.error_of(last) == facts
+            assert [dialect.error_of(each) for each in before] == [None] * len(before)
 
 
-@pytest.mark.parametrize(
-    ("path", "facts"),
-    [
+def test_errors_of_whole_answers_are_read_in_any_shape(subtests):
+    cases = [
         (
             "anthropic/spend_cap",
             ErrorFacts(
@@ -120,11 +117,11 @@ def test_recorded_error_events_are_read(path, facts):
         ("openai/response", None),
         ("anthropic/message", None),
         ("anthropic/bad_gateway", None),
-    ],
-)
-def test_errors_of_whole_answers_are_read_in_any_shape(path, facts):
-    body = json.loads((DATA / f"{path}.json").read_text())["body"]
-    assert error_in_body(body.encode() if isinstance(body, str) else json.dumps(body).encode()) == facts
+    ]
+    for path, facts in cases:
+        with subtests.test(path=path, facts=facts):
+            body = json.loads((DATA / f"{path}.json").read_text())["body"]
+            assert error_in_body(body.encode() if isinstance(body, str) else json.dumps(body).encode()) == facts
 
 
 def test_an_error_wrapped_in_a_list_is_read():
@@ -144,18 +141,17 @@ def test_long_messages_are_cut():
     assert facts == ErrorFacts(message="m" * 2000, type="t" * 200)
 
 
-@pytest.mark.parametrize(
-    ("dialect", "path", "text"),
-    [
+def test_generated_text_and_tool_arguments_are_taken_out(subtests):
+    cases = [
         (ANTHROPIC, "anthropic/message.sse", 'Hello world{"path": "a.py"}'),
         (CHAT, "openai/chat.sse", "Hello world"),
         (CHAT, "openai/chat_tools.sse", 'read{"path":"a.py"}'),
         (CHAT, "deepseek/chat.sse", "HmHi"),
         (RESPONSES, "openai/response.sse", "Hello world"),
-    ],
-)
-def test_generated_text_and_tool_arguments_are_taken_out(dialect, path, text):
-    assert "".join(dialect.text_of(each) for each in recorded(path)) == text
+    ]
+    for dialect, path, text in cases:
+        with subtests.test(dialect=dialect, path=path):
+            assert "".join(dialect.text_of(each) for each in recorded(path)) == text
 
 
 def test_text_is_found_without_an_event_line_and_in_legacy_completions():
@@ -226,20 +222,19 @@ def test_responses_come_back_when_it_is_worth_it():
     assert json.loads(stay.data)["response"]["error"] == {"code": "insufficient_quota", "message": "Spent."}
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
+def test_codex_stops_and_shows_the_message_where_nothing_cures_it(subtests):
+    cases = [
         ("billing_hard_limit_reached", "invalid_prompt"),
         ("usage_limit_reached", "invalid_prompt"),
         ("context_length_exceeded", "context_length_exceeded"),
         ("usage_not_included", "usage_not_included"),
         ("server_error", "server_error"),
         ("", "server_error"),
-    ],
-)
-def test_codex_stops_and_shows_the_message_where_nothing_cures_it(error, code):
-    (event,) = SseParser().feed(RESPONSES.error_event(error, "Spent until noon.", None))
-    assert json.loads(event.data)["response"]["error"] == {"code": code, "message": "Spent until noon."}
+    ]
+    for error, code in cases:
+        with subtests.test(error=error, code=code):
+            (event,) = SseParser().feed(RESPONSES.error_event(error, "Spent until noon.", None))
+            assert json.loads(event.data)["response"]["error"] == {"code": code, "message": "Spent until noon."}
 
 
 def test_a_spent_limit_says_when_it_comes_back_where_the_format_has_a_place_for_it():
@@ -261,9 +256,8 @@ def line(value):
     return SseEvent("", json.dumps(value).encode())
 
 
-@pytest.mark.parametrize(
-    ("value", "kind"),
-    [
+def test_lines_of_ollama_are_told_apart(subtests):
+    cases = [
         ({"message": {"role": "assistant", "content": ""}, "done": False}, EventClass.BOOKKEEPING),
         ({"response": "", "done": False}, EventClass.BOOKKEEPING),
         ({"message": {"role": "assistant", "content": "a"}, "done": False}, EventClass.CONTENT),
@@ -273,12 +267,12 @@ def line(value):
         ({"message": {"content": ""}, "done": True, "done_reason": "stop", "eval_count": 3}, EventClass.TERMINAL),
         ({"error": "an error was encountered while running the model"}, EventClass.ERROR),
         ([1], EventClass.CONTENT),
-    ],
-)
-def test_lines_of_ollama_are_told_apart(value, kind):
-    assert OLLAMA.classify(line(value), BOOKKEEPING) is kind
-    if kind in {EventClass.ERROR, EventClass.TERMINAL}:
-        assert OLLAMA.classify_after_content(line(value)) is kind
+    ]
+    for value, kind in cases:
+        with subtests.test(value=value, kind=kind):
+            assert OLLAMA.classify(line(value), BOOKKEEPING) is kind
+            if kind in {EventClass.ERROR, EventClass.TERMINAL}:
+                assert OLLAMA.classify_after_content(line(value)) is kind
 
 
 def test_after_content_generated_text_is_no_end_and_no_error():
@@ -293,9 +287,8 @@ def test_text_and_calls_of_ollama_are_taken_out():
     assert OLLAMA.error_event("x", "m", None) == b'{"error":"m"}\n'
 
 
-@pytest.mark.parametrize(
-    ("dialect", "status", "expected"),
-    [
+def test_a_status_has_a_usual_error(subtests):
+    cases = [
         (ANTHROPIC, 429, "rate_limit_error"),
         (ANTHROPIC, 503, "overloaded_error"),
         (ANTHROPIC, 502, "api_error"),
@@ -304,10 +297,10 @@ def test_text_and_calls_of_ollama_are_taken_out():
         (RESPONSES, 503, "server_is_overloaded"),
         (CHAT, 502, "server_error"),
         (RESPONSES, 400, "invalid_request_error"),
-    ],
-)
-def test_a_status_has_a_usual_error(dialect, status, expected):
-    assert json.loads(dialect.error_body(status, "", "m"))["error"]["type"] == expected
+    ]
+    for dialect, status, expected in cases:
+        with subtests.test(dialect=dialect, status=status):
+            assert json.loads(dialect.error_body(status, "", "m"))["error"]["type"] == expected
 
 
 KEYS = st.sampled_from(

@@ -210,26 +210,28 @@ def test_a_damaged_header_says_nothing():
         assert (child.session, child.parent_session, kind) == ("t", "", CallKind.TURN), damaged[:30]
 
 
-@pytest.mark.parametrize(
-    ("profile", "path", "headers", "body", "kind"),
-    [
-        ("openai", "/v1/responses", {"x-codex-turn-metadata": '{"request_kind": "compaction"}'}, {}, CallKind.COMPACTION),
-        ("openai", "/v1/responses", {"x-codex-turn-metadata": '{"request_kind": "prewarm"}'}, {}, CallKind.PREWARM),
-        ("openai", "/v1/responses", {"x-codex-turn-metadata": '{"request_kind": "memory"}'}, {}, CallKind.AUXILIARY),
+def test_what_a_request_is_for_is_told_by_the_profiles_rules(subtests):
+    opencode, claude = {"user-agent": "opencode/1"}, {"user-agent": "claude-cli/2.1"}
+    child = {"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"}
+    haiku, sonnet = {"model": "claude-haiku-4-5", "messages": [{}]}, {"model": "claude-sonnet-4-5", "messages": [{}]}
+    cases = [
         ("openai", "/v1/responses", {"x-openai-subagent": "review"}, {}, CallKind.SUBAGENT),
         ("openai", "/v1/responses/compact", {}, {}, CallKind.COMPACTION),
-        ("openai", "/v1/chat/completions", {"user-agent": "opencode/1"}, {"messages": [{}, {}]}, CallKind.AUXILIARY),
-        ("openai", "/v1/chat/completions", {"user-agent": "opencode/1"}, {"messages": [{}] * 9}, CallKind.TURN),
-        ("openai", "/v1/chat/completions", {"user-agent": "opencode/1"}, {"messages": [{}], "tools": [{}]}, CallKind.TURN),
-        ("anthropic", "/v1/messages", {"user-agent": "claude-cli/2.1"}, {"model": "claude-haiku-4-5", "messages": [{}]}, CallKind.AUXILIARY),
-        ("anthropic", "/v1/messages", {"user-agent": "claude-cli/2.1"}, {"model": "claude-sonnet-4-5", "messages": [{}]}, CallKind.TURN),
-        ("anthropic", "/v1/messages", {"user-agent": "claude-cli/2.1"}, {"model": "claude-haiku-4-5", "tools": [{}], "messages": [{}]}, CallKind.TURN),
-        ("anthropic", "/v1/messages", {"user-agent": "claude-cli/2.1", "x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"}, {"model": "claude-haiku-4-5", "messages": [{}]}, CallKind.SUBAGENT),
-        ("anthropic", "/v1/messages", {"user-agent": "mine/1"}, {"model": "claude-haiku-4-5", "messages": [{}]}, CallKind.TURN),
-    ],
-)  # fmt: skip
-def test_what_a_request_is_for_is_told_by_the_profiles_rules(profile, path, headers, body, kind):
-    assert of(profile, headers, body=body, path=path)[1] is kind
+        ("openai", "/v1/chat/completions", opencode, {"messages": [{}, {}]}, CallKind.AUXILIARY),
+        ("openai", "/v1/chat/completions", opencode, {"messages": [{}] * 9}, CallKind.TURN),
+        ("openai", "/v1/chat/completions", opencode, {"messages": [{}], "tools": [{}]}, CallKind.TURN),
+        ("anthropic", "/v1/messages", claude, haiku, CallKind.AUXILIARY),
+        ("anthropic", "/v1/messages", claude, sonnet, CallKind.TURN),
+        ("anthropic", "/v1/messages", claude, haiku | {"tools": [{}]}, CallKind.TURN),
+        ("anthropic", "/v1/messages", claude | child, haiku, CallKind.SUBAGENT),
+        ("anthropic", "/v1/messages", {"user-agent": "mine/1"}, haiku, CallKind.TURN),
+    ]
+    said = {"compaction": CallKind.COMPACTION, "prewarm": CallKind.PREWARM, "memory": CallKind.AUXILIARY}
+    for word, kind in said.items():
+        cases.append(("openai", "/v1/responses", {"x-codex-turn-metadata": f'{{"request_kind": "{word}"}}'}, {}, kind))
+    for profile, path, headers, body, kind in cases:
+        with subtests.test(path=path, headers=headers, body=body):
+            assert of(profile, headers, body=body, path=path)[1] is kind
 
 
 WORDS = {
@@ -467,23 +469,25 @@ def test_other_users_of_a_cache_key_are_no_parents():
     assert (one.session, one.parent_session, kind) == ("a", "", CallKind.TURN)
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
+def test_a_compaction_is_known_by_its_first_words(subtests):
+    cases = [
         (COMPACT, CallKind.COMPACTION),
         ("CRITICAL: TEXT ONLY.\n\nYour task is to create a detailed summary of this conversation", CallKind.COMPACTION),
         ("Your task is to create a detailed summary of the RECENT portion of the conversation", CallKind.COMPACTION),
         ("Summarize the conversation in README", CallKind.TURN),
         ("x" * 5000 + COMPACT, CallKind.TURN),
         ("\ud800", CallKind.TURN),
-    ],
-)
-@pytest.mark.parametrize(("profile", "path"), [("anthropic", MESSAGES), ("openai", CHAT)])
-def test_a_compaction_is_known_by_its_first_words(profile, path, text, kind):
-    body = {
-        "messages": [{"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": text}]}]
-    }
-    assert of(profile, {}, body=body, path=path)[1] is kind
+    ]
+    for text, kind in cases:
+        for profile, path in [("anthropic", MESSAGES), ("openai", CHAT)]:
+            with subtests.test(text=text, kind=kind):
+                body = {
+                    "messages": [
+                        {"role": "user", "content": "a"},
+                        {"role": "user", "content": [{"type": "text", "text": text}]},
+                    ]
+                }
+                assert of(profile, {}, body=body, path=path)[1] is kind
 
 
 def test_an_id_that_a_client_gives_is_fit_for_logs_and_stays_different():
