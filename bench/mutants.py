@@ -38,6 +38,7 @@ ROOT = Path(__file__).parents[1]
 PROXY = "src/hivemind_addon/proxy"
 _SOURCES = (f"{PROXY}/core", f"{PROXY}/wire")
 _TESTS = ("tests/core", "tests/wire")
+_NOTICED = ("killed", "timeout")
 _SPARE_CPU_S = 15.0
 _SPARE_FACTOR = 4.0
 _WALL_FACTOR = 20.0
@@ -398,6 +399,16 @@ def _drawn(place: Path, seed: int) -> list[Mutant]:
     return found
 
 
+def _place(told: dict[str, Any]) -> str:
+    return json.dumps([told[name] for name in ("path", "start", "end", "new")])
+
+
+def _noticed(file: Path) -> set[str]:
+    """The places of the mutants that an earlier run noticed."""
+    results = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return {_place(one) for one in results if one["result"] in _NOTICED}
+
+
 def _affordable(names: list[str], cpu_s: dict[str, float], most_s: float) -> list[str]:
     """As many of the tests as fit, but one at least."""
     spent, chosen = 0.0, []
@@ -425,7 +436,7 @@ def _report(console: Console, results: list[tuple[Mutant, str]], place: Path) ->
     table = Table("file", *names, "noticed")
     for path in [*sorted(by_file.keys() - {"all"}), "all"]:
         counts = by_file[path]
-        noticed = (counts["killed"] + counts["timeout"]) / counts.total()
+        noticed = sum(counts[name] for name in _NOTICED) / counts.total()
         table.add_row(path, *(str(counts[name]) for name in names), f"{noticed:.0%}")
     console.print(table)
     for name in ("survived", "not executed"):
@@ -444,7 +455,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--source", metavar="COMMIT", help="the source as of this commit")
     parser.add_argument("--tests", metavar="COMMIT", help="the tests as of this commit")
+    parser.add_argument("--folders", nargs="+", default=_TESTS, help="where the tests are (default: %(default)s)")
     parser.add_argument("--only", nargs="+", default=[], help="of the sample only what is in files with such a text")
+    parser.add_argument("--again", type=Path, metavar="FILE", help="of the sample only what an earlier run noticed")
     parser.add_argument("--out", type=Path, help="a file for the results, one JSON object a line")
     return parser.parse_args()
 
@@ -459,8 +472,11 @@ def main() -> None:
         _copy(place, args.tests, ("tests",))
         sample = _drawn(place, args.seed)[: args.count]
         sample = [one for one in sample if not args.only or any(text in one.path for text in args.only)]
+        if args.again is not None:
+            noticed = _noticed(args.again)
+            sample = [one for one in sample if _place(asdict(one)) in noticed]
         workshop = Workshop(place)
-        tests = workshop.record(_TESTS)
+        tests = workshop.record(tuple(args.folders))
         console.print(
             f"{len(tests.cpu_s)} tests, {sum(tests.cpu_s.values()):.0f} s; {len(sample)} mutants of seed {args.seed}"
         )
