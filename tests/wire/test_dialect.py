@@ -6,10 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hivemind_addon.proxy.profile.model import DialectName
-from hivemind_addon.proxy.wire.dialect import EventClass
+from hivemind_addon.proxy.wire.dialect import EventClass, event_name
 from hivemind_addon.proxy.wire.dialects.registry import dialect_of
 from hivemind_addon.proxy.wire.error import ErrorFacts, error_in_body
+from hivemind_addon.proxy.wire.parts import Assembly
 from hivemind_addon.proxy.wire.sse import SseEvent, SseParser
+from hivemind_addon.system.json_values import read_value
 
 DATA = Path(__file__).parent / "data"
 BOOKKEEPING = frozenset(
@@ -37,6 +39,15 @@ def recorded(path: str) -> list[SseEvent]:
 
 def event(name: str, value: object) -> SseEvent:
     return SseEvent(name, json.dumps(value).encode())
+
+
+def said(dialect, *events: SseEvent) -> str:
+    answer = Assembly()
+    for each in events:
+        top = read_value(each.data)
+        if isinstance(top, dict):
+            dialect.read_event(event_name(each), top, answer)
+    return answer.said()
 
 
 def letters(dialect, events: list[SseEvent]) -> str:
@@ -143,7 +154,7 @@ def test_long_messages_are_cut():
 
 def test_generated_text_and_tool_arguments_are_taken_out(subtests):
     cases = [
-        (ANTHROPIC, "anthropic/message.sse", 'Hello world{"path": "a.py"}'),
+        (ANTHROPIC, "anthropic/message.sse", 'Hello worldread{"path": "a.py"}'),
         (CHAT, "openai/chat.sse", "Hello world"),
         (CHAT, "openai/chat_tools.sse", 'read{"path":"a.py"}'),
         (CHAT, "deepseek/chat.sse", "HmHi"),
@@ -151,15 +162,15 @@ def test_generated_text_and_tool_arguments_are_taken_out(subtests):
     ]
     for dialect, path, text in cases:
         with subtests.test(dialect=dialect, path=path):
-            assert "".join(dialect.text_of(each) for each in recorded(path)) == text
+            assert said(dialect, *recorded(path)) == text
 
 
 def test_text_is_found_without_an_event_line_and_in_legacy_completions():
     delta = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "a"}}
-    assert ANTHROPIC.text_of(event("", delta)) == "a"
-    assert CHAT.text_of(event("", {"choices": [{"text": "b"}]})) == "b"
-    assert RESPONSES.text_of(event("", {"type": "response.function_call_arguments.delta", "delta": "c"})) == "c"
-    assert RESPONSES.text_of(event("response.audio.delta", {"delta": "QUJD"})) == ""
+    assert said(ANTHROPIC, event("", delta)) == "a"
+    assert said(CHAT, event("", {"choices": [{"text": "b"}]})) == "b"
+    assert said(RESPONSES, event("", {"type": "response.function_call_arguments.delta", "delta": "c"})) == "c"
+    assert said(RESPONSES, event("response.audio.delta", {"delta": "QUJD"})) == ""
 
 
 def test_after_content_only_a_real_error_ends_a_chat():
@@ -281,9 +292,9 @@ def test_after_content_generated_text_is_no_end_and_no_error():
 
 
 def test_text_and_calls_of_ollama_are_taken_out():
-    assert OLLAMA.text_of(line({"message": {"thinking": "Hm", "content": "Hi"}})) == "HmHi"
-    assert OLLAMA.text_of(line({"response": "Hi"})) == "Hi"
-    assert '"read"' in OLLAMA.text_of(line({"message": {"tool_calls": [{"function": {"name": "read"}}]}}))
+    assert said(OLLAMA, line({"message": {"thinking": "Hm", "content": "Hi"}})) == "HmHi"
+    assert said(OLLAMA, line({"response": "Hi"})) == "Hi"
+    assert said(OLLAMA, line({"message": {"tool_calls": [{"function": {"name": "read"}}]}})) == "read"
     assert OLLAMA.error_event("x", "m", None) == b'{"error":"m"}\n'
 
 
@@ -353,7 +364,7 @@ def test_nothing_raises_on_hostile_data(name, event_name, data):
     assert kind in EventClass
     assert dialect.classify_after_content(each) is not EventClass.BOOKKEEPING
     assert (dialect.error_of(each) is not None) == (kind is EventClass.ERROR)
-    assert isinstance(dialect.text_of(each), str)
+    assert isinstance(said(dialect, each), str)
     assert isinstance(dialect.ends_without_terminal(each), bool)
     facts = error_in_body(data)
     assert facts is None or isinstance(facts.message, str)

@@ -5,7 +5,7 @@ an NDJSON stream, which has no name.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import ClassVar
 
@@ -79,10 +79,6 @@ class Dialect(ABC):
     @abstractmethod
     def error_of(self, event: SseEvent) -> ErrorFacts | None:
         """The error that the event carries; None when it is no error event."""
-
-    @abstractmethod
-    def text_of(self, event: SseEvent) -> str:
-        """Generated text and tool arguments of the event; empty when it carries none."""
 
     @abstractmethod
     def error_body(self, status: int, error: str, message: str, resets_at: int | None = None) -> bytes:
@@ -167,11 +163,6 @@ def with_delay(message: str, retry_after_s: float | None) -> str:
     if retry_after_s is None:
         return message
     return f"{message.rstrip('. ')}. Please try again in {retry_after_s:.10g} s.".lstrip(". ")
-
-
-def joined(parts: Iterable[object]) -> str:
-    """The strings among the parts, joined."""
-    return "".join(part for part in parts if isinstance(part, str))
 
 
 def members_at(top: Members, name: str) -> Members:

@@ -57,12 +57,19 @@ class Assembly:
         self.out.parts = [part for part in self.out.parts if part.text or part.heading.startswith("tool call")]
         return self.out
 
+    def said(self) -> str:
+        """All that the model wrote so far: text, thinking, the names of tools and what they are called with."""
+        return "".join(part.heading.partition("tool call ")[2] + part.text for part in self.out.parts)
+
     def part(self, place: object, heading: str) -> Part:
         """The piece at a place, begun where it is new."""
-        key = repr(place)  # a provider may number its blocks by what cannot be a key
-        part = self._open.get(key)
+        try:
+            part = self._open.get(place)
+        except TypeError:  # a provider may number its blocks by what cannot be a key
+            place = repr(place)
+            part = self._open.get(place)
         if part is None:
-            part = self._open[key] = Part(heading)
+            part = self._open[place] = Part(heading)
             self.out.parts.append(part)
         return part
 
@@ -114,9 +121,17 @@ def block_parts(block: Values, heading: str) -> Iterator[Part]:
             yield Part(heading, f"({kind})")
 
 
+def calls_in(message: Values) -> list[Values]:
+    """The tool calls that hang on a message or a piece of one; `function_call` is their older name."""
+    calls = list(objects_in(message.get("tool_calls")))
+    if "function_call" in message:
+        calls.append({"function": message["function_call"]})
+    return calls
+
+
 def call_parts(message: Values) -> Iterator[Part]:
     """The tool calls that hang on a message."""
-    for call in [*objects_in(message.get("tool_calls")), {"function": message.get("function_call")}]:
+    for call in calls_in(message):
         function = members_of(call.get("function")) or members_of(call.get("custom"))
         if function:
             arguments = function.get("arguments", function.get("input"))

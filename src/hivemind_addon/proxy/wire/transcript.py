@@ -6,7 +6,7 @@ Answers are assembled from their streams, as far as these came: broken and cut o
 from collections.abc import Iterable
 
 from hivemind_addon.proxy.profile.model import DialectName
-from hivemind_addon.proxy.wire.dialect import Dialect, event_name
+from hivemind_addon.proxy.wire.dialect import Dialect
 from hivemind_addon.proxy.wire.dialects.registry import dialect_of
 from hivemind_addon.proxy.wire.parts import (
     Assembly,
@@ -49,7 +49,7 @@ def _streamed(dialect: Dialect, events: Iterable[SseEvent]) -> Transcript:
         top = read_value(event.data)
         if isinstance(top, dict):
             answer.out.error = error_text(top) or answer.out.error
-            dialect.read_event(event_name(event), top, answer)
+            dialect.read_event(event.event or word_of(top.get("type")), top, answer)
     return answer.close()
 
 

@@ -12,7 +12,6 @@ from hivemind_addon.proxy.wire.dialect import (
     EventClass,
     Members,
     event_name,
-    joined,
     members_at,
     sse_event,
     tokens_at,
@@ -21,7 +20,7 @@ from hivemind_addon.proxy.wire.dialect import (
 from hivemind_addon.proxy.wire.error import ErrorFacts, explicit_error, unreadable_error
 from hivemind_addon.proxy.wire.parts import Assembly, Values, block_parts, members_of, objects_in, word_of
 from hivemind_addon.proxy.wire.sse import SseEvent
-from hivemind_addon.system.json_values import read_object, read_value
+from hivemind_addon.system.json_values import read_object
 
 _LEGACY_USER_ID = re.compile(r"_session_([0-9A-Za-z-]+)$")
 
@@ -59,14 +58,6 @@ class _AnthropicMessages(Dialect):
         if event_name(event) != "error":
             return None
         return explicit_error(read_object(event.data) or {}) or unreadable_error(event.data)
-
-    def text_of(self, event: SseEvent) -> str:
-        if event.event not in {"", "content_block_delta"}:
-            return ""
-        delta = read_value((read_object(event.data) or {}).get("delta"))
-        if not isinstance(delta, dict):
-            return ""
-        return joined(delta.get(name) for name in ("text", "thinking", "partial_json"))
 
     def error_body(self, status: int, error: str, message: str, resets_at: int | None = None) -> bytes:  # noqa: ARG002
         return msgspec.json.encode(_error(error or _usual_error(status), message))

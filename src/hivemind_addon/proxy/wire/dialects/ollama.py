@@ -51,10 +51,6 @@ class _Ollama(Dialect):
     def error_of(self, event: SseEvent) -> ErrorFacts | None:
         return explicit_error(read_object(event.data) or {})
 
-    def text_of(self, event: SseEvent) -> str:
-        parts = _generated(read_object(event.data) or {})
-        return "".join(part if isinstance(part, str) else msgspec.json.encode(part).decode() for part in parts if part)
-
     def error_body(self, status: int, error: str, message: str, resets_at: int | None = None) -> bytes:  # noqa: ARG002
         return msgspec.json.encode({"error": message or error or "failed"})
 

@@ -11,14 +11,13 @@ from hivemind_addon.proxy.wire.dialect import (
     EventClass,
     Members,
     is_done,
-    joined,
     members_at,
     sse_event,
     with_delay,
 )
 from hivemind_addon.proxy.wire.dialects.openai import OpenAIDialect, openai_error, openai_usage
 from hivemind_addon.proxy.wire.error import ErrorFacts, explicit_error, unreadable_error
-from hivemind_addon.proxy.wire.parts import Assembly, Values, members_of, message_parts, objects_in, word_of
+from hivemind_addon.proxy.wire.parts import Assembly, Values, calls_in, members_of, message_parts, objects_in, word_of
 from hivemind_addon.proxy.wire.sse import SseEvent
 from hivemind_addon.system.json_values import read_object, read_value
 
@@ -52,12 +51,6 @@ class _OpenAIChat(OpenAIDialect):
         if facts is None and event.event == "error":
             return unreadable_error(event.data)
         return facts
-
-    def text_of(self, event: SseEvent) -> str:
-        choices = read_value((read_object(event.data) or {}).get("choices"))
-        if not isinstance(choices, list):
-            return ""
-        return "".join(_text_of_choice(choice) for choice in choices if isinstance(choice, dict))
 
     def ends_without_terminal(self, event: SseEvent) -> bool:
         # Some servers close after the finish reason, or after the usage, without [DONE].
@@ -104,10 +97,8 @@ class _OpenAIChat(OpenAIDialect):
             for piece, heading in spoken:
                 if isinstance(piece, str) and piece:
                     answer.part((place, heading), heading).text += piece
-            calls = [*objects_in(delta.get("tool_calls")), {"function": delta.get("function_call")}]
-            for call in calls:
-                function = members_of(call.get("function"))
-                if function:
+            for call in calls_in(delta):
+                if function := members_of(call.get("function")):
                     part = answer.part((place, "call", call.get("index", 0)), "tool call")
                     if part.heading == "tool call":  # some servers repeat the name
                         part.heading = f"tool call {word_of(function.get('name'))}".rstrip()
@@ -131,21 +122,6 @@ def _carries_content(top: Mapping[str, msgspec.Raw] | None, data: bytes) -> bool
         if isinstance(delta, dict) and any(value for name, value in delta.items() if name != "role"):
             return True
     return False
-
-
-def _text_of_choice(choice: Mapping[str, object]) -> str:
-    delta = choice.get("delta")
-    if not isinstance(delta, dict):
-        return joined([choice.get("text")])  # the legacy completions endpoint
-    texts: list[object] = [delta.get(name) for name in ("content", "refusal")]
-    # Two names for one thing; a server that sends both sends the same text twice.
-    texts.append(delta.get("reasoning_content") or delta.get("reasoning"))
-    calls = delta.get("tool_calls")
-    functions = [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-    for function in [*functions, delta.get("function_call")]:
-        if isinstance(function, dict):
-            texts += [function.get("name"), function.get("arguments")]
-    return joined(texts)
 
 
 DIALECT = _OpenAIChat()

@@ -7,7 +7,6 @@ from hivemind_addon.proxy.wire.dialect import (
     Members,
     event_name,
     is_done,
-    joined,
     members_at,
     sse_event,
     with_delay,
@@ -16,7 +15,7 @@ from hivemind_addon.proxy.wire.dialects.openai import OpenAIDialect, openai_usag
 from hivemind_addon.proxy.wire.error import ErrorFacts, explicit_error, unreadable_error
 from hivemind_addon.proxy.wire.parts import Assembly, Values, error_text, members_of, message_parts, objects_in, word_of
 from hivemind_addon.proxy.wire.sse import SseEvent
-from hivemind_addon.system.json_values import read_object, read_value
+from hivemind_addon.system.json_values import read_object
 
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 _SHOWN_BY_CODEX = "invalid_prompt"
@@ -56,12 +55,6 @@ class _OpenAIResponses(OpenAIDialect):
         if event_name(event) not in {"error", "response.failed"}:
             return None
         return explicit_error(read_object(event.data) or {}) or unreadable_error(event.data)
-
-    def text_of(self, event: SseEvent) -> str:
-        name = event_name(event)
-        if not name.endswith(".delta") or "audio" in name:
-            return ""
-        return joined([read_value((read_object(event.data) or {}).get("delta"))])
 
     def error_event(self, error: str, message: str, retry_after_s: float | None) -> bytes:
         # Codex comes back for any code but a few (codex-api/src/sse/responses.rs, 2026-08): for this one after the
