@@ -318,6 +318,11 @@ def test_codex_windows_are_read_from_headers_and_from_the_stream_alike():
     ]
 
 
+def test_a_window_whose_end_has_passed_ends_now():
+    data = json.dumps({"rate_limits": {"primary": {"used_percent": 1, "reset_at": NOW - 5}}}).encode()
+    assert read_stream_windows(data, NOW) == (WindowReading("primary", used=0.01, resets_in_s=0.0),)
+
+
 def test_an_answer_without_windows_tells_none():
     assert read_hints(PACKAGED["anthropic"], recorded_headers("anthropic/message"), NOW).windows == ()
 

@@ -211,6 +211,17 @@ def test_recorded_answers_can_be_read(subtests):
             assert "".join(part.text for part in said.parts)
 
 
+def test_a_legacy_completion_is_text():
+    answer = answer_of(CHAT, b'{"choices": [{"text": "Hello", "finish_reason": "stop"}]}')
+    assert (pairs(answer.parts), answer.stop) == ([("text", "Hello")], "stop")
+
+
+def test_streamed_sound_says_nothing_to_people():
+    answer = answer_of(CHAT, sse({"choices": [{"delta": {"audio": {"data": "QUJD"}}}]}))
+    assert answer.unsaid
+    assert answer.parts == []
+
+
 def test_a_conversation_is_read_in_messages_form():
     request = {
         "model": "claude-x",
