@@ -46,7 +46,7 @@ from hivemind_addon.proxy.core.hypotheses import OF_OVERLOADS, OF_THROTTLES, Hid
 from hivemind_addon.proxy.core.lanes import InFlight, QueueEntry
 from hivemind_addon.proxy.core.learned import LearnedPool
 from hivemind_addon.proxy.core.meters import FAILURES, Meters, ServiceTime, dominant_s, reading_s
-from hivemind_addon.proxy.core.orders import Orders
+from hivemind_addon.proxy.core.overrides import Overrides
 from hivemind_addon.proxy.core.retry import sane_retry_after_s
 from hivemind_addon.proxy.core.sharing import Sharing
 
@@ -208,7 +208,7 @@ class Capacity:
         key: PoolKey,
         concurrency: ConcurrencySettings,
         breaker: BreakerSettings,
-        orders: Orders,
+        orders: Overrides,
         rng: random.Random,
         emit: Callable[[Event], None],
         sharing: Sharing | None = None,
