@@ -551,7 +551,9 @@ class Capacity:
         """What outlives a run."""
         throttles, overloads = self.hidden
         return LearnedPool(
-            key=self.key,
+            host=self.key.host,
+            account=self.key.account,
+            model_group=self.key.model_group,
             throttles=throttles.limit,
             overloads=overloads.limit,
             meters=self.meters.learned,

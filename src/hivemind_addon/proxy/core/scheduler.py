@@ -46,7 +46,7 @@ from hivemind_addon.api.ticket import (
 )
 from hivemind_addon.proxy.core.budget import Budgets, actual_spend
 from hivemind_addon.proxy.core.commands import CommandEffect, CommandHandler
-from hivemind_addon.proxy.core.learned import LearnedPool, Saved, UnreadableError, read_saved
+from hivemind_addon.proxy.core.learned import LearnedPool, NamedAccount, Saved, UnreadableError, read_saved
 from hivemind_addon.proxy.core.overrides import Overrides
 from hivemind_addon.proxy.core.pool import Pool, PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted, Backoff, Patience, Refused, Shed, Verdict
@@ -324,10 +324,11 @@ class Scheduler:
 
     def export(self) -> dict[str, object]:
         """What was learned and outlives a run, as plain JSON values, for `restore`."""
+        named = self._account_by_name.items()
         return Saved(
             pools=(*(pool.learned for pool in self._pools.values()), *self._learned.values()),
-            account_by_name=dict(self._account_by_name),
-            same_account=dict(self._canonical),
+            accounts=tuple(NamedAccount(host, name, account) for (host, name), account in named),
+            same_account=self._canonical,
             patience=self._patience.learned,
         ).to_json()
 
@@ -339,7 +340,7 @@ class Scheduler:
             self.note(OddityNoted(at=now, pool=None, ticket_id=None, what=f"saved state is not used: {error}"))
             return
         self._learned.update((pool.key, pool) for pool in saved.pools)
-        self._account_by_name.update(saved.account_by_name)
+        self._account_by_name.update(((one.host, one.name), one.account) for one in saved.accounts)
         self._canonical.update(saved.same_account)
         self._patience.resume(saved.patience)
         self._named.update(self._account_by_name.values(), self._canonical)
