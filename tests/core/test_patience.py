@@ -73,7 +73,7 @@ def test_who_announced_it_teaches_nothing_and_memory_is_bounded():
 
 def test_it_survives_a_restart():
     learned = after(90, 91, 300).learned
-    saved = Saved(pools=(), account_by_name={}, same_account={}, patience=learned)
+    saved = Saved(pools=(), accounts=(), same_account={}, patience=learned)
     assert read_saved(json.loads(json.dumps(saved.to_json()))).patience == learned
 
 

@@ -9,6 +9,7 @@ from mcp.shared.memory import create_connected_server_and_client_session as conn
 
 from hivemind_addon.api.command import Command, OptionView, Said, SetConfig, ShowConfig
 from hivemind_addon.api.control import ControlServer, control_socket
+from hivemind_addon.api.replies import reply
 from hivemind_addon.api.report import ProxyView, Report
 from hivemind_addon.api.snapshot import SCHEMA_VERSION
 from hivemind_addon.proxy.checkpoint.folder_store import FolderStore
@@ -82,9 +83,9 @@ class Stage:
                 self.options[name] = value
                 return Said(done=True, text=f"{name} = {value}")
             case _:
-                said = self.bench.scheduler.command(command, self.bench.now)
+                result = self.bench.scheduler.command(command, self.bench.now)
                 self.bench.poll()
-                return said
+                return reply(command, result)
 
     def session(self, agent: str = "one", scope: ServerScope = ALL, **caller: str) -> Session:
         made = Session(

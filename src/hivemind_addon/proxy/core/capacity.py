@@ -47,7 +47,7 @@ from hivemind_addon.proxy.core.lanes import InFlight, QueueEntry
 from hivemind_addon.proxy.core.learned import LearnedPool
 from hivemind_addon.proxy.core.limiter_models import HiddenLimit
 from hivemind_addon.proxy.core.meters import FAILURES, Meters, ServiceTime, dominant_s, reading_s
-from hivemind_addon.proxy.core.orders import Orders
+from hivemind_addon.proxy.core.overrides import Overrides
 from hivemind_addon.proxy.core.retry import sane_retry_after_s
 from hivemind_addon.proxy.core.sharing import Sharing
 
@@ -209,7 +209,7 @@ class Capacity:
         key: PoolKey,
         concurrency: ConcurrencySettings,
         breaker: BreakerSettings,
-        orders: Orders,
+        orders: Overrides,
         rng: random.Random,
         emit: Callable[[Event], None],
         sharing: Sharing | None = None,
@@ -552,7 +552,9 @@ class Capacity:
         """What outlives a run."""
         throttles, overloads = self.hidden
         return LearnedPool(
-            key=self.key,
+            host=self.key.host,
+            account=self.key.account,
+            model_group=self.key.model_group,
             throttles=throttles.limit,
             overloads=overloads.limit,
             meters=self.meters.learned,

@@ -41,7 +41,7 @@ from hivemind_addon.proxy.core.forecast import Callers, foresee, view_pool
 from hivemind_addon.proxy.core.lanes import EntryState, InFlight, QueueEntry
 from hivemind_addon.proxy.core.learned import LearnedPool
 from hivemind_addon.proxy.core.meters import Backoffs, Meters
-from hivemind_addon.proxy.core.orders import Orders
+from hivemind_addon.proxy.core.overrides import Overrides
 from hivemind_addon.proxy.core.retry import (
     Admitted,
     Backoff,
@@ -157,7 +157,7 @@ class Pool:
         rng: random.Random,
         emit: Callable[[Event], None],
         budgets: Budgets | None = None,
-        orders: Orders | None = None,
+        orders: Overrides | None = None,
         sharing: Sharing | None = None,
         patience: Patience | None = None,
     ) -> None:
@@ -168,7 +168,7 @@ class Pool:
         self._rng = rng
         self._emit = emit
         self._budgets = budgets or Budgets(emit=emit)
-        self._orders = orders or Orders()
+        self._orders = orders or Overrides()
         self._patience = patience or Patience()
         self._capacity = Capacity(
             key=key,

@@ -11,6 +11,7 @@ from itertools import islice
 from rich.text import Text
 
 from hivemind_addon.api.command import asker
+from hivemind_addon.api.replies import pool_overrides
 from hivemind_addon.api.report import LogLine, Report
 from hivemind_addon.api.snapshot import BudgetView, PoolView, PriorityView, WallView
 from hivemind_addon.api.spend import Scope, Spend, amount
@@ -202,7 +203,7 @@ def _alarms(report: Report, look: PictureLook) -> Iterator[str]:
     if snapshot.priorities:
         set_by = ", ".join(map(_priority, snapshot.priorities))
         yield f"priorities: {set_by}"
-    standing = [*snapshot.orders]
+    standing = pool_overrides(snapshot)
     if snapshot.given:
         standing.append(f"budgets: {', '.join(dict.fromkeys(one.budget.holder for one in snapshot.given))}")
     if standing:
