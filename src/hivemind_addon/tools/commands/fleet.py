@@ -15,10 +15,9 @@ from hivemind_addon.api.words import several
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.system.typed import DocumentError
-from hivemind_addon.tools.commands.one_line import in_one_line
-from hivemind_addon.tools.commands.printing import Format, Row, format_option, print_rows
-from hivemind_addon.tools.commands.proxy import port_option
-from hivemind_addon.tools.commands.span import SPAN
+from hivemind_addon.tools.commands.printing import Format, Row, format_option, print_json, print_rows
+from hivemind_addon.tools.commands.proxy import in_one_line, port_option
+from hivemind_addon.tools.commands.times import SPAN
 from hivemind_addon.tools.launch import claim, detached
 from hivemind_addon.tools.launch.programs import load_programs
 from hivemind_addon.tools.tasks import client, dispatch, picture, serve
@@ -40,7 +39,7 @@ def fleet() -> None:
     Examples:
       hivemind fleet run night.yaml
       hivemind fleet status
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
 
 
 @fleet.command()
@@ -63,7 +62,7 @@ def run(
       hivemind fleet run night.yaml --at-most 8
       hivemind fleet run night.yaml --dry-run
       hivemind fleet run --resume night-3f9c
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     if file is None and fleet_id is None:
         raise click.UsageError("say what to run: FILE, or --resume ID")
     clock = SystemClock()
@@ -75,7 +74,7 @@ def run(
         plan = _plan(read, file, fleet_id, at_most, port, clock)
         outcome = _run(plan, clock, as_json=as_json)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(outcome.fleet)).decode())
+        print_json(outcome.fleet)
     if outcome.signal is not None:
         sys.exit(128 + outcome.signal)
     if any(task.state is not State.DONE for task in outcome.fleet.tasks if not task.parent):
@@ -93,7 +92,7 @@ def status(fleet_id: str | None, form: Format) -> None:
       hivemind fleet status
       hivemind fleet status night-3f9c
       hivemind fleet status night-3f9c --json
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     if fleet_id is None:
         _print_fleets(form)
         return
@@ -101,7 +100,7 @@ def status(fleet_id: str | None, form: Format) -> None:
     with in_one_line(*EXPECTED):
         views = client.status(fleet=fleet_id)
     if form is Format.JSON:
-        click.echo(msgspec.json.format(msgspec.json.encode(views[0])).decode())
+        print_json(views[0])
     elif form is Format.CSV:
         columns = dict.fromkeys(("id", "state", "attempts", "exit_status", "began_wall", "ended_wall", "reason"), "")
         print_rows([_plain(one) for one in views[0].tasks], columns, form)
@@ -118,7 +117,7 @@ def list_(form: Format) -> None:
     Examples:
       hivemind fleet list
       hivemind fleet list --json | jq -r '.[].id'
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     _print_fleets(form)
 
 
@@ -130,7 +129,7 @@ def cancel(fleet_id: str) -> None:
     \b
     Examples:
       hivemind fleet cancel night-3f9c
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     with in_one_line(*EXPECTED):
         click.echo(client.cancel(fleet_id))
 
@@ -144,7 +143,7 @@ def log(fleet_id: str) -> None:
     Examples:
       hivemind fleet log night-3f9c
       hivemind fleet log night-3f9c | grep ^build
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     with in_one_line(*EXPECTED):
         (view,) = client.status(fleet=fleet_id)
     for task in view.tasks:
@@ -169,7 +168,7 @@ def serve_tasks(at_most: int, idle_s: float | None, port: int) -> None:
     \b
     Examples:
       hivemind fleet serve --at-most 8
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     clock = SystemClock()
     with in_one_line(*EXPECTED):
         lock = claim.run_tasks(port)

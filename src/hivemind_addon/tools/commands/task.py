@@ -12,10 +12,9 @@ from rich.console import Console
 from hivemind_addon.api.ticket import Priority
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.commands.fleet import EXPECTED
-from hivemind_addon.tools.commands.one_line import in_one_line
-from hivemind_addon.tools.commands.printing import Format, format_option, print_rows
-from hivemind_addon.tools.commands.proxy import port_option
-from hivemind_addon.tools.commands.span import SOME_TIME
+from hivemind_addon.tools.commands.printing import Format, format_option, print_json, print_rows
+from hivemind_addon.tools.commands.proxy import in_one_line, port_option
+from hivemind_addon.tools.commands.times import SOME_TIME
 from hivemind_addon.tools.launch.programs import load_programs
 from hivemind_addon.tools.tasks import client, picture
 from hivemind_addon.tools.tasks import spec as specs
@@ -66,7 +65,7 @@ def submit(port: int, command: tuple[str, ...], *, waits: bool, as_json: bool, *
       hivemind submit --timeout 30m -- make test
       hivemind submit --wait --priority high -- claude -p "review this branch"
       hivemind submit --agent-kind codex --prompt "fix the flaky test"
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     spec = msgspec.convert({**said, "command": command}, TaskSpec)
     if problem := specs.problem(spec, load_programs()):
         raise click.UsageError(f"{problem.key}: {problem.text}; {problem.cure}")
@@ -87,7 +86,7 @@ def batch(file: Path, port: int, *, waits: bool, as_json: bool) -> None:
     Examples:
       hivemind batch tasks.jsonl --wait
       echo '{"command": "make test"}' | hivemind batch -
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     with in_one_line(*EXPECTED):
         try:
             text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
@@ -104,7 +103,7 @@ def task() -> None:
     \b
     Examples:
       hivemind task show night-3f9c/build
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
 
 
 @task.command()
@@ -119,7 +118,7 @@ def wait(ids: tuple[str, ...], timeout_s: float | None, port: int, *, as_json: b
     Examples:
       hivemind task wait night-3f9c/build night-3f9c/test
       hivemind task wait tasks-77aa/make-1 --timeout 10m
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     _wait_for(ids, port, timeout_s=timeout_s, as_json=as_json)
 
 
@@ -132,7 +131,7 @@ def list_(form: Format) -> None:
     Examples:
       hivemind task list
       hivemind task list --json | jq -r '.[] | select(.state == "failed") | .id'
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     with in_one_line(*EXPECTED):
         views = [one for view in client.status() for one in view.tasks]
     rows = [msgspec.to_builtins(one) for one in views]
@@ -149,10 +148,10 @@ def show(task_id: str, *, as_json: bool) -> None:
     Examples:
       hivemind task show night-3f9c/build
       hivemind task show night-3f9c/build --json
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     view = _view(task_id)
     if as_json:
-        _print_json(view)
+        print_json(view)
         return
     console = Console(highlight=False)
     console.print(picture.change(view, SystemClock().wall()), markup=False, soft_wrap=True)
@@ -178,7 +177,7 @@ def log(task_id: str) -> None:
     \b
     Examples:
       hivemind task log night-3f9c/build
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     view = _view(task_id)
     if not view.log or not Path(view.log).is_file():
         raise click.ClickException(f"{task_id} has said nothing: it was not started")
@@ -195,7 +194,7 @@ def cancel(task_id: str) -> None:
     \b
     Examples:
       hivemind task cancel night-3f9c/build
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     with in_one_line(*EXPECTED):
         click.echo(client.cancel(task_id))
 
@@ -206,7 +205,7 @@ def _submit(tasks: Sequence[TaskSpec], port: int, *, waits: bool, as_json: bool)
     if waits:
         _wait_for(ids, port, timeout_s=None, as_json=as_json)
     elif as_json:
-        _print_json(ids)
+        print_json(ids)
     else:
         click.echo("\n".join(ids))
 
@@ -216,7 +215,7 @@ def _wait_for(ids: Sequence[str], port: int, *, timeout_s: float | None, as_json
     with in_one_line(*EXPECTED):
         views = client.wait(ids, waiter=waiter, timeout_s=timeout_s, port=port, runner=_runner())
     if as_json:
-        _print_json(views)
+        print_json(views)
     elif len(views) == 1 and views[0].state is State.DONE:
         click.echo(views[0].result)
     else:
@@ -242,7 +241,3 @@ def _runner() -> Path | None:
 def _view(task_id: str) -> TaskView:
     with in_one_line(*EXPECTED):
         return client.task(task_id)
-
-
-def _print_json(value: object) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(value)).decode())

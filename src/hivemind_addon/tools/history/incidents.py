@@ -23,7 +23,7 @@ from hivemind_addon.api.snapshot import BreakerState
 from hivemind_addon.api.ticket import OutcomeKind
 from hivemind_addon.api.words import lasting, several, span
 from hivemind_addon.proxy.journal.tables import HappeningRow
-from hivemind_addon.tools.history.records import RunRecord
+from hivemind_addon.tools.history.history import RunRecord
 
 QUIET_S = 60.0
 """Troubles that are nearer to each other are one incident."""

@@ -1,20 +1,23 @@
-"""What became of an agent's own requests, from the journal: of earlier runs of the proxy, too."""
+"""What became of an agent's own requests and of its conversations that a spent budget stopped."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from hivemind_addon.api.proxy_user import given_id
+from hivemind_addon.proxy.checkpoint.model import CheckpointHead, CheckpointStore, UnknownCheckpoint
 from hivemind_addon.proxy.journal.tables import AttemptRow, TicketRow
-from hivemind_addon.tools.history.asked import RequestFilter, Span
+from hivemind_addon.tools.checkpoints.prompt import prompt_of
+from hivemind_addon.tools.history.filters import RequestFilter, Span
 from hivemind_addon.tools.history.history import biographies, find, requests
 from hivemind_addon.tools.history.reader import JournalReader
 from hivemind_addon.tools.history.verdict import verdict
-from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, McpTool, ToolFailed
+from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, Nothing, ToolFailed, tool
 
 _HOUR_S = 3600.0
+_MAX_CHARS = 50_000
 
 
 class About(Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,7 +55,12 @@ class PastRequests(Struct, frozen=True):
     text: str
 
 
-def _history(call: Call, about: About) -> PastRequests:
+@tool("What became of your requests")
+def history(call: Call, about: About) -> PastRequests:
+    """Look up your own past requests: whether each ran at the provider once, twice, never, or nobody can know, why
+    attempts failed, what they used and cost. Use it after an error or a restart, before you do something again.
+    Changes nothing.
+    """
     session = call.session
     agent, glob = session.agent, session.caller.glob
     with JournalReader(session.journal()) as journal:
@@ -98,18 +106,91 @@ def _text(told: Sequence[Past]) -> str:
     return f"{len(told)} requests, {delivered} of them delivered."
 
 
-TOOLS = (
-    McpTool(
-        name="history",
-        title="What became of your requests",
-        description=(
-            "Look up your own past requests: whether each ran at the provider once, twice, never, or nobody can know, "
-            "why attempts failed, what they used and cost. Use it after an error or a restart, before you do "
-            "something again. Changes nothing."
-        ),
-        takes=About,
-        gives=PastRequests,
-        run=_history,
-        idempotent=True,
-    ),
-)
+class KeptConversation(Struct, frozen=True):
+    """One conversation that was kept."""
+
+    id: str
+    kept_at: Annotated[str, Meta(description="ISO 8601, UTC")]
+    session: str
+    model: str
+    task: str
+    messages: int
+    bytes: int
+    reason: str
+
+
+class Checkpoints(Struct, frozen=True):
+    """Yours, the newest first."""
+
+    checkpoints: tuple[KeptConversation, ...]
+    more: Annotated[int, Meta(description="Older ones that are not listed here")]
+
+
+class ConversationPart(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which one, and which part of it."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=200, description="As checkpoints lists it, or its beginning")]
+    offset: Annotated[int, Meta(ge=0, description="Characters to skip: the next_offset of the part before")] = 0
+    chars: Annotated[int, Meta(ge=1, le=_MAX_CHARS, description="At most so many characters")] = 20_000
+
+
+class ConversationText(Struct, frozen=True):
+    """A part of a conversation as Markdown, oldest words first."""
+
+    id: str
+    text: str
+    next_offset: Annotated[int | None, Meta(description="Where the rest begins; null: this is the end")]
+    total_chars: int
+    resume: Annotated[str, Meta(description="What a person types to go on with it in its own program")]
+
+
+def _mine(store: CheckpointStore, agent: str) -> list[CheckpointHead]:
+    return [head for head in store.heads() if head.agent == agent]
+
+
+@tool("Your conversations that were stopped")
+def checkpoints(call: Call, _: Nothing) -> Checkpoints:
+    """List your own conversations that a spent budget has stopped and that were kept, the newest first. Use it after a
+    budget was raised, to find where you were. Changes nothing.
+    """
+    mine = _mine(call.session.checkpoints(), call.session.agent)
+    return Checkpoints(tuple(_kept(head) for head in mine[:MAX_ROWS]), more=len(mine[MAX_ROWS:]))
+
+
+def _kept(head: CheckpointHead) -> KeptConversation:
+    return KeptConversation(
+        id=head.id,
+        kept_at=datetime.fromtimestamp(head.kept_wall, UTC).isoformat(timespec="seconds"),
+        session=head.session,
+        model=head.model,
+        task=head.task,
+        messages=head.messages,
+        bytes=head.body_bytes,
+        reason=head.reason,
+    )
+
+
+@tool("Read a stopped conversation")
+def checkpoint_read(call: Call, part: ConversationPart) -> ConversationText:
+    """Read one of your own stopped conversations as Markdown, with tool calls and their results, in parts: go on at
+    next_offset until it is null. Changes nothing.
+    """
+    store = call.session.checkpoints()
+    mine = [head.id for head in _mine(store, call.session.agent)]
+    meant = [one for one in mine if one == part.id] or [one for one in mine if one.startswith(part.id)]
+    if len(meant) != 1:  # another agent's is as if it were not there
+        which = "several" if meant else "none"
+        raise UnknownCheckpoint(f"{which} of your checkpoints may be {part.id!r}; the tool checkpoints lists them")
+    found = store.read(meant[0])
+    text = prompt_of(found)
+    end = part.offset + part.chars
+    return ConversationText(
+        id=found.head.id,
+        text=text[part.offset : end],
+        next_offset=end if end < len(text) else None,
+        total_chars=len(text),
+        resume=f"hivemind checkpoint export {found.head.id} --as …",
+    )
+
+
+TOOLS = (history, checkpoints, checkpoint_read)
