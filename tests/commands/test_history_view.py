@@ -6,7 +6,7 @@ from hivemind_addon.proxy.journal.tables import AttemptRow, BudgetRow, Happening
 from hivemind_addon.tools.commands import history_view as view
 from hivemind_addon.tools.history.history import Biography, RunRecord, biographies, find
 from hivemind_addon.tools.history.incident_history import Aftermath
-from hivemind_addon.tools.history.incidents import Incident, IncidentKind, IncidentLine, Trouble
+from hivemind_addon.tools.history.incidents import Incident, IncidentKind, TimelineLine, Trouble
 from hivemind_addon.tools.history.reader import JournalReader
 from tests.journal.book import journal_with
 
@@ -189,7 +189,7 @@ def test_incidents(golden):
         tokens=1200,
         micro_usd=2_500_000,
     )
-    timeline = [IncidentLine(NOON - 1, "an omen"), IncidentLine(NOON, "breaker open")]
+    timeline = [TimelineLine(NOON - 1, "an omen"), TimelineLine(NOON, "breaker open")]
     over = view.incident_lines(outage(), 2, after, timeline, NOON + 300)
     not_over = view.incident_lines(outage(None), 1, NOTHING, [], NOON + 30)
     golden("incidents.txt", "\n".join((*over, "", *not_over)))

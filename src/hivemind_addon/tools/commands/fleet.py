@@ -26,7 +26,8 @@ from hivemind_addon.tools.tasks.fleet_file import FleetFile, load_fleet
 from hivemind_addon.tools.tasks.model import USUAL_AT_MOST, FleetView, NotTaken, State, TaskView
 from hivemind_addon.tools.tasks.session import FleetOutcome, FleetPlan, new_plan, resumed_plan, run_plan
 
-EXPECTED = (NotTaken, DocumentError, FolderNotPrivate)
+one_line = in_one_line(NotTaken, DocumentError, FolderNotPrivate)
+"""Around a command: what goes wrong with tasks is one line."""
 _SCREEN_MARGIN = 6
 _REFRESH_PER_S = 4
 
@@ -49,6 +50,7 @@ def fleet() -> None:
 @click.option("--dry-run", is_flag=True, help="Check the file and show the order; nothing is started.")
 @click.option("--json", "as_json", is_flag=True, help="Print how it ended as JSON; progress goes to stderr.")
 @port_option
+@one_line
 def run(
     file: Path | None, at_most: int | None, fleet_id: str | None, port: int, *, dry_run: bool, as_json: bool
 ) -> None:
@@ -66,13 +68,12 @@ def run(
     if file is None and fleet_id is None:
         raise click.UsageError("say what to run: FILE, or --resume ID")
     clock = SystemClock()
-    with in_one_line(*EXPECTED):
-        read = load_fleet(file, load_programs()) if file else None
-        if dry_run and read is not None:
-            _print_order(_with_at_most(read.rules, at_most, file), read)
-            return
-        plan = _plan(read, file, fleet_id, at_most, port, clock)
-        outcome = _run(plan, clock, as_json=as_json)
+    read = load_fleet(file, load_programs()) if file else None
+    if dry_run and read is not None:
+        _print_order(_with_at_most(read.rules, at_most, file), read)
+        return
+    plan = _plan(read, file, fleet_id, at_most, port, clock)
+    outcome = _run(plan, clock, as_json=as_json)
     if as_json:
         print_json(outcome.fleet)
     if outcome.signal is not None:
@@ -84,6 +85,7 @@ def run(
 @fleet.command()
 @click.argument("fleet_id", metavar="[ID]", required=False)
 @format_option
+@one_line
 def status(fleet_id: str | None, form: Format) -> None:
     """Show the fleets that were run, or the tasks of one.
 
@@ -97,8 +99,7 @@ def status(fleet_id: str | None, form: Format) -> None:
         _print_fleets(form)
         return
     now_wall = SystemClock().wall()
-    with in_one_line(*EXPECTED):
-        views = client.status(fleet=fleet_id)
+    views = client.status(fleet=fleet_id)
     if form is Format.JSON:
         print_json(views[0])
     elif form is Format.CSV:
@@ -123,6 +124,7 @@ def list_(form: Format) -> None:
 
 @fleet.command()
 @click.argument("fleet_id", metavar="ID")
+@one_line
 def cancel(fleet_id: str) -> None:
     """End a fleet that runs: its tasks are asked to end, and killed five seconds later.
 
@@ -130,12 +132,12 @@ def cancel(fleet_id: str) -> None:
     Examples:
       hivemind fleet cancel night-3f9c
     """
-    with in_one_line(*EXPECTED):
-        click.echo(client.cancel(fleet_id))
+    click.echo(client.cancel(fleet_id))
 
 
 @fleet.command()
 @click.argument("fleet_id", metavar="ID")
+@one_line
 def log(fleet_id: str) -> None:
     """Print what all tasks of a fleet said, each line under its task's name.
 
@@ -144,8 +146,7 @@ def log(fleet_id: str) -> None:
       hivemind fleet log night-3f9c
       hivemind fleet log night-3f9c | grep ^build
     """
-    with in_one_line(*EXPECTED):
-        (view,) = client.status(fleet=fleet_id)
+    (view,) = client.status(fleet=fleet_id)
     for task in view.tasks:
         name = task.id.partition("/")[2]
         if task.log and Path(task.log).is_file():
@@ -160,6 +161,7 @@ def log(fleet_id: str) -> None:
 )
 @click.option("--idle", "idle_s", type=SPAN, help="End when nothing was to do for so long.")
 @port_option
+@one_line
 def serve_tasks(at_most: int, idle_s: float | None, port: int) -> None:
     """Run what `hivemind submit` and `hivemind batch` send, until it is stopped.
 
@@ -170,23 +172,22 @@ def serve_tasks(at_most: int, idle_s: float | None, port: int) -> None:
       hivemind fleet serve --at-most 8
     """
     clock = SystemClock()
-    with in_one_line(*EXPECTED):
-        lock = claim.run_tasks(port)
-        if lock is None:
-            if idle_s is not None:
-                sys.exit(detached.ALREADY_THERE)
-            raise click.ClickException(f"somebody runs the tasks of port {port} already; see `hivemind fleet status`")
-        plan = new_plan(FleetRules(at_most=at_most), (), source="", port=port, clock=clock)
-        outcome = asyncio.run(
-            run_plan(
-                plan,
-                clock=clock,
-                tell=lambda task: click.echo(picture.change(task, clock.wall())),
-                warn=lambda line: click.echo(f"hivemind: {line}", err=True),
-                socket=serve.socket_of(port),
-                idle_s=float("inf") if idle_s is None else idle_s,
-            )
+    lock = claim.run_tasks(port)
+    if lock is None:
+        if idle_s is not None:
+            sys.exit(detached.ALREADY_THERE)
+        raise click.ClickException(f"somebody runs the tasks of port {port} already; see `hivemind fleet status`")
+    plan = new_plan(FleetRules(at_most=at_most), (), source="", port=port, clock=clock)
+    outcome = asyncio.run(
+        run_plan(
+            plan,
+            clock=clock,
+            tell=lambda task: click.echo(picture.change(task, clock.wall())),
+            warn=lambda line: click.echo(f"hivemind: {line}", err=True),
+            socket=serve.socket_of(port),
+            idle_s=float("inf") if idle_s is None else idle_s,
         )
+    )
     os.close(lock)
     if outcome.signal is not None:
         sys.exit(128 + outcome.signal)
@@ -311,9 +312,9 @@ def _print_order(rules: FleetRules, read: FleetFile) -> None:
     click.echo(f"{several(len(read.tasks), 'task')}, at most {rules.at_most} at once{spread}; nothing was started")
 
 
+@one_line
 def _print_fleets(form: Format) -> None:
-    with in_one_line(*EXPECTED):
-        views = client.status()
+    views = client.status()
     rows = [_plain(one) if form is Format.JSON else _fleet_row(one) for one in views]
     columns = {"id": "fleet", "runner_pid": "runner", "tasks": "tasks", "source": "file"}
     print_rows(rows, columns, form, none="no fleets yet; run one with `hivemind fleet run FILE`")

@@ -168,10 +168,12 @@ def ticket(journal: JournalReader, name: str, form: Format) -> None:
             told = [view.whole(one) for one in stories]
             print_json({"what": found.what, "name": found.name, "verdict": answer, "requests": told})
         case Format.CSV:
-            moments = [
-                {"request": one.ticket.id, **view.dated(moment, "at")} for one in stories for moment in view.story(one)
+            lines = [
+                {"request": one.ticket.id, **view.dated(line, "at"), "after_s": round(line.at - one.ticket.arrived, 3)}
+                for one in stories
+                for line in view.story(one)
             ]
-            view.print_listing(moments, {}, form)
+            view.print_listing(lines, {}, form)
         case Format.TABLE:
             now = SystemClock().wall()
             if found.what != "request":

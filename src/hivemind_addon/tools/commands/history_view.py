@@ -19,9 +19,9 @@ from hivemind_addon.tools.commands.printing import Format, Row, Words, print_row
 from hivemind_addon.tools.commands.times import day, hour, iso, shown
 from hivemind_addon.tools.dash.glyphs import plain
 from hivemind_addon.tools.history.filters import LOST, OPEN
-from hivemind_addon.tools.history.history import Biography, RunRecord
+from hivemind_addon.tools.history.history import Biography, RunRecord, tokens_in
 from hivemind_addon.tools.history.incident_history import Aftermath
-from hivemind_addon.tools.history.incidents import Incident, IncidentLine
+from hivemind_addon.tools.history.incidents import Incident, TimelineLine
 from hivemind_addon.tools.history.reader import JournalReader
 from hivemind_addon.tools.history.verdict import fate_of, verdict, verdict_head
 
@@ -100,13 +100,11 @@ def summed(biography: Biography) -> dict[str, object]:
     """A request as it is listed."""
     tries = biography.attempts
     return msgspec.structs.asdict(biography.ticket) | {
-        "tokens_in": sum(
-            (one.input_tokens or 0) + (one.cache_read_tokens or 0) + (one.cache_write_tokens or 0) for one in tries
-        ),
+        "tokens_in": biography.tokens_in,
         "tokens_cached": sum(one.cache_read_tokens or 0 for one in tries),
-        "tokens_out": sum(one.output_tokens or 0 for one in tries),
+        "tokens_out": biography.tokens_out,
         "tokens": sum(one.tokens for one in tries),
-        "micro_usd": sum(one.micro_usd for one in tries),
+        "micro_usd": biography.micro_usd,
     }
 
 
@@ -159,16 +157,7 @@ def fate_of_run(journal: JournalReader, run: RunRecord) -> str:
 # Lines ----------------------------------------------------------------------------------------------------------------
 
 
-class TicketMoment(Struct, frozen=True):
-    """One thing that happened to a request."""
-
-    at: float
-    after_s: float
-    """Since it came."""
-    text: str
-
-
-def story(biography: Biography) -> list[TicketMoment]:
+def story(biography: Biography) -> list[TimelineLine]:
     """A request from its arrival to its end, in order."""
     ticket = biography.ticket
     told = [(ticket.arrived, 0, "came")]
@@ -184,10 +173,7 @@ def story(biography: Biography) -> list[TicketMoment]:
         told.append(
             (_end_of(biography), 9, ticket.reason or "its proxy died" if ticket.end == LOST else ticket.end + reason)
         )
-    return [
-        TicketMoment(at=at, after_s=round(max(0.0, at - ticket.arrived), 3), text=plain(text))
-        for at, _, text in sorted(told, key=lambda one: one[:2])
-    ]
+    return [TimelineLine(at, plain(text)) for at, _, text in sorted(told, key=lambda one: one[:2])]
 
 
 def _end_of(biography: Biography) -> float:
@@ -223,12 +209,12 @@ def _of_attempt(attempt: AttemptRow) -> Iterator[tuple[float, int, str]]:
 
 def _used(attempt: AttemptRow) -> str:
     cached, written = attempt.cache_read_tokens or 0, attempt.cache_write_tokens or 0
-    tokens_in = (attempt.input_tokens or 0) + cached + written
-    if not tokens_in and not attempt.output_tokens:
+    into = tokens_in(attempt)
+    if not into and not attempt.output_tokens:
         return ""
     caches = ", ".join(f"{tokens:,} {name}" for tokens, name in ((cached, "cached"), (written, "written")) if tokens)
     counted = "" if attempt.reported else ", by our count"
-    return f"{tokens_in:,} in{f' ({caches})' if caches else ''} + {attempt.output_tokens or 0:,} out{counted}"
+    return f"{into:,} in{f' ({caches})' if caches else ''} + {attempt.output_tokens or 0:,} out{counted}"
 
 
 def _booked(attempt: AttemptRow) -> str:
@@ -246,7 +232,7 @@ def biography_lines(biography: Biography, now: float) -> Iterator[str]:
     yield ""
     yield from (f"  {plain(line)}" for line in _facts(biography, now))
     yield ""
-    yield from _by_day([(moment.at, moment.after_s, moment.text) for moment in story(biography)], now)
+    yield from _by_day(story(biography), ticket.arrived, now)
 
 
 def _facts(biography: Biography, now: float) -> Iterator[str]:
@@ -271,14 +257,13 @@ def summary(biography: Biography, now: float) -> str:
     if ticket.waited_s >= _NOW_S:
         parts.append(f"waited {span(ticket.waited_s)}")
     parts.append(several(len(attempts), "attempt"))
-    spent = sum(one.micro_usd for one in attempts)
-    if spent:
-        parts.append(amount("micro_usd", spent))
+    if biography.micro_usd:
+        parts.append(amount("micro_usd", biography.micro_usd))
     return ", ".join(parts)
 
 
 def incident_lines(
-    incident: Incident, number: int, aftermath: Aftermath, timeline: Sequence[IncidentLine], now: float
+    incident: Incident, number: int, aftermath: Aftermath, timeline: Sequence[TimelineLine], now: float
 ) -> Iterator[str]:
     """What a person reads of one incident."""
     ended = incident.ended
@@ -292,19 +277,19 @@ def incident_lines(
         yield plain(f"  ended: {incident.ending}")
     yield from (f"  {line}" for line in _aftermath_lines(aftermath))
     yield ""
-    yield from _by_day([(line.at, line.at - incident.began, line.text) for line in timeline], now)
+    yield from _by_day(timeline, incident.began, now)
 
 
-def _by_day(moments: Iterable[tuple[float, float, str]], now: float) -> Iterator[str]:
+def _by_day(lines: Iterable[TimelineLine], began: float, now: float) -> Iterator[str]:
     """What happened when, and how many seconds after the beginning; a day is named where it is another."""
     last = "today"
-    for at, after_s, text in moments:
-        its_day = day(at, now)
+    for line in lines:
+        its_day, after_s = day(line.at, now), line.at - began
         if its_day != last:
             yield f"  {its_day}"
         last = its_day
         sign = "-" if after_s < -_NOW_S else "+"
-        yield f"  {hour(at)}  {sign + brief(abs(after_s)):>7}  {plain(text)}"
+        yield f"  {hour(line.at)}  {sign + brief(abs(after_s)):>7}  {plain(line.text)}"
 
 
 def _aftermath_lines(aftermath: Aftermath) -> Iterator[str]:

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from hivemind_addon.api.ticket import Priority
 from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.tools.commands.fleet import EXPECTED
+from hivemind_addon.tools.commands.fleet import one_line
 from hivemind_addon.tools.commands.printing import Format, format_option, print_json, print_rows
-from hivemind_addon.tools.commands.proxy import in_one_line, port_option
+from hivemind_addon.tools.commands.proxy import port_option
 from hivemind_addon.tools.commands.times import SOME_TIME
 from hivemind_addon.tools.launch.programs import load_programs
 from hivemind_addon.tools.tasks import client, picture
@@ -77,6 +77,7 @@ def submit(port: int, command: tuple[str, ...], *, waits: bool, as_json: bool, *
 @_json
 @port_option
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
+@one_line
 def batch(file: Path, port: int, *, waits: bool, as_json: bool) -> None:
     """Submit many tasks: one a line as JSON, or a YAML list; `-` reads them from stdin. Prints their ids.
 
@@ -87,12 +88,11 @@ def batch(file: Path, port: int, *, waits: bool, as_json: bool) -> None:
       hivemind batch tasks.jsonl --wait
       echo '{"command": "make test"}' | hivemind batch -
     """
-    with in_one_line(*EXPECTED):
-        try:
-            text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise click.ClickException(f"{file}: it is no text in UTF-8") from error
-        tasks = load_batch(text, file, load_programs())
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{file}: it is no text in UTF-8") from error
+    tasks = load_batch(text, file, load_programs())
     _submit(tasks, port, waits=waits, as_json=as_json)
 
 
@@ -124,6 +124,7 @@ def wait(ids: tuple[str, ...], timeout_s: float | None, port: int, *, as_json: b
 
 @task.command(name="list")
 @format_option
+@one_line
 def list_(form: Format) -> None:
     """List the tasks of all fleets, the newest fleet first.
 
@@ -132,8 +133,7 @@ def list_(form: Format) -> None:
       hivemind task list
       hivemind task list --json | jq -r '.[] | select(.state == "failed") | .id'
     """
-    with in_one_line(*EXPECTED):
-        views = [one for view in client.status() for one in view.tasks]
+    views = [one for view in client.status() for one in view.tasks]
     rows = [msgspec.to_builtins(one) for one in views]
     print_rows(rows, _COLUMNS, form, none="no tasks yet; run one with `hivemind submit -- COMMAND`")
 
@@ -188,6 +188,7 @@ def log(task_id: str) -> None:
 
 @task.command()
 @click.argument("task_id", metavar="ID")
+@one_line
 def cancel(task_id: str) -> None:
     """End a task, and what it submitted; what depends on it is skipped.
 
@@ -195,13 +196,12 @@ def cancel(task_id: str) -> None:
     Examples:
       hivemind task cancel night-3f9c/build
     """
-    with in_one_line(*EXPECTED):
-        click.echo(client.cancel(task_id))
+    click.echo(client.cancel(task_id))
 
 
+@one_line
 def _submit(tasks: Sequence[TaskSpec], port: int, *, waits: bool, as_json: bool) -> None:
-    with in_one_line(*EXPECTED):
-        ids = client.submit(tasks, parent=os.environ.get(TASK_VARIABLE, ""), runner=_runner(), port=port)
+    ids = client.submit(tasks, parent=os.environ.get(TASK_VARIABLE, ""), runner=_runner(), port=port)
     if waits:
         _wait_for(ids, port, timeout_s=None, as_json=as_json)
     elif as_json:
@@ -210,10 +210,10 @@ def _submit(tasks: Sequence[TaskSpec], port: int, *, waits: bool, as_json: bool)
         click.echo("\n".join(ids))
 
 
+@one_line
 def _wait_for(ids: Sequence[str], port: int, *, timeout_s: float | None, as_json: bool) -> None:
     waiter = os.environ.get(TASK_VARIABLE, "")
-    with in_one_line(*EXPECTED):
-        views = client.wait(ids, waiter=waiter, timeout_s=timeout_s, port=port, runner=_runner())
+    views = client.wait(ids, waiter=waiter, timeout_s=timeout_s, port=port, runner=_runner())
     if as_json:
         print_json(views)
     elif len(views) == 1 and views[0].state is State.DONE:
@@ -238,6 +238,6 @@ def _runner() -> Path | None:
     return Path(place) if place else None
 
 
+@one_line
 def _view(task_id: str) -> TaskView:
-    with in_one_line(*EXPECTED):
-        return client.task(task_id)
+    return client.task(task_id)

@@ -83,6 +83,26 @@ class Biography(Struct, frozen=True):
     waits: tuple[WaitRow, ...]
     happenings: tuple[HappeningRow, ...]
 
+    @property
+    def tokens_in(self) -> int:
+        """All input of its attempts, cached or not."""
+        return sum(map(tokens_in, self.attempts))
+
+    @property
+    def tokens_out(self) -> int:
+        """Of its attempts."""
+        return sum(one.output_tokens or 0 for one in self.attempts)
+
+    @property
+    def micro_usd(self) -> int:
+        """Booked for its attempts."""
+        return sum(one.micro_usd for one in self.attempts)
+
+
+def tokens_in(attempt: AttemptRow) -> int:
+    """All input, cached or not."""
+    return (attempt.input_tokens or 0) + (attempt.cache_read_tokens or 0) + (attempt.cache_write_tokens or 0)
+
 
 def requests(journal: JournalReader, wanted: RequestFilter, most: int) -> list[Listed]:
     """The newest requests, newest first."""

@@ -19,7 +19,7 @@ from hivemind_addon.tools.history.incidents import (
     ROW,
     AttemptEnd,
     Incident,
-    IncidentLine,
+    TimelineLine,
     failure_rows,
     incidents,
     timeline,
@@ -97,7 +97,7 @@ def read_incidents(journal: JournalReader, span: Span, now: float) -> list[Incid
     return [one for one in found if one.began < span.until and (one.ended is None or one.ended >= span.since)]
 
 
-def read_timeline(journal: JournalReader, incident: Incident, most: int) -> list[IncidentLine]:
+def read_timeline(journal: JournalReader, incident: Incident, most: int) -> list[TimelineLine]:
     """What happened in it, in at most about so many lines."""
     until = float("inf") if incident.ended is None else incident.ended + 1.0
     told = happenings_of(journal, Span(incident.began - 1.0, until))

@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, convert, to_builtins
 
 from hivemind_addon.api.proxy_user import given_id
 from hivemind_addon.proxy.checkpoint.model import CheckpointHead, CheckpointStore, UnknownCheckpoint
-from hivemind_addon.proxy.journal.tables import AttemptRow, TicketRow
 from hivemind_addon.tools.checkpoints.prompt import prompt_of
 from hivemind_addon.tools.history.filters import RequestFilter, Span
-from hivemind_addon.tools.history.history import biographies, find, requests
+from hivemind_addon.tools.history.history import Biography, biographies, find, requests
 from hivemind_addon.tools.history.reader import JournalReader
 from hivemind_addon.tools.history.verdict import verdict
 from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, Nothing, ToolFailed, tool
@@ -66,35 +65,33 @@ def history(call: Call, about: About) -> PastRequests:
     with JournalReader(session.journal()) as journal:
         if about.name:
             found = find(journal, given_id(about.name), about.most)
-            tickets: Sequence[TicketRow] = [one for one in reversed(found.tickets) if one.agent == agent]
-            if not tickets:
+            mine = [one for one in reversed(found.tickets) if one.agent == agent]
+            if not mine:
                 raise ToolFailed(f"none of your requests, tasks or Idempotency-Keys is {about.name!r}")
+            stories = biographies(journal, mine)
         else:
             since = session.clock.wall() - about.hours * _HOUR_S
-            tickets = requests(journal, RequestFilter(span=Span(since=since), agent=glob), about.most)
-        told = tuple(_past(one.ticket, one.attempts) for one in biographies(journal, tickets))
+            newest = requests(journal, RequestFilter(span=Span(since=since), agent=glob), about.most)
+            stories = biographies(journal, newest)
+        told = tuple(map(_past, stories))
     return PastRequests(told, _text(told))
 
 
-def _past(ticket: TicketRow, attempts: Sequence[AttemptRow]) -> Past:
-    failed = tuple(one.reason or one.outcome for one in attempts if one.outcome not in ("", "success"))
-    return Past(
-        ticket=ticket.id,
-        arrived=datetime.fromtimestamp(ticket.arrived).astimezone().isoformat(timespec="seconds"),
-        model=ticket.model,
-        task=ticket.task,
-        what_happened=verdict([ticket], attempts),
-        end=ticket.end,
-        reason=ticket.reason,
-        attempts=len(attempts),
-        failures=failed[:MAX_ROWS],
-        waited_s=round(ticket.waited_s, 1),
-        input_tokens=sum(
-            (one.input_tokens or 0) + (one.cache_read_tokens or 0) + (one.cache_write_tokens or 0) for one in attempts
-        ),
-        output_tokens=sum(one.output_tokens or 0 for one in attempts),
-        cost_usd=sum(one.micro_usd for one in attempts) / 1e6,
-    )
+def _past(story: Biography) -> Past:
+    ticket = story.ticket
+    failed = tuple(one.reason or one.outcome for one in story.attempts if one.outcome not in ("", "success"))
+    told = {
+        "ticket": ticket.id,
+        "arrived": datetime.fromtimestamp(ticket.arrived).astimezone().isoformat(timespec="seconds"),
+        "what_happened": verdict([ticket], story.attempts),
+        "attempts": len(story.attempts),
+        "failures": failed[:MAX_ROWS],
+        "waited_s": round(ticket.waited_s, 1),
+        "input_tokens": story.tokens_in,
+        "output_tokens": story.tokens_out,
+        "cost_usd": story.micro_usd / 1e6,
+    }
+    return convert(to_builtins(ticket) | told, Past)
 
 
 def _text(told: Sequence[Past]) -> str:
@@ -158,16 +155,8 @@ def checkpoints(call: Call, _: Nothing) -> Checkpoints:
 
 
 def _kept(head: CheckpointHead) -> KeptConversation:
-    return KeptConversation(
-        id=head.id,
-        kept_at=datetime.fromtimestamp(head.kept_wall, UTC).isoformat(timespec="seconds"),
-        session=head.session,
-        model=head.model,
-        task=head.task,
-        messages=head.messages,
-        bytes=head.body_bytes,
-        reason=head.reason,
-    )
+    kept_at = datetime.fromtimestamp(head.kept_wall, UTC).isoformat(timespec="seconds")
+    return convert(to_builtins(head) | {"kept_at": kept_at, "bytes": head.body_bytes}, KeptConversation)
 
 
 @tool("Read a stopped conversation")

@@ -5,7 +5,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, convert, to_builtins
 
 from hivemind_addon.api.words import several
 from hivemind_addon.tools.mcp.session import Permission, Session
@@ -169,21 +169,7 @@ def _spec(job: Job, number: int, session: Session) -> TaskSpec:
             f"{which}: priority {job.priority.value} goes before others: the person who starts this server has to add "
             "`--allow priority` to `hivemind mcp`"
         )
-    return TaskSpec(
-        command=job.command,
-        agent=job.agent,
-        prompt=job.prompt,
-        name=job.name,
-        depends_on=job.depends_on,
-        priority=job.priority.value,
-        estimated_tokens=job.estimated_tokens,
-        budget_tokens=job.budget_tokens,
-        budget_usd=job.budget_usd,
-        group=job.group,
-        directory=job.directory,
-        timeout_s=job.timeout_s,
-        retries=job.retries,
-    )
+    return convert(to_builtins(job), TaskSpec)
 
 
 def _runner(session: Session) -> Path | None:
@@ -255,15 +241,7 @@ def _told(views: Sequence[TaskView]) -> Tasks:
 
 
 def _state(one: TaskView) -> TaskState:
-    return TaskState(
-        id=one.id,
-        state=one.state.value,
-        reason=one.reason,
-        attempts=one.attempts,
-        exit_status=one.exit_status,
-        result=one.result[-_MAX_RESULT_CHARS:],
-        log=one.log,
-    )
+    return convert(to_builtins(one) | {"result": one.result[-_MAX_RESULT_CHARS:]}, TaskState)
 
 
 TOOLS = (
