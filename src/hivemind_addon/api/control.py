@@ -43,7 +43,7 @@ MAX_MISSED = 30
 MAX_COMMANDS = 100
 """Of one reader, within a second."""
 MAX_COMMAND_BYTES = 64 * 1024
-_MAX_LINE_BYTES = 256 * 1024 * 1024
+MAX_LINE_BYTES = 256 * 1024 * 1024
 
 
 class SocketTaken(Exception):
@@ -89,7 +89,7 @@ def read_report(path: Path, *, timeout_s: float = 5.0) -> Report | None:
         connection.settimeout(timeout_s)
         try:
             connection.connect(os.fspath(path))
-            while not line.endswith(b"\n") and len(line) < _MAX_LINE_BYTES:
+            while not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
                 chunk = connection.recv(1024 * 1024)
                 if not chunk:
                     return None  # it is going down
@@ -117,7 +117,7 @@ def decode_report(line: bytes | bytearray, source: str) -> Report:
 
 def send_command(path: Path, command: Command, *, timeout_s: float = 5.0) -> Said:
     """Have the proxy at a socket carry out a command. Raises NotSaid: there is none, or it does not answer."""
-    asked = msgspec.json.encode({"id": 1, "reports": False, "command": command}) + b"\n"
+    asked = command_line(1, command, reports=False)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(timeout_s)
         try:
@@ -126,7 +126,7 @@ def send_command(path: Path, command: Command, *, timeout_s: float = 5.0) -> Sai
             with connection.makefile("rb") as lines:
                 for line, _ in zip(lines, range(_MOST_REPORTS_BEFORE), strict=False):
                     if line.startswith(_ANSWER):
-                        return msgspec.json.decode(line, type=_Answer).said
+                        return msgspec.json.decode(line, type=CommandAnswer).said
         except TimeoutError as error:
             raise NotSaid(f"{path}: no answer within {timeout_s:g} s") from error
         except msgspec.MsgspecError as error:
@@ -134,6 +134,11 @@ def send_command(path: Path, command: Command, *, timeout_s: float = 5.0) -> Sai
         except OSError as error:
             raise NotSaid(f"{path}: no proxy is there") from error
     raise NotSaid(f"{path}: the proxy takes no commands; it is an older one, or it is going down")
+
+
+def command_line(command_id: int, command: Command, *, reports: bool = True) -> bytes:
+    """What a reader sends to have a command carried out; `reports`: whether it goes on to read them."""
+    return msgspec.json.encode({"id": command_id, "reports": reports, "command": command}) + b"\n"
 
 
 _ANSWER = b'{"id":'
@@ -154,7 +159,7 @@ class _Asked(msgspec.Struct, forbid_unknown_fields=True):
     reports: bool = True
 
 
-class _Answer(msgspec.Struct):
+class CommandAnswer(msgspec.Struct):
     """What it gets for it."""
 
     id: int | str | None
@@ -265,7 +270,7 @@ class ControlServer:
         except Exception as error:  # the guard at the edge: whoever asks must get an answer
             logger.exception("hivemind: a command failed")
             said = Said(done=False, text=f"hivemind_addon failed: {error!r}")
-        return self._encoder.encode(_Answer(id=asked_id, said=said)) + b"\n"
+        return self._encoder.encode(CommandAnswer(id=asked_id, said=said)) + b"\n"
 
     def _arm(self) -> None:
         if self._timer is None and self._readers:
