@@ -1,5 +1,5 @@
 from hivemind_addon.api.ticket import PoolKey
-from hivemind_addon.proxy.capture.joined import join
+from hivemind_addon.proxy.capture.file import join
 from hivemind_addon.proxy.capture.model import Capture
 from hivemind_addon.proxy.capture.recording import Circumstances, Merge
 from tests.capture.samples import POOL, make_call, make_limit

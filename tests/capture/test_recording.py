@@ -3,7 +3,7 @@ import dataclasses
 from hivemind_addon.api.events import ConcurrencyChanged, MeterLearned, PoolsMerged, TicketEnded
 from hivemind_addon.api.snapshot import Counters, MeterView, PoolView, Snapshot
 from hivemind_addon.api.ticket import Attempt, AttemptResult, Dimension, Outcome, OutcomeKind, PoolKey
-from hivemind_addon.proxy.capture.recording import Merge, Recording, unnamed
+from hivemind_addon.proxy.capture.recording import Merge, Recording, Served, unnamed
 from tests.core.samples import ticket as make_ticket
 
 POOL = PoolKey("api.anthropic.com", "key-1", "sonnet")
@@ -20,7 +20,7 @@ KNOWN = PoolView(
     meters=(MeterView("requests", "bucket", 50.0, 50.0, 0.0, window_s=60.0, dimension=Dimension.REQUESTS),),
     tickets=(),
 )
-SAID = {"profile": "anthropic", "dialect": "anthropic-messages", "delivery": "stream", "request_bytes": 9}
+SERVED = Served("anthropic", "anthropic-messages", "stream")
 
 
 def make_recording(*pools):
@@ -40,7 +40,7 @@ def test_a_call_is_what_its_ticket_its_tape_and_its_end_say():
     outcome = Outcome(OutcomeKind.SUCCESS, "200", status=200)
     tape.settled(Attempt(ticket, 1, 101.5), AttemptResult(outcome), 105.0)
     recording(ended(ticket))
-    call = recording.end(ticket, **SAID)
+    call = recording.end(ticket, SERVED, request_bytes=9)
     assert (call.at_s, call.ended_s, call.end, call.waited_s, call.patience_s) == (1.0, 5.0, "delivered", 0.5, 600.0)
     assert (call.agent, call.session, call.profile) == (ticket.agent, ticket.session, "anthropic")
     assert len(call.attempts) == 1
@@ -50,16 +50,16 @@ def test_a_call_that_had_begun_before_or_never_was_the_schedulers_is_not_in_it()
     recording, early, bypassing = make_recording(), make_ticket("early"), make_ticket("bypassing")
     recording(ended(early))
     recording.begin(bypassing)
-    assert recording.end(early, **SAID) is None
-    assert recording.end(bypassing, **SAID) is None
+    assert recording.end(early, SERVED, request_bytes=9) is None
+    assert recording.end(bypassing, SERVED, request_bytes=9) is None
 
 
 def test_a_call_is_recorded_once_and_then_forgotten():
     recording, ticket = make_recording(), make_ticket()
     recording.begin(ticket)
     recording(ended(ticket))
-    assert recording.end(ticket, **SAID) is not None
-    assert recording.end(ticket, **SAID) is None
+    assert recording.end(ticket, SERVED, request_bytes=9) is not None
+    assert recording.end(ticket, SERVED, request_bytes=9) is None
     assert repr(recording) == "<Recording, 0 calls not yet in it>"
 
 
@@ -67,7 +67,7 @@ def test_its_pool_is_the_one_that_it_ended_in():
     recording, ticket = make_recording(), make_ticket()
     recording.begin(ticket)
     recording(ended(ticket, pool=OTHER))
-    pool = recording.end(ticket, **SAID).pool
+    pool = recording.end(ticket, SERVED, request_bytes=9).pool
     assert pool == unnamed(OTHER)
 
 
@@ -94,5 +94,5 @@ def test_an_organisations_name_is_in_nothing_that_is_told():
     recording(ConcurrencyChanged(at=104.0, pool=named, limit=5, reason="529"))
     recording(PoolsMerged(at=104.5, pool=named, merged=POOL))
     recording(ended(ticket, pool=named))
-    assert "acme" not in repr((recording.end(ticket, **SAID), recording.circumstances()))
+    assert "acme" not in repr((recording.end(ticket, SERVED, request_bytes=9), recording.circumstances()))
     assert unnamed(named) == unnamed(named) != unnamed(OTHER)

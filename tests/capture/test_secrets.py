@@ -47,9 +47,8 @@ def test_what_looks_like_a_secret_is_found_in_any_shell(secret, shell):
     assert json.loads(cleaned)
 
 
-@pytest.mark.parametrize(
-    ("text", "secret"),
-    [
+def test_secrets_with_something_before_them():
+    cases = (
         ('{"authorization": "Bearer abcdefgh12345678"}', "abcdefgh12345678"),
         ("authorization: Basic dXNlcjpwYXNzd29yZA==", "dXNlcjpwYXNzd29yZA"),
         ("https://ann:hunter2@git.test/repo.git", "hunter2"),
@@ -60,10 +59,8 @@ def test_what_looks_like_a_secret_is_found_in_any_shell(secret, shell):
         ('{"user_id": "{\\"device_id\\":\\"d0d0d0d0d0\\",\\"account_uuid\\":\\"beefbeefbeef\\"}"}', "beefbeef"),
         ("-----BEGIN RSA PRIVATE KEY-----\\nMIIEow\\n-----END RSA PRIVATE KEY-----", "MIIEow"),
         ("-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNz", "b3BlbnNz"),
-    ],
-)
-def test_secrets_with_something_before_them(text, secret):
-    assert secret not in Redactor("ab12").clean_text(text)
+    )
+    assert [(text, secret) for text, secret in cases if not (secret not in Redactor("ab12").clean_text(text))] == []
 
 
 def test_prose_and_code_stay_as_they_are():

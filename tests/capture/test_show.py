@@ -1,4 +1,3 @@
-import pytest
 from rich.console import Console
 
 from hivemind_addon.api.ticket import OutcomeKind
@@ -32,9 +31,11 @@ FLEET = make_capture(
 )
 
 
-@pytest.mark.parametrize("width", [60, 80, 120, 200])
-def test_no_line_is_wider_than_the_terminal(width):
-    assert max(len(line) for line in shown(FLEET, width).splitlines()) <= width
+def test_no_line_is_wider_than_the_terminal():
+    cases = (60, 80, 120, 200)
+    assert [
+        width for width in cases if not (max(len(line) for line in shown(FLEET, width).splitlines()) <= width)
+    ] == []
 
 
 def test_it_tells_who_what_and_how_it_ended():

@@ -4,8 +4,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.proxy.capture.secrets import Redactor
-from hivemind_addon.proxy.capture.stream_secrets import clean_stream
+from hivemind_addon.proxy.capture.secrets import Redactor, clean_stream
 
 KEY = "sk-ant-api03-Ab1Cd2Ef3Gh4Ij5Kl6"
 

@@ -1,6 +1,6 @@
 from hivemind_addon.api.ticket import Attempt, AttemptResult, Demand, Outcome, OutcomeKind, Usage
 from hivemind_addon.proxy.capture.model import MAX_CHUNKS
-from hivemind_addon.proxy.capture.tape import Tape
+from hivemind_addon.proxy.capture.recording import Tape
 from tests.core.samples import ticket as make_ticket
 
 GOOD = Outcome(OutcomeKind.SUCCESS, "200", status=200)
