@@ -36,34 +36,35 @@ def test_flows_come_back_and_mitmproxys_own_reader_agrees(file):
     assert [flow.get_state() for flow in flows] == [flow.get_state() for flow in FlowReader(file).stream()]
 
 
-@pytest.mark.parametrize("part", range(20))
-def test_a_file_that_is_cut_anywhere_gives_all_that_precedes(file, part):
+def test_a_file_that_is_cut_anywhere_gives_all_that_precedes(tmp_path):
     data = b"".join(RECORDS)
-    cut = len(data) * part // 20
-    number = write(file, data[:cut])
-    whole = [end for end in (sum(map(len, RECORDS[:count])) for count in range(4)) if end <= cut]
-    read, damage = read_to_damage(number)
-    assert bool(damage) == (whole[-1] != cut)
-    assert len(read) == len(whole) - 1
-    assert whole_bytes(number) == whole[-1]
+    ends = [sum(map(len, RECORDS[:count])) for count in range(4)]
+    for part in range(20):
+        cut = len(data) * part // 20
+        whole = [end for end in ends if end <= cut]
+        with (tmp_path / str(part)).open("w+b", buffering=0) as file:
+            number = write(file, data[:cut])
+            read, damage = read_to_damage(number)
+            assert bool(damage) == (whole[-1] != cut), cut
+            assert len(read) == len(whole) - 1, cut
+            assert whole_bytes(number) == whole[-1], cut
 
 
-@pytest.mark.parametrize(
-    "damage", [b"999999999999:x", b"7:garbage}", b"x", b"0:}", b"\0\0\0\0", b"12:1:a;1:b;1:c;1:d;}"]
-)
-def test_damage_in_the_middle_ends_the_reading_with_a_word(file, damage):
-    number = write(file, RECORDS[0] + damage + RECORDS[1])
-    read, said = read_to_damage(number)
-    assert f"from byte {len(RECORDS[0]):,} on" in said
-    assert len(read) == 1
+def test_damage_in_the_middle_ends_the_reading_with_a_word(tmp_path):
+    for damage in (b"999999999999:x", b"7:garbage}", b"x", b"0:}", b"\0\0\0\0", b"12:1:a;1:b;1:c;1:d;}"):
+        with (tmp_path / "file").open("w+b", buffering=0) as file:
+            read, said = read_to_damage(write(file, RECORDS[0] + damage + RECORDS[1]))
+        assert f"from byte {len(RECORDS[0]):,} on" in said, damage
+        assert len(read) == 1, damage
 
 
-@pytest.mark.parametrize(
-    "other", [b"It was a dark and stormy night.", b"{}", b"\x1f\x8b\0\0", b":::", b"12345678901234567"]
-)
-def test_another_file_is_not_taken_for_a_torn_one(file, other):
-    with pytest.raises(NotACapture, match="something else"):
-        whole_bytes(write(file, other))
+def test_another_file_is_not_taken_for_a_torn_one(tmp_path):
+    for other in (b"It was a dark and stormy night.", b"{}", b"\x1f\x8b\0\0", b":::", b"12345678901234567"):
+        with (
+            (tmp_path / "file").open("w+b", buffering=0) as file,
+            pytest.raises(NotACapture, match="something else"),
+        ):
+            whole_bytes(write(file, other))
 
 
 def test_a_torn_first_record_leaves_an_empty_file(file):

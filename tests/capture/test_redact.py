@@ -8,6 +8,8 @@ from mitmproxy import http
 from mitmproxy.test import tflow
 
 from hivemind_addon.proxy.capture.flow_file import dump
+from hivemind_addon.proxy.capture.redact import PlainHeaders
+from hivemind_addon.proxy.profile.load import load_profiles
 from tests.capture.captured import STREAM, answered, make_redactor
 from tests.mitm.samples import make_flow
 
@@ -140,3 +142,28 @@ def test_a_flow_without_an_answer_is_kept_as_well():
     flow = tflow.tflow(err=True)
     flow.response = None
     assert raw(flow)
+
+
+PROFILES = load_profiles(None).by_name.values()
+
+
+def test_only_what_is_known_to_hold_no_secret_is_written():
+    cases = (
+        ("anthropic-version", b"v"),
+        ("x-claude-code-session-id", b"v"),
+        ("x-stainless-timeout", b"v"),
+        ("authorization", None),
+        ("x-api-key", None),
+        ("cookie", None),
+        ("openai-organization", None),
+        ("x-of-nobody-knows-what", None),
+    )
+    assert [(name, written) for name, written in cases if PlainHeaders(PROFILES).written(name, b"v") != written] == []
+
+
+def test_of_a_header_that_holds_an_object_only_the_texts_are_written_that_a_profile_reads():
+    plain = PlainHeaders(PROFILES)
+    told = b'{"session_id": "s-1", "installation_id": "secret", "thread_id": 7}'
+    assert plain.written("x-codex-turn-metadata", told) == b'{"session_id":"s-1"}'
+    assert plain.written("x-codex-turn-metadata", b"no JSON") == b"{}"
+    assert PlainHeaders(()).written("x-codex-turn-metadata", told) is None
