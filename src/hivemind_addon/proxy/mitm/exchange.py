@@ -119,7 +119,7 @@ class Exchange:
     delivered: Delivered | None = None
     """What has come of an answer that goes to the client as it comes."""
     _submitted: bool = False
-    _reservation: Attempt | None = None
+    _attempt: Attempt | None = None
     _bypassing: bool = False
     _held: bool = False
     _pulse_at: float = 0.0
@@ -140,7 +140,7 @@ class Exchange:
         self._pulse_at = self.ticket.arrived_at + self.profile.keep_alive_s
 
     def __repr__(self) -> str:
-        state = "over" if self.over else "in flight" if self._reservation else "held"
+        state = "over" if self.over else "in flight" if self._attempt else "held"
         return f"<Exchange {self.ticket.id} {state}, {self.attempts} attempts>"
 
     @property
@@ -175,7 +175,7 @@ class Exchange:
         finally:
             self._show_held(held=False)
         if self.tripped and not self.over:
-            if not self._bypassing and self._reservation is None:
+            if not self._bypassing and self._attempt is None:
                 await self.guard.enter(self.ticket.pool)
                 self._bypassing = True
                 if self.over:  # the client went while we waited for the semaphore
@@ -206,9 +206,9 @@ class Exchange:
         return Cancelled() if self.over else refused  # the client may have gone meanwhile
 
     def _keep(self, answer: Awaited | None) -> None:
-        """A reservation is ours from the moment it was fetched: whatever goes wrong afterwards, it is given back."""
+        """An attempt is ours from the moment it was fetched: whatever goes wrong afterwards, it is given back."""
         if isinstance(answer, Admitted):
-            self._reservation = answer.attempt
+            self._attempt = answer.attempt
 
     def _take(self, answer: Awaited | None) -> bool:
         """Step 5: what the scheduler's answer means for the layer. False: there is none yet."""
@@ -283,7 +283,7 @@ class Exchange:
     def _client_gone(self) -> None:
         if self.over:
             return
-        if self._reservation is None:
+        if self._attempt is None:
             if self._submitted:
                 self.driver.cancel(self.ticket.id)  # wakes whoever waits for it
             self._end()
@@ -295,7 +295,7 @@ class Exchange:
     @guarded(fallback=None)
     def call_off(self) -> None:
         """A person cancelled the running attempt: its slot is free now, its client is refused."""
-        if self.over or self._reservation is None:
+        if self.over or self._attempt is None:
             return
         self._refuse_for_good(Refused(ticket=self.ticket, cause=Cancel(self.ticket.id)))
         self._settle_stream(Outcome(OutcomeKind.CANCELLED, CANCELLED_BY_PERSON))
@@ -328,8 +328,8 @@ class Exchange:
         is_stream = answer.head(response.status_code, plain_headers(response.headers.fields))
         if self.tape:
             self.tape.head(response.status_code, answer.head_at)
-        if self._reservation:
-            self.driver.observe(self._reservation, answer.hints, answered=response.status_code < 400)
+        if self._attempt:
+            self.driver.observe(self._attempt, answer.hints, answered=response.status_code < 400)
         if not is_stream:
             return Handling.COLLECT
         self.runtime.first_bytes.note(self.ticket.pool, answer.head_at - answer.sent_at)
@@ -537,7 +537,7 @@ class Exchange:
         """An exception of ours: from here on this request passes by the scheduler; its slot is kept until it ends."""
         self.tripped = True
         self.guard.trip(where, error, self.ticket.id)
-        if self._reservation is None and not self.over:
+        if self._attempt is None and not self.over:
             with self.guard.second_line("cancelling a ticket"):
                 self.driver.cancel(self.ticket.id)
 
@@ -545,9 +545,9 @@ class Exchange:
         """The flow has ended, in whatever way: the last net, nothing may keep a slot."""
         if self.over:
             return
-        if self._reservation is not None:
-            reservation, self._reservation = self._reservation, None
-            self.guard.give_back(reservation)
+        if self._attempt is not None:
+            attempt, self._attempt = self._attempt, None
+            self.guard.give_back(attempt)
         if not self._bypassing:
             with self.guard.second_line("cancelling"):
                 self.driver.cancel(self.ticket.id)
@@ -560,11 +560,11 @@ class Exchange:
 
     def _settle(self, outcome: Outcome, *, usage: Usage | None, client_saw_bytes: bool = False) -> bool:
         """Step 9: end the attempt, exactly once. True: the ticket is queued again."""
-        reservation = self._reservation
-        if reservation is None:
+        attempt = self._attempt
+        if attempt is None:
             return False
         if windows := self._answer.stream_windows():
-            self.driver.observe(reservation, windows, answered=False)
+            self.driver.observe(attempt, windows, answered=False)
         charged = None  # unless the provider said, what was reserved
         is_complete = outcome.kind is OutcomeKind.SUCCESS or outcome.garbage
         if usage is not None and is_complete and not usage.reported:
@@ -574,10 +574,10 @@ class Exchange:
         if usage is not None and usage.reported:
             charged = self.estimator.charged(self.profile, self.facts, usage)
         result = AttemptResult(outcome, usage, charged, client_saw_bytes)
-        verdict = self.driver.settle(reservation, result)
-        self._reservation = None  # not before: what fails on the way here must not lose it
+        verdict = self.driver.settle(attempt, result)
+        self._attempt = None  # not before: what fails on the way here must not lose it
         if self.tape:
-            self.tape.settled(reservation, result, self.driver.clock.monotonic())
+            self.tape.settled(attempt, result, self.driver.clock.monotonic())
         if isinstance(verdict, Backoff):
             return True
         self._end()
