@@ -19,6 +19,7 @@ class Annotation(Struct):
 
     dialect: DialectName
     history: TicketHistory = field(name="story")
+    """By the name that it has in files of earlier versions."""
     comment: str = ""
     """As we wrote it last."""
     marker: str = ""

@@ -62,12 +62,12 @@ class ExchangeView(contentviews.Contentview):
         flow = metadata.flow
         if not isinstance(flow, http.HTTPFlow) or not _is_body(metadata):
             raise ValueError("not a model call")
-        kept = annotation_of(flow)
-        dialect = kept.dialect if kept else _dialect_of(flow.request.path)
+        annotation = annotation_of(flow)
+        dialect = annotation.dialect if annotation else _dialect_of(flow.request.path)
         if metadata.http_message is flow.request:
-            pages = _request_page(kept, request_of(dialect, data))
+            pages = _request_page(annotation, request_of(dialect, data))
         else:
-            pages = _answer_page(kept, answer_of(dialect, _decoded(data, metadata.http_message)))
+            pages = _answer_page(annotation, answer_of(dialect, _decoded(data, metadata.http_message)))
         return _bounded(pages)
 
 
@@ -91,12 +91,12 @@ def _decoded(data: bytes, message: http.Message | None) -> bytes:
         return data
 
 
-def _request_page(kept: Annotation | None, said: Transcript) -> Iterator[str]:
+def _request_page(annotation: Annotation | None, said: Transcript) -> Iterator[str]:
     """The newest message first: of a long conversation that is what a person looks for."""
-    if kept is not None:
-        yield from _head(kept, said.model)
-        if not kept.history.end:
-            yield from _happened(kept.history)
+    if annotation is not None:
+        yield from _head(annotation, said.model)
+        if not annotation.history.end:
+            yield from _happened(annotation.history)
     system = [part for part in said.parts if part.heading == "system"]
     spoken = [part for part in said.parts if part.heading != "system"]
     if len(spoken) > 1:
@@ -105,16 +105,16 @@ def _request_page(kept: Annotation | None, said: Transcript) -> Iterator[str]:
     yield from _parts(system)
 
 
-def _answer_page(kept: Annotation | None, said: Transcript) -> Iterator[str]:
-    if kept is not None:
-        yield from _head(kept, said.model)
+def _answer_page(annotation: Annotation | None, said: Transcript) -> Iterator[str]:
+    if annotation is not None:
+        yield from _head(annotation, said.model)
     yield from _parts(said.parts)
     if said.error:
         yield from _parts([Part("error", said.error)])
     if said.stop:
         yield f"\nstopped: {said.stop}\n"
-    if kept is not None:
-        yield from _happened(kept.history)
+    if annotation is not None:
+        yield from _happened(annotation.history)
 
 
 def _happened(history: TicketHistory) -> Iterator[str]:
@@ -123,8 +123,8 @@ def _happened(history: TicketHistory) -> Iterator[str]:
         yield from (f"{moment.after_s:8.1f} s  {_wrapped(moment.text)}\n" for moment in history.moments)
 
 
-def _head(kept: Annotation, model: str) -> Iterator[str]:
-    history = kept.history
+def _head(annotation: Annotation, model: str) -> Iterator[str]:
+    history = annotation.history
     parent = f", child of {history.parent_session}" if history.parent_session else ""
     rows = {
         "model": model or history.model,
@@ -133,7 +133,7 @@ def _head(kept: Annotation, model: str) -> Iterator[str]:
         "kind": f"{history.kind}, {history.priority} priority",
         "pool": history.pool,
         "ticket": history.ticket_id,
-        "state": kept.comment.removesuffix(history.who),
+        "state": annotation.comment.removesuffix(history.who),
     }
     yield from (f"{name:8} {_wrapped(text)}\n" for name, text in rows.items() if text)
 
