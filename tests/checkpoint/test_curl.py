@@ -3,7 +3,7 @@ import shlex
 import pytest
 
 from hivemind_addon.proxy.profile.model import DialectName
-from hivemind_addon.tools.checkpoints.curl import curl_command
+from hivemind_addon.tools.checkpoints.export import curl_command
 from tests.checkpoint.samples import BODIES, URLS, checkpoint
 
 

@@ -12,7 +12,7 @@ from hivemind_addon.tools.commands.lease_options import (
     watched_holder,
     who,
 )
-from hivemind_addon.tools.lease.model import Grant, Holder, Lease, NotGranted, Request
+from hivemind_addon.tools.locks.model import Grant, Holder, Lease, NotGranted, Request
 
 PID = os.getpid()
 

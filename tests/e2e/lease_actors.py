@@ -12,10 +12,9 @@ from pathlib import Path
 from threading import Event
 
 from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.tools.lease.holder import holder_of
-from hivemind_addon.tools.lease.model import Lease, Request
-from hivemind_addon.tools.lease.sqlite_store import SqliteLeases
-from hivemind_addon.tools.lease.waiting import wait_for_lease
+from hivemind_addon.tools.locks.holder import holder_of
+from hivemind_addon.tools.locks.model import Lease, Request
+from hivemind_addon.tools.locks.sqlite_store import SqliteLeases, wait_for_lease
 
 TTL_S = 3600.0
 PHILOSOPHERS, MEALS = 3, 20

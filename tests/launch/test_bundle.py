@@ -5,7 +5,7 @@ import pytest
 import trustme
 
 from hivemind_addon.api.trust import CERTIFICATE, KEY
-from hivemind_addon.tools.launch.bundle import NoBundle, certificates, holds_key, is_ours, write_bundle
+from hivemind_addon.tools.launch.behind import NoBundle, certificates, holds_key, is_ours, write_bundle
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from hivemind_addon.api.report import ProxyView
 from hivemind_addon.api.trust import CERTIFICATE, KEY
 from hivemind_addon.system.typed import DocumentError
 from hivemind_addon.tools.launch import doctor
-from hivemind_addon.tools.launch.doctor import Severity, examine
-from hivemind_addon.tools.launch.handshake import Handshake
+from hivemind_addon.tools.launch.doctor import Handshake, Severity, examine
 from hivemind_addon.tools.launch.neighbour import PortHolder
 from hivemind_addon.tools.launch.programs import load_programs
 

@@ -8,8 +8,8 @@ from threading import Thread
 import pytest
 import trustme
 
-from hivemind_addon.tools.launch import handshake
-from hivemind_addon.tools.launch.handshake import Handshake, shake_hands
+from hivemind_addon.tools.launch import doctor as handshake
+from hivemind_addon.tools.launch.doctor import Handshake, shake_hands
 
 DATE = "Date: Sun, 06 Nov 1994 08:49:37 GMT"
 WHEN = 784111777.0

@@ -1,7 +1,7 @@
 import pytest
 
-from hivemind_addon.tools.launch import mitmproxy_options
-from hivemind_addon.tools.launch.mitmproxy_options import UnknownOption, check_options
+from hivemind_addon.tools.launch import proxy_command as mitmproxy_options
+from hivemind_addon.tools.launch.proxy_command import UnknownOption, check_options
 from tests.e2e.proxy import MITMDUMP
 
 

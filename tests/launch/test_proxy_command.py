@@ -5,8 +5,13 @@ import pytest
 from hivemind_addon.resources import script_path
 from hivemind_addon.tools.launch import proxy_command as commands
 from hivemind_addon.tools.launch.programs import PATIENCE_S
-from hivemind_addon.tools.launch.proxy_command import NoMitmproxy, child_environment, has_mode, proxy_command
-from hivemind_addon.tools.launch.upstream import CompanyProxy
+from hivemind_addon.tools.launch.proxy_command import (
+    CompanyProxy,
+    NoMitmproxy,
+    child_environment,
+    has_mode,
+    proxy_command,
+)
 
 
 def value_after(command, option):

@@ -1,6 +1,6 @@
 import pytest
 
-from hivemind_addon.tools.launch.upstream import UpstreamUnusable, upstream_of
+from hivemind_addon.tools.launch.proxy_command import UpstreamUnusable, upstream_of
 
 
 @pytest.mark.parametrize(

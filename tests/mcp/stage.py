@@ -14,7 +14,7 @@ from hivemind_addon.api.snapshot import SCHEMA_VERSION
 from hivemind_addon.proxy.checkpoint.folder_store import FolderStore
 from hivemind_addon.proxy.observe.tally import Tally
 from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.tools.lease.sqlite_store import SqliteLeases
+from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
 from hivemind_addon.tools.mcp.caller import Caller
 from hivemind_addon.tools.mcp.scope import Permission, ServerScope
 from hivemind_addon.tools.mcp.server import make_server

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.tools.lease.holder import holder_of
-from hivemind_addon.tools.lease.model import Lease, Request
-from hivemind_addon.tools.lease.sqlite_store import SqliteLeases
+from hivemind_addon.tools.locks.holder import holder_of
+from hivemind_addon.tools.locks.model import Lease, Request
+from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
 from tests.mcp.stage import failing, given
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from hivemind_addon.api.command import Pause
 from hivemind_addon.proxy.journal.file import default_journal
-from hivemind_addon.tools.lease.holder import holder_of
-from hivemind_addon.tools.lease.model import Request
+from hivemind_addon.tools.locks.holder import holder_of
+from hivemind_addon.tools.locks.model import Request
 from hivemind_addon.tools.mcp.caller import Caller
 from hivemind_addon.tools.mcp.session import NoName, NoProxy
 

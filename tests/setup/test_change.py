@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from hivemind_addon.system.whole_file import write_whole
-from hivemind_addon.tools.setup.change import addition, apply, removal, snippet
-from hivemind_addon.tools.setup.ledger import Ledger, OwnEntries
+from hivemind_addon.tools.setup.change import Ledger, OwnEntries, addition, apply, removal, snippet
 from hivemind_addon.tools.setup.model import FileEntry, FileFormat, FilePlan, HasComments, SetupTrouble
 
 NOW = datetime(2026, 11, 22, 10, 0, tzinfo=UTC)
@@ -107,7 +106,9 @@ def test_a_write_that_fails_leaves_the_file_and_can_be_done_again(plan, ledger, 
     write(plan, "{}\n")
     change = addition(plan, ledger)
 
-    def broken(file, content, *, mode):
+    def broken(file, *content, mode=0o600):
+        if file == ledger._path:
+            return write_whole(file, *content, mode=mode)
         raise OSError(28, "No space left on device", str(file))
 
     with monkeypatch.context() as patch:
@@ -193,7 +194,7 @@ def test_whenever_it_is_killed_what_is_ours_is_taken_out_again_and_nothing_else(
 
 
 def test_between_reading_the_notes_and_writing_them_nobody_else_does(plan, ledger, tmp_path, monkeypatch):
-    monkeypatch.setattr("hivemind_addon.tools.setup.ledger._BUSY_S", 0.0)
+    monkeypatch.setattr("hivemind_addon.tools.setup.change._BUSY_S", 0.0)
     other, others = (
         FilePlan(tmp_path / "home" / "other.json", FileFormat.JSON, ENTRIES),
         Ledger(tmp_path / "setup.json"),
@@ -222,7 +223,9 @@ def test_a_read_only_file_stays_as_it_is(plan, ledger):
 
 
 def test_a_failure_names_the_file_that_is_meant(plan, ledger, monkeypatch):
-    def broken(file, content, *, mode):
+    def broken(file, *content, mode=0o600):
+        if file == ledger._path:
+            return write_whole(file, *content, mode=mode)
         raise PermissionError(13, "Permission denied", f"{file}.x81f_")
 
     monkeypatch.setattr("hivemind_addon.tools.setup.change.write_whole", broken)

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.tools.setup.ledger import Ledger, OwnEntries
+from hivemind_addon.tools.setup.change import Ledger, OwnEntries
 from hivemind_addon.tools.setup.model import FileEntry, SetupTrouble
 
 WRITTEN = OwnEntries((FileEntry(("a", "b"), {"c": ["d"]}),), (("a",),), created=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hivemind_addon.tools.launch import detached
-from hivemind_addon.tools.tasks import serve
+from hivemind_addon.tools.tasks import client
 from hivemind_addon.tools.tasks.model import NotTaken
 from tests.tasks.plain import short_folder
 
@@ -21,11 +21,11 @@ def machine(monkeypatch):
 
 
 def test_one_that_answers_is_used():
-    place = serve.socket_of(8080)
+    place = client.socket_of(8080)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(place))
         listener.listen()
-        assert serve.find_or_start(8080) == place
+        assert client.find_or_start(8080) == place
 
 
 def test_one_that_does_not_start_is_told_with_its_last_words(monkeypatch, machine):
@@ -34,15 +34,15 @@ def test_one_that_does_not_start_is_told_with_its_last_words(monkeypatch, machin
     fake.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(fake))
     with pytest.raises(NotTaken, match=r"of port 8080 does not start; it said:\nError: the port is taken, -P -m hive"):
-        serve.find_or_start(8080)
-    assert serve.log_file(8080).stat().st_mode & 0o777 == 0o600
+        client.find_or_start(8080)
+    assert client.log_file(8080).stat().st_mode & 0o777 == 0o600
 
 
 def test_a_large_log_that_another_has_just_removed_is_no_trouble(monkeypatch):
     monkeypatch.setattr(detached, "_MAX_LOG_BYTES", -1)
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(NotTaken, match="of port 8080 does not start; it said:\nnothing"):
-        serve.find_or_start(8080)
+        client.find_or_start(8080)
     unlink = Path.unlink
 
     def twice(path):
@@ -51,10 +51,10 @@ def test_a_large_log_that_another_has_just_removed_is_no_trouble(monkeypatch):
 
     monkeypatch.setattr(Path, "unlink", twice)
     with pytest.raises(NotTaken, match="of port 8080 does not start; it said:\nnothing"):
-        serve.find_or_start(8080)
+        client.find_or_start(8080)
 
 
 def test_a_folder_that_cannot_be_used_is_one_line(machine):
     (machine / "hivemind").write_text("a file")
     with pytest.raises(NotTaken, match="hivemind"):
-        serve.find_or_start(8080)
+        client.find_or_start(8080)

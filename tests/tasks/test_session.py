@@ -3,11 +3,11 @@ import pytest
 
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.tasks import session
-from hivemind_addon.tools.tasks.board import FleetRules
 from hivemind_addon.tools.tasks.model import NotTaken, State
 from hivemind_addon.tools.tasks.process import TaskNotStarted
 from hivemind_addon.tools.tasks.session import new_plan, resumed_plan, run_plan
 from hivemind_addon.tools.tasks.store import TaskLine
+from hivemind_addon.tools.tasks.task_table import FleetRules
 from tests.tasks.plain import PlainLauncher, shell, short_folder
 from tests.tasks.test_store import owned, view
 

@@ -1,6 +1,6 @@
 import pytest
 
-from hivemind_addon.tools.tasks.transient import sign, signal_name
+from hivemind_addon.tools.tasks.ending import _sign, _signal_name
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from hivemind_addon.tools.tasks.transient import sign, signal_name
     ],
 )
 def test_these_may_go_better_another_time(status, said):
-    assert sign(status, said)
+    assert _sign(status, said)
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ def test_these_may_go_better_another_time(status, said):
     ],
 )
 def test_these_would_not(status, said):
-    assert sign(status, said) == ""
+    assert _sign(status, said) == ""
 
 
 def test_a_signal_has_a_name():
-    assert (signal_name(9), signal_name(99)) == ("SIGKILL", "signal 99")
+    assert (_signal_name(9), _signal_name(99)) == ("SIGKILL", "signal 99")

@@ -1,4 +1,4 @@
-from hivemind_addon.tools.tasks.waits import BoardWait, Waits
+from hivemind_addon.tools.tasks.graph import TableWait, Waits
 
 
 def test_a_wait_is_over_when_all_that_it_names_are():
@@ -9,7 +9,7 @@ def test_a_wait_is_over_when_all_that_it_names_are():
     waits.look_again({"a", "b"}.__contains__)
     assert not waits.has_open("parent")
     waits.look_again(set().__contains__)  # nor is it asked about again
-    assert dict(waits) == {number: BoardWait("parent", ("a", "b"), is_over=True)}
+    assert dict(waits) == {number: TableWait("parent", ("a", "b"), is_over=True)}
 
 
 def test_a_wait_for_nothing_is_over_at_once():
@@ -23,7 +23,7 @@ def test_a_wait_ends_once():
     waits = Waits()
     number = waits.begin("parent", ["a"])
     assert waits.has("parent")
-    assert waits.end(number) == BoardWait("parent", ("a",))
+    assert waits.end(number) == TableWait("parent", ("a",))
     assert waits.end(number) is None
     assert not waits.has("parent")
 

@@ -30,10 +30,9 @@ from hivemind_addon.tools.commands.lease_options import (
     who,
 )
 from hivemind_addon.tools.commands.printing import Format, Row, format_option, print_rows
-from hivemind_addon.tools.lease.bounds import check_name
-from hivemind_addon.tools.lease.holder import caller
-from hivemind_addon.tools.lease.model import Lease, LeaseError, LeaseOver, LeaseState, NotGranted, Request
-from hivemind_addon.tools.lease.sqlite_store import SqliteLeases
+from hivemind_addon.tools.locks.holder import caller
+from hivemind_addon.tools.locks.model import Lease, LeaseError, LeaseOver, LeaseState, NotGranted, Request, check_name
+from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
 
 _WAIT_S = 30.0
 _FALSE = "false"

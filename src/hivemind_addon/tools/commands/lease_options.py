@@ -10,10 +10,9 @@ from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.commands.one_line import in_one_line
 from hivemind_addon.tools.commands.span import SPAN
 from hivemind_addon.tools.launch.port import AGENT_VARIABLE
-from hivemind_addon.tools.lease.holder import holder_of
-from hivemind_addon.tools.lease.model import Holder, Lease, LeaseError, NotGranted, Request
-from hivemind_addon.tools.lease.sqlite_store import SqliteLeases, default_lease_file
-from hivemind_addon.tools.lease.waiting import wait_for_lease
+from hivemind_addon.tools.locks.holder import holder_of
+from hivemind_addon.tools.locks.model import Holder, Lease, LeaseError, NotGranted, Request
+from hivemind_addon.tools.locks.sqlite_store import SqliteLeases, default_lease_file, wait_for_lease
 
 ID_VARIABLE, TOKEN_VARIABLE = "HIVEMIND_LEASE_ID", "HIVEMIND_LEASE_TOKEN"
 NOT_GRANTED = 75

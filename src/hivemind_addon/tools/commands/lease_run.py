@@ -24,9 +24,8 @@ from hivemind_addon.tools.commands.lease_options import (
     watched_holder,
 )
 from hivemind_addon.tools.launch.become import become, insist
-from hivemind_addon.tools.lease.keeper import start_keeper
-from hivemind_addon.tools.lease.keeping import WatchedProcess, keep
-from hivemind_addon.tools.lease.model import NotGranted, Request
+from hivemind_addon.tools.locks.keeping import WatchedProcess, keep, start_keeper
+from hivemind_addon.tools.locks.model import NotGranted, Request
 
 _keep_going = click.option(
     "--keep-going", is_flag=True, help="Only say so when the lease is lost, and let the command go on."

@@ -15,10 +15,9 @@ from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.tools.commands.proxy import port_option
 from hivemind_addon.tools.launch import background
-from hivemind_addon.tools.launch.bundle import NoBundle, is_ours, write_bundle
+from hivemind_addon.tools.launch.behind import NoBundle, is_ours, write_bundle
 from hivemind_addon.tools.launch.programs import load_programs
-from hivemind_addon.tools.setup.change import FileChange, addition, apply, removal, snippet
-from hivemind_addon.tools.setup.ledger import Ledger
+from hivemind_addon.tools.setup.change import FileChange, Ledger, addition, apply, removal, snippet
 from hivemind_addon.tools.setup.model import HasComments, SetupPlan, SetupTrouble
 from hivemind_addon.tools.setup.tools import TOOLS, ToolPlace
 

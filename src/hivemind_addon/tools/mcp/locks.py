@@ -5,9 +5,9 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from hivemind_addon.api.words import span
-from hivemind_addon.tools.lease.holder import holder_of
-from hivemind_addon.tools.lease.model import Holder, Lease, LeaseOver, LeaseState, NotGranted, Request
-from hivemind_addon.tools.lease.waiting import wait_for_lease
+from hivemind_addon.tools.locks.holder import holder_of
+from hivemind_addon.tools.locks.model import Holder, Lease, LeaseOver, LeaseState, NotGranted, Request
+from hivemind_addon.tools.locks.sqlite_store import wait_for_lease
 from hivemind_addon.tools.mcp.session import Session
 from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, Effect, McpTool, ToolCancelled, ToolFailed
 

@@ -12,7 +12,8 @@ from hivemind_addon.proxy.checkpoint.folder_store import FOLDER_NAME, FolderStor
 from hivemind_addon.proxy.checkpoint.model import CheckpointStore
 from hivemind_addon.system.clock import Clock
 from hivemind_addon.tools.history.place import journal_of
-from hivemind_addon.tools.lease.model import Lease, LeaseError, LeaseStore
+from hivemind_addon.tools.locks.model import Lease, LeaseError
+from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
 from hivemind_addon.tools.mcp.caller import Caller
 from hivemind_addon.tools.mcp.scope import ServerScope
 
@@ -34,7 +35,7 @@ class Session:
         caller: Caller,
         scope: ServerScope,
         clock: Clock,
-        leases: LeaseStore,
+        leases: SqliteLeases,
         pid: int | None = None,
     ) -> None:
         self.caller = caller

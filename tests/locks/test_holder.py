@@ -4,12 +4,11 @@ import sys
 
 import pytest
 
-from hivemind_addon.tools.lease import holder as holders
-from hivemind_addon.tools.lease.holder import holder_of, is_alive
-from hivemind_addon.tools.lease.model import Holder
-from hivemind_addon.tools.lease.process import Process, Unknown
+from hivemind_addon.tools.locks import holder as holders
+from hivemind_addon.tools.locks.holder import ProcessFacts, ProcessUnknown, holder_of, is_alive
+from hivemind_addon.tools.locks.model import Holder
 
-SAY_CALLER = f"{sys.executable} -c 'from hivemind_addon.tools.lease.holder import caller; print(caller())'"
+SAY_CALLER = f"{sys.executable} -c 'from hivemind_addon.tools.locks.holder import caller; print(caller())'"
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ def test_what_the_system_does_not_tell_ends_nothing(monkeypatch):
     ours = holder_of("a", os.getpid())
 
     def look(pid):
-        raise Unknown("no")
+        raise ProcessUnknown("no")
 
     monkeypatch.setattr(holders, "look", look)
     assert is_alive(ours)
@@ -78,7 +77,7 @@ def test_a_script_is_the_caller_and_not_its_shells_for_one_command(tmp_path, scr
 
 def line(*commands):
     """From the caller's parent up."""
-    return [Process(100 - index, 99 - index, "1", tuple(words.split())) for index, words in enumerate(commands)]
+    return [ProcessFacts(100 - index, 99 - index, "1", tuple(words.split())) for index, words in enumerate(commands)]
 
 
 @pytest.mark.parametrize(

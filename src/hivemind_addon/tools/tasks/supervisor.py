@@ -1,10 +1,10 @@
 """Keeps one task, as its parent: the task ends with its runner however that ends, and nothing that it started stays.
 
-    runner ──stdin (a pipe)──▶ keeper ──▶ the task, in a process group of its own ──▶ whatever it starts
+    runner ──stdin (a pipe)──▶ supervisor ──▶ the task, in a process group of its own ──▶ whatever it starts
 
 The pipe's end (the runner closes it, or is gone, by kill -9, too) is the word to end the task: politely first. When
 the task is over, so is all that it started: on Linux orphans become this process's children, even those that made
-sessions of their own, and are found by that. Should the keeper itself be killed, the kernel kills the task.
+sessions of their own, and are found by that. Should the supervisor itself be killed, the kernel kills the task.
 
 The exit status is the task's, as shells have it (128 and the signal's number). A script of its own that knows the
 standard library only: there is one beside every task, and it has to start at once. Its first word is the descriptor of
@@ -44,10 +44,10 @@ def main(lock: int, command: list[str]) -> int:
         signal.signal(name, lambda *_: None)
     # What ends us is the pipe. Held back and not ignored: one that comes for the task before it is ready waits for it.
     signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
-    keeper = os.getpid()
+    supervisor = os.getpid()
     child = os.fork()
     if child == 0:
-        _become(command, keeper)
+        _become(command, supervisor)
     with suppress(OSError):  # both do it: whoever is first
         os.setpgid(child, child)
     status = _watch(child, reading)
@@ -56,12 +56,12 @@ def main(lock: int, command: list[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _become(command: list[str], keeper: int) -> None:
+def _become(command: list[str], supervisor: int) -> None:
     try:
         os.setpgid(0, 0)
         if _IS_LINUX:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != keeper:
+            if os.getppid() != supervisor:
                 os._exit(1)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for name in _DEFAULT:

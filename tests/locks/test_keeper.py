@@ -8,9 +8,9 @@ import pytest
 START = """
 import os, sys
 from threading import Event
-from hivemind_addon.tools.lease.holder import holder_of
-from hivemind_addon.tools.lease.keeper import start_keeper
-from hivemind_addon.tools.lease.keeping import WatchedProcess
+from hivemind_addon.tools.locks.holder import holder_of
+from hivemind_addon.tools.locks.keeping import start_keeper
+from hivemind_addon.tools.locks.keeping import WatchedProcess
 process = WatchedProcess(holder_of("a", os.getpid()), pause=Event().wait)
 others = os.open(os.devnull, os.O_RDONLY)
 def work():

@@ -1,7 +1,15 @@
 import pytest
 
-from hivemind_addon.tools.lease.bounds import MAX_NAMES, MAX_TTL_S, MAX_VALUE_CHARS, check_name, checked_names
-from hivemind_addon.tools.lease.model import Holder, LeaseError, Request
+from hivemind_addon.tools.locks.model import (
+    MAX_NAMES,
+    MAX_TTL_S,
+    MAX_VALUE_CHARS,
+    Holder,
+    LeaseError,
+    Request,
+    check_name,
+    checked_names,
+)
 
 NOBODY = Holder("a", 0, "")
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from hivemind_addon.tools.lease import process
-from hivemind_addon.tools.lease.process import Unknown, ancestors, look
+from hivemind_addon.tools.locks import holder as process
+from hivemind_addon.tools.locks.holder import ProcessUnknown, ancestors, look
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_names_with_brackets_and_zombies_are_read_as_they_are(tmp_path, monkeypa
 def test_a_hidden_process_may_live(tmp_path, monkeypatch, child):
     monkeypatch.setattr(process, "_PROC", tmp_path)
     monkeypatch.setattr(process, "_reads_proc", lambda: True)
-    with pytest.raises(Unknown):
+    with pytest.raises(ProcessUnknown):
         look(child.pid)
 
 

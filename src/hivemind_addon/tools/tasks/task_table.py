@@ -2,11 +2,11 @@
 
     add ──▶ WAITING ──poll──▶ RUNNING ──ended──▶ DONE | FAILED | CANCELLED | WAITING again (transient)
                                 ▲  │                 │
-                       poll: Back  └─wait─▶ LENDING  └─▶ dependents: ready, or SKIPPED and told why
+                       poll: WaitOver └─wait─▶ LENDING  └─▶ dependents: ready, or SKIPPED and told why
 
 A task that waits for others lends its place: while it does, it is not counted, and `poll` may start others. When what
 it waits for is over it takes a place of the same group back, before anything new starts, and only then is answered
-(`Back`). So never more than N tasks run that do not wait, and N tasks that wait for their children finish with N = 1.
+(`WaitOver`). So never more than N tasks run that do not wait, and N that wait for their children finish with N = 1.
 
 Two waits can bring each other to a standstill only in a circle (a waits for b, which depends on a), and that is
 refused when it would be closed. Depth is bounded, since everything that waits is a living process.
@@ -22,9 +22,9 @@ import msgspec
 from hivemind_addon.api.ticket import Priority
 from hivemind_addon.api.words import several
 from hivemind_addon.tools.tasks import dispatch, graph
-from hivemind_addon.tools.tasks.dispatch import COMMON, Candidate, Stagger, Start
+from hivemind_addon.tools.tasks.dispatch import COMMON, Candidate, Stagger, TaskStart
+from hivemind_addon.tools.tasks.graph import Waits
 from hivemind_addon.tools.tasks.model import MAX_DEPTH, NotTaken, State, TaskSpec
-from hivemind_addon.tools.tasks.waits import Waits
 
 _MAX_TASKS = 100_000
 _STEM_CHARS = 50
@@ -43,7 +43,7 @@ class FleetRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Back:
+class WaitOver:
     """A wait that is over, and whose waiter has its place again: answer it."""
 
     wait: int
@@ -94,7 +94,7 @@ class Task:
         return self.state in (State.RUNNING, State.LENDING)
 
 
-class Board:
+class TaskTable:
     """The tasks of one fleet."""
 
     def __init__(self, rules: FleetRules, *, rng: Random) -> None:
@@ -110,7 +110,7 @@ class Board:
 
     def __repr__(self) -> str:
         alive = sum(task.is_alive for task in self.tasks.values())
-        return f"<Board {len(self.tasks)} tasks, {alive} alive>"
+        return f"<TaskTable {len(self.tasks)} tasks, {alive} alive>"
 
     def changed(self) -> list[Task]:
         """Those that have changed since the last call."""
@@ -164,7 +164,7 @@ class Board:
         """Take over a task that an earlier runner has finished; before any other is added."""
         self._take(task)
 
-    def poll(self, now: float) -> Iterator[Start | Back]:
+    def poll(self, now: float) -> Iterator[TaskStart | WaitOver]:
         """What happens now; the tasks are in their new state when it is handed out."""
         free = self._free()
         for number, wait in self._waits:
@@ -177,7 +177,7 @@ class Board:
                 free[waiter.place] -= 1
                 self._set(waiter, State.RUNNING)
             self._waits.end(number)
-            yield Back(number)
+            yield WaitOver(number)
         while now >= self._stagger.next_at:
             start = dispatch.choose(self._ready(now), free, steal_above=self.rules.steal_above, now=now)
             if start is None:
@@ -221,7 +221,7 @@ class Board:
         return self._over(task, State.FAILED, f"{ending.reason}{times}", now)
 
     def wait(self, names: Sequence[str], *, waiter: str = "") -> int:
-        """Begin to wait; `poll` hands out `Back` with this number when it is over. Raises NotTaken."""
+        """Begin to wait; `poll` hands out `WaitOver` with this number when it is over. Raises NotTaken."""
         for name in names:
             if name not in self.tasks:
                 raise NotTaken(f"there is no task {name!r} in this fleet")
@@ -237,7 +237,7 @@ class Board:
         return number
 
     def leave(self, number: int) -> None:
-        """Wait no more: whoever waited has gone, or goes on without. It is one of those that run again, at once."""
+        """Wait no more: its client has gone, or goes on without. It is one of those that run again, at once."""
         wait = self._waits.end(number)
         if wait is None:
             return
@@ -272,7 +272,7 @@ class Board:
         self._changed[task.name] = None
 
     def _over(self, task: Task, state: State, reason: str, now: float) -> list[str]:
-        """It is over; whoever depends on it hears so. Names of running tasks to end."""
+        """It is over; those that depend on it hear so. Names of running tasks to end."""
         to_end: list[str] = []
         todo = [(task, state, reason)]
         while todo:  # no recursion: a chain may be thousands long

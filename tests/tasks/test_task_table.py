@@ -1,4 +1,4 @@
-"""The board in virtual time: what it promises, whatever tasks do."""
+"""The table in virtual time: what it promises, whatever tasks do."""
 
 import heapq
 from itertools import count
@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hivemind_addon.tools.tasks.board import Back, Board, FleetRules, TryEnding
 from hivemind_addon.tools.tasks.dispatch import LIFT_S
 from hivemind_addon.tools.tasks.model import MAX_DEPTH, NotTaken, State, TaskSpec
+from hivemind_addon.tools.tasks.task_table import FleetRules, TaskTable, TryEnding, WaitOver
 
 DONE, FAILED = TryEnding(0, ""), TryEnding(3, "exit status 3")
 DIED = TryEnding(137, "killed by SIGKILL", is_transient=True)
@@ -20,22 +20,22 @@ def spec(name="", depends_on=(), **more):
     return TaskSpec(command=("true",), name=name, depends_on=tuple(depends_on), **more)
 
 
-def board(*specs, at_most=10, start_every_s=0.0, **more):
-    made = Board(FleetRules(at_most, start_every_s=start_every_s, **more), rng=Random(1))
+def table(*specs, at_most=10, start_every_s=0.0, **more):
+    made = TaskTable(FleetRules(at_most, start_every_s=start_every_s, **more), rng=Random(1))
     made.add(specs, 0.0)
     return made
 
 
-def started(board, now=0.0):
-    return [one.name for one in board.poll(now) if not isinstance(one, Back)]
+def started(table, now=0.0):
+    return [one.name for one in table.poll(now) if not isinstance(one, WaitOver)]
 
 
-def states(board):
-    return {name: task.state.value for name, task in board.tasks.items()}
+def states(table):
+    return {name: task.state.value for name, task in table.tasks.items()}
 
 
 def test_a_task_starts_when_what_it_depends_on_is_done():
-    fleet = board(spec("c", ["a", "b"]), spec("a"), spec("b"))
+    fleet = table(spec("c", ["a", "b"]), spec("a"), spec("b"))
     assert started(fleet) == ["a", "b"]
     assert fleet.tasks["c"].reason == "waits for a, b"
     fleet.ended("a", DONE, 1)
@@ -45,7 +45,7 @@ def test_a_task_starts_when_what_it_depends_on_is_done():
 
 
 def test_all_that_depends_on_a_failed_task_is_skipped_and_told_why():
-    fleet = board(spec("a"), spec("b", ["a"]), spec("c", ["b"]), spec("other"))
+    fleet = table(spec("a"), spec("b", ["a"]), spec("c", ["b"]), spec("other"))
     started(fleet)
     fleet.ended("a", FAILED, 1)
     assert states(fleet) == {"a": "failed", "b": "skipped", "c": "skipped", "other": "running"}
@@ -55,14 +55,14 @@ def test_all_that_depends_on_a_failed_task_is_skipped_and_told_why():
 
 
 def test_a_chain_of_thousands_is_no_recursion():
-    fleet = board(*(spec(f"t{n}", [f"t{n - 1}"] if n else []) for n in range(5000)))
+    fleet = table(*(spec(f"t{n}", [f"t{n - 1}"] if n else []) for n in range(5000)))
     started(fleet)
     fleet.ended("t0", FAILED, 1)
     assert fleet.is_over
 
 
 def test_what_looks_transient_is_tried_again_later_each_time_and_not_for_ever():
-    fleet = board(spec("a", retries=2), spec("b", ["a"]))
+    fleet = table(spec("a", retries=2), spec("b", ["a"]))
     gaps, now = [], 0.0
     for _ in range(3):
         assert started(fleet, now) == ["a"]
@@ -77,14 +77,14 @@ def test_what_looks_transient_is_tried_again_later_each_time_and_not_for_ever():
 
 
 def test_a_plain_failure_is_not_tried_again():
-    fleet = board(spec("a"))
+    fleet = table(spec("a"))
     started(fleet)
     fleet.ended("a", FAILED, 0)
     assert fleet.tasks["a"].state is State.FAILED
 
 
 def test_a_waiting_task_lends_its_place_and_gets_one_back_before_anything_new_starts():
-    fleet = board(spec("parent"), spec("other"), at_most=1)
+    fleet = table(spec("parent"), spec("other"), at_most=1)
     assert started(fleet) == ["parent"]
     (child,) = fleet.add([spec()], 1, parent="parent")
     assert (child, started(fleet, 1)) == ("parent-1", [])
@@ -92,7 +92,7 @@ def test_a_waiting_task_lends_its_place_and_gets_one_back_before_anything_new_st
     assert fleet.tasks["parent"].state is State.LENDING
     assert started(fleet, 1) == [child]
     fleet.ended(child, DONE, 2)
-    assert next(fleet.poll(2)) == Back(number)
+    assert next(fleet.poll(2)) == WaitOver(number)
     assert (fleet.tasks["parent"].state, started(fleet, 2)) == (State.RUNNING, [])
     fleet.ended("parent", DONE, 3)
     assert started(fleet, 3) == ["other"]
@@ -100,21 +100,21 @@ def test_a_waiting_task_lends_its_place_and_gets_one_back_before_anything_new_st
 
 def test_one_that_waits_twice_at_once_has_its_place_back_when_both_are_over():
     """An agent's parallel tool calls: it is blocked until all have answered."""
-    fleet = board(spec("parent"), at_most=1)
+    fleet = table(spec("parent"), at_most=1)
     started(fleet)
     one, two = fleet.add([spec(), spec()], 0, parent="parent")
     first, second = fleet.wait([one], waiter="parent"), fleet.wait([two], waiter="parent")
     assert started(fleet) == [one]
     fleet.ended(one, DONE, 1)
-    assert [*fleet.poll(1)][:1] == [Back(first)]
+    assert [*fleet.poll(1)][:1] == [WaitOver(first)]
     assert fleet.tasks["parent"].state is State.LENDING
     fleet.ended(two, DONE, 2)
-    assert list(fleet.poll(2)) == [Back(second)]
+    assert list(fleet.poll(2)) == [WaitOver(second)]
     assert fleet.tasks["parent"].state is State.RUNNING
 
 
 def test_a_waiter_that_dies_takes_its_loan_and_its_children_with_it():
-    fleet = board(spec("parent", retries=0), spec("other"), at_most=1)
+    fleet = table(spec("parent", retries=0), spec("other"), at_most=1)
     started(fleet)
     fleet.add([spec("running"), spec("waiting")], 0, parent="parent")
     fleet.wait(["running", "waiting"], waiter="parent")
@@ -128,7 +128,7 @@ def test_a_waiter_that_dies_takes_its_loan_and_its_children_with_it():
 
 
 def test_one_that_stops_waiting_counts_again_at_once():
-    fleet = board(spec("parent"), spec("other"), at_most=1)
+    fleet = table(spec("parent"), spec("other"), at_most=1)
     started(fleet)
     (child,) = fleet.add([spec()], 0, parent="parent")
     number = fleet.wait([child], waiter="parent")
@@ -139,7 +139,7 @@ def test_one_that_stops_waiting_counts_again_at_once():
 
 
 def test_children_of_one_that_succeeds_go_on():
-    fleet = board(spec("parent"))
+    fleet = table(spec("parent"))
     started(fleet)
     (child,) = fleet.add([spec()], 0, parent="parent")
     assert fleet.ended("parent", DONE, 1) == []
@@ -147,7 +147,7 @@ def test_children_of_one_that_succeeds_go_on():
 
 
 def test_waiting_in_a_circle_is_refused():
-    fleet = board(spec("a"), spec("b"))
+    fleet = table(spec("a"), spec("b"))
     started(fleet)
     (child,) = fleet.add([spec("child", ["b"])], 0, parent="a")
     fleet.wait([child], waiter="a")
@@ -160,7 +160,7 @@ def test_waiting_in_a_circle_is_refused():
 
 
 def test_the_deepest_level_is_clear():
-    fleet = board(spec("t"), at_most=1)
+    fleet = table(spec("t"), at_most=1)
     name = "t"
     for depth in range(MAX_DEPTH + 1):
         assert started(fleet) == [name]
@@ -183,7 +183,7 @@ def test_the_deepest_level_is_clear():
     ],
 )
 def test_what_cannot_be_is_refused_as_a_whole(specs, parent, says):
-    fleet = board(spec("a"), at_most=2, groups={"reviewers": 1})
+    fleet = table(spec("a"), at_most=2, groups={"reviewers": 1})
     before = dict(fleet.tasks)
     with pytest.raises(NotTaken, match=says):
         fleet.add([spec("fine"), *specs], 0, parent=parent)
@@ -191,7 +191,7 @@ def test_what_cannot_be_is_refused_as_a_whole(specs, parent, says):
 
 
 def test_a_task_that_nothing_would_run_is_refused():
-    fleet = board(spec("a", group="reviewers"), at_most=2, groups={"reviewers": 2})
+    fleet = table(spec("a", group="reviewers"), at_most=2, groups={"reviewers": 2})
     with pytest.raises(NotTaken, match="the worker groups have all 2 places"):
         fleet.add([spec("x")], 0)
     started(fleet)
@@ -199,7 +199,7 @@ def test_a_task_that_nothing_would_run_is_refused():
 
 
 def test_names_that_are_taken_get_a_number_and_those_beside_mean_it():
-    fleet = board(spec("review"))
+    fleet = table(spec("review"))
     assert fleet.add([spec("review"), spec("after", ["review"])], 0) == ["review-1", "after"]
     assert fleet.tasks["after"].spec.depends_on == ("review-1",)
     assert fleet.add([spec(), spec()], 0) == ["true-1", "true-2"]
@@ -207,7 +207,7 @@ def test_names_that_are_taken_get_a_number_and_those_beside_mean_it():
 
 
 def test_cancelling_ends_what_runs_and_skips_what_depends_on_it():
-    fleet = board(spec("a"), spec("b", ["a"]), spec("c"))
+    fleet = table(spec("a"), spec("b", ["a"]), spec("c"))
     started(fleet)
     assert fleet.cancel("a", 1) == ["a"]
     assert fleet.tasks["a"].state is State.RUNNING  # until its process has ended
@@ -218,7 +218,7 @@ def test_cancelling_ends_what_runs_and_skips_what_depends_on_it():
 
 
 def test_starts_are_staggered():
-    fleet = board(spec("a"), spec("b"), start_every_s=10.0)
+    fleet = table(spec("a"), spec("b"), start_every_s=10.0)
     assert started(fleet) == ["a"]
     wakeup = fleet.next_wakeup(0)
     assert 5 <= wakeup <= 15
@@ -229,7 +229,7 @@ def test_starts_are_staggered():
 
 def test_nobody_starves_whoever_keeps_coming():
     """One place, and every ten seconds a short and critical task comes that takes ten seconds."""
-    fleet = board(spec("patient", priority="low", estimated_tokens=10**6), at_most=1)
+    fleet = table(spec("patient", priority="low", estimated_tokens=10**6), at_most=1)
     now = 0.0
     fleet.add([spec("first", priority="critical", estimated_tokens=1)], now)
     (running,) = started(fleet)
@@ -246,61 +246,61 @@ class World:
 
     def __init__(self, seed, rules, tasks):
         self.rng = Random(seed)
-        self.board = Board(rules, rng=Random(seed))
+        self.table = TaskTable(rules, rng=Random(seed))
         self.now = 0.0
         self.order = count()
         self.events = []
         self.lives = {}
         self.waiters = {}
-        self.board.add(tasks, 0.0)
+        self.table.add(tasks, 0.0)
 
     def at(self, seconds, what, name):
         heapq.heappush(self.events, (self.now + seconds, next(self.order), what, name, self.lives.get(name)))
 
     def poll(self):
-        for one in self.board.poll(self.now):
-            if isinstance(one, Back):
+        for one in self.table.poll(self.now):
+            if isinstance(one, WaitOver):
                 self.at(self.rng.uniform(0, 3), "step", self.waiters.pop(one.wait))
             else:
                 self.check_start(one.name)
                 self.lives[one.name] = next(self.order)
                 self.at(self.rng.uniform(0, 9), "step", one.name)
-        assert self.busy() <= self.board.rules.at_most
+        assert self.busy() <= self.table.rules.at_most
 
     def busy(self):
-        return sum(task.state is State.RUNNING for task in self.board.tasks.values())
+        return sum(task.state is State.RUNNING for task in self.table.tasks.values())
 
     def check_start(self, name):
-        task = self.board.tasks[name]
-        assert all(self.board.tasks[one].state is State.DONE for one in task.spec.depends_on)
+        task = self.table.tasks[name]
+        assert all(self.table.tasks[one].state is State.DONE for one in task.spec.depends_on)
         assert task.state is State.RUNNING
 
     def step(self, name):
         """A task spawns children and waits for them, or ends."""
         luck = self.rng.random()
-        task = self.board.tasks[name]
+        task = self.table.tasks[name]
         if luck < 0.35 and task.depth < MAX_DEPTH and not task.cancelled:
-            children = self.board.add([spec() for _ in range(self.rng.randint(1, 3))], self.now, parent=name)
-            self.waiters[self.board.wait(children, waiter=name)] = name
+            children = self.table.add([spec() for _ in range(self.rng.randint(1, 3))], self.now, parent=name)
+            self.waiters[self.table.wait(children, waiter=name)] = name
         else:
             how = DIED if luck < 0.45 else FAILED if luck < 0.5 else DONE
-            for one in self.board.ended(name, how, self.now):
+            for one in self.table.ended(name, how, self.now):
                 self.lives[one] = next(self.order)
                 self.at(0.5, "killed", one)
 
     def run(self):
         for _ in range(20_000):
             self.poll()
-            if self.board.is_over:
+            if self.table.is_over:
                 return
-            wakeup = self.board.next_wakeup(self.now)
+            wakeup = self.table.next_wakeup(self.now)
             if self.events and (wakeup is None or self.events[0][0] <= wakeup):
                 at, _, what, name, life = heapq.heappop(self.events)
                 self.now = max(self.now, at)
-                if life == self.lives.get(name) and self.board.tasks[name].is_alive:
-                    self.step(name) if what == "step" else self.board.ended(name, DIED, self.now)
+                if life == self.lives.get(name) and self.table.tasks[name].is_alive:
+                    self.step(name) if what == "step" else self.table.ended(name, DIED, self.now)
             else:
-                assert wakeup is not None, f"nothing will ever happen: {states(self.board)}"
+                assert wakeup is not None, f"nothing will ever happen: {states(self.table)}"
                 assert wakeup > self.now, "a wakeup that is now would spin"
                 self.now = wakeup
         raise AssertionError("no end")
@@ -330,11 +330,11 @@ def test_never_more_than_n_always_in_order_and_never_at_a_standstill(seed, at_mo
 
 @pytest.mark.parametrize("parents", [1, 5, 30])
 def test_parents_that_wait_for_a_child_each_finish_with_one_place(parents):
-    fleet = board(*(spec(f"p{n}") for n in range(parents)), at_most=1)
+    fleet = table(*(spec(f"p{n}") for n in range(parents)), at_most=1)
     alive_most = 0
     while not fleet.is_over:
         for one in list(fleet.poll(0)):
-            if isinstance(one, Back):
+            if isinstance(one, WaitOver):
                 fleet.ended(next(name for name, task in fleet.tasks.items() if task.state is State.RUNNING), DONE, 0)
             elif fleet.tasks[one.name].parent:
                 fleet.ended(one.name, DONE, 0)

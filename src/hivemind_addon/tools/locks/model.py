@@ -11,9 +11,6 @@ A lease ends when it is released, when its time is over, or when its holder (a p
 while the machine sleeps, and so do all who could take a lease from its holder meanwhile.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
-
 from msgspec import Struct
 
 
@@ -92,22 +89,53 @@ class LeaseOver(LeaseError):
     """The lease is not held any more: its time has passed, its holder is gone, or it was released."""
 
 
-class LeaseStore(Protocol):
-    """Each call is atomic among all processes. They block: call them off an event loop."""
+# What may be asked for: sizes and counts, so that a slip fills no disk.
 
-    def acquire(self, request: Request, now: float, *, waiter: str = "") -> Lease | NotGranted:
-        """All names or none. `waiter`: a secret of one who asks again and again, which keeps its place in the line
-        as long as it asks at least every few seconds and its holder lives; empty: it does not wait.
-        """
+MAX_TTL_S = 30 * 86_400.0
+MAX_NAMES = 64
+MAX_NAME_CHARS = 200
+MAX_VALUE_CHARS = 4096
+MAX_PLACES = 1_000_000
+MAX_LEASES = 10_000
+"""In one file."""
 
-    def leave(self, waiter: str) -> None:
-        """Wait no more."""
 
-    def renew(self, lease_id: str, ttl_s: float, now: float) -> Lease:
-        """Its time begins again. Raises LeaseOver: it may be somebody else's by now."""
+def checked_names(request: Request) -> tuple[str, ...]:
+    """A request's names, once each, in canonical order. Raises LeaseError for whatever is wrong with the request."""
+    names = tuple(sorted(set(request.names)))
+    if not names:
+        raise LeaseError("a lease needs a name")
+    if len(names) > MAX_NAMES:
+        raise LeaseError(f"{len(names)} names at once; at most {MAX_NAMES} can be had")
+    for name in names:
+        check_name(name)
+    check_ttl(request.ttl_s)
+    if not 1 <= request.capacity <= MAX_PLACES:
+        raise LeaseError(f"at most {request.capacity} holders: it takes 1 to {MAX_PLACES:,}")
+    if len(request.value) > MAX_VALUE_CHARS:
+        raise LeaseError(f"a value of {len(request.value):,} characters; at most {MAX_VALUE_CHARS:,} can be kept")
+    for text in (request.value, request.holder.agent):
+        if not _is_text(text):
+            raise LeaseError(f"{text[:40]!r} is no text")
+    return names
 
-    def release(self, lease_id: str, now: float) -> None:
-        """Raises LeaseOver."""
 
-    def standings(self, now: float, names: Sequence[str] = ()) -> list[LeaseState]:
-        """Of these names, or of all that are held or waited for."""
+def check_name(name: str) -> None:
+    """Raises LeaseError: a name is one line of text that can be printed."""
+    if not name or len(name) > MAX_NAME_CHARS or not name.isprintable() or name != name.strip():
+        raise LeaseError(f"{name[:40]!r} is no name: it takes 1 to {MAX_NAME_CHARS} printable characters")
+
+
+def check_ttl(ttl_s: float) -> None:
+    """Raises LeaseError."""
+    if not 0 < ttl_s <= MAX_TTL_S:
+        raise LeaseError(f"a lease for {ttl_s:g} s: it takes more than 0 and at most {MAX_TTL_S:,.0f} s")
+
+
+def _is_text(text: str) -> bool:
+    """Whether it can be written; an argument may hold bytes that are no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

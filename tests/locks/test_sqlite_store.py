@@ -2,10 +2,10 @@
 
 import pytest
 
-from hivemind_addon.tools.lease import sqlite_store
-from hivemind_addon.tools.lease.model import Lease, LeaseError, LeaseOver, NotGranted
-from hivemind_addon.tools.lease.sqlite_store import SqliteLeases, default_lease_file
-from tests.lease.store import asks, holder, machine, store  # noqa: F401 - fixtures
+from hivemind_addon.tools.locks import sqlite_store
+from hivemind_addon.tools.locks.model import Lease, LeaseError, LeaseOver, NotGranted
+from hivemind_addon.tools.locks.sqlite_store import SqliteLeases, default_lease_file
+from tests.locks.store import asks, holder, machine, store  # noqa: F401 - fixtures
 
 # ruff: noqa: F811 - fixtures, again
 

@@ -16,16 +16,19 @@ import math
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 from msgspec import Struct, structs
 
+from hivemind_addon.system.clock import Clock
 from hivemind_addon.system.folders import state_folder
-from hivemind_addon.tools.lease import holder as holders
-from hivemind_addon.tools.lease.bounds import MAX_LEASES, check_ttl, checked_names
-from hivemind_addon.tools.lease.database import LeaseFile, reading
-from hivemind_addon.tools.lease.model import (
+from hivemind_addon.tools.locks import holder as holders
+from hivemind_addon.tools.locks.database import LeaseFile, reading
+from hivemind_addon.tools.locks.holder import boot as this_boot
+from hivemind_addon.tools.locks.model import (
+    MAX_LEASES,
     Grant,
     Holder,
     Lease,
@@ -34,8 +37,9 @@ from hivemind_addon.tools.lease.model import (
     LeaseState,
     NotGranted,
     Request,
+    check_ttl,
+    checked_names,
 )
-from hivemind_addon.tools.lease.process import boot as this_boot
 
 FORGOTTEN_AFTER_S = 5.0
 """A waiter that has not asked for so long loses its place."""
@@ -78,7 +82,10 @@ def default_lease_file() -> Path:
 
 
 class SqliteLeases:
-    """A LeaseStore. For any thread; close it before a fork."""
+    """The leases of a file. For any thread; close it before a fork.
+
+    Each call is atomic among all processes. They block: call them off an event loop.
+    """
 
     def __init__(
         self,
@@ -107,7 +114,11 @@ class SqliteLeases:
         self._file.close()
 
     def acquire(self, request: Request, now: float, *, waiter: str = "") -> Lease | NotGranted:
-        """All names or none. Raises LeaseError."""
+        """All names or none. Raises LeaseError.
+
+        `waiter`: a secret of one who asks again and again, which keeps its place in the line as long as it asks at
+        least every few seconds and its holder lives; empty: it does not wait.
+        """
         names = checked_names(request)
         with self._file.using() as database:
             told = self._told.pop(waiter, None)
@@ -248,6 +259,42 @@ class SqliteLeases:
         ).lastrowid
         database.executemany("insert into wanted values (?, ?)", [(name, place) for name in names])
         return _Line(place or _LAST, now)
+
+
+def wait_for_lease(
+    store: SqliteLeases,
+    request: Request,
+    *,
+    clock: Clock,
+    wait_s: float | None,
+    pause: Callable[[float], bool],
+    tell: Callable[[NotGranted], None] = lambda _: None,
+) -> Lease | NotGranted:
+    """The lease, or why there was none in `wait_s`; None: as long as it takes. Blocks; raises LeaseError.
+
+    `pause(seconds)` sleeps and says whether to give up, as `threading.Event().wait` does. `tell` hears of it once if
+    there is something to wait for.
+    """
+    if wait_s is not None and wait_s <= 0:
+        return store.acquire(request, clock.monotonic())
+    until = float("inf") if wait_s is None else clock.monotonic() + wait_s
+    waiter, told = secrets.token_hex(8), False
+    try:
+        while True:
+            answer = store.acquire(request, now := clock.monotonic(), waiter=waiter)
+            if isinstance(answer, Lease):
+                return answer
+            if not told:
+                told = True
+                tell(answer)
+            left_s = until - now
+            if left_s <= 0 or pause(min(answer.retry_in_s, left_s)):
+                store.leave(waiter)
+                return answer
+    except BaseException:
+        with suppress(LeaseError):
+            store.leave(waiter)
+        raise
 
 
 def _line(

@@ -1,4 +1,4 @@
-"""The keeper as it is used: a process of its own, at the end of a pipe."""
+"""The supervisor as it is used: a process of its own, at the end of a pipe."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.tools.tasks import keeper
+from hivemind_addon.tools.tasks import supervisor
 from tests.processes import is_alive
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="orphans are found on Linux only")
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="or
 
 def kept(*command, **more):
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", keeper.__file__, "-1", *command],
+        [sys.executable, "-I", "-S", supervisor.__file__, "-1", *command],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -40,8 +40,8 @@ def gone(pids):
         (("true",), 0),
         (("sh", "-c", "exit 42"), 42),
         (("sh", "-c", "kill -SEGV $$"), 128 + signal.SIGSEGV),
-        (("nonesuch",), keeper.NOT_FOUND),
-        (("/etc/hosts",), keeper.NOT_EXECUTABLE),
+        (("nonesuch",), supervisor.NOT_FOUND),
+        (("/etc/hosts",), supervisor.NOT_EXECUTABLE),
     ],
 )
 def test_its_exit_status_is_the_tasks(command, status):
@@ -75,10 +75,10 @@ def test_what_a_finished_task_left_behind_is_ended():
 
 @pytest.fixture
 def impatient(monkeypatch, tmp_path):
-    """A keeper that waits less long for a task to end by itself."""
-    copy = tmp_path / "keeper.py"
-    copy.write_text(Path(keeper.__file__).read_text().replace("GRACE_S = 5.0", "GRACE_S = 0.3"))
-    monkeypatch.setattr(keeper, "__file__", str(copy))
+    """A supervisor that waits less long for a task to end by itself."""
+    copy = tmp_path / "supervisor.py"
+    copy.write_text(Path(supervisor.__file__).read_text().replace("GRACE_S = 5.0", "GRACE_S = 0.3"))
+    monkeypatch.setattr(supervisor, "__file__", str(copy))
 
 
 def test_one_that_does_not_listen_is_killed(impatient):
@@ -96,7 +96,7 @@ def test_one_that_does_not_listen_is_killed_though_orphans_end_all_the_time(impa
         assert process.wait(120) == 128 + signal.SIGKILL
 
 
-def test_a_killed_keeper_takes_the_task_with_it():
+def test_a_killed_supervisor_takes_the_task_with_it():
     with kept("sh", "-c", "echo $$; exec sleep 600") as process:
         pid = int(process.stdout.readline())
         os.kill(process.pid, signal.SIGKILL)

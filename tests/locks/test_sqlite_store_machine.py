@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from hivemind_addon.tools.lease.model import Lease, LeaseOver
-from hivemind_addon.tools.lease.sqlite_store import FORGOTTEN_AFTER_S
-from tests.lease.store import Machine, asks
+from hivemind_addon.tools.locks.model import Lease, LeaseOver
+from hivemind_addon.tools.locks.sqlite_store import FORGOTTEN_AFTER_S
+from tests.locks.store import Machine, asks
 
 PLACES = {"lock": 1, "fork": 1, "pair": 2}
 NAMES = st.sets(st.sampled_from(sorted(PLACES)), min_size=1).map(sorted)

@@ -1,8 +1,19 @@
-"""Whether a task that died may do better another time. By its exit status and its last words; pure."""
+"""How a try of a task ended, in one line for people, and whether it may do better another time.
+
+That is told by its exit status and its last words. Pure.
+"""
 
 import re
 import signal
 
+from hivemind_addon.api.words import span
+from hivemind_addon.tools.tasks.model import TaskSpec
+from hivemind_addon.tools.tasks.process import ProcessEnd
+from hivemind_addon.tools.tasks.task_table import TryEnding
+
+_LINE_CHARS = 160
+_CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+"""What colours words in a terminal, or moves its cursor."""
 _TEMPORARY = 75
 """`EX_TEMPFAIL` of sysexits.h."""
 _NOT_OURS = {signal.SIGINT, signal.SIGPIPE, signal.SIGQUIT}
@@ -31,11 +42,33 @@ _STAYS = re.compile(
 )
 
 
-def sign(exit_status: int, last_words: str) -> str:
+def ending_of(ended: ProcessEnd, spec: TaskSpec) -> TryEnding:
+    """What the task table is told of a process's end."""
+    if ended.exit_status == 0 and not ended.timed_out:
+        return TryEnding(0, "", result=ended.result)
+    if ended.timed_out:
+        return TryEnding(ended.exit_status, f"took longer than {span(spec.timeout_s or 0)}", result=ended.result)
+    how = f"exit status {ended.exit_status}"
+    passing = _sign(ended.exit_status, ended.last_words)
+    if ended.exit_status > 128:
+        how = f"killed by {_signal_name(ended.exit_status - 128)}"
+    elif passing:
+        how += f", {passing}"
+    elif lines := [line for one in ended.last_words.splitlines() if (line := _bare(one))]:
+        how += f": {lines[-1].removeprefix('hivemind: ')[:_LINE_CHARS]}"
+    return TryEnding(ended.exit_status, how, is_transient=bool(passing) and not ended.was_ended, result=ended.result)
+
+
+def _bare(line: str) -> str:
+    """As words only: a reason is shown in tables and in other tasks' reasons."""
+    return "".join(char for char in _CODES.sub("", line) if char.isprintable()).strip()
+
+
+def _sign(exit_status: int, last_words: str) -> str:
     """What makes it look transient, in a few words; empty: nothing does. A plain failure has no such sign."""
     if exit_status > 128:
         number = exit_status - 128
-        return "" if number in _NOT_OURS else f"killed by {signal_name(number)}"
+        return "" if number in _NOT_OURS else f"killed by {_signal_name(number)}"
     if exit_status == _TEMPORARY:
         return "a temporary failure (75)"
     text = last_words[-_LAST_CHARS:]
@@ -45,7 +78,7 @@ def sign(exit_status: int, last_words: str) -> str:
     return f"it said “{' '.join(found.group().split())}”" if found else ""
 
 
-def signal_name(number: int) -> str:
+def _signal_name(number: int) -> str:
     """`SIGKILL`, or the number of one that has no name."""
     try:
         return signal.Signals(number).name

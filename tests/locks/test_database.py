@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from hivemind_addon.system.file_lock import take_lock
-from hivemind_addon.tools.lease import database
-from hivemind_addon.tools.lease.database import LeaseFile
-from hivemind_addon.tools.lease.model import LeaseError
+from hivemind_addon.tools.locks import database
+from hivemind_addon.tools.locks.database import LeaseFile
+from hivemind_addon.tools.locks.model import LeaseError
 
 
 @pytest.fixture
@@ -156,8 +156,8 @@ def test_a_file_that_was_removed_is_made_anew_though_another_process_has_it_open
 _HAS_IT_OPEN = """
 import sys
 from pathlib import Path
-from hivemind_addon.tools.lease import database
-from hivemind_addon.tools.lease.database import LeaseFile
+from hivemind_addon.tools.locks import database
+from hivemind_addon.tools.locks.database import LeaseFile
 file = LeaseFile(Path(sys.argv[1]))
 with file.writing() as connection:
     connection.execute("update state set token = 7")

@@ -1,6 +1,6 @@
 """Keep a lease for as long as a process lives: renewed in time, released at its end, and its loss told.
 
-The lease's holder is that process itself. So whatever happens to who keeps it, a lease is never free while its holder
+The lease's holder is that process itself. So whatever happens to the keeper, a lease is never free while its holder
 works in the belief to have it, but after its time; and never taken for longer than its holder lives, but for moments.
 """
 
@@ -11,25 +11,17 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import NoReturn
 
+from hivemind_addon.api.words import failing
 from hivemind_addon.system.clock import Clock
-from hivemind_addon.tools.lease.holder import is_alive
-from hivemind_addon.tools.lease.model import Holder, Lease, LeaseError, LeaseOver, LeaseStore
+from hivemind_addon.tools.locks.holder import is_alive
+from hivemind_addon.tools.locks.model import Holder, Lease, LeaseError, LeaseOver
+from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
 
 _LOOK_EVERY_S = 0.1
 _TRY_AGAIN_S = 1.0
 _LAST_OF_THREE = 2
-
-
-class Watched(Protocol):
-    """A process that somebody waits for."""
-
-    def ends_within(self, seconds: float) -> bool:
-        """Whether it has ended, at the latest after so long."""
-
-    def terminate(self) -> None:
-        """Ask it to end."""
 
 
 class WatchedProcess:
@@ -71,9 +63,9 @@ class WatchedProcess:
 
 
 def keep(
-    store: LeaseStore,
+    store: SqliteLeases,
     lease: Lease,
-    process: Watched,
+    process: WatchedProcess,
     *,
     ttl_s: float,
     clock: Clock,
@@ -99,3 +91,42 @@ def keep(
             wait_s = min(_TRY_AGAIN_S, ends_at - now)
     with suppress(LeaseError):
         store.release(lease.id, clock.monotonic())
+
+
+def start_keeper(process: WatchedProcess, work: Callable[[], None]) -> None:
+    """Do the work in a process of its own, which is nobody's child, hears no terminal and holds none of our files.
+
+    Only its stderr is ours, for what has to be said. Call it while this process has one thread.
+    """
+    process.keep_apart()
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    try:
+        os.setsid()
+        if not os.fork():
+            _detach(process.handle)
+            _finish(work)
+    finally:
+        os._exit(0)
+
+
+def _detach(handle: int) -> None:
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    highest = os.sysconf("SC_OPEN_MAX")
+    os.closerange(3, handle if handle > 2 else highest)
+    os.closerange(max(3, handle + 1), highest)
+
+
+def _finish(work: Callable[[], None]) -> NoReturn:
+    status = 1
+    try:
+        work()
+        status = 0
+    except BaseException as error:  # noqa: BLE001 - the edge of a process: there is nobody above it
+        with suppress(OSError):
+            os.write(2, f"hivemind: keeping the lease has failed: {failing(error)}\n".encode(errors="replace"))
+    os._exit(status)

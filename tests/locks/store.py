@@ -2,8 +2,8 @@
 
 import pytest
 
-from hivemind_addon.tools.lease.model import Holder, Request
-from hivemind_addon.tools.lease.sqlite_store import SqliteLeases
+from hivemind_addon.tools.locks.model import Holder, Request
+from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
 
 
 class Machine:

@@ -6,11 +6,11 @@ from threading import Event
 
 import pytest
 
-from hivemind_addon.tools.lease import keeping, process
-from hivemind_addon.tools.lease.holder import holder_of
-from hivemind_addon.tools.lease.keeping import WatchedProcess, keep
-from hivemind_addon.tools.lease.model import LeaseError
-from tests.lease.store import asks, machine, store  # noqa: F401 - fixtures
+from hivemind_addon.tools.locks import holder, keeping
+from hivemind_addon.tools.locks.holder import holder_of
+from hivemind_addon.tools.locks.keeping import WatchedProcess, keep
+from hivemind_addon.tools.locks.model import LeaseError
+from tests.locks.store import asks, machine, store  # noqa: F401 - fixtures
 
 # ruff: noqa: F811 - fixtures, again
 
@@ -93,7 +93,7 @@ def test_a_file_that_cannot_be_used_costs_the_lease_when_its_time_is_over(
 @pytest.fixture(params=[True, False], ids=["by handle", "by looking"])
 def child(request, monkeypatch):
     if not request.param:
-        process.boot()  # remembered for all tests to come: by the system's true name
+        holder.boot()  # remembered for all tests to come: by the system's true name
         monkeypatch.setattr(sys, "platform", "elsewhere")
     elif sys.platform != "linux":
         pytest.skip("Linux has handles")

@@ -9,7 +9,7 @@ from threading import Event, Lock
 
 from hivemind_addon.system.database import open_private, primary_code, transaction
 from hivemind_addon.system.file_lock import take_lock
-from hivemind_addon.tools.lease.model import LeaseError
+from hivemind_addon.tools.locks.model import LeaseError
 
 VERSION = 1
 _BUSY_S = 10.0

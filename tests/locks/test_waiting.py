@@ -1,8 +1,8 @@
 import pytest
 
-from hivemind_addon.tools.lease.model import Lease, LeaseError, NotGranted
-from hivemind_addon.tools.lease.waiting import wait_for_lease
-from tests.lease.store import asks, machine, store  # noqa: F401 - fixtures
+from hivemind_addon.tools.locks.model import Lease, LeaseError, NotGranted
+from hivemind_addon.tools.locks.sqlite_store import wait_for_lease
+from tests.locks.store import asks, machine, store  # noqa: F401 - fixtures
 
 # ruff: noqa: F811 - fixtures, again
 
