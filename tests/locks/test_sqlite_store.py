@@ -3,9 +3,22 @@
 import pytest
 
 from hivemind_addon.tools.locks import sqlite_store
-from hivemind_addon.tools.locks.model import Lease, LeaseError, LeaseOver, NotGranted
-from hivemind_addon.tools.locks.sqlite_store import SqliteLeases, default_lease_file
+from hivemind_addon.tools.locks.model import (
+    MAX_NAMES,
+    MAX_TTL_S,
+    MAX_VALUE_CHARS,
+    Holder,
+    Lease,
+    LeaseError,
+    LeaseOver,
+    NotGranted,
+    Request,
+    check_name,
+    checked_names,
+)
+from hivemind_addon.tools.locks.sqlite_store import wait_for_lease
 from tests.locks.store import asks, holder, machine, store  # noqa: F401 - fixtures
+from tests.rows import offenders
 
 # ruff: noqa: F811 - fixtures, again
 
@@ -33,14 +46,6 @@ def test_all_names_or_none(store):
     assert refused(answer) == ["y"]
     assert answer.holders == (holder("a"),)
     assert names(store.acquire(asks("c", "z"), 1)) == ["z"]
-
-
-def test_what_is_released_is_free_and_not_released_twice(store):
-    lease = store.acquire(asks("a", "x", "y"), 0)
-    store.release(lease.id, 1)
-    assert names(store.acquire(asks("b", "y"), 1)) == ["y"]
-    with pytest.raises(LeaseOver):
-        store.release(lease.id, 1)
 
 
 def test_a_lease_ends_with_its_time_and_not_before(store):
@@ -155,15 +160,6 @@ def test_nothing_is_given_to_the_dead(machine, store):
     assert names(store.acquire(asks("c", "x"), 0)) == ["x"]
 
 
-def test_who_leaves_makes_way(store):
-    lease = store.acquire(asks("a", "x"), 0)
-    store.acquire(asks("b", "x"), 0, waiter="b")
-    store.release(lease.id, 0)
-    store.leave("b")
-    store.leave("nobody")
-    assert names(store.acquire(asks("c", "x"), 0)) == ["x"]
-
-
 def test_who_asks_for_something_else_stands_at_the_end(store):
     x, y = store.acquire(asks("a", "x"), 0), store.acquire(asks("a", "y"), 0)
     store.acquire(asks("b", "x"), 0, waiter="b")
@@ -263,7 +259,105 @@ def test_there_is_a_bound(store, monkeypatch):
     assert [one.name for one in store.standings(0)] == ["x", "y"]
 
 
-def test_it_lies_in_the_state_folder(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    assert default_lease_file().name == "leases.db"
-    assert "leases.db" in repr(SqliteLeases(default_lease_file()))
+# ruff: noqa: F811 - fixtures, again
+
+
+def waiting(store, clock, request, wait_s, *, then=lambda: False, tell=lambda _: None):
+    def pause(seconds):
+        clock.advance(seconds)
+        return then()
+
+    return wait_for_lease(store, request, clock=clock, wait_s=wait_s, pause=pause, tell=tell)
+
+
+def test_it_waits_until_it_is_its_turn(store, clock):
+    held = store.acquire(asks("a", "x"), clock.monotonic())
+    heard = []
+    begun = clock.monotonic()
+
+    def then():
+        if clock.monotonic() > begun + 20 and store.standings(clock.monotonic())[0].leases[0].id == held.id:
+            store.release(held.id, clock.monotonic())
+        return False
+
+    got = waiting(store, clock, asks("b", "x"), None, then=then, tell=heard.append)
+    assert isinstance(got, Lease)
+    assert clock.monotonic() < begun + 21
+    assert [one.ahead for one in heard] == [("x",)]
+    assert store.standings(clock.monotonic())[0].waiting == ()
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 3.0])
+def test_it_waits_no_longer_than_told_and_leaves_the_line(store, clock, wait_s):
+    store.acquire(asks("a", "x"), clock.monotonic())
+    begun = clock.monotonic()
+    assert isinstance(waiting(store, clock, asks("b", "x"), wait_s), NotGranted)
+    assert clock.monotonic() == pytest.approx(begun + wait_s)
+    assert store.standings(clock.monotonic())[0].waiting == ()
+
+
+def test_who_gives_up_leaves_the_line(store, clock):
+    store.acquire(asks("a", "x"), clock.monotonic())
+    assert isinstance(waiting(store, clock, asks("b", "x"), None, then=lambda: True), NotGranted)
+    assert store.standings(clock.monotonic())[0].waiting == ()
+
+
+def test_who_is_interrupted_leaves_the_line(store, clock):
+    store.acquire(asks("a", "x"), clock.monotonic())
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        waiting(store, clock, asks("b", "x"), None, then=interrupt)
+    assert store.standings(clock.monotonic())[0].waiting == ()
+
+
+def test_what_is_wrong_with_the_request_is_said_at_once(store, clock):
+    with pytest.raises(LeaseError, match="no name"):
+        waiting(store, clock, asks("b", ""), None)
+
+
+NOBODY = Holder("a", 0, "")
+
+
+def test_names_come_once_each_in_canonical_order():
+    assert checked_names(Request(("b", "a", "b"), NOBODY, 1)) == ("a", "b")
+
+
+def test_what_cannot_be_printed_is_no_name():
+    def check(name):
+        with pytest.raises(LeaseError, match="is no name"):
+            check_name(name)
+
+    assert not offenders(["", " a", "a ", "a\nb", "a\x00", "x" * 201, "\udcff"], check)
+
+
+def test_names_are_text():
+    def check(name):
+        check_name(name)
+
+    assert not offenders(["a", "main branch", "repo/file.py", "gpu:0", "Brücke", "x" * 200], check)
+
+
+def test_what_is_out_of_bounds_is_said_in_one_line():
+    def check(request_, says):
+        with pytest.raises(LeaseError, match=says) as caught:
+            checked_names(request_)
+        assert "\n" not in str(caught.value)
+
+    assert not offenders(
+        [
+            (Request((), NOBODY, 1), "needs a name"),
+            (Request(tuple(map(str, range(MAX_NAMES + 1))), NOBODY, 1), "65 names"),
+            (Request(("a",), NOBODY, 0), "0 s"),
+            (Request(("a",), NOBODY, MAX_TTL_S * 2), "at most 2,592,000 s"),
+            (Request(("a",), NOBODY, float("nan")), "nan s"),
+            (Request(("a",), NOBODY, 1, capacity=0), "at most 0"),
+            (Request(("a",), NOBODY, 1, capacity=10**12), "1 to 1,000,000"),
+            (Request(("a",), NOBODY, 1, value="x" * (MAX_VALUE_CHARS + 1)), "4,097"),
+            (Request(("a",), NOBODY, 1, value="\udcff"), "no text"),
+            (Request(("a",), Holder("\udcff", 0, ""), 1), "no text"),
+        ],
+        check,
+    )

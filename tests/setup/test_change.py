@@ -2,12 +2,14 @@ import json
 import os
 import stat
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from hivemind_addon.system.whole_file import write_whole
 from hivemind_addon.tools.setup.change import Ledger, OwnEntries, addition, apply, removal, snippet
 from hivemind_addon.tools.setup.model import FileEntry, FileFormat, FilePlan, HasComments, SetupTrouble
+from tests.rows import offenders
 
 NOW = datetime(2026, 11, 22, 10, 0, tzinfo=UTC)
 ENTRIES = (FileEntry(("mcpServers", "hivemind"), {"command": "hivemind", "args": ["mcp"]}),)
@@ -69,14 +71,16 @@ def test_a_link_stays_a_link(plan, ledger, tmp_path):
     assert real.read_text() == "{}\n"
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"mcpServers": []}', "\udcff"])
-def test_a_broken_file_is_named_and_left_alone(plan, ledger, text):
-    plan.path.parent.mkdir()
-    plan.path.write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(SetupTrouble, match=r"settings\.json .*mend it first"):
-        addition(plan, ledger)
-    assert plan.path.read_bytes() == text.encode(errors="surrogateescape")
-    assert list(plan.path.parent.iterdir()) == [plan.path]
+def test_a_broken_file_is_named_and_left_alone(plan, ledger):
+    def check(text):
+        plan.path.parent.mkdir(exist_ok=True)
+        plan.path.write_bytes(text.encode(errors="surrogateescape"))
+        with pytest.raises(SetupTrouble, match=r"settings\.json .*mend it first"):
+            addition(plan, ledger)
+        assert plan.path.read_bytes() == text.encode(errors="surrogateescape")
+        assert list(plan.path.parent.iterdir()) == [plan.path]
+
+    assert not offenders(["{", "[]", '{"mcpServers": []}', "\udcff"], check)
 
 
 def test_comments_are_kept_by_saying_what_to_add(plan, ledger):
@@ -240,3 +244,23 @@ def test_a_file_that_is_gone_needs_nothing_taken_out(plan, ledger):
     assert removal(plan, ledger).is_nothing
     apply(addition(plan, ledger), ledger, now=NOW)
     assert plan.path.exists()
+
+
+WRITTEN = OwnEntries((FileEntry(("a", "b"), {"c": ["d"]}),), (("a",),), created=True)
+
+
+def test_it_remembers_and_forgets(tmp_path):
+    ledger = Ledger(tmp_path / "state" / "setup.json")
+    file = Path("/home/me/.claude.json")
+    assert ledger.of(file) == OwnEntries()
+    ledger.note(file, WRITTEN)
+    assert Ledger(tmp_path / "state" / "setup.json").of(file) == WRITTEN
+    assert stat.S_IMODE((tmp_path / "state" / "setup.json").stat().st_mode) == 0o600
+    ledger.note(file, OwnEntries())
+    assert ledger.of(file) == OwnEntries()
+
+
+def test_a_damaged_one_is_named_with_the_cure(tmp_path):
+    (tmp_path / "setup.json").write_text("{")
+    with pytest.raises(SetupTrouble, match=r"setup\.json is damaged; remove it"):
+        Ledger(tmp_path / "setup.json").of(Path("x"))

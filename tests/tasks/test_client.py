@@ -1,6 +1,8 @@
 """Submitting, waiting and looking, as commands and MCP do: blocking, from another thread than the runner's."""
 
 import asyncio
+import socket
+import sys
 import threading
 from contextlib import suppress
 
@@ -10,6 +12,7 @@ from hivemind_addon.system.json_socket import is_answered
 from hivemind_addon.tools.tasks import client
 from hivemind_addon.tools.tasks.model import NotTaken, State, TaskSpec
 from hivemind_addon.tools.tasks.store import FleetStore
+from tests.rows import offenders
 from tests.tasks.plain import made_runner, shell, short_folder
 
 
@@ -81,20 +84,22 @@ def test_a_task_submits_to_its_own_runner_as_its_child(served):
     client.cancel("bg-1")
 
 
-@pytest.mark.parametrize(
-    ("call", "says"),
-    [
-        (lambda: client.submit([TaskSpec(agent="clippy")], port=1), "task 1: agent: 'clippy' is not known here"),
-        (lambda: client.wait(["bg-1/x"], timeout_s=1), "there is no task 'x' in this fleet"),
-        (lambda: client.wait(["other-1/x"], timeout_s=1), "there is no fleet 'other-1'; the newest are: bg-1"),
-        (lambda: client.task("bg-1/x"), "no task 'bg-1/x' in bg-1; there are none"),
-        (lambda: client.cancel("bg-1/x"), "there is no task 'x'"),
-        (lambda: client.status(fleet="x"), "there is no fleet 'x'"),
-    ],
-)
-def test_what_cannot_be_is_one_line(served, call, says):
-    with pytest.raises(NotTaken, match=says):
-        call()
+def test_what_cannot_be_is_one_line(served):
+    def check(call, says):
+        with pytest.raises(NotTaken, match=says):
+            call()
+
+    assert not offenders(
+        [
+            (lambda: client.submit([TaskSpec(agent="clippy")], port=1), "task 1: agent: 'clippy' is not known here"),
+            (lambda: client.wait(["bg-1/x"], timeout_s=1), "there is no task 'x' in this fleet"),
+            (lambda: client.wait(["other-1/x"], timeout_s=1), "there is no fleet 'other-1'; the newest are: bg-1"),
+            (lambda: client.task("bg-1/x"), "no task 'bg-1/x' in bg-1; there are none"),
+            (lambda: client.cancel("bg-1/x"), "there is no task 'x'"),
+            (lambda: client.status(fleet="x"), "there is no fleet 'x'"),
+        ],
+        check,
+    )
 
 
 def test_a_runner_that_is_gone_is_told_and_what_is_written_remains(served):
@@ -118,3 +123,31 @@ def test_too_much_at_once_is_refused_before_it_is_sent(served, monkeypatch):
     monkeypatch.setattr(client, "MAX_LINE_BYTES", 100)
     with pytest.raises(NotTaken, match="bytes are too much at once"):
         client.submit([shell("a", "x" * 100)], port=8080)
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch):
+    with short_folder() as folder:
+        monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+        yield folder
+
+
+def test_one_that_answers_is_used():
+    place = client.socket_of(8080)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place))
+        listener.listen()
+        assert client.find_or_start(8080) == place
+
+
+def test_one_that_does_not_start_is_told_with_its_last_words(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(NotTaken, match="of port 8080 does not start; it said:\nnothing"):
+        client.find_or_start(8080)
+
+
+def test_a_folder_that_cannot_be_used_is_one_line(machine):
+    (machine / "hivemind").write_text("a file")
+    with pytest.raises(NotTaken, match="hivemind"):
+        client.find_or_start(8080)

@@ -23,7 +23,6 @@ from hivemind_addon.api.ticket import Priority
 from hivemind_addon.api.words import several
 from hivemind_addon.tools.tasks import dispatch, graph
 from hivemind_addon.tools.tasks.dispatch import COMMON, Candidate, Stagger, TaskStart
-from hivemind_addon.tools.tasks.graph import Waits
 from hivemind_addon.tools.tasks.model import MAX_DEPTH, NotTaken, State, TaskSpec
 
 _MAX_TASKS = 100_000
@@ -60,6 +59,13 @@ class TryEnding:
     is_transient: bool = False
     """It may go better when it is tried again."""
     result: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    waiter: str
+    """Empty: somebody outside."""
+    names: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -104,7 +110,9 @@ class TaskTable:
         self._places = dispatch.places(rules.at_most, rules.groups)
         self._stagger = Stagger(rules.start_every_s, rng=rng)
         self._rng = rng
-        self._waits = Waits()
+        self._waits: dict[int, _Wait] = {}
+        """Those that have not been answered, by number, in the order in which they began."""
+        self._numbers = count(1)
         self._dependents: dict[str, list[str]] = {}
         self._changed: dict[str, None] = {}
 
@@ -167,16 +175,16 @@ class TaskTable:
     def poll(self, now: float) -> Iterator[TaskStart | WaitOver]:
         """What happens now; the tasks are in their new state when it is handed out."""
         free = self._free()
-        for number, wait in self._waits:
-            if not wait.is_over:
+        for number, wait in list(self._waits.items()):
+            if not self._is_wait_over(wait):
                 continue
             waiter = self.tasks.get(wait.waiter)
-            if waiter and waiter.state is State.LENDING and not self._waits.has_open(wait.waiter):
+            if waiter and waiter.state is State.LENDING and all(map(self._is_wait_over, self._waits_of(wait.waiter))):
                 if free[waiter.place] <= 0:
                     continue
                 free[waiter.place] -= 1
                 self._set(waiter, State.RUNNING)
-            self._waits.end(number)
+            self._waits.pop(number, None)
             yield WaitOver(number)
         while now >= self._stagger.next_at:
             start = dispatch.choose(self._ready(now), free, steal_above=self.rules.steal_above, now=now)
@@ -205,7 +213,7 @@ class TaskTable:
     def ended(self, name: str, ending: TryEnding, now: float) -> list[str]:
         """A task's process has. Names of running tasks that have to be ended with it: those that it submitted."""
         task = self.tasks[name]
-        self._waits.forget(name)
+        self._waits = {number: wait for number, wait in self._waits.items() if wait.waiter != name}
         task.exit_status, task.result = ending.exit_status, ending.result
         if task.cancelled:
             return self._over(task, State.CANCELLED, task.cancelled, now)
@@ -230,19 +238,19 @@ class TaskTable:
                 raise NotTaken(f"{waiter!r} is no task that runs here, so it cannot wait")
             if circle := graph.way(self._blocked_on(), names, waiter):
                 raise NotTaken(f"{waiter} would wait for itself: {graph.said([waiter, *circle])}")
-        number = self._waits.begin(waiter, names)
-        self._waits.look_again(self._is_over)
+        number = next(self._numbers)
+        self._waits[number] = _Wait(waiter, tuple(names))
         if waiter and not all(map(self._is_over, names)):
             self._set(self.tasks[waiter], State.LENDING)
         return number
 
     def leave(self, number: int) -> None:
         """Wait no more: its client has gone, or goes on without. It is one of those that run again, at once."""
-        wait = self._waits.end(number)
+        wait = self._waits.pop(number, None)
         if wait is None:
             return
         waiter = self.tasks.get(wait.waiter)
-        if waiter and waiter.state is State.LENDING and not self._waits.has(wait.waiter):
+        if waiter and waiter.state is State.LENDING and not self._waits_of(wait.waiter):
             # Its process goes on whatever we say, so it counts. One more than N may run now, until one ends.
             self._set(waiter, State.RUNNING)
 
@@ -289,7 +297,6 @@ class TaskTable:
                     self._look_at(name, now)
                 elif dependent.state is State.WAITING:
                     todo.append((dependent, State.SKIPPED, _skipped_for(one)))
-        self._waits.look_again(self._is_over)
         return to_end
 
     def _end_children(self, task: Task, now: float) -> list[str]:
@@ -322,6 +329,12 @@ class TaskTable:
     def _is_over(self, name: str) -> bool:
         return self.tasks[name].state.is_over
 
+    def _is_wait_over(self, wait: _Wait) -> bool:
+        return all(map(self._is_over, wait.names))
+
+    def _waits_of(self, waiter: str) -> list[_Wait]:
+        return [wait for wait in self._waits.values() if wait.waiter == waiter]
+
     def _missing(self, task: Task) -> list[str]:
         return [one for one in task.spec.depends_on if self.tasks[one].state is not State.DONE]
 
@@ -350,7 +363,7 @@ class TaskTable:
     def _awaited(self) -> set[str]:
         """What a task inside waits for, with all that this depends on."""
         found: set[str] = set()
-        todo = [name for names in self._waits.of_tasks().values() for name in names]
+        todo = [name for wait in self._waits.values() if wait.waiter for name in wait.names]
         while todo:
             name = todo.pop()
             if name not in found:
@@ -367,8 +380,9 @@ class TaskTable:
 
     def _blocked_on(self) -> dict[str, list[str]]:
         edges = {name: list(task.spec.depends_on) for name, task in self.tasks.items() if task.state is State.WAITING}
-        for waiter, names in self._waits.of_tasks().items():
-            edges.setdefault(waiter, []).extend(names)
+        for wait in self._waits.values():
+            if wait.waiter:
+                edges.setdefault(wait.waiter, []).extend(wait.names)
         return edges
 
     def _parent(self, name: str) -> Task | None:
