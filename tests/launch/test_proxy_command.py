@@ -183,7 +183,7 @@ def test_what_it_knows_passes_also_cut_short_and_run_together():
 
 def test_it_is_not_asked_for_what_it_cannot_know_or_is_sure_to(monkeypatch):
     def check(options):
-        monkeypatch.setattr(commands, "_says", lambda *_: "")
+        monkeypatch.setattr(commands, "_output_of", lambda *_: "")
         check_options(options, MITMDUMP)
 
     assert not offenders(

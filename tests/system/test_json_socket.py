@@ -139,9 +139,9 @@ async def test_a_client_that_takes_nothing_is_not_heard_until_it_does(serving, p
         lazy.sendall(b"hello\n")
         await becomes(lambda: any(one.unsent_bytes for one in server.connections))
         (connection,) = server.connections
-        assert not connection.is_heard
+        assert not connection._transport.is_reading()
         assert len(await asyncio.to_thread(lambda: lazy.makefile("rb").readline())) == 1_000_001
-        await becomes(lambda: connection.is_heard)
+        await becomes(connection._transport.is_reading)
 
 
 async def test_each_connection_is_told_of_once_at_its_begin_and_at_its_end(serving, connect):

@@ -140,19 +140,3 @@ def test_documents_of_another_kind_bring_their_own_rules():
         with pytest.raises(DocumentError) as caught:
             opened(document)
         assert told in str(caught.value)
-
-
-def test_two_kinds_of_rules_hold_together_and_the_second_wins():
-    def one(value):
-        return value
-
-    def other(value):
-        return value
-
-    first = Rules(values={(Shop, "doors"): one, (Shop, "hours"): one}, keys={(Shop, "doors"): str})
-    second = Rules(values={(Shop, "doors"): other}, ordered={Shop: (("doors", "name"),)})
-    assert first | second == Rules(
-        values={(Shop, "doors"): other, (Shop, "hours"): one},
-        keys={(Shop, "doors"): str},
-        ordered={Shop: (("doors", "name"),)},
-    )

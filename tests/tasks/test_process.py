@@ -84,14 +84,11 @@ async def test_a_lock_is_held_until_its_supervisor_ends_and_not_by_what_it_start
     assert is_free(tmp_path / "lock")
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
+async def test_what_cannot_be_started_is_one_line(begin):
+    for changes, says in (
         ({"directory": "/nonexistent"}, "/nonexistent: No such file"),
         ({"log": "/nonexistent/log"}, "/nonexistent/log: No such file"),
         ({"command": ["a\0b"]}, "its command or environment is none"),
-    ],
-)
-async def test_what_cannot_be_started_is_one_line(begin, changes, says):
-    with pytest.raises(TaskNotStarted, match=says):
-        await begin("", **changes)
+    ):
+        with pytest.raises(TaskNotStarted, match=says):
+            await begin("", **changes)

@@ -71,19 +71,24 @@ async def test_one_that_dies_of_something_transient_is_tried_again(folder):
     assert tasks["b"].reason == "exit status 1, it said “Error 529”"
 
 
-@pytest.mark.parametrize(
-    ("task", "reason"),
-    [
-        (shell("a", "sleep 600", timeout_s=0.2), "took longer than 0.2 s"),
-        (TaskSpec(command=("nonesuch",), name="a"), "exit status 127: there is no command 'nonesuch' on the PATH"),
-        (shell("a", "echo no good; exit 2"), "exit status 2: no good"),
-        (shell("a", r"printf '\033[31mno\033[0m \033[2Jgood\a\n\033[0m\n'; exit 2"), "exit status 2: no good"),
-        (shell("a", "true", directory="/nonexistent"), "/nonexistent: No such file or directory"),
-    ],
-)
-async def test_how_a_task_failed_is_said_in_one_line(folder, task, reason):
-    ended = (await run(folder, task))["a"]
-    assert (ended.state, ended.reason) == (State.FAILED, reason)
+async def test_how_a_task_failed_is_said_in_one_line(folder):
+    tasks = {
+        "late": (shell("late", "sleep 600", timeout_s=0.2), "took longer than 0.2 s"),
+        "none": (
+            TaskSpec(command=("nonesuch",), name="none"),
+            "exit status 127: there is no command 'nonesuch' on the PATH",
+        ),
+        "bad": (shell("bad", "echo no good; exit 2"), "exit status 2: no good"),
+        "red": (
+            shell("red", r"printf '\033[31mno\033[0m \033[2Jgood\a\n\033[0m\n'; exit 2"),
+            "exit status 2: no good",
+        ),
+        "where": (shell("where", "true", directory="/nonexistent"), "/nonexistent: No such file or directory"),
+    }
+    ended = await run(folder, *(task for task, _ in tasks.values()))
+    assert {name: (task.state, task.reason) for name, task in ended.items()} == {
+        name: (State.FAILED, reason) for name, (_, reason) in tasks.items()
+    }
 
 
 async def test_a_task_waits_for_its_own_with_one_place_and_others_ask_on_the_socket(folder):
@@ -100,22 +105,19 @@ async def test_a_task_waits_for_its_own_with_one_place_and_others_ask_on_the_soc
     assert {task.state for task in (await running).tasks} == {State.DONE}
 
 
-@pytest.mark.parametrize(
-    ("question", "says"),
-    [
+async def test_what_cannot_be_is_refused(folder):
+    running = asyncio.ensure_future(made_runner(folder).run([shell("a", "sleep 600")]))
+    await becomes((folder / "r.sock").exists)
+    for question, says in [
         (SubmitTasks(()), "0 tasks at once are none or too many"),
         (SubmitTasks((TaskSpec(),)), "task 1: command: there is nothing to run"),
         (SubmitTasks((TaskSpec(command=("x",)),), parent="other-1/a"), "other-1/a is no task of night-1"),
         (SubmitTasks((TaskSpec(command=("x",)),), parent="night-1/b"), "'b' is no task that runs here"),
         (WaitForTasks(("night-1/x",)), "there is no task 'x'"),
         (CancelTask("night-1/x"), "there is no task 'x'"),
-    ],
-)
-async def test_what_cannot_be_is_refused(folder, question, says):
-    running = asyncio.ensure_future(made_runner(folder).run([shell("a", "sleep 600")]))
-    await becomes((folder / "r.sock").exists)
-    with pytest.raises(NotTaken, match=says):
-        await asked(folder, question)
+    ]:
+        with pytest.raises(NotTaken, match=says):
+            await asked(folder, question)
     assert "is being ended" in (await asked(folder, CancelTask("night-1"))).text
     assert [task.state for task in (await running).tasks] == [State.CANCELLED]
 

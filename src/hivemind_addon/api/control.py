@@ -1,4 +1,4 @@
-"""The control socket: whoever may open it reads what the scheduler's state is, once a second, and commands it.
+"""The control socket: clients that may open it read the scheduler's state, once a second, and command it.
 
 A Unix socket, 0600, one for each port; where the system has none (Windows), there is no control socket. A reader gets
 one line of JSON at once and one every second from then on (fewer where ten thousand requests wait and a line takes long

@@ -146,11 +146,6 @@ class LineConnection(asyncio.Protocol):
         """What the other side has not taken yet."""
         return self._transport.get_write_buffer_size() if self._transport else 0
 
-    @property
-    def is_heard(self) -> bool:
-        """Whether it is read: not while the other side takes nothing of what is sent."""
-        return self._transport is not None and self._transport.is_reading()
-
     def send(self, line: bytes) -> None:
         """Send a line with its end; nothing happens when the other side has gone."""
         if self._transport is not None:

@@ -18,7 +18,7 @@ _MAX_LOG_BYTES = 4 * 1024 * 1024
 
 
 class NotStarted(Exception):
-    """It ended before it answered; the text is what it said last."""
+    """It ended before it answered; the text is its last words."""
 
 
 def start[Answer](

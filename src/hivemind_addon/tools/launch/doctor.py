@@ -44,7 +44,7 @@ class Handshake:
     """TLS was agreed on."""
 
     wall_date_at: float | None
-    """The provider's clock, epoch seconds; None: it did not answer, or told no time."""
+    """The provider's clock, epoch seconds; None: it did not answer, or without a date."""
 
 
 def shake_hands(port: int, host: str, bundle: Path) -> Handshake | str:

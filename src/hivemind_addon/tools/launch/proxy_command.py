@@ -40,7 +40,7 @@ class CompanyProxy:
 
     @property
     def options(self) -> list[str]:
-        """What else mitmproxy has to be told."""
+        """Mitmproxy's other options for it."""
         return ["--upstream-auth", self.auth] if self.auth else []
 
 
@@ -137,7 +137,7 @@ def mitmproxy_program(*, web: bool) -> Path:
 
 
 def _calm(options: Sequence[str], *, web: bool) -> list[str]:
-    """A line only for what a person should know, unless the options say how much is told."""
+    """A line only for what a person should know, unless the options say how much is logged."""
     if any(one in _VERBOSITY for one in options) or _sets(options, "termlog_verbosity"):
         return []
     calm = ["--set", "termlog_verbosity=alert"]
@@ -175,14 +175,14 @@ def check_options(options: Sequence[str], program: Path, ours: Sequence[str] = (
     Raises UnknownOption for the first that it does not know. Without an answer nothing is known, and nothing raised.
     """
     words = [word for word in _words(options) if word not in _USUAL]
-    if words and (known := re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", _says(program, "--help"))):
+    if words and (known := re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", _output_of(program, "--help"))):
         for word in words:
             if not _is_known(word, known):
                 raise UnknownOption(f"no such option: {word}{_meant(word, [*ours, *known])}")
     names = [name for name in _set_names(options) if not name.startswith(_PREFIX)]
     # A script of the user's has options of its own, which are known when it is loaded.
     if names and not _has_scripts(options):
-        known = re.findall(r"^(\w+):", _says(program, "--options"), re.MULTILINE)
+        known = re.findall(r"^(\w+):", _output_of(program, "--options"), re.MULTILINE)
         for name in names if known else ():
             if name not in known:
                 raise UnknownOption(f"--set {name}: no such option{_meant(name, known)}")
@@ -213,7 +213,7 @@ def _meant(word: str, known: Sequence[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _says(program: Path, word: str) -> str:
+def _output_of(program: Path, word: str) -> str:
     try:
         done = subprocess.run(  # noqa: S603 - the program that is going to be started
             [program, word], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PATIENCE_S, check=False

@@ -62,7 +62,7 @@ class LeaseFile:
             yield database
 
     def in_turn(self, database: sqlite3.Connection) -> AbstractContextManager[None]:
-        """All of it or nothing; nobody else writes meanwhile, and whoever waits for that has a fair chance."""
+        """All of it or nothing; nobody else writes meanwhile, and all that wait for it have the same chance."""
         return transaction(database, lambda one: self._insist(one, "begin immediate"))
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ class LeaseFile:
                 found = self.path.stat()
                 if (found.st_dev, found.st_ino) == self._opened:
                     return self._database
-            self._close()  # somebody has removed the file: what was in it binds nobody any more
+            self._close()  # the file was removed: its leases bind nobody any more
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._is_missing():
             self._make()
@@ -103,7 +103,7 @@ class LeaseFile:
             raise LeaseError(f"{self.path} was being made for {_BUSY_S:.0f} s by another process")
         try:
             if self._is_missing():
-                # Of a file that somebody has removed while others had it open: they do not fit to the new one.
+                # Of a file that was removed while others had it open: they do not fit the new one.
                 for side in ("-wal", "-shm"):
                     self.path.with_name(f"{self.path.name}{side}").unlink(missing_ok=True)
                 with closing(open_private(self.path, patience_s=_BUSY_S)) as database:

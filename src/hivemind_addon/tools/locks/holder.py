@@ -70,7 +70,7 @@ def boot() -> str:
         return _text(_PROC / "sys/kernel/random/boot_id")
     if sys.platform == "darwin":
         with suppress(ProcessUnknown):
-            return _said("sysctl", "-n", "kern.bootsessionuuid")
+            return _output_of("sysctl", "-n", "kern.bootsessionuuid")
     return ""
 
 
@@ -122,7 +122,7 @@ def _insist_it_is_gone(pid: int) -> None:
 
 
 def _from_ps(pid: int) -> ProcessFacts | None:
-    line = _said("ps", "-o", "ppid=,stat=,lstart=,args=", "-p", str(pid)).split(maxsplit=7)
+    line = _output_of("ps", "-o", "ppid=,stat=,lstart=,args=", "-p", str(pid)).split(maxsplit=7)
     if len(line) < 7:
         return None
     parent, state, started, words = line[0], line[1], " ".join(line[2:7]), line[7:]
@@ -131,7 +131,7 @@ def _from_ps(pid: int) -> ProcessFacts | None:
     return ProcessFacts(pid=pid, parent=int(parent), started=started, words=tuple(" ".join(words).split()))
 
 
-def _said(*command: str) -> str:
+def _output_of(*command: str) -> str:
     """Raises ProcessUnknown where there is no such command."""
     try:
         done = subprocess.run(  # noqa: S603 - the system's own, with words of ours

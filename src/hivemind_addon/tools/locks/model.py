@@ -48,13 +48,13 @@ class Lease(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True):
-    """What somebody asks for."""
+    """What is asked for."""
 
     names: tuple[str, ...]
     holder: Holder
     ttl_s: float
     capacity: int = 1
-    """Places that each name has; who asks with another capacity than the present holders is told so."""
+    """Places that each name has; a request with another capacity than the present holders' is an error."""
     value: str = ""
 
 
@@ -75,7 +75,7 @@ class NotGranted(Struct, frozen=True):
     """The request waits; ask again."""
 
     ahead: tuple[str, ...]
-    """The names that are taken, or that somebody who came before waits for."""
+    """The names that are taken, or that an earlier request waits for."""
     holders: tuple[Holder, ...]
     retry_in_s: float
     """When it may be worth asking again; the first expiry that could let it through, at most a second."""

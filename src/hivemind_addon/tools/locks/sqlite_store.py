@@ -1,4 +1,4 @@
-"""Leases in one SQLite file, for all processes of a machine. No daemon: whoever asks looks after what is over.
+"""Leases in one SQLite file, for all processes of a machine. No daemon: each call removes what is over.
 
 Order. Who waits stands in one line, by arrival. A name's free place is given to the first in the line who wants the
 name; so a place that an earlier one waits for is kept for it, even while its other names are taken. That leaves places
@@ -55,7 +55,7 @@ _WAITERS = "select distinct agent, pid, started from waiter join wanted using (p
 _FIRST = "select agent, pid, started, min(place) from waiter join wanted using (place) where place < ? and name in"
 
 
-class _Line(Struct, frozen=True):
+class _PlaceInLine(Struct, frozen=True):
     """Where a waiter stands."""
 
     place: int
@@ -63,15 +63,15 @@ class _Line(Struct, frozen=True):
     """When it was last written down that it asks."""
 
 
-class _Told(Struct, frozen=True):
-    """What a waiter was told last, and what it depends on."""
+class _LastAnswer(Struct, frozen=True):
+    """The last answer to a waiter, and what it depends on."""
 
     request: Request
     answer: NotGranted
-    line: _Line
+    line: _PlaceInLine
     turn: int
     until: float
-    """When the next lease ends by its time, or somebody who waits has been silent for too long."""
+    """When the next lease ends by its time, or a waiter has been silent for too long."""
     watched: tuple[Holder, ...]
     """Whose end could let it through."""
 
@@ -98,7 +98,7 @@ class SqliteLeases:
         self._file = LeaseFile(path)
         self._is_alive = is_alive
         self._boot = boot
-        self._told: dict[str, _Told] = {}
+        self._told: dict[str, _LastAnswer] = {}
 
     def __repr__(self) -> str:
         return f"<SqliteLeases {self._file.path}>"
@@ -139,7 +139,7 @@ class SqliteLeases:
                     return self._grant(database, request, names, now)
                 if waiter and line is None:
                     line = self._join(database, waiter, request, names, now)
-                told = _refusal(database, request, ahead, line or _Line(_LAST, now), now)
+                told = _refusal(database, request, ahead, line or _PlaceInLine(_LAST, now), now)
             if waiter:
                 self._told[waiter] = told
             return told.answer
@@ -151,7 +151,7 @@ class SqliteLeases:
             _leave(database, waiter)
 
     def renew(self, lease_id: str, ttl_s: float, now: float) -> Lease:
-        """Its time begins again. Raises LeaseOver: it may be somebody else's by now."""
+        """Its time begins again. Raises LeaseOver: it may be another holder's by now."""
         check_ttl(ttl_s)
         with self._file.writing() as database:
             self._sweep(database, now)
@@ -159,7 +159,7 @@ class SqliteLeases:
             if row is None or not self._is_alive(Holder(*row[1:4])):
                 raise LeaseOver(f"lease {lease_id!r} is over: its time has passed, or it was released")
             database.execute("update lease set ttl_s = ?, expires_at = ? where id = ?", (ttl_s, now + ttl_s, lease_id))
-            # It may end earlier now than those who wait were told.
+            # It may end earlier now than the answers to waiters say.
             _next_turn(database)
             return _lease(database, (*row[:-1], now + ttl_s), now)
 
@@ -182,9 +182,9 @@ class SqliteLeases:
             return [_standing(database, name, now) for name in sorted(names or (row[0] for row in rows))]
 
     def _still_waits(
-        self, database: sqlite3.Connection, told: _Told, request: Request, names: Sequence[str], now: float
-    ) -> _Told | None:
-        """What a waiter is told when reading is enough to know it; None: something has to be looked after.
+        self, database: sqlite3.Connection, told: _LastAnswer, request: Request, names: Sequence[str], now: float
+    ) -> _LastAnswer | None:
+        """The answer to a waiter where reading is enough to know it; None: something has to be written.
 
         So a release costs a crowd one write, by the one whose turn it is, and not one by each.
         """
@@ -202,7 +202,7 @@ class SqliteLeases:
             return told
         with self._file.in_turn(database):
             marked = database.execute("update waiter set asked_at = ? where place = ?", (now, told.line.place)).rowcount
-        return structs.replace(told, line=_Line(told.line.place, now)) if marked else None
+        return structs.replace(told, line=_PlaceInLine(told.line.place, now)) if marked else None
 
     def _sweep(self, database: sqlite3.Connection, now: float) -> None:
         """Take away what time has ended."""
@@ -250,7 +250,7 @@ class SqliteLeases:
 
     def _join(
         self, database: sqlite3.Connection, waiter: str, request: Request, names: Sequence[str], now: float
-    ) -> _Line:
+    ) -> _PlaceInLine:
         """Stand at the end of the line."""
         it = request.holder
         place = database.execute(
@@ -258,7 +258,7 @@ class SqliteLeases:
             (waiter, it.agent, it.pid, it.started, request.capacity, now, self._boot()),
         ).lastrowid
         database.executemany("insert into wanted values (?, ?)", [(name, place) for name in names])
-        return _Line(place or _LAST, now)
+        return _PlaceInLine(place or _LAST, now)
 
 
 def wait_for_lease(
@@ -299,7 +299,7 @@ def wait_for_lease(
 
 def _line(
     database: sqlite3.Connection, waiter: str, request: Request, names: Sequence[str], now: float
-) -> _Line | None:
+) -> _PlaceInLine | None:
     """Where a waiter stands; None: nowhere, or no more, since it asks for something else now."""
     row = database.execute("select place, capacity, asked_at from waiter where secret = ?", (waiter,)).fetchone()
     if row is None:
@@ -312,11 +312,11 @@ def _line(
     if now >= marked_at + _MARK_EVERY_S:
         database.execute("update waiter set asked_at = ? where place = ?", (now, place))
         marked_at = now
-    return _Line(place, marked_at)
+    return _PlaceInLine(place, marked_at)
 
 
 def _taken(database: sqlite3.Connection, names: Sequence[str], capacity: int, place: int) -> list[str]:
-    """The names that have no place left for whoever stands there. Raises LeaseError: others count its places so."""
+    """The names without a free place for a waiter that stands there. Raises LeaseError: others count its places so."""
     taken = []
     for name in names:
         rows = database.execute(
@@ -332,7 +332,9 @@ def _taken(database: sqlite3.Connection, names: Sequence[str], capacity: int, pl
     return taken
 
 
-def _refusal(database: sqlite3.Connection, request: Request, ahead: Sequence[str], line: _Line, now: float) -> _Told:
+def _refusal(
+    database: sqlite3.Connection, request: Request, ahead: Sequence[str], line: _PlaceInLine, now: float
+) -> _LastAnswer:
     marks = _marks(ahead)
     held = [Holder(*row) for row in database.execute(f"{_HOLDERS} ({marks})", tuple(ahead))]
     # Of those before us only the first can be in the way by having died: the next become first.
@@ -340,7 +342,7 @@ def _refusal(database: sqlite3.Connection, request: Request, ahead: Sequence[str
     ends = database.execute("select min(expires_at) from lease").fetchone()[0]
     silent = database.execute("select min(asked_at) from waiter where place < ?", (line.place,)).fetchone()[0]
     until = min(ends if ends is not None else math.inf, silent + FORGOTTEN_AFTER_S if silent is not None else math.inf)
-    return _Told(
+    return _LastAnswer(
         request=request,
         answer=NotGranted(tuple(ahead), tuple(held), max(0.001, min(_LOOK_EVERY_S, until - now))),
         line=line,

@@ -55,7 +55,7 @@ class Ledger:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """For whoever notes: others write their files and their notes before or after. Raises SetupTrouble, OSError."""
+        """For the time of a note: others write their files and notes before or after. Raises SetupTrouble, OSError."""
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = take_lock(self._path.with_name(f"{self._path.name}.lock"), wait_s=_BUSY_S)
         if lock is None:

@@ -17,7 +17,7 @@ _CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _TEMPORARY = 75
 """`EX_TEMPFAIL` of sysexits.h."""
 _NOT_OURS = {signal.SIGINT, signal.SIGPIPE, signal.SIGQUIT}
-"""Signals that say that somebody wanted its end, or that nobody reads it."""
+"""Signals of a wanted end, or of an output that is not read any more."""
 _LAST_CHARS = 2000
 
 _PASSES = re.compile(

@@ -180,7 +180,7 @@ def _check_edges(edges: Mapping[str, Sequence[str]], file: Path, at: Mapping[str
 
 
 def _circle(file: Path, at: str, circle: Sequence[str]) -> DocumentError:
-    return DocumentError(file, at, f"a circle: {graph.said(circle)}", "take one of these dependencies out")
+    return DocumentError(file, at, f"a circle: {graph.arrows(circle)}", "take one of these dependencies out")
 
 
 def _placed(fleet: FleetFile, folder: Path) -> FleetFile:

@@ -19,7 +19,7 @@ TAIL_BYTES = 8 * 1024
 _CHUNK = 64 * 1024
 _ROUNDS = 20
 _DRAIN_S = 5.0
-"""For what a dead task has said last: somebody it left may hold the pipe."""
+"""For the last words of a dead task: a process that it has left may hold the pipe."""
 
 
 class TaskNotStarted(Exception):
@@ -48,8 +48,8 @@ class TaskProcess:
         self._process = process
         self._out = out
         self._errors = errors
-        self._log = _Kept(log)
-        self._result = _Kept(result)
+        self._log = _BoundedFile(log)
+        self._result = _BoundedFile(result)
         self._was_ended = False
 
     def __repr__(self) -> str:
@@ -124,7 +124,7 @@ async def start(
         kept, said = _open(log, os.O_APPEND), _open(result, os.O_TRUNC)
     except OSError as error:
         raise TaskNotStarted(f"{error.filename}: {error.strerror}") from error
-    # Pipes of our own: asyncio's make `wait` wait for whoever still holds them, not for the process.
+    # Pipes of our own: asyncio's make `wait` wait for all processes that hold them.
     out, errors = await _pipe(), await _pipe()
     try:
         process = await asyncio.create_subprocess_exec(
@@ -187,7 +187,7 @@ class _Pipe(NamedTuple):
     writes: int
 
 
-class _Kept:
+class _BoundedFile:
     """A file that grows to a bound, and the end of what was written to it. A full disk is no reason to stop a task."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -213,7 +213,7 @@ class _Kept:
             self._file.close()
 
 
-async def _copy(stream: asyncio.StreamReader, kept: Sequence[_Kept]) -> None:
+async def _copy(stream: asyncio.StreamReader, kept: Sequence[_BoundedFile]) -> None:
     while chunk := await stream.read(_CHUNK):
         for one in kept:
             one.write(chunk)

@@ -155,7 +155,7 @@ class Runner:
                 async with asyncio.timeout(pause_s):
                     await self._wake.wait()
             except TimeoutError:
-                if was_idle and self._is_idle:  # somebody may have begun to ask at the last moment
+                if was_idle and self._is_idle:  # a client may have begun to ask at the last moment
                     return
 
     @property
@@ -242,7 +242,7 @@ class Runner:
         names = self._table.add(asked.specs, self._clock.monotonic(), parent=self._name(asked.parent))
         if asked.environment is not None:
             self._environments.update(dict.fromkeys(names, asked.environment))
-        self._written()  # whoever has the ids may look for them at once
+        self._written()  # clients may look for the ids at once
         return RunnerAnswer(ids=tuple(self._id(name) for name in names))
 
     def _cancelled(self, task_id: str) -> RunnerAnswer:

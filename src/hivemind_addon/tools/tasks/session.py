@@ -57,7 +57,7 @@ def resumed_plan(
 ) -> FleetPlan:
     """What is not done of an earlier fleet. `changed`: the file's rules and tasks, if they are read anew.
 
-    Tasks that were submitted by others do not come back: whoever submitted them runs again, and does it again.
+    Tasks that tasks have submitted do not come back: their parents run again, and submit them again.
     Raises NotTaken.
     """
     fleet, written = open_fleet(fleet_id).read()

@@ -31,7 +31,7 @@ from hivemind_addon.tools.tasks.task_table import FleetRules
 
 KEPT, KEPT_S, KEPT_BYTES = 100, 30 * 86_400.0, 2 * 1024**3
 _LOCK_S = 1.0
-"""Whoever looks whether a fleet runs holds its lock for an instant."""
+"""A process that looks whether a fleet runs holds its lock for an instant."""
 _ENDING_S = supervisor.GRACE_S + 10.0
 """So long the tasks of a runner that was killed may still be ending."""
 
@@ -94,7 +94,7 @@ class FleetStore:
     def own(self, owner: RunnerOwner) -> None:
         """Be its runner until `close`; waits until all is over that a killed one has left.
 
-        To others a new fleet is there from its first `write_fleet` on. Raises NotTaken: somebody else runs it; OSError.
+        To others a new fleet is there from its first `write_fleet` on. Raises NotTaken: another runs it; OSError.
         """
         for folder in (self.folder, self.folder / "logs", self.folder / "results"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -234,7 +234,7 @@ def _size_bytes(folder: Path) -> int:
 
 
 def _remove(folder: Path) -> None:
-    """Unless somebody runs it: whoever wants to finds it removed, not half of it. Raises OSError."""
+    """Unless a process runs it: one that wants to run it later finds no folder, never half of one. Raises OSError."""
     lock = take_lock(folder / "lock")
     if lock is not None:
         try:

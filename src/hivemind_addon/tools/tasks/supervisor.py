@@ -48,7 +48,7 @@ def main(lock: int, command: list[str]) -> int:
     child = os.fork()
     if child == 0:
         _become(command, supervisor)
-    with suppress(OSError):  # both do it: whoever is first
+    with suppress(OSError):  # both do it, since either may be first
         os.setpgid(child, child)
     status = _watch(child, reading)
     _end_rest(child)

@@ -64,7 +64,7 @@ class TryEnding:
 @dataclass(frozen=True, slots=True)
 class _Wait:
     waiter: str
-    """Empty: somebody outside."""
+    """The task that waits; empty: a client that is no task."""
     names: tuple[str, ...]
 
 
@@ -159,7 +159,7 @@ class TaskTable:
             for group in [self._group(spec, above)]
         ]
         if circle := graph.cycle({name: spec.depends_on for name, spec in made}):
-            raise NotTaken(f"they depend on each other in a circle: {graph.said(circle)}")
+            raise NotTaken(f"they depend on each other in a circle: {graph.arrows(circle)}")
         if above:
             above.children += len(made)
         for name, spec in made:
@@ -237,7 +237,7 @@ class TaskTable:
             if waiter not in self.tasks or not self.tasks[waiter].is_alive:
                 raise NotTaken(f"{waiter!r} is no task that runs here, so it cannot wait")
             if circle := graph.way(self._blocked_on(), names, waiter):
-                raise NotTaken(f"{waiter} would wait for itself: {graph.said([waiter, *circle])}")
+                raise NotTaken(f"{waiter} would wait for itself: {graph.arrows([waiter, *circle])}")
         number = next(self._numbers)
         self._waits[number] = _Wait(waiter, tuple(names))
         if waiter and not all(map(self._is_over, names)):
