@@ -30,15 +30,15 @@ def eat(path, log, all_here, who, names, capacity, meals, dies_at=-1):
         for meal in range(meals):
             lease = wait_for_lease(store, request, clock=clock, wait_s=TTL_S, pause=Event().wait)
             assert isinstance(lease, Lease), lease
-            begun = clock.monotonic()
+            begun = clock.awake()
             if meal == dies_at:
                 os.kill(os.getpid(), 9)
             if lease.grants[0].token <= capacity:
                 all_here.wait()  # the first ones fill every place at one instant
             time.sleep(0.01)
-            line = f"{who} {lease.grants[0].token} {','.join(names)} {begun} {clock.monotonic()}\n"
+            line = f"{who} {lease.grants[0].token} {','.join(names)} {begun} {clock.awake()}\n"
             os.write(log, line.encode())
-            store.release(lease.id, clock.monotonic())
+            store.release(lease.id, clock.awake())
 
 
 def actors(kind):

@@ -41,7 +41,7 @@ class Impatient:
     def __init__(self):
         self.now = 0.0
 
-    def monotonic(self):
+    def awake(self):
         self.now += 1
         return self.now
 

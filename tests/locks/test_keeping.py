@@ -11,7 +11,7 @@ import pytest
 from hivemind_addon.tools.locks import holder, keeping
 from hivemind_addon.tools.locks.holder import holder_of
 from hivemind_addon.tools.locks.keeping import WatchedProcess, keep
-from hivemind_addon.tools.locks.model import LeaseError
+from hivemind_addon.tools.locks.model import LeaseError, NotGranted
 from tests.locks.store import asks, machine, store  # noqa: F401 - fixtures
 
 # ruff: noqa: F811 - fixtures, again
@@ -24,10 +24,10 @@ class Watched:
         self.clock, self.ends_at, self.meanwhile = clock, ends_at, meanwhile
 
     def ends_within(self, seconds):
-        until = self.clock.monotonic() + seconds
-        self.clock.now = max(self.clock.now, min(until, self.ends_at))
+        until = min(self.clock.awake() + seconds, self.ends_at)
+        self.clock.advance(max(0.0, until - self.clock.awake()))
         self.meanwhile()
-        return self.clock.now >= self.ends_at
+        return self.clock.awake() >= self.ends_at
 
     def terminate(self):
         raise AssertionError("that is its owner's business")
@@ -39,31 +39,46 @@ def lost():
 
 
 def test_it_is_renewed_until_the_process_ends_and_then_released(store, clock, lost):
-    begun = clock.monotonic()
+    begun = clock.awake()
     lease = store.acquire(asks("a", "x", ttl_s=10), begun)
     keep(store, lease, Watched(clock, begun + 100), ttl_s=10, clock=clock, lost=lost.append)
     assert lost == []
-    assert clock.monotonic() == begun + 100
+    assert clock.awake() == begun + 100
     assert store.standings(begun + 100) == []
 
 
 def test_its_loss_is_told_once(store, clock, lost):
-    begun = clock.monotonic()
+    begun = clock.awake()
     lease = store.acquire(asks("a", "x", ttl_s=10), begun)
 
     def somebody_ends_it():
-        if clock.monotonic() > begun + 20 and store.standings(clock.monotonic()):
-            store.release(lease.id, clock.monotonic())
+        if clock.awake() > begun + 20 and store.standings(clock.awake()):
+            store.release(lease.id, clock.awake())
 
     watched = Watched(clock, begun + 100, somebody_ends_it)
     keep(store, lease, watched, ttl_s=10, clock=clock, lost=lost.append)
     assert len(lost) == 1
     assert "is over" in lost[0]
-    assert clock.monotonic() < begun + 25
+    assert clock.awake() < begun + 25
+
+
+def test_a_sleep_of_the_machine_costs_no_lease(store, clock, lost):
+    begun = clock.awake()
+    lease = store.acquire(asks("a", "x", ttl_s=10), begun)
+    refused = []
+
+    def sleep():
+        clock.sleep(1000)
+        refused.append(store.acquire(asks("b", "x"), clock.awake()))
+
+    keep(store, lease, Watched(clock, begun + 9, sleep), ttl_s=10, clock=clock, lost=lost.append)
+    assert lost == []
+    assert all(isinstance(answer, NotGranted) for answer in refused)
+    assert len(refused) > 1
 
 
 def test_a_machine_that_stood_still_has_lost_it(store, clock, lost):
-    begun = clock.monotonic()
+    begun = clock.awake()
     lease = store.acquire(asks("a", "x", ttl_s=10), begun)
 
     def stand_still():
@@ -77,7 +92,7 @@ def test_a_machine_that_stood_still_has_lost_it(store, clock, lost):
 def test_a_file_that_cannot_be_used_costs_the_lease_when_its_time_is_over(
     store, clock, lost, monkeypatch, broken_s, losses
 ):
-    begun = clock.monotonic()
+    begun = clock.awake()
     lease = store.acquire(asks("a", "x", ttl_s=10), begun)
     renew = store.renew
 
@@ -89,7 +104,7 @@ def test_a_file_that_cannot_be_used_costs_the_lease_when_its_time_is_over(
     monkeypatch.setattr(store, "renew", sometimes)
     keep(store, lease, Watched(clock, begun + 100), ttl_s=10, clock=clock, lost=lost.append)
     assert lost == ["the disk is full"] * losses
-    assert clock.monotonic() == pytest.approx(begun + (10 if losses else 100), abs=1)
+    assert clock.awake() == pytest.approx(begun + (10 if losses else 100), abs=1)
 
 
 @pytest.fixture(params=[True, False], ids=["by handle", "by looking"])

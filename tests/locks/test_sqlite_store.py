@@ -271,46 +271,46 @@ def waiting(store, clock, request, wait_s, *, then=lambda: False, tell=lambda _:
 
 
 def test_it_waits_until_it_is_its_turn(store, clock):
-    held = store.acquire(asks("a", "x"), clock.monotonic())
+    held = store.acquire(asks("a", "x"), clock.awake())
     heard = []
-    begun = clock.monotonic()
+    begun = clock.awake()
 
     def then():
-        if clock.monotonic() > begun + 20 and store.standings(clock.monotonic())[0].leases[0].id == held.id:
-            store.release(held.id, clock.monotonic())
+        if clock.awake() > begun + 20 and store.standings(clock.awake())[0].leases[0].id == held.id:
+            store.release(held.id, clock.awake())
         return False
 
     got = waiting(store, clock, asks("b", "x"), None, then=then, tell=heard.append)
     assert isinstance(got, Lease)
-    assert clock.monotonic() < begun + 21
+    assert clock.awake() < begun + 21
     assert [one.ahead for one in heard] == [("x",)]
-    assert store.standings(clock.monotonic())[0].waiting == ()
+    assert store.standings(clock.awake())[0].waiting == ()
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 3.0])
 def test_it_waits_no_longer_than_told_and_leaves_the_line(store, clock, wait_s):
-    store.acquire(asks("a", "x"), clock.monotonic())
-    begun = clock.monotonic()
+    store.acquire(asks("a", "x"), clock.awake())
+    begun = clock.awake()
     assert isinstance(waiting(store, clock, asks("b", "x"), wait_s), NotGranted)
-    assert clock.monotonic() == pytest.approx(begun + wait_s)
-    assert store.standings(clock.monotonic())[0].waiting == ()
+    assert clock.awake() == pytest.approx(begun + wait_s)
+    assert store.standings(clock.awake())[0].waiting == ()
 
 
 def test_who_gives_up_leaves_the_line(store, clock):
-    store.acquire(asks("a", "x"), clock.monotonic())
+    store.acquire(asks("a", "x"), clock.awake())
     assert isinstance(waiting(store, clock, asks("b", "x"), None, then=lambda: True), NotGranted)
-    assert store.standings(clock.monotonic())[0].waiting == ()
+    assert store.standings(clock.awake())[0].waiting == ()
 
 
 def test_who_is_interrupted_leaves_the_line(store, clock):
-    store.acquire(asks("a", "x"), clock.monotonic())
+    store.acquire(asks("a", "x"), clock.awake())
 
     def interrupt():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         waiting(store, clock, asks("b", "x"), None, then=interrupt)
-    assert store.standings(clock.monotonic())[0].waiting == ()
+    assert store.standings(clock.awake())[0].waiting == ()
 
 
 def test_what_is_wrong_with_the_request_is_said_at_once(store, clock):

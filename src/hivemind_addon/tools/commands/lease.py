@@ -149,7 +149,7 @@ def renew(lease_id: str, ttl_s: float, *, as_json: bool) -> None:
       hivemind lease renew
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     with open_store() as store:
-        renewed = store.renew(lease_id, ttl_s, SystemClock().monotonic())
+        renewed = store.renew(lease_id, ttl_s, SystemClock().awake())
     if as_json:
         click.echo(msgspec.json.encode(_plain(renewed)).decode())
     else:
@@ -174,7 +174,7 @@ def release(what: tuple[str, ...], *, force: bool) -> None:
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     if not what:
         raise click.UsageError(f"say which: an id, or a name ({ID_VARIABLE} is not set)")
-    now, ours = SystemClock().monotonic(), {caller(), os.getppid()}
+    now, ours = SystemClock().awake(), {caller(), os.getppid()}
     ended: list[str] = []
     with open_store() as store:
         for one in what:
@@ -215,7 +215,7 @@ def list_leases(names: tuple[str, ...], form: Format) -> None:
     for name in names:
         check_name(name)
     with open_store() as store:
-        standings = store.standings(SystemClock().monotonic(), names)
+        standings = store.standings(SystemClock().awake(), names)
     if form is Format.JSON:
         print_rows([_standing(one) for one in standings], {}, form)
     else:

@@ -41,9 +41,9 @@ def start[Answer](
             stderr=output,
             start_new_session=True,
         )
-    give_up_at = clock.monotonic() + patience_s
+    give_up_at = clock.awake() + patience_s
     pause = Event()
-    while clock.monotonic() < give_up_at:
+    while clock.awake() < give_up_at:
         if (answer := look()) is not None:
             return answer
         if program.poll() not in (None, ALREADY_THERE):

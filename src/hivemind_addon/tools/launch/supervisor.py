@@ -69,13 +69,13 @@ class Supervisor:
     async def _keep_alive(self) -> int:
         failed, served, command = 0, False, self._command.first
         while True:
-            began_at = self._clock.monotonic()
+            began_at = self._clock.awake()
             status = await self._once(command)
             if self._stopping.is_set():
                 return 0 if status in (0, -signal.SIGTERM, -signal.SIGINT) else _exit_status(status)
             if status == 0:
                 return 0  # it was ended by its own command
-            settled = self._clock.monotonic() - began_at >= SETTLED_S
+            settled = self._clock.awake() - began_at >= SETTLED_S
             failed = 0 if settled else failed + 1
             # A proxy that was killed did not refuse to start.
             served = served or settled or status < 0

@@ -72,10 +72,10 @@ def keep(
     lost: Callable[[str], None],
 ) -> None:
     """Until the process has ended or the lease is lost; then `lost` is called with a line for people. Blocks."""
-    ends_at = clock.monotonic() + lease.left_s
+    ends_at = clock.awake() + lease.left_s
     wait_s = ttl_s / 3
     while not process.ends_within(wait_s):
-        now = clock.monotonic()
+        now = clock.awake()
         try:
             ends_at = now + store.renew(lease.id, ttl_s, now).left_s
             wait_s = ttl_s / 3
@@ -90,7 +90,7 @@ def keep(
                 return
             wait_s = min(_TRY_AGAIN_S, ends_at - now)
     with suppress(LeaseError):
-        store.release(lease.id, clock.monotonic())
+        store.release(lease.id, clock.awake())
 
 
 def start_keeper(process: WatchedProcess, work: Callable[[], None]) -> None:

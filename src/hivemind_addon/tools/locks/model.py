@@ -2,12 +2,12 @@
 
 A name has `capacity` places (1: a lock; more: "at most N of this group in this phase"). Several names are taken all
 at once or not at all, so that nobody holds one while waiting for another. Each grant of a name has a fencing token
-that is greater than all before it: what is guarded refuses a smaller one than it has seen. A leader is whoever holds
-a lock of one place; `value` tells the others who and where.
+that is greater than all before it: what is guarded refuses a smaller one than it has seen. A leader is the holder
+of a lock of one place; its `value` says to others who and where it is.
 
 A lease ends when it is released, when its time is over, or when its holder (a process) is gone.
 
-`now` is `Clock.monotonic()`: seconds that nobody can set, the same for all processes of a machine. It stands still
+`now` is `Clock.awake()`: seconds that nobody can set, the same for all processes of a machine. It stands still
 while the machine sleeps, and so do all who could take a lease from its holder meanwhile.
 """
 

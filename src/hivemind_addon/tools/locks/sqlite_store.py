@@ -1,15 +1,15 @@
 """Leases in one SQLite file, for all processes of a machine. No daemon: each call removes what is over.
 
-Order. Who waits stands in one line, by arrival. A name's free place is given to the first in the line who wants the
-name; so a place that an earlier one waits for is kept for it, even while its other names are taken. That leaves places
-idle, but nobody is passed, so nobody starves, and no two wait for each other's names.
+Order. Waiters stand in one line, by arrival. A name's free place is given to the first waiter in the line that wants the
+name; so a place that an earlier waiter wants is kept for it, even while its other names are taken. That leaves places
+idle, but no waiter is passed, so none starves, and no two wait for each other's names.
 
-Time. Every instant is one of the machine's monotonic clock, so setting the wall clock changes nothing. After a restart
-of the machine that clock begins again: leases of watched processes are over then, and those that only time ends get
-their whole time again, from the first look on.
+Time. Every instant is one of `Clock.awake()`: neither setting the wall clock nor a sleep of the machine changes
+anything. After a restart of the machine that clock begins again: leases of watched processes are over then, and those
+that only time ends get their whole time again, from the first look on.
 
-Cost. Asking again writes nothing but, once a second, a mark that one still asks: `turn` grows with each change that
-could let somebody through, and who is not let through needs only to read.
+Cost. Asking again writes nothing but a mark, once a second, that the waiter still asks: `turn` grows with each change
+that could let a waiter through, and the others need only to read.
 """
 
 import math
@@ -276,12 +276,12 @@ def wait_for_lease(
     there is something to wait for.
     """
     if wait_s is not None and wait_s <= 0:
-        return store.acquire(request, clock.monotonic())
-    until = float("inf") if wait_s is None else clock.monotonic() + wait_s
+        return store.acquire(request, clock.awake())
+    until = float("inf") if wait_s is None else clock.awake() + wait_s
     waiter, told = secrets.token_hex(8), False
     try:
         while True:
-            answer = store.acquire(request, now := clock.monotonic(), waiter=waiter)
+            answer = store.acquire(request, now := clock.awake(), waiter=waiter)
             if isinstance(answer, Lease):
                 return answer
             if not told:

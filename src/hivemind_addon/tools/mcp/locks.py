@@ -127,7 +127,7 @@ def _acquire(call: Call, wanted: LocksWanted) -> Acquired:
     if isinstance(got, NotGranted):
         return _refused(got)
     if call.is_stopped:  # whoever asked does not learn of it
-        session.leases.release(got.id, session.clock.monotonic())
+        session.leases.release(got.id, session.clock.awake())
         raise ToolCancelled
     if not session.hold(got):
         raise ToolCancelled
@@ -159,7 +159,7 @@ def _renew(call: Call, asked: Renew) -> Acquired:
     session = call.session
     _own(session, asked.lease)
     try:
-        lease = session.leases.renew(asked.lease, asked.ttl_s, session.clock.monotonic())
+        lease = session.leases.renew(asked.lease, asked.ttl_s, session.clock.awake())
     except LeaseOver:
         session.let_go(asked.lease)
         raise
@@ -172,7 +172,7 @@ def _release(call: Call, asked: Release) -> Released:
     session = call.session
     lease = _own(session, asked.lease)
     session.let_go(asked.lease)
-    session.leases.release(asked.lease, session.clock.monotonic())
+    session.leases.release(asked.lease, session.clock.awake())
     return Released(tuple(one.name for one in lease.grants))
 
 
@@ -185,7 +185,7 @@ def _own(session: Session, lease_id: str) -> Lease:
 
 def _list(call: Call, asked: LockNames) -> Leases:
     session = call.session
-    found = session.leases.standings(session.clock.monotonic(), asked.names)[:MAX_ROWS]
+    found = session.leases.standings(session.clock.awake(), asked.names)[:MAX_ROWS]
     held = session.held
     return Leases(tuple(_name_view(one, held) for one in found))
 

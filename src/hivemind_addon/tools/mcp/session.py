@@ -126,4 +126,4 @@ class Session:
 
     def _release(self, lease_id: str) -> None:
         with suppress(LeaseError, OSError):  # it was over already, or is with our process's end
-            self.leases.release(lease_id, self.clock.monotonic())
+            self.leases.release(lease_id, self.clock.awake())
