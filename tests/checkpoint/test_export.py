@@ -13,7 +13,7 @@ from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.tools.checkpoints.export import CannotExport, Form, curl_command, export
 from hivemind_addon.tools.checkpoints.show import lines
 from tests.checkpoint.samples import BODIES, URLS, checkpoint
-from tests.rows import offenders
+from tests.rows import each
 
 MESSAGES_, RESPONSES_, CHAT_ = BODIES
 
@@ -23,48 +23,43 @@ def exported(form, dialect=DialectName.ANTHROPIC_MESSAGES, project="/w/my projec
     return export(checkpoint(dialect=dialect), form, project=Path(project), environment=environment, **more)
 
 
-def test_a_session_has_its_place_and_the_command_that_resumes_it():
-    def check(form, dialect, home, resume):
-        one, other = exported(form, dialect), exported(form, dialect)
-        assert one.session != other.session
-        assert str(uuid.UUID(one.session)) == one.session
-        assert str(one.place).startswith(f"{home}/")
-        assert one.place.name.endswith(f"{one.session}.jsonl")
-        assert shlex.split(one.command) == ["cd", "/w/my project", "&&", *resume, one.session]
-        assert one.session in one.content.decode()
-        assert exported(form, dialect, session=other.session).session == other.session
-
-    assert not offenders(
-        [
-            (Form.CLAUDE_CODE, MESSAGES_, "/claude", ["claude", "--resume"]),
-            (Form.CODEX, RESPONSES_, "/codex", ["codex", "resume"]),
-        ],
-        check,
-    )
+@each(
+    ("form", "dialect", "home", "resume"),
+    [
+        (Form.CLAUDE_CODE, MESSAGES_, "/claude", ["claude", "--resume"]),
+        (Form.CODEX, RESPONSES_, "/codex", ["codex", "resume"]),
+    ],
+)
+def test_a_session_has_its_place_and_the_command_that_resumes_it(form, dialect, home, resume):
+    one, other = exported(form, dialect), exported(form, dialect)
+    assert one.session != other.session
+    assert str(uuid.UUID(one.session)) == one.session
+    assert str(one.place).startswith(f"{home}/")
+    assert one.place.name.endswith(f"{one.session}.jsonl")
+    assert shlex.split(one.command) == ["cd", "/w/my project", "&&", *resume, one.session]
+    assert one.session in one.content.decode()
+    assert exported(form, dialect, session=other.session).session == other.session
 
 
-def test_what_an_agent_cannot_take_is_refused_and_another_form_is_named():
-    def check(form, dialect):
-        with pytest.raises(CannotExport, match="`--as text`"):
-            exported(form, dialect)
+@each(
+    ("form", "dialect"),
+    [(Form.CLAUDE_CODE, RESPONSES_), (Form.CLAUDE_CODE, CHAT_), (Form.CODEX, MESSAGES_), (Form.CODEX, CHAT_)],
+)
+def test_what_an_agent_cannot_take_is_refused_and_another_form_is_named(form, dialect):
+    with pytest.raises(CannotExport, match="`--as text`"):
+        exported(form, dialect)
 
-    assert not offenders(
-        [(Form.CLAUDE_CODE, RESPONSES_), (Form.CLAUDE_CODE, CHAT_), (Form.CODEX, MESSAGES_), (Form.CODEX, CHAT_)], check
-    )
 
-
-def test_every_conversation_is_a_request_and_a_prompt():
-    def check(dialect):
-        request, prompt = exported(Form.API, dialect), exported(Form.TEXT, dialect)
-        assert json.loads(request.content) == BODIES[dialect]
-        assert request.command.startswith("curl ")
-        assert request.command.endswith("@FILE")
-        assert b"# A conversation to be continued" in prompt.content
-        for one in (request, prompt):
-            assert one.place is None
-            assert not one.session
-
-    assert not offenders(BODIES, check)
+@each("dialect", BODIES)
+def test_every_conversation_is_a_request_and_a_prompt(dialect):
+    request, prompt = exported(Form.API, dialect), exported(Form.TEXT, dialect)
+    assert json.loads(request.content) == BODIES[dialect]
+    assert request.command.startswith("curl ")
+    assert request.command.endswith("@FILE")
+    assert b"# A conversation to be continued" in prompt.content
+    for one in (request, prompt):
+        assert one.place is None
+        assert not one.session
 
 
 WORDS = st.sampled_from(
@@ -93,26 +88,24 @@ def test_whatever_a_client_sends_is_exported_and_shown_or_refused_in_words(conve
             assert all(isinstance(json.loads(line), dict) for line in exported.content.splitlines())
 
 
-def test_it_sends_the_file_with_the_readers_own_key():
-    def check(dialect, key):
-        command = curl_command(checkpoint(dialect=dialect), "body.json")
-        words = shlex.split(command)
-        assert words[0] == "curl"
-        assert URLS[dialect] in words
-        assert words[words.index(key) - 1] == "-H"
-        assert f'"{key}"' in command, "the shell puts the key in"
-        assert "content-type: application/json" in words
-        assert words[-2:] == ["--data-binary", "@body.json"]
-        assert dialect in BODIES
-
-    assert not offenders(
-        [
-            (DialectName.ANTHROPIC_MESSAGES, "x-api-key: ${ANTHROPIC_API_KEY}"),
-            (DialectName.OPENAI_RESPONSES, "authorization: Bearer ${OPENAI_API_KEY}"),
-            (DialectName.OPENAI_CHAT, "authorization: Bearer ${OPENAI_API_KEY}"),
-        ],
-        check,
-    )
+@each(
+    ("dialect", "key"),
+    [
+        (DialectName.ANTHROPIC_MESSAGES, "x-api-key: ${ANTHROPIC_API_KEY}"),
+        (DialectName.OPENAI_RESPONSES, "authorization: Bearer ${OPENAI_API_KEY}"),
+        (DialectName.OPENAI_CHAT, "authorization: Bearer ${OPENAI_API_KEY}"),
+    ],
+)
+def test_it_sends_the_file_with_the_readers_own_key(dialect, key):
+    command = curl_command(checkpoint(dialect=dialect), "body.json")
+    words = shlex.split(command)
+    assert words[0] == "curl"
+    assert URLS[dialect] in words
+    assert words[words.index(key) - 1] == "-H"
+    assert f'"{key}"' in command, "the shell puts the key in"
+    assert "content-type: application/json" in words
+    assert words[-2:] == ["--data-binary", "@body.json"]
+    assert dialect in BODIES
 
 
 def test_what_says_how_the_body_is_meant_goes_with_it_and_a_logins_beta_does_not():

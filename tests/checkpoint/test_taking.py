@@ -10,24 +10,22 @@ from hivemind_addon.proxy.checkpoint.taking import ELSEWHERE, is_conversation
 from hivemind_addon.proxy.profile.model import DialectName
 from tests.checkpoint.samples import BODIES, MESSAGES, RESPONSES, WALL, checkpoint, sent
 from tests.core.samples import ticket
-from tests.rows import offenders
+from tests.rows import each
 
 
-def test_the_whole_request_is_kept_as_it_was_to_be_sent():
-    def check(dialect):
-        kept = checkpoint(dialect=dialect, task="task-9")
-        assert json.loads(bytes(kept.body)) == BODIES[dialect]
-        assert kept.method == "POST"
-        head = kept.head
-        assert (head.id, head.agent, head.session, head.task) == ("c0ffee0001", "agent-1", "s-1", "task-9")
-        assert (head.kept_wall, head.dialect, head.kind) == (WALL, dialect.value, "turn")
-        assert head.host == "api.test"
-        assert head.path.startswith("/v1/")
-        assert "?" not in head.path
-        assert head.messages == len(BODIES[dialect].get("messages") or BODIES[dialect]["input"])
-        assert head.body_bytes == len(bytes(kept.body))
-
-    assert not offenders(BODIES, check)
+@each("dialect", BODIES)
+def test_the_whole_request_is_kept_as_it_was_to_be_sent(dialect):
+    kept = checkpoint(dialect=dialect, task="task-9")
+    assert json.loads(bytes(kept.body)) == BODIES[dialect]
+    assert kept.method == "POST"
+    head = kept.head
+    assert (head.id, head.agent, head.session, head.task) == ("c0ffee0001", "agent-1", "s-1", "task-9")
+    assert (head.kept_wall, head.dialect, head.kind) == (WALL, dialect.value, "turn")
+    assert head.host == "api.test"
+    assert head.path.startswith("/v1/")
+    assert "?" not in head.path
+    assert head.messages == len(BODIES[dialect].get("messages") or BODIES[dialect]["input"])
+    assert head.body_bytes == len(bytes(kept.body))
 
 
 def test_a_coded_body_is_kept_in_plain():
@@ -40,27 +38,23 @@ def test_a_coded_body_is_kept_in_plain():
         checkpoint(facts=plain.facts, body=b"no gzip", encoding="gzip")
 
 
-def test_what_is_no_conversation_is_not_kept():
-    def check(body):
-        with pytest.raises(NotKept, match="no conversation"):
-            checkpoint(body=body)
-
-    assert not offenders([b"", b"no JSON", b"[]", b'{"model": "m"}', b'{"messages": []}'], check)
+@each("body", [b"", b"no JSON", b"[]", b'{"model": "m"}', b'{"messages": []}'])
+def test_what_is_no_conversation_is_not_kept(body):
+    with pytest.raises(NotKept, match="no conversation"):
+        checkpoint(body=body)
 
 
-def test_what_strict_readers_stumble_over_is_kept_so_that_they_can_read_it():
-    def check(words, read):
-        kept = checkpoint(body=b'{"messages": [{"role": "user", "content": "%b"}]}' % words)
-        assert json.loads(bytes(kept.body))["messages"][0]["content"] == read
-
-    assert not offenders(
-        [
-            (rb"half \ud83d a pair", "half ? a pair"),
-            (b"no \xff utf-8", "no � utf-8"),
-            (rb"\ud83d\ude00 whole", "😀 whole"),
-        ],
-        check,
-    )
+@each(
+    ("words", "read"),
+    [
+        (rb"half \ud83d a pair", "half ? a pair"),
+        (b"no \xff utf-8", "no � utf-8"),
+        (rb"\ud83d\ude00 whole", "😀 whole"),
+    ],
+)
+def test_what_strict_readers_stumble_over_is_kept_so_that_they_can_read_it(words, read):
+    kept = checkpoint(body=b'{"messages": [{"role": "user", "content": "%b"}]}' % words)
+    assert json.loads(bytes(kept.body))["messages"][0]["content"] == read
 
 
 def test_a_thread_is_the_same_while_its_conversation_grows_whatever_is_marked_for_a_cache():
@@ -82,9 +76,7 @@ def test_a_request_that_leaves_its_past_with_the_provider_says_so():
     assert continued.head.reason.endswith(ELSEWHERE)
 
 
-def test_titles_and_checks_are_no_conversations():
-    def check(kind):
-        kept = is_conversation(replace(ticket(), kind=kind))
-        assert kept is (kind in {CallKind.TURN, CallKind.SUBAGENT, CallKind.COMPACTION})
-
-    assert not offenders(CallKind, check)
+@each("kind", CallKind)
+def test_titles_and_checks_are_no_conversations(kind):
+    kept = is_conversation(replace(ticket(), kind=kind))
+    assert kept is (kind in {CallKind.TURN, CallKind.SUBAGENT, CallKind.COMPACTION})

@@ -22,7 +22,7 @@ from hivemind_addon.tools.launch.behind import (
     write_bundle,
 )
 from hivemind_addon.tools.launch.programs import load_programs
-from tests.rows import offenders
+from tests.rows import each
 
 PROXY = ProxyView(pid=7, port=9090, listens=("127.0.0.1:9090",), confdir="/c", hosts=("api.anthropic.com",))
 
@@ -89,13 +89,11 @@ def test_the_same_certificates_are_the_same_file_and_nothing_else_is_left(confdi
     assert write_bundle(confdir, []).stat().st_size > 10_000
 
 
-def test_without_the_proxys_certificate_there_is_one_line(confdir):
-    def check(content, says):
-        (confdir / CERTIFICATE).unlink(missing_ok=True)
-        if content:
-            (confdir / CERTIFICATE).write_text(content)
-        with pytest.raises(NoBundle, match=says) as caught:
-            write_bundle(confdir, [])
-        assert str(confdir / CERTIFICATE) in str(caught.value)
-
-    assert not offenders([(None, "hivemind run"), ("nothing", "holds no certificate")], check)
+@each(("content", "says"), [(None, "hivemind run"), ("nothing", "holds no certificate")])
+def test_without_the_proxys_certificate_there_is_one_line(confdir, content, says):
+    (confdir / CERTIFICATE).unlink(missing_ok=True)
+    if content:
+        (confdir / CERTIFICATE).write_text(content)
+    with pytest.raises(NoBundle, match=says) as caught:
+        write_bundle(confdir, [])
+    assert str(confdir / CERTIFICATE) in str(caught.value)

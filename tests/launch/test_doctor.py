@@ -17,7 +17,7 @@ from hivemind_addon.tools.launch import doctor
 from hivemind_addon.tools.launch.doctor import Handshake, Severity, examine, shake_hands
 from hivemind_addon.tools.launch.neighbour import PortHolder
 from hivemind_addon.tools.launch.programs import load_programs
-from tests.rows import offenders
+from tests.rows import each
 
 PORT = 8080
 URL = f"http://agent-1:x@127.0.0.1:{PORT}"
@@ -91,43 +91,39 @@ def test_a_control_socket_of_another_version(sick, monkeypatch):
     assert_one(sick(), "version 9")
 
 
-def test_what_the_environment_does_wrong(sick):
-    def check(changes, words):
-        findings = sick(**changes)
-        assert_one(findings, *words)
-        assert "secret" not in findings[0].text
-
-    assert not offenders(
-        [
-            ({"HTTPS_PROXY": None}, ("HTTPS_PROXY is not set", "hivemind exec")),
-            ({"HTTPS_PROXY": "http://u:secret@corp:3128"}, ("leads to corp:3128", "hivemind exec")),
-            ({"HTTPS_PROXY": "http://127.0.0.1:9090"}, ("127.0.0.1:9090",)),
-            ({"HTTPS_PROXY": "127.0.0.1:8080"}, ("does not begin with http://",)),
-            ({"ALL_PROXY": "socks5://u:secret@x:1"}, ("ALL_PROXY", "does not begin with http://")),
-            ({"NO_PROXY": "x,.anthropic.com"}, (".anthropic.com", "take it out")),
-            ({"no_proxy": "*"}, ("*", "take it out")),
-            ({"ANTHROPIC_BASE_URL": "http://localhost:9000"}, ("ANTHROPIC_BASE_URL", "localhost:9000", "reverse:")),
-            ({"OPENAI_BASE_URL": "https://gateway.test/v1"}, ("gateway.test", "write a profile")),
-            ({"SSL_CERT_FILE": None}, ("CA variable is not set", "hivemind exec")),
-            ({"SSL_CERT_FILE": "/nonexistent.pem"}, ("/nonexistent.pem", "unset it")),
-        ],
-        check,
-    )
+@each(
+    ("changes", "words"),
+    [
+        ({"HTTPS_PROXY": None}, ("HTTPS_PROXY is not set", "hivemind exec")),
+        ({"HTTPS_PROXY": "http://u:secret@corp:3128"}, ("leads to corp:3128", "hivemind exec")),
+        ({"HTTPS_PROXY": "http://127.0.0.1:9090"}, ("127.0.0.1:9090",)),
+        ({"HTTPS_PROXY": "127.0.0.1:8080"}, ("does not begin with http://",)),
+        ({"ALL_PROXY": "socks5://u:secret@x:1"}, ("ALL_PROXY", "does not begin with http://")),
+        ({"NO_PROXY": "x,.anthropic.com"}, (".anthropic.com", "take it out")),
+        ({"no_proxy": "*"}, ("*", "take it out")),
+        ({"ANTHROPIC_BASE_URL": "http://localhost:9000"}, ("ANTHROPIC_BASE_URL", "localhost:9000", "reverse:")),
+        ({"OPENAI_BASE_URL": "https://gateway.test/v1"}, ("gateway.test", "write a profile")),
+        ({"SSL_CERT_FILE": None}, ("CA variable is not set", "hivemind exec")),
+        ({"SSL_CERT_FILE": "/nonexistent.pem"}, ("/nonexistent.pem", "unset it")),
+    ],
+)
+def test_what_the_environment_does_wrong(sick, changes, words):
+    findings = sick(**changes)
+    assert_one(findings, *words)
+    assert "secret" not in findings[0].text
 
 
-def test_what_looks_like_a_way_around_and_is_none(sick):
-    def check(changes):
-        assert sick(**changes) == []
-
-    assert not offenders(
-        [
-            {"ANTHROPIC_BASE_URL": f"http://127.0.0.1:{PORT}"},
-            {"OLLAMA_HOST": "127.0.0.1:11435"},
-            {"ANTHROPIC_BASE_URL": "https://api.anthropic.com"},
-            {"NO_PROXY": "localhost,example.com"},
-        ],
-        check,
-    )
+@each(
+    "changes",
+    [
+        {"ANTHROPIC_BASE_URL": f"http://127.0.0.1:{PORT}"},
+        {"OLLAMA_HOST": "127.0.0.1:11435"},
+        {"ANTHROPIC_BASE_URL": "https://api.anthropic.com"},
+        {"NO_PROXY": "localhost,example.com"},
+    ],
+)
+def test_what_looks_like_a_way_around_and_is_none(sick, changes):
+    assert sick(**changes) == []
 
 
 def test_the_key_instead_of_the_certificate(sick):
@@ -152,34 +148,30 @@ def test_an_agent_that_reads_another_variable(sick):
     assert sick("crush") == []
 
 
-def test_a_clock_that_is_off_and_one_that_cannot_be_compared(sick, monkeypatch, clock):
-    def check(date_in_s, words):
-        date = None if date_in_s is None else clock.wall() + date_in_s
-        monkeypatch.setattr(doctor, "shake_hands", lambda *_: Handshake(date))
-        assert_one(sick(), words, verdict=Severity.NOTE if date is None else Severity.BAD)
-
-    assert not offenders([(-500, "500 s ahead of"), (500, "500 s behind"), (None, "did not answer")], check)
+@each(("date_in_s", "words"), [(-500, "500 s ahead of"), (500, "500 s behind"), (None, "did not answer")])
+def test_a_clock_that_is_off_and_one_that_cannot_be_compared(sick, monkeypatch, clock, date_in_s, words):
+    date = None if date_in_s is None else clock.wall() + date_in_s
+    monkeypatch.setattr(doctor, "shake_hands", lambda *_: Handshake(date))
+    assert_one(sick(), words, verdict=Severity.NOTE if date is None else Severity.BAD)
 
 
-def test_nodes_fetch(sick, monkeypatch, tmp_path):
-    def check(node, changes, words):
-        program = tmp_path / "node"
-        program.write_text(f"#!/bin/sh\necho {node}\n")
-        program.chmod(0o755)
-        monkeypatch.setattr(doctor.shutil, "which", lambda *_args, **_more: str(program))
-        if words:
-            assert_one(sick(**changes), words, verdict=Severity.NOTE)
-        else:
-            assert sick(**changes) == []
-
-    assert not offenders(
-        [
-            ("v20.20.2", {}, "needs Node 22.21"),
-            ("v22.21.0", {}, "NODE_USE_ENV_PROXY=1"),
-            ("v24.1.0", {"NODE_USE_ENV_PROXY": "1"}, None),
-        ],
-        check,
-    )
+@each(
+    ("node", "changes", "words"),
+    [
+        ("v20.20.2", {}, "needs Node 22.21"),
+        ("v22.21.0", {}, "NODE_USE_ENV_PROXY=1"),
+        ("v24.1.0", {"NODE_USE_ENV_PROXY": "1"}, None),
+    ],
+)
+def test_nodes_fetch(sick, monkeypatch, tmp_path, node, changes, words):
+    program = tmp_path / "node"
+    program.write_text(f"#!/bin/sh\necho {node}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(doctor.shutil, "which", lambda *_args, **_more: str(program))
+    if words:
+        assert_one(sick(**changes), words, verdict=Severity.NOTE)
+    else:
+        assert sick(**changes) == []
 
 
 def test_codexs_own_configuration(sick, monkeypatch, tmp_path):
@@ -252,24 +244,22 @@ def proxy(authority, *, connect="HTTP/1.1 200 OK", answer="HTTP/1.1 404 Not Foun
         server.join(120)
 
 
-def test_tls_through_the_proxy_and_the_providers_clock(authority, tmp_path):
-    def check(answer, date):
-        with proxy(authority, answer=answer) as (port, asked):
-            assert shake_hands(port, "api.test", tmp_path / "ca.pem") == Handshake(date)
-        assert asked[0].startswith("CONNECT api.test:443 HTTP/1.1\r\n")
-        assert "Proxy-Authorization: Basic " in asked[0]
-        assert asked[1].startswith("HEAD / HTTP/1.1\r\nHost: api.test\r\n")
-
-    assert not offenders(
-        [
-            (f"HTTP/1.1 404 Not Found\r\n{DATE}", WHEN),
-            ("HTTP/1.1 200 OK", None),
-            (f"HTTP/1.1 502 Bad Gateway\r\n{DATE}", None),
-            ("HTTP/1.1 200 OK\r\nDate: yesterday", None),
-            ("", None),
-        ],
-        check,
-    )
+@each(
+    ("answer", "date"),
+    [
+        (f"HTTP/1.1 404 Not Found\r\n{DATE}", WHEN),
+        ("HTTP/1.1 200 OK", None),
+        (f"HTTP/1.1 502 Bad Gateway\r\n{DATE}", None),
+        ("HTTP/1.1 200 OK\r\nDate: yesterday", None),
+        ("", None),
+    ],
+)
+def test_tls_through_the_proxy_and_the_providers_clock(authority, tmp_path, answer, date):
+    with proxy(authority, answer=answer) as (port, asked):
+        assert shake_hands(port, "api.test", tmp_path / "ca.pem") == Handshake(date)
+    assert asked[0].startswith("CONNECT api.test:443 HTTP/1.1\r\n")
+    assert "Proxy-Authorization: Basic " in asked[0]
+    assert asked[1].startswith("HEAD / HTTP/1.1\r\nHost: api.test\r\n")
 
 
 def test_a_bundle_without_the_ca_is_told_apart(authority, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from hivemind_addon.system.typed import DocumentError
 from hivemind_addon.tools.launch import programs
 from hivemind_addon.tools.launch.programs import PATIENCE_S, base_urls, load_programs
-from tests.rows import offenders
+from tests.rows import each
 
 
 @pytest.fixture
@@ -13,30 +13,26 @@ def table():
     return load_programs()
 
 
-def test_a_command_line_names_its_program(table):
-    def check(command, name, index):
-        assert table.find(command) == (table.programs[name], index)
-
-    assert not offenders(
-        [
-            (["claude", "-p", "hello"], "claude", 0),
-            (["/usr/local/bin/codex", "exec"], "codex", 0),
-            (["npx", "-y", "@openai/codex@latest", "exec"], "codex", 2),
-            (["npx", "@anthropic-ai/claude-code"], "claude", 1),
-            (["node", "/x/node_modules/@openai/codex/bin/codex.js"], "codex", 1),
-            (["gemini"], "gemini", 0),
-            (["npx", "@github/copilot"], "copilot", 1),
-        ],
-        check,
-    )
+@each(
+    ("command", "name", "index"),
+    [
+        (["claude", "-p", "hello"], "claude", 0),
+        (["/usr/local/bin/codex", "exec"], "codex", 0),
+        (["npx", "-y", "@openai/codex@latest", "exec"], "codex", 2),
+        (["npx", "@anthropic-ai/claude-code"], "claude", 1),
+        (["node", "/x/node_modules/@openai/codex/bin/codex.js"], "codex", 1),
+        (["gemini"], "gemini", 0),
+        (["npx", "@github/copilot"], "copilot", 1),
+    ],
+)
+def test_a_command_line_names_its_program(table, command, name, index):
+    assert table.find(command) == (table.programs[name], index)
 
 
-def test_what_only_mentions_one_is_unknown(table):
-    def check(command):
-        assert table.find(command) is None
-        assert table.patient(command) == (command, 0)
-
-    assert not offenders([["python", "claude.py"], ["vim", "codex"], ["-p"], [], ["npx", "-y"]], check)
+@each("command", [["python", "claude.py"], ["vim", "codex"], ["-p"], [], ["npx", "-y"]])
+def test_what_only_mentions_one_is_unknown(table, command):
+    assert table.find(command) is None
+    assert table.patient(command) == (command, 0)
 
 
 def test_codex_gets_its_patience_behind_its_name_when_nobody_watches(table, tmp_path, monkeypatch):
@@ -50,7 +46,7 @@ def test_codex_gets_its_patience_behind_its_name_when_nobody_watches(table, tmp_
     assert table.patient(["codex"]) == (["codex"], 0)
 
 
-@pytest.mark.parametrize(
+@each(
     "arguments",
     [["-c", "model_provider=azure"], ["--config=model_provider=azure"], ["--oss"], ["--profile", "mine"], ["-p=mine"]],
 )

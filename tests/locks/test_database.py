@@ -31,25 +31,6 @@ def test_it_is_made_private(path):
     assert {stat.S_IMODE(one.stat().st_mode) for one in path.parent.iterdir()} == {0o600}
 
 
-def test_a_file_that_others_could_read_is_closed_to_them(path):
-    path.parent.mkdir()
-    path.touch(0o666)
-    path.chmod(0o666)
-    tokens(LeaseFile(path))
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_what_fails_is_undone_and_the_file_goes_on(path):
-    file = LeaseFile(path)
-    statements = ("update state set token = 7", "update nowhere set token = 7")
-    with pytest.raises(LeaseError, match="no such table"), file.writing() as connection:
-        list(map(connection.execute, statements))
-    assert tokens(file) == 0
-    with file.writing() as connection:
-        connection.execute("update state set token = 7")
-    assert tokens(LeaseFile(path)) == 7
-
-
 def test_a_file_that_is_no_database_is_named_with_the_cure(path):
     path.parent.mkdir()
     path.write_text("no database, but long enough to be taken for one" * 100)

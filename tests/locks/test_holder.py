@@ -11,7 +11,7 @@ from hivemind_addon.tools.locks import holder as holders
 from hivemind_addon.tools.locks import holder as process
 from hivemind_addon.tools.locks.holder import ProcessFacts, ProcessUnknown, ancestors, holder_of, is_alive, look
 from hivemind_addon.tools.locks.model import Holder
-from tests.rows import offenders
+from tests.rows import each
 
 
 @pytest.fixture
@@ -146,24 +146,22 @@ def test_what_the_system_does_not_tell_ends_nothing(monkeypatch):
     assert holder_of("a", os.getpid()).pid == 0
 
 
-def test_a_script_is_the_caller_and_not_its_shells_for_one_command(tmp_path):
-    def check(script):
-        file = tmp_path / "script.sh"
-        file.write_text(script.format(say=SAY_CALLER, quoted=SAY_CALLER.replace("'", "'\\''")) + "\ntrue\n")
-        done = subprocess.run(["bash", file], capture_output=True, text=True, check=True)
-        shell, said = done.stdout.split()
-        assert shell == said
-
-    assert not offenders(
-        [
-            "echo $$; {say}",
-            "echo $$; x=$({say}); echo $x",
-            "echo $$; x=$(true; {say}; true); echo $x",
-            "echo $$; sh -c '{quoted}; true'",
-            "echo $$; env {say}",
-        ],
-        check,
-    )
+@each(
+    "script",
+    [
+        "echo $$; {say}",
+        "echo $$; x=$({say}); echo $x",
+        "echo $$; x=$(true; {say}; true); echo $x",
+        "echo $$; sh -c '{quoted}; true'",
+        "echo $$; env {say}",
+    ],
+)
+def test_a_script_is_the_caller_and_not_its_shells_for_one_command(tmp_path, script):
+    file = tmp_path / "script.sh"
+    file.write_text(script.format(say=SAY_CALLER, quoted=SAY_CALLER.replace("'", "'\\''")) + "\ntrue\n")
+    done = subprocess.run(["bash", file], capture_output=True, text=True, check=True)
+    shell, said = done.stdout.split()
+    assert shell == said
 
 
 def line(*commands):
@@ -171,26 +169,24 @@ def line(*commands):
     return [ProcessFacts(100 - index, 99 - index, "1", tuple(words.split())) for index, words in enumerate(commands)]
 
 
-def test_shells_that_end_with_the_command_hold_nothing(monkeypatch):
-    def check(commands, which):
-        monkeypatch.setattr(holders, "ancestors", lambda pid: iter(line(*commands)))
-        assert holders.caller() == 100 - which
-
-    assert not offenders(
-        [
-            (["bash -lc hivemind", "codex exec"], 1),
-            (["/bin/zsh -c -l hivemind", "claude"], 1),
-            (["-zsh", "sshd: me"], 0),
-            (["bash --norc", "xterm"], 0),
-            (["sh -e script.sh", "make"], 0),
-            (["bash script.sh", "bash script.sh", "bash script.sh", "zsh"], 2),
-            (["uv run hivemind", "bash build.sh"], 1),
-            (["sh -c hivemind"], 0),
-            (["python loop.py", "bash"], 0),
-            ([""], 0),
-        ],
-        check,
-    )
+@each(
+    ("commands", "which"),
+    [
+        (["bash -lc hivemind", "codex exec"], 1),
+        (["/bin/zsh -c -l hivemind", "claude"], 1),
+        (["-zsh", "sshd: me"], 0),
+        (["bash --norc", "xterm"], 0),
+        (["sh -e script.sh", "make"], 0),
+        (["bash script.sh", "bash script.sh", "bash script.sh", "zsh"], 2),
+        (["uv run hivemind", "bash build.sh"], 1),
+        (["sh -c hivemind"], 0),
+        (["python loop.py", "bash"], 0),
+        ([""], 0),
+    ],
+)
+def test_shells_that_end_with_the_command_hold_nothing(monkeypatch, commands, which):
+    monkeypatch.setattr(holders, "ancestors", lambda pid: iter(line(*commands)))
+    assert holders.caller() == 100 - which
 
 
 def test_where_nothing_is_known_it_is_the_parent(monkeypatch):

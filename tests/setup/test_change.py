@@ -9,7 +9,7 @@ import pytest
 from hivemind_addon.system.whole_file import write_whole
 from hivemind_addon.tools.setup.change import Ledger, OwnEntries, addition, apply, removal, snippet
 from hivemind_addon.tools.setup.model import FileEntry, FileFormat, FilePlan, HasComments, SetupTrouble
-from tests.rows import offenders
+from tests.rows import each
 
 NOW = datetime(2026, 11, 22, 10, 0, tzinfo=UTC)
 ENTRIES = (FileEntry(("mcpServers", "hivemind"), {"command": "hivemind", "args": ["mcp"]}),)
@@ -71,16 +71,14 @@ def test_a_link_stays_a_link(plan, ledger, tmp_path):
     assert real.read_text() == "{}\n"
 
 
-def test_a_broken_file_is_named_and_left_alone(plan, ledger):
-    def check(text):
-        plan.path.parent.mkdir(exist_ok=True)
-        plan.path.write_bytes(text.encode(errors="surrogateescape"))
-        with pytest.raises(SetupTrouble, match=r"settings\.json .*mend it first"):
-            addition(plan, ledger)
-        assert plan.path.read_bytes() == text.encode(errors="surrogateescape")
-        assert list(plan.path.parent.iterdir()) == [plan.path]
-
-    assert not offenders(["{", "[]", '{"mcpServers": []}', "\udcff"], check)
+@each("text", ["{", "[]", '{"mcpServers": []}', "\udcff"])
+def test_a_broken_file_is_named_and_left_alone(plan, ledger, text):
+    plan.path.parent.mkdir(exist_ok=True)
+    plan.path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(SetupTrouble, match=r"settings\.json .*mend it first"):
+        addition(plan, ledger)
+    assert plan.path.read_bytes() == text.encode(errors="surrogateescape")
+    assert list(plan.path.parent.iterdir()) == [plan.path]
 
 
 def test_comments_are_kept_by_saying_what_to_add(plan, ledger):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hivemind_addon.tools.setup import dotenv_text, json_text, toml_text
 from hivemind_addon.tools.setup.model import HasComments, SetupTrouble
-from tests.rows import offenders
+from tests.rows import each
 
 
 def test_a_new_member_stands_first_and_no_other_line_changes():
@@ -26,13 +26,11 @@ def test_objects_on_the_way_are_made():
     assert json_text.take(changed, ("x",)) == text
 
 
-def test_an_empty_file_gets_an_object():
-    def check(text):
-        changed = json_text.put(text, ("a", "b"), "c")
-        assert json.loads(changed) == {"a": {"b": "c"}}
-        assert changed.startswith('{\n  "a": {\n    "b": "c"\n  }\n}')
-
-    assert not offenders(["", "{}\n", "{ }", "\n"], check)
+@each("text", ["", "{}\n", "{ }", "\n"])
+def test_an_empty_file_gets_an_object(text):
+    changed = json_text.put(text, ("a", "b"), "c")
+    assert json.loads(changed) == {"a": {"b": "c"}}
+    assert changed.startswith('{\n  "a": {\n    "b": "c"\n  }\n}')
 
 
 def test_an_object_on_one_line_stays_on_it():
@@ -57,23 +55,17 @@ def test_members_are_taken_from_anywhere():
     assert json_text.take('{\n  "a": 1\n}\n', ("a",)) == "{}\n"
 
 
-def test_comments_are_told_from_damage():
-    def check(text):
-        with pytest.raises(HasComments, match="by hand"):
-            json_text.read(text)
-
-    assert not offenders(
-        ['{"a": 1} // why', '{/* why */ "a": 1}', '{"a": [1,], }', '{\n// a\n"a": "http://x" // "b"\n,}'], check
-    )
+@each("text", ['{"a": 1} // why', '{/* why */ "a": 1}', '{"a": [1,], }', '{\n// a\n"a": "http://x" // "b"\n,}'])
+def test_comments_are_told_from_damage(text):
+    with pytest.raises(HasComments, match="by hand"):
+        json_text.read(text)
 
 
-def test_damaged_json_is_said():
-    def check(text):
-        with pytest.raises(SetupTrouble, match="mend it first") as caught:
-            json_text.read(text)
-        assert not isinstance(caught.value, HasComments)
-
-    assert not offenders(["{", '{"a" 1}', "[1]", "null", '{"a": "//}', "// only"], check)
+@each("text", ["{", '{"a" 1}', "[1]", "null", '{"a": "//}', "// only"])
+def test_damaged_json_is_said(text):
+    with pytest.raises(SetupTrouble, match="mend it first") as caught:
+        json_text.read(text)
+    assert not isinstance(caught.value, HasComments)
 
 
 KEYS = st.text(max_size=4)
@@ -100,33 +92,31 @@ PATH = ("mcp_servers", "hivemind")
 SERVER = {"command": "/a b/hivemind", "args": ["mcp", "-p", "9090"]}
 
 
-def test_a_table_is_put_in_and_taken_out_again():
-    def check(text):
-        changed = toml_text.put(text, PATH, SERVER)
-        data = tomllib.loads(changed)
-        assert data["mcp_servers"].pop("hivemind") == SERVER
-        if not data["mcp_servers"]:
-            del data["mcp_servers"]
-        before = tomllib.loads(text)
-        if before.get("mcp_servers") == {}:
-            del before["mcp_servers"]
-        assert data == before
-        assert changed.startswith(text)
-        assert toml_text.read(changed) == tomllib.loads(changed)
-        assert toml_text.take(changed, PATH) == text
-
-    assert not offenders(
-        [
-            "",
-            "# only a comment\n",
-            'model = "x" # why\n\n[mcp_servers.other]\ncommand = "y"   # kept\n',
-            '[mcp_servers]\n[mcp_servers.other]\ncommand = "y"\n\n# the end\n',
-            'a = 1\n\n[[projects]]\npath = "p"\n',
-            '[mcp_servers]\nother = {command = "y"}\n',
-            '"odd key" = 1\n\n\n',
-        ],
-        check,
-    )
+@each(
+    "text",
+    [
+        "",
+        "# only a comment\n",
+        'model = "x" # why\n\n[mcp_servers.other]\ncommand = "y"   # kept\n',
+        '[mcp_servers]\n[mcp_servers.other]\ncommand = "y"\n\n# the end\n',
+        'a = 1\n\n[[projects]]\npath = "p"\n',
+        '[mcp_servers]\nother = {command = "y"}\n',
+        '"odd key" = 1\n\n\n',
+    ],
+)
+def test_a_table_is_put_in_and_taken_out_again(text):
+    changed = toml_text.put(text, PATH, SERVER)
+    data = tomllib.loads(changed)
+    assert data["mcp_servers"].pop("hivemind") == SERVER
+    if not data["mcp_servers"]:
+        del data["mcp_servers"]
+    before = tomllib.loads(text)
+    if before.get("mcp_servers") == {}:
+        del before["mcp_servers"]
+    assert data == before
+    assert changed.startswith(text)
+    assert toml_text.read(changed) == tomllib.loads(changed)
+    assert toml_text.take(changed, PATH) == text
 
 
 def test_where_a_table_cannot_be_added_nothing_is():
@@ -144,14 +134,12 @@ def test_lines_are_read_as_they_are_meant():
     assert dotenv_text.read(text) == {"A": "1", "B": "two words", "C": "x", "D": "y"}
 
 
-def test_a_line_is_put_in_and_taken_out_again():
-    def check(value):
-        text = "A=1 # mine\n"
-        changed = dotenv_text.put(text, ("NEW",), value)
-        assert dotenv_text.read(changed) == {"A": "1", "NEW": value}
-        assert dotenv_text.take(changed, ("NEW",)) == text
-
-    assert not offenders(["http://a:b@127.0.0.1:8080", "localhost,127.0.0.1,::1", "/a b/c.pem", "x#y", ""], check)
+@each("value", ["http://a:b@127.0.0.1:8080", "localhost,127.0.0.1,::1", "/a b/c.pem", "x#y", ""])
+def test_a_line_is_put_in_and_taken_out_again(value):
+    text = "A=1 # mine\n"
+    changed = dotenv_text.put(text, ("NEW",), value)
+    assert dotenv_text.read(changed) == {"A": "1", "NEW": value}
+    assert dotenv_text.take(changed, ("NEW",)) == text
 
 
 def test_a_file_without_an_end_of_line_gets_one():

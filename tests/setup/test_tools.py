@@ -4,7 +4,7 @@ from hivemind_addon.tools.launch.programs import load_programs
 from hivemind_addon.tools.mcp.caller import caller_of
 from hivemind_addon.tools.setup.model import FileFormat, SetupTrouble
 from hivemind_addon.tools.setup.tools import TOOLS, ToolPlace
-from tests.rows import offenders
+from tests.rows import each
 
 
 @pytest.fixture
@@ -32,15 +32,13 @@ def files(plan, base):
     return [str(file.path.relative_to(base)) for file in plan.files]
 
 
-def test_every_tool_has_something_to_say(place):
-    def check(name):
-        plan = TOOLS[name].plan_for(place())
-        assert plan.files
-        assert plan.notes
-        assert all(file.entries for file in plan.files)
-        assert all("\n" not in note for note in plan.notes)
-
-    assert not offenders(TOOLS, check)
+@each("name", TOOLS)
+def test_every_tool_has_something_to_say(place, name):
+    plan = TOOLS[name].plan_for(place())
+    assert plan.files
+    assert plan.notes
+    assert all(file.entries for file in plan.files)
+    assert all("\n" not in note for note in plan.notes)
 
 
 def test_claude_code_is_told_everything_by_its_settings(place, tmp_path):
@@ -67,13 +65,11 @@ def test_codex_gets_no_variable_that_it_would_not_take_from_its_file(place, tmp_
     assert "XDG_RUNTIME_DIR" in said["mcp_servers", "hivemind"]["env_vars"]
 
 
-def test_files_that_outdo_the_environment_leave_exec_and_fleets_their_names(place):
-    def check(name):
-        said = values(TOOLS[name].plan_for(place()))
-        assert not [path for path in said if path[-1] == "HIVEMIND_AGENT"]
-        assert name != "codex" or ("HTTPS_PROXY",) not in said, "Codex asks for it before https_proxy"
-
-    assert not offenders(["claude-code", "codex", "aider"], check)
+@each("name", ["claude-code", "codex", "aider"])
+def test_files_that_outdo_the_environment_leave_exec_and_fleets_their_names(place, name):
+    said = values(TOOLS[name].plan_for(place()))
+    assert not [path for path in said if path[-1] == "HIVEMIND_AGENT"]
+    assert name != "codex" or ("HTTPS_PROXY",) not in said, "Codex asks for it before https_proxy"
 
 
 def test_codex_tells_its_server_the_proxy_that_names_it(place):

@@ -3,7 +3,7 @@ import resource
 
 from hivemind_addon.system import descriptors
 from hivemind_addon.system.descriptors import Places, raise_limit
-from tests.rows import offenders
+from tests.rows import each
 
 
 class Limits:
@@ -24,26 +24,24 @@ class Limits:
     RLIM_INFINITY = resource.RLIM_INFINITY
 
 
-def test_the_soft_limit_is_raised_as_far_as_it_may(monkeypatch):
-    def check(limits, raised):
-        hard = limits.hard
-        monkeypatch.setattr(descriptors, "resource", limits)
-        assert raise_limit() == raised
-        assert limits.hard == hard
-
-    assert not offenders(
-        [
-            (Limits(256, Limits.RLIM_INFINITY), 65_536),
-            (Limits(256, Limits.RLIM_INFINITY, grants=10_240), 10_240),  # macOS
-            (Limits(1024, 4096), 4096),
-            (Limits(1024, 1_048_576), 65_536),
-            (Limits(256, 256), 256),
-            (Limits(500_000, 500_000), 500_000),
-            (Limits(Limits.RLIM_INFINITY, Limits.RLIM_INFINITY), None),
-            (Limits(256, 1024, grants=0), 256),
-        ],
-        check,
-    )
+@each(
+    ("limits", "raised"),
+    [
+        (Limits(256, Limits.RLIM_INFINITY), 65_536),
+        (Limits(256, Limits.RLIM_INFINITY, grants=10_240), 10_240),  # macOS
+        (Limits(1024, 4096), 4096),
+        (Limits(1024, 1_048_576), 65_536),
+        (Limits(256, 256), 256),
+        (Limits(500_000, 500_000), 500_000),
+        (Limits(Limits.RLIM_INFINITY, Limits.RLIM_INFINITY), None),
+        (Limits(256, 1024, grants=0), 256),
+    ],
+)
+def test_the_soft_limit_is_raised_as_far_as_it_may(monkeypatch, limits, raised):
+    hard = limits.hard
+    monkeypatch.setattr(descriptors, "resource", limits)
+    assert raise_limit() == raised
+    assert limits.hard == hard
 
 
 def test_a_system_without_limits_has_none(monkeypatch):

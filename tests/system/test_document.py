@@ -2,7 +2,7 @@ import pytest
 
 from hivemind_addon.system.document import read_document
 from hivemind_addon.system.typed import DocumentError
-from tests.rows import offenders
+from tests.rows import each
 
 
 def read(tmp_path, text):
@@ -15,23 +15,21 @@ def test_a_mapping_is_read(tmp_path):
     assert read(tmp_path, b"a: {b: [1, two]}") == {"a": {"b": [1, "two"]}}
 
 
-def test_anything_else_is_an_error_with_a_cure(tmp_path):
-    def check(text, says):
-        with pytest.raises(DocumentError) as caught:
-            read(tmp_path, text)
-        assert says in str(caught.value)
-
-    assert not offenders(
-        [
-            (b"", "it is empty; write something"),
-            (b"- a", "expected a mapping of settings, got a list"),
-            (b"a: 1\na: 2", "line 2, column 1: the key a stands twice"),
-            (b"a: [", "line 1"),
-            (b"\xff\xfe\xfa", "no YAML"),
-            (b"a: 2026-13-45", "no YAML"),
-        ],
-        check,
-    )
+@each(
+    ("text", "says"),
+    [
+        (b"", "it is empty; write something"),
+        (b"- a", "expected a mapping of settings, got a list"),
+        (b"a: 1\na: 2", "line 2, column 1: the key a stands twice"),
+        (b"a: [", "line 1"),
+        (b"\xff\xfe\xfa", "no YAML"),
+        (b"a: 2026-13-45", "no YAML"),
+    ],
+)
+def test_anything_else_is_an_error_with_a_cure(tmp_path, text, says):
+    with pytest.raises(DocumentError) as caught:
+        read(tmp_path, text)
+    assert says in str(caught.value)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):

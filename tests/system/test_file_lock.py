@@ -7,7 +7,7 @@ from threading import Event, Thread
 import pytest
 
 from hivemind_addon.system.file_lock import holder_of, is_free, name_holder, take_lock
-from tests.rows import offenders
+from tests.rows import each
 
 
 @pytest.fixture
@@ -34,24 +34,22 @@ def test_many_share_it_and_nobody_has_it_alone_meanwhile(path):
     os.close(take_lock(path))
 
 
-def test_it_is_waited_for(path):
-    def check(wait_s):
-        first = take_lock(path)
-        taken, begun = [], Event()
+@each("wait_s", [120.0, None])
+def test_it_is_waited_for(path, wait_s):
+    first = take_lock(path)
+    taken, begun = [], Event()
 
-        def wait():
-            begun.set()
-            taken.append(take_lock(path, wait_s=wait_s))
+    def wait():
+        begun.set()
+        taken.append(take_lock(path, wait_s=wait_s))
 
-        waiting = Thread(target=wait, daemon=True)
-        waiting.start()
-        assert begun.wait(120)
-        os.close(first)
-        waiting.join(120)
-        assert taken[0] is not None
-        os.close(taken[0])
-
-    assert not offenders([120.0, None], check)
+    waiting = Thread(target=wait, daemon=True)
+    waiting.start()
+    assert begun.wait(120)
+    os.close(first)
+    waiting.join(120)
+    assert taken[0] is not None
+    os.close(taken[0])
 
 
 def test_a_wait_has_an_end(path):

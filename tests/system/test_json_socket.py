@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hivemind_addon.system.json_socket import LineServer, SocketTaken, ask, is_answered
+from tests.rows import each
 
 
 @pytest.fixture
@@ -108,15 +109,16 @@ async def test_a_line_that_comes_in_pieces_is_one_line(serving, connect):
     assert heard == [b"one line", b"and another"]
 
 
-@pytest.mark.parametrize("line", [b"x" * 1001, b"x" * 1001 + b"\n"], ids=["without end", "with its end"])
+@each("line", [b"x" * 1001, b"x" * 1001 + b"\n"])
 async def test_too_long_a_line_cuts_its_connection_off(serving, path, connect, line):
     heard = []
-    await serving(heard=lambda one, line: (heard.append(line), one.send(b"here\n")))
+    server = await serving(heard=lambda one, line: (heard.append(line), one.send(b"here\n")))
     reader, writer = await connect()
     writer.write(line)
     assert await read_all(reader) == b""
     assert heard == []
     assert await asked(path, b"hello\n"), "others are served as before"
+    server.close()
 
 
 async def test_too_many_lines_a_second_cut_their_connection_off(serving, path, connect, monkeypatch):

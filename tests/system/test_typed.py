@@ -9,7 +9,7 @@ from hivemind_addon.api.ticket import Delivery, Dimension, OutcomeKind
 from hivemind_addon.proxy.profile.model import DialectName, InputCharge, Profile
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES
 from hivemind_addon.system.typed import BadValue, DocumentError, Rules, convert
-from tests.rows import offenders
+from tests.rows import each
 
 FILE = Path("profiles/my.yaml")
 
@@ -58,40 +58,38 @@ def test_an_unknown_key_like_no_other_is_answered_with_the_known_ones():
     assert "known keys: max_failures, max_ambiguous" in error_of({"retry": {"zzz": 3}})
 
 
-def test_a_bad_value_is_one_line_with_its_place_and_a_cure():
-    def check(document, said):
-        line = error_of(document)
-        assert line.startswith(f"profiles/my.yaml: {said}")
-        assert "; " in line
-        assert "\n" not in line
-
-    assert not offenders(
-        [
-            ({"hosts": "a.example"}, "hosts: expected a list, got 'a.example'"),
-            ({"delivery": "fast"}, "delivery: 'fast' is not known here; write one of stream, whole"),
-            ({"delivery": {}}, "delivery: a mapping is not known here"),
-            ({"delivery": None}, "delivery: nothing is not known here"),
-            ({"keep_alive_s": "3s"}, "keep_alive_s: expected a number, got '3s'"),
-            ({"keep_alive_s": -1}, "keep_alive_s: -1 is negative"),
-            ({"keep_alive_s": float("nan")}, "keep_alive_s: expected a number, got nan"),
-            ({"keep_alive_s": float("inf")}, "keep_alive_s: expected a number, got inf"),
-            ({"keep_alive_s": 10**400}, "keep_alive_s: expected a number"),
-            ({"keep_alive_s": True}, "keep_alive_s: expected a number, got True"),
-            ({"refusal": {"status": 429.5}}, "refusal.status: expected a whole number, got 429.5"),
-            ({"refusal": []}, "refusal: expected a mapping, got a list"),
-            ({"refusal": None}, "refusal: expected a mapping, got nothing"),
-            ({"outcomes": [{"kind": "ignored"}]}, "outcomes[0]: retry is missing; add retry"),
-            ({"outcomes": [{"kind": "ignored", "retry": "no"}]}, "outcomes[0].retry: expected true or false"),
-            ({"outcomes": [{"kind": "hard", "retry": False}]}, "outcomes[0].kind: 'hard' is not known here"),
-            ({"calls": [{"kind": "turn", "says": 7}]}, "calls[0].says: expected a text, got 7"),
-            ({"calls": [{"kind": "nap"}]}, "calls[0].kind: 'nap' is not known here"),
-            ({"windows": [{"used": "x-used"}]}, "windows[0]: window is missing; add window"),
-            ({"refuse_websocket": "yes"}, "refuse_websocket: expected true or false"),
-            ({"meters": ["requests"]}, "meters[0]: expected a mapping, got 'requests'"),
-            ({3: "x"}, "3: unknown key"),
-        ],
-        check,
-    )
+@each(
+    ("document", "said"),
+    [
+        ({"hosts": "a.example"}, "hosts: expected a list, got 'a.example'"),
+        ({"delivery": "fast"}, "delivery: 'fast' is not known here; write one of stream, whole"),
+        ({"delivery": {}}, "delivery: a mapping is not known here"),
+        ({"delivery": None}, "delivery: nothing is not known here"),
+        ({"keep_alive_s": "3s"}, "keep_alive_s: expected a number, got '3s'"),
+        ({"keep_alive_s": -1}, "keep_alive_s: -1 is negative"),
+        ({"keep_alive_s": float("nan")}, "keep_alive_s: expected a number, got nan"),
+        ({"keep_alive_s": float("inf")}, "keep_alive_s: expected a number, got inf"),
+        ({"keep_alive_s": 10**400}, "keep_alive_s: expected a number"),
+        ({"keep_alive_s": True}, "keep_alive_s: expected a number, got True"),
+        ({"refusal": {"status": 429.5}}, "refusal.status: expected a whole number, got 429.5"),
+        ({"refusal": []}, "refusal: expected a mapping, got a list"),
+        ({"refusal": None}, "refusal: expected a mapping, got nothing"),
+        ({"outcomes": [{"kind": "ignored"}]}, "outcomes[0]: retry is missing; add retry"),
+        ({"outcomes": [{"kind": "ignored", "retry": "no"}]}, "outcomes[0].retry: expected true or false"),
+        ({"outcomes": [{"kind": "hard", "retry": False}]}, "outcomes[0].kind: 'hard' is not known here"),
+        ({"calls": [{"kind": "turn", "says": 7}]}, "calls[0].says: expected a text, got 7"),
+        ({"calls": [{"kind": "nap"}]}, "calls[0].kind: 'nap' is not known here"),
+        ({"windows": [{"used": "x-used"}]}, "windows[0]: window is missing; add window"),
+        ({"refuse_websocket": "yes"}, "refuse_websocket: expected true or false"),
+        ({"meters": ["requests"]}, "meters[0]: expected a mapping, got 'requests'"),
+        ({3: "x"}, "3: unknown key"),
+    ],
+)
+def test_a_bad_value_is_one_line_with_its_place_and_a_cure(document, said):
+    line = error_of(document)
+    assert line.startswith(f"profiles/my.yaml: {said}")
+    assert "; " in line
+    assert "\n" not in line
 
 
 values = st.recursive(

@@ -12,7 +12,7 @@ from hivemind_addon.system.json_socket import is_answered
 from hivemind_addon.tools.tasks import client
 from hivemind_addon.tools.tasks.model import NotTaken, State, TaskSpec
 from hivemind_addon.tools.tasks.store import FleetStore
-from tests.rows import offenders
+from tests.rows import each
 from tests.tasks.plain import made_runner, shell, short_folder
 
 
@@ -84,22 +84,20 @@ def test_a_task_submits_to_its_own_runner_as_its_child(served):
     client.cancel("bg-1")
 
 
-def test_what_cannot_be_is_one_line(served):
-    def check(call, says):
-        with pytest.raises(NotTaken, match=says):
-            call()
-
-    assert not offenders(
-        [
-            (lambda: client.submit([TaskSpec(agent="clippy")], port=1), "task 1: agent: 'clippy' is not known here"),
-            (lambda: client.wait(["bg-1/x"], timeout_s=1), "there is no task 'x' in this fleet"),
-            (lambda: client.wait(["other-1/x"], timeout_s=1), "there is no fleet 'other-1'; the newest are: bg-1"),
-            (lambda: client.task("bg-1/x"), "no task 'bg-1/x' in bg-1; there are none"),
-            (lambda: client.cancel("bg-1/x"), "there is no task 'x'"),
-            (lambda: client.status(fleet="x"), "there is no fleet 'x'"),
-        ],
-        check,
-    )
+@each(
+    ("call", "says"),
+    [
+        (lambda: client.submit([TaskSpec(agent="clippy")], port=1), "task 1: agent: 'clippy' is not known here"),
+        (lambda: client.wait(["bg-1/x"], timeout_s=1), "there is no task 'x' in this fleet"),
+        (lambda: client.wait(["other-1/x"], timeout_s=1), "there is no fleet 'other-1'; the newest are: bg-1"),
+        (lambda: client.task("bg-1/x"), "no task 'bg-1/x' in bg-1; there are none"),
+        (lambda: client.cancel("bg-1/x"), "there is no task 'x'"),
+        (lambda: client.status(fleet="x"), "there is no fleet 'x'"),
+    ],
+)
+def test_what_cannot_be_is_one_line(served, call, says):
+    with pytest.raises(NotTaken, match=says):
+        call()
 
 
 def test_a_runner_that_is_gone_is_told_and_what_is_written_remains(served):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hivemind_addon.api.ticket import Priority
 from hivemind_addon.tools.tasks import dispatch
 from hivemind_addon.tools.tasks.dispatch import LIFT_S, Candidate, Stagger, TaskStart, choose
-from tests.rows import offenders
+from tests.rows import each
 
 
 def candidate(name, *, group="", priority=Priority.NORMAL, tokens=100.0, ready_at=0.0, number=0, is_awaited=False):
@@ -51,13 +51,11 @@ def test_a_groups_workers_serve_its_queue_and_no_other():
     assert first(build, free={"reviewers": 1, "": 0}) is None
 
 
-def test_an_idle_worker_helps_a_queue_that_is_longer_than_the_threshold():
-    def check(length, helps):
-        queue = [candidate(f"build-{n}", number=n) for n in range(length)]
-        start = first(*queue, free={"reviewers": 1, "": 0}, steal_above=2)
-        assert start == (TaskStart("build-0", "reviewers") if helps else None)
-
-    assert not offenders([(1, False), (2, False), (3, True)], check)
+@each(("length", "helps"), [(1, False), (2, False), (3, True)])
+def test_an_idle_worker_helps_a_queue_that_is_longer_than_the_threshold(length, helps):
+    queue = [candidate(f"build-{n}", number=n) for n in range(length)]
+    start = first(*queue, free={"reviewers": 1, "": 0}, steal_above=2)
+    assert start == (TaskStart("build-0", "reviewers") if helps else None)
 
 
 def test_a_worker_with_work_of_its_own_does_not_help():

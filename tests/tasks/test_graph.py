@@ -31,10 +31,6 @@ def test_a_circle_is_found_exactly_where_no_order_exists(edges):
     assert not found or found[0] == found[-1]
 
 
-def test_what_is_unknown_is_told_with_its_place():
-    assert list(graph.unknown({"a": ["b", "z"], "b": []})) == [("a", 1, "z")]
-
-
 @given(graphs, names, names)
 def test_a_way_leads_along_the_edges(edges, start, goal):
     found = graph.way(edges, [start], goal)

@@ -10,6 +10,7 @@ import pytest
 from hivemind_addon.tools.tasks import runner_socket
 from hivemind_addon.tools.tasks.model import NotTaken
 from hivemind_addon.tools.tasks.runner_socket import CancelTask, RunnerAnswer, RunnerSocket, WaitForTasks
+from tests.rows import each
 from tests.tasks.plain import short_folder
 
 
@@ -65,7 +66,7 @@ async def test_a_question_has_its_answer(serving):
     assert serving.path.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "says"),
     [
         (b'{"type": "cancel", "id": "a"}\n', "not that one"),

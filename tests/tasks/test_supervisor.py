@@ -11,7 +11,7 @@ import pytest
 
 from hivemind_addon.tools.tasks import supervisor
 from tests.processes import is_alive
-from tests.rows import offenders
+from tests.rows import each
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="orphans are found on Linux only")
 
@@ -35,22 +35,20 @@ def gone(pids):
         time.sleep(0.01)  # noqa: TID251
 
 
-def test_its_exit_status_is_the_tasks():
-    def check(command, status):
-        with kept(*command) as process:
-            assert process.wait(120) == status
-            assert (command[0] in process.stderr.read()) == (status in (126, 127))
-
-    assert not offenders(
-        [
-            (("true",), 0),
-            (("sh", "-c", "exit 42"), 42),
-            (("sh", "-c", "kill -SEGV $$"), 128 + signal.SIGSEGV),
-            (("nonesuch",), supervisor.NOT_FOUND),
-            (("/etc/hosts",), supervisor.NOT_EXECUTABLE),
-        ],
-        check,
-    )
+@each(
+    ("command", "status"),
+    [
+        (("true",), 0),
+        (("sh", "-c", "exit 42"), 42),
+        (("sh", "-c", "kill -SEGV $$"), 128 + signal.SIGSEGV),
+        (("nonesuch",), supervisor.NOT_FOUND),
+        (("/etc/hosts",), supervisor.NOT_EXECUTABLE),
+    ],
+)
+def test_its_exit_status_is_the_tasks(command, status):
+    with kept(*command) as process:
+        assert process.wait(120) == status
+        assert (command[0] in process.stderr.read()) == (status in (126, 127))
 
 
 def test_the_task_reads_nothing_and_has_its_signals_back():

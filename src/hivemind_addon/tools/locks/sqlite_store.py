@@ -1,8 +1,8 @@
 """Leases in one SQLite file, for all processes of a machine. No daemon: each call removes what is over.
 
-Order. Waiters stand in one line, by arrival. A name's free place is given to the first waiter in the line that wants the
-name; so a place that an earlier waiter wants is kept for it, even while its other names are taken. That leaves places
-idle, but no waiter is passed, so none starves, and no two wait for each other's names.
+Order. Waiters stand in one line, by arrival. A name's free place is given to the first waiter in the line that wants
+the name; so a place that an earlier waiter wants is kept for it, even while its other names are taken. That leaves
+places idle, but no waiter is passed, so none starves, and no two wait for each other's names.
 
 Time. Every instant is one of `Clock.awake()`: neither setting the wall clock nor a sleep of the machine changes
 anything. After a restart of the machine that clock begins again: leases of watched processes are over then, and those
