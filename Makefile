@@ -4,7 +4,7 @@ PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 "$$HOME"/.py
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test browser check prove bench house night soak evaluate fleets endurance run docs clean
+.PHONY: demo test browser check prove bench house mutants night soak evaluate fleets endurance run docs clean
 
 demo: $(READY)          ## a fleet against a strict, faulty provider: first direct, then through the scheduler
 	$(BIN)/hivemind demo
@@ -33,6 +33,9 @@ house: $(READY)         ## how heavy the house is: lines, files, floors, what on
 
 night: $(READY)         ## memory and event loop of mitmweb over 20,000 requests and 500 held ones
 	$(BIN)/python -m bench.night
+
+mutants: $(READY)       ## change one place of the core or the wire at a time: which changes no test notices; 50 minutes
+	$(BIN)/python -m bench.mutants
 
 soak: $(READY)          ## a week of requests in five minutes, one in eight faulty: nothing may grow
 	$(BIN)/python -m bench.soak

@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
+from tests.golden import golden, pytest_addoption  # noqa: F401 - for all tests
+
 # Where the variable CI is set, hypothesis's own profile would have each test seeded by its source, not by our seed.
 _EVERYWHERE = settings(
     settings.get_profile("default"),

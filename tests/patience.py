@@ -3,7 +3,7 @@
 import pytest
 
 from hivemind_addon.api.control import read_report, send_command
-from hivemind_addon.tools.history import place
+from hivemind_addon.tools.history import reader
 
 PATIENCE_S = 120
 """Whoever waits longer hangs."""
@@ -14,4 +14,4 @@ def patient(monkeypatch):
     """Whoever asks a proxy that is in the tests' own process waits for its answer, as no user would."""
     for ask in (read_report, send_command):
         monkeypatch.setitem(ask.__kwdefaults__, "timeout_s", PATIENCE_S)
-    monkeypatch.setattr(place, "_PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(reader, "_PROXY_PATIENCE_S", PATIENCE_S)

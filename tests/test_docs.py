@@ -37,7 +37,10 @@ def test_the_generated_pages_are_fresh():
 
 
 def test_a_stale_page_is_named_and_written_again(tmp_path, monkeypatch):
+    ours = (docs._CHECKOUT / "docs" / "mcp.md").read_text()
     monkeypatch.setattr(docs, "_CHECKOUT", tmp_path)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "mcp.md").write_text(ours.replace("### status", "### state"))
     assert docs.check() == [
         "docs/agents.md",
         "docs/cli.md",
@@ -53,6 +56,7 @@ def test_a_stale_page_is_named_and_written_again(tmp_path, monkeypatch):
     ]
     assert docs.check() == []
     assert docs.write() == []
+    assert (tmp_path / "docs" / "mcp.md").read_text() == ours
     (tmp_path / "docs" / "profiles.md").write_text("old")
     assert docs.check() == ["docs/profiles.md"]
 

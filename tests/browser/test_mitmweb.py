@@ -277,7 +277,7 @@ def test_the_command_bar_steers(person, agents):
     expect(said).to_contain_text("paused")
     (answer,) = person.hold(agents[0])
     expect(person.comment(agents[0])).to_contain_text("held, place 1: paused by a person")
-    expect(person.do("hivemind.status")).to_contain_text("1 held (paused by a person")
+    expect(person.do("hivemind.status")).to_contain_text("1 queued (paused by a person")
     look(person.page, "mitmweb-commands")
     expect(person.do("hivemind.limit none")).to_contain_text("neither a number")
     expect(person.do("hivemind.resume")).to_contain_text("resumed")

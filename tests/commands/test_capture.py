@@ -4,9 +4,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.api.command import Record, Said
 from hivemind_addon.tools.cli import main
-from hivemind_addon.tools.commands import proxy
 from tests.capture.samples import make_call
 from tests.mitm.captured import record
 
@@ -51,22 +49,3 @@ def test_a_wrong_file_is_one_line(tmp_path, command):
     assert told.output.count("\n") == 1
     assert "novel.txt" in told.output
     assert run(name, tmp_path / "missing", *(tmp_path / one for one in more)).output.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "command"),
-    [
-        (["start", "/n/night.flow"], Record("/n/night.flow")),
-        (["start", "/n/night.flow", "--no-content"], Record("/n/night.flow", content=False)),
-        (["stop"], Record(None)),
-    ],
-)
-def test_a_running_proxy_is_told_to_record_and_to_stop(monkeypatch, tmp_path, arguments, command):
-    sent = []
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr("hivemind_addon.system.folders.LONGEST_SOCKET_PATH", 1000)
-    monkeypatch.setattr(
-        proxy, "send_command", lambda path, told: sent.append((path.name, told)) or Said(done=True, text="recording")
-    )
-    assert run(*arguments, "-p", "9090").output == "recording\n"
-    assert sent == [("9090.sock", command)]

@@ -2,12 +2,13 @@ import time
 
 import pytest
 
-from hivemind_addon.proxy.journal.tables import AttemptRow, HappeningRow, TicketRow, WaitRow
+from hivemind_addon.proxy.journal.tables import AttemptRow, BudgetRow, HappeningRow, TicketRow, WaitRow
 from hivemind_addon.tools.commands import history_view as view
-from hivemind_addon.tools.history.history import Biography
+from hivemind_addon.tools.history.history import Biography, RunRecord, biographies, find
 from hivemind_addon.tools.history.incident_history import Aftermath
-from hivemind_addon.tools.history.incidents import Incident, IncidentKind, IncidentLine, Trouble
-from hivemind_addon.tools.history.records import RunRecord
+from hivemind_addon.tools.history.incidents import Incident, IncidentKind, TimelineLine, Trouble
+from hivemind_addon.tools.history.reader import JournalReader
+from tests.journal.book import journal_with
 
 NOON = 1_767_268_800.0
 RUN = RunRecord(id=1, began=NOON - 60, seen=NOON + 50, ended=None, pid=7, version="1")
@@ -86,73 +87,69 @@ def changed(row, **values):
     return type(row)(**{name: getattr(row, name) for name in row.__struct_fields__} | values)
 
 
-def test_a_request_s_story():
-    waits = [WaitRow("3f9c01ab2e", NOON, "rate limit", 4), WaitRow("3f9c01ab2e", NOON + 2, "backing off", 1)]
-    front = HappeningRow(
-        1, NOON + 3, "PersonActed", "", "3f9c01ab2e", "3f9c01ab2e: moved to the front by a person", "{}"
-    )
-    assert list(view.biography_lines(biography(waits=waits, happenings=[front]), NOON + 100)) == [
-        "3f9c01ab2e ran once; 1 attempt failed without running",
-        "",
-        "  agent ann of group reviewers, session s-1",
-        "  task nightly-1",
-        "  claude-opus-4-8 at api.anthropic.com/key-1/opus",
-        "  turn, normal priority, streamed",
-        "  came 12:00:00, ended after 22 s, waited 11 s, 2 attempts, $0.0300",
-        "",
-        "  12:00:00       +0  came",
-        "  12:00:00       +0  held, place 4: rate limit",
-        "  12:00:01      +1s  attempt 1 sent after 1 s, 3 in flight",
-        "  12:00:02      +2s  held, place 1: backing off",
-        "  12:00:02      +2s  attempt 1: 529 overloaded_error, in 1 s",
-        "  12:00:02      +2s  again in 10 s (529 overloaded_error)",
-        "  12:00:03      +3s  moved to the front by a person",
-        "  12:00:12     +12s  attempt 2 sent after 10 s",
-        "  12:00:22     +22s  attempt 2: 200, in 10 s; 1,400 in (400 cached) + 100 out; $0.0300",
-        "  12:00:22     +22s  delivered",
-    ]
-
-
-def test_another_day_is_named():
-    lines = list(view.biography_lines(biography(), NOON + 86_400))
-    assert lines[8:10] == ["  Jan  1", "  12:00:00       +0  came"]
-
-
-def test_of_a_lost_attempt_nobody_knows_the_end():
-    lost = changed(TICKET, end="lost", ended=None, reason="its proxy died", waited_s=0.0)
-    attempt = changed(FIRST, outcome="lost", ended=None, retry_at=None, retry_reason="", reason="its proxy died")
-    attempt = changed(attempt, tokens=2000, micro_usd=20_000)
-    texts = [moment.text for moment in view.story(biography(lost, [attempt]))]
-    assert texts == [
-        "came",
-        "attempt 1 sent after 1 s, 3 in flight",
-        "attempt 1: nobody knows its end; booked with $0.0200",
-        "its proxy died",
-    ]
-    assert view.story(biography(lost, [attempt]))[-1].at == RUN.seen
-    assert view.summary(biography(lost, [attempt]), NOON) == "came 12:00:00, 1 attempt, $0.0200"
-
-
-def test_names_out_of_requests_do_not_move_the_cursor():
-    evil = changed(TICKET, agent="ann\x1b[2J\r", reason="\x1b[31mred", end="gave up")
-    assert not any("\x1b" in line or "\r" in line for line in view.biography_lines(biography(evil), NOON))
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"reported": False}, "1,400 in (400 cached) + 100 out, by our count; $0.0300"),
-        ({"cache_write_tokens": 7}, "1,407 in (400 cached, 7 written) + 100 out; $0.0300"),
-        ({"input_tokens": None, "cache_read_tokens": None, "output_tokens": None}, "$0.0300"),
-        (
-            {"input_tokens": None, "cache_read_tokens": None, "output_tokens": None, "micro_usd": 0},
-            "booked with 1,500 tokens",
-        ),
-    ],
+WAITS = [WaitRow("3f9c01ab2e", NOON, "rate limit", 4), WaitRow("3f9c01ab2e", NOON + 2, "backing off", 1)]
+FRONT = HappeningRow(1, NOON + 3, "PersonActed", "", "3f9c01ab2e", "3f9c01ab2e: moved to the front by a person", "{}")
+LOST = changed(TICKET, end="lost", ended=None, reason="its proxy died", waited_s=0.0)
+LOST_ATTEMPT = changed(
+    FIRST, outcome="lost", ended=None, retry_at=None, retry_reason="", reason="its proxy died", tokens=2000
 )
-def test_what_an_attempt_used(values, words):
-    moments = view.story(biography(attempts=[changed(SECOND, **values)]))
-    assert f"attempt 2: 200, in 10 s; {words}" in [moment.text for moment in moments]
+NO_TOKENS = {"input_tokens": None, "cache_read_tokens": None, "output_tokens": None}
+
+
+def test_stories_of_requests(golden):
+    told = {
+        "told on the same day": (biography(waits=WAITS, happenings=[FRONT]), NOON + 100),
+        "told on another day": (biography(), NOON + 86_400),
+        "its proxy died": (biography(LOST, [changed(LOST_ATTEMPT, micro_usd=20_000)]), NOON),
+        "names with control characters": (
+            biography(changed(TICKET, agent="ann\x1b[2J\r", reason="\x1b[31mred", end="gave up")),
+            NOON,
+        ),
+        "tokens that nobody reported": (biography(attempts=[changed(SECOND, reported=False)]), NOON),
+        "tokens that were written into the cache": (biography(attempts=[changed(SECOND, cache_write_tokens=7)]), NOON),
+        "money without tokens": (biography(attempts=[changed(SECOND, **NO_TOKENS)]), NOON),
+        "tokens that were only expected": (biography(attempts=[changed(SECOND, **NO_TOKENS, micro_usd=0)]), NOON),
+    }
+    parts = [f"# {name}\n\n" + "\n".join(view.biography_lines(*arguments)) for name, arguments in told.items()]
+    golden("stories.txt", "\n\n".join(parts))
+    assert not any(mark in "".join(parts) for mark in "\x1b\r")
+
+
+def test_a_lost_request_ends_when_its_proxy_was_last_seen():
+    assert view.story(biography(LOST, [LOST_ATTEMPT]))[-1].at == RUN.seen
+
+
+def test_a_request_as_a_whole(tmp_path):
+    def fill(book):
+        book.run()
+        book.ticket("a1")
+        book.attempt("a1", 1, NOON + 1, "throttled", tokens=5, retry_at=NOON + 2, retry_reason="429")
+        book.attempt("a1", 2, NOON + 2)
+        book.wait("a1")
+
+    with JournalReader(journal_with(tmp_path / "journal.db", fill)) as journal:
+        [one] = biographies(journal, find(journal, "a1", 1).tickets)
+    whole = view.whole(one)
+    assert whole["verdict"] == "ran once; 1 attempt failed without running"
+    assert [attempt["fate"] for attempt in whole["tries"]] == ["did not run", "ran"]
+    assert (whole["tokens"], whole["tokens_in"], whole["micro_usd"]) == (1505, 1400, 30_000)
+    assert whole["waits"][0]["reason"] == "rate limit"
+
+
+def test_an_account_in_words():
+    for limit, words in (
+        ((None, 5_000_000), "$5.00"),
+        ((1000, None), "1,000 tokens"),
+        ((10, 20), "10 tokens, $0.0000"),
+        ((0, None), "0 tokens"),
+    ):
+        row = view.account_row(BudgetRow("everyone", "", "day", 0, 1, *limit, NOON, 0, 0, 0, 0, 0, 0))
+        assert (row["holder"], row["limit"], row["spent"]) == ("everyone", words, "")
+
+
+def test_an_instant_is_there_for_people_and_for_programs():
+    assert view.dated({"at": None, "text": "x"}, "at") == {"at": None, "at_iso": None, "text": "x"}
+    assert view.dated({"at": NOON}, "at") == {"at": NOON, "at_iso": "2026-01-01T12:00:00.000+00:00"}
 
 
 def test_a_task_s_requests_are_counted_by_what_became_of_them():
@@ -161,39 +158,16 @@ def test_a_task_s_requests_are_counted_by_what_became_of_them():
     assert view.task_verdict([never], has_more=True) == "the newest 1 request: 1 never ran"
 
 
-def test_long_lines_go_on_below_their_text():
+def test_long_lines_go_on_below_their_text(golden):
     lines = ["", "  12:00:00       +0  " + "word " * 12, "  facts " + "word " * 12, "x" * 70]
-    assert list(view.folded(lines, 60)) == [
-        "",
-        "  12:00:00       +0  word word word word word word word word",
-        "                     word word word word",
-        "  facts word word word word word word word word word word",
-        "    word word",
-        "x" * 70,
-    ]
+    golden("folded.txt", "\n".join(view.folded(lines, 60)))
 
 
 def test_reasons_are_counted():
     assert view.reasons_counted("a; b; a") == "2 x a; b"
 
 
-NOTHING = Aftermath(
-    requests=0,
-    waited=0,
-    failed_attempts=0,
-    reasons={},
-    retried=0,
-    rescued=0,
-    delivered=0,
-    shed=0,
-    gave_up=0,
-    refused=0,
-    cancelled=0,
-    lost=0,
-    unfinished=0,
-    tokens=0,
-    micro_usd=0,
-)
+NOTHING = Aftermath(**dict.fromkeys(Aftermath.__struct_fields__, 0) | {"reasons": {}})
 
 
 def outage(ended: float | None = NOON + 200) -> Incident:
@@ -201,8 +175,7 @@ def outage(ended: float | None = NOON + 200) -> Incident:
     return Incident("api/k/opus", (Trouble(IncidentKind.BREAKER, "api/k/opus", NOON, ended, "529", ending),))
 
 
-def test_an_incident():
-    reasons = {f"reason {number}": 1 for number in range(10)}
+def test_incidents(golden):
     after = changed(
         NOTHING,
         requests=5,
@@ -210,35 +183,13 @@ def test_an_incident():
         delivered=4,
         gave_up=1,
         failed_attempts=10,
-        reasons=reasons,
+        reasons={f"reason {number}": 1 for number in range(10)},
         retried=3,
         rescued=2,
         tokens=1200,
         micro_usd=2_500_000,
     )
-    timeline = [IncidentLine(NOON - 1, "an omen"), IncidentLine(NOON, "breaker open")]
-    lines = list(view.incident_lines(outage(), 2, after, timeline, NOON + 300))
-    assert lines == [
-        "incident 2: provider down at api/k/opus",
-        "",
-        "  from 12:00:00 to 12:03:20, 3m20s",
-        "  ended: the provider answered again",
-        "  5 requests in that time, 3 of them waited: 4 delivered, 1 gave up",
-        "  10 attempts failed, which cost 1,200 tokens and $2.50:",
-        *(f"         1  reason {number}" for number in range(8)),
-        "            and 2 other reasons",
-        "  of the requests that failed so 3 were tried again, 2 were delivered after all",
-        "",
-        "  11:59:59      -1s  an omen",
-        "  12:00:00       +0  breaker open",
-    ]
-
-
-def test_an_incident_that_is_not_over_and_hurt_nobody():
-    lines = list(view.incident_lines(outage(None), 1, NOTHING, [], NOON + 30))
-    assert lines[2:] == [
-        "  from 12:00:00 and is not over after 30s",
-        "  0 requests in that time",
-        "  no attempt failed",
-        "",
-    ]
+    timeline = [TimelineLine(NOON - 1, "an omen"), TimelineLine(NOON, "breaker open")]
+    over = view.incident_lines(outage(), 2, after, timeline, NOON + 300)
+    not_over = view.incident_lines(outage(None), 1, NOTHING, [], NOON + 30)
+    golden("incidents.txt", "\n".join((*over, "", *not_over)))

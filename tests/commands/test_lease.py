@@ -3,10 +3,21 @@
 import json
 import os
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from hivemind_addon.tools.cli import main
+from hivemind_addon.tools.commands.lease import (
+    open_store,
+    refused,
+    token_of,
+    variables,
+    wait_in_line,
+    watched_holder,
+    who,
+)
+from hivemind_addon.tools.locks.model import Grant, Holder, Lease, NotGranted, Request
 
 PID = str(os.getpid())
 
@@ -26,13 +37,6 @@ def run(*arguments, **more):
 def acquire(*arguments):
     result = run("acquire", *arguments, "--no-wait", "--pid", PID, "--json")
     return result.exit_code, json.loads(result.stdout)
-
-
-@pytest.mark.parametrize("command", ["acquire", "renew", "release", "list", "run", "lead"])
-def test_each_command_has_examples(command):
-    result = run(command, "--help")
-    assert result.exit_code == 0
-    assert "Examples:\n" in result.output
 
 
 def test_a_lease_is_had_renewed_and_released():
@@ -100,6 +104,12 @@ def test_a_shell_evaluates_a_failure_where_there_is_no_lease():
         (["release"], 2, "say which"),
         (["release", "nobody"], 1, "not held"),
         (["list", "\n"], 1, "is no name"),
+        (["run", "a"], 2, "say what to run: NAME -- COMMAND"),
+        (["run", "a", "--"], 2, "say what to run"),
+        (["run", "--", "true"], 2, "NAME"),
+        (["run", "a", "--", "no-such-command"], 127, "no-such-command"),
+        (["lead", "a", "b", "--", "true"], 2, "b"),
+        (["lead", "a"], 2, "say what to run"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_no_traceback(arguments, status, says):
@@ -154,3 +164,61 @@ def test_a_damaged_file_is_one_line(state):
     assert result.exit_code == 1
     assert "remove it" in result.stderr
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("command", ["run", "lead"])
+def test_a_busy_name_does_not_start_a_command(command):
+    assert run("acquire", "a", "--pid", str(os.getpid())).exit_code == 0
+    result = run(command, "a", "--no-wait", "--", "true")
+    assert (result.exit_code, result.stdout) == (75, "")
+    assert "held by" in result.stderr
+
+
+def test_how_it_is_called_says_where_the_command_goes():
+    assert "[OPTIONS] NAME... -- COMMAND..." in run("run", "--help").output
+
+
+def refusal(*holders):
+    return NotGranted(ahead=("a", "b"), holders=holders, retry_in_s=1.0)
+
+
+def test_who_has_it_is_told_with_the_process_where_the_name_does_not_say_it():
+    holders = (
+        Holder(agent="planner", pid=7, started=""),
+        Holder(agent="make-8", pid=8, started=""),
+        Holder(agent="by-hand", pid=0, started=""),
+    )
+    assert refused(refusal(*holders)) == "a, b: held by planner (process 7), make-8, by-hand"
+    assert [who(one) for one in holders] == ["planner (process 7)", "make-8", "by-hand"]
+
+
+def test_a_crowd_is_summed_up():
+    said = refused(refusal(*(Holder(agent=f"h-{number}", pid=number, started="") for number in range(1, 8))))
+    assert said == "a, b: held by h-1, h-2, h-3, h-4, 3 others"
+
+
+def test_who_waits_behind_others_hears_that():
+    assert refused(refusal()) == "a, b: others have waited for longer"
+
+
+def test_a_command_knows_its_lease_by_variables():
+    held = Lease("0f3c", (Grant("a", 5), Grant("b", 5)), Holder(agent="me", pid=7, started=""), 60.0)
+    assert token_of(held) == 5
+    assert variables(held) == {"HIVEMIND_LEASE_ID": "0f3c", "HIVEMIND_LEASE_TOKEN": "5"}
+
+
+def test_a_holder_has_a_name_and_lives():
+    assert watched_holder(None, int(PID), "/usr/bin/make").agent == f"make-{PID}"
+    assert watched_holder("me", int(PID)).agent == "me"
+    with pytest.raises(click.BadParameter, match="no process 2147483647"):
+        watched_holder("me", 2147483647)
+
+
+def test_who_waits_in_line_says_so_once_and_not_for_ever(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with open_store() as store:
+        first = wait_in_line(store, Request(("a",), watched_holder("first", int(PID)), 60.0, 1, ""), 0.0)
+        assert isinstance(first, Lease)
+        second = wait_in_line(store, Request(("a",), watched_holder("second", int(PID)), 60.0, 1, ""), 0.01)
+    assert isinstance(second, NotGranted)
+    assert capsys.readouterr().err == f"waiting: a: held by first (process {PID})\n"

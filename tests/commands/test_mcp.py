@@ -105,7 +105,7 @@ class Client:
 
 def held():
     with SqliteLeases(default_lease_file()) as store:
-        return [one.name for one in store.standings(SystemClock().monotonic()) if one.leases]
+        return [one.name for one in store.standings(SystemClock().awake()) if one.leases]
 
 
 @pytest.mark.slow

@@ -4,8 +4,8 @@ import click
 import pytest
 
 from hivemind_addon.api.command import Pause, Said
-from hivemind_addon.api.control import NotSaid, UnreadableReport, control_socket, serving_ports
-from hivemind_addon.tools.commands.proxy import ask, no_proxy, one_line, report_of, typed
+from hivemind_addon.api.control import control_socket, serving_ports
+from hivemind_addon.tools.commands.proxy import ask, in_one_line, no_proxy, report_of, typed
 from tests.commands.served import serving
 from tests.dash.samples import report
 
@@ -42,32 +42,36 @@ def test_only_ports_that_answer_are_named():
     assert serving_ports() == []
 
 
-@pytest.mark.parametrize(
-    ("raised", "says"),
-    [
-        (UnreadableReport("older"), "older"),
-        (NotSaid("no answer"), "no answer"),
+class Expected(Exception):
+    pass
+
+
+@in_one_line(Expected)
+def fails(error):
+    """Says what it does."""
+    raise error
+
+
+def test_what_can_be_expected_is_one_line_each_time():
+    for error, line in (
+        (Expected("why, and the cure"), "why, and the cure"),
         (PermissionError(13, "Permission denied", "/run/x"), "/run/x: Permission denied"),
-        (OSError("odd"), "odd"),
-    ],
-)
-def test_what_can_be_expected_is_one_line(raised, says):
-    @one_line
-    def fails():
-        raise raised
-
-    with pytest.raises(click.ClickException) as told:
-        fails()
-    assert told.value.message == says
+        (OSError("told in words"), "told in words"),
+    ) * 2:
+        with pytest.raises(click.ClickException) as caught:
+            fails(error)
+        assert caught.value.message == line
 
 
-def test_whoever_stops_reading_is_no_trouble_of_ours():
-    @one_line
-    def fails():
-        raise BrokenPipeError
+@pytest.mark.parametrize("error", [ValueError("a defect"), BrokenPipeError(32, "Broken pipe")])
+def test_what_is_not_goes_on(error):
+    """A reader that has seen enough is no trouble of ours."""
+    with pytest.raises(type(error)):
+        fails(error)
 
-    with pytest.raises(BrokenPipeError):
-        fails()
+
+def test_a_command_keeps_its_help():
+    assert (fails.__name__, fails.__doc__) == ("fails", "Says what it does.")
 
 
 def test_what_a_person_types_names_the_port_only_where_it_has_to():

@@ -54,10 +54,6 @@ def test_the_examples_of_its_page_run(home):
     assert files(home) == []
 
 
-def test_help_has_examples():
-    assert "Examples:\n" in CliRunner().invoke(main, ["setup", "--help"]).output
-
-
 def test_what_is_needed_is_printed_and_nothing_is_written(home, ca):
     before = files(home)
     result = run("claude-code")

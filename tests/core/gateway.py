@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from hivemind_addon.api.ticket import Attempt, AttemptResult, Dimension, Outcome, PoolKey
 from hivemind_addon.lab.sim.limits import Limit, LimitKind, SimAllowance
-from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted, Refused, Shed
 from hivemind_addon.proxy.core.scheduler import Scheduler

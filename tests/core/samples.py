@@ -18,7 +18,7 @@ from hivemind_addon.api.ticket import (
     Ticket,
 )
 from hivemind_addon.proxy.core.breaker import BreakerSettings
-from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted, Backoff, Shed
 from hivemind_addon.proxy.core.scheduler import Scheduler

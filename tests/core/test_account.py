@@ -19,7 +19,7 @@ def account():
 
 def test_without_a_word_from_anybody_it_limits_nothing(account):
     assert account.budget == Budget(*KEY)
-    assert account.units() == []
+    assert account.balances == []
 
 
 def test_a_persons_word_counts_before_the_files_and_the_files_before_what_was_left(account):

@@ -14,8 +14,10 @@ def make() -> Breaker:
     return Breaker(BreakerSettings(), rng=random.Random(1))
 
 
-def end(breaker: Breaker, kind: OutcomeKind, *, session: str = "a", admitted_at: float = 0, now: float = 0) -> bool:
-    return breaker.attempt_ended(kind, session=session, probe=False, admitted_at=admitted_at, now=now)
+def end(
+    breaker: Breaker, kind: OutcomeKind, *, session: str = "a", admitted_at: float = 0, now: float = 0, **more: object
+) -> bool:
+    return breaker.attempt_ended(kind, session=session, probe=False, admitted_at=admitted_at, now=now, **more)
 
 
 def end_probe(breaker: Breaker, kind: OutcomeKind, now: float) -> None:
@@ -86,24 +88,18 @@ def test_those_that_live_on_speak_against_an_outage():
     breaker = make()
     for n in range(40):
         pending = [0.0] * 12
-        opened = breaker.attempt_ended(
-            OutcomeKind.FAILED, session="abc"[n % 3], probe=False, admitted_at=n, now=n + 0.1, pending=[0.5, *pending]
-        )
-        assert not opened, "a call has been running since before the second failure"
+        dead = {"session": "abc"[n % 3], "admitted_at": n, "now": n + 0.1, "pending": [0.5, *pending]}
+        assert not end(breaker, OutcomeKind.FAILED, **dead), "a call has been running since before the second failure"
 
 
 def test_overload_while_others_are_worked_on_is_no_outage():
     """A provider that refuses one more, and goes on with those that it has."""
     breaker = make()
     for n in range(100):
-        breaker.attempt_ended(
-            OutcomeKind.OVERLOADED, session=f"s{n}", probe=False, admitted_at=n, now=n + 0.02, pending=[-30.0, n]
-        )
+        end(breaker, OutcomeKind.OVERLOADED, session=f"s{n}", admitted_at=n, now=n + 0.02, pending=[-30.0, n])
     assert breaker.state is BreakerState.CLOSED
     for n in range(100, 107):
-        breaker.attempt_ended(
-            OutcomeKind.OVERLOADED, session=f"s{n}", probe=False, admitted_at=n, now=n + 0.02, pending=[n]
-        )
+        end(breaker, OutcomeKind.OVERLOADED, session=f"s{n}", admitted_at=n, now=n + 0.02, pending=[n])
     assert breaker.state is BreakerState.OPEN
 
 
@@ -120,43 +116,31 @@ def test_whose_failures_are_in_the_row():
 
 def test_what_was_sent_with_the_failures_is_waited_for():
     breaker = make()
-    dead = {"probe": False, "admitted_at": 0, "now": 0.02}
     for left in range(20, -1, -1):
-        opened = breaker.attempt_ended(OutcomeKind.FAILED, session=f"s{left}", pending=[0.0] * left, **dead)
+        opened = end(breaker, OutcomeKind.FAILED, session=f"s{left}", now=0.02, pending=[0.0] * left)
         assert not opened or left < 10
     assert breaker.state is BreakerState.OPEN
 
 
 def test_no_network_opens_it_for_the_only_session():
     breaker = make()
-    dead = {"session": "a", "probe": False, "admitted_at": 0, "now": 0, "unreached": True}
-    assert [breaker.attempt_ended(OutcomeKind.FAILED, **dead) for _ in range(4)] == [False, False, False, True]
+    assert [end(breaker, OutcomeKind.FAILED, unreached=True) for _ in range(4)] == [False, False, False, True]
 
 
 def test_a_lost_connection_now_and_then_does_not():
     breaker = make()
     for n in range(100):
-        assert not breaker.attempt_ended(
-            OutcomeKind.FAILED, session="a", probe=False, admitted_at=0, now=0, unreached=n % 3 != 0
-        )
+        assert not end(breaker, OutcomeKind.FAILED, unreached=n % 3 != 0)
         end(breaker, OutcomeKind.SUCCESS, session="b")
 
 
-@pytest.mark.parametrize("kind", ALIVE)
-def test_any_answer_of_a_living_provider_ends_the_row(kind):
+@pytest.mark.parametrize("kind", [*ALIVE, OutcomeKind.CANCELLED])
+def test_any_answer_of_a_living_provider_ends_the_row_and_a_cancelled_attempt_does_not(kind):
     breaker = make()
     for session in "ababa":
         end(breaker, OutcomeKind.FAILED, session=session)
     end(breaker, kind)
-    assert not end(breaker, OutcomeKind.FAILED, session="b")
-
-
-def test_a_cancelled_attempt_does_not_end_the_row():
-    breaker = make()
-    for session in "ababa":
-        end(breaker, OutcomeKind.FAILED, session=session)
-    end(breaker, OutcomeKind.CANCELLED)
-    assert end(breaker, OutcomeKind.FAILED, session="b")
+    assert end(breaker, OutcomeKind.FAILED, session="b") is (kind not in ALIVE)
 
 
 def test_the_first_probe_goes_after_a_second_more_or_less():
@@ -183,7 +167,7 @@ def test_a_probe_that_lives_for_long_closes_it():
 def test_where_failures_take_long_a_probe_is_waited_for_as_long():
     breaker = make()
     for n in range(6):
-        breaker.attempt_ended(OutcomeKind.FAILED, session="ab"[n % 2], probe=False, admitted_at=0, now=30)
+        end(breaker, OutcomeKind.FAILED, session="ab"[n % 2], now=30)
     breaker.probe_started("a", 40)
     assert breaker.passes_at > 40 + 2 * 30
 

@@ -9,7 +9,7 @@ from hivemind_addon.api.events import AttemptEnded, BudgetBooked, BudgetSpent, B
 from hivemind_addon.api.spend import AccountState, Budget, Period, Price, Scope, Spend
 from hivemind_addon.api.ticket import AttemptResult, ContractError, Demand, PoolKey, Usage
 from hivemind_addon.proxy.core.budget import Budgets, actual_spend, spend_of
-from hivemind_addon.proxy.core.orders import Orders
+from hivemind_addon.proxy.core.overrides import Overrides
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted, Backoff, Refused, Shed
 from tests.core.samples import CANCELLED, CUT, FAILED, OVERLOADED, SUCCESS, THROTTLED, Bench, ticket
@@ -36,10 +36,10 @@ def used(tokens):
 
 
 class Books:
-    def __init__(self, orders=None):
+    def __init__(self, overrides=None):
         self.events = []
         self.booked = []
-        self.budgets = Budgets(emit=self.hear, orders=orders)
+        self.budgets = Budgets(emit=self.hear, overrides=overrides)
 
     def hear(self, event):
         (self.booked if isinstance(event, BudgetBooked) else self.events).append(event)
@@ -282,9 +282,9 @@ def test_whoever_looks_begins_no_period_and_books_nothing():
 
 
 def test_a_budget_given_at_run_time_counts_in_the_files_place_and_for_who_had_none():
-    orders = Orders()
-    orders.give(budget(50, name="a*"))
-    books = Books(orders)
+    overrides = Overrides()
+    overrides.give(budget(50, name="a*"))
+    books = Books(overrides)
     assert books.budgets.shortage(paid("t", budget(1000), tokens=60, session="a"), 0.0) is not None
     assert (
         books.budgets.shortage(paid("t", budget(1000, scope=Scope.EVERYONE, name=""), tokens=60, session="b"), 0.0)
@@ -296,12 +296,12 @@ def test_a_budget_given_at_run_time_counts_in_the_files_place_and_for_who_had_no
 
 
 def test_what_runs_counts_in_accounts_that_are_opened_meanwhile_and_is_booked_once_in_each():
-    orders = Orders()
-    books = Books(orders)
+    overrides = Overrides()
+    books = Books(overrides)
     free, bound = replace(paid("free", session="a"), budgets=()), paid("bound", budget(per=Period.DAY), session="a")
     books.budgets.reserve(free, 0.0)
     books.budgets.reserve(bound, 0.0)
-    orders.give(budget(50, per=Period.RUN))
+    overrides.give(budget(50, per=Period.RUN))
     books.budgets.obey(0.0)
     assert books.budgets.settle(free, Spend(70), 1.0) == []
     books.budgets.settle(bound, Spend(30), 1.0)

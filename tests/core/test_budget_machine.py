@@ -18,7 +18,7 @@ from hivemind_addon.api.command import AddBudget, ResetBudget, SetBudget
 from hivemind_addon.api.events import AttemptEnded, BudgetBooked, OddityNoted
 from hivemind_addon.api.spend import AccountState, Budget, Period, Price, Scope, Spend
 from hivemind_addon.api.ticket import AttemptResult, PoolKey, Usage
-from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted, Refused
 from hivemind_addon.proxy.core.scheduler import Scheduler
@@ -225,17 +225,17 @@ class BudgetMachine(RuleBasedStateMachine):
             for (_, _, per), event in self.booked.items()
             if goes_on or per is not Period.RUN
         ]
-        orders = json.loads(json.dumps(self.scheduler.export_orders(self.now, EPOCH)))
+        orders = json.loads(json.dumps(self.scheduler.export_overrides(self.now, EPOCH)))
         self.scheduler = Scheduler(rng=random.Random(0))
         booked, self.booked = self.booked, {}
         self.waiting, self.flying = {}, {}
         if goes_on:
             self.scheduler.restore_budgets(standings, self.now)
-            self.scheduler.restore_orders(orders, self.now, EPOCH)
+            self.scheduler.restore_overrides(orders, self.now, EPOCH)
         else:
-            self.scheduler.restore_orders(orders, self.now, EPOCH)
+            self.scheduler.restore_overrides(orders, self.now, EPOCH)
             self.scheduler.restore_budgets(standings, self.now)
-        assert self.scheduler.export_orders(self.now, EPOCH) == orders
+        assert self.scheduler.export_overrides(self.now, EPOCH) == orders
         for key, book in list(self.books.items()):
             if book.is_untouched() and key in booked:
                 book.began_at = booked[key].began_at  # whatever it was: its period begins with what happens next

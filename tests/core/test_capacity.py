@@ -7,10 +7,9 @@ import pytest
 from hivemind_addon.api.events import ConcurrencyChanged, Event, MeterLearned
 from hivemind_addon.api.ticket import AttemptResult, Demand
 from hivemind_addon.proxy.core.breaker import BreakerSettings
-from hivemind_addon.proxy.core.capacity import Capacity
-from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.capacity import Capacity, ConcurrencySettings
 from hivemind_addon.proxy.core.lanes import Attempt, QueueEntry
-from hivemind_addon.proxy.core.orders import Orders
+from hivemind_addon.proxy.core.overrides import Overrides
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import History
 from tests.core.samples import (
@@ -30,12 +29,12 @@ from tests.core.samples import (
 )
 
 
-def capacity(*, slots: int = 4, orders: Orders | None = None, told: list[Event] | None = None) -> Capacity:
+def capacity(*, slots: int = 4, orders: Overrides | None = None, told: list[Event] | None = None) -> Capacity:
     return Capacity(
         key=POOL,
         concurrency=ConcurrencySettings(initial=slots),
         breaker=BreakerSettings(),
-        orders=orders or Orders(),
+        orders=orders or Overrides(),
         rng=random.Random(0),
         emit=([] if told is None else told).append,
     )
@@ -97,7 +96,7 @@ def test_a_meter_is_announced_once_and_again_when_it_changes():
 
 class TestCap:
     def test_a_persons_limit_counts_where_it_is_lower_and_is_told(self):
-        orders, told = Orders(), []
+        orders, told = Overrides(), []
         one = capacity(slots=4, orders=orders, told=told)
         for cap in (2, 9, None):
             orders.cap("*", cap)
@@ -106,7 +105,7 @@ class TestCap:
         assert (one.limit, one.cap) == (4, None)
 
     def test_what_fills_it_proves_nothing_about_a_higher_one(self):
-        orders = Orders()
+        orders = Overrides()
         orders.cap("*", 2)
         one = capacity(slots=4, orders=orders)
         for attempt in [send(one, "a"), send(one, "b")]:

@@ -1,6 +1,6 @@
 import pytest
 
-from hivemind_addon.proxy.core.concurrency import ConcurrencySettings, Slots
+from hivemind_addon.proxy.core.capacity import ConcurrencySettings, Slots
 
 
 def filled(limit: int, *, maximum: int = 256) -> Slots:

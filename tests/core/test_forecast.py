@@ -7,7 +7,7 @@ import pytest
 
 from hivemind_addon.api.command import SetLimit
 from hivemind_addon.api.ticket import AttemptResult, Demand, Dimension, Reading
-from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.forecast import ForecastSlots, Supply, forecast
 from hivemind_addon.proxy.core.lanes import QueueEntry
 from hivemind_addon.proxy.core.pool import PoolSettings

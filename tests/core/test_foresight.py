@@ -5,7 +5,7 @@ from statistics import median
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.api.command import ForeseeWait, Pause, SetLimit, SetPriority
+from hivemind_addon.api.command import CommandResult, Declined, ForeseeWait, Pause, SetLimit, SetPriority
 from hivemind_addon.api.events import AttemptStarted
 from hivemind_addon.api.spend import Budget, Scope, Spend
 from hivemind_addon.api.ticket import CallKind, Demand, Dimension, Priority, Reading
@@ -17,11 +17,9 @@ from tests.core.samples import OVERLOADED, POOL, THROTTLED, Bench, after, reques
 
 
 def foreseen(bench, agent="new", **asked):
-    said = bench.scheduler.command(ForeseeWait(agent, **asked), bench.now)
-    assert said.done, said.text
-    (view,) = said.value
-    assert view["pool"] == str(POOL)
-    return view["starts_in_s"], view["before"], view["reason"]
+    (view,) = bench.scheduler.command(ForeseeWait(agent, **asked), bench.now).waits
+    assert view.pool == str(POOL)
+    return view.starts_in_s, view.before, view.reason
 
 
 def full(bench, *ticket_ids):
@@ -41,9 +39,7 @@ def test_where_nothing_is_in_the_way_it_goes_at_once():
 
 
 def test_before_the_first_call_nothing_is_known():
-    said = Bench().scheduler.command(ForeseeWait("new"), 0)
-    assert (said.done, said.value) == (True, [])
-    assert "at once" in said.text
+    assert Bench().scheduler.command(ForeseeWait("new"), 0) == CommandResult()
 
 
 def test_where_all_slots_are_taken_it_waits_for_the_first_that_ends():
@@ -181,21 +177,16 @@ def test_titles_and_summaries_are_no_ones_next_call():
     assert foreseen(bench, "a")[0] > 0
 
 
-@pytest.mark.parametrize(
-    ("asked", "cure"),
-    [
-        (ForeseeWait(""), "name an agent"),
-        (ForeseeWait("a", pool=""), "name an agent, and a pool"),
-        (ForeseeWait("a", input_tokens=-1), "never below zero"),
-        (ForeseeWait("a", pool="nowhere"), f"no pool 'nowhere'; there are {POOL}"),
-    ],
-)
-def test_what_cannot_be_foreseen_is_told_with_the_cure(asked, cure):
+def test_what_cannot_be_foreseen_is_declined():
     bench = Bench()
     bench.submit("a")
-    said = bench.scheduler.command(asked, bench.now)
-    assert not said.done
-    assert cure in said.text
+    for asked, why in (
+        (ForeseeWait(""), Declined.NO_CALL_NAMED),
+        (ForeseeWait("a", pool=""), Declined.NO_CALL_NAMED),
+        (ForeseeWait("a", input_tokens=-1), Declined.NEGATIVE_TOKENS),
+        (ForeseeWait("a", pool="nowhere"), Declined.NO_SUCH_POOL),
+    ):
+        assert bench.scheduler.command(asked, bench.now).declined is why
 
 
 def test_the_pools_that_an_agent_used_come_with_the_last_one_first():
@@ -208,7 +199,7 @@ def test_the_pools_that_an_agent_used_come_with_the_last_one_first():
     bench.poll()
 
     def pools(agent, glob="*"):
-        return [view["pool"] for view in bench.scheduler.command(ForeseeWait(agent, pool=glob), 1.0).value]
+        return [view.pool for view in bench.scheduler.command(ForeseeWait(agent, pool=glob), 1.0).waits]
 
     assert pools("a") == [str(other), str(POOL)]
     assert pools("b") == [str(other)]
@@ -227,9 +218,8 @@ class Foreseeing(Scheduler):
 
     def submit(self, made, settings, now):
         asked = ForeseeWait(made.agent, session=made.session, pool=str(made.pool))
-        said = self.command(asked, now)
-        if said.done and said.value:
-            self._told[made.id] = said.value[0]["starts_in_s"], now
+        if waits := self.command(asked, now).waits:
+            self._told[made.id] = waits[0].starts_in_s, now
         super().submit(made, settings, now)
 
     def note(self, event):

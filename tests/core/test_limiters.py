@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from hivemind_addon.api.ticket import AttemptResult, Demand, Dimension, Hints, Reading
-from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted
 from hivemind_addon.proxy.core.scheduler import Scheduler

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from hivemind_addon.api.command import Cancel
 from hivemind_addon.api.ticket import PoolKey
 from hivemind_addon.proxy.core.learned import Saved, read_saved
-from hivemind_addon.proxy.core.patience import Patience
+from hivemind_addon.proxy.core.retry import Patience
 from tests.core.samples import CANCELLED, POOL, Bench, requests_reading, ticket
 
 
@@ -73,7 +73,7 @@ def test_who_announced_it_teaches_nothing_and_memory_is_bounded():
 
 def test_it_survives_a_restart():
     learned = after(90, 91, 300).learned
-    saved = Saved(pools=(), account_by_name={}, same_account={}, patience=learned)
+    saved = Saved(pools=(), accounts=(), same_account={}, patience=learned)
     assert read_saved(json.loads(json.dumps(saved.to_json()))).patience == learned
 
 

@@ -31,26 +31,16 @@ def repeated(outcome: Outcome, times: int, *, provider_down: bool = False) -> Hi
     return history
 
 
-def test_a_byte_that_the_client_has_seen_ends_it():
+def test_what_ends_it_at_once():
     assert judge(client_saw_bytes=True) == GiveUp(Reason.DELIVERED_BYTES)
-
-
-def test_what_waiting_cannot_cure_ends_it():
     assert judge(IGNORED) == GiveUp(Reason.NOT_RETRYABLE)
-
-
-def test_a_stopping_scheduler_ends_it():
     assert judge(stopping=True) == GiveUp(Reason.STOPPING)
 
 
-def test_four_ambiguous_resends_and_no_more():
-    assert isinstance(judge(CUT, repeated(CUT, 4)), Backoff)
-    assert judge(CUT, repeated(CUT, 5)) == GiveUp(Reason.SPENT_AMBIGUOUS)
-
-
-def test_ten_failed_attempts_and_no_more():
-    assert isinstance(judge(FAILED, repeated(FAILED, 9)), Backoff)
-    assert judge(FAILED, repeated(FAILED, 10)) == GiveUp(Reason.SPENT_ATTEMPTS)
+def test_four_ambiguous_resends_ten_failed_attempts_and_no_more():
+    for outcome, most, why in ((CUT, 4, Reason.SPENT_AMBIGUOUS), (FAILED, 9, Reason.SPENT_ATTEMPTS)):
+        assert isinstance(judge(outcome, repeated(outcome, most)), Backoff)
+        assert judge(outcome, repeated(outcome, most + 1)) == GiveUp(why)
 
 
 @pytest.mark.parametrize("outcome", [THROTTLED, OVERLOADED])
@@ -132,17 +122,13 @@ def test_a_provider_that_answers_fast_leaves_a_held_ticket_more_time(service_s, 
 
 def test_a_lone_agent_outlives_an_outage_that_may_as_well_be_its_requests_fault():
     policy = RetryPolicy(max_failures=10)
-    alone = answered = History()
-    for _ in range(19):
-        alone = alone.started().ended(FAILED, provider_down=False, nobody_answered=True)
-        answered = answered.started().ended(FAILED, provider_down=False)
-    judged = [
-        decide(policy, history, FAILED, 0.0, random.Random(0), shed_at=600.0, provider_down=False)
-        for history in (alone, answered)
-    ]
-    assert isinstance(judged[0], Backoff)
-    assert judged[1] == GiveUp(Reason.SPENT_ATTEMPTS)
-    for _ in range(20):
-        alone = alone.started().ended(FAILED, provider_down=False, nobody_answered=True)
-    spent = decide(policy, alone, FAILED, 0.0, random.Random(0), shed_at=600.0, provider_down=False)
-    assert spent == GiveUp(Reason.SPENT_ATTEMPTS), "a request that can never succeed ends"
+
+    def after_failures(times: int, *, alone: bool) -> object:
+        history = History()
+        for _ in range(times):
+            history = history.started().ended(FAILED, provider_down=False, nobody_answered=alone)
+        return decide(policy, history, FAILED, 0.0, random.Random(0), shed_at=600.0, provider_down=False)
+
+    assert isinstance(after_failures(19, alone=True), Backoff)
+    assert after_failures(19, alone=False) == GiveUp(Reason.SPENT_ATTEMPTS)
+    assert after_failures(39, alone=True) == GiveUp(Reason.SPENT_ATTEMPTS), "a request that can never succeed ends"

@@ -21,7 +21,7 @@ from hivemind_addon.api.events import (
 )
 from hivemind_addon.api.ticket import AttemptResult, ContractError, Hints, PoolKey, Reason, Usage
 from hivemind_addon.proxy.core.breaker import BreakerSettings
-from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Backoff, Finished, GiveUp, RetryPolicy
 from hivemind_addon.proxy.core.scheduler import Scheduler

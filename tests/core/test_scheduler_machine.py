@@ -38,7 +38,7 @@ from hivemind_addon.api.ticket import (
 )
 from hivemind_addon.lab.sim.limits import LimitKind
 from hivemind_addon.proxy.core.breaker import BreakerSettings
-from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.learned import MeterKind
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted, Backoff, Refused, Shed
@@ -151,11 +151,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         fresh.restore(saved, self.now)
         assert fresh.drain_events() == []
         assert fresh.export() == saved
-        orders = json.loads(json.dumps(self.scheduler.export_orders(self.now, EPOCH)))
-        fresh.restore_orders(orders, self.now, EPOCH)
+        orders = json.loads(json.dumps(self.scheduler.export_overrides(self.now, EPOCH)))
+        fresh.restore_overrides(orders, self.now, EPOCH)
         told = fresh.drain_events()
         assert [type(event) for event in told] == ([PersonActed] if any(orders[kind] for kind in _ORDERS) else [])
-        assert fresh.export_orders(self.now, EPOCH) == orders
+        assert fresh.export_overrides(self.now, EPOCH) == orders
 
     @rule(
         session=st.sampled_from("abcdef"),
@@ -310,13 +310,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Asking changes nothing, and what is answered is an instant to come, or that nobody can tell."""
         events = list(self.scheduler._events)
         before, wakeup_at = self.scheduler.snapshot(self.now), self.scheduler.next_wakeup()
-        said = self.scheduler.command(ForeseeWait(agent, session, glob, input_tokens=tokens), self.now)
+        result = self.scheduler.command(ForeseeWait(agent, session, glob, input_tokens=tokens), self.now)
         assert (self.scheduler.snapshot(self.now), self.scheduler.next_wakeup()) == (before, wakeup_at)
         assert self.scheduler._events == events
-        for view in said.value or ():
-            assert view["starts_in_s"] is None or 0 <= view["starts_in_s"] < float("inf")
-            assert 0 <= view["before"] <= len(self.queued)
-            assert view["reason"] or view["starts_in_s"] == 0
+        for view in result.waits:
+            assert view.starts_in_s is None or 0 <= view.starts_in_s < float("inf")
+            assert 0 <= view.before <= len(self.queued)
+            assert view.reason or view.starts_in_s == 0
 
     @rule(pool=st.sampled_from(POOLS), change=st.sampled_from([1, -1]))
     def bypass(self, pool, change):

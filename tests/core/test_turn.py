@@ -8,12 +8,11 @@ from msgspec.structs import replace
 from hivemind_addon.api.events import Held
 from hivemind_addon.api.ticket import AttemptResult, Demand, Dimension, Reading, Reason
 from hivemind_addon.proxy.core.breaker import BreakerSettings
-from hivemind_addon.proxy.core.capacity import Capacity
-from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.capacity import Capacity, ConcurrencySettings
 from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
 from hivemind_addon.proxy.core.lanes import Attempt, QueueEntry
 from hivemind_addon.proxy.core.meters import Backoffs
-from hivemind_addon.proxy.core.orders import Orders
+from hivemind_addon.proxy.core.overrides import Overrides
 from hivemind_addon.proxy.core.retry import Backoff, GiveUp, History
 from hivemind_addon.proxy.core.turn import Gate, Turn
 from tests.core.samples import (
@@ -35,7 +34,7 @@ class Waiting:
     """A turn whose queue is empty: whoever asks holds its place in hand."""
 
     def __init__(self, *, slots: int = 1) -> None:
-        self.orders = Orders()
+        self.orders = Overrides()
         self.capacity = Capacity(
             key=POOL,
             concurrency=ConcurrencySettings(initial=slots, maximum=slots),

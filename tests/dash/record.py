@@ -5,10 +5,14 @@ Recorded anew by `python -m tests.dash.record`, from the checkout. The picture i
 
 from dataclasses import replace
 from datetime import UTC
+from io import StringIO
 from pathlib import Path
+from re import DOTALL, sub
 
 import msgspec
 from msgspec import structs
+from rich.console import Console
+from rich.terminal_theme import TerminalTheme
 
 from hivemind_addon.api.command import Pause, SetLimit, SetPriority
 from hivemind_addon.api.control import decode_report
@@ -21,7 +25,7 @@ from hivemind_addon.lab.sim.provider import ProviderSettings, ProviderWall
 from hivemind_addon.lab.sim.workload import Crowd, Scenario
 from hivemind_addon.lab.sim.world import World
 from hivemind_addon.proxy.observe.tally import Tally
-from hivemind_addon.tools.dash.paper import svg_of
+from hivemind_addon.tools.dash.picture import PictureLook, picture
 
 DATA = Path(__file__).parent / "data"
 _BEGAN = 1_800_000_000.0
@@ -174,6 +178,32 @@ RECORDED = {
 }
 
 
+_THEME = TerminalTheme(
+    (24, 27, 33),
+    (208, 212, 220),
+    [
+        (24, 27, 33),
+        (224, 108, 96),
+        (126, 190, 120),
+        (229, 179, 84),
+        (97, 158, 232),
+        (190, 140, 220),
+        (86, 182, 194),
+        (208, 212, 220),
+    ],
+    [
+        (92, 99, 112),
+        (224, 108, 96),
+        (126, 190, 120),
+        (240, 200, 110),
+        (120, 175, 245),
+        (205, 160, 235),
+        (110, 200, 210),
+        (240, 242, 245),
+    ],
+)
+"""Colours for the SVG: dark, calm, and with enough contrast for small print."""
+
 IMAGE = Path(__file__).parents[2] / "docs" / "images" / "top.svg"
 
 
@@ -184,7 +214,13 @@ def recorded(name):
 
 def image():
     """The picture of the README."""
-    return svg_of(recorded("night"), width=120, height=38, zone=UTC)
+    console = Console(record=True, width=120, file=StringIO(), force_terminal=True, color_system="truecolor")
+    console.print(picture(recorded("night"), PictureLook(width=120, height=38, zone=UTC)).text)
+    text = console.export_svg(title="hivemind top", theme=_THEME, unique_id="hivemind-top")
+    # Whoever opens the file is not to fetch a font from somewhere.
+    return sub(r"@font-face \{.*?\}", "", text, flags=DOTALL).replace(
+        "Fira Code,", "ui-monospace,Menlo,Consolas,DejaVu Sans Mono,"
+    )
 
 
 def main():

@@ -80,10 +80,10 @@ def test_an_agent_counts_everything_below_it():
         ],
     )
     (agent,) = family(made)
-    assert (agent.tokens, agent.micro_usd, agent.is_priced, agent.delivered, agent.lost) == (32, 7, False, 3, 1)
-    assert (agent.wasted_tokens, agent.wasted_micro_usd) == (6, 2)
-    assert agent.refused == 2
-    assert (agent.in_flight, agent.wait_s, agent.seen_ago_s) == (1, 7, 2)
+    wanted = {"tickets": 2, "delivered": 3, "lost": 1, "refused": 2, "is_priced": False, "seen_ago_s": 2}
+    wanted |= {"tokens": 32, "wasted_tokens": 6, "micro_usd": 7, "wasted_micro_usd": 2, "usage": usage + usage}
+    assert {name: getattr(agent.tally, name) for name in wanted} == wanted
+    assert (agent.in_flight, agent.wait_s) == (1, 7)
     assert [one.ticket.id for one in agent.tickets] == ["f", "w"]
 
 

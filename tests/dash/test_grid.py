@@ -1,5 +1,3 @@
-import pytest
-
 from hivemind_addon.tools.dash.grid import Column, Grid, GridCell
 
 COLUMNS = (Column("name", 0, 6, grows=1), Column("a", 2, 4, right=True), Column("b", 1, 4))
@@ -21,9 +19,8 @@ def test_what_does_not_fit_goes_by_rank():
     assert shown(6, name="x", a="1", b="y") == "x     "
 
 
-@pytest.mark.parametrize("width", range(1, 60))
-def test_no_line_is_wider_than_its_screen(width):
-    assert len(shown(width, name="n" * 70, a="a" * 70, b="b" * 70)) <= width
+def test_no_line_is_wider_than_its_screen():
+    assert all(len(shown(width, name="n" * 70, a="a" * 70, b="b" * 70)) <= width for width in range(1, 60))
 
 
 def test_it_tells_which_columns_there_are():

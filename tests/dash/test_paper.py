@@ -2,8 +2,6 @@ import re
 from html import unescape
 from xml.etree import ElementTree as ET
 
-import pytest
-
 from hivemind_addon.tools.dash import paper
 from tests.dash.record import IMAGE, image, recorded
 from tests.dash.samples import pool, report, waiting
@@ -18,8 +16,8 @@ def words(svg):
     return unescape(re.sub(r"<[^>]*>|\s|&#160;", "", svg.partition("<g")[2]))
 
 
-def test_an_svg_is_well_formed_and_fetches_nothing():
-    svg = paper.svg_of(recorded("night"), width=100)
+def test_it_is_well_formed_and_fetches_nothing():
+    svg = image()
     ET.fromstring(svg)
     assert "nightly" in svg
     assert "@font-face" not in svg
@@ -42,12 +40,14 @@ def test_requests_are_listed_by_their_ids_where_somebody_may_want_to_name_one(ca
     assert "what happened" not in out
 
 
-@pytest.mark.parametrize(
-    ("term", "tty", "is_screen"),
-    [("xterm-256color", True, True), ("xterm", False, False), ("dumb", True, False), ("", True, False)],
-)
-def test_only_a_terminal_that_can_is_drawn_on(monkeypatch, term, tty, is_screen):
-    monkeypatch.setenv("TERM", term)
-    for stream in (paper.sys.stdin, paper.sys.stdout):
-        monkeypatch.setattr(stream, "isatty", lambda: tty)
-    assert paper.is_screen() is is_screen
+def test_only_a_terminal_that_can_is_drawn_on(monkeypatch):
+    for term, tty, is_screen in (
+        ("xterm-256color", True, True),
+        ("xterm", False, False),
+        ("dumb", True, False),
+        ("", True, False),
+    ):
+        monkeypatch.setenv("TERM", term)
+        for stream in (paper.sys.stdin, paper.sys.stdout):
+            monkeypatch.setattr(stream, "isatty", lambda tty=tty: tty)
+        assert paper.is_screen() is is_screen

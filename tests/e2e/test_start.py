@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.tools.history.asked import Span
+from hivemind_addon.tools.history.filters import Span
 from hivemind_addon.tools.history.incident_history import read_incidents
 from hivemind_addon.tools.history.reader import JournalReader
 from tests.e2e.forked import Forked

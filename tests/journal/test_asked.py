@@ -1,6 +1,6 @@
 import pytest
 
-from hivemind_addon.tools.history.asked import RequestFilter, Span, is_broad
+from hivemind_addon.tools.history.filters import RequestFilter, Span, is_broad
 from hivemind_addon.tools.history.history import requests
 from hivemind_addon.tools.history.reader import JournalReader
 from tests.journal.book import NOON, journal_with

@@ -1,7 +1,7 @@
 import pytest
 
 from hivemind_addon.tools.history import history
-from hivemind_addon.tools.history.asked import RequestFilter, Span
+from hivemind_addon.tools.history.filters import RequestFilter, Span
 from hivemind_addon.tools.history.reader import JournalReader
 from tests.journal.book import NOON, POOL, journal_with
 

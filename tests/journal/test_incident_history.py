@@ -1,6 +1,6 @@
 import pytest
 
-from hivemind_addon.tools.history.asked import Span
+from hivemind_addon.tools.history.filters import Span
 from hivemind_addon.tools.history.incident_history import read_aftermath, read_incidents, read_timeline
 from hivemind_addon.tools.history.incidents import IncidentKind
 from hivemind_addon.tools.history.reader import JournalReader

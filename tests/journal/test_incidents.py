@@ -3,8 +3,8 @@ import json
 import pytest
 
 from hivemind_addon.proxy.journal.tables import HappeningRow
+from hivemind_addon.tools.history.history import RunRecord
 from hivemind_addon.tools.history.incidents import AttemptEnd, IncidentKind, failure_rows, incidents, timeline
-from hivemind_addon.tools.history.records import RunRecord
 
 POOL, OTHER = "api.anthropic.com/k/opus", "api.openai.com/k/gpt"
 LIVE = RunRecord(id=1, began=0.0, seen=1e6, ended=None, pid=7, version="1")

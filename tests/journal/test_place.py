@@ -5,7 +5,7 @@ import pytest
 from hivemind_addon.api.command import Said, ShowConfig
 from hivemind_addon.api.control import NotSaid
 from hivemind_addon.proxy.journal.file import default_journal
-from hivemind_addon.tools.history import place
+from hivemind_addon.tools.history import reader
 
 
 @pytest.fixture
@@ -18,17 +18,17 @@ def says(monkeypatch):
             option = {"name": "hivemind_journal", "value": value, "default": "", "help": "", "settable": True}
             return Said(done=True, text="", value=[option])
 
-        monkeypatch.setattr(place, "send_command", answer)
+        monkeypatch.setattr(reader, "send_command", answer)
 
     return set_to
 
 
 def test_it_is_the_one_that_the_proxy_keeps(says):
     says("~/night.db")
-    assert place.journal_of(8123) == Path("~/night.db").expanduser()
+    assert reader.journal_of(8123) == Path("~/night.db").expanduser()
 
 
 @pytest.mark.parametrize("value", [None, "", "off"])
 def test_where_no_proxy_answers_or_names_one_it_is_the_usual_one(says, value):
     says(value)
-    assert place.journal_of(8123) == default_journal()
+    assert reader.journal_of(8123) == default_journal()

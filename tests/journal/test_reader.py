@@ -11,7 +11,7 @@ import pytest
 
 from hivemind_addon.proxy.journal.schema import APPLICATION_ID, VERSION
 from hivemind_addon.proxy.journal.tables import TicketRow
-from hivemind_addon.tools.history.asked import RequestFilter
+from hivemind_addon.tools.history.filters import RequestFilter
 from hivemind_addon.tools.history.history import requests
 from hivemind_addon.tools.history.reader import JournalReader, NoJournal
 from tests.journal.book import Book, journal_with

@@ -3,7 +3,7 @@ import time
 import pytest
 
 from hivemind_addon.tools.history import sums
-from hivemind_addon.tools.history.asked import RequestFilter, Span
+from hivemind_addon.tools.history.filters import RequestFilter, Span
 from hivemind_addon.tools.history.reader import JournalReader
 from hivemind_addon.tools.history.sums import By
 from tests.journal.book import NOON, POOL, journal_with

@@ -11,7 +11,7 @@ from hivemind_addon.proxy.journal.file import JournalFile
 from hivemind_addon.proxy.journal.rows import Rows
 from hivemind_addon.proxy.journal.runs import begin, end, seen
 from hivemind_addon.tools.history import history, sums
-from hivemind_addon.tools.history.asked import RequestFilter, Span
+from hivemind_addon.tools.history.filters import RequestFilter, Span
 from hivemind_addon.tools.history.incident_history import read_aftermath, read_incidents, read_timeline
 from hivemind_addon.tools.history.incidents import IncidentKind
 from hivemind_addon.tools.history.reader import JournalReader

@@ -9,16 +9,15 @@ from mcp.shared.memory import create_connected_server_and_client_session as conn
 
 from hivemind_addon.api.command import Command, OptionView, Said, SetConfig, ShowConfig
 from hivemind_addon.api.control import ControlServer, control_socket
+from hivemind_addon.api.replies import reply
 from hivemind_addon.api.report import ProxyView, Report
 from hivemind_addon.api.snapshot import SCHEMA_VERSION
 from hivemind_addon.proxy.checkpoint.folder_store import FolderStore
 from hivemind_addon.proxy.observe.tally import Tally
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
-from hivemind_addon.tools.mcp.caller import Caller
-from hivemind_addon.tools.mcp.scope import Permission, ServerScope
 from hivemind_addon.tools.mcp.server import make_server
-from hivemind_addon.tools.mcp.session import Session
+from hivemind_addon.tools.mcp.session import Caller, Permission, ServerScope, Session
 from hivemind_addon.tools.mcp.tools import TOOLS
 from tests.core.samples import Bench
 
@@ -82,9 +81,9 @@ class Stage:
                 self.options[name] = value
                 return Said(done=True, text=f"{name} = {value}")
             case _:
-                said = self.bench.scheduler.command(command, self.bench.now)
+                result = self.bench.scheduler.command(command, self.bench.now)
                 self.bench.poll()
-                return said
+                return reply(command, result)
 
     def session(self, agent: str = "one", scope: ServerScope = ALL, **caller: str) -> Session:
         made = Session(

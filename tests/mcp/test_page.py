@@ -1,21 +1,19 @@
-from hivemind_addon.tools.mcp.page import page
-from hivemind_addon.tools.mcp.scope import Permission
-from hivemind_addon.tools.mcp.tools import TOOLS
+from pathlib import Path
+
+import pytest
+
+from hivemind_addon.tools.mcp.page import filled
+
+PAGE = Path(__file__).parents[2] / "docs" / "mcp.md"
+MARKS = "".join(f"<!-- {name} -->\n<!-- end -->\n" for name in ("permissions", "own tools", "allowed tools"))
 
 
-def test_every_tool_with_its_arguments_and_every_permission_is_in_it():
-    text = page()
-    for tool in TOOLS:
-        assert f"\n### {tool.name}\n\n{tool.description}" in text
-    for permission in Permission:
-        assert f"\n| `{permission.value}` | `" in text
-    assert "\n| `names` | list of texts | required | All of them are taken at once" in text
-    assert "\n| `priority` | `critical`, `high`, `low`, `normal` | `normal` |" in text
-    assert "\n| `seconds` | number, 1 to 3,600 | `60` | It ends by itself |" in text
+def test_tools_with_their_arguments_stand_between_the_marks(golden):
+    golden("page.md", filled(MARKS))
+    assert filled(filled(MARKS)) == filled(MARKS)
+    assert filled(PAGE.read_text()).count("<!--") == PAGE.read_text().count("<!--")
 
 
-def test_what_needs_leave_stands_apart():
-    own, _, allowed = page().partition("## Tools that have to be allowed")
-    assert "### status" in own
-    assert "### submit" not in own
-    assert "### submit" in allowed
+def test_a_page_without_a_mark_is_named():
+    with pytest.raises(AssertionError, match="has no permissions"):
+        filled("# Tools")

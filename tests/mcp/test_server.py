@@ -11,7 +11,7 @@ from mcp import types
 from mcp.shared.exceptions import McpError
 from msgspec import Struct
 
-from hivemind_addon.tools.mcp.scope import Permission, ServerScope
+from hivemind_addon.tools.mcp.session import Permission, ServerScope
 from hivemind_addon.tools.mcp.tool import Call, McpTool, Nothing, ToolCancelled, ToolFailed
 from hivemind_addon.tools.mcp.tools import TOOLS
 from tests.mcp.stage import failing, given

@@ -1,13 +1,26 @@
 import asyncio
+from fnmatch import fnmatchcase
 
 import pytest
 
 from hivemind_addon.api.command import Pause
 from hivemind_addon.proxy.journal.file import default_journal
+from hivemind_addon.proxy.profile.model import Profile
+from hivemind_addon.proxy.wire.identity import identify
+from hivemind_addon.proxy.wire.request import RequestFacts
 from hivemind_addon.tools.locks.holder import holder_of
 from hivemind_addon.tools.locks.model import Request
-from hivemind_addon.tools.mcp.caller import Caller
-from hivemind_addon.tools.mcp.session import NoName, NoProxy
+from hivemind_addon.tools.mcp.session import (
+    BadWord,
+    Caller,
+    NoName,
+    NoProxy,
+    Permission,
+    ServerScope,
+    caller_of,
+    flag,
+    read_allow,
+)
 
 
 def lease(session, *names):
@@ -77,3 +90,68 @@ def test_without_a_name_it_says_how_to_get_one(stage):
     with pytest.raises(NoName, match="hivemind mcp --agent NAME"):
         _ = stage.session("").agent
     assert "nobody" in repr(stage.session(""))
+
+
+def test_what_is_told_counts_more_than_the_environment():
+    environment = {"HIVEMIND_AGENT": "env", "HIVEMIND_PORT": "9000"}
+    assert caller_of(environment) == Caller(agent="env", port=9000)
+    assert caller_of(environment, agent="told", port=1) == Caller(agent="told", port=1)
+
+
+def test_a_task_is_known_with_its_runner():
+    environment = {"HIVEMIND_TASK": "f/t", "HIVEMIND_RUNNER": "/run/r.sock"}
+    assert caller_of(environment) == Caller(agent="", port=8080, task="f/t", runner="/run/r.sock")
+
+
+def test_an_agent_that_was_only_given_a_proxy_is_known_by_its_address():
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
+        found = caller_of({name: "http://my%20agent:whole.prio-low@127.0.0.1:9090"})
+        assert found == Caller(agent="my agent", port=9090)
+    for url in ("http://user:pw@proxy.corp.test:3128", "http://127.0.0.1:9090", "no address", "http://a@[::1", ""):
+        assert caller_of({"HTTPS_PROXY": url}) == Caller(agent="", port=8080), "that is another one"
+
+
+def test_a_port_that_is_none_is_not_used():
+    assert {caller_of({"HIVEMIND_PORT": port}).port for port in ("0", "70000", "x", "²", "-1")} == {8080}
+
+
+def test_a_name_full_of_stars_still_means_one_agent():
+    for name in ("*", "a[bc]", "who?", "plain", "[", "**"):
+        glob = Caller(agent=name, port=1).glob
+        assert [one for one in (name, "other", "ab") if fnmatchcase(one, glob)] == [name]
+
+
+def test_a_name_is_the_one_that_the_proxy_makes_of_it():
+    for name in ("two\nlines", "n" * 200, "bell\a", "plain"):
+        proxys = identify(Profile(), {}, RequestFacts(), name, "127.0.0.1:1").agent
+        assert caller_of({"HIVEMIND_AGENT": name}).agent == caller_of({}, agent=name).agent == proxys
+
+
+def test_words_are_told_apart_by_commas_and_blanks():
+    assert read_allow("submit, Batch budgets") == {Permission.SUBMIT, Permission.BATCH, Permission.BUDGETS}
+    assert read_allow("") == frozenset()
+    assert read_allow("all") == frozenset(Permission)
+
+
+@pytest.mark.parametrize(("word", "hint"), [("budget", "did you mean budgets?"), ("sumbit", "did you mean submit?")])
+def test_an_unknown_word_is_named_with_what_may_be_meant(word, hint):
+    with pytest.raises(BadWord, match="is nothing to allow; there are submit, batch") as error:
+        read_allow(f"config,{word}")
+    assert hint in str(error.value)
+
+
+def test_a_word_that_is_like_none_gets_no_hint():
+    with pytest.raises(BadWord) as error:
+        read_allow("xyz")
+    assert "mean" not in str(error.value)
+
+
+def test_one_of_what_is_needed_is_enough():
+    scope = ServerScope(frozenset({Permission.BATCH}))
+    assert scope.has(frozenset())
+    assert scope.has(frozenset({Permission.SUBMIT, Permission.BATCH}))
+    assert not scope.has(frozenset({Permission.SETUP}))
+
+
+def test_the_flag_for_what_several_permissions_give_is_always_the_same_one():
+    assert flag({Permission.BATCH, Permission.SUBMIT}) == "--allow submit"

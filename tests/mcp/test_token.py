@@ -3,7 +3,7 @@ import stat
 
 import pytest
 
-from hivemind_addon.tools.mcp.token import BadToken, is_token, kept_token, new_token
+from hivemind_addon.tools.mcp.http import BadToken, is_token, kept_token, new_token
 
 
 def test_each_new_one_is_another():
@@ -26,13 +26,13 @@ def test_a_file_that_others_can_read_is_refused_with_the_cure(tmp_path):
         kept_token(file)
 
 
-@pytest.mark.parametrize("text", ["", "short", "two words that are long enough", "x" * 20 + "\x00"])
-def test_a_file_without_a_token_is_refused(tmp_path, text):
+def test_a_file_without_a_token_is_refused(tmp_path):
     file = tmp_path / "token"
-    file.write_text(text)
-    file.chmod(0o600)
-    with pytest.raises(BadToken, match="has no token"):
-        kept_token(file)
+    for text in ("", "short", "two words that are long enough", "x" * 20 + "\x00"):
+        file.write_text(text)
+        file.chmod(0o600)
+        with pytest.raises(BadToken, match="has no token"):
+            kept_token(file)
 
 
 def test_what_is_no_file_is_refused(tmp_path):
@@ -45,18 +45,7 @@ def test_what_is_no_file_is_refused(tmp_path):
         kept_token(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("said", "right"),
-    [
-        ("Bearer abc", True),
-        ("bearer  abc ", True),
-        ("Basic abc", False),
-        ("Bearer abcd", False),
-        ("Bearer", False),
-        ("abc", False),
-        ("", False),
-        ("Bearer äbc", False),
-    ],
-)
-def test_only_the_token_itself_is_right(said, right):
-    assert is_token(said, "abc") is right
+def test_only_the_token_itself_is_right():
+    right = ("Bearer abc", "bearer  abc ")
+    wrong = ("Basic abc", "Bearer abcd", "Bearer", "abc", "", "Bearer äbc")
+    assert [said for said in (*right, *wrong) if is_token(said, "abc")] == list(right)

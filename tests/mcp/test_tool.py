@@ -7,10 +7,8 @@ from jsonschema import Draft202012Validator
 from msgspec import Meta, Struct
 
 from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.tools.mcp.caller import Caller
-from hivemind_addon.tools.mcp.scope import ServerScope
-from hivemind_addon.tools.mcp.session import Session
-from hivemind_addon.tools.mcp.tool import Call, McpTool, ToolFailed, schema_of
+from hivemind_addon.tools.mcp.session import Caller, Permission, ServerScope, Session
+from hivemind_addon.tools.mcp.tool import Call, Effect, McpTool, ToolFailed, schema_of, tool
 from hivemind_addon.tools.mcp.tools import TOOLS
 
 
@@ -41,6 +39,18 @@ def echo(_: Call, sample: Sample) -> Sample:
 TOOL = McpTool(name="echo", title="Echo", description="Echoes.", takes=Sample, gives=Sample, run=echo)
 
 
+def test_a_function_becomes_a_tool_by_its_name_words_and_types():
+    @tool("Echo", effect=Effect.CHANGES)
+    def repeat(call: Call, sample: Sample) -> Inner:
+        """Say it
+        again.
+        """
+        return sample.inner
+
+    assert (repeat.name, repeat.title, repeat.description) == ("repeat", "Echo", "Say it again.")
+    assert (repeat.takes, repeat.gives, repeat.idempotent) == (Sample, Inner, False)
+
+
 def test_a_schema_has_no_references_and_keeps_a_field_that_is_called_title():
     schema = schema_of(Sample)
     assert "$" not in str(schema)
@@ -58,23 +68,20 @@ def test_a_schema_has_no_references_and_keeps_a_field_that_is_called_title():
     assert schema["required"] == ["inner"]
 
 
-@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
-def test_each_tool_can_be_understood_by_itself(tool):
-    for cls in (tool.takes, tool.gives):
-        schema = schema_of(cls)
-        Draft202012Validator.check_schema(schema)
-        assert schema["type"] == "object"
-        assert "$ref" not in str(schema)
-    assert schema_of(tool.takes)["additionalProperties"] is False, "a slip is an error"
-    assert tool.description.endswith(".")
-    assert 40 < len(tool.description) < 700
-    assert tool.name == tool.name.lower()
-    assert tool.name.isidentifier()
-
-
-@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
-def test_each_text_and_list_that_an_agent_gives_is_bounded(tool):
-    assert list(unbounded(schema_of(tool.takes))) == []
+def test_each_tool_can_be_understood_by_itself():
+    for one in TOOLS:
+        for cls in (one.takes, one.gives):
+            schema = schema_of(cls)
+            Draft202012Validator.check_schema(schema)
+            assert schema["type"] == "object", one.name
+            assert "$ref" not in str(schema), one.name
+        taken = schema_of(one.takes)
+        assert taken["additionalProperties"] is False, f"{one.name}: a slip is an error"
+        assert list(unbounded(taken)) == [], f"{one.name}: each text and list that an agent gives is bounded"
+        assert one.description.endswith(".")
+        assert 40 < len(one.description) < 700, one.name
+        assert one.name == one.name.lower()
+        assert one.name.isidentifier()
 
 
 def unbounded(schema, path="$"):
@@ -138,3 +145,24 @@ def test_who_reads_from_a_connection_wakes_when_the_call_is_stopped(call):
         late.settimeout(120)
         assert late.recv(1) == b"", "too late: it ends at once"
     call.stop()
+
+
+def test_the_callers_own_affairs_come_first():
+    kinds = [bool(tool.needs) for tool in TOOLS]
+    assert kinds == sorted(kinds)
+
+
+def test_names_are_told_apart():
+    assert len({tool.name for tool in TOOLS}) == len(TOOLS)
+
+
+def test_what_needs_no_permission_destroys_nothing():
+    assert [tool.name for tool in TOOLS if not tool.needs and tool.effect is Effect.DESTROYS] == []
+
+
+def test_every_permission_is_good_for_something():
+    assert {one for tool in TOOLS for one in tool.needs} == set(Permission)
+
+
+def test_what_reads_can_be_asked_twice():
+    assert [tool.name for tool in TOOLS if tool.effect is Effect.READS and not tool.idempotent] == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hivemind_addon.tools.mcp.scope import Permission, ServerScope
+from hivemind_addon.tools.mcp.session import Permission, ServerScope
 from hivemind_addon.tools.tasks import client as tasks
 from hivemind_addon.tools.tasks.model import NotTaken, State, TaskSpec, TaskView
 from tests.mcp.stage import failing, given

@@ -18,7 +18,7 @@ from hivemind_addon.proxy.mitm.refusal import (
     refused_text,
 )
 from hivemind_addon.proxy.profile.load import dialect_for, load_profiles
-from hivemind_addon.proxy.wire.dialect import dialect_of
+from hivemind_addon.proxy.wire.dialects.registry import dialect_of
 from tests.core.samples import ticket
 
 PROFILES = load_profiles(None).by_name

@@ -41,9 +41,8 @@ def test_a_file_becomes_rules(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
+def test_what_is_wrong_is_said_in_one_line_with_its_place_and_cure(tmp_path, subtests):
+    cases = [
         ("agent: {}", "agents.yaml: agent: unknown key; did you mean agents?"),
         (
             "agents: {a: {max_priority: urgent}}",
@@ -62,10 +61,10 @@ def test_a_file_becomes_rules(tmp_path):
         ("everyone: {budgets: [{usd: 1, per: week}]}", "'week' is not known here; write one of run, hour, day"),
         ("", "agents.yaml: it is empty; write agents, groups or everyone, or leave the file out"),
         ("agents: {a: {}, a: {}}", "the key a stands twice"),
-    ],
-)
-def test_what_is_wrong_is_said_in_one_line_with_its_place_and_cure(tmp_path, text, says):
-    assert says in error_of(tmp_path, text)
+    ]
+    for text, says in cases:
+        with subtests.test(text=text, says=says):
+            assert says in error_of(tmp_path, text)
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path):

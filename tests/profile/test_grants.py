@@ -37,25 +37,24 @@ def test_each_agent_of_a_glob_has_a_budget_of_its_own_and_shares_the_others():
     assert RULES.granted("agent-7").budgets == (Budget(Scope.GROUP, "reviewers", Period.DAY, tokens=100), everyones)
 
 
-@pytest.mark.parametrize(
-    ("text", "allowance"),
-    [
+def test_an_amount_is_tokens_or_dollars(subtests):
+    cases = [
         ("500000", Allowance(tokens=500_000)),
         ("500k", Allowance(tokens=500_000)),
         (" 1.5M ", Allowance(tokens=1_500_000)),
         ("$5", Allowance(usd=5.0)),
         ("12.50usd", Allowance(usd=12.5)),
         ("3 USD", Allowance(usd=3.0)),
-    ],
-)
-def test_an_amount_is_tokens_or_dollars(text, allowance):
-    assert parse_allowance(text) == allowance
+    ]
+    for text, allowance in cases:
+        with subtests.test(text=text, allowance=allowance):
+            assert parse_allowance(text) == allowance
 
 
-@pytest.mark.parametrize("text", ["", "5 euros", "-3", "$", "1.2345k", "$1.1234567", "1e9", "nan"])
-def test_what_is_no_amount_is_refused(text):
-    with pytest.raises(ValueError, match=r"^"):
-        parse_allowance(text)
+def test_what_is_no_amount_is_refused(subtests):
+    for text in ["", "5 euros", "-3", "$", "1.2345k", "$1.1234567", "1e9", "nan"]:
+        with subtests.test(text=text), pytest.raises(ValueError, match=r"^"):
+            parse_allowance(text)
 
 
 def test_a_budget_of_the_command_line_stands_in_the_place_of_the_files_for_the_same_period():

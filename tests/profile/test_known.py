@@ -1,11 +1,8 @@
-import pytest
-
 from hivemind_addon.proxy.profile.known import is_model_host, is_shaped_like_a_call
 
 
-@pytest.mark.parametrize(
-    ("host", "serves"),
-    [
+def test_hosts_that_serve_models_are_known(subtests):
+    cases = [
         ("generativelanguage.googleapis.com", True),
         ("us-east5-aiplatform.googleapis.com", True),
         ("bedrock-runtime.eu-west-1.amazonaws.com", True),
@@ -13,15 +10,14 @@ from hivemind_addon.proxy.profile.known import is_model_host, is_shaped_like_a_c
         ("storage.googleapis.com", False),
         ("s3.amazonaws.com", False),
         ("evil-openrouter.ai.test", False),
-    ],
-)
-def test_hosts_that_serve_models_are_known(host, serves):
-    assert is_model_host(host) is serves
+    ]
+    for host, serves in cases:
+        with subtests.test(host=host, serves=serves):
+            assert is_model_host(host) is serves
 
 
-@pytest.mark.parametrize(
-    ("path", "is_call"),
-    [
+def test_a_model_call_is_known_by_its_path(subtests):
+    cases = [
         ("/v1beta/models/gemini-3-pro:streamGenerateContent", True),
         ("/model/anthropic.claude-opus-4/converse-stream", True),
         ("/openai/deployments/gpt-5-eu/chat/completions", True),
@@ -29,8 +25,8 @@ def test_hosts_that_serve_models_are_known(host, serves):
         ("/v1/messages/count_tokens", False),
         ("/v1/models", False),
         ("/upload", False),
-    ],
-)
-def test_a_model_call_is_known_by_its_path(path, is_call):
-    assert is_shaped_like_a_call("POST", path) is is_call
-    assert not is_shaped_like_a_call("GET", path)
+    ]
+    for path, is_call in cases:
+        with subtests.test(path=path, is_call=is_call):
+            assert is_shaped_like_a_call("POST", path) is is_call
+            assert not is_shaped_like_a_call("GET", path)

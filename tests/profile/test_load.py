@@ -33,22 +33,21 @@ anthropic, openai, compatible = (packaged.by_name[name] for name in ("anthropic"
 # The packaged profiles
 
 
-@pytest.mark.parametrize(
-    ("path", "dialect"),
-    [
+def test_ollama_has_five_shapes_behind_one_address(subtests):
+    cases = [
         ("/api/chat", DialectName.OLLAMA),
         ("/api/generate", DialectName.OLLAMA),
         ("/v1/chat/completions", DialectName.OPENAI_CHAT),
         ("/v1/completions", DialectName.OPENAI_CHAT),
         ("/v1/responses", DialectName.OPENAI_RESPONSES),
         ("/v1/messages", DialectName.ANTHROPIC_MESSAGES),
-    ],
-)
-def test_ollama_has_five_shapes_behind_one_address(path, dialect):
-    ollama = packaged.match_host("127.0.0.1", 11434)
-    assert ollama is packaged.by_name["ollama"]
-    assert is_model_call(ollama, "POST", path)
-    assert dialect_for(ollama, path) is dialect
+    ]
+    for path, dialect in cases:
+        with subtests.test(path=path, dialect=dialect):
+            ollama = packaged.match_host("127.0.0.1", 11434)
+            assert ollama is packaged.by_name["ollama"]
+            assert is_model_call(ollama, "POST", path)
+            assert dialect_for(ollama, path) is dialect
 
 
 def test_an_unknown_server_that_speaks_ollamas_format_is_recognised_by_its_path():
@@ -81,9 +80,8 @@ def test_the_packaged_profiles_are_named_by_their_files():
     }
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "scheduled"),
-    [
+def test_only_posts_to_messages_are_model_calls_of_anthropic(subtests):
+    cases = [
         ("POST", "/v1/messages", True),
         ("POST", "/v1/messages?beta=true", True),
         ("post", "/v1/messages", True),
@@ -94,26 +92,25 @@ def test_the_packaged_profiles_are_named_by_their_files():
         ("GET", "/v1/models", False),
         ("POST", "/api/event_logging/v2/batch", False),
         ("POST", "/api/claude_cli/bootstrap", False),
-    ],
-)
-def test_only_posts_to_messages_are_model_calls_of_anthropic(method, path, scheduled):
-    assert is_model_call(anthropic, method, path) is scheduled
+    ]
+    for method, path, scheduled in cases:
+        with subtests.test(method=method, path=path):
+            assert is_model_call(anthropic, method, path) is scheduled
 
 
-@pytest.mark.parametrize(
-    ("path", "scheduled", "dialect"),
-    [
+def test_chat_and_responses_are_model_calls_of_openai_each_in_its_dialect(subtests):
+    cases = [
         ("/v1/chat/completions", True, DialectName.OPENAI_CHAT),
         ("/v1/responses", True, DialectName.OPENAI_RESPONSES),
         ("/v1/responses/compact", True, DialectName.OPENAI_RESPONSES),
         ("/v1/responses/input_tokens", False, DialectName.OPENAI_CHAT),
         ("/v1/models", False, DialectName.OPENAI_CHAT),
         ("/v1/batches", False, DialectName.OPENAI_CHAT),
-    ],
-)
-def test_chat_and_responses_are_model_calls_of_openai_each_in_its_dialect(path, scheduled, dialect):
-    assert is_model_call(openai, "POST", path) is scheduled
-    assert dialect_for(openai, path) is dialect
+    ]
+    for path, scheduled, dialect in cases:
+        with subtests.test(path=path, scheduled=scheduled):
+            assert is_model_call(openai, "POST", path) is scheduled
+            assert dialect_for(openai, path) is dialect
 
 
 def test_anthropic_charges_uncached_input_and_actual_output_and_openai_all_and_the_maximum():
@@ -163,9 +160,8 @@ THROTTLED = (OutcomeKind.THROTTLED, True)
 FAILED = (OutcomeKind.FAILED, True)
 
 
-@pytest.mark.parametrize(
-    ("answer", "meaning"),
-    [
+def test_anthropics_answers_mean_what_its_documentation_says(subtests):
+    cases = [
         ({"status": 429, "error": "enforced_spend_limit_reached"}, HARD),
         ({"status": 400, "message": "You have reached your specified API usage limits."}, HARD),
         ({"status": 400, "message": "You have reached your specified workspace API usage limits."}, HARD),
@@ -184,15 +180,14 @@ FAILED = (OutcomeKind.FAILED, True)
         ({"status": 200, "error": "billing_error"}, HARD),
         ({"status": 200}, None),
         ({"status": 500}, None),
-    ],
-)
-def test_anthropics_answers_mean_what_its_documentation_says(answer, meaning):
-    assert first_match(anthropic, **answer) == meaning
+    ]
+    for answer, meaning in cases:
+        with subtests.test(answer=answer, meaning=meaning):
+            assert first_match(anthropic, **answer) == meaning
 
 
-@pytest.mark.parametrize(
-    ("answer", "meaning"),
-    [
+def test_openais_answers_mean_what_its_documentation_says(subtests):
+    cases = [
         ({"status": 429, "error": "insufficient_quota"}, HARD),
         ({"status": 429, "error": "project_spend_limit_exceeded"}, HARD),
         ({"status": 429, "error": "slow_down"}, OVERLOADED),
@@ -202,16 +197,15 @@ def test_anthropics_answers_mean_what_its_documentation_says(answer, meaning):
         ({"status": 200, "error": "rate_limit_exceeded"}, THROTTLED),
         ({"status": 200, "error": "server_error"}, FAILED),
         ({"status": 200, "error": "invalid_prompt"}, HARD),
-    ],
-)
-def test_openais_answers_mean_what_its_documentation_says(answer, meaning):
-    assert first_match(openai, **answer) == meaning
-    assert first_match(compatible, **answer) == meaning
+    ]
+    for answer, meaning in cases:
+        with subtests.test(answer=answer, meaning=meaning):
+            assert first_match(openai, **answer) == meaning
+            assert first_match(compatible, **answer) == meaning
 
 
-@pytest.mark.parametrize(
-    ("answer", "meaning"),
-    [
+def test_compatible_servers_answers_mean_what_was_seen_of_them(subtests):
+    cases = [
         ({"status": 402}, HARD),
         (
             {"status": 429, "message": "Rate limit of 50 per 86400s exceeded for UserByModelByDay. Please wait"},
@@ -221,10 +215,10 @@ def test_openais_answers_mean_what_its_documentation_says(answer, meaning):
         ({"status": 429, "message": "Too many concurrent requests"}, OVERLOADED),
         ({"status": 429, "message": "Concurrency limit reached"}, OVERLOADED),
         ({"status": 429, "message": "Rate limit reached: 30 per 60s"}, None),
-    ],
-)
-def test_compatible_servers_answers_mean_what_was_seen_of_them(answer, meaning):
-    assert first_match(compatible, **answer) == meaning
+    ]
+    for answer, meaning in cases:
+        with subtests.test(answer=answer, meaning=meaning):
+            assert first_match(compatible, **answer) == meaning
 
 
 # Which profile
@@ -235,9 +229,10 @@ def test_a_host_is_matched_in_any_spelling(host):
     assert packaged.match_host(host, 443) is anthropic
 
 
-@pytest.mark.parametrize("host", ["anthropic.com", "evil-api.anthropic.com", "api.anthropic.com.evil.example", "", "*"])
-def test_a_host_that_no_profile_names_is_nobodys(host):
-    assert packaged.match_host(host, 443) is None
+def test_a_host_that_no_profile_names_is_nobodys(subtests):
+    for host in ["anthropic.com", "evil-api.anthropic.com", "api.anthropic.com.evil.example", "", "*"]:
+        with subtests.test(host=host):
+            assert packaged.match_host(host, 443) is None
 
 
 def test_exact_hosts_come_before_globs_and_ports_before_none(tmp_path):
@@ -263,9 +258,8 @@ def test_exact_hosts_come_before_globs_and_ports_before_none(tmp_path):
     assert name("::1", 9001) is None
 
 
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [
+def test_an_unknown_upstream_is_recognised_by_the_path_it_is_called_on(subtests):
+    cases = [
         ("/v1/messages", "anthropic"),
         ("/v1/messages?beta=true", "anthropic"),
         ("/gateway/v1/messages", "anthropic"),
@@ -274,12 +268,12 @@ def test_exact_hosts_come_before_globs_and_ports_before_none(tmp_path):
         ("/v1/responses", "openai-compatible"),
         ("/", None),
         ("/v1/messages/count_tokens", None),
-    ],
-)
-def test_an_unknown_upstream_is_recognised_by_the_path_it_is_called_on(path, name):
-    found = packaged.for_path(path)
-    assert (found and found.name) == name
-    assert found is None or is_model_call(found, "POST", path)
+    ]
+    for path, name in cases:
+        with subtests.test(path=path, name=name):
+            found = packaged.for_path(path)
+            assert (found and found.name) == name
+            assert found is None or is_model_call(found, "POST", path)
 
 
 def test_a_users_reverse_path_counts_before_a_packaged_one_of_the_same_glob(tmp_path):
@@ -292,20 +286,19 @@ def test_an_extension_does_not_take_over_the_reverse_paths_of_what_it_extends(tm
     assert profiles.for_path("/v1/messages").name == "anthropic"
 
 
-@pytest.mark.parametrize(
-    ("path", "dialect"),
-    [
+def test_an_extension_to_all_paths_keeps_the_dialects_right(tmp_path, subtests):
+    cases = [
         ("/anything/chat/completions?x=1", DialectName.OPENAI_CHAT),
         ("/anything/responses", DialectName.OPENAI_RESPONSES),
         ("/anything/messages", DialectName.ANTHROPIC_MESSAGES),
-    ],
-)
-@pytest.mark.parametrize("parent", ["openai", "openai-compatible", "anthropic"])
-def test_an_extension_to_all_paths_keeps_the_dialects_right(tmp_path, parent, path, dialect):
-    profile = load(tmp_path, mine=f"extends: {parent}\nhosts: [a.example]\npaths: ['/*']").by_name["mine"]
-    assert is_model_call(profile, "POST", path)
-    assert dialect_for(profile, path) is dialect
-    assert not is_model_call(profile, "POST", "/v1/messages/count_tokens")
+    ]
+    for path, dialect in cases:
+        for parent in ["openai", "openai-compatible", "anthropic"]:
+            with subtests.test(path=path, dialect=dialect):
+                profile = load(tmp_path, mine=f"extends: {parent}\nhosts: [a.example]\npaths: ['/*']").by_name["mine"]
+                assert is_model_call(profile, "POST", path)
+                assert dialect_for(profile, path) is dialect
+                assert not is_model_call(profile, "POST", "/v1/messages/count_tokens")
 
 
 def test_versions_of_a_class_share_their_group_and_other_models_have_their_own():
@@ -388,9 +381,8 @@ def test_files_end_in_yaml_or_yml_and_others_are_left_alone(tmp_path):
     assert load(tmp_path).match_host("s.example", 1).name == "short"
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
+def test_a_broken_file_is_one_line_that_names_it_and_a_cure(tmp_path, subtests):
+    cases = [
         ("", "mine.yaml: it is empty; "),
         ("# nothing but a comment\n", "mine.yaml: it is empty; "),
         ("- a\n- b\n", "mine.yaml: expected a mapping of settings, got a list; "),
@@ -419,12 +411,12 @@ def test_files_end_in_yaml_or_yml_and_others_are_left_alone(tmp_path):
         ("hosts: [api.openai.com]\n", "mine.yaml: hosts[0]: api.openai.com is claimed by "),
         ("hosts: [API.OpenAI.com.]\n", "mine.yaml: hosts[0]: API.OpenAI.com. is claimed by "),
         ("extends: anthropic\n", "mine.yaml: hosts[0]: api.anthropic.com is claimed by "),
-    ],
-)
-def test_a_broken_file_is_one_line_that_names_it_and_a_cure(tmp_path, text, said):
-    line = error_of(tmp_path, mine=text)
-    assert line.startswith(said)
-    assert "; " in line
+    ]
+    for text, said in cases:
+        with subtests.test(text=text, said=said):
+            line = error_of(tmp_path, mine=text)
+            assert line.startswith(said)
+            assert "; " in line
 
 
 def test_a_circle_of_extensions_is_shown(tmp_path):

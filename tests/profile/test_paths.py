@@ -1,5 +1,3 @@
-import pytest
-
 from hivemind_addon.proxy.profile.paths import normal_path, path_matches
 from tests.cpu_time import least_cpu_s
 
@@ -23,17 +21,25 @@ SPELLINGS = [
 ]
 
 
-@pytest.mark.parametrize("path", SPELLINGS)
-def test_all_spellings_of_a_path_are_one(path):
-    assert normal_path(path) == "/v1/chat/completions"
-    assert path_matches("*/chat/completions", path)
+def test_all_spellings_of_a_path_are_one(subtests):
+    for path in SPELLINGS:
+        with subtests.test(path=path):
+            assert normal_path(path) == "/v1/chat/completions"
+            assert path_matches("*/chat/completions", path)
 
 
-@pytest.mark.parametrize(
-    "path", ["/v1/chat/completions2", "/v1/%2563hat/completions", "/v1/chat", "/", "", "*", "/v1/chat/completions/x"]
-)
-def test_other_paths_stay_others(path):
-    assert not path_matches("*/v1/chat/completions", path)
+def test_other_paths_stay_others(subtests):
+    for path in [
+        "/v1/chat/completions2",
+        "/v1/%2563hat/completions",
+        "/v1/chat",
+        "/",
+        "",
+        "*",
+        "/v1/chat/completions/x",
+    ]:
+        with subtests.test(path=path):
+            assert not path_matches("*/v1/chat/completions", path)
 
 
 def test_a_glob_in_upper_case_means_the_same():

@@ -11,9 +11,8 @@ from hivemind_addon.system.typed import DocumentError, convert
 FILE = Path("profiles/my.yaml")
 
 
-@pytest.mark.parametrize(
-    ("document", "said"),
-    [
+def test_what_breaks_a_rule_is_one_line_with_its_place_and_a_cure(subtests):
+    cases = [
         ({"hosts": ["https://a.example"]}, "hosts[0]: no port"),
         ({"hosts": ["ok.example", "a.example/v1"]}, "hosts[1]: no host name"),
         ({"hosts": ["a.example:99999"]}, "hosts[0]: no port: '99999'"),
@@ -53,15 +52,15 @@ FILE = Path("profiles/my.yaml")
         ({"wall_refusal": {"status": 200}}, "wall_refusal.status: 200 is no status of a refusal"),
         ({"wall_refusal": {"headers": {"x y": "1"}}}, "wall_refusal.headers.x y: no header name"),
         ({"name": "other"}, "name: unknown key"),
-    ],
-)
-def test_what_breaks_a_rule_is_one_line_with_its_place_and_a_cure(document, said):
-    with pytest.raises(DocumentError) as caught:
-        convert(Profile, document, FILE, rules=PROFILE_RULES)
-    line = str(caught.value)
-    assert line.startswith(f"profiles/my.yaml: {said}")
-    assert "; " in line
-    assert "\n" not in line
+    ]
+    for document, said in cases:
+        with subtests.test(document=document, said=said):
+            with pytest.raises(DocumentError) as caught:
+                convert(Profile, document, FILE, rules=PROFILE_RULES)
+            line = str(caught.value)
+            assert line.startswith(f"profiles/my.yaml: {said}")
+            assert "; " in line
+            assert "\n" not in line
 
 
 def test_header_names_are_lower_case_afterwards_as_they_are_looked_up():

@@ -23,10 +23,11 @@ from hivemind_addon.api.control import (
     read_report,
     send_command,
 )
+from hivemind_addon.api.replies import reply
 from hivemind_addon.api.report import ProxyView, Report
 from hivemind_addon.api.snapshot import SCHEMA_VERSION
 from hivemind_addon.api.ticket import Priority
-from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.scheduler import Scheduler
 from tests.core import samples
@@ -59,7 +60,10 @@ async def serving(path, scheduler):
     async def serve(at=path, every_s=0.01, report=None, command=None):
         usual = lambda: Report(version=SCHEMA_VERSION, proxy=PROXY, snapshot=scheduler.snapshot(1.0))  # noqa: E731
         server = ControlServer(
-            at, report=report or usual, command=command or (lambda one: scheduler.command(one, 1.0)), every_s=every_s
+            at,
+            report=report or usual,
+            command=command or (lambda one: reply(one, scheduler.command(one, 1.0))),
+            every_s=every_s,
         )
         await server.start()
         started.append(server)

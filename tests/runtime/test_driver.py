@@ -10,7 +10,7 @@ from hivemind_addon.api.command import Cancel, Pause, Resume, SetPriority
 from hivemind_addon.api.events import AttemptStarted, GuardTripped, MachineSlept, Submitted, TicketEnded
 from hivemind_addon.api.spend import AccountState, Budget, Period, Scope, Spend
 from hivemind_addon.api.ticket import AttemptResult, ContractError, Outcome, OutcomeKind, Priority, Reason
-from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted, Backoff, Finished, Refused, Shed
 from hivemind_addon.proxy.core.scheduler import Scheduler

@@ -6,13 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hivemind_addon.proxy.profile.model import DialectName
-from hivemind_addon.proxy.wire.dialect import EventClass, dialect_of
-from hivemind_addon.proxy.wire.error import ErrorFacts
+from hivemind_addon.proxy.wire.dialect import EventClass, event_name
+from hivemind_addon.proxy.wire.dialects.registry import dialect_of
+from hivemind_addon.proxy.wire.error import ErrorFacts, error_in_body
+from hivemind_addon.proxy.wire.parts import Assembly
 from hivemind_addon.proxy.wire.sse import SseEvent, SseParser
+from hivemind_addon.system.json_values import read_value
 
 DATA = Path(__file__).parent / "data"
 BOOKKEEPING = frozenset(
-    {
+    [
         "message_start",
         "content_block_start",
         "ping",
@@ -21,7 +24,7 @@ BOOKKEEPING = frozenset(
         "response.in_progress",
         "response.output_item.added",
         "response.content_part.added",
-    }
+    ]
 )
 ANTHROPIC = dialect_of(DialectName.ANTHROPIC_MESSAGES)
 CHAT = dialect_of(DialectName.OPENAI_CHAT)
@@ -38,13 +41,21 @@ def event(name: str, value: object) -> SseEvent:
     return SseEvent(name, json.dumps(value).encode())
 
 
+def said(dialect, *events: SseEvent) -> str:
+    answer = Assembly()
+    for each in events:
+        top = read_value(each.data)
+        if isinstance(top, dict):
+            dialect.read_event(event_name(each), top, answer)
+    return answer.said()
+
+
 def letters(dialect, events: list[SseEvent]) -> str:
     return "".join(dialect.classify(each, BOOKKEEPING).name[0] for each in events)
 
 
-@pytest.mark.parametrize(
-    ("dialect", "path", "expected"),
-    [
+def test_recorded_streams_are_bookkeeping_then_content_then_an_end(subtests):
+    cases = [
         (ANTHROPIC, "anthropic/message.sse", "BBBCCCBCCCCT"),
         (ANTHROPIC, "anthropic/overloaded_before_content.sse", "BBE"),
         (CHAT, "openai/chat.sse", "BCCCT"),
@@ -58,10 +69,10 @@ def letters(dialect, events: list[SseEvent]) -> str:
         (RESPONSES, "openai/response_incomplete.sse", "BBBBCCT"),
         (RESPONSES, "openai/response_failed.sse", "BBBBE"),
         (RESPONSES, "openai/response_error.sse", "BE"),
-    ],
-)
-def test_recorded_streams_are_bookkeeping_then_content_then_an_end(dialect, path, expected):
-    assert letters(dialect, recorded(path)) == expected
+    ]
+    for dialect, path, expected in cases:
+        with subtests.test(dialect=dialect, path=path):
+            assert letters(dialect, recorded(path)) == expected
 
 
 @pytest.mark.parametrize("dialect", [ANTHROPIC, CHAT, RESPONSES])
@@ -73,9 +84,8 @@ def test_only_listed_names_are_bookkeeping(dialect):
     assert [dialect.classify(each, frozenset()) for each in events] == [EventClass.CONTENT] * 2
 
 
-@pytest.mark.parametrize(
-    ("path", "facts"),
-    [
+def test_recorded_error_events_are_read(subtests):
+    cases = [
         ("anthropic/overloaded_before_content.sse", ErrorFacts(type="overloaded_error", message="Overloaded")),
         (
             "openai/chat_error_before_content.sse",
@@ -92,18 +102,17 @@ def test_only_listed_names_are_bookkeeping(dialect):
             "openai/response_error.sse",
             ErrorFacts(type="error", code="server_error", message="The server had an error."),
         ),
-    ],
-)
-def test_recorded_error_events_are_read(path, facts):
-    dialect = ANTHROPIC if path.startswith("anthropic") else RESPONSES if "response" in path else CHAT
-    *before, last = recorded(path)
-    assert dialect.error_of(last) == facts
-    assert [dialect.error_of(each) for each in before] == [None] * len(before)
+    ]
+    for path, facts in cases:
+        with subtests.test(path=path, facts=facts):
+            dialect = ANTHROPIC if path.startswith("anthropic") else RESPONSES if "response" in path else CHAT
+            *before, last = recorded(path)
+            assert dialect.error_of(last) == facts
+            assert [dialect.error_of(each) for each in before] == [None] * len(before)
 
 
-@pytest.mark.parametrize(
-    ("path", "facts"),
-    [
+def test_errors_of_whole_answers_are_read_in_any_shape(subtests):
+    cases = [
         (
             "anthropic/spend_cap",
             ErrorFacts(
@@ -119,51 +128,49 @@ def test_recorded_error_events_are_read(path, facts):
         ("openai/response", None),
         ("anthropic/message", None),
         ("anthropic/bad_gateway", None),
-    ],
-)
-@pytest.mark.parametrize("dialect", [ANTHROPIC, CHAT, RESPONSES])
-def test_errors_of_whole_answers_are_read_in_any_shape(dialect, path, facts):
-    body = json.loads((DATA / f"{path}.json").read_text())["body"]
-    assert dialect.error_in_body(body.encode() if isinstance(body, str) else json.dumps(body).encode()) == facts
+    ]
+    for path, facts in cases:
+        with subtests.test(path=path, facts=facts):
+            body = json.loads((DATA / f"{path}.json").read_text())["body"]
+            assert error_in_body(body.encode() if isinstance(body, str) else json.dumps(body).encode()) == facts
 
 
 def test_an_error_wrapped_in_a_list_is_read():
     body = json.loads((DATA / "gemini/daily.json").read_text())["body"]
-    facts = CHAT.error_in_body(json.dumps(body).encode())
+    facts = error_in_body(json.dumps(body).encode())
     assert facts is not None
     assert facts.code == "429"
 
 
 def test_one_unreadable_member_does_not_hide_the_others():
-    facts = CHAT.error_in_body(b'{"error": {"type": "t", "code": 1e999, "message": ["no text"]}}')
+    facts = error_in_body(b'{"error": {"type": "t", "code": 1e999, "message": ["no text"]}}')
     assert facts == ErrorFacts(type="t")
 
 
 def test_long_messages_are_cut():
-    facts = CHAT.error_in_body(json.dumps({"error": {"message": "m" * 9999, "type": "t" * 9999}}).encode())
+    facts = error_in_body(json.dumps({"error": {"message": "m" * 9999, "type": "t" * 9999}}).encode())
     assert facts == ErrorFacts(message="m" * 2000, type="t" * 200)
 
 
-@pytest.mark.parametrize(
-    ("dialect", "path", "text"),
-    [
-        (ANTHROPIC, "anthropic/message.sse", 'Hello world{"path": "a.py"}'),
+def test_generated_text_and_tool_arguments_are_taken_out(subtests):
+    cases = [
+        (ANTHROPIC, "anthropic/message.sse", 'Hello worldread{"path": "a.py"}'),
         (CHAT, "openai/chat.sse", "Hello world"),
         (CHAT, "openai/chat_tools.sse", 'read{"path":"a.py"}'),
         (CHAT, "deepseek/chat.sse", "HmHi"),
         (RESPONSES, "openai/response.sse", "Hello world"),
-    ],
-)
-def test_generated_text_and_tool_arguments_are_taken_out(dialect, path, text):
-    assert "".join(dialect.text_of(each) for each in recorded(path)) == text
+    ]
+    for dialect, path, text in cases:
+        with subtests.test(dialect=dialect, path=path):
+            assert said(dialect, *recorded(path)) == text
 
 
 def test_text_is_found_without_an_event_line_and_in_legacy_completions():
     delta = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "a"}}
-    assert ANTHROPIC.text_of(event("", delta)) == "a"
-    assert CHAT.text_of(event("", {"choices": [{"text": "b"}]})) == "b"
-    assert RESPONSES.text_of(event("", {"type": "response.function_call_arguments.delta", "delta": "c"})) == "c"
-    assert RESPONSES.text_of(event("response.audio.delta", {"delta": "QUJD"})) == ""
+    assert said(ANTHROPIC, event("", delta)) == "a"
+    assert said(CHAT, event("", {"choices": [{"text": "b"}]})) == "b"
+    assert said(RESPONSES, event("", {"type": "response.function_call_arguments.delta", "delta": "c"})) == "c"
+    assert said(RESPONSES, event("response.audio.delta", {"delta": "QUJD"})) == ""
 
 
 def test_after_content_only_a_real_error_ends_a_chat():
@@ -185,7 +192,7 @@ def test_a_chat_may_end_with_its_finish_reason_or_usage_alone():
 @given(NAMES, st.integers(100, 999), st.sampled_from(["", "some_error"]), st.text())
 def test_error_bodies_say_what_they_were_given_and_are_read_back(name, status, error, message):
     dialect = dialect_of(name)
-    facts = dialect.error_in_body(dialect.error_body(status, error, message))
+    facts = error_in_body(dialect.error_body(status, error, message))
     assert facts is not None
     if name is DialectName.OLLAMA:  # whose errors are a text and nothing else
         assert facts.message == (message or error or "failed")[:2000]
@@ -226,20 +233,19 @@ def test_responses_come_back_when_it_is_worth_it():
     assert json.loads(stay.data)["response"]["error"] == {"code": "insufficient_quota", "message": "Spent."}
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
+def test_codex_stops_and_shows_the_message_where_nothing_cures_it(subtests):
+    cases = [
         ("billing_hard_limit_reached", "invalid_prompt"),
         ("usage_limit_reached", "invalid_prompt"),
         ("context_length_exceeded", "context_length_exceeded"),
         ("usage_not_included", "usage_not_included"),
         ("server_error", "server_error"),
         ("", "server_error"),
-    ],
-)
-def test_codex_stops_and_shows_the_message_where_nothing_cures_it(error, code):
-    (event,) = SseParser().feed(RESPONSES.error_event(error, "Spent until noon.", None))
-    assert json.loads(event.data)["response"]["error"] == {"code": code, "message": "Spent until noon."}
+    ]
+    for error, code in cases:
+        with subtests.test(error=error, code=code):
+            (event,) = SseParser().feed(RESPONSES.error_event(error, "Spent until noon.", None))
+            assert json.loads(event.data)["response"]["error"] == {"code": code, "message": "Spent until noon."}
 
 
 def test_a_spent_limit_says_when_it_comes_back_where_the_format_has_a_place_for_it():
@@ -261,9 +267,8 @@ def line(value):
     return SseEvent("", json.dumps(value).encode())
 
 
-@pytest.mark.parametrize(
-    ("value", "kind"),
-    [
+def test_lines_of_ollama_are_told_apart(subtests):
+    cases = [
         ({"message": {"role": "assistant", "content": ""}, "done": False}, EventClass.BOOKKEEPING),
         ({"response": "", "done": False}, EventClass.BOOKKEEPING),
         ({"message": {"role": "assistant", "content": "a"}, "done": False}, EventClass.CONTENT),
@@ -273,12 +278,12 @@ def line(value):
         ({"message": {"content": ""}, "done": True, "done_reason": "stop", "eval_count": 3}, EventClass.TERMINAL),
         ({"error": "an error was encountered while running the model"}, EventClass.ERROR),
         ([1], EventClass.CONTENT),
-    ],
-)
-def test_lines_of_ollama_are_told_apart(value, kind):
-    assert OLLAMA.classify(line(value), BOOKKEEPING) is kind
-    if kind in {EventClass.ERROR, EventClass.TERMINAL}:
-        assert OLLAMA.classify_after_content(line(value)) is kind
+    ]
+    for value, kind in cases:
+        with subtests.test(value=value, kind=kind):
+            assert OLLAMA.classify(line(value), BOOKKEEPING) is kind
+            if kind in {EventClass.ERROR, EventClass.TERMINAL}:
+                assert OLLAMA.classify_after_content(line(value)) is kind
 
 
 def test_after_content_generated_text_is_no_end_and_no_error():
@@ -287,15 +292,14 @@ def test_after_content_generated_text_is_no_end_and_no_error():
 
 
 def test_text_and_calls_of_ollama_are_taken_out():
-    assert OLLAMA.text_of(line({"message": {"thinking": "Hm", "content": "Hi"}})) == "HmHi"
-    assert OLLAMA.text_of(line({"response": "Hi"})) == "Hi"
-    assert '"read"' in OLLAMA.text_of(line({"message": {"tool_calls": [{"function": {"name": "read"}}]}}))
+    assert said(OLLAMA, line({"message": {"thinking": "Hm", "content": "Hi"}})) == "HmHi"
+    assert said(OLLAMA, line({"response": "Hi"})) == "Hi"
+    assert said(OLLAMA, line({"message": {"tool_calls": [{"function": {"name": "read"}}]}})) == "read"
     assert OLLAMA.error_event("x", "m", None) == b'{"error":"m"}\n'
 
 
-@pytest.mark.parametrize(
-    ("dialect", "status", "expected"),
-    [
+def test_a_status_has_a_usual_error(subtests):
+    cases = [
         (ANTHROPIC, 429, "rate_limit_error"),
         (ANTHROPIC, 503, "overloaded_error"),
         (ANTHROPIC, 502, "api_error"),
@@ -304,10 +308,10 @@ def test_text_and_calls_of_ollama_are_taken_out():
         (RESPONSES, 503, "server_is_overloaded"),
         (CHAT, 502, "server_error"),
         (RESPONSES, 400, "invalid_request_error"),
-    ],
-)
-def test_a_status_has_a_usual_error(dialect, status, expected):
-    assert json.loads(dialect.error_body(status, "", "m"))["error"]["type"] == expected
+    ]
+    for dialect, status, expected in cases:
+        with subtests.test(dialect=dialect, status=status):
+            assert json.loads(dialect.error_body(status, "", "m"))["error"]["type"] == expected
 
 
 KEYS = st.sampled_from(
@@ -360,7 +364,7 @@ def test_nothing_raises_on_hostile_data(name, event_name, data):
     assert kind in EventClass
     assert dialect.classify_after_content(each) is not EventClass.BOOKKEEPING
     assert (dialect.error_of(each) is not None) == (kind is EventClass.ERROR)
-    assert isinstance(dialect.text_of(each), str)
+    assert isinstance(said(dialect, each), str)
     assert isinstance(dialect.ends_without_terminal(each), bool)
-    facts = dialect.error_in_body(data)
+    facts = error_in_body(data)
     assert facts is None or isinstance(facts.message, str)

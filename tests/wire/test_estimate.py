@@ -88,9 +88,9 @@ def test_an_empty_body_still_takes_a_token(estimator):
 
 def test_the_same_conversation_is_anchored_on_its_last_real_usage(estimator):
     first = [user(WORDS * 5000)]
-    estimator.learn(ALL, request(*first), "s", usage(77_777, 300))
+    estimator.learn(ALL, request(*first), "s", usage(77_777, 600))
     again = request(*first, assistant(WORDS * 30), user("and then?"))
-    expected = 77_777 + 300 + TOKENIZER.count("and then?")
+    expected = 77_777 + 600 + TOKENIZER.count("and then?")
     assert estimator.estimate(ALL, again, "s").input_tokens == pytest.approx(expected, abs=15)
 
 

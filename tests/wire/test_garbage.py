@@ -69,6 +69,7 @@ GARBAGE = {
     "control characters": (ANTHROPIC, message(text("\x00\x01\x02" * 30)), "encoding junk"),
     "half the arguments": (CHAT, call('{"path": "a.py", "text": "import o'), "truncated tool arguments"),
     "half the arguments, the stream says stop": (CHAT, call('{"path": "a.py"', "stop"), "truncated tool arguments"),
+    "half the arguments, with a bracket in a text": (CHAT, call('{"text": "a}'), "truncated tool arguments"),
     "half a JSON text": (CHAT, chat('{"verdict": "good", "reasons": ["a", '), "truncated JSON"),
 }
 
@@ -122,31 +123,30 @@ LEGAL = {
 }
 
 
-@pytest.mark.parametrize("name", GARBAGE)
-def test_garbage_is_found(name):
-    dialect, body, what = GARBAGE[name]
-    assert judged(dialect, body) == what
+def test_garbage_is_found(subtests):
+    for name, (dialect, body, what) in GARBAGE.items():
+        with subtests.test(name):
+            assert judged(dialect, body) == what
 
 
-@pytest.mark.parametrize("name", LEGAL)
-def test_what_only_looks_like_it_is_left_alone(name):
-    dialect, body, after_tool = LEGAL[name]
-    assert judged(dialect, body, after_tool=after_tool) == ""
+def test_what_only_looks_like_it_is_left_alone(subtests):
+    for name, (dialect, body, after_tool) in LEGAL.items():
+        with subtests.test(name):
+            assert judged(dialect, body, after_tool=after_tool) == ""
 
 
-@pytest.mark.parametrize(
-    ("last", "is_result"),
-    [
+def test_a_tools_result_is_known_in_every_format(subtests):
+    cases = [
         ('{"role":"user","content":[{"type":"tool_result","tool_use_id":"t","content":"ok"}]}', True),
         ('{"role":"tool","content":"ok"}', True),
         ('{"type":"function_call_output","output":"ok"}', True),
         ('{"type":"custom_tool_call_output","output":"ok"}', True),
         ('{"role":"user","content":"what is a \\"tool\\"?"}', False),
-    ],
-)
-def test_a_tools_result_is_known_in_every_format(last, is_result):
-    assert is_after_tool([Raw(b'{"role":"user","content":"hello"}'), Raw(last.encode())]) is is_result
-    assert not is_after_tool([])
+    ]
+    for last, is_result in cases:
+        with subtests.test(last=last, is_result=is_result):
+            assert is_after_tool([Raw(b'{"role":"user","content":"hello"}'), Raw(last.encode())]) is is_result
+            assert not is_after_tool([])
 
 
 def of_stream(profile, dialect, body, encoding=""):

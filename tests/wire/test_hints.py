@@ -35,9 +35,8 @@ def meter(stem: str, kind: str, reset_format: ResetFormat, dimension: Dimension 
     )
 
 
-@pytest.mark.parametrize(
-    ("path", "stem", "reset_format", "limit", "remaining", "reset_in_s"),
-    [
+def test_recorded_headers_are_readings(subtests):
+    cases = [
         ("anthropic/message", "anthropic-ratelimit-requests-{}", ResetFormat.RFC3339, 1000, 999, 0),
         ("anthropic/message", "anthropic-ratelimit-output-tokens-{}", ResetFormat.RFC3339, 400_000, 390_000, 1.5),
         ("anthropic/rate_limit", "anthropic-ratelimit-input-tokens-{}", ResetFormat.RFC3339, 2_000_000, 0, 17),
@@ -55,14 +54,14 @@ def meter(stem: str, kind: str, reset_format: ResetFormat, dimension: Dimension 
         ("openrouter/rate_limit", "x-ratelimit-{}", ResetFormat.EPOCH_MS, 20, 0, 60),
         ("openrouter/rate_limit", "x-ratelimit-{}", ResetFormat.AUTO, 20, 0, 60),
         ("together/chat", "x-ratelimit-{}", ResetFormat.AUTO, 10, 9, 3),
-    ],
-)
-def test_recorded_headers_are_readings(path, stem, reset_format, limit, remaining, reset_in_s):
-    hints = read_hints(Profile(meters=(meter(stem, "m", reset_format),)), recorded_headers(path), NOW)
-    (reading,) = hints.readings
-    assert (reading.limit, reading.remaining) == (limit, remaining)
-    assert reading.reset_in_s == pytest.approx(reset_in_s, abs=1e-6)
-    assert hints.oddities == ()
+    ]
+    for path, stem, reset_format, limit, remaining, reset_in_s in cases:
+        with subtests.test(path=path, stem=stem):
+            hints = read_hints(Profile(meters=(meter(stem, "m", reset_format),)), recorded_headers(path), NOW)
+            (reading,) = hints.readings
+            assert (reading.limit, reading.remaining) == (limit, remaining)
+            assert reading.reset_in_s == pytest.approx(reset_in_s, abs=1e-6)
+            assert hints.oddities == ()
 
 
 def test_a_reading_carries_what_the_profile_knows():
@@ -110,9 +109,8 @@ def test_silent_headers_are_silent_hints():
     assert hints.account is None
 
 
-@pytest.mark.parametrize(
-    ("value", "reset_format", "expected_s"),
-    [
+def test_every_known_format_is_read(subtests):
+    cases = [
         ("2026-11-20T10:00:30Z", ResetFormat.RFC3339, 30),
         ("2026-11-20t10:00:30.25z", ResetFormat.RFC3339, 30.25),
         ("2026-11-20T10:00:30.123456789Z", ResetFormat.RFC3339, 30.123456),
@@ -137,18 +135,14 @@ def test_silent_headers_are_silent_hints():
         ("11.382867", ResetFormat.SECONDS, 11.382867),
         ("8.5e-05", ResetFormat.SECONDS, 0.000085),
         (" 7s ", ResetFormat.SECONDS, 7),
-    ],
-)
-def test_every_known_format_is_read(value, reset_format, expected_s):
-    assert parse_reset(value, reset_format, NOW) == pytest.approx(expected_s, abs=1e-5)
+    ]
+    for value, reset_format, expected_s in cases:
+        with subtests.test(value=value, reset_format=reset_format):
+            assert parse_reset(value, reset_format, NOW) == pytest.approx(expected_s, abs=1e-5)
 
 
-@pytest.mark.parametrize("reset_format", ResetFormat)
-@pytest.mark.parametrize(
-    "value",
-    [
-        "",
-        " ",
+def test_what_cannot_be_read_or_be_true_is_none():
+    words = [
         "-1",
         "-5s",
         "NaN",
@@ -157,35 +151,22 @@ def test_every_known_format_is_read(value, reset_format, expected_s):
         "-inf",
         "1e400",
         "1e99",
-        "9" * 90,
-        "9" * 5000,
-        "1s, 2s",
-        "5, 6",
         "soon",
         "1_000",
         "٣",
         "s",
         "1x",
         "1s2",
-        "2026-13-40T99:00:00Z",
         "2026-11-20",
-        "9999-12-31T23:59:59-23:59",
         "0x10",
         "1,000",
-        "\x00",
         "500d",
-    ],
-)
-def test_what_cannot_be_read_or_be_true_is_none(value, reset_format):
-    assert parse_reset(value, reset_format, NOW) is None
-
-
-@pytest.mark.parametrize(
-    ("value", "reset_format"),
-    [("30", ResetFormat.RFC3339), ("1s", ResetFormat.EPOCH_S), ("2026-11-20T10:00:00Z", ResetFormat.SECONDS)],
-)
-def test_an_instant_is_not_guessed_from_another_format(value, reset_format):
-    assert parse_reset(value, reset_format, NOW) is None
+    ]
+    dates = ["2026-13-40T99:00:00Z", "9999-12-31T23:59:59-23:59"]
+    values = ["", " ", "9" * 90, "9" * 5000, "1s, 2s", "5, 6", "\x00", *words, *dates]
+    pairs = [(value, reset_format) for value in values for reset_format in ResetFormat]
+    pairs += [("30", ResetFormat.RFC3339), ("1s", ResetFormat.EPOCH_S), ("2026-11-20T10:00:00Z", ResetFormat.SECONDS)]
+    assert [pair for pair in pairs if parse_reset(*pair, NOW) is not None] == []
 
 
 delays_s = st.floats(0, 30 * 86_400)
@@ -236,9 +217,8 @@ def test_any_headers_are_hints_within_bounds(headers, reset_format):
     assert all(len(oddity) < 250 and oddity.isprintable() for oddity in hints.oddities)
 
 
-@pytest.mark.parametrize(
-    ("headers", "expected_s"),
-    [
+def test_retry_after_is_read_and_capped(subtests):
+    cases = [
         ({"retry-after": "17"}, 17),
         ({"retry-after": "0"}, 0),
         ({"retry-after": "1.5"}, 1.5),
@@ -252,17 +232,18 @@ def test_any_headers_are_hints_within_bounds(headers, reset_format):
         (recorded_headers("azure/rate_limit"), 9.6),
         (recorded_headers("anthropic-subscription/rejected"), 2094),
         (recorded_headers("github-models/daily"), 63_214),
-    ],
-)
-def test_retry_after_is_read_and_capped(headers, expected_s):
-    assert read_hints(Profile(), headers, NOW).retry_after_s == pytest.approx(expected_s)
+    ]
+    for headers, expected_s in cases:
+        with subtests.test(headers=headers, expected_s=expected_s):
+            assert read_hints(Profile(), headers, NOW).retry_after_s == pytest.approx(expected_s)
 
 
-@pytest.mark.parametrize("value", ["", "-1", "NaN", "inf", "1e400", "5, 5", "later", "Fri, 99 Nov 2026 10:01:00 GMT"])
-def test_a_bad_retry_after_is_an_oddity(value):
-    hints = read_hints(Profile(), {"retry-after": value}, NOW)
-    assert hints.retry_after_s is None
-    assert hints.oddities == (f"retry-after: cannot read '{value}'",)
+def test_a_bad_retry_after_is_an_oddity(subtests):
+    for value in ["", "-1", "NaN", "inf", "1e400", "5, 5", "later", "Fri, 99 Nov 2026 10:01:00 GMT"]:
+        with subtests.test(value=value):
+            hints = read_hints(Profile(), {"retry-after": value}, NOW)
+            assert hints.retry_after_s is None
+            assert hints.oddities == (f"retry-after: cannot read '{value}'",)
 
 
 def test_a_key_that_is_echoed_as_a_value_is_not_told():
@@ -337,13 +318,17 @@ def test_codex_windows_are_read_from_headers_and_from_the_stream_alike():
     ]
 
 
+def test_a_window_whose_end_has_passed_ends_now():
+    data = json.dumps({"rate_limits": {"primary": {"used_percent": 1, "reset_at": NOW - 5}}}).encode()
+    assert read_stream_windows(data, NOW) == (WindowReading("primary", used=0.01, resets_in_s=0.0),)
+
+
 def test_an_answer_without_windows_tells_none():
     assert read_hints(PACKAGED["anthropic"], recorded_headers("anthropic/message"), NOW).windows == ()
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
+def test_odd_window_events_tell_nothing(subtests):
+    cases = [
         b"",
         b"[]",
         b'{"rate_limits": 7}',
@@ -351,10 +336,10 @@ def test_an_answer_without_windows_tells_none():
         b'{"rate_limits": {"primary": {"used_percent": 1, "reset_at": 1e300}}}',
         b'{"rate_limits": {"primary": {"used_percent": "much"}}}',
         b'{"rate_limits": {"primary": null}}',
-    ],
-)
-def test_odd_window_events_tell_nothing(data):
-    assert read_stream_windows(data, NOW) == ()
+    ]
+    for data in cases:
+        with subtests.test(data=data):
+            assert read_stream_windows(data, NOW) == ()
 
 
 @given(st.binary(max_size=200))

@@ -1,12 +1,13 @@
 import hashlib
 import json
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.api.proxy_user import given_id, priority_of, proxy_words
+from hivemind_addon.api.proxy_user import ProxyWords, given_id, priority_of, proxy_words
 from hivemind_addon.api.ticket import CallKind, Delivery, Priority
 from hivemind_addon.proxy.profile.load import dialect_for, is_model_call, load_profiles
 from hivemind_addon.proxy.profile.model import ClientRule, Profile
@@ -90,79 +91,56 @@ def test_any_request_has_an_identity(headers, hint, user, peer):
         assert 0 < len(text) <= 80
 
 
-@pytest.mark.parametrize(
-    ("password", "delivery"),
-    [
-        ("whole", Delivery.WHOLE),
-        ("stream", Delivery.STREAM),
-        ("prio-high+whole", Delivery.WHOLE),
-        ("x.whole,y", Delivery.WHOLE),
-        ("a whole b", Delivery.WHOLE),
-        ("whole,stream", Delivery.STREAM),
-        ("WHOLE", Delivery.WHOLE),
-        ("auto", Delivery.AUTO),
-        ("wholesale", None),
-        ("x", None),
-        ("", None),
-    ],
-)
-def test_words_of_the_proxy_password_choose_the_delivery(password, delivery):
-    assert proxy_words(password).delivery is delivery
-
-
+CLAUDE_CODE = "claude-cli/2.1.330 (external, {})"
 CODEX_UA = "0.169.0 (Debian 12.0.0; x86_64) unknown"
-CLIENTS = {
-    "claude -p": ({"user-agent": "claude-cli/2.1.330 (external, sdk-cli)", "x-app": "cli"}, True),
-    "claude -p, older": ({"user-agent": "claude-cli/2.1.197 (external, sdk-cli)", "x-app": "cli"}, True),
-    "Claude Agent SDK, TypeScript": (
-        {"user-agent": "claude-cli/2.1.330 (external, sdk-ts, agent-sdk/0.2.30)", "x-app": "cli"},
-        True,
-    ),
-    "Claude Agent SDK, Python": ({"user-agent": "claude-cli/2.1.330 (external, sdk-py, agent-sdk/0.1.9)"}, True),
-    "Claude Code on GitHub": ({"user-agent": "claude-cli/2.1.330 (external, claude-code-github-action)"}, True),
-    "Claude Code in the background": ({"user-agent": "claude-cli/2.1.330 (external, cli)", "x-app": "cli-bg"}, True),
-    "Claude Code in a terminal": ({"user-agent": "claude-cli/2.1.330 (external, cli)", "x-app": "cli"}, False),
-    "Claude Code in an editor": (
-        {"user-agent": "claude-cli/2.1.330 (external, claude-vscode, agent-sdk/0.2.30)", "x-app": "cli"},
-        False,
-    ),
-    "Claude Code, remote": ({"user-agent": "claude-cli/2.1.330 (external, remote_mobile)", "x-app": "cli"}, False),
-    "codex exec": (
-        {"originator": "codex_exec", "user-agent": f"codex_exec/{CODEX_UA} (codex_exec; 0.169.0)"},
-        True,
-    ),
-    "codex exec, its user agent alone": ({"user-agent": "codex_exec/0.169.0 (Ubuntu 24.4.0; x86_64)"}, True),
-    "Codex SDK": ({"originator": "codex_sdk_ts", "user-agent": f"codex_sdk_ts/{CODEX_UA}"}, True),
-    "Codex SDK, Python": ({"originator": "codex_sdk_py", "user-agent": f"codex_sdk_py/{CODEX_UA}"}, True),
-    "Codex in a terminal": ({"originator": "codex-tui", "user-agent": f"codex-tui/{CODEX_UA}"}, False),
-    "Codex in a terminal, older": ({"originator": "codex_cli_rs", "user-agent": "codex_cli_rs/0.60"}, False),
-    "Codex in an editor": ({"originator": "codex_vscode", "user-agent": f"codex_vscode/{CODEX_UA}"}, False),
-    "Gemini CLI": ({"user-agent": "GeminiCLI/0.20/gemini-3-pro (linux; x64; terminal)"}, False),
-    "Qwen Code": ({"user-agent": "QwenCode/0.5 (linux; x64)"}, False),
-    "OpenCode": ({"user-agent": "opencode/1.0.3", "x-session-id": "ses_1"}, False),
-    "Copilot CLI": ({"user-agent": "copilot/0.0.400", "x-initiator": "agent"}, False),
-    "Crush": ({"user-agent": "Charm-Crush/0.20 (https://charm.land/crush)"}, False),
-    "Goose": ({"goose-session-id": "20261120_1"}, False),
-    "Cline": ({"user-agent": "Cline/3.40", "originator": "cline"}, False),
-    "Roo": ({"user-agent": "RooCode/3.30", "originator": "roo-code"}, False),
-    "Kilo": ({"x-kilocode-taskid": "t"}, False),
-    "Mux": ({"x-mux-workspace-id": "w"}, False),
-    "Coder": ({"x-coder-chat-id": "c"}, False),
-    "aider, OpenHands": ({"user-agent": "litellm/1.80"}, False),
-    "Kimi CLI": ({"user-agent": "KimiCLI/1.2"}, False),
-    "SWE-agent": ({"user-agent": "swe-agent/1.1"}, False),
-    "Anthropic's SDK": ({"user-agent": "Anthropic/Python 0.70.0"}, False),
-    "OpenAI's SDK": ({"user-agent": "AsyncOpenAI/Python 2.8.0"}, False),
-    "somebody who is called so": ({"user-agent": "my-sdk-cli/1 codex_exec/1"}, False),
-    "nobody": ({}, False),
-}
+HEADLESS = [
+    # Claude Code and its SDKs, Claude Code on GitHub and in the background.
+    {"user-agent": CLAUDE_CODE.format("sdk-cli"), "x-app": "cli"},
+    {"user-agent": "claude-cli/2.1.197 (external, sdk-cli)", "x-app": "cli"},
+    {"user-agent": CLAUDE_CODE.format("sdk-ts, agent-sdk/0.2.30"), "x-app": "cli"},
+    {"user-agent": CLAUDE_CODE.format("sdk-py, agent-sdk/0.1.9")},
+    {"user-agent": CLAUDE_CODE.format("claude-code-github-action")},
+    {"user-agent": CLAUDE_CODE.format("cli"), "x-app": "cli-bg"},
+    # `codex exec` and the Codex SDKs.
+    {"originator": "codex_exec", "user-agent": f"codex_exec/{CODEX_UA} (codex_exec; 0.169.0)"},
+    {"user-agent": "codex_exec/0.169.0 (Ubuntu 24.4.0; x86_64)"},
+    {"originator": "codex_sdk_ts", "user-agent": f"codex_sdk_ts/{CODEX_UA}"},
+    {"originator": "codex_sdk_py", "user-agent": f"codex_sdk_py/{CODEX_UA}"},
+]
+WITH_A_PERSON = [
+    # Claude Code in a terminal, in an editor, remote; Codex in a terminal, an older one, in an editor.
+    {"user-agent": CLAUDE_CODE.format("cli"), "x-app": "cli"},
+    {"user-agent": CLAUDE_CODE.format("claude-vscode, agent-sdk/0.2.30"), "x-app": "cli"},
+    {"user-agent": CLAUDE_CODE.format("remote_mobile"), "x-app": "cli"},
+    {"originator": "codex-tui", "user-agent": f"codex-tui/{CODEX_UA}"},
+    {"originator": "codex_cli_rs", "user-agent": "codex_cli_rs/0.60"},
+    {"originator": "codex_vscode", "user-agent": f"codex_vscode/{CODEX_UA}"},
+    # Others, and SDKs.
+    {"user-agent": "GeminiCLI/0.20/gemini-3-pro (linux; x64; terminal)"},
+    {"user-agent": "QwenCode/0.5 (linux; x64)"},
+    {"user-agent": "opencode/1.0.3", "x-session-id": "ses_1"},
+    {"user-agent": "copilot/0.0.400", "x-initiator": "agent"},
+    {"user-agent": "Charm-Crush/0.20 (https://charm.land/crush)"},
+    {"goose-session-id": "20261120_1"},
+    {"user-agent": "Cline/3.40", "originator": "cline"},
+    {"user-agent": "RooCode/3.30", "originator": "roo-code"},
+    {"x-kilocode-taskid": "t"},
+    {"x-mux-workspace-id": "w"},
+    {"x-coder-chat-id": "c"},
+    {"user-agent": "litellm/1.80"},  # aider, OpenHands
+    {"user-agent": "KimiCLI/1.2"},
+    {"user-agent": "swe-agent/1.1"},
+    {"user-agent": "Anthropic/Python 0.70.0"},
+    {"user-agent": "AsyncOpenAI/Python 2.8.0"},
+    {"user-agent": "my-sdk-cli/1 codex_exec/1"},  # somebody who is called so
+    {},
+]
 """What they send, as recorded or as their sources say (docs/delivery.md)."""
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-def test_a_client_that_runs_headless_is_known_by_its_headers(client):
-    headers, headless = CLIENTS[client]
-    assert is_headless(Profile(), headers) is headless
+def test_a_client_that_runs_headless_is_known_by_its_headers():
+    assert [one for one in HEADLESS if not is_headless(Profile(), one)] == []
+    assert [one for one in WITH_A_PERSON if is_headless(Profile(), one)] == []
 
 
 def test_a_profile_names_more_headless_clients():
@@ -171,11 +149,6 @@ def test_a_profile_names_more_headless_clients():
     assert is_headless(Profile(headless=(rule,)), mine)
     assert not is_headless(Profile(headless=(rule,)), {"user-agent": "my-night-agent/1"})
     assert is_headless(Profile(headless=(rule,)), {"originator": "codex_exec"}), "and the others are still known"
-
-
-@given(st.text())
-def test_any_password_is_read(password):
-    assert proxy_words(password).delivery in {None, *Delivery}
 
 
 # Lineage ----------------------------------------------------------------------------------------------------------------
@@ -231,55 +204,68 @@ def test_codex_names_the_parent_thread_in_a_header_that_holds_json():
     assert (child.session, child.parent_session) == ("t", "s")
 
 
-@pytest.mark.parametrize("damaged", ["", "{", "[]", "null", '"x"', '{"parent_thread_id": 7}', "[" * 20_000])
-def test_a_damaged_header_says_nothing(damaged):
-    child, kind = of("openai", {"session-id": "t", "x-codex-turn-metadata": damaged}, path="/v1/responses")
-    assert (child.session, child.parent_session, kind) == ("t", "", CallKind.TURN)
+def test_a_damaged_header_says_nothing():
+    for damaged in ("", "{", "[]", "null", '"x"', '{"parent_thread_id": 7}', "[" * 20_000):
+        child, kind = of("openai", {"session-id": "t", "x-codex-turn-metadata": damaged}, path="/v1/responses")
+        assert (child.session, child.parent_session, kind) == ("t", "", CallKind.TURN), damaged[:30]
 
 
-@pytest.mark.parametrize(
-    ("profile", "path", "headers", "body", "kind"),
-    [
-        ("openai", "/v1/responses", {"x-codex-turn-metadata": '{"request_kind": "compaction"}'}, {}, CallKind.COMPACTION),
-        ("openai", "/v1/responses", {"x-codex-turn-metadata": '{"request_kind": "prewarm"}'}, {}, CallKind.PREWARM),
-        ("openai", "/v1/responses", {"x-codex-turn-metadata": '{"request_kind": "memory"}'}, {}, CallKind.AUXILIARY),
+def test_what_a_request_is_for_is_told_by_the_profiles_rules(subtests):
+    opencode, claude = {"user-agent": "opencode/1"}, {"user-agent": "claude-cli/2.1"}
+    child = {"x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"}
+    haiku, sonnet = {"model": "claude-haiku-4-5", "messages": [{}]}, {"model": "claude-sonnet-4-5", "messages": [{}]}
+    cases = [
         ("openai", "/v1/responses", {"x-openai-subagent": "review"}, {}, CallKind.SUBAGENT),
         ("openai", "/v1/responses/compact", {}, {}, CallKind.COMPACTION),
-        ("openai", "/v1/chat/completions", {"user-agent": "opencode/1"}, {"messages": [{}, {}]}, CallKind.AUXILIARY),
-        ("openai", "/v1/chat/completions", {"user-agent": "opencode/1"}, {"messages": [{}] * 9}, CallKind.TURN),
-        ("openai", "/v1/chat/completions", {"user-agent": "opencode/1"}, {"messages": [{}], "tools": [{}]}, CallKind.TURN),
-        ("anthropic", "/v1/messages", {"user-agent": "claude-cli/2.1"}, {"model": "claude-haiku-4-5", "messages": [{}]}, CallKind.AUXILIARY),
-        ("anthropic", "/v1/messages", {"user-agent": "claude-cli/2.1"}, {"model": "claude-sonnet-4-5", "messages": [{}]}, CallKind.TURN),
-        ("anthropic", "/v1/messages", {"user-agent": "claude-cli/2.1"}, {"model": "claude-haiku-4-5", "tools": [{}], "messages": [{}]}, CallKind.TURN),
-        ("anthropic", "/v1/messages", {"user-agent": "claude-cli/2.1", "x-claude-code-session-id": "s", "x-claude-code-agent-id": "a"}, {"model": "claude-haiku-4-5", "messages": [{}]}, CallKind.SUBAGENT),
-        ("anthropic", "/v1/messages", {"user-agent": "mine/1"}, {"model": "claude-haiku-4-5", "messages": [{}]}, CallKind.TURN),
-    ],
-)  # fmt: skip
-def test_what_a_request_is_for_is_told_by_the_profiles_rules(profile, path, headers, body, kind):
-    assert of(profile, headers, body=body, path=path)[1] is kind
+        ("openai", "/v1/chat/completions", opencode, {"messages": [{}, {}]}, CallKind.AUXILIARY),
+        ("openai", "/v1/chat/completions", opencode, {"messages": [{}] * 9}, CallKind.TURN),
+        ("openai", "/v1/chat/completions", opencode, {"messages": [{}], "tools": [{}]}, CallKind.TURN),
+        ("anthropic", "/v1/messages", claude, haiku, CallKind.AUXILIARY),
+        ("anthropic", "/v1/messages", claude, sonnet, CallKind.TURN),
+        ("anthropic", "/v1/messages", claude, haiku | {"tools": [{}]}, CallKind.TURN),
+        ("anthropic", "/v1/messages", claude | child, haiku, CallKind.SUBAGENT),
+        ("anthropic", "/v1/messages", {"user-agent": "mine/1"}, haiku, CallKind.TURN),
+    ]
+    said = {"compaction": CallKind.COMPACTION, "prewarm": CallKind.PREWARM, "memory": CallKind.AUXILIARY}
+    for word, kind in said.items():
+        cases.append(("openai", "/v1/responses", {"x-codex-turn-metadata": f'{{"request_kind": "{word}"}}'}, {}, kind))
+    for profile, path, headers, body, kind in cases:
+        with subtests.test(path=path, headers=headers, body=body):
+            assert of(profile, headers, body=body, path=path)[1] is kind
 
 
-def test_a_proxy_password_asks_for_a_priority():
-    assert proxy_words("prio-low").priority is Priority.LOW
-    assert proxy_words("whole,prio-high").priority is Priority.HIGH
-    assert proxy_words("prio-low+prio-critical").priority is Priority.CRITICAL
-    assert proxy_words("prio-urgent").priority is None
-    assert proxy_words("low").priority is None
+WORDS = {
+    "whole": {"delivery": Delivery.WHOLE},
+    "stream": {"delivery": Delivery.STREAM},
+    "prio-high+whole": {"delivery": Delivery.WHOLE, "priority": Priority.HIGH},
+    "x.whole,y": {"delivery": Delivery.WHOLE},
+    "a whole b": {"delivery": Delivery.WHOLE},
+    "whole,stream": {"delivery": Delivery.STREAM},
+    "WHOLE": {"delivery": Delivery.WHOLE},
+    "auto": {"delivery": Delivery.AUTO},
+    "prio-low": {"priority": Priority.LOW},
+    "whole,prio-high": {"delivery": Delivery.WHOLE, "priority": Priority.HIGH},
+    "prio-low+prio-critical": {"priority": Priority.CRITICAL},
+    "wait-3600": {"patience_s": 3600},
+    "whole.wait-60": {"delivery": Delivery.WHOLE, "patience_s": 60},
+    "task-42": {"task": "42"},
+    "whole,task-Nightly_7+prio-low": {"delivery": Delivery.WHOLE, "task": "Nightly_7", "priority": Priority.LOW},
+    "TASK-Ab": {"task": "Ab"},
+    "task-a task-b": {"task": "b"},
+    "task-a,task-": {"task": "a"},
+    "task-8f14e45f-ceea-467f-ab6e-1b2c3d4e5f60": {"task": "8f14e45f-ceea-467f-ab6e-1b2c3d4e5f60"},
+}
+NO_WORDS = "wholesale", "x", "", "prio-urgent", "low", "wait-0", "wait--5", "wait-123456", "mytask-a", "task"
 
 
-@pytest.mark.parametrize(
-    ("password", "patience_s"),
-    [
-        ("wait-3600", 3600),
-        ("whole.wait-60", 60),
-        ("wait-0", None),
-        ("wait--5", None),
-        ("wait-123456", None),
-        ("x", None),
-    ],
-)
-def test_an_agent_says_how_long_it_waits_by_its_proxy_password(password, patience_s):
-    assert proxy_words(password).patience_s == patience_s
+def test_a_proxy_password_asks_by_its_words():
+    told = {password: proxy_words(password) for password in (*WORDS, *NO_WORDS)}
+    assert told == {password: ProxyWords(**WORDS.get(password, {})) for password in told}
+
+
+@given(st.text())
+def test_any_password_is_read(password):
+    assert proxy_words(password).delivery in {None, *Delivery}
 
 
 def test_priorities_have_names():
@@ -327,228 +313,135 @@ MESSAGES, CHAT, RESPONSES = "/v1/messages", "/v1/chat/completions", "/v1/respons
 CODEX_PATH = "/backend-api/codex/responses"
 LITELLM = {"user-agent": "litellm/1.80"}
 
+
+class Call(NamedTuple):
+    """One request, and what it tells. An agent that names no session is known by the user of its proxy address."""
+
+    headers: dict[str, str]
+    session: str = "agent-7"
+    parent: str = ""
+    kind: CallKind = CallKind.TURN
+    body: dict[str, object] = CHAT_BODY
+    path: str = CHAT
+    profile: str = "openai"
+
+
+def messages(headers, session, parent="", kind=CallKind.TURN, body=CLAUDE_BODY, profile="anthropic"):
+    return Call(headers, session, parent, kind, body, MESSAGES, profile)
+
+
+def responses(headers, session="019a-root", parent="", kind=CallKind.TURN, key="", path=RESPONSES, profile="openai"):
+    return Call(headers, session, parent, kind, CODEX_BODY | {"prompt_cache_key": key or session}, path, profile)
+
+
+def codex_login(headers, session="019a-root", parent="", kind=CallKind.TURN, key="", path=CODEX_PATH):
+    return responses(headers, session, parent, kind, key, path, "codex")
+
+
+CLAUDE_ID = "5e5c1a7e-0001"
+HAIKU_BODY = {"model": "claude-haiku-4-5", "messages": [{}]}
+CLASSIFIER_BODY = {
+    "model": "claude-haiku-4-5",
+    "max_tokens": 2112,
+    "stop_sequences": ["</block>"],
+    "system": [
+        {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.263"},
+        {"type": "text", "text": "You are a security monitor for autonomous AI coding agents.\n\n## Context"},
+    ],
+    "messages": [{"role": "user", "content": "# CLAUDE.md"}, {"role": "user", "content": "<transcript>"}],
+    "metadata": CLAUDE_BODY["metadata"],
+}
+CRUSH = {"user-agent": "Charm-Crush/0.20 (https://charm.land/crush)", "x-session-id": "9f", "x-session-affinity": "9f"}
+COPILOT = {"user-agent": "copilot/0.0.400", "x-interaction-id": "i", "x-initiator": "agent"}
+CODEX_CHILD = codex(thread_id="019a-child", parent_thread_id="019a-root", subagent_kind="collab_spawn") | {
+    "thread-id": "019a-child",
+    "x-openai-subagent": "collab_spawn",
+    "x-codex-parent-thread-id": "019a-root",
+}
+AUXILIARY, SUBAGENT = CallKind.AUXILIARY, CallKind.SUBAGENT
 AGENTS = {
-    "Claude Code": ("anthropic", MESSAGES, CLAUDE, CLAUDE_BODY, "5e5c1a7e-0001", "", CallKind.TURN),
-    "Claude Code before 2.1.86": (
-        "anthropic",
-        MESSAGES,
+    "Claude Code": messages(CLAUDE, CLAUDE_ID),
+    "Claude Code before 2.1.86": messages(
         {"user-agent": "claude-cli/2.0.1"},
-        CLAUDE_BODY | {"metadata": {"user_id": "user_0a_account_0b_session_5e5c-2"}},
         "5e5c-2",
-        "",
-        CallKind.TURN,
+        body=CLAUDE_BODY | {"metadata": {"user_id": "user_0a_account_0b_session_5e5c-2"}},
     ),
-    "Claude Code, sub-agent": (
-        "anthropic",
-        MESSAGES,
-        CLAUDE | {"x-claude-code-agent-id": "a1"},
-        CLAUDE_BODY,
-        "5e5c1a7e-0001/a1",
-        "5e5c1a7e-0001",
-        CallKind.SUBAGENT,
+    "Claude Code, sub-agent": messages(
+        CLAUDE | {"x-claude-code-agent-id": "a1"}, f"{CLAUDE_ID}/a1", CLAUDE_ID, SUBAGENT
     ),
-    "Claude Code, title": (
-        "anthropic",
-        MESSAGES,
+    "Claude Code, title": messages(
+        CLAUDE, CLAUDE_ID, kind=AUXILIARY, body=CLAUDE_BODY | {"model": "claude-haiku-4-5", "tools": []}
+    ),
+    "Claude Code, compaction": messages(
         CLAUDE,
-        CLAUDE_BODY | {"model": "claude-haiku-4-5", "tools": []},
-        "5e5c1a7e-0001",
-        "",
-        CallKind.AUXILIARY,
+        CLAUDE_ID,
+        kind=CallKind.COMPACTION,
+        body=CLAUDE_BODY | {"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": COMPACT}]},
     ),
-    "Claude Code, compaction": (
-        "anthropic",
-        MESSAGES,
-        CLAUDE,
-        CLAUDE_BODY | {"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": COMPACT}]},
-        "5e5c1a7e-0001",
-        "",
-        CallKind.COMPACTION,
+    "Claude Code, classifier": messages(CLAUDE, CLAUDE_ID, kind=CallKind.CLASSIFIER, body=CLASSIFIER_BODY),
+    "Claude Code on Ollama": messages(CLAUDE, CLAUDE_ID, profile="ollama"),
+    "Codex": responses(codex()),
+    "Codex before 2026": responses({"user-agent": "codex_cli_rs/0.60", "session_id": "s", "conversation_id": "s"}, "s"),
+    "Codex, its metadata alone": responses({"x-codex-turn-metadata": codex()["x-codex-turn-metadata"]}),
+    "Codex with a login": codex_login(codex()),
+    "Codex, sub-agent": codex_login(CODEX_CHILD, "019a-root/019a-child", "019a-root", SUBAGENT, key="019a-child"),
+    "Codex, review": responses(codex(subagent_kind="review"), kind=SUBAGENT),
+    "Codex, prewarm": responses(codex(request_kind="prewarm"), kind=CallKind.PREWARM),
+    "Codex, compaction": codex_login(codex(), kind=CallKind.COMPACTION, path=f"{CODEX_PATH}/compact"),
+    "Codex, memory": responses(CODEX | {"x-openai-memgen-request": "1"}, kind=AUXILIARY),
+    "OpenCode": Call(OPENCODE, "ses_1"),
+    "OpenCode, child session": messages(
+        OPENCODE | {"x-session-id": "ses_2", "x-parent-session-id": "ses_1"}, "ses_2", "ses_1", SUBAGENT
     ),
-    "Claude Code, classifier": (
-        "anthropic",
-        MESSAGES,
-        CLAUDE,
-        {
-            "model": "claude-haiku-4-5",
-            "max_tokens": 2112,
-            "stop_sequences": ["</block>"],
-            "system": [
-                {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.263"},
-                {"type": "text", "text": "You are a security monitor for autonomous AI coding agents.\n\n## Context"},
-            ],
-            "messages": [{"role": "user", "content": "# CLAUDE.md"}, {"role": "user", "content": "<transcript>"}],
-            "metadata": CLAUDE_BODY["metadata"],
-        },
-        "5e5c1a7e-0001",
-        "",
-        CallKind.CLASSIFIER,
+    "OpenCode, title": Call(OPENCODE, "ses_1", kind=AUXILIARY, body=TITLE_BODY),
+    "OpenCode Zen": Call({"x-opencode-session": "ses_3"}, "ses_3"),
+    "OpenCode on Ollama": Call(OPENCODE, "ses_1", path="/api/chat", profile="ollama"),
+    "Crush": Call(CRUSH, "9f"),
+    "Crush, title": messages(
+        {"user-agent": "Charm-Crush/0.20", "x-session-id": "9f"}, "9f", kind=AUXILIARY, body=HAIKU_BODY
     ),
-    "Codex": ("openai", RESPONSES, codex(), CODEX_BODY, "019a-root", "", CallKind.TURN),
-    "Codex before 2026": (
-        "openai",
-        RESPONSES,
-        {"user-agent": "codex_cli_rs/0.60", "session_id": "s", "conversation_id": "s"},
-        CODEX_BODY | {"prompt_cache_key": "s"},
-        "s",
-        "",
-        CallKind.TURN,
+    "Goose": Call({"goose-session-id": "20261120_1"}, "20261120_1"),
+    "Goose, naming its session": messages(
+        {"goose-session-id": "20261120_1"}, "20261120_1", kind=AUXILIARY, body=HAIKU_BODY
     ),
-    "Codex, its metadata alone": (
-        "openai",
-        RESPONSES,
-        {"x-codex-turn-metadata": codex()["x-codex-turn-metadata"]},
-        CODEX_BODY,
-        "019a-root",
-        "",
-        CallKind.TURN,
+    "Copilot CLI": Call(COPILOT | {"x-client-session-id": "cs"}, "cs"),
+    "Cline": Call({"user-agent": "Cline/3.40", "x-task-id": "task"}, "task"),
+    "Roo": Call({"user-agent": "RooCode/3.30", "x-roo-task-id": "t"}, "t"),
+    "Roo with a login": codex_login({"originator": "roo-code", "session_id": "t"}, "t", key="019a-root"),
+    "Kilo": Call({"x-kilocode-taskid": "t"}, "t"),
+    "Mux": messages({"x-mux-workspace-id": "w"}, "w", body={"messages": [{}]}),
+    "Coder": Call({"x-coder-chat-id": "c"}, "c"),
+    "OpenHands": Call(
+        LITELLM | {"x-litellm-session-id": "conv"}, "conv", body=CHAT_BODY | {"prompt_cache_key": "conv"}
     ),
-    "Codex with a login": ("codex", CODEX_PATH, codex(), CODEX_BODY, "019a-root", "", CallKind.TURN),
-    "Codex, sub-agent": (
-        "codex",
-        CODEX_PATH,
-        codex(thread_id="019a-child", parent_thread_id="019a-root", subagent_kind="collab_spawn")
-        | {"thread-id": "019a-child", "x-openai-subagent": "collab_spawn", "x-codex-parent-thread-id": "019a-root"},
-        CODEX_BODY | {"prompt_cache_key": "019a-child"},
-        "019a-root/019a-child",
-        "019a-root",
-        CallKind.SUBAGENT,
-    ),
-    "Codex, review": (
-        "openai",
-        RESPONSES,
-        codex(subagent_kind="review"),
-        CODEX_BODY,
-        "019a-root",
-        "",
-        CallKind.SUBAGENT,
-    ),
-    "Codex, prewarm": (
-        "openai",
-        RESPONSES,
-        codex(request_kind="prewarm"),
-        CODEX_BODY,
-        "019a-root",
-        "",
-        CallKind.PREWARM,
-    ),
-    "Codex, compaction": ("codex", f"{CODEX_PATH}/compact", codex(), CODEX_BODY, "019a-root", "", CallKind.COMPACTION),
-    "Codex, memory": (
-        "openai",
-        RESPONSES,
-        CODEX | {"x-openai-memgen-request": "1"},
-        CODEX_BODY,
-        "019a-root",
-        "",
-        CallKind.AUXILIARY,
-    ),
-    "OpenCode": ("openai", CHAT, OPENCODE, CHAT_BODY, "ses_1", "", CallKind.TURN),
-    "OpenCode, child session": (
-        "anthropic",
-        MESSAGES,
-        OPENCODE | {"x-session-id": "ses_2", "x-parent-session-id": "ses_1"},
-        CLAUDE_BODY,
-        "ses_2",
-        "ses_1",
-        CallKind.SUBAGENT,
-    ),
-    "OpenCode, title": ("openai", CHAT, OPENCODE, TITLE_BODY, "ses_1", "", CallKind.AUXILIARY),
-    "OpenCode Zen": ("openai", CHAT, {"x-opencode-session": "ses_3"}, CHAT_BODY, "ses_3", "", CallKind.TURN),
-    "Crush": (
-        "openai",
-        CHAT,
-        {"user-agent": "Charm-Crush/0.20 (https://charm.land/crush)", "x-session-id": "9f", "x-session-affinity": "9f"},
-        CHAT_BODY,
-        "9f",
-        "",
-        CallKind.TURN,
-    ),
-    "Crush, title": (
-        "anthropic",
-        MESSAGES,
-        {"user-agent": "Charm-Crush/0.20", "x-session-id": "9f"},
-        {"model": "claude-haiku-4-5", "messages": [{}]},
-        "9f",
-        "",
-        CallKind.AUXILIARY,
-    ),
-    "Goose": ("openai", CHAT, {"goose-session-id": "20261120_1"}, CHAT_BODY, "20261120_1", "", CallKind.TURN),
-    "Goose, naming its session": (
-        "anthropic",
-        MESSAGES,
-        {"goose-session-id": "20261120_1"},
-        {"model": "claude-haiku-4-5", "messages": [{}]},
-        "20261120_1",
-        "",
-        CallKind.AUXILIARY,
-    ),
-    "Copilot CLI": (
-        "openai",
-        CHAT,
-        {"user-agent": "copilot/0.0.400", "x-client-session-id": "cs", "x-interaction-id": "i", "x-initiator": "agent"},
-        CHAT_BODY,
-        "cs",
-        "",
-        CallKind.TURN,
-    ),
-    "Cline": ("openai", CHAT, {"user-agent": "Cline/3.40", "x-task-id": "task"}, CHAT_BODY, "task", "", CallKind.TURN),
-    "Roo": ("openai", CHAT, {"user-agent": "RooCode/3.30", "x-roo-task-id": "t"}, CHAT_BODY, "t", "", CallKind.TURN),
-    "Roo with a login": (
-        "codex",
-        CODEX_PATH,
-        {"originator": "roo-code", "session_id": "t"},
-        CODEX_BODY,
-        "t",
-        "",
-        CallKind.TURN,
-    ),
-    "Kilo": ("openai", CHAT, {"x-kilocode-taskid": "t"}, CHAT_BODY, "t", "", CallKind.TURN),
-    "Mux": ("anthropic", MESSAGES, {"x-mux-workspace-id": "w"}, {"messages": [{}]}, "w", "", CallKind.TURN),
-    "Coder": ("openai", CHAT, {"x-coder-chat-id": "c"}, CHAT_BODY, "c", "", CallKind.TURN),
-    "OpenHands": (
-        "openai",
-        CHAT,
-        LITELLM | {"x-litellm-session-id": "conv"},
-        CHAT_BODY | {"prompt_cache_key": "conv"},
-        "conv",
-        "",
-        CallKind.TURN,
-    ),
-    "OpenHands, sub-agent": (
-        "openai",
-        CHAT,
+    "OpenHands, sub-agent": Call(
         LITELLM | {"x-litellm-session-id": "conv-2"},
-        CHAT_BODY | {"prompt_cache_key": "conv"},
         "conv-2",
         "conv",
-        CallKind.SUBAGENT,
+        SUBAGENT,
+        CHAT_BODY | {"prompt_cache_key": "conv"},
     ),
-    "aider": ("openai", CHAT, LITELLM, CHAT_BODY, "agent-7", "", CallKind.TURN),
-    "SWE-agent": ("openai", CHAT, {"user-agent": "swe-agent/1.1"}, CHAT_BODY, "agent-7", "", CallKind.TURN),
-    "mini-swe-agent": ("openai-compatible", CHAT, LITELLM, {"messages": [{}]}, "agent-7", "", CallKind.TURN),
-    "Qwen Code": (
-        "openai-compatible",
-        CHAT,
-        {"user-agent": "QwenCode/0.5 (linux; x64)"},
-        CHAT_BODY,
-        "agent-7",
-        "",
-        CallKind.TURN,
-    ),
-    "OpenCode on Ollama": ("ollama", "/api/chat", OPENCODE, CHAT_BODY, "ses_1", "", CallKind.TURN),
-    "Claude Code on Ollama": ("ollama", MESSAGES, CLAUDE, CLAUDE_BODY, "5e5c1a7e-0001", "", CallKind.TURN),
+    "aider": Call(LITELLM),
+    "SWE-agent": Call({"user-agent": "swe-agent/1.1"}),
+    "mini-swe-agent": Call(LITELLM, body={"messages": [{}]}, profile="openai-compatible"),
+    "Qwen Code": Call({"user-agent": "QwenCode/0.5 (linux; x64)"}, profile="openai-compatible"),
 }
-"""Agent → profile, path, headers, body; and the session, its parent and the kind of call that they tell. An agent that
-names no session is known by the user of its proxy address, `agent-7`."""
 
 
-@pytest.mark.parametrize("name", AGENTS)
-def test_every_agents_session_parent_and_kind_of_call_are_known(name):
-    profile, path, headers, body, session, parent, kind = AGENTS[name]
-    one, told = of(profile, headers, body=body, path=path, user="agent-7")
-    assert one.agent == "agent-7", "the proxy user wins over every name"
-    assert (one.session, one.parent_session, told) == (session, parent, kind)
-    assert is_model_call(PACKAGED[profile], "POST", path)
+def test_every_agents_session_parent_and_kind_of_call_are_known():
+    wrong = {}
+    for name, call in AGENTS.items():
+        one, kind = of(call.profile, call.headers, body=call.body, path=call.path, user="agent-7")
+        told = (
+            one.agent,
+            one.session,
+            one.parent_session,
+            kind,
+            is_model_call(PACKAGED[call.profile], "POST", call.path),
+        )
+        if told != ("agent-7", call.session, call.parent, call.kind, True):
+            wrong[name] = told
+    assert wrong == {}, "the proxy user wins over every name; the session, its parent and the kind are the request's"
 
 
 def test_counting_tokens_passes_by():
@@ -557,8 +450,8 @@ def test_counting_tokens_passes_by():
 
 
 def test_without_a_proxy_user_all_of_a_tree_are_one_agent():
-    *_, headers, body, _, _, _ = AGENTS["Codex, sub-agent"]
-    child, _ = of("codex", headers, body=body, path=CODEX_PATH)
+    call = AGENTS["Codex, sub-agent"]
+    child, _ = of("codex", call.headers, body=call.body, path=CODEX_PATH)
     root, _ = of("codex", codex(), body=CODEX_BODY, path=CODEX_PATH)
     assert child.agent == root.agent
     assert root.agent.startswith("codex_exec-")
@@ -576,43 +469,25 @@ def test_other_users_of_a_cache_key_are_no_parents():
     assert (one.session, one.parent_session, kind) == ("a", "", CallKind.TURN)
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
+def test_a_compaction_is_known_by_its_first_words(subtests):
+    cases = [
         (COMPACT, CallKind.COMPACTION),
         ("CRITICAL: TEXT ONLY.\n\nYour task is to create a detailed summary of this conversation", CallKind.COMPACTION),
         ("Your task is to create a detailed summary of the RECENT portion of the conversation", CallKind.COMPACTION),
         ("Summarize the conversation in README", CallKind.TURN),
         ("x" * 5000 + COMPACT, CallKind.TURN),
         ("\ud800", CallKind.TURN),
-    ],
-)
-@pytest.mark.parametrize(("profile", "path"), [("anthropic", MESSAGES), ("openai", CHAT)])
-def test_a_compaction_is_known_by_its_first_words(profile, path, text, kind):
-    body = {
-        "messages": [{"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": text}]}]
-    }
-    assert of(profile, {}, body=body, path=path)[1] is kind
-
-
-@pytest.mark.parametrize(
-    ("password", "task"),
-    [
-        ("task-42", "42"),
-        ("whole,task-Nightly_7+prio-low", "Nightly_7"),
-        ("TASK-Ab", "Ab"),
-        ("task-a task-b", "b"),
-        ("task-a,task-", "a"),
-        ("task-8f14e45f-ceea-467f-ab6e-1b2c3d4e5f60", "8f14e45f-ceea-467f-ab6e-1b2c3d4e5f60"),
-        ("mytask-a", ""),
-        ("task", ""),
-        ("", ""),
-    ],
-)
-def test_a_proxy_password_names_a_task_in_its_own_case(password, task):
-    words = proxy_words(password)
-    assert words.task == task
-    assert words.priority is (Priority.LOW if "prio-low" in password else None)
+    ]
+    for text, kind in cases:
+        for profile, path in [("anthropic", MESSAGES), ("openai", CHAT)]:
+            with subtests.test(text=text, kind=kind):
+                body = {
+                    "messages": [
+                        {"role": "user", "content": "a"},
+                        {"role": "user", "content": [{"type": "text", "text": text}]},
+                    ]
+                }
+                assert of(profile, {}, body=body, path=path)[1] is kind
 
 
 def test_an_id_that_a_client_gives_is_fit_for_logs_and_stays_different():

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hivemind_addon.proxy.profile.model import DialectName
-from hivemind_addon.proxy.wire.request import RequestFacts, _Body, fingerprints, is_answer, read_request, text_of
+from hivemind_addon.proxy.wire.body import Body
+from hivemind_addon.proxy.wire.request import RequestFacts, fingerprints, is_answer, read_request, text_of
 from tests.cpu_time import least_cpu_s
 
 ANTHROPIC, CHAT, RESPONSES = DialectName.ANTHROPIC_MESSAGES, DialectName.OPENAI_CHAT, DialectName.OPENAI_RESPONSES
@@ -47,9 +48,8 @@ def test_an_anthropic_request_is_read():
     assert not facts.continues
 
 
-@pytest.mark.parametrize(
-    ("dialect", "keys", "maximum"),
-    [
+def test_each_dialect_names_its_maximum_in_its_own_way(subtests):
+    cases = [
         (ANTHROPIC, {"max_tokens": 5}, 5),
         (CHAT, {"max_tokens": 5}, 5),
         (CHAT, {"max_completion_tokens": 7, "max_tokens": 5}, 7),
@@ -58,12 +58,12 @@ def test_an_anthropic_request_is_read():
         (RESPONSES, {"max_tokens": 9}, None),
         (ANTHROPIC, {"max_tokens": 0}, 0),
         (CHAT, {}, None),
-    ],
-)
-def test_each_dialect_names_its_maximum_in_its_own_way(dialect, keys, maximum):
-    facts = read_request(body(**keys), dialect)
-    assert facts.max_output_tokens == maximum
-    assert facts.oddities == ()
+    ]
+    for dialect, keys, maximum in cases:
+        with subtests.test(dialect=dialect, keys=keys):
+            facts = read_request(body(**keys), dialect)
+            assert facts.max_output_tokens == maximum
+            assert facts.oddities == ()
 
 
 def test_the_input_of_responses_is_items_or_a_plain_text():
@@ -80,9 +80,8 @@ def test_a_request_that_names_an_earlier_answer_continues_it():
     assert not read_request(body(input="x", previous_response_id=None), RESPONSES).continues
 
 
-@pytest.mark.parametrize(
-    ("dialect", "keys", "hint"),
-    [
+def test_the_body_may_say_which_session_it_belongs_to(subtests):
+    cases = [
         (
             ANTHROPIC,
             {"metadata": {"user_id": json.dumps({"device_id": "d", "account_uuid": "a", "session_id": "s-1"})}},
@@ -97,12 +96,12 @@ def test_a_request_that_names_an_earlier_answer_continues_it():
         (RESPONSES, {"prompt_cache_key": "k", "user": "u"}, "k"),
         (CHAT, {"user": "u"}, "u"),
         (CHAT, {"metadata": {"user_id": "someone"}}, ""),
-    ],
-)
-def test_the_body_may_say_which_session_it_belongs_to(dialect, keys, hint):
-    facts = read_request(body(**keys), dialect)
-    assert facts.session_hint == hint
-    assert facts.oddities == ()
+    ]
+    for dialect, keys, hint in cases:
+        with subtests.test(dialect=dialect, keys=keys):
+            facts = read_request(body(**keys), dialect)
+            assert facts.session_hint == hint
+            assert facts.oddities == ()
 
 
 def test_embedded_media_are_no_text():
@@ -132,9 +131,8 @@ def test_text_is_keys_and_strings_without_the_escapes_of_json():
     assert sorted(lines) == sorted(["role", "user", "content", "text", 'a "quoted"', "line", "n", "x"])
 
 
-@pytest.mark.parametrize(
-    ("item", "answer"),
-    [
+def test_answers_are_told_from_questions(subtests):
+    cases = [
         ({"role": "assistant", "content": "x"}, True),
         ({"type": "reasoning", "id": "r"}, True),
         ({"type": "function_call", "name": "f"}, True),
@@ -142,34 +140,32 @@ def test_text_is_keys_and_strings_without_the_escapes_of_json():
         ({"role": "user", "content": "x"}, False),
         ("a text", False),
         ({"role": 3}, False),
-    ],
-)
-def test_answers_are_told_from_questions(item, answer):
-    assert is_answer(raw(item)) is answer
+    ]
+    for item, answer in cases:
+        with subtests.test(item=item, answer=answer):
+            assert is_answer(raw(item)) is answer
 
 
-@pytest.mark.parametrize(
-    ("content", "odd"),
-    [
+def test_a_body_that_is_no_json_object_is_one_oddity_and_its_size(subtests):
+    cases = [
         (b"", "request body: empty"),
         (b"hello", "request body: JSON is malformed"),
         (b"[1]", "request body: Expected `object`"),
         (b'{"model": "x"', "request body: Input data was truncated"),
         (b'{"a":' + b"[" * 100_000, "request body: maximum recursion depth"),
         (b"\xff\xfe", "request body: JSON is malformed"),
-    ],
-)
-def test_a_body_that_is_no_json_object_is_one_oddity_and_its_size(content, odd):
-    facts = read_request(content, CHAT)
-    assert facts == RequestFacts(prompt_bytes=len(content), oddities=facts.oddities)
-    (oddity,) = facts.oddities
-    assert oddity.startswith(odd)
-    assert len(oddity) < 120
+    ]
+    for content, odd in cases:
+        with subtests.test(content=content, odd=odd):
+            facts = read_request(content, CHAT)
+            assert facts == RequestFacts(prompt_bytes=len(content), oddities=facts.oddities)
+            (oddity,) = facts.oddities
+            assert oddity.startswith(odd)
+            assert len(oddity) < 120
 
 
-@pytest.mark.parametrize(
-    ("keys", "odd"),
-    [
+def test_one_bad_value_spoils_no_other(subtests):
+    cases = [
         ({"model": 3}, "model"),
         ({"model": "x" * 1000}, "model"),
         ({"model": "a\nb"}, "model"),
@@ -181,18 +177,18 @@ def test_a_body_that_is_no_json_object_is_one_oddity_and_its_size(content, odd):
         ({"messages": {"role": "user"}}, "messages"),
         ({"metadata": []}, "metadata"),
         ({"metadata": {"user_id": 3}}, "metadata"),
-    ],
-)
-def test_one_bad_value_spoils_no_other(keys, odd):
-    facts = read_request(
-        body(**{"model": "m", "stream": True, "max_tokens": 5, "messages": [message()]} | keys), ANTHROPIC
-    )
-    (oddity,) = facts.oddities
-    assert oddity.startswith(f"request body: {odd}: ")
-    good = RequestFacts(model="m", stream=True, max_output_tokens=5)
-    for name in {"model", "stream"} - keys.keys():
-        assert getattr(facts, name) == getattr(good, name)
-    assert len(facts.messages) == (0 if "messages" in keys else 1)
+    ]
+    for keys, odd in cases:
+        with subtests.test(keys=keys, odd=odd):
+            facts = read_request(
+                body(**{"model": "m", "stream": True, "max_tokens": 5, "messages": [message()]} | keys), ANTHROPIC
+            )
+            (oddity,) = facts.oddities
+            assert oddity.startswith(f"request body: {odd}: ")
+            good = RequestFacts(model="m", stream=True, max_output_tokens=5)
+            for name in {"model", "stream"} - keys.keys():
+                assert getattr(facts, name) == getattr(good, name)
+            assert len(facts.messages) == (0 if "messages" in keys else 1)
 
 
 def test_of_a_key_that_stands_twice_the_last_counts():
@@ -236,7 +232,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=10,
 )
-KEYS = [*(field.name for field in msgspec.structs.fields(_Body)), "x"]
+KEYS = [*(field.name for field in msgspec.structs.fields(Body)), "x"]
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), json_values), st.sampled_from(DialectName))
@@ -314,20 +310,21 @@ def test_parts_do_not_run_into_each_other():
     assert prints(system="ab", tools="c").prefix != prints(system="a", tools="bc").prefix
 
 
-@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
-@pytest.mark.parametrize("mark", [{"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}, None])
-def test_cache_marks_move_and_do_not_change_the_prefix(separators, mark):
+def test_cache_marks_move_and_do_not_change_the_prefix(subtests):
     def of(*blocks):
         text = json.dumps({"model": "m", "system": blocks}, separators=separators)
         return fingerprints(read_request(text.encode(), ANTHROPIC), "")
 
     block = {"type": "text", "text": 'says "cache_control": {"x": 1}'}
-    plain = of(block, block)
-    for marked in (of(block | {"cache_control": mark}, block), of(block, block | {"cache_control": mark})):
-        assert marked.prefix == plain.prefix
-        assert marked.is_marked
-        assert not plain.is_marked
-    assert of(block).prefix != of(block | {"text": "says"}).prefix
+    for separators in [(",", ":"), (", ", ": ")]:
+        for mark in [{"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}, None]:
+            with subtests.test(separators=separators, mark=mark):
+                plain = of(block, block)
+                for marked in (of(block | {"cache_control": mark}, block), of(block, block | {"cache_control": mark})):
+                    assert marked.prefix == plain.prefix
+                    assert marked.is_marked
+                    assert not plain.is_marked
+                assert of(block).prefix != of(block | {"text": "says"}).prefix
 
 
 def test_a_request_without_anything_has_fingerprints_too():
@@ -344,9 +341,8 @@ def test_a_megabyte_is_hashed_within_a_millisecond_or_a_few_on_a_busy_machine():
 # Ollama ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("keys", "stream", "maximum"),
-    [
+def test_ollama_streams_unless_it_is_told_not_to(subtests):
+    cases = [
         ({}, True, None),
         ({"stream": True}, True, None),
         ({"stream": False}, False, None),
@@ -354,12 +350,12 @@ def test_a_megabyte_is_hashed_within_a_millisecond_or_a_few_on_a_busy_machine():
         ({"options": {"num_predict": -1}}, True, None),
         ({"options": {"num_predict": "x"}}, True, None),
         ({"options": 7}, True, None),
-    ],
-)
-def test_ollama_streams_unless_it_is_told_not_to(keys, stream, maximum):
-    facts = read_request(body(model="qwen3", messages=[message()], **keys), OLLAMA)
-    assert (facts.model, facts.stream, facts.max_output_tokens) == ("qwen3", stream, maximum)
-    assert len(facts.messages) == 1
+    ]
+    for keys, stream, maximum in cases:
+        with subtests.test(keys=keys, stream=stream):
+            facts = read_request(body(model="qwen3", messages=[message()], **keys), OLLAMA)
+            assert (facts.model, facts.stream, facts.max_output_tokens) == ("qwen3", stream, maximum)
+            assert len(facts.messages) == 1
 
 
 def test_a_prompt_is_the_one_message_of_a_completion():

@@ -28,20 +28,19 @@ def test_it_is_built_as_tiktoken_builds_its_own(monkeypatch):
     assert [sha256 for _, sha256 in asked] == [tokenizer.SHA256]
 
 
-@pytest.mark.parametrize(
-    ("text", "tokens"),
-    [
+def test_it_counts_as_published(subtests):
+    """The examples of OpenAI's cookbook, o200k_base."""
+    cases = [
         ("", 0),
         ("hello world", 2),
         ("tiktoken is great!", 6),
         ("antidisestablishmentarianism", 6),
         ("2 + 2 = 4", 7),
         ("お誕生日おめでとう", 8),
-    ],
-)
-def test_it_counts_as_published(text, tokens):
-    """The examples of OpenAI's cookbook, o200k_base."""
-    assert loaded.count(text) == tokens
+    ]
+    for text, tokens in cases:
+        with subtests.test(text=text, tokens=tokens):
+            assert loaded.count(text) == tokens
 
 
 def test_special_tokens_in_a_text_are_plain_text():

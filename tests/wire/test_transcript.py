@@ -194,9 +194,8 @@ def test_errors_say_what_they_are(dialect, name, error):
     assert answer_of(dialect, recorded(name)).error == error
 
 
-@pytest.mark.parametrize(
-    ("dialect", "path"),
-    [
+def test_recorded_answers_can_be_read(subtests):
+    cases = [
         (ANTHROPIC, "anthropic/message.sse"),
         (ANTHROPIC, "anthropic/message.json"),
         (CHAT, "groq/chat.sse"),
@@ -205,11 +204,22 @@ def test_errors_say_what_they_are(dialect, name, error):
         (RESPONSES, "codex/response.sse"),
         (OLLAMA, "ollama/chat.json"),
         (OLLAMA, "ollama/chat.ndjson"),
-    ],
-)
-def test_recorded_answers_can_be_read(dialect, path):
-    said = answer_of(dialect, recorded(path))
-    assert "".join(part.text for part in said.parts)
+    ]
+    for dialect, path in cases:
+        with subtests.test(dialect=dialect, path=path):
+            said = answer_of(dialect, recorded(path))
+            assert "".join(part.text for part in said.parts)
+
+
+def test_a_legacy_completion_is_text():
+    answer = answer_of(CHAT, b'{"choices": [{"text": "Hello", "finish_reason": "stop"}]}')
+    assert (pairs(answer.parts), answer.stop) == ([("text", "Hello")], "stop")
+
+
+def test_streamed_sound_says_nothing_to_people():
+    answer = answer_of(CHAT, sse({"choices": [{"delta": {"audio": {"data": "QUJD"}}}]}))
+    assert answer.unsaid
+    assert answer.parts == []
 
 
 def test_a_conversation_is_read_in_messages_form():

@@ -25,9 +25,8 @@ def read_stream(name: DialectName, stream: bytes) -> UsageReader:
     return reader
 
 
-@pytest.mark.parametrize(
-    ("name", "path", "usage"),
-    [
+def test_recorded_answers_report_their_usage(subtests):
+    cases = [
         (ANTHROPIC, "anthropic/message", Usage(12, 18432, 2048, 7, reported=True)),
         (CHAT, "openai/chat", Usage(86, 1920, 0, 300, reported=True)),
         (CHAT, "groq/chat", Usage(9, 0, 0, 2, reported=True)),
@@ -38,16 +37,15 @@ def read_stream(name: DialectName, stream: bytes) -> UsageReader:
         (RESPONSES, "openai/compact", Usage(200, 4800, 0, 400, reported=True)),
         (OLLAMA, "ollama/chat", Usage(26, 0, 0, 4, reported=True)),
         (OLLAMA, "ollama/busy", None),
-    ],
-)
-def test_recorded_answers_report_their_usage(name, path, usage):
-    body = json.loads((DATA / f"{path}.json").read_text())["body"]
-    assert usage_in_body(name, json.dumps(body).encode()) == usage
+    ]
+    for name, path, usage in cases:
+        with subtests.test(name=name, path=path):
+            body = json.loads((DATA / f"{path}.json").read_text())["body"]
+            assert usage_in_body(name, json.dumps(body).encode()) == usage
 
 
-@pytest.mark.parametrize(
-    ("name", "path", "usage", "final"),
-    [
+def test_recorded_streams_report_their_usage(subtests):
+    cases = [
         (ANTHROPIC, "anthropic/message", Usage(25, 5000, 1000, 89, reported=True), True),
         (ANTHROPIC, "anthropic/cut", Usage(25, 5000, 1000, 1, reported=True), False),
         (CHAT, "openai/chat", None, False),
@@ -57,12 +55,12 @@ def test_recorded_answers_report_their_usage(name, path, usage):
         (RESPONSES, "openai/response", Usage(28, 300, 0, 52, reported=True), True),
         (RESPONSES, "openai/response_incomplete", Usage(28, 300, 0, 52, reported=True), True),
         (RESPONSES, "openai/response_failed", None, False),
-    ],
-)
-def test_recorded_streams_report_their_usage(name, path, usage, final):
-    reader = read_stream(name, (DATA / f"{path}.sse").read_bytes())
-    assert reader.usage == usage
-    assert reader.final is final
+    ]
+    for name, path, usage, final in cases:
+        with subtests.test(name=name, path=path):
+            reader = read_stream(name, (DATA / f"{path}.sse").read_bytes())
+            assert reader.usage == usage
+            assert reader.final is final
 
 
 @pytest.mark.parametrize("path", ["anthropic/message", "openai/response"])
@@ -97,52 +95,51 @@ def test_a_body_of_a_server_that_counts_continuously_keeps_the_last_count():
 LIES = ["-1", "true", '"12"', "1e308", "1e999", "9" * 30, "20000001", "1.5", "[3]", "{}"]
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_a_usage_with_one_impossible_number_counts_as_none(lie):
-    chats = (
-        f'{{"usage":{{"prompt_tokens":{lie},"completion_tokens":3}}}}',
-        f'{{"usage":{{"prompt_tokens":9,"completion_tokens":{lie}}}}}',
-        f'{{"usage":{{"prompt_tokens":9,"completion_tokens":3,"prompt_tokens_details":{{"cached_tokens":{lie}}}}}}}',
-    )
-    for chat in chats:
-        assert usage_in_body(CHAT, chat.encode()) is None
-        assert not read_stream(CHAT, f"data: {chat}\n\n".encode()).final
-    anthropic = f'{{"usage":{{"input_tokens":4,"output_tokens":3,"cache_read_input_tokens":{lie}}}}}'
-    assert usage_in_body(ANTHROPIC, anthropic.encode()) is None
-    assert usage_in_body(OLLAMA, f'{{"prompt_eval_count":4,"eval_count":{lie}}}'.encode()) is None
+def test_a_usage_with_one_impossible_number_counts_as_none(subtests):
+    for lie in LIES:
+        with subtests.test(lie=lie):
+            chats = (
+                f'{{"usage":{{"prompt_tokens":{lie},"completion_tokens":3}}}}',
+                f'{{"usage":{{"prompt_tokens":9,"completion_tokens":{lie}}}}}',
+                f'{{"usage":{{"prompt_tokens":9,"completion_tokens":3,"prompt_tokens_details":{{"cached_tokens":{lie}}}}}}}',
+            )
+            for chat in chats:
+                assert usage_in_body(CHAT, chat.encode()) is None
+                assert not read_stream(CHAT, f"data: {chat}\n\n".encode()).final
+            anthropic = f'{{"usage":{{"input_tokens":4,"output_tokens":3,"cache_read_input_tokens":{lie}}}}}'
+            assert usage_in_body(ANTHROPIC, anthropic.encode()) is None
+            assert usage_in_body(OLLAMA, f'{{"prompt_eval_count":4,"eval_count":{lie}}}'.encode()) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "usage"),
-    [
+def test_an_answer_without_input_does_not_exist(subtests):
+    cases = [
         (CHAT, '"prompt_tokens":0,"completion_tokens":0'),
         (CHAT, '"prompt_tokens":0,"completion_tokens":28'),
         (CHAT, '"completion_tokens":28'),
         (RESPONSES, '"input_tokens":0,"output_tokens":0,"total_tokens":0'),
         (ANTHROPIC, '"input_tokens":0,"output_tokens":0'),
         (ANTHROPIC, '"output_tokens":7'),
-    ],
-)
-def test_an_answer_without_input_does_not_exist(name, usage):
-    assert usage_in_body(name, f'{{"usage":{{{usage}}}}}'.encode()) is None
+    ]
+    for name, usage in cases:
+        with subtests.test(name=name, usage=usage):
+            assert usage_in_body(name, f'{{"usage":{{{usage}}}}}'.encode()) is None
 
 
-@pytest.mark.parametrize(
-    ("start", "delta", "final"),
-    [
+def test_beginning_and_end_of_a_stream_are_believed_together(subtests):
+    cases = [
         ('"input_tokens":5,"output_tokens":1', '"output_tokens":7', Usage(5, 0, 0, 7, reported=True)),
         ('"input_tokens":5,"output_tokens":1', '"input_tokens":0,"output_tokens":7', Usage(5, 0, 0, 7, reported=True)),
         ('"input_tokens":0,"output_tokens":0', '"input_tokens":5,"output_tokens":7', Usage(5, 0, 0, 7, reported=True)),
         ('"input_tokens":0,"output_tokens":0', '"output_tokens":7', None),
         ('"input_tokens":-5,"output_tokens":1', '"output_tokens":7', None),
         ('"input_tokens":5,"output_tokens":1', '"output_tokens":-7', None),
-    ],
-)
-def test_beginning_and_end_of_a_stream_are_believed_together(start, delta, final):
-    reader = UsageReader(ANTHROPIC)
-    reader.feed(SseEvent("message_start", f'{{"message":{{"usage":{{{start}}}}}}}'.encode()))
-    reader.feed(SseEvent("message_delta", f'{{"usage":{{{delta}}}}}'.encode()))
-    assert (reader.usage if reader.final else None) == final
+    ]
+    for start, delta, final in cases:
+        with subtests.test(start=start, delta=delta):
+            reader = UsageReader(ANTHROPIC)
+            reader.feed(SseEvent("message_start", f'{{"message":{{"usage":{{{start}}}}}}}'.encode()))
+            reader.feed(SseEvent("message_delta", f'{{"usage":{{{delta}}}}}'.encode()))
+            assert (reader.usage if reader.final else None) == final
 
 
 def test_what_is_absent_or_null_is_no_lie():

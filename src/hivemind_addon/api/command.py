@@ -1,4 +1,4 @@
-"""What a person asks of the scheduler. Values; `Scheduler.command` carries them out and says what it did.
+"""What a person asks of the scheduler, and what became of it. Values; `api/replies.py` has the words for people.
 
 The control socket, mitmproxy's commands and `hivemind top` all speak these. As JSON each is an object with its
 `type`: `{"type": "pause", "pool": "*"}`; a field that is none of its own is an error, for a slip must not stop a fleet.
@@ -10,14 +10,19 @@ A glob is shell-like (`*`, `?`, `[…]`), and what it names exactly always match
 import difflib
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
 from fnmatch import fnmatchcase
 
 import msgspec
 from msgspec import Struct
 
+from hivemind_addon.api.snapshot import BudgetView
 from hivemind_addon.api.spend import Period, Scope
 from hivemind_addon.api.ticket import PoolKey, Priority
 
+LONGEST_PRIORITY_S = 366 * 86_400.0
+"""A priority that ends by itself stands for no longer."""
 _MARKS = re.compile(r"[*?[]")
 """What means more than itself in a glob."""
 
@@ -157,7 +162,7 @@ Command = SchedulerCommand | Record | ShowConfig | SetConfig
 
 
 class Said(Struct, frozen=True, omit_defaults=True):
-    """What became of a command."""
+    """What became of a command, for the one who gave it."""
 
     done: bool
     """False: nothing changed, and `text` says why."""
@@ -204,6 +209,65 @@ class WaitView(Struct, frozen=True):
     """What it would wait for; empty: nothing."""
 
 
+class Declined(Enum):
+    """Why a command of the scheduler was not carried out; nothing has changed."""
+
+    NO_POOL_NAMED = auto()
+    NO_AGENT_NAMED = auto()
+    NO_HOLDER_NAMED = auto()
+    EVERYONE_NAMED = auto()
+    """Everyone's budget has no name."""
+    NO_CALL_NAMED = auto()
+    """Neither an agent nor a pool, whose wait is asked for."""
+    NEGATIVE_TOKENS = auto()
+    NEGATIVE_AMOUNT = auto()
+    HUGE_AMOUNT = auto()
+    NOTHING_ADDED = auto()
+    LIMIT_TOO_LOW = auto()
+    BAD_SPAN = auto()
+    """No priority is set for so short or so long."""
+    NOT_PAUSED = auto()
+    NO_SUCH_POOL = auto()
+    NOT_WAITING = auto()
+    """A ticket that is not queued."""
+    NOT_ALIVE = auto()
+    """A ticket that is neither queued nor in flight."""
+    NEVER_GIVEN = auto()
+    """No such budget was given at run time: there is nothing to take back."""
+    NO_BUDGET = auto()
+    """The holder has none that a request has used."""
+    NO_SUCH_UNIT = auto()
+    """The holder's budgets do not limit what is to be added."""
+    HUGE_SUM = auto()
+    """More was added in this period than anybody can spend."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """What became of a command of the scheduler."""
+
+    declined: Declined | None = None
+    """None: it was carried out."""
+    pools: tuple[PoolKey, ...] = ()
+    """Those that the command means, or whose ticket it means; with NO_SUCH_POOL all that there are."""
+    nearest: str | None = None
+    """The name that was probably meant, where nobody has the one that was given; empty: none is like it."""
+    budgets: tuple[BudgetView, ...] = ()
+    """How the budgets stand that a command is about."""
+    holders: tuple[str, ...] = ()
+    """With NO_BUDGET: who has one."""
+    is_new: bool = False
+    """Somebody had no such budget before: what was spent in its period is still to be counted in."""
+    was_running: bool = False
+    """The ticket that is cancelled is in flight, and its attempt is ended."""
+    waits: tuple[WaitView, ...] = ()
+
+    @property
+    def done(self) -> bool:
+        """Whether it was carried out."""
+        return self.declined is None
+
+
 class OptionView(Struct, frozen=True):
     """One option of a running proxy."""
 
@@ -240,15 +304,19 @@ def asker(by: str, agent: str = "") -> str:
     return f"by {by} itself" if alone else f"by agent {by}"
 
 
+def is_glob(name: str) -> bool:
+    """Whether a name may mean several."""
+    return bool(_MARKS.search(name))
+
+
 def names_pool(glob: str, key: PoolKey) -> bool:
     """Whether a glob means a pool: by its name or by its host."""
     return any(glob == name or fnmatchcase(name, glob) for name in (str(key), key.host))
 
 
 def nearest(glob: str, names: Iterable[str]) -> str:
-    """A question for a person whose word means nobody: the name that it is most like; empty: it is like none."""
-    close = difflib.get_close_matches(glob, dict.fromkeys(names), n=1)
-    return f"did you mean {close[0]}?" if close else ""
+    """Of some names the one that a word which means nobody is most like; empty: it is like none."""
+    return next(iter(difflib.get_close_matches(glob, dict.fromkeys(names), n=1)), "")
 
 
 def names_agent(glob: str, agent: str) -> bool:

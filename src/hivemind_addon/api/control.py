@@ -90,11 +90,11 @@ def decode_report(line: bytes, source: str) -> Report:
 
 def send_command(path: Path, command: Command, *, timeout_s: float = 5.0) -> Said:
     """Have the proxy at a socket carry out a command. Raises NotSaid: there is none, or it does not answer."""
-    asked = msgspec.json.encode({"id": 1, "reports": False, "command": command}) + b"\n"
+    asked = command_line(1, command, reports=False)
     try:
         line = ask(path, asked, timeout_s=timeout_s, begins=_ANSWER, within=_MOST_REPORTS_BEFORE)
         if line is not None:
-            return msgspec.json.decode(line, type=_Answer).said
+            return msgspec.json.decode(line, type=CommandAnswer).said
     except TimeoutError as error:
         raise NotSaid(f"{path}: no answer within {timeout_s:g} s") from error
     except msgspec.MsgspecError as error:
@@ -102,6 +102,11 @@ def send_command(path: Path, command: Command, *, timeout_s: float = 5.0) -> Sai
     except OSError as error:
         raise NotSaid(f"{path}: no proxy is there") from error
     raise NotSaid(f"{path}: the proxy takes no commands; it is an older one, or it is going down")
+
+
+def command_line(command_id: int, command: Command, *, reports: bool = True) -> bytes:
+    """What a reader sends to have a command carried out; `reports`: whether it goes on to read them."""
+    return msgspec.json.encode({"id": command_id, "reports": reports, "command": command}) + b"\n"
 
 
 _ANSWER = b'{"id":'
@@ -122,7 +127,7 @@ class _Asked(msgspec.Struct, forbid_unknown_fields=True):
     reports: bool = True
 
 
-class _Answer(msgspec.Struct):
+class CommandAnswer(msgspec.Struct):
     """What it gets for it."""
 
     id: int | str | None
@@ -194,7 +199,7 @@ class ControlServer:
         if line.strip():
             reader.send(self._encoder.encode(self._answer(reader, line)) + b"\n")
 
-    def _answer(self, reader: LineConnection, line: bytes) -> "_Answer":
+    def _answer(self, reader: LineConnection, line: bytes) -> CommandAnswer:
         """Carry out what a reader asks in one line."""
         asked_id: int | str | None = None
         try:
@@ -213,7 +218,7 @@ class ControlServer:
         except Exception as error:  # the guard at the edge: clients must get an answer
             logger.exception("hivemind: a command failed")
             said = Said(done=False, text=f"hivemind_addon failed: {error!r}")
-        return _Answer(id=asked_id, said=said)
+        return CommandAnswer(id=asked_id, said=said)
 
     def _arm(self) -> None:
         if self._timer is None and self._readers:

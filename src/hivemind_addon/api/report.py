@@ -1,6 +1,6 @@
 """What a running proxy tells of itself: one value for `hivemind status`, `hivemind top` and the status page."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hivemind_addon.api.snapshot import Snapshot
 from hivemind_addon.api.ticket import PoolKey, Usage
@@ -93,26 +93,26 @@ class SessionTally:
 
     agent: str
     session: str
-    parent_session: str
+    parent_session: str = ""
     """Empty: none is known."""
-    model: str
+    model: str = ""
     """Of its newest request."""
-    tickets: int
-    delivered: int
-    lost: int
+    tickets: int = 0
+    delivered: int = 0
+    lost: int = 0
     """Tickets that gave up."""
-    shed: int
-    cancelled: int
-    retries_absorbed: int
-    waited_s: float
+    shed: int = 0
+    cancelled: int = 0
+    retries_absorbed: int = 0
+    waited_s: float = 0.0
     """Sum over its tickets that have ended."""
-    usage: Usage
+    usage: Usage = field(default_factory=Usage)
     """As reported or counted."""
-    micro_usd: int
+    micro_usd: int = 0
     """What was booked, as is `tokens`: the budgets and the journal say the same."""
-    is_priced: bool
+    is_priced: bool = True
     """Whether every model that it used has a price."""
-    seen_ago_s: float
+    seen_ago_s: float = 0.0
     live: int = 0
     """Tickets that have not ended."""
     refused: int = 0
@@ -121,6 +121,22 @@ class SessionTally:
     wasted_tokens: int = 0
     """Of these, what attempts took that came to nothing: they failed, or their client went."""
     wasted_micro_usd: int = 0
+
+    def __add__(self, other: "SessionTally") -> "SessionTally":
+        """Both together, under the first one's names."""
+        return replace(
+            self,
+            **{name: getattr(self, name) + getattr(other, name) for name in _SUMMED},
+            model=self.model or other.model,
+            is_priced=self.is_priced and other.is_priced,
+            seen_ago_s=min(self.seen_ago_s, other.seen_ago_s),
+        )
+
+
+_SUMMED = (
+    *("tickets", "live", "delivered", "lost", "refused", "shed", "cancelled", "retries_absorbed", "waited_s"),
+    *("usage", "tokens", "wasted_tokens", "micro_usd", "wasted_micro_usd"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
-from hivemind_addon.api.spend import Budget, Spend
+from hivemind_addon.api.spend import Balance, Budget, Spend
 from hivemind_addon.api.ticket import Dimension, PoolKey, Priority, Ticket
 
 SCHEMA_VERSION = 1
@@ -146,6 +146,16 @@ class BudgetView:
     added: Spend = field(default_factory=Spend)
     """What a person added to the limits, for this period only."""
 
+    @property
+    def balances(self) -> list[Balance]:
+        """Each unit that is limited."""
+        return self.budget.balances(self.spent, self.reserved)
+
+    @property
+    def spent_share(self) -> float:
+        """How much is spent, by the unit of which most is."""
+        return max((balance.spent_share for balance in self.balances), default=0.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Counters:
@@ -181,8 +191,10 @@ class Snapshot:
     """What persons set, the newest first."""
     given: tuple[GivenBudget, ...] = ()
     """The budgets that persons gave at run time, the newest of each period first; an agent's name may be a glob."""
-    orders: tuple[str, ...] = ()
-    """Pauses and caps that stand, in words, those for pools that have not come counted."""
+    pauses: dict[str, bool] = field(default_factory=dict)
+    """By a glob over pools' names or hosts, the newest first; False takes back what an older one says."""
+    caps: dict[str, int | None] = field(default_factory=dict)
+    """The same of what the concurrency limits may be at most; None takes back."""
 
 
 class BreakerState(Enum):

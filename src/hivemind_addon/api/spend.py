@@ -116,6 +116,14 @@ class Budget:
         """Whether it limits tokens or money."""
         return self.tokens is not None or self.micro_usd is not None
 
+    def balances(self, spent: Spend, reserved: Spend) -> list["Balance"]:
+        """How each unit that is limited stands."""
+        units = (
+            ("tokens", self.tokens, spent.tokens, reserved.tokens),
+            ("micro_usd", self.micro_usd, spent.micro_usd, reserved.micro_usd),
+        )
+        return [Balance(unit, limit, gone, held) for unit, limit, gone, held in units if limit is not None]
+
     def plus(self, added: Spend) -> "Budget":
         """The same with higher limits, as far as it has any."""
         if added == Spend():
@@ -127,6 +135,28 @@ class Budget:
             tokens=None if self.tokens is None else self.tokens + added.tokens,
             micro_usd=None if self.micro_usd is None else self.micro_usd + added.micro_usd,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """How one unit of a budget stands; its numbers are tokens or micro-dollars."""
+
+    unit: str
+    """`tokens` or `micro_usd`."""
+    limit: int
+    spent: int
+    reserved: int
+    """By the holder's attempts that are in flight."""
+
+    @property
+    def left(self) -> int:
+        """What may still be set aside."""
+        return max(0, self.limit - self.spent - self.reserved)
+
+    @property
+    def spent_share(self) -> float:
+        """The fraction of the limit that is spent; may be above 1."""
+        return self.spent / self.limit if self.limit else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,16 @@ class Usage(Struct, frozen=True):
         """All input, cached or not."""
         return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
 
+    def __add__(self, other: "Usage") -> "Usage":
+        """What both used; reported when either was."""
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
+            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            reported=self.reported or other.reported,
+        )
+
 
 class OutcomeKind(Enum):
     """How an attempt ended, and so whether it may teach a limit."""
@@ -292,17 +302,6 @@ class Reason(Enum):
     PAUSED = "paused by a person"
     WALL = "the account's limit is spent"
     """A subscription's window, a day's quota: after its end one request goes first, the others wait for its answer."""
-
-
-def sum_of(one: Usage, other: Usage) -> Usage:
-    """What two attempts used; reported when either was."""
-    return Usage(
-        input_tokens=one.input_tokens + other.input_tokens,
-        cache_read_tokens=one.cache_read_tokens + other.cache_read_tokens,
-        cache_write_tokens=one.cache_write_tokens + other.cache_write_tokens,
-        output_tokens=one.output_tokens + other.output_tokens,
-        reported=one.reported or other.reported,
-    )
 
 
 class Delivery(Enum):

@@ -22,7 +22,7 @@ from hivemind_addon.proxy.profile.rules import PROFILE_RULES
 from hivemind_addon.system.typed import INHERITED
 from hivemind_addon.tools.commands.group import every_command, help_of
 from hivemind_addon.tools.commands.index import SECTIONS
-from hivemind_addon.tools.mcp.page import page as mcp_page
+from hivemind_addon.tools.mcp import page as mcp_page
 
 _CHECKOUT = Path(__file__).resolve().parents[3]
 
@@ -173,7 +173,7 @@ def generate() -> dict[Path, str]:
         folder / "agents.md": _agents_page(),
         folder / "cli.md": _cli_page(),
         folder / "events.md": _events_page(),
-        folder / "mcp.md": mcp_page(),
+        folder / "mcp.md": mcp_page.filled((folder / "mcp.md").read_text(encoding="utf-8")),
         folder / "metrics.md": _metrics_page(),
         folder / "options.md": _options_page(),
         folder / "profiles.md": _profiles_page(),

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-_MAX_ANSWER_BYTES = 256 * 1024 * 1024
+MAX_LINE_BYTES = 256 * 1024 * 1024
+"""Of what a server sends."""
 
 
 class SocketTaken(OSError):
@@ -53,8 +54,8 @@ def ask(
         connection.sendall(question)
         with connection.makefile("rb") as lines:
             for _ in range(within):
-                line = lines.readline(_MAX_ANSWER_BYTES)
-                if not line.endswith(b"\n") and len(line) < _MAX_ANSWER_BYTES:
+                line = lines.readline(MAX_LINE_BYTES)
+                if not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
                     return None
                 if line.startswith(begins):
                     return line

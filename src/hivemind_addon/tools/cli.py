@@ -17,7 +17,7 @@ def main() -> None:
       hivemind demo                          see it work, without network or key
       hivemind exec -- claude                run an agent through it
       hivemind run                           the proxy alone, for all agents
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
 
 
 if __name__ == "__main__":

@@ -24,9 +24,9 @@ from hivemind_addon.proxy.core.hypotheses import Prior
 from hivemind_addon.proxy.core.lanes import Agent, InFlight, Lanes, QueueEntry, Tree
 from hivemind_addon.proxy.core.meter import Meter
 from hivemind_addon.proxy.core.meters import Meters
-from hivemind_addon.proxy.core.orders import Orders
-from hivemind_addon.proxy.core.patience import Patience
+from hivemind_addon.proxy.core.overrides import Overrides
 from hivemind_addon.proxy.core.pool import Comebacks, Pool, PoolSettings
+from hivemind_addon.proxy.core.retry import Patience
 from hivemind_addon.proxy.core.scheduler import Scheduler
 from hivemind_addon.proxy.core.sharing import Sharing
 from hivemind_addon.proxy.core.turn import Turn
@@ -77,7 +77,7 @@ class AblatedScheduler(Scheduler):
             rng=self._rng,
             emit=self.note,
             budgets=self._budgets,
-            orders=self._orders,
+            orders=self._overrides,
             sharing=None if self._without & _SHARED else self._sharing_of(key),
             patience=self._patience,
             without=self._without,
@@ -93,7 +93,7 @@ class _AblatedPool(Pool):
         rng: random.Random,
         emit: Callable[[Event], None],
         budgets: Budgets,
-        orders: Orders,
+        orders: Overrides,
         sharing: Sharing | None,
         patience: Patience,
         without: frozenset[Primitive],

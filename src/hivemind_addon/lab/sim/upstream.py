@@ -9,13 +9,13 @@ import msgspec.structs
 
 from hivemind_addon.api.spend import Price, Spend
 from hivemind_addon.api.ticket import Demand, Dimension, PoolKey, Usage
-from hivemind_addon.lab.sim.dialect import Reply, SimDialect
+from hivemind_addon.lab.sim.dialect import Reply
 from hivemind_addon.lab.sim.idle import IdleMeter
 from hivemind_addon.lab.sim.provider import SimProvider
 from hivemind_addon.lab.sim.workload import DEFAULT_MODEL, Site
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.profile.load import load_profiles, model_group
-from hivemind_addon.proxy.profile.model import DialectName, InputCharge, OutputCharge, Profile
+from hivemind_addon.proxy.profile.model import InputCharge, OutputCharge, Profile
 
 WALL_S = 1_800_000_000.0
 """Seconds since the epoch at the beginning of every run."""
@@ -74,7 +74,6 @@ class SimUpstream:
         self.profile = _profile(site.profile)
         coarse_tokens = max((meter.granularity for meter in self.profile.meters), default=0)
         self.idle = IdleMeter(self.provider, coarse_tokens=round(coarse_tokens))
-        self.dialect_name = _DIALECT_NAMES[site.dialect]
         self.pool_settings = settings or self.profile.pool_settings
         self.taken: defaultdict[str, Taken] = defaultdict(Taken)
         """By model."""
@@ -97,11 +96,3 @@ class SimUpstream:
             into -= usage.cache_read_tokens
         out = usage.output_tokens if charge.output is OutputCharge.ACTUAL else reserved.output_tokens
         return Demand(input_tokens=into, output_tokens=out, total_tokens=into + out)
-
-
-_DIALECT_NAMES = {
-    SimDialect.MESSAGES: DialectName.ANTHROPIC_MESSAGES,
-    SimDialect.CHAT: DialectName.OPENAI_CHAT,
-    SimDialect.RESPONSES: DialectName.OPENAI_RESPONSES,
-    SimDialect.OLLAMA: DialectName.OLLAMA,
-}

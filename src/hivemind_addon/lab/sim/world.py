@@ -504,8 +504,7 @@ class World:
             outcome = judge_stream_error(profile, course.error)
         else:
             body = answer.error_body or None
-            name = upstream.dialect_name
-            outcome = judge_answer(profile, name, answer.status, dict(answer.headers), body, attempt.hints)
+            outcome = judge_answer(profile, answer.status, dict(answer.headers), body, attempt.hints)
         usage = None
         if answer.reply is not None and course.trouble is not TransportTrouble.CLOSED_BEFORE_HEAD:
             usage = Usage(

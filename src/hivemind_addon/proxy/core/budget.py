@@ -7,9 +7,10 @@
 
 Running attempts finish. So a fleet overshoots a budget by no more than the sum of (actual - expected) over what is in
 flight when `spent + reserved` crosses it. A ticket carries the budgets that the agents file gives it (several
-holders, several periods); those that a person gives at run time are in the orders, and count in their place or beside
-them. An attempt is booked in the accounts in which it was reserved, whatever is ordered while it runs, and in those
-of its holders that were opened meanwhile. What was spent before an account was opened is counted in from outside.
+holders, several periods); those that a person gives at run time are in the overrides, and count in their place or
+beside them. An attempt is booked in the accounts in which it was reserved, whatever a person changes while it runs, and
+in those of its holders that were opened meanwhile. What was spent before an account was opened is counted in from
+outside.
 
 An account is one holder's book for one period: what it may spend, has spent, and has set aside for what is in flight.
 
@@ -26,9 +27,9 @@ from dataclasses import dataclass, field, replace
 
 from hivemind_addon.api.events import BudgetBooked, BudgetSpent, BudgetWarned, Event
 from hivemind_addon.api.snapshot import BudgetView
-from hivemind_addon.api.spend import MOST_AMOUNT, AccountState, Budget, Period, Price, Scope, Shortage, Spend
+from hivemind_addon.api.spend import MOST_AMOUNT, AccountState, Balance, Budget, Period, Price, Scope, Shortage, Spend
 from hivemind_addon.api.ticket import AttemptResult, ContractError, Demand, OutcomeKind, Ticket, Usage
-from hivemind_addon.proxy.core.orders import Orders
+from hivemind_addon.proxy.core.overrides import Overrides
 from hivemind_addon.system.heap import KeyedHeap
 
 WARN_PERCENT = 85
@@ -38,7 +39,7 @@ AccountKey = tuple[Scope, str, Period]
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """Only `Budgets` and `Treasurer` change it; after each change they tell what `booked` says."""
+    """Only `Budgets` and `CommandHandler` change it; after each change they emit what `booked` says."""
 
     key: AccountKey
     began_at: float
@@ -127,38 +128,42 @@ class Account:
         self.reserved -= expected
         self.spent += actual
 
-    def units(self) -> list[tuple[str, int, int, int]]:
-        """Unit, limit, spent and reserved of each unit that is limited."""
+    def add(self, more: Spend, now: float) -> None:
+        """A person raised the limits that it has, for this period."""
+        if self.is_untouched:
+            self.forgive(now)
         budget = self.budget
-        units = []
-        if budget.tokens is not None:
-            units.append(("tokens", budget.tokens, self.spent.tokens, self.reserved.tokens))
-        if budget.micro_usd is not None:
-            units.append(("micro_usd", budget.micro_usd, self.spent.micro_usd, self.reserved.micro_usd))
-        return units
+        self.added += Spend(
+            0 if budget.tokens is None else more.tokens, 0 if budget.micro_usd is None else more.micro_usd
+        )
+
+    @property
+    def balances(self) -> list[Balance]:
+        """Each unit that is limited."""
+        return self.budget.balances(self.spent, self.reserved)
 
     def percents(self) -> dict[str, int]:
         """Unit → 100 where it is spent, 85 where most of it is, else 0."""
-        return {
-            unit: 100 if spent >= limit else WARN_PERCENT if spent * 100 >= limit * WARN_PERCENT else 0
-            for unit, limit, spent, _ in self.units()
-        }
+        percents = {}
+        for one in self.balances:
+            is_most = one.spent * 100 >= one.limit * WARN_PERCENT
+            percents[one.unit] = 100 if one.spent >= one.limit else WARN_PERCENT if is_most else 0
+        return percents
 
     def shortages(self, ticket: Ticket, now: float) -> list[Shortage]:
         """What keeps a ticket from going, by unit."""
         found = []
-        for unit, limit, spent, reserved in self.units():
-            needed = ticket.expected.tokens if unit == "tokens" else ticket.expected.micro_usd
-            if unit == "micro_usd" and ticket.price is None:
-                continue
-            if spent >= limit or spent + reserved + needed > limit:
+        for unit in self.balances:
+            needed = ticket.expected.tokens if unit.unit == "tokens" else ticket.expected.micro_usd
+            is_free = unit.unit == "micro_usd" and ticket.price is None
+            if not is_free and (unit.spent >= unit.limit or unit.spent + unit.reserved + needed > unit.limit):
                 found.append(
                     Shortage(
                         budget=self.budget,
-                        unit=unit,
-                        limit=limit,
-                        spent=spent,
-                        reserved=reserved,
+                        unit=unit.unit,
+                        limit=unit.limit,
+                        spent=unit.spent,
+                        reserved=unit.reserved,
                         needed=needed,
                         renews_in_s=self._renews_in_s(now),
                     )
@@ -237,10 +242,10 @@ def actual_spend(ticket: Ticket, result: AttemptResult) -> Spend:
 class Budgets:
     """The books of one scheduler. Every `reserve` that answers None is followed by one `settle`."""
 
-    def __init__(self, *, emit: Callable[[Event], None], orders: Orders | None = None) -> None:
-        """`orders`: what persons gave at run time."""
+    def __init__(self, *, emit: Callable[[Event], None], overrides: Overrides | None = None) -> None:
+        """`overrides`: what persons gave at run time."""
         self._emit = emit
-        self._orders = orders or Orders()
+        self._overrides = overrides or Overrides()
         self._accounts: dict[AccountKey, Account] = {}
         self._in_flight: dict[str, tuple[tuple[Account, ...], Spend]] = {}
         self._renewals: KeyedHeap[Account] = KeyedHeap()
@@ -359,7 +364,7 @@ class Budgets:
                 self._renewals.put(account, account.ends_at)
             self.changed(account, now)
 
-    # Persons' orders --------------------------------------------------------------------------------------------------
+    # Overrides --------------------------------------------------------------------------------------------------------
 
     def open(self, scope: Scope, name: str, per: Period, now: float) -> Account:
         """A holder's account, also one that nobody has asked for yet."""
@@ -370,7 +375,7 @@ class Budgets:
         for account in self._accounts.values():
             scope, name, per = account.key
             before = account.budget
-            account.give(self._orders.budgets_of(scope, name).get(per))
+            account.give(self._overrides.budgets_of(scope, name).get(per))
             if account.budget != before:
                 self.changed(account, now)
 
@@ -378,10 +383,10 @@ class Budgets:
         """Tell of an account; once per period and unit at 85 % of its limit, and once at 100 %."""
         self._emit(account.booked(now))
         percents = account.percents()
-        for unit, limit, spent, _ in account.units():
-            if percents[unit] > account.told.get(unit, 0):
-                event = BudgetSpent if percents[unit] == 100 else BudgetWarned
-                self._emit(event(at=now, budget=account.budget, unit=unit, spent=spent, limit=limit))
+        for one in account.balances:
+            if percents[one.unit] > account.told.get(one.unit, 0):
+                event = BudgetSpent if percents[one.unit] == 100 else BudgetWarned
+                self._emit(event(at=now, budget=account.budget, unit=one.unit, spent=one.spent, limit=one.limit))
         account.told = percents  # a budget that was raised is told of anew
 
     def wake(self) -> list[str]:
@@ -395,7 +400,7 @@ class Budgets:
 
     def _payers(self, ticket: Ticket, now: float) -> tuple[Account, ...]:
         """The accounts that a ticket is paid from."""
-        if not ticket.budgets and not self._orders.has_budgets:
+        if not ticket.budgets and not self._overrides.has_budgets:
             return ()
         payers = {}
         for budget, is_filed in self._allotments(ticket):
@@ -408,20 +413,20 @@ class Budgets:
     def _allotments(self, ticket: Ticket) -> Iterator[tuple[Budget, bool]]:
         """What its holders were given, and whether by the agents file; the same account may come twice."""
         yield from ((budget, True) for budget in ticket.budgets)
-        if self._orders.has_budgets:
+        if self._overrides.has_budgets:
             holders = [(Scope.AGENT, ticket.agent), (Scope.EVERYONE, "")]
             if ticket.group:
                 holders.append((Scope.GROUP, ticket.group))
             for scope, name in holders:
-                yield from ((budget, False) for budget in self._orders.budgets_of(scope, name).values())
+                yield from ((budget, False) for budget in self._overrides.budgets_of(scope, name).values())
 
     def _account(self, budget: Budget, now: float) -> Account:
         key = budget.scope, budget.name, budget.per
         account = self._accounts.get(key)
         if account is None:
             account = self._accounts[key] = Account(key, now)
-            if self._orders.has_budgets:
-                account.give(self._orders.budgets_of(budget.scope, budget.name).get(budget.per))
+            if self._overrides.has_budgets:
+                account.give(self._overrides.budgets_of(budget.scope, budget.name).get(budget.per))
         self._renew(account, now)
         return account
 

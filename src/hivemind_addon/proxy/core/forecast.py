@@ -130,41 +130,6 @@ class ForecastSlots:
             self._limit = max(self._limit, min(self._limit + self._gain, self._most))
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """What a pool knows of the time to come."""
-
-    now: float
-    limit: int
-    growth: tuple[float, int]
-    """Slots that a success adds, and up to what limit."""
-    service_s: float | None
-    """None: never measured."""
-    running_s: Sequence[float]
-    """How long each attempt in flight has run."""
-    meters: Iterable[Meter]
-    hidden: Sequence[HiddenLimits]
-    probes_at: float
-    """When one may go whose answer the others wait for; infinite: it is under way; minus infinite: none has to."""
-
-    def starts_at(self, entries: Iterable[QueueEntry]) -> dict[str, float]:
-        """When tickets, in their order, are likely to go; those of which nothing tells are left out."""
-        now, (gain, most) = self.now, self.growth
-        slots = ForecastSlots(limit=self.limit, gain=gain, most=most, service_s=self.service_s)
-        slots.run(self.running_s, now)
-        first_at = others_at = max(now, *(hidden.closed_until for hidden in self.hidden))
-        if self.probes_at > -_NEVER:
-            answer_s = _NEVER if self.service_s is None else self.service_s
-            is_sent = self.probes_at == _NEVER
-            first_at = max(first_at, now + answer_s if is_sent else self.probes_at)
-            others_at = first_at if is_sent else first_at + answer_s
-        supplies = [
-            *(Supply.of_meter(meter, now) for meter in self.meters),
-            *(supply for hidden in self.hidden for supply in Supply.of_hidden(hidden, now)),
-        ]
-        return forecast(entries, supplies=supplies, slots=slots, first_at=first_at, others_at=others_at)
-
-
 def forecast(
     entries: Iterable[QueueEntry],
     *,
@@ -175,7 +140,7 @@ def forecast(
 ) -> dict[str, float]:
     """The instants at which tickets are likely to go, by id; a ticket of which nothing tells is left out.
 
-    `places` are in the order of the queue. `first_at`: from when on one may go; `others_at`: and those after it.
+    `entries` are in the order of the queue. `first_at`: from when on one may go; `others_at`: and those after it.
     """
     starts_at: dict[str, float] = {}
     later: list[tuple[float, int, QueueEntry]] = []
@@ -285,20 +250,25 @@ def starts_at(capacity: Capacity, entries: Iterable[QueueEntry], now: float) -> 
     """When tickets, in their order, are likely to go; those that nothing tells of are left out."""
     if capacity.paused:
         return {}
+    service_s = capacity.service.mean_s if capacity.service.is_known else None
+    gain, most = capacity.growth
+    slots = ForecastSlots(limit=capacity.limit, gain=gain, most=most, service_s=service_s)
     # Where the account's limit counts, the others' attempts are in the way as well.
-    users = capacity.sharing.members if capacity.sharing.has_one_cap else [capacity]
-    flights_s = [now - attempt.admitted_at for user in users for attempt in user.flights.attempts]
-    outlook = Outlook(
-        now=now,
-        limit=capacity.limit,
-        growth=capacity.growth,
-        service_s=capacity.service.mean_s if capacity.service.is_known else None,
-        running_s=[*flights_s, *(0.0 for user in users for _ in range(user.bypassing))],
-        meters=capacity.meters,
-        hidden=capacity.hidden,
-        probes_at=max(capacity.breaker.passes_at, capacity.wall.passes_at),
-    )
-    return outlook.starts_at(entries)
+    for user in capacity.sharing.members if capacity.sharing.has_one_cap else [capacity]:
+        slots.run((now - attempt.admitted_at for attempt in user.flights.attempts), now)
+        slots.run([0.0] * user.bypassing, now)
+    supplies = [
+        *(Supply.of_meter(meter, now) for meter in capacity.meters),
+        *(supply for hidden in capacity.hidden for supply in Supply.of_hidden(hidden, now)),
+    ]
+    first_at = others_at = max(now, *(hidden.closed_until for hidden in capacity.hidden))
+    probes_at = max(capacity.breaker.passes_at, capacity.wall.passes_at)
+    if probes_at > -_NEVER:  # one goes first, the others wait for its answer; infinite: it is under way
+        answer_s = _NEVER if service_s is None else service_s
+        is_sent = probes_at == _NEVER
+        first_at = max(first_at, now + answer_s if is_sent else probes_at)
+        others_at = first_at if is_sent else first_at + answer_s
+    return forecast(entries, supplies=supplies, slots=slots, first_at=first_at, others_at=others_at)
 
 
 def _as_served(entry: QueueEntry) -> Ticket:
@@ -349,25 +319,21 @@ _MOST = 500
 
 
 class Callers:
-    """The last ticket of each session, the newest last. Calls for which nobody waits (titles) are not told of."""
+    """The last ticket of each session, the newest last. Calls for which nobody waits (titles) are not remembered."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, str], Ticket] = {}
-        self._going_on: Ticket | None = None
-        """Anybody's last call whose conversation the provider is expected to have in its cache."""
 
     def __repr__(self) -> str:
         return f"<Callers: {len(self._last)} sessions>"
 
     def called(self, ticket: Ticket) -> None:
-        """A ticket has come."""
+        """A ticket has come. On the way of every request: what it means for the next call is asked for later."""
         if ticket.kind is CallKind.AUXILIARY:
             return
         session = (ticket.agent, ticket.session)
         self._last.pop(session, None)
         self._last[session] = ticket
-        if ticket.cached_tokens:
-            self._going_on = ticket
         if len(self._last) > _MOST:
             del self._last[next(iter(self._last))]
 
@@ -401,12 +367,13 @@ class Callers:
 
     def _next_turn(self, last: Ticket) -> Ticket:
         """What was sent is read from the cache where this provider has one, and may count no more."""
-        if self._going_on is None:
+        going_on = next((one for one in reversed(self._last.values()) if one.cached_tokens), None)
+        if going_on is None:
             return last
-        if not self._going_on.cold_tokens:  # what is cached counts like all else
+        if not going_on.cold_tokens:  # what is cached counts like all else
             return replace(last, cached_tokens=max(last.cached_tokens, last.demand.input_tokens))
         cached = last.cached_tokens + last.demand.input_tokens
-        demand = last.demand if last.cached_tokens else self._going_on.demand
+        demand = last.demand if last.cached_tokens else going_on.demand
         return replace(last, cached_tokens=cached, cold_tokens=cached, demand=demand)
 
     def _strangers_call(self, agent: str, session: str, pool: PoolKey) -> Ticket:

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hivemind_addon.api.ticket import Demand
-from hivemind_addon.proxy.core.hypotheses import LIKELY, SURE, Bank, HiddenLimit, Prior, Weighed
-from hivemind_addon.proxy.core.limiter_models import Sent, SlidingLevel, WindowLevel
+from hivemind_addon.proxy.core.hypotheses import LIKELY, SURE, Bank, Prior, Weighed
+from hivemind_addon.proxy.core.limiter_models import HiddenLimit, Sent, SlidingLevel, WindowLevel
 from hivemind_addon.proxy.core.retry_afters import RetryAfters
 
 _NEVER = float("inf")

@@ -14,16 +14,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated
 
-from msgspec import Meta
-
-from hivemind_addon.api.ticket import Dimension
 from hivemind_addon.proxy.core.limiter_models import (
+    UNEQUAL,
     BucketLevel,
     ConcurrencyLevel,
     CounterLevel,
     Fit,
+    HiddenLimit,
     Level,
     Sent,
     SlidingLevel,
@@ -42,7 +40,6 @@ _OLDER = 1024
 """Attempts before these that still fill a bucket or a window."""
 _WINDOWS_S = (1.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 18_000.0, 86_400.0)
 _LEAST_WINDOW_S = 0.5
-_MOST_WINDOW_S = 32 * 86_400.0
 _UNUSUAL = 0.1
 """How likely a window of any other length is beside these."""
 _LONGER = 5.0
@@ -96,10 +93,6 @@ _REFUSALS_COUNT = 0.05
 """How likely it is that a limiter counts what it refuses."""
 _LEFT_UNEXPLAINED = 4.0
 """Log-likelihood that this may lack of a full explanation: it mends many a wrong one a little."""
-_UNEQUAL = 1.3
-"""Attempts whose sizes differ by less teach nothing about tokens."""
-_DIMENSIONS = (Dimension.REQUESTS, Dimension.INPUT_TOKENS, Dimension.TOTAL_TOKENS)
-"""Of measures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,60 +107,6 @@ OF_THROTTLES = Prior(rate=0.6, concurrency=0.1)
 """Of what rate limits' refusals tell."""
 OF_OVERLOADS = Prior(rate=0.0, concurrency=0.5)
 """Of what overload tells."""
-
-
-@dataclass(frozen=True, slots=True)
-class HiddenLimit:
-    """The limit that explains refusals best, for views, costs and forecasts."""
-
-    measure: Annotated[int, Meta(ge=0, le=2)]
-    amount: Annotated[float, Meta(ge=1, le=1e15)]
-    window_s: Annotated[float, Meta(ge=0.01, le=_MOST_WINDOW_S)] | None = None
-    """None: of attempts in flight."""
-    is_bucket: bool = False
-
-    @property
-    def dimension(self) -> Dimension:
-        """What it counts."""
-        return _DIMENSIONS[self.measure]
-
-    @property
-    def kind(self) -> str:
-        """How it comes back."""
-        if self.window_s is None:
-            return "at a time"
-        return "bucket" if self.is_bucket else "window"
-
-    def __str__(self) -> str:
-        if self.window_s is None:
-            return f"{self.amount:.0f} at a time"
-        what = self.dimension.value.replace("_", " ")
-        if self.is_bucket:
-            return f"{self.amount / self.window_s * 60:.3g} {what} per minute, {self.amount:.0f} at once"
-        return f"{self.amount:.0f} {what} per {self.window_s:.0f} s"
-
-    def level(self) -> Level:
-        """The level that it limits, with nothing sent."""
-        if self.window_s is None:
-            return ConcurrencyLevel(0.0)
-        if self.is_bucket:
-            return BucketLevel(self.measure, self.amount / self.window_s)
-        return SlidingLevel(self.measure, self.window_s)
-
-    def is_tighter_than(self, other: "HiddenLimit") -> bool:
-        """Whether it lets clearly less of the same pass in the long run."""
-        if (self.measure, self.window_s is None) != (other.measure, other.window_s is None):
-            return False
-        return self.amount / (self.window_s or 1.0) * _UNEQUAL < other.amount / (other.window_s or 1.0)
-
-    def is_like(self, other: "HiddenLimit") -> bool:
-        """Whether people need not hear of the difference."""
-        return (
-            (self.measure, self.is_bucket, self.window_s is None)
-            == (other.measure, other.is_bucket, other.window_s is None)
-            and math.isclose(self.amount, other.amount, rel_tol=_UNEQUAL - 1)
-            and math.isclose(self.window_s or 0, other.window_s or 0, rel_tol=_UNEQUAL - 1)
-        )
 
 
 @dataclass(slots=True, eq=False)
@@ -708,7 +647,7 @@ class Bank:
         yield 0
         for measure in (1, 2):
             sizes = [sent.units[measure] for sent in records]
-            if sizes and max(sizes) > _UNEQUAL * max(1.0, min(sizes)):
+            if sizes and max(sizes) > UNEQUAL * max(1.0, min(sizes)):
                 yield measure
 
     def _verdict(self, sent: Sent, now: float) -> bool | None:

@@ -19,7 +19,11 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Annotated, Protocol
+
+from msgspec import Meta
+
+from hivemind_addon.api.ticket import Dimension
 
 _NEVER = float("inf")
 _MOST_ATTEMPTS = 512
@@ -509,3 +513,64 @@ class BucketLevel:
         if now > self._at:
             self._level = max(0.0, self._level - self.per_s * (now - self._at))
             self._at = now
+
+
+_MOST_WINDOW_S = 32 * 86_400.0
+UNEQUAL = 1.3
+"""Attempts whose sizes differ by less teach nothing about tokens."""
+_DIMENSIONS = (Dimension.REQUESTS, Dimension.INPUT_TOKENS, Dimension.TOTAL_TOKENS)
+"""Of measures."""
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenLimit:
+    """The limit that explains refusals best, for views, costs and forecasts."""
+
+    measure: Annotated[int, Meta(ge=0, le=2)]
+    amount: Annotated[float, Meta(ge=1, le=1e15)]
+    window_s: Annotated[float, Meta(ge=0.01, le=_MOST_WINDOW_S)] | None = None
+    """None: of attempts in flight."""
+    is_bucket: bool = False
+
+    @property
+    def dimension(self) -> Dimension:
+        """What it counts."""
+        return _DIMENSIONS[self.measure]
+
+    @property
+    def kind(self) -> str:
+        """How it comes back."""
+        if self.window_s is None:
+            return "at a time"
+        return "bucket" if self.is_bucket else "window"
+
+    def __str__(self) -> str:
+        if self.window_s is None:
+            return f"{self.amount:.0f} at a time"
+        what = self.dimension.value.replace("_", " ")
+        if self.is_bucket:
+            return f"{self.amount / self.window_s * 60:.3g} {what} per minute, {self.amount:.0f} at once"
+        return f"{self.amount:.0f} {what} per {self.window_s:.0f} s"
+
+    def level(self) -> Level:
+        """The level that it limits, with nothing sent."""
+        if self.window_s is None:
+            return ConcurrencyLevel(0.0)
+        if self.is_bucket:
+            return BucketLevel(self.measure, self.amount / self.window_s)
+        return SlidingLevel(self.measure, self.window_s)
+
+    def is_tighter_than(self, other: "HiddenLimit") -> bool:
+        """Whether it lets clearly less of the same pass in the long run."""
+        if (self.measure, self.window_s is None) != (other.measure, other.window_s is None):
+            return False
+        return self.amount / (self.window_s or 1.0) * UNEQUAL < other.amount / (other.window_s or 1.0)
+
+    def is_like(self, other: "HiddenLimit") -> bool:
+        """Whether people need not hear of the difference."""
+        return (
+            (self.measure, self.is_bucket, self.window_s is None)
+            == (other.measure, other.is_bucket, other.window_s is None)
+            and math.isclose(self.amount, other.amount, rel_tol=UNEQUAL - 1)
+            and math.isclose(self.window_s or 0, other.window_s or 0, rel_tol=UNEQUAL - 1)
+        )

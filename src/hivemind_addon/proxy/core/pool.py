@@ -35,20 +35,19 @@ from hivemind_addon.api.ticket import (
 )
 from hivemind_addon.proxy.core.breaker import BreakerSettings, Closure
 from hivemind_addon.proxy.core.budget import Budgets
-from hivemind_addon.proxy.core.capacity import Capacity
-from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.capacity import Capacity, ConcurrencySettings
 from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
 from hivemind_addon.proxy.core.forecast import Callers, foresee, view_pool
 from hivemind_addon.proxy.core.lanes import EntryState, InFlight, QueueEntry
 from hivemind_addon.proxy.core.learned import LearnedPool
 from hivemind_addon.proxy.core.meters import Backoffs, Meters
-from hivemind_addon.proxy.core.orders import Orders
-from hivemind_addon.proxy.core.patience import Patience
+from hivemind_addon.proxy.core.overrides import Overrides
 from hivemind_addon.proxy.core.retry import (
     Admitted,
     Backoff,
     Finished,
     GiveUp,
+    Patience,
     Refused,
     RetryPolicy,
     Shed,
@@ -158,7 +157,7 @@ class Pool:
         rng: random.Random,
         emit: Callable[[Event], None],
         budgets: Budgets | None = None,
-        orders: Orders | None = None,
+        orders: Overrides | None = None,
         sharing: Sharing | None = None,
         patience: Patience | None = None,
     ) -> None:
@@ -169,7 +168,7 @@ class Pool:
         self._rng = rng
         self._emit = emit
         self._budgets = budgets or Budgets(emit=emit)
-        self._orders = orders or Orders()
+        self._orders = orders or Overrides()
         self._patience = patience or Patience()
         self._capacity = Capacity(
             key=key,

@@ -13,13 +13,13 @@ Call `poll(now)` after anything that changed state, then arm one timer at `next_
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from hivemind_addon.api.command import Said, SchedulerCommand
+from hivemind_addon.api.command import CommandResult, SchedulerCommand
 from hivemind_addon.api.events import (
     AccountNamed,
     AttemptEnded,
@@ -28,11 +28,11 @@ from hivemind_addon.api.events import (
     GuardTripped,
     MachineSlept,
     OddityNoted,
-    PersonActed,
     PoolsMerged,
     Submitted,
     TicketEnded,
 )
+from hivemind_addon.api.replies import overrides_stand, person_acted, priority_ended
 from hivemind_addon.api.snapshot import Counters, Snapshot
 from hivemind_addon.api.spend import AccountState
 from hivemind_addon.api.ticket import (
@@ -45,13 +45,12 @@ from hivemind_addon.api.ticket import (
     Ticket,
 )
 from hivemind_addon.proxy.core.budget import Budgets, actual_spend
-from hivemind_addon.proxy.core.learned import LearnedPool, Saved, UnreadableError, read_saved
-from hivemind_addon.proxy.core.orders import Orders
-from hivemind_addon.proxy.core.patience import Patience
+from hivemind_addon.proxy.core.commands import CommandEffect, CommandHandler
+from hivemind_addon.proxy.core.learned import LearnedPool, NamedAccount, Saved, UnreadableError, read_saved
+from hivemind_addon.proxy.core.overrides import Overrides
 from hivemind_addon.proxy.core.pool import Pool, PoolSettings
-from hivemind_addon.proxy.core.retry import Admitted, Backoff, Refused, Shed, Verdict
+from hivemind_addon.proxy.core.retry import Admitted, Backoff, Patience, Refused, Shed, Verdict
 from hivemind_addon.proxy.core.sharing import Sharing
-from hivemind_addon.proxy.core.steering import Steering
 from hivemind_addon.system.heap import KeyedHeap
 
 if TYPE_CHECKING:
@@ -90,16 +89,14 @@ class Scheduler:
         """By host and account."""
         self._patience = Patience()
         self._stamps = itertools.count(1)
-        self._orders = Orders()
-        self._budgets = Budgets(emit=self.note, orders=self._orders)
-        self._steering = Steering(
-            orders=self._orders,
-            pools=self._pools,
-            pool_of_ticket=self._pool_of_ticket,
-            changed=self._changed,
-            budgets=self._budgets,
-            emit=self.note,
+        self._overrides = Overrides()
+        self._budgets = Budgets(emit=self.note, overrides=self._overrides)
+        self._commands = CommandHandler(
+            overrides=self._overrides, budgets=self._budgets, pools=self._pools, pool_of=self._pool_of_ticket.get
         )
+        self._refused: list[Refused] = []
+        """Queued tickets that a person has cancelled, since the last poll."""
+        self._called_off: list[Attempt] = []
         self._canonical: dict[str, str] = {}
         self._account_by_name: dict[tuple[str, str], str] = {}
         self._named: set[str] = set()
@@ -150,7 +147,7 @@ class Scheduler:
             rng=self._rng,
             emit=self.note,
             budgets=self._budgets,
-            orders=self._orders,
+            orders=self._overrides,
             sharing=self._sharing_of(key),
             patience=self._patience,
         )
@@ -168,10 +165,13 @@ class Scheduler:
             self._wakeups.drop(due)
             self._changed[due] = None
         if self._budgets.renews_at <= now:
-            self._steering.look_again(self._budgets.renewed(now), now)
-        if self._orders.ends_at <= now:
-            self._steering.expire(now)
-        decisions: list[Admitted | Shed | Refused] = [*self._steering.drain_refused()]
+            self._look_again(self._budgets.renewed(now), now)
+        if self._overrides.ends_at <= now:
+            for view in self._overrides.expire(now):
+                self.note(priority_ended(view, now))
+            self._wake(self._commands.apply_overrides(now))
+        decisions: list[Admitted | Shed | Refused] = [*self._refused]
+        self._refused.clear()
         for pool in tuple(self._changed):
             if pool in self._changed:
                 decisions.extend(self._poll_with_others(pool, now))
@@ -224,7 +224,7 @@ class Scheduler:
 
     def next_wakeup(self) -> float | None:
         """The next instant at which `poll` could do something if nothing else happens; later than the last poll."""
-        at = min(self._wakeups.first_key, self._budgets.renews_at, self._orders.ends_at)
+        at = min(self._wakeups.first_key, self._budgets.renews_at, self._overrides.ends_at)
         return None if at == _NEVER else at
 
     def observe(self, attempt: Attempt, hints: Hints, now: float, *, answered: bool = True) -> None:
@@ -255,7 +255,7 @@ class Scheduler:
             raise ContractError(f"{ticket.id}: attempt {attempt.number} was settled already")
         spend = actual_spend(ticket, result)
         verdict = pool.settle(attempt, result, spend, now, stopping=self._stopping)
-        self._steering.look_again(self._budgets.settle(ticket, spend, now), now)
+        self._look_again(self._budgets.settle(ticket, spend, now), now)
         if not isinstance(verdict, Backoff):
             del self._pool_of_ticket[ticket.id]
         self._changed[pool] = None
@@ -270,9 +270,32 @@ class Scheduler:
         self._changed[pool] = None
         return True
 
-    def command(self, command: SchedulerCommand, now: float) -> Said:
+    def command(self, command: SchedulerCommand, now: float) -> CommandResult:
         """Do what a person asks. Then poll; and end the attempts that `drain_called_off` names."""
-        return self._steering.obey(command, now)
+        effect = self._commands.obey(command, now)
+        self._apply(effect, now)
+        if event := person_acted(command, effect.result, now):
+            self.note(event)
+        return effect.result
+
+    def _apply(self, effect: CommandEffect, now: float) -> None:
+        self._look_again(effect.funded, now)
+        self._wake(effect.woken)
+        match effect.ended:
+            case Refused():
+                self._refused.append(effect.ended)
+            case Attempt():
+                self._called_off.append(effect.ended)
+
+    def _wake(self, pools: Iterable[Pool]) -> None:
+        self._changed.update(dict.fromkeys(pools))
+
+    def _look_again(self, ticket_ids: Iterable[str], now: float) -> None:
+        """These waited for their budgets, which have changed."""
+        for ticket_id in ticket_ids:
+            if pool := self._pool_of_ticket.get(ticket_id):
+                pool.look_again(ticket_id, now)
+                self._changed[pool] = None
 
     def close(self, now: float) -> None:  # noqa: ARG002  every writer takes `now`
         """Stop: admit nothing more; the next polls shed what is queued, and what is submitted later, at once."""
@@ -286,7 +309,8 @@ class Scheduler:
 
     def drain_called_off(self) -> list[Attempt]:
         """Attempts that a person has cancelled since the last call. End them, and settle them as CANCELLED."""
-        return self._steering.drain_called_off()
+        called_off, self._called_off = self._called_off, []
+        return called_off
 
     def wake_up(self, slept_s: float, now: float) -> None:
         """The machine slept until now. `now` has counted that: what is known of the provider is that much older.
@@ -300,10 +324,11 @@ class Scheduler:
 
     def export(self) -> dict[str, object]:
         """What was learned and outlives a run, as plain JSON values, for `restore`."""
+        named = self._account_by_name.items()
         return Saved(
             pools=(*(pool.learned for pool in self._pools.values()), *self._learned.values()),
-            account_by_name=dict(self._account_by_name),
-            same_account=dict(self._canonical),
+            accounts=tuple(NamedAccount(host, name, account) for (host, name), account in named),
+            same_account=self._canonical,
             patience=self._patience.learned,
         ).to_json()
 
@@ -315,7 +340,7 @@ class Scheduler:
             self.note(OddityNoted(at=now, pool=None, ticket_id=None, what=f"saved state is not used: {error}"))
             return
         self._learned.update((pool.key, pool) for pool in saved.pools)
-        self._account_by_name.update(saved.account_by_name)
+        self._account_by_name.update(((one.host, one.name), one.account) for one in saved.accounts)
         self._canonical.update(saved.same_account)
         self._patience.resume(saved.patience)
         self._named.update(self._account_by_name.values(), self._canonical)
@@ -341,16 +366,17 @@ class Scheduler:
         """Add what was spent in the present periods of budgets before these were set."""
         self._budgets.count_in(standings, now)
 
-    def export_orders(self, now: float, wall: float) -> object:
-        """What was ordered and stands, as plain JSON values, for `restore_orders`. `wall`: `now` in epoch seconds."""
-        return self._orders.export(now, wall)
+    def export_overrides(self, now: float, wall: float) -> object:
+        """The overrides that stand, as plain JSON values, for `restore_overrides`. `wall`: `now` in epoch seconds."""
+        return self._overrides.export(now, wall)
 
-    def restore_orders(self, data: object, now: float, wall: float) -> None:
-        """Take over what `export_orders` gave, and say what stands. What cannot be read is left out, with an oddity."""
-        self._oddities(self._orders.restore(data, now, wall), now)
-        self._steering.orders_changed(now)
-        if words := self._orders.words(now):
-            self.note(PersonActed(at=now, text=f"orders from before the restart stand: {words}"))
+    def restore_overrides(self, data: object, now: float, wall: float) -> None:
+        """Take over what `export_overrides` gave, and note what stands. What is unreadable becomes an oddity."""
+        self._oddities(self._overrides.restore(data, now, wall), now)
+        self._wake(self._commands.apply_overrides(now))
+        self._apply(self._commands.review_budgets(now), now)
+        if event := overrides_stand(self.snapshot(now)):
+            self.note(event)
 
     def _oddities(self, oddities: Sequence[str], now: float) -> None:
         for oddity in oddities:
@@ -394,9 +420,10 @@ class Scheduler:
             pools=tuple(pool.view(now, most_queued=most_queued) for pool in self._pools.values()),
             counters=Counters(**{counter.name: self._counts[counter.name] for counter in fields(Counters)}),
             budgets=self._budgets.views(now),
-            priorities=self._orders.priorities(now),
-            given=self._orders.budgets,
-            orders=self._orders.about_pools,
+            priorities=self._overrides.priorities(now),
+            given=self._overrides.budgets,
+            pauses=self._overrides.pauses,
+            caps=self._overrides.caps,
         )
 
     def _name_account(self, pool: Pool, name: str, now: float) -> Pool:
@@ -435,7 +462,7 @@ class Scheduler:
             target.take_over(pool.learned, waiting, flying, now)
             self._pool_of_ticket.update(dict.fromkeys((entry.ticket.id for entry in (*waiting, *flying)), target))
         target.bypass(self._bypassing[into])
-        self._orders.inherit(into, merged=key)
+        self._overrides.inherit(into, merged=key)
         target.obey(now)
         self._changed[target] = None
         self.note(PoolsMerged(at=now, pool=into, merged=key))

@@ -1,6 +1,6 @@
 """What the pools of one account have in common: limits that count the calls of all of them, and one order over them.
 
-    told by headers      common_meters.py
+    told by headers      meters.py
     told by refusals     here: whether a refusal depends on what its own pool has upstream and has sent, or on all pools
     who goes next        here: one order over the heads of the pools
 
@@ -26,10 +26,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hivemind_addon.api.ticket import Attempt, Outcome, OutcomeKind
-from hivemind_addon.proxy.core.common_meters import CommonMeters
 from hivemind_addon.proxy.core.hidden_limits import HiddenLimits
 from hivemind_addon.proxy.core.hypotheses import OF_OVERLOADS, OF_THROTTLES
 from hivemind_addon.proxy.core.learned import COMMON_CONCURRENCY, COMMON_RATE, LearnedPool
+from hivemind_addon.proxy.core.meters import CommonMeters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hivemind_addon.api.ticket import Hints, Outcome, OutcomeKind, Usage
 from hivemind_addon.proxy.wire.answer import AnswerReader, Phase
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
-from hivemind_addon.proxy.wire.dialect import dialect_of
+from hivemind_addon.proxy.wire.dialects.registry import dialect_of
 from hivemind_addon.proxy.wire.hints import read_hints, read_stream_windows
 from hivemind_addon.proxy.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
 from hivemind_addon.proxy.wire.transcript import Transcript, answer_of
@@ -148,9 +148,7 @@ class AnswerInProgress:
                 self.unreadable = str(error)
         if self.tape:
             self.tape.chunk(len(body), self.clock.monotonic())
-        outcome = judge_answer(
-            self.profile, self.dialect_name, status, self._headers, decoded, self.hints, self.clock.wall()
-        )
+        outcome = judge_answer(self.profile, status, self._headers, decoded, self.hints, self.clock.wall())
         usage = usage_in_body(self.dialect_name, decoded) if decoded else None
         is_good = bool(decoded) and outcome.kind is OutcomeKind.SUCCESS
         if decoded and is_good and len(decoded) <= READ_BODY_MAX_BYTES:

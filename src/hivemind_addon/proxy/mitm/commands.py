@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from mitmproxy import command, exceptions, flow
 
 from hivemind_addon.api.command import Cancel, MoveToFront, Pause, Resume, SchedulerCommand, SetLimit, SetPriority
+from hivemind_addon.api.pool_words import pool_line
 from hivemind_addon.api.ticket import Priority
-from hivemind_addon.api.words import about, lasting
 
 if TYPE_CHECKING:
-    from hivemind_addon.api.snapshot import PoolView
     from hivemind_addon.proxy.mitm.intake import Intake
 
 PRIORITIES = [*(priority.name.lower() for priority in Priority), "auto"]
@@ -30,7 +29,7 @@ class Commands:
     @command.command("hivemind.status")
     def status(self) -> Sequence[str]:
         """Show what each pool does: one line a pool."""
-        return [_pool_line(pool) for pool in self._running().driver.snapshot().pools] or ["no requests so far"]
+        return [pool_line(pool) for pool in self._running().driver.snapshot().pools] or ["no requests so far"]
 
     @command.command("hivemind.pause")
     def pause(self, pool: str = "*") -> str:
@@ -86,19 +85,3 @@ class Commands:
         if not ids:
             raise exceptions.CommandError("none of these flows is held or running")
         return ids
-
-
-def _pool_line(pool: PoolView) -> str:
-    """`api.anthropic.com/org-1/sonnet: 4 of 5 in flight, 12 held (rate limit, next in about 4 s)`."""
-    held = f"{pool.queued} held"
-    first = next((view for view in pool.tickets if view.position == 1), None)
-    if first is not None:
-        start = "" if first.starts_in_s is None else f", next in about {about(first.starts_in_s)}"
-        held += f" ({first.reason}{start})"
-    state = ["paused by a person"] if pool.paused and not pool.queued else []
-    if pool.wall is not None:
-        state.append(f"account spent for {lasting(pool.wall.ends_in_s)}")
-    if pool.breaker != "closed":
-        state.append(f"breaker {pool.breaker}")
-    cap = "" if pool.cap is None else f" (capped at {pool.cap})"
-    return f"{pool.key}: " + ", ".join([f"{pool.in_flight} of {pool.limit} in flight{cap}", held, *state])

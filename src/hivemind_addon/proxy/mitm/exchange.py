@@ -43,7 +43,8 @@ from hivemind_addon.proxy.mitm.refusal import (
 )
 from hivemind_addon.proxy.runtime.driver import CANCELLED_BY_PERSON, Awaited, Cancelled, Pulse
 from hivemind_addon.proxy.wire.answer import Phase
-from hivemind_addon.proxy.wire.dialect import Dialect, dialect_of
+from hivemind_addon.proxy.wire.dialects.registry import dialect_of
+from hivemind_addon.proxy.wire.error import error_in_body
 from hivemind_addon.proxy.wire.garbage import garbage_in, is_after_tool
 from hivemind_addon.proxy.wire.outcome import TransportTrouble, judge_transport
 
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from hivemind_addon.proxy.profile.model import DialectName, Profile
     from hivemind_addon.proxy.runtime.driver import Driver
     from hivemind_addon.proxy.runtime.guard import Guard
+    from hivemind_addon.proxy.wire.dialect import Dialect
     from hivemind_addon.proxy.wire.estimate import Estimator
     from hivemind_addon.proxy.wire.request import RequestFacts
     from hivemind_addon.proxy.wire.watchdog import Durations
@@ -504,7 +506,7 @@ class Exchange:
             error = refused_error(self.profile, self._refused_by)
             message = refused_text(self._refused_by, self.agents_file, self.driver.clock, self._kept_as, port=self.port)
         elif response is not None:
-            facts = dialect.error_in_body(response.content or b"") if response.status_code >= 400 else None
+            facts = error_in_body(response.content or b"") if response.status_code >= 400 else None
             error = (facts.type or facts.code if facts else "") or "api_error"
             message = (facts.message if facts else "") or f"the provider answered {response.status_code}"
             retry_after_s = self._attempt.hints.retry_after_s

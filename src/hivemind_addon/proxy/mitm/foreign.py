@@ -17,7 +17,7 @@ from hivemind_addon.proxy.profile.load import dialect_for, is_model_call, model_
 from hivemind_addon.proxy.profile.model import InputCharge
 from hivemind_addon.proxy.wire.answer import AnswerReader, Phase
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
-from hivemind_addon.proxy.wire.dialect import dialect_of
+from hivemind_addon.proxy.wire.dialects.registry import dialect_of
 from hivemind_addon.proxy.wire.estimate import Estimator
 from hivemind_addon.proxy.wire.hints import read_hints
 from hivemind_addon.proxy.wire.identity import call_kind, identify
@@ -164,7 +164,7 @@ class ForeignCalls:
                 return judge_stream_error(profile, reader.error, hints, wall), usage
             if reader.phase is not Phase.COMPLETE and not reader.broken:
                 return judge_transport(TransportTrouble.CUT), usage
-            return judge_answer(profile, dialect, status, headers, None, hints, wall), usage
+            return judge_answer(profile, status, headers, None, hints, wall), usage
         if flow.error is not None:
             return judge_transport(TransportTrouble.CUT), None
         try:
@@ -172,7 +172,7 @@ class ForeignCalls:
         except DecodeError:
             decoded = None
         return (
-            judge_answer(profile, dialect, status, headers, decoded, hints, wall),
+            judge_answer(profile, status, headers, decoded, hints, wall),
             usage_in_body(dialect, decoded) if decoded else None,
         )
 

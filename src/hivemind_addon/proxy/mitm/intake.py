@@ -31,7 +31,7 @@ from hivemind_addon.proxy.mitm.upstream import Upstream, upstream_by_path
 from hivemind_addon.proxy.profile.known import is_model_host, is_shaped_like_a_call
 from hivemind_addon.proxy.profile.load import dialect_for, is_model_call, model_group, model_of
 from hivemind_addon.proxy.profile.model import InputCharge, Profile
-from hivemind_addon.proxy.wire.dialect import dialect_of
+from hivemind_addon.proxy.wire.dialects.registry import dialect_of
 from hivemind_addon.proxy.wire.identity import call_kind, identify, is_headless, product
 from hivemind_addon.proxy.wire.request import RequestFacts, fingerprints, read_request
 from hivemind_addon.system.descriptors import Places, raise_limit

@@ -23,7 +23,7 @@ from hivemind_addon.api.events import (
 )
 from hivemind_addon.api.snapshot import TicketView
 from hivemind_addon.api.spend import amount
-from hivemind_addon.api.ticket import Ticket, Usage, sum_of
+from hivemind_addon.api.ticket import Ticket, Usage
 from hivemind_addon.api.words import about
 
 MOMENTS = 100
@@ -151,7 +151,7 @@ def _add(story: Story, ticket: Ticket, event: _Told) -> None:
         case AttemptEnded():
             story.failure = event.outcome.reason
             if event.usage is not None:
-                story.usage = sum_of(story.usage, event.usage)
+                story.usage += event.usage
             if story.micro_usd is not None:
                 story.micro_usd += event.spend.micro_usd
         case TicketEnded():

@@ -22,7 +22,7 @@ from hivemind_addon.api.events import (
 )
 from hivemind_addon.api.report import LimitMove, LogLine, PoolTally, Sample, SessionTally, TallyView
 from hivemind_addon.api.spend import Spend
-from hivemind_addon.api.ticket import OutcomeKind, PoolKey, Ticket, Usage, sum_of
+from hivemind_addon.api.ticket import OutcomeKind, PoolKey, Ticket, Usage
 from hivemind_addon.proxy.observe.news import Line, News
 
 SAMPLE_S = 10.0
@@ -216,7 +216,7 @@ class Tally:
         book.garbage += bool(event.outcome.garbage)
         ticket = self._live.get(event.ticket_id)
         for one in (book,) if ticket is None else (book, self._session(ticket)):
-            one.usage = sum_of(one.usage, event.usage or Usage())
+            one.usage += event.usage or Usage()
             one.spent += event.spend
             one.wasted += event.wasted
 
@@ -254,7 +254,7 @@ class Tally:
         ):
             setattr(new, name, getattr(new, name) + getattr(old, name))
         new.in_flight += old.in_flight
-        new.usage = sum_of(new.usage, old.usage)
+        new.usage += old.usage
 
 
 def _pool_view(book: _PoolBook, now: float) -> PoolTally:

@@ -71,17 +71,18 @@ const leftKind = (part) => (part < 0.1 ? "bad" : part < 0.3 ? "warn" : "good");
 const usedKind = (part) => (part >= 1 ? "bad" : part > 0.85 ? "warn" : "");
 const pill = (text, kind) => h("span", { class: "pill " + (kind || "") }, text);
 
-function pills(pool) {
+function pills(pool) { // the words of api/pool_words.py
   const made = [];
   if (pool.wall) made.push(pill("account refused", "bad"));
-  if (pool.paused) made.push(pill("paused", "warn"));
+  if (pool.paused) made.push(pill("paused by a person", "warn"));
   if (pool.blocked_for_s > 0) made.push(pill(`told to wait ${lasting(pool.blocked_for_s)}`, "warn"));
   if (pool.breaker !== "closed") {
-    const next = pool.breaker_tries_in_s == null ? "" : `, probe in ${lasting(pool.breaker_tries_in_s)}`;
-    made.push(pill((pool.breaker === "open" ? "provider down" : "probing") + next, pool.breaker === "open" ? "bad" : "warn"));
+    const isOpen = pool.breaker === "open", tries = pool.breaker_tries_in_s;
+    const probe = tries != null ? `, one request tries in ${lasting(tries)}` : isOpen ? "" : ", one request is trying";
+    made.push(pill(`provider down${probe}`, isOpen ? "bad" : "warn"));
   }
-  if (pool.bypassing) made.push(pill(`${pool.bypassing} bypassing`, "bad"));
-  return made.length ? made : [pool.queued ? pill(`${count(pool.queued)} waiting`, "accent") : pill("clear", "good")];
+  if (pool.bypassing) made.push(pill(`${pool.bypassing} past the scheduler`, "bad"));
+  return made.length ? made : [pool.queued ? pill(`${count(pool.queued)} queued`, "accent") : pill(pool.in_flight ? "busy" : "idle", "good")];
 }
 function history(tally) {
   const samples = tally ? tally.history : [];

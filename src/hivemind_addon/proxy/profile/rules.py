@@ -4,7 +4,7 @@ import re
 
 from hivemind_addon.proxy.core.breaker import BreakerSettings
 from hivemind_addon.proxy.core.cache import CacheSettings
-from hivemind_addon.proxy.core.concurrency import ConcurrencySettings
+from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.retry import RetryPolicy
 from hivemind_addon.proxy.profile.grants import AgentGrants, Grants
 from hivemind_addon.proxy.profile.model import (

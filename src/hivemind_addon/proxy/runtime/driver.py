@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from hivemind_addon.api.command import Cancel, Said, SchedulerCommand
 from hivemind_addon.api.events import Event
+from hivemind_addon.api.replies import reply
 from hivemind_addon.api.snapshot import Snapshot
 from hivemind_addon.api.spend import AccountState
 from hivemind_addon.api.ticket import (
@@ -210,11 +211,11 @@ class Driver:
     def command(self, command: SchedulerCommand) -> Said:
         """Do what a person asks, at once."""
         now = self.clock.monotonic()
-        said = self._scheduler.command(command, now)
+        result = self._scheduler.command(command, now)
         for attempt in self._scheduler.drain_called_off():
             self._call_off(attempt, now)
         self.tick()
-        return said
+        return reply(command, result)
 
     def configure(self, settings_of: Callable[[PoolKey, str], PoolSettings | None]) -> None:
         """Profiles were changed. `settings_of`: a pool and its profile's name → what counts; None: as it was."""
@@ -248,7 +249,7 @@ class Driver:
         """What should outlive this process, as plain JSON values by name, made anew."""
         return {
             "learned": self._scheduler.export(),
-            "orders": self._scheduler.export_orders(self.clock.monotonic(), self.clock.wall()),
+            "orders": self._scheduler.export_overrides(self.clock.monotonic(), self.clock.wall()),
         }
 
     def restore(self, kept: Mapping[str, object], standings: Sequence[AccountState]) -> None:
@@ -257,7 +258,7 @@ class Driver:
         if "learned" in kept:
             self._scheduler.restore(kept["learned"], now)
         if "orders" in kept:
-            self._scheduler.restore_orders(kept["orders"], now, self.clock.wall())
+            self._scheduler.restore_overrides(kept["orders"], now, self.clock.wall())
         self._scheduler.restore_budgets(standings, now)
         self.tick()
 

@@ -13,13 +13,15 @@ from enum import Enum
 from hivemind_addon.api.ticket import Usage
 from hivemind_addon.proxy.profile.model import DialectName, Profile
 from hivemind_addon.proxy.wire.decoding import BodyDecoder, DecodeError
-from hivemind_addon.proxy.wire.dialect import EventClass, dialect_of, event_name
+from hivemind_addon.proxy.wire.dialect import EventClass, event_name
+from hivemind_addon.proxy.wire.dialects.registry import dialect_of
 from hivemind_addon.proxy.wire.error import ErrorFacts
 from hivemind_addon.proxy.wire.hints import CODEX_WINDOWS
+from hivemind_addon.proxy.wire.parts import Assembly, word_of
 from hivemind_addon.proxy.wire.sse import SseEvent
 from hivemind_addon.proxy.wire.transcript import Transcript, answer_of_events
 from hivemind_addon.proxy.wire.usage import UsageReader
-from hivemind_addon.system.json_values import read_object
+from hivemind_addon.system.json_values import read_object, read_value
 
 # About a thousand chat chunks: enough to learn how many tokens a byte of the stream is.
 _MAX_KEPT_BYTES = 256 * 1024
@@ -186,18 +188,17 @@ class AnswerReader:
             self.phase = Phase.CONTENT
 
     def _count_output(self, counter: Callable[[str], int]) -> int:
-        texts: list[str] = []
-        chars = 0
+        answer = Assembly()
         read_bytes = 0
         for event in self._kept:
-            if chars >= _MAX_COUNTED_CHARS:
-                break
-            text = self._dialect.text_of(event)
-            texts.append(text)
-            chars += len(text)
+            top = read_value(event.data)
+            if isinstance(top, dict):
+                self._dialect.read_event(event.event or word_of(top.get("type")), top, answer)
             read_bytes += len(event.data)
-        if not chars:
+            if sum(len(part.text) for part in answer.out.parts) >= _MAX_COUNTED_CHARS:
+                break
+        text = answer.said()
+        if not text:
             return 0
-        text = "".join(texts)
         tokens = sum(counter(text[at : at + _PIECE_CHARS]) for at in range(0, len(text), _PIECE_CHARS))
         return round(tokens * (self._content_bytes / read_bytes))

@@ -19,9 +19,8 @@ from collections.abc import Mapping
 from enum import Enum
 
 from hivemind_addon.api.ticket import Hints, Outcome, OutcomeKind
-from hivemind_addon.proxy.profile.model import DialectName, OutcomeRule, Profile, ResetFormat
-from hivemind_addon.proxy.wire.dialect import dialect_of
-from hivemind_addon.proxy.wire.error import ErrorFacts
+from hivemind_addon.proxy.profile.model import OutcomeRule, Profile, ResetFormat
+from hivemind_addon.proxy.wire.error import ErrorFacts, error_in_body
 from hivemind_addon.proxy.wire.hints import parse_reset
 from hivemind_addon.system.json_values import read_object, read_value
 
@@ -91,7 +90,6 @@ _UNREACHED = frozenset({TransportTrouble.CONNECT_FAILED, TransportTrouble.NAME_N
 
 def judge_answer(
     profile: Profile,
-    dialect_name: DialectName,
     status: int,
     headers: Mapping[str, str],
     body: bytes | None,
@@ -102,7 +100,7 @@ def judge_answer(
 
     `body` is decoded; None when it could not be, or is too long to look at: then the head alone decides.
     """
-    error = None if body is None else _error_in(dialect_name, status, body)
+    error = None if body is None else _error_in(status, body)
     rule = _first_match(profile, status, error, headers, hints)
     if rule is not None:
         kind, retryable = rule.kind, rule.retry
@@ -152,16 +150,16 @@ def judge_transport(trouble: TransportTrouble, said: str = "") -> Outcome:
     )
 
 
-def _error_in(dialect_name: DialectName, status: int, body: bytes) -> ErrorFacts | None:
+def _error_in(status: int, body: bytes) -> ErrorFacts | None:
     """The error of an answer. Plain text of a failure is its message; a page of HTML says nothing."""
     if 200 <= status < 300:
         # A good answer has no such key or has it null; most are recognised without reading them.
         if b'"error"' not in body or len(body) > _MAX_CHECKED_BYTES:
             return None
-        return dialect_of(dialect_name).error_in_body(body)
+        return error_in_body(body)
     if len(body) > _MAX_CHECKED_BYTES:
         return None
-    error = dialect_of(dialect_name).error_in_body(body)
+    error = error_in_body(body)
     if error is not None:
         return error
     members = read_object(body)

@@ -14,6 +14,9 @@ import msgspec
 from msgspec import Raw
 
 from hivemind_addon.proxy.profile.model import DialectName
+from hivemind_addon.proxy.wire.body import UNREADABLE, RequestBody, short, short_text
+from hivemind_addon.proxy.wire.dialect import Dialect
+from hivemind_addon.proxy.wire.dialects.registry import dialect_of
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """No provider takes more (Anthropic: 32 MB, 2026-08): decoding it would only stall the event loop."""
@@ -27,11 +30,8 @@ _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _NEWEST_BYTES = 65_536
 _CACHE_MARK = re.compile(rb'"cache_control"\s*:\s*(?:null|\{[^{}]*\})')
 _FINGERPRINT_CHARS = 16
-_LEGACY_USER_ID = re.compile(r"_session_([0-9A-Za-z-]+)$")
-_NO_RAW = Raw()
 _NULL = b"null"
 _NO_ITEMS = b"[]"
-_QUOTE = b'"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,232 +66,88 @@ class RequestFacts:
     """What could not be understood, in words."""
 
 
-class _Body(msgspec.Struct):
-    """The outer layer. Every value is raw, so that one of a wrong type spoils no other."""
-
-    model: Raw = _NO_RAW
-    stream: Raw = _NO_RAW
-    max_tokens: Raw = _NO_RAW
-    max_completion_tokens: Raw = _NO_RAW
-    max_output_tokens: Raw = _NO_RAW
-    messages: Raw = _NO_RAW
-    input: Raw = _NO_RAW
-    system: Raw = _NO_RAW
-    instructions: Raw = _NO_RAW
-    tools: Raw = _NO_RAW
-    functions: Raw = _NO_RAW
-    metadata: Raw = _NO_RAW
-    prompt_cache_key: Raw = _NO_RAW
-    user: Raw = _NO_RAW
-    previous_response_id: Raw = _NO_RAW
-    prompt: Raw = _NO_RAW
-    options: Raw = _NO_RAW
-    images: Raw = _NO_RAW
-    client_metadata: Raw = _NO_RAW
-    request: Raw = _NO_RAW
-    user_prompt_id: Raw = _NO_RAW
-
-
-class _UsualBody(_Body):
-    """The outer layer of nearly every body: reading the messages with it saves a second pass over all of them."""
-
-    messages: list[Raw] = []  # type: ignore[assignment]  # instead of Raw
-
-
-class _Metadata(msgspec.Struct):
-    user_id: str = ""
-
-
-class _Options(msgspec.Struct):
-    num_predict: Raw = _NO_RAW
-
-
-class _ClaudeUser(msgspec.Struct):
-    session_id: str = ""
-    parent_session_id: str = ""
-
-
 class _Item(msgspec.Struct):
     role: str = ""
     type: str = ""
 
 
-# Decoders hold no state between calls; building one costs more than most calls.
-_BODY = msgspec.json.Decoder(_Body)
-_USUAL_BODY = msgspec.json.Decoder(_UsualBody)
-_RAWS = msgspec.json.Decoder(list[Raw])
-_STR = msgspec.json.Decoder(str)
-_INT = msgspec.json.Decoder(int)
-_BOOL = msgspec.json.Decoder(bool)
-_OPTIONS = msgspec.json.Decoder(_Options)
 _RAW_MEMBERS = msgspec.json.Decoder(dict[str, Raw])
-_METADATA = msgspec.json.Decoder(_Metadata)
-_CLAUDE_USER = msgspec.json.Decoder(_ClaudeUser)
 _ITEM = msgspec.json.Decoder(_Item)
 _ANY = msgspec.json.Decoder()
 
-_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-
-def read_request(body: bytes, dialect: DialectName) -> RequestFacts:
+def read_request(body: bytes, dialect_name: DialectName) -> RequestFacts:
     """Never raises: what is not understood gets its default and one oddity text."""
     if not body:
         return RequestFacts(oddities=("request body: empty",))
     if len(body) > MAX_BODY_BYTES:
         return RequestFacts(prompt_bytes=len(body), oddities=(f"request body: {len(body)} bytes, not read",))
     try:
-        outer = _read_outer(body)
-    except _UNREADABLE as error:
+        return _facts(RequestBody(body), dialect_of(dialect_name))
+    except UNREADABLE as error:
         # JavaScript may write half of a surrogate pair, which JSON allows and the decoder does not.
         repaired = _LONE_SURROGATE.sub(rb"\\ufffd", body)
         if repaired != body:
-            return read_request(repaired, dialect)
-        return RequestFacts(prompt_bytes=len(body), oddities=(f"request body: {_short(error)}",))
-    return _Reading(outer, dialect).facts()
+            return read_request(repaired, dialect_name)
+        return RequestFacts(prompt_bytes=len(body), oddities=(f"request body: {short(error)}",))
 
 
-def _read_outer(body: bytes) -> _Body:
-    try:
-        return _USUAL_BODY.decode(body)
-    except msgspec.ValidationError:
-        return _BODY.decode(body)
+def _facts(body: RequestBody, dialect: Dialect) -> RequestFacts:
+    outer = body.outer
+    messages = body.items(dialect.conversation)
+    if not messages and len(outer.prompt):
+        messages = body.items("prompt")
+    preamble = tuple(raw for raw in (outer.system, outer.instructions, outer.tools, outer.functions) if len(raw))
+    continues = bool(body.text("previous_response_id"))
+    weights = [_weigh(raw) for raw in messages]
+    sizes = tuple(size for size, _ in weights)
+    session_hint, parent_hint = dialect.session_hints(body)
+    return RequestFacts(
+        model=_model(body),
+        stream=_is_streamed(body, dialect),
+        max_output_tokens=dialect.max_output_tokens(body),
+        prompt_bytes=sum(sizes) + sum(len(raw) for raw in preamble),
+        media=sum(media for _, media in weights) + body.count("images"),
+        messages=messages,
+        message_bytes=sizes,
+        preamble=preamble,
+        session_hint=session_hint,
+        parent_hint=parent_hint,
+        has_tools=any(len(raw) > len(_NO_ITEMS) and bytes(raw) != _NULL for raw in (outer.tools, outer.functions)),
+        members=_members(body),
+        continues=continues,
+        oddities=tuple(body.oddities),
+    )
 
 
-class _Reading:
-    """One body that is a JSON object."""
+def _is_streamed(body: RequestBody, dialect: Dialect) -> bool:
+    asked = body.flag("stream")
+    return dialect.streams_unasked if asked is None else asked
 
-    def __init__(self, body: _Body, dialect: DialectName) -> None:
-        self._body = body
-        self._dialect = dialect
-        self._oddities: list[str] = []
 
-    def facts(self) -> RequestFacts:
-        body = self._body
-        responses = self._dialect is DialectName.OPENAI_RESPONSES
-        messages = self._messages(body.input if responses else body.messages, "input" if responses else "messages")
-        if not messages and len(body.prompt):
-            messages = self._messages(body.prompt, "prompt")
-        preamble = tuple(raw for raw in (body.system, body.instructions, body.tools, body.functions) if len(raw))
-        earlier = self._read("previous_response_id", _STR, body.previous_response_id)
-        weights = [_weigh(raw) for raw in messages]
-        sizes = tuple(size for size, _ in weights)
-        session_hint, parent_hint = self._session_hints()
-        return RequestFacts(
-            model=self._model(),
-            stream=self._stream(),
-            max_output_tokens=self._max_output_tokens(),
-            prompt_bytes=sum(sizes) + sum(len(raw) for raw in preamble),
-            media=sum(media for _, media in weights) + self._images(),
-            messages=messages,
-            message_bytes=sizes,
-            preamble=preamble,
-            session_hint=session_hint,
-            parent_hint=parent_hint,
-            has_tools=any(len(raw) > len(_NO_ITEMS) and bytes(raw) != _NULL for raw in (body.tools, body.functions)),
-            members=self._members(),
-            continues=bool(earlier),
-            oddities=tuple(self._oddities),
-        )
-
-    def _read[T](self, name: str, decoder: msgspec.json.Decoder[T], raw: Raw) -> T | None:
-        if not len(raw) or (len(raw) == len(_NULL) and memoryview(raw) == _NULL):
-            return None
+def _members(body: RequestBody) -> Mapping[str, str]:
+    """The short texts that may name a session, those of small objects by `outer.member`."""
+    outer = body.outer
+    named = (("prompt_cache_key", outer.prompt_cache_key), ("user_prompt_id", outer.user_prompt_id))
+    found = {name: text for name, raw in named if (text := short_text(raw, _MAX_NAME_CHARS))}
+    # Only these, for in `request` there is the whole conversation (Gemini's Code Assist).
+    for name, raw in (("client_metadata", outer.client_metadata), ("request", outer.request)):
+        if not len(raw):
+            continue
         try:
-            return decoder.decode(raw)
-        except _UNREADABLE as error:
-            self._oddities.append(f"request body: {name}: {_short(error)}")
-            return None
-
-    def _images(self) -> int:
-        images = self._read("images", _RAWS, self._body.images)
-        return len(images) if images else 0
-
-    def _stream(self) -> bool:
-        asked = self._read("stream", _BOOL, self._body.stream)
-        return self._dialect is DialectName.OLLAMA if asked is None else asked
-
-    def _members(self) -> Mapping[str, str]:
-        """The short texts that may name a session, those of small objects by `outer.member`."""
-        body = self._body
-        found: dict[str, str] = {}
-        for name, raw in (("prompt_cache_key", body.prompt_cache_key), ("user_prompt_id", body.user_prompt_id)):
-            if text := _short_text(raw):
-                found[name] = text
-        # Only these, for in `request` there is the whole conversation (Gemini's Code Assist).
-        for outer, raw in (("client_metadata", body.client_metadata), ("request", body.request)):
-            if not len(raw):
-                continue
-            try:
-                inner = _RAW_MEMBERS.decode(raw)
-            except _UNREADABLE:
-                continue
-            found |= {f"{outer}.{name}": text for name, one in inner.items() if (text := _short_text(one))}
-        return found
-
-    def _model(self) -> str:
-        name = self._read("model", _STR, self._body.model) or ""
-        if len(name) <= _MAX_NAME_CHARS and name.isprintable():
-            return name
-        self._oddities.append("request body: model: no name")
-        return ""
-
-    def _messages(self, raw: Raw | list[Raw], name: str) -> tuple[Raw, ...]:
-        if isinstance(raw, list):
-            return tuple(raw)
-        if len(raw) and memoryview(raw)[:1] == _QUOTE:
-            return (raw,)  # Responses takes a plain text as well
-        raws = self._read(name, _RAWS, raw)
-        return tuple(raws) if raws else ()
-
-    def _max_output_tokens(self) -> int | None:
-        body = self._body
-        names: tuple[str, ...] = ("max_tokens",)
-        if self._dialect is DialectName.OPENAI_CHAT:
-            names = ("max_completion_tokens", "max_tokens")
-        elif self._dialect is DialectName.OPENAI_RESPONSES:
-            names = ("max_output_tokens",)
-        elif self._dialect is DialectName.OLLAMA:
-            options = self._read("options", _OPTIONS, body.options)
-            most = self._read("options.num_predict", _INT, options.num_predict) if options else None
-            return most if most is not None and 0 < most < 1e9 else None  # -1 and -2: as much as there is room for
-        for name in names:
-            value = self._read(name, _INT, getattr(body, name))
-            if value is None:
-                continue
-            if 0 <= value < 1e9:
-                return value
-            self._oddities.append(f"request body: {name}: {value:.3g} is absurd")
-        return None
-
-    def _session_hints(self) -> tuple[str, str]:
-        """What the body says about its session, and about the one that started it."""
-        body = self._body
-        if self._dialect is not DialectName.ANTHROPIC_MESSAGES:
-            key = self._read("prompt_cache_key", _STR, body.prompt_cache_key)
-            return key or self._read("user", _STR, body.user) or "", ""
-        metadata = self._read("metadata", _METADATA, body.metadata)
-        return _claude_sessions(metadata.user_id) if metadata else ("", "")
+            inner = _RAW_MEMBERS.decode(raw)
+        except UNREADABLE:
+            continue
+        found |= {f"{name}.{key}": text for key, one in inner.items() if (text := short_text(one, _MAX_NAME_CHARS))}
+    return found
 
 
-def _short_text(raw: Raw) -> str:
-    if not 2 < len(raw) <= _MAX_NAME_CHARS * 4 or memoryview(raw)[:1] != _QUOTE:
-        return ""
-    try:
-        return _STR.decode(raw)
-    except _UNREADABLE:
-        return ""
-
-
-def _claude_sessions(user_id: str) -> tuple[str, str]:
-    """Session and parent's in Claude Code's user id: JSON with `session_id` (2026), `user_…_session_…` before."""
-    if user_id.startswith("{"):
-        try:
-            user = _CLAUDE_USER.decode(user_id.encode("utf-8", "replace"))
-        except _UNREADABLE:
-            return user_id, ""
-        return user.session_id or user_id, user.parent_session_id
-    legacy = _LEGACY_USER_ID.search(user_id)
-    return (legacy[1] if legacy else user_id), ""
+def _model(body: RequestBody) -> str:
+    name = body.text("model") or ""
+    if len(name) <= _MAX_NAME_CHARS and name.isprintable():
+        return name
+    body.note("model: no name")
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +213,7 @@ def text_of(raw: Raw) -> str:
     """
     try:
         value = _ANY.decode(raw)
-    except _UNREADABLE:
+    except UNREADABLE:
         return bytes(raw).decode("utf-8", "replace")
     return "\n".join(text for key, text in _strings(value) if not _is_media(key, text))
 
@@ -366,7 +222,7 @@ def is_answer(raw: Raw) -> bool:
     """Whether a message was written by the model, so that the provider has counted it as output before."""
     try:
         item = _ITEM.decode(raw)
-    except _UNREADABLE:
+    except UNREADABLE:
         return False
     return item.role == "assistant" or item.type in {"reasoning", "function_call", "custom_tool_call"}
 
@@ -375,7 +231,7 @@ def _is_instruction(raw: Raw) -> bool:
     """Whether a message is part of the system prompt, as OpenAI's formats have it."""
     try:
         return _ITEM.decode(raw).role in {"system", "developer"}
-    except _UNREADABLE:
+    except UNREADABLE:
         return False
 
 
@@ -389,7 +245,7 @@ def _weigh(raw: Raw) -> tuple[int, int]:
         return size, 0
     try:
         value = _ANY.decode(raw)
-    except _UNREADABLE:
+    except UNREADABLE:
         return size, 0
     media = [len(text) for key, text in _strings(value) if _is_media(key, text)]
     return size - sum(media), len(media)
@@ -416,7 +272,3 @@ def _strings(value: object) -> Iterator[tuple[str, str]]:
                     stack.append((name, item))
             case _:
                 pass
-
-
-def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:80]

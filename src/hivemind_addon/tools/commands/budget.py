@@ -12,6 +12,7 @@ from hivemind_addon.api.command import AccountView, AddBudget, ResetBudget, SetB
 from hivemind_addon.api.snapshot import Snapshot
 from hivemind_addon.api.spend import MOST_AMOUNT, Period, Scope, amount
 from hivemind_addon.api.words import lasting
+from hivemind_addon.tools.commands.group import ListGroup
 from hivemind_addon.tools.commands.names import agent_names
 from hivemind_addon.tools.commands.printing import Format, format_option, print_rows
 from hivemind_addon.tools.commands.proxy import json_option, one_line, port_option, report_of, tell
@@ -27,7 +28,6 @@ _COLUMNS = {
     "reserved": "set aside",
     "renews": "renews in",
 }
-_FIELDS = {name: name for name in AccountView.__struct_fields__}
 _NONE = "no request has used a budget yet; `hivemind budget set` gives one, and so does an agents file"
 
 
@@ -87,11 +87,8 @@ _usd = click.option(
 )
 
 
-@click.group(invoke_without_command=True)
-@port_option
-@format_option
-@click.pass_context
-def budget(ctx: click.Context, port: int, form: Format) -> None:
+@click.group(cls=ListGroup)
+def budget() -> None:
     """Show what was spent of each budget, and change budgets while the proxy runs.
 
     Budgets that last are written into the agents file (docs/agents.md); docs/budgets.md tells how they are counted.
@@ -101,14 +98,13 @@ def budget(ctx: click.Context, port: int, form: Format) -> None:
       hivemind budget
       hivemind budget add agent-7 --tokens 500k
       hivemind budget set --everyone --usd 5 --per day
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    if ctx.invoked_subcommand is None:
-        _print_budgets(port, form)
+    """
 
 
 @budget.command("list")
 @port_option
 @format_option
+@one_line
 def list_(port: int, form: Format) -> None:
     """Show what was spent of each budget that a request has used, and what is left.
 
@@ -119,8 +115,20 @@ def list_(port: int, form: Format) -> None:
       hivemind budget list
       hivemind budget list --json | jq '.[] | select(.left_tokens == 0) | .holder'
       hivemind budget list --csv > budgets.csv
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    _print_budgets(port, form)
+    """
+    try:
+        report = report_of(port)
+    except click.ClickException as error:
+        raise click.ClickException(f"{error.message}; `hivemind history budgets` tells how they stood") from None
+    views = [account_view(view) for view in report.snapshot.budgets]
+    if form is not Format.TABLE:
+        print_rows([msgspec.to_builtins(view) for view in views], {}, form)
+        return
+    rows = _rows(views)
+    used = {key: name for key, name in _COLUMNS.items() if key != "reserved" or any(row[key] for row in rows)}
+    print_rows(rows, used, form, none=_NONE, spare=("reserved",))
+    for line in _given(report.snapshot):
+        click.echo(line)
 
 
 @budget.command()
@@ -143,7 +151,7 @@ def add(
       hivemind budget add agent-7 --tokens 500k
       hivemind budget add 'reviewer-*' --usd 2.50 --per day
       hivemind budget add --everyone --usd 20
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     if not tokens and not micro_usd:
         raise click.UsageError("say how much: --tokens 500k, or --usd 5")
     command = AddBudget(scope, name, Period(per) if per else None, tokens or 0, micro_usd or 0)
@@ -187,7 +195,7 @@ def set_(
       hivemind budget set --group reviewers --usd 20
       hivemind budget set --everyone --usd 5 --per day
       hivemind budget set agent-7 --per day --auto
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     if auto == (tokens is not None or micro_usd is not None):
         raise click.UsageError("say how much, with --tokens, --usd or both; or take it back with --auto")
     tell(SetBudget(scope, name, Period(per), tokens, micro_usd), port, as_json=as_json)
@@ -208,25 +216,8 @@ def reset(scope: Scope, name: str, per: str | None, port: int, *, as_json: bool)
       hivemind budget reset agent-7
       hivemind budget reset --group reviewers --per day
       hivemind budget reset '*'
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     tell(ResetBudget(scope, name, Period(per) if per else None), port, as_json=as_json)
-
-
-@one_line
-def _print_budgets(port: int, form: Format) -> None:
-    try:
-        report = report_of(port)
-    except click.ClickException as error:
-        raise click.ClickException(f"{error.message}; `hivemind history budgets` tells how they stood") from None
-    views = [account_view(view) for view in report.snapshot.budgets]
-    if form is not Format.TABLE:
-        print_rows([msgspec.to_builtins(view) for view in views], _FIELDS, form)
-        return
-    rows = _rows(views)
-    used = {key: name for key, name in _COLUMNS.items() if key != "reserved" or any(row[key] for row in rows)}
-    print_rows(rows, used, form, none=_NONE, spare=("reserved",))
-    for line in _given(report.snapshot):
-        click.echo(line)
 
 
 def _rows(views: Sequence[AccountView]) -> list[dict[str, object]]:

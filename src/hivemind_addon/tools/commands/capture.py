@@ -9,7 +9,7 @@ from hivemind_addon.api.command import Record
 from hivemind_addon.proxy.capture.model import NotACapture, encode
 from hivemind_addon.tools.captures.show import show as view
 from hivemind_addon.tools.commands import proxy
-from hivemind_addon.tools.commands.one_line import in_one_line
+from hivemind_addon.tools.commands.proxy import in_one_line
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -24,7 +24,7 @@ def capture() -> None:
       hivemind capture start night.flow      the same, of a proxy that runs
       hivemind capture show night.flow       see what happened
       hivemind capture strip night.flow for-a-bug-report.flow
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
 
 
 @capture.command()
@@ -39,7 +39,7 @@ def start(file: Path, port: int, *, no_content: bool, as_json: bool) -> None:
     Examples:
       hivemind capture start night.flow
       hivemind capture start bug.flow --no-content -p 9090
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     proxy.tell(Record(file=str(file.absolute()), content=not no_content), port, as_json=as_json)
 
 
@@ -52,7 +52,7 @@ def stop(port: int, *, as_json: bool) -> None:
     \b
     Examples:
       hivemind capture stop
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     proxy.tell(Record(file=None), port, as_json=as_json)
 
 
@@ -70,7 +70,7 @@ def show(file: Path, *, as_json: bool, width: int | None) -> None:
       hivemind capture show night.flow
       hivemind capture show night.flow --width 200 | less -R
       hivemind capture show night.flow --json | jq '.calls[].waited_s'
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     from hivemind_addon.proxy.mitm.capture_file import read_capture  # noqa: PLC0415 - it loads mitmproxy, which takes a second
 
     with in_one_line(NotACapture):
@@ -91,7 +91,7 @@ def strip(file: Path, output: Path) -> None:
     \b
     Examples:
       hivemind capture strip night.flow for-a-bug-report.flow
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     from hivemind_addon.proxy.mitm.capture_file import strip_capture  # noqa: PLC0415 - it loads mitmproxy
 
     with in_one_line(NotACapture):

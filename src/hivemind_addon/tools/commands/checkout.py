@@ -13,7 +13,7 @@ def addon() -> None:
     Examples:
       mitmdump -s "$(hivemind addon)"
       mitmweb -s "$(hivemind addon)"
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     click.echo(script_path())
 
 
@@ -26,7 +26,7 @@ def docs(*, check: bool) -> None:
     Examples:
       hivemind docs
       hivemind docs --check
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     from hivemind_addon.lab import docs as pages  # noqa: PLC0415 - it loads mitmproxy, which takes a second
 
     if not pages.in_checkout():

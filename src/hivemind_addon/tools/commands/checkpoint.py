@@ -18,10 +18,9 @@ from hivemind_addon.proxy.checkpoint.model import CheckpointHead, UnknownCheckpo
 from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.tools.checkpoints import show as view
 from hivemind_addon.tools.checkpoints.export import CannotExport, Export, Form, export
-from hivemind_addon.tools.commands.one_line import in_one_line
 from hivemind_addon.tools.commands.printing import Format, format_option, print_rows
-from hivemind_addon.tools.commands.proxy import port_option
-from hivemind_addon.tools.history.place import journal_of
+from hivemind_addon.tools.commands.proxy import in_one_line, port_option
+from hivemind_addon.tools.history.reader import journal_of
 
 _folder_option = click.option(
     "--folder",
@@ -67,7 +66,7 @@ def checkpoint() -> None:
       hivemind checkpoint list               what was kept
       hivemind checkpoint show 3f9c          read it
       hivemind checkpoint export 3f9c --as claude-code --write
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
 
 
 @checkpoint.command(name="list")
@@ -82,7 +81,7 @@ def list_(agent: str, store: FolderStore, form: Format) -> None:
       hivemind checkpoint list
       hivemind checkpoint list --agent 'reviewer-*'
       hivemind checkpoint list --json | jq -r '.[].id'
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     heads = [head for head in store.heads() if names_agent(agent, head.agent)]
     rows = [msgspec.structs.asdict(head) for head in heads]
     columns = dict.fromkeys(CheckpointHead.__struct_fields__, "")
@@ -108,7 +107,7 @@ def show(checkpoint_id: str, store: FolderStore, *, full: bool, as_json: bool) -
       hivemind checkpoint show 3f9c01ab2e
       hivemind checkpoint show 3f9c --full | less -R
       hivemind checkpoint show 3f9c --json | jq .body.messages[-1]
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     found = store.read(checkpoint_id)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(found)))
@@ -155,7 +154,7 @@ def export_(
       hivemind checkpoint export 3f9c --as codex --write
       hivemind checkpoint export 3f9c --as api -o body.json
       hivemind checkpoint export 3f9c --as text | claude -p
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     if write and output:
         raise click.UsageError("--write and -o name two places; choose one of them")
     found = store.read(checkpoint_id)

@@ -41,7 +41,7 @@ def completion(ctx: click.Context, shell: str, *, install: bool) -> None:
       eval "$(hivemind completion bash)"
       hivemind completion zsh --install
       hivemind completion fish --install
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     script = _script(shell, ctx.find_root().command)
     if not install:
         click.echo(script)

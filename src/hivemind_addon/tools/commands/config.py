@@ -5,12 +5,12 @@ from pathlib import Path
 
 import click
 import msgspec
-from click.core import ParameterSource
 
 from hivemind_addon.api.command import OptionView, SetConfig, ShowConfig
 from hivemind_addon.api.control import control_socket
 from hivemind_addon.proxy.journal.file import default_journal
 from hivemind_addon.system.folders import runtime_folder, state_folder
+from hivemind_addon.tools.commands.group import ListGroup
 from hivemind_addon.tools.commands.names import option_names
 from hivemind_addon.tools.commands.printing import Format, format_option, print_rows
 from hivemind_addon.tools.commands.proxy import ask, json_option, one_line, port_option, tell
@@ -18,16 +18,11 @@ from hivemind_addon.tools.launch.background import log_file
 
 _PREFIX = "hivemind_"
 _COLUMNS = {"name": "option", "value": "value", "default": "default", "settable": "can be set"}
-_FILES = {"what": "what", "path": "where", "there": "is there"}
 _OFF = "off"
 
 
-@click.group(invoke_without_command=True)
-@port_option
-@format_option
-@click.pass_context
-@one_line
-def config(ctx: click.Context, port: int, form: Format) -> None:
+@click.group(cls=ListGroup)
+def config() -> None:
     """The options of a running proxy: what each is now, and whether it can be set while it runs.
 
     Options say which, where and whether; how much is said by profiles. Of a command line only the program is shown.
@@ -38,9 +33,7 @@ def config(ctx: click.Context, port: int, form: Format) -> None:
       hivemind config get keep
       hivemind config set hivemind_agents ~/agents.yaml
       hivemind config files
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    if ctx.invoked_subcommand is None:
-        _print_options(port, form)
+    """
 
 
 @config.command(name="list")
@@ -54,8 +47,11 @@ def list_(port: int, form: Format) -> None:
     Examples:
       hivemind config list
       hivemind config list --json | jq '.[] | select(.value != .default)'
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    _print_options(_chosen(port), form)
+    """
+    rows = [msgspec.structs.asdict(view) for view in _options(port)]
+    if form is Format.TABLE:
+        rows = [row | {key: _word(row[key]) for key in ("value", "default", "settable")} for row in rows]
+    print_rows(rows, _COLUMNS, form)
 
 
 @config.command()
@@ -70,8 +66,8 @@ def get(name: str, port: int, *, as_json: bool) -> None:
     Examples:
       hivemind config get hivemind_keep
       hivemind config get capture --json
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    found = {view.name: view for view in _options(_chosen(port))}
+    """
+    found = {view.name: view for view in _options(port)}
     view = found.get(name) or found.get(_PREFIX + name)
     if view is None:
         raise click.ClickException(f"no option {name!r}; there are {', '.join(found)}")
@@ -94,8 +90,8 @@ def change(name: str, value: str, port: int, *, as_json: bool) -> None:
       hivemind config set keep '200 flows'
       hivemind config set hivemind_log ~/night.jsonl
       hivemind config set hivemind_log ''
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    tell(SetConfig(name, value), _chosen(port), as_json=as_json)
+    """
+    tell(SetConfig(name, value), port, as_json=as_json)
 
 
 @config.command()
@@ -109,8 +105,7 @@ def files(port: int, form: Format) -> None:
     Examples:
       hivemind config files
       hivemind config files --json | jq -r '.[] | select(.there) | .path'
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    port = _chosen(port)
+    """
     options: Mapping[str, object] = {}
     try:
         options = {view.name: view.value for view in _options(port)}
@@ -118,17 +113,10 @@ def files(port: int, form: Format) -> None:
         click.echo(f"{error.format_message()}; these are the usual places", err=True)
     rows = [{"what": what, "path": str(path), "there": path.exists()} for what, path in _files(options, port)]
     if form is not Format.TABLE:
-        print_rows(rows, _FILES, form)
+        print_rows(rows, {}, form)
         return
     for row in rows:  # no table: a path that is folded cannot be copied
         click.echo(f"{row['what']:<32} {row['path']}" + ("" if row["there"] else "  (not there)"))
-
-
-def _print_options(port: int, form: Format) -> None:
-    rows = [msgspec.structs.asdict(view) for view in _options(port)]
-    if form is Format.TABLE:
-        rows = [row | {key: _word(row[key]) for key in ("value", "default", "settable")} for row in rows]
-    print_rows(rows, _COLUMNS, form)
 
 
 def _files(options: Mapping[str, object], port: int) -> Iterator[tuple[str, Path]]:
@@ -159,14 +147,6 @@ def _files(options: Mapping[str, object], port: int) -> Iterator[tuple[str, Path
         told = (default_journal(), log_file(port))
         yield from (("in it", path) for path in sorted(state_folder().iterdir()) if path not in told)
     yield "runtime folder (sockets, locks)", runtime_folder()
-
-
-def _chosen(port: int) -> int:
-    """A command's own port, else what stands before it: `hivemind config -p 9090 get keep`."""
-    ctx = click.get_current_context()
-    if ctx.parent is None or ctx.get_parameter_source("port") is ParameterSource.COMMANDLINE:
-        return port
-    return int(ctx.parent.params["port"])
 
 
 def _options(port: int) -> list[OptionView]:

@@ -5,12 +5,12 @@ import sys
 from contextlib import closing
 
 import click
-import msgspec
 from rich.console import Console
 
 from hivemind_addon.lab.sim.limits import LimitKind
 from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted
 from hivemind_addon.system.stop_signals import end_with_us
+from hivemind_addon.tools.commands.printing import print_json
 
 
 @click.command()
@@ -30,7 +30,7 @@ def demo(agents: int | None, turns: int | None, seed: int | None, provider: str 
       hivemind demo
       hivemind demo --provider window --seed 7
       hivemind demo --agents 3 --turns 2 --json
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     try:
         from hivemind_addon.lab.sim import demo as demos  # noqa: PLC0415 - its dependency is optional
         from hivemind_addon.lab.sim import demo_view as view  # noqa: PLC0415 - as above
@@ -49,7 +49,7 @@ def demo(agents: int | None, turns: int | None, seed: int | None, provider: str 
     except MitmdumpNotStarted as error:
         raise click.ClickException(str(error)) from error
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(result)).decode())
+        print_json(result)
     else:
         console.print(view.closing(result))
         console.print(view.NEXT_STEP, soft_wrap=True)

@@ -15,10 +15,9 @@ from hivemind_addon.api.words import several
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.system.typed import DocumentError
-from hivemind_addon.tools.commands.one_line import in_one_line
-from hivemind_addon.tools.commands.printing import Format, Row, format_option, print_rows
-from hivemind_addon.tools.commands.proxy import port_option
-from hivemind_addon.tools.commands.span import SPAN
+from hivemind_addon.tools.commands.printing import Format, Row, format_option, print_json, print_rows
+from hivemind_addon.tools.commands.proxy import in_one_line, port_option
+from hivemind_addon.tools.commands.times import SPAN
 from hivemind_addon.tools.launch import claim, detached
 from hivemind_addon.tools.launch.programs import load_programs
 from hivemind_addon.tools.tasks import client, dispatch, picture
@@ -27,7 +26,8 @@ from hivemind_addon.tools.tasks.model import USUAL_AT_MOST, FleetView, NotTaken,
 from hivemind_addon.tools.tasks.session import FleetOutcome, FleetPlan, new_plan, resumed_plan, run_plan
 from hivemind_addon.tools.tasks.task_table import FleetRules
 
-EXPECTED = (NotTaken, DocumentError, FolderNotPrivate)
+one_line = in_one_line(NotTaken, DocumentError, FolderNotPrivate)
+"""Around a command: what goes wrong with tasks is one line."""
 _SCREEN_MARGIN = 6
 _REFRESH_PER_S = 4
 
@@ -40,7 +40,7 @@ def fleet() -> None:
     Examples:
       hivemind fleet run night.yaml
       hivemind fleet status
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
 
 
 @fleet.command()
@@ -50,6 +50,7 @@ def fleet() -> None:
 @click.option("--dry-run", is_flag=True, help="Check the file and show the order; nothing is started.")
 @click.option("--json", "as_json", is_flag=True, help="Print how it ended as JSON; progress goes to stderr.")
 @port_option
+@one_line
 def run(
     file: Path | None, at_most: int | None, fleet_id: str | None, port: int, *, dry_run: bool, as_json: bool
 ) -> None:
@@ -63,19 +64,18 @@ def run(
       hivemind fleet run night.yaml --at-most 8
       hivemind fleet run night.yaml --dry-run
       hivemind fleet run --resume night-3f9c
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     if file is None and fleet_id is None:
         raise click.UsageError("say what to run: FILE, or --resume ID")
     clock = SystemClock()
-    with in_one_line(*EXPECTED):
-        read = load_fleet(file, load_programs()) if file else None
-        if dry_run and read is not None:
-            _print_order(_with_at_most(read.rules, at_most, file), read)
-            return
-        plan = _plan(read, file, fleet_id, at_most, port, clock)
-        outcome = _run(plan, clock, as_json=as_json)
+    read = load_fleet(file, load_programs()) if file else None
+    if dry_run and read is not None:
+        _print_order(_with_at_most(read.rules, at_most, file), read)
+        return
+    plan = _plan(read, file, fleet_id, at_most, port, clock)
+    outcome = _run(plan, clock, as_json=as_json)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(outcome.fleet)).decode())
+        print_json(outcome.fleet)
     if outcome.signal is not None:
         sys.exit(128 + outcome.signal)
     if any(task.state is not State.DONE for task in outcome.fleet.tasks if not task.parent):
@@ -85,6 +85,7 @@ def run(
 @fleet.command()
 @click.argument("fleet_id", metavar="[ID]", required=False)
 @format_option
+@one_line
 def status(fleet_id: str | None, form: Format) -> None:
     """Show the fleets that were run, or the tasks of one.
 
@@ -93,15 +94,14 @@ def status(fleet_id: str | None, form: Format) -> None:
       hivemind fleet status
       hivemind fleet status night-3f9c
       hivemind fleet status night-3f9c --json
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     if fleet_id is None:
         _print_fleets(form)
         return
     now_wall = SystemClock().wall()
-    with in_one_line(*EXPECTED):
-        views = client.status(fleet=fleet_id)
+    views = client.status(fleet=fleet_id)
     if form is Format.JSON:
-        click.echo(msgspec.json.format(msgspec.json.encode(views[0])).decode())
+        print_json(views[0])
     elif form is Format.CSV:
         columns = dict.fromkeys(("id", "state", "attempts", "exit_status", "began_wall", "ended_wall", "reason"), "")
         print_rows([_plain(one) for one in views[0].tasks], columns, form)
@@ -118,25 +118,26 @@ def list_(form: Format) -> None:
     Examples:
       hivemind fleet list
       hivemind fleet list --json | jq -r '.[].id'
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     _print_fleets(form)
 
 
 @fleet.command()
 @click.argument("fleet_id", metavar="ID")
+@one_line
 def cancel(fleet_id: str) -> None:
     """End a fleet that runs: its tasks are asked to end, and killed five seconds later.
 
     \b
     Examples:
       hivemind fleet cancel night-3f9c
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    with in_one_line(*EXPECTED):
-        click.echo(client.cancel(fleet_id))
+    """
+    click.echo(client.cancel(fleet_id))
 
 
 @fleet.command()
 @click.argument("fleet_id", metavar="ID")
+@one_line
 def log(fleet_id: str) -> None:
     """Print what all tasks of a fleet said, each line under its task's name.
 
@@ -144,9 +145,8 @@ def log(fleet_id: str) -> None:
     Examples:
       hivemind fleet log night-3f9c
       hivemind fleet log night-3f9c | grep ^build
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    with in_one_line(*EXPECTED):
-        (view,) = client.status(fleet=fleet_id)
+    """
+    (view,) = client.status(fleet=fleet_id)
     for task in view.tasks:
         name = task.id.partition("/")[2]
         if task.log and Path(task.log).is_file():
@@ -161,6 +161,7 @@ def log(fleet_id: str) -> None:
 )
 @click.option("--idle", "idle_s", type=SPAN, help="End when nothing was to do for so long.")
 @port_option
+@one_line
 def serve_tasks(at_most: int, idle_s: float | None, port: int) -> None:
     """Run what `hivemind submit` and `hivemind batch` send, until it is stopped.
 
@@ -169,25 +170,24 @@ def serve_tasks(at_most: int, idle_s: float | None, port: int) -> None:
     \b
     Examples:
       hivemind fleet serve --at-most 8
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     clock = SystemClock()
-    with in_one_line(*EXPECTED):
-        lock = claim.run_tasks(port)
-        if lock is None:
-            if idle_s is not None:
-                sys.exit(detached.ALREADY_THERE)
-            raise click.ClickException(f"somebody runs the tasks of port {port} already; see `hivemind fleet status`")
-        plan = new_plan(FleetRules(at_most=at_most), (), source="", port=port, clock=clock)
-        outcome = asyncio.run(
-            run_plan(
-                plan,
-                clock=clock,
-                tell=lambda task: click.echo(picture.change(task, clock.wall())),
-                warn=lambda line: click.echo(f"hivemind: {line}", err=True),
-                socket=client.socket_of(port),
-                idle_s=float("inf") if idle_s is None else idle_s,
-            )
+    lock = claim.run_tasks(port)
+    if lock is None:
+        if idle_s is not None:
+            sys.exit(detached.ALREADY_THERE)
+        raise click.ClickException(f"somebody runs the tasks of port {port} already; see `hivemind fleet status`")
+    plan = new_plan(FleetRules(at_most=at_most), (), source="", port=port, clock=clock)
+    outcome = asyncio.run(
+        run_plan(
+            plan,
+            clock=clock,
+            tell=lambda task: click.echo(picture.change(task, clock.wall())),
+            warn=lambda line: click.echo(f"hivemind: {line}", err=True),
+            socket=client.socket_of(port),
+            idle_s=float("inf") if idle_s is None else idle_s,
         )
+    )
     os.close(lock)
     if outcome.signal is not None:
         sys.exit(128 + outcome.signal)
@@ -312,9 +312,9 @@ def _print_order(rules: FleetRules, read: FleetFile) -> None:
     click.echo(f"{several(len(read.tasks), 'task')}, at most {rules.at_most} at once{spread}; nothing was started")
 
 
+@one_line
 def _print_fleets(form: Format) -> None:
-    with in_one_line(*EXPECTED):
-        views = client.status()
+    views = client.status()
     rows = [_plain(one) if form is Format.JSON else _fleet_row(one) for one in views]
     columns = {"id": "fleet", "runner_pid": "runner", "tasks": "tasks", "source": "file"}
     print_rows(rows, columns, form, none="no fleets yet; run one with `hivemind fleet run FILE`")

@@ -83,6 +83,22 @@ class IndexedGroup(click.Group):
                     formatter.write_dl([(name.ljust(width), about) for name, about in rows])
 
 
+class ListGroup(click.Group):
+    """Without a subcommand it does what `list` does; options may stand before a subcommand as well as behind it."""
+
+    @override
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own = [one for command in self.commands.values() for one in command.params if isinstance(one, click.Option)]
+        with_value = {name for one in own if not one.is_flag for name in one.opts}
+        places = [at for at, word in enumerate(args) if word in self.commands]
+        if at := next((at for at in places if not at or args[at - 1] not in with_value), 0):
+            args = [args[at], *args[:at], *args[at + 1 :]]
+        is_bare = not args or args[0].startswith("-")
+        if is_bare and not ctx.resilient_parsing and set(args).isdisjoint(ctx.help_option_names):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
 class CalmGroup(IndexedGroup):
     """The outermost one: a reader that has seen enough (`… | head`) is no failure."""
 

@@ -1,41 +1,36 @@
 """`hivemind history …`: ask the journal."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
-from click.core import ParameterSource
+from rich.console import Console
 
 from hivemind_addon.api.proxy_user import given_id
-from hivemind_addon.api.words import plain
+from hivemind_addon.api.words import brief, failing, plain
 from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.tools.commands import history_accounts, history_incidents
-from hivemind_addon.tools.commands import history_rows as rows
+from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.tools.commands import history_view as view
-from hivemind_addon.tools.commands.history_options import (
-    asks,
-    journal_option,
-    most_option,
-    pool_option,
-    since_option,
-    since_when,
-    span_of,
-    tell,
-    until_option,
-)
-from hivemind_addon.tools.commands.printing import Format, format_option
-from hivemind_addon.tools.commands.proxy import port_option
+from hivemind_addon.tools.commands.group import ListGroup
+from hivemind_addon.tools.commands.printing import Format, format_option, print_json
+from hivemind_addon.tools.commands.proxy import in_one_line, port_option
+from hivemind_addon.tools.commands.times import Instant, shown
 from hivemind_addon.tools.history import history as requests_of
-from hivemind_addon.tools.history import sums
-from hivemind_addon.tools.history.asked import OPEN, RequestFilter
-from hivemind_addon.tools.history.reader import JournalReader
-from hivemind_addon.tools.history.records import LOST
+from hivemind_addon.tools.history import incident_history, sums
+from hivemind_addon.tools.history.filters import LOST, OPEN, RequestFilter, Span, names_pool
+from hivemind_addon.tools.history.incidents import Incident
+from hivemind_addon.tools.history.reader import JournalReader, NoJournal, journal_of
 from hivemind_addon.tools.history.verdict import verdict
 
 _STORIES = 3
 """So many requests of a task are told in full."""
 _TASK_REQUESTS = 200
+_TIMELINE = 40
+"""Lines of an incident."""
+_ENDS = ("delivered", "gave up", "shed", "refused", "cancelled", LOST, OPEN)
 _ENDED = {
     "gave_up": "Gave up",
     "refused": "Refused",
@@ -45,36 +40,66 @@ _ENDED = {
     "unfinished": "Open",
 }
 """Ends of requests by their field; a table has those that there are."""
-_ENDS = ("delivered", "gave up", "shed", "refused", "cancelled", LOST, OPEN)
+_agent_option = click.option("--agent", default="", metavar="GLOB", help="Only of these agents.")
+_task_option = click.option("--task", default="", metavar="GLOB", help="Only of these tasks.")
+_pool_option = click.option("--pool", default="", metavar="GLOB", help="Only of this pool or host.")
+_most_option = click.option(
+    "-n", "--most", type=click.IntRange(1, 100_000), default=20, show_default=True, help="How many are told."
+)
+_journal_option = click.option(
+    "--journal",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Another journal than your proxy's, for example a copy; it is only read.",
+)
 
 
-@click.group(invoke_without_command=True)
-@click.option("--agent", default="", metavar="GLOB", help="Only of these agents.")
-@click.option("--task", default="", metavar="GLOB", help="Only of these tasks.")
-@pool_option
-@click.option("--session", default="", metavar="GLOB", help="Only of these sessions.")
-@click.option("--end", type=click.Choice(_ENDS), help="Only with this end; `open`: not ended yet.")
-@since_option()
-@until_option
-@most_option
-@format_option
-@journal_option
-@port_option
-@click.pass_context
-def history(
-    context: click.Context,
-    agent: str,
-    task: str,
-    pool: str,
-    session: str,
-    end: str | None,
-    since: float | None,
-    until: float | None,
-    most: int,
-    form: Format,
-    journal: Path | None,  # noqa: ARG001 - `asks` takes both from here
-    port: int,  # noqa: ARG001
-) -> None:
+def _span_options(since: str | None = None) -> Callable[..., Any]:
+    """`--since` and `--until`; the command gets `span: Span`. `since`: the default; None: the journal's beginning."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @click.option(
+            "--since",
+            type=Instant(),
+            default=since,
+            show_default=since is not None,
+            help="From then on: today, yesterday, 90s, 2h, 3d, 14:30, 2026-01-31, 2026-01-31T14:30+01:00.",
+        )
+        @click.option("--until", type=Instant(), help="Up to then; as --since.")
+        @wraps(command)
+        def called(*, since: float | None, until: float | None, **values: Any) -> None:
+            usual = Span()
+            span = Span(usual.since if since is None else since, usual.until if until is None else until)
+            if span.since >= span.until:
+                raise click.UsageError("--since is not before --until")
+            command(span=span, **values)
+
+        return called
+
+    return decorate
+
+
+def _asks(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the `journal` that is meant and the `form` of its answer; what cannot be read is one line."""
+
+    @format_option
+    @_journal_option
+    @port_option
+    @wraps(command)
+    def called(*, journal: Path | None, port: int, **values: Any) -> None:
+        with in_one_line(NoJournal, FolderNotPrivate), JournalReader(journal or journal_of(port)) as reader:
+            try:
+                command(journal=reader, **values)
+            except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # any column takes anything
+                raise click.ClickException(
+                    f"{reader.path} holds what nobody can have written ({failing(error)}); --since may leave it out"
+                ) from error
+
+    return called
+
+
+@click.group(cls=ListGroup)
+def history() -> None:
     """What happened to every request; without a subcommand: the newest ones.
 
     It reads the journal that a proxy writes: while that runs, after it has died, or a copy of it elsewhere.
@@ -87,35 +112,37 @@ def history(
       hivemind history agents                what did each agent cost today?
       hivemind history retries               which requests were tried again, and why?
       hivemind history incident              what did the last incident look like?
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    if context.invoked_subcommand is not None:
-        for name in context.params:
-            if name not in ("journal", "port") and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
-                option = {"form": "json` or `--csv", "most": "most"}.get(name, name)
-                raise click.UsageError(f"write `--{option}` behind `{context.invoked_subcommand}`")
-        return
-    asked = RequestFilter(span_of(since, until), agent=agent, task=task, pool=pool, session=session, end=end or "")
-    context.invoke(_newest, asked=asked, most=most, form=form)
+    """
 
 
-@click.command()
-@asks
-def _newest(journal: JournalReader, asked: RequestFilter, most: int, form: Format) -> None:
-    """The newest requests."""
-    found = requests_of.requests(journal, asked, most + 1)
-    rows.print_requests(
-        [msgspec.structs.asdict(one) for one in found[:most]],
-        form,
-        none="no request is known yet" if asked == RequestFilter() else "no such request is known",
-    )
+@history.command(name="list")
+@_agent_option
+@_task_option
+@_pool_option
+@click.option("--session", default="", metavar="GLOB", help="Only of these sessions.")
+@click.option("--end", type=click.Choice(_ENDS), help="Only with this end; `open`: not ended yet.")
+@_span_options()
+@_most_option
+@_asks
+def list_(journal: JournalReader, span: Span, end: str | None, most: int, form: Format, **wanted: str) -> None:
+    """List the newest requests.
+
+    \b
+    Examples:
+      hivemind history list -n 50
+      hivemind history list --task nightly-17 --json | jq '.[].end'
+    """
+    chosen = RequestFilter(span, end=end or "", **wanted)
+    found = requests_of.requests(journal, chosen, most + 1)
+    none = "no request is known yet" if chosen == RequestFilter() else "no such request is known"
+    view.print_requests([msgspec.structs.asdict(one) for one in found[:most]], form, none)
     if len(found) > most and form is Format.TABLE:
         click.echo(f"There are older ones: -n {most * 5}")
 
 
 @history.command()
 @click.argument("name", metavar="ID|TASK|KEY")
-@format_option
-@asks
+@_asks
 def ticket(journal: JournalReader, name: str, form: Format) -> None:
     """What happened to a request: did it run once, twice, never; and its story.
 
@@ -127,7 +154,7 @@ def ticket(journal: JournalReader, name: str, form: Format) -> None:
       hivemind history ticket 3f9c01ab2e
       hivemind history ticket nightly-review-17
       hivemind history ticket 3f9c --json | jq .verdict
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     name = plain(name)
     found = requests_of.find(journal, given_id(name), _TASK_REQUESTS)  # as the proxy has kept it, however long it is
     if not found.what:
@@ -138,27 +165,27 @@ def ticket(journal: JournalReader, name: str, form: Format) -> None:
     answer = verdict(tickets, attempts) if found.what != "task" else view.task_verdict(stories, has_more=found.has_more)
     match form:
         case Format.JSON:
-            whole = {"what": found.what, "name": found.name, "verdict": answer, "requests": [*map(rows.whole, stories)]}
-            click.echo(msgspec.json.format(msgspec.json.encode(whole)).decode())
+            told = [view.whole(one) for one in stories]
+            print_json({"what": found.what, "name": found.name, "verdict": answer, "requests": told})
         case Format.CSV:
-            moments = [
-                {"request": one.ticket.id, **rows.dated(msgspec.structs.asdict(moment), "at")}
+            lines = [
+                {"request": one.ticket.id, **view.dated(line, "at"), "after_s": round(line.at - one.ticket.arrived, 3)}
                 for one in stories
-                for moment in view.story(one)
+                for line in view.story(one)
             ]
-            rows.print_listing(moments, {}, form, headings=("request", "at", "at_iso", "after_s", "text"))
+            view.print_listing(lines, {}, form)
         case Format.TABLE:
             now = SystemClock().wall()
             if found.what != "request":
                 click.echo(f"{found.what} {found.name}: {answer}")
             if len(stories) > _STORIES:
-                rows.print_requests([rows.summed(one) for one in reversed(stories)], form)
+                view.print_requests([view.summed(one) for one in reversed(stories)], form)
                 click.echo(f"Each one's story: hivemind history ticket {tickets[-1].id}")
                 return
             for one in stories:
                 if found.what != "request":
                     click.echo()
-                tell(view.biography_lines(one, now))
+                _tell(view.biography_lines(one, now))
 
 
 @history.command()
@@ -170,15 +197,11 @@ def ticket(journal: JournalReader, name: str, form: Format) -> None:
     show_default=True,
     help="What sums are made for; a lineage is a session with all its sub-agents.",
 )
-@click.option("--task", default="", metavar="GLOB", help="Only of these tasks.")
-@pool_option
-@since_option("today")
-@until_option
-@format_option
-@asks
-def agents(
-    journal: JournalReader, agent: str, by: str, task: str, pool: str, since: float, until: float | None, form: Format
-) -> None:
+@_task_option
+@_pool_option
+@_span_options("today")
+@_asks
+def agents(journal: JournalReader, by: str, span: Span, form: Format, **wanted: str) -> None:
     """What agents cost: requests and how they ended, tokens, money, waiting. Of today, unless told otherwise.
 
     AGENT is a name or a glob; all agents without one. Requests count where they came, tokens and money where they were
@@ -190,37 +213,31 @@ def agents(
       hivemind history agents reviewer-1
       hivemind history agents --by model --since 7d
       hivemind history agents 'ci-*' --by day --since 30d --csv > costs.csv
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    asked = RequestFilter(span_of(since, until), agent=agent, task=task, pool=pool)
-    found = sums.costs(journal, asked, sums.By(by))
+    """
+    found = sums.costs(journal, RequestFilter(span, **wanted), sums.By(by))
     told = [*found, sums.total(found)] if form is Format.TABLE and len(found) > 1 else found
     columns = {"name": by.capitalize(), "requests": "Requests", "delivered": "Delivered"}
     columns |= {key: heading for key, heading in _ENDED.items() if any(getattr(one, key) for one in found)}
     columns |= {"attempts": "Attempts", "retries": "Retries"}
     columns |= {"waited_s": "Waited", "tokens_in": "In", "tokens_cached": "Cached", "tokens_out": "Out"}
-    rows.print_listing(
+    view.print_listing(
         [msgspec.structs.asdict(one) for one in told],
         columns | {"micro_usd": "Cost", "wasted_micro_usd": "In vain"},
         form,
-        title=since_when(since, until),
-        none=f"nothing was asked for {since_when(since, until)}; --since 7d looks further back",
+        title=_when(span),
+        none=f"nothing was asked for {_when(span)}; --since 7d looks further back",
         words={"name": lambda name: name or "(none)"},
-        headings=sums.Cost.__struct_fields__,
         spare=("attempts", "delivered", "tokens_cached", "tokens_out", "tokens_in", "retries", "cancelled", "shed"),
     )
 
 
 @history.command()
-@click.option("--agent", default="", metavar="GLOB", help="Only of these agents.")
-@pool_option
-@since_option("today")
-@until_option
-@most_option
-@format_option
-@asks
-def retries(
-    journal: JournalReader, agent: str, pool: str, since: float, until: float | None, most: int, form: Format
-) -> None:
+@_agent_option
+@_pool_option
+@_span_options("today")
+@_most_option
+@_asks
+def retries(journal: JournalReader, span: Span, most: int, form: Format, **wanted: str) -> None:
     """Which requests were tried again, and why: reasons with their numbers, then the newest requests.
 
     CSV has the requests.
@@ -230,29 +247,193 @@ def retries(
       hivemind history retries
       hivemind history retries --since 7d --pool api.openai.com
       hivemind history retries --json | jq .reasons
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    asked = RequestFilter(span_of(since, until), agent=agent, pool=pool)
-    reasons = [msgspec.structs.asdict(one) for one in sums.retry_reasons(journal, asked)]
-    found = [rows.dated(msgspec.structs.asdict(one), "arrived") for one in sums.retried(journal, asked, most)]
+    """
+    chosen = RequestFilter(span, **wanted)
+    reasons = [msgspec.structs.asdict(one) for one in sums.retry_reasons(journal, chosen)]
+    found = [view.dated(one, "arrived") for one in sums.retried(journal, chosen, most)]
     if form is Format.JSON:
-        click.echo(msgspec.json.format(msgspec.json.encode({"reasons": reasons, "requests": found})).decode())
+        print_json({"reasons": reasons, "requests": found})
         return
-    none = f"no request was tried again {since_when(since, until)}; --since 7d looks further back"
+    none = f"no request was tried again {_when(span)}; --since 7d looks further back"
     if form is Format.TABLE:
         columns = {"reason": "Reason", "retries": "Retries", "requests": "Requests", "delivered": "Delivered after all"}
-        rows.print_listing(reasons, columns, form, title=f"tried again {since_when(since, until)}", none=none)
+        view.print_listing(reasons, columns, form, title=f"tried again {_when(span)}", none=none)
     if found or form is Format.CSV:
         columns = {"arrived": "Came", "id": "Request", "agent": "Agent", "end": "End", "attempts": "Tries"}
         columns |= {"model": "Model", "waited_s": "Backed off", "micro_usd": "Cost", "reasons": "Reasons"}
-        rows.print_listing(
+        view.print_listing(
             found,
             columns,
             form,
             title="the newest",
             words={"reasons": view.reasons_counted},
-            headings=rows.fields(sums.Retried, "arrived"),
             spare=("model", "micro_usd", "waited_s"),
         )
+
+
+@history.command()
+@_pool_option
+@_span_options()
+@_most_option
+@_asks
+def incidents(journal: JournalReader, pool: str, span: Span, most: int, form: Format) -> None:
+    """Times in which something was wrong: providers that were down, refused or told to wait, deaths of the proxy.
+
+    They are numbered from the newest.
+
+    \b
+    Examples:
+      hivemind history incidents
+      hivemind history incidents --since 7d --pool api.anthropic.com --json
+    """
+    now = SystemClock().wall()
+    found = _numbered(journal, span, pool, now)[:most]
+    columns = {"number": "No", "began": "Began", "lasted_s": "Lasted", "what": "What", "pool": "Pool"}
+    view.print_listing(
+        [view.incident_row(number, one, now) for number, one in found],
+        columns | {"ending": "How it ended"},
+        form,
+        none="no incident is known",
+        words={"lasted_s": brief},
+    )
+
+
+@history.command()
+@click.argument("which", default="last", metavar="[last|N]")
+@_pool_option
+@_span_options()
+@_asks
+def incident(journal: JournalReader, which: str, pool: str, span: Span, form: Format) -> None:
+    """What the last incident looked like: how long, what failed, who waited, what it cost, how it ended, line by line.
+
+    N is a number of `hivemind history incidents` with the same options; 1 is the last one.
+
+    \b
+    Examples:
+      hivemind history incident
+      hivemind history incident 3
+      hivemind history incident last --pool api.anthropic.com --json
+    """
+    number = 1 if which == "last" else int(which[:9]) if which.isdecimal() else 0
+    if number < 1:
+        raise click.BadParameter(f"{which!r} is no number and not `last`", param_hint="[last|N]")
+    now = SystemClock().wall()
+    found = _numbered(journal, span, pool, now)
+    if number > len(found):
+        known = f"there {'is' if len(found) == 1 else 'are'} {len(found)}" if found else "there is none"
+        if found or which != "last" or form is not Format.TABLE:
+            raise click.ClickException(f"no incident {which} is known: {known}")
+        click.echo("no incident is known")
+        return
+    _, one = found[number - 1]
+    aftermath = incident_history.read_aftermath(journal, one)
+    timeline = incident_history.read_timeline(journal, one, _TIMELINE)
+    lines = [view.dated(line, "at") for line in timeline]
+    match form:
+        case Format.JSON:
+            troubles = [view.dated(trouble, "began", "ended") for trouble in one.troubles]
+            row = view.incident_row(number, one, now)
+            print_json({**row, "troubles": troubles, "aftermath": aftermath, "timeline": lines})
+        case Format.CSV:
+            view.print_listing(lines, {}, form)
+        case Format.TABLE:
+            _tell(view.incident_lines(one, number, aftermath, timeline, now))
+
+
+@history.command()
+@_span_options()
+@_most_option
+@_asks
+def budgets(journal: JournalReader, span: Span, most: int, form: Format) -> None:
+    """How every budget stands, who has spent one when, and what persons changed.
+
+    Of a budget that is over only its last period is known. CSV has how they stand.
+
+    \b
+    Examples:
+      hivemind history budgets
+      hivemind history budgets --since yesterday --json
+    """
+    accounts = [view.account_row(one) for one in requests_of.accounts(journal)]
+    changes = [view.dated(one, "at") for one in requests_of.budget_changes(journal, span)[-most:]]
+    if form is Format.JSON:
+        print_json({"budgets": accounts, "changes": changes})
+        return
+    columns = {"holder": "Whose", "per": "Per", "spent": "Spent", "limit": "Of"}
+    columns |= {
+        key: heading
+        for key, heading in (("port", "Port"), ("added", "Added"), ("reserved", "In flight"))
+        if any(account[key] for account in accounts)
+    }
+    view.print_listing(accounts, columns | {"began": "Since"}, form, none="no budget was ever booked")
+    if changes and form is Format.TABLE:
+        view.print_listing(changes, {"at": "When", "text": "What"}, form, title="what happened to them")
+
+
+@history.command()
+@_pool_option
+@_span_options()
+@_most_option
+@_asks
+def limits(journal: JournalReader, pool: str, span: Span, most: int, form: Format) -> None:
+    """Limits as they were learned of providers, the newest last.
+
+    \b
+    Examples:
+      hivemind history limits
+      hivemind history limits --pool api.openai.com --since 7d --csv
+    """
+    found = requests_of.limits(journal, RequestFilter(span, pool=pool))[-most:]
+    view.print_listing(
+        [view.dated(one, "at") for one in found],
+        {"at": "When", "pool": "Pool", "meter": "Meter", "limit": "Limit", "window_s": "Per", "kind": "Kind"},
+        form,
+        none="no limit was learned",
+        words={"limit": lambda limit: f"{limit:,.0f}" if limit >= 10 else f"{limit:.3g}", "window_s": brief},
+    )
+
+
+@history.command()
+@_span_options()
+@_most_option
+@_asks
+def runs(journal: JournalReader, span: Span, most: int, form: Format) -> None:
+    """Starts, stops and deaths of the proxy, the newest last.
+
+    \b
+    Examples:
+      hivemind history runs
+      hivemind history runs --since 7d --json
+    """
+    told = [
+        view.dated(one, "began", "seen", "ended")
+        | {"fate": view.fate_of_run(journal, one), "lasted_s": (one.ended or one.seen) - one.began}
+        for one in requests_of.runs(journal, span)[-most:]
+    ]
+    columns = {"began": "Began", "lasted_s": "Lasted", "fate": "What became of it", "port": "Port"}
+    columns |= {"pid": "Process", "version": "Version"}
+    view.print_listing(told, columns, form, none="no proxy ran", words={"lasted_s": brief})
+
+
+def _numbered(journal: JournalReader, span: Span, pool: str, now: float) -> list[tuple[int, Incident]]:
+    """The newest first."""
+    found = incident_history.read_incidents(journal, span, now)
+    kept = [one for one in reversed(found) if not pool or names_pool(pool, one.pool)]
+    return list(enumerate(kept, start=1))
+
+
+def _when(span: Span) -> str:
+    """In words, of a span with a beginning."""
+    now = SystemClock().wall()
+    return f"since {shown(span.since, now)}" + (
+        "" if span.until == Span().until else f" until {shown(span.until, now)}"
+    )
+
+
+def _tell(lines: Iterable[str]) -> None:
+    """Print lines, folded where the terminal ends."""
+    for line in view.folded(lines, Console().width):
+        click.echo(line)
 
 
 def _unknown(journal: JournalReader, name: str, alike: Sequence[str]) -> str:
@@ -260,7 +441,3 @@ def _unknown(journal: JournalReader, name: str, alike: Sequence[str]) -> str:
         be = "is" if len(alike) == 1 else "are"
         return f"no request, task or Idempotency-Key is {name!r}; there {be} {', '.join(alike)}"
     return f"no request, task or Idempotency-Key of {journal.path} is or begins with {name!r}"
-
-
-for _command in (*history_incidents.COMMANDS, *history_accounts.COMMANDS):
-    history.add_command(_command)

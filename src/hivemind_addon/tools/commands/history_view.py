@@ -1,22 +1,29 @@
-"""What a journal answers, as lines for people: the story of a request, and of an incident."""
+"""What a journal answers, as rows for programs and tables, and as lines for people."""
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from textwrap import wrap
+from types import MappingProxyType
+from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from hivemind_addon.api.spend import amount
-from hivemind_addon.api.words import brief, several, span
-from hivemind_addon.proxy.journal.tables import AttemptRow
-from hivemind_addon.tools.commands.instants import day, hour, shown
+from hivemind_addon.api.words import brief, count, several, span
+from hivemind_addon.proxy.journal.tables import AttemptRow, BudgetRow
+from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.tools.commands.printing import Format, Row, Words, print_rows
+from hivemind_addon.tools.commands.times import day, hour, iso, shown
 from hivemind_addon.tools.dash.glyphs import plain
-from hivemind_addon.tools.history.history import Biography
+from hivemind_addon.tools.history.filters import LOST, OPEN
+from hivemind_addon.tools.history.history import Biography, RunRecord, tokens_in
 from hivemind_addon.tools.history.incident_history import Aftermath
-from hivemind_addon.tools.history.incidents import Incident, IncidentLine
-from hivemind_addon.tools.history.records import LOST
-from hivemind_addon.tools.history.verdict import verdict, verdict_head
+from hivemind_addon.tools.history.incidents import Incident, TimelineLine
+from hivemind_addon.tools.history.reader import JournalReader
+from hivemind_addon.tools.history.verdict import fate_of, verdict, verdict_head
 
 _MOST_REASONS = 8
 _HOUR = re.compile(r"  \d\d:\d\d:\d\d ")
@@ -26,16 +33,131 @@ _NOW_S = 0.05
 """Less is not told."""
 
 
-class TicketMoment(Struct, frozen=True):
-    """One thing that happened to a request."""
-
-    at: float
-    after_s: float
-    """Since it came."""
-    text: str
+# Rows -----------------------------------------------------------------------------------------------------------------
 
 
-def story(biography: Biography) -> list[TicketMoment]:
+def _dollars(micro_usd: int) -> str:
+    return amount("micro_usd", micro_usd) if micro_usd else ""
+
+
+_NUMBERS: Words = {
+    "waited_s": brief,
+    "tokens_in": count,
+    "tokens_cached": count,
+    "tokens_out": count,
+    "tokens": count,
+    "micro_usd": _dollars,
+    "wasted_micro_usd": _dollars,
+}
+_INSTANTS = ("arrived", "began", "at")
+
+
+def print_listing(
+    rows: Sequence[Row],
+    columns: Mapping[str, str],
+    form: Format,
+    *,
+    title: str = "",
+    none: str = "nothing",
+    words: Words = MappingProxyType({}),
+    spare: Sequence[str] = (),
+) -> None:
+    """As `print_rows`, with the words for what a journal has: instants, amounts, spans of time."""
+    now = SystemClock().wall()
+    hours: Words = {key: partial(shown, now=now) for key in _INSTANTS}
+    # A process's number is no amount, nor is a port's; 0 is none.
+    names: Words = {"pid": str, "number": str, "port": lambda port: str(port or "")}
+    print_rows(rows, columns, form, title=title, none=none, words={**hours, **_NUMBERS, **names, **words}, spare=spare)
+
+
+def print_requests(rows: Sequence[Row], form: Format, none: str = "nothing") -> None:
+    """Requests, each with what it has used."""
+    columns = {"arrived": "Came", "id": "Request", "agent": "Agent", "model": "Model", "task": "Task", "end": "End"}
+    columns |= {"attempts": "Tries", "waited_s": "Waited", "tokens_in": "In", "tokens_cached": "Cached"}
+    columns |= {"tokens_out": "Out", "micro_usd": "Cost"}
+    print_listing(
+        [dated(row, "arrived", "admitted", "ended") for row in rows],
+        columns,
+        form,
+        none=none,
+        words={"end": lambda end: end or OPEN},
+        spare=("task", "model", "tokens_cached", "tokens_out", "tokens_in"),
+    )
+
+
+def dated(row: Struct | Mapping[str, Any], *instants: str) -> dict[str, object]:
+    """A value's fields, with the instants as text beside them."""
+    fields: Mapping[str, Any] = msgspec.to_builtins(row) if isinstance(row, Struct) else row
+    dated: dict[str, object] = {}
+    for name, value in fields.items():
+        dated[name] = value
+        if name in instants:
+            dated[f"{name}_iso"] = iso(value)
+    return dated
+
+
+def summed(biography: Biography) -> dict[str, object]:
+    """A request as it is listed."""
+    tries = biography.attempts
+    return msgspec.structs.asdict(biography.ticket) | {
+        "tokens_in": biography.tokens_in,
+        "tokens_cached": sum(one.cache_read_tokens or 0 for one in tries),
+        "tokens_out": biography.tokens_out,
+        "tokens": sum(one.tokens for one in tries),
+        "micro_usd": biography.micro_usd,
+    }
+
+
+def whole(biography: Biography) -> dict[str, object]:
+    """A request with all that belongs to it."""
+    return {
+        **dated(summed(biography), "arrived", "admitted", "ended"),
+        "verdict": verdict([biography.ticket], biography.attempts),
+        "tries": [
+            dated(one, "began", "ended", "retry_at") | {"fate": fate_of(one).value} for one in biography.attempts
+        ],
+        "waits": [dated(one, "began") for one in biography.waits],
+        "happenings": [dated(one, "at") for one in biography.happenings],
+    }
+
+
+def incident_row(number: int, incident: Incident, now: float) -> dict[str, object]:
+    """An incident under the number by which it is asked for."""
+    ended = incident.ended
+    return {
+        "number": number,
+        "pool": incident.pool,
+        "what": ", ".join(kind.value for kind in incident.kinds),
+        **dated({"began": incident.began, "ended": ended}, "began", "ended"),
+        "lasted_s": round(max(0.0, (now if ended is None else ended) - incident.began), 3),
+        "ending": incident.ending or "not over",
+    }
+
+
+def account_row(account: BudgetRow) -> dict[str, object]:
+    """With its amounts as a person reads them beside the whole numbers."""
+    row = dated(account, "began")
+    row["holder"] = f"{account.scope} {account.name}".strip()
+    for name in ("limit", "spent", "reserved", "added"):
+        values = ((unit, row[f"{name}_{unit}"]) for unit in ("tokens", "micro_usd"))
+        told = ((unit, value) for unit, value in values if isinstance(value, int) and (value or name == "limit"))
+        row[name] = ", ".join(amount(unit, value) for unit, value in told)
+    return row
+
+
+def fate_of_run(journal: JournalReader, run: RunRecord) -> str:
+    """What became of a run of the proxy."""
+    if run.ended is not None:
+        return "stopped"
+    if run.id == journal.live_run:
+        return "runs"
+    return "died" if run.listened else "was killed while it started"
+
+
+# Lines ----------------------------------------------------------------------------------------------------------------
+
+
+def story(biography: Biography) -> list[TimelineLine]:
     """A request from its arrival to its end, in order."""
     ticket = biography.ticket
     told = [(ticket.arrived, 0, "came")]
@@ -51,10 +173,7 @@ def story(biography: Biography) -> list[TicketMoment]:
         told.append(
             (_end_of(biography), 9, ticket.reason or "its proxy died" if ticket.end == LOST else ticket.end + reason)
         )
-    return [
-        TicketMoment(at=at, after_s=round(max(0.0, at - ticket.arrived), 3), text=plain(text))
-        for at, _, text in sorted(told, key=lambda one: one[:2])
-    ]
+    return [TimelineLine(at, plain(text)) for at, _, text in sorted(told, key=lambda one: one[:2])]
 
 
 def _end_of(biography: Biography) -> float:
@@ -90,12 +209,12 @@ def _of_attempt(attempt: AttemptRow) -> Iterator[tuple[float, int, str]]:
 
 def _used(attempt: AttemptRow) -> str:
     cached, written = attempt.cache_read_tokens or 0, attempt.cache_write_tokens or 0
-    tokens_in = (attempt.input_tokens or 0) + cached + written
-    if not tokens_in and not attempt.output_tokens:
+    into = tokens_in(attempt)
+    if not into and not attempt.output_tokens:
         return ""
     caches = ", ".join(f"{tokens:,} {name}" for tokens, name in ((cached, "cached"), (written, "written")) if tokens)
     counted = "" if attempt.reported else ", by our count"
-    return f"{tokens_in:,} in{f' ({caches})' if caches else ''} + {attempt.output_tokens or 0:,} out{counted}"
+    return f"{into:,} in{f' ({caches})' if caches else ''} + {attempt.output_tokens or 0:,} out{counted}"
 
 
 def _booked(attempt: AttemptRow) -> str:
@@ -113,7 +232,7 @@ def biography_lines(biography: Biography, now: float) -> Iterator[str]:
     yield ""
     yield from (f"  {plain(line)}" for line in _facts(biography, now))
     yield ""
-    yield from _by_day([(moment.at, moment.after_s, moment.text) for moment in story(biography)], now)
+    yield from _by_day(story(biography), ticket.arrived, now)
 
 
 def _facts(biography: Biography, now: float) -> Iterator[str]:
@@ -138,14 +257,13 @@ def summary(biography: Biography, now: float) -> str:
     if ticket.waited_s >= _NOW_S:
         parts.append(f"waited {span(ticket.waited_s)}")
     parts.append(several(len(attempts), "attempt"))
-    spent = sum(one.micro_usd for one in attempts)
-    if spent:
-        parts.append(amount("micro_usd", spent))
+    if biography.micro_usd:
+        parts.append(amount("micro_usd", biography.micro_usd))
     return ", ".join(parts)
 
 
 def incident_lines(
-    incident: Incident, number: int, aftermath: Aftermath, timeline: Sequence[IncidentLine], now: float
+    incident: Incident, number: int, aftermath: Aftermath, timeline: Sequence[TimelineLine], now: float
 ) -> Iterator[str]:
     """What a person reads of one incident."""
     ended = incident.ended
@@ -159,19 +277,19 @@ def incident_lines(
         yield plain(f"  ended: {incident.ending}")
     yield from (f"  {line}" for line in _aftermath_lines(aftermath))
     yield ""
-    yield from _by_day([(line.at, line.at - incident.began, line.text) for line in timeline], now)
+    yield from _by_day(timeline, incident.began, now)
 
 
-def _by_day(moments: Iterable[tuple[float, float, str]], now: float) -> Iterator[str]:
+def _by_day(lines: Iterable[TimelineLine], began: float, now: float) -> Iterator[str]:
     """What happened when, and how many seconds after the beginning; a day is named where it is another."""
     last = "today"
-    for at, after_s, text in moments:
-        its_day = day(at, now)
+    for line in lines:
+        its_day, after_s = day(line.at, now), line.at - began
         if its_day != last:
             yield f"  {its_day}"
         last = its_day
         sign = "-" if after_s < -_NOW_S else "+"
-        yield f"  {hour(at)}  {sign + brief(abs(after_s)):>7}  {plain(text)}"
+        yield f"  {hour(line.at)}  {sign + brief(abs(after_s)):>7}  {plain(line.text)}"
 
 
 def _aftermath_lines(aftermath: Aftermath) -> Iterator[str]:

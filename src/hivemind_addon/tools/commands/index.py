@@ -24,9 +24,9 @@ SECTIONS: Mapping[str, Sequence[CommandEntry]] = {
     "See": (
         CommandEntry("top", "tools.commands.watch:top", "Watch everything, and steer it"),
         CommandEntry("status", "tools.commands.watch:status", "The same once: limits, what waits and why"),
-        CommandEntry("agents", "tools.commands.agents:agents", "Every agent: what it waits for, what it has used"),
-        CommandEntry("pools", "tools.commands.pools:pools", "Every pool of limits: what is left, what waits"),
-        CommandEntry("wait", "tools.commands.wait:wait", "When would my next call be sent?"),
+        CommandEntry("agents", "tools.commands.watch:agents", "Every agent: what it waits for, what it has used"),
+        CommandEntry("pools", "tools.commands.watch:pools", "Every pool of limits: what is left, what waits"),
+        CommandEntry("wait", "tools.commands.watch:wait", "When would my next call be sent?"),
         CommandEntry("history", "tools.commands.history:history", "What happened to every request, and what it cost"),
     ),
     "Steer": (

@@ -15,8 +15,7 @@ from hivemind_addon.api.ticket import Delivery, Priority
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.system.typed import DocumentError
-from hivemind_addon.tools.commands.one_line import in_one_line
-from hivemind_addon.tools.commands.proxy import no_proxy, port_option
+from hivemind_addon.tools.commands.proxy import in_one_line, no_proxy, port_option
 from hivemind_addon.tools.launch import background, claim, detached
 from hivemind_addon.tools.launch import doctor as doctors
 from hivemind_addon.tools.launch.become import become
@@ -135,7 +134,7 @@ def run(
       hivemind run --capture night.flow
       hivemind run --max-concurrency 4 --total-budget 20M
       hivemind run --upstream http://127.0.0.1:8000
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     own = [name for one in click.get_current_context().command.params for name in one.opts]
     check_options(mitmproxy_options, mitmproxy_program(web=web), own)
     lock = claim.supervise(port)
@@ -224,7 +223,7 @@ def execute(
       hivemind exec --agent reviewer-1 --priority low -- claude -p "review this branch"
       hivemind exec --delivery whole -- ./fleet.sh
       hivemind exec --task nightly-7 -- codex exec "update the docs"
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     table = load_programs()
     user = claim.use(port)
     proxy = background.find_or_start(port, clock=SystemClock())
@@ -266,7 +265,7 @@ def env(
       eval "$(hivemind env --agent claude-1)"
       hivemind env -p 9090 > agent.env
       hivemind env --agent ci --json | jq -r .HTTPS_PROXY
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     proxy = background.running(port)
     if proxy is None:
         raise no_proxy(port)
@@ -296,7 +295,7 @@ def doctor(port: int, program: str | None, *, as_json: bool) -> None:
       hivemind exec -- hivemind doctor
       hivemind doctor --agent claude
       hivemind doctor --json | jq '.[] | select(.verdict == "bad")'
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     table = load_programs()
     if program is not None and program not in table.programs:
         raise click.BadParameter(

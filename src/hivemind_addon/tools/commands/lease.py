@@ -3,36 +3,39 @@
 import os
 import shlex
 import sys
+from collections.abc import Callable
+from pathlib import PurePath
+from threading import Event
 
 import click
 import msgspec
 
-from hivemind_addon.api.words import brief
+from hivemind_addon.api.words import brief, several
 from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.tools.commands import lease_run
-from hivemind_addon.tools.commands.lease_options import (
-    ID_VARIABLE,
-    NOT_GRANTED,
-    agent_option,
-    at_most_option,
-    names_argument,
-    no_wait_option,
-    one_line,
-    open_store,
-    refused,
-    token_of,
-    ttl_option,
-    value_option,
-    variables,
-    wait_in_line,
-    wait_option,
-    watched_holder,
-    who,
-)
 from hivemind_addon.tools.commands.printing import Format, Row, format_option, print_rows
-from hivemind_addon.tools.locks.holder import caller
-from hivemind_addon.tools.locks.model import Lease, LeaseError, LeaseOver, LeaseState, NotGranted, Request, check_name
-from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
+from hivemind_addon.tools.commands.proxy import in_one_line
+from hivemind_addon.tools.commands.times import SPAN
+from hivemind_addon.tools.launch.become import become, insist
+from hivemind_addon.tools.launch.port import AGENT_VARIABLE
+from hivemind_addon.tools.locks.holder import caller, holder_of
+from hivemind_addon.tools.locks.keeping import WatchedProcess, keep, start_keeper
+from hivemind_addon.tools.locks.model import (
+    Holder,
+    Lease,
+    LeaseError,
+    LeaseOver,
+    LeaseState,
+    NotGranted,
+    Request,
+    check_name,
+)
+from hivemind_addon.tools.locks.sqlite_store import SqliteLeases, default_lease_file, wait_for_lease
+
+ID_VARIABLE, TOKEN_VARIABLE = "HIVEMIND_LEASE_ID", "HIVEMIND_LEASE_TOKEN"
+NOT_GRANTED = 75
+"""Exit status: somebody else has it. The sysexits' "try again later"."""
+_TTL_S = 60.0
+_MOST_NAMED = 4
 
 _WAIT_S = 30.0
 _FALSE = "false"
@@ -48,6 +51,55 @@ _COLUMNS = {
     "waiting": "waiting",
 }
 _SPARED = ("pid", "value", "waiting")
+_names = click.argument("names", nargs=-1, required=True, metavar="NAME...")
+_ttl = click.option(
+    "--ttl", "ttl_s", type=SPAN, default=f"{_TTL_S:g}s", show_default=True, help="How long, unless it is renewed."
+)
+_at_most = click.option(
+    "--at-most", "capacity", type=click.IntRange(1), default=1, show_default=True, help="Holders that a name may have."
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_one_line = in_one_line(LeaseError)
+
+
+def _taking[**P, R](command: Callable[P, R]) -> Callable[P, R]:
+    """The options of each command that takes a lease."""
+    for option in (
+        click.option(
+            "--agent",
+            metavar="NAME",
+            envvar=AGENT_VARIABLE,
+            help="The holder's name for people; inside of an agent its own.",
+        ),
+        click.option("--value", default="", help="A word to others, such as an address."),
+        click.option("--no-wait", "wait_s", flag_value=0.0, type=SPAN, help="Take it now or not at all."),
+        click.option("--wait", "wait_s", type=SPAN, help="How long to wait in line."),
+        _ttl,
+    ):
+        command = option(command)
+    return command
+
+
+_keep_going = click.option(
+    "--keep-going", is_flag=True, help="Only say so when the lease is lost, and let the command go on."
+)
+
+
+class RunsCommand(click.Command):
+    """What stands behind `--` is a command, and not one of the names."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The command is the parameter `command`."""
+        here, there = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
+        rest = super().parse_args(ctx, here)
+        if not there and not ctx.resilient_parsing:  # a shell asks what could come next
+            raise click.UsageError("say what to run: NAME -- COMMAND", ctx)
+        ctx.params["command"] = tuple(there)
+        return rest
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """With the command."""
+        return [*super().collect_usage_pieces(ctx), "-- COMMAND..."]
 
 
 @click.group()
@@ -64,23 +116,19 @@ def lease() -> None:
       hivemind lease lead planner --value http://127.0.0.1:7000 -- ./planner
       hivemind lease acquire deploy && ./deploy.sh; hivemind lease release deploy
       hivemind lease list
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
 
 
 @lease.command()
-@names_argument
-@ttl_option
-@wait_option
-@no_wait_option
-@at_most_option
-@value_option
-@agent_option
+@_names
+@_taking
+@_at_most
 @click.option(
     "--pid", type=click.IntRange(0), help="The process that it ends with; default: the one that calls; 0: none."
 )
 @click.option("--export", is_flag=True, help="Print lines for a shell that set the id and the token.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@one_line
+@_json
+@_one_line
 def acquire(
     names: tuple[str, ...],
     ttl_s: float,
@@ -104,7 +152,7 @@ def acquire(
       hivemind lease acquire main-branch changelog --wait 2m
       hivemind lease acquire phase-2 --at-most 4 --no-wait --json
       eval "$(hivemind lease acquire deploy --export)" && ./deploy.sh "$HIVEMIND_LEASE_TOKEN"
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     if export and as_json:
         raise click.UsageError("--export or --json, not both")
     request = Request(names, watched_holder(agent, caller() if pid is None else pid), ttl_s, capacity, value)
@@ -135,9 +183,9 @@ def acquire(
 
 @lease.command()
 @click.argument("lease_id", metavar="ID", envvar=ID_VARIABLE)
-@ttl_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@one_line
+@_ttl
+@_json
+@_one_line
 def renew(lease_id: str, ttl_s: float, *, as_json: bool) -> None:
     """Let a lease's time begin again; the exit status is 1 when it is over.
 
@@ -147,7 +195,7 @@ def renew(lease_id: str, ttl_s: float, *, as_json: bool) -> None:
     Examples:
       hivemind lease renew 0f3c9a12b4d5e6f7 --ttl 10m
       hivemind lease renew
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     with open_store() as store:
         renewed = store.renew(lease_id, ttl_s, SystemClock().awake())
     if as_json:
@@ -159,7 +207,7 @@ def renew(lease_id: str, ttl_s: float, *, as_json: bool) -> None:
 @lease.command()
 @click.argument("what", nargs=-1, metavar="[ID|NAME]...", envvar=ID_VARIABLE)
 @click.option("--force", is_flag=True, help="A name's leases, whoever holds them.")
-@one_line
+@_one_line
 def release(what: tuple[str, ...], *, force: bool) -> None:
     """End leases, by their ids or by a name that the caller holds.
 
@@ -171,7 +219,7 @@ def release(what: tuple[str, ...], *, force: bool) -> None:
       hivemind lease release 0f3c9a12b4d5e6f7
       hivemind lease release deploy
       hivemind lease release deploy --force       somebody else's
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     if not what:
         raise click.UsageError(f"say which: an id, or a name ({ID_VARIABLE} is not set)")
     now, ours = SystemClock().awake(), {caller(), os.getppid()}
@@ -203,7 +251,7 @@ def _release(store: SqliteLeases, what: str, now: float, ours: set[int], *, forc
 @lease.command(name="list")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @format_option
-@one_line
+@_one_line
 def list_leases(names: tuple[str, ...], form: Format) -> None:
     """Show who holds and who waits, of some names or of all.
 
@@ -211,7 +259,7 @@ def list_leases(names: tuple[str, ...], form: Format) -> None:
     Examples:
       hivemind lease list
       hivemind lease list planner --json | jq -r '.[0].holders[0].value'
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     for name in names:
         check_name(name)
     with open_store() as store:
@@ -268,5 +316,140 @@ def _rows(standing: LeaseState, *, for_people: bool) -> list[Row]:
     return rows or [{"name": standing.name, "places": places, "waiting": waiting}]
 
 
-for one in lease_run.COMMANDS:
-    lease.add_command(one)
+@lease.command(cls=RunsCommand)
+@_names
+@_taking
+@_at_most
+@_keep_going
+@_one_line
+def run(
+    names: tuple[str, ...],
+    ttl_s: float,
+    wait_s: float | None,
+    capacity: int,
+    value: str,
+    agent: str | None,
+    command: tuple[str, ...],
+    *,
+    keep_going: bool,
+) -> None:
+    """Run a command that holds the names while it runs; its exit status is the command's.
+
+    The lease is renewed until the command ends. Should it be lost before (the machine stood still for longer than its
+    time, somebody released it), the command gets SIGTERM. HIVEMIND_LEASE_TOKEN and HIVEMIND_LEASE_ID are set for it.
+
+    \b
+    Examples:
+      hivemind lease run build -- make -j4
+      hivemind lease run left-fork right-fork -- ./eat.sh
+      hivemind lease run phase-2 --at-most 3 --wait 10m -- pytest
+    """
+    _run(Request(names, _runner(agent, command), ttl_s, capacity, value), wait_s, command, keep_going=keep_going)
+
+
+@lease.command(cls=RunsCommand)
+@click.argument("name")
+@_taking
+@_keep_going
+@_one_line
+def lead(
+    name: str,
+    ttl_s: float,
+    wait_s: float | None,
+    value: str,
+    agent: str | None,
+    command: tuple[str, ...],
+    *,
+    keep_going: bool,
+) -> None:
+    """Wait until nobody else leads, then run a command that leads while it runs.
+
+    `hivemind lease list NAME` shows who leads and its value. A leader that is no more (its process ended, or it did
+    not renew in time) is followed by the one that has waited longest; it gets SIGTERM itself, should it still run.
+
+    \b
+    Examples:
+      hivemind lease lead planner --value http://127.0.0.1:7000 -- ./planner --port 7000
+      hivemind lease list planner
+    """
+    _run(Request((name,), _runner(agent, command), ttl_s, 1, value), wait_s, command, keep_going=keep_going)
+
+
+def _runner(agent: str | None, command: tuple[str, ...]) -> Holder:
+    """Our process, which becomes the command; it ends with 127 where there is no such command."""
+    insist(command)
+    return watched_holder(agent, os.getpid(), command[0])
+
+
+def _run(request: Request, wait_s: float | None, command: tuple[str, ...], *, keep_going: bool) -> None:
+    with open_store() as store:
+        held = wait_in_line(store, request, wait_s)
+    if isinstance(held, NotGranted):
+        click.echo(refused(held), err=True)
+        sys.exit(NOT_GRANTED)
+    process = WatchedProcess(request.holder, pause=Event().wait)
+
+    def lost(why: str) -> None:
+        then = "it goes on without" if keep_going else f"{command[0]} is asked to end"
+        click.echo(f"hivemind: {why}; {then}", err=True)
+        if not keep_going:
+            process.terminate()
+
+    def work() -> None:
+        with open_store() as store:
+            keep(store, held, process, ttl_s=request.ttl_s, clock=SystemClock(), lost=lost)
+
+    start_keeper(process, work)
+    # The command takes our place, so that the lease's holder is the command itself.
+    become(command, {**os.environ, **variables(held)})
+
+
+def wait_in_line(store: SqliteLeases, request: Request, wait_s: float | None) -> Lease | NotGranted:
+    """Its place is kept while this waits; `wait_s` None: for as long as it takes. Raises LeaseError."""
+    return wait_for_lease(
+        store,
+        request,
+        clock=SystemClock(),
+        wait_s=wait_s,
+        pause=Event().wait,
+        tell=lambda answer: click.echo(f"waiting: {refused(answer)}", err=True),
+    )
+
+
+def open_store() -> SqliteLeases:
+    """Everybody's; to be closed. Made at its first use."""
+    return SqliteLeases(default_lease_file())
+
+
+def watched_holder(agent: str | None, pid: int, what: str = "shell") -> Holder:
+    """Raises BadParameter: there is no such process."""
+    try:
+        return holder_of(agent or f"{PurePath(what).name}-{pid}", pid)
+    except (ProcessLookupError, OverflowError) as error:
+        raise click.BadParameter(f"there is no process {pid}", param_hint="--pid") from error
+
+
+def refused(answer: NotGranted) -> str:
+    """Why, in words."""
+    names = ", ".join(answer.ahead)
+    if not answer.holders:
+        return f"{names}: others have waited for longer"
+    more = len(answer.holders) - _MOST_NAMED
+    named = [who(one) for one in answer.holders[:_MOST_NAMED]] + ([several(more, "other")] if more > 0 else [])
+    return f"{names}: held by {', '.join(named)}"
+
+
+def who(holder: Holder) -> str:
+    """A holder, for people."""
+    named_by_it = not holder.pid or holder.agent.endswith(f"-{holder.pid}")
+    return holder.agent if named_by_it else f"{holder.agent} (process {holder.pid})"
+
+
+def token_of(held: Lease) -> int:
+    """Its fencing token: the first name's, where it has several."""
+    return held.grants[0].token
+
+
+def variables(held: Lease) -> dict[str, str]:
+    """What a command under a lease knows it by."""
+    return {ID_VARIABLE: held.id, TOKEN_VARIABLE: str(token_of(held))}

@@ -12,9 +12,7 @@ import click
 
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.launch.port import AGENT_VARIABLE, DEFAULT_PORT, PORT_VARIABLE
-from hivemind_addon.tools.mcp.caller import caller_of
-from hivemind_addon.tools.mcp.scope import BadWord, Permission, ServerScope, read_allow
-from hivemind_addon.tools.mcp.token import BadToken, kept_token, new_token
+from hivemind_addon.tools.mcp.session import BadWord, Permission, ServerScope, caller_of, read_allow
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -80,7 +78,7 @@ def mcp(
       claude mcp add hivemind -- hivemind mcp
       hivemind mcp --allow submit,batch
       hivemind mcp --http 8090 --agent lead
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     if token_file is not None and http_port is None:
         raise click.UsageError("--token-file is for --http PORT")
     if allow_commands and not allow & {Permission.SUBMIT, Permission.BATCH, Permission.CONFIG}:
@@ -118,22 +116,22 @@ def mcp(
 
 
 def _serve_http(server: "Server[Client, Any]", port: int, token_file: Path | None) -> None:
-    from hivemind_addon.tools.mcp.http import HOST, PATH, listener, serve_http  # noqa: PLC0415 - only where HTTP is served
+    from hivemind_addon.tools.mcp import http  # noqa: PLC0415 - only where HTTP is served
 
     try:
-        token = new_token() if token_file is None else kept_token(token_file)
-        listening = listener(port)
-    except BadToken as error:
+        token = http.new_token() if token_file is None else http.kept_token(token_file)
+        listening = http.listener(port)
+    except http.BadToken as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
-        where = token_file if error.filename else f"{HOST}:{port}"
+        where = token_file if error.filename else f"{http.HOST}:{port}"
         raise click.ClickException(f"{where}: {error.strerror}") from error
-    url = f"http://{HOST}:{listening.getsockname()[1]}{PATH}"
+    url = f"http://{http.HOST}:{listening.getsockname()[1]}{http.PATH}"
     shown = f"$(cat {shlex.quote(str(token_file))})" if token_file else token
     click.echo(f"serving {url}")
     click.echo(f'add it: claude mcp add --transport http hivemind {url} --header "Authorization: Bearer {shown}"')
     sys.stdout.flush()
     try:
-        asyncio.run(serve_http(server, listening, token=token))
+        asyncio.run(http.serve_http(server, listening, token=token))
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)

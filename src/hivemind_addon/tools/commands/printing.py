@@ -15,7 +15,7 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 Row = Mapping[str, object]
-"""Column's key → plain value. JSON has all keys, as they are; tables and CSV have the columns that are asked for."""
+"""Column's key → plain value. JSON and CSV have all keys; a table has the columns that are asked for."""
 Words = Mapping[str, Callable[[Any], str]]
 """Column's key → how a table words a value that is not None; a number is still one, and stands at the right."""
 _WHOLE = ("id",)
@@ -43,6 +43,11 @@ def format_option[**P, R](command: Callable[P, R]) -> Callable[P, R]:
     return command
 
 
+def print_json(value: object) -> None:
+    """For programs, and readable for people."""
+    click.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
+
+
 def print_rows(
     rows: Sequence[Row],
     columns: Mapping[str, str],
@@ -53,19 +58,21 @@ def print_rows(
     words: Words = MappingProxyType({}),
     spare: Sequence[str] = (),
 ) -> None:
-    """`columns`: key → heading, in order. `none` is said instead of an empty table. CSV headings are the keys.
+    """`columns` of a table: key → heading, in order. `none` is said instead of an empty table.
 
     `spare`: keys of columns that a table does without where the terminal is too narrow for all, the first one first.
     """
     match form:
         case Format.JSON:
-            click.echo(msgspec.json.format(msgspec.json.encode(rows)).decode())
-        case Format.CSV:
+            print_json(rows)
+        case Format.CSV if rows:
             text = io.StringIO()
-            writer = csv.writer(text, lineterminator="\n")
-            writer.writerow(columns)
-            writer.writerows([_csv_cell(row.get(key)) for key in columns] for row in rows)
+            writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows({key: _csv_cell(value) for key, value in row.items()} for row in rows)
             click.echo(text.getvalue(), nl=False)
+        case Format.CSV:
+            pass
         case Format.TABLE if not rows:
             click.echo(none)
         case Format.TABLE:
@@ -107,9 +114,14 @@ def _fitting(
 
 
 def _csv_cell(value: object) -> object:
-    """A text that a spreadsheet would run gets the mark that keeps it a text: names come out of clients' requests."""
+    """A text that a spreadsheet would run gets the mark that keeps it a text: names come out of clients' requests.
+
+    What is nested is JSON.
+    """
     if value is None:
         return ""
+    if isinstance(value, list | tuple | dict):
+        return msgspec.json.encode(value).decode()
     return f"'{value}" if isinstance(value, str) and value.lstrip(" ").startswith(_FORMULA) else value
 
 

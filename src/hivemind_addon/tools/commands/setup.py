@@ -13,6 +13,7 @@ import msgspec
 from hivemind_addon.api.control import UnreadableReport
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.folders import FolderNotPrivate
+from hivemind_addon.tools.commands.printing import print_json
 from hivemind_addon.tools.commands.proxy import port_option
 from hivemind_addon.tools.launch import background
 from hivemind_addon.tools.launch.behind import NoBundle, is_ours, write_bundle
@@ -48,7 +49,7 @@ def setup(
       hivemind setup codex --write
       hivemind setup all --write --mcp-only
       hivemind setup claude-code --remove
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     if write and remove:
         raise click.UsageError("--write or --remove, not both")
     if as_json and (write or remove):
@@ -76,7 +77,7 @@ def setup(
             troubles += 1
             _complain(name, error)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode([_plain(plan) for plan in plans])).decode())
+        print_json([_plain(plan) for plan in plans])
     elif not (write or remove):
         click.echo("\n".join(_pages(plans)), nl=False)
     if troubles:

@@ -6,7 +6,7 @@ from hivemind_addon.api.command import Cancel, MoveToFront, Pause, Resume, SetLi
 from hivemind_addon.api.ticket import Priority
 from hivemind_addon.tools.commands.names import agent_names, pool_names, ticket_ids
 from hivemind_addon.tools.commands.proxy import json_option, port_option, tell
-from hivemind_addon.tools.commands.span import SOME_TIME
+from hivemind_addon.tools.commands.times import SOME_TIME
 
 _AUTO = "auto"
 
@@ -28,7 +28,7 @@ def pause(pool: str, port: int, *, as_json: bool) -> None:
       hivemind pause
       hivemind pause api.anthropic.com
       hivemind pause '*/claude-opus*'
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     tell(Pause(pool=pool), port, as_json=as_json)
 
 
@@ -43,7 +43,7 @@ def resume(pool: str, port: int, *, as_json: bool) -> None:
     Examples:
       hivemind resume
       hivemind resume api.anthropic.com
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     tell(Resume(pool=pool), port, as_json=as_json)
 
 
@@ -60,7 +60,7 @@ def limit(limit: str, pool: str, port: int, *, as_json: bool) -> None:
       hivemind limit 4
       hivemind limit 1 api.openai.com
       hivemind limit auto
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     if limit != _AUTO and not limit.isdecimal():
         raise click.BadParameter(f"{limit!r} is no number and not `{_AUTO}`", param_hint="LIMIT")
     tell(SetLimit(limit=None if limit == _AUTO else int(limit), pool=pool), port, as_json=as_json)
@@ -83,7 +83,7 @@ def priority(agent: str, level: str, for_s: float | None, port: int, *, as_json:
       hivemind priority reviewer-1 high
       hivemind priority 'nightly-*' low --for 1h
       hivemind priority '*' auto
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     tell(SetPriority(agent, None if level == _AUTO else Priority[level.upper()], for_s), port, as_json=as_json)
 
 
@@ -99,7 +99,7 @@ def cancel(ticket: str, port: int, *, as_json: bool) -> None:
     \b
     Examples:
       hivemind cancel 3f9c01ab2e
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     tell(Cancel(ticket), port, as_json=as_json)
 
 
@@ -113,5 +113,5 @@ def front(ticket: str, port: int, *, as_json: bool) -> None:
     \b
     Examples:
       hivemind front 3f9c01ab2e
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     tell(MoveToFront(ticket), port, as_json=as_json)

@@ -11,11 +11,10 @@ from rich.console import Console
 
 from hivemind_addon.api.ticket import Priority
 from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.tools.commands.fleet import EXPECTED
-from hivemind_addon.tools.commands.one_line import in_one_line
-from hivemind_addon.tools.commands.printing import Format, format_option, print_rows
+from hivemind_addon.tools.commands.fleet import one_line
+from hivemind_addon.tools.commands.printing import Format, format_option, print_json, print_rows
 from hivemind_addon.tools.commands.proxy import port_option
-from hivemind_addon.tools.commands.span import SOME_TIME
+from hivemind_addon.tools.commands.times import SOME_TIME
 from hivemind_addon.tools.launch.programs import load_programs
 from hivemind_addon.tools.tasks import client, picture
 from hivemind_addon.tools.tasks import spec as specs
@@ -66,7 +65,7 @@ def submit(port: int, command: tuple[str, ...], *, waits: bool, as_json: bool, *
       hivemind submit --timeout 30m -- make test
       hivemind submit --wait --priority high -- claude -p "review this branch"
       hivemind submit --agent-kind codex --prompt "fix the flaky test"
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     spec = msgspec.convert({**said, "command": command}, TaskSpec)
     if problem := specs.problem(spec, load_programs()):
         raise click.UsageError(f"{problem.key}: {problem.text}; {problem.cure}")
@@ -78,6 +77,7 @@ def submit(port: int, command: tuple[str, ...], *, waits: bool, as_json: bool, *
 @_json
 @port_option
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
+@one_line
 def batch(file: Path, port: int, *, waits: bool, as_json: bool) -> None:
     """Submit many tasks: one a line as JSON, or a YAML list; `-` reads them from stdin. Prints their ids.
 
@@ -87,13 +87,12 @@ def batch(file: Path, port: int, *, waits: bool, as_json: bool) -> None:
     Examples:
       hivemind batch tasks.jsonl --wait
       echo '{"command": "make test"}' | hivemind batch -
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    with in_one_line(*EXPECTED):
-        try:
-            text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise click.ClickException(f"{file}: it is no text in UTF-8") from error
-        tasks = load_batch(text, file, load_programs())
+    """
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise click.ClickException(f"{file}: it is no text in UTF-8") from error
+    tasks = load_batch(text, file, load_programs())
     _submit(tasks, port, waits=waits, as_json=as_json)
 
 
@@ -104,7 +103,7 @@ def task() -> None:
     \b
     Examples:
       hivemind task show night-3f9c/build
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
 
 
 @task.command()
@@ -119,13 +118,14 @@ def wait(ids: tuple[str, ...], timeout_s: float | None, port: int, *, as_json: b
     Examples:
       hivemind task wait night-3f9c/build night-3f9c/test
       hivemind task wait tasks-77aa/make-1 --timeout 10m
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     del port  # taken as everywhere; an id says which fleet it is of, and a fleet where its runner is
     _wait_for(ids, timeout_s=timeout_s, as_json=as_json)
 
 
 @task.command(name="list")
 @format_option
+@one_line
 def list_(form: Format) -> None:
     """List the tasks of all fleets, the newest fleet first.
 
@@ -133,9 +133,8 @@ def list_(form: Format) -> None:
     Examples:
       hivemind task list
       hivemind task list --json | jq -r '.[] | select(.state == "failed") | .id'
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    with in_one_line(*EXPECTED):
-        views = [one for view in client.status() for one in view.tasks]
+    """
+    views = [one for view in client.status() for one in view.tasks]
     rows = [msgspec.to_builtins(one) for one in views]
     print_rows(rows, _COLUMNS, form, none="no tasks yet; run one with `hivemind submit -- COMMAND`")
 
@@ -150,10 +149,10 @@ def show(task_id: str, *, as_json: bool) -> None:
     Examples:
       hivemind task show night-3f9c/build
       hivemind task show night-3f9c/build --json
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     view = _view(task_id)
     if as_json:
-        _print_json(view)
+        print_json(view)
         return
     console = Console(highlight=False)
     console.print(picture.change(view, SystemClock().wall()), markup=False, soft_wrap=True)
@@ -179,7 +178,7 @@ def log(task_id: str) -> None:
     \b
     Examples:
       hivemind task log night-3f9c/build
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     view = _view(task_id)
     if not view.log or not Path(view.log).is_file():
         raise click.ClickException(f"{task_id} has said nothing: it was not started")
@@ -190,34 +189,34 @@ def log(task_id: str) -> None:
 
 @task.command()
 @click.argument("task_id", metavar="ID")
+@one_line
 def cancel(task_id: str) -> None:
     """End a task, and what it submitted; what depends on it is skipped.
 
     \b
     Examples:
       hivemind task cancel night-3f9c/build
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    with in_one_line(*EXPECTED):
-        click.echo(client.cancel(task_id))
+    """
+    click.echo(client.cancel(task_id))
 
 
+@one_line
 def _submit(tasks: Sequence[TaskSpec], port: int, *, waits: bool, as_json: bool) -> None:
-    with in_one_line(*EXPECTED):
-        ids = client.submit(tasks, parent=os.environ.get(TASK_VARIABLE, ""), runner=_runner(), port=port)
+    ids = client.submit(tasks, parent=os.environ.get(TASK_VARIABLE, ""), runner=_runner(), port=port)
     if waits:
         _wait_for(ids, timeout_s=None, as_json=as_json)
     elif as_json:
-        _print_json(ids)
+        print_json(ids)
     else:
         click.echo("\n".join(ids))
 
 
+@one_line
 def _wait_for(ids: Sequence[str], *, timeout_s: float | None, as_json: bool) -> None:
     waiter = os.environ.get(TASK_VARIABLE, "")
-    with in_one_line(*EXPECTED):
-        views = client.wait(ids, waiter=waiter, timeout_s=timeout_s, runner=_runner())
+    views = client.wait(ids, waiter=waiter, timeout_s=timeout_s, runner=_runner())
     if as_json:
-        _print_json(views)
+        print_json(views)
     elif len(views) == 1 and views[0].state is State.DONE:
         click.echo(views[0].result)
     else:
@@ -240,10 +239,6 @@ def _runner() -> Path | None:
     return Path(place) if place else None
 
 
+@one_line
 def _view(task_id: str) -> TaskView:
-    with in_one_line(*EXPECTED):
-        return client.task(task_id)
-
-
-def _print_json(value: object) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
+    return client.task(task_id)

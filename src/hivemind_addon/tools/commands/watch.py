@@ -1,15 +1,33 @@
-"""`hivemind status | top`: one picture of a running proxy, once or as it changes."""
+"""`hivemind status | top | agents | pools | wait`: what a running proxy does now."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
 import msgspec
 from rich.console import Console
 
+from hivemind_addon.api.account import account_view
+from hivemind_addon.api.command import ForeseeWait, WaitView, names_agent, names_pool
 from hivemind_addon.api.control import control_socket, decode_report
+from hivemind_addon.api.pool_words import pool_state
+from hivemind_addon.api.report import PoolTally, Report
+from hivemind_addon.api.snapshot import BudgetView, PoolView
+from hivemind_addon.api.words import about, several
 from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.tools.commands.proxy import any_port_option, one_line, port_option, report_of, reports_of
-from hivemind_addon.tools.dash.paper import is_screen, print_picture, svg_of
+from hivemind_addon.tools.commands.names import agent_names, pool_names
+from hivemind_addon.tools.commands.printing import Format, Row, format_option, print_rows
+from hivemind_addon.tools.commands.proxy import any_port_option, ask, one_line, port_option, report_of, reports_of
+from hivemind_addon.tools.dash.agents import agent_rows, agents_grid, priority_of
+from hivemind_addon.tools.dash.family import Node, family, lines
+from hivemind_addon.tools.dash.glyphs import plain
+from hivemind_addon.tools.dash.paper import is_screen, print_lines, print_picture
+from hivemind_addon.tools.dash.pools import pools as pool_blocks
+from hivemind_addon.tools.launch.port import AGENT_VARIABLE
+
+_POOL_COUNTS = ("admitted", "delivered", "throttled", "garbage", "tokens", "wasted_tokens")
+_AGENT_COUNTS = ("delivered", "lost", "refused", "shed", "cancelled", "retries_absorbed")
 
 
 @click.command()
@@ -23,7 +41,8 @@ def status(port: int | None, *, as_json: bool) -> None:
     Examples:
       hivemind status
       hivemind status --json | jq .snapshot.counters
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+      hivemind status --json > report.json   keep what is now, for a bug report
+    """
     for number, report in enumerate(reports_of(port)):
         if as_json:
             click.echo(msgspec.json.encode(report).decode())
@@ -43,9 +62,8 @@ def status(port: int | None, *, as_json: bool) -> None:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Show a report that was kept with --json, instead of a running proxy.",
 )
-@click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write one picture into this file.")
 @one_line
-def top(port: int, file: Path | None, svg: Path | None, *, once: bool, as_json: bool) -> None:
+def top(port: int, file: Path | None, *, once: bool, as_json: bool) -> None:
     """Watch a running proxy: limits and queues, every agent and what it waits for, what happened; and steer it.
 
     Press ? for the keys. It attaches to the proxy and leaves it alone when it ends.
@@ -56,12 +74,10 @@ def top(port: int, file: Path | None, svg: Path | None, *, once: bool, as_json: 
       hivemind top --json > report.json      keep what is now, for a bug report
       hivemind top --snapshot report.json    look at it
       COLUMNS=200 hivemind top --once | less
-    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    """
     report = decode_report(file.read_bytes(), str(file)) if file else report_of(port)
     if as_json:
         click.echo(msgspec.json.encode(report).decode())
-    elif svg is not None:
-        svg.write_text(svg_of(report, width=Console().width), encoding="utf-8")
     elif once or file or not is_screen():
         print_picture(report)
     else:
@@ -71,3 +87,177 @@ def top(port: int, file: Path | None, svg: Path | None, *, once: bool, as_json: 
         Top(Feed(control_socket(port)), clock=SystemClock()).run(
             mouse=False
         )  # the terminal's own selection goes on working
+
+
+@click.command()
+@click.argument("glob", default="*", shell_complete=agent_names)
+@port_option
+@format_option
+@one_line
+def agents(glob: str, port: int, form: Format) -> None:
+    """Every agent: what it waits for and for how long, what it has used and cost, how much of its budget is spent.
+
+    GLOB is an agent's name, or a pattern: quote it. Numbers are since the proxy began; `hivemind history` knows older
+    ones. `starts in` is an estimate.
+
+    \b
+    Examples:
+      hivemind agents
+      hivemind agents 'reviewer-*'
+      hivemind agents --json | jq '.[] | select(.waiting > 0) | .agent'
+      hivemind agents --csv > agents.csv
+    """
+    report = report_of(port)
+    known = family(report)
+    chosen = [agent for agent in known if names_agent(glob, agent.name)]
+    if known and not chosen:
+        raise click.ClickException(f"no agent {glob!r}; there are {_some([agent.name for agent in known])}")
+    if form is not Format.TABLE:
+        print_rows([_agent_row(one, report) for one in chosen], {}, form)
+    elif not chosen:
+        click.echo("no agent has asked for anything yet")
+    else:
+        grid = agents_grid(Console().width)
+        alone = [line for line in lines(chosen, frozenset()) if not line.depth]
+        print_lines([grid.heading(), *agent_rows(grid, alone, report.snapshot.budgets)])
+    if report.tally.more_sessions:
+        click.echo(f"{report.tally.more_sessions:,} older sessions are not in this list", err=True)
+
+
+def _agent_row(agent: Node, report: Report) -> Row:
+    """For programs: whole numbers and seconds."""
+    tally, waiting = agent.tally, agent.waiting
+    return {
+        "agent": agent.name,
+        "state": "waiting" if waiting else "running" if agent.tickets else "idle",
+        "running": agent.in_flight,
+        "waiting": len(waiting),
+        "starts_in_s": agent.starts_in_s,
+        "waited_s": agent.wait_s,
+        "reason": min(waiting, key=lambda one: one.position).reason if waiting else "",
+        "priority": priority_of(agent),
+        "model": agent.model,
+        **{name: getattr(tally, name) for name in _AGENT_COUNTS},
+        "input_tokens": tally.usage.total_input_tokens,
+        "cached_tokens": tally.usage.cache_read_tokens,
+        "output_tokens": tally.usage.output_tokens,
+        "tokens": tally.tokens,
+        "wasted_tokens": tally.wasted_tokens,
+        "usd": tally.micro_usd / 1e6,
+        "wasted_usd": tally.wasted_micro_usd / 1e6,
+        "all_priced": tally.is_priced,
+        "budgets": [
+            _budget_left(view) for view in report.snapshot.budgets if view.budget.holder == f"agent {agent.name}"
+        ],
+        "seen_ago_s": tally.seen_ago_s,
+    }
+
+
+def _budget_left(view: BudgetView) -> Row:
+    account = account_view(view)
+    left: dict[str, object] = {}
+    if account.left_tokens is not None:
+        left["tokens_left"] = account.left_tokens
+    if account.left_micro_usd is not None:
+        left["usd_left"] = account.left_micro_usd / 1e6
+    return {"per": account.per.value, **left, "renews_in_s": account.renews_in_s}
+
+
+@click.command()
+@click.argument("glob", default="*", shell_complete=pool_names)
+@port_option
+@format_option
+@one_line
+def pools(glob: str, port: int, form: Format) -> None:
+    """Every pool, what shares one set of limits: what is left of them, what runs and waits, what was learned.
+
+    GLOB is a pool's name, its host, or a pattern of either: quote it.
+
+    \b
+    Examples:
+      hivemind pools
+      hivemind pools api.anthropic.com
+      hivemind pools '*/claude-opus*' --json | jq '.[].meters'
+    """
+    report = report_of(port)
+    known = report.snapshot.pools
+    chosen = tuple(pool for pool in known if names_pool(glob, pool.key))
+    if known and not chosen:
+        raise click.ClickException(f"no pool {glob!r}; there are {', '.join(plain(str(pool.key)) for pool in known)}")
+    if form is not Format.TABLE:
+        tallies = {tally.key: tally for tally in report.tally.pools}
+        ordered = sorted(chosen, key=lambda pool: (-(pool.queued + pool.in_flight), str(pool.key)))
+        print_rows([_pool_row(pool, tallies.get(pool.key)) for pool in ordered], {}, form)
+    elif not chosen:
+        click.echo("nothing was sent to any provider yet")
+    else:
+        blocks = pool_blocks(replace(report, snapshot=replace(report.snapshot, pools=chosen)), Console().width)
+        print_lines([line for block in blocks for line in (block.head, *block.more)])
+
+
+def _pool_row(pool: PoolView, tally: PoolTally | None) -> Row:
+    """For programs."""
+    told = msgspec.to_builtins(pool)
+    of_view = ("in_flight", "limit", "cap", "queued", "paused", "breaker", "breaker_tries_in_s", "blocked_for_s")
+    return {
+        "pool": str(pool.key),
+        "account_name": pool.account_name,
+        "state": pool_state(pool),
+        **{name: told[name] for name in (*of_view, "wall", "meters", "windows", "learned")},
+        "wait_p50_s": tally.wait_p50_s if tally else None,
+        "wait_p95_s": tally.wait_p95_s if tally else None,
+        **{name: getattr(tally, name) if tally else 0 for name in _POOL_COUNTS},
+        "input_tokens": tally.usage.total_input_tokens if tally else 0,
+        "output_tokens": tally.usage.output_tokens if tally else 0,
+        "usd": tally.micro_usd / 1e6 if tally else 0.0,
+        "wasted_usd": tally.wasted_micro_usd / 1e6 if tally else 0.0,
+    }
+
+
+@click.command()
+@click.argument("agent", envvar=AGENT_VARIABLE, shell_complete=agent_names)
+@click.option("--pool", default="*", shell_complete=pool_names, help="A pool's name, its host, or a pattern of either.")
+@click.option("--session", default="", help="Which of the agent's sessions; default: the one that called last.")
+@click.option(
+    "--input-tokens", type=click.IntRange(min=0), default=0, help="Default: as its last call leads to expect."
+)
+@click.option("--output-tokens", type=click.IntRange(min=0), default=0, help="Default: as many as its last call.")
+@port_option
+@format_option
+@one_line
+def wait(agent: str, pool: str, session: str, input_tokens: int, output_tokens: int, port: int, form: Format) -> None:
+    """When would a call be sent that AGENT made now? Nothing is sent, and nobody's place changes.
+
+    Inside of `hivemind exec` AGENT may be left out: it is the agent itself. One line for each pool that it has used,
+    the last one first. An estimate: calls that come later may go before it, and limits are learned as they are met.
+
+    \b
+    Examples:
+      hivemind wait reviewer-1
+      hivemind wait reviewer-1 --input-tokens 150000
+      hivemind wait nightly --pool api.openai.com --json | jq '.[0].starts_in_s'
+    """
+    asked = ForeseeWait(agent, session=session, pool=pool, input_tokens=input_tokens, output_tokens=output_tokens)
+    said = ask(port, asked)
+    if not said.done:
+        raise click.ClickException(said.text)
+    views = msgspec.convert(said.value, list[WaitView])
+    if form is not Format.TABLE:
+        print_rows([msgspec.structs.asdict(view) for view in views], {}, form)
+    elif not views:
+        click.echo(said.text)
+    for view in views if form is Format.TABLE else ():
+        click.echo(f"{plain(view.pool)}: {_wait_words(view)}")
+
+
+def _wait_words(view: WaitView) -> str:
+    if view.starts_in_s is None:
+        return f"nobody can tell when: {view.reason}" if view.reason else "nobody can tell when"
+    if not view.reason:
+        return "at once"
+    behind = f", {several(view.before, 'request')} before it" if view.before else ""
+    return f"in about {about(view.starts_in_s)}: {view.reason}{behind}"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(map(plain, names[:8])) + (", …" if len(names) > 8 else "")

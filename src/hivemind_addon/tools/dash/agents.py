@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
+from hivemind_addon.api.report import SessionTally
 from hivemind_addon.api.snapshot import BudgetView, TicketView
 from hivemind_addon.api.spend import Scope, Spend
 from hivemind_addon.api.ticket import Priority
@@ -27,6 +28,7 @@ _COLUMNS = (
     Column("budget", 7, 10),
     Column("done", 4, 5, right=True),
     Column("lost", 4, 4, right=True),
+    Column("refused", 12, 7, right=True),
     Column("retries", 10, 7, right=True),
     Column("model", 11, 12, grows=1),
 )
@@ -55,25 +57,27 @@ def _cells(line: TreeLine, name_width: int, budgets: Mapping[str, BudgetView]) -
         "state": state_of(node),
         "model": GridCell(plain(node.model), Tone.FAINT),
     }
-    waiting = [one for one in node.tickets if one.state != "in flight"]
-    if waiting:
-        cells["waited"] = GridCell(span(max(one.waited_s for one in waiting)), Tone.WAITS)
-        starts = [one.starts_in_s for one in waiting if one.starts_in_s is not None]
-        cells["starts in"] = GridCell(f"~{span(min(starts))}" if starts else "?", "" if starts else Tone.FAINT)
-    cells["prio"] = GridCell(_priority(node.tickets), Tone.FAINT)
+    if node.waiting:
+        starts_in_s = node.starts_in_s
+        cells["waited"] = GridCell(span(node.wait_s), Tone.WAITS)
+        cells["starts in"] = GridCell("?", Tone.FAINT) if starts_in_s is None else GridCell(f"~{span(starts_in_s)}")
+    cells["prio"] = GridCell(priority_of(node), Tone.FAINT)
     if node.kind is NodeKind.TICKET:
         demand = node.tickets[0].ticket.demand
         cells["in"] = GridCell(f"~{count(demand.input_tokens)}", Tone.FAINT)
         return cells
+    tally, usage = node.tally, node.tally.usage
+    into = usage.total_input_tokens
     cells |= {
-        "in": GridCell(count(node.usage.total_input_tokens), faint),
-        "cached": GridCell(_cached(node), faint),
-        "out": GridCell(count(node.usage.output_tokens), faint),
-        "cost": GridCell(_cost(node), faint),
-        "in vain": GridCell(dollars(node.wasted_micro_usd) if node.wasted_micro_usd else "", faint),
-        "done": GridCell(count(node.delivered), faint),
-        "lost": GridCell(count(node.lost) if node.lost else "", Tone.BAD),
-        "retries": GridCell(count(node.retries_absorbed) if node.retries_absorbed else "", faint),
+        "in": GridCell(count(into), faint),
+        "cached": GridCell(f"{usage.cache_read_tokens / into:.0%}" if into else "", faint),
+        "out": GridCell(count(usage.output_tokens), faint),
+        "cost": GridCell(_cost(tally), faint),
+        "in vain": GridCell(dollars(tally.wasted_micro_usd) if tally.wasted_micro_usd else "", faint),
+        "done": GridCell(count(tally.delivered), faint),
+        "lost": GridCell(count(tally.lost) if tally.lost else "", Tone.BAD),
+        "refused": GridCell(count(tally.refused) if tally.refused else "", Tone.WAITS),
+        "retries": GridCell(count(tally.retries_absorbed) if tally.retries_absorbed else "", faint),
     }
     if node.kind is NodeKind.AGENT and node.name in budgets:
         cells["budget"] = _budget(budgets[node.name])
@@ -95,12 +99,11 @@ def _name(line: TreeLine, width: int) -> str:
 
 def state_of(node: Node) -> GridCell:
     """What a node's requests do, in words: the first that waits says why."""
-    waiting = [one for one in node.tickets if one.state != "in flight"]
-    flying = node.in_flight
-    if not node.tickets and node.live:
+    waiting, flying, seen_ago_s = node.waiting, node.in_flight, node.tally.seen_ago_s
+    if not node.tickets and node.tally.live:
         return GridCell("○ waits far behind", Tone.WAITS)
     if not node.tickets:
-        return GridCell(f"· idle {span(node.seen_ago_s)}" if node.seen_ago_s >= 1 else "· idle", Tone.FAINT)
+        return GridCell(f"· idle {span(seen_ago_s)}" if seen_ago_s >= 1 else "· idle", Tone.FAINT)
     if not waiting:
         attempt = max(one.attempts for one in node.tickets)
         again = f", attempt {attempt}" if attempt > 1 and flying == 1 else ""
@@ -116,21 +119,17 @@ def _waiting(waiting: list[TicketView]) -> str:
     return f"{sign} {many}#{first.position} {plain(first.reason)}{attempt}"
 
 
-def _priority(tickets: Sequence[TicketView]) -> str:
-    if not tickets:
+def priority_of(node: Node) -> str:
+    """The highest that its requests have; empty: it has none."""
+    if not node.tickets:
         return ""
-    return Priority(min(one.ticket.priority for one in tickets)).name.lower()
+    return Priority(min(one.ticket.priority for one in node.tickets)).name.lower()
 
 
-def _cached(node: Node) -> str:
-    into = node.usage.total_input_tokens
-    return f"{node.usage.cache_read_tokens / into:.0%}" if into else ""
-
-
-def _cost(node: Node) -> str:
-    if not node.micro_usd:
-        return "" if node.is_priced else "?"
-    return dollars(node.micro_usd) + ("" if node.is_priced else "+")
+def _cost(tally: SessionTally) -> str:
+    if not tally.micro_usd:
+        return "" if tally.is_priced else "?"
+    return dollars(tally.micro_usd) + ("" if tally.is_priced else "+")
 
 
 def _budget(view: BudgetView) -> GridCell:

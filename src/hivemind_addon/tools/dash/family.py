@@ -4,15 +4,17 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 
 from hivemind_addon.api.report import Report, SessionTally
 from hivemind_addon.api.snapshot import TicketView
-from hivemind_addon.api.ticket import Usage
 
 _ACTIVE_S = 60.0
 """Whoever was seen in the last minute is active: between two calls an agent runs its tools."""
 
 
+_Key = tuple[str, str]
+"""Agent and session."""
 _DEEPEST = 12
 """Levels of sub-agents; whoever is deeper stands below its agent itself."""
 
@@ -49,35 +51,38 @@ class Node:
     """Stays the same from report to report."""
     kind: NodeKind
     name: str
-    agent: str
+    tally: SessionTally
+    """What came of all its requests; `tickets` has those that have not ended."""
     detail: str = ""
     """Of the name, what tells sessions of one agent apart."""
-    model: str = ""
     tickets: list[TicketView] = field(default_factory=list)
     """That have not ended; the ones in flight first, then by place."""
     children: "list[Node]" = field(default_factory=list)
-    usage: Usage = field(default_factory=Usage)
-    tokens: int = 0
-    """What was booked, as is `micro_usd`."""
-    wasted_tokens: int = 0
-    """Of these, what came to nothing."""
-    micro_usd: int = 0
-    wasted_micro_usd: int = 0
-    is_priced: bool = True
-    delivered: int = 0
-    lost: int = 0
-    refused: int = 0
-    shed: int = 0
-    cancelled: int = 0
-    retries_absorbed: int = 0
-    seen_ago_s: float = 0.0
-    live: int = 0
-    """Requests that have not ended, also those that the report does not list."""
+
+    @property
+    def agent(self) -> str:
+        """Whose it is."""
+        return self.tally.agent
+
+    @property
+    def model(self) -> str:
+        """Of its newest request."""
+        return self.tally.model
+
+    @property
+    def waiting(self) -> list[TicketView]:
+        """Its requests that are not upstream."""
+        return [one for one in self.tickets if one.state != "in flight"]
 
     @property
     def wait_s(self) -> float:
         """The longest present wait."""
-        return max((one.waited_s for one in self.tickets if one.state != "in flight"), default=0.0)
+        return max((one.waited_s for one in self.waiting), default=0.0)
+
+    @property
+    def starts_in_s(self) -> float | None:
+        """When the first of them that waits is likely to go; None: none waits, or nothing tells."""
+        return min((one.starts_in_s for one in self.waiting if one.starts_in_s is not None), default=None)
 
     @property
     def in_flight(self) -> int:
@@ -86,27 +91,7 @@ class Node:
 
     def take(self, other: "Node") -> None:
         """Count another one's numbers here, too."""
-        one, two = self.usage, other.usage
-        self.usage = Usage(
-            input_tokens=one.input_tokens + two.input_tokens,
-            cache_read_tokens=one.cache_read_tokens + two.cache_read_tokens,
-            cache_write_tokens=one.cache_write_tokens + two.cache_write_tokens,
-            output_tokens=one.output_tokens + two.output_tokens,
-        )
-        self.tokens += other.tokens
-        self.wasted_tokens += other.wasted_tokens
-        self.micro_usd += other.micro_usd
-        self.wasted_micro_usd += other.wasted_micro_usd
-        self.is_priced = self.is_priced and other.is_priced
-        self.delivered += other.delivered
-        self.lost += other.lost
-        self.refused += other.refused
-        self.shed += other.shed
-        self.cancelled += other.cancelled
-        self.retries_absorbed += other.retries_absorbed
-        self.seen_ago_s = min(self.seen_ago_s, other.seen_ago_s)
-        self.live += other.live
-        self.model = self.model or other.model
+        self.tally += other.tally
         self.tickets = self.tickets + other.tickets
 
 
@@ -127,13 +112,13 @@ def family(report: Report, *, sort: Sort = Sort.ACTIVE, pattern: str = "") -> li
     sessions = _sessions(report)
     roots: dict[str, list[Node]] = {}
     by_name: dict[str, list[Node]] = {}
-    for node, _ in sessions.values():
+    for node in sessions.values():
         by_name.setdefault(node.name, []).append(node)
-    parents = {key: _parent(key, parent, sessions, by_name) for key, (_, parent) in sessions.items()}
-    for key, (node, _) in sessions.items():
+    parents = {key: _parent(node, sessions, by_name) for key, node in sessions.items()}
+    for key, node in sessions.items():
         parent = parents[key]
         if parent is not None and _is_rooted(key, parents):
-            sessions[parent][0].children.append(node)
+            sessions[parent].children.append(node)
         else:
             roots.setdefault(node.agent, []).append(node)
     agents = [_agent(name, nodes) for name, nodes in roots.items()]
@@ -158,62 +143,34 @@ def _requests(node: Node) -> Iterator[Node]:
     for view in node.tickets:
         ticket = view.ticket
         if ticket.id not in below:
-            name = f"ticket {ticket.id}"
-            yield Node(
-                name, NodeKind.TICKET, ticket.id, ticket.agent, ticket.kind.value, model=ticket.model, tickets=[view]
-            )
+            whose = SessionTally(ticket.agent, ticket.session, model=ticket.model)
+            yield Node(f"ticket {ticket.id}", NodeKind.TICKET, ticket.id, whose, ticket.kind.value, tickets=[view])
 
 
-def _sessions(report: Report) -> dict[tuple[str, str], tuple[Node, str]]:
-    """Every session that is known, by agent and name, and the name of the one that started it."""
-    found: dict[tuple[str, str], tuple[Node, str]] = {}
+def _sessions(report: Report) -> dict[_Key, Node]:
+    """Every session that is known, by agent and name."""
+    found: dict[_Key, Node] = {}
     for tally in report.tally.sessions:
-        found[tally.agent, tally.session] = _session(tally), tally.parent_session
+        found[tally.agent, tally.session] = _session(tally)
     for pool in report.snapshot.pools:
         for view in pool.tickets:
             ticket = view.ticket
             key = ticket.agent, ticket.session
             if key not in found:
-                node = Node(f"session {key}", NodeKind.SESSION, ticket.session, ticket.agent, model=ticket.model)
-                found[key] = node, ticket.parent_session
-            found[key][0].tickets.append(view)
-    for node, _ in found.values():
+                found[key] = _session(SessionTally(*key, parent_session=ticket.parent_session, model=ticket.model))
+            found[key].tickets.append(view)
+    for node in found.values():
         node.tickets.sort(key=lambda one: one.position)
     return found
 
 
 def _session(tally: SessionTally) -> Node:
-    return Node(
-        id=f"session {(tally.agent, tally.session)}",
-        kind=NodeKind.SESSION,
-        name=tally.session,
-        agent=tally.agent,
-        model=tally.model,
-        usage=tally.usage,
-        tokens=tally.tokens,
-        wasted_tokens=tally.wasted_tokens,
-        micro_usd=tally.micro_usd,
-        wasted_micro_usd=tally.wasted_micro_usd,
-        is_priced=tally.is_priced,
-        delivered=tally.delivered,
-        lost=tally.lost,
-        refused=tally.refused,
-        shed=tally.shed,
-        cancelled=tally.cancelled,
-        retries_absorbed=tally.retries_absorbed,
-        seen_ago_s=tally.seen_ago_s,
-        live=tally.live,
-    )
+    return Node(f"session {(tally.agent, tally.session)}", NodeKind.SESSION, tally.session, tally)
 
 
-_Key = tuple[str, str]
-
-
-def _parent(
-    key: _Key, parent: str, sessions: dict[_Key, tuple[Node, str]], by_name: dict[str, list[Node]]
-) -> _Key | None:
+def _parent(node: Node, sessions: dict[_Key, Node], by_name: dict[str, list[Node]]) -> _Key | None:
     """The session that started one: its agent's of that name, else the only one of that name."""
-    agent, session = key
+    agent, session, parent = node.agent, node.name, node.tally.parent_session
     if not parent or parent == session:
         return None
     if (agent, parent) in sessions:
@@ -236,7 +193,7 @@ def _agent(name: str, sessions: list[Node]) -> Node:
     """An agent above its sessions; its only one is not shown apart."""
     for node in sessions:
         _gather(node)
-    agent = Node(f"agent {name}", NodeKind.AGENT, name, name, seen_ago_s=min(node.seen_ago_s for node in sessions))
+    agent = Node(f"agent {name}", NodeKind.AGENT, name, SessionTally(name, "", seen_ago_s=inf))
     for node in sessions:
         agent.take(node)
     if len(sessions) == 1:
@@ -268,17 +225,17 @@ def _order(nodes: list[Node], sort: Sort) -> None:
 def _rank(node: Node, sort: Sort) -> float:
     match sort:
         case Sort.ACTIVE:
-            return not node.tickets and not node.live and node.seen_ago_s > _ACTIVE_S
+            return not node.tickets and not node.tally.live and node.tally.seen_ago_s > _ACTIVE_S
         case Sort.NAME:
             return 0
         case Sort.WAIT:
             return -node.wait_s
         case Sort.TOKENS:
-            return -node.tokens
+            return -node.tally.tokens
         case Sort.COST:
-            return -node.micro_usd
+            return -node.tally.micro_usd
         case Sort.LOST:
-            return -node.lost
+            return -node.tally.lost
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:

@@ -11,18 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
 
 from hivemind_addon.api.command import Command, Said
-from hivemind_addon.api.control import UnreadableReport, decode_report
+from hivemind_addon.api.control import CommandAnswer, UnreadableReport, command_line, decode_report
 from hivemind_addon.api.report import Report
+from hivemind_addon.system.json_socket import MAX_LINE_BYTES
 
 LOOK_EVERY_S = 0.5
 """How often a proxy that is gone is looked for."""
 SILENT_S = 10.0
 """A proxy that says nothing for so long is as good as gone; it is asked anew."""
 ANSWER_S = 5.0
-_MAX_LINE_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +29,6 @@ class Gone:
     """There is no proxy now; in one line, why."""
 
     reason: str
-
-
-class _Asked(Struct):
-    id: int
-    command: Command
-
-
-class _Answer(Struct):
-    id: int | str | None
-    said: Said
 
 
 class Feed:
@@ -60,7 +49,7 @@ class Feed:
         """Reports as they come; while there is no proxy, Gone now and then. Ends with `close` only."""
         while not self._closed.is_set():
             try:
-                reader, self._writer = await asyncio.open_unix_connection(self._path, limit=_MAX_LINE_BYTES)
+                reader, self._writer = await asyncio.open_unix_connection(self._path, limit=MAX_LINE_BYTES)
             except OSError:
                 yield Gone("proxy gone, waiting for it to come back")
             else:
@@ -78,7 +67,7 @@ class Feed:
         number = next(self._ids)
         answer: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
         self._asked[number] = answer
-        self._writer.write(msgspec.json.encode(_Asked(number, command)) + b"\n")
+        self._writer.write(command_line(number, command))
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await answer
@@ -114,7 +103,7 @@ class Feed:
     def _understood(self, line: bytes) -> Report | Gone | None:
         """A report; None: an answer, which is its asker's."""
         try:
-            answer = msgspec.json.decode(line, type=_Answer)
+            answer = msgspec.json.decode(line, type=CommandAnswer)
         except msgspec.MsgspecError:
             try:
                 return decode_report(line, os.fspath(self._path))

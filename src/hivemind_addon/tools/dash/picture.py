@@ -11,9 +11,12 @@ from itertools import islice
 from rich.text import Text
 
 from hivemind_addon.api.command import asker
+from hivemind_addon.api.pool_words import troubles
+from hivemind_addon.api.replies import pool_overrides
 from hivemind_addon.api.report import LogLine, Report
-from hivemind_addon.api.snapshot import BudgetView, PoolView, PriorityView, WallView
+from hivemind_addon.api.snapshot import BudgetView, PoolView, PriorityView
 from hivemind_addon.api.spend import Scope, Spend, amount
+from hivemind_addon.api.ticket import Reason, Usage
 from hivemind_addon.api.words import count, dollars, lasting, span
 from hivemind_addon.tools.dash.agents import agent_rows, agents_grid, spent_share
 from hivemind_addon.tools.dash.family import Sort, TreeLine, family, lines
@@ -139,9 +142,8 @@ def _header(report: Report, look: PictureLook) -> Iterator[Text]:
     line.pad_right(look.width - line.cell_len - len(clock))
     line.append(clock, Tone.FAINT)
     yield line
-    into = sum(pool.usage.total_input_tokens for pool in tally.pools)
-    cached = sum(pool.usage.cache_read_tokens for pool in tally.pools)
-    out = sum(pool.usage.output_tokens for pool in tally.pools)
+    usage = sum((pool.usage for pool in tally.pools), Usage())
+    into, cached, out = usage.total_input_tokens, usage.cache_read_tokens, usage.output_tokens
     absorbed = sum(pool.retries_absorbed for pool in tally.pools)
     usd = sum(pool.micro_usd for pool in tally.pools)
     wasted = sum(pool.wasted_micro_usd for pool in tally.pools)
@@ -189,20 +191,16 @@ def _alarms(report: Report, look: PictureLook) -> Iterator[str]:
         yield "stopping: nothing new is admitted, what runs may finish"
     if snapshot.counters.guard_trips:
         yield f"{_trips(snapshot.counters.guard_trips)}: requests went past the scheduler, which failed; see the log"
-    for pool in snapshot.pools:
-        if pool.wall is not None:
-            yield f"{plain(str(pool.key))}: spent ({plain(pool.wall.reason)}), {_end_of(pool.wall)}"
+    yield from _troubles(snapshot.pools, Reason.WALL)
     yield from _pauses(snapshot.pools)
-    for pool in snapshot.pools:
-        if pool.breaker != "closed":
-            yield f"{plain(str(pool.key))}: provider down, {_tries(pool)}"
+    yield from _troubles(snapshot.pools, Reason.BREAKER)
     for view in snapshot.budgets:
         if spent_share(view) >= 1:
             yield f"budget of {plain(view.budget.holder)} is spent, {_renews(view)}"
     if snapshot.priorities:
         set_by = ", ".join(map(_priority, snapshot.priorities))
         yield f"priorities: {set_by}"
-    standing = [*snapshot.orders]
+    standing = pool_overrides(snapshot)
     if snapshot.given:
         standing.append(f"budgets: {', '.join(dict.fromkeys(one.budget.holder for one in snapshot.given))}")
     if standing:
@@ -219,17 +217,13 @@ def _pauses(every: tuple[PoolView, ...]) -> Iterator[str]:
     if paused:
         held = sum(pool.queued for pool in paused)
         which = "all pools" if len(paused) == len(every) else ", ".join(plain(str(pool.key)) for pool in paused)
-        yield f"paused by a person: {which}; {held:,} wait"
+        yield f"{Reason.PAUSED.value}: {which}; {held:,} wait"
 
 
-def _end_of(wall: WallView) -> str:
-    return f"for {lasting(wall.ends_in_s)}" if wall.ends_in_s else "being tried again"
-
-
-def _tries(pool: PoolView) -> str:
-    if pool.breaker_tries_in_s is None:
-        return "one request is trying" if pool.breaker == "half-open" else "waiting"
-    return f"one request tries in {span(pool.breaker_tries_in_s)}"
+def _troubles(every: tuple[PoolView, ...], why: Reason) -> Iterator[str]:
+    for pool in every:
+        if text := troubles(pool).get(why):
+            yield plain(f"{pool.key}: {text}")
 
 
 # Pools and budgets ----------------------------------------------------------------------------------------------------

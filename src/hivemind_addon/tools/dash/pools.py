@@ -7,10 +7,11 @@ from itertools import zip_longest
 from rich.cells import cell_len
 from rich.text import Text
 
+from hivemind_addon.api.pool_words import cap_words, meter_words, slots_used, troubles, window_words
 from hivemind_addon.api.report import PoolTally, Report
 from hivemind_addon.api.snapshot import MeterView, PoolView, WindowView
-from hivemind_addon.api.ticket import PoolKey
-from hivemind_addon.api.words import count, lasting, span
+from hivemind_addon.api.ticket import PoolKey, Reason
+from hivemind_addon.api.words import span
 from hivemind_addon.tools.dash.glyphs import Tone, bar, cut_middle, padded, plain, sentence, spark
 
 _BAR = 12
@@ -61,13 +62,13 @@ def _pool(
     shown = padded(cut_middle(plain(str(pool.key)), name_width), name_width)
     share = pool.in_flight / pool.limit if pool.limit else 0.0
     history = tally.history if tally else ()
-    stopped = pool.paused or pool.wall is not None or pool.breaker != "closed"
+    mark, tone = _mark(pool)
     columns = _WIDE_SPARK if width >= _WIDE else _SPARK
     pieces = [
         (0, shown, Tone.TITLE),
-        (0, _mark(pool), Tone.BAD if stopped else Tone.GOOD),
+        (0, mark, tone),
         (5, bar(share, _BAR), Tone.GOOD),
-        (0, f"{pool.in_flight:>2} of {pool.limit} in flight".ljust(18), ""),
+        (0, slots_used(pool).rjust(len(f"{pool.limit} of {pool.limit} in flight")).ljust(18), ""),
         (4, spark([one.in_flight for one in history], columns, most=pool.limit), Tone.GOOD),
         (0, f"{pool.queued:>4,} queued", Tone.WAITS if pool.queued else Tone.FAINT),
         (2, spark([one.queued for one in history], columns), Tone.WAITS),
@@ -77,13 +78,12 @@ def _pool(
     return PoolLines(pool_id(pool.key), pool.key, sentence(pieces, width), tuple(more))
 
 
-def _mark(pool: PoolView) -> str:
+def _mark(pool: PoolView) -> tuple[str, Tone]:
     """One sign for what keeps the pool."""
-    if pool.paused:
-        return "‖"
-    if pool.wall is not None or pool.breaker != "closed":
-        return "!"
-    return "●" if pool.in_flight else "·"
+    hardest = next(iter(troubles(pool)), None)
+    if hardest is None or hardest is Reason.BLOCKED:
+        return "●" if pool.in_flight else "·", Tone.GOOD
+    return "‖" if hardest is Reason.PAUSED else "!", Tone.BAD
 
 
 def _waits(tally: PoolTally | None) -> str:
@@ -108,13 +108,11 @@ def _meters(meters: Sequence[MeterView], windows: Sequence[WindowView], width: i
 
 def _meter(meter: MeterView) -> Text:
     share = meter.level / meter.limit if meter.limit > 0 else 0.0
-    full = "full" if share >= 1 else f"full in {span(meter.full_in_s)}"
-    return _level(meter.name, share, f"{count(meter.level)} of {count(meter.limit)}", full, is_low=share < _LOW)
+    return _level(meter.name, share, *meter_words(meter), is_low=share < _LOW)
 
 
 def _window(window: WindowView) -> Text:
-    used = "unknown" if window.used is None else f"{window.used:.0%} used"
-    ends = "" if window.resets_in_s is None else f"anew in {lasting(window.resets_in_s)}"
+    used, ends = window_words(window)
     status = "" if window.status in ("", "allowed") else window.status
     left = 1 - (window.used or 0.0)
     return _level(
@@ -137,9 +135,8 @@ def _notes(pool: PoolView, tally: PoolTally | None, width: int) -> Iterator[Text
     moves = list(_moves(tally)) if tally else []
     absorbed = tally.retries_absorbed if tally else 0
     pieces = [
-        (0, _breaker(pool), Tone.BAD),
-        (0, f"provider asks to wait {span(pool.blocked_for_s)}" if pool.blocked_for_s > 0 else "", Tone.WAITS),
-        (1, f"capped at {pool.cap} by a person" if pool.cap is not None else "", Tone.WAITS),
+        *((0, plain(text), Tone.WAITS if why is Reason.BLOCKED else Tone.BAD) for why, text in troubles(pool).items()),
+        (1, cap_words(pool), Tone.WAITS),
         (2, f"{pool.bypassing} past the scheduler" if pool.bypassing else "", Tone.BAD),
         (3, "; ".join(learned), ""),
         *((3, _shared(pool, meter), "") for meter in pool.meters if meter.shared_by),
@@ -164,10 +161,3 @@ def _moves(tally: PoolTally) -> Iterator[str]:
         if move is not None and move.ago_s < _RECENT_S:
             was = "" if before is None else f"{before.limit} "
             yield f"{was}→ {move.limit} {span(move.ago_s)} ago ({plain(move.reason)})"
-
-
-def _breaker(pool: PoolView) -> str:
-    if pool.breaker == "closed":
-        return ""
-    tries = "" if pool.breaker_tries_in_s is None else f", tries in {span(pool.breaker_tries_in_s)}"
-    return f"breaker {pool.breaker}{tries}"

@@ -15,9 +15,8 @@ from hivemind_addon.proxy.journal.tables import (
     TicketRow,
     WaitRow,
 )
-from hivemind_addon.tools.history.asked import RequestFilter, Span, Where, booked, is_broad
+from hivemind_addon.tools.history.filters import LOST, RequestFilter, Span, SqlConditions, booked, is_broad
 from hivemind_addon.tools.history.reader import JournalReader
-from hivemind_addon.tools.history.records import LOST, Listed, RunRecord
 
 _FEW = 5
 """Names that are suggested."""
@@ -27,6 +26,36 @@ _SHORTEST_PREFIX = 3
 _BEHIND_ALL = "\U0010ffff"
 TOKENS_IN = "coalesce(a.input_tokens, 0) + coalesce(a.cache_read_tokens, 0) + coalesce(a.cache_write_tokens, 0)"
 """All input of an attempt `a`."""
+
+
+class RunRecord(Struct, frozen=True):
+    """One start of the proxy."""
+
+    id: int
+    began: float
+    seen: float
+    """When it last wrote."""
+    ended: float | None
+    """None: it runs, or it died."""
+    pid: int
+    version: str
+    port: int = 0
+    """Where it listened; 0: that is not known."""
+    listened: bool = True
+    """Whether it ever did: one that was killed while it started has served nobody."""
+
+
+class Listed(TicketRow, kw_only=True):
+    """One request with what it has used so far."""
+
+    tokens_in: int
+    """All input, cached or not."""
+    tokens_cached: int
+    """Of these, what was read from the provider's cache."""
+    tokens_out: int
+    tokens: int
+    """What its attempts were booked with: what was not reported was counted or expected."""
+    micro_usd: int
 
 
 class Found(Struct, frozen=True):
@@ -54,16 +83,36 @@ class Biography(Struct, frozen=True):
     waits: tuple[WaitRow, ...]
     happenings: tuple[HappeningRow, ...]
 
+    @property
+    def tokens_in(self) -> int:
+        """All input of its attempts, cached or not."""
+        return sum(map(tokens_in, self.attempts))
 
-def requests(journal: JournalReader, asked: RequestFilter, most: int) -> list[Listed]:
+    @property
+    def tokens_out(self) -> int:
+        """Of its attempts."""
+        return sum(one.output_tokens or 0 for one in self.attempts)
+
+    @property
+    def micro_usd(self) -> int:
+        """Booked for its attempts."""
+        return sum(one.micro_usd for one in self.attempts)
+
+
+def tokens_in(attempt: AttemptRow) -> int:
+    """All input, cached or not."""
+    return (attempt.input_tokens or 0) + (attempt.cache_read_tokens or 0) + (attempt.cache_write_tokens or 0)
+
+
+def requests(journal: JournalReader, wanted: RequestFilter, most: int) -> list[Listed]:
     """The newest requests, newest first."""
-    where, order = Where(), "t.arrived"
-    if asked != RequestFilter(span=asked.span) and is_broad(journal, asked):
+    where, order = SqlConditions(), "t.arrived"
+    if wanted != RequestFilter(span=wanted.span) and is_broad(journal, wanted):
         # Who is looked for may be rare, or nobody.
         where.through("t.id")
         order = "+t.arrived"
-    where.within(order, asked.span)
-    where.means(journal, asked)
+    where.within(order, wanted.span)
+    where.selects(journal, wanted)
     found = journal.answers(
         Listed,
         f"""
@@ -116,19 +165,19 @@ def biographies(journal: JournalReader, tickets: Sequence[TicketRow]) -> Iterato
 
 def runs(journal: JournalReader, span: Span = Span()) -> list[RunRecord]:  # noqa: B008 - it is frozen
     """Starts of the proxy, as far as it ran in the span, in their order."""
-    where = Where()
+    where = SqlConditions()
     if span.since > float("-inf"):
         where.add("coalesce(ended, seen) >= ?", span.since)
     where.within("began", Span(until=span.until))
     return journal.records(RunRecord, "run", f"{where} ORDER BY id", where.values)
 
 
-def limits(journal: JournalReader, asked: RequestFilter) -> list[LimitRow]:
+def limits(journal: JournalReader, wanted: RequestFilter) -> list[LimitRow]:
     """Limits as they were learned, oldest first."""
-    where = Where()
-    where.within("at", asked.span)
+    where = SqlConditions()
+    where.within("at", wanted.span)
     # A pool's name begins with its host.
-    where.matches(asked.pool, "pool", "substr(pool, 1, instr(pool, '/') - 1)")
+    where.matches(wanted.pool, "pool", "substr(pool, 1, instr(pool, '/') - 1)")
     return journal.records(LimitRow, '"limit"', f"{where} ORDER BY at, id", where.values)
 
 
@@ -139,7 +188,7 @@ def accounts(journal: JournalReader) -> list[BudgetRow]:
 
 def happenings(journal: JournalReader, span: Span, events: Sequence[str] = ()) -> list[HappeningRow]:
     """What happened, oldest first; `events`: only of these names."""
-    where = Where()
+    where = SqlConditions()
     where.within("at", span)
     if events:
         where.add(f"event IN ({', '.join('?' * len(events))})", *events)

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from hivemind_addon.api.ticket import OutcomeKind
 from hivemind_addon.proxy.journal.tables import HappeningRow
-from hivemind_addon.tools.history.asked import Span, Where, booked, end_of, outcome_of
+from hivemind_addon.tools.history.filters import LOST, Span, SqlConditions, booked, end_of, outcome_of
 from hivemind_addon.tools.history.history import happenings as happenings_of
 from hivemind_addon.tools.history.history import runs
 from hivemind_addon.tools.history.incidents import (
@@ -19,13 +19,12 @@ from hivemind_addon.tools.history.incidents import (
     ROW,
     AttemptEnd,
     Incident,
-    IncidentLine,
+    TimelineLine,
     failure_rows,
     incidents,
     timeline,
 )
 from hivemind_addon.tools.history.reader import JournalReader
-from hivemind_addon.tools.history.records import LOST
 
 _LONGEST_ATTEMPT_S = 3600.0
 """An attempt that ended in an incident began at most so long before."""
@@ -77,7 +76,7 @@ class Aftermath(Struct, frozen=True):
 def read_incidents(journal: JournalReader, span: Span, now: float) -> list[Incident]:
     """Those that were in the span, oldest first."""
     marks = ", ".join("?" * len(EVENTS))
-    where = Where()
+    where = SqlConditions()
     where.add(f"h.event IN ({marks})", *EVENTS)
     told = journal.answers(
         HappeningRow,
@@ -98,7 +97,7 @@ def read_incidents(journal: JournalReader, span: Span, now: float) -> list[Incid
     return [one for one in found if one.began < span.until and (one.ended is None or one.ended >= span.since)]
 
 
-def read_timeline(journal: JournalReader, incident: Incident, most: int) -> list[IncidentLine]:
+def read_timeline(journal: JournalReader, incident: Incident, most: int) -> list[TimelineLine]:
     """What happened in it, in at most about so many lines."""
     until = float("inf") if incident.ended is None else incident.ended + 1.0
     told = happenings_of(journal, Span(incident.began - 1.0, until))
@@ -109,7 +108,7 @@ def read_aftermath(journal: JournalReader, incident: Incident) -> Aftermath:
     """What it did. A breaker opens after some failures: those of the minute before it are counted in."""
     began = incident.began - QUIET_S
     ended = _END_OF_TIME if incident.ended is None else incident.ended
-    where = Where()
+    where = SqlConditions()
     where.within("t.arrived", Span(began - _LONGEST_TICKET_S, ended))
     where.add("(t.ended IS NULL OR t.ended >= ?)", began)
     if incident.pool:
@@ -158,7 +157,7 @@ def read_aftermath(journal: JournalReader, incident: Incident) -> Aftermath:
 
 def _ends(journal: JournalReader, span: Span) -> list[AttemptEnd]:
     """How attempts ended, in that order, wherever so many failed that they may have done so in a row."""
-    where = Where()
+    where = SqlConditions()
     where.within("a.began", Span(span.since - _LONGEST_ATTEMPT_S, span.until + _LONGEST_ATTEMPT_S))
     where.add(f"a.outcome IN ({', '.join('?' * len(HARD))})", *sorted(HARD))
     where.add("a.ended IS NOT NULL")
@@ -166,7 +165,7 @@ def _ends(journal: JournalReader, span: Span) -> list[AttemptEnd]:
     ends = list(failures)
     for pool, spans in _crowds(failures).items():
         for crowd in spans:
-            where = Where()
+            where = SqlConditions()
             where.within("a.began", Span(crowd.since - _LONGEST_ATTEMPT_S, crowd.until))
             where.within("a.ended", crowd)
             where.add("t.pool = ?", pool)
@@ -175,7 +174,7 @@ def _ends(journal: JournalReader, span: Span) -> list[AttemptEnd]:
     return sorted(ends, key=lambda end: end.ended)
 
 
-def _attempt_ends(journal: JournalReader, where: Where) -> list[AttemptEnd]:
+def _attempt_ends(journal: JournalReader, where: SqlConditions) -> list[AttemptEnd]:
     return journal.answers(
         AttemptEnd,
         f"""

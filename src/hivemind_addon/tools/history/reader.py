@@ -14,6 +14,9 @@ from typing import Self
 import msgspec
 from msgspec import Struct
 
+from hivemind_addon.api.command import OptionView, ShowConfig
+from hivemind_addon.api.control import NotSaid, control_socket, send_command
+from hivemind_addon.proxy.journal.file import default_journal
 from hivemind_addon.proxy.journal.schema import APPLICATION_ID, VERSION
 from hivemind_addon.system.database import DAMAGED, MAGIC, open_to_read, primary_code
 from hivemind_addon.system.file_lock import is_free
@@ -22,11 +25,28 @@ _PATIENCE_S = 5.0
 """How long a file that is just being recovered or closed by its proxy is waited for."""
 _DAMAGED = DAMAGED | {sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR}
 """Primary result codes; an error in our own SQL is a table that is missing."""
+_OPTION = "hivemind_journal"
+_NO_FILE = ("", "off")
+_PROXY_PATIENCE_S = 2.0
 Value = str | int | float | None
 
 
 class NoJournal(Exception):
     """It cannot be read; the text is one line that names the file and the cure."""
+
+
+def journal_of(port: int) -> Path:
+    """Which journal is meant: the file of the proxy on a port; the usual one where none answers, or it keeps none.
+
+    Raises FolderNotPrivate, OSError.
+    """
+    try:
+        said = send_command(control_socket(port), ShowConfig(), timeout_s=_PROXY_PATIENCE_S)
+    except NotSaid:
+        return default_journal()
+    options = msgspec.convert(said.value or (), tuple[OptionView, ...])
+    chosen = next((str(one.value) for one in options if one.name == _OPTION), "")
+    return default_journal() if chosen in _NO_FILE else Path(chosen).expanduser()
 
 
 class JournalReader:

@@ -7,10 +7,9 @@ from enum import Enum
 
 from msgspec import Struct
 
-from hivemind_addon.tools.history.asked import RequestFilter, Where, booked, end_of, is_broad
+from hivemind_addon.tools.history.filters import LOST, RequestFilter, SqlConditions, booked, end_of, is_broad
 from hivemind_addon.tools.history.history import TOKENS_IN
 from hivemind_addon.tools.history.reader import JournalReader, Value
-from hivemind_addon.tools.history.records import LOST
 
 
 class By(Enum):
@@ -102,10 +101,10 @@ class Retried(Struct, frozen=True):
     tokens: int
 
 
-def costs(journal: JournalReader, asked: RequestFilter, by: By) -> list[Cost]:
+def costs(journal: JournalReader, wanted: RequestFilter, by: By) -> list[Cost]:
     """Sums, what cost most first; days in their order."""
     sums: dict[str, Cost] = {}
-    for cost in (*_of_tickets(journal, asked, by), *_of_attempts(journal, asked, by)):
+    for cost in (*_of_tickets(journal, wanted, by), *_of_attempts(journal, wanted, by)):
         sums[cost.name] = sums[cost.name] + cost if cost.name in sums else cost
     if by is By.DAY:
         return sorted(sums.values(), key=lambda cost: cost.name)
@@ -117,9 +116,9 @@ def total(sums: Sequence[Cost]) -> Cost:
     return sum(sums, Cost(name="total"))
 
 
-def retry_reasons(journal: JournalReader, asked: RequestFilter) -> list[ReasonCount]:
+def retry_reasons(journal: JournalReader, wanted: RequestFilter) -> list[ReasonCount]:
     """Why attempts were followed by another one, the most frequent reason first."""
-    where = _retried(journal, asked)
+    where = _retried(journal, wanted)
     return journal.answers(
         ReasonCount,
         f"""
@@ -132,9 +131,9 @@ def retry_reasons(journal: JournalReader, asked: RequestFilter) -> list[ReasonCo
     )
 
 
-def retried(journal: JournalReader, asked: RequestFilter, most: int) -> list[Retried]:
+def retried(journal: JournalReader, wanted: RequestFilter, most: int) -> list[Retried]:
     """The newest requests that were tried again, newest first."""
-    where = _retried(journal, asked)
+    where = _retried(journal, wanted)
     return journal.answers(
         Retried,
         f"""
@@ -148,16 +147,16 @@ def retried(journal: JournalReader, asked: RequestFilter, most: int) -> list[Ret
     )
 
 
-def _retried(journal: JournalReader, asked: RequestFilter) -> Where:
-    where = Where()
-    where.within("a.began", asked.span)
-    where.means(journal, asked)
+def _retried(journal: JournalReader, wanted: RequestFilter) -> SqlConditions:
+    where = SqlConditions()
+    where.within("a.began", wanted.span)
+    where.selects(journal, wanted)
     where.add("a.retry_reason != ''")
     return where
 
 
-def _of_tickets(journal: JournalReader, asked: RequestFilter, by: By) -> list[Cost]:
-    where = _in("t.arrived", "t.id", journal, asked)
+def _of_tickets(journal: JournalReader, wanted: RequestFilter, by: By) -> list[Cost]:
+    where = _in("t.arrived", "t.id", journal, wanted)
     sql = f"""
         SELECT name, count(*) AS requests, sum(final = 'delivered') AS delivered,
             sum(final = 'gave up') AS gave_up, sum(final = 'refused') AS refused, sum(final = '{LOST}') AS lost,
@@ -169,8 +168,8 @@ def _of_tickets(journal: JournalReader, asked: RequestFilter, by: By) -> list[Co
     return _sums(journal, sql, where.values)
 
 
-def _of_attempts(journal: JournalReader, asked: RequestFilter, by: By) -> list[Cost]:
-    where = _in("a.began", "a.ticket", journal, asked)
+def _of_attempts(journal: JournalReader, wanted: RequestFilter, by: By) -> list[Cost]:
+    where = _in("a.began", "a.ticket", journal, wanted)
     in_vain = "(a.outcome != 'success')"
     sql = f"""
         SELECT {by.of("a.began")} AS name, count(*) AS attempts, sum(a.attempt > 1) AS retries,
@@ -184,13 +183,13 @@ def _of_attempts(journal: JournalReader, asked: RequestFilter, by: By) -> list[C
     return _sums(journal, sql, where.values)
 
 
-def _in(instant: str, key: str, journal: JournalReader, asked: RequestFilter) -> Where:
-    where = Where()
-    if is_broad(journal, asked):
+def _in(instant: str, key: str, journal: JournalReader, wanted: RequestFilter) -> SqlConditions:
+    where = SqlConditions()
+    if is_broad(journal, wanted):
         where.through(key)
         instant = f"+{instant}"  # not by its index
-    where.within(instant, asked.span)
-    where.means(journal, asked)
+    where.within(instant, wanted.span)
+    where.selects(journal, wanted)
     return where
 
 

@@ -1,9 +1,19 @@
-"""The server over streamable HTTP: on this machine only, for who knows the token, and for no web page."""
+"""The server over streamable HTTP: on this machine only, for clients that say the token, and for no web page.
 
+The token is made here, or kept in a file that only its owner reads.
+"""
+
+import hmac
 import logging
+import os
+import secrets
 import socket
+import stat
+import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -14,8 +24,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
-
-from hivemind_addon.tools.mcp.token import is_token
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -31,6 +39,55 @@ IDLE_S = 30 * 60.0
 _CUT = "returned without completing response"
 _GRACE_S = 1
 """What runs when the server is ended gets so long."""
+_TOKEN_BYTES = 32
+_LEAST_TOKEN_CHARS = 16
+_MOST_TOKEN_BYTES = 4096
+
+
+class BadToken(Exception):
+    """The file cannot be used; one line that names it and the cure."""
+
+
+def new_token() -> str:
+    """One that nobody guesses."""
+    return secrets.token_urlsafe(_TOKEN_BYTES)
+
+
+def kept_token(file: Path) -> str:
+    """The token in a file; one is made where there is none, 0600. Raises BadToken, OSError."""
+    if not file.exists():
+        token = new_token()
+        with NamedTemporaryFile("w", dir=file.parent, prefix=f".{file.name}-") as made:  # 0600 from its first byte
+            made.write(f"{token}\n")
+            made.flush()
+            with suppress(FileExistsError):  # whoever starts at the same moment finds a whole one
+                os.link(made.name, file)
+    return _read_token(file)
+
+
+def is_token(said: str, token: str) -> bool:
+    """Whether an `Authorization` header says it; takes as long for a near miss as for a far one."""
+    kind, _, word = said.strip().partition(" ")
+    same = hmac.compare_digest(word.strip().encode(errors="replace"), token.encode())
+    return same and kind.lower() == "bearer"
+
+
+def _read_token(file: Path) -> str:
+    with file.open("rb") as source:
+        found = os.fstat(source.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise BadToken(f"{file} is no file; name another one")
+        if sys.platform != "win32":
+            if found.st_uid != os.getuid():
+                raise BadToken(f"{file} belongs to somebody else; name another file")
+            if stat.S_IMODE(found.st_mode) & 0o077:
+                raise BadToken(f"{file} can be read by others; chmod 600 {file}")
+        text = source.read(_MOST_TOKEN_BYTES).decode("ascii", "replace").strip()
+    if len(text) < _LEAST_TOKEN_CHARS or not text.isprintable() or " " in text:
+        raise BadToken(
+            f"{file} has no token of at least {_LEAST_TOKEN_CHARS} letters and digits; remove it for a new one"
+        )
+    return text
 
 
 class Guarded:

@@ -9,7 +9,7 @@ from hivemind_addon.tools.locks.holder import holder_of
 from hivemind_addon.tools.locks.model import Holder, Lease, LeaseOver, LeaseState, NotGranted, Request
 from hivemind_addon.tools.locks.sqlite_store import wait_for_lease
 from hivemind_addon.tools.mcp.session import Session
-from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, Effect, McpTool, ToolCancelled, ToolFailed
+from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, Effect, ToolCancelled, ToolFailed, tool
 
 _MAX_TTL_S = 86_400
 _MAX_WAIT_S = 600
@@ -107,7 +107,13 @@ class Leases(Struct, frozen=True):
     names: tuple[NameView, ...]
 
 
-def _acquire(call: Call, wanted: LocksWanted) -> Acquired:
+@tool("Take a lock that agents share", effect=Effect.CHANGES)
+def lease_acquire(call: Call, wanted: LocksWanted) -> Acquired:
+    """Take named leases that all agents on this machine respect, before touching what must not be touched by two at
+    once (a migration, a file that everybody edits, a port), or to be one of at most N in a phase. Several names are
+    taken all at once or not at all. Waits up to wait_s seconds. granted false: somebody else has it; do not go on
+    as if you had it. It ends after ttl_s seconds, when you release it, or with you.
+    """
     session = call.session
     request = Request(
         names=wanted.names,
@@ -155,7 +161,9 @@ def _refused(got: NotGranted) -> Acquired:
     )
 
 
-def _renew(call: Call, asked: Renew) -> Acquired:
+@tool("Keep a lease for longer", effect=Effect.CHANGES, idempotent=True)
+def lease_renew(call: Call, asked: Renew) -> Acquired:
+    """Let a lease that you hold end later. An error: it is over, and may be somebody else's by now."""
     session = call.session
     _own(session, asked.lease)
     try:
@@ -168,7 +176,9 @@ def _renew(call: Call, asked: Renew) -> Acquired:
     return _acquired(lease, f"yours for {span(asked.ttl_s)} from now on")
 
 
-def _release(call: Call, asked: Release) -> Released:
+@tool("Give a lease back", effect=Effect.CHANGES)
+def lease_release(call: Call, asked: Release) -> Released:
+    """Release a lease that you hold, so that the next one gets it at once."""
     session = call.session
     lease = _own(session, asked.lease)
     session.let_go(asked.lease)
@@ -183,7 +193,9 @@ def _own(session: Session, lease_id: str) -> Lease:
     return lease
 
 
-def _list(call: Call, asked: LockNames) -> Leases:
+@tool("Who holds which lease")
+def lease_list(call: Call, asked: LockNames) -> Leases:
+    """See which names are held, by whom, until when, and who waits for them. Changes nothing."""
     session = call.session
     found = session.leases.standings(session.clock.awake(), asked.names)[:MAX_ROWS]
     held = session.held
@@ -212,46 +224,8 @@ def _left(lease: Lease) -> float:
 
 
 TOOLS = (
-    McpTool(
-        name="lease_acquire",
-        title="Take a lock that agents share",
-        description=(
-            "Take named leases that all agents on this machine respect, before touching what must not be touched by "
-            "two at once (a migration, a file that everybody edits, a port), or to be one of at most N in a phase. "
-            "Several names are taken all at once or not at all. Waits up to wait_s seconds. granted false: somebody "
-            "else has it; do not go on as if you had it. It ends after ttl_s seconds, when you release it, or with you."
-        ),
-        takes=LocksWanted,
-        gives=Acquired,
-        run=_acquire,
-        effect=Effect.CHANGES,
-    ),
-    McpTool(
-        name="lease_renew",
-        title="Keep a lease for longer",
-        description="Let a lease that you hold end later. An error: it is over, and may be somebody else's by now.",
-        takes=Renew,
-        gives=Acquired,
-        run=_renew,
-        effect=Effect.CHANGES,
-        idempotent=True,
-    ),
-    McpTool(
-        name="lease_release",
-        title="Give a lease back",
-        description="Release a lease that you hold, so that the next one gets it at once.",
-        takes=Release,
-        gives=Released,
-        run=_release,
-        effect=Effect.CHANGES,
-    ),
-    McpTool(
-        name="lease_list",
-        title="Who holds which lease",
-        description="See which names are held, by whom, until when, and who waits for them. Changes nothing.",
-        takes=LockNames,
-        gives=Leases,
-        run=_list,
-        idempotent=True,
-    ),
+    lease_acquire,
+    lease_renew,
+    lease_release,
+    lease_list,
 )

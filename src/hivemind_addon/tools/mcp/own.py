@@ -8,16 +8,17 @@ from msgspec import Meta, Struct, convert
 
 from hivemind_addon.api.account import account_view
 from hivemind_addon.api.command import ForeseeWait, SetPriority, names_agent
-from hivemind_addon.api.report import Report
+from hivemind_addon.api.pool_words import troubles
+from hivemind_addon.api.report import Report, SessionTally
 from hivemind_addon.api.snapshot import BudgetView, PoolView, PriorityView, Snapshot, TicketView
 from hivemind_addon.api.spend import Scope as Holder
-from hivemind_addon.api.ticket import Priority, Usage, sum_of
+from hivemind_addon.api.ticket import Priority
 from hivemind_addon.api.words import several, span
-from hivemind_addon.tools.history.asked import RequestFilter, Span
+from hivemind_addon.tools.history.filters import RequestFilter, Span
 from hivemind_addon.tools.history.reader import JournalReader, NoJournal
 from hivemind_addon.tools.history.sums import By, costs, total
 from hivemind_addon.tools.mcp.session import Session
-from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, Effect, McpTool, Nothing, ToolFailed
+from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, Effect, Nothing, ToolFailed, tool
 
 _MAX_YIELD_S = 3600
 _MAX_LOWERED_S = 7 * 86_400
@@ -150,7 +151,12 @@ class Done(Struct, frozen=True):
     text: str
 
 
-def _status(call: Call, _: Nothing) -> OwnStatus:
+@tool("Where you stand in the queue")
+def status(call: Call, _: Nothing) -> OwnStatus:
+    """See what the scheduler in front of the model provider does with your requests: which of them wait and why, who
+    else runs, how full the provider's limits are, what is left of your budget. Use it when calls are slow, before
+    starting many sub-agents, or when an error mentions hivemind. Changes nothing.
+    """
     session = call.session
     agent, snapshot = session.agent, session.report().snapshot
     tickets = [(pool, one) for pool in snapshot.pools for one in pool.tickets]
@@ -204,11 +210,6 @@ def _others(tickets: Iterable[TicketView], agent: str) -> tuple[OtherAgent, ...]
 
 
 def _pool(pool: PoolView) -> PoolInShort:
-    trouble = []
-    if pool.wall is not None:
-        trouble.append(f"{pool.wall.reason}; opens in {span(pool.wall.ends_in_s)}")
-    if pool.breaker != "closed":
-        trouble.append(f"breaker {pool.breaker}: the provider fails for everybody")
     return PoolInShort(
         pool=str(pool.key),
         running=pool.in_flight,
@@ -216,7 +217,7 @@ def _pool(pool: PoolView) -> PoolInShort:
         waiting=pool.queued,
         paused=pool.paused,
         blocked_for_s=_rounded(pool.blocked_for_s),
-        trouble="; ".join(trouble),
+        trouble="; ".join(troubles(pool).values()),
     )
 
 
@@ -242,7 +243,12 @@ def _budget(view: BudgetView) -> OwnBudget:
     )
 
 
-def _metrics(call: Call, _: Nothing) -> OwnMetrics:
+@tool("What you have used")
+def metrics(call: Call, _: Nothing) -> OwnMetrics:
+    """Your own requests, tokens (all input, cached input, output), cost in US dollars, seconds waited, and failures
+    that were retried for you: today's, or since the proxy's start where no journal is kept. Use it to report or to
+    limit your own spending. Changes nothing.
+    """
     session = call.session
     agent = session.agent
     try:
@@ -278,30 +284,32 @@ def _of_today(agent: str, session: Session) -> OwnMetrics:
 
 
 def _of_this_run(agent: str, report: Report) -> OwnMetrics:
-    mine = [one for one in report.tally.sessions if one.agent == agent]
-    usage = Usage()
-    for one in mine:
-        usage = sum_of(usage, one.usage)
+    mine = sum((one for one in report.tally.sessions if one.agent == agent), SessionTally(agent, ""))
     return OwnMetrics(
         agent=agent,
         since=f"the proxy's start, {span(max(0.0, report.told_wall - report.proxy.began_wall))} ago",
-        requests=sum(one.tickets for one in mine),
-        delivered=sum(one.delivered for one in mine),
-        running_or_waiting=sum(one.live for one in mine),
-        lost=sum(one.lost + one.refused for one in mine),
-        retries=sum(one.retries_absorbed for one in mine),
-        input_tokens=usage.total_input_tokens,
-        cached_input_tokens=usage.cache_read_tokens,
-        output_tokens=usage.output_tokens,
-        tokens=sum(one.tokens for one in mine),
-        cost_usd=sum(one.micro_usd for one in mine) / 1e6,
-        wasted_tokens=sum(one.wasted_tokens for one in mine),
-        wasted_usd=sum(one.wasted_micro_usd for one in mine) / 1e6,
-        waited_s=_rounded(sum(one.waited_s for one in mine)),
+        requests=mine.tickets,
+        delivered=mine.delivered,
+        running_or_waiting=mine.live,
+        lost=mine.lost + mine.refused,
+        retries=mine.retries_absorbed,
+        input_tokens=mine.usage.total_input_tokens,
+        cached_input_tokens=mine.usage.cache_read_tokens,
+        output_tokens=mine.usage.output_tokens,
+        tokens=mine.tokens,
+        cost_usd=mine.micro_usd / 1e6,
+        wasted_tokens=mine.wasted_tokens,
+        wasted_usd=mine.wasted_micro_usd / 1e6,
+        waited_s=_rounded(mine.waited_s),
     )
 
 
-def _wait_estimate(call: Call, planned: Planned) -> WaitEstimate:
+@tool("When would my next call run?")
+def wait_estimate(call: Call, planned: Planned) -> WaitEstimate:
+    """Foresee how many seconds a model call that you made now would wait before it is sent to the provider, and for
+    what. Use it to choose between more work now and later, or how many sub-agents are worth it. Changes nothing and
+    reserves nothing.
+    """
     session = call.session
     said = session.tell(
         ForeseeWait(
@@ -317,11 +325,19 @@ def _wait_estimate(call: Call, planned: Planned) -> WaitEstimate:
     return WaitEstimate(summary=said.text, starts_in_s=pools[0].starts_in_s if pools else 0.0, pools=pools)
 
 
-def _yield_turn(call: Call, asked: YieldFor) -> Done:
+@tool("Let others go first for a while", effect=Effect.CHANGES, idempotent=True)
+def yield_turn(call: Call, asked: YieldFor) -> Done:
+    """Give your requests the lowest priority for some seconds, so that other agents' requests go first. Use it when
+    your work is not urgent and others wait. It ends by itself; your requests are never lost.
+    """
     return _lower(call.session, asked.seconds)
 
 
-def _lower_priority(call: Call, asked: LowerFor) -> Done:
+@tool("Lower your own priority", effect=Effect.CHANGES, idempotent=True)
+def lower_priority(call: Call, asked: LowerFor) -> Done:
+    """Have your own requests served after everybody else's for a long while, as background work. It ends by itself, or
+    with restore true. You cannot raise yourself, nor undo what a person has set.
+    """
     session = call.session
     if not asked.restore:
         return _lower(session, asked.seconds)
@@ -355,69 +371,9 @@ def _rounded(seconds: float) -> float:
 
 
 TOOLS = (
-    McpTool(
-        name="status",
-        title="Where you stand in the queue",
-        description=(
-            "See what the scheduler in front of the model provider does with your requests: which of them wait and "
-            "why, who else runs, how full the provider's limits are, what is left of your budget. Use it when calls "
-            "are slow, before starting many sub-agents, or when an error mentions hivemind. Changes nothing."
-        ),
-        takes=Nothing,
-        gives=OwnStatus,
-        run=_status,
-        idempotent=True,
-    ),
-    McpTool(
-        name="metrics",
-        title="What you have used",
-        description=(
-            "Your own requests, tokens (all input, cached input, output), cost in US dollars, seconds waited, and "
-            "failures that were retried for you: today's, or since the proxy's start where no journal is kept. Use it "
-            "to report or to limit your own spending. Changes nothing."
-        ),
-        takes=Nothing,
-        gives=OwnMetrics,
-        run=_metrics,
-        idempotent=True,
-    ),
-    McpTool(
-        name="wait_estimate",
-        title="When would my next call run?",
-        description=(
-            "Foresee how many seconds a model call that you made now would wait before it is sent to the provider, "
-            "and for what. Use it to choose between more work now and later, or how many sub-agents are worth it. "
-            "Changes nothing and reserves nothing."
-        ),
-        takes=Planned,
-        gives=WaitEstimate,
-        run=_wait_estimate,
-        idempotent=True,
-    ),
-    McpTool(
-        name="yield_turn",
-        title="Let others go first for a while",
-        description=(
-            "Give your requests the lowest priority for some seconds, so that other agents' requests go first. Use it "
-            "when your work is not urgent and others wait. It ends by itself; your requests are never lost."
-        ),
-        takes=YieldFor,
-        gives=Done,
-        run=_yield_turn,
-        effect=Effect.CHANGES,
-        idempotent=True,
-    ),
-    McpTool(
-        name="lower_priority",
-        title="Lower your own priority",
-        description=(
-            "Have your own requests served after everybody else's for a long while, as background work. It "
-            "ends by itself, or with restore true. You cannot raise yourself, nor undo what a person has set."
-        ),
-        takes=LowerFor,
-        gives=Done,
-        run=_lower_priority,
-        effect=Effect.CHANGES,
-        idempotent=True,
-    ),
+    status,
+    metrics,
+    wait_estimate,
+    yield_turn,
+    lower_priority,
 )

@@ -1,20 +1,22 @@
-"""What became of an agent's own requests, from the journal: of earlier runs of the proxy, too."""
+"""What became of an agent's own requests and of its conversations that a spent budget stopped."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, convert, to_builtins
 
 from hivemind_addon.api.proxy_user import given_id
-from hivemind_addon.proxy.journal.tables import AttemptRow, TicketRow
-from hivemind_addon.tools.history.asked import RequestFilter, Span
-from hivemind_addon.tools.history.history import biographies, find, requests
+from hivemind_addon.proxy.checkpoint.model import CheckpointHead, CheckpointStore, UnknownCheckpoint
+from hivemind_addon.tools.checkpoints.prompt import prompt_of
+from hivemind_addon.tools.history.filters import RequestFilter, Span
+from hivemind_addon.tools.history.history import Biography, biographies, find, requests
 from hivemind_addon.tools.history.reader import JournalReader
 from hivemind_addon.tools.history.verdict import verdict
-from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, McpTool, ToolFailed
+from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, Nothing, ToolFailed, tool
 
 _HOUR_S = 3600.0
+_MAX_CHARS = 50_000
 
 
 class About(Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,41 +54,44 @@ class PastRequests(Struct, frozen=True):
     text: str
 
 
-def _history(call: Call, about: About) -> PastRequests:
+@tool("What became of your requests")
+def history(call: Call, about: About) -> PastRequests:
+    """Look up your own past requests: whether each ran at the provider once, twice, never, or nobody can know, why
+    attempts failed, what they used and cost. Use it after an error or a restart, before you do something again.
+    Changes nothing.
+    """
     session = call.session
     agent, glob = session.agent, session.caller.glob
     with JournalReader(session.journal()) as journal:
         if about.name:
             found = find(journal, given_id(about.name), about.most)
-            tickets: Sequence[TicketRow] = [one for one in reversed(found.tickets) if one.agent == agent]
-            if not tickets:
+            mine = [one for one in reversed(found.tickets) if one.agent == agent]
+            if not mine:
                 raise ToolFailed(f"none of your requests, tasks or Idempotency-Keys is {about.name!r}")
+            stories = biographies(journal, mine)
         else:
             since = session.clock.wall() - about.hours * _HOUR_S
-            tickets = requests(journal, RequestFilter(span=Span(since=since), agent=glob), about.most)
-        told = tuple(_past(one.ticket, one.attempts) for one in biographies(journal, tickets))
+            newest = requests(journal, RequestFilter(span=Span(since=since), agent=glob), about.most)
+            stories = biographies(journal, newest)
+        told = tuple(map(_past, stories))
     return PastRequests(told, _text(told))
 
 
-def _past(ticket: TicketRow, attempts: Sequence[AttemptRow]) -> Past:
-    failed = tuple(one.reason or one.outcome for one in attempts if one.outcome not in ("", "success"))
-    return Past(
-        ticket=ticket.id,
-        arrived=datetime.fromtimestamp(ticket.arrived).astimezone().isoformat(timespec="seconds"),
-        model=ticket.model,
-        task=ticket.task,
-        what_happened=verdict([ticket], attempts),
-        end=ticket.end,
-        reason=ticket.reason,
-        attempts=len(attempts),
-        failures=failed[:MAX_ROWS],
-        waited_s=round(ticket.waited_s, 1),
-        input_tokens=sum(
-            (one.input_tokens or 0) + (one.cache_read_tokens or 0) + (one.cache_write_tokens or 0) for one in attempts
-        ),
-        output_tokens=sum(one.output_tokens or 0 for one in attempts),
-        cost_usd=sum(one.micro_usd for one in attempts) / 1e6,
-    )
+def _past(story: Biography) -> Past:
+    ticket = story.ticket
+    failed = tuple(one.reason or one.outcome for one in story.attempts if one.outcome not in ("", "success"))
+    told = {
+        "ticket": ticket.id,
+        "arrived": datetime.fromtimestamp(ticket.arrived).astimezone().isoformat(timespec="seconds"),
+        "what_happened": verdict([ticket], story.attempts),
+        "attempts": len(story.attempts),
+        "failures": failed[:MAX_ROWS],
+        "waited_s": round(ticket.waited_s, 1),
+        "input_tokens": story.tokens_in,
+        "output_tokens": story.tokens_out,
+        "cost_usd": story.micro_usd / 1e6,
+    }
+    return convert(to_builtins(ticket) | told, Past)
 
 
 def _text(told: Sequence[Past]) -> str:
@@ -98,18 +103,83 @@ def _text(told: Sequence[Past]) -> str:
     return f"{len(told)} requests, {delivered} of them delivered."
 
 
-TOOLS = (
-    McpTool(
-        name="history",
-        title="What became of your requests",
-        description=(
-            "Look up your own past requests: whether each ran at the provider once, twice, never, or nobody can know, "
-            "why attempts failed, what they used and cost. Use it after an error or a restart, before you do "
-            "something again. Changes nothing."
-        ),
-        takes=About,
-        gives=PastRequests,
-        run=_history,
-        idempotent=True,
-    ),
-)
+class KeptConversation(Struct, frozen=True):
+    """One conversation that was kept."""
+
+    id: str
+    kept_at: Annotated[str, Meta(description="ISO 8601, UTC")]
+    session: str
+    model: str
+    task: str
+    messages: int
+    bytes: int
+    reason: str
+
+
+class Checkpoints(Struct, frozen=True):
+    """Yours, the newest first."""
+
+    checkpoints: tuple[KeptConversation, ...]
+    more: Annotated[int, Meta(description="Older ones that are not listed here")]
+
+
+class ConversationPart(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which one, and which part of it."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=200, description="As checkpoints lists it, or its beginning")]
+    offset: Annotated[int, Meta(ge=0, description="Characters to skip: the next_offset of the part before")] = 0
+    chars: Annotated[int, Meta(ge=1, le=_MAX_CHARS, description="At most so many characters")] = 20_000
+
+
+class ConversationText(Struct, frozen=True):
+    """A part of a conversation as Markdown, oldest words first."""
+
+    id: str
+    text: str
+    next_offset: Annotated[int | None, Meta(description="Where the rest begins; null: this is the end")]
+    total_chars: int
+    resume: Annotated[str, Meta(description="What a person types to go on with it in its own program")]
+
+
+def _mine(store: CheckpointStore, agent: str) -> list[CheckpointHead]:
+    return [head for head in store.heads() if head.agent == agent]
+
+
+@tool("Your conversations that were stopped")
+def checkpoints(call: Call, _: Nothing) -> Checkpoints:
+    """List your own conversations that a spent budget has stopped and that were kept, the newest first. Use it after a
+    budget was raised, to find where you were. Changes nothing.
+    """
+    mine = _mine(call.session.checkpoints(), call.session.agent)
+    return Checkpoints(tuple(_kept(head) for head in mine[:MAX_ROWS]), more=len(mine[MAX_ROWS:]))
+
+
+def _kept(head: CheckpointHead) -> KeptConversation:
+    kept_at = datetime.fromtimestamp(head.kept_wall, UTC).isoformat(timespec="seconds")
+    return convert(to_builtins(head) | {"kept_at": kept_at, "bytes": head.body_bytes}, KeptConversation)
+
+
+@tool("Read a stopped conversation")
+def checkpoint_read(call: Call, part: ConversationPart) -> ConversationText:
+    """Read one of your own stopped conversations as Markdown, with tool calls and their results, in parts: go on at
+    next_offset until it is null. Changes nothing.
+    """
+    store = call.session.checkpoints()
+    mine = [head.id for head in _mine(store, call.session.agent)]
+    meant = [one for one in mine if one == part.id] or [one for one in mine if one.startswith(part.id)]
+    if len(meant) != 1:  # another agent's is as if it were not there
+        which = "several" if meant else "none"
+        raise UnknownCheckpoint(f"{which} of your checkpoints may be {part.id!r}; the tool checkpoints lists them")
+    found = store.read(meant[0])
+    text = prompt_of(found)
+    end = part.offset + part.chars
+    return ConversationText(
+        id=found.head.id,
+        text=text[part.offset : end],
+        next_offset=end if end < len(text) else None,
+        total_chars=len(text),
+        resume=f"hivemind checkpoint export {found.head.id} --as …",
+    )
+
+
+TOOLS = (history, checkpoints, checkpoint_read)

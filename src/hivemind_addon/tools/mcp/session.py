@@ -1,21 +1,144 @@
-"""What one client of the server has, from its coming to its going: who it is, what it may do, what it holds."""
+"""What one client of the server has, from its coming to its going: who it is, what it may do, what it holds.
+
+What it may do is no wall: an agent with a shell can run `hivemind` itself. It is what an agent is offered, so that none
+steers the others by a whim.
+"""
 
 import os
 import threading
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from difflib import get_close_matches
+from enum import Enum
+from glob import escape
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
 
 from hivemind_addon.api.command import Command, Said
 from hivemind_addon.api.control import NotSaid, control_socket, read_report, send_command, serving_ports
+from hivemind_addon.api.proxy_user import clean
 from hivemind_addon.api.report import Report
 from hivemind_addon.proxy.checkpoint.folder_store import FOLDER_NAME, FolderStore
 from hivemind_addon.proxy.checkpoint.model import CheckpointStore
 from hivemind_addon.system.clock import Clock
-from hivemind_addon.tools.history.place import journal_of
+from hivemind_addon.tools.history.reader import journal_of
+from hivemind_addon.tools.launch.environment import LOOPBACK, PROXY_VARIABLES
+from hivemind_addon.tools.launch.port import AGENT_VARIABLE, DEFAULT_PORT, PORT_VARIABLE
 from hivemind_addon.tools.locks.model import Lease, LeaseError
 from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
-from hivemind_addon.tools.mcp.caller import Caller
-from hivemind_addon.tools.mcp.scope import ServerScope
+from hivemind_addon.tools.tasks.model import RUNNER_VARIABLE, TASK_VARIABLE
+
+# Who it is ------------------------------------------------------------------------------------------------------------
+
+
+class Caller(Struct, frozen=True):
+    """One agent, as the proxy knows it."""
+
+    agent: str
+    """Empty: it is not known."""
+    port: int
+    """Of its proxy."""
+    task: str = ""
+    """The task that it is; empty: none."""
+    runner: str = ""
+    """The socket of the runner that started it; empty: none did."""
+
+    @property
+    def glob(self) -> str:
+        """What matches this agent and no other one, whatever its name has in it."""
+        return escape(self.agent)
+
+
+def caller_of(environment: Mapping[str, str], *, agent: str = "", port: int | None = None) -> Caller:
+    """Who starts the server: what is told, else what `hivemind exec` has set, else what its proxy variable says."""
+    user, its_port = _proxy_user(environment)
+    return Caller(
+        agent=clean(agent or environment.get(AGENT_VARIABLE, "") or user),
+        port=port or _port(environment.get(PORT_VARIABLE, "")) or its_port or DEFAULT_PORT,
+        task=environment.get(TASK_VARIABLE, ""),
+        runner=environment.get(RUNNER_VARIABLE, ""),
+    )
+
+
+def _proxy_user(environment: Mapping[str, str]) -> tuple[str, int | None]:
+    """Who a proxy variable says that we are, and where, if that proxy is on this machine."""
+    for name in (*PROXY_VARIABLES, *map(str.lower, PROXY_VARIABLES)):
+        try:
+            url = urlsplit(environment.get(name, ""))
+            if url.hostname in LOOPBACK and url.username:
+                return unquote(url.username), url.port
+        except ValueError:
+            continue  # no address
+    return "", None
+
+
+def _port(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and 0 < int(text) < 65_536 else None
+
+
+# What it may do -------------------------------------------------------------------------------------------------------
+
+_ALL = "all"
+
+
+class Permission(Enum):
+    """A word of `--allow`."""
+
+    SUBMIT = "submit"
+    """Start a task."""
+    BATCH = "batch"
+    """Start many tasks at once, with dependencies."""
+    BUDGETS = "budgets"
+    """Raise, set and reset anybody's budget."""
+    CONFIG = "config"
+    """Change options of the running proxy."""
+    PRIORITY = "priority"
+    """Set anybody's priority, upwards, too."""
+    SETUP = "setup"
+    """Write into the configuration files of agents' tools."""
+
+
+class BadWord(ValueError):
+    """A word that is none of `--allow`; one line that names it and the known ones."""
+
+
+class ServerScope(Struct, frozen=True):
+    """What the person who started the server allows."""
+
+    allowed: frozenset[Permission] = frozenset()
+    commands: bool = False
+    """Whether tasks may be raw commands, and options such that run programs, name files or lead keys elsewhere."""
+
+    def has(self, needs: frozenset[Permission]) -> bool:
+        """Whether one of these is allowed, or none is needed."""
+        return not needs or bool(needs & self.allowed)
+
+
+def read_allow(text: str) -> frozenset[Permission]:
+    """The words of `--allow`, between commas or blanks; `all`. Raises BadWord."""
+    words = text.lower().replace(",", " ").split()
+    return frozenset(one for word in words for one in _meant(word))
+
+
+def flag(needs: Iterable[Permission]) -> str:
+    """What a person has to add to the server's command line."""
+    return f"--allow {min(needs, key=list(Permission).index).value}"
+
+
+def _meant(word: str) -> Iterable[Permission]:
+    if word == _ALL:
+        return Permission
+    known = [one.value for one in Permission]
+    if word not in known:
+        near = get_close_matches(word, known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise BadWord(f"{word!r} is nothing to allow; there are {', '.join(known)} and {_ALL}{hint}")
+    return (Permission(word),)
+
+
+# What it holds --------------------------------------------------------------------------------------------------------
 
 
 class NoProxy(Exception):

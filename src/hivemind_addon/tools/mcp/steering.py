@@ -1,5 +1,7 @@
-"""What steers others: budgets, priorities, options of the proxy. Only where a person allows it."""
+"""What steers others: budgets, priorities, options of the proxy, agents' own files. Only where a person allows it."""
 
+import subprocess
+import sys
 from enum import Enum
 from typing import Annotated
 
@@ -12,14 +14,16 @@ from hivemind_addon.api.spend import Period
 from hivemind_addon.api.spend import Scope as HolderKind
 from hivemind_addon.api.ticket import Priority
 from hivemind_addon.tools.mcp.own import Done
-from hivemind_addon.tools.mcp.scope import Permission
-from hivemind_addon.tools.mcp.tool import Call, Effect, McpTool, Nothing, ToolFailed
+from hivemind_addon.tools.mcp.session import Permission
+from hivemind_addon.tools.mcp.tool import Call, Effect, Nothing, ToolFailed, tool
 
 _BUDGETS = frozenset({Permission.BUDGETS})
 _CONFIG = frozenset({Permission.CONFIG})
 _MAX_BUDGETS = 200
 _AS_ASKED = "as asked"
 _PREFIX = "hivemind_"
+_MOST_SETUP_S = 60
+_MAX_CHARS = 20_000
 
 Tokens = Annotated[int, Meta(ge=0, le=10**15)]
 Usd = Annotated[float, Meta(ge=0, le=10**9)]
@@ -128,7 +132,9 @@ class SetOption(Struct, frozen=True, forbid_unknown_fields=True):
     value: Annotated[str, Meta(max_length=4000, description="As `--set` takes it")]
 
 
-def _budget_list(call: Call, _: Nothing) -> BudgetList:
+@tool("Everybody's budgets", needs=_BUDGETS)
+def budget_list(call: Call, _: Nothing) -> BudgetList:
+    """See every budget that is in force: limit, spent, reserved, when it renews. Changes nothing."""
     budgets = call.session.report().snapshot.budgets
     return BudgetList(tuple(_state(one) for one in budgets[:_MAX_BUDGETS]))
 
@@ -151,28 +157,38 @@ def _state(view: BudgetView) -> BudgetState:
     )
 
 
-def _budget_add(call: Call, asked: Add) -> Done:
+@tool("Raise a budget", effect=Effect.DESTROYS, needs=_BUDGETS)
+def budget_add(call: Call, asked: Add) -> Done:
+    """Add tokens or US dollars to a holder's budget, for its present period only."""
     if not asked.tokens and not asked.usd:
         raise ToolFailed("say how many tokens or US dollars to add")
     command = AddBudget(asked.holder, asked.name, asked.per, asked.tokens, _micro(asked.usd), by=_asker(call))
     return _done(call, command)
 
 
-def _budget_set(call: Call, asked: Set) -> Done:
+@tool("Give a budget", effect=Effect.DESTROYS, idempotent=True, needs=_BUDGETS)
+def budget_set(call: Call, asked: Set) -> Done:
+    """Set what an agent, a group or everyone may spend in a run, an hour, a day or a month."""
     money = None if asked.usd is None else _micro(asked.usd)
     return _done(call, SetBudget(asked.holder, asked.name, asked.per, asked.tokens, money, by=_asker(call)))
 
 
-def _budget_reset(call: Call, asked: Reset) -> Done:
+@tool("Forgive what was spent", effect=Effect.DESTROYS, idempotent=True, needs=_BUDGETS)
+def budget_reset(call: Call, asked: Reset) -> Done:
+    """Begin a holder's period anew, as if nothing had been spent in it."""
     return _done(call, ResetBudget(asked.holder, asked.name, asked.per, by=_asker(call)))
 
 
-def _set_priority(call: Call, asked: Serve) -> Done:
+@tool("Set anybody's priority", effect=Effect.CHANGES, idempotent=True, needs=frozenset({Permission.PRIORITY}))
+def set_priority(call: Call, asked: Serve) -> Done:
+    """Serve agents before or after others, whatever they ask for."""
     level = None if asked.priority is PriorityLevel.AS_ASKED else Priority[asked.priority.name]
     return _done(call, SetPriority(asked.agent, level, for_s=asked.seconds, by=_asker(call)))
 
 
-def _config_list(call: Call, _: Nothing) -> Options:
+@tool("The proxy's options", needs=_CONFIG)
+def config_list(call: Call, _: Nothing) -> Options:
+    """See the options that the running proxy has, and which of them can be changed. Changes nothing."""
     return Options(_options(call))
 
 
@@ -183,8 +199,12 @@ def _options(call: Call) -> tuple[ProxyOption, ...]:
     return convert(said.value or (), tuple[ProxyOption, ...])
 
 
-def _config_set(call: Call, asked: SetOption) -> Done:
+@tool("Change an option of the proxy", effect=Effect.DESTROYS, idempotent=True, needs=_CONFIG)
+def config_set(call: Call, asked: SetOption) -> Done:
     # The proxy takes names with and without their prefix.
+    """Set one option of the running proxy. It holds for everybody, until the proxy is started anew. Those that name a
+    file, run a program or lead keys elsewhere need `--allow-commands` besides.
+    """
     meant = [one for one in _options(call) if one.name in (asked.name, f"{_PREFIX}{asked.name}")]
     if any(one.guarded for one in meant) and not call.session.scope.commands:
         raise ToolFailed(
@@ -209,82 +229,73 @@ def _micro(usd: float) -> int:
     return round(usd * 1_000_000)
 
 
-TOOLS = (
-    McpTool(
-        name="budget_list",
-        title="Everybody's budgets",
-        description="See every budget that is in force: limit, spent, reserved, when it renews. Changes nothing.",
-        takes=Nothing,
-        gives=BudgetList,
-        run=_budget_list,
-        idempotent=True,
-        needs=_BUDGETS,
-    ),
-    McpTool(
-        name="budget_add",
-        title="Raise a budget",
-        description="Add tokens or US dollars to a holder's budget, for its present period only.",
-        takes=Add,
-        gives=Done,
-        run=_budget_add,
-        effect=Effect.DESTROYS,
-        needs=_BUDGETS,
-    ),
-    McpTool(
-        name="budget_set",
-        title="Give a budget",
-        description="Set what an agent, a group or everyone may spend in a run, an hour, a day or a month.",
-        takes=Set,
-        gives=Done,
-        run=_budget_set,
-        effect=Effect.DESTROYS,
-        idempotent=True,
-        needs=_BUDGETS,
-    ),
-    McpTool(
-        name="budget_reset",
-        title="Forgive what was spent",
-        description="Begin a holder's period anew, as if nothing had been spent in it.",
-        takes=Reset,
-        gives=Done,
-        run=_budget_reset,
-        effect=Effect.DESTROYS,
-        idempotent=True,
-        needs=_BUDGETS,
-    ),
-    McpTool(
-        name="set_priority",
-        title="Set anybody's priority",
-        description="Serve agents before or after others, whatever they ask for.",
-        takes=Serve,
-        gives=Done,
-        run=_set_priority,
-        effect=Effect.CHANGES,
-        idempotent=True,
-        needs=frozenset({Permission.PRIORITY}),
-    ),
-    McpTool(
-        name="config_list",
-        title="The proxy's options",
-        description="See the options that the running proxy has, and which of them can be changed. Changes nothing.",
-        takes=Nothing,
-        gives=Options,
-        run=_config_list,
-        idempotent=True,
-        needs=_CONFIG,
-    ),
-    McpTool(
-        name="config_set",
-        title="Change an option of the proxy",
-        description=(
-            "Set one option of the running proxy. It holds for everybody, until the proxy is started anew. Those that "
-            "name a file, run a program or lead keys elsewhere need `--allow-commands` besides."
-        ),
-        takes=SetOption,
-        gives=Done,
-        run=_config_set,
-        effect=Effect.DESTROYS,
-        idempotent=True,
-        needs=_CONFIG,
-    ),
+class SetupProgram(Enum):
+    """What can be set up."""
+
+    CLAUDE_CODE = "claude-code"
+    CODEX = "codex"
+    GEMINI = "gemini"
+    CURSOR = "cursor"
+    WINDSURF = "windsurf"
+    COPILOT = "copilot"
+    OPENCODE = "opencode"
+    AIDER = "aider"
+    ALL = "all"
+
+
+class What(Enum):
+    """What is to be done."""
+
+    PRINT = "print"
+    WRITE = "write"
+    REMOVE = "remove"
+
+
+class SetupWanted(Struct, frozen=True, forbid_unknown_fields=True):
+    """For which program, and what."""
+
+    program: Annotated[SetupProgram, Meta(description="`all`: every one that is found on this machine")]
+    action: Annotated[
+        What,
+        Meta(description="`print` changes nothing; `write` merges it into its files; `remove` takes out what it wrote"),
+    ] = What.PRINT
+    project: Annotated[bool, Meta(description="The project's files (this server's folder), not the user's own")] = False
+    mcp_only: Annotated[bool, Meta(description="Only the entry of this server, not the proxy")] = False
+
+
+class SetUp(Struct, frozen=True):
+    """What came of it."""
+
+    done: Annotated[bool, Meta(description="False: something could not be done; the text says what")]
+    text: str
+
+
+@tool(
+    "Put an agent's program behind the proxy",
+    effect=Effect.DESTROYS,
+    idempotent=True,
+    needs=frozenset({Permission.SETUP}),
 )
+def setup(call: Call, wanted: SetupWanted) -> SetUp:
+    """Show what a program needs in its own files to go through the scheduler and to use this server, or write that:
+    what is in the files stays, a diff is shown, a backup is kept. It counts from the program's next start.
+    """
+    command = [sys.executable, "-P", "-m", "hivemind_addon", "setup", wanted.program.value]
+    command += ["--port", str(call.session.caller.port)]
+    command += [f"--{wanted.action.value}"] if wanted.action is not What.PRINT else []
+    command += [word for word, asked in (("--project", wanted.project), ("--mcp-only", wanted.mcp_only)) if asked]
+    try:
+        ran = subprocess.run(  # noqa: S603 - words of our own
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_MOST_SETUP_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ToolFailed(f"hivemind setup did not end within {_MOST_SETUP_S} s") from error
+    return SetUp(done=ran.returncode == 0, text=ran.stdout.decode(errors="replace")[-_MAX_CHARS:])
+
+
+TOOLS = (budget_list, budget_add, budget_set, budget_reset, set_priority, config_list, config_set, setup)

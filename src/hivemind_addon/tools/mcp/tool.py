@@ -6,13 +6,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 from msgspec import Struct
 
-from hivemind_addon.tools.mcp.scope import Permission
-from hivemind_addon.tools.mcp.session import Session
+from hivemind_addon.tools.mcp.session import Permission, Session
 
 MAX_ROWS = 50
 """Of a list that a tool gives: it is read by a model, which pays for each word."""
@@ -107,6 +106,32 @@ class McpTool[Taken: Struct, Given: Struct]:
         except msgspec.ValidationError as error:
             raise ToolFailed(f"{self.name}: {error}") from error
         return self.run(call, taken)
+
+
+def tool[Taken: Struct, Given: Struct](
+    title: str,
+    *,
+    effect: Effect = Effect.READS,
+    idempotent: bool = False,
+    needs: frozenset[Permission] = frozenset(),
+) -> Callable[[Callable[[Call, Taken], Given]], McpTool[Taken, Given]]:
+    """Make a tool of a function, whose name, docstring and types it has. A tool that only reads is idempotent."""
+
+    def make(run: Callable[[Call, Taken], Given]) -> McpTool[Taken, Given]:
+        _, takes, gives = get_type_hints(run).values()
+        return McpTool(
+            name=run.__name__,
+            title=title,
+            description=" ".join((run.__doc__ or "").split()),
+            takes=takes,
+            gives=gives,
+            run=run,
+            effect=effect,
+            idempotent=idempotent or effect is Effect.READS,
+            needs=needs,
+        )
+
+    return make
 
 
 class Nothing(Struct, frozen=True, forbid_unknown_fields=True):

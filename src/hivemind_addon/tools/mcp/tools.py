@@ -2,15 +2,13 @@
 
 from typing import Any
 
-from hivemind_addon.tools.mcp import conversations, installing, locks, own, past, steering, work
+from hivemind_addon.tools.mcp import locks, own, past, steering, work
 from hivemind_addon.tools.mcp.tool import McpTool
 
 TOOLS: tuple[McpTool[Any, Any], ...] = (
     *own.TOOLS,
     *past.TOOLS,
-    *conversations.TOOLS,
     *locks.TOOLS,
     *work.TOOLS,
     *steering.TOOLS,
-    *installing.TOOLS,
 )

@@ -5,12 +5,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, convert, to_builtins
 
 from hivemind_addon.api.words import several
-from hivemind_addon.tools.mcp.scope import Permission
-from hivemind_addon.tools.mcp.session import Session
-from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, Effect, McpTool, ToolFailed
+from hivemind_addon.tools.mcp.session import Permission, Session
+from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, Effect, ToolFailed, tool
 from hivemind_addon.tools.tasks import client
 from hivemind_addon.tools.tasks.model import FleetView, State, TaskSpec, TaskView
 
@@ -131,11 +130,20 @@ class WorkEnded(Struct, frozen=True):
     text: str
 
 
-def _submit(call: Call, job: Job) -> WorkSubmitted:
+@tool("Start a task", effect=Effect.DESTROYS, needs=frozenset({Permission.SUBMIT}))
+def submit(call: Call, job: Job) -> WorkSubmitted:
+    """Have another agent work on a prompt of its own, beside you, through the same scheduler and limits. Returns at
+    once with its id; task_wait gives its result. Prefer it to starting agents in a shell: they are queued, retried
+    and paid from a budget. It costs money.
+    """
     return _start(call.session, (job,))
 
 
-def _batch(call: Call, jobs: Jobs) -> WorkSubmitted:
+@tool("Start many tasks", effect=Effect.DESTROYS, needs=frozenset({Permission.BATCH}))
+def batch(call: Call, jobs: Jobs) -> WorkSubmitted:
+    """Start many tasks at once. Those that name others in depends_on start when these are done, and are skipped when
+    one of them fails. Returns at once with all ids. It costs money.
+    """
     return _start(call.session, jobs.tasks)
 
 
@@ -161,32 +169,24 @@ def _spec(job: Job, number: int, session: Session) -> TaskSpec:
             f"{which}: priority {job.priority.value} goes before others: the person who starts this server has to add "
             "`--allow priority` to `hivemind mcp`"
         )
-    return TaskSpec(
-        command=job.command,
-        agent=job.agent,
-        prompt=job.prompt,
-        name=job.name,
-        depends_on=job.depends_on,
-        priority=job.priority.value,
-        estimated_tokens=job.estimated_tokens,
-        budget_tokens=job.budget_tokens,
-        budget_usd=job.budget_usd,
-        group=job.group,
-        directory=job.directory,
-        timeout_s=job.timeout_s,
-        retries=job.retries,
-    )
+    return convert(to_builtins(job), TaskSpec)
 
 
 def _runner(session: Session) -> Path | None:
     return Path(session.caller.runner) if session.caller.runner else None
 
 
-def _task_status(call: Call, which: Which) -> Tasks:
+@tool("How tasks stand", needs=_TASKS)
+def task_status(call: Call, which: Which) -> Tasks:
+    """See which tasks wait, run, or are over, why, and the end of what they wrote. Changes nothing."""
     return _told([client.task(one) for one in _meant(call.session, which.ids)])
 
 
-def _task_wait(call: Call, asked: WaitFor) -> Tasks:
+@tool("Wait for tasks", needs=_TASKS)
+def task_wait(call: Call, asked: WaitFor) -> Tasks:
+    """Wait until tasks are over, at most for so many seconds, and get their results. While you wait your own place in
+    the fleet is lent to them. over false: they are not; call it again.
+    """
     session = call.session
     ids = _meant(session, asked.ids)
     call.progress(0, asked.seconds, f"waiting for {several(len(ids), 'task')}")
@@ -200,7 +200,9 @@ def _task_wait(call: Call, asked: WaitFor) -> Tasks:
     return _told(views)
 
 
-def _task_cancel(call: Call, one: One) -> WorkEnded:
+@tool("End a task", effect=Effect.DESTROYS, idempotent=True, needs=_TASKS)
+def task_cancel(call: Call, one: One) -> WorkEnded:
+    """End a task that you submitted, with all processes that it started. What it did so far stays."""
     session = call.session
     if one.id not in session.submitted and not (
         session.caller.task and client.task(one.id).parent == session.caller.task
@@ -238,77 +240,13 @@ def _told(views: Sequence[TaskView]) -> Tasks:
 
 
 def _state(one: TaskView) -> TaskState:
-    return TaskState(
-        id=one.id,
-        state=one.state.value,
-        reason=one.reason,
-        attempts=one.attempts,
-        exit_status=one.exit_status,
-        result=one.result[-_MAX_RESULT_CHARS:],
-        log=one.log,
-    )
+    return convert(to_builtins(one) | {"result": one.result[-_MAX_RESULT_CHARS:]}, TaskState)
 
 
 TOOLS = (
-    McpTool(
-        name="submit",
-        title="Start a task",
-        description=(
-            "Have another agent work on a prompt of its own, beside you, through the same scheduler and limits. "
-            "Returns at once with its id; task_wait gives its result. Prefer it to starting agents in a shell: they "
-            "are queued, retried and paid from a budget. It costs money."
-        ),
-        takes=Job,
-        gives=WorkSubmitted,
-        run=_submit,
-        effect=Effect.DESTROYS,
-        needs=frozenset({Permission.SUBMIT}),
-    ),
-    McpTool(
-        name="batch",
-        title="Start many tasks",
-        description=(
-            "Start many tasks at once. Those that name others in depends_on start when these are done, and are "
-            "skipped when one of them fails. Returns at once with all ids. It costs money."
-        ),
-        takes=Jobs,
-        gives=WorkSubmitted,
-        run=_batch,
-        effect=Effect.DESTROYS,
-        needs=frozenset({Permission.BATCH}),
-    ),
-    McpTool(
-        name="task_status",
-        title="How tasks stand",
-        description="See which tasks wait, run, or are over, why, and the end of what they wrote. Changes nothing.",
-        takes=Which,
-        gives=Tasks,
-        run=_task_status,
-        idempotent=True,
-        needs=_TASKS,
-    ),
-    McpTool(
-        name="task_wait",
-        title="Wait for tasks",
-        description=(
-            "Wait until tasks are over, at most for so many seconds, and get their results. While you wait your own "
-            "place in the fleet is lent to them. over false: they are not; call it again."
-        ),
-        takes=WaitFor,
-        gives=Tasks,
-        run=_task_wait,
-        idempotent=True,
-        needs=_TASKS,
-    ),
-    McpTool(
-        name="task_cancel",
-        title="End a task",
-        description="End a task that you submitted, with all processes that it started. What it did so far stays.",
-        takes=One,
-        gives=WorkEnded,
-        run=_task_cancel,
-        effect=Effect.DESTROYS,
-        idempotent=True,
-        needs=_TASKS,
-    ),
+    submit,
+    batch,
+    task_status,
+    task_wait,
+    task_cancel,
 )
