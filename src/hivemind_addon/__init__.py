@@ -22,7 +22,7 @@ Read it in this order:
         checkpoints/ kept conversations, exported to the agents' own formats
         launch/      what puts the agents that people have behind it: environment, CA bundle, supervisor, doctor
         setup/       what each agent tool needs in its own files
-        lease/       who may use a named thing now: locks, leaders, at most N; for agents and scripts
+        locks/       who may use a named thing now: locks, leaders, at most N; for agents and scripts
         tasks/       many tasks with dependencies, run through the proxy, at most N at a time
         mcp/         the same for agents: a server of the Model Context Protocol
     lab/       what tries and measures it; loaded by no proxy

@@ -1,5 +1,5 @@
 from hivemind_addon.api.ticket import OutcomeKind
-from hivemind_addon.tools.captures.rows import Cell, rows
+from hivemind_addon.tools.captures.rows import SessionCell, rows
 from tests.capture.samples import make_attempt, make_call, make_capture
 
 
@@ -13,7 +13,7 @@ def test_a_row_shows_waiting_trying_failing_and_answering_in_their_places():
         attempts=(failed(at_s=2.0, ended_after_s=1.9), make_attempt(2, at_s=6.0, ended_after_s=3.9)),
     )
     (row,) = rows(make_capture(call), 10)
-    q, a, t, f = Cell.QUEUED, Cell.ANSWERED, Cell.TRIED, Cell.FAILED
+    q, a, t, f = SessionCell.QUEUED, SessionCell.ANSWERED, SessionCell.TRIED, SessionCell.FAILED
     assert row.cells == (q, q, t, f, q, q, a, a, a, a)
     assert (row.calls, row.retries, row.lost) == (1, 1, 0)
 
@@ -21,7 +21,7 @@ def test_a_row_shows_waiting_trying_failing_and_answering_in_their_places():
 def test_a_call_without_an_answer_is_seen_at_its_end():
     call = make_call(ended_s=10.0, end="shed", attempts=())
     (row,) = rows(make_capture(call), 10)
-    assert row.cells == (*[Cell.QUEUED] * 9, Cell.LOST)
+    assert row.cells == (*[SessionCell.QUEUED] * 9, SessionCell.LOST)
     assert row.lost == 1
 
 
@@ -56,6 +56,6 @@ def test_a_moment_is_seen_however_long_the_night_was():
     short = make_call("1", attempts=(make_attempt(at_s=0.0, ended_after_s=0.01),), ended_s=0.01)
     late = make_call("2", session="b", at_s=36_000.0, ended_s=36_004.0, attempts=(make_attempt(at_s=36_000.0),))
     first, second = rows(make_capture(short, late), 20)
-    assert first.cells[0] is Cell.ANSWERED
-    assert second.cells[-1] is Cell.ANSWERED
-    assert sum(cell is not Cell.NOTHING for cell in first.cells) == 1
+    assert first.cells[0] is SessionCell.ANSWERED
+    assert second.cells[-1] is SessionCell.ANSWERED
+    assert sum(cell is not SessionCell.NOTHING for cell in first.cells) == 1

@@ -2,11 +2,10 @@ import json
 import uuid
 from pathlib import Path
 
-import pytest
-
 from hivemind_addon.api.ticket import CallKind
 from hivemind_addon.tools.checkpoints.claude_code import folder_name, place, session_file
 from tests.checkpoint.samples import MESSAGES, checkpoint
+from tests.rows import each
 
 SESSION = "11111111-2222-4333-8444-555555555555"
 
@@ -67,7 +66,7 @@ def test_what_is_no_message_is_left_out():
     assert [line["message"]["content"] for line in written(body=body)] == ["a"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("path", "name"),
     [
         ("/tmp/ckx/work", "-tmp-ckx-work"),

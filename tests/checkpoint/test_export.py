@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from hivemind_addon.proxy.checkpoint.model import NotKept
 from hivemind_addon.proxy.profile.model import DialectName
-from hivemind_addon.tools.checkpoints.export import CannotExport, Form, export
+from hivemind_addon.tools.checkpoints.export import CannotExport, Form, curl_command, export
 from hivemind_addon.tools.checkpoints.show import lines
-from tests.checkpoint.samples import BODIES, checkpoint
+from tests.checkpoint.samples import BODIES, URLS, checkpoint
+from tests.rows import each
 
 MESSAGES_, RESPONSES_, CHAT_ = BODIES
 
@@ -22,7 +23,7 @@ def exported(form, dialect=DialectName.ANTHROPIC_MESSAGES, project="/w/my projec
     return export(checkpoint(dialect=dialect), form, project=Path(project), environment=environment, **more)
 
 
-@pytest.mark.parametrize(
+@each(
     ("form", "dialect", "home", "resume"),
     [
         (Form.CLAUDE_CODE, MESSAGES_, "/claude", ["claude", "--resume"]),
@@ -40,7 +41,7 @@ def test_a_session_has_its_place_and_the_command_that_resumes_it(form, dialect, 
     assert exported(form, dialect, session=other.session).session == other.session
 
 
-@pytest.mark.parametrize(
+@each(
     ("form", "dialect"),
     [(Form.CLAUDE_CODE, RESPONSES_), (Form.CLAUDE_CODE, CHAT_), (Form.CODEX, MESSAGES_), (Form.CODEX, CHAT_)],
 )
@@ -49,7 +50,7 @@ def test_what_an_agent_cannot_take_is_refused_and_another_form_is_named(form, di
         exported(form, dialect)
 
 
-@pytest.mark.parametrize("dialect", BODIES)
+@each("dialect", BODIES)
 def test_every_conversation_is_a_request_and_a_prompt(dialect):
     request, prompt = exported(Form.API, dialect), exported(Form.TEXT, dialect)
     assert json.loads(request.content) == BODIES[dialect]
@@ -85,3 +86,37 @@ def test_whatever_a_client_sends_is_exported_and_shown_or_refused_in_words(conve
         exported = export(kept, form, project=Path("/w"), environment={})
         if exported.place is not None:
             assert all(isinstance(json.loads(line), dict) for line in exported.content.splitlines())
+
+
+@each(
+    ("dialect", "key"),
+    [
+        (DialectName.ANTHROPIC_MESSAGES, "x-api-key: ${ANTHROPIC_API_KEY}"),
+        (DialectName.OPENAI_RESPONSES, "authorization: Bearer ${OPENAI_API_KEY}"),
+        (DialectName.OPENAI_CHAT, "authorization: Bearer ${OPENAI_API_KEY}"),
+    ],
+)
+def test_it_sends_the_file_with_the_readers_own_key(dialect, key):
+    command = curl_command(checkpoint(dialect=dialect), "body.json")
+    words = shlex.split(command)
+    assert words[0] == "curl"
+    assert URLS[dialect] in words
+    assert words[words.index(key) - 1] == "-H"
+    assert f'"{key}"' in command, "the shell puts the key in"
+    assert "content-type: application/json" in words
+    assert words[-2:] == ["--data-binary", "@body.json"]
+    assert dialect in BODIES
+
+
+def test_what_says_how_the_body_is_meant_goes_with_it_and_a_logins_beta_does_not():
+    headers = {"anthropic-version": "2023-06-01", "anthropic-beta": "a-1,oauth-2025-04-20,b-2", "user-agent": "x"}
+    words = shlex.split(curl_command(checkpoint(headers=headers)))
+    assert "anthropic-version: 2023-06-01" in words
+    assert "anthropic-beta: a-1,b-2" in words
+    assert not any(word.startswith("user-agent") for word in words)
+
+
+def test_a_local_model_needs_no_key():
+    body = b'{"model": "llama", "messages": [{"role": "user", "content": "hello"}]}'
+    local = checkpoint(body=body, dialect=DialectName.OLLAMA, url="http://127.0.0.1:11434/api/chat")
+    assert "KEY" not in curl_command(local)

@@ -10,9 +10,10 @@ from hivemind_addon.proxy.checkpoint.taking import ELSEWHERE, is_conversation
 from hivemind_addon.proxy.profile.model import DialectName
 from tests.checkpoint.samples import BODIES, MESSAGES, RESPONSES, WALL, checkpoint, sent
 from tests.core.samples import ticket
+from tests.rows import each
 
 
-@pytest.mark.parametrize("dialect", BODIES)
+@each("dialect", BODIES)
 def test_the_whole_request_is_kept_as_it_was_to_be_sent(dialect):
     kept = checkpoint(dialect=dialect, task="task-9")
     assert json.loads(bytes(kept.body)) == BODIES[dialect]
@@ -37,15 +38,19 @@ def test_a_coded_body_is_kept_in_plain():
         checkpoint(facts=plain.facts, body=b"no gzip", encoding="gzip")
 
 
-@pytest.mark.parametrize("body", [b"", b"no JSON", b"[]", b'{"model": "m"}', b'{"messages": []}'])
+@each("body", [b"", b"no JSON", b"[]", b'{"model": "m"}', b'{"messages": []}'])
 def test_what_is_no_conversation_is_not_kept(body):
     with pytest.raises(NotKept, match="no conversation"):
         checkpoint(body=body)
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "read"),
-    [(rb"half \ud83d a pair", "half ? a pair"), (b"no \xff utf-8", "no � utf-8"), (rb"\ud83d\ude00 whole", "😀 whole")],
+    [
+        (rb"half \ud83d a pair", "half ? a pair"),
+        (b"no \xff utf-8", "no � utf-8"),
+        (rb"\ud83d\ude00 whole", "😀 whole"),
+    ],
 )
 def test_what_strict_readers_stumble_over_is_kept_so_that_they_can_read_it(words, read):
     kept = checkpoint(body=b'{"messages": [{"role": "user", "content": "%b"}]}' % words)
@@ -71,7 +76,7 @@ def test_a_request_that_leaves_its_past_with_the_provider_says_so():
     assert continued.head.reason.endswith(ELSEWHERE)
 
 
-@pytest.mark.parametrize("kind", CallKind)
+@each("kind", CallKind)
 def test_titles_and_checks_are_no_conversations(kind):
     kept = is_conversation(replace(ticket(), kind=kind))
     assert kept is (kind in {CallKind.TURN, CallKind.SUBAGENT, CallKind.COMPACTION})

@@ -10,7 +10,7 @@ from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.commands import fleet as commands
 from hivemind_addon.tools.tasks.model import State
 from hivemind_addon.tools.tasks.session import FleetOutcome
-from hivemind_addon.tools.tasks.store import Fleet, FleetStore, Owner, TaskLine, fleets_folder
+from hivemind_addon.tools.tasks.store import Fleet, FleetStore, RunnerOwner, TaskLine, fleets_folder
 from tests.tasks.plain import shell, short_folder
 from tests.tasks.test_store import owned, view
 
@@ -52,7 +52,7 @@ def plans(monkeypatch):
         tasks = tuple(view(one.name, seen.state, id=f"{plan.fleet.id}/{one.name}") for one in plan.tasks)
         for task in tasks:
             tell(task)
-        store.own(Owner(1, "x"))
+        store.own(RunnerOwner(1, "x"))
         store.write_fleet(plan.fleet)
         store.close()
         return FleetOutcome(commands.msgspec.structs.replace(store.view(), tasks=tasks), seen.signal)

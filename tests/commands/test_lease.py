@@ -17,7 +17,7 @@ from hivemind_addon.tools.commands.lease import (
     watched_holder,
     who,
 )
-from hivemind_addon.tools.lease.model import Grant, Holder, Lease, NotGranted, Request
+from hivemind_addon.tools.locks.model import Grant, Holder, Lease, NotGranted, Request
 
 PID = str(os.getpid())
 

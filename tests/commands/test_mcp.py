@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.cli import main
-from hivemind_addon.tools.lease.sqlite_store import SqliteLeases, default_lease_file
+from hivemind_addon.tools.locks.sqlite_store import SqliteLeases, default_lease_file
 
 
 def run(*arguments):
@@ -105,7 +105,7 @@ class Client:
 
 def held():
     with SqliteLeases(default_lease_file()) as store:
-        return [one.name for one in store.standings(SystemClock().monotonic()) if one.leases]
+        return [one.name for one in store.standings(SystemClock().awake()) if one.leases]
 
 
 @pytest.mark.slow

@@ -58,7 +58,7 @@ def test_inside_of_a_task_its_runner_is_asked_for_a_child(calls):
     assert calls[0][1] == {"parent": "night-1/p", "runner": Path("/run/r.sock"), "port": 9090}
     assert calls[1] == (
         ["night-1/a"],
-        {"waiter": "night-1/p", "timeout_s": None, "port": 9090, "runner": Path("/run/r.sock")},
+        {"waiter": "night-1/p", "timeout_s": None, "runner": Path("/run/r.sock")},
     )
 
 

@@ -12,10 +12,9 @@ from pathlib import Path
 from threading import Event
 
 from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.tools.lease.holder import holder_of
-from hivemind_addon.tools.lease.model import Lease, Request
-from hivemind_addon.tools.lease.sqlite_store import SqliteLeases
-from hivemind_addon.tools.lease.waiting import wait_for_lease
+from hivemind_addon.tools.locks.holder import holder_of
+from hivemind_addon.tools.locks.model import Lease, Request
+from hivemind_addon.tools.locks.sqlite_store import SqliteLeases, wait_for_lease
 
 TTL_S = 3600.0
 PHILOSOPHERS, MEALS = 3, 20
@@ -31,15 +30,15 @@ def eat(path, log, all_here, who, names, capacity, meals, dies_at=-1):
         for meal in range(meals):
             lease = wait_for_lease(store, request, clock=clock, wait_s=TTL_S, pause=Event().wait)
             assert isinstance(lease, Lease), lease
-            begun = clock.monotonic()
+            begun = clock.awake()
             if meal == dies_at:
                 os.kill(os.getpid(), 9)
             if lease.grants[0].token <= capacity:
                 all_here.wait()  # the first ones fill every place at one instant
             time.sleep(0.01)
-            line = f"{who} {lease.grants[0].token} {','.join(names)} {begun} {clock.monotonic()}\n"
+            line = f"{who} {lease.grants[0].token} {','.join(names)} {begun} {clock.awake()}\n"
             os.write(log, line.encode())
-            store.release(lease.id, clock.monotonic())
+            store.release(lease.id, clock.awake())
 
 
 def actors(kind):

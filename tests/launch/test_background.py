@@ -7,7 +7,7 @@ import pytest
 
 from hivemind_addon.api.report import ProxyView
 from hivemind_addon.tools.launch import background, detached
-from hivemind_addon.tools.launch.background import NotServed, find_or_start, log_file
+from hivemind_addon.tools.launch.background import NotServed, find_or_start
 from hivemind_addon.tools.launch.detached import ALREADY_THERE
 
 PROXY = ProxyView(pid=7, port=8080, listens=("127.0.0.1:8080",), confdir="", hosts=())
@@ -41,7 +41,7 @@ class Impatient:
     def __init__(self):
         self.now = 0.0
 
-    def monotonic(self):
+    def awake(self):
         self.now += 1
         return self.now
 
@@ -68,11 +68,8 @@ def test_one_is_started_and_waited_for(monkeypatch, supervisors):
 def test_one_that_refuses_says_why_in_its_own_words(monkeypatch, supervisors, clock):
     supervisors("print('hivemind: hivemind_redirect: x is not HOST'); raise SystemExit(1)")
     monkeypatch.setattr(background, "running", lambda _: None)
-    log_file(8080).parent.mkdir(parents=True)
-    log_file(8080).write_text("an older line\n")
-    with pytest.raises(NotServed, match="hivemind_redirect: x is not HOST") as caught:
+    with pytest.raises(NotServed, match="hivemind_redirect: x is not HOST"):
         find_or_start(8080, clock=clock)
-    assert "older" not in str(caught.value)
 
 
 def test_anothers_proxy_that_never_answers_is_given_up(monkeypatch, supervisors):
@@ -80,14 +77,3 @@ def test_anothers_proxy_that_never_answers_is_given_up(monkeypatch, supervisors)
     monkeypatch.setattr(background, "running", lambda _: None)
     with pytest.raises(NotServed, match="hivemind_control=off"):
         find_or_start(8080, clock=Impatient())
-
-
-def test_an_old_log_does_not_grow_for_ever(monkeypatch, supervisors):
-    supervisors("import time; time.sleep(600)")
-    answers = iter([None, PROXY])
-    monkeypatch.setattr(background, "running", lambda _: next(answers))
-    monkeypatch.setattr(detached, "_MAX_LOG_BYTES", 10)
-    log_file(8080).parent.mkdir(parents=True)
-    log_file(8080).write_text("x" * 11)
-    find_or_start(8080, clock=Impatient())
-    assert log_file(8080).stat().st_size == 0

@@ -16,17 +16,6 @@ def folder(monkeypatch):
         yield
 
 
-def test_a_port_has_one_supervisor():
-    first = claim.supervise(8080)
-    assert claim.supervise(8080) is None
-    other = claim.supervise(9090)
-    os.close(first)
-    again = claim.supervise(8080)
-    assert again is not None
-    os.close(again)
-    os.close(other)
-
-
 def test_many_use_a_port_and_the_end_of_the_last_is_heard():
     users = [claim.use(8080), claim.use(8080)]
     heard = Event()

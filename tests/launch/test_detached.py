@@ -3,6 +3,7 @@
 import os
 import select
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +38,16 @@ def test_what_ends_before_it_answers_is_told_by_its_newest_lines_only(start, tmp
     with pytest.raises(NotStarted) as said:
         start("seq 7; echo; exit 1", lambda: None)
     assert str(said.value) == "3\n4\n5\n6\n7"
+
+
+def test_a_large_log_begins_anew_also_where_another_has_just_removed_it(start, tmp_path, monkeypatch):
+    monkeypatch.setattr(detached, "_MAX_LOG_BYTES", 10)
+    unlink = Path.unlink
+    for how in (unlink, lambda path: (unlink(path), unlink(path))):
+        (tmp_path / "log").write_text("x" * 11)
+        monkeypatch.setattr(Path, "unlink", how)
+        assert start("sleep 1", lambda: "there") == "there"
+        assert (tmp_path / "log").stat().st_size == 0
 
 
 def test_one_that_found_another_in_its_place_is_waited_for_nevertheless(start):

@@ -2,11 +2,10 @@ import subprocess
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import pytest
-
 from hivemind_addon.api.proxy_user import proxy_words
 from hivemind_addon.tools.launch.environment import PROXY_VARIABLES, bypasses, changes, exports, proxy_url
 from hivemind_addon.tools.launch.programs import load_programs
+from tests.rows import each
 
 HOSTS = ("api.anthropic.com", "*.openai.azure.com", "localhost:11434")
 
@@ -22,7 +21,7 @@ def changed(base, *, patience=True, agent="agent-1"):
     )
 
 
-@pytest.mark.parametrize("agent", ["agent-1", "a b/c:d@e", "größe"])
+@each("agent", ["agent-1", "a b/c:d@e", "größe"])
 def test_the_name_survives_its_way_through_the_url(agent):
     url = urlsplit(proxy_url(8080, agent=agent, words=["whole", "prio-low"]))
     assert (unquote(url.username), url.hostname, url.port) == (agent, "127.0.0.1", 8080)
@@ -48,7 +47,7 @@ def test_patience_is_set_where_the_user_set_none():
     assert "API_TIMEOUT_MS" not in changed({}, patience=False)
 
 
-@pytest.mark.parametrize(
+@each(
     ("before", "after"),
     [
         ("", "localhost,127.0.0.1,::1"),

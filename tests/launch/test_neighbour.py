@@ -6,11 +6,10 @@ import socket
 import threading
 from contextlib import contextmanager
 
-import pytest
-
 from hivemind_addon.tools.launch import neighbour
 from hivemind_addon.tools.launch.claim import supervise
 from hivemind_addon.tools.launch.neighbour import find_neighbour, find_stranger, free_port, is_taken
+from tests.rows import each
 
 HEALTH = {
     "status": "ok",
@@ -72,9 +71,7 @@ def test_one_in_a_container_is_named_by_its_machine():
         assert "container or machine 3f9c01ab2e77 (process 77)" in find_neighbour(port).who
 
 
-@pytest.mark.parametrize(
-    "answer", [None, b"SSH-2.0-x\r\n", http("<html>"), http('{"status": "ok"}'), http("[]"), b"\xff\xfe\r\n\r\n"]
-)
+@each("answer", [None, b"SSH-2.0-x\r\n", http("<html>"), http('{"status": "ok"}'), http("[]"), b"\xff\xfe\r\n\r\n"])
 def test_a_foreign_program_is_said_to_be_one_with_the_right_cure(answer, monkeypatch):
     monkeypatch.setattr(neighbour, "_PATIENCE_S", 0.5)
     with listening(answer) as (port, _):

@@ -5,6 +5,7 @@ import pytest
 from hivemind_addon.system.typed import DocumentError
 from hivemind_addon.tools.launch import programs
 from hivemind_addon.tools.launch.programs import PATIENCE_S, base_urls, load_programs
+from tests.rows import each
 
 
 @pytest.fixture
@@ -12,7 +13,7 @@ def table():
     return load_programs()
 
 
-@pytest.mark.parametrize(
+@each(
     ("command", "name", "index"),
     [
         (["claude", "-p", "hello"], "claude", 0),
@@ -28,7 +29,7 @@ def test_a_command_line_names_its_program(table, command, name, index):
     assert table.find(command) == (table.programs[name], index)
 
 
-@pytest.mark.parametrize("command", [["python", "claude.py"], ["vim", "codex"], ["-p"], [], ["npx", "-y"]])
+@each("command", [["python", "claude.py"], ["vim", "codex"], ["-p"], [], ["npx", "-y"]])
 def test_what_only_mentions_one_is_unknown(table, command):
     assert table.find(command) is None
     assert table.patient(command) == (command, 0)
@@ -45,7 +46,7 @@ def test_codex_gets_its_patience_behind_its_name_when_nobody_watches(table, tmp_
     assert table.patient(["codex"]) == (["codex"], 0)
 
 
-@pytest.mark.parametrize(
+@each(
     "arguments",
     [["-c", "model_provider=azure"], ["--config=model_provider=azure"], ["--oss"], ["--profile", "mine"], ["-p=mine"]],
 )

@@ -5,8 +5,19 @@ import pytest
 from hivemind_addon.resources import script_path
 from hivemind_addon.tools.launch import proxy_command as commands
 from hivemind_addon.tools.launch.programs import PATIENCE_S
-from hivemind_addon.tools.launch.proxy_command import NoMitmproxy, child_environment, has_mode, proxy_command
-from hivemind_addon.tools.launch.upstream import CompanyProxy
+from hivemind_addon.tools.launch.proxy_command import (
+    CompanyProxy,
+    NoMitmproxy,
+    UnknownOption,
+    UpstreamUnusable,
+    check_options,
+    child_environment,
+    has_mode,
+    proxy_command,
+    upstream_of,
+)
+from tests.e2e.proxy import MITMDUMP
+from tests.rows import each
 
 
 def value_after(command, option):
@@ -32,7 +43,7 @@ def test_what_the_user_says_to_mitmproxy_goes_on_as_it_is_and_wins():
     assert [one for one in command if one.startswith("tcp_timeout")] == ["tcp_timeout=5"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "has"),
     [
         (["--mode", "socks5"], True),
@@ -86,9 +97,7 @@ def test_it_tells_only_what_a_person_should_know():
     assert calm(web=True) == ["termlog_verbosity=alert"]  # mitmweb has no flow_detail
 
 
-@pytest.mark.parametrize(
-    "options", [("-v",), ("-q",), ("--flow-detail", "2"), ("--set", "termlog_verbosity=info"), ("--verbose",)]
-)
+@each("options", [("-v",), ("-q",), ("--flow-detail", "2"), ("--set", "termlog_verbosity=info"), ("--verbose",)])
 def test_who_says_how_much_is_told_is_heard(options):
     assert not set(calm(*options)) & {"termlog_verbosity=alert", "flow_detail=0"}
 
@@ -97,3 +106,77 @@ def test_only_the_first_start_forgets_what_was_ordered():
     made = proxy_command(port=1, fresh=True)
     assert made.first[-1] == "hivemind_fresh=true"
     assert "hivemind_fresh=true" not in made.again
+
+
+@each(
+    ("value", "mode", "auth"),
+    [
+        ("http://proxy.corp:3128", "upstream:http://proxy.corp:3128", ""),
+        ("proxy.corp", "upstream:http://proxy.corp:80", ""),
+        ("https://proxy.corp/", "upstream:https://proxy.corp:443", ""),
+        ("http://me:p%40ss@proxy.corp:1", "upstream:http://proxy.corp:1", "me:p@ss"),
+        ("http://[2001:db8::1]:3128", "upstream:http://[2001:db8::1]:3128", ""),
+    ],
+)
+def test_the_environments_proxy_becomes_ours(value, mode, auth):
+    for name in ("HTTPS_PROXY", "https_proxy", "all_proxy"):
+        found = upstream_of({name: value}, 8080)
+        assert (found.mode, found.auth) == (mode, auth)
+        assert found.options == (["--upstream-auth", auth] if auth else [])
+
+
+def test_the_https_one_counts_first():
+    both = {"http_proxy": "http://a:1", "HTTPS_PROXY": "http://b:2", "ALL_PROXY": "http://c:3"}
+    assert upstream_of(both, 8080).url == "http://b:2"
+
+
+@each("value", ["", "http://agent:x@127.0.0.1:8080", "http://localhost:8080"])
+def test_none_and_ourselves_are_no_upstream(value):
+    assert upstream_of({"HTTPS_PROXY": value}, 8080) is None
+
+
+def test_another_proxy_of_this_machine_is_one():
+    assert upstream_of({"HTTPS_PROXY": "http://127.0.0.1:3128"}, 8080).url == "http://127.0.0.1:3128"
+
+
+@each("value", ["socks5://proxy.corp:1080", "http://proxy.corp:port", "http://"])
+def test_what_mitmproxy_cannot_go_through_is_one_line(value):
+    with pytest.raises(UpstreamUnusable, match=r"HTTPS_PROXY.*unset it"):
+        upstream_of({"HTTPS_PROXY": value}, 8080)
+
+
+@each(
+    ("options", "says"),
+    [
+        (["--listen-prot", "9"], "no such option: --listen-prot; did you mean --listen-port?"),
+        (["--fresch"], "no such option: --fresch; did you mean --fresh?"),
+        (["--nonsense"], "no such option: --nonsense"),
+        (["-Z"], "no such option: -Z"),
+        (
+            ["--set", "hivemind_agents=a", "--set", "tcp_timeot=5"],
+            "--set tcp_timeot: no such option; did you mean tcp_timeout?",
+        ),
+        (["--set=listen_prt=5"], "--set listen_prt: no such option; did you mean listen_port?"),
+    ],
+)
+def test_what_mitmproxy_does_not_know_is_told_with_the_nearest(options, says):
+    with pytest.raises(UnknownOption) as error:
+        check_options(options, MITMDUMP, ("--fresh", "--web"))
+    assert str(error.value) == says
+
+
+def test_what_it_knows_passes_also_cut_short_and_run_together():
+    check_options(["--no-http2", "--ssl", "-nq", "--ignore-hosts=-x", "--set", "tcp_timeout=5", "~u .*"], MITMDUMP)
+
+
+@each(
+    "options",
+    [["--set", "hivemind_nonsense=1", "--mode=regular", "-q"], ["-s", "mine.py", "--set", "mine=1"], ["--set"]],
+)
+def test_it_is_not_asked_for_what_it_cannot_know_or_is_sure_to(monkeypatch, options):
+    monkeypatch.setattr(commands, "_output_of", lambda *_: "")
+    check_options(options, MITMDUMP)
+
+
+def test_a_program_that_does_not_answer_refuses_nothing(tmp_path):
+    check_options(["--nonsense", "--set", "nonsense=1"], tmp_path / "none")

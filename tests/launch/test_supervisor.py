@@ -19,7 +19,7 @@ class Lives:
         self._now = 0.0
         self._asked = 0
 
-    def monotonic(self):
+    def awake(self):
         self._asked += 1
         if self._asked % 2 == 0:  # asked at the beginning and at the end of each life
             self._now += self._seconds.pop(0) if self._seconds else 0.0

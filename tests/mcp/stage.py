@@ -15,7 +15,7 @@ from hivemind_addon.api.snapshot import SCHEMA_VERSION
 from hivemind_addon.proxy.checkpoint.folder_store import FolderStore
 from hivemind_addon.proxy.observe.stats import Stats
 from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.tools.lease.sqlite_store import SqliteLeases
+from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
 from hivemind_addon.tools.mcp.server import make_server
 from hivemind_addon.tools.mcp.session import Caller, Permission, ServerScope, Session
 from hivemind_addon.tools.mcp.tools import TOOLS

@@ -16,7 +16,7 @@ from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 
 from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.tools.lease.sqlite_store import SqliteLeases, default_lease_file
+from hivemind_addon.tools.locks.sqlite_store import SqliteLeases, default_lease_file
 from hivemind_addon.tools.mcp.http import MAX_BODY_BYTES
 from tests.mcp.stage import failing, given
 
@@ -88,7 +88,7 @@ def post(server, *, content=None, **headers):
 def held(folder, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", folder)
     with SqliteLeases(default_lease_file()) as store:
-        return [one.name for one in store.standings(SystemClock().monotonic()) if one.leases]
+        return [one.name for one in store.standings(SystemClock().awake()) if one.leases]
 
 
 async def test_a_client_that_knows_the_token_calls_tools(server, folder, monkeypatch):

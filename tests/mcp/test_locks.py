@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.tools.lease.holder import holder_of
-from hivemind_addon.tools.lease.model import Lease, Request
-from hivemind_addon.tools.lease.sqlite_store import SqliteLeases
+from hivemind_addon.tools.locks.holder import holder_of
+from hivemind_addon.tools.locks.model import Lease, Request
+from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
 from tests.mcp.stage import failing, given
 
 
 def held(stage):
     """Name → agents that hold it."""
-    standings = stage.leases.standings(SystemClock().monotonic())
+    standings = stage.leases.standings(SystemClock().awake())
     return {one.name: [lease.holder.agent for lease in one.leases] for one in standings if one.leases}
 
 
@@ -72,7 +72,7 @@ async def test_only_its_holder_renews_and_releases_a_lease_and_sees_its_id(stage
 async def test_a_lease_that_is_over_is_told_and_is_not_renewed(stage):
     async with stage.client("one") as one:
         mine = await given(one, "lease_acquire", names=["a"])
-        stage.leases.release(mine["lease"], SystemClock().monotonic())
+        stage.leases.release(mine["lease"], SystemClock().awake())
         assert "is over" in await failing(one, "lease_renew", lease=mine["lease"])
         assert "not yours" in await failing(one, "lease_release", lease=mine["lease"])
 
@@ -136,7 +136,7 @@ async def test_a_session_that_closes_while_it_gets_a_lease_does_not_keep_it(stag
     session = stage.session()
     session.close()
     request = Request(names=("a",), holder=holder_of("one", session.pid), ttl_s=60)
-    lease = session.leases.acquire(request, SystemClock().monotonic())
+    lease = session.leases.acquire(request, SystemClock().awake())
     assert isinstance(lease, Lease)
     assert session.hold(lease) is False
     assert held(stage) == {}

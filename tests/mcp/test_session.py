@@ -8,8 +8,8 @@ from hivemind_addon.proxy.journal.file import default_journal
 from hivemind_addon.proxy.profile.model import Profile
 from hivemind_addon.proxy.wire.identity import identify
 from hivemind_addon.proxy.wire.request import RequestFacts
-from hivemind_addon.tools.lease.holder import holder_of
-from hivemind_addon.tools.lease.model import Request
+from hivemind_addon.tools.locks.holder import holder_of
+from hivemind_addon.tools.locks.model import Request
 from hivemind_addon.tools.mcp.session import (
     BadWord,
     Caller,
@@ -25,12 +25,12 @@ from hivemind_addon.tools.mcp.session import (
 
 def lease(session, *names):
     return session.leases.acquire(
-        Request(names=names, holder=holder_of("one", session.pid), ttl_s=60), session.clock.monotonic()
+        Request(names=names, holder=holder_of("one", session.pid), ttl_s=60), session.clock.awake()
     )
 
 
 def standing(session):
-    return [one.name for one in session.leases.standings(session.clock.monotonic()) if one.leases]
+    return [one.name for one in session.leases.standings(session.clock.awake()) if one.leases]
 
 
 def test_what_it_holds_ends_with_it(stage):
@@ -50,7 +50,7 @@ def test_what_was_released_before_is_no_trouble_at_the_end(stage):
     session = stage.session()
     mine = lease(session, "a")
     session.hold(mine)
-    session.leases.release(mine.id, session.clock.monotonic())
+    session.leases.release(mine.id, session.clock.awake())
     session.close()
     assert standing(session) == []
 

@@ -2,13 +2,14 @@ import json
 import os
 import stat
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from hivemind_addon.system.whole_file import write_whole
-from hivemind_addon.tools.setup.change import addition, apply, removal, snippet
-from hivemind_addon.tools.setup.ledger import Ledger, OwnEntries
+from hivemind_addon.tools.setup.change import Ledger, OwnEntries, addition, apply, removal, snippet
 from hivemind_addon.tools.setup.model import FileEntry, FileFormat, FilePlan, HasComments, SetupTrouble
+from tests.rows import each
 
 NOW = datetime(2026, 11, 22, 10, 0, tzinfo=UTC)
 ENTRIES = (FileEntry(("mcpServers", "hivemind"), {"command": "hivemind", "args": ["mcp"]}),)
@@ -70,9 +71,9 @@ def test_a_link_stays_a_link(plan, ledger, tmp_path):
     assert real.read_text() == "{}\n"
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"mcpServers": []}', "\udcff"])
+@each("text", ["{", "[]", '{"mcpServers": []}', "\udcff"])
 def test_a_broken_file_is_named_and_left_alone(plan, ledger, text):
-    plan.path.parent.mkdir()
+    plan.path.parent.mkdir(exist_ok=True)
     plan.path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(SetupTrouble, match=r"settings\.json .*mend it first"):
         addition(plan, ledger)
@@ -107,7 +108,9 @@ def test_a_write_that_fails_leaves_the_file_and_can_be_done_again(plan, ledger, 
     write(plan, "{}\n")
     change = addition(plan, ledger)
 
-    def broken(file, content, *, mode):
+    def broken(file, *content, mode=0o600):
+        if file == ledger._path:
+            return write_whole(file, *content, mode=mode)
         raise OSError(28, "No space left on device", str(file))
 
     with monkeypatch.context() as patch:
@@ -193,7 +196,7 @@ def test_whenever_it_is_killed_what_is_ours_is_taken_out_again_and_nothing_else(
 
 
 def test_between_reading_the_notes_and_writing_them_nobody_else_does(plan, ledger, tmp_path, monkeypatch):
-    monkeypatch.setattr("hivemind_addon.tools.setup.ledger._BUSY_S", 0.0)
+    monkeypatch.setattr("hivemind_addon.tools.setup.change._BUSY_S", 0.0)
     other, others = (
         FilePlan(tmp_path / "home" / "other.json", FileFormat.JSON, ENTRIES),
         Ledger(tmp_path / "setup.json"),
@@ -222,7 +225,9 @@ def test_a_read_only_file_stays_as_it_is(plan, ledger):
 
 
 def test_a_failure_names_the_file_that_is_meant(plan, ledger, monkeypatch):
-    def broken(file, content, *, mode):
+    def broken(file, *content, mode=0o600):
+        if file == ledger._path:
+            return write_whole(file, *content, mode=mode)
         raise PermissionError(13, "Permission denied", f"{file}.x81f_")
 
     monkeypatch.setattr("hivemind_addon.tools.setup.change.write_whole", broken)
@@ -237,3 +242,23 @@ def test_a_file_that_is_gone_needs_nothing_taken_out(plan, ledger):
     assert removal(plan, ledger).is_nothing
     apply(addition(plan, ledger), ledger, now=NOW)
     assert plan.path.exists()
+
+
+WRITTEN = OwnEntries((FileEntry(("a", "b"), {"c": ["d"]}),), (("a",),), created=True)
+
+
+def test_it_remembers_and_forgets(tmp_path):
+    ledger = Ledger(tmp_path / "state" / "setup.json")
+    file = Path("/home/me/.claude.json")
+    assert ledger.of(file) == OwnEntries()
+    ledger.note(file, WRITTEN)
+    assert Ledger(tmp_path / "state" / "setup.json").of(file) == WRITTEN
+    assert stat.S_IMODE((tmp_path / "state" / "setup.json").stat().st_mode) == 0o600
+    ledger.note(file, OwnEntries())
+    assert ledger.of(file) == OwnEntries()
+
+
+def test_a_damaged_one_is_named_with_the_cure(tmp_path):
+    (tmp_path / "setup.json").write_text("{")
+    with pytest.raises(SetupTrouble, match=r"setup\.json is damaged; remove it"):
+        Ledger(tmp_path / "setup.json").of(Path("x"))

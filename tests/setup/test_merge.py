@@ -3,7 +3,7 @@ import json
 import pytest
 
 from hivemind_addon.tools.setup.merge import is_empty, merge, remove
-from hivemind_addon.tools.setup.model import FileEntry, FileFormat, SetupTrouble
+from hivemind_addon.tools.setup.model import FileEntry, FileFormat, SetupTrouble, lookup
 
 WANTED = (FileEntry(("env", "PROXY"), "p"), FileEntry(("env", "CA"), "c"))
 
@@ -69,3 +69,14 @@ def test_empty_is_what_says_nothing():
     assert is_empty("\n", FileFormat.DOTENV)
     assert not is_empty("# mine\n", FileFormat.TOML)
     assert not is_empty('{"a": 1}', FileFormat.JSON)
+
+
+def test_a_value_is_found_by_its_path():
+    data = {"a": {"b": {"c": 1}}, "n": None}
+    assert lookup(data, ("a", "b")) == {"c": 1}
+    assert lookup(data, ("a", "x", "y")) is None
+
+
+def test_what_blocks_the_way_is_named():
+    with pytest.raises(KeyError, match=r"a\.b"):
+        lookup({"a": {"b": 3}}, ("a", "b", "c"))

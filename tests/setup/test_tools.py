@@ -4,6 +4,7 @@ from hivemind_addon.tools.launch.programs import load_programs
 from hivemind_addon.tools.mcp.session import caller_of
 from hivemind_addon.tools.setup.model import FileFormat, SetupTrouble
 from hivemind_addon.tools.setup.tools import TOOLS, ToolPlace
+from tests.rows import each
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def files(plan, base):
     return [str(file.path.relative_to(base)) for file in plan.files]
 
 
-@pytest.mark.parametrize("name", TOOLS)
+@each("name", TOOLS)
 def test_every_tool_has_something_to_say(place, name):
     plan = TOOLS[name].plan_for(place())
     assert plan.files
@@ -64,7 +65,7 @@ def test_codex_gets_no_variable_that_it_would_not_take_from_its_file(place, tmp_
     assert "XDG_RUNTIME_DIR" in said["mcp_servers", "hivemind"]["env_vars"]
 
 
-@pytest.mark.parametrize("name", ["claude-code", "codex", "aider"])
+@each("name", ["claude-code", "codex", "aider"])
 def test_files_that_outdo_the_environment_leave_exec_and_fleets_their_names(place, name):
     said = values(TOOLS[name].plan_for(place()))
     assert not [path for path in said if path[-1] == "HIVEMIND_AGENT"]

@@ -5,6 +5,7 @@ from contextlib import closing
 import pytest
 
 from hivemind_addon.system.database import DAMAGED, open_private, open_to_read, primary_code, transaction
+from tests.rows import each
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_a_log_that_cannot_be_read_counts_or_is_given_up_at_will(path, connectio
         assert names(reading) == ["a"]
 
 
-@pytest.mark.parametrize("though_unlogged", [False, True])
+@each("though_unlogged", [False, True])
 def test_what_is_damaged_is_said_to_be(path, though_unlogged):
     path.write_bytes(b"no database, but long enough to be taken for one" * 100)
     with pytest.raises(sqlite3.DatabaseError) as caught:

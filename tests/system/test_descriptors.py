@@ -1,10 +1,9 @@
 import asyncio
 import resource
 
-import pytest
-
 from hivemind_addon.system import descriptors
 from hivemind_addon.system.descriptors import Places, raise_limit
+from tests.rows import each
 
 
 class Limits:
@@ -25,7 +24,7 @@ class Limits:
     RLIM_INFINITY = resource.RLIM_INFINITY
 
 
-@pytest.mark.parametrize(
+@each(
     ("limits", "raised"),
     [
         (Limits(256, Limits.RLIM_INFINITY), 65_536),

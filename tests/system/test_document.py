@@ -2,6 +2,7 @@ import pytest
 
 from hivemind_addon.system.document import read_document
 from hivemind_addon.system.typed import DocumentError
+from tests.rows import each
 
 
 def read(tmp_path, text):
@@ -14,7 +15,7 @@ def test_a_mapping_is_read(tmp_path):
     assert read(tmp_path, b"a: {b: [1, two]}") == {"a": {"b": [1, "two"]}}
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "says"),
     [
         (b"", "it is empty; write something"),

@@ -7,6 +7,7 @@ from threading import Event, Thread
 import pytest
 
 from hivemind_addon.system.file_lock import holder_of, is_free, name_holder, take_lock
+from tests.rows import each
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def test_many_share_it_and_nobody_has_it_alone_meanwhile(path):
     os.close(take_lock(path))
 
 
-@pytest.mark.parametrize("wait_s", [120.0, None])
+@each("wait_s", [120.0, None])
 def test_it_is_waited_for(path, wait_s):
     first = take_lock(path)
     taken, begun = [], Event()

@@ -1,13 +1,13 @@
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hivemind_addon.system.glob import glob_matches
+from tests.rows import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("glob", "text", "matches"),
     [
         ("/v1/messages", "/v1/messages", True),
@@ -35,7 +35,7 @@ def test_it_agrees_with_the_regular_expression_of_the_same_meaning(glob, text):
     assert glob_matches(glob, text) is expected
 
 
-@pytest.mark.parametrize("chars", [10, 199, 200, 201, 100_000])
+@each("chars", [10, 199, 200, 201, 100_000])
 def test_texts_of_any_length_match_the_same_way_however_often_they_are_asked(chars):
     text = "a" * chars
     for _ in range(2):

@@ -1,9 +1,10 @@
 import pytest
 
 from hivemind_addon.system.hosts import host_parts, normal_host
+from tests.rows import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("pattern", "parts"),
     [
         ("API.Example.com.", ("api.example.com", None)),
@@ -23,7 +24,7 @@ def test_a_name_that_idna_cannot_write_stays_as_it_is():
     assert normal_host("Bücher..example") == "bücher..example"
 
 
-@pytest.mark.parametrize("pattern", ["a.example:0", "a.example:65536", "a.example:x", "a b", "", "https://a.example"])
+@each("pattern", ["a.example:0", "a.example:65536", "a.example:x", "a b", "", "https://a.example"])
 def test_what_is_no_host_is_refused(pattern):
     with pytest.raises(ValueError, match=r"no (host name|port)"):
         host_parts(pattern)

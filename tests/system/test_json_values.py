@@ -1,10 +1,10 @@
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hivemind_addon.system.json_values import read_list, read_number, read_object, read_value
+from tests.rows import each
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -42,7 +42,7 @@ def test_members_stay_json():
     assert [bytes(raw) for raw in read_list(b'[1, {"a": 2}]')] == [b"1", b'{"a": 2}']
 
 
-@pytest.mark.parametrize(
+@each(
     ("raw", "number"), [(b"1", 1), (b"2.5", 2.5), (b'"37.5"', 37.5), (b"true", None), (b'"soon"', None), (b"[1]", None)]
 )
 def test_a_number_may_be_written_as_a_text(raw, number):

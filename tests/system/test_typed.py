@@ -9,6 +9,7 @@ from hivemind_addon.api.ticket import Delivery, Dimension, OutcomeKind
 from hivemind_addon.proxy.profile.model import DialectName, InputCharge, Profile
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES
 from hivemind_addon.system.typed import BadValue, DocumentError, Rules, convert
+from tests.rows import each
 
 FILE = Path("profiles/my.yaml")
 
@@ -57,7 +58,7 @@ def test_an_unknown_key_like_no_other_is_answered_with_the_known_ones():
     assert "known keys: max_failures, max_ambiguous" in error_of({"retry": {"zzz": 3}})
 
 
-@pytest.mark.parametrize(
+@each(
     ("document", "said"),
     [
         ({"hosts": "a.example"}, "hosts: expected a list, got 'a.example'"),
@@ -137,19 +138,3 @@ def test_documents_of_another_kind_bring_their_own_rules():
         with pytest.raises(DocumentError) as caught:
             opened(document)
         assert told in str(caught.value)
-
-
-def test_two_kinds_of_rules_hold_together_and_the_second_wins():
-    def one(value):
-        return value
-
-    def other(value):
-        return value
-
-    first = Rules(values={(Shop, "doors"): one, (Shop, "hours"): one}, keys={(Shop, "doors"): str})
-    second = Rules(values={(Shop, "doors"): other}, ordered={Shop: (("doors", "name"),)})
-    assert first | second == Rules(
-        values={(Shop, "doors"): other, (Shop, "hours"): one},
-        keys={(Shop, "doors"): str},
-        ordered={Shop: (("doors", "name"),)},
-    )

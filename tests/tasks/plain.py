@@ -8,18 +8,18 @@ from random import Random
 
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.launch.programs import load_programs
-from hivemind_addon.tools.tasks.board import Board, FleetRules
-from hivemind_addon.tools.tasks.launcher import Launch
+from hivemind_addon.tools.tasks.launcher import TaskLaunch
 from hivemind_addon.tools.tasks.model import TaskSpec
 from hivemind_addon.tools.tasks.runner import Runner
 from hivemind_addon.tools.tasks.store import Fleet, FleetStore
+from hivemind_addon.tools.tasks.task_table import FleetRules, TaskTable
 
 
 class PlainLauncher:
     """Runs a command as it is."""
 
     async def launch(self, task_id, spec, base, more):
-        return Launch(list(spec.command), {**base, **spec.environment, **more, "HIVEMIND_TASK": task_id})
+        return TaskLaunch(list(spec.command), {**base, **spec.environment, **more, "HIVEMIND_TASK": task_id})
 
 
 @contextmanager
@@ -42,10 +42,10 @@ def made_runner(folder, *, at_most=4, told=None, warned=None, fleet_id="night-1"
     clock = SystemClock()
     return Runner(
         Fleet(fleet_id, "", 8080, rules, clock.wall()),
-        Board(rules, rng=Random(1)),
+        TaskTable(rules, rng=Random(1)),
         store=FleetStore(folder / "fleets" / fleet_id),
         launcher=PlainLauncher(),
-        table=load_programs(),
+        programs=load_programs(),
         socket=folder / "r.sock",
         clock=clock,
         tell=(told if told is not None else []).append,

@@ -1,12 +1,12 @@
 from random import Random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hivemind_addon.api.ticket import Priority
 from hivemind_addon.tools.tasks import dispatch
-from hivemind_addon.tools.tasks.dispatch import LIFT_S, Candidate, Stagger, Start, choose
+from hivemind_addon.tools.tasks.dispatch import LIFT_S, Candidate, Stagger, TaskStart, choose
+from tests.rows import each
 
 
 def candidate(name, *, group="", priority=Priority.NORMAL, tokens=100.0, ready_at=0.0, number=0, is_awaited=False):
@@ -46,27 +46,27 @@ def test_places_that_groups_leave_are_everybodys():
 
 def test_a_groups_workers_serve_its_queue_and_no_other():
     review, build = candidate("review", group="reviewers"), candidate("build")
-    assert first(review, build, free={"reviewers": 0, "": 1}) == Start("build", "")
+    assert first(review, build, free={"reviewers": 0, "": 1}) == TaskStart("build", "")
     assert first(review, free={"reviewers": 0, "": 1}) is None
     assert first(build, free={"reviewers": 1, "": 0}) is None
 
 
-@pytest.mark.parametrize(("length", "helps"), [(1, False), (2, False), (3, True)])
+@each(("length", "helps"), [(1, False), (2, False), (3, True)])
 def test_an_idle_worker_helps_a_queue_that_is_longer_than_the_threshold(length, helps):
     queue = [candidate(f"build-{n}", number=n) for n in range(length)]
     start = first(*queue, free={"reviewers": 1, "": 0}, steal_above=2)
-    assert start == (Start("build-0", "reviewers") if helps else None)
+    assert start == (TaskStart("build-0", "reviewers") if helps else None)
 
 
 def test_a_worker_with_work_of_its_own_does_not_help():
     queue = [candidate(f"build-{n}", number=n, priority=Priority.CRITICAL) for n in range(9)]
     start = first(*queue, candidate("review", group="reviewers"), free={"reviewers": 1, "": 0}, steal_above=2)
-    assert start == Start("review", "reviewers")
+    assert start == TaskStart("review", "reviewers")
 
 
 def test_a_queues_own_worker_goes_before_one_that_helps():
     queue = [candidate(f"build-{n}", number=n) for n in range(9)]
-    assert first(*queue, free={"reviewers": 1, "": 1}, steal_above=2) == Start("build-0", "")
+    assert first(*queue, free={"reviewers": 1, "": 1}, steal_above=2) == TaskStart("build-0", "")
 
 
 @given(st.integers(0, 2**32), st.floats(0.01, 60))

@@ -9,6 +9,7 @@ from hivemind_addon.system.typed import DocumentError
 from hivemind_addon.tools.launch.programs import load_programs
 from hivemind_addon.tools.tasks.fleet_file import FleetFile, load_batch, load_fleet
 from hivemind_addon.tools.tasks.model import TaskSpec
+from tests.rows import each
 
 TABLE = load_programs()
 
@@ -50,7 +51,7 @@ def test_a_command_takes_the_place_of_the_agent_that_all_have(fleet):
     assert [(one.agent, one.command) for one in read.specs] == [("codex", ()), ("", ("make",))]
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "says"),
     [
         ("tasks: {a: {comand: x}}", "tasks.a.comand: unknown key; did you mean command?"),
@@ -70,14 +71,23 @@ def test_a_command_takes_the_place_of_the_agent_that_all_have(fleet):
             "tasks.a.depends_on: a circle: a → b → a; take one of these dependencies out",
         ),
         ("tasks: {a: {command: x, environment: {N: 1}}}", "tasks.a.environment.N: expected a text, got 1"),
-        ("tasks: {a: {command: x, group: g}}", "tasks.a.group: there is no group 'g'; known: none; add it to groups"),
+        (
+            "tasks: {a: {command: x, group: g}}",
+            "tasks.a.group: there is no group 'g'; known: none; add it to groups",
+        ),
         ("at_most: 0\ntasks: {a: {command: x}}", "at_most: 0 is not above zero"),
         (
             "at_most: 1\ngroups: {g: {workers: 2}}\ntasks: {a: {command: x}}",
             "groups: their 2 workers are more than at_",
         ),
-        ("at_most: 1\ngroups: {g: {workers: 1}}\ntasks: {a: {command: x}}", "tasks.a.group: the groups have all 1 pla"),
-        ("defaults: {depends_on: [a]}\ntasks: {a: {command: x}}", "defaults.depends_on: every task would depend on it"),
+        (
+            "at_most: 1\ngroups: {g: {workers: 1}}\ntasks: {a: {command: x}}",
+            "tasks.a.group: the groups have all 1 pla",
+        ),
+        (
+            "defaults: {depends_on: [a]}\ntasks: {a: {command: x}}",
+            "defaults.depends_on: every task would depend on it",
+        ),
         ("defaults: {retrys: 1}\ntasks: {a: {command: x}}", "defaults.retrys: unknown key; did you mean retries?"),
         ("tasks: {a: {command: x}, a: {command: y}}", "the key a stands twice"),
         ("tasks: {a: {agent: codex}}", "tasks.a.prompt: it is empty"),
@@ -104,7 +114,7 @@ def test_a_batch_is_lines_of_json_or_a_yaml_list():
     assert batch("- {agent: codex, prompt: fix}")[0].agent == "codex"
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "says"),
     [
         ("", "-: there is no list of tasks"),

@@ -12,7 +12,7 @@ graphs = st.dictionaries(names, st.lists(names, max_size=4), max_size=8)
 def test_a_circle_is_named_from_its_beginning_to_its_beginning():
     assert graph.cycle({"x": ["a"], "a": ["b"], "b": ["c"], "c": ["a"]}) == ["a", "b", "c", "a"]
     assert graph.cycle({"a": ["a"]}) == ["a", "a"]
-    assert graph.said(["a", "b", "a"]) == "a → b → a"
+    assert graph.arrows(["a", "b", "a"]) == "a → b → a"
 
 
 def test_a_diamond_and_a_long_chain_are_no_circles():
@@ -29,10 +29,6 @@ def test_a_circle_is_found_exactly_where_no_order_exists(edges):
     assert bool(found) == (done != set(edges))
     assert all(after in edges[before] for before, after in pairwise(found))
     assert not found or found[0] == found[-1]
-
-
-def test_what_is_unknown_is_told_with_its_place():
-    assert list(graph.unknown({"a": ["b", "z"], "b": []})) == [("a", 1, "z")]
 
 
 @given(graphs, names, names)

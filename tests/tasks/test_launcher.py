@@ -12,9 +12,10 @@ from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.launch import background, behind
 from hivemind_addon.tools.launch.programs import load_programs
 from hivemind_addon.tools.tasks import launcher as launchers
-from hivemind_addon.tools.tasks.launcher import Launcher, agent_name, result_variable
+from hivemind_addon.tools.tasks.launcher import Launcher
 from hivemind_addon.tools.tasks.model import TaskSpec
 from hivemind_addon.tools.tasks.process import TaskNotStarted
+from tests.rows import each
 
 PROXY = ProxyView(pid=7, port=9090, listens=("127.0.0.1:9090",), confdir="/c", hosts=("api.anthropic.com",))
 
@@ -25,11 +26,6 @@ def launcher(monkeypatch, tmp_path):
     monkeypatch.setattr(behind, "write_bundle", lambda *_: "/b.pem")
     monkeypatch.setattr(launchers, "control_socket", lambda port: tmp_path / f"{port}.sock")
     return Launcher(9090, table=load_programs(), clock=SystemClock(), socket=tmp_path / "r.sock")
-
-
-def test_names_are_fit_for_a_proxys_user_and_for_variables():
-    assert agent_name("night-1/review-2") == "night-1.review-2"
-    assert result_variable("review-2") == "HIVEMIND_RESULT_REVIEW_2"
 
 
 async def test_a_task_is_known_to_the_proxy_and_knows_itself(launcher, tmp_path):
@@ -64,7 +60,7 @@ async def test_a_budget_is_set_before_anything_is_spent(launcher, monkeypatch, t
     ]
 
 
-@pytest.mark.parametrize("answer", [Said(False, "no such thing"), NotSaid("no such thing")])
+@each("answer", [Said(False, "no such thing"), NotSaid("no such thing")])
 async def test_a_task_whose_budget_cannot_be_set_is_not_started(launcher, monkeypatch, answer):
     def send(*_):
         if isinstance(answer, Exception):

@@ -1,10 +1,10 @@
 import io
 
-import pytest
 from rich.console import Console
 
 from hivemind_addon.tools.tasks import picture
 from hivemind_addon.tools.tasks.model import FleetView, State
+from tests.rows import each
 from tests.tasks.test_store import view
 
 
@@ -21,7 +21,7 @@ TASKS = (
 )
 
 
-@pytest.mark.parametrize("width", [80, 160])
+@each("width", [80, 160])
 def test_a_table_fits_and_says_who_does_what_and_why(width):
     console = Console(width=width, record=True, file=io.StringIO())
     console.print(picture.table_of(fleet(*TASKS), 140.0))
@@ -30,7 +30,14 @@ def test_a_table_fits_and_says_who_does_what_and_why(width):
     assert "night-1: 1 done, 1 failed, 1 running, 1 lending, 1 waiting in 40s, at most 4 at once" in text.replace(
         " \n", " "
     )
-    for words in ("build", "running", "28s", "exit status 3: [red] no", "waits for its own tasks", "waits for test"):
+    for words in (
+        "build",
+        "running",
+        "28s",
+        "exit status 3: [red] no",
+        "waits for its own tasks",
+        "waits for test",
+    ):
         assert words in text
 
 
@@ -43,7 +50,7 @@ def test_where_not_all_fit_those_are_shown_that_say_most():
     assert "and 3 more" in text
 
 
-@pytest.mark.parametrize(
+@each(
     ("task", "line"),
     [
         (TASKS[0], "night-1/plan  done  after 12s"),

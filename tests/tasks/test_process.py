@@ -63,7 +63,7 @@ async def test_it_can_be_ended_and_killed(begin):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sessions are read on Linux only")
-async def test_a_keeper_that_is_killed_leaves_nothing(begin, tmp_path):
+async def test_a_supervisor_that_is_killed_leaves_nothing(begin, tmp_path):
     one = await begin("sleep 600 & echo $! > pid; mv pid child; wait")
     while not (tmp_path / "child").exists():
         os.sched_yield()
@@ -73,7 +73,7 @@ async def test_a_keeper_that_is_killed_leaves_nothing(begin, tmp_path):
         os.sched_yield()
 
 
-async def test_a_lock_is_held_until_its_keeper_ends_and_not_by_what_it_started(begin, tmp_path):
+async def test_a_lock_is_held_until_its_supervisor_ends_and_not_by_what_it_started(begin, tmp_path):
     lock = take_lock(tmp_path / "lock")
     has_it = f"if (: >&{lock}) 2> /dev/null; then echo it; else echo nothing; fi"
     one = await begin(f"while [ ! -e go ]; do sleep 0.01; done; {has_it}", lock=lock)
@@ -84,14 +84,11 @@ async def test_a_lock_is_held_until_its_keeper_ends_and_not_by_what_it_started(b
     assert is_free(tmp_path / "lock")
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
+async def test_what_cannot_be_started_is_one_line(begin):
+    for changes, says in (
         ({"directory": "/nonexistent"}, "/nonexistent: No such file"),
         ({"log": "/nonexistent/log"}, "/nonexistent/log: No such file"),
         ({"command": ["a\0b"]}, "its command or environment is none"),
-    ],
-)
-async def test_what_cannot_be_started_is_one_line(begin, changes, says):
-    with pytest.raises(TaskNotStarted, match=says):
-        await begin("", **changes)
+    ):
+        with pytest.raises(TaskNotStarted, match=says):
+            await begin("", **changes)

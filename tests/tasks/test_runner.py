@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from hivemind_addon.system.file_lock import is_free
-from hivemind_addon.tools.tasks import client, keeper
+from hivemind_addon.tools.tasks import client, supervisor
 from hivemind_addon.tools.tasks.model import NotTaken, State, TaskSpec
-from hivemind_addon.tools.tasks.request import CancelTask, Submit, Wait
+from hivemind_addon.tools.tasks.runner_socket import CancelTask, RunnerSocket, SubmitTasks, WaitForTasks
 from tests.processes import is_alive
 from tests.tasks.plain import made_runner, shell, short_folder
 
@@ -71,49 +71,53 @@ async def test_one_that_dies_of_something_transient_is_tried_again(folder):
     assert tasks["b"].reason == "exit status 1, it said “Error 529”"
 
 
-@pytest.mark.parametrize(
-    ("task", "reason"),
-    [
-        (shell("a", "sleep 600", timeout_s=0.2), "took longer than 0.2 s"),
-        (TaskSpec(command=("nonesuch",), name="a"), "exit status 127: there is no command 'nonesuch' on the PATH"),
-        (shell("a", "echo no good; exit 2"), "exit status 2: no good"),
-        (shell("a", r"printf '\033[31mno\033[0m \033[2Jgood\a\n\033[0m\n'; exit 2"), "exit status 2: no good"),
-        (shell("a", "true", directory="/nonexistent"), "/nonexistent: No such file or directory"),
-    ],
-)
-async def test_how_a_task_failed_is_said_in_one_line(folder, task, reason):
-    ended = (await run(folder, task))["a"]
-    assert (ended.state, ended.reason) == (State.FAILED, reason)
+async def test_how_a_task_failed_is_said_in_one_line(folder):
+    tasks = {
+        "late": (shell("late", "sleep 600", timeout_s=0.2), "took longer than 0.2 s"),
+        "none": (
+            TaskSpec(command=("nonesuch",), name="none"),
+            "exit status 127: there is no command 'nonesuch' on the PATH",
+        ),
+        "bad": (shell("bad", "echo no good; exit 2"), "exit status 2: no good"),
+        "red": (
+            shell("red", r"printf '\033[31mno\033[0m \033[2Jgood\a\n\033[0m\n'; exit 2"),
+            "exit status 2: no good",
+        ),
+        "where": (shell("where", "true", directory="/nonexistent"), "/nonexistent: No such file or directory"),
+    }
+    ended = await run(folder, *(task for task, _ in tasks.values()))
+    assert {name: (task.state, task.reason) for name, task in ended.items()} == {
+        name: (State.FAILED, reason) for name, (_, reason) in tasks.items()
+    }
 
 
 async def test_a_task_waits_for_its_own_with_one_place_and_others_ask_on_the_socket(folder):
     runner = made_runner(folder, at_most=1)
     running = asyncio.ensure_future(runner.run([shell("a", f"while [ ! -e {folder}/go ]; do sleep 0.02; done")]))
     await becomes((folder / "r.sock").exists)
-    ids = (await asked(folder, Submit((shell("", "pwd; echo $X"),), parent="night-1/a", environment={"X": "7"}))).ids
+    ids = (
+        await asked(folder, SubmitTasks((shell("", "pwd; echo $X"),), parent="night-1/a", environment={"X": "7"}))
+    ).ids
     assert ids == ("night-1/a-1",)
-    (child,) = (await asked(folder, Wait(ids, waiter="night-1/a"))).tasks
+    (child,) = (await asked(folder, WaitForTasks(ids, waiter="night-1/a"))).tasks
     assert (child.state, child.result.splitlines()[-1], child.parent) == (State.DONE, "7", "night-1/a")
     (folder / "go").touch()
     assert {task.state for task in (await running).tasks} == {State.DONE}
 
 
-@pytest.mark.parametrize(
-    ("question", "says"),
-    [
-        (Submit(()), "0 tasks at once are none or too many"),
-        (Submit((TaskSpec(),)), "task 1: command: there is nothing to run"),
-        (Submit((TaskSpec(command=("x",)),), parent="other-1/a"), "other-1/a is no task of night-1"),
-        (Submit((TaskSpec(command=("x",)),), parent="night-1/b"), "'b' is no task that runs here"),
-        (Wait(("night-1/x",)), "there is no task 'x'"),
-        (CancelTask("night-1/x"), "there is no task 'x'"),
-    ],
-)
-async def test_what_cannot_be_is_refused(folder, question, says):
+async def test_what_cannot_be_is_refused(folder):
     running = asyncio.ensure_future(made_runner(folder).run([shell("a", "sleep 600")]))
     await becomes((folder / "r.sock").exists)
-    with pytest.raises(NotTaken, match=says):
-        await asked(folder, question)
+    for question, says in [
+        (SubmitTasks(()), "0 tasks at once are none or too many"),
+        (SubmitTasks((TaskSpec(),)), "task 1: command: there is nothing to run"),
+        (SubmitTasks((TaskSpec(command=("x",)),), parent="other-1/a"), "other-1/a is no task of night-1"),
+        (SubmitTasks((TaskSpec(command=("x",)),), parent="night-1/b"), "'b' is no task that runs here"),
+        (WaitForTasks(("night-1/x",)), "there is no task 'x'"),
+        (CancelTask("night-1/x"), "there is no task 'x'"),
+    ]:
+        with pytest.raises(NotTaken, match=says):
+            await asked(folder, question)
     assert "is being ended" in (await asked(folder, CancelTask("night-1"))).text
     assert [task.state for task in (await running).tasks] == [State.CANCELLED]
 
@@ -130,9 +134,9 @@ async def test_stop_ends_what_runs_and_what_it_started(folder):
 
 
 async def test_a_second_stop_kills(folder, monkeypatch):
-    patient = folder / "keeper.py"
-    patient.write_text(Path(keeper.__file__).read_text().replace("GRACE_S = 5.0", "GRACE_S = 600.0"))
-    monkeypatch.setattr(keeper, "__file__", str(patient))
+    patient = folder / "supervisor.py"
+    patient.write_text(Path(supervisor.__file__).read_text().replace("GRACE_S = 5.0", "GRACE_S = 600.0"))
+    monkeypatch.setattr(supervisor, "__file__", str(patient))
     runner = made_runner(folder)
     running = asyncio.ensure_future(
         runner.run([shell("a", f"trap '' TERM; touch {folder}/on; sleep 600 & wait; sleep 600")])
@@ -194,8 +198,8 @@ async def test_an_idle_one_stays_for_others_and_then_ends(folder):
     await becomes((folder / "r.sock").exists)
     with socket.socket(socket.AF_UNIX) as asking:
         asking.connect(str(folder / "r.sock"))  # it is not idle from here on
-        (task_id,) = (await asked(folder, Submit((shell("x", "sleep 0.1"),)))).ids
-        (task,) = (await asked(folder, Wait((task_id,)))).tasks
+        (task_id,) = (await asked(folder, SubmitTasks((shell("x", "sleep 0.1"),)))).ids
+        (task,) = (await asked(folder, WaitForTasks((task_id,)))).tasks
         runner._idle_s = 0.2
     assert task.state is State.DONE
     await asyncio.wait_for(running, 120)
@@ -209,11 +213,11 @@ async def test_whoever_asks_at_the_last_moment_is_answered(folder, monkeypatch):
     class Wake(asyncio.Event):
         async def wait(self):
             looks.append("")
-            runner._door.asking = int(len(looks) == 1)
             if len(looks) == 2:
                 self.set()
             return await super().wait()
 
+    monkeypatch.setattr(RunnerSocket, "asking", property(lambda _: int(len(looks) == 1)))
     monkeypatch.setattr(runner, "_wake", Wake())
     await asyncio.wait_for(runner.run([]), 120)
     assert len(looks) == 3
@@ -248,8 +252,8 @@ async def test_environments_are_never_written_down(folder):
     runner = made_runner(folder, idle_s=60)
     running = asyncio.ensure_future(runner.run([]))
     await becomes((folder / "r.sock").exists)
-    asking = Submit((shell("x", "true"),), environment=dict(os.environ) | {"MY_KEY": "sk-secret"})
-    await asked(folder, Wait((await asked(folder, asking)).ids))
+    asking = SubmitTasks((shell("x", "true"),), environment=dict(os.environ) | {"MY_KEY": "sk-secret"})
+    await asked(folder, WaitForTasks((await asked(folder, asking)).ids))
     runner.stop("enough")
     await asyncio.wait_for(running, 120)
     for path in folder.rglob("*"):

@@ -1,13 +1,12 @@
-import msgspec
 import pytest
 
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.tasks import session
-from hivemind_addon.tools.tasks.board import FleetRules
 from hivemind_addon.tools.tasks.model import NotTaken, State
 from hivemind_addon.tools.tasks.process import TaskNotStarted
 from hivemind_addon.tools.tasks.session import new_plan, resumed_plan, run_plan
 from hivemind_addon.tools.tasks.store import TaskLine
+from hivemind_addon.tools.tasks.task_table import FleetRules
 from tests.tasks.plain import PlainLauncher, shell, short_folder
 from tests.tasks.test_store import owned, view
 
@@ -90,8 +89,3 @@ async def test_without_a_proxy_nothing_begins_and_nothing_is_kept(clock, monkeyp
     with pytest.raises(NotTaken, match="the proxy does not start"):
         await run_plan(plan, clock=clock, tell=print, warn=print)
     assert not (machine / "hivemind_addon" / "fleets").exists()
-
-
-def test_rules_survive_as_json():
-    rules = FleetRules(3, {"g": 1}, steal_above=None, start_every_s=0.5)
-    assert msgspec.json.decode(msgspec.json.encode(rules), type=FleetRules) == rules

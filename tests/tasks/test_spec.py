@@ -1,8 +1,7 @@
-import pytest
-
 from hivemind_addon.tools.launch.programs import load_programs
 from hivemind_addon.tools.tasks.model import TaskSpec
 from hivemind_addon.tools.tasks.spec import command_line, problem
+from tests.rows import each
 
 TABLE = load_programs()
 
@@ -15,12 +14,15 @@ def test_a_prompt_is_one_word_of_its_agents_command_line_whatever_is_in_it():
     assert command_line(TaskSpec(agent="claude-code", prompt="-x"), TABLE) == ["claude", "-p", "--", "-x"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "says"),
     [
         ({"command": ()}, "command: there is nothing to run; add command, or agent (claude-code, codex"),
         ({"agent": "codex"}, "command: it has an agent or a prompt, too"),
-        ({"command": (), "agent": "clippy", "prompt": "x"}, "agent: 'clippy' is not known here; write one of claude"),
+        (
+            {"command": (), "agent": "clippy", "prompt": "x"},
+            "agent: 'clippy' is not known here; write one of claude",
+        ),
         ({"command": (), "agent": "codex"}, "prompt: it is empty"),
         ({"command": ("", "x")}, "command: its first word is empty"),
         ({"command": ("a\0b",)}, "command: there is a NUL in it"),

@@ -5,18 +5,18 @@ from pathlib import Path
 import pytest
 
 from hivemind_addon.tools.tasks import store as stores
-from hivemind_addon.tools.tasks.board import FleetRules
 from hivemind_addon.tools.tasks.model import NotTaken, State, TaskSpec, TaskView
 from hivemind_addon.tools.tasks.store import (
     Fleet,
     FleetStore,
-    Owner,
+    RunnerOwner,
     TaskLine,
     fleets,
     fleets_folder,
     forget_old,
     open_fleet,
 )
+from hivemind_addon.tools.tasks.task_table import FleetRules
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def view(name, state=State.WAITING, **more):
 
 def owned(fleet_id="night-1", began_wall=1.0):
     made = FleetStore(fleets_folder() / fleet_id)
-    made.own(Owner(77, "/run/f.sock"))
+    made.own(RunnerOwner(77, "/run/f.sock"))
     made.write_fleet(Fleet(fleet_id, "night.yaml", 8080, FleetRules(2, {"g": 1}), began_wall))
     return made
 
@@ -169,19 +169,19 @@ def test_one_that_is_forgotten_just_now_is_not_begun_again(monkeypatch):
 
     monkeypatch.setattr(stores, "take_lock", late)
     with pytest.raises(NotTaken, match="night-1 was too old to be kept, and has just been removed"):
-        FleetStore(folder).own(Owner(1, "x"))
+        FleetStore(folder).own(RunnerOwner(1, "x"))
     assert not folder.exists()
 
 
 def test_one_whose_killed_runner_has_tasks_that_still_end_is_not_begun_again(monkeypatch):
     monkeypatch.setattr(stores, "_ENDING_S", 0.0)
     killed = owned()
-    keepers = os.dup(killed.tasks_lock)
+    supervisors = os.dup(killed.tasks_lock)
     killed.close()
     with pytest.raises(NotTaken, match="tasks of night-1 are still being ended; try again in a few seconds"):
         owned()
     assert open_fleet("night-1").owner() is None
-    os.close(keepers)
+    os.close(supervisors)
     owned().close()
 
 

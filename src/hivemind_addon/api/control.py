@@ -1,4 +1,4 @@
-"""The control socket: whoever may open it reads what the scheduler's state is, once a second, and commands it.
+"""The control socket: clients that may open it read the scheduler's state, once a second, and command it.
 
 A Unix socket, 0600, one for each port; where the system has none (Windows), there is no control socket. A reader gets
 one line of JSON at once and one every second from then on (fewer where ten thousand requests wait and a line takes long
@@ -19,8 +19,6 @@ understood is answered with `done` false, and with `"id": null` where that canno
 import asyncio
 import logging
 import os
-import socket
-import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +29,7 @@ from hivemind_addon.api.command import BadCommand, Command, Said, read_command
 from hivemind_addon.api.report import Report
 from hivemind_addon.api.snapshot import SCHEMA_VERSION
 from hivemind_addon.system.folders import runtime_folder
+from hivemind_addon.system.json_socket import LineConnection, LineServer, ask, is_answered
 
 logger = logging.getLogger("hivemind")
 
@@ -43,11 +42,6 @@ MAX_MISSED = 30
 MAX_COMMANDS = 100
 """Of one reader, within a second."""
 MAX_COMMAND_BYTES = 64 * 1024
-MAX_LINE_BYTES = 256 * 1024 * 1024
-
-
-class SocketTaken(Exception):
-    """A living process serves the path already; the text is one line that says so."""
 
 
 class UnreadableReport(Exception):
@@ -69,39 +63,18 @@ def serving_ports() -> list[int]:
     return sorted(int(name) for name in named if name.isdecimal() and is_answered(control_socket(int(name))))
 
 
-def is_answered(path: Path, *, patience_s: float = 0.3) -> bool:
-    """Whether somebody listens at a socket."""
-    if not hasattr(socket, "AF_UNIX"):
-        return False
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(patience_s)
-        try:
-            connection.connect(os.fspath(path))
-        except OSError:
-            return False
-    return True
-
-
 def read_report(path: Path, *, timeout_s: float = 5.0) -> Report | None:
     """The present state of the proxy at a socket; None: there is none. Raises UnreadableReport."""
-    line = bytearray()
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(timeout_s)
-        try:
-            connection.connect(os.fspath(path))
-            while not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
-                chunk = connection.recv(1024 * 1024)
-                if not chunk:
-                    return None  # it is going down
-                line += chunk.partition(b"\n")[0] + (b"\n" if b"\n" in chunk else b"")
-        except TimeoutError as error:
-            raise UnreadableReport(f"{path}: nothing answers within {timeout_s:g} s") from error
-        except OSError:
-            return None
-    return decode_report(line, os.fspath(path))
+    try:
+        line = ask(path, timeout_s=timeout_s)
+    except TimeoutError as error:
+        raise UnreadableReport(f"{path}: nothing answers within {timeout_s:g} s") from error
+    except OSError:
+        return None
+    return None if line is None else decode_report(line, os.fspath(path))
 
 
-def decode_report(line: bytes | bytearray, source: str) -> Report:
+def decode_report(line: bytes, source: str) -> Report:
     """A report's line; `source` is where it comes from, for people. Raises UnreadableReport."""
     try:
         version = msgspec.json.decode(line, type=_Versioned).version
@@ -118,21 +91,16 @@ def decode_report(line: bytes | bytearray, source: str) -> Report:
 def send_command(path: Path, command: Command, *, timeout_s: float = 5.0) -> Said:
     """Have the proxy at a socket carry out a command. Raises NotSaid: there is none, or it does not answer."""
     asked = command_line(1, command, reports=False)
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(timeout_s)
-        try:
-            connection.connect(os.fspath(path))
-            connection.sendall(asked)
-            with connection.makefile("rb") as lines:
-                for line, _ in zip(lines, range(_MOST_REPORTS_BEFORE), strict=False):
-                    if line.startswith(_ANSWER):
-                        return msgspec.json.decode(line, type=CommandAnswer).said
-        except TimeoutError as error:
-            raise NotSaid(f"{path}: no answer within {timeout_s:g} s") from error
-        except msgspec.MsgspecError as error:
-            raise NotSaid(f"{path}: what answers is no proxy of this kind ({error})") from error
-        except OSError as error:
-            raise NotSaid(f"{path}: no proxy is there") from error
+    try:
+        line = ask(path, asked, timeout_s=timeout_s, begins=_ANSWER, within=_MOST_REPORTS_BEFORE)
+        if line is not None:
+            return msgspec.json.decode(line, type=CommandAnswer).said
+    except TimeoutError as error:
+        raise NotSaid(f"{path}: no answer within {timeout_s:g} s") from error
+    except msgspec.MsgspecError as error:
+        raise NotSaid(f"{path}: what answers is no proxy of this kind ({error})") from error
+    except OSError as error:
+        raise NotSaid(f"{path}: no proxy is there") from error
     raise NotSaid(f"{path}: the proxy takes no commands; it is an older one, or it is going down")
 
 
@@ -187,12 +155,16 @@ class ControlServer:
         self._command = command
         self._every_s = every_s
         self._encoder = msgspec.json.Encoder()
-        self._server: asyncio.Server | None = None
-        self._inode = 0
-        self._readers: dict[asyncio.WriteTransport, int] = {}
-        """Reader → lines that it has missed in a row."""
-        self._silent: set[asyncio.WriteTransport] = set()
-        """Those that want no reports."""
+        self._server = LineServer(
+            path,
+            heard=self._heard,
+            joined=self._joined,
+            left=self._left,
+            max_line_bytes=MAX_COMMAND_BYTES,
+            max_lines_per_s=MAX_COMMANDS,
+        )
+        self._readers: dict[LineConnection, int] = {}
+        """Connections that get reports → lines that each has missed in a row."""
         self._timer: asyncio.TimerHandle | None = None
         self._took_s = 0.0
         """To make the last line."""
@@ -202,63 +174,39 @@ class ControlServer:
 
     async def start(self) -> None:
         """Listen. Raises SocketTaken, OSError."""
-        _clear_stale(self.path)
-        listener = socket.socket(socket.AF_UNIX)
-        try:
-            # The mask, and not a later chmod: nobody else can open it, not even for a moment.
-            mask = os.umask(0o177)
-            try:
-                listener.bind(os.fspath(self.path))
-            finally:
-                os.umask(mask)
-            self._inode = self.path.stat().st_ino
-            loop = asyncio.get_running_loop()
-            self._server = await loop.create_unix_server(lambda: _Reader(self), sock=listener)
-        except BaseException:
-            listener.close()
-            raise
+        await self._server.start()
 
     def close(self) -> None:
         """End it: readers are cut off, the socket's file goes if it is still ours."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        for reader in (*self._readers, *self._silent):
-            reader.abort()
-        self._readers.clear()
-        self._silent.clear()
-        try:
-            if self.path.lstat().st_ino == self._inode:
-                self.path.unlink()
-        except OSError:
-            logger.debug("hivemind: %s was gone already", self.path)
+        self._server.close()
 
-    def joined(self, reader: asyncio.WriteTransport) -> None:
-        """Somebody reads: a line at once."""
-        if len(self._readers) + len(self._silent) >= MAX_READERS:
-            reader.abort()
+    def _joined(self, reader: LineConnection) -> None:
+        """A line at once."""
+        if len(self._server.connections) > MAX_READERS:
+            reader.cut_off()
             return
         self._readers[reader] = 0
-        reader.write(self._line())
+        reader.send(self._line())
         self._arm()
 
-    def left(self, reader: asyncio.WriteTransport) -> None:
-        """Somebody reads no more."""
+    def _left(self, reader: LineConnection) -> None:
         self._readers.pop(reader, None)
-        self._silent.discard(reader)
 
-    def answer(self, line: bytes, reader: asyncio.WriteTransport) -> bytes:
-        """Carry out what a reader asks in one line; the line for it."""
+    def _heard(self, reader: LineConnection, line: bytes) -> None:
+        if line.strip():
+            reader.send(self._encoder.encode(self._answer(reader, line)) + b"\n")
+
+    def _answer(self, reader: LineConnection, line: bytes) -> CommandAnswer:
+        """Carry out what a reader asks in one line."""
         asked_id: int | str | None = None
         try:
             asked = msgspec.json.decode(line, type=_Asked)
             asked_id = asked.id
             if not asked.reports:
                 self._readers.pop(reader, None)
-                self._silent.add(reader)
             if asked.command is msgspec.UNSET:
                 said = Said(done=True, text="no command")
             else:
@@ -267,10 +215,10 @@ class ControlServer:
             said = Said(done=False, text=str(error))
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             said = Said(done=False, text=f"not understood: {error}")
-        except Exception as error:  # the guard at the edge: whoever asks must get an answer
+        except Exception as error:  # the guard at the edge: clients must get an answer
             logger.exception("hivemind: a command failed")
             said = Said(done=False, text=f"hivemind_addon failed: {error!r}")
-        return self._encoder.encode(CommandAnswer(id=asked_id, said=said)) + b"\n"
+        return CommandAnswer(id=asked_id, said=said)
 
     def _arm(self) -> None:
         if self._timer is None and self._readers:
@@ -281,15 +229,14 @@ class ControlServer:
         self._timer = None
         line: bytes | None = None
         for reader, missed in tuple(self._readers.items()):
-            if not reader.get_write_buffer_size():
+            if not reader.unsent_bytes:
                 line = self._line() if line is None else line
-                reader.write(line)
+                reader.send(line)
                 self._readers[reader] = 0
             elif missed < MAX_MISSED:
                 self._readers[reader] = missed + 1
             else:
-                self._readers.pop(reader)
-                reader.abort()
+                reader.cut_off()
         self._arm()
 
     def _line(self) -> bytes:
@@ -298,86 +245,3 @@ class ControlServer:
         line = self._encoder.encode(self._report()) + b"\n"
         self._took_s = loop.time() - began_at
         return line
-
-
-class _Reader(asyncio.Protocol):
-    """One connection."""
-
-    def __init__(self, server: ControlServer) -> None:
-        self._server = server
-        self._transport: asyncio.Transport | None = None
-        self._begun = bytearray()
-        """Of the next line."""
-        self._second = 0.0
-        """When the running second began."""
-        self._asked = 0
-        """In it."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._server.joined(transport)
-
-    def data_received(self, data: bytes) -> None:
-        *lines, rest = data.split(b"\n")
-        for line in lines:
-            whole = bytes(self._begun) + line
-            self._begun.clear()
-            if whole.strip() and not self._take(whole):
-                return
-        self._begun += rest
-        if len(self._begun) > MAX_COMMAND_BYTES:
-            self._cut_off()
-
-    def _take(self, line: bytes) -> bool:
-        """Answer one line. False: this reader is cut off."""
-        assert self._transport is not None
-        now = asyncio.get_running_loop().time()
-        if now - self._second >= 1:
-            self._second, self._asked = now, 0
-        self._asked += 1
-        if self._asked > MAX_COMMANDS or len(line) > MAX_COMMAND_BYTES or self._transport.is_closing():
-            self._cut_off()
-            return False
-        self._transport.write(self._server.answer(line, self._transport))
-        return True
-
-    def _cut_off(self) -> None:
-        assert self._transport is not None
-        self._server.left(self._transport)
-        self._transport.abort()
-
-    def pause_writing(self) -> None:
-        """It reads no answers: it is not heard until it does."""
-        assert self._transport is not None
-        self._transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        """It reads again."""
-        assert self._transport is not None
-        self._transport.resume_reading()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        del exc
-        if self._transport is not None:
-            self._server.left(self._transport)
-
-
-def _clear_stale(path: Path) -> None:
-    """Remove the socket of a process that is dead. Raises SocketTaken for one that lives, or that is no socket."""
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(mode):
-        raise SocketTaken(f"{path} is there and is no socket; name another path")
-    with socket.socket(socket.AF_UNIX) as attempt:
-        attempt.settimeout(1)
-        try:
-            attempt.connect(os.fspath(path))
-        except (ConnectionRefusedError, FileNotFoundError):
-            path.unlink(missing_ok=True)
-            return
-        except OSError:
-            pass  # it is there, and busy
-    raise SocketTaken(f"{path} belongs to another running proxy")

@@ -1,4 +1,4 @@
-"""Where time comes from. Everything else is told what time it is."""
+"""Where time comes from; everything else gets it as an argument."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""Open files: as many as the system gives, and who waits when they are nearly spent.
+"""Open files: as many as the system gives, and which connections wait when they are nearly spent.
 
 A client's connection takes one descriptor, and its request another one upstream. When accepting fails for want of one,
 asyncio tries again without end, and everybody stands still; so connections wait before that, and some are refused.
@@ -60,7 +60,7 @@ class Places:
 
     @property
     def are_full(self) -> bool:
-        """Whether who comes now has to wait."""
+        """Whether a new connection has to wait."""
         return self.most is not None and len(self._taken) >= self.most
 
     def give(self, client_id: str) -> None:

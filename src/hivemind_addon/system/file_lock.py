@@ -32,19 +32,19 @@ def take_lock(path: Path, *, shared: bool = False, wait_s: float | None = 0.0) -
 
 
 def is_free(path: Path) -> bool:
-    """Whether nobody holds a lock that somebody has made. Nothing is written; False, too, where that cannot be told."""
+    """Whether nobody holds a lock whose file is there. Nothing is written; False, too, where that cannot be known."""
     if sys.platform == "win32":
         return False
     try:
         with path.open("rb") as file:
-            # Shared, and for an instant: whoever wants it at the same time looks again.
+            # Shared, and for an instant: processes that want it at the same time look again.
             return _try(file.fileno(), shared=True)
     except OSError:
         return False
 
 
 def name_holder(descriptor: int, text: str) -> None:
-    """Say in the file who has it. Raises OSError."""
+    """Write into the file who holds it. Raises OSError."""
     os.ftruncate(descriptor, 0)
     os.lseek(descriptor, 0, os.SEEK_SET)
     os.write(descriptor, text.encode())

@@ -11,7 +11,7 @@ LONGEST_SOCKET_PATH = 100
 
 
 class FolderNotPrivate(Exception):
-    """A folder that somebody else could write to; the text is one line that names it and the cure."""
+    """A folder that another user could write to; the text is one line that names it and the cure."""
 
 
 def state_folder() -> Path:
@@ -23,7 +23,7 @@ def state_folder() -> Path:
         folder = home / "Library" / "Application Support"
     else:
         chosen = os.environ.get("XDG_STATE_HOME", "")
-        # A relative one is to be ignored, says its specification; it would end up in somebody's repository.
+        # A relative one is to be ignored, says its specification; it would end up in a user's repository.
         folder = Path(chosen) if Path(chosen).is_absolute() else home / ".local" / "state"
     return folder / "hivemind_addon"
 

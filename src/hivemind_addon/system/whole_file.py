@@ -1,4 +1,4 @@
-"""A file that is written whole or not at all: whoever reads it meanwhile has the one before."""
+"""A file that is written whole or not at all: readers have the one before until it is whole."""
 
 import os
 import tempfile

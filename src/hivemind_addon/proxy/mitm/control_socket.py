@@ -19,7 +19,7 @@ import msgspec
 from mitmproxy import ctx, exceptions
 
 from hivemind_addon.api.command import Command, OptionView, Record, Said, SetConfig, ShowConfig, asker
-from hivemind_addon.api.control import ControlServer, SocketTaken, control_socket
+from hivemind_addon.api.control import ControlServer, control_socket
 from hivemind_addon.api.events import PersonActed
 from hivemind_addon.proxy.mitm.listeners import listens
 from hivemind_addon.proxy.mitm.options import OPTIONS, PREFIX, Option
@@ -84,7 +84,7 @@ class ControlSocket:
                 command=self._do,
             )
             await server.start()
-        except (SocketTaken, FolderNotPrivate, OSError) as error:
+        except (FolderNotPrivate, OSError) as error:
             logger.warning("hivemind: no control socket, so `hivemind status` sees nothing: %s", error)
         else:
             self._server = server

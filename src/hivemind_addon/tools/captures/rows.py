@@ -9,7 +9,7 @@ from hivemind_addon.api.ticket import OutcomeKind
 from hivemind_addon.proxy.capture.model import Capture, CapturedCall
 
 
-class Cell(IntEnum):
+class SessionCell(IntEnum):
     """What is seen in a cell; where several things are, the last of these."""
 
     NOTHING = 0
@@ -26,7 +26,7 @@ class Cell(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SessionRow:
     """One session."""
 
     agent: str
@@ -34,7 +34,7 @@ class Row:
     depth: int
     """0: nobody started it; 1: a sub-agent of the row before it that has depth 0, and so on."""
     models: tuple[str, ...]
-    cells: tuple[Cell, ...]
+    cells: tuple[SessionCell, ...]
     calls: int
     retries: int
     """Attempts after a call's first one."""
@@ -45,7 +45,7 @@ class Row:
     """Input and output of all attempts, cached input included."""
 
 
-def rows(capture: Capture, width: int) -> tuple[Row, ...]:
+def rows(capture: Capture, width: int) -> tuple[SessionRow, ...]:
     """Every session of the capture, those that another one started below it; else by their first call."""
     sessions: defaultdict[tuple[str, str], list[CapturedCall]] = defaultdict(list)
     for call in capture.calls:
@@ -81,11 +81,11 @@ def _tree(sessions: dict[tuple[str, str], list[CapturedCall]]) -> Iterator[tuple
         waiting += [(child, depth + 1) for child in reversed(children[key])]
 
 
-def _row(calls: Sequence[CapturedCall], depth: int, span_s: float, width: int) -> Row:
+def _row(calls: Sequence[CapturedCall], depth: int, span_s: float, width: int) -> SessionRow:
     attempts = [attempt for call in calls for attempt in call.attempts]
     usages = [attempt.usage for attempt in attempts if attempt.usage is not None]
     models = Counter(call.model for call in calls)
-    return Row(
+    return SessionRow(
         agent=calls[0].agent,
         session=calls[0].session,
         depth=depth,
@@ -99,10 +99,10 @@ def _row(calls: Sequence[CapturedCall], depth: int, span_s: float, width: int) -
     )
 
 
-def _cells(calls: Iterable[CapturedCall], span_s: float, width: int) -> tuple[Cell, ...]:
-    cells = [Cell.NOTHING] * width
+def _cells(calls: Iterable[CapturedCall], span_s: float, width: int) -> tuple[SessionCell, ...]:
+    cells = [SessionCell.NOTHING] * width
 
-    def fill(begin_s: float, end_s: float, what: Cell) -> None:
+    def fill(begin_s: float, end_s: float, what: SessionCell) -> None:
         for place in range(_place(begin_s, span_s, width), _place(end_s, span_s, width) + 1):
             cells[place] = max(cells[place], what)
 
@@ -111,16 +111,16 @@ def _cells(calls: Iterable[CapturedCall], span_s: float, width: int) -> tuple[Ce
         for attempt in call.attempts:
             end_s = attempt.at_s + attempt.ended_after_s
             if attempt.at_s - free_s >= span_s / 4:
-                fill(free_s, attempt.at_s, Cell.QUEUED)
+                fill(free_s, attempt.at_s, SessionCell.QUEUED)
             succeeded = attempt.kind is OutcomeKind.SUCCESS
-            fill(attempt.at_s, end_s, Cell.ANSWERED if succeeded else Cell.TRIED)
+            fill(attempt.at_s, end_s, SessionCell.ANSWERED if succeeded else SessionCell.TRIED)
             if not succeeded:
-                fill(end_s, end_s, Cell.FAILED)
+                fill(end_s, end_s, SessionCell.FAILED)
             free_s = end_s
         if call.ended_s - free_s >= span_s / 4:
-            fill(free_s, call.ended_s, Cell.QUEUED)
+            fill(free_s, call.ended_s, SessionCell.QUEUED)
         if is_lost(call):
-            fill(call.ended_s, call.ended_s, Cell.LOST)
+            fill(call.ended_s, call.ended_s, SessionCell.LOST)
     return tuple(cells)
 
 

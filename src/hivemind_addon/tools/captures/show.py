@@ -12,22 +12,22 @@ from rich.text import Text
 from hivemind_addon.api.ticket import Dimension, OutcomeKind, PoolKey
 from hivemind_addon.api.words import brief, several, short
 from hivemind_addon.proxy.capture.model import Capture, LimitSeen
-from hivemind_addon.tools.captures.rows import Cell, Row, rows
+from hivemind_addon.tools.captures.rows import SessionCell, SessionRow, rows
 
 _GLYPHS = {
-    Cell.NOTHING: (" ", ""),
-    Cell.QUEUED: ("░", "yellow"),
-    Cell.ANSWERED: ("█", "green"),
-    Cell.TRIED: ("▒", "red"),
-    Cell.FAILED: ("\N{BOX DRAWINGS LIGHT DIAGONAL CROSS}", "bold red"),
-    Cell.LOST: ("✗", "bold white on red"),
+    SessionCell.NOTHING: (" ", ""),
+    SessionCell.QUEUED: ("░", "yellow"),
+    SessionCell.ANSWERED: ("█", "green"),
+    SessionCell.TRIED: ("▒", "red"),
+    SessionCell.FAILED: ("\N{BOX DRAWINGS LIGHT DIAGONAL CROSS}", "bold red"),
+    SessionCell.LOST: ("✗", "bold white on red"),
 }
 _LEGEND = (
-    (Cell.QUEUED, "waits"),
-    (Cell.ANSWERED, "answered"),
-    (Cell.TRIED, "attempt that fails"),
-    (Cell.FAILED, "its failure"),
-    (Cell.LOST, "lost"),
+    (SessionCell.QUEUED, "waits"),
+    (SessionCell.ANSWERED, "answered"),
+    (SessionCell.TRIED, "attempt that fails"),
+    (SessionCell.FAILED, "its failure"),
+    (SessionCell.LOST, "lost"),
 )
 _LEAST_NAME, _MOST_NAME = 14, 40
 _LEAST_TIME = 20
@@ -91,7 +91,7 @@ def _columns(width: int) -> tuple[tuple[str, int], ...]:
     return (("calls", 6), ("retries", 8), ("waited", 8), ("tokens", 8))
 
 
-def _row(row: Row, name_width: int, columns: Iterable[tuple[str, int]]) -> Text:
+def _row(row: SessionRow, name_width: int, columns: Iterable[tuple[str, int]]) -> Text:
     line = Text(_cut(_name(row), name_width).ljust(name_width) + " ", style="" if row.depth == 0 else "dim")
     for cell in row.cells:
         glyph, style = _GLYPHS[cell]
@@ -109,7 +109,7 @@ def _row(row: Row, name_width: int, columns: Iterable[tuple[str, int]]) -> Text:
     return line
 
 
-def _name(row: Row) -> str:
+def _name(row: SessionRow) -> str:
     session = "" if row.session in (row.agent, "") else f" {row.session.rpartition('/')[2][:8]}"
     return f"{'  ' * (row.depth - 1)}└ {session.strip() or row.agent}" if row.depth else f"{row.agent}{session}"
 

@@ -21,7 +21,7 @@ _VERSION = "2.1.330"
 _USER_AGENT = re.compile(r"claude-cli/(\d+\.\d+\.\d+)")
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _STEP = timedelta(milliseconds=1)
-"""Between messages, so that whoever sorts them keeps their order."""
+"""Between messages, so that they keep their order when they are sorted."""
 _Message = dict[str, object]
 
 
@@ -76,7 +76,7 @@ def _messages(checkpoint: Checkpoint) -> Iterator[_Message]:
     """The conversation's, of users and the model alone."""
     raws = read_list((read_object(checkpoint.body) or {}).get("messages", b"")) or []
     if checkpoint.head.kind == CallKind.COMPACTION.value:
-        raws = raws[:-1]  # the last one asks for a summary: nobody said it
+        raws = raws[:-1]  # the last one asks for a summary, and is no part of the conversation
     answered = False
     for raw in raws:
         message = read_value(raw)

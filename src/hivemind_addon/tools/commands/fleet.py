@@ -20,11 +20,11 @@ from hivemind_addon.tools.commands.proxy import in_one_line, port_option
 from hivemind_addon.tools.commands.times import SPAN
 from hivemind_addon.tools.launch import claim, detached
 from hivemind_addon.tools.launch.programs import load_programs
-from hivemind_addon.tools.tasks import client, dispatch, picture, serve
-from hivemind_addon.tools.tasks.board import FleetRules
+from hivemind_addon.tools.tasks import client, dispatch, picture
 from hivemind_addon.tools.tasks.fleet_file import FleetFile, load_fleet
 from hivemind_addon.tools.tasks.model import USUAL_AT_MOST, FleetView, NotTaken, State, TaskView
 from hivemind_addon.tools.tasks.session import FleetOutcome, FleetPlan, new_plan, resumed_plan, run_plan
+from hivemind_addon.tools.tasks.task_table import FleetRules
 
 one_line = in_one_line(NotTaken, DocumentError, FolderNotPrivate)
 """Around a command: what goes wrong with tasks is one line."""
@@ -184,7 +184,7 @@ def serve_tasks(at_most: int, idle_s: float | None, port: int) -> None:
             clock=clock,
             tell=lambda task: click.echo(picture.change(task, clock.wall())),
             warn=lambda line: click.echo(f"hivemind: {line}", err=True),
-            socket=serve.socket_of(port),
+            socket=client.socket_of(port),
             idle_s=float("inf") if idle_s is None else idle_s,
         )
     )

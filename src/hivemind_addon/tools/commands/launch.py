@@ -19,22 +19,23 @@ from hivemind_addon.tools.commands.proxy import in_one_line, no_proxy, port_opti
 from hivemind_addon.tools.launch import background, claim, detached
 from hivemind_addon.tools.launch import doctor as doctors
 from hivemind_addon.tools.launch.become import become
-from hivemind_addon.tools.launch.behind import asked_words, environment_changes
-from hivemind_addon.tools.launch.bundle import NoBundle
+from hivemind_addon.tools.launch.behind import NoBundle, asked_words, environment_changes
 from hivemind_addon.tools.launch.environment import exports
-from hivemind_addon.tools.launch.mitmproxy_options import UnknownOption, check_options
 from hivemind_addon.tools.launch.neighbour import find_neighbour
 from hivemind_addon.tools.launch.programs import load_programs
 from hivemind_addon.tools.launch.proxy_command import (
     OLLAMA_PORT,
     NoMitmproxy,
+    UnknownOption,
+    UpstreamUnusable,
+    check_options,
     child_environment,
     has_mode,
     mitmproxy_program,
     proxy_command,
+    upstream_of,
 )
 from hivemind_addon.tools.launch.supervisor import Supervisor
-from hivemind_addon.tools.launch.upstream import UpstreamUnusable, upstream_of
 
 _one_line = in_one_line(
     NoBundle,

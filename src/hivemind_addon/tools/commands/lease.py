@@ -17,13 +17,19 @@ from hivemind_addon.tools.commands.proxy import in_one_line
 from hivemind_addon.tools.commands.times import SPAN
 from hivemind_addon.tools.launch.become import become, insist
 from hivemind_addon.tools.launch.port import AGENT_VARIABLE
-from hivemind_addon.tools.lease.bounds import check_name
-from hivemind_addon.tools.lease.holder import caller, holder_of
-from hivemind_addon.tools.lease.keeper import start_keeper
-from hivemind_addon.tools.lease.keeping import WatchedProcess, keep
-from hivemind_addon.tools.lease.model import Holder, Lease, LeaseError, LeaseOver, LeaseState, NotGranted, Request
-from hivemind_addon.tools.lease.sqlite_store import SqliteLeases, default_lease_file
-from hivemind_addon.tools.lease.waiting import wait_for_lease
+from hivemind_addon.tools.locks.holder import caller, holder_of
+from hivemind_addon.tools.locks.keeping import WatchedProcess, keep, start_keeper
+from hivemind_addon.tools.locks.model import (
+    Holder,
+    Lease,
+    LeaseError,
+    LeaseOver,
+    LeaseState,
+    NotGranted,
+    Request,
+    check_name,
+)
+from hivemind_addon.tools.locks.sqlite_store import SqliteLeases, default_lease_file, wait_for_lease
 
 ID_VARIABLE, TOKEN_VARIABLE = "HIVEMIND_LEASE_ID", "HIVEMIND_LEASE_TOKEN"
 NOT_GRANTED = 75
@@ -191,7 +197,7 @@ def renew(lease_id: str, ttl_s: float, *, as_json: bool) -> None:
       hivemind lease renew
     """
     with open_store() as store:
-        renewed = store.renew(lease_id, ttl_s, SystemClock().monotonic())
+        renewed = store.renew(lease_id, ttl_s, SystemClock().awake())
     if as_json:
         click.echo(msgspec.json.encode(_plain(renewed)).decode())
     else:
@@ -216,7 +222,7 @@ def release(what: tuple[str, ...], *, force: bool) -> None:
     """
     if not what:
         raise click.UsageError(f"say which: an id, or a name ({ID_VARIABLE} is not set)")
-    now, ours = SystemClock().monotonic(), {caller(), os.getppid()}
+    now, ours = SystemClock().awake(), {caller(), os.getppid()}
     ended: list[str] = []
     with open_store() as store:
         for one in what:
@@ -257,7 +263,7 @@ def list_leases(names: tuple[str, ...], form: Format) -> None:
     for name in names:
         check_name(name)
     with open_store() as store:
-        standings = store.standings(SystemClock().monotonic(), names)
+        standings = store.standings(SystemClock().awake(), names)
     if form is Format.JSON:
         print_rows([_standing(one) for one in standings], {}, form)
     else:

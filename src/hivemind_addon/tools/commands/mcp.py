@@ -92,7 +92,7 @@ def mcp(
         raise click.ClickException(
             f"`hivemind mcp` needs {error.name}: {sys.executable} -m pip install 'hivemind-addon[mcp]'"
         ) from error
-    from hivemind_addon.tools.lease.sqlite_store import SqliteLeases, default_lease_file  # noqa: PLC0415 - only where a server runs
+    from hivemind_addon.tools.locks.sqlite_store import SqliteLeases, default_lease_file  # noqa: PLC0415 - only where a server runs
     from hivemind_addon.tools.mcp.server import make_server, run_stdio  # noqa: PLC0415 - it takes half a second to load
     from hivemind_addon.tools.mcp.session import Session  # noqa: PLC0415 - as above
     from hivemind_addon.tools.mcp.tools import TOOLS  # noqa: PLC0415 - as above

@@ -12,13 +12,13 @@ from hivemind_addon.api.control import (
     NotSaid,
     UnreadableReport,
     control_socket,
-    is_answered,
     read_report,
     send_command,
     serving_ports,
 )
 from hivemind_addon.api.report import Report
 from hivemind_addon.system.folders import FolderNotPrivate
+from hivemind_addon.system.json_socket import is_answered
 from hivemind_addon.tools.launch.neighbour import find_stranger
 from hivemind_addon.tools.launch.port import DEFAULT_PORT, PORT_VARIABLE
 

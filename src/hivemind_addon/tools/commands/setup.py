@@ -16,10 +16,9 @@ from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.tools.commands.printing import print_json
 from hivemind_addon.tools.commands.proxy import port_option
 from hivemind_addon.tools.launch import background
-from hivemind_addon.tools.launch.bundle import NoBundle, is_ours, write_bundle
+from hivemind_addon.tools.launch.behind import NoBundle, is_ours, write_bundle
 from hivemind_addon.tools.launch.programs import load_programs
-from hivemind_addon.tools.setup.change import FileChange, addition, apply, removal, snippet
-from hivemind_addon.tools.setup.ledger import Ledger
+from hivemind_addon.tools.setup.change import FileChange, Ledger, addition, apply, removal, snippet
 from hivemind_addon.tools.setup.model import HasComments, SetupPlan, SetupTrouble
 from hivemind_addon.tools.setup.tools import TOOLS, ToolPlace
 

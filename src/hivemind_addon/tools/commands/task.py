@@ -119,7 +119,8 @@ def wait(ids: tuple[str, ...], timeout_s: float | None, port: int, *, as_json: b
       hivemind task wait night-3f9c/build night-3f9c/test
       hivemind task wait tasks-77aa/make-1 --timeout 10m
     """
-    _wait_for(ids, port, timeout_s=timeout_s, as_json=as_json)
+    del port  # taken as everywhere; an id says which fleet it is of, and a fleet where its runner is
+    _wait_for(ids, timeout_s=timeout_s, as_json=as_json)
 
 
 @task.command(name="list")
@@ -203,7 +204,7 @@ def cancel(task_id: str) -> None:
 def _submit(tasks: Sequence[TaskSpec], port: int, *, waits: bool, as_json: bool) -> None:
     ids = client.submit(tasks, parent=os.environ.get(TASK_VARIABLE, ""), runner=_runner(), port=port)
     if waits:
-        _wait_for(ids, port, timeout_s=None, as_json=as_json)
+        _wait_for(ids, timeout_s=None, as_json=as_json)
     elif as_json:
         print_json(ids)
     else:
@@ -211,9 +212,9 @@ def _submit(tasks: Sequence[TaskSpec], port: int, *, waits: bool, as_json: bool)
 
 
 @one_line
-def _wait_for(ids: Sequence[str], port: int, *, timeout_s: float | None, as_json: bool) -> None:
+def _wait_for(ids: Sequence[str], *, timeout_s: float | None, as_json: bool) -> None:
     waiter = os.environ.get(TASK_VARIABLE, "")
-    views = client.wait(ids, waiter=waiter, timeout_s=timeout_s, port=port, runner=_runner())
+    views = client.wait(ids, waiter=waiter, timeout_s=timeout_s, runner=_runner())
     if as_json:
         print_json(views)
     elif len(views) == 1 and views[0].state is State.DONE:

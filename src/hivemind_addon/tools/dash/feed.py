@@ -13,8 +13,9 @@ from pathlib import Path
 import msgspec
 
 from hivemind_addon.api.command import Command, Said
-from hivemind_addon.api.control import MAX_LINE_BYTES, CommandAnswer, UnreadableReport, command_line, decode_report
+from hivemind_addon.api.control import CommandAnswer, UnreadableReport, command_line, decode_report
 from hivemind_addon.api.report import Report
+from hivemind_addon.system.json_socket import MAX_LINE_BYTES
 
 LOOK_EVERY_S = 0.5
 """How often a proxy that is gone is looked for."""

@@ -1,14 +1,79 @@
-"""What one agent needs to be behind the proxy: its environment, and what it asks for."""
+"""What one agent needs to be behind the proxy: certificates, an environment, and the words that it asks by.
 
-from collections.abc import Mapping, Sequence
+The certificates are one file for all runtimes: the system's roots, the user's own, and the proxy's CA.
+"""
+
+import hashlib
+import re
+import ssl
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+
+import certifi
 
 from hivemind_addon.api.report import ProxyView
 from hivemind_addon.api.ticket import Delivery
-from hivemind_addon.tools.launch.bundle import is_ours, write_bundle
+from hivemind_addon.api.trust import ca_certificate
+from hivemind_addon.system.folders import state_folder
+from hivemind_addon.system.whole_file import write_whole
 from hivemind_addon.tools.launch.environment import changes, proxy_url
 from hivemind_addon.tools.launch.port import AGENT_VARIABLE, PORT_VARIABLE
 from hivemind_addon.tools.launch.programs import ProgramTable
+
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_PREFIX = "ca-bundle-"
+
+
+class NoBundle(Exception):
+    """There is no certificate to trust the proxy by; one line that names the file and the cure."""
+
+
+def certificates(file: Path) -> list[bytes]:
+    """The certificates of a PEM file, and nothing else of it: never a key. Raises OSError."""
+    return _CERTIFICATE.findall(file.read_bytes())
+
+
+def holds_key(file: Path) -> bool:
+    """Whether a file holds a private key, too. Raises OSError."""
+    return b"PRIVATE KEY-----" in file.read_bytes()
+
+
+def is_ours(file: str) -> bool:
+    """Whether a path is one of the bundles that `write_bundle` made."""
+    return Path(file).name.startswith(_PREFIX) and Path(file).parent == state_folder()
+
+
+def write_bundle(confdir: Path, users: Iterable[str]) -> Path:
+    """The bundle's path; `users`: paths of bundles that the user's variables name. Raises NoBundle, OSError.
+
+    A bundle is named by what it holds, so that nobody's is changed while it is read.
+    """
+    ca = ca_certificate(confdir)
+    try:
+        own = certificates(ca)
+    except FileNotFoundError as error:
+        raise NoBundle(f"{ca} is not there yet: mitmproxy makes it at its first start (`hivemind run`)") from error
+    except OSError as error:
+        raise NoBundle(f"{ca} cannot be read: {error.strerror}") from error
+    if not own:
+        raise NoBundle(f"{ca} holds no certificate; remove it, and mitmproxy makes it anew")
+    found = dict.fromkeys(own)
+    for file in (_system_roots(), *map(Path, users)):
+        with suppress(OSError):  # a variable that names nothing readable helps nobody without us, either
+            found.update(dict.fromkeys(certificates(file)))
+    content = b"\n".join(found) + b"\n"
+    bundle = state_folder() / f"{_PREFIX}{hashlib.sha256(content).hexdigest()[:12]}.pem"
+    if not bundle.is_file() or bundle.read_bytes() != content:
+        write_whole(bundle, content)
+    return bundle
+
+
+def _system_roots() -> Path:
+    """What OpenSSL takes by default, whatever the environment says; else certifi's."""
+    # `cafile` of get_default_verify_paths obeys SSL_CERT_FILE, which is the user's, or ours.
+    places = (ssl.get_default_verify_paths().openssl_cafile, "/etc/ssl/certs/ca-certificates.crt")
+    return next((Path(place) for place in places if Path(place).is_file()), Path(certifi.where()))
 
 
 def environment_changes(

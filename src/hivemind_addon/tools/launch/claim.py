@@ -1,4 +1,4 @@
-"""Who serves a port and who uses it: two locked files beside the control socket.
+"""Which process serves a port, and which use it: two locked files beside the control socket.
 
 `PORT.lock` is held by the one supervisor of the port; `PORT.users` is shared by all who use a proxy that
 ends with its last user, and taken alone by its supervisor when nobody does any more. `PORT.runner` is held by the one
@@ -12,12 +12,12 @@ from hivemind_addon.system.folders import runtime_folder
 
 
 def supervise(port: int) -> int | None:
-    """Be the supervisor of a port as long as the descriptor is open; None: somebody else is."""
+    """Be the supervisor of a port as long as the descriptor is open; None: another process is."""
     return take_lock(runtime_folder() / f"{port}.lock")
 
 
 def is_supervised(port: int) -> bool:
-    """Whether somebody is, be the proxy up already or not yet."""
+    """Whether a supervisor runs, be its proxy up already or not yet."""
     descriptor = supervise(port)
     if descriptor is None:
         return True
@@ -40,5 +40,5 @@ def wait_until_unused(port: int) -> int:
 
 
 def run_tasks(port: int) -> int | None:
-    """Be the one who runs what is submitted on a port, as long as the descriptor is open; None: somebody else is."""
+    """Run what is submitted on a port, as long as the descriptor is open; None: another process does."""
     return take_lock(runtime_folder() / f"{port}.runner")

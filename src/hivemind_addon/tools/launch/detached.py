@@ -18,7 +18,7 @@ _MAX_LOG_BYTES = 4 * 1024 * 1024
 
 
 class NotStarted(Exception):
-    """It ended before it answered; the text is what it said last."""
+    """It ended before it answered; the text is its last words."""
 
 
 def start[Answer](
@@ -41,9 +41,9 @@ def start[Answer](
             stderr=output,
             start_new_session=True,
         )
-    give_up_at = clock.monotonic() + patience_s
+    give_up_at = clock.awake() + patience_s
     pause = Event()
-    while clock.monotonic() < give_up_at:
+    while clock.awake() < give_up_at:
         if (answer := look()) is not None:
             return answer
         if program.poll() not in (None, ALREADY_THERE):

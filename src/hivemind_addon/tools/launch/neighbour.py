@@ -66,7 +66,7 @@ def find_stranger(port: int) -> PortHolder | None:
 
 
 def is_taken(port: int, host: str = "127.0.0.1") -> bool:
-    """Whether nobody else can listen there. What cannot be told for another reason is left to who listens."""
+    """Whether nobody else can listen there. A port that fails for another reason is left to the one who listens."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as attempt:
         if os.name == "posix":

@@ -1,4 +1,4 @@
-"""Where a proxy is looked for when nobody says where, and who asks. By itself: most commands need nothing else."""
+"""The port on which commands look for a proxy, and variables that say it. By itself: most commands need no more."""
 
 DEFAULT_PORT = 8080
 PORT_VARIABLE = "HIVEMIND_PORT"

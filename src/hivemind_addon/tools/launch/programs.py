@@ -51,7 +51,7 @@ class Program:
             return {}
         try:
             return tomllib.loads(Path(self.config).expanduser().read_text(encoding="utf-8"))
-        except (OSError, ValueError, RuntimeError):  # RuntimeError: nobody's home
+        except (OSError, ValueError, RuntimeError):  # RuntimeError: the user has no home
             return {}
 
 

@@ -1,13 +1,72 @@
-"""The command line of mitmdump or mitmweb with the addon, and where it will listen."""
+"""The command line of mitmdump or mitmweb with the addon: its options, and the proxy that it goes through itself.
 
+A proxy that the environment already names (a company's) becomes the upstream of ours.
+"""
+
+import difflib
+import re
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from hivemind_addon.resources import script_path
 from hivemind_addon.tools.launch.programs import PATIENCE_S
-from hivemind_addon.tools.launch.upstream import CompanyProxy
+
+_NAMES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy")
+_PORTS = {"http": 80, "https": 443}
+
+
+class UpstreamUnusable(Exception):
+    """The environment's proxy is none that mitmproxy can go through; one line with the cure."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompanyProxy:
+    """An HTTP proxy to go through."""
+
+    url: str
+    """`http://host:port` or `https://host:port`, as mitmproxy's mode takes it."""
+    auth: str
+    """`user:password`, or empty."""
+
+    @property
+    def mode(self) -> str:
+        """Mitmproxy's mode."""
+        return f"upstream:{self.url}"
+
+    @property
+    def options(self) -> list[str]:
+        """Mitmproxy's other options for it."""
+        return ["--upstream-auth", self.auth] if self.auth else []
+
+
+def upstream_of(environment: Mapping[str, str], own_port: int) -> CompanyProxy | None:
+    """The proxy that the environment names, unless it is ours. Raises UpstreamUnusable."""
+    name = next((name for name in _NAMES if environment.get(name)), None)
+    if name is None:
+        return None
+    value = environment[name]
+    url = urlsplit(value if "://" in value else f"http://{value}")
+    try:
+        port = url.port or _PORTS.get(url.scheme)
+    except ValueError as error:
+        raise UpstreamUnusable(f"{name}: {error}; write http://host:port, or unset it") from error
+    host = url.hostname
+    if host in ("localhost", "127.0.0.1", "::1") and port == own_port:
+        return None
+    if url.scheme not in _PORTS or not host:
+        raise UpstreamUnusable(
+            f"{name}: mitmproxy cannot go through a proxy of the kind {url.scheme!r}; "
+            "name one with http:// or https://, or unset it"
+        )
+    address = f"[{host}]" if ":" in host else host
+    auth = f"{unquote(url.username)}:{unquote(url.password or '')}" if url.username else ""
+    return CompanyProxy(url=f"{url.scheme}://{address}:{port}", auth=auth)
+
 
 OLLAMA_PORT = 11435
 """One above Ollama's own."""
@@ -78,7 +137,7 @@ def mitmproxy_program(*, web: bool) -> Path:
 
 
 def _calm(options: Sequence[str], *, web: bool) -> list[str]:
-    """A line only for what a person should know, unless the options say how much is told."""
+    """A line only for what a person should know, unless the options say how much is logged."""
     if any(one in _VERBOSITY for one in options) or _sets(options, "termlog_verbosity"):
         return []
     calm = ["--set", "termlog_verbosity=alert"]
@@ -97,3 +156,68 @@ def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _sets(options: Sequence[str], name: str) -> bool:
     return any(one.removeprefix("--set=").partition("=")[0] == name for one in options)
+
+
+_USUAL = frozenset({"--set", "--mode", "-m", "-s", "--scripts", "--listen-host", "--listen-port", "-q", "-v"})
+"""Known without asking, which takes a second."""
+_PREFIX = "hivemind_"
+"""The addon checks its own."""
+_PATIENCE_S = 60.0
+
+
+class UnknownOption(Exception):
+    """Mitmproxy has no such option; one line that offers the nearest."""
+
+
+def check_options(options: Sequence[str], program: Path, ours: Sequence[str] = ()) -> None:
+    """`program`: mitmdump or mitmweb; `ours`: options of our own command, which may have been meant.
+
+    Raises UnknownOption for the first that it does not know. Without an answer nothing is known, and nothing raised.
+    """
+    words = [word for word in _words(options) if word not in _USUAL]
+    if words and (known := re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", _output_of(program, "--help"))):
+        for word in words:
+            if not _is_known(word, known):
+                raise UnknownOption(f"no such option: {word}{_meant(word, [*ours, *known])}")
+    names = [name for name in _set_names(options) if not name.startswith(_PREFIX)]
+    # A script of the user's has options of its own, which are known when it is loaded.
+    if names and not _has_scripts(options):
+        known = re.findall(r"^(\w+):", _output_of(program, "--options"), re.MULTILINE)
+        for name in names if known else ():
+            if name not in known:
+                raise UnknownOption(f"--set {name}: no such option{_meant(name, known)}")
+
+
+def _words(options: Sequence[str]) -> Iterator[str]:
+    """The options themselves, without their values."""
+    return (one.partition("=")[0] for one in options if one.startswith("-") and one != "-")
+
+
+def _set_names(options: Sequence[str]) -> Iterator[str]:
+    for word, value in zip_longest(options, options[1:], fillvalue=""):
+        if word == "--set" or word.startswith("--set="):
+            yield (value if word == "--set" else word.removeprefix("--set=")).partition("=")[0]
+
+
+def _has_scripts(options: Sequence[str]) -> bool:
+    return any(word in ("-s", "--scripts") for word in _words(options)) or "scripts" in _set_names(options)
+
+
+def _is_known(word: str, known: Sequence[str]) -> bool:
+    """As argparse has it: long ones may be cut short, and short ones run together."""
+    return word[:2] in known if word[1] != "-" else any(one.startswith(word) for one in known)
+
+
+def _meant(word: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(word, dict.fromkeys(known), n=1, cutoff=0.75)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _output_of(program: Path, word: str) -> str:
+    try:
+        done = subprocess.run(  # noqa: S603 - the program that is going to be started
+            [program, word], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout  # whatever the exit status: that of `--help` is 1

@@ -43,7 +43,7 @@ class Supervisor:
         return f"<Supervisor of {pid} on port {self._command.port}>"
 
     async def run(self) -> int:
-        """Until the proxy is to stop, or cannot be kept alive. The exit status for whoever called us."""
+        """Until the proxy is to stop, or cannot be kept alive. The exit status for our caller."""
         loop = asyncio.get_running_loop()
         for name in _SIGNALS:
             loop.add_signal_handler(name, self._hang_up if name is signal.SIGHUP else self.stop)
@@ -69,15 +69,15 @@ class Supervisor:
     async def _keep_alive(self) -> int:
         failed, served, command = 0, False, self._command.first
         while True:
-            began_at = self._clock.monotonic()
+            began_at = self._clock.awake()
             status = await self._once(command)
             if self._stopping.is_set():
                 return 0 if status in (0, -signal.SIGTERM, -signal.SIGINT) else _exit_status(status)
             if status == 0:
-                return 0  # somebody ended it by its own command
-            settled = self._clock.monotonic() - began_at >= SETTLED_S
+                return 0  # it was ended by its own command
+            settled = self._clock.awake() - began_at >= SETTLED_S
             failed = 0 if settled else failed + 1
-            # One that somebody has killed did not refuse to start.
+            # A proxy that was killed did not refuse to start.
             served = served or settled or status < 0
             if not served or failed > MAX_FAILED_STARTS:
                 return _exit_status(status)

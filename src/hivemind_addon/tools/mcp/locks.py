@@ -5,9 +5,9 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from hivemind_addon.api.words import span
-from hivemind_addon.tools.lease.holder import holder_of
-from hivemind_addon.tools.lease.model import Holder, Lease, LeaseOver, LeaseState, NotGranted, Request
-from hivemind_addon.tools.lease.waiting import wait_for_lease
+from hivemind_addon.tools.locks.holder import holder_of
+from hivemind_addon.tools.locks.model import Holder, Lease, LeaseOver, LeaseState, NotGranted, Request
+from hivemind_addon.tools.locks.sqlite_store import wait_for_lease
 from hivemind_addon.tools.mcp.session import Session
 from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, Effect, ToolCancelled, ToolFailed, tool
 
@@ -133,7 +133,7 @@ def lease_acquire(call: Call, wanted: LocksWanted) -> Acquired:
     if isinstance(got, NotGranted):
         return _refused(got)
     if call.is_stopped:  # whoever asked does not learn of it
-        session.leases.release(got.id, session.clock.monotonic())
+        session.leases.release(got.id, session.clock.awake())
         raise ToolCancelled
     if not session.hold(got):
         raise ToolCancelled
@@ -167,7 +167,7 @@ def lease_renew(call: Call, asked: Renew) -> Acquired:
     session = call.session
     _own(session, asked.lease)
     try:
-        lease = session.leases.renew(asked.lease, asked.ttl_s, session.clock.monotonic())
+        lease = session.leases.renew(asked.lease, asked.ttl_s, session.clock.awake())
     except LeaseOver:
         session.let_go(asked.lease)
         raise
@@ -182,7 +182,7 @@ def lease_release(call: Call, asked: Release) -> Released:
     session = call.session
     lease = _own(session, asked.lease)
     session.let_go(asked.lease)
-    session.leases.release(asked.lease, session.clock.monotonic())
+    session.leases.release(asked.lease, session.clock.awake())
     return Released(tuple(one.name for one in lease.grants))
 
 
@@ -197,7 +197,7 @@ def _own(session: Session, lease_id: str) -> Lease:
 def lease_list(call: Call, asked: LockNames) -> Leases:
     """See which names are held, by whom, until when, and who waits for them. Changes nothing."""
     session = call.session
-    found = session.leases.standings(session.clock.monotonic(), asked.names)[:MAX_ROWS]
+    found = session.leases.standings(session.clock.awake(), asked.names)[:MAX_ROWS]
     held = session.held
     return Leases(tuple(_name_view(one, held) for one in found))
 

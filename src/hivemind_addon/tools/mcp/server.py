@@ -26,7 +26,7 @@ from hivemind_addon.api.words import failing
 from hivemind_addon.proxy.checkpoint.model import UnknownCheckpoint
 from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.tools.history.reader import NoJournal
-from hivemind_addon.tools.lease.model import LeaseError
+from hivemind_addon.tools.locks.model import LeaseError
 from hivemind_addon.tools.mcp.session import NoName, NoProxy, ServerScope, Session, flag
 from hivemind_addon.tools.mcp.tool import Call, Effect, McpTool, ToolCancelled, ToolFailed, schema_of
 from hivemind_addon.tools.tasks.model import NotTaken

@@ -26,7 +26,8 @@ from hivemind_addon.system.clock import Clock
 from hivemind_addon.tools.history.reader import journal_of
 from hivemind_addon.tools.launch.environment import LOOPBACK, PROXY_VARIABLES
 from hivemind_addon.tools.launch.port import AGENT_VARIABLE, DEFAULT_PORT, PORT_VARIABLE
-from hivemind_addon.tools.lease.model import Lease, LeaseError, LeaseStore
+from hivemind_addon.tools.locks.model import Lease, LeaseError
+from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
 from hivemind_addon.tools.tasks.model import RUNNER_VARIABLE, TASK_VARIABLE
 
 # Who it is ------------------------------------------------------------------------------------------------------------
@@ -157,7 +158,7 @@ class Session:
         caller: Caller,
         scope: ServerScope,
         clock: Clock,
-        leases: LeaseStore,
+        leases: SqliteLeases,
         pid: int | None = None,
     ) -> None:
         self.caller = caller
@@ -248,4 +249,4 @@ class Session:
 
     def _release(self, lease_id: str) -> None:
         with suppress(LeaseError, OSError):  # it was over already, or is with our process's end
-            self.leases.release(lease_id, self.clock.monotonic())
+            self.leases.release(lease_id, self.clock.awake())

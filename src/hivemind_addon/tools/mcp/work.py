@@ -194,7 +194,6 @@ def task_wait(call: Call, asked: WaitFor) -> Tasks:
         ids,
         waiter=session.caller.task,
         timeout_s=asked.seconds,
-        port=session.caller.port,
         runner=_runner(session),
         connected=call.ends,
     )

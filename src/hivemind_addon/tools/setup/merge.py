@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from hivemind_addon.tools.setup import dotenv_text, json_text, toml_text
-from hivemind_addon.tools.setup.model import FileEntry, FileFormat, Merged, SetupTrouble, Value, lookup
+from hivemind_addon.tools.setup.model import FileEntry, FileFormat, MergedText, SetupTrouble, Value, lookup
 
 _TEXTS: dict[FileFormat, ModuleType] = {
     FileFormat.JSON: json_text,
@@ -24,7 +24,7 @@ def merge(
     *,
     ours: Sequence[FileEntry] = (),
     made: Sequence[tuple[str, ...]] = (),
-) -> Merged:
+) -> MergedText:
     """`ours`, `made`: what earlier merges have put in, or may have. Raises SetupTrouble (without the file's name)."""
     is_wanted = {entry.path for entry in wanted}
     stale = [entry for entry in ours if entry.path not in is_wanted]
@@ -54,10 +54,10 @@ def merge(
         if _lookup(text, form, entry.path) != entry.value:
             raise SetupTrouble(f"cannot be changed at {'.'.join(entry.path)}; add it by hand")
         put.append(entry)
-    return Merged(text, tuple(put), tuple(objects), tuple(kept))
+    return MergedText(text, tuple(put), tuple(objects), tuple(kept))
 
 
-def remove(text: str, form: FileFormat, ours: Sequence[FileEntry], made: Sequence[tuple[str, ...]]) -> Merged:
+def remove(text: str, form: FileFormat, ours: Sequence[FileEntry], made: Sequence[tuple[str, ...]]) -> MergedText:
     """Without what an earlier merge has put in, as far as nobody has changed it, and the objects that it had made."""
     kept: list[tuple[FileEntry, Value]] = []
     for entry in reversed(ours):
@@ -69,7 +69,7 @@ def remove(text: str, form: FileFormat, ours: Sequence[FileEntry], made: Sequenc
     for path in sorted(made, key=len, reverse=True):
         if _lookup(text, form, path) == {}:
             text = _TEXTS[form].take(text, path)
-    return Merged(text, (), (), tuple(kept))
+    return MergedText(text, (), (), tuple(kept))
 
 
 def is_empty(text: str, form: FileFormat) -> bool:

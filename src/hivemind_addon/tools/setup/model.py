@@ -51,7 +51,7 @@ class SetupPlan(Struct, frozen=True):
     """What no file can say, one line each."""
 
 
-class Merged(Struct, frozen=True):
+class MergedText(Struct, frozen=True):
     """A file's text with the entries in it or taken out of it."""
 
     text: str

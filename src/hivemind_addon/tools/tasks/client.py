@@ -1,4 +1,8 @@
-"""How tasks are submitted, waited for and looked at, by commands and by agents. All of it blocks."""
+"""How tasks are submitted, waited for and looked at, by commands and by agents. All of it blocks.
+
+What a task submits goes to its own runner; what others submit, to the runner in the background of a port, which is
+found or started, and ends when it is idle.
+"""
 
 import os
 import socket
@@ -9,9 +13,19 @@ from pathlib import Path
 
 import msgspec
 
-from hivemind_addon.tools.tasks import serve
+from hivemind_addon.system.clock import Clock, SystemClock
+from hivemind_addon.system.folders import FolderNotPrivate, runtime_folder, state_folder
+from hivemind_addon.system.json_socket import ask, is_answered
+from hivemind_addon.tools.launch import detached
 from hivemind_addon.tools.tasks.model import FleetView, NotTaken, TaskSpec, TaskView
-from hivemind_addon.tools.tasks.request import MAX_LINE_BYTES, CancelTask, Question, RunnerAnswer, Submit, Wait
+from hivemind_addon.tools.tasks.runner_socket import (
+    MAX_LINE_BYTES,
+    CancelTask,
+    Question,
+    RunnerAnswer,
+    SubmitTasks,
+    WaitForTasks,
+)
 from hivemind_addon.tools.tasks.store import FleetStore, fleets, open_fleet
 
 _ANSWER_S = 60.0
@@ -39,15 +53,15 @@ def submit(
         msgspec.structs.replace(one, directory=os.path.join(here, one.directory))  # noqa: PTH118 - as it is written
         for one in specs
     )
-    question = Submit(placed, parent=parent, environment=dict(os.environ if environment is None else environment))
+    question = SubmitTasks(placed, parent=parent, environment=dict(os.environ if environment is None else environment))
     if runner is not None:
         return list(_ask(runner, question, timeout_s=_ANSWER_S).ids)
     for _ in range(_TRIES):
         try:
-            return list(_ask(serve.find_or_start(port), question, timeout_s=_ANSWER_S).ids)
+            return list(_ask(find_or_start(port), question, timeout_s=_ANSWER_S).ids)
         except RunnerGone:
             continue
-    raise NotTaken(f"the runner of port {port} ends again and again; see {serve.log_file(port)}")
+    raise NotTaken(f"the runner of port {port} ends again and again; see {log_file(port)}")
 
 
 def wait(
@@ -55,23 +69,21 @@ def wait(
     *,
     waiter: str = "",
     timeout_s: float | None,
-    port: int,
     runner: Path | None = None,
     connected: Callable[[socket.socket], None] = lambda _: None,
 ) -> list[TaskView]:
     """Block until these tasks are over, or for so long; as they then are, in order. Raises NotTaken.
 
     `waiter`: the task that asks (`HIVEMIND_TASK`), which lends its place to its own children meanwhile. `connected`
-    gets each connection to a runner: whoever shuts it down from another thread ends the wait.
+    gets each connection to a runner: another thread that shuts it down ends the wait.
     """
-    del port  # an id says which fleet it is of, and a fleet where its runner is
     found: dict[str, TaskView] = {}
     for fleet, group in groupby(sorted(ids), key=_fleet_of):
         wanted = tuple(group)
         store = open_fleet(fleet)
         place = runner if runner is not None and fleet == _fleet_of(waiter) else store.socket()
         if place is not None:
-            asked = Wait(wanted, waiter=waiter if fleet == _fleet_of(waiter) else "")
+            asked = WaitForTasks(wanted, waiter=waiter if fleet == _fleet_of(waiter) else "")
             try:
                 answer = _ask(place, asked, timeout_s=timeout_s, connected=connected)
                 found.update({task.id: task for task in answer.tasks})
@@ -124,25 +136,17 @@ def _ask(
     line = msgspec.json.encode(question) + b"\n"
     if len(line) > MAX_LINE_BYTES:
         raise NotTaken(f"{len(line):,} bytes are too much at once: submit fewer tasks, or shorter prompts")
-    said = bytearray()
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(timeout_s)
-        try:
-            connection.connect(os.fspath(place))
-            connected(connection)
-            connection.sendall(line)
-            while not said.endswith(b"\n"):
-                chunk = connection.recv(1024 * 1024)
-                if not chunk:
-                    raise RunnerGone(f"{place}: the runner is gone")
-                said += chunk
-        except TimeoutError:
-            if isinstance(question, Wait):
-                raise
-            raise NotTaken(f"{place}: no answer within {timeout_s:g} s") from None
-        except OSError as error:
-            raise RunnerGone(f"{place}: no runner is there (any more)") from error
-    answer = msgspec.json.decode(bytes(said), type=RunnerAnswer)
+    try:
+        said = ask(place, line, timeout_s=timeout_s, connected=connected)
+    except TimeoutError:
+        if isinstance(question, WaitForTasks):
+            raise
+        raise NotTaken(f"{place}: no answer within {timeout_s:g} s") from None
+    except OSError as error:
+        raise RunnerGone(f"{place}: no runner is there (any more)") from error
+    if said is None:
+        raise RunnerGone(f"{place}: the runner is gone")
+    answer = msgspec.json.decode(said, type=RunnerAnswer)
     if answer.refused:
         raise NotTaken(answer.refused)
     return answer
@@ -161,3 +165,52 @@ def _written(store: FleetStore, ids: Sequence[str]) -> dict[str, TaskView]:
             some = ", ".join(list(known)[:8]) or "none"
             raise NotTaken(f"no task {one!r} in {store.id}; there are {some}{', …' if len(known) > 8 else ''}")
     return {one: known[one] for one in ids}
+
+
+IDLE_S = 60.0
+"""It ends so long after the last task, when nobody asks any more."""
+_START_S = 90.0
+"""It may have to start a proxy, too."""
+_LOOK_S = 5.0
+
+
+def socket_of(port: int) -> Path:
+    """Where the runner of a port is asked. Raises FolderNotPrivate, OSError."""
+    return runtime_folder() / f"r-{port}.sock"
+
+
+def log_file(port: int) -> Path:
+    """What the runner of a port says."""
+    return state_folder() / f"runner-{port}.log"
+
+
+def find_or_start(port: int, *, clock: Clock | None = None) -> Path:
+    """The socket of the port's runner, started if there is none. Raises NotTaken."""
+    try:
+        place = socket_of(port)
+        return _answering(place) or _start(port, place, clock or SystemClock())
+    except FolderNotPrivate as error:
+        raise NotTaken(str(error)) from error
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise NotTaken(f"{where}{error.strerror or error}") from error
+
+
+def _start(port: int, place: Path, clock: Clock) -> Path:
+    try:
+        found = detached.start(
+            ["fleet", "serve", "--port", str(port), "--idle", str(int(IDLE_S))],
+            log=log_file(port),
+            look=lambda: _answering(place),
+            patience_s=_START_S,
+            clock=clock,
+        )
+    except detached.NotStarted as said:
+        raise NotTaken(f"the runner of port {port} does not start; it said:\n{said}") from said
+    if found is None:
+        raise NotTaken(f"the runner of port {port} does not answer at {place}; see {log_file(port)}")
+    return found
+
+
+def _answering(place: Path) -> Path | None:
+    return place if is_answered(place, patience_s=_LOOK_S) else None

@@ -42,7 +42,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class TaskStart:
     """A task that starts, and the group whose place it takes."""
 
     name: str
@@ -62,7 +62,7 @@ def rank(one: Candidate, now: float) -> tuple[int, float, int]:
 
 def choose(
     ready: Collection[Candidate], free: Mapping[str, int], *, steal_above: int | None, now: float
-) -> Start | None:
+) -> TaskStart | None:
     """The next one, if a place that may serve it is free. `steal_above` None: no group helps another."""
     queues: dict[str, list[Candidate]] = {}
     for one in ready:
@@ -76,7 +76,7 @@ def choose(
         return None
     # A queue's own worker before one that helps, where both could take the same task.
     best, group = min(offers, key=lambda offer: (rank(offer[0], now), offer[0].group != offer[1]))
-    return Start(best.name, group)
+    return TaskStart(best.name, group)
 
 
 def _served(group: str, queues: Mapping[str, Sequence[Candidate]], steal_above: int | None) -> Sequence[Candidate]:

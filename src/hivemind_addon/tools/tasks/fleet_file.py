@@ -15,10 +15,11 @@ import msgspec
 from hivemind_addon.system.document import read_document, read_yaml
 from hivemind_addon.system.typed import DocumentError, Rules, convert, positive
 from hivemind_addon.tools.launch.programs import ProgramTable
-from hivemind_addon.tools.tasks import board, graph, spec
+from hivemind_addon.tools.tasks import graph, spec
 from hivemind_addon.tools.tasks.model import USUAL_AT_MOST, TaskSpec
+from hivemind_addon.tools.tasks.task_table import FleetRules
 
-_USUAL = board.FleetRules(at_most=USUAL_AT_MOST)
+_USUAL = FleetRules(at_most=USUAL_AT_MOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +48,9 @@ class FleetFile:
     """Name → task."""
 
     @property
-    def rules(self) -> board.FleetRules:
+    def rules(self) -> FleetRules:
         """How it is run."""
-        return board.FleetRules(
+        return FleetRules(
             at_most=self.at_most,
             groups={name: group.workers for name, group in self.groups.items()},
             steal_above=self.steal_above,
@@ -179,7 +180,7 @@ def _check_edges(edges: Mapping[str, Sequence[str]], file: Path, at: Mapping[str
 
 
 def _circle(file: Path, at: str, circle: Sequence[str]) -> DocumentError:
-    return DocumentError(file, at, f"a circle: {graph.said(circle)}", "take one of these dependencies out")
+    return DocumentError(file, at, f"a circle: {graph.arrows(circle)}", "take one of these dependencies out")
 
 
 def _placed(fleet: FleetFile, folder: Path) -> FleetFile:

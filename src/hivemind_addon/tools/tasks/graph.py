@@ -27,7 +27,7 @@ def cycle(edges: Edges) -> list[str]:
     return []
 
 
-def said(way: Sequence[str]) -> str:
+def arrows(way: Sequence[str]) -> str:
     """`a → b → a`."""
     return " → ".join(way)
 

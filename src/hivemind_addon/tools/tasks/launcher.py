@@ -14,15 +14,14 @@ from hivemind_addon.api.ticket import Delivery
 from hivemind_addon.system.clock import Clock
 from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.tools.launch import background
-from hivemind_addon.tools.launch.behind import asked_words, environment_changes
-from hivemind_addon.tools.launch.bundle import NoBundle
+from hivemind_addon.tools.launch.behind import NoBundle, asked_words, environment_changes
 from hivemind_addon.tools.launch.programs import ProgramTable
 from hivemind_addon.tools.tasks import spec as specs
 from hivemind_addon.tools.tasks.model import RUNNER_VARIABLE, TASK_VARIABLE, TaskSpec
 from hivemind_addon.tools.tasks.process import TaskNotStarted
 
 
-class Launch(NamedTuple):
+class TaskLaunch(NamedTuple):
     """One try, ready to be started."""
 
     command: list[str]
@@ -48,7 +47,9 @@ class Launcher:
         except (background.NotServed, UnreadableReport, FolderNotPrivate, OSError) as error:
             raise TaskNotStarted(f"{error}") from error
 
-    async def launch(self, task_id: str, spec: TaskSpec, base: Mapping[str, str], more: Mapping[str, str]) -> Launch:
+    async def launch(
+        self, task_id: str, spec: TaskSpec, base: Mapping[str, str], more: Mapping[str, str]
+    ) -> TaskLaunch:
         """`base`: the environment it is to have, `more`: what its runner adds. Raises TaskNotStarted."""
         proxy = await self.proxy()
         name = agent_name(task_id)
@@ -64,7 +65,7 @@ class Launcher:
         except (NoBundle, OSError) as error:
             raise TaskNotStarted(str(error)) from error
         own = {TASK_VARIABLE: task_id, RUNNER_VARIABLE: str(self._socket)}
-        return Launch(command, {**environment, **changed, **more, **own})
+        return TaskLaunch(command, {**environment, **changed, **more, **own})
 
     def _give_budget(self, name: str, spec: TaskSpec) -> None:
         usd = spec.budget_usd

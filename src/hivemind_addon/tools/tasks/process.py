@@ -1,4 +1,4 @@
-"""One try of a task as a process: started under its keeper, its words kept, ended when it has to be."""
+"""One try of a task as a process: started under its supervisor, its words kept, ended when it has to be."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from hivemind_addon.tools.tasks import keeper
+from hivemind_addon.tools.tasks import supervisor
 
 MAX_LOG_BYTES = 64 * 1024 * 1024
 """Of one task; what it says beyond that is not kept."""
@@ -19,7 +19,7 @@ TAIL_BYTES = 8 * 1024
 _CHUNK = 64 * 1024
 _ROUNDS = 20
 _DRAIN_S = 5.0
-"""For what a dead task has said last: somebody it left may hold the pipe."""
+"""For the last words of a dead task: a process that it has left may hold the pipe."""
 
 
 class TaskNotStarted(Exception):
@@ -27,7 +27,7 @@ class TaskNotStarted(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class TryEnded:
+class ProcessEnd:
     """How a try ended."""
 
     exit_status: int
@@ -48,8 +48,8 @@ class TaskProcess:
         self._process = process
         self._out = out
         self._errors = errors
-        self._log = _Kept(log)
-        self._result = _Kept(result)
+        self._log = _BoundedFile(log)
+        self._result = _BoundedFile(result)
         self._was_ended = False
 
     def __repr__(self) -> str:
@@ -57,7 +57,7 @@ class TaskProcess:
 
     @property
     def pid(self) -> int:
-        """The keeper's."""
+        """The supervisor's."""
         return self._process.pid
 
     def end(self) -> None:
@@ -67,12 +67,12 @@ class TaskProcess:
         self._process.stdin.close()
 
     def kill(self) -> None:
-        """End it now: the kernel kills the task with its keeper, and `wait` what both have left."""
+        """End it now: the kernel kills the task with its supervisor, and `wait` what both have left."""
         self._was_ended = True
         with suppress(ProcessLookupError):
             self._process.kill()
 
-    async def wait(self, *, timeout_s: float | None) -> TryEnded:
+    async def wait(self, *, timeout_s: float | None) -> ProcessEnd:
         """Until it is over, and nothing that it started is left."""
         reading = asyncio.gather(
             _copy(self._out.stream, (self._log, self._result)), _copy(self._errors.stream, (self._log,))
@@ -87,7 +87,7 @@ class TaskProcess:
                 self.end()
                 status = await self._process.wait()
             if status < 0:
-                # The keeper itself was killed: the kernel has killed the task, and we what is in their session.
+                # The supervisor itself was killed: the kernel has killed the task, and we what is in their session.
                 end_session(self._process.pid)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_DRAIN_S):
@@ -98,7 +98,7 @@ class TaskProcess:
             self._errors.transport.close()
             self._log.close()
             self._result.close()
-        return TryEnded(
+        return ProcessEnd(
             exit_status=status if status >= 0 else 128 - status,
             was_ended=self._was_ended,
             timed_out=timed_out,
@@ -124,11 +124,11 @@ async def start(
         kept, said = _open(log, os.O_APPEND), _open(result, os.O_TRUNC)
     except OSError as error:
         raise TaskNotStarted(f"{error.filename}: {error.strerror}") from error
-    # Pipes of our own: asyncio's make `wait` wait for whoever still holds them, not for the process.
+    # Pipes of our own: asyncio's make `wait` wait for all processes that hold them.
     out, errors = await _pipe(), await _pipe()
     try:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", keeper.__file__, str(-1 if lock is None else lock), *command),
+            *(sys.executable, "-I", "-S", supervisor.__file__, str(-1 if lock is None else lock), *command),
             stdin=PIPE,
             stdout=out.writes,
             stderr=errors.writes,
@@ -173,7 +173,7 @@ def end_session(session: int) -> None:
 def _session_of(process: Path) -> int | None:
     """None: it has ended."""
     try:
-        state, _, _, session, *_ = keeper.facts(process)
+        state, _, _, session, *_ = supervisor.facts(process)
     except (OSError, ValueError):
         return None
     return None if state in "ZX" else int(session)
@@ -187,7 +187,7 @@ class _Pipe(NamedTuple):
     writes: int
 
 
-class _Kept:
+class _BoundedFile:
     """A file that grows to a bound, and the end of what was written to it. A full disk is no reason to stop a task."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -213,7 +213,7 @@ class _Kept:
             self._file.close()
 
 
-async def _copy(stream: asyncio.StreamReader, kept: Sequence[_Kept]) -> None:
+async def _copy(stream: asyncio.StreamReader, kept: Sequence[_BoundedFile]) -> None:
     while chunk := await stream.read(_CHUNK):
         for one in kept:
             one.write(chunk)

@@ -1,42 +1,36 @@
-"""Runs a fleet: the board says what starts, processes are started behind the proxy, and every change is written down.
+"""Runs a fleet: the task table says what starts, its process is started behind the proxy, each change is written down.
 
-    Door ──asked──▶ Runner ──▶ Board (pure) ──poll──▶ Runner ──▶ Launcher, TaskProcess (a keeper beside each task)
-                      └──────▶ FleetStore, `tell`
+    RunnerSocket ──asked──▶ Runner ──▶ TaskTable (pure) ──poll──▶ Runner ──▶ Launcher, TaskProcess (supervised)
+                              └──────▶ FleetStore, `tell`
 
-Everything on one event loop. Whatever ends it ends its tasks: each keeper holds a pipe to this process.
+Everything on one event loop. Whatever ends it ends its tasks: each task's supervisor holds a pipe to this process.
 """
 
 import asyncio
 import os
-import re
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
-from hivemind_addon.api.words import failing, span
+from hivemind_addon.api.words import failing
 from hivemind_addon.system.clock import Clock
 from hivemind_addon.tools.launch.programs import ProgramTable
 from hivemind_addon.tools.tasks import spec as specs
-from hivemind_addon.tools.tasks import transient
-from hivemind_addon.tools.tasks.board import Back, Board, Task, TryEnding
-from hivemind_addon.tools.tasks.door import Door
-from hivemind_addon.tools.tasks.launcher import Launch, agent_name, result_variable
+from hivemind_addon.tools.tasks.ending import ending_of
+from hivemind_addon.tools.tasks.launcher import Launcher, agent_name, result_variable
 from hivemind_addon.tools.tasks.model import FleetView, NotTaken, TaskSpec, TaskView
-from hivemind_addon.tools.tasks.process import TaskNotStarted, TaskProcess, TryEnded, start
-from hivemind_addon.tools.tasks.request import MAX_SPECS, CancelTask, Question, RunnerAnswer, Submit, Wait
-from hivemind_addon.tools.tasks.store import Fleet, FleetStore, Owner, TaskLine
-
-_LINE_CHARS = 160
-_CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-"""What colours words in a terminal, or moves its cursor."""
-
-
-class Launches(Protocol):
-    """What a runner has its tasks' launches from."""
-
-    async def launch(self, task_id: str, spec: TaskSpec, base: Mapping[str, str], more: Mapping[str, str]) -> Launch:
-        """Raises TaskNotStarted."""
+from hivemind_addon.tools.tasks.process import TaskNotStarted, TaskProcess, start
+from hivemind_addon.tools.tasks.runner_socket import (
+    MAX_SPECS,
+    CancelTask,
+    Question,
+    RunnerAnswer,
+    RunnerSocket,
+    SubmitTasks,
+    WaitForTasks,
+)
+from hivemind_addon.tools.tasks.store import Fleet, FleetStore, RunnerOwner, TaskLine
+from hivemind_addon.tools.tasks.task_table import Task, TaskTable, TryEnding, WaitOver
 
 
 class Runner:
@@ -45,11 +39,11 @@ class Runner:
     def __init__(
         self,
         fleet: Fleet,
-        board: Board,
+        table: TaskTable,
         *,
         store: FleetStore,
-        launcher: Launches,
-        table: ProgramTable,
+        launcher: Launcher,
+        programs: ProgramTable,
         socket: Path,
         clock: Clock,
         tell: Callable[[TaskView], None],
@@ -60,16 +54,16 @@ class Runner:
         last task is over, for others; None: it ends with it.
         """
         self._fleet = fleet
-        self._board = board
+        self._table = table
         self._store = store
         self._launcher = launcher
-        self._table = table
+        self._programs = programs
         self._clock = clock
         self._tell = tell
         self._warn = warn
         self._idle_s = idle_s
         self._wake = asyncio.Event()
-        self._door = Door(socket, answer=self._answer, left=self._wake.set)
+        self._socket = RunnerSocket(socket, answer=self._answer, left=self._wake.set)
         self._wall_offset_s = clock.wall() - clock.monotonic()
         self._processes: dict[str, TaskProcess] = {}
         self._tries: set[asyncio.Task[None]] = set()
@@ -88,29 +82,29 @@ class Runner:
         name = view.id.partition("/")[2]
         submitted_at = view.submitted_wall - self._wall_offset_s
         task = Task(
-            name, spec, len(self._board.tasks), self._name(view.parent), 0, spec.group, submitted_at, submitted_at
+            name, spec, len(self._table.tasks), self._name(view.parent), 0, spec.group, submitted_at, submitted_at
         )
         task.state, task.attempts, task.reason = view.state, view.attempts, view.reason
         task.exit_status, task.result = view.exit_status, view.result
         task.began_at = None if view.began_wall is None else view.began_wall - self._wall_offset_s
         task.ended_at = None if view.ended_wall is None else view.ended_wall - self._wall_offset_s
-        self._board.restore(task)
+        self._table.restore(task)
 
     async def run(self, tasks: Sequence[TaskSpec]) -> FleetView:
         """Until all is over; how it then is. Raises NotTaken, OSError before anything is started."""
-        await asyncio.to_thread(self._store.own, Owner(os.getpid(), str(self._door.path)))
+        await asyncio.to_thread(self._store.own, RunnerOwner(os.getpid(), str(self._socket.path)))
         try:
-            self._board.add(tasks, self._clock.monotonic())
+            self._table.add(tasks, self._clock.monotonic())
             if self._ended_by:  # before there was anything to end
-                self._cancel(list(self._board.tasks), self._ended_by)
+                self._cancel(list(self._table.tasks), self._ended_by)
             # A fleet is there with all its tasks or not at all: `--resume` would not miss the others.
             self._written()
             self._store.write_fleet(self._fleet)
-            await self._door.open()
+            await self._socket.open()
             await self._loop()
         finally:
             await self._end_all()
-            await self._door.close()
+            await self._socket.close()
             self._written()
             self._save(lambda: self._store.write_fleet(_ended(self._fleet, self._clock.wall())))
             self._store.close()
@@ -122,7 +116,7 @@ class Runner:
             for process in self._processes.values():
                 process.kill()
         self._ended_by = self._ended_by or reason
-        self._end(self._cancel([one.name for one in self._board.tasks.values()], reason))
+        self._end(self._cancel([one.name for one in self._table.tasks.values()], reason))
         self._wake.set()
 
     def view(self) -> FleetView:
@@ -134,7 +128,7 @@ class Runner:
             began_wall=self._fleet.began_wall,
             ended_wall=None,
             runner_pid=os.getpid(),
-            tasks=tuple(self._view(task) for task in self._board.tasks.values()),
+            tasks=tuple(self._view(task) for task in self._table.tasks.values()),
         )
 
     # The loop.
@@ -143,31 +137,31 @@ class Runner:
         while True:
             self._wake.clear()
             now = self._clock.monotonic()
-            for step in () if self._ended_by else self._board.poll(now):
-                if isinstance(step, Back):
+            for step in () if self._ended_by else self._table.poll(now):
+                if isinstance(step, WaitOver):
                     self._waiting[step.wait].set()
                 else:
                     self._begin(step.name)
             self._written()
-            if self._ended_by or (self._idle_s is None and self._board.is_over):
-                if self._board.is_over:
+            if self._ended_by or (self._idle_s is None and self._table.is_over):
+                if self._table.is_over:
                     return
                 wakeup_at = None
             else:
-                wakeup_at = self._board.next_wakeup(now)
+                wakeup_at = self._table.next_wakeup(now)
             was_idle = self._is_idle
             pause_s = self._idle_s if was_idle else None if wakeup_at is None else max(0.0, wakeup_at - now)
             try:
                 async with asyncio.timeout(pause_s):
                     await self._wake.wait()
             except TimeoutError:
-                if was_idle and self._is_idle:  # somebody may have begun to ask at the last moment
+                if was_idle and self._is_idle:  # a client may have begun to ask at the last moment
                     return
 
     @property
     def _is_idle(self) -> bool:
         """Whether it stays only for what may come."""
-        return self._idle_s is not None and self._board.is_over and not self._door.asking
+        return self._idle_s is not None and self._table.is_over and not self._socket.asking
 
     def _begin(self, name: str) -> None:
         trying = asyncio.get_running_loop().create_task(self._try(name), name=name)
@@ -175,7 +169,7 @@ class Runner:
         trying.add_done_callback(self._tries.discard)
 
     async def _try(self, name: str) -> None:
-        task = self._board.tasks[name]
+        task = self._table.tasks[name]
         try:
             ending = await self._run_once(task)
         except TaskNotStarted as error:
@@ -185,7 +179,7 @@ class Runner:
             ending = TryEnding(None, failing(error))
         finally:
             self._processes.pop(name, None)
-        self._end(self._board.ended(name, ending, self._clock.monotonic()))
+        self._end(self._table.ended(name, ending, self._clock.monotonic()))
         self._wake.set()
 
     async def _run_once(self, task: Task) -> TryEnding:
@@ -204,14 +198,14 @@ class Runner:
         self._processes[task.name] = process
         if task.cancelled:
             process.end()
-        return _ending(await process.wait(timeout_s=task.spec.timeout_s), task.spec)
+        return ending_of(await process.wait(timeout_s=task.spec.timeout_s), task.spec)
 
     def _cancel(self, names: Iterable[str], reason: str) -> list[str]:
         """Those whose processes are to be ended."""
         to_end: list[str] = []
         for name in names:
-            if not self._board.tasks[name].state.is_over:
-                to_end += self._board.cancel(name, self._clock.monotonic(), reason=reason)
+            if not self._table.tasks[name].state.is_over:
+                to_end += self._table.cancel(name, self._clock.monotonic(), reason=reason)
         return to_end
 
     def _end(self, names: Iterable[str]) -> None:
@@ -222,7 +216,7 @@ class Runner:
     async def _end_all(self) -> None:
         """Nothing stays, however we got here."""
         self._ended_by = self._ended_by or "its runner has ended"
-        self._end(self._cancel(list(self._board.tasks), self._ended_by))
+        self._end(self._cancel(list(self._table.tasks), self._ended_by))
         if self._tries:
             await asyncio.gather(*self._tries, return_exceptions=True)
 
@@ -230,31 +224,31 @@ class Runner:
 
     async def _answer(self, question: Question) -> RunnerAnswer:
         match question:
-            case Submit():
+            case SubmitTasks():
                 return self._submit(question)
             case CancelTask():
                 return self._cancelled(question.id)
-            case Wait():
+            case WaitForTasks():
                 return await self._wait(question)
 
-    def _submit(self, asked: Submit) -> RunnerAnswer:
+    def _submit(self, asked: SubmitTasks) -> RunnerAnswer:
         if self._ended_by:
             raise NotTaken(f"{self._fleet.id} is ending: {self._ended_by}")
         if not 0 < len(asked.specs) <= MAX_SPECS:
             raise NotTaken(f"{len(asked.specs):,} tasks at once are none or too many; at most {MAX_SPECS:,}")
         for number, one in enumerate(asked.specs, 1):
-            if found := specs.problem(one, self._table):
+            if found := specs.problem(one, self._programs):
                 raise NotTaken(f"{one.name or f'task {number}'}: {found}")
-        names = self._board.add(asked.specs, self._clock.monotonic(), parent=self._name(asked.parent))
+        names = self._table.add(asked.specs, self._clock.monotonic(), parent=self._name(asked.parent))
         if asked.environment is not None:
             self._environments.update(dict.fromkeys(names, asked.environment))
-        self._written()  # whoever has the ids may look for them at once
+        self._written()  # clients may look for the ids at once
         return RunnerAnswer(ids=tuple(self._id(name) for name in names))
 
     def _cancelled(self, task_id: str) -> RunnerAnswer:
-        names = list(self._board.tasks) if task_id == self._fleet.id else [self._name(task_id)]
+        names = list(self._table.tasks) if task_id == self._fleet.id else [self._name(task_id)]
         if len(names) == 1:
-            to_end = self._board.cancel(names[0], self._clock.monotonic())
+            to_end = self._table.cancel(names[0], self._clock.monotonic())
         else:
             to_end = self._cancel(names, "cancelled")
         self._end(to_end)
@@ -264,23 +258,23 @@ class Runner:
         more = len(to_end) - 1
         return RunnerAnswer(text=f"{self._id(to_end[0])}{f' and {more} more are' if more else ' is'} being ended")
 
-    async def _wait(self, asked: Wait) -> RunnerAnswer:
+    async def _wait(self, asked: WaitForTasks) -> RunnerAnswer:
         names = [self._name(one) for one in asked.ids]
-        number = self._board.wait(names, waiter=self._name(asked.waiter))
+        number = self._table.wait(names, waiter=self._name(asked.waiter))
         is_over = self._waiting[number] = asyncio.Event()
         self._wake.set()
         try:
             await is_over.wait()
         finally:
             del self._waiting[number]
-            self._board.leave(number)
+            self._table.leave(number)
             self._wake.set()
-        return RunnerAnswer(tasks=tuple(self._view(self._board.tasks[name]) for name in names))
+        return RunnerAnswer(tasks=tuple(self._view(self._table.tasks[name]) for name in names))
 
     # What is told.
 
     def _written(self) -> None:
-        changed = self._board.changed()
+        changed = self._table.changed()
         if not changed:
             return
         lines = [TaskLine(self._view(one), one.spec if one.name not in self._known else None) for one in changed]
@@ -334,28 +328,6 @@ class Runner:
 
 def _ended(fleet: Fleet, wall: float) -> Fleet:
     return Fleet(fleet.id, fleet.source, fleet.port, fleet.rules, fleet.began_wall, wall)
-
-
-def _ending(ended: TryEnded, spec: TaskSpec) -> TryEnding:
-    """What the board is told of a process's end."""
-    if ended.exit_status == 0 and not ended.timed_out:
-        return TryEnding(0, "", result=ended.result)
-    if ended.timed_out:
-        return TryEnding(ended.exit_status, f"took longer than {span(spec.timeout_s or 0)}", result=ended.result)
-    how = f"exit status {ended.exit_status}"
-    sign = transient.sign(ended.exit_status, ended.last_words)
-    if ended.exit_status > 128:
-        how = f"killed by {transient.signal_name(ended.exit_status - 128)}"
-    elif sign:
-        how += f", {sign}"
-    elif lines := [line for one in ended.last_words.splitlines() if (line := _bare(one))]:
-        how += f": {lines[-1].removeprefix('hivemind: ')[:_LINE_CHARS]}"
-    return TryEnding(ended.exit_status, how, is_transient=bool(sign) and not ended.was_ended, result=ended.result)
-
-
-def _bare(line: str) -> str:
-    """As words only: a reason is shown in tables and in other tasks' reasons."""
-    return "".join(char for char in _CODES.sub("", line) if char.isprintable()).strip()
 
 
 def signal_reason(number: int) -> str:

@@ -14,12 +14,12 @@ from hivemind_addon.system.clock import Clock
 from hivemind_addon.system.folders import runtime_folder
 from hivemind_addon.tools.launch import claim
 from hivemind_addon.tools.launch.programs import load_programs
-from hivemind_addon.tools.tasks.board import Board, FleetRules
 from hivemind_addon.tools.tasks.launcher import Launcher
 from hivemind_addon.tools.tasks.model import FleetView, NotTaken, State, TaskSpec, TaskView
 from hivemind_addon.tools.tasks.process import TaskNotStarted
 from hivemind_addon.tools.tasks.runner import Runner, signal_reason
 from hivemind_addon.tools.tasks.store import Fleet, FleetStore, TaskLine, fleets_folder, forget_old, open_fleet
+from hivemind_addon.tools.tasks.task_table import FleetRules, TaskTable
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _STEM_CHARS = 24
@@ -57,7 +57,7 @@ def resumed_plan(
 ) -> FleetPlan:
     """What is not done of an earlier fleet. `changed`: the file's rules and tasks, if they are read anew.
 
-    Tasks that were submitted by others do not come back: whoever submitted them runs again, and does it again.
+    Tasks that tasks have submitted do not come back: their parents run again, and submit them again.
     Raises NotTaken.
     """
     fleet, written = open_fleet(fleet_id).read()
@@ -88,12 +88,12 @@ async def run_plan(
     idle_s: float | None = None,
 ) -> FleetOutcome:
     """Run it behind the proxy of its port, which is started if there is none, and kept. Raises NotTaken, OSError."""
-    port, table = plan.fleet.port, load_programs()
+    port, programs = plan.fleet.port, load_programs()
     place = socket or runtime_folder() / f"f-{secrets.token_hex(3)}.sock"
     # Waits while the last proxy of the port is ending.
     user = await asyncio.to_thread(claim.use, port)
     try:
-        launcher = Launcher(port, table=table, clock=clock, socket=place)
+        launcher = Launcher(port, table=programs, clock=clock, socket=place)
         try:
             await launcher.proxy()
         except TaskNotStarted as error:
@@ -101,10 +101,10 @@ async def run_plan(
         forget_old(clock.wall(), besides=plan.fleet.id)
         runner = Runner(
             plan.fleet,
-            Board(plan.fleet.rules, rng=Random()),  # noqa: S311 - gaps between starts
+            TaskTable(plan.fleet.rules, rng=Random()),  # noqa: S311 - gaps between starts
             store=FleetStore(fleets_folder() / plan.fleet.id),
             launcher=launcher,
-            table=table,
+            programs=programs,
             socket=place,
             clock=clock,
             tell=tell,

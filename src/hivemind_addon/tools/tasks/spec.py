@@ -14,7 +14,7 @@ MAX_RETRIES = 100
 NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 
 
-class Problem(NamedTuple):
+class SpecProblem(NamedTuple):
     """What is wrong with a spec, and where."""
 
     key: str
@@ -25,7 +25,7 @@ class Problem(NamedTuple):
         return f"{self.key}: {self.text}; {self.cure}"
 
 
-def problem(spec: TaskSpec, table: ProgramTable) -> Problem | None:
+def problem(spec: TaskSpec, table: ProgramTable) -> SpecProblem | None:
     """The first one; None: it is fine by itself (what it depends on is others' business)."""
     return _what_to_run(spec, table) or _words(spec) or _numbers(spec)
 
@@ -37,45 +37,45 @@ def command_line(spec: TaskSpec, table: ProgramTable) -> Sequence[str]:
     return [word.replace("{prompt}", spec.prompt) for word in table.kinds[spec.agent].headless]
 
 
-def _what_to_run(spec: TaskSpec, table: ProgramTable) -> Problem | None:
+def _what_to_run(spec: TaskSpec, table: ProgramTable) -> SpecProblem | None:
     kinds = ", ".join(table.kinds)
     if spec.command and (spec.agent or spec.prompt):
-        return Problem("command", "it has an agent or a prompt, too", "keep either command, or agent and prompt")
+        return SpecProblem("command", "it has an agent or a prompt, too", "keep either command, or agent and prompt")
     if not spec.command and not spec.agent:
-        return Problem("command", "there is nothing to run", f"add command, or agent ({kinds}) and prompt")
+        return SpecProblem("command", "there is nothing to run", f"add command, or agent ({kinds}) and prompt")
     if spec.agent and spec.agent not in table.kinds:
-        return Problem("agent", f"{spec.agent!r} is not known here", f"write one of {kinds}, or a command")
+        return SpecProblem("agent", f"{spec.agent!r} is not known here", f"write one of {kinds}, or a command")
     if spec.agent and not spec.prompt.strip():
-        return Problem("prompt", "it is empty", "say what the agent is to do")
+        return SpecProblem("prompt", "it is empty", "say what the agent is to do")
     if spec.command and not spec.command[0]:
-        return Problem("command", "its first word is empty", "name a program")
+        return SpecProblem("command", "its first word is empty", "name a program")
     return None
 
 
-def _words(spec: TaskSpec) -> Problem | None:
+def _words(spec: TaskSpec) -> SpecProblem | None:
     if spec.name and not NAME.fullmatch(spec.name):
-        return Problem("name", f"{spec.name!r} is no name", "use at most 60 letters, digits, - and _")
+        return SpecProblem("name", f"{spec.name!r} is no name", "use at most 60 letters, digits, - and _")
     if spec.group and not NAME.fullmatch(spec.group):
-        return Problem("group", f"{spec.group!r} is no group's name", "use at most 60 letters, digits, - and _")
+        return SpecProblem("group", f"{spec.group!r} is no group's name", "use at most 60 letters, digits, - and _")
     if spec.priority.upper() not in Priority.__members__:
         known = ", ".join(one.name.lower() for one in Priority)
-        return Problem("priority", f"{spec.priority!r} is not known here", f"write one of {known}")
+        return SpecProblem("priority", f"{spec.priority!r} is not known here", f"write one of {known}")
     for key, words in (("command", spec.command), ("prompt", (spec.prompt,)), ("directory", (spec.directory,))):
         if any("\0" in word for word in words):
-            return Problem(key, "there is a NUL in it", "remove it")
+            return SpecProblem(key, "there is a NUL in it", "remove it")
         if any(len(word.encode(errors="replace")) > MAX_WORD_BYTES for word in words):
-            return Problem(key, f"longer than {MAX_WORD_BYTES:,} bytes", "put it into a file and name that")
+            return SpecProblem(key, f"longer than {MAX_WORD_BYTES:,} bytes", "put it into a file and name that")
     for name, value in spec.environment.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
-            return Problem(f"environment.{name}", "this is no variable", "use letters, digits and _ for its name")
+            return SpecProblem(f"environment.{name}", "this is no variable", "use letters, digits and _ for its name")
     return None
 
 
-def _numbers(spec: TaskSpec) -> Problem | None:
+def _numbers(spec: TaskSpec) -> SpecProblem | None:
     for key in ("estimated_tokens", "budget_tokens", "budget_usd", "timeout_s"):
         value = getattr(spec, key)
         if value is not None and not 0 < value < 1e15:  # NaN is neither
-            return Problem(key, f"{value} is not above zero", "write a positive number, or leave it out")
+            return SpecProblem(key, f"{value} is not above zero", "write a positive number, or leave it out")
     if not 0 <= spec.retries <= MAX_RETRIES:
-        return Problem("retries", f"{spec.retries} is too many or too few", f"write 0 to {MAX_RETRIES}")
+        return SpecProblem("retries", f"{spec.retries} is too many or too few", f"write 0 to {MAX_RETRIES}")
     return None

@@ -4,7 +4,7 @@
       fleet.json      how it is run
       tasks.jsonl     one line for each change of a task; the last one of a task counts
       lock            held by the runner, and let go by the kernel however it ends
-      tasks.lock      held by the runner and by the keepers of its tasks, which outlive a killed one by some seconds
+      tasks.lock      held by the runner and by the supervisors of its tasks, which outlive a killed one by some seconds
       runner.json     the runner's process and socket, as long as the lock is held
       logs/<task>.log          all that a task said
       results/<task>.txt       what it wrote on standard output, of its last try
@@ -25,14 +25,14 @@ from msgspec import Struct
 from hivemind_addon.system.file_lock import take_lock
 from hivemind_addon.system.folders import state_folder
 from hivemind_addon.system.whole_file import write_whole
-from hivemind_addon.tools.tasks import keeper
-from hivemind_addon.tools.tasks.board import FleetRules
+from hivemind_addon.tools.tasks import supervisor
 from hivemind_addon.tools.tasks.model import FleetView, NotTaken, State, TaskSpec, TaskView
+from hivemind_addon.tools.tasks.task_table import FleetRules
 
 KEPT, KEPT_S, KEPT_BYTES = 100, 30 * 86_400.0, 2 * 1024**3
 _LOCK_S = 1.0
-"""Whoever looks whether a fleet runs holds its lock for an instant."""
-_ENDING_S = keeper.GRACE_S + 10.0
+"""A process that looks whether a fleet runs holds its lock for an instant."""
+_ENDING_S = supervisor.GRACE_S + 10.0
 """So long the tasks of a runner that was killed may still be ending."""
 
 
@@ -56,7 +56,7 @@ class TaskLine(Struct, frozen=True):
     """Only in a task's first line."""
 
 
-class Owner(Struct, frozen=True):
+class RunnerOwner(Struct, frozen=True):
     """Who runs it."""
 
     pid: int
@@ -69,7 +69,7 @@ class FleetStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.tasks_lock: int | None = None
-        """For the keepers: as long as one of them has it, no other runner begins."""
+        """For the supervisors: as long as one of them has it, no other runner begins."""
         self._lock: int | None = None
         self._lines: int | None = None
 
@@ -91,10 +91,10 @@ class FleetStore:
 
     # The runner's.
 
-    def own(self, owner: Owner) -> None:
+    def own(self, owner: RunnerOwner) -> None:
         """Be its runner until `close`; waits until all is over that a killed one has left.
 
-        To others a new fleet is there from its first `write_fleet` on. Raises NotTaken: somebody else runs it; OSError.
+        To others a new fleet is there from its first `write_fleet` on. Raises NotTaken: another runs it; OSError.
         """
         for folder in (self.folder, self.folder / "logs", self.folder / "results"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ class FleetStore:
             self.close()
             raise
 
-    def _begin(self, lock: int, owner: Owner) -> None:
+    def _begin(self, lock: int, owner: RunnerOwner) -> None:
         if not _is_named(lock, self.folder / "lock"):
             raise NotTaken(f"{self.id} was too old to be kept, and has just been removed")
         self.tasks_lock = take_lock(self.folder / "tasks.lock", wait_s=_ENDING_S)
@@ -167,7 +167,7 @@ class FleetStore:
             tasks=tuple(one.view if owner else _abandoned(one.view) for one in tasks.values()),
         )
 
-    def owner(self) -> Owner | None:
+    def owner(self) -> RunnerOwner | None:
         """Who runs it now; None: nobody."""
         try:
             lock = take_lock(self.folder / "lock", shared=True)
@@ -177,7 +177,7 @@ class FleetStore:
             os.close(lock)
             return None
         try:
-            return msgspec.json.decode((self.folder / "runner.json").read_bytes(), type=Owner)
+            return msgspec.json.decode((self.folder / "runner.json").read_bytes(), type=RunnerOwner)
         except (OSError, msgspec.MsgspecError):
             return None  # it is just beginning
 
@@ -234,7 +234,7 @@ def _size_bytes(folder: Path) -> int:
 
 
 def _remove(folder: Path) -> None:
-    """Unless somebody runs it: whoever wants to finds it removed, not half of it. Raises OSError."""
+    """Unless a process runs it: one that wants to run it later finds no folder, never half of one. Raises OSError."""
     lock = take_lock(folder / "lock")
     if lock is not None:
         try:
