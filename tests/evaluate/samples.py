@@ -7,7 +7,7 @@ from hivemind_addon.lab.evaluate.figures import Figures
 from hivemind_addon.lab.evaluate.report import Setting
 from hivemind_addon.lab.sim.ablation import Primitive
 from hivemind_addon.lab.sim.library import cases
-from hivemind_addon.lab.sim.policy import Policy, only, pairs, without
+from hivemind_addon.lab.sim.policy import Policy, without
 
 REPLAY = cases()["replay-11"]
 SETTING = Setting("hivemind evaluate --quick", "Python 3.12", "Linux, 2 cores")
@@ -16,7 +16,7 @@ SETTING = Setting("hivemind evaluate --quick", "Python 3.12", "Linux, 2 cores")
 @cache
 def small_campaign() -> Campaign:
     """Comparison of two scenarios, and one of them without each primitive; one seed."""
-    plan = CampaignPlan((cases()["micro-10"], REPLAY), seeds=1, ablation_seeds=1, ablated=(REPLAY,), paired=())
+    plan = CampaignPlan((cases()["micro-10"], REPLAY), seeds=1, ablation_seeds=1, ablated=(REPLAY,))
     return run_campaign(plan, workers=1, done=lambda _: None)
 
 
@@ -48,10 +48,8 @@ def figures(**changed) -> Figures:
 
 def made_up(lost: dict[str, float], **changed) -> Campaign:
     """Replay-11 alone: shares of lost agents by policy, 0 where nothing is said; two seeds."""
-    plan = CampaignPlan((REPLAY,), seeds=2, ablation_seeds=2, ablated=(REPLAY,), paired=(REPLAY,))
-    policies = [Policy.HIVEMIND, only(), *map(without, Primitive), *map(only, Primitive)]
-    for one, other in pairs():
-        policies += [without(one, other), only(one, other)]
+    plan = CampaignPlan((REPLAY,), seeds=2, ablation_seeds=2, ablated=(REPLAY,))
+    policies = [Policy.HIVEMIND, *map(without, Primitive)]
     runs = {
         Key(REPLAY.name, kind, policy.name): (figures(lost=lost.get(policy.name, 0.0), **changed),) * 2
         for policy in policies

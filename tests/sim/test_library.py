@@ -6,7 +6,7 @@ import pytest
 
 from hivemind_addon.api.ticket import Dimension
 from hivemind_addon.lab.sim import library
-from hivemind_addon.lab.sim.library import Telling, UnknownScenario, case_named, cases, random_case, read_case
+from hivemind_addon.lab.sim.library import UnknownScenario, case_named, cases, random_case, read_case
 from hivemind_addon.lab.sim.limits import LimitKind
 from hivemind_addon.lab.sim.policy import Policy
 from hivemind_addon.lab.sim.world import run
@@ -56,7 +56,6 @@ def test_a_case_says_what_it_is_run_on():
     assert cases()["stress"].kinds == tuple(LimitKind)
     assert cases()["stress"].has_headers_and_not == (True, False)
     assert cases()["changing-cap"].kinds == (None,)
-    assert cases()["changing-cap"].ablate is Telling.REFUSED
     blind = cases()["stress"].at(LimitKind.WINDOW, headers=False)
     assert blind.provider.rate_limit_headers is False
     assert {limit.kind for limit in blind.provider.limits} == {LimitKind.WINDOW}
@@ -150,7 +149,6 @@ def test_what_is_wrong_is_told_in_one_line_with_file_key_and_cure(written, chang
         ("expect: [{wait_p95_s: {nobody: 5}}]", "expect[0]: no crowd nobody; name one of agent"),
         ("expect: [{lost: 3}]", "expect[0].lost: 3 is above 1"),
         ("others: {x: {profile: nope, provider: {}}}", "others.x.profile: no profile nope; name one of anthropic"),
-        ("ablate: wages", "ablate: 'wages' is not known here; write one of lost, refused, cost"),
         ("caps: [{at_s: 5, concurrency: 0}]", "caps[0].concurrency: 0 is not above zero"),
         ("scheduler: {breaker: {max_probe_s: 0}}", "scheduler.breaker.max_probe_s: 0 is not above zero"),
     ],

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from hivemind_addon.lab.sim.ablation import Primitive
-from hivemind_addon.lab.sim.policy import COMPARED, Policy, UnknownPolicy, only, pairs, policy_named, without
+from hivemind_addon.lab.sim.policy import COMPARED, Policy, UnknownPolicy, only, policy_named, without
 
 
 @pytest.mark.parametrize(
@@ -29,10 +29,6 @@ def test_two_primitives_have_one_name_whatever_their_order():
 def test_who_admits_calls_is_scheduled():
     assert [policy.name for policy in COMPARED if policy.is_scheduled] == ["aimd-pause", "fifo", "hivemind"]
     assert repr(Policy.AIMD_PAUSE.admission(random.Random(0))) == "<AimdPause 0 tickets in 0 pools>"
-
-
-def test_there_are_36_pairs():
-    assert len(set(map(frozenset, pairs()))) == 36
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,7 @@
-"""What an evaluation runs, and what came of it: scenarios by policies by seeds, three questions.
+"""What an evaluation runs, and what came of it: scenarios by policies by seeds, two questions.
 
 comparison    every scenario under the five policies that people have               → who loses agents, and how many
 singles       every scenario without each primitive in turn                         → what each one is worth, where
-pairs         four scenarios, every two primitives taken away, every one and two
-left alone                                                            → what adds up, and what does not
 """
 
 import itertools
@@ -15,7 +13,7 @@ from hivemind_addon.lab.evaluate.figures import Figures, digest
 from hivemind_addon.lab.sim.ablation import Primitive
 from hivemind_addon.lab.sim.library import Case, cases
 from hivemind_addon.lab.sim.limits import LimitKind
-from hivemind_addon.lab.sim.policy import COMPARED, Policy, only, pairs, without
+from hivemind_addon.lab.sim.policy import COMPARED, Policy, without
 from hivemind_addon.lab.sim.trial import Setup, Trial, run_trials
 
 _ENOUGH_AGENTS = 400
@@ -34,12 +32,10 @@ class CampaignPlan:
     """Of runs without primitives; see `seeds_without`."""
     ablated: tuple[Case, ...]
     """Of the cases, those that are run without each primitive."""
-    paired: tuple[Case, ...]
-    """Of the cases, those that are run without every two."""
 
     def trials(self) -> list[Trial]:
         """Each once, in a fixed order."""
-        every = itertools.chain(self._comparison(), self._singles(), self._pairs())
+        every = itertools.chain(self._comparison(), self._singles())
         return list({(trial.setup.name, trial.seed): trial for trial in every}.values())
 
     def seeds_without(self, case: Case) -> int:
@@ -56,14 +52,6 @@ class CampaignPlan:
             for policy in (Policy.HIVEMIND, *map(without, Primitive)):
                 yield from _trials(case, policy, self.seeds_without(case))
 
-    def _pairs(self) -> Iterator[Trial]:
-        for case in self.paired:
-            for policy in (Policy.HIVEMIND, only(), *map(only, Primitive)):
-                yield from _trials(case, policy, self.seeds_without(case))
-            for one, other in pairs():
-                yield from _trials(case, without(one, other), self.seeds_without(case))
-                yield from _trials(case, only(one, other), self.seeds_without(case))
-
 
 def _trials(case: Case, policy: Policy, seeds: int) -> Iterator[Trial]:
     for kind in case.kinds:
@@ -74,13 +62,13 @@ def _trials(case: Case, policy: Policy, seeds: int) -> Iterator[Trial]:
 def full_plan(seeds: int) -> CampaignPlan:
     """Everything."""
     every = tuple(cases().values())
-    return CampaignPlan(every, seeds, seeds, every, tuple(case for case in every if case.ablate))
+    return CampaignPlan(every, seeds, seeds, every)
 
 
 def quick_plan(seeds: int) -> CampaignPlan:
-    """A few small scenarios, to see that it works; pairs of one of them."""
+    """A few small scenarios, to see that it works."""
     few = tuple(cases()[name] for name in ("micro-10", "replay-11", "incident"))
-    return CampaignPlan(few, seeds, 1, few, (cases()["replay-11"],))
+    return CampaignPlan(few, seeds, 1, few)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
 from hivemind_addon.lab.evaluate.campaign import Campaign
-from hivemind_addon.lab.evaluate.figures import Figures, few_lost
-from hivemind_addon.lab.evaluate.findings import harm, pair_matrix
-from hivemind_addon.lab.evaluate.spread import Spread
+from hivemind_addon.lab.evaluate.figures import Figures, Spread, few_lost
+from hivemind_addon.lab.evaluate.findings import harm
 from hivemind_addon.lab.sim.ablation import Primitive
-from hivemind_addon.lab.sim.library import Case, Telling
+from hivemind_addon.lab.sim.library import Case
 from hivemind_addon.lab.sim.limits import LimitKind
 from hivemind_addon.lab.sim.policy import COMPARED, Policy
 
@@ -77,10 +76,6 @@ def charts(campaign: Campaign) -> list[Chart]:
         ]
         if campaign.plan.ablated:
             made.append(_chart("ablation", "What each primitive is worth, where", _ablation(campaign)))
-        made += [
-            _chart(f"pairs-{case.name}", f"{case.name}: two primitives at a time", _pairs(campaign, case))
-            for case in campaign.plan.paired
-        ]
     return made
 
 
@@ -310,28 +305,4 @@ def _ablation(campaign: Campaign) -> Figure:
         "L agents lost · R attempts refused · T time ÷ bound · D turns not done in the given time · C input cost\n"
         "W p95 wait of who waits least, of the whole time · empty: no change of 2 or more"
     )
-    return figure
-
-
-_TELLING = {
-    Telling.LOST: "agents lost, %",
-    Telling.REFUSED: "attempts refused, %",
-    Telling.COST: "input cost above ideal, %",
-}
-
-
-def _pairs(campaign: Campaign, case: Case) -> Figure:
-    """Above the diagonal without two, on it without one, below it with two alone."""
-    values = pair_matrix(campaign, case)
-    figure = Figure(figsize=(7.2, 5.4))
-    axes = figure.subplots()
-    image = _heat(axes, values, "{:.0f}", most=max(10.0, *(value for row in values for value in row)))
-    names = [primitive.value for primitive in Primitive]
-    axes.set_xticks(range(len(names)), names, rotation=35, ha="right")
-    axes.set_yticks(range(len(names)), names)
-    for place in range(len(names)):
-        axes.add_patch(mpl.patches.Rectangle((place - 0.5, place - 0.5), 1, 1, fill=False, ec="black", lw=1))
-    axes.set_title("above: both taken away · framed: one taken away · below: these two alone")
-    assert case.ablate is not None
-    _key(figure, image, [axes], _TELLING[case.ablate], shrink=0.8)
     return figure

@@ -3,6 +3,7 @@
 import os
 import platform
 import sys
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,23 +82,23 @@ def evaluate(*, quick: bool, real: bool, peer: bool, seeds: int | None, out: Pat
 
 
 def _on_sockets(*, peer: bool) -> "tuple[list[SocketRun], str]":
-    from hivemind_addon.lab.evaluate.peer import PeerUnavailable, install  # noqa: PLC0415
-    from hivemind_addon.lab.evaluate.sockets import run_on_sockets, socket_setups  # noqa: PLC0415
+    from hivemind_addon.lab.evaluate import sockets  # noqa: PLC0415
     from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted  # noqa: PLC0415
 
     end_with_us()
-    problem = ""
-    if peer:
+    through_peer, problem = None, ""
+    with ExitStack() as stack:
+        if peer:
+            try:
+                through_peer = stack.enter_context(sockets.installed_peer())
+            except sockets.PeerUnavailable as error:
+                problem = str(error)
+                click.echo(f"{problem}; the rest goes on", err=True)
         try:
-            install()
-        except PeerUnavailable as error:
-            problem = str(error)
-            click.echo(f"{problem}; the rest goes on", err=True)
-    try:
-        with progress(socket_setups()) as done:
-            return run_on_sockets(peer=peer and not problem, done=done), problem
-    except MitmdumpNotStarted as error:
-        raise click.ClickException(str(error)) from error
+            with progress(sockets.socket_setups()) as done:
+                return sockets.run_on_sockets(peer=through_peer, done=done), problem
+        except MitmdumpNotStarted as error:
+            raise click.ClickException(str(error)) from error
 
 
 def _command(*, quick: bool, real: bool, peer: bool, seeds: int | None) -> str:

@@ -1,16 +1,19 @@
-"""What is kept of one run: its numbers, without the single waits. Small enough to come from another process."""
+"""What is kept of one run (its numbers, small enough to come from another process), and a number over the seeds."""
 
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from statistics import fmean
+from statistics import fmean, median
 
 from hivemind_addon.lab.sim.result import Result
 from hivemind_addon.lab.sim.trial import Trial
 
 _REFUSALS = (429, 503, 529)
 _FEW_LOST = 0.01
+_RESAMPLES = 400
+_TAIL = 0.025
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +88,41 @@ def digest(trial: Trial, result: Result) -> Figures:
 def few_lost(runs: Sequence[Figures]) -> bool:
     """Whether hardly an agent was lost, so that times tell something: who dies early is done early."""
     return fmean(run.lost for run in runs) <= _FEW_LOST
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Of one figure over the seeds."""
+
+    median: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        """At least one value."""
+        return cls(median(values), min(values), max(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean and its 95 % bootstrap interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Mean":
+        """At least one value; of a single one, or of equal ones, the interval is the value itself."""
+        mean = fmean(values)
+        if len(set(values)) == 1:
+            return cls(mean, mean, mean)
+        rng = random.Random(0)
+        means = sorted(fmean(rng.choices(values, k=len(values))) for _ in range(_RESAMPLES))
+        return cls(mean, means[int(_TAIL * _RESAMPLES)], means[int((1 - _TAIL) * _RESAMPLES) - 1])
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the interval leaves zero out."""
+        return self.low > 0 or self.high < 0

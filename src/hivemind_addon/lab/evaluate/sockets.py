@@ -1,20 +1,46 @@
-"""Some scenarios on real sockets, side by side: straight, through a real mitmdump with the addon, through the peer."""
+"""Some scenarios on real sockets, side by side: straight, through a real mitmdump with the addon, through the peer.
+
+The peer is `hivemind-scheduler` from PyPI, as it is, in an environment that lives as long as the evaluation. It is a
+proxy behind a base URL, so agents speak plain HTTP with it, and it with the provider. It is told the provider's true
+concurrency cap, as in its paper; all else is its default.
+"""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import os
+import socket
+import ssl
+import subprocess
+import tempfile
+import venv
+from asyncio.subprocess import DEVNULL, STDOUT
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import certifi
 
 from hivemind_addon.lab.evaluate.figures import Figures, figures_of
-from hivemind_addon.lab.evaluate.peer import NAME, through_peer
+from hivemind_addon.lab.sim.agents import Route
+from hivemind_addon.lab.sim.exchange import pause
 from hivemind_addon.lab.sim.library import cases
 from hivemind_addon.lab.sim.limits import LimitKind
-from hivemind_addon.lab.sim.live import Staging, live, scaled, straight, through_proxy
+from hivemind_addon.lab.sim.live import LiveStage, Staging, live, scaled, serving, straight, through_proxy
+from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted
+from hivemind_addon.lab.sim.workload import Scenario
 
 _FACTORS: Mapping[str, float] = {"replay-11": 1, "stress": 2}
 """How many times as fast each runs. Backoffs and guards shrink in nobody's program, so the less the fairer."""
 _SPARE_S = 30.0
 _LONGEST = 3.0
 """Times the patience that a run's windows ask for; then it is cut."""
+PEER = "hivemind-scheduler"
+_VERSION = "0.2.0"
+_DEFAULT_CAP = 5
+_INSTALL_S = 300
+_START_S = 30
+_STOP_S = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +70,12 @@ async def _run(name: str, kind: LimitKind, way: str, staging: Staging, seed: int
 
 
 def run_on_sockets(
-    *, peer: bool, names: Sequence[str] = tuple(_FACTORS), done: Callable[[str], None]
+    *, peer: Staging | None = None, names: Sequence[str] = tuple(_FACTORS), done: Callable[[str], None]
 ) -> list[SocketRun]:
-    """Each scenario on both kinds of limits by all ways, at the same time.
-
-    Raises MitmdumpNotStarted, PeerUnavailable.
-    """
+    """Each scenario on both kinds of limits by all ways, at the same time. Raises MitmdumpNotStarted."""
     ways: dict[str, Staging] = {"direct": straight, "hivemind": through_proxy}
-    if peer:
-        ways[NAME] = through_peer
+    if peer is not None:
+        ways[PEER] = peer
     runs: list[SocketRun] = []
 
     async def beside(name: str) -> list[SocketRun]:
@@ -69,3 +92,101 @@ def run_on_sockets(
 def socket_setups(names: Sequence[str] = tuple(_FACTORS)) -> int:
     """How many times `run_on_sockets` says that something is done."""
     return len(names)
+
+
+# The peer -------------------------------------------------------------------------------------------------------------
+
+
+class PeerUnavailable(Exception):
+    """It cannot be installed here; the text is one line that says why."""
+
+
+@contextmanager
+def installed_peer() -> Iterator[Staging]:
+    """The way through the peer, which is installed until the block ends. Raises PeerUnavailable."""
+    with tempfile.TemporaryDirectory(prefix="hivemind-peer-") as folder:
+        yield partial(through_peer, _install(Path(folder)))
+
+
+def _install(folder: Path) -> Path:
+    try:
+        venv.create(folder, with_pip=True)
+        subprocess.run(  # noqa: S603 - our own words
+            [folder / "bin" / "python", "-m", "pip", "install", "--quiet", f"{PEER}=={_VERSION}"],
+            check=True,
+            timeout=_INSTALL_S,
+            capture_output=True,
+            text=True,
+        )
+    except subprocess.CalledProcessError as error:
+        words = (error.stderr or "").strip().splitlines() or ["pip said nothing"]
+        raise PeerUnavailable(f"{PEER} {_VERSION} cannot be installed: {words[-1]}") from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise PeerUnavailable(f"{PEER} {_VERSION} cannot be installed: {error}") from None
+    return folder / "bin" / "hivemind"
+
+
+@asynccontextmanager
+async def through_peer(program: Path, scenario: Scenario, seed: int) -> AsyncIterator[LiveStage]:
+    """By the peer's proxy. Raises MitmdumpNotStarted."""
+    async with serving(scenario, seed) as server:
+        with tempfile.TemporaryDirectory(prefix="hivemind-peer-") as folder:
+            port = _free_port()
+            process = await asyncio.create_subprocess_exec(
+                program,
+                "--log-level",
+                "WARNING",
+                "proxy",
+                "--port",
+                str(port),
+                "--upstream",
+                server.url,
+                "--max-concurrency",
+                str(scenario.provider.concurrency or _DEFAULT_CAP),
+                "--db",
+                str(Path(folder) / "peer.db"),
+                cwd=folder,
+                stdin=DEVNULL,
+                stdout=DEVNULL,
+                stderr=STDOUT,
+                env={name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")},
+                start_new_session=True,
+            )
+            try:
+                await _listens(port, process)
+                trust = ssl.create_default_context(cafile=certifi.where())
+                yield LiveStage(server, Route(trust, base_url=f"http://127.0.0.1:{port}"))
+            finally:
+                await _end(process)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+async def _listens(port: int, process: asyncio.subprocess.Process) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_START_S):
+            while process.returncode is None:
+                try:
+                    _, writer = await asyncio.open_connection("127.0.0.1", port)
+                except OSError:
+                    await pause(0.1)
+                else:
+                    writer.close()
+                    return
+    raise MitmdumpNotStarted(f"{PEER} {_VERSION} does not listen")
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.terminate()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_STOP_S):
+            await process.wait()
+    if process.returncode is None:
+        process.kill()
+        await process.wait()

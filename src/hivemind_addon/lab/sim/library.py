@@ -44,17 +44,6 @@ class UnknownScenario(Exception):
     """No packaged scenario has this name, and no file. Its text names those that there are."""
 
 
-class Telling(Enum):
-    """The figure that tells most about a scenario."""
-
-    LOST = "lost"
-    """Agents lost."""
-    REFUSED = "refused"
-    """Attempts that were refused: 429, 529, 503."""
-    COST = "cost"
-    """Input cost ÷ ideal."""
-
-
 @dataclass(frozen=True, slots=True)
 class CapChange:
     """The concurrency cap moves."""
@@ -91,7 +80,6 @@ class _File:
     scheduler: PoolSettings | None = None
     as_stated: bool = False
     paper: bool = False
-    ablate: Telling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +93,6 @@ class Case:
     """Its limits are of the kinds that the file says; else it is run on both kinds, one after the other."""
     paper: bool = False
     """One of the seven of the HiveMind paper."""
-    ablate: Telling | None = None
-    """Every two primitives are taken away together here, and this figure tells what came of it; None: they are not."""
 
     @property
     def name(self) -> str:
@@ -188,7 +174,6 @@ def read_case(file: Path) -> Case:
         expect=read.expect,
         as_stated=read.as_stated,
         paper=read.paper,
-        ablate=read.ablate,
     )
 
 
@@ -209,7 +194,6 @@ def written(case: Case) -> str:
         scheduler=scenario.scheduler,
         as_stated=case.as_stated,
         paper=case.paper,
-        ablate=case.ablate,
     )
     return yaml.safe_dump(_plain(file), sort_keys=False, width=120, allow_unicode=True, default_flow_style=None)
 

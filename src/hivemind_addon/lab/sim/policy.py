@@ -1,6 +1,5 @@
 """Who decides when a call goes: the scheduler, what others do, or nobody."""
 
-import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -123,11 +122,6 @@ Policy.AIMD_PAUSE = Policy(
 
 COMPARED = (Policy.DIRECT, Policy.SDK, Policy.AIMD_PAUSE, Policy.FIFO, Policy.HIVEMIND)
 """What is compared on every scenario, from the least to the most."""
-
-
-def pairs() -> Iterator[tuple[Primitive, Primitive]]:
-    """Every two primitives, once."""
-    return itertools.combinations(Primitive, 2)
 
 
 def policy_named(name: str) -> Policy:
