@@ -15,13 +15,13 @@ from fleets.stage import Stage, running_stage
 from fleets.tunnel import running_tunnel
 from hivemind_addon.api.snapshot import Counters
 from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.lab.sim.call import Truth
 from hivemind_addon.lab.sim.demo import FAULTS
 from hivemind_addon.lab.sim.exchange import pause
 from hivemind_addon.lab.sim.limits import Limit
 from hivemind_addon.lab.sim.mitmdump import running_mitmdump
 from hivemind_addon.lab.sim.provider import Latency, ProviderSettings
 from hivemind_addon.lab.sim.task import SimTask
-from hivemind_addon.lab.sim.truth import Truth
 
 _FILE = "result.txt"
 _MAX_WORDS = 160

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fleets.agent import ANTHROPIC_HOST, OPENAI_HOST
+from hivemind_addon.lab.sim.call import Truth
 from hivemind_addon.lab.sim.certificate import write_certificates
 from hivemind_addon.lab.sim.provider import ProviderSettings
 from hivemind_addon.lab.sim.server import SimServer
-from hivemind_addon.lab.sim.truth import Truth
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,10 @@ from fleets.process import Exit, run
 from fleets.programs import NotInstalled, Programs, install
 from fleets.tunnel import running_tunnel
 from hivemind_addon.api.snapshot import Counters
+from hivemind_addon.lab.sim.call import AgentTruth, Truth
 from hivemind_addon.lab.sim.faults import KeepAlive
 from hivemind_addon.lab.sim.task import SimTask
-from hivemind_addon.lab.sim.truth import AgentTruth, Truth
+from tests.cases import over
 
 TASK = SimTask("claude-1", 2, "result.txt")
 TRUTH = Truth(
@@ -91,7 +92,7 @@ def test_agents_may_be_lost_only_where_nothing_could_save_them():
     assert [name for name, demanded in demands.items() if not demanded] == ["direct", "cuts-direct", "cuts-stream"]
 
 
-@pytest.mark.parametrize(
+@over(
     ("content", "finished"),
     [
         (TASK.content, True),
@@ -102,13 +103,15 @@ def test_agents_may_be_lost_only_where_nothing_could_save_them():
 )
 def test_a_task_is_done_when_each_line_is_there_once(content, finished, tmp_path):
     agent = Agent(Program.CLAUDE, TASK, tmp_path)
-    (tmp_path / "work").mkdir()
+    result = tmp_path / "work" / "result.txt"
+    result.parent.mkdir(exist_ok=True)
+    result.unlink(missing_ok=True)
     if content is not None:
-        (tmp_path / "work" / "result.txt").write_text(content)
+        result.write_text(content)
     assert agent.has_finished is finished
 
 
-@pytest.mark.parametrize("program", list(Program))
+@over("program", list(Program))
 def test_an_agent_has_a_home_and_a_name_of_its_own(program, tmp_path):
     agent = Agent(program, TASK, tmp_path)
     programs = Programs(tmp_path / "claude", tmp_path / "codex")
@@ -121,8 +124,8 @@ def test_an_agent_has_a_home_and_a_name_of_its_own(program, tmp_path):
     assert (patient.command, patient.environment) != (straight.command, straight.environment)
 
 
-@pytest.mark.parametrize("program", list(Program))
-@pytest.mark.parametrize("patient", [True, False])
+@over("program", list(Program))
+@over("patient", [True, False])
 def test_behind_the_proxy_everything_is_set_by_exec(program, patient, tmp_path):
     agent = Agent(program, TASK, tmp_path)
     programs = Programs(tmp_path / "claude", tmp_path / "codex")

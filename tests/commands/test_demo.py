@@ -6,10 +6,10 @@ import pytest
 from click.testing import CliRunner
 
 from hivemind_addon.lab.sim import demo
-from hivemind_addon.lab.sim.demo import DemoResult, PhaseName
+from hivemind_addon.lab.sim.demo import DemoResult, DemoSettings
 from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted
 from hivemind_addon.tools.cli import main
-from tests.sim.test_demo_view import phase
+from tests.sim.test_demo import run_of
 
 
 def run(*arguments):
@@ -24,7 +24,7 @@ def pretended(monkeypatch):
     def pretend(**hivemind):
         async def run_demo(settings, _screen):
             asked.append(settings)
-            return DemoResult(settings, phase(PhaseName.DIRECT, alive=4), phase(PhaseName.HIVEMIND, **hivemind))
+            return DemoResult(settings, run_of(4), run_of(**hivemind))
 
         monkeypatch.setattr(demo, "run_demo", run_demo)
         monkeypatch.setattr("signal.signal", lambda *_: None)
@@ -39,10 +39,10 @@ def test_demo_prints_its_table_and_succeeds_when_nobody_was_lost(pretended):
     assert result.exit_code == 0
     assert "one fleet, two ways" in result.output
     assert any("`make run`" in line and line.endswith(" claude") for line in result.output.splitlines())
-    assert asked == [demo.demo_settings(agents=3, turns=2, seed=5, kind=demo.LimitKind.WINDOW)]
+    assert asked == [DemoSettings(agents=3, turns=2, seed=5, kind=demo.LimitKind.WINDOW)]
 
 
-@pytest.mark.parametrize("broken", [{"alive": 10}, {"guard_trips": 1}])
+@pytest.mark.parametrize("broken", [{"finished": 10}, {"guard_trips": 1}])
 def test_demo_fails_when_the_scheduler_broke_its_promise(pretended, broken):
     pretended(**broken)
     assert run("demo").exit_code == 1

@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from hivemind_addon.lab.evaluate import sockets
-from hivemind_addon.lab.sim.agents import Habits
 from hivemind_addon.lab.sim.library import cases
 from tests.e2e.proxy import free_port
 
@@ -100,7 +99,7 @@ async def test_it_stands_before_the_provider_with_the_true_cap_until_the_block_e
     program.chmod(0o755)
     async with sockets.through_peer(program, cases()["stress"].scenario, 0) as stage:
         assert stage.route.base_url.startswith("http://127.0.0.1:")
-        client = stage.route.client("agent", Habits())
+        client = stage.route.client("agent", 600)
         assert client.base_url == stage.route.base_url
         await client.aclose()
     with pytest.raises(ConnectionRefusedError):

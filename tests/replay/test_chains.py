@@ -1,9 +1,8 @@
 """Dependencies are what instants tell: who came behind whom, who was waited for."""
 
-import pytest
-
 from hivemind_addon.api.ticket import CallKind, OutcomeKind
 from hivemind_addon.lab.replay.chains import chained
+from tests.cases import over
 from tests.replay.nights import attempt, call
 
 
@@ -89,7 +88,7 @@ def test_a_sub_agent_without_a_parent_in_the_capture_stands_alone():
     }
 
 
-@pytest.mark.parametrize("apart_s", [0.0, 0.01, 0.04])
+@over("apart_s", [0.0, 0.01, 0.04])
 def test_nothing_waits_for_itself_even_when_everything_happens_at_once(apart_s):
     calls = [call(f"{n}", n * apart_s, took_s=0.0, parent_session="b" if n % 2 else "") for n in range(4)]
     calls += [call(f"b{n}", n * apart_s, took_s=0.0, agent="b", parent_session="a") for n in range(4)]

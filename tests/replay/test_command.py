@@ -5,6 +5,7 @@ from click.testing import CliRunner
 
 from hivemind_addon.proxy.capture.model import Capture, encode
 from hivemind_addon.tools.cli import main
+from tests.cases import over
 from tests.replay.nights import call, capture, fleet
 
 
@@ -46,7 +47,7 @@ def test_an_agent_that_the_scheduler_would_lose_is_the_exit_status(night):
     assert replay(night, "--limit", "input_tokens=10/min", "--policy", "hivemind").exit_code == 1
 
 
-@pytest.mark.parametrize(
+@over(
     ("arguments", "line"),
     [
         (("--pace", "x5"), "--pace goes only with --real"),

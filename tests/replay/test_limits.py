@@ -3,11 +3,12 @@ import pytest
 from hivemind_addon.api.ticket import Dimension, PoolKey
 from hivemind_addon.lab.replay.limits import BadLimit, GivenLimit, given_limit, imposed, in_words
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
+from tests.cases import over
 
 POOL = PoolKey("api.anthropic.com", "key-1", "claude")
 
 
-@pytest.mark.parametrize(
+@over(
     ("text", "dimension", "amount", "window_s", "kind"),
     [
         ("requests=60/min", Dimension.REQUESTS, 60, 60, LimitKind.BUCKET),
@@ -23,7 +24,7 @@ def test_a_limit_is_read_as_people_type_it(text, dimension, amount, window_s, ki
     assert given_limit(text) == GivenLimit(text, dimension, amount, window_s, kind)
 
 
-@pytest.mark.parametrize(
+@over(
     ("text", "cure"),
     [
         ("requests", "write requests=60/min"),
@@ -56,7 +57,7 @@ def test_a_limit_may_be_for_some_pools_only():
     assert imposed((Limit(Dimension.REQUESTS, 50),), 9, given, POOL) == ((), 9)
 
 
-@pytest.mark.parametrize("text", ["requests=60/min:bucket", "input_tokens=450k/min:window", "requests=1/30s:bucket"])
+@over("text", ["requests=60/min:bucket", "input_tokens=450k/min:window", "requests=1/30s:bucket"])
 def test_a_limit_in_words_is_what_would_be_typed(text):
     given = given_limit(text)
     limit = Limit(given.dimension, given.amount, given.window_s, given.kind)

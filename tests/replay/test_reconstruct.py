@@ -13,6 +13,7 @@ from hivemind_addon.lab.sim.limits import Limit, LimitKind
 from hivemind_addon.lab.sim.policy import COMPARED, policy_named
 from hivemind_addon.lab.sim.world import run
 from hivemind_addon.proxy.capture.model import Capture, LimitSeen
+from tests.cases import over
 from tests.replay.nights import POOL, attempt, call, capture, fleet
 
 
@@ -50,7 +51,7 @@ def test_the_ticket_is_what_was_asked_for():
     assert ticket.price is not None
 
 
-@pytest.mark.parametrize(
+@over(
     ("kind", "status", "fault"),
     [
         (OutcomeKind.FAILED, 502, faults.ErrorStatus(502, message="502 error")),
@@ -159,7 +160,7 @@ def test_a_conversation_reads_what_its_last_turn_wrote():
     assert third.prefixes[1].key == second.prefixes[2].key
 
 
-@pytest.mark.parametrize("calls", [(), (call("1", 0, attempts=(), end="cancelled"),)])
+@over("calls", [(), (call("1", 0, attempts=(), end="cancelled"),)])
 def test_a_capture_without_anything_in_it_says_so(calls):
     with pytest.raises(NothingToReplay, match="record"):
         reconstruct(Capture(calls=calls))

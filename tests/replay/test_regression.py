@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from hivemind_addon.lab.replay.regression import Unlike, accept, check, expectation_of
+from hivemind_addon.lab.replay.compare import Unlike, accept, check, expectation_of
 from hivemind_addon.proxy.capture.model import Capture, encode
 from tests.replay.nights import fleet
 

@@ -5,6 +5,7 @@ import pytest
 from hivemind_addon.lab.replay.limits import given_limit
 from hivemind_addon.lab.replay.reconstruct import reconstruct
 from hivemind_addon.lab.replay.schedule import BadExpectation, ReplaySettings, from_text, schedule_of, to_text
+from tests.cases import over
 from tests.replay.nights import call, capture, fleet
 
 
@@ -49,7 +50,7 @@ def test_a_run_in_which_everybody_was_lost_can_be_written():
     assert from_text(to_text(told)) == told
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"version": 1, "asked": {}, "totals": 3, "decisions": []}', "\0"])
+@over("text", ["", "{}", "[]", '{"version": 1, "asked": {}, "totals": 3, "decisions": []}', "\0"])
 def test_what_is_no_expectation_is_refused_with_the_cure(text):
     with pytest.raises(BadExpectation, match="--hivemind-accept"):
         from_text(text)

@@ -7,6 +7,7 @@ from hivemind_addon.lab.replay.limits import given_limit
 from hivemind_addon.lab.replay.view import what_if_view
 from hivemind_addon.lab.replay.whatif import what_if
 from hivemind_addon.lab.sim.policy import Policy
+from tests.cases import over
 from tests.replay.nights import fleet
 
 
@@ -31,7 +32,7 @@ def test_the_first_lines_say_what_was_replayed_and_who_would_have_finished(stric
     assert "nothing beats " in lines[7]
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
+@over("width", [60, 80, 120])
 def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(strict, width):
     text = shown(strict, width)
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width

@@ -1,13 +1,13 @@
 from dataclasses import replace
 
 import msgspec
-import pytest
 
 from hivemind_addon.api.ticket import Dimension, OutcomeKind
 from hivemind_addon.lab.replay.limits import given_limit
 from hivemind_addon.lab.replay.whatif import what_if
 from hivemind_addon.lab.sim.policy import COMPARED, Policy
 from hivemind_addon.proxy.capture.model import LimitSeen
+from tests.cases import over
 from tests.cpu_time import least_cpu_s
 from tests.replay.nights import POOL, attempt, call, capture, fleet
 
@@ -83,7 +83,7 @@ def test_what_a_reader_has_to_know_is_said():
     assert pool.limits == ("requests=3/s:bucket (no header tells)",)
 
 
-@pytest.mark.parametrize("policy", COMPARED, ids=repr)
+@over("policy", COMPARED)
 def test_each_seed_is_a_run(policy):
     replay = what_if(fleet(3, 3), policies=[policy], seeds=3, copies=2)
     assert len(runs(replay, policy.name)) == 3

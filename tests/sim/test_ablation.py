@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from hivemind_addon.api.ticket import Dimension
 from hivemind_addon.lab.sim.ablation import Primitive
 from hivemind_addon.lab.sim.library import case_named, cases
@@ -12,6 +10,7 @@ from hivemind_addon.lab.sim.policy import Policy, only, without
 from hivemind_addon.lab.sim.provider import ProviderSettings, ProviderWall
 from hivemind_addon.lab.sim.workload import Crowd, Scenario
 from hivemind_addon.lab.sim.world import World, run
+from tests.cases import over
 
 STRESS, REPLAY = cases()["stress"], cases()["replay-11"]
 
@@ -21,7 +20,7 @@ def test_without_nothing_it_is_the_scheduler():
         assert run(STRESS.at(kind), seed=1, policy=without()) == run(STRESS.at(kind), seed=1)
 
 
-@pytest.mark.parametrize("primitive", Primitive, ids=lambda primitive: primitive.value)
+@over("primitive", Primitive)
 def test_whatever_is_missing_every_ticket_ends_and_nothing_stays_open(primitive):
     for case in ("stress", "bursts", "fan-out", "mixed-providers"):
         world = World(cases()[case].scenario, seed=2, policy=without(primitive))
@@ -96,7 +95,7 @@ def test_nothing_alone_does_no_better_than_agents_on_their_own():
     assert run(scenario, seed=0, policy=only()).statuses == run(scenario, seed=0, policy=Policy.DIRECT).statuses
 
 
-@pytest.mark.parametrize("kind", list(LimitKind))
+@over("kind", list(LimitKind))
 def test_last_chance_is_what_saves_those_who_do_not_say_how_long_they_wait(kind):
     def lost(policy):
         case = case_named("silent-patience")

@@ -1,10 +1,9 @@
 import random
 
 from hivemind_addon.api.ticket import PoolKey
-from hivemind_addon.lab.sim.actor import Actor
-from hivemind_addon.lab.sim.prompt_cache import Prefix
+from hivemind_addon.lab.sim.actor import Actor, SdkBackoff, SimUpstream
+from hivemind_addon.lab.sim.limits import Prefix
 from hivemind_addon.lab.sim.provider import ProviderSettings
-from hivemind_addon.lab.sim.upstream import SimUpstream
 from hivemind_addon.lab.sim.workload import Crowd, PlannedTurn, Site
 
 
@@ -38,3 +37,17 @@ def test_output_is_guessed_high_at_first_and_closer_with_each_answer():
         guesses.append(talker.likely_output_tokens)
     assert guesses[0] == 200
     assert 100 <= guesses[-1] < 105
+
+
+def test_a_retry_after_is_obeyed_up_to_a_minute():
+    rng = random.Random(1)
+    assert SdkBackoff().wait_s(0, 7.0, rng) == 7.0
+    assert SdkBackoff().wait_s(0, 60.0, rng) == 60.0
+    for useless in (None, 0.0, -3.0, 61.0, float("nan"), float("inf")):
+        assert SdkBackoff().wait_s(0, useless, rng) <= SdkBackoff().first_s
+
+
+def test_backoff_doubles_up_to_its_maximum_with_a_quarter_of_jitter():
+    for retry, most in enumerate((0.5, 1, 2, 4, 8, 8)):
+        waits = [SdkBackoff().wait_s(retry, None, random.Random(seed)) for seed in range(50)]
+        assert 0.75 * most <= min(waits) < max(waits) <= most

@@ -3,13 +3,12 @@
 import dataclasses
 from collections import Counter
 
-import pytest
-
 from hivemind_addon.lab.sim import agreement
 from hivemind_addon.lab.sim.agreement import Comparison, page, table
 from hivemind_addon.lab.sim.bound import Bound
 from hivemind_addon.lab.sim.limits import LimitKind
 from hivemind_addon.lab.sim.result import CrowdResult, Result
+from tests.cases import over
 
 
 def result(*, lost=0, end_s=11.0, refused=0, cost=100.0):
@@ -34,14 +33,12 @@ def comparison(live, virtual=None, guard_trips=0):
     return Comparison("stress", LimitKind.BUCKET, 4, virtual or result(), live, guard_trips)
 
 
-@pytest.mark.parametrize(
-    "live", [result(), result(refused=6), result(end_s=11.9), result(end_s=10.1), result(cost=108)]
-)
+@over("live", [result(), result(refused=6), result(end_s=11.9), result(end_s=10.1), result(cost=108)])
 def test_small_differences_are_agreement(live):
     assert not comparison(live).disagreements()
 
 
-@pytest.mark.parametrize(
+@over(
     ("live", "word"),
     [
         (result(lost=1), "1 agents lost, 0 in virtual time: {'status 502': 1}"),

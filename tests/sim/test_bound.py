@@ -6,6 +6,7 @@ from hivemind_addon.api.ticket import Dimension
 from hivemind_addon.lab.sim.bound import Spent, lower_bound, lower_bound_of_models
 from hivemind_addon.lab.sim.limits import Limit, LimitKind, ModelScope, SimAllowance
 from hivemind_addon.lab.sim.provider import ProviderSettings
+from tests.cases import over
 
 REQUESTS, OUTPUT = Dimension.REQUESTS, Dimension.OUTPUT_TOKENS
 
@@ -24,13 +25,13 @@ def test_service_time_is_shared_by_the_slots():
     assert (bound.bound_s, bound.why) == (20, "5 slots")
 
 
-@pytest.mark.parametrize(("units", "bound_s"), [(10, 0), (30, 20), (35, 25)])
+@over(("units", "bound_s"), [(10, 0), (30, 20), (35, 25)])
 def test_a_bucket_begins_full_and_then_refills(units, bound_s):
     limit = Limit(REQUESTS, 10, 10, LimitKind.BUCKET)
     assert lower_bound(spent({REQUESTS: units}), [limit], concurrency=1).bound_s == bound_s
 
 
-@pytest.mark.parametrize(("units", "bound_s"), [(10, 0), (11, 10), (30, 20), (31, 30)])
+@over(("units", "bound_s"), [(10, 0), (11, 10), (30, 20), (31, 30)])
 def test_a_window_gives_its_whole_limit_at_each_beginning(units, bound_s):
     limit = Limit(REQUESTS, 10, 10, LimitKind.WINDOW)
     assert lower_bound(spent({REQUESTS: units}), [limit], concurrency=1).bound_s == bound_s
@@ -42,8 +43,8 @@ def test_output_of_the_last_calls_may_be_charged_beyond_the_limit():
     assert lower_bound(spent({OUTPUT: 30}), [limit], concurrency=None, late_units=5).bound_s == 15
 
 
-@pytest.mark.parametrize("kind", LimitKind)
-@pytest.mark.parametrize("units", [1, 7, 10, 23, 40])
+@over("kind", LimitKind)
+@over("units", [1, 7, 10, 23, 40])
 def test_the_greediest_caller_reaches_the_bound_and_never_beats_it(kind, units):
     """The provider's own allowance, asked for one unit after the other, each as early as it fits."""
     limit = Limit(REQUESTS, 10, 10, kind)
@@ -63,7 +64,7 @@ def of_requests(units, limit, outages=()):
     return lower_bound(spent, [limit], concurrency=None, outages=outages).bound_s
 
 
-@pytest.mark.parametrize(
+@over(
     ("limit", "units", "outage", "bound_s"),
     [
         (BUCKET, 15, (20.0, 30.0), 5.0),
@@ -95,7 +96,7 @@ def test_an_agents_turns_alone_are_no_more_than_its_conversation():
     assert lower_bound(spent, [WINDOW], concurrency=None).bound_s == 12.0
 
 
-@pytest.mark.parametrize(
+@over(
     ("scope", "slots", "bound_s"),
     [
         # 30 calls of three models: 10 a minute for all of them, for two families (20 and 10 calls), for each model.

@@ -5,6 +5,7 @@ import pytest
 from hivemind_addon.lab.sim.closed_loop import ClosedCrowd, Oracle, Order, Scheduled, compare
 from hivemind_addon.lab.sim.gateway import OVERLOADED, RESET, Chance, Gateway, GatewayNeighbour, Rule
 from hivemind_addon.lab.sim.limiters import Bucket, Cap, Window
+from tests.cases import over
 
 FEW = ClosedCrowd(agents=4, turns=5)
 WAY_S = FEW.way_s
@@ -24,7 +25,7 @@ def capped(slots: int, later: int) -> Gateway:
     return Gateway([Rule(cap, OVERLOADED)], changes=[(5.0, cap, later)])
 
 
-@pytest.mark.parametrize("name", GATEWAYS)
+@over("name", GATEWAYS)
 def test_every_turn_is_delivered_once(name):
     for run in (
         Scheduled(GATEWAYS[name](), FEW, seed="1").run(),
@@ -34,7 +35,7 @@ def test_every_turn_is_delivered_once(name):
         assert run.attempts == run.delivered + run.refused + run.struck
 
 
-@pytest.mark.parametrize("name", GATEWAYS)
+@over("name", GATEWAYS)
 def test_the_oracle_is_refused_by_chance_alone(name):
     run = Oracle(GATEWAYS[name](), FEW, seed="2", order=Order.LEFT).run()
     assert run.refused == 0

@@ -2,12 +2,12 @@
 
 import json
 
-import pytest
 from click.testing import CliRunner
 
 from hivemind_addon.lab.sim import agreement
 from hivemind_addon.lab.sim.expectation import Expectation, Verdict
 from hivemind_addon.tools.cli import main
+from tests.cases import over
 
 
 def run(*words):
@@ -78,7 +78,7 @@ def test_another_policy_is_not_judged():
     assert "10/10" in result.stdout
 
 
-@pytest.mark.parametrize(
+@over(
     ("words", "told"),
     [
         (("run", "nonsense"), "no scenario 'nonsense'; there are micro-5"),

@@ -3,12 +3,12 @@ import random
 import pytest
 
 from hivemind_addon.lab.sim.call import SimRequestFacts
-from hivemind_addon.lab.sim.course import course_of
 from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.faults import NAMED
-from hivemind_addon.lab.sim.plan import GAP_S
+from hivemind_addon.lab.sim.plan import GAP_S, course_of
 from hivemind_addon.lab.sim.provider import ProviderSettings, SimProvider
 from hivemind_addon.proxy.wire.outcome import TransportTrouble
+from tests.cases import over
 
 
 def course(fault):
@@ -25,7 +25,7 @@ def test_a_good_answer_ends_when_all_is_generated():
     assert (good.head_s, good.end_s, good.trouble, good.share) == (2.0, pytest.approx(12.0), None, 1.0)
 
 
-@pytest.mark.parametrize(
+@over(
     ("fault", "head_s", "end_s", "trouble", "shows"),
     [
         ("reset-before-head", None, 2.0, TransportTrouble.CLOSED_BEFORE_HEAD, False),

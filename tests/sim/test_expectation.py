@@ -7,6 +7,7 @@ from hivemind_addon.lab.sim.bound import Bound
 from hivemind_addon.lab.sim.expectation import Expectation, Verdict
 from hivemind_addon.lab.sim.limits import LimitKind
 from hivemind_addon.lab.sim.result import CrowdResult, Result
+from tests.cases import over
 
 RESULT = Result(
     makespan_s=102.0,
@@ -31,7 +32,7 @@ def verdict(expectation, *runs, fifo=()):
     return found
 
 
-@pytest.mark.parametrize(
+@over(
     ("expectation", "value", "met"),
     [
         (Expectation(lost=0), 0, True),

@@ -4,6 +4,7 @@ from collections import Counter
 import pytest
 
 from hivemind_addon.lab.sim.faults import NAMED, OK, ErrorStatus, Fault, FaultMix, Script, Slow, name_of
+from tests.cases import over
 
 
 def test_every_named_fault_is_found_by_its_value():
@@ -43,7 +44,7 @@ def test_an_empty_mix_draws_nothing_from_the_rng():
     assert rng.getstate() == before
 
 
-@pytest.mark.parametrize(
+@over(
     ("rates", "words"),
     [
         ({"521": 0.1}, "unknown fault '521'"),

@@ -20,11 +20,12 @@ from hivemind_addon.lab.sim.gateway import (
     telling,
 )
 from hivemind_addon.lab.sim.limiters import Bucket, Cap, Window
+from tests.cases import over
 
 ONE = Demand(input_tokens=500)
 
 
-@pytest.mark.parametrize(
+@over(
     ("says", "word"),
     [
         (RetryAfter.EXACT, 2.5),

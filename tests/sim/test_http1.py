@@ -1,8 +1,7 @@
 import json
 import socket
 
-import pytest
-
+from tests.cases import over
 from tests.patience import PATIENCE_S
 
 from .clients import call_body, h1_request, hear
@@ -41,7 +40,7 @@ def test_pipelined_requests_are_answered_in_order(plain, new_key):
     assert sizes == [8, 2]
 
 
-@pytest.mark.parametrize("piece", [1, 7, 1000])
+@over("piece", [1, 7, 1000])
 def test_a_chunked_request_is_read_at_any_boundary(plain, new_key, piece):
     body = call_body()
     chunks = b"".join(
@@ -85,7 +84,7 @@ def test_an_old_client_gets_an_answer_that_ends_with_the_connection(plain, new_k
     assert heard.body.endswith(b'{"type":"message_stop"}\n\n')
 
 
-@pytest.mark.parametrize(
+@over(
     "request_",
     [
         b"NOT A REQUEST AT ALL\r\n\r\n",
@@ -119,13 +118,13 @@ def test_close_before_the_head_is_an_end_of_file_without_a_byte(plain, faults_of
     assert (heard.data, heard.reset) == (b"", False)
 
 
-@pytest.mark.parametrize("stream", [True, False])
+@over("stream", [True, False])
 def test_a_head_may_be_followed_by_an_rst(plain, faults_of, stream):
     heard = hear(plain.port, h1_request(faults_of("head-then-reset"), call_body(stream=stream)))
     assert (heard.status, heard.body, heard.reset) == (200, b"", True)
 
 
-@pytest.mark.parametrize(("fault", "reset"), [("body-cut", False), ("body-reset", True)])
+@over(("fault", "reset"), [("body-cut", False), ("body-reset", True)])
 def test_a_cut_body_is_shorter_than_content_length(plain, faults_of, fault, reset):
     heard = hear(plain.port, h1_request(faults_of(fault), call_body()))
     length = int(heard.head.partition(b"content-length: ")[2].split(b"\r\n")[0])
@@ -140,7 +139,7 @@ def test_a_cut_chunked_body_lacks_its_last_chunk(plain, faults_of):
     assert not heard.body.endswith(b"0\r\n\r\n")
 
 
-@pytest.mark.parametrize(("fault", "reset"), [("stream-close", False), ("stream-reset", True)])
+@over(("fault", "reset"), [("stream-close", False), ("stream-reset", True)])
 def test_a_cut_stream_has_content_and_no_end(plain, faults_of, fault, reset):
     heard = hear(plain.port, h1_request(faults_of(fault), call_body(stream=True)))
     assert heard.body.count(b"event: content_block_delta") == 4

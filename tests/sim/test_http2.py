@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.cases import over
+
 from .clients import H2Client, Heard2, call_body
 
 INTERNAL_ERROR, REFUSED_STREAM = 2, 7
@@ -92,7 +94,7 @@ def test_a_refused_stream_has_no_head_and_leaves_the_connection(connect, faults_
     assert again.headers["x-sim-attempt"] == "2"
 
 
-@pytest.mark.parametrize("stream", [True, False])
+@over("stream", [True, False])
 def test_a_stream_is_reset_within_its_body(connect, faults_of, stream):
     client = connect()
     key = faults_of("reset-stream")
@@ -103,7 +105,7 @@ def test_a_stream_is_reset_within_its_body(connect, faults_of, stream):
     assert not heard.ended
 
 
-@pytest.mark.parametrize("fault", ["reset-before-head", "stream-reset"])
+@over("fault", ["reset-before-head", "stream-reset"])
 def test_an_rst_ends_the_whole_connection(connect, faults_of, secure, fault):
     client = connect()
     other = faults_of()

@@ -1,7 +1,7 @@
 import pytest
 
 from hivemind_addon.api.ticket import Dimension
-from hivemind_addon.lab.sim.ideal import Ideal, input_cost
+from hivemind_addon.lab.sim.bound import Ideal, input_cost
 from hivemind_addon.lab.sim.workload import Crowd
 
 CROWD = Crowd("c", 2, shared_tokens=1000, caches=True)

@@ -14,6 +14,7 @@ from hivemind_addon.lab.sim.provider import ProviderSettings, ProviderWall, SimP
 from hivemind_addon.lab.sim.workload import Crowd, Neighbour, Scenario
 from hivemind_addon.lab.sim.world import run
 from hivemind_addon.proxy.core.scheduler import Scheduler
+from tests.cases import over
 
 REQUEST = SimRequestFacts(dialect=SimDialect.MESSAGES, credential="sk-sim-a", input_tokens=100)
 DEMAND = Demand(input_tokens=100, output_tokens=50, total_tokens=150)
@@ -44,7 +45,7 @@ def test_an_attempt_ends_it_and_where_nobody_waits_there_is_none():
     assert meter.longest_s == 10
 
 
-@pytest.mark.parametrize(("kind", "longest_s"), [(LimitKind.BUCKET, 70), (LimitKind.WINDOW, 40)])
+@over(("kind", "longest_s"), [(LimitKind.BUCKET, 70), (LimitKind.WINDOW, 40)])
 def test_while_a_limit_is_used_up_nobody_waits_for_nothing(kind, longest_s):
     """Two requests a minute: a bucket has the next after 30 s, a window after 60."""
     provider, meter, kept = at_provider(limits=(Limit(REQUESTS, 2, 60, kind),))
@@ -144,14 +145,13 @@ def test_a_policy_that_sleeps_is_caught():
     assert run(CHAT, seed=0, policy=SLEEPY).idle_s == pytest.approx(59, abs=1.5)
 
 
-@pytest.mark.parametrize(
+@over(
     "provider",
     [
         ProviderSettings(limits=(Limit(REQUESTS, 20, 60, LimitKind.WINDOW),)),
         ProviderSettings(limits=(Limit(REQUESTS, 1, 30, LimitKind.BUCKET),)),
         ProviderSettings(walls=(ProviderWall(5, 60),)),
     ],
-    ids=["window", "bucket", "outage"],
 )
 def test_one_that_is_kept_by_the_provider_is_not(provider):
     crowd = Crowd("agent", 4, 10, latency_s=1.0, timeout_s=3600)

@@ -6,12 +6,11 @@ from hivemind_addon.api.events import BreakerChanged
 from hivemind_addon.api.snapshot import BreakerState
 from hivemind_addon.api.spend import Spend
 from hivemind_addon.api.ticket import Dimension, PoolKey
-from hivemind_addon.lab.sim.actor import Actor
+from hivemind_addon.lab.sim.actor import Actor, SimUpstream
 from hivemind_addon.lab.sim.call import AnswerEnding, SimAnswer
-from hivemind_addon.lab.sim.ledger import RunLedger
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
 from hivemind_addon.lab.sim.provider import ProviderSettings
-from hivemind_addon.lab.sim.upstream import SimUpstream
+from hivemind_addon.lab.sim.result import RunLedger
 from hivemind_addon.lab.sim.workload import Crowd, PlannedTurn, Scenario, Site
 from tests.sim.dialect.samples import REPLY
 

@@ -11,6 +11,7 @@ from hivemind_addon.lab.sim.limits import LimitKind
 from hivemind_addon.lab.sim.policy import Policy
 from hivemind_addon.lab.sim.world import run
 from hivemind_addon.system.typed import DocumentError
+from tests.cases import over
 
 GOOD = """\
 about: three agents
@@ -75,7 +76,7 @@ def test_a_random_load_has_a_name_like_any_other():
         case_named("random-x")
 
 
-@pytest.mark.parametrize("case", [*cases().values(), *map(random_case, range(50))], ids=lambda case: case.name)
+@over("case", [*cases().values(), *map(random_case, range(50))])
 def test_a_case_that_is_written_is_read_as_the_same(case, tmp_path):
     file = tmp_path / f"{case.name}.yaml"
     file.write_text(library.written(case), encoding="utf-8")
@@ -88,7 +89,7 @@ def test_an_unknown_name_is_told_with_those_that_there_are():
         case_named("nonsense")
 
 
-@pytest.mark.parametrize(
+@over(
     ("change", "told"),
     [
         (("agents: 3", "agnets: 3"), "crowds[0].agnets: unknown key; did you mean agents?"),
@@ -143,7 +144,7 @@ def test_what_is_wrong_is_told_in_one_line_with_file_key_and_cure(written, chang
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
+@over(
     ("more", "told"),
     [
         ("expect: [{wait_p95_s: {nobody: 5}}]", "expect[0]: no crowd nobody; name one of agent"),

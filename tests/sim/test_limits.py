@@ -5,6 +5,7 @@ import pytest
 
 from hivemind_addon.api.ticket import Dimension
 from hivemind_addon.lab.sim.limits import Limit, LimitKind, SimAllowance
+from tests.cases import over
 
 BUCKET = Limit(Dimension.INPUT_TOKENS, 600, 60, LimitKind.BUCKET)
 WINDOW = Limit(Dimension.REQUESTS, 10, 60, LimitKind.WINDOW)
@@ -64,7 +65,7 @@ def test_full_means_the_whole_limit_for_a_bucket_and_the_end_for_a_window():
     assert window.full_in_s(45) == 15
 
 
-@pytest.mark.parametrize("seed", range(5))
+@over("seed", range(5))
 def test_random_calls_are_let_through_as_an_independent_computation_says(seed):
     """Windows by counting what was taken in each; buckets by replaying all takes from the beginning."""
     rng = random.Random(seed)

@@ -9,14 +9,16 @@ import pytest
 from hivemind_addon.api.ticket import Dimension
 from hivemind_addon.lab.sim import world
 from hivemind_addon.lab.sim.agents import Answered
+from hivemind_addon.lab.sim.call import Truth
 from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.library import cases
 from hivemind_addon.lab.sim.limits import LimitKind
-from hivemind_addon.lab.sim.live import _Books, _Conversation, _Fleet, scaled, virtual
+from hivemind_addon.lab.sim.live import LiveFleet, _Books, _Conversation, profile_of_windows, scaled, virtual
 from hivemind_addon.lab.sim.provider import ProviderSettings
 from hivemind_addon.lab.sim.request import facts, input_tokens
-from hivemind_addon.lab.sim.truth import Truth
 from hivemind_addon.lab.sim.workload import Crowd, Scenario, turns
+from hivemind_addon.proxy.profile.load import load_profiles
+from tests.cases import over
 
 STRESS = cases()["stress"].scenario
 FAN_OUT = cases()["fan-out"].scenario
@@ -46,7 +48,7 @@ def test_a_scaled_turn_is_the_same_turn_in_less_time():
         assert other.think_s == pytest.approx(one.think_s / 4)
 
 
-@pytest.mark.parametrize("kind", LimitKind)
+@over("kind", LimitKind)
 def test_unscaled_virtual_time_is_that_of_the_proof(kind):
     assert virtual(STRESS.on(kind), seed=3) == world.run(STRESS.on(kind), seed=3)
 
@@ -82,7 +84,7 @@ def test_a_crowd_shares_its_instructions_and_nothing_else():
 def test_requests_say_what_the_agents_of_virtual_time_say():
     """The provider reads the same facts from a request as virtual time hands to it."""
     theirs = world.World(FAN_OUT, seed=2)._agents
-    for ours, other in zip(_Fleet(FAN_OUT, 2).agents, theirs, strict=True):
+    for ours, other in zip(LiveFleet(FAN_OUT, 2).agents, theirs, strict=True):
         assert ours.name == other.name
         number, turn = 1, next(ours._turns)
         other.turn = next(other.turns)
@@ -119,7 +121,7 @@ def test_books_take_caches_into_account_and_know_the_ideal():
 
 def test_who_has_not_ended_is_lost_and_waste_counts_as_spent():
     crowd = Crowd("agent", 3, 2)
-    fleet = _Fleet(Scenario("small", (crowd,), ProviderSettings(concurrency=2)), 1)
+    fleet = LiveFleet(Scenario("small", (crowd,), ProviderSettings(concurrency=2)), 1)
     done, dead, _running = fleet.agents
     done.ended_at = 5.0
     done.turns_s = [(1.0, 2.0), (0.5, 0.5)]
@@ -135,3 +137,12 @@ def test_who_has_not_ended_is_lost_and_waste_counts_as_spent():
     assert result.statuses[429] == 2
     assert result.cost == 70
     assert result.bound.bound_s == pytest.approx(4.0)
+
+
+def test_the_profile_differs_from_the_packaged_one_in_its_windows_only(tmp_path):
+    (tmp_path / "anthropic.yaml").write_text(profile_of_windows(7))
+    changed = load_profiles(tmp_path).by_name["anthropic"]
+    packaged = load_profiles(None).by_name["anthropic"]
+    assert {meter.window_s for meter in changed.meters} == {7}
+    unchanged = tuple(dataclasses.replace(meter, window_s=60) for meter in changed.meters)
+    assert dataclasses.replace(changed, meters=unchanged) == packaged

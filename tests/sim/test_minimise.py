@@ -3,8 +3,8 @@
 from hivemind_addon.api.ticket import Dimension
 from hivemind_addon.lab.sim.library import random_case
 from hivemind_addon.lab.sim.limits import Limit
-from hivemind_addon.lab.sim.minimise import minimise
 from hivemind_addon.lab.sim.provider import ProviderSettings, ProviderWall
+from hivemind_addon.lab.sim.random_proof import minimise
 from hivemind_addon.lab.sim.workload import Crowd, Neighbour, Scenario
 
 REQUESTS, INPUT = Limit(Dimension.REQUESTS, 20), Limit(Dimension.INPUT_TOKENS, 9000)

@@ -3,7 +3,6 @@ import zlib
 from dataclasses import replace
 
 import brotli
-import pytest
 import zstandard
 
 from hivemind_addon.lab.sim import faults
@@ -24,6 +23,7 @@ from hivemind_addon.lab.sim.plan import (
     steps,
 )
 from hivemind_addon.lab.sim.provider import ProviderSettings, SimProvider
+from tests.cases import over
 
 STREAM = SimRequestFacts(SimDialect.MESSAGES, "sk-sim-a", stream=True, chunks=4)
 WHOLE = replace(STREAM, stream=False)
@@ -48,10 +48,10 @@ def events_before(plan: list[Step], kind: type) -> int:
     return sum(isinstance(step, Data) for step in plan[:index])
 
 
-@pytest.mark.parametrize("dialect", list(SimDialect))
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("http2", [True, False])
-@pytest.mark.parametrize("name", list(NAMED))
+@over("dialect", list(SimDialect))
+@over("stream", [True, False])
+@over("http2", [True, False])
+@over("name", list(NAMED))
 def test_every_plan_ends_once_and_says_its_head_at_most_once(name, http2, stream, dialect):
     request = replace(STREAM, stream=stream, dialect=dialect)
     *before, last = plan(NAMED[name], request, http2=http2)
@@ -83,14 +83,14 @@ def test_a_cut_chunked_body_says_no_length():
     assert last == Drop(Hangup.CLOSE)
 
 
-@pytest.mark.parametrize(("place", "events"), [(0, 0), (3, 3), (None, 5), (99, 10)])
+@over(("place", "events"), [(0, 0), (3, 3), (None, 5), (99, 10)])
 def test_a_stream_is_cut_after_so_many_events(place, events):
     cut = plan(faults.StreamCut(place, Hangup.RESET))
     assert events_before(cut, Drop) == events
     assert cut[-1] == Drop(Hangup.RESET)
 
 
-@pytest.mark.parametrize(("place", "index"), [(0, 0), (1, 1), (None, 5)])
+@over(("place", "index"), [(0, 0), (1, 1), (None, 5)])
 def test_an_error_event_stands_at_its_place_and_ends_the_stream_cleanly(place, index):
     pieces = [step for step in plan(faults.StreamError(place)) if isinstance(step, Data)]
     assert b"overloaded_error" in pieces[index].data
@@ -128,7 +128,7 @@ DECODERS = {
 }
 
 
-@pytest.mark.parametrize("name", list(DECODERS))
+@over("name", list(DECODERS))
 def test_each_event_of_an_encoded_stream_can_be_read_when_it_arrives(name):
     decode = DECODERS[name]()
     plain = [step.data for step in plan(NAMED["ok"]) if isinstance(step, Data)]
@@ -136,7 +136,7 @@ def test_each_event_of_an_encoded_stream_can_be_read_when_it_arrives(name):
     assert [decode(piece) for piece in encoded] == plain
 
 
-@pytest.mark.parametrize("name", list(DECODERS))
+@over("name", list(DECODERS))
 def test_an_encoded_body_says_its_coding_and_encoded_length(name):
     head, data, _ = plan(NAMED[name], WHOLE)
     assert ("content-encoding", name) in head.headers

@@ -7,12 +7,12 @@ import pytest
 
 from hivemind_addon.lab.sim.ablation import Primitive
 from hivemind_addon.lab.sim.policy import COMPARED, Policy, UnknownPolicy, only, policy_named, without
+from tests.cases import over
 
 
-@pytest.mark.parametrize(
+@over(
     "policy",
     [*COMPARED, *map(without, Primitive), *map(only, Primitive), only(), without(Primitive.RETRY, Primitive.METERS)],
-    ids=lambda policy: policy.name,
 )
 def test_every_policy_is_known_by_its_name_and_travels_by_it(policy):
     assert policy_named(policy.name) == policy
@@ -31,7 +31,7 @@ def test_who_admits_calls_is_scheduled():
     assert repr(Policy.AIMD_PAUSE.admission(random.Random(0))) == "<AimdPause 0 tickets in 0 pools>"
 
 
-@pytest.mark.parametrize(
+@over(
     ("name", "words"),
     [
         ("best", "no policy 'best'; there are direct, sdk-retry"),

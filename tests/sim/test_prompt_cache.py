@@ -1,4 +1,4 @@
-from hivemind_addon.lab.sim.prompt_cache import Prefix, SimPromptCache
+from hivemind_addon.lab.sim.limits import Prefix, SimPromptCache
 
 SHORT, LONG = Prefix("system", 1000), Prefix("system and history", 5000)
 

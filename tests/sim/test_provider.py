@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 import pytest
 
 from hivemind_addon.api.ticket import ContractError, Dimension
-from hivemind_addon.lab.sim.call import AnswerEnding, SimAnswer, SimRequestFacts
+from hivemind_addon.lab.sim.call import AnswerEnding, SimAnswer, SimRequestFacts, Truth
 from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.faults import NAMED, OK, ErrorStatus, Slow
 from hivemind_addon.lab.sim.limits import Limit, LimitKind, ModelScope
 from hivemind_addon.lab.sim.plan import Data, steps
 from hivemind_addon.lab.sim.provider import Latency, LimitScope, ProviderSettings, SimProvider, Storm
-from hivemind_addon.lab.sim.truth import Truth
+from tests.cases import over
 
 MESSAGES = SimRequestFacts(SimDialect.MESSAGES, "sk-sim-a", input_tokens=100, max_tokens=50)
 CHAT = replace(MESSAGES, dialect=SimDialect.CHAT)
@@ -62,7 +62,7 @@ def test_a_request_window_lets_its_number_through_and_says_when_it_ends():
 FAMILIES = (("big", "small"), ("old", "older"))
 
 
-@pytest.mark.parametrize(
+@over(
     ("scope", "passed"),
     [
         (ModelScope.KEY, {"big"}),
@@ -77,7 +77,7 @@ def test_a_limit_counts_the_models_of_its_scope_together(scope, passed):
     assert {model for model, answer in answers.items() if answer.status == 200} == passed
 
 
-@pytest.mark.parametrize(("scope", "passed"), [(ModelScope.KEY, 1), (ModelScope.FAMILY, 3), (ModelScope.MODEL, 5)])
+@over(("scope", "passed"), [(ModelScope.KEY, 1), (ModelScope.FAMILY, 3), (ModelScope.MODEL, 5)])
 def test_a_cap_counts_the_models_of_its_scope_together(scope, passed):
     sim = provider(concurrency=1, concurrency_scope=scope, families=FAMILIES)
     models = ["big", "small", "old", "older", "lone"]
@@ -153,7 +153,7 @@ def test_refusals_say_nothing_about_waiting_where_the_setting_is_off():
     assert not [name for name, _ in refused.headers if "ratelimit" in name or "retry" in name]
 
 
-@pytest.mark.parametrize(("charge", "seen"), [(False, [429, 200, 429, 200]), (True, [429, 429, 429, 200])])
+@over(("charge", "seen"), [(False, [429, 200, 429, 200]), (True, [429, 429, 429, 200])])
 def test_a_refused_call_counts_only_where_failures_are_charged(charge, seen):
     """One call fits every 6 s; where refusals count, each of them puts it off for as long again."""
     sim = provider(limits=(bucket(Dimension.REQUESTS, 10),), charge_failures=charge)
@@ -162,7 +162,7 @@ def test_a_refused_call_counts_only_where_failures_are_charged(charge, seen):
     assert [play(sim, now).status for now in (5, 6, 11, 17)] == seen
 
 
-@pytest.mark.parametrize(("charge", "remaining"), [(False, "10"), (True, "9")])
+@over(("charge", "remaining"), [(False, "10"), (True, "9")])
 def test_a_failed_call_counts_only_where_failures_are_charged(charge, remaining):
     sim = provider(limits=(window(Dimension.REQUESTS, 10),), charge_failures=charge)
     sim.script("sk-sim-a", [ErrorStatus(500), ErrorStatus(429)])
@@ -171,9 +171,7 @@ def test_a_failed_call_counts_only_where_failures_are_charged(charge, remaining)
     assert int(last) == int(remaining) - (1 if charge else 0)
 
 
-@pytest.mark.parametrize(
-    ("status", "words"), [(529, "overloaded_error"), (429, "Number of concurrent connections"), (503, "api_error")]
-)
+@over(("status", "words"), [(529, "overloaded_error"), (429, "Number of concurrent connections"), (503, "api_error")])
 def test_a_call_beyond_the_concurrency_cap_is_refused_at_once(status, words):
     sim = provider(concurrency=2, concurrency_status=status)
     running = [sim.begin(0, MESSAGES), sim.begin(0, MESSAGES)]
@@ -283,7 +281,7 @@ def test_the_instant_of_a_reset_is_the_walls():
     assert datetime.fromisoformat(reset) == datetime.fromtimestamp(WALL + 8, UTC)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@over("seed", range(4))
 def test_the_truth_adds_up_whatever_happens(seed):
     rng = random.Random(seed)
     sim = provider(

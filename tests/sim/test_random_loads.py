@@ -3,13 +3,12 @@
 from collections import Counter
 from dataclasses import replace
 
-import pytest
-
 from hivemind_addon.api.ticket import Dimension
 from hivemind_addon.lab.sim.faults import FaultMix
 from hivemind_addon.lab.sim.limits import LimitKind
 from hivemind_addon.lab.sim.random_loads import number_in, patience_s, random_load, whole_s
 from hivemind_addon.lab.sim.world import run
+from tests.cases import over
 from tests.sim.oracle import run_oracle
 
 LOADS = [random_load(number).scenario for number in range(300)]
@@ -113,7 +112,7 @@ def test_what_no_patience_cures_is_not_drawn():
             assert not provider.charge_failures, load.name
 
 
-@pytest.mark.parametrize("number", range(10))
+@over("number", range(10))
 def test_more_of_everything_needs_more_patience(number):
     """The reckoning follows the load: half the limits, an outage more, or half the slots never need less."""
     load = LOADS[number]

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from hivemind_addon.lab.sim import random_proof
 from hivemind_addon.lab.sim.library import Case, random_case
 from hivemind_addon.lab.sim.policy import Policy
@@ -11,6 +9,7 @@ from hivemind_addon.lab.sim.provider import ProviderSettings, ProviderWall
 from hivemind_addon.lab.sim.random_loads import is_feasible
 from hivemind_addon.lab.sim.random_proof import POLICIES, LoadFigures, LoadProof, Shortfall, minimised, missed, section
 from hivemind_addon.lab.sim.workload import Crowd, Scenario
+from tests.cases import over
 
 GOOD = LoadFigures(
     agents=50, lost=1, attempts=200, refused=20, unforeseen=0, idle_s=20.0, makespan_s=105.0, stretch=1.0
@@ -26,7 +25,7 @@ HOPELESS = Case(
 )
 
 
-@pytest.mark.parametrize(
+@over(
     ("change", "told"),
     [
         ({}, []),
@@ -44,7 +43,7 @@ def test_bounds_are_what_a_run_may_just_have(change, told):
     assert list(replace(GOOD, **change).shortfalls()) == told
 
 
-@pytest.mark.parametrize(
+@over(
     ("change", "is_behind"),
     [
         ({"makespan_s": 100.0}, False),

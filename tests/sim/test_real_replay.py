@@ -8,6 +8,7 @@ from hivemind_addon.lab.replay.chains import chained
 from hivemind_addon.lab.sim.real_replay import one_call, request_body, run_real
 from hivemind_addon.proxy.capture.file import read_capture
 from tests.capture.samples import make_attempt, make_call, make_capture
+from tests.cases import over
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 
@@ -25,7 +26,7 @@ def test_what_a_client_sent_again_is_one_call():
     ]
 
 
-@pytest.mark.parametrize("dialect", ["anthropic-messages", "openai-chat", "openai-responses", "ollama"])
+@over("dialect", ["anthropic-messages", "openai-chat", "openai-responses", "ollama"])
 def test_a_body_is_as_large_as_the_captured_one_and_shares_what_it_shared(dialect):
     one, two = (
         request_body(

@@ -1,11 +1,10 @@
 import io
 
-import pytest
 from rich.console import Console
 
-from hivemind_addon.lab.sim.real_replay import RealReplay, ReplayedCall
-from hivemind_addon.lab.sim.real_view import real_view
+from hivemind_addon.lab.sim.real_replay import RealReplay, ReplayedCall, real_view
 from tests.capture.samples import make_call
+from tests.cases import over
 
 
 def shown(*calls, width=80, guard_trips=0):
@@ -14,7 +13,7 @@ def shown(*calls, width=80, guard_trips=0):
     return console.file.getvalue()
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@over("width", [80, 120])
 def test_each_call_has_its_line_then_and_now(width):
     same = ReplayedCall(make_call("same"), make_call("x", waited_s=2.0))
     text = shown(same, ReplayedCall(make_call("lost"), None), width=width)

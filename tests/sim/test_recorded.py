@@ -5,6 +5,7 @@ from hivemind_addon.lab.sim.plan import Data, Drop, End, Head, PauseStep
 from hivemind_addon.lab.sim.recorded import RecordedServer, recorded_attempt, steps
 from hivemind_addon.proxy.capture.model import CapturedChunk
 from tests.capture.samples import make_attempt, make_call, make_capture, make_limit
+from tests.cases import over
 
 
 def plan(attempt, *, pace=1.0, **changes):
@@ -59,7 +60,7 @@ def test_an_unstreamed_answer_comes_whole_or_is_cut():
     assert isinstance(plan(make_attempt(kind=OutcomeKind.FAILED), streamed=False)[-1], Drop)
 
 
-@pytest.mark.parametrize("dialect", ["anthropic-messages", "openai-chat", "openai-responses", "ollama"])
+@over("dialect", ["anthropic-messages", "openai-chat", "openai-responses", "ollama"])
 def test_every_dialect_is_spoken(dialect):
     for streamed in (True, False):
         assert isinstance(plan(make_attempt(), dialect=dialect, streamed=streamed)[-1], End)

@@ -1,7 +1,6 @@
-import pytest
-
 from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.request import MAX_BODY_BYTES, credential, facts, input_tokens
+from tests.cases import over
 
 from .clients import call_body
 
@@ -56,7 +55,7 @@ def test_either_header_holds_the_key():
     assert credential({}) == ""
 
 
-@pytest.mark.parametrize(
+@over(
     ("body", "headers", "status"),
     [
         (b"not json", {}, 400),

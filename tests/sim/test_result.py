@@ -5,6 +5,7 @@ import pytest
 
 from hivemind_addon.lab.sim.bound import Bound
 from hivemind_addon.lab.sim.result import CrowdResult, Result
+from tests.cases import over
 
 CROWD = CrowdResult(4, 1, 10, waits_s=(4.0, 1.0, 3.0, 2.0), ended_s=(5.0, 7.0), halfway_turns=(2, 2, 2, 2))
 RESULT = Result(
@@ -17,7 +18,7 @@ def test_a_wait_is_that_of_a_share_of_the_requests():
     assert replace(CROWD, waits_s=()).wait_s(0.5) == 0.0
 
 
-@pytest.mark.parametrize(("turns", "index"), [((3, 3, 3), 1.0), ((6, 0, 0), 1 / 3), ((0, 0), 0.0), ((), 0.0)])
+@over(("turns", "index"), [((3, 3, 3), 1.0), ((6, 0, 0), 1 / 3), ((0, 0), 0.0), ((), 0.0)])
 def test_fairness_is_jains_index_of_the_turns_done_at_half_time(turns, index):
     run = replace(RESULT, crowds={"agent": replace(CROWD, halfway_turns=turns)})
     assert run.fairness == pytest.approx(index)

@@ -9,6 +9,7 @@ from hivemind_addon.lab.sim.limits import LimitKind
 from hivemind_addon.lab.sim.policy import Policy
 from hivemind_addon.lab.sim.scenario_view import as_json, listing, missed, percent, table
 from hivemind_addon.lab.sim.trial import run_series, setups
+from tests.cases import over
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,7 @@ def printed(renderable, width):
     return console.export_text()
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@over("width", [80, 120])
 def test_the_table_fits_a_terminal(series, width):
     text = printed(table(series), width)
     assert max(map(len, text.splitlines())) <= width
@@ -57,8 +58,6 @@ def test_every_scenario_is_listed_with_its_story():
     assert "529 wall stands for two minutes" in text
 
 
-@pytest.mark.parametrize(
-    ("part", "whole", "words"), [(0, 9, "0 %"), (1, 200, "0.5 %"), (1, 3, "33 %"), (0, 0, "0 %"), (9, 9, "100 %")]
-)
+@over(("part", "whole", "words"), [(0, 9, "0 %"), (1, 200, "0.5 %"), (1, 3, "33 %"), (0, 0, "0 %"), (9, 9, "100 %")])
 def test_shares_are_short(part, whole, words):
     assert percent(part, whole) == words

@@ -14,12 +14,13 @@ import openai
 import pytest
 
 from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.lab.sim.call import Truth
 from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.faults import NAMED, OK, ErrorStatus, Stall
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
 from hivemind_addon.lab.sim.provider import LimitScope, ProviderSettings
 from hivemind_addon.lab.sim.server import RunningServer, SimServer, download_bytes, load_settings, running_server
-from hivemind_addon.lab.sim.truth import Truth
+from tests.cases import over
 from tests.patience import PATIENCE_S
 
 from .clients import call_body, h1_request, hear
@@ -32,7 +33,7 @@ KEPT = httpx.Limits(keepalive_expiry=None)
 """For one connection, however slow the machine is."""
 
 
-def over(server: RunningServer) -> Truth:
+def ended(server: RunningServer) -> Truth:
     """The truth once nothing is in flight: the server hears a little later that a client has gone."""
     never = threading.Event()
     for _ in range(100 * PATIENCE_S):
@@ -109,7 +110,7 @@ def test_the_clients_find_the_other_paths_too(plain, new_key):
     assert [model.id for model in gpt.models.list()] == ["sim-1"]
 
 
-@pytest.mark.parametrize(
+@over(
     ("name", "error"),
     [
         ("400", anthropic.BadRequestError),
@@ -143,9 +144,9 @@ def test_an_error_event_reaches_the_clients_as_an_error(plain, faults_of):
     assert len(seen) == 4
 
 
-@pytest.mark.parametrize("path", [MESSAGES, CHAT])
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("coding", ["gzip", "br", "zstd"])
+@over("path", [MESSAGES, CHAT])
+@over("stream", [True, False])
+@over("coding", ["gzip", "br", "zstd"])
 def test_encoded_answers_decode_to_the_plain_ones(http, faults_of, path, stream, coding):
     key = faults_of(coding, "ok")
     post = {"content": call_body(stream=stream), "headers": {"x-api-key": key}}
@@ -155,7 +156,7 @@ def test_encoded_answers_decode_to_the_plain_ones(http, faults_of, path, stream,
     assert encoded.text == plain_answer.text.replace(second[4:], first[4:]).replace("attempt 2", "attempt 1")
 
 
-@pytest.mark.parametrize("path", [MESSAGES, CHAT])
+@over("path", [MESSAGES, CHAT])
 def test_json_may_answer_a_streamed_request(http, faults_of, path):
     key = faults_of("json-for-stream")
     answer = http.post(path, content=call_body(stream=True), headers={"x-api-key": key})
@@ -163,8 +164,8 @@ def test_json_may_answer_a_streamed_request(http, faults_of, path):
     assert "usage" in answer.json()
 
 
-@pytest.mark.parametrize("path", [MESSAGES, CHAT])
-@pytest.mark.parametrize(
+@over("path", [MESSAGES, CHAT])
+@over(
     ("name", "status", "words"),
     [
         ("429", 429, "error"),
@@ -248,7 +249,7 @@ def test_an_upload_is_counted_and_hashed(http):
     assert http.post("/upload", content=pieces).json() == expected
 
 
-@pytest.mark.parametrize("query", ["size=300000", "size=300000&chunks=7", "size=0"])
+@over("query", ["size=300000", "size=300000&chunks=7", "size=0"])
 def test_a_download_is_what_was_asked_for(http, query):
     size = int(query.split("&")[0].removeprefix("size="))
     assert http.get(f"/download?{query}").content == download_bytes(0, size)
@@ -311,7 +312,7 @@ def test_the_concurrent_peak_is_what_really_ran(new_key):
             thread.start()
         for thread in threads:
             thread.join()
-        truth = over(server)
+        truth = ended(server)
     assert sorted(statuses) == [200] * 3 + [529] * 5
     assert (truth.peak_in_flight, truth.in_flight, truth.overloaded) == (3, 0, 5)
 
@@ -323,7 +324,7 @@ def test_a_client_that_goes_abandons_its_attempt(new_key):
             connection.sendall(request)
             assert connection.recv(65536).startswith(b"HTTP/1.1 200")
             assert server.truth().in_flight == 1
-        assert over(server).abandoned == 1
+        assert ended(server).abandoned == 1
 
 
 def test_a_reset_begins_anew_with_the_same_seed():
@@ -403,7 +404,7 @@ def test_settings_are_read_from_json(tmp_path):
     assert (settings.faults, settings.latency.median_s) == ({"529": 0.1}, 0.5)
 
 
-@pytest.mark.parametrize("text", ['{"limit": []}', '{"chunks": "many"}', "[]", "nonsense"])
+@over("text", ['{"limit": []}', '{"chunks": "many"}', "[]", "nonsense"])
 def test_settings_that_make_no_sense_are_refused(tmp_path, text):
     path = tmp_path / "settings.json"
     path.write_text(text)

@@ -1,11 +1,10 @@
 import json
 import subprocess
 
-import pytest
-
 from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.request import facts
 from hivemind_addon.lab.sim.task import SimTask, next_turn, task_in
+from tests.cases import over
 
 TASK = SimTask("claude-3", 3, "result.txt")
 PROMPT = {"role": "user", "content": TASK.prompt}
@@ -54,8 +53,9 @@ def turn_of(dialect: SimDialect, fields: dict):
     return next_turn(task, dialect, body)
 
 
-@pytest.mark.parametrize(("dialect", "conversation"), CONVERSATIONS)
+@over(("dialect", "conversation"), CONVERSATIONS)
 def test_the_task_leads_to_its_file(dialect, conversation, tmp_path):
+    (tmp_path / TASK.file).unlink(missing_ok=True)
     for number in range(TASK.lines):
         call = turn_of(dialect, conversation(number)).call
         arguments = json.loads(call.arguments)
@@ -64,7 +64,7 @@ def test_the_task_leads_to_its_file(dialect, conversation, tmp_path):
     assert turn_of(dialect, conversation(TASK.lines)).call is None
 
 
-@pytest.mark.parametrize(("dialect", "conversation"), CONVERSATIONS)
+@over(("dialect", "conversation"), CONVERSATIONS)
 def test_a_request_that_is_sent_again_gets_the_same_turn(dialect, conversation):
     assert turn_of(dialect, conversation(1)) == turn_of(dialect, conversation(1))
     assert turn_of(dialect, conversation(1)) != turn_of(dialect, conversation(2))

@@ -1,6 +1,5 @@
 from hivemind_addon.lab.sim import faults
-from hivemind_addon.lab.sim.call import AnswerEnding, SimAnswer
-from hivemind_addon.lab.sim.truth import AgentTruth, Witness
+from hivemind_addon.lab.sim.call import AgentTruth, AnswerEnding, SimAnswer, Witness
 from tests.sim.dialect.samples import REPLY
 
 

@@ -1,9 +1,9 @@
 import random
 
 from hivemind_addon.api.ticket import Demand, PoolKey, Usage
+from hivemind_addon.lab.sim.actor import SimUpstream, bill_of, usual_price
 from hivemind_addon.lab.sim.dialect import Reply, SimDialect
 from hivemind_addon.lab.sim.provider import ProviderSettings
-from hivemind_addon.lab.sim.upstream import SimUpstream, bill_of, usual_price
 from hivemind_addon.lab.sim.workload import Site
 from hivemind_addon.proxy.core.pool import PoolSettings
 

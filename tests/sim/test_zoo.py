@@ -2,14 +2,13 @@
 
 from dataclasses import replace
 
-import pytest
-
 from hivemind_addon.lab.sim import zoo
 from hivemind_addon.lab.sim.closed_loop import ClosedCrowd, Run
 from hivemind_addon.lab.sim.gateway import OVERLOADED, Chance, Gateway, Rule
 from hivemind_addon.lab.sim.limiters import Cap
 from hivemind_addon.lab.sim.zoo import Measure
 from hivemind_addon.lab.sim.zoo_entries import ZooEntry, entries
+from tests.cases import over
 
 GOOD = Run(
     time_s=100, agents=20, lost=0, delivered=400, longest_s=9, attempts=400, refused=0, struck=0, over_cap=0, used=None
@@ -22,7 +21,7 @@ def of(**mine):
     return Measure(ENTRY, (replace(GOOD, **mine),), (oracle,))
 
 
-@pytest.mark.parametrize(
+@over(
     ("mine", "missed"),
     [
         ({"attempts": 412, "refused": 12, "time_s": 115, "used": 0.91}, []),

@@ -7,9 +7,8 @@ from rich.console import Console
 
 from hivemind_addon.lab.sim.closed_loop import Run
 from hivemind_addon.lab.sim.gateway import Gateway
-from hivemind_addon.lab.sim.zoo import Measure
+from hivemind_addon.lab.sim.zoo import Measure, section, table
 from hivemind_addon.lab.sim.zoo_entries import ZOO, ZooEntry
-from hivemind_addon.lab.sim.zoo_view import section, table
 
 RUN = Run(
     time_s=100, agents=20, lost=0, delivered=400, longest_s=9, attempts=400, refused=0, struck=0, over_cap=0, used=None

@@ -102,7 +102,7 @@ class CaptureReplay(pytest.Item):
 
     def runtest(self) -> None:
         """Replay and compare, or replay and write."""
-        from hivemind_addon.lab.replay.regression import Unlike, accept, check  # noqa: PLC0415 - see the top
+        from hivemind_addon.lab.replay.compare import Unlike, accept, check  # noqa: PLC0415 - see the top
 
         if self.config.getoption("--hivemind-accept"):
             accepted = accept(self.path)

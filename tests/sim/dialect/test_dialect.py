@@ -3,15 +3,14 @@
 import json
 from dataclasses import replace
 
-import pytest
-
 from hivemind_addon.lab.sim import dialect as wire
 from hivemind_addon.lab.sim.dialect import SimDialect
+from tests.cases import over
 
 from .samples import REPLY
 
 
-@pytest.mark.parametrize(
+@over(
     ("dialect", "words"),
     [
         (SimDialect.MESSAGES, "max_tokens"),

@@ -1,11 +1,10 @@
-import pytest
-
 from hivemind_addon.api.ticket import Dimension
 from hivemind_addon.lab.sim import dialect as wire
 from hivemind_addon.lab.sim.dialect import LimitView, SimDialect
+from tests.cases import over
 
 
-@pytest.mark.parametrize("dialect", [SimDialect.CHAT, SimDialect.RESPONSES])
+@over("dialect", [SimDialect.CHAT, SimDialect.RESPONSES])
 def test_headers_hold_durations(dialect):
     limits = [
         LimitView(Dimension.REQUESTS, 60, 59, 1),

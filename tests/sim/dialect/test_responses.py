@@ -1,12 +1,12 @@
 import json
 from dataclasses import replace
 
-import pytest
 from openai import OpenAI
 
 from hivemind_addon.lab.sim import dialect as wire
 from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.server import running_server
+from tests.cases import over
 
 from .samples import CALL, REPLY, TURN, data_of
 
@@ -35,7 +35,7 @@ def test_usage_counts_cached_input_as_input():
     assert (usage["output_tokens"], usage["total_tokens"]) == (5, 55)
 
 
-@pytest.mark.parametrize(
+@over(
     ("freeform", "kind", "name"),
     [(False, "function_call", "arguments"), (True, "custom_tool_call", "input")],
 )

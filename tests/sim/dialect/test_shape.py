@@ -1,9 +1,8 @@
-import pytest
-
 from hivemind_addon.lab.sim import dialect as wire
+from tests.cases import over
 
 
-@pytest.mark.parametrize(
+@over(
     ("seconds", "written"),
     [
         (0, "0s"),

@@ -15,10 +15,10 @@ from hivemind_addon.lab.evaluate.figures import Figures, Mean, Spread, few_lost
 from hivemind_addon.lab.evaluate.findings import worth
 from hivemind_addon.lab.evaluate.sockets import SocketRun
 from hivemind_addon.lab.sim.ablation import Primitive
+from hivemind_addon.lab.sim.actor import PRICED_AS
 from hivemind_addon.lab.sim.library import Case
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
 from hivemind_addon.lab.sim.policy import COMPARED, Policy
-from hivemind_addon.lab.sim.upstream import PRICED_AS
 
 
 @dataclass(frozen=True, slots=True)

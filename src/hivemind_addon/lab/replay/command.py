@@ -139,7 +139,7 @@ def replay(
 
 def _replay_real(capture: Capture, pace: float, *, as_json: bool) -> None:
     try:
-        from hivemind_addon.lab.sim import real_replay, real_view  # noqa: PLC0415 - their dependency is optional
+        from hivemind_addon.lab.sim import real_replay  # noqa: PLC0415 - its dependency is optional
     except ModuleNotFoundError as error:
         raise click.ClickException(
             f"a real replay needs {error.name}: {sys.executable} -m pip install 'hivemind-addon[sim]'"
@@ -153,7 +153,7 @@ def _replay_real(capture: Capture, pace: float, *, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(result)).decode())
     else:
-        Console(highlight=False).print(real_view.real_view(result))
+        Console(highlight=False).print(real_replay.real_view(result))
     if any(call.recorded.end == DELIVERED and call.differs for call in result.calls):
         click.get_current_context().exit(1)
 

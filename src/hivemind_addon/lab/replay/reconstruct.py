@@ -20,8 +20,7 @@ from hivemind_addon.lab.replay.chains import RecordedTurn, chained
 from hivemind_addon.lab.replay.limits import BadLimit, GivenLimit, imposed
 from hivemind_addon.lab.sim import faults
 from hivemind_addon.lab.sim.dialect import SimDialect
-from hivemind_addon.lab.sim.limits import Limit, LimitKind
-from hivemind_addon.lab.sim.prompt_cache import Prefix
+from hivemind_addon.lab.sim.limits import Limit, LimitKind, Prefix
 from hivemind_addon.lab.sim.provider import ProviderSettings
 from hivemind_addon.lab.sim.workload import PlannedTurn, Scenario, ScriptedCall, ScriptedFault, Site
 from hivemind_addon.proxy.capture.model import Capture, CapturedAttempt, CapturedCall, LimitSeen

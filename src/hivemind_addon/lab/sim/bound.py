@@ -1,4 +1,4 @@
-"""How fast any schedule could have been: the lower bound of a run's time. Pure.
+"""How fast and how cheap any schedule could have been: the lower bound of a run's time, and the ideal cost. Pure.
 
 The longest of four: what one agent does in a row; what the limits let through, for what was really spent; all
 service time shared by the slots there are; and the conversations that are left when the request limit lets the last
@@ -7,6 +7,8 @@ calls through. Each is a true lower bound; together they may still be below what
 The fourth: the n-th last call goes at `t` at the earliest, so the n last calls go at `t` or later. They are the last
 turns of some agents, and an agent whose last m turns go after `t` needs the time of these turns after `t`. Of all
 such times (every agent, every m) at least n are needed, so the n-th smallest is.
+
+`Ideal` says what turns would cost at least: with a prompt cache that forgets nothing.
 """
 
 import math
@@ -17,6 +19,7 @@ from dataclasses import dataclass
 from hivemind_addon.api.ticket import Dimension
 from hivemind_addon.lab.sim.limits import Limit, LimitKind, ModelScope
 from hivemind_addon.lab.sim.provider import ProviderSettings
+from hivemind_addon.lab.sim.workload import Crowd
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,3 +158,42 @@ def _window_bound_s(limit: Limit, units: int, outages: Sequence[tuple[float, flo
 
 def _windows_of(limit: Limit, outages: Sequence[tuple[float, float]]) -> int:
     return sum(math.ceil((to_s - from_s) / limit.window_s) + 1 for from_s, to_s in outages)
+
+
+_WRITE, _READ = 1.25, 0.1
+"""What an input token costs that is written to or read from a prompt cache, of one that is neither."""
+
+
+def input_cost(*, uncached_tokens: int, written_tokens: int, cached_tokens: int) -> float:
+    """Of one prompt, in uncached tokens."""
+    return uncached_tokens + written_tokens * _WRITE + cached_tokens * _READ
+
+
+class Ideal:
+    """What the turns of all crowds take at least."""
+
+    def __init__(self) -> None:
+        self.cost = 0.0
+        """Of their input, in uncached tokens."""
+        self._written: set[str] = set()
+        """Crowds whose shared instructions the cache holds."""
+
+    def __repr__(self) -> str:
+        return f"<Ideal {self.cost:,.0f} tokens>"
+
+    def book(self, crowd: Crowd, *, prompt_tokens: int, marked: int, output_tokens: int) -> Counter[Dimension]:
+        """What one turn takes of each limit. `marked`: tokens of the agent's last answered prompt."""
+        read = 0
+        if crowd.caches:
+            read = marked or (crowd.shared_tokens if crowd.name in self._written else 0)
+            self._written.add(crowd.name)
+        new = prompt_tokens - read
+        self.cost += read * _READ + new * (_WRITE if crowd.caches else 1.0)
+        return Counter(
+            {
+                Dimension.REQUESTS: 1,
+                Dimension.INPUT_TOKENS: new,
+                Dimension.OUTPUT_TOKENS: output_tokens,
+                Dimension.TOTAL_TOKENS: new + output_tokens,
+            }
+        )

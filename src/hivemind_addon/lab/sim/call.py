@@ -1,12 +1,20 @@
-"""One call to the simulated provider, as values: what is asked, what it gets, and how it ends."""
+"""One call to the simulated provider, as values: what is asked, what it gets, and how it ends.
 
+What happened to all calls is counted as the provider's truth:
+
+    attempts = refused + overloaded + failed + completed + cut + abandoned + in flight
+"""
+
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from hivemind_addon.lab.sim import dialect as wire
+from hivemind_addon.lab.sim import faults
 from hivemind_addon.lab.sim.dialect import Headers, Reply, SimDialect, TaskTurn
 from hivemind_addon.lab.sim.faults import OK, ErrorStatus, Fault
-from hivemind_addon.lab.sim.prompt_cache import Prefix
+from hivemind_addon.lab.sim.limits import Prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +89,116 @@ class SimAnswer:
     def body(self) -> bytes:
         """The unstreamed body."""
         return wire.whole_body(self.reply) if self.reply else self.error_body
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTruth:
+    """One agent's share of the truth."""
+
+    attempts: int = 0
+    refused: int = 0
+    """By a limit or the concurrency cap."""
+    completed: int = 0
+    input_tokens: int = 0
+    """Uncached, of completed attempts."""
+    output_tokens: int = 0
+    """Likewise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """What really happened, seen from the provider."""
+
+    attempts: int
+    by_status: Mapping[int, int]
+    """Attempts by the status that they got; 0: none."""
+    refused: int
+    overloaded: int
+    failed: int
+    completed: int
+    cut: int
+    abandoned: int
+    """The client went first."""
+    in_flight: int
+    peak_in_flight: int
+    input_tokens: int
+    """Uncached, of completed attempts, as the following two."""
+    cached_tokens: int
+    output_tokens: int
+    wasted_input_tokens: int
+    """Uncached, of attempts that were cut or abandoned: billed, and of no use."""
+    wasted_output_tokens: int
+    faults: Mapping[str, int]
+    """Attempts by the fault that they met."""
+    agents: Mapping[str, AgentTruth]
+
+
+class Witness:
+    """Counts attempts as they happen; `truth` freezes the counts."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._by_status: Counter[int] = Counter()
+        self._faults: Counter[str] = Counter()
+        self._agents: dict[str, Counter[str]] = {}
+        self._peak = 0
+
+    def __repr__(self) -> str:
+        return f"<Witness of {self.attempts} attempts>"
+
+    @property
+    def attempts(self) -> int:
+        """Begun so far."""
+        return self._counts["attempts"]
+
+    def began(self, answer: SimAnswer, *, in_flight: int) -> None:
+        """A call was answered; with it so many are in flight."""
+        agent = self._agents.setdefault(answer.agent, Counter())
+        self._counts["attempts"] += 1
+        agent["attempts"] += 1
+        self._by_status[answer.status] += 1
+        self._peak = max(self._peak, in_flight)
+        if answer.ending in (AnswerEnding.REFUSED, AnswerEnding.OVERLOADED):
+            self._counts[answer.ending.value] += 1
+            agent["refused"] += 1
+        if answer.fault is not OK:
+            self._faults[faults.name_of(answer.fault)] += 1
+
+    def ended(self, answer: SimAnswer, *, output_tokens: int, ending: AnswerEnding) -> None:
+        """A call that was neither refused nor overloaded is over."""
+        self._counts[ending.value] += 1
+        if answer.reply is None:
+            return
+        if ending is not AnswerEnding.COMPLETED:
+            self._counts["wasted_input_tokens"] += answer.reply.input_tokens
+            self._counts["wasted_output_tokens"] += output_tokens
+            return
+        self._counts["input_tokens"] += answer.reply.input_tokens
+        self._counts["cached_tokens"] += answer.reply.cached_tokens
+        self._counts["output_tokens"] += output_tokens
+        self._agents[answer.agent]["completed"] += 1
+        self._agents[answer.agent]["input_tokens"] += answer.reply.input_tokens
+        self._agents[answer.agent]["output_tokens"] += output_tokens
+
+    def truth(self, in_flight: int) -> Truth:
+        """All of it."""
+        counts = self._counts
+        return Truth(
+            attempts=counts["attempts"],
+            by_status=dict(self._by_status),
+            refused=counts["refused"],
+            overloaded=counts["overloaded"],
+            failed=counts["failed"],
+            completed=counts["completed"],
+            cut=counts["cut"],
+            abandoned=counts["abandoned"],
+            in_flight=in_flight,
+            peak_in_flight=self._peak,
+            input_tokens=counts["input_tokens"],
+            cached_tokens=counts["cached_tokens"],
+            output_tokens=counts["output_tokens"],
+            wasted_input_tokens=counts["wasted_input_tokens"],
+            wasted_output_tokens=counts["wasted_output_tokens"],
+            faults=dict(self._faults),
+            agents={name: AgentTruth(**agent) for name, agent in self._agents.items()},
+        )

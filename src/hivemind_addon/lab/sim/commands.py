@@ -237,8 +237,10 @@ def prove(seeds: int | None, only: tuple[str, ...], output: Path | None, *, live
         sections.append(proofs.page(proof, command))
         missed += proof.missed()
     if parts or not only:
-        zoo, zoo_view, measures = _zoo(parts, count, workers)
-        sections.append(zoo_view.section(measures))
+        from hivemind_addon.lab.sim import zoo  # noqa: PLC0415
+
+        measures = _zoo(parts, count, workers)
+        sections.append(zoo.section(measures))
         missed += zoo.missed(measures)
     if loads:
         from hivemind_addon.lab.sim import random_proof  # noqa: PLC0415
@@ -252,9 +254,9 @@ def prove(seeds: int | None, only: tuple[str, ...], output: Path | None, *, live
     sys.exit(1 if missed else 0)
 
 
-def _zoo(parts: Sequence[str], seeds: int, workers: int = 1) -> "tuple[ModuleType, ModuleType, list[Measure]]":
+def _zoo(parts: Sequence[str], seeds: int, workers: int = 1) -> "list[Measure]":
     """What the zoo gives, or its entries with one of these parts in their names."""
-    from hivemind_addon.lab.sim import zoo, zoo_view  # noqa: PLC0415
+    from hivemind_addon.lab.sim import zoo  # noqa: PLC0415
     from hivemind_addon.lab.sim.zoo_entries import ZOO, entries  # noqa: PLC0415
 
     if unknown := [part for part in parts if not entries([part])]:
@@ -262,17 +264,19 @@ def _zoo(parts: Sequence[str], seeds: int, workers: int = 1) -> "tuple[ModuleTyp
         raise click.BadParameter(f"nothing in the zoo is called {unknown[0]!r}; there are {names}", param_hint="--only")
     wanted = entries(parts)
     with progress(len(wanted)) as done:
-        return zoo, zoo_view, zoo.measure(wanted, seeds=seeds, workers=workers, done=done)
+        return zoo.measure(wanted, seeds=seeds, workers=workers, done=done)
 
 
 def _prove_zoo(parts: Sequence[str], seeds: int, output: Path | None) -> None:
     from rich.console import Console  # noqa: PLC0415
 
-    zoo, zoo_view, measures = _zoo(parts, seeds)
+    from hivemind_addon.lab.sim import zoo  # noqa: PLC0415
+
+    measures = _zoo(parts, seeds)
     if output is None:
-        Console(highlight=False).print(zoo_view.table(measures))
+        Console(highlight=False).print(zoo.table(measures))
     else:
-        _write(zoo_view.section(measures), output)
+        _write(zoo.section(measures), output)
     missed = zoo.missed(measures)
     _tell(missed)
     sys.exit(1 if missed else 0)

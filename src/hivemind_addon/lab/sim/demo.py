@@ -1,43 +1,42 @@
-"""The demo: one fleet against one strict and faulty provider, first directly, then through a real mitmdump.
+"""The demo: one scenario on a real socket, first without the scheduler, then with it; alive on a terminal.
 
 Both phases have the same agents with the same wishes, and the same provider, made anew with the same seed. Nothing
 leaves loopback.
 """
 
-import asyncio
-import dataclasses
-import ssl
-import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from enum import Enum
-from pathlib import Path
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
 
-import yaml
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from hivemind_addon.api.ticket import Dimension
-from hivemind_addon.lab.sim.agents import HOST, AgentState, Habits, Route, SimAgent
-from hivemind_addon.lab.sim.bound import Bound, Spent, lower_bound
-from hivemind_addon.lab.sim.certificate import Certificates, write_certificates
+from hivemind_addon.lab.sim.agents import HOST
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
-from hivemind_addon.lab.sim.mitmdump import Mitmdump, running_mitmdump
+from hivemind_addon.lab.sim.live import LiveCounts, LiveRun, LiveStage, live, straight, through_proxy
 from hivemind_addon.lab.sim.provider import ProviderSettings
-from hivemind_addon.lab.sim.server import SimServer
-from hivemind_addon.lab.sim.truth import Truth
-from hivemind_addon.proxy.profile.load import load_profiles
-
-_KEY = "sk-sim-demo"
-_TICK_S = 0.25
-_TOKENS_PER_CHUNK = 10
+from hivemind_addon.lab.sim.workload import Crowd, Scenario
 
 FAULTS: Mapping[str, float] = MappingProxyType(
     {"502": 0.08, "reset-before-head": 0.05, "529": 0.03, "head-then-reset": 0.02, "error-second": 0.02}
 )
 """Share of the admitted calls. The last two happen inside a 200 stream, before its first content."""
+_PHASES = MappingProxyType({"direct": straight, "hivemind": through_proxy})
+_TITLES = {
+    "direct": "direct: every agent for itself",
+    "hivemind": "hivemind: the same agents through mitmdump -s hivemind_addon",
+}
+_LINE_EVERY_S = 5.0
+NEXT_STEP = (
+    "Before real agents: `make run`, then "
+    "HTTPS_PROXY=http://agent-1:x@127.0.0.1:8080 NODE_EXTRA_CA_CERTS=~/.mitmproxy/mitmproxy-ca-cert.pem claude"
+)
+"""One line; not to be wrapped, since it is there to be copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,7 @@ class DemoSettings:
     """The size of a demo."""
 
     agents: int = 11
-    habits: Habits = field(default_factory=Habits)
+    turns: int = 7
     seed: int = 1
     kind: LimitKind = LimitKind.BUCKET
     """How the provider's limits replenish."""
@@ -57,101 +56,39 @@ class DemoSettings:
     output_tokens: int = 11_000
     concurrency: int = 8
     """Calls that may run at once; one more is a 529."""
+    retries: int = 2
+    """Re-sends of one turn by its agent, as SDKs do."""
     phase_max_s: float = 300
     """After which the agents of a phase that still run count as lost."""
 
     @property
-    def limits(self) -> tuple[Limit, ...]:
-        """As the provider enforces them."""
+    def scenario(self) -> Scenario:
+        """Conversations before a strict and faulty provider."""
         amounts = {
             Dimension.REQUESTS: self.requests,
             Dimension.INPUT_TOKENS: self.input_tokens,
             Dimension.OUTPUT_TOKENS: self.output_tokens,
         }
-        return tuple(Limit(dimension, amount, self.window_s, self.kind) for dimension, amount in amounts.items())
-
-    @property
-    def provider(self) -> ProviderSettings:
-        """The strict and faulty provider."""
-        return ProviderSettings(
-            limits=self.limits,
+        crowd = Crowd(
+            "agent",
+            self.agents,
+            self.turns,
+            think_s=(0.2, 0.9),
+            latency_s=0.4,
+            output_tokens=(150, 500),
+            tokens_per_s=400,
+            opening_tokens=(1500, 1500),
+            prompt_tokens=(100, 500),
+            streamed=True,
+            timeout_s=600,
+            retries=self.retries,
+        )
+        provider = ProviderSettings(
+            limits=tuple(Limit(dimension, amount, self.window_s, self.kind) for dimension, amount in amounts.items()),
             concurrency=self.concurrency,
             faults=FAULTS,
-            tokens_per_chunk=_TOKENS_PER_CHUNK,
         )
-
-
-def demo_settings(
-    *, agents: int | None = None, turns: int | None = None, seed: int | None = None, kind: LimitKind | None = None
-) -> DemoSettings:
-    """The usual settings, but for what is given."""
-    usual = DemoSettings()
-    return dataclasses.replace(
-        usual,
-        agents=usual.agents if agents is None else agents,
-        habits=usual.habits if turns is None else dataclasses.replace(usual.habits, turns=turns),
-        seed=usual.seed if seed is None else seed,
-        kind=usual.kind if kind is None else kind,
-    )
-
-
-class PhaseName(Enum):
-    """The way that the agents take."""
-
-    DIRECT = "direct"
-    HIVEMIND = "hivemind"
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """One phase at one instant. Upstream numbers are the provider's own truth."""
-
-    name: PhaseName
-    elapsed_s: float
-    running: int
-    finished: int
-    dead: int
-    turns_done: int
-    turns: int
-    requests: int
-    """Sent by the agents."""
-    failed: int
-    """Of these, the ones that failed as their agents saw it."""
-    attempts: int
-    """Upstream."""
-    refused: int
-    """Attempts that a limit or the concurrency cap refused."""
-    in_flight: int
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseResult:
-    """What came of one phase."""
-
-    name: PhaseName
-    agents: int
-    alive: int
-    """Agents that finished their conversation."""
-    deaths: Mapping[str, str]
-    """Agent → what it died of."""
-    turns_done: int
-    turns: int
-    requests: int
-    failed: int
-    """Requests that failed, as the agents saw it."""
-    attempts: int
-    refused: int
-    """Attempts upstream that a limit or the concurrency cap refused, as 429 or 529."""
-    faults: Mapping[str, int]
-    """Attempts by the fault that they met."""
-    peak_in_flight: int
-    wasted_tokens: int
-    """Tokens that the provider counted and that are in no finished conversation."""
-    elapsed_s: float
-    bound: Bound
-    """How fast any schedule could have been, for what this phase really spent."""
-    guard_trips: int
-    """Exceptions of the addon's own, from mitmdump's log."""
+        return Scenario("demo", (crowd,), provider)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,191 +96,198 @@ class DemoResult:
     """Both phases."""
 
     settings: DemoSettings
-    direct: PhaseResult
-    hivemind: PhaseResult
+    direct: LiveRun
+    hivemind: LiveRun
 
     @property
     def kept_its_promise(self) -> bool:
         """Nobody was lost through the proxy, and nothing in it broke."""
-        return self.hivemind.alive == self.hivemind.agents and self.hivemind.guard_trips == 0
+        return not self.hivemind.lost and self.hivemind.guard_trips == 0
+
+    def figures(self) -> Mapping[str, object]:
+        """Both in numbers, for JSON."""
+        return {
+            "settings": self.settings,
+            "direct": _figures("direct", self.direct, self.settings),
+            "hivemind": _figures("hivemind", self.hivemind, self.settings),
+        }
 
 
-class DemoDisplay(Protocol):
-    """Where a demo is watched."""
+def _figures(name: str, run: LiveRun, settings: DemoSettings) -> Mapping[str, object]:
+    counts = run.counts
+    return {
+        "name": name,
+        "agents": settings.agents,
+        "alive": counts.finished,
+        "deaths": run.lost,
+        "turns_done": counts.turns_done,
+        "turns": settings.agents * settings.turns,
+        "requests": counts.requests,
+        "failed": counts.failed,
+        "attempts": counts.attempts,
+        "refused": counts.refused,
+        "faults": run.truth.faults,
+        "peak_in_flight": run.truth.peak_in_flight,
+        "wasted_tokens": run.wasted_tokens,
+        "elapsed_s": counts.elapsed_s,
+        "bound": run.result.bound,
+        "guard_trips": run.guard_trips,
+    }
 
-    def began(self, name: PhaseName) -> None:
-        """A phase begins."""
-        ...
 
-    def ticked(self, progress: Progress) -> None:
-        """Some time passed."""
-        ...
-
-    def ended(self, result: PhaseResult) -> None:
-        """The phase is over."""
-        ...
-
-
-async def run_demo(settings: DemoSettings, screen: DemoDisplay) -> DemoResult:
+async def run_demo(settings: DemoSettings, screen: "DemoScreen") -> DemoResult:
     """Both phases, one after the other. Raises MitmdumpNotStarted when mitmdump does not start."""
-    with tempfile.TemporaryDirectory(prefix="hivemind-demo-") as name:
-        folder = Path(name)
-        certificates = write_certificates(folder, HOST, datetime.now(UTC))
-        direct = await _direct(settings, certificates, screen)
-        hivemind = await _hivemind(settings, certificates, folder, screen)
-    return DemoResult(settings, direct, hivemind)
+    return DemoResult(settings, **{name: await _phase(name, settings, screen) for name in _PHASES})
 
 
-async def _direct(settings: DemoSettings, certificates: Certificates, screen: DemoDisplay) -> PhaseResult:
-    async with _provider(settings, certificates) as server:
-        route = Route(ssl.create_default_context(cafile=certificates.authority), direct=f"{server.host}:{server.port}")
-        return await _phase(PhaseName.DIRECT, settings, server, route, screen)
+async def _phase(name: str, settings: DemoSettings, screen: "DemoScreen") -> LiveRun:
+    @asynccontextmanager
+    async def announced(scenario: Scenario, seed: int) -> AsyncIterator[LiveStage]:
+        async with _PHASES[name](scenario, seed) as stage:
+            screen.began(name)
+            yield stage
+
+    run = await live(
+        settings.scenario,
+        seed=settings.seed,
+        within_s=settings.phase_max_s,
+        staging=announced,
+        watch=screen.ticked,
+    )
+    screen.ended(run)
+    return run
 
 
-async def _hivemind(
-    settings: DemoSettings, certificates: Certificates, folder: Path, screen: DemoDisplay
-) -> PhaseResult:
-    profiles = folder / "profiles"
-    profiles.mkdir()
-    (profiles / "anthropic.yaml").write_text(profile_of_windows(settings.window_s), encoding="utf-8")
-    confdir = folder / "mitmproxy"
-    async with _provider(settings, certificates) as server:
-        sets = (
-            f"hivemind_redirect={HOST}={server.host}:{server.port}",
-            f"hivemind_profiles={profiles}",
-            f"ssl_verify_upstream_trusted_ca={certificates.authority}",
+# What one sees ------------------------------------------------------------------------------------------------------
+
+
+class DemoScreen:
+    """Watches a demo on a console: moving lines on a terminal, a line now and then anywhere else."""
+
+    def __init__(self, console: Console, settings: DemoSettings) -> None:
+        self._console = console
+        self._settings = settings
+        self._live: Live | None = None
+        self._next_line_s = 0.0
+
+    def began(self, name: str) -> None:
+        """A heading; on a terminal what follows it moves."""
+        self._console.print()
+        self._console.print(_TITLES[name], style="bold")
+        self._next_line_s = 0.0
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+
+    def ticked(self, counts: LiveCounts) -> None:
+        """A terminal's live lines, or one line now and then."""
+        turns = self._settings.agents * self._settings.turns
+        if self._live is not None:
+            self._live.update(_running(counts, turns), refresh=True)
+        elif counts.elapsed_s >= self._next_line_s:
+            self._next_line_s = counts.elapsed_s + _LINE_EVERY_S
+            self._console.print(_line(counts, turns), soft_wrap=True)
+
+    def ended(self, run: LiveRun) -> None:
+        """One line, and one for each agent that was lost."""
+        self.close()
+        self._console.print(
+            f"{_alive(run)} agents alive after {run.counts.elapsed_s:.1f} s", style="red" if run.lost else "green"
         )
-        async with running_mitmdump(confdir, sets) as mitmdump:
-            route = Route(
-                ssl.create_default_context(cafile=confdir / "mitmproxy-ca-cert.pem"), proxy=f"127.0.0.1:{mitmdump.port}"
-            )
-            return await _phase(PhaseName.HIVEMIND, settings, server, route, screen, mitmdump)
+        for agent, death in run.lost.items():
+            self._console.print(f"  {agent}: {death or 'not done in time'}", style="dim")
+
+    def close(self) -> None:
+        """Give the terminal back, whatever happened."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
 
 
-@asynccontextmanager
-async def _provider(settings: DemoSettings, certificates: Certificates) -> AsyncIterator[SimServer]:
-    tls = (str(certificates.certificate), str(certificates.key))
-    server = SimServer(settings.provider, seed=settings.seed, tls=tls)
-    await server.start()
-    try:
-        yield server
-    finally:
-        await server.stop()
-
-
-def profile_of_windows(window_s: float) -> str:
-    """The packaged profile with its limits stated for another window, as a user's file would say it."""
-    meters = [
-        {name: value.value if isinstance(value, Enum) else value for name, value in dataclasses.asdict(meter).items()}
-        | {"window_s": window_s}
-        for meter in load_profiles(None).by_name["anthropic"].meters
-    ]
-    return yaml.safe_dump({"extends": "anthropic", "meters": meters}, sort_keys=False)
-
-
-async def _phase(
-    name: PhaseName,
-    settings: DemoSettings,
-    server: SimServer,
-    route: Route,
-    screen: DemoDisplay,
-    mitmdump: Mitmdump | None = None,
-) -> PhaseResult:
-    agents = [
-        SimAgent(name=f"agent-{number}", key=_KEY, habits=settings.habits, route=route, seed=settings.seed)
-        for number in range(1, settings.agents + 1)
-    ]
-    loop = asyncio.get_running_loop()
-    began_at = loop.time()
-    screen.began(name)
-
-    def progress() -> Progress:
-        return _progress(name, settings, agents, server.truth(), loop.time() - began_at)
-
-    with _ticking(loop, lambda: screen.ticked(progress())), suppress(TimeoutError):
-        async with asyncio.timeout(settings.phase_max_s), asyncio.TaskGroup() as group:
-            for agent in agents:
-                group.create_task(agent.run())
-    result = _result(progress(), settings, agents, server.truth(), mitmdump.guard_trips if mitmdump else 0)
-    screen.ended(result)
-    return result
-
-
-@contextmanager
-def _ticking(loop: asyncio.AbstractEventLoop, tick: Callable[[], None]) -> Iterator[None]:
-    """Call `tick` now and then, until the block ends."""
-    timer: asyncio.Handle
-
-    def again() -> None:
-        nonlocal timer
-        timer = loop.call_later(_TICK_S, again)
-        tick()
-
-    timer = loop.call_soon(again)
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
-def _progress(
-    name: PhaseName, settings: DemoSettings, agents: list[SimAgent], truth: Truth, elapsed_s: float
-) -> Progress:
-    records = [agent.record for agent in agents]
-    states = [record.state for record in records]
-    return Progress(
-        name=name,
-        elapsed_s=elapsed_s,
-        running=states.count(AgentState.RUNNING),
-        finished=states.count(AgentState.FINISHED),
-        dead=states.count(AgentState.DEAD),
-        turns_done=sum(record.turns_done for record in records),
-        turns=settings.agents * settings.habits.turns,
-        requests=sum(record.requests for record in records),
-        failed=sum(len(record.failures) for record in records),
-        attempts=truth.attempts,
-        refused=truth.refused + truth.overloaded,
-        in_flight=truth.in_flight,
+def introduction(settings: DemoSettings) -> str:
+    """What will happen."""
+    faults = ", ".join(f"{share:.0%} {name}" for name, share in FAULTS.items())
+    return (
+        f"{settings.agents} agents, {settings.turns} turns each, share one key of a simulated {HOST}. It allows "
+        f"{settings.requests} requests, {settings.input_tokens:,} input and {settings.output_tokens:,} output tokens "
+        f"per {settings.window_s:g} s ({settings.kind.value}) and {settings.concurrency} calls at once, and it fails: "
+        f"{faults}. Each agent re-sends {settings.retries} times, as its SDK does. Real limits are per 60 s: "
+        "shorter windows, with limits in proportion, make this short."
     )
 
 
-def _result(
-    progress: Progress, settings: DemoSettings, agents: list[SimAgent], truth: Truth, guard_trips: int
-) -> PhaseResult:
-    finished = [agent.record for agent in agents if agent.record.state is AgentState.FINISHED]
-    input_tokens = truth.input_tokens + truth.wasted_input_tokens
-    output_tokens = truth.output_tokens + truth.wasted_output_tokens
-    spent = Spent(
-        units={
-            Dimension.REQUESTS: truth.completed + truth.cut + truth.abandoned,
-            Dimension.INPUT_TOKENS: input_tokens,
-            Dimension.OUTPUT_TOKENS: output_tokens,
-        },
-        longest_path_s=max((agent.record.path_s for agent in agents), default=0.0),
-        service_s=sum(agent.record.service_s for agent in agents),
+def closing(result: DemoResult) -> RenderableType:
+    """The table."""
+    phases = {"direct": result.direct, "hivemind": result.hivemind}
+    turns = result.settings.agents * result.settings.turns
+    table = Table(title="one fleet, two ways", title_justify="left")
+    table.add_column()
+    for name in phases:
+        table.add_column(name, justify="right", style="bold")
+    rows = (
+        ("agents alive", _alive),
+        ("turns done", lambda run: f"{run.counts.turns_done} of {turns}"),
+        ("requests failed, as agents saw it", lambda run: f"{run.counts.failed} of {run.counts.requests}"),
+        ("refused upstream (429, 529)", _refused),
+        ("tokens wasted", lambda run: f"{run.wasted_tokens:,}"),
+        ("time", lambda run: f"{run.counts.elapsed_s:.1f} s"),
+        ("lower bound for what was done", lambda run: f"{run.result.bound.bound_s:.1f} s"),
+        ("time ÷ bound", _ratio),
+        ("guard trips", lambda run: "-" if run is result.direct else f"{run.guard_trips}"),
     )
-    late_units = settings.concurrency * max(settings.habits.chunks) * _TOKENS_PER_CHUNK
-    return PhaseResult(
-        name=progress.name,
-        agents=settings.agents,
-        alive=progress.finished,
-        deaths={
-            agent.name: agent.record.death or f"not done after {settings.phase_max_s:g} s"
-            for agent in agents
-            if agent.record.state is not AgentState.FINISHED
-        },
-        turns_done=progress.turns_done,
-        turns=progress.turns,
-        requests=progress.requests,
-        failed=progress.failed,
-        attempts=progress.attempts,
-        refused=progress.refused,
-        faults=truth.faults,
-        peak_in_flight=truth.peak_in_flight,
-        wasted_tokens=input_tokens
-        + output_tokens
-        - sum(record.input_tokens + record.output_tokens for record in finished),
-        elapsed_s=progress.elapsed_s,
-        bound=lower_bound(spent, settings.limits, concurrency=settings.concurrency, late_units=late_units),
-        guard_trips=guard_trips,
+    for title, cell in rows:
+        table.add_row(title, *(cell(run) for run in phases.values()))
+    bounds = "; ".join(f"{name}, {run.result.bound.why}" for name, run in phases.items())
+    return Group("", table, Text(f"Lower bound: {bounds}.", style="dim"), "")
+
+
+def _alive(run: LiveRun) -> str:
+    return f"{run.counts.finished} of {run.counts.finished + len(run.lost)}"
+
+
+def _refused(run: LiveRun) -> str:
+    refused, attempts = run.counts.refused, run.counts.attempts
+    return f"{refused} of {attempts} ({_share(refused, attempts)})"
+
+
+def _ratio(run: LiveRun) -> str:
+    """Only where the work was done: the dead are fast."""
+    bound_s = run.result.bound.bound_s
+    return "not done" if run.lost or not bound_s else f"{run.counts.elapsed_s / bound_s:.2f}"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.0%}" if whole else "-"
+
+
+def _line(counts: LiveCounts, turns: int) -> str:
+    return (
+        f"{counts.elapsed_s:5.1f} s  {counts.running} running, {counts.finished} finished, {counts.dead} dead; "
+        f"{counts.turns_done} of {turns} turns; "
+        f"agents: {counts.requests} requests, {counts.failed} failed; "
+        f"upstream: {counts.in_flight} in flight, {counts.refused} of {counts.attempts} refused"
     )
+
+
+def _running(counts: LiveCounts, turns: int) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_row("time", f"{counts.elapsed_s:.1f} s")
+    grid.add_row(
+        "agents",
+        Text.assemble(
+            (f"{'●' * counts.running}", "cyan"),
+            (f"{'●' * counts.finished}", "green"),
+            (f"{'✗' * counts.dead}", "red"),
+            f"  {counts.running} running, {counts.finished} finished, {counts.dead} dead",
+        ),
+    )
+    bar = Table.grid(padding=(0, 2))
+    bar.add_row(ProgressBar(total=turns, completed=counts.turns_done, width=30), f"{counts.turns_done} of {turns}")
+    grid.add_row("turns", bar)
+    grid.add_row("agents saw", f"{counts.requests} requests, {counts.failed} failed")
+    grid.add_row(
+        "upstream",
+        f"{counts.in_flight} in flight; {counts.refused} of {counts.attempts} attempts refused "
+        f"({_share(counts.refused, counts.attempts)})",
+    )
+    return grid

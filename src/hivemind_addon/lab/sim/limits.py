@@ -1,11 +1,15 @@
-"""One limit of the simulated provider: what it allows at an instant. Pure; all times are the caller's.
+"""What the simulated provider keeps count of: limits and its prompt cache. Pure; all times are the caller's.
 
 Bucket: refills continuously at limit / window, up to the limit. Window: the whole limit is back at each
 window's end; the first window begins with the first call. Written apart from the scheduler's own meters, so
 that each can be checked against the other.
+
+An entry of the prompt cache can be read once the answer of the call that wrote it has begun; it lives for the cache's
+time from the start of the last call that wrote or read it.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -104,3 +108,48 @@ class SimAllowance:
     @property
     def _rate(self) -> float:
         return self.limit.amount / self.limit.window_s
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The beginning of a prompt, up to one of its marks."""
+
+    key: str
+    """Equal for equal beginnings only."""
+    tokens: int
+    """From the prompt's first token to the mark."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    usable_at: float
+    expires_at: float
+
+
+class SimPromptCache:
+    """What one provider has cached. Time must not go back between calls."""
+
+    def __init__(self, ttl_s: float) -> None:
+        self._ttl_s = ttl_s
+        self._entries: dict[str, _Entry] = {}
+
+    def __repr__(self) -> str:
+        return f"<PromptCache {len(self._entries)} entries>"
+
+    def cached_tokens(self, prefixes: Sequence[Prefix], now: float) -> int:
+        """How many tokens a call that starts now reads from it."""
+        return max((prefix.tokens for prefix in prefixes if self._is_usable(prefix.key, now)), default=0)
+
+    def write(self, prefixes: Sequence[Prefix], now: float, *, usable_at: float) -> None:
+        """A call that starts now was let through; its answer begins at `usable_at`."""
+        for prefix in prefixes:
+            entry = self._entries.get(prefix.key)
+            if entry is None or entry.expires_at <= now:
+                self._entries[prefix.key] = _Entry(usable_at, now + self._ttl_s)
+            else:
+                entry.usable_at = min(entry.usable_at, usable_at)
+                entry.expires_at = now + self._ttl_s
+
+    def _is_usable(self, key: str, now: float) -> bool:
+        entry = self._entries.get(key)
+        return entry is not None and entry.usable_at <= now < entry.expires_at

@@ -15,33 +15,37 @@ import random
 import ssl
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from enum import Enum
 from pathlib import Path
 
 import httpx
 import msgspec
+import yaml
 from msgspec import structs
 
 from hivemind_addon.api.ticket import Attempt, Dimension, Hints
-from hivemind_addon.lab.sim.agents import HOST, Answered, Habits, Route, ask, prose
-from hivemind_addon.lab.sim.bound import Spent, lower_bound_of_models
+from hivemind_addon.lab.sim.actor import SdkBackoff
+from hivemind_addon.lab.sim.agents import HOST, Answered, Route, ask, prose
+from hivemind_addon.lab.sim.bound import Ideal, Spent, input_cost, lower_bound_of_models
+from hivemind_addon.lab.sim.call import Truth
 from hivemind_addon.lab.sim.certificate import Certificates, write_certificates
-from hivemind_addon.lab.sim.demo import profile_of_windows
 from hivemind_addon.lab.sim.exchange import pause
-from hivemind_addon.lab.sim.ideal import Ideal, input_cost
 from hivemind_addon.lab.sim.mitmdump import Mitmdump, running_mitmdump
 from hivemind_addon.lab.sim.request import BYTES_PER_TOKEN
 from hivemind_addon.lab.sim.result import CrowdResult, Result
 from hivemind_addon.lab.sim.server import SimServer, Tls
-from hivemind_addon.lab.sim.truth import Truth
 from hivemind_addon.lab.sim.workload import DEFAULT_MODEL, Crowd, PlannedTurn, Scenario, prefixes_of, turns
 from hivemind_addon.lab.sim.world import World
 from hivemind_addon.proxy.core.scheduler import Scheduler
+from hivemind_addon.proxy.profile.load import load_profiles
 
 _KEY = "sk-sim-live"
+_TICK_S = 0.25
+_BACKOFF = SdkBackoff()
 TOKENS_PER_CHUNK = 25
 """Of a stream; one event for each token would measure how fast two processes pass events on."""
 _MODEL = "claude-sonnet-4-5"
@@ -103,6 +107,26 @@ def _window_s(scenario: Scenario) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class LiveCounts:
+    """How far a run is. What happened upstream is the provider's own truth."""
+
+    elapsed_s: float = 0.0
+    running: int = 0
+    finished: int = 0
+    dead: int = 0
+    turns_done: int = 0
+    requests: int = 0
+    """Sent by the agents."""
+    failed: int = 0
+    """Of these, the ones that failed as their agents saw it."""
+    attempts: int = 0
+    """Upstream."""
+    refused: int = 0
+    """Attempts that a limit or the concurrency cap refused."""
+    in_flight: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class LiveRun:
     """One run on the socket."""
 
@@ -110,8 +134,24 @@ class LiveRun:
     """As virtual time gives it, but: a wait is all that a turn took beyond its service; sheds are all refusals that
     agents saw; openings of the breaker include failed probes; the bound leaves out the time that failed attempts took;
     `cap_used` is not measured."""
-    guard_trips: int
+    counts: LiveCounts
+    """At its end."""
+    truth: Truth
+    """The provider's."""
+    lost: Mapping[str, str] = field(default_factory=dict)
+    """Agents that did not finish, and what they died of; empty: they were not done when the time was over."""
+    guard_trips: int = 0
     """Exceptions of the addon's own."""
+
+    @property
+    def wasted_tokens(self) -> int:
+        """Tokens that the provider counted and that are in no finished conversation."""
+        truth = self.truth
+        of_finished = sum(
+            agent.input_tokens + agent.output_tokens for name, agent in truth.agents.items() if name not in self.lost
+        )
+        wasted = truth.wasted_input_tokens + truth.wasted_output_tokens
+        return truth.input_tokens + truth.output_tokens + wasted - of_finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,18 +219,60 @@ async def serving(scenario: Scenario, seed: int, *, tls: Tls | None = None) -> A
         await server.stop()
 
 
-async def live(scenario: Scenario, *, seed: int, within_s: float, staging: Staging = through_proxy) -> LiveRun:
+def profile_of_windows(window_s: float) -> str:
+    """The packaged profile with its limits stated for another window, as a user's file would say it."""
+    meters = [
+        {name: value.value if isinstance(value, Enum) else value for name, value in dataclasses.asdict(meter).items()}
+        | {"window_s": window_s}
+        for meter in load_profiles(None).by_name["anthropic"].meters
+    ]
+    return yaml.safe_dump({"extends": "anthropic", "meters": meters}, sort_keys=False)
+
+
+async def live(
+    scenario: Scenario,
+    *,
+    seed: int,
+    within_s: float,
+    staging: Staging = through_proxy,
+    watch: Callable[[LiveCounts], None] = lambda _: None,
+) -> LiveRun:
     """One run of a scaled scenario; agents that still run `within_s` after the start are lost.
 
-    Raises MitmdumpNotStarted.
+    `watch` hears now and then how far it is. Raises MitmdumpNotStarted.
     """
     async with staging(scenario, seed) as stage, AsyncExitStack() as stack:
-        fleet = _Fleet(scenario, seed)
+        fleet = LiveFleet(scenario, seed)
         # Handshakes take tens of milliseconds on a busy machine, and virtual time knows none.
         clients = await asyncio.gather(*(agent.connected(stage.route, stack) for agent in fleet.agents))
-        await fleet.run(clients, within_s)
-        opened, trips = (stage.mitmdump.breaker_opened, stage.mitmdump.guard_trips) if stage.mitmdump else (0, 0)
-        return LiveRun(fleet.result(stage.server.truth(), opened), trips)
+        with _ticking(lambda: watch(fleet.counts(stage.server.truth()))):
+            await fleet.run(clients, within_s)
+        truth, proxy = stage.server.truth(), stage.mitmdump
+        return LiveRun(
+            fleet.result(truth, proxy.breaker_opened if proxy else 0),
+            fleet.counts(truth),
+            truth,
+            {agent.name: agent.death or "" for agent in fleet.agents if not agent.is_done},
+            proxy.guard_trips if proxy else 0,
+        )
+
+
+@contextmanager
+def _ticking(tick: Callable[[], None]) -> Iterator[None]:
+    """Call `tick` now and then, until the block ends."""
+    loop = asyncio.get_running_loop()
+    timer: asyncio.Handle
+
+    def again() -> None:
+        nonlocal timer
+        timer = loop.call_later(_TICK_S, again)
+        tick()
+
+    timer = loop.call_soon(again)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @dataclass(slots=True)
@@ -205,8 +287,11 @@ class _Books:
     """Input paid for, in uncached tokens."""
     ideal: Ideal = field(default_factory=Ideal)
     most_output_tokens: int = 0
+    requests: int = 0
+    failed: int = 0
+    """Requests that failed, as agents saw it."""
     refusals: int = 0
-    """That agents saw."""
+    """Of them, with an error status."""
 
     def book(self, crowd: Crowd, prompt_tokens: int, marked: int, answer: Answered) -> None:
         """One turn. `marked`: tokens of the agent's last answered prompt."""
@@ -258,13 +343,12 @@ def _text(chars: int, rng: random.Random) -> str:
     return prose(chars + 1, rng)[:chars] if chars > 0 else ""
 
 
-class _Agent:
+class LiveAgent:
     """One conversation on the wire, wanting what the agent of the same name wants in virtual time."""
 
     def __init__(self, *, crowd: Crowd, number: int, seed: int, starts_s: float, books: _Books) -> None:
         self.crowd = crowd
         self.name = f"{crowd.name}-{number}"
-        self._habits = Habits(retries=crowd.retries, timeout_s=crowd.timeout_s)
         self.turns_s: list[tuple[float, float]] = []
         """Think and service time of the turns that were answered."""
         self.waits_s: list[float] = []
@@ -283,16 +367,21 @@ class _Agent:
         """Tokens of the last answered prompt."""
 
     def __repr__(self) -> str:
-        return f"<_Agent {self.name}, {len(self.turns_s)} turns done>"
+        return f"<LiveAgent {self.name}, {len(self.turns_s)} turns done>"
 
     @property
     def path_s(self) -> float:
         """What it did in a row."""
         return self.starts_s + sum(think_s + service_s for think_s, service_s in self.turns_s)
 
+    @property
+    def is_done(self) -> bool:
+        """Whether it came to the end of its conversation."""
+        return self.ended_at is not None and self.death is None
+
     async def connected(self, route: Route, stack: AsyncExitStack) -> httpx.AsyncClient:
         """Its connection, opened with a question that is not scheduled; the stack closes it."""
-        client = route.client(self.crowd.parent_session or self.name, self._habits)
+        client = route.client(self.crowd.parent_session or self.name, self.crowd.timeout_s)
         await stack.enter_async_context(client)
         self._extensions = route.extensions
         (await client.get("/v1/models", extensions=dict(self._extensions))).raise_for_status()
@@ -323,14 +412,16 @@ class _Agent:
         """One turn with the agent's own re-sends; None: it died."""
         retry = 0
         while True:
+            self._books.requests += 1
             outcome = await ask(client, body, headers, streamed=self.crowd.streamed, extensions=self._extensions)
             if isinstance(outcome, Answered):
                 return outcome
+            self._books.failed += 1
             self._books.refusals += outcome.why.startswith("status ")
-            if not outcome.curable or retry >= self._habits.retries:
+            if not outcome.curable or retry >= self.crowd.retries:
                 self.death = outcome.why
                 return None
-            await pause(self._habits.backoff.wait_s(retry, outcome.retry_after_s, self._jitter))
+            await pause(_BACKOFF.wait_s(retry, outcome.retry_after_s, self._jitter))
             retry += 1
 
     def _headers(self, turn: PlannedTurn, number: int, tokens: int) -> dict[str, str]:
@@ -355,7 +446,7 @@ class _Agent:
         return headers
 
 
-class _Fleet:
+class LiveFleet:
     """All agents of a scenario."""
 
     def __init__(self, scenario: Scenario, seed: int) -> None:
@@ -365,13 +456,15 @@ class _Fleet:
         self._began_at = 0.0
         self._makespan_s = 0.0
         self.agents = [
-            _Agent(crowd=crowd, number=number, seed=seed, starts_s=starts.uniform(*crowd.starts_s), books=self._books)
+            LiveAgent(
+                crowd=crowd, number=number, seed=seed, starts_s=starts.uniform(*crowd.starts_s), books=self._books
+            )
             for crowd in scenario.crowds
             for number in range(crowd.agents)
         ]
 
     def __repr__(self) -> str:
-        return f"<_Fleet {self._scenario.name}, {len(self.agents)} agents>"
+        return f"<LiveFleet {self._scenario.name}, {len(self.agents)} agents>"
 
     async def run(self, clients: Sequence[httpx.AsyncClient], within_s: float) -> None:
         """All conversations beside each other, each with its client."""
@@ -382,6 +475,23 @@ class _Fleet:
                 for agent, client in zip(self.agents, clients, strict=True):
                     group.create_task(agent.run(client, self._scenario.way_s))
         self._makespan_s = loop.time() - self._began_at
+
+    def counts(self, truth: Truth) -> LiveCounts:
+        """How far it is; `truth` is the provider's."""
+        finished = sum(agent.is_done for agent in self.agents)
+        dead = sum(agent.death is not None for agent in self.agents)
+        return LiveCounts(
+            elapsed_s=self._makespan_s or asyncio.get_running_loop().time() - self._began_at,
+            running=len(self.agents) - finished - dead,
+            finished=finished,
+            dead=dead,
+            turns_done=sum(len(agent.turns_s) for agent in self.agents),
+            requests=self._books.requests,
+            failed=self._books.failed,
+            attempts=truth.attempts,
+            refused=truth.refused + truth.overloaded,
+            in_flight=truth.in_flight,
+        )
 
     def result(self, truth: Truth, breaker_opened: int) -> Result:
         """What came of it; `truth` is the provider's."""
@@ -435,12 +545,8 @@ class _Fleet:
         members = [agent for agent in self.agents if agent.crowd is crowd]
         return CrowdResult(
             agents=len(members),
-            lost=sum(agent.death is not None or agent.ended_at is None for agent in members),
+            lost=sum(not agent.is_done for agent in members),
             turns_done=sum(len(agent.turns_s) for agent in members),
             waits_s=tuple(wait_s for agent in members for wait_s in agent.waits_s),
-            ended_s=tuple(
-                agent.ended_at - self._began_at
-                for agent in members
-                if agent.ended_at is not None and agent.death is None
-            ),
+            ended_s=tuple((agent.ended_at or 0.0) - self._began_at for agent in members if agent.is_done),
         )

@@ -4,7 +4,7 @@
 
 Every `begin` is followed by exactly one `end`. A refused call (limits, concurrency) takes no slot and no
 tokens; a call that a fault answers with an error status takes a slot, and tokens only where failures are
-charged. What really happened is counted in lab/sim/truth.py.
+charged. What really happened is counted in lab/sim/call.py.
 
 Driven by the socket server (lab/sim/server.py) and by virtual time alike.
 """
@@ -20,12 +20,10 @@ from enum import Enum
 from hivemind_addon.api.ticket import ContractError, Demand, Dimension
 from hivemind_addon.lab.sim import dialect as wire
 from hivemind_addon.lab.sim import faults
-from hivemind_addon.lab.sim.call import AnswerEnding, SimAnswer, SimRequestFacts
+from hivemind_addon.lab.sim.call import AnswerEnding, SimAnswer, SimRequestFacts, Truth, Witness
 from hivemind_addon.lab.sim.dialect import Headers, LimitView, Reply, SimDialect
 from hivemind_addon.lab.sim.faults import OK, Fault, FaultMix, Script
-from hivemind_addon.lab.sim.limits import Limit, ModelScope, SimAllowance
-from hivemind_addon.lab.sim.prompt_cache import SimPromptCache
-from hivemind_addon.lab.sim.truth import Truth, Witness
+from hivemind_addon.lab.sim.limits import Limit, ModelScope, SimAllowance, SimPromptCache
 
 
 class LimitScope(Enum):

@@ -14,7 +14,7 @@ import msgspec
 from hivemind_addon.lab.sim.call import SimRequestFacts
 from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.faults import ErrorStatus
-from hivemind_addon.lab.sim.prompt_cache import Prefix
+from hivemind_addon.lab.sim.limits import Prefix
 from hivemind_addon.lab.sim.task import next_turn, task_in
 
 MAX_BODY_BYTES = 32 * 1024 * 1024

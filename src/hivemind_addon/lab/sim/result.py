@@ -1,11 +1,19 @@
-"""What came of one run, in virtual time or on a socket, as frozen values."""
+"""What a run counts while it goes on in virtual time, and the `Result` that comes of it there and on a socket. Pure."""
 
 import math
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from hivemind_addon.api.events import BreakerChanged
+from hivemind_addon.api.snapshot import BreakerState
 from hivemind_addon.api.spend import Spend
-from hivemind_addon.lab.sim.bound import Bound
+from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.lab.sim.actor import Actor, ScriptedActor, SimUpstream, bill_of
+from hivemind_addon.lab.sim.bound import Bound, Ideal, Spent, input_cost, lower_bound_of_models
+from hivemind_addon.lab.sim.call import AnswerEnding, SimAnswer
+from hivemind_addon.lab.sim.dialect import Reply
+from hivemind_addon.lab.sim.workload import DEFAULT_MODEL, Scenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +129,248 @@ class Result:
 def _jain(shares: tuple[int, ...]) -> float:
     squares = sum(share * share for share in shares)
     return sum(shares) ** 2 / (len(shares) * squares) if squares else 0.0
+
+
+class _Slots:
+    """A provider's concurrency cap over the time, and how much of it was used."""
+
+    def __init__(self, cap: int | None) -> None:
+        self._cap = cap
+        self._in_flight = 0
+        self._used_s = 0.0
+        self._offered_s = 0.0
+        self._counted_at = 0.0
+
+    def move(self, cap: int, now: float) -> None:
+        self._count(now)
+        self._cap = cap
+
+    @property
+    def are_free(self) -> bool:
+        """Whether the scenario's own calls leave one."""
+        return self._cap is not None and self._in_flight < self._cap
+
+    def change(self, by: int, now: float) -> None:
+        self._count(now)
+        self._in_flight += by
+
+    def used(self, now: float) -> float:
+        """Mean of calls in flight ÷ cap; 0 where there is no cap."""
+        self._count(now)
+        return self._used_s / self._offered_s if self._offered_s else 0.0
+
+    def _count(self, now: float) -> None:
+        if self._cap is not None:
+            passed_s = now - self._counted_at
+            self._used_s += passed_s * min(self._in_flight, self._cap)
+            self._offered_s += passed_s * self._cap
+        self._counted_at = now
+
+
+class RunLedger:
+    """Of one run. `own`: the scenario's own provider, one of `upstreams`, whose slots and neighbour are counted."""
+
+    def __init__(self, scenario: Scenario, *, own: SimUpstream, upstreams: Collection[SimUpstream]) -> None:
+        self._scenario = scenario
+        self._own = own
+        self._upstreams = upstreams
+        models = {crowd.model for crowd in scenario.crowds if not crowd.site}
+        self._slots = _Slots(scenario.provider.slots(models))
+        self._statuses: Counter[int] = Counter()
+        self._refused = self._unforeseen = 0
+        self._cost = 0.0
+        self._ideal = Ideal()
+        self._breaker_opened = 0
+        self._was_closed = True
+        self._sheds = 0
+        self._neighbour_calls = 0
+        self._unmet: set[str] = set()
+        """Calls of the neighbour that run, and that nobody could know of yet."""
+
+    def __repr__(self) -> str:
+        return f"<Ledger of {self._scenario.name}, {self._statuses.total()} attempts>"
+
+    def move_cap(self, cap: int, now: float) -> None:
+        """The own provider lets another number of calls run at once."""
+        self._slots.move(cap, now)
+
+    def attempt_answered(self, answer: SimAnswer, upstream: SimUpstream, now: float) -> None:
+        """The provider has decided what an attempt gets."""
+        self._statuses[answer.status] += 1
+        is_up = not any(from_s <= now < to_s for from_s, to_s in upstream.provider.outages())
+        self._refused += is_up and answer.ending in (AnswerEnding.REFUSED, AnswerEnding.OVERLOADED)
+        if is_up and answer.ending is AnswerEnding.OVERLOADED and upstream is self._own and self._slots.are_free:
+            self._unforeseen += bool(self._unmet)
+            self._unmet.clear()
+
+    def call_began(self, upstream: SimUpstream, now: float) -> None:
+        """A call takes a slot."""
+        if upstream is self._own:
+            self._slots.change(1, now)
+
+    def call_ended(self, upstream: SimUpstream, now: float) -> None:
+        """A call gives its slot back."""
+        if upstream is self._own:
+            self._slots.change(-1, now)
+
+    def shed(self) -> None:
+        """A ticket was refused without a try."""
+        self._sheds += 1
+
+    def neighbour_called(self, answer: SimAnswer) -> None:
+        """A call of the neighbour was let through."""
+        self._neighbour_calls += 1
+        self._unmet.add(answer.request_id)
+
+    def neighbour_ended(self, answer: SimAnswer) -> None:
+        """It is over."""
+        self._unmet.discard(answer.request_id)
+
+    def breaker_changed(self, event: BreakerChanged) -> None:
+        """In any pool."""
+        is_closed = event.state == BreakerState.CLOSED.value
+        self._breaker_opened += self._was_closed and not is_closed
+        self._was_closed = is_closed
+
+    def book_attempt(self, agent: Actor, reply: Reply, tokens: int, *, is_whole: bool) -> None:
+        """What an attempt took and is billed for of which so much was generated."""
+        upstream = agent.upstream
+        if not is_whole:
+            waste = upstream.taken[agent.crowd.model].waste
+            waste[Dimension.REQUESTS] += 1
+            waste[Dimension.INPUT_TOKENS] += reply.input_tokens + reply.written_tokens
+            waste[Dimension.OUTPUT_TOKENS] += tokens
+        upstream.late_tokens = max(upstream.late_tokens, tokens)
+        self._cost += input_cost(
+            uncached_tokens=reply.input_tokens,
+            written_tokens=reply.written_tokens,
+            cached_tokens=reply.cached_tokens,
+        )
+        bill = bill_of(reply, output_tokens=tokens, price=agent.price)
+        agent.billed += bill
+        if not is_whole:
+            agent.in_vain += bill
+
+    def book_turn(self, agent: Actor) -> None:
+        """What an answered turn takes at least, of money and of each limit."""
+        assert agent.turn is not None
+        agent.upstream.taken[agent.crowd.model].units.update(
+            self._ideal.book(
+                agent.crowd,
+                prompt_tokens=agent.prompt_tokens,
+                marked=agent.marked,
+                output_tokens=agent.turn.output_tokens,
+            )
+        )
+
+    def result(self, agents: Sequence[Actor], now: float) -> Result:
+        """What came of the run, which is over; `agents`: all, those of the script too."""
+        script = [agent for agent in agents if isinstance(agent, ScriptedActor)]
+        makespan_s = max(
+            (agent.ended_at for agent in agents if agent.ended_at is not None and not agent.crowd.poisoned),
+            default=now,
+        )
+        crowds = self._crowds(agents, makespan_s) | _script_crowds(script)
+        healthy = [agent for agent in agents if not agent.crowd.poisoned]
+        return Result(
+            makespan_s=makespan_s,
+            bound=self._bound(agents, 0),
+            attempts=self._statuses.total(),
+            statuses=self._statuses,
+            crowds=crowds,
+            deaths=Counter(agent.death for agent in healthy if agent.death is not None),
+            cost=self._cost,
+            ideal_cost=self._ideal.cost,
+            cap_used=self._slots.used(now),
+            breaker_opened=self._breaker_opened,
+            sheds=self._sheds,
+            neighbour_calls=self._neighbour_calls,
+            shared_bound_s=self._bound(agents, self._neighbour_calls).bound_s,
+            idle_s=max(upstream.idle.longest_s for upstream in self._upstreams),
+            refused=self._refused,
+            unforeseen=self._unforeseen,
+            billed=sum((agent.billed for agent in healthy), Spend()),
+            wasted=sum((agent.in_vain if agent.death is None else agent.billed for agent in healthy), Spend()),
+            script=tuple(
+                CallResult(call.name, call.asked_at, call.ended_at, call.death, call.billed, call.in_vain)
+                for call in script
+            ),
+        )
+
+    def _crowds(self, agents: Sequence[Actor], makespan_s: float) -> dict[str, CrowdResult]:
+        is_endless = math.isfinite(self._scenario.duration_s)
+        crowds = {}
+        for crowd in self._scenario.crowds:
+            if crowd.poisoned:
+                continue
+            members = [agent for agent in agents if agent.crowd is crowd]
+            crowds[crowd.name] = CrowdResult(
+                agents=len(members),
+                lost=sum(agent.death is not None or (agent.ended_at is None and not is_endless) for agent in members),
+                turns_done=sum(len(agent.turns_s) for agent in members),
+                waits_s=tuple(wait_s for agent in members for wait_s in agent.waits_s),
+                ended_s=tuple(
+                    agent.ended_at for agent in members if agent.ended_at is not None and agent.death is None
+                ),
+                halfway_turns=tuple(sum(at <= makespan_s / 2 for at in agent.answered_at) for agent in members),
+            )
+        return crowds
+
+    def _bound(self, agents: Sequence[Actor], foreign_calls: int) -> Bound:
+        """Of all providers; the neighbour is the scenario's own provider's."""
+        bounds = (
+            self._bound_at(upstream, agents, foreign_calls if upstream is self._own else 0)
+            for upstream in self._upstreams
+        )
+        return max(bounds, key=lambda bound: bound.bound_s)
+
+    def _bound_at(self, upstream: SimUpstream, agents: Sequence[Actor], foreign_calls: int) -> Bound:
+        settings = upstream.settings
+        longest_path_s = max((agent.path_s for agent in agents if not agent.crowd.poisoned), default=0.0)
+        spent = {
+            model: Spent(
+                units=taken.units + taken.waste,
+                longest_path_s=longest_path_s,
+                service_s=taken.service_s,
+                turns_s=[
+                    agent.turns_s for agent in agents if agent.upstream is upstream and agent.crowd.model == model
+                ],
+            )
+            for model, taken in upstream.taken.items()
+        }
+        # The neighbour's calls are of the model that crowds have by default.
+        foreign = Spent(units={Dimension.REQUESTS: foreign_calls}, longest_path_s=longest_path_s, service_s=0.0)
+        spent[DEFAULT_MODEL] = spent[DEFAULT_MODEL] + foreign if DEFAULT_MODEL in spent else foreign
+        return lower_bound_of_models(
+            spent,
+            settings,
+            concurrency=None if self._scenario.caps else settings.concurrency,
+            late_units=upstream.late_tokens * self._most_in_flight(len(agents), settings.slots(upstream.taken)),
+            outages=tuple((wall.from_s, wall.to_s) for wall in settings.walls),
+        )
+
+    def _most_in_flight(self, agents: int, cap: int | None) -> int:
+        """How many calls can be in flight at most: an agent has one, and of a script as many as it has chains."""
+        script = self._scenario.script
+        continued = {call.after[0] for call in script if call.after}
+        most = agents - len(continued)
+        return most if cap is None else min(cap, most)
+
+
+def _script_crowds(script: Sequence[ScriptedActor]) -> dict[str, CrowdResult]:
+    """Each agent of the script as a crowd of one: lost when a call failed that others needed."""
+    results = {}
+    by_agent: dict[str, list[ScriptedActor]] = {}
+    for call in script:
+        by_agent.setdefault(call.crowd.name, []).append(call)
+    for name, calls in by_agent.items():
+        is_lost = any(call.ended_at is None or (call.death and call.call.is_vital) for call in calls)
+        ends_s = [call.ended_at for call in calls if call.ended_at is not None]
+        results[name] = CrowdResult(
+            agents=1,
+            lost=int(is_lost),
+            turns_done=sum(len(call.turns_s) for call in calls),
+            waits_s=tuple(wait_s for call in calls for wait_s in call.waits_s),
+            ended_s=() if is_lost else (max(ends_s),),
+        )
+    return results

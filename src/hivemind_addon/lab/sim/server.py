@@ -34,7 +34,7 @@ from typing import cast
 import msgspec
 
 from hivemind_addon.lab.sim import dialect as wire
-from hivemind_addon.lab.sim.call import AnswerEnding
+from hivemind_addon.lab.sim.call import AnswerEnding, Truth
 from hivemind_addon.lab.sim.dialect import Headers, SimDialect
 from hivemind_addon.lab.sim.exchange import ConnectionLog, ConnectionView, Incoming, Player, RequestView
 from hivemind_addon.lab.sim.faults import OK, Fault
@@ -43,7 +43,6 @@ from hivemind_addon.lab.sim.http2 import Http2Connection
 from hivemind_addon.lab.sim.plan import Data, End, Head, steps
 from hivemind_addon.lab.sim.provider import ProviderSettings, SimProvider
 from hivemind_addon.lab.sim.request import MAX_BODY_BYTES, facts, input_tokens
-from hivemind_addon.lab.sim.truth import Truth
 
 _MODEL_CALLS = {
     "/v1/messages": SimDialect.MESSAGES,

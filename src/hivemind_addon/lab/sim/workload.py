@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from hivemind_addon.api.ticket import PoolKey, Ticket
 from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.faults import Fault
-from hivemind_addon.lab.sim.limits import LimitKind
-from hivemind_addon.lab.sim.prompt_cache import Prefix
+from hivemind_addon.lab.sim.limits import LimitKind, Prefix
 from hivemind_addon.lab.sim.provider import ProviderSettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 

@@ -30,17 +30,14 @@ from hivemind_addon.api.ticket import (
     Usage,
 )
 from hivemind_addon.lab.sim import faults
-from hivemind_addon.lab.sim.actor import Actor, ScriptedActor
+from hivemind_addon.lab.sim.actor import WALL_S, Actor, ScriptedActor, SdkBackoff, SimUpstream
 from hivemind_addon.lab.sim.agenda import Agenda
 from hivemind_addon.lab.sim.call import AnswerEnding, SimAnswer, SimRequestFacts
-from hivemind_addon.lab.sim.course import Course, course_of
 from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.idle import KnownRequest
-from hivemind_addon.lab.sim.ledger import RunLedger
+from hivemind_addon.lab.sim.plan import Course, course_of
 from hivemind_addon.lab.sim.policy import Policy
-from hivemind_addon.lab.sim.resend import SdkBackoff
-from hivemind_addon.lab.sim.result import Result
-from hivemind_addon.lab.sim.upstream import WALL_S, SimUpstream
+from hivemind_addon.lab.sim.result import Result, RunLedger
 from hivemind_addon.lab.sim.workload import Neighbour, Scenario, ScriptedCall, Site, turns
 from hivemind_addon.proxy.core.retry import Admitted, Backoff, GiveUp, Refused, Shed
 from hivemind_addon.proxy.wire.hints import read_hints

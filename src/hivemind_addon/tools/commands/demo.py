@@ -33,25 +33,29 @@ def demo(agents: int | None, turns: int | None, seed: int | None, provider: str 
     """
     try:
         from hivemind_addon.lab.sim import demo as demos  # noqa: PLC0415 - its dependency is optional
-        from hivemind_addon.lab.sim import demo_view as view  # noqa: PLC0415 - as above
     except ModuleNotFoundError as error:
         raise click.ClickException(
             f"the demo needs {error.name}: {sys.executable} -m pip install 'hivemind-addon[sim]'"
         ) from error
-    kind = LimitKind(provider) if provider else None
-    settings = demos.demo_settings(agents=agents, turns=turns, seed=seed, kind=kind)
+    usual = demos.DemoSettings()
+    settings = demos.DemoSettings(
+        agents=agents or usual.agents,
+        turns=turns or usual.turns,
+        seed=usual.seed if seed is None else seed,
+        kind=LimitKind(provider) if provider else usual.kind,
+    )
     console = Console(stderr=as_json, highlight=False)
-    console.print(view.introduction(settings))
+    console.print(demos.introduction(settings))
     end_with_us()
     try:
-        with closing(view.DemoScreen(console)) as screen:
+        with closing(demos.DemoScreen(console, settings)) as screen:
             result = asyncio.run(demos.run_demo(settings, screen))
     except MitmdumpNotStarted as error:
         raise click.ClickException(str(error)) from error
     if as_json:
-        print_json(result)
+        print_json(result.figures())
     else:
-        console.print(view.closing(result))
-        console.print(view.NEXT_STEP, soft_wrap=True)
+        console.print(demos.closing(result))
+        console.print(demos.NEXT_STEP, soft_wrap=True)
     if not result.kept_its_promise:
         sys.exit(1)

@@ -2,12 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 
-from hivemind_addon.lab.sim.dialect.chat import Chat
 from hivemind_addon.lab.sim.dialect.messages import PING, Messages
 from hivemind_addon.lab.sim.dialect.ollama import Ollama
-from hivemind_addon.lab.sim.dialect.reply import Headers, LimitView, Reply, SimDialect, StreamEvent, TaskTurn, ToolCall
+from hivemind_addon.lab.sim.dialect.openai import Chat
+from hivemind_addon.lab.sim.dialect.reply import (
+    Headers,
+    LimitView,
+    Reply,
+    Shape,
+    SimDialect,
+    StreamEvent,
+    TaskTurn,
+    ToolCall,
+    duration,
+)
 from hivemind_addon.lab.sim.dialect.responses import Responses
-from hivemind_addon.lab.sim.dialect.shape import Shape, duration
 
 __all__ = ["Headers", "LimitView", "Reply", "SimDialect", "StreamEvent", "TaskTurn", "ToolCall", "duration"]
 

@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from hivemind_addon.api.ticket import Dimension
-from hivemind_addon.lab.sim.dialect.reply import Headers, LimitView, Reply, StreamEvent
-from hivemind_addon.lab.sim.dialect.shape import Shape, json, rounded_up, sse
+from hivemind_addon.lab.sim.dialect.reply import Headers, LimitView, Reply, Shape, StreamEvent, json, rounded_up, sse
 
 _NAMES = {
     Dimension.REQUESTS: "requests",

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from hivemind_addon.lab.sim.dialect.reply import Headers, LimitView, Reply, StreamEvent
-from hivemind_addon.lab.sim.dialect.shape import Shape, json, rounded_up
+from hivemind_addon.lab.sim.dialect.reply import Headers, LimitView, Reply, Shape, StreamEvent, json, rounded_up
 
 _CREATED_AT = "2026-01-01T00:00:00Z"
 _TOKEN_NS = 10_000_000

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping
 from itertools import count
 
 from hivemind_addon.lab.sim.dialect.openai import OpenAI
-from hivemind_addon.lab.sim.dialect.reply import Reply, StreamEvent, ToolCall
-from hivemind_addon.lab.sim.dialect.shape import json, sse
+from hivemind_addon.lab.sim.dialect.reply import Reply, StreamEvent, ToolCall, json, sse
 
 
 class Responses(OpenAI):
