@@ -37,7 +37,8 @@ class Heard:
 
     @property
     def head(self) -> bytes:
-        return self.data.partition(b"\r\n\r\n")[0]
+        """In lower case: names of headers have none."""
+        return self.data.partition(b"\r\n\r\n")[0].lower()
 
     @property
     def body(self) -> bytes:

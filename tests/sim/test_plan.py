@@ -1,8 +1,11 @@
+"""How an answer goes out on a socket, and in virtual time."""
+
 import random
 import zlib
 from dataclasses import replace
 
 import brotli
+import pytest
 import zstandard
 
 from hivemind_addon.lab.sim import faults
@@ -10,6 +13,7 @@ from hivemind_addon.lab.sim.call import SimAnswer, SimRequestFacts
 from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.faults import NAMED, Fault, Hangup, KeepAlive
 from hivemind_addon.lab.sim.plan import (
+    GAP_S,
     Data,
     Drop,
     DropStream,
@@ -20,9 +24,11 @@ from hivemind_addon.lab.sim.plan import (
     PauseStep,
     Step,
     StreamReset,
+    course_of,
     steps,
 )
 from hivemind_addon.lab.sim.provider import ProviderSettings, SimProvider
+from hivemind_addon.proxy.wire.outcome import TransportTrouble
 from tests.cases import over
 
 STREAM = SimRequestFacts(SimDialect.MESSAGES, "sk-sim-a", stream=True, chunks=4)
@@ -192,3 +198,45 @@ def test_a_hold_keeps_every_attempt_back_until_the_same_instant():
     sim.script(STREAM.credential, [], then=faults.Hold(100))
     lengths = [getattr(sim.begin(now, STREAM).fault, "hold_s", None) for now in (5, 65, 105)]
     assert lengths == [100, 40, None]
+
+
+# Course ---------------------------------------------------------------------------------------------------------------
+
+
+def course(fault):
+    provider = SimProvider(ProviderSettings(), random.Random(0))
+    provider.script("key", (NAMED[fault],))
+    asked = SimRequestFacts(
+        SimDialect.MESSAGES, "key", stream=True, chunks=101, max_tokens=200, interval_s=0.1, latency_s=2.0
+    )
+    return course_of(provider.begin(0.0, asked))
+
+
+def test_a_good_answer_ends_when_all_is_generated():
+    good = course("ok")
+    assert (good.head_s, good.end_s, good.trouble, good.share) == (2.0, pytest.approx(12.0), None, 1.0)
+
+
+@over(
+    ("fault", "head_s", "end_s", "trouble", "shows"),
+    [
+        ("reset-before-head", None, 2.0, TransportTrouble.CLOSED_BEFORE_HEAD, False),
+        ("refused-stream", None, 2.0, TransportTrouble.REFUSED_STREAM, False),
+        ("head-then-reset", 2.0, 2.0 + GAP_S, TransportTrouble.CUT, False),
+        ("stream-reset", 2.0, 7.0 + GAP_S, TransportTrouble.CUT, True),
+    ],
+)
+def test_a_fault_ends_it_sooner(fault, head_s, end_s, trouble, shows):
+    cut = course(fault)
+    assert (cut.head_s, cut.end_s, cut.trouble, cut.shows_content) == (head_s, pytest.approx(end_s), trouble, shows)
+
+
+def test_an_error_inside_a_stream_shows_content_unless_it_comes_first():
+    assert not course("error-first").shows_content
+    assert course("error-in-the-middle").shows_content
+    assert course("error-in-the-middle").error is not None
+
+
+def test_a_stall_is_a_long_silence():
+    assert course("stall").silent_s == 5
+    assert course("stall").end_s == pytest.approx(17.0)

@@ -1,18 +1,24 @@
+"""The simulated provider: its limits, faults, prompt cache, and the truth about it."""
+
 import json
+import math
 import random
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 from hivemind_addon.api.ticket import ContractError, Dimension
-from hivemind_addon.lab.sim.call import AnswerEnding, SimAnswer, SimRequestFacts, Truth
+from hivemind_addon.lab.sim import faults
+from hivemind_addon.lab.sim.call import AgentTruth, AnswerEnding, SimAnswer, SimRequestFacts, Truth, Witness
 from hivemind_addon.lab.sim.dialect import SimDialect
-from hivemind_addon.lab.sim.faults import NAMED, OK, ErrorStatus, Slow
-from hivemind_addon.lab.sim.limits import Limit, LimitKind, ModelScope
+from hivemind_addon.lab.sim.faults import NAMED, OK, ErrorStatus, Fault, FaultMix, Script, Slow, name_of
+from hivemind_addon.lab.sim.limits import Limit, LimitKind, ModelScope, Prefix, SimAllowance, SimPromptCache
 from hivemind_addon.lab.sim.plan import Data, steps
 from hivemind_addon.lab.sim.provider import Latency, LimitScope, ProviderSettings, SimProvider, Storm
 from tests.cases import over
+from tests.sim.samples import REPLY
 
 MESSAGES = SimRequestFacts(SimDialect.MESSAGES, "sk-sim-a", input_tokens=100, max_tokens=50)
 CHAT = replace(MESSAGES, dialect=SimDialect.CHAT)
@@ -324,3 +330,230 @@ def test_in_a_storm_other_faults_are_met_than_before_and_after():
     sim = provider(faults={"500": 1.0}, storms=storms)
     statuses = {since_s: play(sim, 100.0 + since_s).status for since_s in (0, 9, 10, 19, 20, 30, 40)}
     assert statuses == {0: 500, 9: 500, 10: 502, 19: 502, 20: 500, 30: 503, 40: 500}
+
+
+# Limits ---------------------------------------------------------------------------------------------------------------
+
+
+BUCKET = Limit(Dimension.INPUT_TOKENS, 600, 60, LimitKind.BUCKET)
+WINDOW = Limit(Dimension.REQUESTS, 10, 60, LimitKind.WINDOW)
+
+
+def test_a_bucket_refills_continuously_and_never_above_its_limit():
+    allowance = SimAllowance(BUCKET, 100)
+    allowance.take(600, 100)
+    assert [allowance.level(now) for now in (100, 101, 130, 160, 900)] == [0, 10, 300, 600, 600]
+
+
+def test_a_window_gives_everything_back_at_its_end_and_nothing_before():
+    allowance = SimAllowance(WINDOW, 100)
+    allowance.take(10, 100)
+    assert [allowance.level(now) for now in (100, 159.9, 160)] == [0, 0, 10]
+
+
+def test_windows_keep_their_beat_when_nothing_happens_for_long():
+    allowance = SimAllowance(WINDOW, 0)
+    allowance.take(10, 190)
+    assert allowance.fits_in_s(1, 190) == 50
+
+
+def test_a_bucket_says_exactly_when_an_amount_fits():
+    allowance = SimAllowance(BUCKET, 0)
+    allowance.take(600, 0)
+    assert allowance.fits_in_s(25, 0) == pytest.approx(2.5)
+    assert not allowance.fits(25, 2.49)
+    assert allowance.fits(25, 2.5)
+
+
+def test_more_than_the_limit_never_fits():
+    assert math.isinf(SimAllowance(BUCKET, 0).fits_in_s(601, 0))
+    assert math.isinf(SimAllowance(WINDOW, 0).fits_in_s(11, 0))
+
+
+def test_a_late_charge_may_go_below_zero_and_a_refused_call_may_not():
+    late, refused = SimAllowance(BUCKET, 0), SimAllowance(BUCKET, 0)
+    late.take(700, 0)
+    refused.take(590, 0)
+    refused.exhaust(20, 0)
+    assert late.level(0) == -100
+    assert refused.level(0) == 0
+
+
+def test_a_refused_call_does_not_forgive_a_debt():
+    allowance = SimAllowance(BUCKET, 0)
+    allowance.take(700, 0)
+    allowance.exhaust(1, 0)
+    assert allowance.level(0) == -100
+
+
+def test_full_means_the_whole_limit_for_a_bucket_and_the_end_for_a_window():
+    bucket, window = SimAllowance(BUCKET, 0), SimAllowance(WINDOW, 0)
+    bucket.take(60, 0)
+    assert bucket.full_in_s(0) == pytest.approx(6)
+    assert window.full_in_s(45) == 15
+
+
+@over("seed", range(5))
+def test_random_calls_are_let_through_as_an_independent_computation_says(seed):
+    """Windows by counting what was taken in each; buckets by replaying all takes from the beginning."""
+    rng = random.Random(seed)
+    bucket, window = SimAllowance(BUCKET, 0), SimAllowance(WINDOW, 0)
+    taken: list[tuple[float, float]] = []
+    per_window: dict[int, int] = {}
+    now = 0.0
+    for _ in range(400):
+        now += rng.expovariate(0.5)
+        amount = rng.randrange(1, 200)
+
+        level, at = 600.0, 0.0
+        for then, much in taken:
+            level, at = min(600.0, level + (then - at) * 10) - much, then
+        level = min(600.0, level + (now - at) * 10)
+        if abs(level - amount) > 1e-3:
+            assert bucket.fits(amount, now) == (level >= amount)
+        if bucket.fits(amount, now):
+            bucket.take(amount, now)
+            taken.append((now, amount))
+
+        number = int(now // 60)
+        assert window.fits(1, now) == (per_window.get(number, 0) < 10)
+        if window.fits(1, now):
+            window.take(1, now)
+            per_window[number] = per_window.get(number, 0) + 1
+    assert max(per_window.values()) == 10
+
+
+# Prompt cache ---------------------------------------------------------------------------------------------------------
+
+
+SHORT, LONG = Prefix("system", 1000), Prefix("system and history", 5000)
+
+
+def test_nothing_is_read_before_the_writers_answer_has_begun():
+    cache = SimPromptCache(300)
+    cache.write([SHORT], 0.0, usable_at=2.0)
+    assert cache.cached_tokens([SHORT], 1.9) == 0
+    assert cache.cached_tokens([SHORT], 2.0) == 1000
+
+
+def test_the_longest_known_beginning_counts():
+    cache = SimPromptCache(300)
+    cache.write([SHORT], 0.0, usable_at=0.0)
+    assert cache.cached_tokens([SHORT, LONG], 1.0) == 1000
+    cache.write([SHORT, LONG], 1.0, usable_at=2.0)
+    assert cache.cached_tokens([SHORT, LONG], 3.0) == 5000
+
+
+def test_an_entry_lives_from_the_start_of_the_last_call_that_used_it():
+    cache = SimPromptCache(300)
+    cache.write([SHORT], 0.0, usable_at=1.0)
+    cache.write([SHORT], 200.0, usable_at=205.0)
+    assert cache.cached_tokens([SHORT], 201.0) == 1000
+    assert cache.cached_tokens([SHORT], 499.0) == 1000
+    assert cache.cached_tokens([SHORT], 500.0) == 0
+
+
+def test_an_expired_entry_is_written_again():
+    cache = SimPromptCache(300)
+    cache.write([SHORT], 0.0, usable_at=1.0)
+    cache.write([SHORT], 400.0, usable_at=403.0)
+    assert cache.cached_tokens([SHORT], 402.0) == 0
+    assert cache.cached_tokens([SHORT], 403.0) == 1000
+
+
+# Truth ----------------------------------------------------------------------------------------------------------------
+
+
+def answer(*, status=200, ending=AnswerEnding.COMPLETED, agent="a", reply=REPLY, fault=faults.OK):
+    return SimAnswer("req_1", 1, "org", agent, "sim-1", status, (), ending, reply=reply, fault=fault)
+
+
+def test_what_completed_counts_for_its_agent_and_what_was_cut_is_waste():
+    witness = Witness()
+    for one, ending in ((answer(), AnswerEnding.COMPLETED), (answer(agent="b"), AnswerEnding.CUT)):
+        witness.began(one, in_flight=1)
+        witness.ended(one, output_tokens=5, ending=ending)
+    truth = witness.truth(0)
+    assert (truth.completed, truth.cut, truth.in_flight) == (1, 1, 0)
+    assert (truth.input_tokens, truth.cached_tokens, truth.output_tokens) == (40, 10, 5)
+    assert (truth.wasted_input_tokens, truth.wasted_output_tokens) == (40, 5)
+    assert truth.agents == {
+        "a": AgentTruth(attempts=1, completed=1, input_tokens=40, output_tokens=5),
+        "b": AgentTruth(attempts=1),
+    }
+
+
+def test_a_refused_call_is_over_as_it_begins():
+    witness = Witness()
+    witness.began(answer(status=429, ending=AnswerEnding.REFUSED, reply=None), in_flight=3)
+    witness.began(answer(status=529, ending=AnswerEnding.OVERLOADED, reply=None), in_flight=2)
+    truth = witness.truth(2)
+    assert (truth.refused, truth.overloaded, truth.by_status) == (1, 1, {429: 1, 529: 1})
+    assert truth.agents == {"a": AgentTruth(attempts=2, refused=2)}
+    assert (truth.in_flight, truth.peak_in_flight) == (2, 3)
+
+
+def test_a_fault_is_counted_by_its_name_truth():
+    witness = Witness()
+    witness.began(answer(status=529, ending=AnswerEnding.FAILED, reply=None, fault=faults.NAMED["529"]), in_flight=1)
+    assert witness.truth(1).faults == {"529": 1}
+    assert witness.attempts == 1
+
+
+# Faults ---------------------------------------------------------------------------------------------------------------
+
+
+def test_every_named_fault_is_found_by_its_value():
+    assert {name: name_of(fault) for name, fault in NAMED.items()} == {name: name for name in NAMED}
+
+
+def test_a_fault_without_a_name_is_called_by_its_fields():
+    assert name_of(Slow(0.25)) == "Slow(extra_s=0.25)"
+
+
+def test_a_mix_draws_by_its_rates():
+    mix, rng = FaultMix({"500": 0.2, "529": 0.1}), random.Random(7)
+    drawn = Counter(name_of(mix.draw(rng)) for _ in range(10_000))
+    assert drawn["500"] == pytest.approx(2000, rel=0.1)
+    assert drawn["529"] == pytest.approx(1000, rel=0.1)
+    assert drawn["ok"] == 10_000 - drawn["500"] - drawn["529"]
+
+
+def test_the_same_seed_draws_the_same_faults():
+    def draws(seed: int) -> list[Fault]:
+        rng = random.Random(seed)
+        return [FaultMix({"500": 0.5}).draw(rng) for _ in range(50)]
+
+    assert draws(3) == draws(3)
+    assert draws(3) != draws(4)
+
+
+def test_rates_that_fill_everything_leave_no_success():
+    mix, rng = FaultMix({"500": 1.0}), random.Random(1)
+    assert {mix.draw(rng) for _ in range(100)} == {ErrorStatus(500)}
+
+
+def test_an_empty_mix_draws_nothing_from_the_rng():
+    rng = random.Random(1)
+    before = rng.getstate()
+    assert FaultMix({}).draw(rng) is OK
+    assert rng.getstate() == before
+
+
+@over(
+    ("rates", "words"),
+    [
+        ({"521": 0.1}, "unknown fault '521'"),
+        ({"500": -0.1}, "negative"),
+        ({"500": 0.6, "502": 0.6}, "1 at most"),
+        ({"500": float("nan")}, "negative"),
+    ],
+)
+def test_a_mix_that_makes_no_sense_is_refused(rates, words):
+    with pytest.raises(ValueError, match=words):
+        FaultMix(rates)
+
+
+def test_a_script_is_followed_in_order_and_then_for_ever():
+    script = Script([ErrorStatus(500), OK], then=ErrorStatus(529))
+    assert [script.draw() for _ in range(4)] == [ErrorStatus(500), OK, ErrorStatus(529), ErrorStatus(529)]

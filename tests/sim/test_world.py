@@ -1,5 +1,7 @@
-"""The simulated world itself: repeatable, honest about what was lost, and driven by the real scheduler."""
+"""Virtual time: agents, upstreams, what is due when, and what comes of a run."""
 
+import math
+import random
 from dataclasses import replace
 
 import msgspec
@@ -7,11 +9,13 @@ import pytest
 
 from hivemind_addon.api.events import AttemptStarted
 from hivemind_addon.api.spend import Price, Spend
-from hivemind_addon.api.ticket import Demand, Dimension, PoolKey, Ticket
-from hivemind_addon.lab.sim.dialect import SimDialect
+from hivemind_addon.api.ticket import Demand, Dimension, PoolKey, Ticket, Usage
+from hivemind_addon.lab.sim.actor import Actor, SdkBackoff, SimUpstream, bill_of, usual_price
+from hivemind_addon.lab.sim.agenda import Agenda
+from hivemind_addon.lab.sim.dialect import Reply, SimDialect
 from hivemind_addon.lab.sim.faults import NAMED, ErrorStatus, Hangup, NoHead
 from hivemind_addon.lab.sim.library import cases
-from hivemind_addon.lab.sim.limits import Limit
+from hivemind_addon.lab.sim.limits import Limit, Prefix
 from hivemind_addon.lab.sim.policy import COMPARED, Policy
 from hivemind_addon.lab.sim.provider import ProviderSettings, ProviderWall
 from hivemind_addon.lab.sim.workload import (
@@ -24,6 +28,7 @@ from hivemind_addon.lab.sim.workload import (
     Site,
 )
 from hivemind_addon.lab.sim.world import World, run
+from hivemind_addon.proxy.core.pool import PoolSettings
 from tests.cases import over
 
 STRESS = cases()["stress"].scenario
@@ -231,3 +236,145 @@ def test_a_head_without_content_does_not_lengthen_its_clients_patience():
     world.provider.script("sk-sim-agent-0", (NAMED["head-then-reset"],), then=NAMED["hang"])
     assert world.run().deaths == {"timeout": 1}
     assert world.now == pytest.approx(30, abs=1)
+
+
+# Agenda ---------------------------------------------------------------------------------------------------------------
+
+
+def test_deeds_are_done_at_their_instants_and_those_of_one_instant_in_the_order_in_which_they_were_put_down():
+    agenda, done = Agenda(), []
+    agenda.at(2.0, done.append, "second")
+    agenda.after(2.0, done.append, "third")
+    agenda.at(1.0, done.append, "first")
+    while agenda.first_at < math.inf:
+        agenda.now = agenda.first_at
+        agenda.do_first_due()
+    assert done == ["first", "second", "third"]
+    assert agenda.now == 2.0
+
+
+def test_nothing_is_done_before_it_is_due():
+    agenda, done = Agenda(), []
+    agenda.after(5.0, done.append, "later")
+    agenda.now = 4.9
+    agenda.do_first_due()
+    assert done == []
+    agenda.now = 5.0
+    agenda.do_first_due()
+    agenda.do_first_due()
+    assert done == ["later"]
+
+
+def test_what_should_have_been_done_before_is_due_now():
+    agenda = Agenda()
+    agenda.now = 7.0
+    agenda.at(3.0, print)
+    assert agenda.first_at == 7.0
+
+
+def test_a_delay_counts_from_now():
+    agenda = Agenda()
+    agenda.now = 7.0
+    agenda.after(3.0, print)
+    assert agenda.first_at == 10.0
+
+
+# Actor ----------------------------------------------------------------------------------------------------------------
+
+
+def actor(**crowd):
+    site = SimUpstream(Site("", PoolKey("x", "y", "z"), ProviderSettings()), random.Random(0), None)
+    made = Actor(0, "a-0", "a-0", Crowd("a", 1, 2, **crowd), site, iter(()), random.Random(0))
+    made.turn = PlannedTurn(think_s=0, latency_s=1, generation_s=0, prompt_tokens=100, output_tokens=10)
+    made.number = 2
+    return made
+
+
+def test_a_prompt_is_all_that_was_said_and_what_is_new():
+    talker = actor(shared_tokens=1000)
+    talker.said = 500
+    assert talker.prompt_tokens == 1600
+
+
+def test_marks_go_from_the_shared_prefix_to_the_present_request():
+    talker = actor(shared_tokens=1000, caches=True)
+    talker.said, talker.marked = 500, 1200
+    assert talker.prefixes == (Prefix("a", 1000), Prefix("a-0 1", 1200), Prefix("a-0 2", 1600))
+    assert actor().prefixes == ()
+
+
+def test_output_is_guessed_high_at_first_and_closer_with_each_answer():
+    talker = actor()
+    assert talker.likely_output_tokens == talker.upstream.profile.charge.default_output_tokens
+    guesses = []
+    for _ in range(20):
+        talker.learn(100)
+        guesses.append(talker.likely_output_tokens)
+    assert guesses[0] == 200
+    assert 100 <= guesses[-1] < 105
+
+
+def test_a_retry_after_is_obeyed_up_to_a_minute():
+    rng = random.Random(1)
+    assert SdkBackoff().wait_s(0, 7.0, rng) == 7.0
+    assert SdkBackoff().wait_s(0, 60.0, rng) == 60.0
+    for useless in (None, 0.0, -3.0, 61.0, float("nan"), float("inf")):
+        assert SdkBackoff().wait_s(0, useless, rng) <= SdkBackoff().first_s
+
+
+def test_backoff_doubles_up_to_its_maximum_with_a_quarter_of_jitter():
+    for retry, most in enumerate((0.5, 1, 2, 4, 8, 8)):
+        waits = [SdkBackoff().wait_s(retry, None, random.Random(seed)) for seed in range(50)]
+        assert 0.75 * most <= min(waits) < max(waits) <= most
+
+
+# Upstream -------------------------------------------------------------------------------------------------------------
+
+
+POOL = PoolKey("x.sim", "key", "sim-1")
+USAGE = Usage(input_tokens=100, cache_read_tokens=900, output_tokens=50)
+
+
+def upstream(settings=None, **site):
+    return SimUpstream(Site("x", POOL, ProviderSettings(), **site), random.Random(0), settings)
+
+
+def test_the_profile_says_what_a_limit_counts():
+    reserved = Demand(input_tokens=1, output_tokens=4096, total_tokens=1)
+    assert upstream().charged(USAGE, reserved) == Demand(input_tokens=100, output_tokens=50, total_tokens=150)
+    openai = upstream(profile="openai", dialect=SimDialect.CHAT).charged(USAGE, reserved)
+    assert openai.input_tokens == 1000, "cached tokens count there"
+
+
+def test_a_model_waits_where_the_profiles_groups_put_it():
+    assert upstream().pool_of("sim-1") is POOL
+    assert upstream().pool_of("claude-opus-4-5") == PoolKey("x.sim", "key", "claude-opus-4*")
+    assert upstream().pool_of("other") == PoolKey("x.sim", "key", "other")
+
+
+def test_settings_of_the_scenario_go_before_the_profiles():
+    mine = PoolSettings()
+    assert upstream(mine).pool_settings is mine
+    assert upstream().pool_settings == upstream().profile.pool_settings
+
+
+def test_a_bill_knows_caches():
+    reply = Reply(
+        dialect=SimDialect.MESSAGES,
+        request_id="id",
+        attempt=1,
+        digest="",
+        model="sim-1",
+        input_tokens=1_000_000,
+        cached_tokens=1_000_000,
+        written_tokens=1_000_000,
+        output_tokens=5,
+        tokens_per_delta=1,
+        truncated=False,
+        include_usage=False,
+    )
+    bill = bill_of(reply, output_tokens=1_000_000, price=usual_price())
+    assert bill.tokens == 4_000_000
+    assert bill.micro_usd == (3 + 3.75 + 0.3 + 15) * 1_000_000
+    unpriced = bill_of(reply, output_tokens=1_000_000, price=None)
+    assert (unpriced.tokens, unpriced.micro_usd) == (4_000_000, 0)

@@ -1,13 +1,10 @@
-"""HTTP/1.1 for the simulated provider: one connection, requests one after the other.
-
-Parsed by hand, strictly and in a small way: the simulator is the upstream of benchmarks and shares its core with
-what is measured. What is not understood is a 400 and the end of the connection.
-"""
+"""HTTP/1.1 for the simulated provider: one connection, requests one after the other, as h11 reads and writes them."""
 
 import asyncio
-import re
 from http import HTTPStatus
 from typing import assert_never, cast
+
+import h11
 
 from hivemind_addon.lab.sim.exchange import Incoming, Service, WriteGate, drop, pause, start
 from hivemind_addon.lab.sim.faults import Hangup
@@ -16,12 +13,7 @@ from hivemind_addon.lab.sim.plan import Data, Drop, DropStream, End, Head, Leave
 _MAX_HEAD_BYTES = 64 * 1024
 _MAX_AHEAD_BYTES = 1024 * 1024
 """What is read of the next requests while one is being answered."""
-_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
-_CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\r\n]*)?\Z")
-
-
-class _BadRequest(Exception):
-    """The client broke the protocol."""
+_REASONS = {status.value: status.phrase for status in HTTPStatus} | {529: "Site is overloaded"}
 
 
 class Http1Connection(asyncio.Protocol):
@@ -31,16 +23,11 @@ class Http1Connection(asyncio.Protocol):
         self.dropped = False
         self._service = service
         self._log = service.opened(http2=False, sni=sni)
-        self._buffer = bytearray()
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
         self._incoming: Incoming | None = None
-        self._body_left: int | None = 0
-        """Bytes of the body, or of the current chunk, that have not come; None: a chunk size comes next."""
-        self._chunked_request = False
         self._answering: asyncio.Task[None] | None = None
+        self._ahead_bytes = 0
         self._close_after = False
-        self._old = False
-        """HTTP/1.0: no chunked answers."""
-        self._chunked_answer = False
         self._out: list[bytes] = []
         self._can_write = True
         self._gate = WriteGate()
@@ -69,23 +56,25 @@ class Http1Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of this or of the next requests."""
-        self._buffer += data
+        self._http.receive_data(data)
         if self._answering is None:
             self._advance()
-        elif len(self._buffer) > _MAX_AHEAD_BYTES:
+            return
+        self._ahead_bytes += len(data)
+        if self._ahead_bytes > _MAX_AHEAD_BYTES:
             self._transport.pause_reading()
 
     async def play(self, step: Step) -> None:
         """See Player."""
         match step:
-            case Head():
-                self._put_head(step)
+            case Head(status, headers, length):
+                sized = [] if length is None else [("content-length", str(length))]
+                self._put(h11.Response(status_code=status, headers=[*headers, *sized], reason=_REASONS.get(status, "")))
             case Data(data):
                 if data:
-                    self._out.append(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked_answer else data)
+                    self._put(h11.Data(data=data))
             case End():
-                if self._chunked_answer:
-                    self._out.append(b"0\r\n\r\n")
+                self._put(h11.EndOfMessage())
                 self._flush()
             case PauseStep(pause_s):
                 self._flush()
@@ -104,19 +93,9 @@ class Http1Connection(asyncio.Protocol):
         while not self._can_write:
             await self._gate.wait()
 
-    def _put_head(self, head: Head) -> None:
-        lines = [_status_line(head.status), *(f"{name}: {value}\r\n" for name, value in head.headers)]
-        self._chunked_answer = head.length is None and not self._old
-        if head.length is not None:
-            lines.append(f"content-length: {head.length}\r\n")
-        elif self._chunked_answer:
-            lines.append("transfer-encoding: chunked\r\n")
-        else:
-            self._close_after = True
-        if self._close_after:
-            lines.append("connection: close\r\n")
-        lines.append("\r\n")
-        self._out.append("".join(lines).encode("latin-1"))
+    def _put(self, event: h11.Event) -> None:
+        if data := self._http.send(event):
+            self._out.append(data)
 
     def _flush(self) -> None:
         if self._out:
@@ -127,17 +106,39 @@ class Http1Connection(asyncio.Protocol):
         """Read what is there, answering complete requests, until more is needed or an answer takes its time."""
         try:
             while self._answering is None and not self._transport.is_closing():
-                if self._incoming is None and not self._read_head():
-                    return
-                if not self._read_body():
-                    return
-                self._respond()
-        except _BadRequest as error:
-            self._transport.write(
-                b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n"
-                b"content-length: %d\r\n\r\n%b" % (len(str(error)), str(error).encode())
-            )
+                match self._http.next_event():
+                    case h11.Request() as request:
+                        self._begin(request)
+                    case h11.Data(data=data) if self._incoming is not None:
+                        self._incoming.receive(data)
+                    case h11.EndOfMessage():
+                        self._respond()
+                    case _:
+                        return
+        except h11.RemoteProtocolError as error:
+            said = str(error).encode()
+            headers = [("content-type", "text/plain"), ("content-length", str(len(said))), ("connection", "close")]
+            self._put(h11.Response(status_code=400, headers=headers, reason="Bad Request"))
+            self._put(h11.Data(data=said))
+            self._flush()
             self._transport.close()
+
+    def _begin(self, request: h11.Request) -> None:
+        headers: dict[str, str] = {}
+        for raw_name, raw_value in request.headers:
+            name, value = raw_name.decode(), raw_value.decode("latin-1")
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+        target, host = request.target.decode(), headers.get("host", "")
+        if target.startswith("http://"):
+            host, _, path = target.removeprefix("http://").partition("/")
+            target = f"/{path}"
+        self._incoming = Incoming(
+            method=request.method.decode(), target=target, headers=headers, host=host, log=self._log
+        )
+        self._service.arrived(self._incoming)
+        if self._http.they_are_waiting_for_100_continue:
+            self._put(h11.InformationalResponse(status_code=100, headers=[], reason="Continue"))
+            self._flush()
 
     def _respond(self) -> None:
         incoming, self._incoming = self._incoming, None
@@ -154,133 +155,15 @@ class Http1Connection(asyncio.Protocol):
         if task.cancelled():
             return
         self._finish(task)
+        self._ahead_bytes = 0
         self._transport.resume_reading()
         self._advance()
 
     def _finish(self, task: asyncio.Task[None]) -> None:
         if task.exception() is not None:
             self._transport.abort()
-        elif self._close_after:
+        elif self._close_after or self._http.our_state is not h11.DONE:
             self._transport.close()
-        task.result()
-
-    def _read_head(self) -> bool:
-        """Whether a head was there; `_incoming` is set then."""
-        buffer = self._buffer
-        while buffer.startswith(b"\r\n"):
-            del buffer[:2]
-        end = buffer.find(b"\r\n\r\n")
-        if end < 0:
-            if len(buffer) > _MAX_HEAD_BYTES:
-                raise _BadRequest("head too long")
-            return False
-        first, *lines = buffer[:end].decode("latin-1").split("\r\n")
-        del buffer[: end + 4]
-        method, target, version = _request_line(first)
-        headers = _headers(lines)
-        host = headers.get("host", "")
-        if target.startswith("http://"):
-            host, _, path = target.removeprefix("http://").partition("/")
-            target = f"/{path}"
-        self._incoming = Incoming(method=method, target=target, headers=headers, host=host, log=self._log)
-        self._old = version == "HTTP/1.0"
-        self._close_after = self._old or headers.get("connection", "").lower() == "close"
-        self._frame(headers)
-        self._service.arrived(self._incoming)
-        if headers.get("expect", "").lower() == "100-continue":
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        return True
-
-    def _frame(self, headers: dict[str, str]) -> None:
-        """How the body's end will be known."""
-        length, coding = headers.get("content-length"), headers.get("transfer-encoding")
-        if coding is not None:
-            if coding.lower() != "chunked" or length is not None:
-                raise _BadRequest("bad framing")
-            self._chunked_request, self._body_left = True, None
         else:
-            if length is not None and not (length.isascii() and length.isdigit()):
-                raise _BadRequest("bad content-length")
-            self._chunked_request, self._body_left = False, int(length or 0)
-
-    def _read_body(self) -> bool:
-        """Whether the body is complete."""
-        while True:
-            if self._body_left is None:
-                if (size := self._read_chunk_size()) is None:
-                    return False
-                if size == 0:
-                    self._body_left = -1
-                else:
-                    self._body_left = size
-            if self._body_left < 0:
-                return self._read_trailers()
-            self._take()
-            if self._body_left > 0:
-                return False
-            if not self._chunked_request:
-                return True
-            if len(self._buffer) < 2:
-                return False
-            if self._buffer[:2] != b"\r\n":
-                raise _BadRequest("chunk longer than its size")
-            del self._buffer[:2]
-            self._body_left = None
-
-    def _take(self) -> None:
-        assert self._incoming is not None
-        assert self._body_left is not None
-        if self._body_left and self._buffer:
-            data = self._buffer[: self._body_left]
-            del self._buffer[: len(data)]
-            self._body_left -= len(data)
-            self._incoming.receive(data)
-
-    def _read_chunk_size(self) -> int | None:
-        end = self._buffer.find(b"\r\n")
-        if end < 0:
-            if len(self._buffer) > _MAX_HEAD_BYTES:
-                raise _BadRequest("chunk head too long")
-            return None
-        match = _CHUNK_SIZE.match(self._buffer[:end])
-        if match is None:
-            raise _BadRequest("bad chunk size")
-        del self._buffer[: end + 2]
-        return int(match[1], 16)
-
-    def _read_trailers(self) -> bool:
-        while (end := self._buffer.find(b"\r\n")) > 0:
-            del self._buffer[: end + 2]
-        if end < 0:
-            return False
-        del self._buffer[:2]
-        return True
-
-
-def _request_line(line: str) -> tuple[str, str, str]:
-    parts = line.split(" ")
-    if len(parts) != 3 or not _NAME.match(parts[0]) or parts[2] not in {"HTTP/1.1", "HTTP/1.0"}:
-        raise _BadRequest("bad request line")
-    return parts[0], parts[1], parts[2]
-
-
-def _headers(lines: list[str]) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    for line in lines:
-        name, colon, value = line.partition(":")
-        if not colon or not _NAME.match(name):
-            raise _BadRequest("bad header line")
-        name = name.lower()
-        value = value.strip(" \t")
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    return headers
-
-
-def _status_line(status: int) -> str:
-    if (line := _STATUS_LINES.get(status)) is None:
-        phrase = HTTPStatus(status).phrase if status in HTTPStatus else "Unknown"
-        line = _STATUS_LINES[status] = f"HTTP/1.1 {status} {phrase}\r\n"
-    return line
-
-
-_STATUS_LINES: dict[int, str] = {529: "HTTP/1.1 529 Site is overloaded\r\n"}
+            self._http.start_next_cycle()
+        task.result()
