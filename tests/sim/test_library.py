@@ -18,8 +18,17 @@ from hivemind_addon.lab.sim.expectation import Expectation, Verdict
 from hivemind_addon.lab.sim.library import UnknownScenario, case_named, cases, random_case, read_case
 from hivemind_addon.lab.sim.limits import LimitKind
 from hivemind_addon.lab.sim.policy import COMPARED, Policy
-from hivemind_addon.lab.sim.proof import Proof, number, page, prove
-from hivemind_addon.lab.sim.scenario_view import as_json, listing, missed, percent, table
+from hivemind_addon.lab.sim.report import (
+    as_json,
+    listing,
+    missed,
+    number,
+    page,
+    percent,
+    prove,
+    table,
+    verdicts,
+)
 from hivemind_addon.lab.sim.trial import Setup, Trial, run_series, run_trials, setups
 from hivemind_addon.lab.sim.workload import Crowd, turns
 from hivemind_addon.lab.sim.world import run
@@ -349,12 +358,12 @@ def test_shares_are_short(part, whole, words):
 def proof():
     told = []
     made = prove(seeds=1, only=["micro-5", "neighbour", "changing-cap"], tell=told.append)
-    assert len(told) == len(made.series)
+    assert len(told) == len(made)
     return made
 
 
 def test_all_policies_are_compared(proof):
-    assert {one.setup.policy for one in proof.series} == set(COMPARED)
+    assert {one.setup.policy for one in proof} == set(COMPARED)
 
 
 def test_the_page_has_every_expectation_and_every_series(proof):
@@ -369,16 +378,16 @@ def test_the_page_has_every_expectation_and_every_series(proof):
 
 
 def test_only_the_scheduler_is_judged(proof):
-    assert {one.setup.policy for one, _ in proof.verdicts()} == {Policy.HIVEMIND}
-    assert proof.missed() == []
+    assert {one.setup.policy for one, _ in verdicts(proof)} == {Policy.HIVEMIND}
+    assert missed(proof) == []
 
 
 def test_what_is_missed_is_told(proof):
-    (first, *_) = (one for one in proof.series if one.setup.policy == Policy.HIVEMIND)
+    (first, *_) = (one for one in proof if one.setup.policy == Policy.HIVEMIND)
     crowd = first.runs[0].crowds["agent"]
     lossy = replace(first, runs=(replace(first.runs[0], crowds={"agent": replace(crowd, lost=2)}),))
-    assert Proof(1, (lossy,)).missed() == ["micro-5, bucket: agents lost: 0.4, expected ≤ 0"]
-    assert "**missed**" in page(Proof(1, (lossy,)), "hivemind prove")
+    assert missed([lossy]) == ["micro-5, bucket: agents lost: 0.4, expected ≤ 0"]
+    assert "**missed**" in page([lossy], "hivemind prove")
 
 
 def test_numbers_are_short():

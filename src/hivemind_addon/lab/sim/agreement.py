@@ -9,8 +9,8 @@ import msgspec
 from hivemind_addon.lab.sim.library import Case, cases
 from hivemind_addon.lab.sim.limits import LimitKind
 from hivemind_addon.lab.sim.live import TOKENS_PER_CHUNK, live, scaled, virtual
+from hivemind_addon.lab.sim.report import figures
 from hivemind_addon.lab.sim.result import Result
-from hivemind_addon.lab.sim.scenario_view import figures
 from hivemind_addon.lab.sim.workload import Scenario
 
 FACTOR = 5.0

@@ -48,7 +48,7 @@ def list_scenarios() -> None:
     from rich.console import Console  # noqa: PLC0415 - loaded when it is needed, as below
 
     from hivemind_addon.lab.sim.library import cases  # noqa: PLC0415
-    from hivemind_addon.lab.sim.scenario_view import listing  # noqa: PLC0415
+    from hivemind_addon.lab.sim.report import listing  # noqa: PLC0415
 
     Console(highlight=False).print(listing(list(cases().values())))
 
@@ -145,17 +145,17 @@ def _run_virtual(
 ) -> None:
     from rich.console import Console  # noqa: PLC0415
 
-    from hivemind_addon.lab.sim import scenario_view as view  # noqa: PLC0415
+    from hivemind_addon.lab.sim import report  # noqa: PLC0415
     from hivemind_addon.lab.sim.trial import run_series, setups  # noqa: PLC0415
 
     wanted = [setup for case in chosen for setup in setups(case, policies, kinds)]
     with progress(len(wanted) * seeds) as done:
         series = run_series(wanted, seeds=seeds, done=lambda trial: done(trial.setup.name))
-    missed = view.missed(series)
+    missed = report.missed(series)
     if as_json:
-        click.echo(view.as_json(series))
+        click.echo(report.as_json(series))
     else:
-        Console(highlight=False).print(view.table(series))
+        Console(highlight=False).print(report.table(series))
         _tell(missed, kept="every expectation is kept")
     sys.exit(1 if missed else 0)
 
@@ -216,10 +216,10 @@ def prove(seeds: int | None, only: tuple[str, ...], output: Path | None, *, live
     if live:
         _prove_live(seeds or 1, only, output)
         return
-    from hivemind_addon.lab.sim import proof as proofs  # noqa: PLC0415
+    from hivemind_addon.lab.sim import report  # noqa: PLC0415
     from hivemind_addon.lab.sim.library import cases  # noqa: PLC0415
 
-    count = seeds or proofs.SEEDS
+    count = seeds or report.SEEDS
     parts = [name.removeprefix(_ZOO) for name in only if name.startswith(_ZOO)]
     loads = _random_loads(only)
     named = [name for name in only if not name.startswith((_ZOO, _RANDOM))]
@@ -232,10 +232,10 @@ def prove(seeds: int | None, only: tuple[str, ...], output: Path | None, *, live
     sections: list[str] = []
     missed: list[str] = []
     if named or not only:
-        proof = proofs.prove(seeds=count, only=named, workers=workers, tell=lambda line: click.echo(line, err=True))
+        series = report.prove(seeds=count, only=named, workers=workers, tell=lambda line: click.echo(line, err=True))
         command = " ".join(["hivemind prove", f"--seeds {count}", *(f"--only {name}" for name in only)])
-        sections.append(proofs.page(proof, command))
-        missed += proof.missed()
+        sections.append(report.page(series, command))
+        missed += report.missed(series)
     if parts or not only:
         from hivemind_addon.lab.sim import zoo  # noqa: PLC0415
 

@@ -5,28 +5,11 @@ import hashlib
 import socket
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from hivemind_addon.lab.sim.faults import Hangup
 from hivemind_addon.lab.sim.plan import Step
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionView:
-    """One connection, as the server saw it until now."""
-
-    number: int
-    """Counted from 1, in the order of their opening."""
-    http2: bool
-    sni: str | None
-    """The TLS server name; None without TLS or name."""
-    open: bool
-    requests: int
-    hosts: frozenset[str]
-    """Host headers, or HTTP/2 authorities."""
-    header_names: frozenset[str]
-    """Of all requests, in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +28,23 @@ class RequestView:
 
 @dataclass(slots=True)
 class ConnectionLog:
-    """One connection while it lives."""
+    """One connection, as the server sees it."""
 
     number: int
+    """Counted from 1, in the order of their opening."""
     http2: bool
     sni: str | None
+    """The TLS server name; None without TLS or name."""
     open: bool = True
     requests: int = 0
     hosts: set[str] = field(default_factory=set)
+    """Host headers, or HTTP/2 authorities."""
     header_names: set[str] = field(default_factory=set)
+    """Of all requests, in lower case."""
 
-    def view(self) -> ConnectionView:
-        """It, frozen."""
-        return ConnectionView(
-            self.number,
-            self.http2,
-            self.sni,
-            self.open,
-            self.requests,
-            frozenset(self.hosts),
-            frozenset(self.header_names),
-        )
+    def copy(self) -> "ConnectionLog":
+        """As it is now."""
+        return replace(self, hosts=set(self.hosts), header_names=set(self.header_names))
 
 
 class Incoming:

@@ -36,7 +36,7 @@ import msgspec
 from hivemind_addon.lab.sim import dialect as wire
 from hivemind_addon.lab.sim.call import AnswerEnding, Truth
 from hivemind_addon.lab.sim.dialect import Headers, SimDialect
-from hivemind_addon.lab.sim.exchange import ConnectionLog, ConnectionView, Incoming, Player, RequestView
+from hivemind_addon.lab.sim.exchange import ConnectionLog, Incoming, Player, RequestView
 from hivemind_addon.lab.sim.faults import OK, Fault
 from hivemind_addon.lab.sim.http1 import Http1Connection
 from hivemind_addon.lab.sim.http2 import Http2Connection
@@ -125,9 +125,9 @@ class SimServer:
         """What really happened since the start or the last reset."""
         return self._provider.truth()
 
-    def connections(self) -> Sequence[ConnectionView]:
+    def connections(self) -> Sequence[ConnectionLog]:
         """All connections since then, in the order of their opening."""
-        return [log.view() for log in self._logs]
+        return [log.copy() for log in self._logs]
 
     def requests(self) -> Sequence[RequestView]:
         """The newest request heads, oldest first."""
@@ -278,7 +278,7 @@ class RunningServer:
         """See SimServer.truth."""
         return self._in_loop(self._server.truth)
 
-    def connections(self) -> Sequence[ConnectionView]:
+    def connections(self) -> Sequence[ConnectionLog]:
         """See SimServer.connections."""
         return self._in_loop(self._server.connections)
 
