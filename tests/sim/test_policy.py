@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hivemind_addon.api.ticket import Demand, Dimension, Outcome, OutcomeKind, PoolKey, Ticket
+from hivemind_addon.api.ticket import AttemptResult, Demand, Dimension, Outcome, OutcomeKind, PoolKey, Ticket
 from hivemind_addon.lab.sim.ablation import Primitive
 from hivemind_addon.lab.sim.aimd_pause import AimdPause
 from hivemind_addon.lab.sim.library import case_named, cases

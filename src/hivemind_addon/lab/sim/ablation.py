@@ -1,10 +1,9 @@
 """The scheduler with some of its primitives taken away, to see what each is worth.
 
 Nothing in `proxy/core/` knows of this: a pool's collaborators are replaced by ones that do nothing, and its settings
-by ones
-that a profile could have. What is left works as ever, and whatever another primitive can do instead, it does: without
-meters refusals teach hidden limits, without these the meters go on. Two primitives are left out by whoever
-drives it (`policy.py`): the watchdog is not the scheduler's, and without retries every failure is told to it as final.
+by ones that a profile could have. What is left works as ever, and whatever another primitive can do instead, it does:
+without meters refusals teach hidden limits, without these the meters go on. Two primitives are left out by what drives
+it (`policy.py`): the watchdog is not the scheduler's, and without retries every failure is told to it as final.
 """
 
 import random
@@ -14,21 +13,16 @@ from enum import Enum
 
 import msgspec.structs
 
-from hivemind_addon.api.events import Event
 from hivemind_addon.api.ticket import Attempt, Demand, OutcomeKind, PoolKey, Reading, Ticket
 from hivemind_addon.proxy.core.breaker import Breaker
-from hivemind_addon.proxy.core.budget import Budgets
 from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
 from hivemind_addon.proxy.core.hidden_limits import HiddenLimits
 from hivemind_addon.proxy.core.hypotheses import Prior
 from hivemind_addon.proxy.core.lanes import Agent, InFlight, Lanes, QueueEntry, Tree
 from hivemind_addon.proxy.core.meter import Meter
 from hivemind_addon.proxy.core.meters import Meters
-from hivemind_addon.proxy.core.overrides import Overrides
 from hivemind_addon.proxy.core.pool import Comebacks, Pool, PoolSettings
-from hivemind_addon.proxy.core.retry import Patience
 from hivemind_addon.proxy.core.scheduler import Scheduler
-from hivemind_addon.proxy.core.sharing import Sharing
 from hivemind_addon.proxy.core.turn import Turn
 
 _NO_PRIOR = Prior(rate=0.0, concurrency=0.0)
@@ -70,65 +64,43 @@ class AblatedScheduler(Scheduler):
         super().__init__(rng=rng)
         self._without = without
 
+    def submit(self, ticket: Ticket, settings: PoolSettings, now: float) -> None:
+        """See Scheduler."""
+        if Primitive.COMEBACK in self._without:
+            # Its client has gone by then.
+            ticket = msgspec.structs.replace(ticket, shed_at=ticket.deadline_at + _AFTER_DEADLINE_S)
+        super().submit(ticket, settings, now)
+
     def _new_pool(self, key: PoolKey, settings: PoolSettings) -> Pool:
-        return _AblatedPool(
+        pool = Pool(
             key=key,
-            settings=settings,
+            settings=replace(settings, order=_order_without(settings.order, self._without)),
             rng=self._rng,
             emit=self.note,
             budgets=self._budgets,
             orders=self._overrides,
             sharing=None if self._without & _SHARED else self._sharing_of(key),
             patience=self._patience,
-            without=self._without,
         )
+        _take_away(pool, self._without, self._rng)
+        return pool
 
 
-class _AblatedPool(Pool):
-    def __init__(
-        self,
-        *,
-        key: PoolKey,
-        settings: PoolSettings,
-        rng: random.Random,
-        emit: Callable[[Event], None],
-        budgets: Budgets,
-        orders: Overrides,
-        sharing: Sharing | None,
-        patience: Patience,
-        without: frozenset[Primitive],
-    ) -> None:
-        settings = replace(settings, order=_order_without(settings.order, without))
-        super().__init__(
-            key=key,
-            settings=settings,
-            rng=rng,
-            emit=emit,
-            budgets=budgets,
-            orders=orders,
-            sharing=sharing,
-            patience=patience,
-        )
-        self._without = without
-        capacity = self._capacity
-        if Primitive.METERS in without:
-            capacity.meters = _NoMeters()
-        if Primitive.HIDDEN_LIMITS in without:
-            capacity.throttles = capacity.overloads = _NoHiddenLimits(_NO_PRIOR)
-        if Primitive.BREAKER in without:
-            capacity.breaker = _NoBreaker(settings.breaker, rng=rng)
-        if Primitive.ORDER in without:
-            self._queue = _ArrivalQueue(settings.order, cost_s=capacity.cost_s, saved_s=capacity.saved_s)
-        turn = _NoLastChance if Primitive.LAST_CHANCE in without else Turn
-        self._turn = turn(queue=self._queue, capacity=capacity, backoffs=self._backoffs)
-        if Primitive.COMEBACK in without:
-            self._comebacks = _NoComebacks()
-
-    def submit(self, ticket: Ticket, now: float) -> Attempt | None:
-        if Primitive.COMEBACK in self._without:
-            # Its client has gone by then.
-            ticket = msgspec.structs.replace(ticket, shed_at=ticket.deadline_at + _AFTER_DEADLINE_S)
-        return super().submit(ticket, now)
+def _take_away(pool: Pool, without: frozenset[Primitive], rng: random.Random) -> None:
+    """The one place that knows what a pool is made of."""
+    capacity, order = pool._capacity, pool.settings.order  # noqa: SLF001 - see above, as are the following
+    if Primitive.METERS in without:
+        capacity.meters = _NoMeters()
+    if Primitive.HIDDEN_LIMITS in without:
+        capacity.throttles = capacity.overloads = _NoHiddenLimits(_NO_PRIOR)
+    if Primitive.BREAKER in without:
+        capacity.breaker = _NoBreaker(pool.settings.breaker, rng=rng)
+    if Primitive.ORDER in without:
+        pool._queue = _ArrivalQueue(order, cost_s=capacity.cost_s, saved_s=capacity.saved_s)  # noqa: SLF001
+    turn = _NoLastChance if Primitive.LAST_CHANCE in without else Turn
+    pool._turn = turn(queue=pool._queue, capacity=capacity, backoffs=pool._backoffs)  # noqa: SLF001
+    if Primitive.COMEBACK in without:
+        pool._comebacks = _NoComebacks()  # noqa: SLF001
 
 
 def _order_without(order: OrderSettings, without: frozenset[Primitive]) -> OrderSettings:
