@@ -16,6 +16,8 @@ def over(names: str | Sequence[str], cases: Iterable[Any]) -> Callable[[Callable
     assert table, "there is no case"
 
     def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
+        assert not inspect.iscoroutinefunction(test), "nobody would await it"
+
         @functools.wraps(test)
         def each(**fixtures: Any) -> None:
             failed = []

@@ -98,7 +98,6 @@ class SimUpstream:
         return Demand(input_tokens=into, output_tokens=out, total_tokens=into + out)
 
 
-
 @dataclass(slots=True, eq=False)
 class Actor:
     """One agent: a conversation, turn by turn."""
