@@ -108,7 +108,8 @@ async def test_agents_that_never_come_to_an_end_are_lost(quick, console):
     settings = dataclasses.replace(SMALL, phase_max_s=0.05)
     result = await run_demo(settings, DemoScreen(console, settings))
     assert result.direct.counts.finished == 0
-    assert text_of(console).count("not done in time") == 8
+    assert set(result.hivemind.lost.values()) == {"not done after 0.05 s"}
+    assert text_of(console).count("not done after 0.05 s") == 8
 
 
 def test_without_a_terminal_there_is_a_line_every_five_seconds(console):

@@ -195,7 +195,7 @@ class DemoScreen:
             f"{_alive(run)} agents alive after {run.counts.elapsed_s:.1f} s", style="red" if run.lost else "green"
         )
         for agent, death in run.lost.items():
-            self._console.print(f"  {agent}: {death or 'not done in time'}", style="dim")
+            self._console.print(f"  {agent}: {death}", style="dim")
 
     def close(self) -> None:
         """Give the terminal back, whatever happened."""

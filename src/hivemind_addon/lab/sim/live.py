@@ -139,7 +139,7 @@ class LiveRun:
     truth: Truth
     """The provider's."""
     lost: Mapping[str, str] = field(default_factory=dict)
-    """Agents that did not finish, and what they died of; empty: they were not done when the time was over."""
+    """Agents that did not finish, and what they died of."""
     guard_trips: int = 0
     """Exceptions of the addon's own."""
 
@@ -252,7 +252,11 @@ async def live(
             fleet.result(truth, proxy.breaker_opened if proxy else 0),
             fleet.counts(truth),
             truth,
-            {agent.name: agent.death or "" for agent in fleet.agents if not agent.is_done},
+            {
+                agent.name: agent.death or f"not done after {within_s:g} s"
+                for agent in fleet.agents
+                if not agent.is_done
+            },
             proxy.guard_trips if proxy else 0,
         )
 
