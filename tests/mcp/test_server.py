@@ -41,20 +41,20 @@ async def test_nothing_but_the_callers_own_affairs_is_listed_by_default(stage):
     assert {"status", "metrics", "wait_estimate", "yield_turn", "lower_priority", "lease_acquire"} <= OWN
 
 
-@pytest.mark.parametrize("permission", Permission)
-async def test_each_permission_adds_its_own_tools_and_no_others(stage, permission):
-    async with stage.client(scope=ServerScope(frozenset({permission}))) as client:
-        listed = {tool.name for tool in (await client.list_tools()).tools}
-    assert listed == OWN | {tool.name for tool in TOOLS if permission in tool.needs}
-    assert listed > OWN
+async def test_each_permission_adds_its_own_tools_and_no_others(stage):
+    for permission in Permission:
+        async with stage.client(scope=ServerScope(frozenset({permission}))) as client:
+            listed = {tool.name for tool in (await client.list_tools()).tools}
+        assert listed == OWN | {tool.name for tool in TOOLS if permission in tool.needs}
+        assert listed > OWN
 
 
-@pytest.mark.parametrize("name", [tool.name for tool in TOOLS if tool.needs])
-async def test_a_call_of_what_is_not_allowed_says_which_flag_a_person_has_to_set(stage, name):
+async def test_a_call_of_what_is_not_allowed_says_which_flag_a_person_has_to_set(stage):
     async with stage.client(scope=ServerScope()) as client:
-        text = await failing(client, name)
-    needed = {f"`--allow {one.value}`" for tool in TOOLS if tool.name == name for one in tool.needs}
-    assert any(one in text for one in needed)
+        for tool in TOOLS:
+            if tool.needs:
+                text = await failing(client, tool.name)
+                assert any(f"`--allow {one.value}`" in text for one in tool.needs), tool.name
     assert stage.snapshot.priorities == ()
     assert stage.options["hivemind_trace"] == "none"
 
