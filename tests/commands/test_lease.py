@@ -146,7 +146,7 @@ def test_the_list_shows_holders_and_no_ids():
     }
     for form in ("--json", "--csv", ""):
         assert lease["id"] not in run("list", *([form] if form else [])).stdout
-    assert run("list", "--csv").stdout.splitlines()[0] == "name,places,agent,pid,token,left,value,waiting"
+    assert run("list", "--csv").stdout.splitlines()[0] == "name,capacity,holders,waiting,last_token"
     assert "0 of 1" in run("list", "nobody").stdout
     assert json.loads(run("list", "nobody", "--json").stdout)[0]["holders"] == []
 

@@ -12,7 +12,7 @@ from mcp.shared.exceptions import McpError
 from msgspec import Struct
 
 from hivemind_addon.tools.mcp.session import Permission, ServerScope
-from hivemind_addon.tools.mcp.tool import Call, McpTool, Nothing, ToolCancelled, ToolFailed
+from hivemind_addon.tools.mcp.tool import Call, McpTool, NoArguments, ToolCancelled, ToolFailed
 from hivemind_addon.tools.mcp.tools import TOOLS
 from tests.mcp.stage import failing, given
 
@@ -23,11 +23,11 @@ class Word(Struct, frozen=True):
     word: str
 
 
-def tool(name: str, run: Callable[[Call, Nothing], Word], **more) -> McpTool[Nothing, Word]:
-    return McpTool(name=name, title=name, description=f"{name}.", takes=Nothing, gives=Word, run=run, **more)
+def tool(name: str, run: Callable[[Call, NoArguments], Word], **more) -> McpTool[NoArguments, Word]:
+    return McpTool(name=name, title=name, description=f"{name}.", takes=NoArguments, gives=Word, run=run, **more)
 
 
-def raising(error: BaseException) -> Callable[[Call, Nothing], Word]:
+def raising(error: BaseException) -> Callable[[Call, NoArguments], Word]:
     def run(*_: object) -> Word:
         raise error
 
@@ -132,7 +132,7 @@ async def test_a_call_that_its_client_cancels_ends(stage):
     begun = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def wait(call: Call, _: Nothing) -> Word:
+    def wait(call: Call, _: NoArguments) -> Word:
         loop.call_soon_threadsafe(begun.set)
         if call.pause(600):
             ended.set()
@@ -161,7 +161,7 @@ async def test_progress_is_told_to_a_client_that_wants_it(stage):
     async def hear(*one):
         told.append(one)
 
-    def work(call: Call, _: Nothing) -> Word:
+    def work(call: Call, _: NoArguments) -> Word:
         call.progress(1, 2, "half")
         return Word("done")
 
@@ -176,7 +176,7 @@ async def test_a_client_that_goes_ends_what_it_asked_for(stage):
     begun, ended = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
-    def wait(call: Call, _: Nothing) -> Word:
+    def wait(call: Call, _: NoArguments) -> Word:
         loop.call_soon_threadsafe(begun.set)
         if call.pause(600):
             ended.set()
