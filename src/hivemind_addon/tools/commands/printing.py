@@ -14,6 +14,8 @@ from rich.cells import cell_len
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 
+from hivemind_addon.tools.dash.glyphs import printable
+
 Row = Mapping[str, object]
 """Column's key → plain value. JSON and CSV have all keys; a table has the columns that are asked for."""
 Words = Mapping[str, Callable[[Any], str]]
@@ -129,7 +131,7 @@ def _cell(value: object, word: Callable[[Any], str]) -> str:
     """Without what would move a terminal's cursor: names come out of clients' requests."""
     if value is None:
         return ""
-    return "".join(char if char.isprintable() or char == "\n" else "?" for char in word(value))
+    return "\n".join(map(printable, word(value).split("\n")))
 
 
 def _plain(value: object) -> str:

@@ -31,7 +31,7 @@ from hivemind_addon.api.ticket import Priority
 from hivemind_addon.system.clock import Clock
 from hivemind_addon.tools.dash.family import Node
 from hivemind_addon.tools.dash.feed import Feed, ProxyGone
-from hivemind_addon.tools.dash.glyphs import Tone, plain
+from hivemind_addon.tools.dash.glyphs import Tone, printable
 from hivemind_addon.tools.dash.picture import Picture, PictureLook, picture
 from hivemind_addon.tools.dash.pools import PoolLines
 
@@ -93,7 +93,7 @@ class ConfirmScreen(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         """One line."""
-        yield Static(Text(f"{plain(self._asks)} y/n", Tone.BANNER, no_wrap=True, overflow="ellipsis"))
+        yield Static(Text(f"{printable(self._asks)} y/n", Tone.BANNER, no_wrap=True, overflow="ellipsis"))
 
     def on_key(self, event: events.Key) -> None:
         """Answered."""
@@ -119,7 +119,7 @@ class QuestionScreen(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         """The question, and the line."""
         with Horizontal():
-            yield Static(Text(f"{plain(self._asks)}: ", Tone.TITLE))
+            yield Static(Text(f"{printable(self._asks)}: ", Tone.TITLE))
             yield Input(compact=True)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -227,7 +227,7 @@ class Top(App[None]):
         self.query_one("#picture", Static).update(text)
 
     def _say(self, words: str, tone: str = "") -> None:
-        self.query_one("#said", Static).update(Text(plain(words), tone, no_wrap=True, overflow="ellipsis"))
+        self.query_one("#said", Static).update(Text(printable(words), tone, no_wrap=True, overflow="ellipsis"))
 
     # Looking ---------------------------------------------------------------------------------------------------------
 
