@@ -91,7 +91,8 @@ _usd = click.option(
 def budget() -> None:
     """Show what was spent of each budget, and change budgets while the proxy runs.
 
-    Budgets that last are written into the agents file (docs/agents.md); docs/budgets.md tells how they are counted.
+    Without a subcommand it lists them. Budgets that last are written into the agents file (docs/agents.md);
+    docs/budgets.md tells how they are counted.
 
     \b
     Examples:

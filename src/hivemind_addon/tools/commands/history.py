@@ -100,7 +100,7 @@ def _asks(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group(cls=ListGroup)
 def history() -> None:
-    """What happened to every request; without a subcommand: the newest ones.
+    """What happened to every request; without a subcommand: the newest ones, as `list`.
 
     It reads the journal that a proxy writes: while that runs, after it has died, or a copy of it elsewhere.
 
