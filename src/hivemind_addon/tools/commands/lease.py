@@ -12,7 +12,7 @@ import msgspec
 
 from hivemind_addon.api.words import brief, several
 from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.tools.commands.printing import Format, Row, format_option, print_rows
+from hivemind_addon.tools.commands.printing import Format, Row, format_option, json_flag, print_rows
 from hivemind_addon.tools.commands.proxy import in_one_line
 from hivemind_addon.tools.commands.times import SPAN
 from hivemind_addon.tools.launch.become import become, insist
@@ -57,7 +57,6 @@ _ttl = click.option(
 _at_most = click.option(
     "--at-most", "capacity", type=click.IntRange(1), default=1, show_default=True, help="Holders that a name may have."
 )
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _one_line = in_one_line(LeaseError)
 
 
@@ -126,7 +125,7 @@ def lease() -> None:
     "--pid", type=click.IntRange(0), help="The process that it ends with; default: the one that calls; 0: none."
 )
 @click.option("--export", is_flag=True, help="Print lines for a shell that set the id and the token.")
-@_json
+@json_flag
 @_one_line
 def acquire(
     names: tuple[str, ...],
@@ -183,7 +182,7 @@ def acquire(
 @lease.command()
 @click.argument("lease_id", metavar="ID", envvar=ID_VARIABLE)
 @_ttl
-@_json
+@json_flag
 @_one_line
 def renew(lease_id: str, ttl_s: float, *, as_json: bool) -> None:
     """Let a lease's time begin again; the exit status is 1 when it is over.

@@ -45,6 +45,9 @@ def format_option[**P, R](command: Callable[P, R]) -> Callable[P, R]:
     return command
 
 
+json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
 def print_json(value: object) -> None:
     """For programs, and readable for people."""
     click.echo(msgspec.json.format(msgspec.json.encode(value)).decode())

@@ -191,7 +191,7 @@ def happenings(journal: JournalReader, span: Span, events: Sequence[str] = ()) -
     where = SqlConditions()
     where.within("at", span)
     if events:
-        where.add(f"event IN ({', '.join('?' * len(events))})", *events)
+        where.one_of("event", events)
     return journal.records(HappeningRow, "happening", f"{where} ORDER BY at, id", where.values)
 
 
