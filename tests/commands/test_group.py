@@ -4,10 +4,11 @@ import subprocess
 import sys
 
 import click
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from hivemind_addon.tools.cli import main
-from hivemind_addon.tools.commands.group import CommandEntry, IndexedGroup, every_command, help_of
+from hivemind_addon.tools.commands.group import CommandEntry, IndexedGroup, ListGroup, every_command, help_of
 from hivemind_addon.tools.commands.index import SECTIONS
 
 
@@ -79,3 +80,44 @@ print([name for name in ("mitmproxy", "yaml", "rich", "textual", "tiktoken", "hi
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+LISTS = ListGroup("g")
+
+
+@LISTS.command(name="list")
+@click.option("--agent", default="")
+@click.option("--json", "as_json", is_flag=True)
+def list_(agent: str, *, as_json: bool) -> None:
+    click.echo(f"list {agent} {as_json}")
+
+
+@LISTS.command()
+@click.option("--agent", default="")
+@click.argument("name", default="")
+def show(agent: str, name: str) -> None:
+    click.echo(f"show {agent} {name}")
+
+
+def test_a_group_that_lists_takes_options_before_its_subcommands_and_needs_none():
+    answers = {
+        "": "list  False",
+        "--agent x --json": "list x True",
+        "--agent show": "list show False",
+        "list --agent x": "list x False",
+        "show --agent x y": "show x y",
+        "--agent x show y": "show x y",
+        "--agent show show y": "show show y",
+        "--agent=show show list": "show show list",
+    }
+    runner = CliRunner()
+    assert {words: runner.invoke(LISTS, words.split()).output.strip() for words in answers} == answers
+    assert "Commands:\n  list" in runner.invoke(LISTS, ["--help"]).output
+    assert "No such command 'shwo'" in runner.invoke(LISTS, ["shwo"]).output
+
+
+def test_a_shell_completes_what_a_group_lists_by():
+    completed = ShellComplete(LISTS, {}, "g", "_G").get_completions
+    assert [item.value for item in completed([], "--")] == ["--agent", "--json", "--help"]
+    assert [item.value for item in completed([], "")] == ["list", "show"]
+    assert [item.value for item in completed(["--json", "show"], "--")] == ["--agent", "--help"]

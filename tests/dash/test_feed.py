@@ -11,7 +11,7 @@ import pytest
 
 from hivemind_addon.api.command import Cancel, Pause, Said
 from hivemind_addon.tools.dash import feed as feeds
-from hivemind_addon.tools.dash.feed import Feed, Gone
+from hivemind_addon.tools.dash.feed import Feed, ProxyGone
 from tests.dash.samples import pool, report
 
 LINE = msgspec.json.encode(report(pool())) + b"\n"
@@ -86,9 +86,9 @@ async def test_reports_come_as_they_are_told(path, news):
 
 async def test_a_proxy_that_is_not_there_yet_is_waited_for(path, news):
     _, stream = news
-    assert await anext(stream) == Gone("proxy gone, waiting for it to come back")
+    assert await anext(stream) == ProxyGone("proxy gone, waiting for it to come back")
     async with Proxy(path):
-        while isinstance(await anext(stream), Gone):
+        while isinstance(await anext(stream), ProxyGone):
             pass
 
 
@@ -96,9 +96,9 @@ async def test_a_restart_is_survived(path, news):
     _, stream = news
     async with Proxy(path):
         await anext(stream)
-    assert isinstance(await anext(stream), Gone)
+    assert isinstance(await anext(stream), ProxyGone)
     async with Proxy(path):
-        while isinstance(await anext(stream), Gone):
+        while isinstance(await anext(stream), ProxyGone):
             pass
 
 
@@ -107,7 +107,7 @@ async def test_a_connection_that_is_cut_is_made_anew(path, news):
     async with Proxy(path) as proxy:
         await anext(stream)
         proxy.cut()
-        assert isinstance(await anext(stream), Gone)
+        assert isinstance(await anext(stream), ProxyGone)
         assert await anext(stream) == report(pool())
 
 
@@ -119,7 +119,7 @@ async def test_what_cannot_be_understood_is_said(path, news, line, says):
     _, stream = news
     async with Proxy(path, line):
         told = await anext(stream)
-        assert isinstance(told, Gone)
+        assert isinstance(told, ProxyGone)
         assert says in told.reason
         assert "\n" not in told.reason
 
@@ -153,7 +153,7 @@ async def test_a_command_to_a_proxy_that_is_gone_does_nothing(path, news):
     feed, stream = news
     assert await feed.send(Pause()) == Said(False, "the proxy is gone: nothing was done")
     async with Proxy(path) as proxy:
-        while isinstance(await anext(stream), Gone):
+        while isinstance(await anext(stream), ProxyGone):
             pass
         asked = asyncio.ensure_future(feed.send(Pause()))
         await proxy.asked.get()

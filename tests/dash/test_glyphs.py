@@ -2,7 +2,7 @@ from itertools import product
 
 from rich.cells import cell_len
 
-from hivemind_addon.tools.dash.glyphs import bar, cut, cut_middle, plain, sentence, spark
+from hivemind_addon.tools.dash.glyphs import bar, cut, cut_middle, printable, sentence, spark
 
 
 def test_a_bar_is_full_only_when_it_is_full_and_empty_only_when_it_is_empty():
@@ -22,7 +22,7 @@ def test_a_sparkline_ends_with_the_newest_and_keeps_its_width():
 
 
 def test_names_have_no_control_characters():
-    assert plain("a\x1b[2Jb\nc\u202ed") == "a?[2Jb?c?d"
+    assert printable("a\x1b[2Jb\nc\u202ed") == "a?[2Jb?c?d"
 
 
 def test_what_is_cut_fits():

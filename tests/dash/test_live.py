@@ -8,7 +8,7 @@ import pytest
 from hivemind_addon.api.command import Cancel, MoveToFront, Pause, Resume, Said, SetLimit, SetPriority
 from hivemind_addon.api.snapshot import PriorityView
 from hivemind_addon.api.ticket import PoolKey, Priority
-from hivemind_addon.tools.dash.feed import Gone
+from hivemind_addon.tools.dash.feed import ProxyGone
 from hivemind_addon.tools.dash.live import _AT_ONCE, Top
 from tests.dash.samples import KEY, PROXY, flying, pool, report, session, waiting
 
@@ -237,9 +237,9 @@ async def test_reports_go_on_behind_a_question(desk, key):
 
 
 async def test_a_proxy_that_goes_leaves_its_last_picture_and_comes_back(desk, clock):
-    await desk.hears(Gone("proxy gone, waiting for it to come back"))
+    await desk.hears(ProxyGone("proxy gone, waiting for it to come back"))
     clock.advance(7)
-    await desk.hears(Gone("proxy gone, waiting for it to come back"))
+    await desk.hears(ProxyGone("proxy gone, waiting for it to come back"))
     assert "proxy gone, waiting for it to come back (7 s)" in desk.shows()
     assert "api.test/key-1/large" in desk.shows()
     await desk.hears(FLEET)
@@ -251,7 +251,7 @@ async def test_a_proxy_that_was_never_there_is_waited_for(clock):
     async with Top(feed, clock=clock).run_test(size=(60, 10)) as pilot:
         made = Desk(pilot.app, pilot, feed)
         assert "looking for the proxy" in made.shows()
-        await made.hears(Gone("nobody there"))
+        await made.hears(ProxyGone("nobody there"))
         assert "nobody there" in made.shows()
 
 

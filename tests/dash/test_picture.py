@@ -1,6 +1,10 @@
+import re
+import sys
 from dataclasses import replace
 from datetime import UTC
+from html import unescape
 from itertools import product
+from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
@@ -11,9 +15,9 @@ from hivemind_addon.api.report import LogLine
 from hivemind_addon.api.snapshot import BudgetView, Counters, MeterView, PriorityView, WallView
 from hivemind_addon.api.spend import Budget, Scope, Spend
 from hivemind_addon.api.ticket import PoolKey, Priority
-from hivemind_addon.tools.dash.picture import PictureLook, picture
+from hivemind_addon.tools.dash.picture import PictureLook, is_screen, picture, print_picture
 from tests.cpu_time import least_cpu_s
-from tests.dash.record import INCIDENT, RECORDED, record, recorded
+from tests.dash.record import IMAGE, INCIDENT, RECORDED, image, record, recorded
 from tests.dash.samples import KEY, flying, pool, report, session, waiting
 
 PLAIN = PictureLook(width=120, zone=UTC)
@@ -162,3 +166,49 @@ def test_ten_thousand_requests_and_five_hundred_sessions_are_drawn_at_once():
     made = report(pool(tickets=tickets, queued=10_000), sessions=[session(f"a{n % 50}", f"s{n}") for n in range(500)])
     look = PictureLook(width=200, height=60, selected="agent a7", opened=frozenset(["agent a7"]))
     assert least_cpu_s(lambda: picture(made, look)) < 0.4, "it takes 40 ms on a fast machine"
+
+
+def test_the_picture_of_the_readme_is_fresh():
+    """`python -m tests.dash.record` makes it anew. Only its words are compared: the library may draw otherwise."""
+    assert words(IMAGE.read_text()) == words(image())
+
+
+def words(svg):
+    return unescape(re.sub(r"<[^>]*>|\s|&#160;", "", svg.partition("<g")[2]))
+
+
+def test_it_is_well_formed_and_fetches_nothing():
+    svg = image()
+    ET.fromstring(svg)
+    assert "nightly" in svg
+    assert "@font-face" not in svg
+    assert "https://" not in svg.replace("http://www.w3.org", "").replace("https://www.textualize.io", "")
+
+
+def test_it_is_as_wide_as_columns_say(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    print_picture(recorded("night"))
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) == 200
+    assert "\x1b" not in out, "a pipe gets no colours"
+    assert "what happened" in out
+
+
+def test_requests_are_listed_by_their_ids_where_somebody_may_want_to_name_one(capsys):
+    print_picture(report(pool(tickets=(waiting("t-17"),))), requests=True)
+    out = capsys.readouterr().out
+    assert "└ t-17 " in out
+    assert "what happened" not in out
+
+
+def test_only_a_terminal_that_can_is_drawn_on(monkeypatch):
+    for term, tty, drawn_on in (
+        ("xterm-256color", True, True),
+        ("xterm", False, False),
+        ("dumb", True, False),
+        ("", True, False),
+    ):
+        monkeypatch.setenv("TERM", term)
+        for stream in (sys.stdin, sys.stdout):
+            monkeypatch.setattr(stream, "isatty", lambda tty=tty: tty)
+        assert is_screen() is drawn_on

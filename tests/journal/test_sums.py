@@ -5,7 +5,7 @@ import pytest
 from hivemind_addon.tools.history import sums
 from hivemind_addon.tools.history.filters import RequestFilter, Span
 from hivemind_addon.tools.history.reader import JournalReader
-from hivemind_addon.tools.history.sums import By
+from hivemind_addon.tools.history.sums import GroupBy
 from tests.journal.book import NOON, POOL, journal_with
 
 
@@ -31,7 +31,7 @@ def journal(tmp_path):
 
 
 def test_what_each_agent_cost(journal):
-    ann, bob, carl = sums.costs(journal, RequestFilter(), By.AGENT)
+    ann, bob, carl = sums.costs(journal, RequestFilter(), GroupBy.AGENT)
     assert (ann.name, ann.requests, ann.delivered, ann.gave_up, ann.lost) == ("ann", 2, 1, 1, 0)
     assert (ann.attempts, ann.retries, ann.waited_s) == (5, 3, 3.0)
     assert (ann.tokens_in, ann.tokens_cached, ann.tokens_out) == (1400, 400, 100)
@@ -42,18 +42,18 @@ def test_what_each_agent_cost(journal):
 
 def test_a_refusal_is_no_loss(journal):
     """Each end is counted under its own name."""
-    [carl] = sums.costs(journal, RequestFilter(agent="carl"), By.AGENT)
+    [carl] = sums.costs(journal, RequestFilter(agent="carl"), GroupBy.AGENT)
     ends = (carl.gave_up, carl.refused, carl.lost, carl.shed, carl.cancelled, carl.unfinished)
     assert ends == (0, 1, 1, 1, 1, 1)
-    [ann] = sums.costs(journal, RequestFilter(agent="ann"), By.AGENT)
+    [ann] = sums.costs(journal, RequestFilter(agent="ann"), GroupBy.AGENT)
     assert (ann.gave_up, ann.refused) == (1, 0)
 
 
 def test_the_total_is_the_sum(journal):
-    found = sums.costs(journal, RequestFilter(), By.AGENT)
+    found = sums.costs(journal, RequestFilter(), GroupBy.AGENT)
     whole = sums.total(found)
     assert (whole.requests, whole.attempts, whole.micro_usd) == (8, 6, 60_000)
-    assert sums.total([]) == sums.Cost(name="total")
+    assert sums.total([]) == sums.CostSum(name="total")
 
 
 def test_what_is_lost_counts_with_what_was_expected(tmp_path):
@@ -68,18 +68,18 @@ def test_what_is_lost_counts_with_what_was_expected(tmp_path):
         book.attempt("2", 1, NOON, "")
 
     with JournalReader(journal_with(tmp_path / "journal.db", left_open)) as journal:
-        [cost] = sums.costs(journal, RequestFilter(), By.AGENT)
+        [cost] = sums.costs(journal, RequestFilter(), GroupBy.AGENT)
         assert (cost.lost, cost.unfinished, cost.tokens, cost.micro_usd) == (1, 1, 2000, 20_000)
 
 
 def test_by_whatever_is_asked(journal):
     cases = (
-        (By.GROUP, {"", "g"}),
-        (By.TASK, {"", "t"}),
-        (By.SESSION, {"ann-1", "s", "carl-1"}),
-        (By.LINEAGE, {"ann-1", "l", "carl-1"}),
-        (By.MODEL, {"claude-opus-4-8", "gpt-5"}),
-        (By.POOL, {POOL}),
+        (GroupBy.GROUP, {"", "g"}),
+        (GroupBy.TASK, {"", "t"}),
+        (GroupBy.SESSION, {"ann-1", "s", "carl-1"}),
+        (GroupBy.LINEAGE, {"ann-1", "l", "carl-1"}),
+        (GroupBy.MODEL, {"claude-opus-4-8", "gpt-5"}),
+        (GroupBy.POOL, {POOL}),
     )
     assert [
         (by, names) for by, names in cases if {cost.name for cost in sums.costs(journal, RequestFilter(), by)} != names
@@ -93,7 +93,7 @@ def test_days_are_this_machines_and_in_their_order(journal, monkeypatch, zone, d
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     try:
-        assert [cost.name for cost in sums.costs(journal, RequestFilter(), By.DAY)] == days
+        assert [cost.name for cost in sums.costs(journal, RequestFilter(), GroupBy.DAY)] == days
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -101,14 +101,14 @@ def test_days_are_this_machines_and_in_their_order(journal, monkeypatch, zone, d
 
 def test_attempts_count_where_they_began(journal):
     """A request that came before midnight and ran after it was paid after it."""
-    [after] = sums.costs(journal, RequestFilter(Span(NOON + 30, NOON + 40)), By.AGENT)
+    [after] = sums.costs(journal, RequestFilter(Span(NOON + 30, NOON + 40)), GroupBy.AGENT)
     assert (after.requests, after.attempts, after.micro_usd) == (0, 1, 30_000)
 
 
 def test_the_same_sums_on_every_way_through_the_tables(journal):
     """A glob reads everything as it lies on the disk, a name follows an index."""
-    assert sums.costs(journal, RequestFilter(agent="an[n]"), By.AGENT) == sums.costs(
-        journal, RequestFilter(agent="ann"), By.AGENT
+    assert sums.costs(journal, RequestFilter(agent="an[n]"), GroupBy.AGENT) == sums.costs(
+        journal, RequestFilter(agent="ann"), GroupBy.AGENT
     )
 
 

@@ -1,5 +1,5 @@
 from hivemind_addon.proxy.journal.tables import AttemptRow, TicketRow
-from hivemind_addon.tools.history.verdict import Fate, fate_of, verdict
+from hivemind_addon.tools.history.verdict import AttemptFate, fate_of, verdict
 
 
 def attempt(number=1, outcome="success", **values) -> AttemptRow:
@@ -13,16 +13,16 @@ def ticket(end="delivered", reason="") -> TicketRow:
 
 def test_what_became_of_an_attempt():
     cases = (
-        (attempt(outcome="success", status=200), Fate.RAN),
-        (attempt(outcome=""), Fate.RUNS),
-        (attempt(outcome="lost"), Fate.MAY_HAVE_RUN),
-        (attempt(outcome="failed", ambiguous=True), Fate.MAY_HAVE_RUN),
-        (attempt(outcome="overloaded", status=200), Fate.MAY_HAVE_RUN),
-        (attempt(outcome="overloaded", status=529), Fate.DID_NOT_RUN),
-        (attempt(outcome="failed"), Fate.DID_NOT_RUN),
-        (attempt(outcome="ignored", status=400), Fate.DID_NOT_RUN),
-        (attempt(outcome="cancelled", tokens=2000), Fate.MAY_HAVE_RUN),
-        (attempt(outcome="cancelled"), Fate.DID_NOT_RUN),
+        (attempt(outcome="success", status=200), AttemptFate.RAN),
+        (attempt(outcome=""), AttemptFate.RUNS),
+        (attempt(outcome="lost"), AttemptFate.MAY_HAVE_RUN),
+        (attempt(outcome="failed", ambiguous=True), AttemptFate.MAY_HAVE_RUN),
+        (attempt(outcome="overloaded", status=200), AttemptFate.MAY_HAVE_RUN),
+        (attempt(outcome="overloaded", status=529), AttemptFate.DID_NOT_RUN),
+        (attempt(outcome="failed"), AttemptFate.DID_NOT_RUN),
+        (attempt(outcome="ignored", status=400), AttemptFate.DID_NOT_RUN),
+        (attempt(outcome="cancelled", tokens=2000), AttemptFate.MAY_HAVE_RUN),
+        (attempt(outcome="cancelled"), AttemptFate.DID_NOT_RUN),
     )
     assert [(one, fate) for one, fate in cases if fate_of(one) is not fate] == []
 

@@ -88,7 +88,7 @@ def test_what_was_done_to_budgets_is_told_with_who_asked(journal):
 def test_who_was_tried_again_and_what_it_cost(journal):
     with JournalReader(journal.path) as reader:
         assert {one.reason: one.retries for one in sums.retry_reasons(reader, RequestFilter())} == {"500": 2, "cut": 1}
-        [cost] = sums.costs(reader, RequestFilter(agent="cut"), sums.By.AGENT)
+        [cost] = sums.costs(reader, RequestFilter(agent="cut"), sums.GroupBy.AGENT)
         assert (cost.requests, cost.attempts, cost.retries, cost.tokens_in, cost.tokens_out) == (1, 2, 1, 100, 10)
         assert [one.meter for one in history.limits(reader, RequestFilter())] == ["requests"]
 
@@ -113,7 +113,7 @@ def test_what_a_death_leaves_is_lost_at_once_and_after_the_next_start_alike(jour
     run = begin(again.connection, pid=8, version="1", wall=NOON + 500, goes_on=True)
     with JournalReader(journal.path) as reader:
         assert told(reader, "left") == "may have run once; its proxy died while attempt 1 was under way"
-        [cost] = sums.costs(reader, RequestFilter(agent="left"), sums.By.AGENT)
+        [cost] = sums.costs(reader, RequestFilter(agent="left"), sums.GroupBy.AGENT)
         assert (cost.lost, cost.unfinished) == (1, 0)
     again.write(end(run, NOON + 600, "its proxy ended"))
     with JournalReader(journal.path) as reader:

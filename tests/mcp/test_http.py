@@ -102,26 +102,21 @@ async def test_a_client_that_knows_the_token_calls_tools(server, folder, monkeyp
             pass
 
 
-@pytest.mark.parametrize("said", ["", "Bearer wrong", "Bearer", "Basic eDp5", "Bearer {token}x", "{token}"])
-def test_who_does_not_say_the_token_gets_nothing(server, said):
-    answer = post(server, authorization=said.replace("{token}", server.token))
-    assert answer.status_code == 401
-    assert answer.headers["www-authenticate"] == "Bearer"
-    assert server.token not in answer.text
+def test_who_does_not_say_the_token_gets_nothing(server):
+    for said in ("", "Bearer wrong", "Bearer", "Basic eDp5", f"Bearer {server.token}x", server.token):
+        answer = post(server, authorization=said)
+        assert (answer.status_code, answer.headers.get("www-authenticate")) == (401, "Bearer"), said
+        assert server.token not in answer.text
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.test", "127.0.0.1", "localhost:1", "evil.test:{port}", "127.0.0.1.evil.test:{port}"]
-)
-def test_a_name_that_leads_here_by_a_trick_is_refused(server, host):
-    answer = post(server, host=host.replace("{port}", str(server.port)))
-    assert (answer.status_code, answer.text) == (421, "Invalid Host header")
-
-
-@pytest.mark.parametrize("origin", ["http://evil.test", "null", "https://127.0.0.1:{port}", "http://localhost:1"])
-def test_a_web_page_is_refused_even_with_the_token(server, origin):
-    answer = post(server, origin=origin.replace("{port}", str(server.port)))
-    assert (answer.status_code, answer.text) == (403, "Invalid Origin header")
+def test_a_name_that_leads_here_by_a_trick_and_a_web_page_are_refused_even_with_the_token(server):
+    port = server.port
+    for host in ("evil.test", "127.0.0.1", "localhost:1", f"evil.test:{port}", f"127.0.0.1.evil.test:{port}"):
+        answer = post(server, host=host)
+        assert (answer.status_code, answer.text) == (421, "Invalid Host header"), host
+    for origin in ("http://evil.test", "null", f"https://127.0.0.1:{port}", "http://localhost:1"):
+        answer = post(server, origin=origin)
+        assert (answer.status_code, answer.text) == (403, "Invalid Origin header"), origin
 
 
 def test_localhost_by_its_names_and_its_own_origin_get_in(server):

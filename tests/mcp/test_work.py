@@ -99,20 +99,18 @@ async def test_no_task_goes_before_others_unless_priorities_are_allowed(stage, r
     assert [specs[0].priority for specs, _ in runner.asked] == [level]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
+async def test_what_is_no_task_is_told(stage, runner):
+    wrong = [
         ({}, "it needs an agent and a prompt"),
         ({"agent": "codex"}, "it needs an agent and a prompt"),
         ({"agent": "codex", "prompt": "x", "command": ["true"]}, "instead of both a command"),
         ({"agent": "codex", "prompt": "x" * 30_001}, "length <= 30000"),
         ({"agent": "codex", "prompt": "x", "retries": 21}, "<= 20"),
         ({"agent": "codex", "prompt": "x", "environment": {"LD_PRELOAD": "/x"}}, "unknown field `environment`"),
-    ],
-)
-async def test_what_is_no_task_is_told(stage, runner, arguments, words):
+    ]
     async with stage.client() as client:
-        assert words in await failing(client, "submit", **arguments)
+        for arguments, words in wrong:
+            assert words in await failing(client, "submit", **arguments), arguments
     assert runner.asked == []
 
 

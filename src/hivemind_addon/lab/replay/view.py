@@ -13,7 +13,7 @@ from rich.text import Text
 from hivemind_addon.api import spend
 from hivemind_addon.api.words import brief, several, short
 from hivemind_addon.lab.replay.whatif import Night, PolicyNights, WhatIf
-from hivemind_addon.tools.dash.glyphs import plain
+from hivemind_addon.tools.dash.glyphs import printable
 
 _GAPS = 2, 1
 """Blanks between columns: as many as fit."""
@@ -23,7 +23,7 @@ def what_if_view(replay: WhatIf, title: str, width: int) -> RenderableType:
     """The answer in a sentence, the limits, a table with a column for each policy, and what to know about it."""
     times = f", {replay.copies} times" if replay.copies > 1 else ""
     head = f"{title}: {several(replay.recorded.agents, 'agent')}{times}, {several(replay.turns, 'turn')}"
-    parts: list[RenderableType] = [Text(plain(head), style="bold")]
+    parts: list[RenderableType] = [Text(printable(head), style="bold")]
     parts += [_paragraph(f"{one.pool}: {', '.join(one.limits) or 'no limit'}") for one in replay.pools]
     parts += ["", *(_paragraph(line) for line in _answers(replay)), ""]
     recorded = PolicyNights("recorded", (replay.recorded,))
@@ -145,4 +145,4 @@ _ROWS: tuple[tuple[str, Callable[[Sequence[Night]], str]], ...] = (
 
 
 def _paragraph(text: str, style: str = "") -> Text:
-    return Text(plain(text), style=style)
+    return Text(printable(text), style=style)

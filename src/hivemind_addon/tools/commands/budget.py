@@ -8,8 +8,8 @@ import click
 import msgspec
 
 from hivemind_addon.api.account import account_view, limits_of, words_of
-from hivemind_addon.api.command import AccountView, AddBudget, ResetBudget, SetBudget, asker
-from hivemind_addon.api.snapshot import Snapshot
+from hivemind_addon.api.command import AddBudget, ResetBudget, SetBudget, asker
+from hivemind_addon.api.snapshot import BudgetView, Snapshot
 from hivemind_addon.api.spend import MOST_AMOUNT, Period, Scope, amount
 from hivemind_addon.api.words import lasting
 from hivemind_addon.tools.commands.group import ListGroup
@@ -91,7 +91,8 @@ _usd = click.option(
 def budget() -> None:
     """Show what was spent of each budget, and change budgets while the proxy runs.
 
-    Budgets that last are written into the agents file (docs/agents.md); docs/budgets.md tells how they are counted.
+    Without a subcommand it lists them. Budgets that last are written into the agents file (docs/agents.md);
+    docs/budgets.md tells how they are counted.
 
     \b
     Examples:
@@ -120,9 +121,9 @@ def list_(port: int, form: Format) -> None:
         report = report_of(port)
     except click.ClickException as error:
         raise click.ClickException(f"{error.message}; `hivemind history budgets` tells how they stood") from None
-    views = [account_view(view) for view in report.snapshot.budgets]
+    views = report.snapshot.budgets
     if form is not Format.TABLE:
-        print_rows([msgspec.to_builtins(view) for view in views], {}, form)
+        print_rows([msgspec.to_builtins(account_view(view)) for view in views], {}, form)
         return
     rows = _rows(views)
     used = {key: name for key, name in _COLUMNS.items() if key != "reserved" or any(row[key] for row in rows)}
@@ -220,28 +221,21 @@ def reset(scope: Scope, name: str, per: str | None, port: int, *, as_json: bool)
     tell(ResetBudget(scope, name, Period(per) if per else None), port, as_json=as_json)
 
 
-def _rows(views: Sequence[AccountView]) -> list[dict[str, object]]:
+def _rows(views: Sequence[BudgetView]) -> list[dict[str, object]]:
     """One for each unit that is limited."""
-    rows: list[dict[str, object]] = []
-    for view in views:
-        for unit, spent, limit, left, reserved in (
-            ("tokens", view.spent_tokens, view.limit_tokens, view.left_tokens, view.reserved_tokens),
-            ("micro_usd", view.spent_micro_usd, view.limit_micro_usd, view.left_micro_usd, view.reserved_micro_usd),
-        ):
-            if limit is None or left is None:
-                continue
-            rows.append(
-                {
-                    "holder": view.name if view.scope is Scope.AGENT else view.holder,
-                    "per": view.per.value,
-                    "spent": _cell(unit, spent),
-                    "limit": _cell(unit, limit),
-                    "left": _cell(unit, left) if left else "nothing",
-                    "reserved": _cell(unit, reserved) if reserved else "",
-                    "renews": "next run" if view.renews_in_s is None else lasting(view.renews_in_s),
-                }
-            )
-    return rows
+    return [
+        {
+            "holder": view.budget.name if view.budget.scope is Scope.AGENT else view.budget.holder,
+            "per": view.budget.per.value,
+            "spent": _cell(one.unit, one.spent),
+            "limit": _cell(one.unit, one.limit),
+            "left": _cell(one.unit, one.left) if one.left else "nothing",
+            "reserved": _cell(one.unit, one.reserved) if one.reserved else "",
+            "renews": "next run" if view.renews_in_s is None else lasting(view.renews_in_s),
+        }
+        for view in views
+        for one in view.balances
+    ]
 
 
 def _cell(unit: str, value: int) -> str:

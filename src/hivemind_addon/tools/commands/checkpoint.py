@@ -14,7 +14,7 @@ import msgspec
 from hivemind_addon.api.command import names_agent
 from hivemind_addon.api.words import short
 from hivemind_addon.proxy.checkpoint.folder_store import FOLDER_NAME, FolderStore
-from hivemind_addon.proxy.checkpoint.model import CheckpointHead, UnknownCheckpoint
+from hivemind_addon.proxy.checkpoint.model import UnknownCheckpoint
 from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.tools.checkpoints import show as view
 from hivemind_addon.tools.checkpoints.export import CannotExport, Export, Form, export
@@ -84,9 +84,8 @@ def list_(agent: str, store: FolderStore, form: Format) -> None:
     """
     heads = [head for head in store.heads() if names_agent(agent, head.agent)]
     rows = [msgspec.structs.asdict(head) for head in heads]
-    columns = dict.fromkeys(CheckpointHead.__struct_fields__, "")
+    columns = _COLUMNS | _WITH_TASKS if any(head.task for head in heads) else _COLUMNS
     if form is Format.TABLE:
-        columns = _COLUMNS | _WITH_TASKS if any(head.task for head in heads) else _COLUMNS
         for row, head in zip(rows, heads, strict=True):
             row |= {"kept": view.local(head.kept_wall), "size": short(head.body_bytes)}
     whose = "" if agent == "*" else f" of {agent}"

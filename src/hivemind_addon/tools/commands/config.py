@@ -25,7 +25,8 @@ _OFF = "off"
 def config() -> None:
     """The options of a running proxy: what each is now, and whether it can be set while it runs.
 
-    Options say which, where and whether; how much is said by profiles. Of a command line only the program is shown.
+    Without a subcommand it lists them. Options say which, where and whether; how much is said by profiles. Of a command
+    line only the program is shown.
 
     \b
     Examples:

@@ -103,8 +103,7 @@ def status(fleet_id: str | None, form: Format) -> None:
     if form is Format.JSON:
         print_json(views[0])
     elif form is Format.CSV:
-        columns = dict.fromkeys(("id", "state", "attempts", "exit_status", "began_wall", "ended_wall", "reason"), "")
-        print_rows([_plain(one) for one in views[0].tasks], columns, form)
+        print_rows([msgspec.to_builtins(one) for one in views[0].tasks], {}, form)
     else:
         Console(highlight=False).print(picture.table_of(views[0], now_wall))
 
@@ -315,20 +314,15 @@ def _print_order(rules: FleetRules, read: FleetFile) -> None:
 @one_line
 def _print_fleets(form: Format) -> None:
     views = client.status()
-    rows = [_plain(one) if form is Format.JSON else _fleet_row(one) for one in views]
+    rows = [_fleet_row(one) if form is Format.TABLE else msgspec.to_builtins(one) for one in views]
     columns = {"id": "fleet", "runner_pid": "runner", "tasks": "tasks", "source": "file"}
     print_rows(rows, columns, form, none="no fleets yet; run one with `hivemind fleet run FILE`")
 
 
 def _fleet_row(view: FleetView) -> Row:
     return {
-        **_plain(view),
+        "id": view.id,
         "tasks": picture.counts(view),
         "source": view.source or "(submitted one by one)",
         "runner_pid": str(view.runner_pid or ""),
     }
-
-
-def _plain(value: object) -> dict[str, object]:
-    plain: dict[str, object] = msgspec.to_builtins(value)
-    return plain

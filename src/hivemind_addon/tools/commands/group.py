@@ -98,6 +98,12 @@ class ListGroup(click.Group):
             args = ["list", *args]
         return super().parse_args(ctx, args)
 
+    @override
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        found = super().shell_complete(ctx, incomplete)
+        listing = self.commands["list"].shell_complete(ctx, incomplete) if incomplete.startswith("-") else []
+        return list({item.value: item for item in (*listing, *found)}.values())
+
 
 class CalmGroup(IndexedGroup):
     """The outermost one: a reader that has seen enough (`… | head`) is no failure."""

@@ -100,7 +100,7 @@ def _asks(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.group(cls=ListGroup)
 def history() -> None:
-    """What happened to every request; without a subcommand: the newest ones.
+    """What happened to every request; without a subcommand: the newest ones, as `list`.
 
     It reads the journal that a proxy writes: while that runs, after it has died, or a copy of it elsewhere.
 
@@ -192,8 +192,8 @@ def ticket(journal: JournalReader, name: str, form: Format) -> None:
 @click.argument("agent", metavar="[AGENT]", default="")
 @click.option(
     "--by",
-    type=click.Choice([by.value for by in sums.By]),
-    default=sums.By.AGENT.value,
+    type=click.Choice([by.value for by in sums.GroupBy]),
+    default=sums.GroupBy.AGENT.value,
     show_default=True,
     help="What sums are made for; a lineage is a session with all its sub-agents.",
 )
@@ -214,7 +214,7 @@ def agents(journal: JournalReader, by: str, span: Span, form: Format, **wanted: 
       hivemind history agents --by model --since 7d
       hivemind history agents 'ci-*' --by day --since 30d --csv > costs.csv
     """
-    found = sums.costs(journal, RequestFilter(span, **wanted), sums.By(by))
+    found = sums.costs(journal, RequestFilter(span, **wanted), sums.GroupBy(by))
     told = [*found, sums.total(found)] if form is Format.TABLE and len(found) > 1 else found
     columns = {"name": by.capitalize(), "requests": "Requests", "delivered": "Delivered"}
     columns |= {key: heading for key, heading in _ENDED.items() if any(getattr(one, key) for one in found)}

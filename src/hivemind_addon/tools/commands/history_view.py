@@ -17,7 +17,7 @@ from hivemind_addon.proxy.journal.tables import AttemptRow, BudgetRow
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.commands.printing import Format, Row, Words, print_rows
 from hivemind_addon.tools.commands.times import day, hour, iso, shown
-from hivemind_addon.tools.dash.glyphs import plain
+from hivemind_addon.tools.dash.glyphs import printable
 from hivemind_addon.tools.history.filters import LOST, OPEN
 from hivemind_addon.tools.history.history import Biography, RunRecord, tokens_in
 from hivemind_addon.tools.history.incident_history import Aftermath
@@ -173,7 +173,7 @@ def story(biography: Biography) -> list[TimelineLine]:
         told.append(
             (_end_of(biography), 9, ticket.reason or "its proxy died" if ticket.end == LOST else ticket.end + reason)
         )
-    return [TimelineLine(at, plain(text)) for at, _, text in sorted(told, key=lambda one: one[:2])]
+    return [TimelineLine(at, printable(text)) for at, _, text in sorted(told, key=lambda one: one[:2])]
 
 
 def _end_of(biography: Biography) -> float:
@@ -230,7 +230,7 @@ def biography_lines(biography: Biography, now: float) -> Iterator[str]:
     ticket = biography.ticket
     yield f"{ticket.id} {verdict([ticket], biography.attempts)}"
     yield ""
-    yield from (f"  {plain(line)}" for line in _facts(biography, now))
+    yield from (f"  {printable(line)}" for line in _facts(biography, now))
     yield ""
     yield from _by_day(story(biography), ticket.arrived, now)
 
@@ -269,12 +269,12 @@ def incident_lines(
     ended = incident.ended
     lasted = brief((now if ended is None else ended) - incident.began)
     kinds = ", ".join(kind.value for kind in incident.kinds)
-    yield plain(f"incident {number}: {kinds}{f' at {incident.pool}' if incident.pool else ''}")
+    yield printable(f"incident {number}: {kinds}{f' at {incident.pool}' if incident.pool else ''}")
     yield ""
     until = f"to {shown(ended, now)}, {lasted}" if ended is not None else f"and is not over after {lasted}"
     yield f"  from {shown(incident.began, now)} {until}"
     if incident.ending:
-        yield plain(f"  ended: {incident.ending}")
+        yield printable(f"  ended: {incident.ending}")
     yield from (f"  {line}" for line in _aftermath_lines(aftermath))
     yield ""
     yield from _by_day(timeline, incident.began, now)
@@ -289,7 +289,7 @@ def _by_day(lines: Iterable[TimelineLine], began: float, now: float) -> Iterator
             yield f"  {its_day}"
         last = its_day
         sign = "-" if after_s < -_NOW_S else "+"
-        yield f"  {hour(line.at)}  {sign + brief(abs(after_s)):>7}  {plain(line.text)}"
+        yield f"  {hour(line.at)}  {sign + brief(abs(after_s)):>7}  {printable(line.text)}"
 
 
 def _aftermath_lines(aftermath: Aftermath) -> Iterator[str]:
@@ -313,7 +313,7 @@ def _aftermath_lines(aftermath: Aftermath) -> Iterator[str]:
     lost = f", which cost {' and '.join(cost)}" if cost else ", which cost nothing"
     yield f"{several(aftermath.failed_attempts, 'attempt')} failed{lost}:"
     for reason, number in list(aftermath.reasons.items())[:_MOST_REASONS]:
-        yield plain(f"  {number:>6,}  {reason}")
+        yield printable(f"  {number:>6,}  {reason}")
     if (more := len(aftermath.reasons) - _MOST_REASONS) > 0:
         yield f"          and {several(more, 'other reason')}"
     yield (

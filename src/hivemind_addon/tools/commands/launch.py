@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path, PurePath
 from threading import Thread
 
@@ -49,22 +50,6 @@ _one_line = in_one_line(
 )
 
 
-_agent = click.option("--agent", metavar="NAME", help="The agent's name in logs, budgets and tables.")
-_priority = click.option(
-    "--priority",
-    type=click.Choice([one.name.lower() for one in Priority]),
-    help="What it asks for; the agents file says what it gets.",
-)
-_delivery = click.option(
-    "--delivery",
-    type=click.Choice([one.value for one in Delivery]),
-    default=Delivery.AUTO.value,
-    show_default=True,
-    help="`whole`: answers are kept back until they are complete, so that any cut is tried again; `stream`: they come "
-    "as they are made; `auto`: `whole` where no terminal watches, else as the agent's own headers say.",
-)
-
-
 def _read_task(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
     """An id that arrives as it was given."""
     del ctx, param
@@ -73,12 +58,37 @@ def _read_task(ctx: click.Context, param: click.Parameter, value: str | None) ->
     return value or ""
 
 
-_task = click.option(
-    "--task", metavar="ID", callback=_read_task, help="What its requests are kept under, beside their own ids."
-)
-_patience = click.option(
-    "--no-patience", "patience", flag_value=False, default=True, help="Leave the agents' own time-outs as they are."
-)
+def _of_an_agent[**P, R](command: Callable[P, R]) -> Callable[P, R]:
+    """What an agent is called, and what it asks for: the options of `exec` and `env`."""
+    for option in (
+        click.option(
+            "--no-patience",
+            "patience",
+            flag_value=False,
+            default=True,
+            help="Leave the agents' own time-outs as they are.",
+        ),
+        click.option(
+            "--task", metavar="ID", callback=_read_task, help="What its requests are kept under, beside their own ids."
+        ),
+        click.option(
+            "--delivery",
+            type=click.Choice([one.value for one in Delivery]),
+            default=Delivery.AUTO.value,
+            show_default=True,
+            help="`whole`: answers are kept back until they are complete, so that any cut is tried again; `stream`: "
+            "they come as they are made; `auto`: `whole` where no terminal watches, else as the agent's own headers "
+            "say.",
+        ),
+        click.option(
+            "--priority",
+            type=click.Choice([one.name.lower() for one in Priority]),
+            help="What it asks for; the agents file says what it gets.",
+        ),
+        click.option("--agent", metavar="NAME", help="The agent's name in logs, budgets and tables."),
+    ):
+        command = option(command)
+    return command
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -195,11 +205,7 @@ async def _supervise(supervisor: Supervisor, port: int, *, while_used: bool) -> 
 
 @click.command(name="exec", context_settings={"allow_interspersed_args": False})
 @port_option
-@_agent
-@_priority
-@_delivery
-@_task
-@_patience
+@_of_an_agent
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
 @_one_line
 def execute(
@@ -239,11 +245,7 @@ def execute(
 
 @click.command()
 @port_option
-@_agent
-@_priority
-@_delivery
-@_task
-@_patience
+@_of_an_agent
 @click.option("--json", "as_json", is_flag=True, help="Print the variables as one JSON object.")
 @_one_line
 def env(

@@ -12,7 +12,7 @@ import msgspec
 
 from hivemind_addon.api.words import brief, several
 from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.tools.commands.printing import Format, Row, format_option, print_rows
+from hivemind_addon.tools.commands.printing import Format, Row, format_option, json_flag, print_rows
 from hivemind_addon.tools.commands.proxy import in_one_line
 from hivemind_addon.tools.commands.times import SPAN
 from hivemind_addon.tools.launch.become import become, insist
@@ -44,13 +44,12 @@ _COLUMNS = {
     "name": "name",
     "places": "taken",
     "agent": "holder",
-    "pid": "process",
     "token": "token",
     "left": "ends in",
     "value": "value",
     "waiting": "waiting",
 }
-_SPARED = ("pid", "value", "waiting")
+_SPARED = ("value", "waiting")
 _names = click.argument("names", nargs=-1, required=True, metavar="NAME...")
 _ttl = click.option(
     "--ttl", "ttl_s", type=SPAN, default=f"{_TTL_S:g}s", show_default=True, help="How long, unless it is renewed."
@@ -58,7 +57,6 @@ _ttl = click.option(
 _at_most = click.option(
     "--at-most", "capacity", type=click.IntRange(1), default=1, show_default=True, help="Holders that a name may have."
 )
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _one_line = in_one_line(LeaseError)
 
 
@@ -127,7 +125,7 @@ def lease() -> None:
     "--pid", type=click.IntRange(0), help="The process that it ends with; default: the one that calls; 0: none."
 )
 @click.option("--export", is_flag=True, help="Print lines for a shell that set the id and the token.")
-@_json
+@json_flag
 @_one_line
 def acquire(
     names: tuple[str, ...],
@@ -184,7 +182,7 @@ def acquire(
 @lease.command()
 @click.argument("lease_id", metavar="ID", envvar=ID_VARIABLE)
 @_ttl
-@_json
+@json_flag
 @_one_line
 def renew(lease_id: str, ttl_s: float, *, as_json: bool) -> None:
     """Let a lease's time begin again; the exit status is 1 when it is over.
@@ -264,14 +262,14 @@ def list_leases(names: tuple[str, ...], form: Format) -> None:
         check_name(name)
     with open_store() as store:
         standings = store.standings(SystemClock().awake(), names)
-    if form is Format.JSON:
+    if form is not Format.TABLE:
         print_rows([_standing(one) for one in standings], {}, form)
-    else:
-        rows = [row for one in standings for row in _rows(one, for_people=form is Format.TABLE)]
-        # A terminal is narrow.
-        spared = [key for key in _SPARED if not any(row.get(key) for row in rows)] if form is Format.TABLE else []
-        columns = {key: heading for key, heading in _COLUMNS.items() if key not in spared}
-        print_rows(rows, columns, form, none="nothing is held or waited for", spare=("waiting", "value"))
+        return
+    rows = [row for one in standings for row in _rows(one)]
+    # A terminal is narrow.
+    spared = [key for key in _SPARED if not any(row.get(key) for row in rows)]
+    columns = {key: heading for key, heading in _COLUMNS.items() if key not in spared}
+    print_rows(rows, columns, form, none="nothing is held or waited for", spare=("waiting", "value"))
 
 
 def _plain(held: Lease) -> dict[str, object]:
@@ -296,7 +294,7 @@ def _standing(standing: LeaseState) -> Row:
     }
 
 
-def _rows(standing: LeaseState, *, for_people: bool) -> list[Row]:
+def _rows(standing: LeaseState) -> list[Row]:
     """One for each holder, or one without."""
     places = f"{len(standing.leases)} of {standing.capacity}"
     waiting = ", ".join(one.agent for one in standing.waiting)
@@ -304,10 +302,9 @@ def _rows(standing: LeaseState, *, for_people: bool) -> list[Row]:
         {
             "name": standing.name,
             "places": places,
-            "agent": who(one.holder) if for_people else one.holder.agent,
-            "pid": str(one.holder.pid) if one.holder.pid and not for_people else "",
+            "agent": who(one.holder),
             "token": str(token_of(one)),
-            "left": brief(one.left_s) if for_people else round(one.left_s, 3),
+            "left": brief(one.left_s),
             "value": one.value,
             "waiting": waiting,
         }

@@ -14,6 +14,8 @@ from rich.cells import cell_len
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 
+from hivemind_addon.tools.dash.glyphs import printable
+
 Row = Mapping[str, object]
 """Column's key → plain value. JSON and CSV have all keys; a table has the columns that are asked for."""
 Words = Mapping[str, Callable[[Any], str]]
@@ -41,6 +43,9 @@ def format_option[**P, R](command: Callable[P, R]) -> Callable[P, R]:
             f"--{form.value}", "form", flag_value=form, type=click.UNPROCESSED, default=Format.TABLE, help=text
         )(command)
     return command
+
+
+json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def print_json(value: object) -> None:
@@ -129,7 +134,7 @@ def _cell(value: object, word: Callable[[Any], str]) -> str:
     """Without what would move a terminal's cursor: names come out of clients' requests."""
     if value is None:
         return ""
-    return "".join(char if char.isprintable() or char == "\n" else "?" for char in word(value))
+    return "\n".join(map(printable, word(value).split("\n")))
 
 
 def _plain(value: object) -> str:

@@ -13,7 +13,7 @@ import msgspec
 from hivemind_addon.api.control import UnreadableReport
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.folders import FolderNotPrivate
-from hivemind_addon.tools.commands.printing import print_json
+from hivemind_addon.tools.commands.printing import json_flag, print_json
 from hivemind_addon.tools.commands.proxy import port_option
 from hivemind_addon.tools.launch import background
 from hivemind_addon.tools.launch.behind import NoBundle, is_ours, write_bundle
@@ -34,7 +34,7 @@ _CONFDIR = Path("~/.mitmproxy")
 @click.option("--mcp-only", is_flag=True, help="Only the MCP server; the tool's traffic goes as before.")
 @click.option("--agent", metavar="NAME", default="", help="Its name in logs, budgets and tables; default: the tool's.")
 @port_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_flag
 def setup(
     tool: str, port: int, agent: str, *, write: bool, remove: bool, project: bool, mcp_only: bool, as_json: bool
 ) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from hivemind_addon.api.ticket import Priority
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.commands.fleet import one_line
-from hivemind_addon.tools.commands.printing import Format, format_option, print_json, print_rows
+from hivemind_addon.tools.commands.printing import Format, format_option, json_flag, print_json, print_rows
 from hivemind_addon.tools.commands.proxy import port_option
 from hivemind_addon.tools.commands.times import SOME_TIME
 from hivemind_addon.tools.launch.programs import load_programs
@@ -23,7 +23,6 @@ from hivemind_addon.tools.tasks.model import RUNNER_VARIABLE, TASK_VARIABLE, Sta
 
 _NOT_DONE = 1
 _COLUMNS = {"id": "task", "state": "state", "attempts": "tries", "exit_status": "exit", "reason": "why"}
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _wait = click.option("--wait", "waits", is_flag=True, help="Wait until it is over; inside of a task its place is lent.")
 
 
@@ -52,7 +51,7 @@ _wait = click.option("--wait", "waits", is_flag=True, help="Wait until it is ove
     show_default=True,
     help="Of what looks transient.",
 )
-@_json
+@json_flag
 @port_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def submit(port: int, command: tuple[str, ...], *, waits: bool, as_json: bool, **said: object) -> None:
@@ -74,7 +73,7 @@ def submit(port: int, command: tuple[str, ...], *, waits: bool, as_json: bool, *
 
 @click.command()
 @_wait
-@_json
+@json_flag
 @port_option
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
 @one_line
@@ -109,7 +108,7 @@ def task() -> None:
 @task.command()
 @click.argument("ids", metavar="ID…", nargs=-1, required=True)
 @click.option("--timeout", "timeout_s", type=SOME_TIME, help="Give up after so long: 90s, 30m, 2h.")
-@_json
+@json_flag
 @port_option
 def wait(ids: tuple[str, ...], timeout_s: float | None, port: int, *, as_json: bool) -> None:
     """Wait until tasks are over; the exit status is 1 when one of them is not done, 124 when time is up.
@@ -141,7 +140,7 @@ def list_(form: Format) -> None:
 
 @task.command()
 @click.argument("task_id", metavar="ID")
-@_json
+@json_flag
 def show(task_id: str, *, as_json: bool) -> None:
     """Show one task: where it is and why, and what it answered.
 

@@ -21,8 +21,8 @@ from hivemind_addon.tools.commands.printing import Format, Row, format_option, p
 from hivemind_addon.tools.commands.proxy import any_port_option, ask, one_line, port_option, report_of, reports_of
 from hivemind_addon.tools.dash.agents import agent_rows, agents_grid, priority_of
 from hivemind_addon.tools.dash.family import Node, family, lines
-from hivemind_addon.tools.dash.glyphs import plain
-from hivemind_addon.tools.dash.paper import is_screen, print_lines, print_picture
+from hivemind_addon.tools.dash.glyphs import printable
+from hivemind_addon.tools.dash.picture import is_screen, print_lines, print_picture
 from hivemind_addon.tools.dash.pools import pools as pool_blocks
 from hivemind_addon.tools.launch.port import AGENT_VARIABLE
 
@@ -183,7 +183,9 @@ def pools(glob: str, port: int, form: Format) -> None:
     known = report.snapshot.pools
     chosen = tuple(pool for pool in known if names_pool(glob, pool.key))
     if known and not chosen:
-        raise click.ClickException(f"no pool {glob!r}; there are {', '.join(plain(str(pool.key)) for pool in known)}")
+        raise click.ClickException(
+            f"no pool {glob!r}; there are {', '.join(printable(str(pool.key)) for pool in known)}"
+        )
     if form is not Format.TABLE:
         tallies = {tally.key: tally for tally in report.tally.pools}
         ordered = sorted(chosen, key=lambda pool: (-(pool.queued + pool.in_flight), str(pool.key)))
@@ -247,8 +249,8 @@ def wait(agent: str, pool: str, session: str, input_tokens: int, output_tokens: 
     elif not views:
         click.echo(said.text)
     for view in views if form is Format.TABLE else ():
-        click.echo(f"{plain(view.pool)}: {wait_words(view)}")
+        click.echo(f"{printable(view.pool)}: {wait_words(view)}")
 
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join(map(plain, names[:8])) + (", …" if len(names) > 8 else "")
+    return ", ".join(map(printable, names[:8])) + (", …" if len(names) > 8 else "")

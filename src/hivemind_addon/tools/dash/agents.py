@@ -1,6 +1,10 @@
-"""The agents' rows: what each waits for and why, when it is likely to go, what it has used. Pure."""
+"""The agents' rows: what each waits for and why, when it is likely to go, what it has used. Pure.
+
+Their columns have fixed widths, as many as there is room for: numbers that change must not make the others jump.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -11,8 +15,81 @@ from hivemind_addon.api.spend import Scope
 from hivemind_addon.api.ticket import Priority
 from hivemind_addon.api.words import count, dollars, span
 from hivemind_addon.tools.dash.family import Node, NodeKind, TreeLine
-from hivemind_addon.tools.dash.glyphs import Tone, bar, cut_middle, plain
-from hivemind_addon.tools.dash.grid import Column, Grid, GridCell
+from hivemind_addon.tools.dash.glyphs import Tone, bar, cut, cut_middle, printable
+
+_GAP = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a grid."""
+
+    title: str
+    rank: int
+    """The ones with the highest rank are left out first."""
+    width: int
+    """Of its cells; of a growing column the least."""
+    grows: int = 0
+    """Its part of the width that is left over; 0: it keeps its width."""
+    right: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GridCell:
+    """One cell's text, without control characters."""
+
+    text: str
+    style: str = ""
+
+
+class Grid:
+    """The columns that fit into a width."""
+
+    def __init__(self, columns: Sequence[Column], width: int) -> None:
+        chosen = list(columns)
+        while len(chosen) > 1 and _least(chosen) > width:
+            chosen.remove(max(chosen, key=lambda column: column.rank))
+        left = max(0, width - _least(chosen))
+        parts = sum(column.grows for column in chosen)
+        self._width = width
+        self._widths = {column.title: column.width + left * column.grows // max(1, parts) for column in chosen}
+        self._columns = chosen
+
+    def width_of(self, title: str) -> int:
+        """How wide a column's cells are; 0: it is left out."""
+        return self._widths.get(title, 0)
+
+    def heading(self) -> Text:
+        """The line above the rows."""
+        return self.row([GridCell(column.title, Tone.FAINT) for column in self._columns])
+
+    def rows(self, cells: Iterable[dict[str, GridCell]]) -> Iterable[Text]:
+        """Lines, from cells by their column's title; a cell that is missing is empty."""
+        empty = GridCell("")
+        for one in cells:
+            yield self.row([one.get(column.title, empty) for column in self._columns])
+
+    def row(self, cells: Sequence[GridCell]) -> Text:
+        """One line of cells, one for each column that fits."""
+        line = Text(no_wrap=True, overflow="ellipsis", end="")
+        for index, (column, cell) in enumerate(zip(self._columns, cells, strict=True)):
+            width = self._widths[column.title]
+            text = cut(cell.text, width)
+            padding = " " * (width - cell_len(text))
+            if index:
+                line.append(" " * _GAP)
+            if column.right:
+                line.append(padding)
+            line.append(text, cell.style or None)
+            if not column.right:
+                line.append(padding)
+        line.truncate(self._width)
+        return line
+
+
+def _least(columns: Sequence[Column]) -> int:
+    return sum(column.width for column in columns) + _GAP * (len(columns) - 1)
+
 
 _COLUMNS = (
     Column("agent", 0, 16, grows=2),
@@ -55,7 +132,7 @@ def _cells(line: TreeLine, name_width: int, budgets: Mapping[str, BudgetView]) -
     cells = {
         "agent": GridCell(_name(line, name_width), Tone.TITLE if node.kind is NodeKind.AGENT else faint),
         "state": state_of(node),
-        "model": GridCell(plain(node.model), Tone.FAINT),
+        "model": GridCell(printable(node.model), Tone.FAINT),
     }
     if node.waiting:
         starts_in_s = node.starts_in_s
@@ -89,11 +166,11 @@ def _name(line: TreeLine, width: int) -> str:
     indent = "  " * (line.depth - 1) + ("└ " if line.is_last else "├ ") if line.depth else ""
     sign = "▾ " if line.is_open and node.tickets else ""
     room = max(4, width - len(indent) - len(sign))
-    name = plain(node.name)
+    name = printable(node.name)
     if node.kind is NodeKind.SESSION:
-        name = name.removeprefix(f"{plain(node.agent)}/")
+        name = name.removeprefix(f"{printable(node.agent)}/")
     elif node.detail and (left := room - cell_len(name) - len(_BESIDE)) >= _LEAST_DETAIL:
-        name += _BESIDE + cut_middle(plain(node.detail), left)
+        name += _BESIDE + cut_middle(printable(node.detail), left)
     return f"{indent}{sign}{cut_middle(name, room)}"
 
 
@@ -116,7 +193,7 @@ def _waiting(waiting: list[TicketView]) -> str:
     sign = "↻" if first.state == "backing off" else "○"
     many = f"{len(waiting)}, " if len(waiting) > 1 else ""
     attempt = f" after attempt {first.attempts}" if first.state == "backing off" and first.attempts else ""
-    return f"{sign} {many}#{first.position} {plain(first.reason)}{attempt}"
+    return f"{sign} {many}#{first.position} {printable(first.reason)}{attempt}"
 
 
 def priority_of(node: Node) -> str:

@@ -25,7 +25,7 @@ ANSWER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class ProxyGone:
     """There is no proxy now; in one line, why."""
 
     reason: str
@@ -45,13 +45,13 @@ class Feed:
     def __repr__(self) -> str:
         return f"<Feed of {self._path}, {'connected' if self._writer else 'gone'}>"
 
-    async def news(self) -> AsyncIterator[Report | Gone]:
+    async def news(self) -> AsyncIterator[Report | ProxyGone]:
         """Reports as they come; while there is no proxy, Gone now and then. Ends with `close` only."""
         while not self._closed.is_set():
             try:
                 reader, self._writer = await asyncio.open_unix_connection(self._path, limit=MAX_LINE_BYTES)
             except OSError:
-                yield Gone("proxy gone, waiting for it to come back")
+                yield ProxyGone("proxy gone, waiting for it to come back")
             else:
                 try:
                     async for one in self._read(reader):
@@ -81,26 +81,26 @@ class Feed:
         self._closed.set()
         self._hang_up()
 
-    async def _read(self, reader: asyncio.StreamReader) -> AsyncIterator[Report | Gone]:
+    async def _read(self, reader: asyncio.StreamReader) -> AsyncIterator[Report | ProxyGone]:
         while True:
             try:
                 async with asyncio.timeout(SILENT_S):
                     line = await reader.readline()
             except TimeoutError:
-                yield Gone(f"the proxy has said nothing for {SILENT_S:g} s")
+                yield ProxyGone(f"the proxy has said nothing for {SILENT_S:g} s")
                 return
             except (OSError, ValueError):  # cut, or a line without end
                 line = b""
             if not line.endswith(b"\n"):
-                yield Gone("proxy gone, waiting for it to come back")
+                yield ProxyGone("proxy gone, waiting for it to come back")
                 return
             one = self._understood(line)
             if one is not None:
                 yield one
-            if isinstance(one, Gone):
+            if isinstance(one, ProxyGone):
                 return
 
-    def _understood(self, line: bytes) -> Report | Gone | None:
+    def _understood(self, line: bytes) -> Report | ProxyGone | None:
         """A report; None: an answer, which is its asker's."""
         try:
             answer = msgspec.json.decode(line, type=CommandAnswer)
@@ -108,7 +108,7 @@ class Feed:
             try:
                 return decode_report(line, os.fspath(self._path))
             except UnreadableReport as error:
-                return Gone(str(error))
+                return ProxyGone(str(error))
         asked = self._asked.get(answer.id)
         if asked is not None and not asked.done():
             asked.set_result(answer.said)

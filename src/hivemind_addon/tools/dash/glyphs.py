@@ -22,7 +22,7 @@ class Tone(StrEnum):
     CHOSEN = "reverse"
 
 
-def plain(text: str) -> str:
+def printable(text: str) -> str:
     """A name out of a request without control characters and other surprises, in one line."""
     return "".join(char if char.isprintable() else "?" for char in text)
 

@@ -30,8 +30,8 @@ from hivemind_addon.api.report import Report
 from hivemind_addon.api.ticket import Priority
 from hivemind_addon.system.clock import Clock
 from hivemind_addon.tools.dash.family import Node
-from hivemind_addon.tools.dash.feed import Feed, Gone
-from hivemind_addon.tools.dash.glyphs import Tone, plain
+from hivemind_addon.tools.dash.feed import Feed, ProxyGone
+from hivemind_addon.tools.dash.glyphs import Tone, printable
 from hivemind_addon.tools.dash.picture import Picture, PictureLook, picture
 from hivemind_addon.tools.dash.pools import PoolLines
 
@@ -56,12 +56,13 @@ _SIGNS = "● in flight   ○ waits, # its place   ↻ backing off   · idle   �
 _HINTS = "? help  q quit  ↑↓ select  enter requests  p pause  l limit  f front  +- priority  c cancel  s sort  / filter"
 
 
-class Help(ModalScreen[None]):
+class HelpScreen(ModalScreen[None]):
     """The keys; any of them closes it."""
 
     CSS = """
-    Help { align: center middle; background: transparent; }
-    Help Static { width: auto; max-width: 100%; border: round ansi_default; padding: 0 1; background: ansi_default; }
+    HelpScreen { align: center middle; background: transparent; }
+    HelpScreen Static { width: auto; max-width: 100%; border: round ansi_default; padding: 0 1; }
+    HelpScreen Static { background: ansi_default; }
     """
 
     def compose(self) -> ComposeResult:
@@ -78,12 +79,12 @@ class Help(ModalScreen[None]):
         self.dismiss()
 
 
-class Sure(ModalScreen[bool]):
+class ConfirmScreen(ModalScreen[bool]):
     """A question at the bottom; only `y` is a yes."""
 
     CSS = """
-    Sure { align: left bottom; background: transparent; }
-    Sure Static { height: 1; background: ansi_default; }
+    ConfirmScreen { align: left bottom; background: transparent; }
+    ConfirmScreen Static { height: 1; background: ansi_default; }
     """
 
     def __init__(self, asks: str) -> None:
@@ -92,7 +93,7 @@ class Sure(ModalScreen[bool]):
 
     def compose(self) -> ComposeResult:
         """One line."""
-        yield Static(Text(f"{plain(self._asks)} y/n", Tone.BANNER, no_wrap=True, overflow="ellipsis"))
+        yield Static(Text(f"{printable(self._asks)} y/n", Tone.BANNER, no_wrap=True, overflow="ellipsis"))
 
     def on_key(self, event: events.Key) -> None:
         """Answered."""
@@ -100,14 +101,14 @@ class Sure(ModalScreen[bool]):
         self.dismiss(event.key in ("y", "Y"))
 
 
-class Ask(ModalScreen[str | None]):
+class QuestionScreen(ModalScreen[str | None]):
     """A question at the bottom with a line to write in; None: it was left."""
 
     CSS = """
-    Ask { align: left bottom; background: transparent; }
-    Ask Horizontal { height: 1; background: ansi_default; }
-    Ask Static { width: auto; }
-    Ask Input { width: 1fr; height: 1; border: none; padding: 0; background: ansi_default; }
+    QuestionScreen { align: left bottom; background: transparent; }
+    QuestionScreen Horizontal { height: 1; background: ansi_default; }
+    QuestionScreen Static { width: auto; }
+    QuestionScreen Input { width: 1fr; height: 1; border: none; padding: 0; background: ansi_default; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c", "leave", priority=True)]
 
@@ -118,7 +119,7 @@ class Ask(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         """The question, and the line."""
         with Horizontal():
-            yield Static(Text(f"{plain(self._asks)}: ", Tone.TITLE))
+            yield Static(Text(f"{printable(self._asks)}: ", Tone.TITLE))
             yield Input(compact=True)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
@@ -171,7 +172,7 @@ class Top(App[None]):
         self._look = PictureLook(height=24)
         self._report: Report | None = None
         self._picture: Picture | None = None
-        self._gone: Gone | None = None
+        self._gone: ProxyGone | None = None
         self._gone_at = 0.0
         self._heard = asyncio.Event()
         """Set with every report."""
@@ -226,7 +227,7 @@ class Top(App[None]):
         self.query_one("#picture", Static).update(text)
 
     def _say(self, words: str, tone: str = "") -> None:
-        self.query_one("#said", Static).update(Text(plain(words), tone, no_wrap=True, overflow="ellipsis"))
+        self.query_one("#said", Static).update(Text(printable(words), tone, no_wrap=True, overflow="ellipsis"))
 
     # Looking ---------------------------------------------------------------------------------------------------------
 
@@ -251,7 +252,7 @@ class Top(App[None]):
 
     def action_filter(self) -> None:
         """Ask for a part of a name."""
-        self.push_screen(Ask("show only"), self._filter)
+        self.push_screen(QuestionScreen("show only"), self._filter)
 
     def action_unfilter(self) -> None:
         """Show everybody."""
@@ -266,7 +267,7 @@ class Top(App[None]):
 
     def action_help(self) -> None:
         """The keys."""
-        self.push_screen(Help())
+        self.push_screen(HelpScreen())
 
     def action_web(self) -> None:
         """Lead to the selected request in mitmweb; a browser is opened where there is a screen for one."""
@@ -316,7 +317,9 @@ class Top(App[None]):
         """Ask for a cap."""
         glob = self._pool_glob
         whose = str(self._pool.key) if self._pool else "all pools"
-        self.push_screen(Ask(f"limit of {whose}, a number or auto"), lambda words: self._limit(glob, words or ""))
+        self.push_screen(
+            QuestionScreen(f"limit of {whose}, a number or auto"), lambda words: self._limit(glob, words or "")
+        )
 
     def _limit(self, glob: str, words: str) -> None:
         if not words:
@@ -365,7 +368,7 @@ class Top(App[None]):
             else:
                 self._say("nothing was cancelled")
 
-        self.push_screen(Sure(f"cancel {what} of {tickets[0].ticket.agent}?"), decided)
+        self.push_screen(ConfirmScreen(f"cancel {what} of {tickets[0].ticket.agent}?"), decided)
 
     @work
     async def _send(self, *commands: Command) -> None:

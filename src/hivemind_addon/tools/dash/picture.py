@@ -1,13 +1,17 @@
-"""One picture of a report: lines that fit a width and a height, whatever the fleet. Pure.
+"""One picture of a report: lines that fit a width and a height, whatever the fleet.
 
 Pools come first, then who asks, then what happened. What does not fit is counted, never wrapped.
 """
 
-from collections.abc import Iterator
+import os
+import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
+from io import TextIOWrapper
 from itertools import islice
 
+from rich.console import Console
 from rich.text import Text
 
 from hivemind_addon.api.command import asker
@@ -20,7 +24,7 @@ from hivemind_addon.api.ticket import Reason, Usage
 from hivemind_addon.api.words import count, dollars, lasting, span
 from hivemind_addon.tools.dash.agents import agent_rows, agents_grid
 from hivemind_addon.tools.dash.family import Sort, TreeLine, family, lines
-from hivemind_addon.tools.dash.glyphs import Tone, bar, padded, plain, sentence
+from hivemind_addon.tools.dash.glyphs import Tone, bar, padded, printable, sentence
 from hivemind_addon.tools.dash.pools import PoolLines, pools
 
 _MOST_BANNERS = 4
@@ -131,10 +135,10 @@ def _header(report: Report, look: PictureLook) -> Iterator[Text]:
     clock = _clock(report.told_wall, look)
     line = sentence(
         [
-            (0, f"hivemind {plain(proxy.version)}".rstrip(), Tone.TITLE),
-            (1, plain(", ".join(proxy.listens)) or f"port {proxy.port}", Tone.GOOD),
+            (0, f"hivemind {printable(proxy.version)}".rstrip(), Tone.TITLE),
+            (1, printable(", ".join(proxy.listens)) or f"port {proxy.port}", Tone.GOOD),
             (2, f"up {span(up_s)}" if up_s is not None else "", ""),
-            (3, plain(proxy.web), Tone.FAINT),
+            (3, printable(proxy.web), Tone.FAINT),
             (4, f"process {proxy.pid}", Tone.FAINT),
         ],
         look.width - len(clock) - 1,
@@ -186,7 +190,7 @@ def _banners(report: Report, look: PictureLook) -> Iterator[Text]:
 def _alarms(report: Report, look: PictureLook) -> Iterator[str]:
     snapshot = report.snapshot
     if look.gone:
-        yield plain(look.gone)
+        yield printable(look.gone)
     if snapshot.stopping:
         yield "stopping: nothing new is admitted, what runs may finish"
     if snapshot.counters.guard_trips:
@@ -196,7 +200,7 @@ def _alarms(report: Report, look: PictureLook) -> Iterator[str]:
     yield from _troubles(snapshot.pools, Reason.BREAKER)
     for view in snapshot.budgets:
         if view.spent_share >= 1:
-            yield f"budget of {plain(view.budget.holder)} is spent, {_renews(view)}"
+            yield f"budget of {printable(view.budget.holder)} is spent, {_renews(view)}"
     if snapshot.priorities:
         set_by = ", ".join(map(_priority, snapshot.priorities))
         yield f"priorities: {set_by}"
@@ -204,26 +208,26 @@ def _alarms(report: Report, look: PictureLook) -> Iterator[str]:
     if snapshot.given:
         standing.append(f"budgets: {', '.join(dict.fromkeys(one.budget.holder for one in snapshot.given))}")
     if standing:
-        yield f"orders: {plain('; '.join(standing))}"
+        yield f"orders: {printable('; '.join(standing))}"
 
 
 def _priority(view: PriorityView) -> str:
     ends = "" if view.ends_in_s is None else f" for {lasting(view.ends_in_s)}"
-    return plain(f"{view.agent} {view.priority.name.lower()}{ends} ({asker(view.by, view.agent)})")
+    return printable(f"{view.agent} {view.priority.name.lower()}{ends} ({asker(view.by, view.agent)})")
 
 
 def _pauses(every: tuple[PoolView, ...]) -> Iterator[str]:
     paused = [pool for pool in every if pool.paused]
     if paused:
         held = sum(pool.queued for pool in paused)
-        which = "all pools" if len(paused) == len(every) else ", ".join(plain(str(pool.key)) for pool in paused)
+        which = "all pools" if len(paused) == len(every) else ", ".join(printable(str(pool.key)) for pool in paused)
         yield f"{Reason.PAUSED.value}: {which}; {held:,} wait"
 
 
 def _troubles(every: tuple[PoolView, ...], why: Reason) -> Iterator[str]:
     for pool in every:
         if text := troubles(pool).get(why):
-            yield plain(f"{pool.key}: {text}")
+            yield printable(f"{pool.key}: {text}")
 
 
 # Pools and budgets ----------------------------------------------------------------------------------------------------
@@ -264,7 +268,7 @@ def _budgets(views: tuple[BudgetView, ...], width: int) -> Iterator[Text]:
         limits = Spend(tokens=view.budget.tokens or 0, micro_usd=view.budget.micro_usd or 0)
         yield sentence(
             [
-                (0, f"budget of {plain(view.budget.holder)}", ""),
+                (0, f"budget of {printable(view.budget.holder)}", ""),
                 (1, bar(share, 12), Tone.WAITS if share >= 0.85 else Tone.GOOD),
                 (0, f"{share:.0%}", ""),
                 (2, f"{_amounts(view.spent)} of {_amounts(limits)} per {view.budget.per.value}", Tone.FAINT),
@@ -293,7 +297,7 @@ def _renews(view: BudgetView) -> str:
 def _agent_lines(report: Report, tree: list[TreeLine], room: int, look: PictureLook) -> Iterator[Text]:
     grid = agents_grid(look.width)
     agents = sum(line.depth == 0 for line in tree)
-    found = f" with “{plain(look.pattern)}”" if look.pattern else ""
+    found = f" with “{printable(look.pattern)}”" if look.pattern else ""
     yield Text("")
     hidden = len(tree) - room
     more = f"{hidden:,} more row{'' if hidden == 1 else 's'}, " if hidden > 0 else ""
@@ -329,8 +333,31 @@ def _log(report: Report, look: PictureLook) -> Iterator[Text]:
 
 def _worded(line: LogLine) -> str:
     """The line, with its agent's name before what is said of a ticket."""
-    return f"{plain(line.agent)}: {plain(line.text)}" if line.agent else plain(line.text)
+    return f"{printable(line.agent)}: {printable(line.text)}" if line.agent else printable(line.text)
 
 
 def _clock(wall: float, look: PictureLook) -> str:
     return datetime.fromtimestamp(wall, tz=UTC).astimezone(look.zone).strftime("%H:%M:%S")
+
+
+# Where nothing moves: printed or piped --------------------------------------------------------------------------------
+
+
+def is_screen() -> bool:
+    """Whether there is a terminal that something can be drawn on."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
+
+
+def print_picture(report: Report, *, requests: bool = False) -> None:
+    """Print it, as wide as the terminal, or as COLUMNS says; with every request by its id instead of what happened."""
+    look = PictureLook(width=Console().width, log=not requests, opened=None if requests else frozenset())
+    print_lines(picture(report, look).lines)
+
+
+def print_lines(lines: Iterable[Text]) -> None:
+    """Print what was drawn for this terminal."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal of another age gets `?` for what it cannot show
+    console = Console(highlight=False)
+    for line in lines:
+        console.print(line, end="\n", soft_wrap=True)

@@ -12,7 +12,7 @@ from hivemind_addon.api.report import PoolTally, Report
 from hivemind_addon.api.snapshot import MeterView, PoolView, WindowView
 from hivemind_addon.api.ticket import PoolKey, Reason
 from hivemind_addon.api.words import span
-from hivemind_addon.tools.dash.glyphs import Tone, bar, cut_middle, padded, plain, sentence, spark
+from hivemind_addon.tools.dash.glyphs import Tone, bar, cut_middle, padded, printable, sentence, spark
 
 _BAR = 12
 _SPARK, _WIDE, _WIDE_SPARK = 12, 160, 24
@@ -45,7 +45,7 @@ def pools(report: Report, width: int) -> list[PoolLines]:
     """Every pool, the busiest first."""
     tallies = {tally.key: tally for tally in report.tally.pools}
     ordered = sorted(report.snapshot.pools, key=lambda pool: (-(pool.queued + pool.in_flight), str(pool.key)))
-    name_width = min(max((cell_len(plain(str(pool.key))) for pool in ordered), default=0), width - _BESIDE)
+    name_width = min(max((cell_len(printable(str(pool.key))) for pool in ordered), default=0), width - _BESIDE)
     lines, shown = [], set[tuple[str, str, str, tuple[str, ...]]]()
     for pool in ordered:
         # A limit that several pools draw on is shown with the first of them.
@@ -59,7 +59,7 @@ def pools(report: Report, width: int) -> list[PoolLines]:
 def _pool(
     pool: PoolView, meters: Sequence[MeterView], tally: PoolTally | None, name_width: int, width: int
 ) -> PoolLines:
-    shown = padded(cut_middle(plain(str(pool.key)), name_width), name_width)
+    shown = padded(cut_middle(printable(str(pool.key)), name_width), name_width)
     share = pool.in_flight / pool.limit if pool.limit else 0.0
     history = tally.history if tally else ()
     mark, tone = _mark(pool)
@@ -116,13 +116,17 @@ def _window(window: WindowView) -> Text:
     status = "" if window.status in ("", "allowed") else window.status
     left = 1 - (window.used or 0.0)
     return _level(
-        window.name, left, used, ", ".join(filter(None, (ends, plain(status)))), is_low=left < 1 - _USED or bool(status)
+        window.name,
+        left,
+        used,
+        ", ".join(filter(None, (ends, printable(status)))),
+        is_low=left < 1 - _USED or bool(status),
     )
 
 
 def _level(name: str, share: float, level: str, end: str, *, is_low: bool) -> Text:
     line = Text("  ", no_wrap=True, end="")
-    line.append(padded(plain(name), 13))
+    line.append(padded(printable(name), 13))
     line.append(" ").append(bar(share, _BAR), Tone.WAITS if is_low else Tone.GOOD)
     line.append(f" {level:<14} ", Tone.WAITS if is_low else None)
     line.append(end, Tone.FAINT)
@@ -131,11 +135,14 @@ def _level(name: str, share: float, level: str, end: str, *, is_low: bool) -> Te
 
 def _notes(pool: PoolView, tally: PoolTally | None, width: int) -> Iterator[Text]:
     """What else is known: learned limits, what the limit did of late, who is sparing it."""
-    learned = [f"learned {plain(one.text)}" for one in pool.learned]
+    learned = [f"learned {printable(one.text)}" for one in pool.learned]
     moves = list(_moves(tally)) if tally else []
     absorbed = tally.retries_absorbed if tally else 0
     pieces = [
-        *((0, plain(text), Tone.WAITS if why is Reason.BLOCKED else Tone.BAD) for why, text in troubles(pool).items()),
+        *(
+            (0, printable(text), Tone.WAITS if why is Reason.BLOCKED else Tone.BAD)
+            for why, text in troubles(pool).items()
+        ),
         (1, cap_words(pool), Tone.WAITS),
         (2, f"{pool.bypassing} past the scheduler" if pool.bypassing else "", Tone.BAD),
         (3, "; ".join(learned), ""),
@@ -151,8 +158,8 @@ def _notes(pool: PoolView, tally: PoolTally | None, width: int) -> Iterator[Text
 
 
 def _shared(pool: PoolView, meter: MeterView) -> str:
-    others = ", ".join(plain(group) for group in meter.shared_by if group != pool.key.model_group)
-    return f"{plain(meter.name)} shared with {others}"
+    others = ", ".join(printable(group) for group in meter.shared_by if group != pool.key.model_group)
+    return f"{printable(meter.name)} shared with {others}"
 
 
 def _moves(tally: PoolTally) -> Iterator[str]:
@@ -160,4 +167,4 @@ def _moves(tally: PoolTally) -> Iterator[str]:
     for move, before in zip_longest(tally.moves[:_MOVES], tally.moves[1 : _MOVES + 1]):
         if move is not None and move.ago_s < _RECENT_S:
             was = "" if before is None else f"{before.limit} "
-            yield f"{was}→ {move.limit} {span(move.ago_s)} ago ({plain(move.reason)})"
+            yield f"{was}→ {move.limit} {span(move.ago_s)} ago ({printable(move.reason)})"

@@ -1,6 +1,6 @@
 """Which requests a question means, and how that is said to SQLite."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
 
 from msgspec import Struct
@@ -54,6 +54,10 @@ class SqlConditions:
         """One more."""
         self._conditions.append(condition)
         self.values += values
+
+    def one_of(self, column: str, values: Collection[Value]) -> None:
+        """A column has one of these values."""
+        self.add(f"{column} IN ({', '.join('?' * len(values))})", *values)
 
     def within(self, column: str, span: Span) -> None:
         """An instant lies in it."""

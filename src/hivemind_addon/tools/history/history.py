@@ -45,7 +45,7 @@ class RunRecord(Struct, frozen=True):
     """Whether it ever did: one that was killed while it started has served nobody."""
 
 
-class Listed(TicketRow, kw_only=True):
+class RequestSummary(TicketRow, kw_only=True):
     """One request with what it has used so far."""
 
     tokens_in: int
@@ -58,7 +58,7 @@ class Listed(TicketRow, kw_only=True):
     micro_usd: int
 
 
-class Found(Struct, frozen=True):
+class NamedRequests(Struct, frozen=True):
     """What a name means."""
 
     what: str
@@ -104,7 +104,7 @@ def tokens_in(attempt: AttemptRow) -> int:
     return (attempt.input_tokens or 0) + (attempt.cache_read_tokens or 0) + (attempt.cache_write_tokens or 0)
 
 
-def requests(journal: JournalReader, wanted: RequestFilter, most: int) -> list[Listed]:
+def requests(journal: JournalReader, wanted: RequestFilter, most: int) -> list[RequestSummary]:
     """The newest requests, newest first."""
     where, order = SqlConditions(), "t.arrived"
     if wanted != RequestFilter(span=wanted.span) and is_broad(journal, wanted):
@@ -114,7 +114,7 @@ def requests(journal: JournalReader, wanted: RequestFilter, most: int) -> list[L
     where.within(order, wanted.span)
     where.selects(journal, wanted)
     found = journal.answers(
-        Listed,
+        RequestSummary,
         f"""
         SELECT t.*, coalesce(sum({TOKENS_IN}), 0) AS tokens_in, coalesce(sum(a.cache_read_tokens), 0) AS tokens_cached,
             coalesce(sum(a.output_tokens), 0) AS tokens_out, coalesce(sum({booked(journal, "tokens")}), 0) AS tokens,
@@ -129,15 +129,15 @@ def requests(journal: JournalReader, wanted: RequestFilter, most: int) -> list[L
     return found
 
 
-def find(journal: JournalReader, name: str, most: int) -> Found:
+def find(journal: JournalReader, name: str, most: int) -> NamedRequests:
     """The request, task or Idempotency-Key of this name; a request's id may be cut, where it stays the only one."""
     for what, column in (("request", "id"), ("task", "task"), ("Idempotency-Key", "idempotency_key")):
         if name and (tickets := _called(journal, column, name, most)):
-            return Found(what, name, tuple(reversed(tickets[:most])), has_more=len(tickets) > most)
+            return NamedRequests(what, name, tuple(reversed(tickets[:most])), has_more=len(tickets) > most)
     ids = _beginning(journal, "id", name) if len(name) >= _SHORTEST_PREFIX else []
     if len(ids) == 1:
-        return Found("request", ids[0], tuple(_called(journal, "id", ids[0], 1)))
-    return Found("", name, alike=tuple(_alike(journal, name)))
+        return NamedRequests("request", ids[0], tuple(_called(journal, "id", ids[0], 1)))
+    return NamedRequests("", name, alike=tuple(_alike(journal, name)))
 
 
 def biographies(journal: JournalReader, tickets: Sequence[TicketRow]) -> Iterator[Biography]:
@@ -191,7 +191,7 @@ def happenings(journal: JournalReader, span: Span, events: Sequence[str] = ()) -
     where = SqlConditions()
     where.within("at", span)
     if events:
-        where.add(f"event IN ({', '.join('?' * len(events))})", *events)
+        where.one_of("event", events)
     return journal.records(HappeningRow, "happening", f"{where} ORDER BY at, id", where.values)
 
 

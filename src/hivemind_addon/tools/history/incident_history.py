@@ -75,9 +75,8 @@ class Aftermath(Struct, frozen=True):
 
 def read_incidents(journal: JournalReader, span: Span, now: float) -> list[Incident]:
     """Those that were in the span, oldest first."""
-    marks = ", ".join("?" * len(EVENTS))
     where = SqlConditions()
-    where.add(f"h.event IN ({marks})", *EVENTS)
+    where.one_of("h.event", EVENTS)
     told = journal.answers(
         HappeningRow,
         f"""
@@ -87,13 +86,8 @@ def read_incidents(journal: JournalReader, span: Span, now: float) -> list[Incid
         """,
         where.values,
     )
-    found = incidents(
-        told,
-        runs(journal),
-        failure_rows(_ends(journal, span)),
-        now=now,
-        live=journal.live_run,
-    )
+    rows = failure_rows(_ends(journal, span))
+    found = incidents(told, runs(journal), rows, now=now, live=journal.live_run)
     return [one for one in found if one.began < span.until and (one.ended is None or one.ended >= span.since)]
 
 
@@ -159,7 +153,7 @@ def _ends(journal: JournalReader, span: Span) -> list[AttemptEnd]:
     """How attempts ended, in that order, wherever so many failed that they may have done so in a row."""
     where = SqlConditions()
     where.within("a.began", Span(span.since - _LONGEST_ATTEMPT_S, span.until + _LONGEST_ATTEMPT_S))
-    where.add(f"a.outcome IN ({', '.join('?' * len(HARD))})", *sorted(HARD))
+    where.one_of("a.outcome", sorted(HARD))
     where.add("a.ended IS NOT NULL")
     failures = _attempt_ends(journal, where)
     ends = list(failures)

@@ -12,7 +12,7 @@ from hivemind_addon.tools.history.history import TOKENS_IN
 from hivemind_addon.tools.history.reader import JournalReader, Value
 
 
-class By(Enum):
+class GroupBy(Enum):
     """What sums are made for."""
 
     AGENT = "agent"
@@ -29,10 +29,10 @@ class By(Enum):
 
         The plus keeps SQLite from walking along an index, which leads all over the disk.
         """
-        return f"date({instant}, 'unixepoch', 'localtime')" if self is By.DAY else f'+t."{self.value}"'
+        return f"date({instant}, 'unixepoch', 'localtime')" if self is GroupBy.DAY else f'+t."{self.value}"'
 
 
-class Cost(Struct, frozen=True):
+class CostSum(Struct, frozen=True):
     """What requests came to. They count where they arrived, their attempts and what these took where they began."""
 
     name: str = ""
@@ -66,13 +66,15 @@ class Cost(Struct, frozen=True):
     """Of the tokens, what attempts took that came to nothing: they failed, were lost, or their client went."""
     wasted_micro_usd: int = 0
 
-    def __add__(self, other: "Cost") -> "Cost":
+    def __add__(self, other: "CostSum") -> "CostSum":
         """Under the first one's name."""
-        sums = {name: getattr(self, name) + getattr(other, name) for name in Cost.__struct_fields__ if name != "name"}
-        return Cost(name=self.name, **sums)
+        sums = {
+            name: getattr(self, name) + getattr(other, name) for name in CostSum.__struct_fields__ if name != "name"
+        }
+        return CostSum(name=self.name, **sums)
 
 
-class ReasonCount(Struct, frozen=True):
+class RetryReason(Struct, frozen=True):
     """One reason for which attempts were made again."""
 
     reason: str
@@ -82,7 +84,7 @@ class ReasonCount(Struct, frozen=True):
     """Of these requests."""
 
 
-class Retried(Struct, frozen=True):
+class RetriedRequest(Struct, frozen=True):
     """One request that was tried again."""
 
     id: str
@@ -101,26 +103,26 @@ class Retried(Struct, frozen=True):
     tokens: int
 
 
-def costs(journal: JournalReader, wanted: RequestFilter, by: By) -> list[Cost]:
+def costs(journal: JournalReader, wanted: RequestFilter, by: GroupBy) -> list[CostSum]:
     """Sums, what cost most first; days in their order."""
-    sums: dict[str, Cost] = {}
+    sums: dict[str, CostSum] = {}
     for cost in (*_of_tickets(journal, wanted, by), *_of_attempts(journal, wanted, by)):
         sums[cost.name] = sums[cost.name] + cost if cost.name in sums else cost
-    if by is By.DAY:
+    if by is GroupBy.DAY:
         return sorted(sums.values(), key=lambda cost: cost.name)
     return sorted(sums.values(), key=lambda cost: (-cost.micro_usd, -cost.tokens, -cost.requests, cost.name))
 
 
-def total(sums: Sequence[Cost]) -> Cost:
+def total(sums: Sequence[CostSum]) -> CostSum:
     """All of them together."""
-    return sum(sums, Cost(name="total"))
+    return sum(sums, CostSum(name="total"))
 
 
-def retry_reasons(journal: JournalReader, wanted: RequestFilter) -> list[ReasonCount]:
+def retry_reasons(journal: JournalReader, wanted: RequestFilter) -> list[RetryReason]:
     """Why attempts were followed by another one, the most frequent reason first."""
     where = _retried(journal, wanted)
     return journal.answers(
-        ReasonCount,
+        RetryReason,
         f"""
         SELECT a.retry_reason AS reason, count(*) AS retries, count(DISTINCT t.id) AS requests,
             count(DISTINCT CASE WHEN t."end" = 'delivered' THEN t.id END) AS delivered
@@ -131,11 +133,11 @@ def retry_reasons(journal: JournalReader, wanted: RequestFilter) -> list[ReasonC
     )
 
 
-def retried(journal: JournalReader, wanted: RequestFilter, most: int) -> list[Retried]:
+def retried(journal: JournalReader, wanted: RequestFilter, most: int) -> list[RetriedRequest]:
     """The newest requests that were tried again, newest first."""
     where = _retried(journal, wanted)
     return journal.answers(
-        Retried,
+        RetriedRequest,
         f"""
         SELECT t.id, t.agent, t.pool, t.model, t.arrived, {end_of(journal)} AS "end", t.attempts,
             sum(a.tokens) AS tokens, group_concat(a.retry_reason, '; ') AS reasons, sum(a.micro_usd) AS micro_usd,
@@ -155,7 +157,7 @@ def _retried(journal: JournalReader, wanted: RequestFilter) -> SqlConditions:
     return where
 
 
-def _of_tickets(journal: JournalReader, wanted: RequestFilter, by: By) -> list[Cost]:
+def _of_tickets(journal: JournalReader, wanted: RequestFilter, by: GroupBy) -> list[CostSum]:
     where = _in("t.arrived", "t.id", journal, wanted)
     sql = f"""
         SELECT name, count(*) AS requests, sum(final = 'delivered') AS delivered,
@@ -168,7 +170,7 @@ def _of_tickets(journal: JournalReader, wanted: RequestFilter, by: By) -> list[C
     return _sums(journal, sql, where.values)
 
 
-def _of_attempts(journal: JournalReader, wanted: RequestFilter, by: By) -> list[Cost]:
+def _of_attempts(journal: JournalReader, wanted: RequestFilter, by: GroupBy) -> list[CostSum]:
     where = _in("a.began", "a.ticket", journal, wanted)
     in_vain = "(a.outcome != 'success')"
     sql = f"""
@@ -193,5 +195,5 @@ def _in(instant: str, key: str, journal: JournalReader, wanted: RequestFilter) -
     return where
 
 
-def _sums(journal: JournalReader, sql: str, values: Sequence[Value]) -> list[Cost]:
-    return journal.answers(Cost, sql, values)
+def _sums(journal: JournalReader, sql: str, values: Sequence[Value]) -> list[CostSum]:
+    return journal.answers(CostSum, sql, values)

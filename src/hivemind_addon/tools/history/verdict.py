@@ -18,7 +18,7 @@ from hivemind_addon.tools.history.filters import LOST
 _TIMES = {1: "once", 2: "twice"}
 
 
-class Fate(Enum):
+class AttemptFate(Enum):
     """Whether one attempt ran at the provider."""
 
     RAN = "ran"
@@ -27,21 +27,21 @@ class Fate(Enum):
     RUNS = "runs"
 
 
-def fate_of(attempt: AttemptRow) -> Fate:
+def fate_of(attempt: AttemptRow) -> AttemptFate:
     """What became of one attempt."""
     match attempt.outcome:
         case "":
-            return Fate.RUNS
+            return AttemptFate.RUNS
         case OutcomeKind.SUCCESS.value:
-            return Fate.RAN
+            return AttemptFate.RAN
         case "lost":
-            return Fate.MAY_HAVE_RUN
+            return AttemptFate.MAY_HAVE_RUN
         case OutcomeKind.CANCELLED.value:
             # One that was never sent is booked with nothing; one that was, with what it was expected to take at least.
-            return Fate.MAY_HAVE_RUN if attempt.tokens or attempt.micro_usd else Fate.DID_NOT_RUN
+            return AttemptFate.MAY_HAVE_RUN if attempt.tokens or attempt.micro_usd else AttemptFate.DID_NOT_RUN
         case _:
             broke_off = attempt.status is not None and attempt.status < 300
-            return Fate.MAY_HAVE_RUN if attempt.ambiguous or broke_off else Fate.DID_NOT_RUN
+            return AttemptFate.MAY_HAVE_RUN if attempt.ambiguous or broke_off else AttemptFate.DID_NOT_RUN
 
 
 def verdict(tickets: Sequence[TicketRow], attempts: Sequence[AttemptRow]) -> str:
@@ -49,12 +49,12 @@ def verdict(tickets: Sequence[TicketRow], attempts: Sequence[AttemptRow]) -> str
     fates = [fate_of(attempt) for attempt in attempts]
     is_live = any(not ticket.end for ticket in tickets)
     head = verdict_head(attempts, is_live=is_live)
-    unsure = f"; {_why_unsure(attempts)}" if Fate.MAY_HAVE_RUN in fates else ""
-    failed = fates.count(Fate.DID_NOT_RUN)
+    unsure = f"; {_why_unsure(attempts)}" if AttemptFate.MAY_HAVE_RUN in fates else ""
+    failed = fates.count(AttemptFate.DID_NOT_RUN)
     beside = f"; {several(failed, 'attempt')} failed without running" if failed else ""
-    has_run = Fate.RAN in fates or Fate.MAY_HAVE_RUN in fates
+    has_run = AttemptFate.RAN in fates or AttemptFate.MAY_HAVE_RUN in fates
     if is_live:
-        now = "runs now" if Fate.RUNS in fates else "waits now"
+        now = "runs now" if AttemptFate.RUNS in fates else "waits now"
         return f"{head}, and {now}{unsure}" if has_run or now == "waits now" else now
     return head + unsure + beside if has_run else f"{head}: {_why_never(tickets[-1], len(fates))}"
 
@@ -62,7 +62,7 @@ def verdict(tickets: Sequence[TicketRow], attempts: Sequence[AttemptRow]) -> str
 def verdict_head(attempts: Sequence[AttemptRow], *, is_live: bool) -> str:
     """How often it ran: `ran once`, `may have run once`, `never ran`."""
     fates = [fate_of(attempt) for attempt in attempts]
-    ran, perhaps = fates.count(Fate.RAN), fates.count(Fate.MAY_HAVE_RUN)
+    ran, perhaps = fates.count(AttemptFate.RAN), fates.count(AttemptFate.MAY_HAVE_RUN)
     if ran:
         return f"ran {times(ran)}" + (f" and may have run {times(perhaps)} more" if perhaps else "")
     if perhaps:
@@ -77,7 +77,7 @@ def times(number: int) -> str:
 
 def _why_unsure(attempts: Sequence[AttemptRow]) -> str:
     """Of the attempts of which nobody knows, the last one's reason."""
-    last = next(one for one in reversed(attempts) if fate_of(one) is Fate.MAY_HAVE_RUN)
+    last = next(one for one in reversed(attempts) if fate_of(one) is AttemptFate.MAY_HAVE_RUN)
     if last.outcome == LOST:
         return f"{last.reason or 'its proxy died'} while attempt {last.attempt} was under way"
     return f"attempt {last.attempt}: {last.reason}" if last.reason else f"attempt {last.attempt} was {last.outcome}"

@@ -90,7 +90,7 @@ def _read_token(file: Path) -> str:
     return text
 
 
-class Guarded:
+class AccessGuard:
     """Lets through who says the token, to a name of this machine, from no web page."""
 
     def __init__(self, app: ASGIApp, *, token: str, port: int) -> None:
@@ -148,7 +148,7 @@ def make_app(server: "Server[Client, Any]", *, token: str, port: int) -> ASGIApp
             yield
 
     app = Starlette(routes=[Route(PATH, endpoint=_Endpoint(sessions))], lifespan=living)
-    return Guarded(app, token=token, port=port)
+    return AccessGuard(app, token=token, port=port)
 
 
 def listener(port: int) -> socket.socket:

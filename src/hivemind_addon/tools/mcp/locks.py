@@ -20,7 +20,7 @@ LeaseId = Annotated[str, Meta(min_length=1, max_length=200)]
 Ttl = Annotated[float, Meta(ge=1, le=_MAX_TTL_S, description="Seconds until it ends by itself, unless it is renewed")]
 
 
-class LocksWanted(Struct, frozen=True, forbid_unknown_fields=True):
+class LeaseRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """What is to be taken."""
 
     names: Annotated[
@@ -38,51 +38,51 @@ class LocksWanted(Struct, frozen=True, forbid_unknown_fields=True):
     value: Annotated[str, Meta(max_length=1000, description="A word to the others, such as what you do with it")] = ""
 
 
-class LockGranted(Struct, frozen=True):
+class GrantedName(Struct, frozen=True):
     """One name that is held."""
 
     name: str
     token: Annotated[int, Meta(description="Fencing token: greater than all that were given for this name before")]
 
 
-class Acquired(Struct, frozen=True):
+class LeaseAnswer(Struct, frozen=True):
     """What came of it."""
 
     granted: bool
     text: str
     lease: Annotated[str, Meta(description="Its id, to renew and to release it; empty: not granted")] = ""
-    names: tuple[LockGranted, ...] = ()
+    names: tuple[GrantedName, ...] = ()
     ends_in_s: float = 0
     taken: Annotated[tuple[str, ...], Meta(description="Names that stand in the way")] = ()
     holders: Annotated[tuple[str, ...], Meta(description="Who has them")] = ()
 
 
-class Renew(Struct, frozen=True, forbid_unknown_fields=True):
+class LeaseRenewal(Struct, frozen=True, forbid_unknown_fields=True):
     """Which lease, and for how long."""
 
     lease: LeaseId
     ttl_s: Ttl = 600
 
 
-class Release(Struct, frozen=True, forbid_unknown_fields=True):
+class LeaseRelease(Struct, frozen=True, forbid_unknown_fields=True):
     """Which lease."""
 
     lease: LeaseId
 
 
-class Released(Struct, frozen=True):
+class ReleasedNames(Struct, frozen=True):
     """It is free."""
 
     names: tuple[str, ...]
 
 
-class LockNames(Struct, frozen=True, forbid_unknown_fields=True):
+class LeaseNames(Struct, frozen=True, forbid_unknown_fields=True):
     """Which names."""
 
     names: Annotated[tuple[Name, ...], Meta(max_length=100, description="None: all that are held or waited for")] = ()
 
 
-class LockHolder(Struct, frozen=True):
+class NameHolder(Struct, frozen=True):
     """One holder of a name."""
 
     agent: str
@@ -96,19 +96,19 @@ class NameView(Struct, frozen=True):
 
     name: str
     at_most: int
-    holders: tuple[LockHolder, ...]
+    holders: tuple[NameHolder, ...]
     waiting: Annotated[tuple[str, ...], Meta(description="Agents that wait for it, in their order")]
     last_token: int
 
 
-class Leases(Struct, frozen=True):
+class LeaseList(Struct, frozen=True):
     """Names that are held or waited for."""
 
     names: tuple[NameView, ...]
 
 
 @tool("Take a lock that agents share", effect=Effect.CHANGES)
-def lease_acquire(call: Call, wanted: LocksWanted) -> Acquired:
+def lease_acquire(call: Call, wanted: LeaseRequest) -> LeaseAnswer:
     """Take named leases that all agents on this machine respect, before touching what must not be touched by two at
     once (a migration, a file that everybody edits, a port), or to be one of at most N in a phase. Several names are
     taken all at once or not at all. Waits up to wait_s seconds. granted false: somebody else has it; do not go on
@@ -140,20 +140,20 @@ def lease_acquire(call: Call, wanted: LocksWanted) -> Acquired:
     return _acquired(got, "yours: release it as soon as you are done")
 
 
-def _acquired(lease: Lease, text: str) -> Acquired:
-    return Acquired(
+def _acquired(lease: Lease, text: str) -> LeaseAnswer:
+    return LeaseAnswer(
         granted=True,
         text=text,
         lease=lease.id,
-        names=tuple(LockGranted(one.name, one.token) for one in lease.grants),
+        names=tuple(GrantedName(one.name, one.token) for one in lease.grants),
         ends_in_s=_left(lease),
     )
 
 
-def _refused(got: NotGranted) -> Acquired:
+def _refused(got: NotGranted) -> LeaseAnswer:
     holders = tuple(dict.fromkeys(_who(one) for one in got.holders))
     has = f", held by {', '.join(holders)}" if holders else ""
-    return Acquired(
+    return LeaseAnswer(
         granted=False,
         text=f"not yours: {', '.join(got.ahead)} taken{has}; ask again, or do something else first",
         taken=got.ahead,
@@ -162,7 +162,7 @@ def _refused(got: NotGranted) -> Acquired:
 
 
 @tool("Keep a lease for longer", effect=Effect.CHANGES, idempotent=True)
-def lease_renew(call: Call, asked: Renew) -> Acquired:
+def lease_renew(call: Call, asked: LeaseRenewal) -> LeaseAnswer:
     """Let a lease that you hold end later. An error: it is over, and may be somebody else's by now."""
     session = call.session
     _own(session, asked.lease)
@@ -177,13 +177,13 @@ def lease_renew(call: Call, asked: Renew) -> Acquired:
 
 
 @tool("Give a lease back", effect=Effect.CHANGES)
-def lease_release(call: Call, asked: Release) -> Released:
+def lease_release(call: Call, asked: LeaseRelease) -> ReleasedNames:
     """Release a lease that you hold, so that the next one gets it at once."""
     session = call.session
     lease = _own(session, asked.lease)
     session.let_go(asked.lease)
     session.leases.release(asked.lease, session.clock.awake())
-    return Released(tuple(one.name for one in lease.grants))
+    return ReleasedNames(tuple(one.name for one in lease.grants))
 
 
 def _own(session: Session, lease_id: str) -> Lease:
@@ -194,12 +194,12 @@ def _own(session: Session, lease_id: str) -> Lease:
 
 
 @tool("Who holds which lease")
-def lease_list(call: Call, asked: LockNames) -> Leases:
+def lease_list(call: Call, asked: LeaseNames) -> LeaseList:
     """See which names are held, by whom, until when, and who waits for them. Changes nothing."""
     session = call.session
     found = session.leases.standings(session.clock.awake(), asked.names)[:MAX_ROWS]
     held = session.held
-    return Leases(tuple(_name_view(one, held) for one in found))
+    return LeaseList(tuple(_name_view(one, held) for one in found))
 
 
 def _name_view(one: LeaseState, held: dict[str, Lease]) -> NameView:
@@ -207,7 +207,7 @@ def _name_view(one: LeaseState, held: dict[str, Lease]) -> NameView:
         name=one.name,
         at_most=one.capacity,
         holders=tuple(
-            LockHolder(_who(lease.holder), lease.value, _left(lease), lease.id if lease.id in held else "")
+            NameHolder(_who(lease.holder), lease.value, _left(lease), lease.id if lease.id in held else "")
             for lease in one.leases[:MAX_ROWS]
         ),
         waiting=tuple(_who(holder) for holder in one.waiting[:MAX_ROWS]),

@@ -16,9 +16,9 @@ from hivemind_addon.api.ticket import Priority
 from hivemind_addon.api.words import several, span
 from hivemind_addon.tools.history.filters import RequestFilter, Span
 from hivemind_addon.tools.history.reader import JournalReader, NoJournal
-from hivemind_addon.tools.history.sums import By, costs, total
+from hivemind_addon.tools.history.sums import GroupBy, costs, total
 from hivemind_addon.tools.mcp.session import Session
-from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, Effect, Nothing, ToolFailed, tool
+from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, Effect, NoArguments, ToolFailed, tool
 
 _MAX_YIELD_S = 3600
 _MAX_LOWERED_S = 7 * 86_400
@@ -48,7 +48,7 @@ class OtherAgent(Struct, frozen=True):
     waiting: int
 
 
-class PoolInShort(Struct, frozen=True):
+class OwnPool(Struct, frozen=True):
     """One limit domain of a provider: host / account / model group."""
 
     pool: str
@@ -79,7 +79,7 @@ class OwnStatus(Struct, frozen=True):
     priority: Annotated[str, Meta(description="That a person (or you) set for you; empty: what your requests ask for")]
     budgets: tuple[OwnBudget, ...]
     others: tuple[OtherAgent, ...]
-    pools: tuple[PoolInShort, ...]
+    pools: tuple[OwnPool, ...]
 
 
 class OwnMetrics(Struct, frozen=True):
@@ -102,7 +102,7 @@ class OwnMetrics(Struct, frozen=True):
     waited_s: Annotated[float, Meta(description="In the queue, all requests together")]
 
 
-class Planned(Struct, frozen=True, forbid_unknown_fields=True):
+class PlannedCall(Struct, frozen=True, forbid_unknown_fields=True):
     """The call that is thought of."""
 
     input_tokens: Annotated[int, Meta(ge=0, le=10**8, description="0: as large as your last call")] = 0
@@ -129,13 +129,13 @@ class WaitEstimate(Struct, frozen=True):
     pools: tuple[PoolWait, ...]
 
 
-class YieldFor(Struct, frozen=True, forbid_unknown_fields=True):
+class YieldTime(Struct, frozen=True, forbid_unknown_fields=True):
     """For how long."""
 
     seconds: Annotated[float, Meta(ge=1, le=_MAX_YIELD_S, description="It ends by itself")] = 60
 
 
-class LowerFor(Struct, frozen=True, forbid_unknown_fields=True):
+class LowerTime(Struct, frozen=True, forbid_unknown_fields=True):
     """For how long, or no more."""
 
     seconds: Annotated[float, Meta(ge=1, le=_MAX_LOWERED_S, description="It ends by itself")] = 3600
@@ -144,7 +144,7 @@ class LowerFor(Struct, frozen=True, forbid_unknown_fields=True):
     ] = False
 
 
-class Done(Struct, frozen=True):
+class ActionResult(Struct, frozen=True):
     """What became of it."""
 
     done: bool
@@ -152,7 +152,7 @@ class Done(Struct, frozen=True):
 
 
 @tool("Where you stand in the queue")
-def status(call: Call, _: Nothing) -> OwnStatus:
+def status(call: Call, _: NoArguments) -> OwnStatus:
     """See what the scheduler in front of the model provider does with your requests: which of them wait and why, who
     else runs, how full the provider's limits are, what is left of your budget. Use it when calls are slow, before
     starting many sub-agents, or when an error mentions hivemind. Changes nothing.
@@ -209,8 +209,8 @@ def _others(tickets: Iterable[TicketView], agent: str) -> tuple[OtherAgent, ...]
     return tuple(OtherAgent(name, running, waiting) for name, (running, waiting) in list(counted.items())[:MAX_ROWS])
 
 
-def _pool(pool: PoolView) -> PoolInShort:
-    return PoolInShort(
+def _pool(pool: PoolView) -> OwnPool:
+    return OwnPool(
         pool=str(pool.key),
         running=pool.in_flight,
         limit=pool.limit,
@@ -244,7 +244,7 @@ def _budget(view: BudgetView) -> OwnBudget:
 
 
 @tool("What you have used")
-def metrics(call: Call, _: Nothing) -> OwnMetrics:
+def metrics(call: Call, _: NoArguments) -> OwnMetrics:
     """Your own requests, tokens (all input, cached input, output), cost in US dollars, seconds waited, and failures
     that were retried for you: today's, or since the proxy's start where no journal is kept. Use it to report or to
     limit your own spending. Changes nothing.
@@ -263,7 +263,7 @@ def _of_today(agent: str, session: Session) -> OwnMetrics:
     midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
     with JournalReader(session.journal()) as journal:
         asked = RequestFilter(span=Span(since=midnight.timestamp()), agent=session.caller.glob)
-        cost = total(costs(journal, asked, By.AGENT))
+        cost = total(costs(journal, asked, GroupBy.AGENT))
     return OwnMetrics(
         agent=agent,
         since=f"midnight ({midnight.isoformat(timespec='minutes')})",
@@ -305,7 +305,7 @@ def _of_this_run(agent: str, report: Report) -> OwnMetrics:
 
 
 @tool("When would my next call run?")
-def wait_estimate(call: Call, planned: Planned) -> WaitEstimate:
+def wait_estimate(call: Call, planned: PlannedCall) -> WaitEstimate:
     """Foresee how many seconds a model call that you made now would wait before it is sent to the provider, and for
     what. Use it to choose between more work now and later, or how many sub-agents are worth it. Changes nothing and
     reserves nothing.
@@ -326,7 +326,7 @@ def wait_estimate(call: Call, planned: Planned) -> WaitEstimate:
 
 
 @tool("Let others go first for a while", effect=Effect.CHANGES, idempotent=True)
-def yield_turn(call: Call, asked: YieldFor) -> Done:
+def yield_turn(call: Call, asked: YieldTime) -> ActionResult:
     """Give your requests the lowest priority for some seconds, so that other agents' requests go first. Use it when
     your work is not urgent and others wait. It ends by itself; your requests are never lost.
     """
@@ -334,7 +334,7 @@ def yield_turn(call: Call, asked: YieldFor) -> Done:
 
 
 @tool("Lower your own priority", effect=Effect.CHANGES, idempotent=True)
-def lower_priority(call: Call, asked: LowerFor) -> Done:
+def lower_priority(call: Call, asked: LowerTime) -> ActionResult:
     """Have your own requests served after everybody else's for a long while, as background work. It ends by itself, or
     with restore true. You cannot raise yourself, nor undo what a person has set.
     """
@@ -342,23 +342,23 @@ def lower_priority(call: Call, asked: LowerFor) -> Done:
     if not asked.restore:
         return _lower(session, asked.seconds)
     if not session.lowered:
-        return Done(done=True, text="There is nothing to take back: you have not lowered your priority.")
+        return ActionResult(done=True, text="There is nothing to take back: you have not lowered your priority.")
     # Not for good: that would take back what a person has set, too.
     said = session.tell(SetPriority(session.caller.glob, None, for_s=_AT_ONCE_S, by=session.agent))
     session.lowered = not said.done
-    return Done(done=said.done, text="Your requests are served as before." if said.done else said.text)
+    return ActionResult(done=said.done, text="Your requests are served as before." if said.done else said.text)
 
 
-def _lower(session: Session, for_s: float) -> Done:
+def _lower(session: Session, for_s: float) -> ActionResult:
     """An order that ends by itself lies on those that a person has given, and these count again after it."""
     standing = _order(session.report().snapshot, session.agent)
     if standing is not None and standing.priority is Priority.LOW and not session.lowered:
-        return Done(done=True, text="You have priority low already: others go first.")
+        return ActionResult(done=True, text="You have priority low already: others go first.")
     if standing is not None and standing.ends_in_s is not None and not session.lowered:
         for_s = max(for_s, standing.ends_in_s)  # it takes that one's place, and must not end before it
     said = session.tell(SetPriority(session.caller.glob, Priority.LOW, for_s=for_s, by=session.agent))
     session.lowered = session.lowered or said.done
-    return Done(done=said.done, text=f"Others go first for {span(for_s)}." if said.done else said.text)
+    return ActionResult(done=said.done, text=f"Others go first for {span(for_s)}." if said.done else said.text)
 
 
 def _order(snapshot: Snapshot, agent: str) -> PriorityView | None:

@@ -13,13 +13,13 @@ from hivemind_addon.tools.history.filters import RequestFilter, Span
 from hivemind_addon.tools.history.history import Biography, biographies, find, requests
 from hivemind_addon.tools.history.reader import JournalReader
 from hivemind_addon.tools.history.verdict import verdict
-from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, Nothing, ToolFailed, tool
+from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, NoArguments, ToolFailed, tool
 
 _HOUR_S = 3600.0
 _MAX_CHARS = 50_000
 
 
-class About(Struct, frozen=True, forbid_unknown_fields=True):
+class HistoryQuestion(Struct, frozen=True, forbid_unknown_fields=True):
     """Which requests."""
 
     name: Annotated[
@@ -29,7 +29,7 @@ class About(Struct, frozen=True, forbid_unknown_fields=True):
     most: Annotated[int, Meta(ge=1, le=MAX_ROWS, description="At most so many requests")] = 20
 
 
-class Past(Struct, frozen=True):
+class PastRequest(Struct, frozen=True):
     """One request of yours."""
 
     ticket: str
@@ -50,12 +50,12 @@ class Past(Struct, frozen=True):
 class PastRequests(Struct, frozen=True):
     """Your requests, the newest first."""
 
-    requests: tuple[Past, ...]
+    requests: tuple[PastRequest, ...]
     text: str
 
 
 @tool("What became of your requests")
-def history(call: Call, about: About) -> PastRequests:
+def history(call: Call, about: HistoryQuestion) -> PastRequests:
     """Look up your own past requests: whether each ran at the provider once, twice, never, or nobody can know, why
     attempts failed, what they used and cost. Use it after an error or a restart, before you do something again.
     Changes nothing.
@@ -77,7 +77,7 @@ def history(call: Call, about: About) -> PastRequests:
     return PastRequests(told, _text(told))
 
 
-def _past(story: Biography) -> Past:
+def _past(story: Biography) -> PastRequest:
     ticket = story.ticket
     failed = tuple(one.reason or one.outcome for one in story.attempts if one.outcome not in ("", "success"))
     told = {
@@ -91,10 +91,10 @@ def _past(story: Biography) -> Past:
         "output_tokens": story.tokens_out,
         "cost_usd": story.micro_usd / 1e6,
     }
-    return convert(to_builtins(ticket) | told, Past)
+    return convert(to_builtins(ticket) | told, PastRequest)
 
 
-def _text(told: Sequence[Past]) -> str:
+def _text(told: Sequence[PastRequest]) -> str:
     if not told:
         return "There are none."
     if len(told) == 1:
@@ -116,7 +116,7 @@ class KeptConversation(Struct, frozen=True):
     reason: str
 
 
-class Checkpoints(Struct, frozen=True):
+class CheckpointList(Struct, frozen=True):
     """Yours, the newest first."""
 
     checkpoints: tuple[KeptConversation, ...]
@@ -146,12 +146,12 @@ def _mine(store: CheckpointStore, agent: str) -> list[CheckpointHead]:
 
 
 @tool("Your conversations that were stopped")
-def checkpoints(call: Call, _: Nothing) -> Checkpoints:
+def checkpoints(call: Call, _: NoArguments) -> CheckpointList:
     """List your own conversations that a spent budget has stopped and that were kept, the newest first. Use it after a
     budget was raised, to find where you were. Changes nothing.
     """
     mine = _mine(call.session.checkpoints(), call.session.agent)
-    return Checkpoints(tuple(_kept(head) for head in mine[:MAX_ROWS]), more=len(mine[MAX_ROWS:]))
+    return CheckpointList(tuple(_kept(head) for head in mine[:MAX_ROWS]), more=len(mine[MAX_ROWS:]))
 
 
 def _kept(head: CheckpointHead) -> KeptConversation:

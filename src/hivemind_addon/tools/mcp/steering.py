@@ -13,9 +13,9 @@ from hivemind_addon.api.snapshot import BudgetView
 from hivemind_addon.api.spend import Period
 from hivemind_addon.api.spend import Scope as HolderKind
 from hivemind_addon.api.ticket import Priority
-from hivemind_addon.tools.mcp.own import Done
+from hivemind_addon.tools.mcp.own import ActionResult
 from hivemind_addon.tools.mcp.session import Permission
-from hivemind_addon.tools.mcp.tool import Call, Effect, Nothing, ToolFailed, tool
+from hivemind_addon.tools.mcp.tool import Call, Effect, NoArguments, ToolFailed, tool
 
 _BUDGETS = frozenset({Permission.BUDGETS})
 _CONFIG = frozenset({Permission.CONFIG})
@@ -54,7 +54,7 @@ class BudgetList(Struct, frozen=True):
     budgets: tuple[BudgetState, ...]
 
 
-class Add(Struct, frozen=True, forbid_unknown_fields=True):
+class BudgetAddition(Struct, frozen=True, forbid_unknown_fields=True):
     """Whose, and how much more."""
 
     holder: HolderKind
@@ -64,7 +64,7 @@ class Add(Struct, frozen=True, forbid_unknown_fields=True):
     usd: Usd = 0
 
 
-class Set(Struct, frozen=True, forbid_unknown_fields=True):
+class BudgetSetting(Struct, frozen=True, forbid_unknown_fields=True):
     """Whose, and what it may spend."""
 
     holder: HolderKind
@@ -74,7 +74,7 @@ class Set(Struct, frozen=True, forbid_unknown_fields=True):
     usd: Annotated[Usd | None, Meta(description="Null with tokens null: what the agents file says counts again")] = None
 
 
-class Reset(Struct, frozen=True, forbid_unknown_fields=True):
+class BudgetReset(Struct, frozen=True, forbid_unknown_fields=True):
     """Whose."""
 
     holder: HolderKind
@@ -92,7 +92,7 @@ class PriorityLevel(Enum):
     AS_ASKED = _AS_ASKED
 
 
-class Serve(Struct, frozen=True, forbid_unknown_fields=True):
+class PriorityOrder(Struct, frozen=True, forbid_unknown_fields=True):
     """Whom, and how."""
 
     agent: Annotated[str, Meta(min_length=1, max_length=200, description="Its name as status shows it, or a glob")]
@@ -119,13 +119,13 @@ class ProxyOption(Struct, frozen=True):
     ] = True
 
 
-class Options(Struct, frozen=True):
+class OptionList(Struct, frozen=True):
     """What the proxy runs with."""
 
     options: tuple[ProxyOption, ...]
 
 
-class SetOption(Struct, frozen=True, forbid_unknown_fields=True):
+class OptionSetting(Struct, frozen=True, forbid_unknown_fields=True):
     """Which, and to what."""
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
@@ -133,7 +133,7 @@ class SetOption(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @tool("Everybody's budgets", needs=_BUDGETS)
-def budget_list(call: Call, _: Nothing) -> BudgetList:
+def budget_list(call: Call, _: NoArguments) -> BudgetList:
     """See every budget that is in force: limit, spent, reserved, when it renews. Changes nothing."""
     budgets = call.session.report().snapshot.budgets
     return BudgetList(tuple(_state(one) for one in budgets[:_MAX_BUDGETS]))
@@ -158,7 +158,7 @@ def _state(view: BudgetView) -> BudgetState:
 
 
 @tool("Raise a budget", effect=Effect.DESTROYS, needs=_BUDGETS)
-def budget_add(call: Call, asked: Add) -> Done:
+def budget_add(call: Call, asked: BudgetAddition) -> ActionResult:
     """Add tokens or US dollars to a holder's budget, for its present period only."""
     if not asked.tokens and not asked.usd:
         raise ToolFailed("say how many tokens or US dollars to add")
@@ -167,29 +167,29 @@ def budget_add(call: Call, asked: Add) -> Done:
 
 
 @tool("Give a budget", effect=Effect.DESTROYS, idempotent=True, needs=_BUDGETS)
-def budget_set(call: Call, asked: Set) -> Done:
+def budget_set(call: Call, asked: BudgetSetting) -> ActionResult:
     """Set what an agent, a group or everyone may spend in a run, an hour, a day or a month."""
     money = None if asked.usd is None else _micro(asked.usd)
     return _done(call, SetBudget(asked.holder, asked.name, asked.per, asked.tokens, money, by=_asker(call)))
 
 
 @tool("Forgive what was spent", effect=Effect.DESTROYS, idempotent=True, needs=_BUDGETS)
-def budget_reset(call: Call, asked: Reset) -> Done:
+def budget_reset(call: Call, asked: BudgetReset) -> ActionResult:
     """Begin a holder's period anew, as if nothing had been spent in it."""
     return _done(call, ResetBudget(asked.holder, asked.name, asked.per, by=_asker(call)))
 
 
 @tool("Set anybody's priority", effect=Effect.CHANGES, idempotent=True, needs=frozenset({Permission.PRIORITY}))
-def set_priority(call: Call, asked: Serve) -> Done:
+def set_priority(call: Call, asked: PriorityOrder) -> ActionResult:
     """Serve agents before or after others, whatever they ask for."""
     level = None if asked.priority is PriorityLevel.AS_ASKED else Priority[asked.priority.name]
     return _done(call, SetPriority(asked.agent, level, for_s=asked.seconds, by=_asker(call)))
 
 
 @tool("The proxy's options", needs=_CONFIG)
-def config_list(call: Call, _: Nothing) -> Options:
+def config_list(call: Call, _: NoArguments) -> OptionList:
     """See the options that the running proxy has, and which of them can be changed. Changes nothing."""
-    return Options(_options(call))
+    return OptionList(_options(call))
 
 
 def _options(call: Call) -> tuple[ProxyOption, ...]:
@@ -200,7 +200,7 @@ def _options(call: Call) -> tuple[ProxyOption, ...]:
 
 
 @tool("Change an option of the proxy", effect=Effect.DESTROYS, idempotent=True, needs=_CONFIG)
-def config_set(call: Call, asked: SetOption) -> Done:
+def config_set(call: Call, asked: OptionSetting) -> ActionResult:
     # The proxy takes names with and without their prefix.
     """Set one option of the running proxy. It holds for everybody, until the proxy is started anew. Those that name a
     file, run a program or lead keys elsewhere need `--allow-commands` besides.
@@ -218,11 +218,11 @@ def _asker(call: Call) -> str:
     return call.session.caller.agent
 
 
-def _done(call: Call, command: AddBudget | SetBudget | ResetBudget | SetPriority | SetConfig) -> Done:
+def _done(call: Call, command: AddBudget | SetBudget | ResetBudget | SetPriority | SetConfig) -> ActionResult:
     said = call.session.tell(command)
     if not said.done:
         raise ToolFailed(said.text)
-    return Done(done=True, text=said.text)
+    return ActionResult(done=True, text=said.text)
 
 
 def _micro(usd: float) -> int:
@@ -243,7 +243,7 @@ class SetupProgram(Enum):
     ALL = "all"
 
 
-class What(Enum):
+class SetupAction(Enum):
     """What is to be done."""
 
     PRINT = "print"
@@ -251,19 +251,19 @@ class What(Enum):
     REMOVE = "remove"
 
 
-class SetupWanted(Struct, frozen=True, forbid_unknown_fields=True):
+class SetupRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """For which program, and what."""
 
     program: Annotated[SetupProgram, Meta(description="`all`: every one that is found on this machine")]
     action: Annotated[
-        What,
+        SetupAction,
         Meta(description="`print` changes nothing; `write` merges it into its files; `remove` takes out what it wrote"),
-    ] = What.PRINT
+    ] = SetupAction.PRINT
     project: Annotated[bool, Meta(description="The project's files (this server's folder), not the user's own")] = False
     mcp_only: Annotated[bool, Meta(description="Only the entry of this server, not the proxy")] = False
 
 
-class SetUp(Struct, frozen=True):
+class SetupResult(Struct, frozen=True):
     """What came of it."""
 
     done: Annotated[bool, Meta(description="False: something could not be done; the text says what")]
@@ -276,13 +276,13 @@ class SetUp(Struct, frozen=True):
     idempotent=True,
     needs=frozenset({Permission.SETUP}),
 )
-def setup(call: Call, wanted: SetupWanted) -> SetUp:
+def setup(call: Call, wanted: SetupRequest) -> SetupResult:
     """Show what a program needs in its own files to go through the scheduler and to use this server, or write that:
     what is in the files stays, a diff is shown, a backup is kept. It counts from the program's next start.
     """
     command = [sys.executable, "-P", "-m", "hivemind_addon", "setup", wanted.program.value]
     command += ["--port", str(call.session.caller.port)]
-    command += [f"--{wanted.action.value}"] if wanted.action is not What.PRINT else []
+    command += [f"--{wanted.action.value}"] if wanted.action is not SetupAction.PRINT else []
     command += [word for word, asked in (("--project", wanted.project), ("--mcp-only", wanted.mcp_only)) if asked]
     try:
         ran = subprocess.run(  # noqa: S603 - words of our own
@@ -295,7 +295,7 @@ def setup(call: Call, wanted: SetupWanted) -> SetUp:
         )
     except subprocess.TimeoutExpired as error:
         raise ToolFailed(f"hivemind setup did not end within {_MOST_SETUP_S} s") from error
-    return SetUp(done=ran.returncode == 0, text=ran.stdout.decode(errors="replace")[-_MAX_CHARS:])
+    return SetupResult(done=ran.returncode == 0, text=ran.stdout.decode(errors="replace")[-_MAX_CHARS:])
 
 
 TOOLS = (budget_list, budget_add, budget_set, budget_reset, set_priority, config_list, config_set, setup)

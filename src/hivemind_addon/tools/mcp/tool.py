@@ -134,7 +134,7 @@ def tool[Taken: Struct, Given: Struct](
     return make
 
 
-class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
+class NoArguments(Struct, frozen=True, forbid_unknown_fields=True):
     """No arguments."""
 
 

@@ -35,7 +35,7 @@ class WorkLevel(Enum):
 _RAISED = (WorkLevel.CRITICAL, WorkLevel.HIGH)
 
 
-class Job(Struct, frozen=True, forbid_unknown_fields=True):
+class TaskRequest(Struct, frozen=True, forbid_unknown_fields=True):
     """One task: an agent kind and its prompt; or a command, where the person who starts this server allows it."""
 
     agent: Annotated[
@@ -68,28 +68,29 @@ class Job(Struct, frozen=True, forbid_unknown_fields=True):
     retries: Annotated[int, Meta(ge=0, le=20, description="Of failures that look transient")] = 2
 
 
-class Jobs(Struct, frozen=True, forbid_unknown_fields=True):
+class TaskBatch(Struct, frozen=True, forbid_unknown_fields=True):
     """Several tasks."""
 
     tasks: Annotated[
-        tuple[Job, ...], Meta(min_length=1, max_length=_MAX_BATCH, description="Each with the arguments of submit")
+        tuple[TaskRequest, ...],
+        Meta(min_length=1, max_length=_MAX_BATCH, description="Each with the arguments of submit"),
     ]
 
 
-class WorkSubmitted(Struct, frozen=True):
+class TasksSubmitted(Struct, frozen=True):
     """They run as soon as there is room."""
 
     ids: Annotated[tuple[str, ...], Meta(description="In the order of the tasks; for task_wait and task_status")]
     text: str
 
 
-class Which(Struct, frozen=True, forbid_unknown_fields=True):
+class TaskIds(Struct, frozen=True, forbid_unknown_fields=True):
     """Which tasks."""
 
     ids: Annotated[tuple[Word, ...], Meta(max_length=_MAX_BATCH, description="None: those that you submitted")] = ()
 
 
-class WaitFor(Struct, frozen=True, forbid_unknown_fields=True):
+class TaskWait(Struct, frozen=True, forbid_unknown_fields=True):
     """Which tasks, and how long."""
 
     ids: Annotated[tuple[Word, ...], Meta(max_length=_MAX_BATCH, description="None: those that you submitted")] = ()
@@ -98,7 +99,7 @@ class WaitFor(Struct, frozen=True, forbid_unknown_fields=True):
     ] = 50
 
 
-class One(Struct, frozen=True, forbid_unknown_fields=True):
+class OneTask(Struct, frozen=True, forbid_unknown_fields=True):
     """Which task."""
 
     id: Word
@@ -116,7 +117,7 @@ class TaskState(Struct, frozen=True):
     log: Annotated[str, Meta(description="The file that has all of it")]
 
 
-class Tasks(Struct, frozen=True):
+class TaskList(Struct, frozen=True):
     """Tasks as they are now."""
 
     over: Annotated[bool, Meta(description="Whether nothing more happens to any of them")]
@@ -124,14 +125,14 @@ class Tasks(Struct, frozen=True):
     tasks: tuple[TaskState, ...]
 
 
-class WorkEnded(Struct, frozen=True):
+class TaskEnded(Struct, frozen=True):
     """What was done."""
 
     text: str
 
 
 @tool("Start a task", effect=Effect.DESTROYS, needs=frozenset({Permission.SUBMIT}))
-def submit(call: Call, job: Job) -> WorkSubmitted:
+def submit(call: Call, job: TaskRequest) -> TasksSubmitted:
     """Have another agent work on a prompt of its own, beside you, through the same scheduler and limits. Returns at
     once with its id; task_wait gives its result. Prefer it to starting agents in a shell: they are queued, retried
     and paid from a budget. It costs money.
@@ -140,22 +141,22 @@ def submit(call: Call, job: Job) -> WorkSubmitted:
 
 
 @tool("Start many tasks", effect=Effect.DESTROYS, needs=frozenset({Permission.BATCH}))
-def batch(call: Call, jobs: Jobs) -> WorkSubmitted:
+def batch(call: Call, jobs: TaskBatch) -> TasksSubmitted:
     """Start many tasks at once. Those that name others in depends_on start when these are done, and are skipped when
     one of them fails. Returns at once with all ids. It costs money.
     """
     return _start(call.session, jobs.tasks)
 
 
-def _start(session: Session, jobs: Sequence[Job]) -> WorkSubmitted:
+def _start(session: Session, jobs: Sequence[TaskRequest]) -> TasksSubmitted:
     specs = [_spec(job, number, session) for number, job in enumerate(jobs)]
     caller = session.caller
     ids = client.submit(specs, parent=caller.task, runner=_runner(session), port=caller.port)
     session.submitted.update(ids)
-    return WorkSubmitted(tuple(ids), f"{several(len(ids), 'task')} taken; task_wait tells when they are over")
+    return TasksSubmitted(tuple(ids), f"{several(len(ids), 'task')} taken; task_wait tells when they are over")
 
 
-def _spec(job: Job, number: int, session: Session) -> TaskSpec:
+def _spec(job: TaskRequest, number: int, session: Session) -> TaskSpec:
     which = f"task {job.name or number + 1}"
     if job.command and not session.scope.commands:
         raise ToolFailed(
@@ -177,13 +178,13 @@ def _runner(session: Session) -> Path | None:
 
 
 @tool("How tasks stand", needs=_TASKS)
-def task_status(call: Call, which: Which) -> Tasks:
+def task_status(call: Call, which: TaskIds) -> TaskList:
     """See which tasks wait, run, or are over, why, and the end of what they wrote. Changes nothing."""
     return _told([client.task(one) for one in _meant(call.session, which.ids)])
 
 
 @tool("Wait for tasks", needs=_TASKS)
-def task_wait(call: Call, asked: WaitFor) -> Tasks:
+def task_wait(call: Call, asked: TaskWait) -> TaskList:
     """Wait until tasks are over, at most for so many seconds, and get their results. While you wait your own place in
     the fleet is lent to them. over false: they are not; call it again.
     """
@@ -201,7 +202,7 @@ def task_wait(call: Call, asked: WaitFor) -> Tasks:
 
 
 @tool("End a task", effect=Effect.DESTROYS, idempotent=True, needs=_TASKS)
-def task_cancel(call: Call, one: One) -> WorkEnded:
+def task_cancel(call: Call, one: OneTask) -> TaskEnded:
     """End a task that you submitted, with all processes that it started. What it did so far stays."""
     session = call.session
     if one.id not in session.submitted and not (
@@ -210,7 +211,7 @@ def task_cancel(call: Call, one: One) -> WorkEnded:
         raise ToolFailed(
             f"{one.id} is no task that you submitted; a person ends it with `hivemind task cancel {one.id}`"
         )
-    return WorkEnded(client.cancel(one.id))
+    return TaskEnded(client.cancel(one.id))
 
 
 def _meant(session: Session, ids: Sequence[str]) -> list[str]:
@@ -231,12 +232,12 @@ def _children(session: Session) -> list[str]:
     return [one.id for fleet in fleets for one in fleet.tasks if one.parent == task]
 
 
-def _told(views: Sequence[TaskView]) -> Tasks:
+def _told(views: Sequence[TaskView]) -> TaskList:
     over = [one for one in views if one.state.is_over]
     bad = sum(one.state in (State.FAILED, State.SKIPPED, State.CANCELLED) for one in over)
     text = f"{len(over)} of {several(len(views), 'task')} over"
     text += f", {bad} of them not done" if bad else ""
-    return Tasks(len(over) == len(views), text, tuple(_state(one) for one in views[:MAX_ROWS]))
+    return TaskList(len(over) == len(views), text, tuple(_state(one) for one in views[:MAX_ROWS]))
 
 
 def _state(one: TaskView) -> TaskState:
