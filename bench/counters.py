@@ -15,11 +15,11 @@ class Counters:
         self.server = await asyncio.start_server(self.tell, "127.0.0.1", ctx.options.bench_counters_port)
 
     async def tell(self, _reader, writer):
-        intake = ctx.master.addons.get("hivemind").intake
-        snapshot = intake.driver.snapshot()
+        proxy = ctx.master.addons.get("hivemind").proxy
+        snapshot = proxy.driver.snapshot()
         counters = asdict(snapshot.counters)
         counters["queued"] = sum(pool.queued for pool in snapshot.pools)
-        counters["guard_trips"] = max(counters["guard_trips"], intake.guard.trips)
+        counters["guard_trips"] = max(counters["guard_trips"], proxy.guard.trips)
         writer.write(json.dumps(counters).encode())
         await writer.drain()
         writer.close()

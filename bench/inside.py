@@ -11,8 +11,8 @@ from mitmproxy.test.tutils import treq
 from bench.bodies import conversation, next_turn
 from bench.timing import Timing
 from hivemind_addon.proxy.compose import make_runtime
-from hivemind_addon.proxy.mitm.intake import Intake
-from hivemind_addon.proxy.mitm.options import Settings
+from hivemind_addon.proxy.mitm.proxy import Proxy
+from hivemind_addon.proxy.mitm.settings import Settings
 from hivemind_addon.proxy.profile.load import load_profiles
 
 BLOCKED_BYTES = 1_000_000
@@ -31,7 +31,7 @@ def intake_times(count, size_bytes=BLOCKED_BYTES):
 async def _intake_times(count, size_bytes):
     runtime = make_runtime()
     runtime.tokenizer.load()
-    intake = Intake(runtime=runtime, settings=Settings(profiles=load_profiles(None)))
+    proxy = Proxy(runtime=runtime, settings=Settings(profiles=load_profiles(None)))
     body = conversation(size_bytes, streamed=False)
     later = next_turn(body, _ANSWER, _NEW_TEXT_BYTES)
     samples = defaultdict(list)
@@ -39,7 +39,7 @@ async def _intake_times(count, size_bytes):
         for name, content in (("first sight", body), ("next turn", later)):
             flow = _flow(content, session=f"bench-{number}")
             began = perf_counter()
-            exchange = intake.intake(flow)
+            exchange = proxy.make_exchange(flow)
             admitted = exchange.enter()
             samples[name].append(perf_counter() - began)
             assert admitted, "nothing keeps it"

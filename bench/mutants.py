@@ -462,6 +462,20 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def _tried(workshop: Workshop, tests: Tests, mutant: Mutant, args: argparse.Namespace) -> str:
+    """What became of a mutant; written to the file of results as well."""
+    started = time.perf_counter()
+    names = _affordable(tests.of(mutant), tests.cpu_s, args.most)
+    cpu_s = sum(tests.cpu_s[name] for name in names)
+    result = workshop.try_out(mutant, names, cpu_s) if names else "not executed"
+    if args.out:
+        seconds = round(time.perf_counter() - started, 1)
+        told = {**asdict(mutant), "result": result, "tests": len(names), "seconds": seconds}
+        with args.out.open("a", encoding="utf-8") as out:
+            out.write(json.dumps(told, ensure_ascii=False) + "\n")
+    return result
+
+
 def main() -> None:
     args = _arguments()
     console = Console(width=150)
@@ -483,20 +497,15 @@ def main() -> None:
         if tests.failed:
             sys.exit(f"they fail without a mutant: {', '.join(tests.failed[:5])}")
         results: list[tuple[Mutant, str]] = []
-        for mutant in sample:
-            if time.perf_counter() - began > args.minutes * 60:
-                console.print(f"the time is over: {len(results)} of {len(sample)} were tried")
-                break
-            started = time.perf_counter()
-            names = _affordable(tests.of(mutant), tests.cpu_s, args.most)
-            cpu_s = sum(tests.cpu_s[name] for name in names)
-            result = workshop.try_out(mutant, names, cpu_s) if names else "not executed"
-            results.append((mutant, result))
-            if args.out:
-                seconds = round(time.perf_counter() - started, 1)
-                told = {**asdict(mutant), "result": result, "tests": len(names), "seconds": seconds}
-                with args.out.open("a", encoding="utf-8") as out:
-                    out.write(json.dumps(told, ensure_ascii=False) + "\n")
+        try:
+            for mutant in sample:
+                if time.perf_counter() - began > args.minutes * 60:
+                    break
+                results.append((mutant, _tried(workshop, tests, mutant, args)))
+        except KeyboardInterrupt:
+            pass  # what was tried is reported
+        if len(results) < len(sample):
+            console.print(f"{len(results)} of {len(sample)} were tried")
         _report(console, results, place)
 
 

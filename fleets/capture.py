@@ -9,7 +9,7 @@ import click
 from fleets.fleet import FleetSettings, Route, run_fleet
 from fleets.programs import NotInstalled, install
 from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted
-from hivemind_addon.proxy.mitm.capture_file import read_capture
+from hivemind_addon.proxy.capture.file import read_capture
 
 CAPTURES = Path(__file__).resolve().parents[1] / "tests" / "captures"
 

@@ -10,10 +10,10 @@ Read it in this order:
         runtime/     asyncio meets the core: one future a ticket, one timer
         observe/     consumers of events: log, tally, metrics; deleting one changes no decision
         journal/     what happened to every request, what was spent and learned: written to SQLite
-        capture/     recorded sessions as values, without secrets
+        capture/     recorded sessions: as values, and in mitmproxy's flow files, without secrets
         checkpoint/  conversations that a spent budget stopped, kept to be continued
         page/        the status page for browsers
-        mitm/        the only folder that imports mitmproxy: hold, admit, retry inside its HTTP layer
+        mitm/        hold, admit, retry inside mitmproxy's HTTP layer; beside capture/ the only importer of it
     tools/     what `hivemind ...` does beside it; of the proxy they know its files and its profiles
         commands/    the command line: parse, call, print
         dash/        the terminal dashboard: a feed of reports, and one pure picture of them

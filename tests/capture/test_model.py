@@ -31,7 +31,7 @@ def test_a_newer_version_is_refused_with_the_cure():
         decode(msgspec.json.encode(later))
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"version": 1, "calls": 3}', b"\xff"])
-def test_what_is_no_capture_is_said_to_be_none(data):
-    with pytest.raises(NotACapture, match="no capture"):
-        decode(data)
+def test_what_is_no_capture_is_said_to_be_none():
+    for data in (b"", b"[]", b"{}", b'{"version": 1, "calls": 3}', b"\xff"):
+        with pytest.raises(NotACapture, match="no capture"):
+            decode(data)

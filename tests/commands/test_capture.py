@@ -5,8 +5,8 @@ import pytest
 from click.testing import CliRunner
 
 from hivemind_addon.tools.cli import main
+from tests.capture.captured import record
 from tests.capture.samples import make_call
-from tests.mitm.captured import record
 
 
 @pytest.fixture

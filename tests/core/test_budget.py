@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from hivemind_addon.api.events import AttemptEnded, BudgetBooked, BudgetSpent, BudgetWarned, OddityNoted, TicketEnded
 from hivemind_addon.api.spend import AccountState, Budget, Period, Price, Scope, Spend
 from hivemind_addon.api.ticket import AttemptResult, ContractError, Demand, PoolKey, Usage
-from hivemind_addon.proxy.core.budget import Budgets, actual_spend, spend_of
+from hivemind_addon.proxy.core.budget import Account, Budgets, actual_spend, spend_of
 from hivemind_addon.proxy.core.overrides import Overrides
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted, Backoff, Refused, Shed
@@ -127,6 +127,60 @@ def test_settling_twice_is_a_contract_error():
         books.budgets.settle(one, Spend(), 0.0)
 
 
+class TestAccount:
+    """One account: whose limits count, and when its period begins and ends."""
+
+    KEY = (Scope.AGENT, "a", Period.HOUR)
+
+    def limit(self, tokens):
+        return Budget(*self.KEY, tokens=tokens)
+
+    @pytest.fixture
+    def account(self):
+        return Account(self.KEY, 100.0)
+
+    def test_a_persons_word_counts_before_the_files_and_the_files_before_what_was_left(self, account):
+        assert (account.budget, account.balances) == (Budget(*self.KEY), [])
+        account.take_over(AccountState(self.limit(10), 0.0, Spend(), Spend()), 100.0)
+        assert account.budget.tokens == 10
+        account.file(self.limit(20))
+        assert account.budget.tokens == 20
+        account.give(self.limit(30))
+        assert account.budget.tokens == 30
+        account.give(None)
+        assert account.budget.tokens == 20
+
+    def test_what_was_left_counts_no_more_once_somebody_has_said_what_does(self, account):
+        account.take_over(AccountState(self.limit(10), 0.0, Spend(), Spend()), 100.0)
+        account.give(self.limit(30))
+        account.give(None)
+        assert account.budget.tokens is None
+
+    def test_what_is_added_raises_only_what_is_limited_and_goes_with_its_period(self, account):
+        account.file(self.limit(10))
+        account.add(Spend(5, 7), 100.0)
+        assert (account.budget, account.added) == (self.limit(15), Spend(5))
+        assert not account.renew(3699.9)
+        assert account.view(3700.0).budget == self.limit(10)
+        assert account.renew(3700.0)
+        assert account.budget == self.limit(10)
+
+    def test_a_period_that_ends_while_attempts_run_begins_anew_at_once(self, account):
+        account.file(self.limit(10))
+        account.set_aside(Spend(3), 100.0)
+        assert account.renew(3700.0)
+        assert account.view(3800.0).renews_in_s == 3500.0
+        account.settle(Spend(3), Spend(4))
+        assert (account.spent, account.reserved) == (Spend(4), Spend())
+
+    def test_warnings_are_due_for_most_of_it_and_for_all_of_it(self, account):
+        account.file(Budget(*self.KEY, tokens=100, micro_usd=1000))
+        account.spent = Spend(85, 849)
+        assert account.percents() == {"tokens": 85, "micro_usd": 0}
+        account.spent = Spend(100, 2000)
+        assert account.percents() == {"tokens": 100, "micro_usd": 100}
+
+
 def test_one_warning_at_85_percent_and_one_word_at_100():
     books = Books()
     books.spend(849)
@@ -235,22 +289,19 @@ def test_a_restart_does_not_tell_again_what_was_told():
     assert [type(event) for event in books.events] == [BudgetSpent]
 
 
-@pytest.mark.parametrize(
-    "damaged",
-    [
+def test_damaged_books_are_left_out_and_named():
+    damaged = [
         AccountState(budget(), -1.0, Spend(), Spend()),
         AccountState(budget(), float("nan"), Spend(), Spend()),
         AccountState(budget(), float("inf"), Spend(), Spend()),
         AccountState(budget(), 0.0, Spend(-1), Spend()),
         AccountState(budget(), 0.0, Spend(10**19), Spend()),
         AccountState(budget(100), 0.0, Spend(), Spend(101)),
-    ],
-)
-def test_a_damaged_book_is_left_out_and_named(damaged):
+    ]
     till = Till()
-    till.scheduler.restore_budgets([damaged, AccountState(budget(name="b"), 0.0, Spend(1), Spend())], 0.0)
-    (noted,) = [event for event in till.scheduler.drain_events() if isinstance(event, OddityNoted)]
-    assert "agent a" in noted.what
+    till.scheduler.restore_budgets([*damaged, AccountState(budget(name="b"), 0.0, Spend(1), Spend())], 0.0)
+    noted = [event.what for event in till.scheduler.drain_events() if isinstance(event, OddityNoted)]
+    assert noted == [f"saved budget of agent a is left out: {one}"[:300] for one in damaged]
     assert [view.budget.name for view in till.scheduler.snapshot(0.0).budgets] == ["b"]
 
 

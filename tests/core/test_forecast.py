@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from hivemind_addon.api.command import SetLimit
-from hivemind_addon.api.ticket import AttemptResult, Demand, Dimension, Reading
+from hivemind_addon.api.command import SetLimit, SetPriority
+from hivemind_addon.api.ticket import AttemptResult, Demand, Dimension, Priority, Reading
 from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.forecast import ForecastSlots, Supply, forecast
 from hivemind_addon.proxy.core.lanes import QueueEntry
@@ -208,13 +208,45 @@ class TestBesideWhatHappened:
 
 
 class TestViews:
+    def test_the_view_shows_what_may_still_be_taken(self):
+        bench = Bench()
+        bench.submit("a", "b")
+        bench.observe("a", requests_reading(limit=60, remaining=30, reset_in_s=30))
+        (meter,) = bench.pool.meters
+        assert (meter.name, meter.kind, meter.limit, meter.level) == ("requests", "bucket", 60, 29)
+        assert meter.full_in_s == pytest.approx(31)
+
+    def test_the_view_lists_every_ticket_with_its_state_and_place(self):
+        bench = Bench(slots=2)
+        bench.submit("a", "b", "c", "d")
+        bench.settle("a", after(FAILED, 100))
+        seen = [(view.ticket.id, view.state, view.position) for view in bench.pool.tickets]
+        assert seen == [("b", "in flight", 0), ("c", "in flight", 0), ("a", "backing off", 1), ("d", "queued", 2)]
+        assert [view.reason for view in bench.pool.tickets][2:] == ["backing off", "concurrency limit"]
+
+    def test_of_those_that_wait_only_the_next_ones_are_shown_and_the_others_counted(self):
+        bench = Bench(slots=1)
+        bench.submit("a", "b", "c", "d")
+        (pool,) = bench.scheduler.snapshot(bench.now, most_queued=2).pools
+        assert [view.ticket.id for view in pool.tickets] == ["a", "b", "c"]
+        assert pool.queued == 3
+
+    def test_a_ticket_is_shown_in_the_class_that_a_person_put_it_in(self):
+        bench = Bench(slots=1)
+        bench.submit("a", "b")
+        bench.scheduler.command(SetPriority("b", Priority.LOW), bench.now)
+        assert [view.ticket.priority for view in bench.pool.tickets] == [Priority.NORMAL, Priority.LOW]
+
     def told(self, bench):
         return [view.starts_in_s for view in bench.pool.tickets if view.state != "in flight"]
 
-    def test_what_runs_starts_no_more(self):
-        bench = Bench()
-        bench.submit("a")
-        assert bench.pool.tickets[0].starts_in_s is None
+    def test_what_waits_starts_after_what_runs(self):
+        bench = Bench(slots=1)
+        bench.submit("first")
+        bench.advance(4)
+        bench.settle("first")
+        bench.submit("runs", "a", "b")
+        assert [view.starts_in_s for view in bench.pool.tickets] == [None, 4, 8]
 
     def test_a_backoff_is_waited_for(self):
         bench = Bench()

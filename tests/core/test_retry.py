@@ -86,6 +86,12 @@ def test_a_rate_limits_own_step_is_short_and_doubles_with_each_in_a_row():
         assert step_s / 2 <= wait_s <= step_s
 
 
+def test_another_end_between_two_refusals_begins_their_row_anew():
+    history = repeated(THROTTLED, 3).started().ended(FAILED, provider_down=False)
+    again = history.started().ended(THROTTLED, provider_down=False)
+    assert judge(THROTTLED, again).until == judge(THROTTLED, repeated(THROTTLED, 1)).until
+
+
 def test_while_the_provider_is_down_the_probe_paces():
     assert judge(FAILED, provider_down=True).until == 100
 

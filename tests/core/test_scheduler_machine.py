@@ -150,7 +150,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         fresh = Scheduler(rng=random.Random(0))
         fresh.restore(saved, self.now)
         assert fresh.drain_events() == []
-        assert fresh.export() == saved
+        assert json.loads(json.dumps(fresh.export())) == saved
         orders = json.loads(json.dumps(self.scheduler.export_overrides(self.now, EPOCH)))
         fresh.restore_overrides(orders, self.now, EPOCH)
         told = fresh.drain_events()

@@ -24,7 +24,8 @@ from hivemind_addon.lab.sim.limits import Limit, LimitKind
 from hivemind_addon.lab.sim.provider import ProviderSettings, ProviderWall
 from hivemind_addon.lab.sim.workload import Crowd, Scenario
 from hivemind_addon.lab.sim.world import World
-from hivemind_addon.proxy.observe.tally import Tally
+from hivemind_addon.proxy.observe.news import News
+from hivemind_addon.proxy.observe.stats import Stats
 from hivemind_addon.tools.dash.picture import PictureLook, picture
 
 DATA = Path(__file__).parent / "data"
@@ -126,17 +127,18 @@ def record(scenario, *commands, seed=3, watch=None):
 
     `watch` gets the report of every tenth second.
     """
-    world, tally = Fleet(scenario, seed=seed), Tally()
+    world, stats, news = Fleet(scenario, seed=seed), Stats(), News()
     drain = world.scheduler.drain_events
 
     def drained():
         events = drain()
         for event in events:
-            tally(event)
+            stats(event)
+            news(event)
         return events
 
     def look():
-        watch(_report(world, tally))
+        watch(_report(world, stats, news))
         world.agenda.after(10, look)
 
     world.scheduler.drain_events = drained
@@ -146,10 +148,10 @@ def record(scenario, *commands, seed=3, watch=None):
     if watch:
         world.agenda.at(0, look)
     world.run()
-    return _report(world, tally)
+    return _report(world, stats, news)
 
 
-def _report(world, tally):
+def _report(world, stats, news):
     proxy = ProxyView(
         pid=4711,
         port=8080,
@@ -164,7 +166,7 @@ def _report(world, tally):
         version=SCHEMA_VERSION,
         proxy=proxy,
         snapshot=world.scheduler.snapshot(world.now),
-        tally=tally.view(world.now),
+        tally=stats.view(world.now, news.lines(world.now)),
         told_wall=_BEGAN + world.now,
     )
 

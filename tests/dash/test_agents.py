@@ -3,7 +3,7 @@ from dataclasses import replace
 from hivemind_addon.api.snapshot import BudgetView
 from hivemind_addon.api.spend import Budget, Scope, Spend
 from hivemind_addon.api.ticket import Usage
-from hivemind_addon.tools.dash.agents import agent_rows, agents_grid, spent_share
+from hivemind_addon.tools.dash.agents import agent_rows, agents_grid
 from hivemind_addon.tools.dash.family import family, lines
 from tests.dash.samples import flying, pool, report, session, waiting
 
@@ -51,7 +51,7 @@ ROWS = {
 
 def test_rows_in_words(golden):
     golden("rows.txt", "\n\n".join("\n".join((f"# {name}", *rows)) for name, rows in ROWS.items()))
-    assert spent_share(replace(OWN, spent=Spend(2000, 0))) == 2
+    assert replace(OWN, spent=Spend(2000, 0)).spent_share == 2
 
 
 def test_rows_fit_whatever_the_names():

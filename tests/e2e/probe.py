@@ -31,16 +31,16 @@ TRIPPABLE = {
     # Step 1
     "next_layer": ("hivemind_addon.proxy.mitm.stream", None, "scheduling_layer"),
     "own_headers": ("hivemind_addon.proxy.mitm.intake", "Intake", "take_own_headers"),
-    "claims": ("hivemind_addon.proxy.mitm.intake", "Intake", "profile_for"),
+    "claims": ("hivemind_addon.proxy.mitm.claims", "Claims", "profile_for"),
     # Step 2
-    "intake": ("hivemind_addon.proxy.mitm.intake", "Intake", "_make"),
+    "intake": ("hivemind_addon.proxy.mitm.intake", "Intake", "make"),
     "request": ("hivemind_addon.proxy.wire.request", None, "read_request"),
     "identify": ("hivemind_addon.proxy.wire.identity", None, "identify"),
     "estimate": ("hivemind_addon.proxy.wire.estimate", "Estimator", "estimate"),
     "expect": ("hivemind_addon.proxy.wire.estimate", "Estimator", "expect"),
     "fingerprints": ("hivemind_addon.proxy.wire.request", None, "fingerprints"),
     "call_kind": ("hivemind_addon.proxy.wire.identity", None, "call_kind"),
-    "agents": ("hivemind_addon.proxy.mitm.agents_file", "AgentsFile", "rules"),
+    "agents": ("hivemind_addon.proxy.mitm.settings", "AgentsFile", "rules"),
     "account": ("hivemind_addon.proxy.runtime.driver", "Driver", "account_of"),
     # Step 3
     "gate": ("hivemind_addon.proxy.mitm.stream", "ScheduledStream", "_hold"),
@@ -77,9 +77,9 @@ TRIPPABLE = {
     "usage": ("hivemind_addon.proxy.wire.answer", "AnswerReader", "usage"),
     "charged": ("hivemind_addon.proxy.wire.estimate", "Estimator", "charged"),
     "settle": ("hivemind_addon.proxy.core.scheduler", "Scheduler", "settle"),
-    "client_gone": ("hivemind_addon.proxy.mitm.intake", "Intake", "client_disconnected"),
+    "client_gone": ("hivemind_addon.proxy.mitm.proxy", "Proxy", "client_disconnected"),
     # Step 10
-    "observer": ("hivemind_addon.proxy.observe.news", None, "describe"),
+    "observer": ("hivemind_addon.api.event_text", None, "describe"),
 }
 
 
@@ -160,23 +160,23 @@ class Probe:
         flow.response = http.Response.make(200, json.dumps(answer), {"content-type": "application/json"})
 
     def state(self):
-        intake = ctx.master.addons.get("hivemind").intake
+        proxy = ctx.master.addons.get("hivemind").proxy
         gc.collect()
         things = gc.get_objects()
         layers = [thing for thing in things if type(thing).__name__ == "SchedulingHttpLayer"]
-        snapshot = msgspec.to_builtins(intake.driver.snapshot())
+        snapshot = msgspec.to_builtins(proxy.driver.snapshot())
         for pool in snapshot["pools"]:
             pool["key"] = "/".join(pool["key"].values())
         return {
             "snapshot": snapshot,
-            "guard_trips": intake.guard.trips,
-            "live": len(intake.live),
+            "guard_trips": proxy.guard.trips,
+            "live": len(proxy.live),
             "streams": sum(_is_request(thing) for thing in things),
             "layer_streams": sum(_is_request(stream) for layer in layers for stream in layer.streams.values()),
             "connections": sum(len(layer.connections) for layer in layers),
             "hooks": dict(self.hooks),
-            "tokenizer": repr(intake.runtime.tokenizer),
-            "events": [f"{type(event).__name__} {event}" for event in list(intake.runtime.events)[-200:]],
+            "tokenizer": repr(proxy.runtime.tokenizer),
+            "events": [f"{type(event).__name__} {event}" for event in list(proxy.runtime.events)[-200:]],
         }
 
     def forget(self):
@@ -235,8 +235,8 @@ class Probe:
         return "ok"
 
     def _held(self, agent):
-        intake = ctx.master.addons.get("hivemind").intake
-        return [exchange.flow for exchange in intake.live.values() if exchange.ticket.agent == agent]
+        proxy = ctx.master.addons.get("hivemind").proxy
+        return [exchange.flow for exchange in proxy.live.values() if exchange.ticket.agent == agent]
 
     def abort(self, agent):
         flows = self._held(agent)

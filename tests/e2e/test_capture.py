@@ -14,8 +14,8 @@ from hivemind_addon.lab.sim.limits import Limit
 from hivemind_addon.lab.sim.provider import Latency, ProviderSettings
 from hivemind_addon.lab.sim.real_replay import run_real
 from hivemind_addon.lab.sim.server import running_server
+from hivemind_addon.proxy.capture.file import read_capture
 from hivemind_addon.proxy.capture.model import NotACapture
-from hivemind_addon.proxy.mitm.capture_file import read_capture
 from tests.e2e.proxy import PATIENCE_S, body, running
 from tests.e2e.test_start import assert_refused
 

@@ -72,19 +72,18 @@ def test_what_is_lost_counts_with_what_was_expected(tmp_path):
         assert (cost.lost, cost.unfinished, cost.tokens, cost.micro_usd) == (1, 1, 2000, 20_000)
 
 
-@pytest.mark.parametrize(
-    ("by", "names"),
-    [
+def test_by_whatever_is_asked(journal):
+    cases = (
         (By.GROUP, {"", "g"}),
         (By.TASK, {"", "t"}),
         (By.SESSION, {"ann-1", "s", "carl-1"}),
         (By.LINEAGE, {"ann-1", "l", "carl-1"}),
         (By.MODEL, {"claude-opus-4-8", "gpt-5"}),
         (By.POOL, {POOL}),
-    ],
-)
-def test_by_whatever_is_asked(journal, by, names):
-    assert {cost.name for cost in sums.costs(journal, RequestFilter(), by)} == names
+    )
+    assert [
+        (by, names) for by, names in cases if {cost.name for cost in sums.costs(journal, RequestFilter(), by)} != names
+    ] == []
 
 
 @pytest.mark.parametrize(

@@ -22,34 +22,31 @@ def connection():
     return connection
 
 
-@pytest.mark.parametrize(
-    ("kind", "table"),
-    [
+def test_a_rows_fields_are_its_tables_columns(connection):
+    for kind, table in (
         (TicketRow, "ticket"),
         (AttemptRow, "attempt"),
         (WaitRow, "wait"),
         (HappeningRow, "happening"),
         (LimitRow, "limit"),
         (BudgetRow, "budget"),
-    ],
-)
-def test_a_rows_fields_are_its_tables_columns(connection, kind, table):
-    columns = [name for _, name, *_ in connection.execute(f'PRAGMA table_info("{table}")')]
-    fields = kind.__struct_fields__
-    assert list(fields) == [name for name in columns if name != "id" or name in fields]
+    ):
+        columns = [name for _, name, *_ in connection.execute(f'PRAGMA table_info("{table}")')]
+        fields = kind.__struct_fields__
+        assert list(fields) == [name for name in columns if name != "id" or name in fields], kind
 
 
-@pytest.mark.parametrize("count", [0, 1, 7, 8, 40, 100])
-def test_any_number_of_rows_is_written_once_with_few_statements(connection, count):
-    rows = [AttemptRow("t", number, 1.0, tokens=number) for number in range(count)]
-    written = statements(rows)
-    for sql, values in written:
-        connection.execute(sql, values)
-    assert connection.execute("SELECT count(*), coalesce(sum(tokens), 0) FROM attempt").fetchone() == (
-        count,
-        count * (count - 1) // 2,
-    )
-    assert len(written) <= count // 32 + 3 + 7
+def test_any_number_of_rows_is_written_once_with_few_statements(connection):
+    for count in (0, 1, 7, 8, 40, 100):
+        rows = [AttemptRow("t", number, 1.0, tokens=number) for number in range(count)]
+        written = statements(rows)
+        for sql, values in written:
+            connection.execute(sql, values)
+        assert connection.execute("SELECT count(*), coalesce(sum(tokens), 0) FROM attempt").fetchone() == (
+            count,
+            count * (count - 1) // 2,
+        )
+        assert len(written) <= count // 32 + 3 + 7, count
 
 
 def test_a_row_that_is_written_again_takes_the_place_of_the_first(connection):

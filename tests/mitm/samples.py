@@ -7,14 +7,14 @@ from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.test import tflow
 
 from hivemind_addon.proxy.compose import make_runtime
-from hivemind_addon.proxy.mitm.intake import Intake
-from hivemind_addon.proxy.mitm.options import Settings
+from hivemind_addon.proxy.mitm.proxy import Proxy
+from hivemind_addon.proxy.mitm.settings import Settings
 from hivemind_addon.proxy.profile.load import load_profiles
 
 
-def make_intake(folder=None, **changes):
+def make_proxy(folder=None, **changes):
     """Call it in a running loop."""
-    return Intake(runtime=make_runtime(), settings=Settings(profiles=load_profiles(folder), **changes))
+    return Proxy(runtime=make_runtime(), settings=Settings(profiles=load_profiles(folder), **changes))
 
 
 def make_flow(

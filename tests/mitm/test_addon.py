@@ -9,15 +9,17 @@ from mitmproxy.connection import Server
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mitmproxy.test import taddons, tflow
 
-from hivemind_addon.proxy.mitm.addon import Hivemind
-from hivemind_addon.proxy.mitm.upstream import parse_upstream
-from tests.mitm.samples import make_flow, make_intake
+from hivemind_addon.api.events import TicketEnded
+from hivemind_addon.proxy.mitm.addon import Hivemind, Replays
+from hivemind_addon.proxy.mitm.addresses import parse_upstream
+from tests.capture.captured import answered
+from tests.mitm.samples import make_flow, make_proxy
 
 
 @pytest.fixture
 async def hivemind():
     made = Hivemind()
-    made.intake = make_intake(redirects={"api.anthropic.com": ("127.0.0.1", 9000)})
+    made.proxy = make_proxy(redirects={"api.anthropic.com": ("127.0.0.1", 9000)})
     return made
 
 
@@ -30,9 +32,8 @@ def hello(sni, address, mode="regular"):
     )
 
 
-@pytest.mark.parametrize(
-    ("sni", "address", "ignored"),
-    [
+async def test_only_hosts_of_profiles_are_intercepted(hivemind):
+    for sni, address, ignored in (
         ("api.anthropic.com", ("1.2.3.4", 443), False),
         (None, ("api.anthropic.com", 443), False),
         ("github.com", ("api.anthropic.com", 443), True),
@@ -40,12 +41,10 @@ def hello(sni, address, mode="regular"):
         (None, ("1.2.3.4", 443), True),
         (None, None, False),  # TLS to the proxy itself
         ("localhost", None, False),
-    ],
-)
-async def test_only_hosts_of_profiles_are_intercepted(hivemind, sni, address, ignored):
-    data = hello(sni, address)
-    hivemind.tls_clienthello(data)
-    assert data.ignore_connection is ignored
+    ):
+        data = hello(sni, address)
+        hivemind.tls_clienthello(data)
+        assert data.ignore_connection is ignored, sni
 
 
 async def test_in_reverse_mode_everything_is_ours(hivemind):
@@ -81,9 +80,8 @@ async def test_clients_elsewhere_do_not_reach_other_services_of_this_machine(hiv
             assert mine.server.error is None
 
 
-@pytest.mark.parametrize(
-    ("to", "mode"),
-    [
+async def test_what_is_allowed_to_them_is_reached(hivemind):
+    for to, mode in (
         (("127.0.0.1", 8000), "regular"),  # hivemind_lan_ports
         (("127.0.0.1", 11434), "regular"),  # a profile's
         (("api.anthropic.com", 443), "regular"),  # redirected
@@ -91,16 +89,16 @@ async def test_clients_elsewhere_do_not_reach_other_services_of_this_machine(hiv
         (("127.0.0.1", 9001), "regular"),  # hivemind_upstream
         (("10.0.0.7", 22), "regular"),
         (("a.name.test", 22), "regular"),
-    ],
-)
-async def test_what_is_allowed_to_them_is_reached(hivemind, to, mode):
-    hivemind.intake.settings = replace(
-        hivemind.intake.settings, lan_ports=frozenset({8000}), upstream=parse_upstream("http://127.0.0.1:9001/v1")
-    )
-    with taddons.context(Proxyserver()):
-        data = connecting(to, mode=mode)
-        hivemind.server_connect(data)
-        assert data.server.error is None
+    ):
+        hivemind.proxy.settings.current = replace(
+            hivemind.proxy.settings.current,
+            lan_ports=frozenset({8000}),
+            upstream=parse_upstream("http://127.0.0.1:9001/v1"),
+        )
+        with taddons.context(Proxyserver()):
+            data = connecting(to, mode=mode)
+            hivemind.server_connect(data)
+            assert data.server.error is None
 
 
 async def test_a_name_that_leads_to_this_machine_is_closed_for_clients_elsewhere(hivemind):
@@ -151,8 +149,59 @@ async def test_a_client_that_does_not_trust_us_is_told_the_cure_once(hivemind, c
         context.options.update(confdir=str(tmp_path))
         for error, user in [(distrust, "claude-1"), (distrust, "claude-1"), (distrust, ""), ("cipher mismatch", "x")]:
             data = failed_handshake(error)
-            hivemind.intake._proxy_users[data.conn.id] = (user, "x")
+            hivemind.proxy.intake._proxy_users[data.conn.id] = (user, "x")
             hivemind.tls_failed_client(data)
     said = [record.getMessage() for record in caplog.records]
     assert [line.split(": ")[1] for line in said] == ["claude-1", "a client at 127.0.0.1"]
     assert all(str(tmp_path / "mitmproxy-ca-cert.pem") in line for line in said)
+
+
+HOOKS = ("request", "response", "error")
+
+
+@pytest.fixture
+async def replays():
+    made = Replays()
+    made.proxy = make_proxy()
+    return made
+
+
+def replayed(url="https://api.anthropic.com/v1/messages"):
+    flow = make_flow(url)
+    flow.is_replay = "request"
+    return flow
+
+
+def ends(replays):
+    return [event.end for event in replays.proxy.runtime.events if isinstance(event, TicketEnded)]
+
+
+async def test_a_replay_is_scheduled_and_its_hooks_go_with_it(replays):
+    assert not any(hasattr(replays, hook) for hook in HOOKS)
+    replays.hear()
+    flow = replayed()
+    await replays.request(flow)
+    assert [pool.in_flight for pool in replays.proxy.driver.snapshot().pools] == [1]
+    answered(flow)
+    replays.response(flow)
+    assert ends(replays) == ["delivered"]
+    assert not any(hasattr(replays, hook) for hook in HOOKS)
+
+
+async def test_a_replay_without_an_answer_holds_no_slot(replays):
+    replays.hear()
+    one, other = replayed(), replayed()
+    await replays.request(one)
+    await replays.request(other)
+    replays.error(one)
+    assert hasattr(replays, "request"), "the other one still runs"
+    replays.error(other)
+    assert not any(hasattr(replays, hook) for hook in HOOKS)
+    assert [pool.in_flight for pool in replays.proxy.driver.snapshot().pools] == [0]
+
+
+async def test_other_flows_pass_by_meanwhile(replays):
+    replays.hear()
+    for flow in (make_flow(), replayed("https://other.test/"), answered(replayed())):
+        await replays.request(flow)
+    assert not replays.proxy.live

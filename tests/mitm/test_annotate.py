@@ -8,16 +8,23 @@ import pytest
 from mitmproxy import http
 from mitmproxy.test import taddons
 
-from hivemind_addon.proxy.mitm.annotate import BYTES_PER_BEAT, GUESS_S, LIVE_BODY_BYTES, LOOKS_PER_BEAT, LOST, WAITS
-from hivemind_addon.proxy.mitm.note import note_of
-from hivemind_addon.proxy.runtime.beat import BEATS_PER_S
-from tests.mitm.samples import make_flow, make_intake
+from hivemind_addon.proxy.mitm.annotate import (
+    BYTES_PER_REFRESH,
+    GUESS_S,
+    LIVE_BODY_BYTES,
+    LOOKS_PER_REFRESH,
+    LOST,
+    WAITS,
+)
+from hivemind_addon.proxy.mitm.annotation import annotation_of
+from hivemind_addon.proxy.runtime.refresh_timer import REFRESHES_PER_S
+from tests.mitm.samples import make_flow, make_proxy
 from tests.mitm.test_exchange import CONTENT, SSE, START, STOP
 
 ONE_SLOT = "extends: anthropic\nconcurrency: {initial: 1, maximum: 1}\n"
 
 
-class Screen:
+class ViewSync:
     """Counts what is drawn."""
 
     def __init__(self):
@@ -35,21 +42,21 @@ class Screen:
 @pytest.fixture
 async def stage(tmp_path):
     (tmp_path / "anthropic.yaml").write_text(ONE_SLOT)
-    intake = make_intake(tmp_path)
-    screen = Screen()
-    intake.annotator.wake = lambda: None
+    proxy = make_proxy(tmp_path)
+    screen = ViewSync()
+    proxy.annotator.wake = lambda: None
     with taddons.context(screen):
-        yield intake, screen
+        yield proxy, screen
 
 
-def come(intake, **headers):
-    exchange = intake.intake(make_flow(**headers))
+def come(proxy, **headers):
+    exchange = proxy.make_exchange(make_flow(**headers))
     exchange.enter()
     return exchange
 
 
-def second_of(intake):
-    return [intake.annotator.beat() for _ in range(BEATS_PER_S)]
+def second_of(proxy):
+    return [proxy.annotator.refresh() for _ in range(REFRESHES_PER_S)]
 
 
 def told(exchange):
@@ -64,9 +71,9 @@ def deliver(exchange):
 
 
 async def test_a_held_flow_says_its_place_and_a_running_one_that_it_runs(stage):
-    intake, screen = stage
-    first, second, third = come(intake), come(intake, x_session_id="b"), come(intake, x_session_id="c")
-    second_of(intake)
+    proxy, screen = stage
+    first, second, third = come(proxy), come(proxy, x_session_id="b"), come(proxy, x_session_id="c")
+    second_of(proxy)
     assert told(first) == ("in flight", "")
     assert told(second) == ("held, place 1: concurrency limit", WAITS)
     assert told(third) == ("held, place 2: concurrency limit", WAITS)
@@ -75,71 +82,71 @@ async def test_a_held_flow_says_its_place_and_a_running_one_that_it_runs(stage):
 
 
 async def test_what_has_not_changed_is_not_drawn_again(stage):
-    intake, screen = stage
-    come(intake)
-    come(intake, x_session_id="b")
-    second_of(intake)
+    proxy, screen = stage
+    come(proxy)
+    come(proxy, x_session_id="b")
+    second_of(proxy)
     screen.drawn.clear()
-    assert all(second_of(intake) + second_of(intake))
+    assert all(second_of(proxy) + second_of(proxy))
     assert screen.drawn == []
 
 
-def view_of(intake, exchange, starts_in_s):
-    views = (view for pool in intake.driver.snapshot().pools for view in pool.tickets)
+def view_of(proxy, exchange, starts_in_s):
+    views = (view for pool in proxy.driver.snapshot().pools for view in pool.tickets)
     return replace(next(view for view in views if view.ticket.id == exchange.ticket.id), starts_in_s=starts_in_s)
 
 
 async def test_a_guess_of_the_start_stands_for_a_while(stage, clock):
     """Else nobody could write a comment in mitmweb while the guess counts down."""
-    intake, _ = stage
-    intake.driver.clock = clock
-    held = come(intake, x_session_id="b"), come(intake, x_session_id="c")
+    proxy, _ = stage
+    proxy.driver.clock = clock
+    held = come(proxy, x_session_id="b"), come(proxy, x_session_id="c")
     told_of = []
     for starts_in_s in (30, 20, 10):
-        intake.annotator._views = {held[1].ticket.id: view_of(intake, held[1], starts_in_s)}
-        intake.annotator._look(held[1])
+        proxy.annotator._views = {held[1].ticket.id: view_of(proxy, held[1], starts_in_s)}
+        proxy.annotator._look(held[1])
         told_of.append(told(held[1])[0])
         clock.advance(GUESS_S * 0.6)
     assert told_of == [f"held, place 1: concurrency limit, in about {seconds} s" for seconds in (30, 30, 10)]
 
 
-async def test_the_end_tells_the_story(stage):
-    intake, screen = stage
-    exchange = come(intake)
+async def test_the_end_tells_what_became_of_it(stage):
+    proxy, screen = stage
+    exchange = come(proxy)
     deliver(exchange)
     assert told(exchange) == ("delivered: 5 in + 2 out, $0.0000", "")
-    assert note_of(exchange.flow).story.end == "delivered"
-    second_of(intake)
+    assert annotation_of(exchange.flow).history.end == "delivered"
+    second_of(proxy)
     assert screen.flows == [exchange.flow.id]
-    assert intake.annotator.beat() is False
+    assert proxy.annotator.refresh() is False
 
 
 async def test_an_end_that_mitmproxy_has_told_of_is_not_drawn_twice(stage):
-    intake, screen = stage
-    exchange = come(intake)
+    proxy, screen = stage
+    exchange = come(proxy)
     deliver(exchange)
     exchange.flow.live = False
-    assert not any(second_of(intake))
+    assert not any(second_of(proxy))
     assert screen.drawn == []
 
 
 async def test_a_flow_that_goes_on_after_the_snapshot_is_not_called_held(stage):
-    intake, _ = stage
-    crowd = [come(intake, x_session_id=f"s{number}") for number in range(LOOKS_PER_BEAT + 2)]
-    intake.annotator.beat()
+    proxy, _ = stage
+    crowd = [come(proxy, x_session_id=f"s{number}") for number in range(LOOKS_PER_REFRESH + 2)]
+    proxy.annotator.refresh()
     deliver(crowd[0])  # another one goes
     late = crowd[-1]
     await asyncio.gather(*(exchange.hold() for exchange in crowd[1:2]))
-    intake.annotator.show(crowd[1])
-    intake.annotator._to_look.appendleft(crowd[1])
-    intake.annotator.beat()
+    proxy.annotator.show(crowd[1])
+    proxy.annotator._to_look.appendleft(crowd[1])
+    proxy.annotator.refresh()
     assert told(crowd[1]) == ("in flight", "")
     assert told(late)[1] == WAITS
 
 
 async def test_a_lost_one_is_marked(stage):
-    intake, _ = stage
-    exchange = come(intake)
+    proxy, _ = stage
+    exchange = come(proxy)
     exchange.sent()
     exchange.head(http.Response.make(400, b"", {}))
     exchange.collected(http.Response.make(400, b"", {}), b"")
@@ -148,30 +155,30 @@ async def test_a_lost_one_is_marked(stage):
 
 
 async def test_a_flow_that_begins_to_wait_says_so_before_the_next_look(stage):
-    intake, screen = stage
-    come(intake)
-    second = come(intake, x_session_id="b")
-    intake.annotator.show(second)
+    proxy, screen = stage
+    come(proxy)
+    second = come(proxy, x_session_id="b")
+    proxy.annotator.show(second)
     assert told(second) == ("held, place 1: concurrency limit", WAITS)
-    intake.annotator.beat()
+    proxy.annotator.refresh()
     assert screen.drawn[0][0] == second.flow.id
 
 
 async def test_large_bodies_are_drawn_a_few_at_a_time(stage):
-    intake, screen = stage
-    content = make_flow().request.content[:-1] + b" " * (BYTES_PER_BEAT // 3) + b"}"
+    proxy, screen = stage
+    content = make_flow().request.content[:-1] + b" " * (BYTES_PER_REFRESH // 3) + b"}"
     for number in range(9):
-        come(intake, content=content, x_session_id=f"s{number}")
-    second_of(intake)
+        come(proxy, content=content, x_session_id=f"s{number}")
+    second_of(proxy)
     assert max(len(flows) for flows in screen.drawn) == 3
     assert len(screen.flows) == 9
 
 
 async def test_without_a_view_only_the_end_is_written(stage):
-    intake, screen = stage
-    intake.annotator.wake = None
-    exchange = come(intake)
-    intake.annotator.show(exchange)
+    proxy, screen = stage
+    proxy.annotator.wake = None
+    exchange = come(proxy)
+    proxy.annotator.show(exchange)
     assert exchange.flow.comment == ""
     deliver(exchange)
     assert told(exchange)[0].startswith("delivered")
@@ -179,8 +186,8 @@ async def test_without_a_view_only_the_end_is_written(stage):
 
 
 async def test_an_answer_grows_in_the_flow_while_it_streams(stage):
-    intake, _ = stage
-    exchange = come(intake)
+    proxy, _ = stage
+    exchange = come(proxy)
     exchange.sent()
     exchange.flow.response = response = http.Response.make(200, b"", SSE)
     response.data.content = None
@@ -188,37 +195,37 @@ async def test_an_answer_grows_in_the_flow_while_it_streams(stage):
     exchange.look(START + CONTENT)
     body = bytearray(START)
     exchange.released(body)
-    second_of(intake)
+    second_of(proxy)
     assert response.data.content == START
     body += CONTENT
-    second_of(intake)
+    second_of(proxy)
     assert response.data.content == START + CONTENT
     body += b"x" * LIVE_BODY_BYTES
-    second_of(intake)
+    second_of(proxy)
     assert response.data.content == START + CONTENT  # too large to be copied each second
     response.data.content = b"all"
     deliver(exchange)
-    second_of(intake)
+    second_of(proxy)
     assert response.data.content == b"all"
 
 
-async def test_a_replay_of_a_flow_gets_a_story_of_its_own(stage):
-    intake, _ = stage
-    exchange = come(intake)
+async def test_a_replay_of_a_flow_gets_a_history_of_its_own(stage):
+    proxy, _ = stage
+    exchange = come(proxy)
     deliver(exchange)
-    again = intake.intake(exchange.flow)
+    again = proxy.make_exchange(exchange.flow)
     again.enter()
-    second_of(intake)
+    second_of(proxy)
     assert told(again) == ("in flight", "")
     assert again.ticket.id in again.flow.comment
 
 
 async def test_many_held_flows_are_looked_at_in_pieces(stage):
-    intake, screen = stage
-    exchanges = [come(intake, x_session_id=f"s{number}") for number in range(250)]
-    intake.annotator.beat()
+    proxy, screen = stage
+    exchanges = [come(proxy, x_session_id=f"s{number}") for number in range(250)]
+    proxy.annotator.refresh()
     assert sum(bool(exchange.flow.comment) for exchange in exchanges) == 100
-    for _ in range(5 * BEATS_PER_S):
-        intake.annotator.beat()
+    for _ in range(5 * REFRESHES_PER_S):
+        proxy.annotator.refresh()
     assert all(exchange.flow.comment for exchange in exchanges)
     assert len(screen.flows) == 250

@@ -8,21 +8,21 @@ from mitmproxy.test import taddons
 from hivemind_addon.api.command import Cancel, MoveToFront, Pause, Resume, Said, SetLimit, SetPriority
 from hivemind_addon.api.ticket import Priority
 from hivemind_addon.proxy.mitm.commands import Commands
-from tests.mitm.samples import make_flow, make_intake
+from tests.mitm.samples import make_flow, make_proxy
 
 
 class Stage:
     """The command bar, and a scheduler that writes down what it is asked for."""
 
-    def __init__(self, context, intake, view, commands):
+    def __init__(self, context, proxy, view, commands):
         self.run = context.master.commands.execute
         self.call = context.master.commands.call_strings
-        self.intake = intake
+        self.proxy = proxy
         self.view = view
         self.commands = commands
         self.asked = []
         self.says = Said(done=True, text="so it is")
-        intake.driver.command = self._command
+        proxy.driver.command = self._command
 
     def _command(self, command):
         self.asked.append(command)
@@ -31,7 +31,7 @@ class Stage:
     def come(self, **headers):
         flow = make_flow(**headers)
         self.view.add([flow])
-        exchange = self.intake.intake(flow)
+        exchange = self.proxy.make_exchange(flow)
         exchange.enter()
         return exchange
 
@@ -40,9 +40,9 @@ class Stage:
 async def stage(tmp_path):
     (tmp_path / "anthropic.yaml").write_text("extends: anthropic\nconcurrency: {initial: 1, maximum: 1}\n")
     view, commands = View(), Commands()
-    commands.intake = make_intake(tmp_path)
+    commands.proxy = make_proxy(tmp_path)
     with taddons.context(view, commands) as context:
-        yield Stage(context, commands.intake, view, commands)
+        yield Stage(context, commands.proxy, view, commands)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ async def test_status_is_a_line_a_pool(stage):
 
 
 async def test_without_a_scheduler_they_say_so(stage):
-    stage.commands.intake = None
+    stage.commands.proxy = None
     with pytest.raises(exceptions.CommandError, match="did not start"):
         stage.run("hivemind.status")
 

@@ -26,7 +26,8 @@ from mitmproxy.proxy.layers.http._events import (
 from mitmproxy.proxy.mode_specs import ProxyMode
 
 from hivemind_addon.proxy.mitm import connections as ours
-from hivemind_addon.proxy.mitm.stream import GracefulHttp2Client, SchedulingHttpLayer
+from hivemind_addon.proxy.mitm.stream import SchedulingHttpLayer
+from hivemind_addon.proxy.mitm.upstream_client import GracefulHttp2Client
 from tests.cpu_time import least_cpu_s
 from tests.mitm.playbook import Playbook, make_context
 from tests.mitm.test_stream import FakePort, play, request, response

@@ -3,16 +3,16 @@ import json
 
 import pytest
 from mitmproxy import contentviews, http
-from mitmproxy.test import tflow
+from mitmproxy.test import taddons, tflow
 
+from hivemind_addon.proxy.mitm.annotation import write
 from hivemind_addon.proxy.mitm.contentview import ALL_CHARS, PART_CHARS, WIDTH, ExchangeView
-from hivemind_addon.proxy.mitm.note import write
-from hivemind_addon.proxy.observe.story import Moment, Story
+from hivemind_addon.proxy.observe.history import Moment, TicketHistory
 from hivemind_addon.proxy.profile.model import DialectName
 from tests.mitm.samples import make_flow
 from tests.wire.test_transcript import MESSAGES_STREAM
 
-STORY = Story(
+HISTORY = TicketHistory(
     ticket_id="1a2b",
     agent="agent-7",
     session="s9",
@@ -31,11 +31,18 @@ def registered():
     contentviews.add(ExchangeView())
 
 
-def make(body=MESSAGES_STREAM, *, story=STORY, comment="in flight [agent-7 1a2b]", **headers):
+@pytest.fixture(autouse=True)
+def _host():
+    """Views ask for mitmproxy's options."""
+    with taddons.context():
+        yield
+
+
+def make(body=MESSAGES_STREAM, *, history=HISTORY, comment="in flight [agent-7 1a2b]", **headers):
     flow = make_flow()
     flow.response = http.Response.make(200, body, {"content-type": "text/event-stream"} | headers)
-    if story:
-        write(flow, DialectName.ANTHROPIC_MESSAGES, story, comment, "")
+    if history:
+        write(flow, DialectName.ANTHROPIC_MESSAGES, history, comment, "")
     return flow
 
 
@@ -77,30 +84,29 @@ def test_a_request_shows_the_newest_message_first_and_while_it_waits_why():
     assert name == "hivemind"
     order = [text.index(word) for word in ("held, place 3", "newest\n", "first\n", "Be brief.")]
     assert order == sorted(order)
-    write(flow, DialectName.ANTHROPIC_MESSAGES, Story(ticket_id="t", agent="a", end="delivered"), "delivered", "")
+    write(
+        flow, DialectName.ANTHROPIC_MESSAGES, TicketHistory(ticket_id="t", agent="a", end="delivered"), "delivered", ""
+    )
     assert "what happened" not in page(flow, flow.request)[1]
 
 
 def test_flows_that_were_not_scheduled_keep_their_usual_view():
-    flow = make(b'{"a": 1}', story=None)
+    flow = make(b'{"a": 1}', history=None)
     flow.response.headers["content-type"] = "application/json"
     assert page(flow)[0] == "JSON"
     assert page(tflow.tflow(resp=True))[0] != "hivemind"
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
+def test_chosen_by_a_person_it_reads_any_model_call():
+    for path, body in (
         ("/v1/messages?beta=true", MESSAGES_STREAM),
         ("/v1/chat/completions", b'{"choices":[{"message":{"content":"I read."}}]}'),
         ("/v1/responses", b'{"output":[{"type":"message","content":[{"type":"output_text","text":"I read."}]}]}'),
         ("/api/chat", b'{"message":{"content":"I read."}}'),
-    ],
-)
-def test_chosen_by_a_person_it_reads_any_model_call(path, body):
-    flow = make(body, story=None)
-    flow.request.path = path
-    assert "I read." in page(flow, view="hivemind")[1]
+    ):
+        flow = make(body, history=None)
+        flow.request.path = path
+        assert "I read." in page(flow, view="hivemind")[1], path
 
 
 def test_of_other_messages_it_says_that_it_cannot_read_them():

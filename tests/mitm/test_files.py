@@ -6,70 +6,70 @@ from hivemind_addon.api.events import GuardTripped
 from hivemind_addon.proxy.mitm.files import Files
 from hivemind_addon.proxy.mitm.options import BadOption
 from tests.journal.samples import column
-from tests.mitm.samples import make_intake
+from tests.mitm.samples import make_proxy
 
 
 @pytest.fixture
-async def intake():
-    return make_intake()
+async def proxy():
+    return make_proxy()
 
 
-def settings(intake, **changes):
-    return dataclasses.replace(intake.settings, **changes)
+def settings(proxy, **changes):
+    return dataclasses.replace(proxy.settings.current, **changes)
 
 
-async def test_the_journal_is_where_the_option_says_and_gives_what_it_has_once(intake, tmp_path, monkeypatch):
+async def test_the_journal_is_where_the_option_says_and_gives_what_it_has_once(proxy, tmp_path, monkeypatch):
     restored = []
-    monkeypatch.setattr(type(intake.driver), "restore", lambda *_, **__: restored.append(1))
+    monkeypatch.setattr(type(proxy.driver), "restore", lambda *_, **__: restored.append(1))
     one, other = tmp_path / "one.db", tmp_path / "other.db"
-    files = Files(intake.driver)
+    files = Files(proxy.driver)
     files.listens_at(8080)
     for file in (one, one, None, one, other):
-        files.follow(settings(intake, journal=file))
+        files.follow(settings(proxy, journal=file))
         assert (files.journal is None) == (file is None)
     assert restored == [1]
-    intake.driver.note(GuardTripped(at=1.0, ticket_id=None, where="hook", error="E"))
-    intake.driver.tick()
+    proxy.driver.note(GuardTripped(at=1.0, ticket_id=None, where="hook", error="E"))
+    proxy.driver.tick()
     await files.close()
     assert files.journal is None
     assert [event for file in (one, other) for event in column(file, "happening", "event")] == ["GuardTripped"]
     assert {"learned", "orders"} == set(column(other, "kept", "name", "name"))
 
 
-async def test_a_capture_is_begun_gone_on_with_moved_and_ended(intake, tmp_path):
-    files = intake.files
-    files.follow(settings(intake, capture=tmp_path / "one"))
+async def test_a_capture_is_begun_gone_on_with_moved_and_ended(proxy, tmp_path):
+    files = proxy.files
+    files.follow(settings(proxy, capture=tmp_path / "one"))
     first = files.recorder
-    files.follow(settings(intake, capture=tmp_path / "one"))
+    files.follow(settings(proxy, capture=tmp_path / "one"))
     assert files.recorder is first
-    files.follow(settings(intake, capture=tmp_path / "two"))
+    files.follow(settings(proxy, capture=tmp_path / "two"))
     assert files.recorder.path == tmp_path / "two"
-    files.follow(settings(intake, capture=tmp_path / "two", capture_content=False))
+    files.follow(settings(proxy, capture=tmp_path / "two", capture_content=False))
     assert not files.recorder.content
-    files.follow(settings(intake))
+    files.follow(settings(proxy))
     assert files.recorder is None
     await files.close()
 
 
-async def test_a_capture_that_cannot_be_written_is_a_bad_option(intake, tmp_path):
+async def test_a_capture_that_cannot_be_written_is_a_bad_option(proxy, tmp_path):
     (tmp_path / "text").write_text("my notes")
     for file in (tmp_path, tmp_path / "text"):
         with pytest.raises(BadOption, match="hivemind_capture: "):
-            intake.files.follow(settings(intake, capture=file))
-        assert intake.files.recorder is None
+            proxy.files.follow(settings(proxy, capture=file))
+        assert proxy.files.recorder is None
 
 
-async def test_conversations_are_kept_beside_the_state_and_nowhere_without_it(intake, tmp_path):
-    files = intake.files
+async def test_conversations_are_kept_beside_the_state_and_nowhere_without_it(proxy, tmp_path):
+    files = proxy.files
     assert files.keeper is None
-    files.follow(settings(intake, journal=tmp_path / "one" / "journal.db"))
+    files.follow(settings(proxy, journal=tmp_path / "one" / "journal.db"))
     first = files.keeper
     assert first.store.folder == tmp_path / "one" / "checkpoints"
-    files.follow(settings(intake, journal=tmp_path / "one" / "journal.db", capture=tmp_path / "capture"))
+    files.follow(settings(proxy, journal=tmp_path / "one" / "journal.db", capture=tmp_path / "capture"))
     assert files.keeper is first
-    files.follow(settings(intake, journal=tmp_path / "two" / "journal.db"))
+    files.follow(settings(proxy, journal=tmp_path / "two" / "journal.db"))
     assert files.keeper.store.folder == tmp_path / "two" / "checkpoints"
-    files.follow(settings(intake))
+    files.follow(settings(proxy))
     assert files.keeper is None
     await files.close()
     assert not (tmp_path / "one" / "checkpoints").exists(), "made when something is kept"

@@ -17,26 +17,26 @@ from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.proxy.wire.request import read_request
 from tests.checkpoint.samples import sent
 from tests.core.samples import ticket
-from tests.mitm.samples import make_flow, make_intake
+from tests.mitm.samples import make_flow, make_proxy
 from tests.patience import PATIENCE_S
 
 SHORT = Shortage(Budget(Scope.AGENT, "agent-7", Period.DAY, tokens=60), "tokens", 60, 60, 0, 10, None)
 
 
 @pytest.fixture
-async def intake():
-    return make_intake()
+async def proxy():
+    return make_proxy()
 
 
 @pytest.fixture
-async def keeper(intake, tmp_path):
-    keeper = ConversationKeeper(FolderStore(tmp_path / "kept"), intake.driver)
+async def keeper(proxy, tmp_path):
+    keeper = ConversationKeeper(FolderStore(tmp_path / "kept"), proxy.driver)
     yield keeper
     await keeper.close()
 
 
-def told(intake):
-    return [(event.checkpoint_id, event.reason) for event in intake.runtime.events if isinstance(event, CheckpointKept)]
+def told(proxy):
+    return [(event.checkpoint_id, event.reason) for event in proxy.runtime.events if isinstance(event, CheckpointKept)]
 
 
 class SlowStore:
@@ -62,23 +62,23 @@ class BrokenStore:
         raise self.error
 
 
-async def test_a_conversation_is_on_disk_when_its_id_is_known_and_an_event_says_so(intake, keeper):
+async def test_a_conversation_is_on_disk_when_its_id_is_known_and_an_event_says_so(proxy, keeper):
     assert await keeper.keep(ticket("t-1"), sent, SHORT) == "t-1"
     assert (
         keeper.store.read("t-1").head.reason == "the budget of agent agent-7 per day was spent: 60 tokens of 60 tokens"
     )
-    assert told(intake) == [("t-1", "")]
+    assert told(proxy) == [("t-1", "")]
 
 
-async def test_the_same_request_again_has_the_same_checkpoint_and_is_told_of_once(intake, keeper):
+async def test_the_same_request_again_has_the_same_checkpoint_and_is_told_of_once(proxy, keeper):
     ids = [await keeper.keep(ticket(name, request_hash="h"), sent, SHORT) for name in ("t-1", "t-2", "t-3")]
     assert ids == ["t-1"] * 3
-    assert told(intake) == [("t-1", "")]
+    assert told(proxy) == [("t-1", "")]
 
 
-async def test_a_title_is_not_kept(intake, keeper):
+async def test_a_title_is_not_kept(proxy, keeper):
     assert await keeper.keep(replace(ticket("t-1"), kind=CallKind.AUXILIARY), sent, SHORT) == ""
-    assert told(intake) == []
+    assert told(proxy) == []
 
 
 @pytest.mark.parametrize(
@@ -89,63 +89,63 @@ async def test_a_title_is_not_kept(intake, keeper):
         (RuntimeError("ours"), "RuntimeError: ours"),
     ],
 )
-async def test_whatever_goes_wrong_is_told_and_raises_nothing(intake, error, reason):
-    keeper = ConversationKeeper(BrokenStore(error), intake.driver)
+async def test_whatever_goes_wrong_is_told_and_raises_nothing(proxy, error, reason):
+    keeper = ConversationKeeper(BrokenStore(error), proxy.driver)
     assert await keeper.keep(ticket("t-1"), sent, SHORT) == ""
-    assert told(intake) == [("", reason)]
+    assert told(proxy) == [("", reason)]
     await keeper.close()
     assert await keeper.keep(ticket("t-2"), sent, SHORT) == ""
-    assert "shutdown" in told(intake)[-1][1]
+    assert "shutdown" in told(proxy)[-1][1]
 
 
-async def test_a_request_that_cannot_be_read_raises_nothing(intake, keeper):
+async def test_a_request_that_cannot_be_read_raises_nothing(proxy, keeper):
     def read():
         raise ValueError("odd")
 
     assert await keeper.keep(ticket("t-1"), read, SHORT) == ""
-    assert told(intake) == [("", "ValueError: odd")]
+    assert told(proxy) == [("", "ValueError: odd")]
 
 
-async def test_a_disk_that_hangs_is_waited_for_a_while_and_what_it_writes_later_is_told(intake, monkeypatch):
+async def test_a_disk_that_hangs_is_waited_for_a_while_and_what_it_writes_later_is_told(proxy, monkeypatch):
     monkeypatch.setattr(keeping, "PATIENCE_S", 0.01)
     store = SlowStore()
-    keeper = ConversationKeeper(store, intake.driver)
+    keeper = ConversationKeeper(store, proxy.driver)
     assert await keeper.keep(ticket("t-1"), sent, SHORT) == ""
-    assert told(intake) == [("", "not on disk after 0.01 s; it is still being written")]
+    assert told(proxy) == [("", "not on disk after 0.01 s; it is still being written")]
     store.go.set()
     await keeper.close()
     assert store.kept == ["t-1"]
-    assert told(intake)[1:] == [("t-1", "")]
+    assert told(proxy)[1:] == [("t-1", "")]
 
 
-async def test_what_waits_for_the_disk_is_bounded(intake, monkeypatch):
+async def test_what_waits_for_the_disk_is_bounded(proxy, monkeypatch):
     monkeypatch.setattr(keeping, "PATIENCE_S", 0.01)
     monkeypatch.setattr(keeping, "MAX_WAITING_BYTES", 2 * len(sent().body))
     store = SlowStore()
-    keeper = ConversationKeeper(store, intake.driver)
+    keeper = ConversationKeeper(store, proxy.driver)
     for name in ("t-1", "t-2", "t-3"):
         await keeper.keep(ticket(name), sent, SHORT)
-    assert told(intake)[-1] == ("", "the disk is too slow")
+    assert told(proxy)[-1] == ("", "the disk is too slow")
     store.go.set()
     await keeper.close()
     assert store.kept == ["t-1", "t-2"]
     assert keeper._waiting_bytes == 0
 
 
-async def test_a_disk_that_hangs_does_not_keep_a_stopping_proxy(intake, monkeypatch):
+async def test_a_disk_that_hangs_does_not_keep_a_stopping_proxy(proxy, monkeypatch):
     monkeypatch.setattr(keeping, "PATIENCE_S", 0.01)
     monkeypatch.setattr(keeping, "CLOSING_S", 0.01)
     store = SlowStore()
-    keeper = ConversationKeeper(store, intake.driver)
+    keeper = ConversationKeeper(store, proxy.driver)
     await keeper.keep(ticket("t-1"), sent, SHORT)
     async with asyncio.timeout(PATIENCE_S):
         await keeper.close()
     store.go.set()
 
 
-async def test_who_stops_waiting_does_not_stop_the_writing(intake):
+async def test_who_stops_waiting_does_not_stop_the_writing(proxy):
     store = SlowStore()
-    keeper = ConversationKeeper(store, intake.driver)
+    keeper = ConversationKeeper(store, proxy.driver)
     waiting = asyncio.ensure_future(keeper.keep(ticket("t-1"), sent, SHORT))
     await asyncio.to_thread(store.began.wait, PATIENCE_S)
     waiting.cancel()

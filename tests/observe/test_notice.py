@@ -4,7 +4,7 @@ from hivemind_addon.api import events
 from hivemind_addon.api.spend import Budget, Period, Scope
 from hivemind_addon.api.ticket import Outcome, OutcomeKind, PoolKey
 from hivemind_addon.proxy.observe.notice import Notices
-from tests.observe.test_news import POOL
+from tests.observe.samples import POOL
 
 WALL_S = 1_700_000_000.0
 OTHER = PoolKey("host.test", "key-2", "model")

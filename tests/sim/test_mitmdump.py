@@ -3,12 +3,12 @@ import sys
 
 import pytest
 
+from hivemind_addon.api.event_text import line_of
 from hivemind_addon.api.events import BreakerChanged
 from hivemind_addon.api.snapshot import BreakerState
 from hivemind_addon.api.ticket import PoolKey
 from hivemind_addon.lab.sim import mitmdump
 from hivemind_addon.lab.sim.mitmdump import Mitmdump, MitmdumpNotStarted, running_mitmdump
-from hivemind_addon.proxy.observe.news import describe
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ async def test_guard_trips_are_counted(tmp_path, pretend):
 
 async def test_openings_of_the_breaker_are_counted(tmp_path, pretend):
     pool = PoolKey(host="api.sim", account="a", model_group="m")
-    said = [describe(BreakerChanged(at=0.0, pool=pool, state=state.value, reason="529"))[1] for state in BreakerState]
+    said = [line_of(BreakerChanged(at=0.0, pool=pool, state=state.value, reason="529")) for state in BreakerState]
     pretend(f"{LISTEN}\nprint('\\n'.join({said!r}), flush=True)")
 
     async def to_the_end(running: Mitmdump):

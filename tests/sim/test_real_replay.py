@@ -6,7 +6,7 @@ import pytest
 from hivemind_addon.api.ticket import OutcomeKind, PoolKey
 from hivemind_addon.lab.replay.chains import chained
 from hivemind_addon.lab.sim.real_replay import one_call, request_body, run_real
-from hivemind_addon.proxy.mitm.capture_file import read_capture
+from hivemind_addon.proxy.capture.file import read_capture
 from tests.capture.samples import make_attempt, make_call, make_capture
 
 CAPTURES = Path(__file__).parents[1] / "captures"

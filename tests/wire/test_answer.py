@@ -1,5 +1,6 @@
 import gzip
 import json
+import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -255,25 +256,38 @@ def test_nothing_was_used_before_anything_came():
     assert reader(RESPONSES).usage(len) == Usage()
 
 
-def test_a_long_answer_is_counted_in_part_within_bounded_memory():
-    chunk = b"data: " + json.dumps({"choices": [{"delta": {"content": "four"}}]}).encode() + b"\n\n"
-    watched = reader(CHAT)
-    for _ in range(200):
-        watched.feed(chunk * 100)
-    longest = 0
+class Counter:
+    """Four characters are a token."""
 
-    def counter(text: str) -> int:
-        nonlocal longest
-        longest = max(longest, len(text))
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+
+    def __call__(self, text: str) -> int:
+        self.pieces.append(text)
         return len(text) // 4
 
-    assert watched.usage(counter).output_tokens == pytest.approx(20_000, rel=0.01)
-    assert longest <= 4096
-    assert sum(len(event.data) for event in watched._kept) < 300_000
+
+def chat_event(text: str) -> bytes:
+    return b"data: " + json.dumps({"choices": [{"delta": {"content": text}}]}).encode() + b"\n\n"
 
 
-def test_events_without_data_are_bounded_too():
-    watched = reader(ANTHROPIC)
-    watched.feed(b"event: odd\n\n" * 20_000)
-    assert len(watched._kept) < 3000
+@pytest.mark.parametrize(("text", "events"), [("four", 20_000), ("four" * 3000, 60)])
+def test_a_long_answer_is_counted_in_part_and_in_pieces(text, events):
+    watched, counter = reader(CHAT), Counter()
+    for _ in range(20):
+        watched.feed(chat_event(text) * (events // 20))
+    assert watched.usage(counter).output_tokens == pytest.approx(len(text) / 4 * events, rel=0.01)
+    assert max(map(len, counter.pieces)) <= 4096
+    assert sum(map(len, counter.pieces)) <= 64 * 1024 + len(text)
+
+
+@pytest.mark.parametrize("event", [chat_event("four"), b"event: odd\n\n"], ids=["with text", "without data"])
+def test_a_long_answer_is_watched_within_bounded_memory(event):
+    watched = reader(CHAT)
+    tracemalloc.start()
+    for _ in range(200):
+        watched.feed(event * 100)
+    held_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held_bytes < 1_000_000
     assert "content" in repr(watched)

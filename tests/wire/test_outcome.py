@@ -111,7 +111,7 @@ def test_every_condition_of_a_rule_must_hold(subtests):
 def test_each_status_has_its_general_meaning(subtests):
     statuses = {
         (IGNORED, False): (301, 304, 400, 401, 402, 403, 404, 405, 413, 418, 422, 451, 999),
-        (FAILED, True): (408, 409, 500, 501, 502, 504, 520, 524),
+        (FAILED, True): (408, 409, 500, 501, 502, 504, 520, 524, 599),
         (OVERLOADED, True): (503, 529),
         (THROTTLED, True): (429,),
         (SUCCESS, False): (201, 204),

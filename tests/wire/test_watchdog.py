@@ -60,8 +60,11 @@ def test_pools_do_not_learn_from_each_other():
     assert silent_s(after(*[60.0] * 100), other) == 120
 
 
-def test_the_number_of_pools_is_bounded():
-    first_bytes = after(*[60.0] * 100)
-    for index in range(300):
-        first_bytes.note(PoolKey(host=f"h{index}", account="a", model_group="m"), 1.0)
-    assert silent_s(first_bytes) == 120
+def test_of_many_pools_those_are_forgotten_that_are_used_no_longer():
+    for still_used, expected_s in ((False, 120), (True, 600)):
+        first_bytes = after(*[60.0] * 100)
+        for index in range(300):
+            first_bytes.note(PoolKey(host=f"h{index}", account="a", model_group="m"), 1.0)
+            if still_used:
+                first_bytes.note(POOL, 60.0)
+        assert silent_s(first_bytes) == expected_s

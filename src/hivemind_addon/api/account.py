@@ -1,8 +1,6 @@
 """How budgets stand, as values and as words of commands."""
 
-from hivemind_addon.api.command import (
-    AccountView,
-)
+from hivemind_addon.api.command import AccountView
 from hivemind_addon.api.snapshot import BudgetView
 from hivemind_addon.api.spend import Budget, Period, amount
 
@@ -10,6 +8,7 @@ from hivemind_addon.api.spend import Budget, Period, amount
 def account_view(view: BudgetView) -> AccountView:
     """How a budget stands, as commands answer it."""
     budget, spent, reserved, added = view.budget, view.spent, view.reserved, view.added
+    left = {one.unit: one.left for one in view.balances}
     return AccountView(
         holder=budget.holder,
         scope=budget.scope,
@@ -19,12 +18,12 @@ def account_view(view: BudgetView) -> AccountView:
         spent_tokens=spent.tokens,
         reserved_tokens=reserved.tokens,
         added_tokens=added.tokens,
-        left_tokens=_left(budget.tokens, spent.tokens + reserved.tokens),
+        left_tokens=left.get("tokens"),
         limit_micro_usd=budget.micro_usd,
         spent_micro_usd=spent.micro_usd,
         reserved_micro_usd=reserved.micro_usd,
         added_micro_usd=added.micro_usd,
-        left_micro_usd=_left(budget.micro_usd, spent.micro_usd + reserved.micro_usd),
+        left_micro_usd=left.get("micro_usd"),
         renews_in_s=view.renews_in_s,
     )
 
@@ -38,7 +37,3 @@ def limits_of(budget: Budget) -> str:
     """`5,000,000 tokens and $20.00`."""
     limits = (("tokens", budget.tokens), ("micro_usd", budget.micro_usd))
     return " and ".join(amount(unit, limit) for unit, limit in limits if limit is not None)
-
-
-def _left(limit: int | None, taken: int) -> int | None:
-    return None if limit is None else max(0, limit - taken)

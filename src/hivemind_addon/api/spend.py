@@ -93,6 +93,9 @@ class Period(Enum):
                 return 30 * 86_400.0
 
 
+BudgetKey = tuple[Scope, str, Period]
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """An allotment that we set: what one holder may spend in one period."""
@@ -105,6 +108,11 @@ class Budget:
     """None: tokens are not limited."""
     micro_usd: int | None = None
     """None: money is not limited. Where it is, it binds only models with a price."""
+
+    @property
+    def key(self) -> BudgetKey:
+        """Of a holder's budgets for a period there is one."""
+        return self.scope, self.name, self.per
 
     @property
     def holder(self) -> str:

@@ -1,4 +1,4 @@
-"""The only place where objects meet."""
+"""A scheduler, what drives it, and who listens: what lives as long as the process."""
 
 import logging
 import os
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from hivemind_addon.api.events import Event
 from hivemind_addon.api.words import failing
 from hivemind_addon.proxy.core.scheduler import Scheduler
-from hivemind_addon.proxy.observe.log import LogObserver
+from hivemind_addon.proxy.observe.history import Histories
 from hivemind_addon.proxy.observe.metrics import Metrics
-from hivemind_addon.proxy.observe.story import Stories
-from hivemind_addon.proxy.observe.tally import Tally
+from hivemind_addon.proxy.observe.news import News
+from hivemind_addon.proxy.observe.stats import Stats
 from hivemind_addon.proxy.runtime.driver import Driver
 from hivemind_addon.proxy.runtime.guard import Guard
-from hivemind_addon.proxy.runtime.voices import Voice, Voices
+from hivemind_addon.proxy.runtime.sinks import Sink, Sinks
 from hivemind_addon.proxy.wire.estimate import Estimator
 from hivemind_addon.proxy.wire.tokenizer import Tokenizer
 from hivemind_addon.proxy.wire.watchdog import Durations
@@ -42,20 +42,21 @@ class Runtime:
     """Of answers that are not streamed."""
     events: deque[Event]
     """The newest events, oldest first."""
-    tally: Tally
+    news: News
+    stats: Stats
     metrics: Metrics
-    voices: Voices
-    stories: Stories
+    sinks: Sinks
+    histories: Histories
 
 
 def make_runtime(*, observers: tuple[Callable[[Event], None], ...] = ()) -> Runtime:
     """A scheduler and what drives it, for the running event loop."""
     events: deque[Event] = deque(maxlen=EVENTS_KEPT)
-    tokenizer, tally, stories, metrics = Tokenizer(), Tally(), Stories(), Metrics()
+    tokenizer, news, stats, histories, metrics = Tokenizer(), News(), Stats(), Histories(), Metrics()
     driver = Driver(
         scheduler=Scheduler(rng=random.Random()),  # noqa: S311 - jitter, no secret
         clock=SystemClock(),
-        observers=[events.append, LogObserver(), tally, stories, metrics, *observers],
+        observers=[events.append, news, stats, histories, metrics, *observers],
     )
     return Runtime(
         driver=driver,
@@ -65,14 +66,15 @@ def make_runtime(*, observers: tuple[Callable[[Event], None], ...] = ()) -> Runt
         first_bytes=Durations(),
         plain_answers=Durations(),
         events=events,
-        tally=tally,
+        news=news,
+        stats=stats,
         metrics=metrics,
-        voices=Voices(driver, traces=_make_traces(os.environ, driver.clock)),
-        stories=stories,
+        sinks=Sinks(driver, traces=_make_traces(os.environ, driver.clock)),
+        histories=histories,
     )
 
 
-def _make_traces(environment: Mapping[str, str], clock: Clock) -> Voice | None:
+def _make_traces(environment: Mapping[str, str], clock: Clock) -> Sink | None:
     """Traces, where OpenTelemetry's own variables ask for them; what cannot be done is one line in the log."""
     asked = environment.get("OTEL_TRACES_EXPORTER", "")
     if not asked and any(environment.get(name) for name in _OTLP_ENDPOINTS):

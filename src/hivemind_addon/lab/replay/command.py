@@ -159,7 +159,7 @@ def _replay_real(capture: Capture, pace: float, *, as_json: bool) -> None:
 
 
 def _read(file: Path) -> Capture:
-    from hivemind_addon.proxy.mitm.capture_file import read_capture  # noqa: PLC0415 - it loads mitmproxy
+    from hivemind_addon.proxy.capture.file import read_capture  # noqa: PLC0415 - it loads mitmproxy
 
     try:
         return read_capture(file)

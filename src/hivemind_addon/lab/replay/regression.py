@@ -71,7 +71,7 @@ def _replay(file: Path, asked: ReplaySettings, expectation: Path) -> tuple[Sched
     with warnings.catch_warnings():
         # Pytest would show what mitmproxy's own imports make its libraries say.
         warnings.simplefilter("ignore", DeprecationWarning)
-        from hivemind_addon.proxy.mitm.capture_file import read_capture  # noqa: PLC0415 - it loads mitmproxy
+        from hivemind_addon.proxy.capture.file import read_capture  # noqa: PLC0415 - it loads mitmproxy
 
     try:
         given = [given_limit(text) for text in asked.limits]

@@ -25,8 +25,8 @@ from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.exchange import pause
 from hivemind_addon.lab.sim.mitmdump import Mitmdump, running_mitmdump
 from hivemind_addon.lab.sim.recorded import CALL_HEADER, RecordedServer, dialect_of
+from hivemind_addon.proxy.capture.file import calls_by_header
 from hivemind_addon.proxy.capture.model import Capture, CapturedCall
-from hivemind_addon.proxy.mitm.capture_file import calls_by_header
 from hivemind_addon.proxy.profile.load import Profiles, dialect_for, is_model_call, load_profiles
 
 _PATHS = {

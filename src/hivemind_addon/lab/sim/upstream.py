@@ -13,6 +13,7 @@ from hivemind_addon.lab.sim.dialect import Reply
 from hivemind_addon.lab.sim.idle import IdleMeter
 from hivemind_addon.lab.sim.provider import SimProvider
 from hivemind_addon.lab.sim.workload import DEFAULT_MODEL, Site
+from hivemind_addon.proxy.core.budget import spend_of
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.profile.load import load_profiles, model_group
 from hivemind_addon.proxy.profile.model import InputCharge, OutputCharge, Profile
@@ -38,17 +39,13 @@ def usual_price() -> Price:
 
 def bill_of(reply: Reply, *, output_tokens: int, price: Price | None) -> Spend:
     """What an answer costs of which so much was generated. `price` None: only its tokens count."""
-    return Spend(
-        tokens=reply.input_tokens + reply.written_tokens + reply.cached_tokens + output_tokens,
-        micro_usd=0
-        if price is None
-        else price.micro_usd(
-            input_tokens=reply.input_tokens,
-            cache_write_tokens=reply.written_tokens,
-            cache_read_tokens=reply.cached_tokens,
-            output_tokens=output_tokens,
-        ),
+    usage = Usage(
+        input_tokens=reply.input_tokens,
+        cache_write_tokens=reply.written_tokens,
+        cache_read_tokens=reply.cached_tokens,
+        output_tokens=output_tokens,
     )
+    return spend_of(usage, price)
 
 
 @dataclass(slots=True)

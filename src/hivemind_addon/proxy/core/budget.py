@@ -27,21 +27,31 @@ from dataclasses import dataclass, field, replace
 
 from hivemind_addon.api.events import BudgetBooked, BudgetSpent, BudgetWarned, Event
 from hivemind_addon.api.snapshot import BudgetView
-from hivemind_addon.api.spend import MOST_AMOUNT, AccountState, Balance, Budget, Period, Price, Scope, Shortage, Spend
+from hivemind_addon.api.spend import (
+    MOST_AMOUNT,
+    AccountState,
+    Balance,
+    Budget,
+    BudgetKey,
+    Period,
+    Price,
+    Scope,
+    Shortage,
+    Spend,
+)
 from hivemind_addon.api.ticket import AttemptResult, ContractError, Demand, OutcomeKind, Ticket, Usage
 from hivemind_addon.proxy.core.overrides import Overrides
 from hivemind_addon.system.heap import KeyedHeap
 
 WARN_PERCENT = 85
 _NOTHING = Spend()
-AccountKey = tuple[Scope, str, Period]
 
 
 @dataclass(slots=True, eq=False)
 class Account:
     """Only `Budgets` and `CommandHandler` change it; after each change they emit what `booked` says."""
 
-    key: AccountKey
+    key: BudgetKey
     began_at: float
     given: Budget | None = None
     """A person's word at run time: it counts before all others."""
@@ -53,8 +63,8 @@ class Account:
     reserved: Spend = field(default_factory=Spend)
     added: Spend = field(default_factory=Spend)
     """By a person, to the limits of this period."""
-    told: dict[str, int] = field(default_factory=dict)
-    """Unit → the highest percentage that was told of."""
+    reported: dict[str, int] = field(default_factory=dict)
+    """Unit → the highest percentage that a warning was given of."""
     waiting: dict[str, None] = field(default_factory=dict)
     """Tickets to look at again when the account changes, in order."""
 
@@ -95,8 +105,8 @@ class Account:
         self.began_at = began_at if self.is_untouched else min(self.began_at, began_at)
         self.spent += standing.spent
         self.added += standing.added
-        # The person was told by the process that spent it.
-        self.told = self.percents()
+        # The process that spent it has warned of it.
+        self.reported = self.percents()
 
     def count_in(self, standing: AccountState, now: float) -> None:
         """Count in what its holder had spent before it had this budget."""
@@ -115,7 +125,7 @@ class Account:
         """Begin a new period."""
         self.began_at = now
         self.spent = self.added = _NOTHING
-        self.told.clear()
+        self.reported.clear()
 
     def set_aside(self, expected: Spend, now: float) -> None:
         """An attempt begins."""
@@ -153,21 +163,13 @@ class Account:
     def shortages(self, ticket: Ticket, now: float) -> list[Shortage]:
         """What keeps a ticket from going, by unit."""
         found = []
-        for unit in self.balances:
-            needed = ticket.expected.tokens if unit.unit == "tokens" else ticket.expected.micro_usd
-            is_free = unit.unit == "micro_usd" and ticket.price is None
-            if not is_free and (unit.spent >= unit.limit or unit.spent + unit.reserved + needed > unit.limit):
-                found.append(
-                    Shortage(
-                        budget=self.budget,
-                        unit=unit.unit,
-                        limit=unit.limit,
-                        spent=unit.spent,
-                        reserved=unit.reserved,
-                        needed=needed,
-                        renews_in_s=self._renews_in_s(now),
-                    )
-                )
+        renews_in_s = self._renews_in_s(now)
+        for one in self.balances:
+            needed = ticket.expected.tokens if one.unit == "tokens" else ticket.expected.micro_usd
+            is_free = one.unit == "micro_usd" and ticket.price is None
+            if not is_free and (one.spent >= one.limit or one.spent + one.reserved + needed > one.limit):
+                short = Shortage(self.budget, one.unit, one.limit, one.spent, one.reserved, needed, renews_in_s)
+                found.append(short)
         return found
 
     def view(self, now: float) -> BudgetView:
@@ -176,20 +178,11 @@ class Account:
             budget, spent, added = self.budget.plus(_NOTHING - self.added), _NOTHING, _NOTHING
         else:
             budget, spent, added = self.budget, self.spent, self.added
-        return BudgetView(
-            budget=budget, spent=spent, reserved=self.reserved, renews_in_s=self._renews_in_s(now), added=added
-        )
+        return BudgetView(budget, spent, self.reserved, renews_in_s=self._renews_in_s(now), added=added)
 
     def booked(self, now: float) -> BudgetBooked:
         """The event that tells how it stands."""
-        return BudgetBooked(
-            at=now,
-            budget=self.budget,
-            began_at=self.began_at,
-            spent=self.spent,
-            reserved=self.reserved,
-            added=self.added,
-        )
+        return BudgetBooked(now, self.budget, self.began_at, self.spent, self.reserved, self.added)
 
     def _renews_in_s(self, now: float) -> float | None:
         """None: never. What has not begun, or is over, would last from now on."""
@@ -246,7 +239,7 @@ class Budgets:
         """`overrides`: what persons gave at run time."""
         self._emit = emit
         self._overrides = overrides or Overrides()
-        self._accounts: dict[AccountKey, Account] = {}
+        self._accounts: dict[BudgetKey, Account] = {}
         self._in_flight: dict[str, tuple[tuple[Account, ...], Spend]] = {}
         self._renewals: KeyedHeap[Account] = KeyedHeap()
         """Accounts that tickets wait for, by the end of their period."""
@@ -266,11 +259,10 @@ class Budgets:
 
     def foresee(self, ticket: Ticket, now: float) -> Shortage | None:
         """What would keep a ticket from going that is not there: no account is opened, begun or told of by it."""
-        payers: dict[AccountKey, Account] = {}
+        payers: dict[BudgetKey, Account] = {}
         for budget, is_filed in self._allotments(ticket):
-            key = budget.scope, budget.name, budget.per
-            known = payers.get(key) or self._accounts.get(key) or Account(key, now)
-            payers[key] = account = replace(known, told={}, waiting={})
+            known = payers.get(budget.key) or self._accounts.get(budget.key) or Account(budget.key, now)
+            payers[budget.key] = account = replace(known, reported={}, waiting={})
             account.renew(now)
             account.file(budget) if is_filed else account.give(budget)
         return _worst(tuple(payers.values()), ticket, now)
@@ -288,7 +280,7 @@ class Budgets:
 
     def wait(self, ticket: Ticket, short: Shortage, now: float) -> None:
         """Have a ticket named when the account that is short changes."""
-        account = self._account(short.budget, now)
+        account = self.open(short.budget.key, now)
         account.waiting[ticket.id] = None
         if account.ends_at < _NEVER:
             self._renewals.put(account, account.ends_at)
@@ -313,10 +305,7 @@ class Budgets:
         """Accounts of a ticket's holders that were opened while its attempt ran: it counts in them, too."""
         if not self._accounts:
             return []
-        holders = [(Scope.AGENT, ticket.agent), (Scope.EVERYONE, "")]
-        if ticket.group:
-            holders.append((Scope.GROUP, ticket.group))
-        found = (self._accounts.get((*holder, per)) for holder in holders for per in Period)
+        found = (self._accounts.get((*holder, per)) for holder in _holders(ticket) for per in Period)
         return [account for account in found if account is not None and account not in payers]
 
     # Time -------------------------------------------------------------------------------------------------------------
@@ -347,7 +336,7 @@ class Budgets:
                 continue
             if standing.age_s >= standing.budget.per.length_s:
                 continue
-            account = self._account(standing.budget, now)
+            account = self.open(standing.budget.key, now)
             account.take_over(standing, now)
             self._emit(account.booked(now))
         return oddities
@@ -355,9 +344,8 @@ class Budgets:
     def count_in(self, standings: Sequence[AccountState], now: float) -> None:
         """Add what was spent in the present periods of accounts before these were opened."""
         for standing in standings:
-            budget = standing.budget
-            account = self._accounts.get((budget.scope, budget.name, budget.per))
-            if account is None or not _is_sound(standing) or standing.age_s >= budget.per.length_s:
+            account = self._accounts.get(standing.budget.key)
+            if account is None or not _is_sound(standing) or standing.age_s >= standing.budget.per.length_s:
                 continue
             account.count_in(standing, now)
             if account in self._renewals:
@@ -366,16 +354,11 @@ class Budgets:
 
     # Overrides --------------------------------------------------------------------------------------------------------
 
-    def open(self, scope: Scope, name: str, per: Period, now: float) -> Account:
-        """A holder's account, also one that nobody has asked for yet."""
-        return self._account(Budget(scope, name, per), now)
-
     def obey(self, now: float) -> None:
         """Budgets were given at run time, or taken back."""
         for account in self._accounts.values():
-            scope, name, per = account.key
             before = account.budget
-            account.give(self._overrides.budgets_of(scope, name).get(per))
+            account.give(self._given(account.key))
             if account.budget != before:
                 self.changed(account, now)
 
@@ -384,10 +367,10 @@ class Budgets:
         self._emit(account.booked(now))
         percents = account.percents()
         for one in account.balances:
-            if percents[one.unit] > account.told.get(one.unit, 0):
+            if percents[one.unit] > account.reported.get(one.unit, 0):
                 event = BudgetSpent if percents[one.unit] == 100 else BudgetWarned
                 self._emit(event(at=now, budget=account.budget, unit=one.unit, spent=one.spent, limit=one.limit))
-        account.told = percents  # a budget that was raised is told of anew
+        account.reported = percents  # a budget that was raised is told of anew
 
     def wake(self) -> list[str]:
         """All tickets that wait for their budgets, to be looked at again."""
@@ -404,7 +387,7 @@ class Budgets:
             return ()
         payers = {}
         for budget, is_filed in self._allotments(ticket):
-            account = self._account(budget, now)
+            account = self.open(budget.key, now)
             if is_filed:
                 account.file(budget)
             payers[account.key] = account
@@ -414,21 +397,21 @@ class Budgets:
         """What its holders were given, and whether by the agents file; the same account may come twice."""
         yield from ((budget, True) for budget in ticket.budgets)
         if self._overrides.has_budgets:
-            holders = [(Scope.AGENT, ticket.agent), (Scope.EVERYONE, "")]
-            if ticket.group:
-                holders.append((Scope.GROUP, ticket.group))
-            for scope, name in holders:
-                yield from ((budget, False) for budget in self._overrides.budgets_of(scope, name).values())
+            for holder in _holders(ticket):
+                yield from ((budget, False) for budget in self._overrides.budgets_of(*holder).values())
 
-    def _account(self, budget: Budget, now: float) -> Account:
-        key = budget.scope, budget.name, budget.per
+    def open(self, key: BudgetKey, now: float) -> Account:
+        """A holder's account in its present period, also one that nobody has asked for yet."""
         account = self._accounts.get(key)
         if account is None:
             account = self._accounts[key] = Account(key, now)
-            if self._overrides.has_budgets:
-                account.give(self._overrides.budgets_of(budget.scope, budget.name).get(budget.per))
+            account.give(self._given(key))
         self._renew(account, now)
         return account
+
+    def _given(self, key: BudgetKey) -> Budget | None:
+        scope, name, per = key
+        return self._overrides.budgets_of(scope, name).get(per) if self._overrides.has_budgets else None
 
     def _renew(self, account: Account, now: float) -> None:
         if account.renew(now):
@@ -438,6 +421,12 @@ class Budgets:
         woken.update(account.waiting)
         account.waiting.clear()
         self._renewals.drop(account)
+
+
+def _holders(ticket: Ticket) -> list[tuple[Scope, str]]:
+    """Whose budgets a ticket counts in."""
+    holders = [(Scope.AGENT, ticket.agent), (Scope.EVERYONE, "")]
+    return [*holders, (Scope.GROUP, ticket.group)] if ticket.group else holders
 
 
 def _worst(payers: Sequence[Account], ticket: Ticket, now: float) -> Shortage | None:

@@ -163,11 +163,10 @@ class CommandHandler:
 
     def _give(self, command: SetBudget, now: float) -> CommandResult:
         budget = Budget(command.scope, command.name, command.per, command.tokens, command.micro_usd)
-        key = budget.scope, budget.name, budget.per
         if budget.limits_anything:
             if budget.scope is not Scope.AGENT or not is_glob(budget.name):
-                self._budgets.open(*key, now)
-        elif all((one.budget.scope, one.budget.name, one.budget.per) != key for one in self._overrides.budgets):
+                self._budgets.open(budget.key, now)
+        elif all(given.budget.key != budget.key for given in self._overrides.budgets):
             return CommandResult(Declined.NEVER_GIVEN)
         self._overrides.give(budget, by=command.by)
         self._budgets.obey(now)
@@ -212,7 +211,7 @@ class CommandHandler:
             and account.budget.limits_anything
         ]
         for account in found:
-            self._budgets.open(*account.key, now)  # a period that is over is not added to
+            self._budgets.open(account.key, now)  # a period that is over is not added to
         return found
 
     def _no_budget(self) -> CommandResult:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from hivemind_addon.api.event_text import event_line, line_of
 from hivemind_addon.api.events import (
     AttemptEnded,
     AttemptStarted,
@@ -32,8 +33,6 @@ from hivemind_addon.proxy.journal.tables import (
     WaitRow,
     statements,
 )
-from hivemind_addon.proxy.observe.event_line import event_line
-from hivemind_addon.proxy.observe.news import describe
 
 KEPT = 20_000
 """Open tickets, sessions, accounts and limits that are remembered, each; the oldest is forgotten first."""
@@ -282,7 +281,7 @@ class Rows:
                 type(event).__name__,
                 "" if pool is None else plain(str(pool)),
                 getattr(event, "ticket_id", None) or "",
-                plain(describe(event)[1]),
+                plain(line_of(event)),
                 fields if len(fields) <= _FIELDS_CHARS else "{}",
             )
         )

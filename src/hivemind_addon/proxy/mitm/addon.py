@@ -15,35 +15,28 @@ from mitmproxy.utils import human
 
 from hivemind_addon.api.trust import cure_of_distrust
 from hivemind_addon.proxy.compose import make_runtime
+from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, hang_up
 from hivemind_addon.proxy.mitm.commands import Commands
 from hivemind_addon.proxy.mitm.contentview import ExchangeView
-from hivemind_addon.proxy.mitm.control_socket import ControlSocket
-from hivemind_addon.proxy.mitm.defaults import set_defaults
-from hivemind_addon.proxy.mitm.drain import drain, end_on_hangup
-from hivemind_addon.proxy.mitm.intake import Intake
 from hivemind_addon.proxy.mitm.listeners import (
     call_off_listening,
     is_welcome,
-    listens,
     own_addresses,
     rebind,
+    set_defaults,
     tell_listeners,
 )
 from hivemind_addon.proxy.mitm.options import (
     PREFIX,
-    BadOption,
-    Settings,
     add_options,
     check_deferred,
     check_listeners,
     read_settings,
 )
-from hivemind_addon.proxy.mitm.own_addresses import PAGE_HOST, hang_up
-from hivemind_addon.proxy.mitm.pages import Pages
-from hivemind_addon.proxy.mitm.replays import Replays
-from hivemind_addon.proxy.mitm.report import make_report
-from hivemind_addon.proxy.mitm.screen import Screen
+from hivemind_addon.proxy.mitm.proxy import Proxy, end_on_hangup
+from hivemind_addon.proxy.mitm.settings import BadOption
 from hivemind_addon.proxy.mitm.stream import EndAttempt, scheduling_layer
+from hivemind_addon.proxy.mitm.view import ViewSync
 from hivemind_addon.system.hosts import normal_host
 
 if TYPE_CHECKING:
@@ -58,6 +51,7 @@ if TYPE_CHECKING:
 
     from hivemind_addon.api.ticket import Attempt
     from hivemind_addon.proxy.mitm.exchange import Exchange
+    from hivemind_addon.proxy.mitm.settings import Settings
     from hivemind_addon.system.descriptors import Places
 
 logger = logging.getLogger("hivemind")
@@ -69,8 +63,57 @@ _MOST_TOLD = 1000
 _VERBOSITIES = {"termlog_verbosity", "console_eventlog_verbosity"}
 """mitmproxy's options that say which log lines a person sees."""
 _NOT_FOR_LAN = "clients elsewhere do not reach this machine's own services: hivemind_lan_ports=PORT allows one"
-ADOPTABLE = "hivemind_intake"
+ADOPTABLE = "hivemind_proxy"
 """The attribute of mitmproxy's master under which a reloaded script finds the running scheduler."""
+
+
+class Replays:
+    """Holds replayed flows in the ordinary hooks: they run on mitmproxy's own layer, without our gate.
+
+    An addon of the addon, whose hooks are there only while they are needed: mitmproxy looks for the attribute each
+    time, and each hook that an addon has costs every request some 30 µs (2026-11).
+    """
+
+    name = "hivemind_replays"
+
+    def __init__(self) -> None:
+        self.proxy: Proxy | None = None
+
+    def hear(self) -> None:
+        """A flow is replayed; its hooks come now."""
+        self.request = self._asked
+        self.response = self._answered
+        self.error = self._failed
+
+    async def _asked(self, flow: http.HTTPFlow) -> None:
+        """Hold a replayed request, anew."""
+        if self.proxy is None or flow.is_replay != "request" or flow.response:
+            return
+        exchange = self.proxy.make_exchange(flow)
+        if exchange is None:
+            return
+        self.proxy.replays[flow.id] = exchange
+        if not exchange.enter():
+            await exchange.hold()
+        exchange.sent()
+        flow.response = exchange.refusal
+
+    def _answered(self, flow: http.HTTPFlow) -> None:
+        """Settle a replay's attempt; it is not tried again."""
+        exchange = self.proxy.replays.get(flow.id) if self.proxy else None
+        if exchange and flow.response and not exchange.over:
+            exchange.head(flow.response)
+            exchange.collected(flow.response, flow.response.raw_content or b"")
+        self._failed(flow)
+
+    def _failed(self, flow: http.HTTPFlow) -> None:
+        """A replay is over."""
+        if self.proxy is None:
+            return
+        if exchange := self.proxy.replays.pop(flow.id, None):
+            exchange.finished()
+        if not self.proxy.replays and hasattr(self, "request"):
+            del self.request, self.response, self.error
 
 
 class Hivemind:
@@ -79,7 +122,7 @@ class Hivemind:
     name = "hivemind"
 
     def __init__(self) -> None:
-        self.intake: Intake | None = None
+        self.proxy: Proxy | None = None
         self.commands = Commands()
         self.replays = Replays()
         self.addons = [self.commands, self.replays]
@@ -90,7 +133,7 @@ class Hivemind:
         self._loading: asyncio.Future[None] | None = None
         self._rebinding: asyncio.Future[None] | None = None
         self._telling: asyncio.Future[None] | None = None
-        self._screen: Screen | None = None
+        self._view: ViewSync | None = None
         """Only where there is a view."""
         self._crowded = False
         """Clients had to wait for a connection; that is in the log once."""
@@ -119,8 +162,8 @@ class Hivemind:
         """Nobody from elsewhere, unless the user opened a listener for it; and no more than there are files for."""
         if not is_welcome(client):
             client.error = "hivemind: only loopback clients"
-        elif self.intake:
-            await self._find_place(client, self.intake.places)
+        elif self.proxy:
+            await self._find_place(client, self.proxy.places)
 
     async def _find_place(self, client: Client, places: Places) -> None:
         connections = ctx.master.addons.get("proxyserver").connections
@@ -154,8 +197,8 @@ class Hivemind:
                 check_listeners(ctx.options)
             if any(name.startswith(PREFIX) for name in updated):
                 self._apply(read_settings(ctx.options))
-            if self._live and self.intake and self.intake.control and "hivemind_control" in updated:
-                self.intake.control.open_soon(self._rebinding)
+            if self._live and self.proxy and "hivemind_control" in updated:
+                self.proxy.control.open_soon(self._rebinding)
         except BadOption as error:
             self._refuse(error)
 
@@ -168,21 +211,19 @@ class Hivemind:
 
     def _apply(self, settings: Settings) -> None:
         """Begin with these settings, or go on with them."""
-        if self.intake is None:
-            self.intake = getattr(ctx.master, ADOPTABLE, None) or _make_intake(settings)
-        self.intake.profiles_folder.follow(settings)
-        self.commands.intake = self.replays.intake = self.intake
-        self.intake.driver.end_attempt = self._end_attempt
-        self.intake.driver.call_off = partial(self._end_attempt, called_off=True)
-        self.intake.runtime.voices.speak(log=settings.event_log, notify=settings.notify)
-        self.intake.files.follow(settings)
+        if self.proxy is None:
+            self.proxy = getattr(ctx.master, ADOPTABLE, None) or _make_proxy(settings)
+        self.commands.proxy = self.replays.proxy = self.proxy
+        self.proxy.driver.end_attempt = self._end_attempt
+        self.proxy.driver.call_off = partial(self._end_attempt, called_off=True)
+        self.proxy.follow(settings)
 
     def _end_attempt(self, attempt: Attempt, *, called_off: bool = False) -> None:
         """A client has come back with a request that still runs, or a person cancelled it: its stream ends it."""
         proxyserver = ctx.master.addons.get("proxyserver")
-        if self.intake:
-            with self.intake.guarded("end_attempt"):
-                self.intake.end_attempt(
+        if self.proxy:
+            with self.proxy.guarded("end_attempt"):
+                self.proxy.end_attempt(
                     attempt, lambda flow: proxyserver.inject_event(EndAttempt(flow, called_off=called_off))
                 )
 
@@ -198,43 +239,42 @@ class Hivemind:
 
     def _begin(self) -> None:
         contentviews.add(ExchangeView())
-        if self.intake is None:
+        if self.proxy is None:
             return
-        self._loading = asyncio.ensure_future(self._load_vocabulary(self.intake))
+        self._loading = asyncio.ensure_future(self._load_vocabulary(self.proxy))
         self._telling = asyncio.ensure_future(tell_listeners(self._rebinding))
-        if self.intake.control:
-            self.intake.control.open_soon(self._rebinding)
+        self.proxy.control.open_soon(self._rebinding)
         if (view := ctx.master.addons.get("view")) is not None:  # an empty one is false
-            self._screen = Screen(view, self.intake)
+            self._view = ViewSync(view, self.proxy)
 
-    async def _load_vocabulary(self, intake: Intake) -> None:
+    async def _load_vocabulary(self, proxy: Proxy) -> None:
         """Off the event loop: it takes a third of a second."""
-        problem = await asyncio.to_thread(intake.runtime.tokenizer.load)
+        problem = await asyncio.to_thread(proxy.runtime.tokenizer.load)
         if problem:
             logger.warning("hivemind: %s", problem)
 
     def done(self) -> Awaitable[None] | None:
         """On shutdown: drain. On a reload nothing more: the next object adopts what is running."""
-        if self._screen is not None:
-            self._screen.stop()
-        if self.intake is None or not ctx.master.should_exit.is_set():
+        if self._view is not None:
+            self._view.stop()
+        if self.proxy is None or not ctx.master.should_exit.is_set():
             return None
-        return drain(self.intake)
+        return self.proxy.drain()
 
     # Connections -----------------------------------------------------------------------------------------------------
 
     def tls_clienthello(self, data: ClientHelloData) -> None:
         """Hosts that no profile names are never intercepted."""
-        if self.intake:
-            with self.intake.guarded("tls_clienthello"):
-                data.ignore_connection = self.intake.is_foreign(data.context, data.client_hello.sni)
+        if self.proxy:
+            with self.proxy.guarded("tls_clienthello"):
+                data.ignore_connection = self.proxy.is_foreign(data.context, data.client_hello.sni)
 
     def tls_failed_client(self, data: TlsData) -> None:
         """Say once to each client what makes it trust us."""
-        if self.intake is None or "trust" not in (data.conn.error or ""):
+        if self.proxy is None or "trust" not in (data.conn.error or ""):
             return
-        with self.intake.guarded("tls_failed_client"):
-            who = self.intake.name_of(data.context.client)
+        with self.proxy.guarded("tls_failed_client"):
+            who = self.proxy.intake.name_of(data.context.client)
             if who not in self._distrusting and len(self._distrusting) < _MOST_TOLD:
                 self._distrusting.add(who)
                 host = data.context.client.sni or "its provider"
@@ -243,90 +283,90 @@ class Hivemind:
     def next_layer(self, nextlayer: NextLayer) -> None:
         """Put our HTTP layer in the place of the one that mitmproxy chooses."""
         builtin = ctx.master.addons.get("nextlayer")
-        if self.intake is None or builtin is None:
+        if self.proxy is None or builtin is None:
             return
-        with self.intake.guarded("next_layer"):
+        with self.proxy.guarded("next_layer"):
             context = nextlayer.context
             is_tls = nextlayer.data_client().startswith(TLS_RECORD) or isinstance(context.layers[-1], ClientTLSLayer)
             # tls_clienthello decides on TLS. Else the client's SNI is at most the one of TLS to the proxy itself.
-            if context.server.address and not is_tls and self.intake.is_foreign(context, None):
+            if context.server.address and not is_tls and self.proxy.is_foreign(context, None):
                 nextlayer.layer = TCPLayer(context, ignore=True)
         builtin.next_layer(nextlayer)
-        with self.intake.guarded("next_layer"):
-            nextlayer.layer = scheduling_layer(nextlayer.layer, self.intake)
+        with self.proxy.guarded("next_layer"):
+            nextlayer.layer = scheduling_layer(nextlayer.layer, self.proxy)
 
     def server_connect(self, data: ServerConnectionHookData) -> None:
         """Redirect a profile's host; its name stays in SNI, certificate check and Host."""
         address = data.server.address
-        if self.intake is None or address is None:
+        if self.proxy is None or address is None:
             return
-        with self.intake.guarded("server_connect"):
-            target = self.intake.settings.redirects.get(address[0].lower().rstrip("."))
+        with self.proxy.guarded("server_connect"):
+            target = self.proxy.settings.current.redirects.get(address[0].lower().rstrip("."))
             if target:
-                self.intake.redirected[data.server.id] = (address[0], address[1])
+                self.proxy.redirected[data.server.id] = (address[0], address[1])
                 data.server.address = target
             goes_to = target or address
             if normal_host(address[0]) == PAGE_HOST:
                 data.server.error = f"{PAGE_HOST} is this proxy: ask it for http://{PAGE_HOST}/"
             elif own_addresses().are_asked(goes_to):
                 data.server.error = "nothing that listens in the proxy itself is reached through it"
-            elif target is None and not self.intake.may_reach(data.client, address):
+            elif target is None and not self.proxy.claims.may_reach(data.client, address):
                 data.server.error = _NOT_FOR_LAN
 
     def server_connected(self, data: ServerConnectionHookData) -> None:
         """A name that led back to this process is found out here, before anything is sent."""
-        if self.intake is None or data.server.peername is None:
+        if self.proxy is None or data.server.peername is None:
             return
-        with self.intake.guarded("server_connected"):
+        with self.proxy.guarded("server_connected"):
             if own_addresses().are_reached(data.server.peername, data.server.sockname):
                 logger.warning(
                     "hivemind: %s asked for %s, which is the proxy itself: closed",
-                    self.intake.name_of(data.client),
+                    self.proxy.intake.name_of(data.client),
                     human.format_address(data.server.address),
                 )
                 hang_up(ctx.master.addons.get("proxyserver"), data, "this is the proxy itself")
             elif (
                 data.server.address
-                and data.server.id not in self.intake.redirected
-                and not self.intake.may_reach(data.client, data.server.address, data.server.peername)
+                and data.server.id not in self.proxy.redirected
+                and not self.proxy.claims.may_reach(data.client, data.server.address, data.server.peername)
             ):
                 hang_up(ctx.master.addons.get("proxyserver"), data, _NOT_FOR_LAN)
 
     def server_disconnected(self, data: ServerConnectionHookData) -> None:
         """Forget where a redirected connection was meant to go."""
-        if self.intake:
-            self.intake.redirected.pop(data.server.id, None)
+        if self.proxy:
+            self.proxy.redirected.pop(data.server.id, None)
 
     server_connect_error = server_disconnected
 
     def http_connect(self, flow: http.HTTPFlow) -> None:
         """Who asks: the user of the proxy URL."""
-        if self.intake and (credentials := flow.request.headers.get("proxy-authorization")):
-            with self.intake.guarded("http_connect"):
-                self.intake.learn_proxy_user(flow, credentials)
+        if self.proxy and (credentials := flow.request.headers.get("proxy-authorization")):
+            with self.proxy.guarded("http_connect"):
+                self.proxy.intake.learn_proxy_user(flow, credentials)
 
     def client_disconnected(self, client: Client) -> None:
         """Every ticket of the connection ends."""
-        if self.intake:
-            with self.intake.guarded("client_disconnected"):
-                self.intake.client_disconnected(client)
+        if self.proxy:
+            with self.proxy.guarded("client_disconnected"):
+                self.proxy.client_disconnected(client)
 
     # Requests --------------------------------------------------------------------------------------------------------
 
     def requestheaders(self, flow: http.HTTPFlow) -> None:
         """Step 1: ours is buffered, so that it can be sent again; anything else is streamed both ways."""
-        if self.intake is None:
+        if self.proxy is None:
             return
-        with self.intake.guarded("requestheaders"):
-            self.intake.take_own_headers(flow)
-            if refusal := self.intake.upgrade_refusal(flow):
+        with self.proxy.guarded("requestheaders"):
+            self.proxy.intake.take_own_headers(flow)
+            if refusal := self.proxy.claims.upgrade_refusal(flow):
                 flow.response = refusal
-        flow.request.stream = not self.intake.claims(flow)
+        flow.request.stream = not self.proxy.is_ours(flow)
         if flow.request.stream:
-            with self.intake.guarded("passes_by"):
-                self.intake.passes_by(flow)
-        if self._screen is not None and flow.live:
-            self._screen.came(flow)
+            with self.proxy.guarded("pass_by"):
+                self.proxy.pass_by(flow)
+        if self._view is not None and flow.live:
+            self._view.came(flow)
         if flow.is_replay == "request" and not flow.request.stream:
             self.replays.hear()
 
@@ -346,32 +386,21 @@ class Hivemind:
             self.update = self._flows_touched
         elif hasattr(self, "update"):
             del self.update
-        if self.intake:
-            with self.intake.guarded("annotate"):
-                self.intake.annotator.show(exchange)
+        if self.proxy:
+            with self.proxy.guarded("annotate"):
+                self.proxy.annotator.show(exchange)
 
     def _flows_touched(self, flows: Sequence[mflow.Flow]) -> None:
         """Some interface touched these flows: a person may have pressed Abort or Resume."""
-        if self.intake:
+        if self.proxy:
             for flow in flows:
-                self.intake.nudge(flow)
+                self.proxy.nudge(flow)
 
 
-def _make_intake(settings: Settings) -> Intake:
-    """The scheduler and its rooms, once in the life of a process."""
-    runtime = make_runtime()
-    intake = Intake(runtime=runtime, settings=settings)
-    intake.control = ControlSocket(intake)
-    intake.pages = Pages(
-        report=lambda: make_report(intake, listens()),
-        metrics=runtime.metrics,
-        driver=runtime.driver,
-        guard=runtime.guard,
-        is_stopping=ctx.master.should_exit.is_set,
-        is_configured=lambda host, port: intake.settings.is_called(host, port),  # noqa: PLW0108 - settings change
-        upstream_of=intake.upstream_of,
-    )
-    setattr(ctx.master, ADOPTABLE, intake)
+def _make_proxy(settings: Settings) -> Proxy:
+    """Once in the life of a process."""
+    proxy = Proxy(runtime=make_runtime(), settings=settings)
+    setattr(ctx.master, ADOPTABLE, proxy)
     # Programs stay: without them a full collection, for which all streams wait, takes 20 ms instead of 70.
     gc.freeze()
-    return intake
+    return proxy

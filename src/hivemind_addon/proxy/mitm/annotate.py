@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from mitmproxy import ctx
 from mitmproxy.hooks import UpdateHook
 
-from hivemind_addon.proxy.mitm.note import write
-from hivemind_addon.proxy.observe.story import final_line, newest_line, present_line
-from hivemind_addon.proxy.runtime.beat import BEATS_PER_S
+from hivemind_addon.proxy.mitm.annotation import write
+from hivemind_addon.proxy.observe.history import final_line, newest_line, present_line
+from hivemind_addon.proxy.runtime.refresh_timer import REFRESHES_PER_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
     from hivemind_addon.api.snapshot import TicketView
     from hivemind_addon.proxy.mitm.exchange import Exchange
-    from hivemind_addon.proxy.observe.story import Stories
+    from hivemind_addon.proxy.observe.history import Histories
     from hivemind_addon.proxy.runtime.driver import Driver
 
 WAITS = ":hourglass_flowing_sand:"
 """The marker of a held flow: `~marker hourglass`."""
 LOST = ":warning:"
 """Of one whose client got no answer."""
-BYTES_PER_BEAT = 2_000_000
+BYTES_PER_REFRESH = 2_000_000
 """What is hashed at once: about 2 ms."""
 UPDATE_BYTES = 100_000
 """What an update costs besides, as bytes."""
-LOOKS_PER_BEAT = 100
+LOOKS_PER_REFRESH = 100
 GUESS_S = 10.0
 """So long an expected start stands where nothing else has changed: mitmweb drops what a person is typing into a
 comment whenever the flow is drawn anew."""
@@ -46,11 +46,11 @@ LIVE_BODY_BYTES = 2_000_000
 class Annotator:
     """Writes on flows; where there is a view (mitmweb, the console) it also has them drawn again."""
 
-    def __init__(self, *, stories: Stories, driver: Driver, live: Mapping[str, Exchange]) -> None:
+    def __init__(self, *, histories: Histories, driver: Driver, live: Mapping[str, Exchange]) -> None:
         """`live`: flow id → exchange whose ticket has not ended."""
         self.wake: Callable[[], None] | None = None
-        """Has `beat` called; None: there is no view, and nobody to draw for."""
-        self._stories = stories
+        """Has `refresh` called; None: there is no view, and nobody to draw for."""
+        self._histories = histories
         self._driver = driver
         self._live = live
         self._views: dict[str, TicketView] = {}
@@ -62,7 +62,7 @@ class Annotator:
         self._guessed: dict[str, tuple[str, float]] = {}
         """Ticket → what was said of it last but for its expected start, and when that was."""
         self._rest = 0
-        """Beats until all texts are looked at again."""
+        """Refreshes until all texts are looked at again."""
 
     def __repr__(self) -> str:
         return f"<Annotator of {len(self._live)} flows, {len(self._to_draw_soon) + len(self._to_draw)} to draw>"
@@ -76,9 +76,9 @@ class Annotator:
         """A flow is held, or goes: draw it soon."""
         if self.wake is None:
             return
-        story = self._stories.of(exchange.ticket.id)
-        if story is not None and not story.end:
-            write(exchange.flow, exchange.dialect_name, story, newest_line(story), WAITS if story.waits else "")
+        history = self._histories.of(exchange.ticket.id)
+        if history is not None and not history.end:
+            write(exchange.flow, exchange.dialect_name, history, newest_line(history), WAITS if history.waits else "")
         self._to_draw.pop(exchange.flow.id, None)
         self._to_draw_soon[exchange.flow.id] = exchange.flow
         self.wake()
@@ -86,35 +86,35 @@ class Annotator:
     def ended(self, exchange: Exchange) -> None:
         """Write down what became of a ticket."""
         self._guessed.pop(exchange.ticket.id, None)
-        story = self._stories.of(exchange.ticket.id)
-        if story is not None and story.end:
-            write(exchange.flow, exchange.dialect_name, story, final_line(story), LOST if story.is_lost else "")
+        history = self._histories.of(exchange.ticket.id)
+        if history is not None and history.end:
+            write(exchange.flow, exchange.dialect_name, history, final_line(history), LOST if history.is_lost else "")
             if self.wake is not None:
                 self._to_draw_soon[exchange.flow.id] = exchange.flow  # some flows end and mitmproxy does not tell
                 self.wake()
 
-    def beat(self) -> bool:
+    def refresh(self) -> bool:
         """Look at some texts and draw some flows. True: there is more to do."""
         if self._rest > 0:
             self._rest -= 1
         elif self._live and not self._to_look:
             self._views = {view.ticket.id: view for pool in self._driver.snapshot().pools for view in pool.tickets}
             self._to_look.extend(self._live.values())
-            self._rest = max(BEATS_PER_S, 2 * len(self._live) // LOOKS_PER_BEAT) - 1
-        for _ in range(min(LOOKS_PER_BEAT, len(self._to_look))):
+            self._rest = max(REFRESHES_PER_S, 2 * len(self._live) // LOOKS_PER_REFRESH) - 1
+        for _ in range(min(LOOKS_PER_REFRESH, len(self._to_look))):
             self._look(self._to_look.popleft())
         if flows := self._next_flows():
             ctx.master.addons.trigger(UpdateHook(flows))
         return bool(self._live or self._to_draw_soon or self._to_draw)
 
     def _look(self, exchange: Exchange) -> None:
-        story, view = self._stories.of(exchange.ticket.id), self._views.get(exchange.ticket.id)
-        if exchange.over or story is None or view is None or story.waits != bool(view.position):
+        history, view = self._histories.of(exchange.ticket.id), self._views.get(exchange.ticket.id)
+        if exchange.over or history is None or view is None or history.waits != bool(view.position):
             return  # it has ended, or gone on since the snapshot, and was shown then
-        marker = WAITS if story.waits else ""
+        marker = WAITS if history.waits else ""
         is_new = False
-        if self._is_due(exchange.ticket.id, present_line(story, replace(view, starts_in_s=None))):
-            is_new = write(exchange.flow, exchange.dialect_name, story, present_line(story, view), marker)
+        if self._is_due(exchange.ticket.id, present_line(history, replace(view, starts_in_s=None))):
+            is_new = write(exchange.flow, exchange.dialect_name, history, present_line(history, view), marker)
         if (is_new or _has_grown(exchange)) and exchange.flow.id not in self._to_draw_soon:
             self._to_draw.setdefault(exchange.flow.id, exchange.flow)
 
@@ -129,7 +129,7 @@ class Annotator:
 
     def _next_flows(self) -> list[http.HTTPFlow]:
         chosen: list[http.HTTPFlow] = []
-        room = BYTES_PER_BEAT
+        room = BYTES_PER_REFRESH
         while room > 0 and (due := self._to_draw_soon or self._to_draw):
             flow = due.pop(next(iter(due)))
             exchange = self._live.get(flow.id)

@@ -12,7 +12,7 @@ from hivemind_addon.api.pool_words import pool_line
 from hivemind_addon.api.ticket import Priority
 
 if TYPE_CHECKING:
-    from hivemind_addon.proxy.mitm.intake import Intake
+    from hivemind_addon.proxy.mitm.proxy import Proxy
 
 PRIORITIES = [*(priority.name.lower() for priority in Priority), "auto"]
 """`auto`: what the agent itself asks for."""
@@ -24,7 +24,7 @@ class Commands:
     name = "hivemind_commands"
 
     def __init__(self) -> None:
-        self.intake: Intake | None = None
+        self.proxy: Proxy | None = None
 
     @command.command("hivemind.status")
     def status(self) -> Sequence[str]:
@@ -68,10 +68,10 @@ class Commands:
         """End held and running flows: their clients get an error that they do not retry."""
         return [self._do(Cancel(ticket_id=one)) for one in self._tickets(flows)]
 
-    def _running(self) -> Intake:
-        if self.intake is None:
+    def _running(self) -> Proxy:
+        if self.proxy is None:
             raise exceptions.CommandError("hivemind did not start; its log line says why")
-        return self.intake
+        return self.proxy
 
     def _do(self, wanted: SchedulerCommand) -> str:
         said = self._running().driver.command(wanted)

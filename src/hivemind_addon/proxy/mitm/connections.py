@@ -24,7 +24,8 @@ from mitmproxy import http
 from mitmproxy.net.http import http1
 from mitmproxy.net.http.validate import validate_headers
 from mitmproxy.proxy import commands, events, layer
-from mitmproxy.proxy.layers.http._base import HttpEvent, ReceiveHttp
+from mitmproxy.proxy.layers.http import is_h3_alpn
+from mitmproxy.proxy.layers.http._base import HttpConnection, HttpEvent, ReceiveHttp
 from mitmproxy.proxy.layers.http._events import (
     ErrorCode,
     RequestHeaders,
@@ -48,6 +49,7 @@ from mitmproxy.proxy.layers.http._http2 import (
     parse_h2_request_headers,
     parse_h2_response_headers,
 )
+from mitmproxy.proxy.layers.http._http3 import Http3Server
 from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
 from mitmproxy.utils import human
@@ -415,3 +417,13 @@ class BoundedHttp2Server(BoundedHttp2, Http2Server):
 
 class BoundedHttp2Client(BoundedHttp2, Http2Client):
     """A provider's HTTP/2 connection."""
+
+
+def server_for(context: Context) -> HttpConnection:
+    """Our side of a client's connection."""
+    alpn = context.client.alpn
+    if alpn == b"h2":
+        return BoundedHttp2Server(context)
+    if is_h3_alpn(alpn):
+        return Http3Server(context)
+    return BoundedHttp1Server(context)

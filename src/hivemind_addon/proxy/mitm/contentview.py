@@ -1,4 +1,4 @@
-"""The view in which mitmweb and the console show a scheduled request and its answer: its story, and who said what.
+"""The view in which mitmweb and the console show a scheduled request and its answer: its history, and who said what.
 
 It reads what is kept with the flow and nothing else, so it works for flows from a file, too.
 """
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mitmproxy import contentviews, http
 
-from hivemind_addon.proxy.mitm.note import KEY, Note, note_of
+from hivemind_addon.proxy.mitm.annotation import KEY, Annotation, annotation_of
 from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.proxy.profile.paths import path_matches
 from hivemind_addon.proxy.wire.decoding import BodyDecoder, DecodeError
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from mitmproxy.contentviews import Metadata, SyntaxHighlight
 
-    from hivemind_addon.proxy.observe.story import Story
+    from hivemind_addon.proxy.observe.history import TicketHistory
 
 WIDTH = 110
 """Neither interface wraps lines."""
@@ -62,12 +62,12 @@ class ExchangeView(contentviews.Contentview):
         flow = metadata.flow
         if not isinstance(flow, http.HTTPFlow) or not _is_body(metadata):
             raise ValueError("not a model call")
-        note = note_of(flow)
-        dialect = note.dialect if note else _dialect_of(flow.request.path)
+        annotation = annotation_of(flow)
+        dialect = annotation.dialect if annotation else _dialect_of(flow.request.path)
         if metadata.http_message is flow.request:
-            pages = _request_page(note, request_of(dialect, data))
+            pages = _request_page(annotation, request_of(dialect, data))
         else:
-            pages = _answer_page(note, answer_of(dialect, _decoded(data, metadata.http_message)))
+            pages = _answer_page(annotation, answer_of(dialect, _decoded(data, metadata.http_message)))
         return _bounded(pages)
 
 
@@ -91,12 +91,12 @@ def _decoded(data: bytes, message: http.Message | None) -> bytes:
         return data
 
 
-def _request_page(note: Note | None, said: Transcript) -> Iterator[str]:
+def _request_page(annotation: Annotation | None, said: Transcript) -> Iterator[str]:
     """The newest message first: of a long conversation that is what a person looks for."""
-    if note is not None:
-        yield from _head(note, said.model)
-        if not note.story.end:
-            yield from _happened(note.story)
+    if annotation is not None:
+        yield from _head(annotation, said.model)
+        if not annotation.history.end:
+            yield from _happened(annotation.history)
     system = [part for part in said.parts if part.heading == "system"]
     spoken = [part for part in said.parts if part.heading != "system"]
     if len(spoken) > 1:
@@ -105,35 +105,35 @@ def _request_page(note: Note | None, said: Transcript) -> Iterator[str]:
     yield from _parts(system)
 
 
-def _answer_page(note: Note | None, said: Transcript) -> Iterator[str]:
-    if note is not None:
-        yield from _head(note, said.model)
+def _answer_page(annotation: Annotation | None, said: Transcript) -> Iterator[str]:
+    if annotation is not None:
+        yield from _head(annotation, said.model)
     yield from _parts(said.parts)
     if said.error:
         yield from _parts([Part("error", said.error)])
     if said.stop:
         yield f"\nstopped: {said.stop}\n"
-    if note is not None:
-        yield from _happened(note.story)
+    if annotation is not None:
+        yield from _happened(annotation.history)
 
 
-def _happened(story: Story) -> Iterator[str]:
-    if story.moments:
+def _happened(history: TicketHistory) -> Iterator[str]:
+    if history.moments:
         yield _ruled("what happened")
-        yield from (f"{moment.after_s:8.1f} s  {_wrapped(moment.text)}\n" for moment in story.moments)
+        yield from (f"{moment.after_s:8.1f} s  {_wrapped(moment.text)}\n" for moment in history.moments)
 
 
-def _head(note: Note, model: str) -> Iterator[str]:
-    story = note.story
-    parent = f", child of {story.parent_session}" if story.parent_session else ""
+def _head(annotation: Annotation, model: str) -> Iterator[str]:
+    history = annotation.history
+    parent = f", child of {history.parent_session}" if history.parent_session else ""
     rows = {
-        "model": model or story.model,
-        "agent": story.agent,
-        "session": "" if story.session == story.agent else story.session + parent,
-        "kind": f"{story.kind}, {story.priority} priority",
-        "pool": story.pool,
-        "ticket": story.ticket_id,
-        "state": note.comment.removesuffix(story.who),
+        "model": model or history.model,
+        "agent": history.agent,
+        "session": "" if history.session == history.agent else history.session + parent,
+        "kind": f"{history.kind}, {history.priority} priority",
+        "pool": history.pool,
+        "ticket": history.ticket_id,
+        "state": annotation.comment.removesuffix(history.who),
     }
     yield from (f"{name:8} {_wrapped(text)}\n" for name, text in rows.items() if text)
 

@@ -1,34 +1,61 @@
-"""The control socket of this proxy: where others read what goes on, and tell it what to do."""
+"""The control socket of this proxy: where others read what goes on, and tell it what to do.
+
+Among that are its options: told without secrets, and set as `--set` does at the start. Only our own: mitmproxy's belong
+to whoever started it. A value is refused with the line that the start would print, and then the old one stays.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import difflib
 import logging
+import shlex
 import socket
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 from mitmproxy import ctx, exceptions
 
-from hivemind_addon.api.command import Command, Record, Said, SetConfig, ShowConfig, asker
+from hivemind_addon.api.command import Command, OptionView, Record, Said, SetConfig, ShowConfig, asker
 from hivemind_addon.api.control import ControlServer, control_socket
 from hivemind_addon.api.events import PersonActed
-from hivemind_addon.proxy.mitm.config import option_views, set_option
 from hivemind_addon.proxy.mitm.listeners import listens
-from hivemind_addon.proxy.mitm.report import make_report
+from hivemind_addon.proxy.mitm.options import OPTIONS, PREFIX, Option
 from hivemind_addon.system.folders import FolderNotPrivate
 
 if TYPE_CHECKING:
-    from hivemind_addon.proxy.mitm.intake import Intake
+    from collections.abc import Callable
+
+    from hivemind_addon.api.report import Report
+    from hivemind_addon.proxy.mitm.files import Files
+    from hivemind_addon.proxy.mitm.settings import LiveSettings
+    from hivemind_addon.proxy.runtime.driver import Driver
 
 logger = logging.getLogger("hivemind")
+
+_MASK = "…"
+_NO_PATHS = ("", "off", "-")
+_TRUTH = {"true": True, "false": False}
 
 
 class ControlSocket:
     """Open where its option says; the proxy serves without it, too."""
 
-    def __init__(self, intake: Intake) -> None:
-        self._intake = intake
+    def __init__(
+        self,
+        *,
+        settings: LiveSettings,
+        files: Files,
+        driver: Driver,
+        report: Callable[[Sequence[tuple[str, int]]], Report],
+    ) -> None:
+        """`report` is asked with the addresses where the proxy listens."""
+        self._settings = settings
+        self._files = files
+        self._driver = driver
+        self._report = report
         self._server: ControlServer | None = None
         self._opening: asyncio.Task[None] | None = None
 
@@ -46,14 +73,14 @@ class ControlSocket:
         self.close()
         addresses = listens()
         if addresses:
-            self._intake.files.listens_at(addresses[0][1])
-        chosen = self._intake.settings.control
+            self._files.listens_at(addresses[0][1])
+        chosen = self._settings.current.control
         if chosen is False or not addresses or not hasattr(socket, "AF_UNIX"):
             return
         try:
             server = ControlServer(
                 control_socket(addresses[0][1]) if chosen is True else chosen,
-                report=lambda: make_report(self._intake, addresses),
+                report=lambda: self._report(addresses),
                 command=self._do,
             )
             await server.start()
@@ -79,7 +106,7 @@ class ControlSocket:
             case SetConfig():
                 return self._configure(command)
             case _:
-                return self._intake.driver.command(command)
+                return self._driver.command(command)
 
     def _configure(self, command: SetConfig) -> Said:
         said = set_option(command.name, command.value)
@@ -88,19 +115,102 @@ class ControlSocket:
         return said
 
     def _tell(self, text: str, *, by: str = "") -> None:
-        driver = self._intake.driver
-        driver.note(PersonActed(at=driver.clock.monotonic(), text=text, by=by))
+        self._driver.note(PersonActed(at=self._driver.clock.monotonic(), text=text, by=by))
 
     def _record(self, command: Record) -> Said:
         """Recording is an option: mitmweb shows what is set here, and sets it, too."""
-        files = self._intake.files
-        before = files.recorder
+        before = self._files.recorder
         try:
             ctx.options.update(hivemind_capture=command.file or "", hivemind_capture_content=command.content)
         except exceptions.OptionsError as error:
             return Said(done=False, text=str(error))
-        if files.recorder is before:
+        if self._files.recorder is before:
             return Said(done=False, text=f"{before.path} is recorded already" if before else "nothing was recorded")
         text = f"recording into {command.file}" if command.file else "recording no more"
         self._tell(text)
         return Said(done=True, text=text)
+
+
+def option_views() -> list[OptionView]:
+    """Every option of ours with its present value."""
+    return [
+        OptionView(
+            name=option.name,
+            value=_shown(option, getattr(ctx.options, option.name)),
+            default=option.default,
+            help=option.help,
+            settable=option.settable,
+            guarded=option.is_guarded,
+        )
+        for option in OPTIONS
+    ]
+
+
+def set_option(name: str, text: str) -> Said:
+    """Set one of ours, by its name with or without the prefix. What it is then, or why it stays as it was."""
+    option = _named(name)
+    if option is None:
+        return Said(done=False, text=f"{name}: no such option; {_nearest(name)}")
+    if not option.settable:
+        return Said(done=False, text=f"{option.name} cannot be changed while the proxy runs; give it at the start")
+    try:
+        value = _value(option, text)
+        before = getattr(ctx.options, option.name)
+        if _same(before, value):
+            return Said(done=True, text=f"{option.name} is {_words(option, value)} already")
+        ctx.options.update(**{option.name: value})
+    except ValueError as error:
+        return Said(done=False, text=f"{option.name}: {error}")
+    except exceptions.OptionsError as error:
+        return Said(done=False, text=str(error))
+    return Said(done=True, text=f"{option.name} is now {_words(option, value)}", value=_shown(option, value))
+
+
+def _named(name: str) -> Option | None:
+    full = name if name.startswith(PREFIX) else PREFIX + name
+    return next((option for option in OPTIONS if option.name == full), None)
+
+
+def _nearest(name: str) -> str:
+    known = [option.name.removeprefix(PREFIX) for option in OPTIONS]
+    close = difflib.get_close_matches(name.removeprefix(PREFIX), known, n=1)
+    return f"did you mean {PREFIX}{close[0]}?" if close else "`hivemind config` lists them"
+
+
+def _value(option: Option, text: str) -> bool | str | list[str]:
+    """Raises ValueError: one line that says what is wrong."""
+    if option.type is bool:
+        if text.lower() not in _TRUTH:
+            raise ValueError(f"{text!r} is neither true nor false")
+        return _TRUTH[text.lower()]
+    if option.type is str:
+        if option.is_path and text not in _NO_PATHS and not Path(text).expanduser().is_absolute():
+            raise ValueError(f"{text!r} is relative, and the proxy is in {Path.cwd()}; give the whole path")
+        return text
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} cannot be split into words ({error}); close its quotes") from error
+
+
+def _same(before: object, value: object) -> bool:
+    if isinstance(before, Sequence) and isinstance(value, list):
+        return list(before) == value
+    return before == value
+
+
+def _shown(option: Option, value: object) -> object:
+    if option.may_hold_secrets and isinstance(value, str) and value.strip():
+        program, *rest = value.split(maxsplit=1)
+        return f"{program} {_MASK}" if rest else program
+    return value if isinstance(value, bool | str) or not isinstance(value, Sequence) else list(value)
+
+
+def _words(option: Option, value: object) -> str:
+    match _shown(option, value):
+        case bool() as truth:
+            return str(truth).lower()
+        case list() as words:
+            return shlex.join(words) or "empty"
+        case shown:
+            return str(shown) or "empty"

@@ -1,8 +1,8 @@
 """One scheduled request, from the gate to its end: where the layer, the scheduler and the parsers meet.
 
 The layer (`proxy/mitm/stream.py`) tells an exchange what happened and does what it answers. No method raises:
-`@guarded`
-turns an exception of ours into a guard trip, after which every answer is the harmless one (send it, pass it on).
+`@guarded` turns an exception of ours into a guard trip, after which every answer is the harmless one (send it, pass it
+on).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from hivemind_addon.api.ticket import (
     Ticket,
     Usage,
 )
+from hivemind_addon.proxy.capture.recording import Served
 from hivemind_addon.proxy.core.retry import Admitted, Backoff, Refused, Shed
-from hivemind_addon.proxy.mitm.attempt import AnswerInProgress
 from hivemind_addon.proxy.mitm.keeping import sent_request
 from hivemind_addon.proxy.mitm.port import Alarm, Delivered, Handling, Look, Next, Stage
 from hivemind_addon.proxy.mitm.refusal import (
@@ -43,6 +43,8 @@ from hivemind_addon.proxy.mitm.refusal import (
 )
 from hivemind_addon.proxy.runtime.driver import CANCELLED_BY_PERSON, Awaited, Cancelled, Pulse
 from hivemind_addon.proxy.wire.answer import Phase
+from hivemind_addon.proxy.wire.answer_in_progress import AnswerInProgress
+from hivemind_addon.proxy.wire.description import plain_headers
 from hivemind_addon.proxy.wire.dialects.registry import dialect_of
 from hivemind_addon.proxy.wire.error import error_in_body
 from hivemind_addon.proxy.wire.garbage import garbage_in, is_after_tool
@@ -50,19 +52,16 @@ from hivemind_addon.proxy.wire.outcome import TransportTrouble, judge_transport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from mitmproxy import http
 
-    from hivemind_addon.proxy.capture.tape import Tape
+    from hivemind_addon.proxy.capture.recording import Tape
+    from hivemind_addon.proxy.compose import Runtime
     from hivemind_addon.proxy.mitm.keeping import ConversationKeeper
+    from hivemind_addon.proxy.mitm.settings import Settings
     from hivemind_addon.proxy.profile.model import DialectName, Profile
-    from hivemind_addon.proxy.runtime.driver import Driver
-    from hivemind_addon.proxy.runtime.guard import Guard
     from hivemind_addon.proxy.wire.dialect import Dialect
-    from hivemind_addon.proxy.wire.estimate import Estimator
     from hivemind_addon.proxy.wire.request import RequestFacts
-    from hivemind_addon.proxy.wire.watchdog import Durations
 
 logger = logging.getLogger(__name__)
 
@@ -100,15 +99,9 @@ class Exchange:
     facts: RequestFacts
     delivery: Delivery
     """Never AUTO: that has been decided."""
-    driver: Driver
-    guard: Guard
-    estimator: Estimator
-    first_bytes: Durations
-    plain_answers: Durations
-    agents_file: Path | None
-    """Where a budget can be raised."""
-    port: int
-    """The proxy's, for commands that refusals name; 0: nobody knows."""
+    runtime: Runtime
+    settings: Settings
+    """As the request came."""
     on_end: Callable[[Exchange], None]
     """Called once, when the ticket is over."""
     whole_until_at: float = math.inf
@@ -126,7 +119,7 @@ class Exchange:
     delivered: Delivered | None = None
     """What has come of an answer that goes to the client as it comes."""
     _submitted: bool = False
-    _reservation: Attempt | None = None
+    _attempt: Attempt | None = None
     _bypassing: bool = False
     _held: bool = False
     _pulse_at: float = 0.0
@@ -140,12 +133,20 @@ class Exchange:
     """The checkpoint that its conversation is kept as; empty: none."""
 
     def __post_init__(self) -> None:
-        self._attempt = self._new_attempt()
+        self.driver = self.runtime.driver
+        self.guard = self.runtime.guard
+        self.estimator = self.runtime.estimator
+        self._answer = self._new_answer()
         self._pulse_at = self.ticket.arrived_at + self.profile.keep_alive_s
 
     def __repr__(self) -> str:
-        state = "over" if self.over else "in flight" if self._reservation else "held"
+        state = "over" if self.over else "in flight" if self._attempt else "held"
         return f"<Exchange {self.ticket.id} {state}, {self.attempts} attempts>"
+
+    @property
+    def served(self) -> Served:
+        """How it is served, for a capture."""
+        return Served(self.profile.name, self.dialect_name.value, self.delivery.value)
 
     # Admission -------------------------------------------------------------------------------------------------------
 
@@ -174,7 +175,7 @@ class Exchange:
         finally:
             self._show_held(held=False)
         if self.tripped and not self.over:
-            if not self._bypassing and self._reservation is None:
+            if not self._bypassing and self._attempt is None:
                 await self.guard.enter(self.ticket.pool)
                 self._bypassing = True
                 if self.over:  # the client went while we waited for the semaphore
@@ -205,9 +206,9 @@ class Exchange:
         return Cancelled() if self.over else refused  # the client may have gone meanwhile
 
     def _keep(self, answer: Awaited | None) -> None:
-        """A reservation is ours from the moment it was fetched: whatever goes wrong afterwards, it is given back."""
+        """An attempt is ours from the moment it was fetched: whatever goes wrong afterwards, it is given back."""
         if isinstance(answer, Admitted):
-            self._reservation = answer.attempt
+            self._attempt = answer.attempt
 
     def _take(self, answer: Awaited | None) -> bool:
         """Step 5: what the scheduler's answer means for the layer. False: there is none yet."""
@@ -239,10 +240,10 @@ class Exchange:
             self.profile,
             self._dialect,
             refused,
-            self.agents_file,
+            self.settings.agents.file,
             self.driver.clock,
             kept_as=self._kept_as,
-            port=self.port,
+            port=self.settings.port,
         )
         self._refuse(refused)
 
@@ -282,11 +283,11 @@ class Exchange:
     def _client_gone(self) -> None:
         if self.over:
             return
-        if self._reservation is None:
+        if self._attempt is None:
             if self._submitted:
                 self.driver.cancel(self.ticket.id)  # wakes whoever waits for it
             self._end()
-        elif self._attempt.phase is Phase.COMPLETE:
+        elif self._answer.phase is Phase.COMPLETE:
             self.streamed()  # some clients hang up right after the last event
         else:
             self._settle_stream(Outcome(OutcomeKind.CANCELLED, "client gone"))
@@ -294,52 +295,54 @@ class Exchange:
     @guarded(fallback=None)
     def call_off(self) -> None:
         """A person cancelled the running attempt: its slot is free now, its client is refused."""
-        if self.over or self._reservation is None:
+        if self.over or self._attempt is None:
             return
         self._refuse_for_good(Refused(ticket=self.ticket, cause=Cancel(self.ticket.id)))
         self._settle_stream(Outcome(OutcomeKind.CANCELLED, CANCELLED_BY_PERSON))
 
     # An attempt's answer ---------------------------------------------------------------------------------------------
 
-    def _new_attempt(self) -> AnswerInProgress:
-        return AnswerInProgress(self.profile, self.dialect_name, self.driver.clock, self.tape)
+    def _new_answer(self) -> AnswerInProgress:
+        return AnswerInProgress(self.profile, self.dialect_name, self.driver.clock)
 
     def sent(self) -> None:
         """The attempt begins: forget the one before, even after a trip, for none of it may go to the client."""
-        self._attempt = self._new_attempt()
+        self._answer = self._new_answer()
         self._sent()
 
     @guarded(fallback=None)
     def _sent(self) -> None:
-        self._attempt.sent()
+        self._answer.sent()
         watchdog, pool = self.profile.watchdog, self.ticket.pool
         if self.facts.stream:
-            self._silent_s = self.first_bytes.silent_s(pool, least_s=watchdog.silent_s, factor=watchdog.factor)
+            self._silent_s = self.runtime.first_bytes.silent_s(pool, least_s=watchdog.silent_s, factor=watchdog.factor)
         else:
-            self._silent_s = self.plain_answers.overdue_s(
+            self._silent_s = self.runtime.plain_answers.overdue_s(
                 pool, least_s=watchdog.silent_s, factor=watchdog.answer_factor, attempt=max(1, self.attempts)
             )
 
     @guarded(fallback=Handling.PEEK)
     def head(self, response: http.Response) -> Handling:
         """Step 6: meters learn from the head."""
-        attempt = self._attempt
-        is_stream = attempt.head(response)
-        if self._reservation:
-            self.driver.observe(self._reservation, attempt.hints, answered=response.status_code < 400)
+        answer = self._answer
+        is_stream = answer.head(response.status_code, plain_headers(response.headers.fields))
+        if self.tape:
+            self.tape.head(response.status_code, answer.head_at)
+        if self._attempt:
+            self.driver.observe(self._attempt, answer.hints, answered=response.status_code < 400)
         if not is_stream:
             return Handling.COLLECT
-        self.first_bytes.note(self.ticket.pool, attempt.head_at - attempt.sent_at)
+        self.runtime.first_bytes.note(self.ticket.pool, answer.head_at - answer.sent_at)
         return Handling.PEEK
 
     @guarded(fallback=None)
     def heard(self) -> None:
         """An answer that is collected goes on."""
-        self._attempt.heard()
+        self._answer.heard()
 
     def look(self, chunk: bytes) -> Look:
         """Judge what was kept back so far."""
-        kept = self._attempt.kept
+        kept = self._answer.kept
         known = len(kept)
         look = self._look(chunk)
         if self.tripped and len(kept) == known:
@@ -348,17 +351,18 @@ class Exchange:
 
     @guarded(fallback=Look.RELEASE)
     def _look(self, chunk: bytes) -> Look:
-        attempt, peek = self._attempt, self.profile.peek
-        phase = attempt.look(chunk)
-        if attempt.unreadable:
-            self._note_oddity(f"answer: {attempt.unreadable}")
+        answer, peek = self._answer, self.profile.peek
+        phase = answer.look(chunk)
+        self._record_chunk(len(chunk))
+        if answer.unreadable:
+            self._note_oddity(f"answer: {answer.unreadable}")
             return Look.RELEASE
         if phase is Phase.FAILED:
             return Look.FAILED
         if self.delivery is Delivery.WHOLE:
-            too_big = attempt.looked_bytes > peek.whole_max_bytes
+            too_big = answer.looked_bytes > peek.whole_max_bytes
         else:
-            too_big = phase is not Phase.BEFORE_CONTENT or attempt.looked_bytes > peek.max_bytes
+            too_big = phase is not Phase.BEFORE_CONTENT or answer.looked_bytes > peek.max_bytes
         return Look.RELEASE if too_big else Look.HOLD_BACK
 
     def tee(self, chunk: bytes) -> bytes:
@@ -368,23 +372,30 @@ class Exchange:
 
     @guarded(fallback=b"")
     def _tee(self, chunk: bytes) -> bytes:
-        return self._attempt.tee(chunk)
+        decoded = self._answer.tee(chunk)
+        self._record_chunk(len(chunk))
+        return decoded
+
+    def _record_chunk(self, size: int) -> None:
+        if self.tape:
+            self.tape.chunk(size, self.driver.clock.monotonic())
 
     def decoded_so_far(self) -> bytes:
         """The decoded bytes of everything that `look` saw."""
-        return self._attempt.take_kept()
+        return self._answer.take_kept()
 
     @guarded(fallback=False)
     def collected(self, response: http.Response, body: bytes) -> bool:
         """Step 7, for an answer that came to its end: judge it. True: try again."""
-        attempt = self._attempt
-        outcome, usage = attempt.judge_body(response.status_code, body, self.estimator.count)
+        answer = self._answer
+        outcome, usage = answer.judge_body(response.status_code, body, self.estimator.count)
+        self._record_chunk(len(body))
         if outcome.kind is OutcomeKind.SUCCESS and (garbage := self._garbage()):
             outcome = self._judge_garbage(garbage, may_retry=self.delivery is Delivery.WHOLE)
-        if attempt.unreadable:
-            self._note_oddity(f"answer: {attempt.unreadable}")
+        if answer.unreadable:
+            self._note_oddity(f"answer: {answer.unreadable}")
         if outcome.kind is OutcomeKind.SUCCESS and not self.facts.stream:
-            self.plain_answers.note(self.ticket.pool, self.driver.clock.monotonic() - attempt.sent_at)
+            self.runtime.plain_answers.note(self.ticket.pool, self.driver.clock.monotonic() - answer.sent_at)
         return self._settle(outcome, usage=usage)
 
     @guarded(fallback=False)
@@ -392,7 +403,7 @@ class Exchange:
         """Step 7, for an attempt that ended without a complete answer. True: try again."""
         if trouble is TransportTrouble.STALLED and not self.facts.stream:
             trouble = TransportTrouble.OVERDUE
-            usual_s = self.plain_answers.p99_s(self.ticket.pool)
+            usual_s = self.runtime.plain_answers.p99_s(self.ticket.pool)
             self._note_oddity(
                 f"watchdog: no answer in {self._silent_s:.0f} s; 99 of 100 that are not streamed take {usual_s:.1f} s"
             )
@@ -401,12 +412,12 @@ class Exchange:
     @guarded(fallback=False)
     def failed_in_stream(self) -> bool:
         """Step 7, for an error event while everything was kept back. True: try again."""
-        return self._settle_stream(self._attempt.judge_stream())
+        return self._settle_stream(self._answer.judge_stream())
 
     @guarded(fallback=False)
     def ended(self) -> bool:
         """Step 7, for a stream that ended while everything was kept back. True: try again."""
-        if self._attempt.finish() is not Phase.COMPLETE:
+        if self._answer.finish() is not Phase.COMPLETE:
             return self._settle_stream(judge_transport(TransportTrouble.CUT))
         garbage = self._garbage()
         if not garbage or self._garbage_retries >= MOST_GARBAGE_RETRIES:
@@ -420,16 +431,16 @@ class Exchange:
     @guarded(fallback=None)
     def streamed(self) -> None:
         """Step 9, for a streamed answer: settle it."""
-        if self.over or self._attempt.finish() is None:
+        if self.over or self._answer.finish() is None:
             return
-        outcome = self._attempt.judge_stream()
+        outcome = self._answer.judge_stream()
         if outcome.kind is OutcomeKind.SUCCESS and (garbage := self._garbage()):
             outcome = self._judge_garbage(garbage, may_retry=False)
         self._settle_stream(outcome, client_saw_bytes=True)
 
     def _garbage(self) -> str:
         """What is wrong with the complete answer; empty: nothing that is sure."""
-        answer = self._attempt.answer
+        answer = self._answer.answer
         if answer is None or self.ticket.kind is CallKind.PREWARM:
             return ""
         return garbage_in(answer, after_tool=is_after_tool(self.facts.messages))
@@ -467,13 +478,13 @@ class Exchange:
 
     def _alarms(self, stage: Stage) -> list[tuple[float, Alarm]]:
         """The instants that matter now, the most urgent kind first."""
-        alarms = [(self._attempt.last_byte_at + self._silent_s, Alarm.STALLED)]
+        alarms = [(self._answer.last_byte_at + self._silent_s, Alarm.STALLED)]
         if stage is Stage.COLLECTED or stage is Stage.STREAMED:
             return alarms
         if self._streams_to_client and self.delivery is Delivery.WHOLE:
-            alarms.append((self._attempt.last_byte_at + self.profile.peek.stall_s, Alarm.STALLED))
+            alarms.append((self._answer.last_byte_at + self.profile.peek.stall_s, Alarm.STALLED))
         if stage is Stage.PEEKED:
-            peeked_until_at = self._attempt.head_at + self.profile.peek.max_s
+            peeked_until_at = self._answer.head_at + self.profile.peek.max_s
             if self.delivery is Delivery.WHOLE:
                 peeked_until_at = max(peeked_until_at, self.whole_until_at)
             alarms.append((peeked_until_at, Alarm.RELEASE))
@@ -504,12 +515,13 @@ class Exchange:
             retry_after_s = float(come_back_s(self.profile, self._refused_by))
         elif isinstance(self._refused_by, Refused):
             error = refused_error(self.profile, self._refused_by)
-            message = refused_text(self._refused_by, self.agents_file, self.driver.clock, self._kept_as, port=self.port)
+            agents_file, port = self.settings.agents.file, self.settings.port
+            message = refused_text(self._refused_by, agents_file, self.driver.clock, self._kept_as, port=port)
         elif response is not None:
             facts = error_in_body(response.content or b"") if response.status_code >= 400 else None
             error = (facts.type or facts.code if facts else "") or "api_error"
             message = (facts.message if facts else "") or f"the provider answered {response.status_code}"
-            retry_after_s = self._attempt.hints.retry_after_s
+            retry_after_s = self._answer.hints.retry_after_s
         if not (isinstance(self._refused_by, Refused) and isinstance(self._refused_by.cause, Cancel)):
             self._note_failed_stream(message)
         return dialect.error_event(error, message, retry_after_s)
@@ -525,7 +537,7 @@ class Exchange:
         """An exception of ours: from here on this request passes by the scheduler; its slot is kept until it ends."""
         self.tripped = True
         self.guard.trip(where, error, self.ticket.id)
-        if self._reservation is None and not self.over:
+        if self._attempt is None and not self.over:
             with self.guard.second_line("cancelling a ticket"):
                 self.driver.cancel(self.ticket.id)
 
@@ -533,9 +545,9 @@ class Exchange:
         """The flow has ended, in whatever way: the last net, nothing may keep a slot."""
         if self.over:
             return
-        if self._reservation is not None:
-            reservation, self._reservation = self._reservation, None
-            self.guard.give_back(reservation)
+        if self._attempt is not None:
+            attempt, self._attempt = self._attempt, None
+            self.guard.give_back(attempt)
         if not self._bypassing:
             with self.guard.second_line("cancelling"):
                 self.driver.cancel(self.ticket.id)
@@ -543,16 +555,16 @@ class Exchange:
 
     def _settle_stream(self, outcome: Outcome, *, client_saw_bytes: bool = False) -> bool:
         """With what was used so far."""
-        usage = self._attempt.usage(self.estimator.count)
+        usage = self._answer.usage(self.estimator.count)
         return self._settle(outcome, usage=usage, client_saw_bytes=client_saw_bytes)
 
     def _settle(self, outcome: Outcome, *, usage: Usage | None, client_saw_bytes: bool = False) -> bool:
         """Step 9: end the attempt, exactly once. True: the ticket is queued again."""
-        reservation = self._reservation
-        if reservation is None:
+        attempt = self._attempt
+        if attempt is None:
             return False
-        if windows := self._attempt.stream_windows():
-            self.driver.observe(reservation, windows, answered=False)
+        if windows := self._answer.stream_windows():
+            self.driver.observe(attempt, windows, answered=False)
         charged = None  # unless the provider said, what was reserved
         is_complete = outcome.kind is OutcomeKind.SUCCESS or outcome.garbage
         if usage is not None and is_complete and not usage.reported:
@@ -562,10 +574,10 @@ class Exchange:
         if usage is not None and usage.reported:
             charged = self.estimator.charged(self.profile, self.facts, usage)
         result = AttemptResult(outcome, usage, charged, client_saw_bytes)
-        verdict = self.driver.settle(reservation, result)
-        self._reservation = None  # not before: what fails on the way here must not lose it
+        verdict = self.driver.settle(attempt, result)
+        self._attempt = None  # not before: what fails on the way here must not lose it
         if self.tape:
-            self.tape.settled(reservation, result, self.driver.clock.monotonic())
+            self.tape.settled(attempt, result, self.driver.clock.monotonic())
         if isinstance(verdict, Backoff):
             return True
         self._end()

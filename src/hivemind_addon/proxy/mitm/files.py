@@ -6,17 +6,17 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from hivemind_addon.proxy.capture.model import NotACapture
+from hivemind_addon.proxy.capture.recorder import Recorder
 from hivemind_addon.proxy.checkpoint.folder_store import FolderStore
 from hivemind_addon.proxy.journal.journal import Journal
 from hivemind_addon.proxy.mitm.keeping import ConversationKeeper
-from hivemind_addon.proxy.mitm.options import BadOption
-from hivemind_addon.proxy.mitm.recorder import Recorder
+from hivemind_addon.proxy.mitm.settings import BadOption
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
     from pathlib import Path
 
-    from hivemind_addon.proxy.mitm.options import Settings
+    from hivemind_addon.proxy.mitm.settings import Settings
     from hivemind_addon.proxy.runtime.driver import Driver
 
 

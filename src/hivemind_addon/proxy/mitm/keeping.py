@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 from hivemind_addon.api.events import CheckpointKept
 from hivemind_addon.api.spend import amount
 from hivemind_addon.api.words import failing
+from hivemind_addon.proxy.capture.flow_parts import plain_request
+from hivemind_addon.proxy.capture.redact import PLAIN_QUERY, PlainHeaders
 from hivemind_addon.proxy.checkpoint.model import NotKept
 from hivemind_addon.proxy.checkpoint.taking import SentRequest, is_conversation, take
-from hivemind_addon.proxy.mitm.attempt import plain_headers
-from hivemind_addon.proxy.mitm.plain import PLAIN_QUERY, PlainHeaders
-from hivemind_addon.proxy.mitm.request import destination
 from hivemind_addon.proxy.runtime.append_file import breathe
 
 if TYPE_CHECKING:
@@ -125,25 +124,23 @@ class ConversationKeeper:
 
 def sent_request(flow: http.HTTPFlow, profile: Profile, dialect: DialectName, facts: RequestFacts) -> SentRequest:
     """A flow's request without its credentials, and without what a new connection makes anew."""
-    request = flow.request
-    headers = plain_headers(request.headers)
+    request = plain_request(flow)
     kept = PlainHeaders((profile,))
-    written = ((name, kept.written(name, value.encode("utf-8", "replace"))) for name, value in headers.items())
-    host, port = destination(flow)
-    usual = 443 if request.scheme == "https" else 80
+    written = ((name, kept.written(name, value.encode("utf-8", "replace"))) for name, value in request.headers.items())
+    port = "" if request.port == (443 if request.scheme == "https" else 80) else f":{request.port}"
     path, _, query = request.path.partition("?")
     told = "&".join(one for one in query.split("&") if one.partition("=")[0] in PLAIN_QUERY)
     return SentRequest(
         dialect=dialect,
-        method=request.method,
-        url=f"{request.scheme}://{host}{'' if port == usual else f':{port}'}{path}{'?' if told else ''}{told}",
+        method=flow.request.method,
+        url=f"{request.scheme}://{request.host}{port}{path}{'?' if told else ''}{told}",
         headers={
             name: value.decode("utf-8", "replace")
             for name, value in written
             if value is not None and name not in _MADE_ANEW
         },
-        body=request.raw_content or b"",
-        encoding=headers.get("content-encoding", ""),
+        body=request.body,
+        encoding=request.headers.get("content-encoding", ""),
         facts=facts,
     )
 

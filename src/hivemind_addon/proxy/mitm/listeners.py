@@ -1,27 +1,59 @@
-"""Where this process listens, and who may connect."""
+"""Where this process listens, and who may connect; and what of mitmproxy's own options is set for that."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from mitmproxy import ctx
 from mitmproxy.proxy.mode_specs import ProxyMode, ReverseMode
 from mitmproxy.utils import human
 
-from hivemind_addon.proxy.mitm.options import is_loopback, open_listeners
-from hivemind_addon.proxy.mitm.own_addresses import OwnAddresses
+from hivemind_addon.proxy.mitm.addresses import OwnAddresses, is_loopback
+from hivemind_addon.proxy.mitm.options import open_listeners
 from hivemind_addon.proxy.mitm.stream import datagram_listeners, forget_unbound
-from hivemind_addon.proxy.observe.log import NOTICE
+from hivemind_addon.proxy.observe.news import NOTICE
 
 if TYPE_CHECKING:
     from mitmproxy.connection import Client
 
 logger = logging.getLogger("hivemind")
 
+WEB_COLUMNS = ["icon", "path", "status", "size", "time", "comment"]
+"""Of mitmweb's list: the comment says why a flow is held; all model calls are POST over TLS."""
 _BINDING = "setup_servers"
 """What mitmproxy calls the task that binds its ports."""
+
+
+def set_defaults() -> bool:
+    """Loopback, upstream connections only when a request goes, comments shown.
+
+    True: the ports have to be bound anew. Scripts are loaded when mitmproxy has begun to bind them elsewhere.
+    """
+    is_moved = not ctx.options.listen_host and not said_by_user("listen_host")
+    if is_moved:
+        ctx.options.listen_host = "127.0.0.1"
+    if not said_by_user("connection_strategy"):
+        ctx.options.connection_strategy = "lazy"
+    if "web_columns" in ctx.options and not said_by_user("web_columns"):
+        ctx.options.web_columns = WEB_COLUMNS
+    return is_moved and not ctx.master.addons.get("proxyserver").is_running
+
+
+def said_by_user(name: str) -> bool:
+    """Whether the user set an option, be it to its default: mitmproxy does not tell."""
+    if any(argument.partition("=")[0] == name for argument in sys.argv):
+        return True
+    if name == "listen_host" and "--listen-host" in sys.argv:
+        return True
+    folder = Path(ctx.options.confdir).expanduser()
+    files: Any = (folder / "config.yaml", folder / "config.yml")
+    return any(
+        line.startswith(f"{name}:") for file in files if file.is_file() for line in file.read_text().splitlines()
+    )
 
 
 def call_off_listening() -> None:

@@ -8,9 +8,9 @@ import difflib
 import os
 import shlex
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from ipaddress import ip_address
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,25 +19,18 @@ from mitmproxy import optmanager
 from mitmproxy.addonmanager import Loader
 from mitmproxy.proxy.mode_specs import ProxyMode
 
-from hivemind_addon.proxy.checkpoint.folder_store import FOLDER_NAME
 from hivemind_addon.proxy.journal.file import default_journal
 from hivemind_addon.proxy.journal.retention import DEFAULT_KEEP as JOURNAL_KEEP
 from hivemind_addon.proxy.journal.retention import JournalKeep, parse_journal_keep
-from hivemind_addon.proxy.mitm.agents_file import AgentsFile
-from hivemind_addon.proxy.mitm.retention import DEFAULT_KEEP, Keep, parse_keep
-from hivemind_addon.proxy.mitm.upstream import Upstream, parse_upstream
+from hivemind_addon.proxy.mitm.addresses import Upstream, is_loopback, parse_upstream
+from hivemind_addon.proxy.mitm.settings import AgentsFile, BadOption, Settings, read_profiles
+from hivemind_addon.proxy.mitm.view import DEFAULT_KEEP, Keep, parse_keep
 from hivemind_addon.proxy.profile.grants import Allowance, parse_allowance
-from hivemind_addon.proxy.profile.load import Profiles, load_profiles
 from hivemind_addon.system.folders import LONGEST_SOCKET_PATH
-from hivemind_addon.system.glob import glob_matches
 from hivemind_addon.system.hosts import normal_host
 from hivemind_addon.system.typed import DocumentError
 
 PREFIX = "hivemind_"
-
-
-class BadOption(Exception):
-    """One line that names the option, what is wrong with it, and the cure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,58 +217,6 @@ GONE = {
 """Options that are no more, and what to say instead."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The options, read and checked. By itself: nothing is kept, told or written."""
-
-    profiles: Profiles
-    upstream: Upstream | None = None
-    """The provider of requests that are sent straight to the proxy's own port; None: by their paths."""
-    profiles_folder: Path | None = None
-    """The user's; None: there are the packaged ones only."""
-    max_concurrency: int | None = None
-    """What the profiles' own maximum is lowered to; None: it stays."""
-    redirects: Mapping[str, tuple[str, int]] = MappingProxyType({})
-    """Host (lower case) → address."""
-    reverse_profile: str = ""
-    """Name of a profile, or empty."""
-    reverse_hosts: tuple[str, ...] = ()
-    """Globs of names by which clients may call a reverse-mode proxy."""
-    lan_ports: frozenset[int] = frozenset()
-    """Of loopback, for clients elsewhere."""
-    agents: AgentsFile = field(default_factory=lambda: AgentsFile(None))
-    journal: Path | None = None
-    """None: nothing is kept."""
-    port: int = 0
-    """Of the first listener, as it is asked for: orders and budgets per run belong to it; 0: nobody knows."""
-    fresh: bool = False
-    """Neither are taken over."""
-    journal_keep: JournalKeep = field(default_factory=JournalKeep)
-    control: Path | bool = False
-    """The control socket's path; True: the usual one of the port; False: none."""
-    event_log: Path | bool = False
-    """Where events are appended as JSON; True: standard output; False: nowhere."""
-    notify: tuple[str, ...] = ()
-    """The program to call for help with, and its arguments; empty: none."""
-    keep: Keep | None = None
-    """Of finished flows, in a view; None: all."""
-    capture: Path | None = None
-    """None: nothing is recorded."""
-    capture_content: bool = True
-
-    def is_called(self, host: str, port: int) -> bool:
-        """Whether clients may call a reverse-mode proxy by this name: a user's word, or a provider's name."""
-        return (
-            any(glob_matches(glob, host) for glob in self.reverse_hosts)
-            or self.profiles.match_host(host, port) is not None
-        )
-
-    @property
-    def checkpoints(self) -> Path | None:
-        """The folder of conversations that a spent budget has stopped; None: none are kept, as nothing is."""
-        return self.journal.parent / FOLDER_NAME if self.journal is not None else None
-
-
 def add_options(loader: Loader) -> None:
     """Declare the options."""
     for option in OPTIONS:
@@ -364,57 +305,62 @@ def read_settings(options: optmanager.OptManager) -> Settings:
     )
 
 
-def read_profiles(folder: Path | None, reverse_profile: str, max_concurrency: int | None) -> Profiles:
-    """The packaged profiles and a user's, as options bound them. Raises BadOption."""
-    if folder is not None and not folder.is_dir():
-        raise BadOption(f"hivemind_profiles: {folder} is not a folder; name the one that holds your *.yaml profiles")
+def _parsed[T](name: str, value: str, parse: Callable[[str], T], cure: str) -> T:
+    """What `parse` makes of an option's value. Raises BadOption where that raises ValueError."""
     try:
-        profiles = load_profiles(folder)
-    except DocumentError as error:
-        raise BadOption(str(error)) from error
-    if reverse_profile and reverse_profile not in profiles.by_name:
-        known = ", ".join(sorted(profiles.by_name))
-        raise BadOption(f"hivemind_reverse_profile: there is no profile {reverse_profile!r}; choose one of {known}")
-    return profiles if max_concurrency is None else profiles.capped(max_concurrency)
+        return parse(value)
+    except ValueError:
+        raise BadOption(f"{name}: {value!r} {cure}") from None
 
 
 def _upstream(value: str) -> Upstream | None:
-    if not value:
-        return None
-    try:
-        return parse_upstream(value)
-    except ValueError:
-        raise BadOption(
-            f"hivemind_upstream: {value!r} is no address of a provider; write http://HOST:PORT or https://HOST"
-        ) from None
+    cure = "is no address of a provider; write http://HOST:PORT or https://HOST"
+    return _parsed("hivemind_upstream", value, parse_upstream, cure) if value else None
 
 
 def _max_concurrency(value: str) -> int | None:
-    if not value:
-        return None
-    if not (value.isascii() and value.isdigit() and int(value) > 0):
-        raise BadOption(
-            f"hivemind_max_concurrency: {value!r} is no number from 1 on; leave it empty for what is learned"
-        )
-    return int(value)
+    cure = "is no number from 1 on; leave it empty for what is learned"
+    return _parsed("hivemind_max_concurrency", value, partial(_number, most=None), cure) if value else None
 
 
 def _budget(name: str, value: str) -> Allowance | None:
-    if not value:
-        return None
-    try:
-        return parse_allowance(value)
-    except ValueError:
-        raise BadOption(f"{name}: {value!r} is no amount; say tokens or dollars: 500k, 20M, $5, 12.50usd") from None
+    cure = "is no amount; say tokens or dollars: 500k, 20M, $5, 12.50usd"
+    return _parsed(name, value, parse_allowance, cure) if value else None
 
 
 def _keep(value: str) -> Keep | None:
-    try:
-        return parse_keep(value)
-    except ValueError:
-        raise BadOption(
-            f"hivemind_keep: {value!r} is no amount of flows; say a number, a size, or both: `{DEFAULT_KEEP}`, or `off`"
-        ) from None
+    cure = f"is no amount of flows; say a number, a size, or both: `{DEFAULT_KEEP}`, or `off`"
+    return _parsed("hivemind_keep", value, parse_keep, cure)
+
+
+def _journal_keep(value: str) -> JournalKeep:
+    cure = f"is no span or size; say days, a size of at least 1 MB, or both: `{JOURNAL_KEEP}`"
+    return _parsed("hivemind_journal_keep", value, parse_journal_keep, cure)
+
+
+def _redirect(value: str) -> tuple[str, tuple[str, int]]:
+    def parse(spec: str) -> tuple[str, tuple[str, int]]:
+        host, _, address = spec.partition("=")
+        target, _, port = address.rpartition(":")
+        if not (host and target):
+            raise ValueError(spec)
+        return host.lower().rstrip("."), (target.strip("[]"), _number(port))
+
+    return _parsed(
+        "hivemind_redirect", value, parse, "is not HOST=ADDRESS:PORT, for example api.anthropic.com=127.0.0.1:9000"
+    )
+
+
+def _port(value: str) -> int:
+    return _parsed("hivemind_lan_ports", value, _number, "is no port; say a number, for example 8000")
+
+
+def _number(text: str, *, most: int | None = 65535) -> int:
+    """From 1 on. Raises ValueError."""
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else 0
+    if number < 1 or (most is not None and number > most):
+        raise ValueError(text)
+    return number
 
 
 def _journal(value: str) -> Path | None:
@@ -429,16 +375,6 @@ def _journal(value: str) -> Path | None:
 def _listen_port(options: optmanager.OptManager) -> int:
     mode = next(iter(options.mode), None)
     return 0 if mode is None else ProxyMode.parse(mode).listen_port(options.listen_port) or 0
-
-
-def _journal_keep(value: str) -> JournalKeep:
-    try:
-        return parse_journal_keep(value)
-    except ValueError:
-        raise BadOption(
-            f"hivemind_journal_keep: {value!r} is no span or size; say days, a size of at least 1 MB, or both: "
-            f"`{JOURNAL_KEEP}`"
-        ) from None
 
 
 def _control(value: str) -> Path | bool:
@@ -486,38 +422,10 @@ def _capture(value: str) -> Path | None:
     return path
 
 
-def _redirect(spec: str) -> tuple[str, tuple[str, int]]:
-    host, _, address = spec.partition("=")
-    target, _, port = address.rpartition(":")
-    if not (host and target and port.isdecimal() and 0 < int(port) < 65536):
-        raise BadOption(
-            f"hivemind_redirect: {spec!r} is not HOST=ADDRESS:PORT, for example api.anthropic.com=127.0.0.1:9000"
-        )
-    return host.lower().rstrip("."), (target.strip("[]"), int(port))
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 0 < int(text[:6]) < 65536):
-        raise BadOption(f"hivemind_lan_ports: {text!r} is no port; say a number, for example 8000")
-    return int(text)
-
-
 def open_listeners(options: optmanager.OptManager) -> list[str]:
     """The listen addresses beyond loopback."""
     hosts = (ProxyMode.parse(mode).listen_host(options.listen_host) for mode in options.mode)
     return [host or "every interface" for host in hosts if not is_loopback(host)]
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a listen or peer address is this machine's own."""
-    if host == "localhost":
-        return True
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)
 
 
 def check_listeners(options: optmanager.OptManager) -> None:

@@ -27,8 +27,7 @@ from mitmproxy.net.http.url import parse_authority
 from mitmproxy.proxy.mode_specs import ReverseMode
 
 from hivemind_addon import __version__
-from hivemind_addon.proxy.mitm.options import is_loopback
-from hivemind_addon.proxy.mitm.own_addresses import PAGE_HOST
+from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, is_loopback
 from hivemind_addon.proxy.observe.metrics import CONTENT_TYPE
 from hivemind_addon.proxy.page.document import CONTENT_SECURITY_POLICY, DOCUMENT
 from hivemind_addon.system.hosts import normal_host
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from mitmproxy.connection import Client
 
     from hivemind_addon.api.report import Report
-    from hivemind_addon.proxy.mitm.upstream import Upstream
+    from hivemind_addon.proxy.mitm.addresses import Upstream
     from hivemind_addon.proxy.observe.metrics import Metrics
     from hivemind_addon.proxy.runtime.driver import Driver
     from hivemind_addon.proxy.runtime.guard import Guard

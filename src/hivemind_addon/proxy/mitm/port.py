@@ -153,8 +153,8 @@ class Port(Protocol):
         `destination`: of the tunnel that the request came through, or of the reverse proxy.
         """
 
-    def claims(self, flow: http.HTTPFlow) -> bool:
+    def is_ours(self, flow: http.HTTPFlow) -> bool:
         """Whether the request is to be scheduled, judged from its head. Never raises."""
 
-    def intake(self, flow: http.HTTPFlow) -> ExchangePort | None:
+    def make_exchange(self, flow: http.HTTPFlow) -> ExchangePort | None:
         """Make the exchange of a complete request; None when it is not ours after all. Never raises."""

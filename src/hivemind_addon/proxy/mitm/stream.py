@@ -1,6 +1,7 @@
 """Hold, peek, retry and keep-alive inside mitmproxy's HTTP layer.
 
-Every private mitmproxy name we use is in this file and, of its connections, in `proxy/mitm/connections.py`.
+Every private mitmproxy name we use is in this file and, of its connections, in `proxy/mitm/connections.py` and
+`proxy/mitm/upstream_client.py`.
 
 mitmproxy builds one `HttpStream` per request inside one `HttpLayer` per client connection. We subclass both:
 
@@ -22,30 +23,15 @@ by theirs. Between attempts `attempt_id` is None and nothing from upstream is li
 from __future__ import annotations
 
 import itertools
-import re
 import time
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import h2.errors
-import h2.events
 from mitmproxy import http
-from mitmproxy.connection import Connection, ConnectionState, Server
+from mitmproxy.connection import ConnectionState
 from mitmproxy.net.http.validate import validate_headers
 from mitmproxy.proxy import commands, events, layer
-from mitmproxy.proxy.layers.http import (
-    DropStream,
-    GetHttpConnection,
-    HttpClient,
-    HttpLayer,
-    HTTPMode,
-    HttpStream,
-    RegisterHttpConnection,
-    SendHttp,
-    is_h3_alpn,
-)
-from mitmproxy.proxy.layers.http._base import HttpConnection, ReceiveHttp
+from mitmproxy.proxy.layers.http import DropStream, HttpClient, HttpLayer, HTTPMode, HttpStream, SendHttp
 from mitmproxy.proxy.layers.http._events import (
     ErrorCode,
     RequestData,
@@ -60,27 +46,26 @@ from mitmproxy.proxy.layers.http._events import (
     ResponseTrailers,
 )
 from mitmproxy.proxy.layers.http._hooks import HttpResponseHeadersHook
-from mitmproxy.proxy.layers.http._http3 import Http3Client, Http3Server
 from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
 from mitmproxy_rs.udp import UdpServer
 
-from hivemind_addon.proxy.mitm.connections import (
-    BAD_HEAD,
-    BoundedH2Connection,
-    BoundedHttp1Client,
-    BoundedHttp1Server,
-    BoundedHttp2Client,
-    BoundedHttp2Server,
-    BoundedUpstreamProxy,
-)
+from hivemind_addon.proxy.mitm.connections import BAD_HEAD, BoundedUpstreamProxy, server_for
 from hivemind_addon.proxy.mitm.port import Alarm, ExchangePort, Handling, Look, Next, Port, Stage
+from hivemind_addon.proxy.mitm.upstream_client import (
+    DrainingHttpLayer,
+    FreshConnection,
+    GracefulHttpClient,
+    attempt_trouble,
+    client_for,
+    connect_trouble,
+)
 from hivemind_addon.proxy.wire.outcome import TransportTrouble
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
-    from hyperframe.frame import Frame, GoAwayFrame
     from mitmproxy.addons.proxyserver import Servers
+    from mitmproxy.connection import Connection
     from mitmproxy.proxy.context import Context
     from mitmproxy.proxy.mode_servers import ServerInstance
 
@@ -89,8 +74,6 @@ KEEP_ALIVE_COMMENT = b": waiting for the rate limit\n\n"
 LONGEST_ALARM_S = 5.0
 """After this time an exchange is asked again, whatever it waits for: so long may an alarm outlive its stream."""
 CALLED_OFF = "a person cancelled it"
-NOT_PROCESSED = "not processed before GOAWAY"
-"""How our h2 client names streams that the server's GOAWAY says it never ran."""
 
 
 @dataclass
@@ -109,25 +92,6 @@ class EndAttempt(events.MessageInjected[None]):
     def __init__(self, flow: http.HTTPFlow, *, called_off: bool = False) -> None:
         super().__init__(flow, None)
         self.called_off = called_off
-
-
-class FreshConnection(GetHttpConnection):
-    """Asks for an upstream connection that still takes requests: not one that failed, nor one that drains."""
-
-    draining: Collection[Connection] = ()
-    redirected: Mapping[str, tuple[str, int]] = MappingProxyType({})
-    """Connection id → the address that a redirected connection stands for."""
-
-    def connection_spec_matches(self, connection: Connection) -> bool:
-        """Whether `connection` would do."""
-        if not isinstance(connection, Server) or connection.error or connection in self.draining:
-            return False
-        return (
-            self.address == self.redirected.get(connection.id, connection.address)
-            and self.tls == connection.tls
-            and self.via == connection.via
-            and self.transport_protocol == connection.transport_protocol
-        )
 
 
 class ScheduledStream(HttpStream):
@@ -149,7 +113,7 @@ class ScheduledStream(HttpStream):
     @property
     def claimed(self) -> bool:
         """Whether this request is scheduled; asked anew, because other addons may change it until the gate."""
-        return self.exchange is not None or self.parent.port.claims(self.flow)
+        return self.exchange is not None or self.parent.port.is_ours(self.flow)
 
     # Events ----------------------------------------------------------------------------------------------------------
 
@@ -287,7 +251,7 @@ class ScheduledStream(HttpStream):
     def make_server_connection(self) -> layer.CommandGenerator[bool]:
         """Step 3: hold here, after every request hook, until admitted; then connect."""
         if self.exchange is None and not self.flow.request.stream:
-            self.exchange = self.parent.port.intake(self.flow)
+            self.exchange = self.parent.port.make_exchange(self.flow)
         exchange = self.exchange
         if exchange:
             _frame(self.flow.request)
@@ -708,7 +672,7 @@ class _Overlaid:
         return self._replaced[name] if name in self._replaced else getattr(self._options, name)
 
 
-class SchedulingHttpLayer(HttpLayer):
+class SchedulingHttpLayer(DrainingHttpLayer):
     """One client connection: makes our streams, and forgets upstream connections that are of no use any more."""
 
     alias_ids = itertools.count(1 << 32)
@@ -717,8 +681,6 @@ class SchedulingHttpLayer(HttpLayer):
     def __init__(self, context: Context, mode: HTTPMode, port: Port) -> None:
         super().__init__(context, mode)
         self.port = port
-        self.draining: set[Connection] = set()
-        """Upstream h2 connections that have said GOAWAY and finish the streams they have."""
 
     def make_stream(self, stream_id: int) -> layer.CommandGenerator[None]:
         """Build one of our streams."""
@@ -741,7 +703,7 @@ class SchedulingHttpLayer(HttpLayer):
             return self._on_end_attempt(event)
         # Bounded ones, before the base class builds its own.
         if isinstance(event, events.Start):
-            self.connections.setdefault(self.context.client, _server_for(self.context.fork()))
+            self.connections.setdefault(self.context.client, server_for(self.context.fork()))
         server = self.context.server
         if isinstance(event, events.DataReceived) and event.connection == server and server not in self.connections:
             return self._on_greeting(event)
@@ -749,7 +711,7 @@ class SchedulingHttpLayer(HttpLayer):
 
     def _on_greeting(self, event: events.DataReceived) -> layer.CommandGenerator[None]:
         """A server that was connected early speaks before it is asked, as h2 ones do."""
-        client = self.connections[event.connection] = _client_for(self.context.fork())
+        client = self.connections[event.connection] = client_for(self.context.fork())
         yield from self.event_to_child(client, events.Start())
         yield from self.event_to_child(client, event)
 
@@ -799,83 +761,6 @@ def _stack(top: layer.Layer) -> Iterator[layer.Layer]:
         current = getattr(current, "child_layer", None)
 
 
-class GracefulHttpClient(HttpClient):
-    """mitmproxy's `HttpClient`, with bounded connections, of which an h2 one outlives a graceful GOAWAY."""
-
-    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
-        error: str | None = None
-        if not self.context.server.connected:
-            error = yield commands.OpenConnection(self.context.server)
-        if not error:
-            self.child_layer = _client_for(self.context)
-            self._handle_event = self.child_layer.handle_event  # type: ignore[method-assign]
-            yield from self._handle_event(event)
-        yield RegisterHttpConnection(self.context.server, error)
-
-
-class GracefulH2Connection(BoundedH2Connection):
-    """An h2 connection that GOAWAY(NO_ERROR) does not close: the library would refuse every later frame."""
-
-    def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[h2.events.Event]]:
-        if frame.error_code != h2.errors.ErrorCodes.NO_ERROR:
-            return super()._receive_goaway_frame(frame)
-        goaway = h2.events.ConnectionTerminated()
-        goaway.error_code = h2.errors.ErrorCodes.NO_ERROR
-        goaway.last_stream_id = frame.last_stream_id
-        goaway.additional_data = frame.additional_data or None
-        return [], [goaway]
-
-
-class GracefulHttp2Client(BoundedHttp2Client):
-    """An h2 client whose running streams finish after GOAWAY(NO_ERROR); the connection takes no new ones."""
-
-    connection_type = GracefulH2Connection
-
-    def handle_h2_event(self, event: h2.events.Event) -> layer.CommandGenerator[bool]:
-        """Drain on a graceful GOAWAY."""
-        if not (
-            isinstance(event, h2.events.ConnectionTerminated) and event.error_code == h2.errors.ErrorCodes.NO_ERROR
-        ):
-            done = yield from super().handle_h2_event(event)
-            if isinstance(event, (h2.events.StreamEnded, h2.events.StreamReset)):
-                yield from self._close_when_drained()
-            return done
-        for parent in self.context.layers:
-            if isinstance(parent, SchedulingHttpLayer):
-                parent.draining.add(self.conn)
-        last = event.last_stream_id if event.last_stream_id is not None else 0
-        for stream_id in [known for known in self.streams if known > last]:
-            self.streams.pop(stream_id)
-            yield ReceiveHttp(ResponseProtocolError(stream_id, NOT_PROCESSED, ErrorCode.GENERIC_SERVER_ERROR))
-        yield from self._close_when_drained()
-        return False
-
-    def _close_when_drained(self) -> layer.CommandGenerator[None]:
-        for parent in self.context.layers:
-            if isinstance(parent, SchedulingHttpLayer) and self.conn in parent.draining and not self.streams:
-                yield commands.CloseConnection(self.conn)
-
-
-def _client_for(context: Context) -> HttpConnection:
-    """Our side of an upstream connection that is open."""
-    alpn = context.server.alpn
-    if alpn == b"h2":
-        return GracefulHttp2Client(context)
-    if is_h3_alpn(alpn):
-        return Http3Client(context)
-    return BoundedHttp1Client(context)
-
-
-def _server_for(context: Context) -> HttpConnection:
-    """Our side of a client's connection."""
-    alpn = context.client.alpn
-    if alpn == b"h2":
-        return BoundedHttp2Server(context)
-    if is_h3_alpn(alpn):
-        return Http3Server(context)
-    return BoundedHttp1Server(context)
-
-
 def scheduling_layer(chosen: layer.Layer | None, port: Port) -> layer.Layer | None:
     """Replace the `HttpLayer` in the stack that mitmproxy chose by ours; any other stack stays as it is."""
     above: layer.Layer | None = None
@@ -901,28 +786,3 @@ def forget_unbound(servers: Servers) -> None:
 def datagram_listeners(servers: Iterable[ServerInstance[Any]]) -> list[UdpServer]:
     """The UDP listeners of mitmproxy's servers: reverse mode has them for HTTP/3."""
     return [one for server in servers for one in getattr(server, "_servers", ()) if isinstance(one, UdpServer)]
-
-
-_CERTIFICATE = re.compile(r"certificate verify failed|certificate_verify|CERT_", re.IGNORECASE)
-_NAME = re.compile(
-    r"name or service not known|nodename nor servname|name resolution|no address associated", re.IGNORECASE
-)
-_NOT_RUN = re.compile(rf"REFUSED_STREAM|{NOT_PROCESSED}")
-
-
-def connect_trouble(error: str) -> TransportTrouble:
-    """What kept an upstream connection from opening, told from mitmproxy's message."""
-    if _CERTIFICATE.search(error):
-        return TransportTrouble.CERTIFICATE
-    if _NAME.search(error):
-        return TransportTrouble.NAME_NOT_FOUND
-    return TransportTrouble.CONNECT_FAILED
-
-
-def attempt_trouble(message: str, *, head_came: bool) -> TransportTrouble:
-    """What broke an attempt whose request was sent, told from mitmproxy's message."""
-    if _NOT_RUN.search(message):
-        return TransportTrouble.REFUSED_STREAM
-    if message.startswith(BAD_HEAD):
-        return TransportTrouble.INVALID
-    return TransportTrouble.CUT if head_came else TransportTrouble.CLOSED_BEFORE_HEAD

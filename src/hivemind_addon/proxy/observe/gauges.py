@@ -99,7 +99,7 @@ def _add(gauge: GaugeMetricFamily, labels: Iterable[str], value: float | None) -
 
 def _add_budgets(gauges: dict[str, GaugeMetricFamily], views: Iterable[BudgetView]) -> None:
     """The budgets of which the largest share is spent; the others have no sum."""
-    for view in sorted(views, key=_spent_share, reverse=True)[:MAX_BUDGETS]:
+    for view in sorted(views, key=lambda view: view.spent_share, reverse=True)[:MAX_BUDGETS]:
         budget = view.budget
         labels = (budget.holder, budget.per.value)
         if budget.tokens is not None:
@@ -110,11 +110,3 @@ def _add_budgets(gauges: dict[str, GaugeMetricFamily], views: Iterable[BudgetVie
             _add(gauges["hivemind_budget_spent_dollars"], labels, view.spent.micro_usd * MICRO)
             _add(gauges["hivemind_budget_reserved_dollars"], labels, view.reserved.micro_usd * MICRO)
             _add(gauges["hivemind_budget_limit_dollars"], labels, budget.micro_usd * MICRO)
-
-
-def _spent_share(view: BudgetView) -> float:
-    budget = view.budget
-    return max(
-        view.spent.tokens / budget.tokens if budget.tokens else 0.0,
-        view.spent.micro_usd / budget.micro_usd if budget.micro_usd else 0.0,
-    )

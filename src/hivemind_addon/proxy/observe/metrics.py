@@ -52,6 +52,49 @@ _TOKEN_KINDS = ("input", "cache_read", "cache_write", "output")
 _ENDS = ("delivered", "gave up", "shed", "refused", "cancelled")
 
 
+_OF_POOL = ("pool",)
+_COUNTERS = {
+    "tickets": ("Requests that asked for admission.", _OF_POOL),
+    "tickets_ended": ("Tickets by their end: delivered, gave up, shed, refused, cancelled.", ("pool", "end")),
+    "holds": ("Waits by the reason at their beginning.", ("pool", "reason")),
+    "admissions": ("Attempts that were let go upstream.", _OF_POOL),
+    "attempts_ended": ("Attempts by their outcome.", ("pool", "outcome")),
+    "ambiguous_attempts": ("Attempts that ended without a status: possibly billed.", _OF_POOL),
+    "ambiguous_resends": ("Re-sends after an attempt that may have been billed.", _OF_POOL),
+    "garbage_answers": ("Complete answers that were garbage, delivered or tried again.", _OF_POOL),
+    "retries": ("Failed attempts that are tried again.", _OF_POOL),
+    "retries_absorbed": ("Failed attempts of tickets that were delivered all the same.", _OF_POOL),
+    "committed_failures": ("Streams that failed after a keep-alive had sent their head.", _OF_POOL),
+    "superseded": ("Attempts that were ended because their client came back.", _OF_POOL),
+    "provider_pauses": ("Times that the provider asked for a pause.", _OF_POOL),
+    "walls": ("Times that the provider refused the account for long.", _OF_POOL),
+    "breaker_changes": ("Changes of the breaker by its new state.", ("pool", "state")),
+    "tokens": ("Tokens used, by kind: input (uncached), cache_read, cache_write, output.", ("pool", "kind")),
+    "cost_dollars": ("What attempts cost by the profiles' prices; unpriced models count nothing.", _OF_POOL),
+    "wasted_dollars": ("Of the cost, what attempts took that failed or whose clients went.", _OF_POOL),
+    "booked_tokens": (
+        "Tokens as budgets and journal book them: where nothing was reported or counted, what was expected.",
+        _OF_POOL,
+    ),
+    "wasted_tokens": ("Of the booked tokens, those of attempts that failed or whose clients went.", _OF_POOL),
+    "guard_trips": ("Exceptions of the addon's own, in any place.", ()),
+    "oddities": ("What could not be understood, and was defaulted.", ()),
+    "clock_jumps": ("Times that the machine slept.", ()),
+}
+"""Name, without its prefix → help and labels."""
+_COUNTED = {
+    BackedOff: "retries",
+    CommittedStreamFailed: "committed_failures",
+    Superseded: "superseded",
+    PoolBlocked: "provider_pauses",
+    WallHit: "walls",
+    GuardTripped: "guard_trips",
+    OddityNoted: "oddities",
+    MachineSlept: "clock_jumps",
+}
+"""Events that count one of these by one, and nothing else."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Pool:
     """One pool's children of the metrics that most requests move; looked up once."""
@@ -86,62 +129,9 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, which nobody reads
         self.registry = CollectorRegistry(auto_describe=False)
         self._described: list[Described] = []
-        pool = ("pool",)
-        self._tickets = self._counter("hivemind_tickets", "Requests that asked for admission.", pool)
-        self._ends = self._counter(
-            "hivemind_tickets_ended",
-            "Tickets by their end: delivered, gave up, shed, refused, cancelled.",
-            ("pool", "end"),
-        )
-        self._holds = self._counter("hivemind_holds", "Waits by the reason at their beginning.", ("pool", "reason"))
-        self._admissions = self._counter("hivemind_admissions", "Attempts that were let go upstream.", pool)
-        self._attempts = self._counter("hivemind_attempts_ended", "Attempts by their outcome.", ("pool", "outcome"))
-        self._ambiguous = self._counter(
-            "hivemind_ambiguous_attempts", "Attempts that ended without a status: possibly billed.", pool
-        )
-        self._resends = self._counter(
-            "hivemind_ambiguous_resends", "Re-sends after an attempt that may have been billed.", pool
-        )
-        self._garbage = self._counter(
-            "hivemind_garbage_answers", "Complete answers that were garbage, delivered or tried again.", pool
-        )
-        self._retries = self._counter("hivemind_retries", "Failed attempts that are tried again.", pool)
-        self._absorbed = self._counter(
-            "hivemind_retries_absorbed", "Failed attempts of tickets that were delivered all the same.", pool
-        )
-        self._committed = self._counter(
-            "hivemind_committed_failures", "Streams that failed after a keep-alive had sent their head.", pool
-        )
-        self._superseded = self._counter(
-            "hivemind_superseded", "Attempts that were ended because their client came back.", pool
-        )
-        self._pauses = self._counter("hivemind_provider_pauses", "Times that the provider asked for a pause.", pool)
-        self._walls = self._counter("hivemind_walls", "Times that the provider refused the account for long.", pool)
-        self._breaker = self._counter(
-            "hivemind_breaker_changes", "Changes of the breaker by its new state.", ("pool", "state")
-        )
-        self._tokens = self._counter(
-            "hivemind_tokens",
-            "Tokens used, by kind: input (uncached), cache_read, cache_write, output.",
-            ("pool", "kind"),
-        )
-        self._cost = self._counter(
-            "hivemind_cost_dollars", "What attempts cost by the profiles' prices; unpriced models count nothing.", pool
-        )
-        self._wasted_cost = self._counter(
-            "hivemind_wasted_dollars", "Of the cost, what attempts took that failed or whose clients went.", pool
-        )
-        self._booked = self._counter(
-            "hivemind_booked_tokens",
-            "Tokens as budgets and journal book them: where nothing was reported or counted, what was expected.",
-            pool,
-        )
-        self._wasted = self._counter(
-            "hivemind_wasted_tokens", "Of the booked tokens, those of attempts that failed or whose clients went.", pool
-        )
-        self._trips = self._counter("hivemind_guard_trips", "Exceptions of the addon's own, in any place.", ())
-        self._oddities = self._counter("hivemind_oddities", "What could not be understood, and was defaulted.", ())
-        self._jumps = self._counter("hivemind_clock_jumps", "Times that the machine slept.", ())
+        self._counters = {
+            name: self._counter(f"hivemind_{name}", text, labels) for name, (text, labels) in _COUNTERS.items()
+        }
         self._unsaved = self._gauge("hivemind_state_unsaved", "1 while the journal cannot be written to disk.")
         self._waits = self._histogram(
             "hivemind_admission_wait_seconds",
@@ -192,11 +182,15 @@ class Metrics:
 
     def __call__(self, event: Event) -> None:
         """Count one event."""
+        if (name := _COUNTED.get(type(event))) is not None:
+            counter, pool = self._counters[name], getattr(event, "pool", None)
+            (counter if pool is None or not _COUNTERS[name][1] else counter.labels(self._of(pool).label)).inc()
+            return
         match event:
             case Submitted():
                 self._of(event.ticket.pool).tickets.inc()
             case Held():
-                self._holds.labels(self._of(event.pool).label, event.reason.value).inc()
+                self._counters["holds"].labels(self._of(event.pool).label, event.reason.value).inc()
             case AttemptStarted():
                 pool = self._of(event.pool)
                 pool.admissions.inc()
@@ -205,24 +199,8 @@ class Metrics:
                 self._attempt_ended(event)
             case TicketEnded():
                 self._ended(event)
-            case BackedOff():
-                self._retries.labels(self._of(event.pool).label).inc()
-            case CommittedStreamFailed():
-                self._committed.labels(self._of(event.pool).label).inc()
-            case Superseded():
-                self._superseded.labels(self._of(event.pool).label).inc()
-            case PoolBlocked():
-                self._pauses.labels(self._of(event.pool).label).inc()
-            case WallHit():
-                self._walls.labels(self._of(event.pool).label).inc()
             case BreakerChanged():
-                self._breaker.labels(self._of(event.pool).label, event.state).inc()
-            case GuardTripped():
-                self._trips.inc()
-            case OddityNoted():
-                self._oddities.inc()
-            case MachineSlept():
-                self._jumps.inc()
+                self._counters["breaker_changes"].labels(self._of(event.pool).label, event.state).inc()
             case StateUnsaved():
                 self._unsaved.set(bool(event.reason))
 
@@ -231,9 +209,9 @@ class Metrics:
         pool.outcomes[event.outcome.kind].inc()
         pool.durations.observe(event.duration_s)
         if event.outcome.garbage:
-            self._garbage.labels(pool.label).inc()
+            self._counters["garbage_answers"].labels(pool.label).inc()
         if event.outcome.ambiguous:
-            self._ambiguous.labels(pool.label).inc()
+            self._counters["ambiguous_attempts"].labels(pool.label).inc()
         if usage is not None:
             used = (usage.input_tokens, usage.cache_read_tokens, usage.cache_write_tokens, usage.output_tokens)
             for counter, tokens in zip(pool.tokens, used, strict=True):
@@ -250,9 +228,9 @@ class Metrics:
         pool = self._of(event.pool)
         pool.ends[event.end].inc()
         if event.end == "delivered" and event.attempts > 1:
-            self._absorbed.labels(pool.label).inc(event.attempts - 1)
+            self._counters["retries_absorbed"].labels(pool.label).inc(event.attempts - 1)
         if event.ambiguous_resends:
-            self._resends.labels(pool.label).inc(event.ambiguous_resends)
+            self._counters["ambiguous_resends"].labels(pool.label).inc(event.ambiguous_resends)
 
     def _of(self, key: PoolKey) -> _Pool:
         pool = self._pools.get(key)
@@ -274,21 +252,22 @@ class Metrics:
         return label
 
     def _remember(self, key: PoolKey, label: str) -> _Pool:
+        counters = self._counters
         pool = self._pools[key] = _Pool(
             label=label,
-            tickets=self._tickets.labels(label),
-            ends={end: self._ends.labels(label, end) for end in _ENDS},
-            admissions=self._admissions.labels(label),
+            tickets=counters["tickets"].labels(label),
+            ends={end: counters["tickets_ended"].labels(label, end) for end in _ENDS},
+            admissions=counters["admissions"].labels(label),
             waits=self._waits.labels(label),
-            outcomes={kind: self._attempts.labels(label, kind.value) for kind in OutcomeKind},
+            outcomes={kind: counters["attempts_ended"].labels(label, kind.value) for kind in OutcomeKind},
             durations=self._durations.labels(label),
             spent=(
-                self._booked.labels(label),
-                self._wasted.labels(label),
-                self._cost.labels(label),
-                self._wasted_cost.labels(label),
+                counters["booked_tokens"].labels(label),
+                counters["wasted_tokens"].labels(label),
+                counters["cost_dollars"].labels(label),
+                counters["wasted_dollars"].labels(label),
             ),
-            tokens=tuple(self._tokens.labels(label, kind) for kind in _TOKEN_KINDS),
+            tokens=tuple(counters["tokens"].labels(label, kind) for kind in _TOKEN_KINDS),
         )
         return pool
 

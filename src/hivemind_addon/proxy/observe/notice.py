@@ -22,6 +22,7 @@ from enum import Enum
 
 from msgspec import Struct
 
+from hivemind_addon.api.event_text import line_of
 from hivemind_addon.api.events import (
     AttemptEnded,
     BreakerChanged,
@@ -36,7 +37,6 @@ from hivemind_addon.api.events import (
 from hivemind_addon.api.snapshot import BreakerState
 from hivemind_addon.api.ticket import Outcome, OutcomeKind, PoolKey
 from hivemind_addon.api.words import lasting, plain
-from hivemind_addon.proxy.observe.news import describe
 
 AGAIN_S = 600.0
 """At most one call for the same trouble in this time."""
@@ -194,7 +194,7 @@ class Notices:
             trouble = self._troubles[key] = _Trouble(pool, "", event.at, lasts)
         elif trouble.stands and not anew and lasts:
             return
-        trouble.text = text or describe(event)[1]
+        trouble.text = text or line_of(event)
         trouble.since, trouble.until, trouble.stands, trouble.is_told = event.at, until, True, False
 
     def _end(self, cause: Cause, pool: PoolKey | None) -> None:

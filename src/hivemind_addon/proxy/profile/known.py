@@ -1,6 +1,6 @@
 """What looks like a model call though no profile claims it: told once, so that nobody takes it for scheduled."""
 
-from hivemind_addon.proxy.profile.paths import path_matches
+from hivemind_addon.proxy.profile.paths import matching
 from hivemind_addon.system.glob import glob_matches
 
 MODEL_HOSTS = (
@@ -54,4 +54,4 @@ def is_model_host(host: str) -> bool:
 
 def is_shaped_like_a_call(method: str, path: str) -> bool:
     """Whether a request looks like a model call. `path` as it came."""
-    return method.upper() == "POST" and any(path_matches(glob, path) for glob in _MODEL_PATHS)
+    return method.upper() == "POST" and matching(_MODEL_PATHS, path) is not None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hivemind_addon.proxy.profile.model import MODEL_IN_PATH, DialectName, Profile
-from hivemind_addon.proxy.profile.paths import normal_path, path_matches
+from hivemind_addon.proxy.profile.paths import matching, normal_path, path_matches
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES
 from hivemind_addon.resources import profiles_folder
 from hivemind_addon.system.document import read_document
@@ -113,14 +113,15 @@ def is_model_call(profile: Profile, method: str, path: str) -> bool:
     """Whether a request to one of the profile's hosts is scheduled. `path` as it came: its spelling does not matter."""
     return (
         method.upper() == "POST"
-        and any(path_matches(glob, path) for glob in profile.paths)
-        and not any(path_matches(glob, path) for glob in profile.exclude_paths)
+        and matching(profile.paths, path) is not None
+        and matching(profile.exclude_paths, path) is None
     )
 
 
 def dialect_for(profile: Profile, path: str) -> DialectName:
     """The wire format of a path."""
-    return next((name for glob, name in profile.dialects.items() if path_matches(glob, path)), profile.dialect)
+    glob = matching(tuple(profile.dialects), path)
+    return profile.dialect if glob is None else profile.dialects[glob]
 
 
 def model_of(profile: Profile, path: str, said: str) -> str:

@@ -5,6 +5,7 @@ is known to do is undone here: a request that is scheduled for nothing is answer
 goes past the scheduler is neither counted nor held nor paid from a budget.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from urllib.parse import unquote
 
@@ -15,7 +16,18 @@ _REMEMBERED_CHARS = 200
 
 def path_matches(glob: str, path: str) -> bool:
     """Whether a path, as it stands in a request, is one that the glob means."""
-    return glob_matches(glob.lower(), normal_path(path))
+    return matching((glob,), path) is not None
+
+
+def matching(globs: Sequence[str], path: str) -> str | None:
+    """The first of the globs that means a path, as it stands in a request; None: none of them does."""
+    known = _matching if len(path) > _REMEMBERED_CHARS else _remembered_matching
+    return known(tuple(globs), path)
+
+
+def _matching(globs: tuple[str, ...], path: str) -> str | None:
+    normal = normal_path(path)
+    return next((glob for glob in globs if glob_matches(glob.lower(), normal)), None)
 
 
 def normal_path(path: str) -> str:
@@ -36,3 +48,4 @@ def _normal(path: str) -> str:
 
 # An agent has few.
 _remembered = lru_cache(maxsize=2048)(_normal)
+_remembered_matching = lru_cache(maxsize=2048)(_matching)

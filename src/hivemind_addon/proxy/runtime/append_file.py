@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from hivemind_addon.proxy.observe.log import NOTICE
+from hivemind_addon.proxy.observe.news import NOTICE
 
 logger = logging.getLogger("hivemind")
 

@@ -169,8 +169,9 @@ class AnswerReader:
             self.phase = Phase.CONTENT
         self._last_event = event
         self._content_bytes += len(event.data)
-        self._newest.append(event)
-        self._newest_bytes += len(event.data)
+        if event.data:  # without any it says nothing, and its length bounds nothing
+            self._newest.append(event)
+            self._newest_bytes += len(event.data)
         while self._newest_bytes > _MAX_READ_BYTES:
             self._newest_bytes -= len(self._newest.popleft().data)
         if self._kept_bytes < _MAX_KEPT_BYTES:

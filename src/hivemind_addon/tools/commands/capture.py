@@ -71,7 +71,7 @@ def show(file: Path, *, as_json: bool, width: int | None) -> None:
       hivemind capture show night.flow --width 200 | less -R
       hivemind capture show night.flow --json | jq '.calls[].waited_s'
     """
-    from hivemind_addon.proxy.mitm.capture_file import read_capture  # noqa: PLC0415 - it loads mitmproxy, which takes a second
+    from hivemind_addon.proxy.capture.file import read_capture  # noqa: PLC0415 - it loads mitmproxy, which takes a second
 
     with in_one_line(NotACapture):
         captured = read_capture(file)
@@ -92,7 +92,7 @@ def strip(file: Path, output: Path) -> None:
     Examples:
       hivemind capture strip night.flow for-a-bug-report.flow
     """
-    from hivemind_addon.proxy.mitm.capture_file import strip_capture  # noqa: PLC0415 - it loads mitmproxy
+    from hivemind_addon.proxy.capture.file import strip_capture  # noqa: PLC0415 - it loads mitmproxy
 
     with in_one_line(NotACapture):
         try:

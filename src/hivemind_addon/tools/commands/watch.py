@@ -12,9 +12,9 @@ from hivemind_addon.api.account import account_view
 from hivemind_addon.api.command import ForeseeWait, WaitView, names_agent, names_pool
 from hivemind_addon.api.control import control_socket, decode_report
 from hivemind_addon.api.pool_words import pool_state
+from hivemind_addon.api.replies import wait_words
 from hivemind_addon.api.report import PoolTally, Report
 from hivemind_addon.api.snapshot import BudgetView, PoolView
-from hivemind_addon.api.words import about, several
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.commands.names import agent_names, pool_names
 from hivemind_addon.tools.commands.printing import Format, Row, format_option, print_rows
@@ -247,16 +247,7 @@ def wait(agent: str, pool: str, session: str, input_tokens: int, output_tokens: 
     elif not views:
         click.echo(said.text)
     for view in views if form is Format.TABLE else ():
-        click.echo(f"{plain(view.pool)}: {_wait_words(view)}")
-
-
-def _wait_words(view: WaitView) -> str:
-    if view.starts_in_s is None:
-        return f"nobody can tell when: {view.reason}" if view.reason else "nobody can tell when"
-    if not view.reason:
-        return "at once"
-    behind = f", {several(view.before, 'request')} before it" if view.before else ""
-    return f"in about {about(view.starts_in_s)}: {view.reason}{behind}"
+        click.echo(f"{plain(view.pool)}: {wait_words(view)}")
 
 
 def _some(names: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from hivemind_addon.api.report import SessionTally
 from hivemind_addon.api.snapshot import BudgetView, TicketView
-from hivemind_addon.api.spend import Scope, Spend
+from hivemind_addon.api.spend import Scope
 from hivemind_addon.api.ticket import Priority
 from hivemind_addon.api.words import count, dollars, span
 from hivemind_addon.tools.dash.family import Node, NodeKind, TreeLine
@@ -133,16 +133,5 @@ def _cost(tally: SessionTally) -> str:
 
 
 def _budget(view: BudgetView) -> GridCell:
-    share = spent_share(view)
+    share = view.spent_share
     return GridCell(f"{bar(share, _BUDGET_BAR)} {share:>4.0%}", Tone.WAITS if share >= _NEARLY else Tone.GOOD)
-
-
-def spent_share(view: BudgetView) -> float:
-    """How much of a budget is spent, by the unit of which most is."""
-    limits = Spend(tokens=view.budget.tokens or 0, micro_usd=view.budget.micro_usd or 0)
-    shares = [
-        spent / limit
-        for spent, limit in ((view.spent.tokens, limits.tokens), (view.spent.micro_usd, limits.micro_usd))
-        if limit
-    ]
-    return max(shares, default=0.0)

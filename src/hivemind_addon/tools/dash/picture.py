@@ -18,7 +18,7 @@ from hivemind_addon.api.snapshot import BudgetView, PoolView, PriorityView
 from hivemind_addon.api.spend import Scope, Spend, amount
 from hivemind_addon.api.ticket import Reason, Usage
 from hivemind_addon.api.words import count, dollars, lasting, span
-from hivemind_addon.tools.dash.agents import agent_rows, agents_grid, spent_share
+from hivemind_addon.tools.dash.agents import agent_rows, agents_grid
 from hivemind_addon.tools.dash.family import Sort, TreeLine, family, lines
 from hivemind_addon.tools.dash.glyphs import Tone, bar, padded, plain, sentence
 from hivemind_addon.tools.dash.pools import PoolLines, pools
@@ -195,7 +195,7 @@ def _alarms(report: Report, look: PictureLook) -> Iterator[str]:
     yield from _pauses(snapshot.pools)
     yield from _troubles(snapshot.pools, Reason.BREAKER)
     for view in snapshot.budgets:
-        if spent_share(view) >= 1:
+        if view.spent_share >= 1:
             yield f"budget of {plain(view.budget.holder)} is spent, {_renews(view)}"
     if snapshot.priorities:
         set_by = ", ".join(map(_priority, snapshot.priorities))
@@ -260,7 +260,7 @@ def _budgets(views: tuple[BudgetView, ...], width: int) -> Iterator[Text]:
     for view in views:
         if view.budget.scope is Scope.AGENT:
             continue
-        share = spent_share(view)
+        share = view.spent_share
         limits = Spend(tokens=view.budget.tokens or 0, micro_usd=view.budget.micro_usd or 0)
         yield sentence(
             [

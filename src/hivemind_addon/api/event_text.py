@@ -1,0 +1,200 @@
+"""An event for people, in words, and for machines, as a line of JSON (docs/events.md has every field).
+
+WARNING is for what a person may want to act on, INFO for what explains a slow hour, DEBUG for what every request
+brings. A probe that fails in a long outage is news to nobody: the breaker is told when it opens and when it closes.
+"""
+
+import json
+import logging
+from typing import assert_never
+
+import msgspec
+
+from hivemind_addon.api.events import (
+    SCHEMA_VERSION,
+    AccountNamed,
+    AttemptEnded,
+    AttemptStarted,
+    BackedOff,
+    BreakerChanged,
+    BudgetBooked,
+    BudgetSpent,
+    BudgetWarned,
+    CheckpointKept,
+    CommittedStreamFailed,
+    ConcurrencyChanged,
+    Event,
+    GuardTripped,
+    Held,
+    MachineSlept,
+    MeterLearned,
+    OddityNoted,
+    PersonActed,
+    PoolBlocked,
+    PoolsMerged,
+    StateUnsaved,
+    Submitted,
+    Superseded,
+    TicketEnded,
+    WallHit,
+    WallOpened,
+    WindowUsed,
+)
+from hivemind_addon.api.spend import amount
+from hivemind_addon.api.words import lasting
+
+_encode = msgspec.json.Encoder().encode
+
+_STUBBORN = (3, 6, 12, 24, 48, 96)
+"""The attempts whose failure is told: one or two are nothing in a provider's day, and a probe may fail all night."""
+_LONG_S = 10.0
+"""A pause of this length is told; shorter ones belong to a busy key."""
+_MINUTES_S = 600.0
+"""From here on a wait is told in minutes, hours and days."""
+_LEVEL_OF_END = {
+    "delivered": logging.DEBUG,
+    "cancelled": logging.DEBUG,
+    # Its client comes back, to the place that is kept.
+    "shed": logging.INFO,
+    # The wall or the budget was told.
+    "refused": logging.DEBUG,
+}
+
+
+def describe(event: Event) -> tuple[int, str]:
+    """How much it matters (a level of `logging`), and what happened, without whom it concerns."""
+    match event:
+        case Submitted(_, ticket):
+            return logging.DEBUG, f"submitted by {ticket.agent} for {ticket.pool}"
+        case Held():
+            return logging.DEBUG, f"held, place {event.position}: {event.reason.value}"
+        case AttemptStarted():
+            return logging.DEBUG, (
+                f"attempt {event.attempt} in flight after {event.waited_s:.1f} s, {event.in_flight} in all"
+            )
+        case AttemptEnded():
+            return logging.DEBUG, f"attempt {event.attempt}: {event.outcome.reason}, after {event.duration_s:.1f} s"
+        case BackedOff():
+            wait_s = event.until - event.at
+            again = f"in {wait_s:.1f} s" if wait_s > 0 else "when it is its turn"  # the breaker or a limit says when
+            return logging.INFO if event.attempt in _STUBBORN else logging.DEBUG, (
+                f"attempt {event.attempt} failed ({event.reason}); again {again}"
+            )
+        case TicketEnded():
+            level = _LEVEL_OF_END.get(event.end, logging.WARNING)
+            attempts = f"{event.attempts} attempt{'s' * (event.attempts != 1)}"
+            last = f": {event.last_outcome}" if event.last_outcome else ""
+            return level, (f"{event.end} ({event.reason}{last}) after {attempts}, {event.waited_s:.1f} s waited")
+        case ConcurrencyChanged():
+            return logging.DEBUG, f"concurrency limit {event.limit} ({event.reason})"
+        case BreakerChanged():
+            return _breaker(event)
+        case PoolBlocked():
+            wait_s = event.until - event.at
+            level = logging.INFO if wait_s >= _LONG_S else logging.DEBUG
+            how_long = lasting(wait_s) if wait_s >= _MINUTES_S else f"{wait_s:.1f} s"
+            return level, f"told to wait {how_long} ({event.reason})"
+        case WallHit():
+            return logging.WARNING, (
+                f"the account is refused for {lasting(event.until - event.at)} ({event.reason}); "
+                "everybody is told, nothing is sent until then or a restart"
+            )
+        case WallOpened():
+            return logging.WARNING, "the account is served again"
+        case WindowUsed():
+            level = logging.INFO if event.status in ("", "allowed") else logging.WARNING
+            return level, _window(event)
+        case MeterLearned():
+            limit = f"{event.limit:,.0f}" if event.limit >= 10 else f"{event.limit:.3g}"
+            kind = f" ({event.kind})" if event.kind != "unknown" else ""
+            return logging.INFO, f"limit learned: {event.meter} {limit}{kind}"
+        case AccountNamed():
+            return logging.DEBUG, f"the account is {event.name}"
+        case BudgetWarned() | BudgetSpent():
+            share = "has spent its budget" if isinstance(event, BudgetSpent) else "has spent most of its budget"
+            spent, limit = amount(event.unit, event.spent), amount(event.unit, event.limit)
+            return logging.WARNING, f"{event.budget.holder} {share}: {spent} of {limit} per {event.budget.per.value}"
+        case BudgetBooked():
+            spent = " and ".join(amount(unit, value) for unit, value in _spent(event))
+            return logging.DEBUG, f"{event.budget.holder}: {spent} spent per {event.budget.per.value}"
+        case CheckpointKept():
+            if event.checkpoint_id:
+                return logging.WARNING, "its conversation is kept, `hivemind checkpoint list`"
+            return logging.WARNING, f"its conversation could not be kept: {event.reason}"
+        case PoolsMerged():
+            return logging.INFO, f"{event.merged} is the same account"
+        case Superseded():
+            return logging.INFO, f"ended: its client came back with {event.by_ticket_id}"
+        case MachineSlept():
+            return logging.WARNING, f"the machine slept for {lasting(event.slept_s)}"
+        case OddityNoted():
+            return logging.WARNING, event.what
+        case PersonActed():
+            return logging.WARNING, event.text
+        case StateUnsaved():
+            if event.reason:
+                return logging.WARNING, f"the journal cannot be written: {event.reason}"
+            return logging.WARNING, "the journal is written again"
+        case CommittedStreamFailed():
+            return logging.WARNING, f"failed after its keep-alives: {event.reason}"
+        case GuardTripped():
+            # The guard itself logs the traceback.
+            return logging.DEBUG, f"guard trip in {event.where}: {event.error}"
+        case _:
+            assert_never(event)
+
+
+def line_of(event: Event) -> str:
+    """An event in one line, whole: its ticket or pool, and what happened."""
+    subject = subject_of(event)
+    text = describe(event)[1]
+    return f"{subject}: {text}" if subject else text
+
+
+def subject_of(event: Event) -> str:
+    """The ticket, else the pool that it concerns; empty: neither."""
+    return getattr(event, "ticket_id", None) or str(getattr(event, "pool", None) or "")
+
+
+def _breaker(event: BreakerChanged) -> tuple[int, str]:
+    match event.state:
+        case "open" if event.before != "half-open":
+            return (
+                logging.WARNING,
+                f"breaker open ({event.reason}); requests wait, one at a time is tried",
+            )
+        case "closed":
+            return logging.WARNING, f"breaker closed, the provider answers again ({event.reason})"
+        case _:
+            return logging.DEBUG, f"breaker {event.state} ({event.reason})"
+
+
+def _spent(event: BudgetBooked) -> list[tuple[str, int]]:
+    """Unit and amount; money only where there is any."""
+    money = [("micro_usd", event.spent.micro_usd)] if event.spent.micro_usd else []
+    return [("tokens", event.spent.tokens), *money]
+
+
+def _window(event: WindowUsed) -> str:
+    used = "" if event.used is None else f" {event.used:.0%} used"
+    status = f" ({event.status})" if event.status else ""
+    reset = "" if event.resets_in_s is None else f", anew in {lasting(event.resets_in_s)}"
+    return f"window {event.window}{used}{status}{reset}"
+
+
+def event_line(event: Event, wall: float) -> bytes:
+    r"""The line, with its end. `wall` is the event's instant in epoch seconds.
+
+    An event's own fields follow `v`, `wall` and `event`; they hold no prompts, keys or tokens' contents.
+    """
+    head = f'{{"v":{SCHEMA_VERSION},"wall":{wall:.3f},"event":"{type(event).__name__}",'
+    try:
+        fields = _encode(event)
+    except UnicodeEncodeError:  # bytes of a header that are no text; escaped they are still JSON
+        fields = json.dumps(msgspec.to_builtins(event)).encode()
+    return head.encode() + fields[1:] + b"\n"
+
+
+def dropped_line(lines: int, wall: float) -> bytes:
+    """What stands where so many lines could not be written."""
+    return _encode({"v": SCHEMA_VERSION, "wall": round(wall, 3), "event": "LinesDropped", "lines": lines}) + b"\n"

@@ -1,0 +1,91 @@
+"""Which requests and connections are ours, by the settings of the moment. Asking changes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mitmproxy.proxy.mode_specs import ReverseMode
+
+from hivemind_addon.proxy.capture.flow_parts import destination
+from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, is_loopback, is_on_loopback, upstream_by_path
+from hivemind_addon.proxy.mitm.refusal import make_upgrade_refusal
+from hivemind_addon.proxy.profile.load import dialect_for, is_model_call
+from hivemind_addon.proxy.wire.dialects.registry import dialect_of
+from hivemind_addon.system.hosts import normal_host
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mitmproxy import http
+    from mitmproxy.connection import Client
+    from mitmproxy.proxy.context import Context
+
+    from hivemind_addon.proxy.mitm.addresses import Upstream
+    from hivemind_addon.proxy.mitm.settings import LiveSettings
+    from hivemind_addon.proxy.profile.model import Profile
+
+
+class Claims:
+    """Asked of a request once by its head, and once more at the gate: until then other addons may change it."""
+
+    def __init__(self, settings: LiveSettings) -> None:
+        self._settings = settings
+
+    def profile_for(self, flow: http.HTTPFlow) -> Profile | None:
+        """The profile of a request that is a model call of ours; None: it passes by."""
+        request = flow.request
+        profile = self._profile_of(flow)
+        return profile if profile and is_model_call(profile, request.method, request.path) else None
+
+    def upgrade_refusal(self, flow: http.HTTPFlow) -> http.Response | None:
+        """What a WebSocket upgrade gets where its profile wants plain requests; None: it passes by."""
+        request = flow.request
+        if request.headers.get("upgrade", "").lower() != "websocket":
+            return None
+        profile = self._profile_of(flow)
+        if profile is None or not profile.refuse_websocket or not is_model_call(profile, "POST", request.path):
+            return None
+        return make_upgrade_refusal(dialect_of(dialect_for(profile, request.path)))
+
+    def _profile_of(self, flow: http.HTTPFlow) -> Profile | None:
+        settings, path = self._settings.current, flow.request.path
+        address = destination(flow)
+        profile = settings.profiles.match_host(*address)
+        if isinstance(flow.client_conn.proxy_mode, ReverseMode):
+            if settings.reverse_profile:
+                return settings.profiles.by_name[settings.reverse_profile]
+            return profile or settings.profiles.for_path(path)
+        if profile is None and settings.upstream is not None and address == settings.upstream.address:
+            return settings.profiles.for_path(path)
+        return profile
+
+    def upstream_of(self, request: http.Request) -> Upstream | None:
+        """Where a request goes that was sent straight to the proxy's own port; None: nobody knows."""
+        settings = self._settings.current
+        return settings.upstream or upstream_by_path(settings.profiles, request.path)
+
+    def foreign_host(self, context: Context, sni: str | None) -> str | None:
+        """The host of no profile that a client connection goes to: it is tunnelled, never intercepted. None: ours."""
+        if isinstance(context.client.proxy_mode, ReverseMode):
+            return None
+        if context.server.address is None:  # it goes nowhere yet: TLS to the proxy itself, of an https:// proxy URL
+            return None
+        host, port = context.server.address
+        if normal_host(host) == PAGE_HOST:
+            return None
+        name = sni or host
+        return None if self._settings.current.profiles.match_host(name, port) is not None else normal_host(name)
+
+    def may_reach(self, client: Client, asked: tuple[str, int], reached: Sequence[object] | None = None) -> bool:
+        """Whether a client may reach an address: this machine's loopback is not for clients elsewhere.
+
+        `reached`: the address that a name has led to; None: that is not known yet.
+        """
+        there, port = str((reached or asked)[0]), asked[1]
+        if is_loopback(client.peername[0]) or not is_on_loopback(there):
+            return True
+        settings = self._settings.current
+        told = (getattr(client.proxy_mode, "address", None), settings.upstream and settings.upstream.address)
+        if port in settings.lan_ports or asked in told:
+            return True  # the latter: where the proxy itself was told to go
+        return any(settings.profiles.match_host(host, port) for host in (asked[0], there))

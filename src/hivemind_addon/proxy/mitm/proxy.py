@@ -1,0 +1,279 @@
+"""What runs in this process: the requests that have not ended, and everything that serves them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections import defaultdict
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mitmproxy import ctx
+
+from hivemind_addon import __version__
+from hivemind_addon.api.events import OddityNoted
+from hivemind_addon.api.report import QUEUED_TOLD, ProxyView, Report
+from hivemind_addon.api.snapshot import SCHEMA_VERSION
+from hivemind_addon.proxy.capture.flow_parts import destination
+from hivemind_addon.proxy.mitm.annotate import Annotator
+from hivemind_addon.proxy.mitm.claims import Claims
+from hivemind_addon.proxy.mitm.control_socket import ControlSocket
+from hivemind_addon.proxy.mitm.files import Files
+from hivemind_addon.proxy.mitm.intake import Intake
+from hivemind_addon.proxy.mitm.listeners import listens, web_page
+from hivemind_addon.proxy.mitm.pages import Pages
+from hivemind_addon.proxy.mitm.settings import LiveSettings
+from hivemind_addon.proxy.observe.news import NOTICE
+from hivemind_addon.proxy.profile.known import is_model_host, is_shaped_like_a_call
+from hivemind_addon.system.descriptors import Places, raise_limit
+from hivemind_addon.system.hosts import normal_host
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from mitmproxy import http
+    from mitmproxy.connection import Client
+    from mitmproxy.flow import Flow
+    from mitmproxy.proxy.context import Context
+
+    from hivemind_addon.api.ticket import Attempt
+    from hivemind_addon.proxy.compose import Runtime
+    from hivemind_addon.proxy.mitm.exchange import Exchange
+    from hivemind_addon.proxy.mitm.settings import Settings
+
+logger = logging.getLogger("hivemind")
+
+_MOST_UNSCHEDULED = 100
+FLUSH_S = 0.2
+"""How long a stopping proxy lets its last answers leave their sockets."""
+DRAIN_S = 30
+"""How long running streams may go on after SIGTERM or Ctrl-C."""
+
+
+class Proxy:
+    """Lives as long as the process; a reloaded script adopts it. Implements `mitm.port.Port`."""
+
+    def __init__(self, *, runtime: Runtime, settings: Settings) -> None:
+        self.runtime = runtime
+        self.driver = runtime.driver
+        self.guard = runtime.guard
+        self.began_wall = runtime.driver.clock.wall()
+        self.settings = LiveSettings(settings, runtime.driver)
+        self.claims = Claims(self.settings)
+        self.files = Files(runtime.driver)
+        """What is written: the journal, and captures."""
+        self.intake = Intake(runtime=runtime, settings=self.settings, files=self.files, on_end=self._ended)
+        self.places = Places(raise_limit())
+        """Of clients' connections."""
+        self.live: dict[str, Exchange] = {}
+        """Flow id → exchange whose ticket has not ended."""
+        self.replays: dict[str, Exchange] = {}
+        """Flow id → exchange of a replayed flow, which mitmproxy runs without our layer."""
+        self.redirected: dict[str, tuple[str, int]] = {}
+        """Server connection id → its own address, of the ones that a redirect sent elsewhere."""
+        self.unscheduled: set[str] = set()
+        """Hosts of models whose calls passed by; each is told once."""
+        self._of_client: defaultdict[str, set[Exchange]] = defaultdict(set)
+        self._emptied = asyncio.Event()
+        self.annotator = Annotator(histories=runtime.histories, driver=runtime.driver, live=self.live)
+        self.control = ControlSocket(
+            settings=self.settings, files=self.files, driver=runtime.driver, report=self.make_report
+        )
+        """Where others read what goes on, and say what is to be done."""
+        self.pages = Pages(
+            report=lambda: self.make_report(listens()),
+            metrics=runtime.metrics,
+            driver=runtime.driver,
+            guard=runtime.guard,
+            is_stopping=lambda: ctx.master.should_exit.is_set(),  # noqa: PLW0108 - there is no master yet
+            is_configured=lambda host, port: self.settings.current.is_called(host, port),  # noqa: PLW0108 - they change
+            upstream_of=self.claims.upstream_of,
+        )
+        """Where people read it, with a browser."""
+
+    def __repr__(self) -> str:
+        return f"<Proxy, {len(self.live)} requests>"
+
+    def follow(self, settings: Settings) -> None:
+        """Go on with these settings. Raises BadOption."""
+        self.settings.follow(settings)
+        self.runtime.sinks.follow(log=settings.event_log, notify=settings.notify)
+        self.files.follow(settings)
+
+    # Requests --------------------------------------------------------------------------------------------------------
+
+    def page(self, request: http.Request, client: Client, destination: tuple[str, int] | None) -> http.Response | None:
+        """The answer to a request for one of the proxy's own pages; None: it is for somebody else."""
+        return self.pages.answer(request, client, destination)
+
+    def is_ours(self, flow: http.HTTPFlow) -> bool:
+        """Whether the request is scheduled, judged from its head."""
+        try:
+            return self.claims.profile_for(flow) is not None
+        except Exception as error:  # noqa: BLE001 - the guard at the edge
+            self.guard.trip("claims", error)
+            return True  # the gate will decide, or let it pass by under the guard
+
+    def make_exchange(self, flow: http.HTTPFlow) -> Exchange | None:
+        """The exchange of a complete request; None when another addon made it a request that is not ours."""
+        try:
+            profile = self.claims.profile_for(flow)
+            exchange = self.intake.make(flow, profile) if profile else None
+        except Exception as error:  # noqa: BLE001 - the guard at the edge
+            exchange = self.intake.make_unread(flow)
+            exchange.trip("intake", error)
+        if exchange is not None:
+            self.live[flow.id] = exchange
+            with self.guarded("annotate"):
+                self.annotator.begun()
+            self._of_client[flow.client_conn.id].add(exchange)
+        return exchange
+
+    def pass_by(self, flow: http.HTTPFlow) -> None:
+        """A request is not scheduled: where it looks like a model call, a person should know."""
+        request = flow.request
+        path = request.path.partition("?")[0]
+        if is_shaped_like_a_call(request.method, path):
+            self._tell_unscheduled(normal_host(destination(flow)[0]), flow.client_conn, path)
+
+    def is_foreign(self, context: Context, sni: str | None) -> bool:
+        """Whether a client connection is to be tunnelled; where it goes to a host of models, a person should know."""
+        host = self.claims.foreign_host(context, sni)
+        if host is not None and is_model_host(host):
+            self._tell_unscheduled(host, context.client)
+        return host is not None
+
+    def _tell_unscheduled(self, host: str, client: Client, path: str = "") -> None:
+        if host in self.unscheduled or len(self.unscheduled) >= _MOST_UNSCHEDULED:
+            return
+        self.unscheduled.add(host)
+        who = self.intake.name_of(client)
+        what = f"calls to {host}{path} pass unscheduled, no profile claims them (first by {who})"
+        at = self.driver.clock.monotonic()
+        self.driver.note(OddityNoted(at=at, pool=None, ticket_id=None, what=f"{what}; docs/profiles.md tells how"))
+
+    @contextmanager
+    def guarded(self, where: str) -> Iterator[None]:
+        """For the body of a hook: an exception of ours is a guard trip, and the hook has done nothing."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the guard at the edge
+            self.guard.trip(where, error)
+
+    def nudge(self, flow: Flow) -> None:
+        """Somebody touched the flow: what is held looks whether it was ended or let go."""
+        if exchange := self.live.get(flow.id):
+            with self.guarded("update"):
+                exchange.nudge()
+
+    def end_attempt(self, attempt: Attempt, inject: Callable[[http.HTTPFlow], None]) -> None:
+        """End a running attempt; `inject` tells its stream, and raises ValueError where it has none."""
+        ticket_id = attempt.ticket.id
+        exchange = next((one for one in self.live.values() if one.ticket.id == ticket_id), None)
+        if exchange is None:
+            return
+        if exchange.flow.id in self.replays:
+            if exchange.flow.killable:
+                exchange.flow.kill()  # mitmproxy's own layer runs it, and looks before its next hook
+            exchange.client_gone()
+            return
+        try:
+            inject(exchange.flow)
+        except ValueError:  # the connection is gone already
+            exchange.client_gone()
+
+    # Ends ------------------------------------------------------------------------------------------------------------
+
+    def _ended(self, exchange: Exchange) -> None:
+        if exchange.tape and self.files.recorder:
+            self.files.recorder.ended(exchange.flow, exchange.ticket, exchange.served, exchange.refusal)
+        self.live.pop(exchange.flow.id, None)
+        with self.guarded("annotate"):
+            self.annotator.ended(exchange)
+        if not self.live:
+            self._emptied.set()
+        client_id = exchange.flow.client_conn.id
+        mates = self._of_client.get(client_id)
+        if mates is not None:
+            mates.discard(exchange)
+            if not mates:
+                del self._of_client[client_id]
+
+    def client_disconnected(self, client: Client) -> None:
+        """Some flows end with no hook of their own; none of a client that is gone may keep a slot."""
+        self.places.give_back(client.id)
+        self.intake.forget(client)
+        for exchange in list(self._of_client.get(client.id, ())):
+            exchange.client_gone()
+            exchange.finished()
+
+    async def drain(self) -> None:
+        """Held flows get their come-back refusal at once; running streams have 30 s; a second signal ends it."""
+        second = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGINT, signal.SIGTERM):
+            try:
+                loop.add_signal_handler(name, second.set)
+            except NotImplementedError:  # Windows' loop: no second signal there
+                break
+        self.driver.close()
+        self.settings.stop()
+        if self.live:
+            logger.log(NOTICE, "hivemind: stopping; %d requests may finish within %d s", len(self.live), DRAIN_S)
+        waits = [asyncio.ensure_future(self.drained()), asyncio.ensure_future(second.wait())]
+        done, pending = await asyncio.wait(waits, timeout=DRAIN_S, return_when=asyncio.FIRST_COMPLETED)
+        for wait in pending:
+            wait.cancel()
+        if waits[0] in done:
+            await self.flushed()
+        await self.files.close()
+        await self.runtime.sinks.close()
+        self.control.close()
+
+    async def drained(self) -> None:
+        """Wait until no ticket is left."""
+        while self.live:
+            self._emptied.clear()
+            await self._emptied.wait()
+
+    async def flushed(self) -> None:
+        """Let the last answers leave: they are written after their tickets ended."""
+        gone_out = asyncio.Event()
+        asyncio.get_running_loop().call_later(FLUSH_S, gone_out.set)
+        await gone_out.wait()
+
+    # What is told ----------------------------------------------------------------------------------------------------
+
+    def make_report(self, listens: Sequence[tuple[str, int]]) -> Report:
+        """Everything that is told, now. `listens`: at least one address."""
+        profiles, clock = self.settings.current.profiles.by_name.values(), self.driver.clock
+        return Report(
+            version=SCHEMA_VERSION,
+            proxy=ProxyView(
+                pid=os.getpid(),
+                port=listens[0][1],
+                listens=tuple(f"{host}:{port}" for host, port in listens),
+                confdir=str(Path(ctx.options.confdir).expanduser()),
+                hosts=tuple(sorted({host for profile in profiles for host in profile.hosts})),
+                version=__version__,
+                began_wall=self.began_wall,
+                web=web_page(),
+                open_files=self.places.limit,
+                unscheduled=tuple(sorted(self.unscheduled)),
+            ),
+            snapshot=self.driver.snapshot(most_queued=QUEUED_TOLD),
+            tally=self.runtime.stats.view(clock.monotonic(), self.runtime.news.lines(clock.monotonic())),
+            told_wall=clock.wall(),
+        )
+
+
+def end_on_hangup(end: Callable[[], None]) -> None:
+    """Make SIGHUP what SIGTERM is, which mitmproxy does not; `nohup` keeps its promise.
+
+    It is no second word: a terminal that is closed sends more than one.
+    """
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, end)

@@ -1,0 +1,242 @@
+"""The options, read and checked, and what of it changes while the proxy runs: profiles and the agents file."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from hivemind_addon.proxy.checkpoint.folder_store import FOLDER_NAME
+from hivemind_addon.proxy.journal.retention import JournalKeep
+from hivemind_addon.proxy.profile.agents import load_agents
+from hivemind_addon.proxy.profile.grants import AgentRules
+from hivemind_addon.proxy.profile.load import load_profiles
+from hivemind_addon.system.glob import glob_matches
+from hivemind_addon.system.hosts import host_parts
+from hivemind_addon.system.typed import DocumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from hivemind_addon.api.ticket import PoolKey
+    from hivemind_addon.proxy.core.pool import PoolSettings
+    from hivemind_addon.proxy.mitm.addresses import Upstream
+    from hivemind_addon.proxy.mitm.view import Keep
+    from hivemind_addon.proxy.profile.grants import Allowance
+    from hivemind_addon.proxy.profile.load import Profiles
+    from hivemind_addon.proxy.runtime.driver import Driver
+
+logger = logging.getLogger("hivemind")
+
+LOOK_EVERY_S = 2.0
+"""How often the files of a user's are looked at: raising a budget needs no restart."""
+_HTTPS = 443
+
+
+class BadOption(Exception):
+    """One line that names the option, what is wrong with it, and the cure."""
+
+
+class AgentsFile:
+    """The rules of one file; without a file, none. Raises DocumentError when the file is bad at the start."""
+
+    def __init__(self, file: Path | None, *, total: Allowance | None = None, each: Allowance | None = None) -> None:
+        """`total` and `each`: budgets for this run, of everyone and of each agent, before the file's."""
+        self.file = file
+        self._allotted = (total, each)
+        self._rules = self._load()
+        self._stamp = self._read_stamp()
+        self._looked_at = float("-inf")
+
+    def __repr__(self) -> str:
+        return f"<AgentsFile {self.file}>"
+
+    def rules(self, now: float, *, log: Callable[..., None] = logger.error) -> AgentRules:
+        """The newest rules that are good: a file that was changed for the worse is told of, once."""
+        if self.file and now >= self._looked_at + LOOK_EVERY_S:
+            self._looked_at = now
+            stamp = self._read_stamp()
+            if stamp != self._stamp:
+                self._stamp = stamp
+                try:
+                    self._rules = self._load()
+                except DocumentError as error:
+                    log("hivemind: %s (the rules stay as they were)", error)
+        return self._rules
+
+    def _load(self) -> AgentRules:
+        rules = load_agents(self.file) if self.file else AgentRules()
+        return rules.allot(*self._allotted)
+
+    def _read_stamp(self) -> tuple[int, int] | None:
+        if self.file is None:
+            return None
+        try:
+            state = self.file.stat()
+        except OSError:
+            return None
+        return state.st_mtime_ns, state.st_size
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options, read and checked. By itself: nothing is kept, told or written."""
+
+    profiles: Profiles
+    upstream: Upstream | None = None
+    """The provider of requests that are sent straight to the proxy's own port; None: by their paths."""
+    profiles_folder: Path | None = None
+    """The user's; None: there are the packaged ones only."""
+    max_concurrency: int | None = None
+    """What the profiles' own maximum is lowered to; None: it stays."""
+    redirects: Mapping[str, tuple[str, int]] = MappingProxyType({})
+    """Host (lower case) → address."""
+    reverse_profile: str = ""
+    """Name of a profile, or empty."""
+    reverse_hosts: tuple[str, ...] = ()
+    """Globs of names by which clients may call a reverse-mode proxy."""
+    lan_ports: frozenset[int] = frozenset()
+    """Of loopback, for clients elsewhere."""
+    agents: AgentsFile = field(default_factory=lambda: AgentsFile(None))
+    journal: Path | None = None
+    """None: nothing is kept."""
+    port: int = 0
+    """Of the first listener, as it is asked for: orders and budgets per run belong to it; 0: nobody knows."""
+    fresh: bool = False
+    """Neither are taken over."""
+    journal_keep: JournalKeep = field(default_factory=JournalKeep)
+    control: Path | bool = False
+    """The control socket's path; True: the usual one of the port; False: none."""
+    event_log: Path | bool = False
+    """Where events are appended as JSON; True: standard output; False: nowhere."""
+    notify: tuple[str, ...] = ()
+    """The program to call for help with, and its arguments; empty: none."""
+    keep: Keep | None = None
+    """Of finished flows, in a view; None: all."""
+    capture: Path | None = None
+    """None: nothing is recorded."""
+    capture_content: bool = True
+
+    def is_called(self, host: str, port: int) -> bool:
+        """Whether clients may call a reverse-mode proxy by this name: a user's word, or a provider's name."""
+        return (
+            any(glob_matches(glob, host) for glob in self.reverse_hosts)
+            or self.profiles.match_host(host, port) is not None
+        )
+
+    @property
+    def checkpoints(self) -> Path | None:
+        """The folder of conversations that a spent budget has stopped; None: none are kept, as nothing is."""
+        return self.journal.parent / FOLDER_NAME if self.journal is not None else None
+
+
+def read_profiles(folder: Path | None, reverse_profile: str, max_concurrency: int | None) -> Profiles:
+    """The packaged profiles and a user's, as options bound them. Raises BadOption."""
+    if folder is not None and not folder.is_dir():
+        raise BadOption(f"hivemind_profiles: {folder} is not a folder; name the one that holds your *.yaml profiles")
+    try:
+        profiles = load_profiles(folder)
+    except DocumentError as error:
+        raise BadOption(str(error)) from error
+    if reverse_profile and reverse_profile not in profiles.by_name:
+        known = ", ".join(sorted(profiles.by_name))
+        raise BadOption(f"hivemind_reverse_profile: there is no profile {reverse_profile!r}; choose one of {known}")
+    return profiles if max_concurrency is None else profiles.capped(max_concurrency)
+
+
+class LiveSettings:
+    """The settings that hold now. On the event loop; the files of profiles are read in a thread.
+
+    What a pool has learned stays when its profile changes. A change for the worse is told of, once, and what was set
+    before stays.
+    """
+
+    def __init__(self, settings: Settings, driver: Driver) -> None:
+        self.current = settings
+        """Replaced when an option or a profile changes."""
+        self._driver = driver
+        self._folder: Path | None = None
+        self._stamp: object = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<LiveSettings, profiles in {self._folder}>"
+
+    def follow(self, settings: Settings) -> None:
+        """Go on with these settings: pools feel their profiles at once, and their folder is looked at from now on."""
+        before, self.current = self.current, settings
+        self._folder, self._stamp = settings.profiles_folder, _stamp_of(settings.profiles_folder)
+        if settings.profiles != before.profiles:
+            self._configure(before, settings)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._look_again()
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._reading is not None:
+            self._reading.cancel()
+
+    def _look_again(self) -> None:
+        if self._folder is not None:
+            self._timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
+
+    def _look(self) -> None:
+        stamp = _stamp_of(self._folder)
+        if stamp == self._stamp:
+            self._look_again()
+        else:
+            self._stamp = stamp
+            self._reading = asyncio.ensure_future(self._read(self.current))
+
+    async def _read(self, settings: Settings) -> None:
+        try:
+            profiles = await asyncio.to_thread(
+                read_profiles, settings.profiles_folder, settings.reverse_profile, settings.max_concurrency
+            )
+        except BadOption as error:
+            logger.warning("hivemind: %s (the profiles stay as they were)", error)
+        else:
+            if self.current is settings:  # else somebody has set an option meanwhile, and all was read anew
+                self.current = replace(settings, profiles=profiles)
+                self._configure(settings, self.current)
+                logger.warning(
+                    "hivemind: the profiles in %s were changed, and are read again", settings.profiles_folder
+                )
+        self._look_again()
+
+    def _configure(self, before: Settings, after: Settings) -> None:
+        def settings_of(key: PoolKey, name: str) -> PoolSettings | None:
+            address = _address(key.host)
+            was, now = before.profiles.match_host(*address), after.profiles.match_host(*address)
+            is_of_host = was is not None and was.name == name
+            profile = (now if is_of_host else None) or after.profiles.by_name.get(name)
+            return profile.pool_settings if profile else None
+
+        self._driver.configure(settings_of)
+
+
+def _address(host: str) -> tuple[str, int]:
+    """Of a pool's host, which has its port only where that is not the scheme's own."""
+    try:
+        name, port = host_parts(host)
+    except ValueError:  # what a client called it
+        return host, _HTTPS
+    return name, port or _HTTPS
+
+
+def _stamp_of(folder: Path | None) -> object:
+    """What changes with any file of the folder; None: it cannot be looked at."""
+    if folder is None:
+        return None
+    try:
+        states = [(file.name, file.stat()) for file in sorted(folder.glob("*.y*ml"))]
+    except OSError:
+        return None
+    return [(name, state.st_mtime_ns, state.st_size) for name, state in states]

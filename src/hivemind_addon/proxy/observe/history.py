@@ -1,0 +1,180 @@
+"""Events → one ticket's history: what a person reads beside its request, while it waits and ever after.
+
+It is plain values: it travels with mitmproxy's flow, into files too, and is shown where no scheduler runs.
+"""
+
+from msgspec import Struct, field
+
+from hivemind_addon.api.event_text import describe
+from hivemind_addon.api.events import AttemptEnded, AttemptStarted, BackedOff, Event, Held, Submitted, TicketEnded
+from hivemind_addon.api.snapshot import TicketView
+from hivemind_addon.api.spend import amount
+from hivemind_addon.api.ticket import Ticket, Usage
+from hivemind_addon.api.words import about
+
+MOMENTS = 100
+"""Of a ticket that is tried for hours the first few and the newest are kept."""
+_FIRST = 10
+ENDED = 256
+"""So many histories are kept after their end, for whoever has not read them yet."""
+
+
+class Moment(Struct, frozen=True):
+    """One thing that happened."""
+
+    after_s: float
+    """Since the request came."""
+    text: str
+
+
+class TicketHistory(Struct, kw_only=True):
+    """What is known of one ticket."""
+
+    ticket_id: str
+    agent: str
+    session: str = ""
+    parent_session: str = ""
+    """Empty: none is known."""
+    kind: str = ""
+    model: str = ""
+    pool: str = ""
+    priority: str = ""
+    moments: list[Moment] = field(default_factory=list)
+    """Oldest first."""
+    attempts: int = 0
+    waited_s: float = 0.0
+    """Sum over its waits that have ended."""
+    waits: bool = False
+    """Whether it is held."""
+    failure: str = ""
+    """Why its newest attempt failed; empty: it did not."""
+    usage: Usage = field(default_factory=Usage)
+    """Of all its attempts."""
+    micro_usd: int | None = None
+    """None: its model has no price."""
+    end: str = ""
+    """`delivered`, `gave up`, `shed`, `refused`, `cancelled`; empty: it has not ended."""
+    reason: str = ""
+    """Why it ended so."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its client got no answer of the provider."""
+        return self.end in ("gave up", "shed", "refused")
+
+    @property
+    def who(self) -> str:
+        """The agent and the ticket, as all lines about it end."""
+        return f"[{self.agent} {self.ticket_id}]"
+
+
+class Histories:
+    """An observer. Owns nothing that decides."""
+
+    def __init__(self) -> None:
+        self._live: dict[str, tuple[Ticket, TicketHistory]] = {}
+        self._ended: dict[str, TicketHistory] = {}
+        """Oldest first."""
+
+    def __repr__(self) -> str:
+        return f"<Histories of {len(self._live)} live tickets>"
+
+    def __call__(self, event: Event) -> None:
+        """Write one event down, when it is of one ticket."""
+        if isinstance(event, Submitted):
+            self._live[event.ticket.id] = (event.ticket, _begin(event.ticket))
+        elif (known := self._live.get(getattr(event, "ticket_id", None) or "")) is not None:
+            ticket, history = known
+            _add(history, ticket, event)
+            if isinstance(event, TicketEnded):
+                del self._live[ticket.id]
+                self._ended[ticket.id] = history
+                if len(self._ended) > ENDED:
+                    del self._ended[next(iter(self._ended))]
+
+    def of(self, ticket_id: str) -> TicketHistory | None:
+        """The ticket's history so far; None: it was never submitted, or ended long ago."""
+        known = self._live.get(ticket_id)
+        return known[1] if known else self._ended.get(ticket_id)
+
+
+def _begin(ticket: Ticket) -> TicketHistory:
+    return TicketHistory(
+        ticket_id=ticket.id,
+        agent=ticket.agent,
+        session=ticket.session,
+        parent_session=ticket.parent_session,
+        kind=ticket.kind.value,
+        model=ticket.model,
+        pool=str(ticket.pool),
+        priority=ticket.priority.name.lower(),
+        micro_usd=None if ticket.price is None else 0,
+    )
+
+
+def _add(history: TicketHistory, ticket: Ticket, event: Event) -> None:
+    match event:
+        case Held() | BackedOff():
+            history.waits = True
+        case AttemptStarted():
+            history.waits = False
+            history.attempts = event.attempt
+            history.waited_s += event.waited_s
+        case AttemptEnded():
+            history.failure = event.outcome.reason
+            if event.usage is not None:
+                history.usage += event.usage
+            if history.micro_usd is not None:
+                history.micro_usd += event.spend.micro_usd
+        case TicketEnded():
+            history.waits = False
+            history.end, history.reason = event.end, event.reason
+            history.attempts, history.waited_s = event.attempts, event.waited_s
+    history.moments.append(Moment(after_s=round(max(0.0, event.at - ticket.arrived_at), 3), text=describe(event)[1]))
+    if len(history.moments) > MOMENTS:
+        del history.moments[_FIRST]
+
+
+def _in_flight(attempt: int) -> str:
+    return f"in flight, attempt {attempt}" if attempt > 1 else "in flight"
+
+
+def newest_line(history: TicketHistory) -> str:
+    """Where a ticket was put last, in one line; empty: nothing has happened yet."""
+    if not history.moments:
+        return ""
+    return f"{history.moments[-1].text if history.waits else _in_flight(history.attempts)} {history.who}"
+
+
+def present_line(history: TicketHistory, view: TicketView) -> str:
+    """Where a ticket that has not ended is, in one line: `held, place 3: rate limit, in about 15 s [agent-7 1a2b]`."""
+    if not view.position:
+        return f"{_in_flight(view.attempts)} {history.who}"
+    start = "" if view.starts_in_s is None else f", in about {about(view.starts_in_s)}"
+    if view.state == "backing off":
+        cause = f" after {history.failure}" if history.failure else ""
+        return f"held, backing off: attempt {view.attempts + 1}{start.removeprefix(',')}{cause} {history.who}"
+    return f"held, place {view.position}: {view.reason}{start} {history.who}"
+
+
+def final_line(history: TicketHistory) -> str:
+    """What became of a ticket: `delivered: waited 12 s, 2 attempts, 1,345 in (900 cached) + 678 out, $0.03 [a 1b]`."""
+    parts = [] if history.end == "delivered" else [history.reason]
+    if history.waited_s >= 0.5:
+        parts.append(f"waited {about(history.waited_s)}")
+    if history.attempts > 1:
+        parts.append(f"{history.attempts} attempts")
+    if used := usage_line(history):
+        parts.append(used)
+    return f"{history.end}: {', '.join(parts)} {history.who}" if parts else f"{history.end} {history.who}"
+
+
+def usage_line(history: TicketHistory) -> str:
+    """Tokens and money: `12,345 in (11,000 cached, 200 written) + 678 out, $0.034`; empty: nothing was used."""
+    usage = history.usage
+    if not (usage.total_input_tokens or usage.output_tokens):
+        return ""
+    caches = ((usage.cache_read_tokens, "cached"), (usage.cache_write_tokens, "written to the cache"))
+    cached = ", ".join(f"{tokens:,} {name}" for tokens, name in caches if tokens)
+    line = f"{usage.total_input_tokens:,} in{f' ({cached})' if cached else ''} + {usage.output_tokens:,} out"
+    return f"{line}, {amount('micro_usd', history.micro_usd)}" if history.micro_usd else line

@@ -1,0 +1,150 @@
+"""One attempt's answer as it comes in: when it was last heard, what it says, how it ends and what it used.
+
+It knows nothing of tickets and of the scheduler, and decides nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hivemind_addon.api.ticket import Hints, Outcome, OutcomeKind, Usage
+from hivemind_addon.proxy.wire.answer import AnswerReader, Phase
+from hivemind_addon.proxy.wire.decoding import DecodeError, decode
+from hivemind_addon.proxy.wire.dialects.registry import dialect_of
+from hivemind_addon.proxy.wire.hints import read_hints, read_stream_windows
+from hivemind_addon.proxy.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
+from hivemind_addon.proxy.wire.transcript import Transcript, answer_of
+from hivemind_addon.proxy.wire.usage import usage_in_body
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from hivemind_addon.proxy.profile.model import DialectName, Profile
+    from hivemind_addon.system.clock import Clock
+
+JUDGED_BODY_MAX_BYTES = 8 * 1024 * 1024
+"""How much of a plain answer is decoded and read; a longer one is judged by its status."""
+READ_BODY_MAX_BYTES = 256 * 1024
+"""How much of one is read as a conversation, to see whether it is garbage."""
+
+
+@dataclass(eq=False)
+class AnswerInProgress:
+    """Tell it what comes, in order. Its head makes it a stream, which is read as it passes, or a plain answer."""
+
+    profile: Profile
+    dialect_name: DialectName
+    clock: Clock
+    sent_at: float = 0.0
+    head_at: float = 0.0
+    last_byte_at: float = 0.0
+    hints: Hints = field(default_factory=Hints)
+    """What its head said of limits."""
+    kept: list[bytes] = field(default_factory=list)
+    """The decoded pieces of what was looked at and is kept back."""
+    looked_bytes: int = 0
+    unreadable: str | None = None
+    """Why its body cannot be read."""
+    answer: Transcript | None = None
+    """What a complete answer says, as far as it is read."""
+    _reader: AnswerReader | None = None
+    _headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def phase(self) -> Phase | None:
+        """Where a streamed answer is; None: it is none, or nothing has come."""
+        return None if self._reader is None else self._reader.phase
+
+    def sent(self) -> None:
+        """Its request is on its way."""
+        self.sent_at = self.last_byte_at = self.clock.monotonic()
+
+    def head(self, status: int, headers: Mapping[str, str]) -> bool:
+        """Its head came, with headers by lower-case name. True: it is a stream."""
+        self.head_at = self.last_byte_at = self.clock.monotonic()
+        self._headers = headers
+        self.hints = read_hints(self.profile, headers, self.clock.wall())
+        media_type = dialect_of(self.dialect_name).media_type
+        if status != 200 or not headers.get("content-type", "").lower().startswith(media_type):
+            return False
+        self._reader = AnswerReader(self.profile, self.dialect_name, headers.get("content-encoding", ""))
+        return True
+
+    def heard(self) -> None:
+        """A piece of a plain answer came."""
+        self.last_byte_at = self.clock.monotonic()
+
+    def look(self, chunk: bytes) -> Phase:
+        """A piece of the stream came that is kept back."""
+        phase = self._read(chunk)
+        self.looked_bytes += len(chunk)
+        return phase
+
+    def tee(self, chunk: bytes) -> bytes:
+        """A piece of the stream came that is passed on; answers it decoded."""
+        self.kept.clear()
+        self._read(chunk)
+        return b"".join(self.kept)
+
+    def _read(self, chunk: bytes) -> Phase:
+        assert self._reader is not None
+        self.last_byte_at = self.clock.monotonic()
+        self.kept.append(self._reader.feed(chunk))
+        self.unreadable = self._reader.broken
+        return self._reader.phase
+
+    def take_kept(self) -> bytes:
+        """The decoded bytes of everything that was kept back; from now on nothing is."""
+        decoded = b"".join(self.kept)
+        self.kept.clear()
+        return decoded
+
+    def finish(self) -> Phase | None:
+        """The stream came to its end."""
+        if self._reader is not None:
+            self._reader.finish()
+            if self.answer is None and self._reader.phase is Phase.COMPLETE:
+                self.answer = self._reader.answer()
+        return self.phase
+
+    def judge_stream(self) -> Outcome:
+        """How the stream ended, or what its error event says."""
+        assert self._reader is not None
+        if self._reader.error is not None:
+            return judge_stream_error(self.profile, self._reader.error, self.hints, self.clock.wall())
+        if self._reader.phase is Phase.COMPLETE or self._reader.broken:
+            return Outcome(OutcomeKind.SUCCESS, "200", status=200)
+        return judge_transport(TransportTrouble.CUT)
+
+    def judge_body(self, status: int, body: bytes, count: Callable[[str], int]) -> tuple[Outcome, Usage | None]:
+        """How a plain answer ended, and what it used; `count`: tokens of a text, where it does not say."""
+        decoded: bytes | None = None
+        if len(body) <= JUDGED_BODY_MAX_BYTES:
+            try:
+                decoded = decode(body, self._headers.get("content-encoding", ""), JUDGED_BODY_MAX_BYTES)
+            except DecodeError as error:
+                self.unreadable = str(error)
+        outcome = judge_answer(self.profile, status, self._headers, decoded, self.hints, self.clock.wall())
+        usage = usage_in_body(self.dialect_name, decoded) if decoded else None
+        is_good = bool(decoded) and outcome.kind is OutcomeKind.SUCCESS
+        if decoded and is_good and len(decoded) <= READ_BODY_MAX_BYTES:
+            self.answer = answer_of(self.dialect_name, decoded)
+        if decoded and is_good and (usage is None or not usage.output_tokens):
+            answer = self.answer or answer_of(self.dialect_name, decoded)
+            said = "".join(part.text for part in answer.parts)
+            if usage is None and not said and not answer.stop:  # no shape that is known here
+                said = decoded.decode(errors="replace")
+            if usage is None or said:  # where something was said, a usage without output cannot be true
+                usage = Usage(output_tokens=count(said))
+        return outcome, usage
+
+    def usage(self, count: Callable[[str], int]) -> Usage | None:
+        """What the stream used so far; None: it is none."""
+        return self._reader.usage(count) if self._reader else None
+
+    def stream_windows(self) -> Hints | None:
+        """What events of the stream told of a subscription's windows; None: none did."""
+        if self._reader is None or self._reader.windows is None:
+            return None
+        return Hints(windows=read_stream_windows(self._reader.windows.data, self.clock.wall()))

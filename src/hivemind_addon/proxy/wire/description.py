@@ -1,0 +1,121 @@
+"""What a request says: its model, whose it is, what it is for, and what it will take. Pure: read from its parts."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from hivemind_addon.api.ticket import CallKind, Demand, PoolKey, Usage
+from hivemind_addon.proxy.profile.load import dialect_for, model_group, model_of
+from hivemind_addon.proxy.profile.model import DialectName, InputCharge, Profile
+from hivemind_addon.proxy.wire.decoding import DecodeError, decode
+from hivemind_addon.proxy.wire.estimate import Estimator
+from hivemind_addon.proxy.wire.identity import Identity, call_kind, identify
+from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, RequestFacts, fingerprints, read_request
+from hivemind_addon.system.glob import glob_matches
+from hivemind_addon.system.hosts import normal_host
+
+_LONGEST_PATIENCE_S = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRequest:
+    """The parts of a request, as text."""
+
+    scheme: str
+    host: str
+    """That the client means; never a resolved address."""
+    port: int
+    path: str
+    headers: Mapping[str, str]
+    """By lower-case name."""
+    body: bytes
+    """As it is sent; its content coding is among the headers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """One request, described."""
+
+    dialect: DialectName
+    facts: RequestFacts
+    who: Identity
+    kind: CallKind
+    pool: PoolKey
+    """With the account as the request tells it."""
+    demand: Demand
+    """Of an attempt that finds the prompt cache warm."""
+    expected: Usage
+    cold_tokens: int
+    """Of the input that is expected in the cache, what the limits count once it has lapsed."""
+    prefix: str
+    """Hash of what the prompt cache keys on; empty: nothing is shared."""
+    prefix_tokens: int
+    request_hash: str
+    known_patience_s: float | None
+    """How long its client waits: what it announces, else what the profile knows of its kind; None: neither."""
+
+
+def describe_request(
+    profile: Profile, request: PlainRequest, estimator: Estimator, *, user: str, peer: str
+) -> Description:
+    """Read a model call of this profile. `user`: the proxy's, where one is named; `peer`: the client's address."""
+    dialect = dialect_for(profile, request.path)
+    facts = read_request(_plain_body(request), dialect)
+    if profile.model_paths:
+        facts = replace(facts, model=model_of(profile, request.path, facts.model))
+    who = identify(profile, request.headers, facts, user, peer)
+    prints = fingerprints(facts, who.agent)
+    expected = estimator.expect(profile, facts, who.session)
+    prefix_tokens = round(expected.total_input_tokens * prints.prefix_bytes / max(1, facts.prompt_bytes))
+    is_kept = prints.is_marked or not profile.cache_needs_marks
+    is_shared = is_kept and prefix_tokens >= profile.cache.least_tokens
+    host, usual_port = normal_host(request.host), 443 if request.scheme == "https" else 80
+    return Description(
+        dialect=dialect,
+        facts=facts,
+        who=who,
+        kind=call_kind(profile, request.headers, facts, request.path, has_parent=bool(who.parent_session)),
+        pool=PoolKey(
+            host=host if request.port == usual_port else f"{host}:{request.port}",
+            account=who.account,
+            model_group=model_group(profile, facts.model),
+        ),
+        demand=estimator.estimate(profile, facts, who.session),
+        expected=expected,
+        cold_tokens=expected.cache_read_tokens if profile.charge.input is InputCharge.UNCACHED else 0,
+        prefix=prints.prefix if is_shared else "",
+        prefix_tokens=min(prefix_tokens, expected.total_input_tokens) if is_shared else 0,
+        request_hash=prints.whole,
+        known_patience_s=_known_patience(request.headers, profile),
+    )
+
+
+def plain_headers(fields: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """A head's fields by lower-case name: mitmproxy's own look through all of them for each name that is asked."""
+    plain: dict[str, str] = {}
+    for raw_name, raw_value in fields:
+        name = raw_name.lower().decode("utf-8", "surrogateescape")
+        value = raw_value.decode("utf-8", "surrogateescape")
+        plain[name] = f"{plain[name]}, {value}" if name in plain else value
+    return plain
+
+
+def _plain_body(request: PlainRequest) -> bytes:
+    """The body without its content coding; as it is where that cannot be undone, which the reader then says."""
+    encoding = request.headers.get("content-encoding", "")
+    try:
+        return decode(request.body, encoding, MAX_BODY_BYTES) if encoding else request.body
+    except DecodeError:
+        return request.body
+
+
+def _known_patience(headers: Mapping[str, str], profile: Profile) -> float | None:
+    patience = profile.patience
+    for name in patience.headers:
+        try:
+            announced = float(headers.get(name, ""))
+        except ValueError:
+            continue
+        if 0 < announced < _LONGEST_PATIENCE_S:
+            return announced
+    client = headers.get("user-agent", "")
+    return next((seconds for glob, seconds in patience.clients.items() if glob_matches(glob, client)), None)
