@@ -13,20 +13,9 @@ def conversation(*texts):
     return {**MESSAGES, "messages": [{"role": "user", "content": text} for text in texts]}
 
 
-def test_it_says_whose_it_is_and_why_it_was_kept_and_what_was_said():
-    text = shown(task="task-9")
-    for told in ("c0ffee0001", "agent-1, session s-1", "task-9", "claude-opus-5-5", "5 messages", "everyone per day"):
-        assert told in text
-    assert "── tool call Bash" in text
-    assert "cat r.txt" in text
-
-
-def test_instructions_are_shown_when_everything_is():
-    assert "careful program" not in shown()
-    assert "(3 instructions to the model not shown: --full shows all)" in shown()
-    assert "careful program" in shown(full=True)
-    assert "--full" not in shown(full=True)
-    assert "Be brief." in shown(full=True, dialect=DialectName.OPENAI_RESPONSES)
+def test_people_see_whose_it_is_and_what_was_said(golden):
+    parts = [shown(task="task-9"), shown(full=True), shown(full=True, dialect=DialectName.OPENAI_RESPONSES)]
+    golden("checkpoint.txt", "\n\n\n".join(parts))
 
 
 def test_of_a_long_conversation_the_newest_is_shown_and_of_a_long_text_the_beginning():

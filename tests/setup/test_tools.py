@@ -1,3 +1,6 @@
+import json
+from pathlib import Path
+
 import pytest
 
 from hivemind_addon.tools.launch.programs import load_programs
@@ -5,6 +8,8 @@ from hivemind_addon.tools.mcp.session import caller_of
 from hivemind_addon.tools.setup.model import FileFormat, SetupTrouble
 from hivemind_addon.tools.setup.tools import TOOLS, ToolPlace
 from tests.rows import each
+
+HOME, PROJECT = Path("/nonexistent/me"), Path("/nonexistent/me/project")
 
 
 @pytest.fixture
@@ -32,28 +37,20 @@ def files(plan, base):
     return [str(file.path.relative_to(base)) for file in plan.files]
 
 
-@each("name", TOOLS)
-def test_every_tool_has_something_to_say(place, name):
-    plan = TOOLS[name].plan_for(place())
-    assert plan.files
-    assert plan.notes
-    assert all(file.entries for file in plan.files)
-    assert all("\n" not in note for note in plan.notes)
-
-
-def test_claude_code_is_told_everything_by_its_settings(place, tmp_path):
-    plan = TOOLS["claude-code"].plan_for(place(port=9090, agent="me"))
-    assert files(plan, tmp_path) == [".claude/settings.json", ".claude.json"]
-    said = values(plan)
-    assert said["env", "HTTPS_PROXY"] == "http://me:x@127.0.0.1:9090"
-    assert said["env", "NODE_EXTRA_CA_CERTS"] == str(tmp_path / "ca.pem")
-    assert said["env", "HIVEMIND_PORT"] == "9090"
-    assert said["env", "API_TIMEOUT_MS"] == load_programs().programs["claude"].patience["API_TIMEOUT_MS"]
-    assert said["mcpServers", "hivemind"] == {
-        "type": "stdio",
-        "command": "/opt/hivemind",
-        "args": ["mcp", "-p", "9090"],
-    }
+def test_every_tools_files_say_what_is_read_here(place, golden):
+    parts = []
+    for name, tool in TOOLS.items():
+        for about, more in (("", {"port": 9090, "agent": "me"}), (" in a project", {"project": PROJECT})):
+            try:
+                plan = tool.plan_for(place(home=HOME, bundle=lambda: HOME / "ca.pem", **more))
+            except SetupTrouble as error:
+                parts.append(f"# {name}{about}: {error}")
+                continue
+            lines = [f"{file.path} {json.dumps([one.path, one.value])}" for file in plan.files for one in file.entries]
+            assert lines
+            assert not more.get("project") or "/opt/hivemind" not in str(lines), "everybody has it elsewhere"
+            parts.append("\n".join([f"# {name}{about}", *lines, *(f"note: {note}" for note in plan.notes)]))
+    golden("tools.txt", "\n\n".join(parts))
 
 
 def test_codex_gets_no_variable_that_it_would_not_take_from_its_file(place, tmp_path):
@@ -108,22 +105,6 @@ def test_gemini_reads_one_file_of_variables_and_keeps_the_one_that_it_has(place,
         else [own / ".env", own / "settings.json"]
     )
     assert any(f"now {tmp_path / theirs}, which" in note for note in plan.notes) == hidden
-
-
-def test_a_projects_files_name_the_command_as_everybody_has_it(place, tmp_path):
-    project = tmp_path / "project"
-    found = {name: TOOLS[name].plan_for(place(project=project)) for name in TOOLS if name not in {"windsurf", "aider"}}
-    assert {name: files(plan, project) for name, plan in found.items()} == {
-        "claude-code": [".claude/settings.local.json", ".mcp.json"],
-        "codex": [".codex/config.toml"],
-        "gemini": [".gemini/.env", ".gemini/settings.json"],
-        "cursor": [".cursor/mcp.json"],
-        "copilot": [".vscode/mcp.json"],
-        "opencode": ["opencode.json"],
-    }
-    assert all("/opt/hivemind" not in str(values(plan)) for plan in found.values())
-    with pytest.raises(SetupTrouble, match="leave out --project"):
-        TOOLS["windsurf"].plan_for(place(project=project))
 
 
 def test_mcp_only_asks_for_no_bundle_and_sets_no_proxy(place):

@@ -4,7 +4,6 @@ from rich.console import Console
 
 from hivemind_addon.tools.tasks import picture
 from hivemind_addon.tools.tasks.model import FleetView, State
-from tests.rows import each
 from tests.tasks.test_store import view
 
 
@@ -21,48 +20,16 @@ TASKS = (
 )
 
 
-@each("width", [80, 160])
-def test_a_table_fits_and_says_who_does_what_and_why(width):
+def printed(width, *tasks, **more):
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(picture.table_of(fleet(*TASKS), 140.0))
-    text = console.export_text()
-    assert max(map(len, text.splitlines())) <= width
-    assert "night-1: 1 done, 1 failed, 1 running, 1 lending, 1 waiting in 40s, at most 4 at once" in text.replace(
-        " \n", " "
-    )
-    for words in (
-        "build",
-        "running",
-        "28s",
-        "exit status 3: [red] no",
-        "waits for its own tasks",
-        "waits for test",
-    ):
-        assert words in text
+    console.print(picture.table_of(fleet(*tasks), 140.0, **more))
+    return console.export_text()
 
 
-def test_where_not_all_fit_those_are_shown_that_say_most():
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(picture.table_of(fleet(*TASKS), 140.0, rows=2))
-    text = console.export_text()
-    assert "build" in text
-    assert "plan" not in text
-    assert "and 3 more" in text
-
-
-@each(
-    ("task", "line"),
-    [
-        (TASKS[0], "night-1/plan  done  after 12s"),
-        (TASKS[1], "night-1/build  running  try 2"),
-        (TASKS[3], "night-1/test  failed  after 1s: exit status 3: [red] no"),
-        (TASKS[4], "night-1/report  waiting: waits for test"),
-    ],
-)
-def test_a_change_is_one_line(task, line):
-    assert picture.change(task, 140.0) == line
-
-
-def test_the_end_is_one_line():
-    assert picture.summary(fleet(TASKS[0]), 223.0) == "1 done in 2m03s"
-    assert picture.counts(fleet()) == "no tasks"
+def test_people_see_who_does_what_and_why(golden):
+    parts = [printed(width, *TASKS) for width in (80, 160)]
+    for width, text in zip((80, 160), parts, strict=True):
+        assert max(map(len, text.splitlines())) <= width
+    parts += [printed(80, *TASKS, rows=2), "\n".join(picture.change(task, 140.0) for task in TASKS)]
+    parts += [picture.summary(fleet(TASKS[0]), 223.0), picture.counts(fleet())]
+    golden("fleet.txt", "\n\n".join(parts))
