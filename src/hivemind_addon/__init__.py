@@ -8,7 +8,7 @@ Read it in this order:
         profile/     one provider as data (profiles/*.yaml)
         wire/        what providers and agents say: bytes and headers in, facts out
         runtime/     asyncio meets the core: one future a ticket, one timer
-        observe/     consumers of events: log, tally, metrics; deleting one changes no decision
+        observe/     consumers of events: log, statistics, metrics; deleting one changes no decision
         journal/     what happened to every request, what was spent and learned: written to SQLite
         capture/     recorded sessions: as values, and in mitmproxy's flow files, without secrets
         checkpoint/  conversations that a spent budget stopped, kept to be continued

@@ -2,10 +2,9 @@
 
 from mitmproxy import http
 
-from hivemind_addon.proxy.capture.file import metadata
 from hivemind_addon.proxy.capture.flow_file import dump
 from hivemind_addon.proxy.capture.model import CapturedCall
-from hivemind_addon.proxy.capture.recording import Circumstances
+from hivemind_addon.proxy.capture.recording import Circumstances, metadata
 from hivemind_addon.proxy.capture.redact import FlowRedactor
 from hivemind_addon.proxy.profile.load import load_profiles
 from tests.capture.samples import make_call

@@ -24,7 +24,7 @@ from tests.mitm.test_exchange import CONTENT, SSE, START, STOP
 ONE_SLOT = "extends: anthropic\nconcurrency: {initial: 1, maximum: 1}\n"
 
 
-class ViewSync:
+class Watcher:
     """Counts what is drawn."""
 
     def __init__(self):
@@ -43,10 +43,10 @@ class ViewSync:
 async def stage(tmp_path):
     (tmp_path / "anthropic.yaml").write_text(ONE_SLOT)
     proxy = make_proxy(tmp_path)
-    screen = ViewSync()
+    view = Watcher()
     proxy.annotator.wake = lambda: None
-    with taddons.context(screen):
-        yield proxy, screen
+    with taddons.context(view):
+        yield proxy, view
 
 
 def come(proxy, **headers):
@@ -71,24 +71,24 @@ def deliver(exchange):
 
 
 async def test_a_held_flow_says_its_place_and_a_running_one_that_it_runs(stage):
-    proxy, screen = stage
+    proxy, view = stage
     first, second, third = come(proxy), come(proxy, x_session_id="b"), come(proxy, x_session_id="c")
     second_of(proxy)
     assert told(first) == ("in flight", "")
     assert told(second) == ("held, place 1: concurrency limit", WAITS)
     assert told(third) == ("held, place 2: concurrency limit", WAITS)
     assert third.flow.comment.endswith(f"{third.ticket.agent} {third.ticket.id}]")
-    assert sorted(screen.flows) == sorted(exchange.flow.id for exchange in (first, second, third))
+    assert sorted(view.flows) == sorted(exchange.flow.id for exchange in (first, second, third))
 
 
 async def test_what_has_not_changed_is_not_drawn_again(stage):
-    proxy, screen = stage
+    proxy, view = stage
     come(proxy)
     come(proxy, x_session_id="b")
     second_of(proxy)
-    screen.drawn.clear()
+    view.drawn.clear()
     assert all(second_of(proxy) + second_of(proxy))
-    assert screen.drawn == []
+    assert view.drawn == []
 
 
 def view_of(proxy, exchange, starts_in_s):
@@ -111,23 +111,23 @@ async def test_a_guess_of_the_start_stands_for_a_while(stage, clock):
 
 
 async def test_the_end_tells_what_became_of_it(stage):
-    proxy, screen = stage
+    proxy, view = stage
     exchange = come(proxy)
     deliver(exchange)
     assert told(exchange) == ("delivered: 5 in + 2 out, $0.0000", "")
     assert annotation_of(exchange.flow).history.end == "delivered"
     second_of(proxy)
-    assert screen.flows == [exchange.flow.id]
+    assert view.flows == [exchange.flow.id]
     assert proxy.annotator.refresh() is False
 
 
 async def test_an_end_that_mitmproxy_has_told_of_is_not_drawn_twice(stage):
-    proxy, screen = stage
+    proxy, view = stage
     exchange = come(proxy)
     deliver(exchange)
     exchange.flow.live = False
     assert not any(second_of(proxy))
-    assert screen.drawn == []
+    assert view.drawn == []
 
 
 async def test_a_flow_that_goes_on_after_the_snapshot_is_not_called_held(stage):
@@ -155,34 +155,34 @@ async def test_a_lost_one_is_marked(stage):
 
 
 async def test_a_flow_that_begins_to_wait_says_so_before_the_next_look(stage):
-    proxy, screen = stage
+    proxy, view = stage
     come(proxy)
     second = come(proxy, x_session_id="b")
     proxy.annotator.show(second)
     assert told(second) == ("held, place 1: concurrency limit", WAITS)
     proxy.annotator.refresh()
-    assert screen.drawn[0][0] == second.flow.id
+    assert view.drawn[0][0] == second.flow.id
 
 
 async def test_large_bodies_are_drawn_a_few_at_a_time(stage):
-    proxy, screen = stage
+    proxy, view = stage
     content = make_flow().request.content[:-1] + b" " * (BYTES_PER_REFRESH // 3) + b"}"
     for number in range(9):
         come(proxy, content=content, x_session_id=f"s{number}")
     second_of(proxy)
-    assert max(len(flows) for flows in screen.drawn) == 3
-    assert len(screen.flows) == 9
+    assert max(len(flows) for flows in view.drawn) == 3
+    assert len(view.flows) == 9
 
 
 async def test_without_a_view_only_the_end_is_written(stage):
-    proxy, screen = stage
+    proxy, view = stage
     proxy.annotator.wake = None
     exchange = come(proxy)
     proxy.annotator.show(exchange)
     assert exchange.flow.comment == ""
     deliver(exchange)
     assert told(exchange)[0].startswith("delivered")
-    assert screen.drawn == []
+    assert view.drawn == []
 
 
 async def test_an_answer_grows_in_the_flow_while_it_streams(stage):
@@ -221,11 +221,11 @@ async def test_a_replay_of_a_flow_gets_a_history_of_its_own(stage):
 
 
 async def test_many_held_flows_are_looked_at_in_pieces(stage):
-    proxy, screen = stage
+    proxy, view = stage
     exchanges = [come(proxy, x_session_id=f"s{number}") for number in range(250)]
     proxy.annotator.refresh()
     assert sum(bool(exchange.flow.comment) for exchange in exchanges) == 100
     for _ in range(5 * REFRESHES_PER_S):
         proxy.annotator.refresh()
     assert all(exchange.flow.comment for exchange in exchanges)
-    assert len(screen.flows) == 250
+    assert len(view.flows) == 250

@@ -1,10 +1,11 @@
-"""Events of every kind."""
+"""Events of every kind, and those of a ticket's life."""
 
 from msgspec import structs
 
 from hivemind_addon.api import events
-from hivemind_addon.api.spend import Budget, Period, Scope, Spend
-from hivemind_addon.api.ticket import Demand, Outcome, OutcomeKind, PoolKey, Reason, Ticket
+from hivemind_addon.api.spend import Budget, Period, Price, Scope, Spend
+from hivemind_addon.api.ticket import Demand, Outcome, OutcomeKind, PoolKey, Reason, Ticket, Usage
+from hivemind_addon.proxy.core.budget import spend_of
 
 POOL = PoolKey("host.test", "key-1", "model")
 TICKET = Ticket(
@@ -45,3 +46,35 @@ _OF_A_KIND = {
 def make(kind, **changes):
     values = _VALUES | _OF_A_KIND.get(kind, {}) | changes
     return kind(**{field.name: values.get(field.name, 1) for field in structs.fields(kind)})
+
+
+PRICE = Price(input=3_000_000, cache_write=3_750_000, cache_read=300_000, output=15_000_000)
+USAGE = Usage(input_tokens=1000, cache_read_tokens=2000, output_tokens=100, reported=True)
+
+
+def submitted(ticket_id="t", at=0.0, *, agent="a", session="s", parent="", price=PRICE):
+    changes = {"id": ticket_id, "agent": agent, "session": session, "parent_session": parent, "price": price}
+    times = {"arrived_at": at, "deadline_at": at + 100, "shed_at": at + 90}
+    return events.Submitted(at=at, ticket=structs.replace(TICKET, **changes, **times))
+
+
+def held(ticket_id="t", at=0.0, *, reason=Reason.METER, position=1):
+    return make(events.Held, ticket_id=ticket_id, at=at, reason=reason, position=position)
+
+
+def started(ticket_id="t", at=0.0, *, attempt=1, waited_s=0.0, in_flight=1):
+    return make(
+        events.AttemptStarted, ticket_id=ticket_id, at=at, attempt=attempt, waited_s=waited_s, in_flight=in_flight
+    )
+
+
+def ended(ticket_id="t", at=0.0, *, kind=OutcomeKind.SUCCESS, said="said", attempt=1, usage=USAGE, spend=None, **more):
+    if spend is None:
+        spend = spend_of(usage, PRICE) if usage else Spend()
+    values = {"outcome": Outcome(kind, said), "usage": usage, "spend": spend, "attempt": attempt}
+    return make(events.AttemptEnded, ticket_id=ticket_id, at=at, **values | more)
+
+
+def over(ticket_id="t", at=0.0, *, end="delivered", reason="", attempts=1, waited_s=0.0):
+    values = {"end": end, "reason": reason, "attempts": attempts, "waited_s": waited_s}
+    return make(events.TicketEnded, ticket_id=ticket_id, at=at, ambiguous_resends=0, last_outcome="", **values)

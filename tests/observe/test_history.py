@@ -1,26 +1,22 @@
 import json
+from functools import partial
 
 import msgspec
+from msgspec import structs
 
 from hivemind_addon.api.events import (
-    AttemptEnded,
-    AttemptStarted,
     BackedOff,
     CheckpointKept,
     CommittedStreamFailed,
     ConcurrencyChanged,
     GuardTripped,
-    Held,
     OddityNoted,
     PersonActed,
     Submitted,
     Superseded,
-    TicketEnded,
 )
 from hivemind_addon.api.snapshot import TicketView
-from hivemind_addon.api.spend import Price
-from hivemind_addon.api.ticket import Outcome, OutcomeKind, Reason, Usage
-from hivemind_addon.proxy.core.budget import spend_of
+from hivemind_addon.api.ticket import OutcomeKind, Reason, Usage
 from hivemind_addon.proxy.observe.history import (
     ENDED,
     MOMENTS,
@@ -31,10 +27,10 @@ from hivemind_addon.proxy.observe.history import (
     present_line,
     usage_line,
 )
-from tests.core.samples import POOL, ticket
+from tests.observe import samples
+from tests.observe.samples import POOL, PRICE
 
-PRICE = Price(input=3_000_000, cache_write=3_750_000, cache_read=300_000, output=15_000_000)
-TICKET = msgspec.structs.replace(ticket(at=100.0), agent="agent-7", price=PRICE, parent_session="p")
+TICKET = structs.replace(samples.TICKET, id="t1", arrived_at=100.0, agent="agent-7", price=PRICE, parent_session="p")
 
 
 def told(*events, of=TICKET):
@@ -44,58 +40,17 @@ def told(*events, of=TICKET):
     return histories.of(of.id)
 
 
-def held(at=100.0, reason=Reason.METER, position=3):
-    return Held(at=at, ticket_id="t1", pool=POOL, reason=reason, position=position)
-
-
-def started(at=112.0, attempt=1, waited_s=12.0):
-    return AttemptStarted(at=at, ticket_id="t1", pool=POOL, attempt=attempt, waited_s=waited_s, in_flight=1)
-
-
-def failed(at=114.0, attempt=1, usage=None):
-    outcome = Outcome(OutcomeKind.OVERLOADED, "529 overloaded_error", status=529, retryable=True)
-    return AttemptEnded(
-        at=at,
-        ticket_id="t1",
-        pool=POOL,
-        attempt=attempt,
-        outcome=outcome,
-        usage=usage,
-        duration_s=2.0,
-        spend=spend_of(usage or Usage(), PRICE),
-    )
+held = partial(samples.held, "t1", at=100.0, position=3)
+started = partial(samples.started, "t1", at=112.0, waited_s=12.0)
+failed = partial(
+    samples.ended, "t1", at=114.0, kind=OutcomeKind.OVERLOADED, said="529 overloaded_error", usage=None, duration_s=2.0
+)
+answered = partial(samples.ended, "t1", at=120.0, said="200", usage=Usage(1_345, 11_000, 0, 678, reported=True))
+ended = partial(samples.over, "t1", at=120.0, reason="200", waited_s=12.0)
 
 
 def backed_off(at=114.0):
     return BackedOff(at=at, ticket_id="t1", pool=POOL, attempt=1, until=at + 4, reason="529 overloaded_error")
-
-
-def answered(at=120.0, attempt=1, usage=None):
-    outcome = Outcome(OutcomeKind.SUCCESS, "200", status=200)
-    usage = usage or Usage(input_tokens=1_345, cache_read_tokens=11_000, output_tokens=678, reported=True)
-    return AttemptEnded(
-        at=at,
-        ticket_id="t1",
-        pool=POOL,
-        attempt=attempt,
-        outcome=outcome,
-        usage=usage,
-        duration_s=6.0,
-        spend=spend_of(usage, PRICE),
-    )
-
-
-def ended(at=120.0, end="delivered", reason="200", attempts=1, waited_s=12.0):
-    return TicketEnded(
-        at=at,
-        ticket_id="t1",
-        pool=POOL,
-        end=end,
-        reason=reason,
-        attempts=attempts,
-        ambiguous_resends=0,
-        waited_s=waited_s,
-    )
 
 
 def view(state="queued", *, reason="rate limit", position=3, attempts=0, starts_in_s=None):
@@ -111,7 +66,14 @@ def view(state="queued", *, reason="rate limit", position=3, attempts=0, starts_
 
 
 def test_all_of_it_is_told_in_order_from_the_requests_arrival_on():
-    history = told(held(), started(), failed(), backed_off(), held(114.0, Reason.BACKOFF, 1), started(118.0, 2, 4.0))
+    history = told(
+        held(),
+        started(),
+        failed(),
+        backed_off(),
+        held(at=114.0, reason=Reason.BACKOFF, position=1),
+        started(at=118.0, attempt=2, waited_s=4.0),
+    )
     assert [(moment.after_s, moment.text) for moment in history.moments] == [
         (0.0, "held, place 3: rate limit"),
         (12.0, "attempt 1 in flight after 12.0 s, 1 in all"),
@@ -159,7 +121,7 @@ def test_what_is_of_no_ticket_or_of_an_unknown_one_is_nobodys_history():
 
 
 def test_a_long_history_keeps_its_beginning_and_its_newest_moments():
-    history = told(held(), *[started(200.0 + n, n + 1) for n in range(300)])
+    history = told(held(), *[started(at=200.0 + n, attempt=n + 1) for n in range(300)])
     assert len(history.moments) == MOMENTS
     assert history.moments[0].text == "held, place 3: rate limit"
     assert history.moments[-1].text.startswith("attempt 300 in flight")
@@ -168,7 +130,7 @@ def test_a_long_history_keeps_its_beginning_and_its_newest_moments():
 def test_ended_histories_are_kept_a_while_for_who_has_not_read_them():
     histories = Histories()
     for number in range(ENDED + 1):
-        one = ticket(f"t{number}", at=0.0)
+        one = structs.replace(TICKET, id=f"t{number}")
         histories(Submitted(at=0.0, ticket=one))
         histories(msgspec.structs.replace(ended(), ticket_id=one.id))
     assert histories.of("t0") is None
@@ -209,7 +171,7 @@ def test_the_end_in_one_line():
 
 
 def test_usage_names_what_the_cache_took_and_costs_only_what_has_a_price():
-    unpriced = told(answered(), of=ticket(at=100.0))
+    unpriced = told(answered(), of=structs.replace(TICKET, price=None))
     assert usage_line(unpriced) == "12,345 in (11,000 cached) + 678 out"
     assert usage_line(told(held())) == ""
     written = told(answered(usage=Usage(cache_write_tokens=100, output_tokens=1)))

@@ -19,7 +19,7 @@ from hivemind_addon.api.ticket import OutcomeKind, PoolKey
 from hivemind_addon.lab.sim.library import cases
 from hivemind_addon.lab.sim.world import World
 from hivemind_addon.proxy.observe.metrics import MAX_POOLS, OTHER, Metrics
-from tests.observe.test_stats import POOL, ended, held, over, started, submitted
+from tests.observe.samples import POOL, ended, held, over, started, submitted
 
 DASHBOARD = Path(__file__).parents[2] / "docs" / "grafana.json"
 NOTHING = Snapshot(at=0, stopping=False, pools=(), counters=Counters())

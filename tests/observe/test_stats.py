@@ -1,76 +1,8 @@
-from hivemind_addon.api.events import (
-    AttemptEnded,
-    AttemptStarted,
-    BackedOff,
-    ConcurrencyChanged,
-    Held,
-    PoolsMerged,
-    Submitted,
-    TicketEnded,
-)
-from hivemind_addon.api.spend import Price, Spend
-from hivemind_addon.api.ticket import Demand, Outcome, OutcomeKind, PoolKey, Reason, Ticket, Usage
-from hivemind_addon.proxy.core.budget import spend_of
+from hivemind_addon.api.events import BackedOff, ConcurrencyChanged, PoolsMerged
+from hivemind_addon.api.spend import Spend
+from hivemind_addon.api.ticket import OutcomeKind, PoolKey
 from hivemind_addon.proxy.observe.stats import SAMPLES, SESSIONS, SESSIONS_TOLD, Stats, quantile
-
-POOL = PoolKey("host.test", "key-1", "model")
-PRICE = Price(input=3_000_000, cache_write=3_750_000, cache_read=300_000, output=15_000_000)
-USAGE = Usage(input_tokens=1000, cache_read_tokens=2000, output_tokens=100, reported=True)
-
-
-def submitted(ticket_id="t", at=0.0, *, agent="a", session="s", parent="", price=PRICE):
-    ticket = Ticket(
-        id=ticket_id,
-        pool=POOL,
-        agent=agent,
-        session=session,
-        parent_session=parent,
-        model="m",
-        demand=Demand(),
-        arrived_at=at,
-        deadline_at=at + 100,
-        shed_at=at + 90,
-        price=price,
-    )
-    return Submitted(at=at, ticket=ticket)
-
-
-def held(ticket_id="t", at=0.0):
-    return Held(at=at, ticket_id=ticket_id, pool=POOL, reason=Reason.METER, position=1)
-
-
-def started(ticket_id="t", at=0.0, *, attempt=1, waited_s=0.0, in_flight=1):
-    return AttemptStarted(
-        at=at, ticket_id=ticket_id, pool=POOL, attempt=attempt, waited_s=waited_s, in_flight=in_flight
-    )
-
-
-def ended(ticket_id="t", at=0.0, *, kind=OutcomeKind.SUCCESS, attempt=1, usage=USAGE, spend=None):
-    if spend is None:
-        spend = spend_of(usage, PRICE) if usage else Spend()
-    return AttemptEnded(
-        at=at,
-        ticket_id=ticket_id,
-        pool=POOL,
-        attempt=attempt,
-        outcome=Outcome(kind, "said"),
-        usage=usage,
-        duration_s=1,
-        spend=spend,
-    )
-
-
-def over(ticket_id="t", at=0.0, *, end="delivered", attempts=1, waited_s=0.0):
-    return TicketEnded(
-        at=at,
-        ticket_id=ticket_id,
-        pool=POOL,
-        end=end,
-        reason="",
-        attempts=attempts,
-        ambiguous_resends=0,
-        waited_s=waited_s,
-    )
+from tests.observe.samples import POOL, USAGE, ended, held, over, started, submitted
 
 
 def told(*events):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from mitmproxy import exceptions, http
@@ -25,7 +25,7 @@ from hivemind_addon.proxy.capture.model import (
     NotACapture,
     decode,
 )
-from hivemind_addon.proxy.capture.recording import Circumstances
+from hivemind_addon.proxy.capture.recording import BESIDE_KEY, CALL_KEY, Circumstances
 from hivemind_addon.proxy.capture.redact import FlowRedactor
 from hivemind_addon.proxy.profile.load import load_profiles
 
@@ -35,14 +35,7 @@ if TYPE_CHECKING:
 
     from hivemind_addon.api.ticket import PoolKey
 
-CALL_KEY = "hivemind_call"
-BESIDE_KEY = "hivemind_capture"
 _CURE = "record one with `hivemind run --capture FILE`, or with `mitmdump -w FILE`"
-
-
-def metadata(call: CapturedCall, beside: Circumstances) -> dict[str, Any]:
-    """What a captured flow carries."""
-    return {CALL_KEY: msgspec.to_builtins(call), BESIDE_KEY: msgspec.to_builtins(beside)}
 
 
 def read_capture(path: Path) -> Capture:

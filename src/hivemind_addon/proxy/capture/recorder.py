@@ -8,9 +8,8 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from hivemind_addon import __version__
-from hivemind_addon.proxy.capture.file import metadata
 from hivemind_addon.proxy.capture.flow_file import dump, whole_bytes
-from hivemind_addon.proxy.capture.recording import Recording, Served, Tape
+from hivemind_addon.proxy.capture.recording import Recording, Served, Tape, metadata
 from hivemind_addon.proxy.capture.redact import FlowRedactor
 from hivemind_addon.proxy.observe.news import NOTICE
 from hivemind_addon.proxy.runtime.append_file import AppendFile

@@ -5,6 +5,9 @@ An observer, and pure: all times are passed with the events. What it keeps is bo
 
 import hashlib
 from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
 
 from hivemind_addon.api.events import ConcurrencyChanged, Event, MeterLearned, PoolsMerged, TicketEnded
 from hivemind_addon.api.snapshot import Snapshot
@@ -19,6 +22,9 @@ from hivemind_addon.proxy.capture.model import (
     LimitSeen,
 )
 
+CALL_KEY = "hivemind_call"
+BESIDE_KEY = "hivemind_capture"
+"""Of what a captured flow carries."""
 _BEGINNING = "as the capture began"
 _PLAIN_ACCOUNTS = ("anonymous", "unread")
 _MAX_NEWS = 1000
@@ -248,3 +254,8 @@ def unnamed(pool: PoolKey) -> PoolKey:
     if account.startswith("key-") or account in _PLAIN_ACCOUNTS:
         return pool
     return PoolKey(pool.host, f"account-{hashlib.sha256(account.encode()).hexdigest()[:12]}", pool.model_group)
+
+
+def metadata(call: CapturedCall, beside: Circumstances) -> dict[str, Any]:
+    """What a captured flow carries."""
+    return {CALL_KEY: msgspec.to_builtins(call), BESIDE_KEY: msgspec.to_builtins(beside)}
