@@ -122,7 +122,8 @@ class CommandHandler:
                 if limit is not None and limit < 1:
                     return _declined(Declined.LIMIT_TOO_LOW)
                 self._overrides.cap(glob, limit)
-        near = None if meant or glob == "*" else nearest(glob, (n for key in self._pools for n in (key.host, str(key))))
+        names = (name for key in self._pools for name in (key.host, str(key)))
+        near = None if meant or glob == "*" else nearest(glob, names)
         return CommandEffect(CommandResult(pools=meant, nearest=near), self.apply_overrides(now))
 
     def _set_priority(self, asked: SetPriority, now: float) -> CommandEffect:
@@ -201,15 +202,12 @@ class CommandHandler:
 
     def _find(self, command: BudgetCommand, now: float) -> list[Account]:
         """The accounts that a command means, in their present period."""
-        found = [
-            account
-            for account in self._budgets
-            for scope, name, per in [account.key]
-            if scope is command.scope
-            and _names(scope, command.name, name)
-            and command.per in (None, per)
-            and account.budget.limits_anything
-        ]
+        found = []
+        for account in self._budgets:
+            scope, name, per = account.key
+            is_meant = scope is command.scope and _names(scope, command.name, name) and command.per in (None, per)
+            if is_meant and account.budget.limits_anything:
+                found.append(account)
         for account in found:
             self._budgets.open(account.key, now)  # a period that is over is not added to
         return found

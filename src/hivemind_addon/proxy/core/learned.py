@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct, ValidationError, convert, to_builtins
+from msgspec import Meta, Struct, ValidationError, convert, json
 from msgspec.structs import replace
 
 from hivemind_addon.api.snapshot import LearnedView
@@ -106,7 +106,7 @@ class Saved(Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON values."""
-        plain: dict[str, object] = to_builtins(self)
+        plain: dict[str, object] = json.decode(json.encode(self))
         return plain
 
 
