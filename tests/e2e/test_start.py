@@ -234,7 +234,7 @@ def is_served(client, port):
     try:
         connection.request("GET", "/health")
         answer = connection.getresponse()
-        return answer.status == 200 and bool(answer.read())
+        return answer.status in (200, 503) and bool(answer.read())  # 503: it is busy, and says so
     except (OSError, HTTPException):
         return False
 

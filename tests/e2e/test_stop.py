@@ -156,7 +156,7 @@ def test_a_clock_that_is_set_to_and_fro_loses_nobody(tmp_path):
         for days in (3, -3, 400, 0):
             offset.write_text(str(days * 86_400))
             with httpx.Client(trust_env=False, verify=NO_TLS, timeout=PATIENCE_S) as client:
-                assert client.get(f"http://127.0.0.1:{proxy.port}/health").status_code == 200
+                assert client.get(f"http://127.0.0.1:{proxy.port}/report.json").status_code == 200
             state = proxy.wait_for(lambda state: state["live"] == 3, "all three are there")
             assert queued(state) == 2
             origin.arrived[-1].go.set()  # one stream goes on, and the next one begins, under each clock
