@@ -10,9 +10,11 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from datetime import UTC, datetime
 
 import httpx
 import pytest
@@ -27,6 +29,7 @@ from hivemind_addon.lab.sim.server import running_server
 from hivemind_addon.tools.cli import main
 from tests.e2e.origin import PLAIN, running_origin
 from tests.e2e.proxy import PATIENCE_S, body, for_host, options, profiles, running
+from tests.journal.samples import asked
 from tests.mcp.stage import given
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("budgets")]
@@ -196,6 +199,115 @@ def test_a_request_that_a_budget_stopped_is_kept_once_and_can_be_sent_again_as_i
     (arrived,) = origin.arrived
     assert bytes(arrived.body) == body(max_tokens=16).encode()
     assert (arrived.headers["x-api-key"], arrived.headers["anthropic-version"]) == ("my-own", "2023-06-01")
+
+
+# The journal of a proxy that is killed in the middle of a fleet, and of the one that comes after it -----------------------
+
+AGENTS, EACH = 6, 3
+KEY, PROMPT = "sk-ant-nobody-may-read-this", "words that nobody may read"
+LIMIT = 1234
+
+
+class Fleet:
+    """Agents that make their calls one after the other, and make one again where the proxy has gone."""
+
+    def __init__(self, host):
+        self.host = host
+        self.proxy = None
+        self.is_up = threading.Event()
+
+    def run(self, number):
+        answered = 0
+        deadline = time.monotonic() + PATIENCE_S
+        while answered < EACH and time.monotonic() < deadline:
+            assert self.is_up.wait(PATIENCE_S)
+            try:
+                messages = [{"role": "user", "content": f"{PROMPT} {answered}"}]
+                url = f"http://{self.host}/v1/messages"
+                answer = self.proxy.ask(url, f"agent-{number}", key=KEY, max_tokens=16, messages=messages)
+                answered += answer.status_code == 200
+            except httpx.TransportError:
+                continue
+        return answered
+
+
+def limits_of(proxy):
+    """The meters of its one pool, as its report tells them."""
+    with httpx.Client(trust_env=False, timeout=PATIENCE_S) as client:
+        (pool,) = client.get(f"http://127.0.0.1:{proxy.port}/report.json").json()["snapshot"]["pools"]
+    return pool["meters"]
+
+
+def test_a_proxy_that_is_killed_in_the_middle_of_a_fleet_forgets_and_forgives_nothing(tmp_path):
+    journal, rules = tmp_path / "state" / "journal.db", tmp_path / "agents.yaml"
+    delivered = "SELECT * FROM ticket WHERE \"end\" = 'delivered'"
+    rules.write_text("agents: {'agent-*': {budgets: [{tokens: 100000, per: run}]}}")
+    with running_origin() as origin, ThreadPoolExecutor(AGENTS) as threads:
+        arguments = profiles(tmp_path, mine=for_host(origin.port, more=f"concurrency: {{initial: {AGENTS}}}\n"))
+        arguments += options(agents=rules, journal=journal)
+        reset = datetime.fromtimestamp(time.time() + 3600, UTC).isoformat()
+        said = {"limit": str(LIMIT), "remaining": str(LIMIT - 1), "reset": reset}
+        origin.says = {f"anthropic-ratelimit-requests-{what}": value for what, value in said.items()}
+        fleet = Fleet(f"127.0.0.1:{origin.port}")
+        with running(tmp_path / "conf", *arguments) as proxy:
+            fleet.proxy = proxy
+            fleet.is_up.set()
+            agents = [threads.submit(fleet.run, number) for number in range(AGENTS)]
+            origin.wait_for_calls(AGENTS)
+            for request in origin.arrived[:AGENTS]:
+                request.go.set()
+            origin.wait_for_calls(2 * AGENTS)
+            proxy.wait_for(
+                lambda _: len(asked(journal, delivered)) == AGENTS, "the end of the first calls in the journal"
+            )
+            running_now = "SELECT * FROM attempt WHERE outcome = ''"
+            proxy.wait_for(lambda _: len(asked(journal, running_now)) == AGENTS, "the second calls in the journal")
+            kept = "SELECT value FROM kept WHERE name = 'learned'"
+            proxy.wait_for(
+                lambda _: any(str(LIMIT) in row["value"] for row in asked(journal, kept)), "the limit in the journal"
+            )
+            fleet.is_up.clear()
+            proxy.stop(signal.SIGKILL)
+        left = b"".join(file.read_bytes() for file in journal.parent.iterdir())
+        assert b"agent-1" in left
+        assert KEY.encode() not in left
+        assert PROMPT.encode() not in left
+
+        with running(tmp_path / "conf", *arguments, ports=proxy.ports) as proxy:
+            fleet.proxy = proxy
+            fleet.is_up.set()
+            origin.wait_for_calls(2 * AGENTS + 1)
+            (meter,) = limits_of(proxy)
+            assert (meter["name"], meter["limit"]) == ("requests", LIMIT), "known before it has said anything again"
+            origin.open()
+            assert [agent.result(PATIENCE_S) for agent in agents] == [EACH] * AGENTS
+            proxy.wait_for(lambda _: len(asked(journal, delivered)) == AGENTS * EACH, "all answers in the journal")
+            assert proxy.state()["guard_trips"] == 0
+            assert proxy.stop() == 0
+
+    first, second = asked(journal, "SELECT * FROM run ORDER BY id")
+    assert first["ended"] is None
+    assert second["ended"] is not None
+    told = CliRunner().invoke(main, ["history", "limits", "--journal", str(journal), "--json"])
+    assert {(one["meter"], one["limit"]) for one in json.loads(told.stdout)} == {("requests", LIMIT)}
+    ends = asked(journal, 'SELECT run, "end", count(*) AS n FROM ticket GROUP BY run, "end" ORDER BY run, "end"')
+    assert [tuple(row.values()) for row in ends] == [
+        (first["id"], "delivered", AGENTS),
+        (first["id"], "lost", AGENTS),
+        (second["id"], "delivered", AGENTS * (EACH - 1)),
+    ]
+    assert len(asked(journal, "SELECT * FROM attempt WHERE outcome = 'lost' AND ambiguous")) == AGENTS
+    for number in range(AGENTS):
+        agent = f"agent-{number}"
+        (spent,) = asked(
+            journal,
+            "SELECT sum(CASE outcome WHEN 'lost' THEN expected_tokens ELSE tokens END) AS tokens"
+            " FROM attempt JOIN ticket ON ticket = ticket.id WHERE agent = ?",
+            agent,
+        )
+        (account,) = asked(journal, "SELECT * FROM budget WHERE name = ?", agent)
+        assert spent["tokens"] > EACH * 11, "what was in flight may have been billed"
+        assert (account["spent_tokens"], account["reserved_tokens"]) == (spent["tokens"], 0)
 
 
 # What one proxy's requests came to, asked wherever it is told -----------------------------------------------------------
