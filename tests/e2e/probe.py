@@ -248,5 +248,4 @@ class Probe:
         return "ok"
 
 
-
 addons = [Probe()]

@@ -13,7 +13,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from prometheus_client.parser import text_string_to_metric_families
 
 from hivemind_addon.lab.sim.faults import ErrorStatus
 from tests.e2e.conftest import Call
@@ -121,28 +120,6 @@ def test_nobody_else_hears_of_it(stage):
     assert not any("page-reader" in hook for hook in state["hooks"])
     assert "page-reader" not in stage.proxy.probe("known")
     assert state["snapshot"]["counters"]["tickets"] == before["snapshot"]["counters"]["tickets"]
-
-
-def test_the_report_shows_what_happened_and_metrics_count_it(providers, proxy_arguments, key, tmp_path):
-    """In a proxy of its own: one that many tests share has more pools than metrics name."""
-    providers.script(key, [ErrorStatus(429)])
-    with running(tmp_path, *proxy_arguments) as proxy:
-        with proxy.client("page-agent") as client:
-            client.send(Call(key).request("https://h1.sim.test"))
-        proxy.wait_for(lambda state: state["live"] == 0, "the end of the request")
-        with direct() as client:
-            report = client.get(f"http://127.0.0.1:{proxy.port}/report.json").json()
-            text = client.get(f"http://127.0.0.1:{proxy.port}/metrics").text
-    (mine,) = report["tally"]["sessions"]
-    assert (mine["agent"], mine["delivered"], mine["retries_absorbed"]) == ("page-agent", 1, 1)
-    values = {
-        (sample.name, sample.labels.get("outcome") or sample.labels.get("end")): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.labels.get("pool", "").startswith("h1.sim.test/")
-    }
-    assert values["hivemind_attempts_ended_total", "throttled"] == 1
-    assert values["hivemind_tickets_ended_total", "delivered"] == 1
 
 
 def test_neither_keys_nor_prompts_nor_passwords_nor_answers_are_in_anything_that_is_shown(stage, key):

@@ -1,7 +1,6 @@
 """Every failure that waiting cures is hidden from the client; every other reaches it as it came."""
 
 import asyncio
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -31,8 +30,8 @@ from hivemind_addon.lab.sim.faults import (
 )
 from hivemind_addon.lab.sim.server import running_server
 from tests.e2e.conftest import Call, Stage, cut_off, send_apart, versions
-from tests.e2e.proxy import PATIENCE_S, free_port, queued, running
-from tests.e2e.raw_provider import BAD_GATEWAY, STREAM_HEAD, chunk, disowning_provider, raw_provider, whole
+from tests.e2e.proxy import PATIENCE_S, free_port, running
+from tests.e2e.raw_provider import BAD_GATEWAY, STREAM_HEAD, chunk, disowning_provider, raw_provider
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("retries")]
 
@@ -425,43 +424,6 @@ def test_before_its_client_gives_up_a_held_request_is_asked_to_come_back(stage, 
     assert "shed" in [one.end for one in stage.ended(call)]
 
 
-def test_a_ticket_keeps_its_place_over_its_retries(stage, key, late_tls):
-    """Second starts while first backs off; then first goes before third, which came later."""
-    call = Call(key)
-    go = [threading.Event() for _ in range(4)]
-
-    def handle(number, reply):
-        assert go[number].wait(PATIENCE_S)
-        reply(whole(200, call.answer(f"req_{number}", 1)) if number else BAD_GATEWAY)
-
-    def waiting(count):
-        is_so = lambda state: (state["live"], queued(state)) == (count + 1, count)  # noqa: E731
-        stage.proxy.wait_for(is_so, f"the wait of {count}")
-
-    with (
-        raw_provider(stage.late_port, late_tls(), handle),
-        stage.proxy.client() as http,
-        ThreadPoolExecutor(3) as threads,
-    ):
-
-        def ask():
-            return threads.submit(http.send, call.request("https://late.narrow.test"))
-
-        first = ask()
-        stage.proxy.wait_for(lambda state: state["live"] == 1, "the first one's start")
-        second = ask()
-        waiting(1)
-        go[0].set()  # the first one fails and backs off, the second one starts
-        stage.proxy.wait_for(lambda state: state["hooks"].get(f"responseheaders {key}"), "the failure")
-        third = ask()
-        waiting(2)
-        for one in go:
-            one.set()
-        answers = [one.result(PATIENCE_S) for one in (first, second, third)]
-        stage.settled()
-    assert [answer.content for answer in answers] == [call.answer(f"req_{number}", 1) for number in (2, 1, 3)]
-
-
 @pytest.mark.parametrize(("version", "fault"), [("h1", NoHead(Hangup.RESET)), ("h2", RefusedStream())])
 def test_hundreds_of_retried_requests_on_one_connection_leave_nothing_behind(stage, key, version, fault):
     call, requests = Call(key), 200
@@ -475,16 +437,6 @@ def test_hundreds_of_retried_requests_on_one_connection_leave_nothing_behind(sta
         state = stage.settled()
         assert state["connections"] - before <= 4  # the client's, twice because of CONNECT, and upstream
     assert stage.providers.attempts(key) == 2 * requests
-
-
-def test_more_failures_of_one_request_than_the_stack_is_deep_do_not_recurse(stage, key):
-    call, count = Call(key), sys.getrecursionlimit() + 100
-    stage.providers.script(key, [ErrorStatus(502)] * count)
-    with stage.proxy.client() as http:
-        response = http.send(call.request("https://h1.tiny.test", x_stainless_timeout="3000"))
-        stage.settled()
-    assert response.content == call.answer_of(response)
-    assert stage.providers.attempts(key) == count + 1
 
 
 # What passes by and through --------------------------------------------------------------------------------------------
@@ -547,30 +499,6 @@ def test_a_stream_after_a_hidden_retry_arrives_piece_by_piece(stage, key, late_t
                 got.release()
         stage.settled()
     assert received == pieces
-
-
-def test_an_error_event_before_the_content_is_retried_at_any_chunk_boundary(stage, key, late_tls):
-    call = Call(key, stream=True)
-    good = call.answer("req_1", 2)
-    start = good[: good.index(b"event: content_block_start")]
-    error = wire.error_event(
-        SimDialect.MESSAGES, wire.error_object(SimDialect.MESSAGES, 529, message="Overloaded")
-    ).data
-    bad = start + error
-    boundaries = [*range(1, len(start), 29), *range(len(start), len(bad))]  # inside the error event: all
-
-    def handle(number, reply):
-        if number % 2:
-            reply(STREAM_HEAD + chunk(good) + chunk(b""))
-        else:
-            cut = boundaries[number // 2]
-            reply(STREAM_HEAD + chunk(bad[:cut]) + chunk(bad[cut:]) + chunk(b""))
-
-    with raw_provider(stage.late_port, late_tls(), handle), stage.proxy.client() as http:
-        request = call.request("https://late.tiny.test")
-        for cut in boundaries:
-            assert http.send(request).content == good, f"cut at {cut}"
-        stage.settled()
 
 
 @pytest.mark.parametrize(("client", "why"), [("h1", "time"), ("h2", "size")])
