@@ -43,7 +43,7 @@ def folder(runtime_dir, tmp_path):
 
 def hivemind(proxy, *arguments):
     """The command in this process, which is faster; it talks by the real socket. Its exit status and output."""
-    done = CliRunner(env={"COLUMNS": "120"}).invoke(main, [*arguments, "-p", str(proxy.port)])
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(main, [*arguments, "-p", str(proxy.port)])
     return done.exit_code, done.output
 
 
@@ -308,6 +308,31 @@ def test_a_proxy_that_is_killed_in_the_middle_of_a_fleet_forgets_and_forgives_no
         (account,) = asked(journal, "SELECT * FROM budget WHERE name = ?", agent)
         assert spent["tokens"] > EACH * 11, "what was in flight may have been billed"
         assert (account["spent_tokens"], account["reserved_tokens"]) == (spent["tokens"], 0)
+
+
+def test_a_second_proxy_on_one_journal_writes_beside_it_until_the_first_has_ended(tmp_path):
+    journal = tmp_path / "journal.db"
+
+    def agents(file):
+        return {row["agent"] for row in asked(file, "SELECT agent FROM ticket")}
+
+    with running_origin() as origin:
+        origin.open()
+        host = f"127.0.0.1:{origin.port}"
+        settings = profiles(tmp_path, mine=for_host(origin.port)) + options(journal=journal)
+        with running(tmp_path / "first", *settings) as first, running(tmp_path / "second", *settings) as second:
+            for proxy, agent in ((first, "early"), (second, "late")):
+                assert ask(proxy, agent, host).status_code == 200
+            first.wait_for(lambda _: agents(journal) == {"early"}, "the first one's ticket")
+            second.wait_for(lambda _: list(tmp_path.glob("journal-*.db")), "a journal of its own")
+            (beside,) = tmp_path.glob("journal-*.db")
+            second.wait_for(lambda _: agents(beside) == {"late"}, "the second one's ticket")
+            assert str(first.process.pid) in second.log, "it says whose the journal is"
+            assert first.stop() == 0
+            second.wait_for(lambda _: agents(journal) == {"early", "late"}, "its turn")
+            second.wait_for(lambda _: not beside.exists(), "the end of its own")
+            assert second.settled()["snapshot"]["counters"]["delivered"] == 1
+            assert second.stop() == 0
 
 
 # What one proxy's requests came to, asked wherever it is told -----------------------------------------------------------

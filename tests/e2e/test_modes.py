@@ -1,4 +1,4 @@
-"""Forward, reverse and upstream mode, whom the proxy intercepts, and what a redirect keeps."""
+"""Forward, reverse and upstream mode, which hosts the proxy intercepts, and what a redirect keeps."""
 
 import asyncio
 import socket
@@ -130,7 +130,7 @@ def test_an_unknown_server_just_works_in_reverse_mode_or_by_the_profile_that_cla
         assert [pool["limit"] for pool in proxy.state()["snapshot"]["pools"]] == [1]
 
 
-# Whom it intercepts ---------------------------------------------------------------------------------------------------
+# Which hosts it intercepts -----------------------------------------------------------------------------------------------
 
 
 def tunnel(proxy, host, port, sni, trusted):
