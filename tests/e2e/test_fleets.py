@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from base64 import b64decode
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from http.client import parse_headers
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
