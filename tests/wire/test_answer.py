@@ -252,6 +252,13 @@ def test_a_cut_anthropic_stream_keeps_its_input_and_counts_its_output():
     assert watched.usage(len) == Usage(25, 5000, 1000, len("Hello world"))
 
 
+def test_an_answer_without_any_output_is_believed():
+    watched = reader(ANTHROPIC)
+    watched.feed(b'event: message_start\ndata: {"message":{"usage":{"input_tokens":5,"output_tokens":0}}}\n\n')
+    watched.feed(b'event: message_delta\ndata: {"usage":{"output_tokens":0}}\n\n')
+    assert watched.usage(len) == Usage(5, reported=True)
+
+
 def test_nothing_was_used_before_anything_came():
     assert reader(RESPONSES).usage(len) == Usage()
 

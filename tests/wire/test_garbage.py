@@ -70,6 +70,7 @@ GARBAGE = {
     "half the arguments": (CHAT, call('{"path": "a.py", "text": "import o'), "truncated tool arguments"),
     "half the arguments, the stream says stop": (CHAT, call('{"path": "a.py"', "stop"), "truncated tool arguments"),
     "half the arguments, with a bracket in a text": (CHAT, call('{"text": "a}'), "truncated tool arguments"),
+    "half the arguments, with a quote in a text": (CHAT, call('{"text": "a \\"}'), "truncated tool arguments"),
     "half a JSON text": (CHAT, chat('{"verdict": "good", "reasons": ["a", '), "truncated JSON"),
 }
 

@@ -187,6 +187,7 @@ def test_of_a_cut_stream_half_a_tool_call_is_shown_as_it_came(dialect, stream):
     [
         (ANTHROPIC, "anthropic/overloaded.json", "overloaded_error: Overloaded"),
         (ANTHROPIC, "anthropic/overloaded_after_content.sse", "overloaded_error: Overloaded"),
+        (OLLAMA, "ollama/busy.json", "server busy, please try again.  maximum pending requests exceeded"),
         (RESPONSES, "codex/response_failed_usage_limit.sse", "usage_limit_reached: The usage limit has been reached"),
     ],
 )
@@ -264,6 +265,7 @@ def test_a_conversation_is_read_in_chat_form():
             {"role": "user", "content": [{"type": "text", "text": "hello"}, {"type": "image_url"}]},
             {"role": "assistant", "tool_calls": [{"function": {"name": "Read", "arguments": '{"path":"a.py"}'}}]},
             {"role": "tool", "content": "x = 1"},
+            {"role": "tool", "content": [{"type": "text", "text": "y = 2"}]},
         ],
     }
     said = request_of(CHAT, json.dumps(request).encode())
@@ -273,6 +275,7 @@ def test_a_conversation_is_read_in_chat_form():
         ("user", "(image_url)"),
         ("tool call Read", CALL),
         ("tool result", "x = 1"),
+        ("tool result", "y = 2"),
     ]
 
 
