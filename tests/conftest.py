@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
         seed = random.SystemRandom().randrange(2**32) if _PROFILE == "deep" else 1
         config.option.hypothesis_seed = int(os.environ.setdefault("HYPOTHESIS_SEED", str(seed)))
     for name in [name for name in os.environ if name.startswith("HIVEMIND_") and name not in _FOR_TESTS]:
-        del os.environ[name]  # whoever runs the tests may be behind a proxy of ours
+        del os.environ[name]  # the person who runs the tests may be behind a proxy of ours
     # What is journaled and learned on this machine is no test's business; short, for paths of sockets.
     state = tempfile.TemporaryDirectory(prefix="hivemind-", ignore_cleanup_errors=True)
     config.add_cleanup(state.cleanup)

@@ -6,12 +6,12 @@ from hivemind_addon.api.control import read_report, send_command
 from hivemind_addon.tools.history import reader
 
 PATIENCE_S = 120
-"""Whoever waits longer hangs."""
+"""A test that waits longer hangs."""
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    """Whoever asks a proxy that is in the tests' own process waits for its answer, as no user would."""
+    """Commands wait for the answer of a proxy in the tests' own process longer than a user would."""
     for ask in (read_report, send_command):
         monkeypatch.setitem(ask.__kwdefaults__, "timeout_s", PATIENCE_S)
     monkeypatch.setattr(reader, "_PROXY_PATIENCE_S", PATIENCE_S)

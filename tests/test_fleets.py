@@ -1,4 +1,4 @@
-"""What fleets are made of, without their agents; whole fleets are in tests/e2e/test_fleet.py."""
+"""What fleets are made of, without their agents; whole fleets are in tests/e2e/test_fleets.py."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""How accounts are shown; what is sent is in test_steering.py, the real socket in tests/e2e/test_grants.py."""
+"""How accounts are shown; what is sent is in test_steering.py, the real socket in tests/e2e/test_budgets.py."""
 
 import json
 

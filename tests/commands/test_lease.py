@@ -1,4 +1,4 @@
-"""What is said and printed; real commands under a lease are in tests/e2e/test_leases.py."""
+"""What is said and printed; real commands under a lease are in tests/e2e/test_tasks.py."""
 
 import json
 import os

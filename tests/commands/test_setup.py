@@ -1,4 +1,4 @@
-"""What is said and printed; real tools read what is written in tests/e2e/test_setup.py."""
+"""What is said and printed; real tools read what is written in tests/e2e/test_fleets.py."""
 
 import json
 import shlex

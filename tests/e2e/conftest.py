@@ -8,11 +8,12 @@ Every host of a test is claimed by a test profile and redirected to a provider. 
 of its own: what one teaches the scheduler is not the others' business.
 """
 
+import asyncio
 import hashlib
 import itertools
 import os
-import re
 import ssl
+import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -22,21 +23,18 @@ import httpx
 import pytest
 import trustme
 
+from fleets.programs import NotInstalled, Programs, install
 from hivemind_addon.lab.sim import dialect as wire
 from hivemind_addon.lab.sim.dialect import Reply, SimDialect
 from hivemind_addon.lab.sim.faults import OK, Fault
 from hivemind_addon.lab.sim.provider import LimitScope, ProviderSettings
 from hivemind_addon.lab.sim.server import RunningServer, running_server
 from tests.e2e.machine import Machine, machine
-from tests.e2e.proxy import Proxy, free_port, running
+from tests.e2e.proxy import QUICK, Proxy, free_port, options, profiles, running
 
-_QUICK = """
-retry: {first_backoff_s: 0.02, max_backoff_s: 0.1}
-breaker: {first_probe_s: 0.05, max_probe_s: 0.2}
-"""
 PROFILES = {
-    "sim": f"extends: anthropic\nhosts: [h1.sim.test, h2.sim.test, late.sim.test, other-ca.sim.test, localhost]{_QUICK}",
-    "chat": f"extends: openai-compatible\nhosts: [h1.chat.test, h2.chat.test]{_QUICK}",
+    "sim": f"extends: anthropic\nhosts: [h1.sim.test, h2.sim.test, late.sim.test, other-ca.sim.test, localhost]\n{QUICK}",
+    "chat": f"extends: openai-compatible\nhosts: [h1.chat.test, h2.chat.test]\n{QUICK}",
     "whole": "extends: sim\nhosts: [h1.whole.test, h2.whole.test, late.whole.test]\ndelivery: whole",
     "wholechat": "extends: chat\nhosts: [h1.wholechat.test, h2.wholechat.test]\ndelivery: whole",
     "stall": "extends: whole\nhosts: [h1.stall.test, h2.stall.test]\npeek: {stall_s: 1.5}",
@@ -49,6 +47,7 @@ PROFILES = {
     ),
     "narrow": "extends: sim\nhosts: [h1.narrow.test, h2.narrow.test, late.narrow.test]\nconcurrency: {initial: 1, maximum: 1}",
     "peek": "extends: sim\nhosts: [late.peek.test]\npeek: {max_bytes: 500, max_s: 0.5}",
+    "silent": f"extends: anthropic\nhosts: [late.silent.test]\n{QUICK}watchdog: {{silent_s: 0.5, factor: 0.001}}\n",
     "patient": "extends: sim\nhosts: [late.patient.test, 127.0.0.1]\nretry: {first_backoff_s: 0.02, max_backoff_s: 0.1, max_failures: 10000}",
     "tiny": "extends: sim\nhosts: [h1.tiny.test, h2.tiny.test, late.tiny.test]\nretry: {first_backoff_s: 0.0001, max_backoff_s: 0.0002, max_failures: 10000}",
 }
@@ -61,8 +60,14 @@ _LATE_HOSTS = [
     "late.peek.test",
     "late.narrow.test",
     "late.patient.test",
+    "late.silent.test",
 ]
-_HOSTS = [f"{version}.{name}.test" for name in PROFILES for version in ("h1", "h2") if name not in ("peek", "patient")]
+_HOSTS = [
+    f"{version}.{name}.test"
+    for name in PROFILES
+    for version in ("h1", "h2")
+    if name not in ("peek", "patient", "silent")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +125,14 @@ class Stage:
         self.proxy.probe("misroute", at=f"127.0.0.1:{port}", to=to, times=times)
 
     def settled(self) -> dict[str, object]:
-        """The proxy's inside, once nothing is held, in flight or left behind but the question itself."""
-        state = self.proxy.wait_for(_is_idle, "the return of every slot and stream")
-        assert state["guard_trips"] == 0, self.proxy.log
-        return state
+        """The proxy's inside, once nothing is left in it."""
+        return self.proxy.settled()
 
-
-def _is_idle(state) -> bool:
-    pools = state["snapshot"]["pools"]
-    return (
-        state["live"] == 0
-        and state["streams"] <= 1
-        and state["layer_streams"] <= 1
-        and not any(pool["in_flight"] or pool["queued"] or pool["tickets"] for pool in pools)
-    )
+    def ended(self, call: "Call") -> list["Ended"]:
+        """The tickets of a call's key that are over, oldest first."""
+        credential = call.headers.get("authorization") or call.headers["x-api-key"]
+        account = "key-" + hashlib.sha256(credential.encode()).hexdigest()[:12]
+        return [Ended(*one) for one in self.proxy.probe("ended", account=account)]
 
 
 @pytest.fixture(scope="session")
@@ -204,15 +203,12 @@ def proxy_arguments(
 ) -> list[str]:
     """What mitmdump must be told to know the test hosts: profiles, redirects, the providers' authority."""
     folder = tmp_path_factory.mktemp("profiles")
-    for name, text in PROFILES.items():
-        (folder / f"{name}.yaml").write_text(text)
     trusted = folder / "authority.pem"
     authority.cert_pem.write_to_path(str(trusted))
     ports = {host: providers.h1.port if host.startswith("h1.") else providers.h2.port for host in _HOSTS}
     ports |= {"other-ca.sim.test": providers.stranger.port} | dict.fromkeys(_LATE_HOSTS, late_port)
-    arguments = [f"hivemind_profiles={folder}", f"ssl_verify_upstream_trusted_ca={trusted}"]
-    arguments += [f"hivemind_redirect={host}=127.0.0.1:{port}" for host, port in ports.items()]
-    return list(itertools.chain.from_iterable(("--set", argument) for argument in arguments))
+    redirects = [word for host, port in ports.items() for word in options(redirect=f"{host}=127.0.0.1:{port}")]
+    return [*profiles(folder, **PROFILES), "--set", f"ssl_verify_upstream_trusted_ca={trusted}", *redirects]
 
 
 @pytest.fixture(scope="session")
@@ -242,26 +238,36 @@ def stage(
         assert "Traceback" not in proxy.log, proxy.log
 
 
-_MEETINGS = list(itertools.product(("h1", "h2"), ("h1", "h2"), (False, True)))
-_FEW = [("h1", "h2", False), ("h2", "h1", True)]
-"""Each version on each side and each format once."""
+meetings = pytest.mark.parametrize(
+    ("upstream", "client", "chat"),
+    [("h1", "h1", False), ("h2", "h2", False), ("h1", "h2", True), ("h2", "h1", True)],
+    ids=["h1-h1-anthropic", "h2-h2-anthropic", "h1-h2-chat", "h2-h1-chat"],
+)
+"""HTTP versions on both sides and format: every two of these meet."""
+versions = pytest.mark.parametrize(
+    ("upstream", "client"),
+    [("h1", "h1"), ("h1", "h2"), ("h2", "h1"), ("h2", "h2")],
+    ids=["h1-h1", "h1-h2", "h2-h1", "h2-h2"],
+)
 
 
-def meetings(names: Iterable[str], *, slow: Iterable[str]) -> pytest.MarkDecorator:
-    """Each name with all versions on both sides (`upstream`, `client`) and both formats (`chat`).
+@pytest.fixture(scope="session")
+def programs() -> Programs:
+    """The real Claude Code and Codex."""
+    try:
+        return install()
+    except NotInstalled as error:
+        if os.environ.get("HIVEMIND_REQUIRE_AGENTS") == "1":
+            pytest.fail(str(error))
+        pytest.skip(f"Claude Code and Codex do not run: {error}")
 
-    `slow`: those that wait for seconds, which waits the same whoever meets: they get few of these.
-    """
-    return pytest.mark.parametrize(
-        ("name", "upstream", "client", "chat"),
-        [
-            pytest.param(
-                name, upstream, client, chat, id=f"{name}-{upstream}-{client}-{'chat' if chat else 'anthropic'}"
-            )
-            for name in names
-            for upstream, client, chat in (_FEW if name in slow else _MEETINGS)
-        ],
-    )
+
+@pytest.fixture(scope="module")
+def runtime_dir() -> Iterator[str]:
+    """Where control sockets are, for this process too; pytest's own folders are too deep for one."""
+    with tempfile.TemporaryDirectory(prefix="hm") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", folder)
+        yield folder
 
 
 _numbers = itertools.count(1)
@@ -340,6 +346,16 @@ def cut_off(response: httpx.Response) -> bytes:
     return b"".join(pieces)
 
 
+async def send_apart(stage: Stage, client: str, requests: Iterable[httpx.Request]) -> list[httpx.Response]:
+    """Send each on a connection of its own, all at once: what befalls one connection is not the others' business."""
+
+    async def send(request: httpx.Request) -> httpx.Response:
+        async with stage.proxy.async_client(http2=client == "h2") as http:
+            return await http.send(request)
+
+    return await asyncio.gather(*map(send, requests))
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """What the scheduler says of a ticket that is over."""
@@ -348,22 +364,3 @@ class Ended:
     reason: str
     attempts: int
     ambiguous_resends: int
-
-
-def ended(state: dict[str, object], call: Call) -> list[Ended]:
-    """The tickets of a call's key that are over, oldest first; as far as the probe remembers."""
-    credential = call.headers.get("authorization") or call.headers["x-api-key"]
-    account = "key-" + hashlib.sha256(credential.encode()).hexdigest()[:12]
-    found = []
-    for event in state["events"]:
-        if event.startswith("TicketEnded ") and f"account='{account}'" in event:
-            words = dict(re.findall(r"\b(end|reason|attempts|ambiguous_resends)=(\d+|'[^']*'|\"[^\"]*\")", event))
-            found.append(
-                Ended(
-                    end=words["end"].strip("'\""),
-                    reason=words["reason"].strip("'\""),
-                    attempts=int(words["attempts"]),
-                    ambiguous_resends=int(words["ambiguous_resends"]),
-                )
-            )
-    return found

@@ -18,7 +18,7 @@ from hivemind_addon.tools.locks.sqlite_store import SqliteLeases, wait_for_lease
 
 TTL_S = 3600.0
 PHILOSOPHERS, MEALS = 3, 20
-CROWD, PLACES, TURNS = 50, 3, 1
+CROWD, PLACES, TURNS = 20, 3, 1
 KILLED_AT = 10
 """Philosopher 0 dies with both forks in hand at this meal."""
 

@@ -4,27 +4,28 @@ Requests to http://probe.test/ are answered by it:
 
     /state              the scheduler's snapshot, the open exchanges, the layer's streams, the hooks that fired, as JSON
     /trip?where=NAME    from now on the named function raises (`off` ends it)
-    /forget             empty the list of hooks
+    /ended?account=NAME    how its tickets ended, oldest first: end, reason, attempts, ambiguous resends
     /misroute?at=ADDRESS:PORT&to=ADDRESS:PORT&times=N    the next N upstream connections to the one go to the other
-    /abort?agent=NAME, /resume?agent=NAME    what the interfaces' buttons do to the agent's held flows
     /option?name=NAME   the value of one of mitmproxy's options
     /set?option=NAME=VALUE    set one while it runs: `ok`, or why not
     /known              the `x-test-id` of all flows so far
     /flow?name=TEST_ID    what became of the flow whose request said `x-test-id`
     /release?name=TEST_ID    resume that flow, which a person intercepted
     /replay?name=TEST_ID  replay that flow
+
+Every name below leads-here.test is this machine's loopback.
 """
 
 import gc
 import importlib
 import json
+import socket
 import sys
 from collections import Counter
 from urllib.parse import parse_qs, urlparse
 
 import msgspec
 from mitmproxy import ctx, exceptions, http
-from mitmproxy.hooks import UpdateHook
 from mitmproxy.tls import TlsData
 
 TRIPPABLE = {
@@ -106,6 +107,17 @@ class Probe:
         self.undo = []
         self.misroutes = {}
 
+    def load(self, loader):
+        """Be the machine's resolver."""
+        resolve = socket.getaddrinfo
+
+        def lead_here(host, *arguments, **settings):
+            name = host.decode() if isinstance(host, bytes) else host
+            here = name and name.endswith(".leads-here.test")
+            return resolve("127.0.0.1" if here else host, *arguments, **settings)
+
+        socket.getaddrinfo = lead_here
+
     def running(self):
         """What is there at the start need not be searched later."""
         gc.collect()
@@ -179,9 +191,10 @@ class Probe:
             "events": [f"{type(event).__name__} {event}" for event in list(proxy.runtime.events)[-200:]],
         }
 
-    def forget(self):
-        self.hooks.clear()
-        return "ok"
+    def ended(self, account):
+        events = ctx.master.addons.get("hivemind").proxy.runtime.events
+        ends = [event for event in events if type(event).__name__ == "TicketEnded" and event.pool.account == account]
+        return [(one.end, one.reason, one.attempts, one.ambiguous_resends) for one in ends]
 
     def misroute(self, at, to, times):
         self.misroutes[at] = (to, int(times))
@@ -233,24 +246,6 @@ class Probe:
     def replay(self, name):
         ctx.master.commands.call("replay.client", [self.flows[name]])
         return "ok"
-
-    def _held(self, agent):
-        proxy = ctx.master.addons.get("hivemind").proxy
-        return [exchange.flow for exchange in proxy.live.values() if exchange.ticket.agent == agent]
-
-    def abort(self, agent):
-        flows = self._held(agent)
-        for flow in flows:
-            flow.kill()
-        ctx.master.addons.trigger(UpdateHook(flows))
-        return len(flows)
-
-    def resume(self, agent):
-        flows = self._held(agent)
-        for flow in flows:
-            flow.resume()
-        ctx.master.addons.trigger(UpdateHook(flows))
-        return len(flows)
 
 
 addons = [Probe()]

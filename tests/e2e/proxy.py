@@ -28,6 +28,29 @@ MITMDUMP = Path(sys.executable).parent / "mitmdump"
 PROBE = Path(__file__).parent / "probe.py"
 
 
+QUICK = "retry: {first_backoff_s: 0.02, max_backoff_s: 0.1}\nbreaker: {first_probe_s: 0.05, max_probe_s: 0.2}\n"
+"""In a profile: nothing waits for long."""
+
+
+def options(**values):
+    """What mitmdump must be told to have these options of ours."""
+    return [word for name, value in values.items() for word in ("--set", f"hivemind_{name}={value}")]
+
+
+def profiles(folder, **texts):
+    """The same for profiles: their names and what they say."""
+    (folder / "profiles").mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / "profiles" / f"{name}.yaml").write_text(text)
+    return options(profiles=folder / "profiles")
+
+
+def for_host(port, *, extends="anthropic", slots=None, more=""):
+    """A profile's text for what listens at a port of this machine; `slots`: so many requests at a time."""
+    room = f"concurrency: {{initial: {slots}, maximum: {slots}}}\n" if slots else ""
+    return f"extends: {extends}\nhosts: ['127.0.0.1:{port}']\n{room}{more}"
+
+
 class _TrustingContext(ssl.SSLContext):
     """Offers HTTP/2 first where it is offered: mitmproxy takes the client's first choice, httpx names it last."""
 
@@ -75,6 +98,23 @@ class Proxy:
             "limits": httpx.Limits(keepalive_expiry=None),  # a slow machine is no reason for another connection
         } | settings
 
+    def ask(self, url, agent="agent-1", words="x", *, key="k", headers=(), **changes):
+        """A Messages request through the proxy, whose user is the agent."""
+        mine = {"x-api-key": key, "content-type": "application/json"} | dict(headers)
+        with self.client(agent, words) as client:
+            return client.post(url, content=body(**changes), headers=mine)
+
+    def post(self, path="/v1/messages", content=None, *, key="k", headers=(), timeout=PATIENCE_S):
+        """A request to the second of its modes, a reverse one; by default a minimal Messages request."""
+        return httpx.post(
+            f"http://127.0.0.1:{self.ports[1]}{path}",
+            content=body() if content is None else content,
+            headers={"x-api-key": key, "content-type": "application/json"} | dict(headers),
+            timeout=timeout,
+            trust_env=False,
+            verify=NO_TLS,
+        )
+
     def probe(self, path, **arguments):
         with closing(HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)) as connection:
             connection.request("GET", f"http://probe.test/{path}?{urlencode(arguments)}")
@@ -97,10 +137,31 @@ class Proxy:
             select.select([], [], [], pause_s)
             pause_s = min(2 * pause_s, 0.05)
 
+    def settled(self):
+        """The inside, once nothing is held, in flight or left behind but the question itself."""
+        state = self.wait_for(is_idle, "the return of every slot and stream")
+        assert state["guard_trips"] == 0, self.log
+        return state
+
     def stop(self, how=signal.SIGTERM):
         if self.process.poll() is None:
             self.process.send_signal(how)
         return self.process.wait(PATIENCE_S)
+
+
+def queued(state):
+    return sum(pool["queued"] for pool in state["snapshot"]["pools"])
+
+
+def in_flight(state):
+    return sum(pool["in_flight"] for pool in state["snapshot"]["pools"])
+
+
+def is_idle(state):
+    """Whether nothing is held, in flight or left behind, but the question for the state."""
+    pools = state["snapshot"]["pools"]
+    left = any(pool["in_flight"] or pool["queued"] or pool["tickets"] or pool["bypassing"] for pool in pools)
+    return not (left or state["live"]) and state["streams"] <= 1 and state["layer_streams"] <= 1
 
 
 def _ports():

@@ -1,4 +1,4 @@
-"""A real mitmdump records what a fleet goes through; what it has written is read again."""
+"""A real mitmdump records what a fleet goes through; what it has written is read, continued and replayed."""
 
 import asyncio
 import subprocess
@@ -16,34 +16,32 @@ from hivemind_addon.lab.sim.real_replay import run_real
 from hivemind_addon.lab.sim.server import running_server
 from hivemind_addon.proxy.capture.file import read_capture
 from hivemind_addon.proxy.capture.model import NotACapture
-from tests.e2e.proxy import PATIENCE_S, body, running
-from tests.e2e.test_start import assert_refused
+from tests.e2e.proxy import PATIENCE_S, QUICK, body, options, profiles, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("capture")]
 
 KEY = "sk-ant-api03-SECRETSECRETSECRET"
-PROFILE = """extends: anthropic
-hosts: [127.0.0.1]
-retry: {first_backoff_s: 0.02, max_backoff_s: 0.1}
-breaker: {first_probe_s: 0.05, max_probe_s: 0.2}
-"""
 SETTINGS = ProviderSettings(
     limits=(Limit(Dimension.REQUESTS, 600),), latency=Latency(median_s=0.03), chunks=6, interval_s=0.01
 )
 
 
 @pytest.fixture(scope="module")
-def provider():
+def server():
     with running_server(SETTINGS, seed=5) as server:
         yield server
 
 
 @pytest.fixture
-def profiles(tmp_path):
-    folder = tmp_path / "profiles"
-    folder.mkdir()
-    (folder / "sim.yaml").write_text(PROFILE)
-    return folder
+def provider(server):
+    server.reset()
+    return server
+
+
+@pytest.fixture
+def known(tmp_path):
+    """The provider's profile."""
+    return profiles(tmp_path, sim=f"extends: anthropic\nhosts: [127.0.0.1]\n{QUICK}")
 
 
 async def one_turn(client, provider, number, *, words="", streamed=True):
@@ -57,19 +55,21 @@ async def one_turn(client, provider, number, *, words="", streamed=True):
     return answer.status_code
 
 
-async def fleet(proxy, provider, turns, **kwargs):
-    async with proxy.async_client() as client:
-        return await asyncio.gather(*(one_turn(client, provider, number, **kwargs) for number in range(turns)))
+def fleet(proxy, provider, turns, **kwargs):
+    """So many turns at once; their statuses."""
+
+    async def run():
+        async with proxy.async_client() as client:
+            return await asyncio.gather(*(one_turn(client, provider, number, **kwargs) for number in range(turns)))
+
+    return asyncio.run(run())
 
 
-def test_a_fleet_with_failures_is_recorded_call_by_call(tmp_path, provider, profiles):
-    provider.reset()
+def test_a_fleet_with_failures_is_recorded_call_by_call_for_any_mitmproxy(tmp_path, provider, known):
     provider.script(KEY, [NAMED["529"], NAMED["429-retry-after"], NAMED["reset-before-head"], NAMED["error-first"], OK])
     file = tmp_path / "night.flow"
-    with running(
-        tmp_path / "conf", "--set", f"hivemind_profiles={profiles}", "--set", f"hivemind_capture={file}"
-    ) as proxy:
-        statuses = asyncio.run(fleet(proxy, provider, 9, words=f"my password is {KEY}"))
+    with running(tmp_path / "conf", *known, *options(capture=file)) as proxy:
+        statuses = fleet(proxy, provider, 9, words=f"my password is {KEY}")
         assert proxy.state()["guard_trips"] == 0
         assert proxy.stop() == 0
         assert "9 calls are in" in proxy.log, proxy.log
@@ -91,50 +91,43 @@ def test_a_fleet_with_failures_is_recorded_call_by_call(tmp_path, provider, prof
     assert all(one.at_s + one.ended_after_s <= call.ended_s + 1e-6 for call in capture.calls for one in call.attempts)
     assert {call.session for call in capture.calls} == {"session-0", "session-1", "session-2"}
     assert {(one.meter, one.limit, one.window_s) for one in capture.limits} >= {("requests", 600.0, 60.0)}
+    mitmdump = [sys.executable, "-c", "from mitmproxy.tools.main import mitmdump; mitmdump()"]
+    told = subprocess.run([*mitmdump, "-nr", str(file)], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    assert told.stdout.count("/v1/messages") == 9
 
 
-def test_it_is_switched_on_and_off_while_the_proxy_runs(tmp_path, provider, profiles):
-    provider.reset()
-    file = tmp_path / "later.flow"
-    with running(tmp_path / "conf", "--set", f"hivemind_profiles={profiles}") as proxy:
-        asyncio.run(fleet(proxy, provider, 2))
-        proxy.probe("set", option="hivemind_capture_content=false")
-        proxy.probe("set", option=f"hivemind_capture={file}")
-        asyncio.run(fleet(proxy, provider, 3, words="unspeakable", streamed=False))
-        proxy.probe("set", option="hivemind_capture=")
-        asyncio.run(fleet(proxy, provider, 2))
-        proxy.probe("set", option=f"hivemind_capture={file}")
-        asyncio.run(fleet(proxy, provider, 1))
-        assert proxy.stop() == 0
-    data = file.read_bytes()
-    assert b"unspeakable" not in data
-    capture = read_capture(file)
-    assert len(capture.calls) == 4
-    assert not capture.content
-    assert all(call.request_bytes > 50 for call in capture.calls)
-    assert capture.limits[0].at_s == 0  # known before it began
-
-
-def test_a_person_starts_and_stops_it_by_the_control_socket(tmp_path, provider, profiles):
-    provider.reset()
-    file, socket = tmp_path / "told.flow", tmp_path / "c.sock"
-    arguments = ("--set", f"hivemind_profiles={profiles}", "--set", f"hivemind_control={socket}")
+def test_it_is_switched_on_and_off_while_the_proxy_runs(tmp_path, provider, known):
+    """By a person, over the control socket; by options, without what was said."""
+    file, later, socket = tmp_path / "told.flow", tmp_path / "later.flow", tmp_path / "c.sock"
 
     def tell(command):
         return send_command(socket, command, timeout_s=PATIENCE_S)
 
-    with running(tmp_path / "conf", *arguments) as proxy:
+    with running(tmp_path / "conf", *known, *options(control=socket)) as proxy:
         proxy.wait_for(lambda _state: socket.exists(), "the control socket")
         assert tell(Record(None)) == Said(done=False, text="nothing was recorded")
         assert tell(Record(str(file))) == Said(done=True, text=f"recording into {file}")
         assert "recorded already" in tell(Record(str(file))).text
-        asyncio.run(fleet(proxy, provider, 2))
+        fleet(proxy, provider, 2)
         assert "is no place for a file" in tell(Record("/nowhere/at/all")).text
-        asyncio.run(fleet(proxy, provider, 1))
+        fleet(proxy, provider, 1)
         assert tell(Record(None)).done
-        asyncio.run(fleet(proxy, provider, 1))
+        fleet(proxy, provider, 1)
+        proxy.probe("set", option="hivemind_capture_content=false")
+        proxy.probe("set", option=f"hivemind_capture={later}")
+        fleet(proxy, provider, 3, words="unspeakable", streamed=False)
+        proxy.probe("set", option="hivemind_capture=")
+        fleet(proxy, provider, 2)
+        proxy.probe("set", option=f"hivemind_capture={later}")
+        fleet(proxy, provider, 1)
         assert proxy.stop() == 0
     assert len(read_capture(file).calls) == 3
+    assert b"unspeakable" not in later.read_bytes()
+    capture = read_capture(later)
+    assert len(capture.calls) == 4
+    assert not capture.content
+    assert all(call.request_bytes > 50 for call in capture.calls)
+    assert capture.limits[0].at_s == 0  # known before it began
 
 
 def recorded(file):
@@ -145,20 +138,18 @@ def recorded(file):
         return 0
 
 
-def test_what_a_killed_proxy_leaves_can_be_read_and_continued(tmp_path, provider, profiles):
-    provider.reset()
+def test_what_a_killed_proxy_leaves_can_be_read_and_continued(tmp_path, provider, known):
     file = tmp_path / "killed.flow"
-    arguments = ("--set", f"hivemind_profiles={profiles}", "--set", f"hivemind_capture={file}")
-    with running(tmp_path / "conf", *arguments) as proxy:
-        asyncio.run(fleet(proxy, provider, 3))
+    with running(tmp_path / "conf", *known, *options(capture=file)) as proxy:
+        fleet(proxy, provider, 3)
         proxy.wait_for(lambda _: recorded(file) == 3, "the record of all calls")
         proxy.process.kill()
         proxy.process.wait(PATIENCE_S)
     with file.open("ab") as torn:
         torn.write(b"4711:half a rec")
     assert "torn" in read_capture(file).damage[0]
-    with running(tmp_path / "conf", *arguments) as proxy:
-        asyncio.run(fleet(proxy, provider, 1))
+    with running(tmp_path / "conf", *known, *options(capture=file)) as proxy:
+        fleet(proxy, provider, 1)
         assert proxy.stop() == 0
         assert "torn" in proxy.log
     capture = read_capture(file)
@@ -167,60 +158,23 @@ def test_what_a_killed_proxy_leaves_can_be_read_and_continued(tmp_path, provider
     assert capture.calls[-1].at_s > capture.calls[-2].ended_s
 
 
-def test_any_mitmproxy_reads_it(tmp_path, provider, profiles):
-    provider.reset()
-    file = tmp_path / "plain.flow"
-    with running(
-        tmp_path / "conf", "--set", f"hivemind_profiles={profiles}", "--set", f"hivemind_capture={file}"
-    ) as proxy:
-        asyncio.run(fleet(proxy, provider, 2))
-        assert proxy.stop() == 0
-    mitmdump = [sys.executable, "-c", "from mitmproxy.tools.main import mitmdump; mitmdump()"]
-    told = subprocess.run([*mitmdump, "-nr", str(file)], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
-    assert told.stdout.count("/v1/messages") == 2
-
-
-def test_a_file_that_mitmproxy_wrote_is_read_as_well(tmp_path, provider):
-    provider.reset()
-    provider.script(KEY, [NAMED["529"]])
-    file = tmp_path / "foreign.flow"
-    with running(tmp_path / "conf", "-w", file, "--listen-host", "127.0.0.1", scripts=()) as proxy:
-        statuses = asyncio.run(foreign_fleet(proxy, provider))
-        assert proxy.stop() == 0
-    assert statuses == [529, 200, 200]
-    capture = read_capture(file)
-    assert [call.end for call in capture.calls] == ["gave up", "delivered", "delivered"]
-    assert all(call.attempts[0].head_after_s > 0 for call in capture.calls[1:])
-    assert capture.calls[1].attempts[0].usage.reported
-    assert capture.calls[0].profile == "anthropic"
-
-
 def test_what_an_agent_lost_without_the_scheduler_is_delivered_when_it_is_replayed(tmp_path, provider):
-    provider.reset()
+    """The file is a bare mitmproxy's."""
+
+    async def one_by_one(proxy):
+        async with proxy.async_client() as client:
+            return [await one_turn(client, provider, number) for number in range(3)]
+
     provider.script(KEY, [NAMED["529"], NAMED["500"]])
     file = tmp_path / "direct.flow"
     with running(tmp_path / "conf", "-w", file, "--listen-host", "127.0.0.1", scripts=()) as proxy:
-        assert asyncio.run(foreign_fleet(proxy, provider)) == [529, 500, 200]
+        assert asyncio.run(one_by_one(proxy)) == [529, 500, 200]
         assert proxy.stop() == 0
-    replay = run_real(read_capture(file), pace=2)
+    capture = read_capture(file)
+    assert [call.end for call in capture.calls] == ["gave up", "gave up", "delivered"]
+    assert capture.calls[2].attempts[0].head_after_s > 0
+    assert capture.calls[2].attempts[0].usage.reported
+    assert capture.calls[0].profile == "anthropic"
+    replay = run_real(capture, pace=2)
     assert replay.guard_trips == 0
     assert [call.replayed.end for call in replay.calls] == ["delivered"] * 3
-    assert [call.recorded.end for call in replay.calls] == ["gave up", "gave up", "delivered"]
-
-
-async def foreign_fleet(proxy, provider):
-    async with proxy.async_client() as client:
-        return [await one_turn(client, provider, number) for number in range(3)]
-
-
-def test_a_file_of_something_else_stops_the_start_and_is_not_touched(tmp_path):
-    file = tmp_path / "novel.txt"
-    file.write_text("It was a dark and stormy night.")
-    says = [f"hivemind_capture: {file}: it is there and holds something else; name another file"]
-    assert_refused(tmp_path, "--set", f"hivemind_capture={file}", says=says)
-    assert file.read_text() == "It was a dark and stormy night."
-
-
-def test_a_file_in_no_folder_stops_the_start(tmp_path):
-    file = tmp_path / "nowhere" / "night.flow"
-    assert_refused(tmp_path, "--set", f"hivemind_capture={file}", says=["hivemind_capture: ", "is no place for a file"])

@@ -1,19 +1,26 @@
-"""The proxy's own pages: who gets them, in which modes, and that nobody else hears of them."""
+"""What a real proxy tells: its own pages, to whom, and never a secret; the event log, calls for help, traces."""
 
+import gzip
 import json
 import socket
+import stat
+import sys
+import threading
 import time
-from contextlib import closing
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from hivemind_addon.lab.sim.faults import ErrorStatus
 from tests.e2e.conftest import Call
-from tests.e2e.proxy import NO_TLS, PATIENCE_S, running
+from tests.e2e.proxy import NO_TLS, PATIENCE_S, body, for_host, free_port, options, profiles, running
+from tests.e2e.raw_provider import raw_provider, whole
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pages")]
+
 PAGES = ("/", "/report.json", "/metrics", "/health")
 
 
@@ -21,113 +28,86 @@ def direct(**settings):
     return httpx.Client(trust_env=False, verify=NO_TLS, timeout=PATIENCE_S, **settings)
 
 
+def is_served(answer):
+    """A proxy that is busy says so on /health, by a 503."""
+    return answer.status_code == 200 or (answer.status_code == 503 and answer.url.path == "/health")
+
+
 def raw(port, request):
     """Send bytes, and read to the end."""
     with closing(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)) as connection:
         connection.sendall(request)
-        answer = b""
-        while chunk := connection.recv(65536):
-            answer += chunk
-            if b"\r\n\r\n" in answer and b"connection: close" not in request.lower():
-                break
-        return answer
+        return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_it_is_there_through_the_proxy_and_on_its_own_port(stage, path):
-    url = f"http://127.0.0.1:{stage.proxy.port}{path}"
-    with stage.proxy.client() as client, direct() as plain:
-        answers = [
-            client.get(f"http://hivemind.internal{path}"),
-            plain.get(url),
-            plain.get(f"http://localhost:{stage.proxy.port}{path}"),
-        ]
-    assert [answer.status_code for answer in answers] == [200, 200, 200]
-    assert {answer.headers["content-type"] for answer in answers} == {answers[0].headers["content-type"]}
-    for answer in answers:
-        assert answer.headers["cache-control"] == "no-store"
-        assert answer.headers["x-content-type-options"] == "nosniff"
-        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
-        assert "access-control-allow-origin" not in answer.headers
+# Pages ------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("http2", [False, True])
-def test_it_is_there_over_tls_with_the_proxys_own_authority(stage, http2):
-    with stage.proxy.client(http2=http2) as client:
-        answer = client.get("https://hivemind.internal/report.json")
-    assert answer.status_code == 200
-    assert answer.http_version == ("HTTP/2" if http2 else "HTTP/1.1")
-    assert answer.json()["proxy"]["port"] == stage.proxy.port
-
-
-def test_it_is_there_through_the_upstream_mode(stage):
+def test_it_is_there_in_every_mode_and_on_its_own_port(stage, subtests):
+    url = f"http://127.0.0.1:{stage.proxy.port}"
+    with stage.proxy.client() as client, stage.proxy.client(http2=True) as h2, direct() as plain:
+        for path in PAGES:
+            with subtests.test(path):
+                answers = [
+                    client.get(f"http://hivemind.internal{path}"),
+                    plain.get(f"{url}{path}"),
+                    plain.get(f"http://localhost:{stage.proxy.port}{path}"),
+                ]
+                assert all(map(is_served, answers))
+                assert {answer.headers["content-type"] for answer in answers} == {answers[0].headers["content-type"]}
+                for answer in answers:
+                    assert answer.headers["cache-control"] == "no-store"
+                    assert answer.headers["x-content-type-options"] == "nosniff"
+                    assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+                    assert "access-control-allow-origin" not in answer.headers
+        for way, version in ((client, "HTTP/1.1"), (h2, "HTTP/2")):  # over TLS with the proxy's own authority
+            answer = way.get("https://hivemind.internal/report.json")
+            assert (answer.status_code, answer.http_version) == (200, version)
+            assert answer.json()["proxy"]["port"] == stage.proxy.port
+        assert "status" not in plain.get(f"{stage.reverse}/health").json(), "the paths are the upstream's"
+        assert plain.get(f"{stage.reverse}/health", headers={"host": "hivemind.internal"}).json()["status"]
     with direct(proxy=stage.upstream) as client:
-        assert client.get("http://hivemind.internal/health").json()["status"] == "ok"
+        assert client.get("http://hivemind.internal/health").json()["status"]
 
 
-def test_in_reverse_mode_the_paths_are_the_upstreams(stage):
-    with direct() as client:
-        assert client.get(f"{stage.reverse}/health").json().get("status") != "ok"
-        ours = client.get(f"{stage.reverse}/health", headers={"host": "hivemind.internal"})
-    assert ours.json()["status"] == "ok"
-
-
-def test_it_cannot_be_written_to(stage):
+def test_it_cannot_be_written_to_and_a_head_has_no_body(stage):
     with direct() as client:
         url = f"http://127.0.0.1:{stage.proxy.port}/"
         for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
             answer = client.request(method, url, content=b"x" * 100_000 if method == "POST" else None)
             assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
-        assert client.get(url + "nowhere").status_code == 404
-
-
-def test_a_head_has_no_body_and_the_connection_lives_on(stage):
-    with direct() as client:
-        url = f"http://127.0.0.1:{stage.proxy.port}/"
+        assert client.get(f"{url}nowhere").status_code == 404
         head = client.head(url)
         assert (head.status_code, head.content) == (200, b"")
         assert len(client.get(url).content) == int(head.headers["content-length"])
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({"sec-fetch-site": "cross-site"}, 403),
-        ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}, 403),
-        ({"sec-fetch-site": "same-site", "sec-fetch-mode": "cors"}, 403),
-        ({"sec-fetch-site": "same-site", "sec-fetch-mode": "navigate"}, 200),
-        ({"sec-fetch-site": "same-origin"}, 200),
-        ({"sec-fetch-site": "none"}, 200),
-    ],
-)
-def test_other_sites_get_nothing(stage, headers, status):
-    with direct() as client:
-        assert client.get(f"http://127.0.0.1:{stage.proxy.port}/report.json", headers=headers).status_code == status
-
-
-@pytest.mark.parametrize("host", ["evil.test:{port}", "127.0.0.1:{other}", "localhost", "[::1", ""])
-def test_another_host_that_leads_here_gets_nothing(stage, host):
+def test_other_sites_and_other_names_that_lead_here_get_nothing(stage, subtests):
+    """tests/mitm/test_pages.py has all of them."""
     port = stage.proxy.port
-    host = host.format(port=port, other=port + 1)
-    answer = raw(port, f"GET /report.json HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
-    assert b"snapshot" not in answer
-    assert b" 200 " not in answer.partition(b"\r\n")[0]
+    with direct() as client:
+        for site, status in (("cross-site", 403), ("same-origin", 200)):
+            answer = client.get(f"http://127.0.0.1:{port}/report.json", headers={"sec-fetch-site": site})
+            assert answer.status_code == status
+    for host in (f"evil.test:{port}", f"127.0.0.1:{port + 1}", "[::1", ""):
+        with subtests.test(host):
+            answer = raw(port, f"GET /report.json HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+            assert b"snapshot" not in answer
+            assert b" 200 " not in answer.partition(b"\r\n")[0]
 
 
-@pytest.mark.parametrize("model", ["\ud800 lone", "\x00\x1b[31m", "x" * 100_000, "</script><!--", "\u202egpj"])
-def test_a_strange_name_breaks_no_page(stage, key, model):
-    call = Call(key)
+def test_strange_names_break_no_page(stage, key):
     with stage.proxy.client("strange") as client:
-        client.post(
-            "https://h1.sim.test/v1/messages",
-            content=json.dumps({"model": model, "max_tokens": 8, "messages": [{"role": "user", "content": "x"}]}),
-            headers=call.headers | {"x-claude-code-session-id": b"\xff\xfe name"},
-        )
+        for model in ("\ud800 lone", "\x00\x1b[31m", "x" * 100_000, "</script><!--", "\u202egpj"):
+            asked = {"model": model, "max_tokens": 8, "messages": [{"role": "user", "content": "x"}]}
+            headers = Call(key).headers | {"x-claude-code-session-id": b"\xff\xfe name"}
+            client.post("https://h1.sim.test/v1/messages", content=json.dumps(asked), headers=headers)
     stage.settled()
     with direct() as client:
         for path in PAGES:
             answer = client.get(f"http://127.0.0.1:{stage.proxy.port}{path}")
-            assert (answer.status_code, len(answer.content) < 5_000_000) == (200, True)
+            assert is_served(answer), path
+            assert len(answer.content) < 5_000_000, path
     assert stage.proxy.state()["guard_trips"] == 0
 
 
@@ -140,28 +120,6 @@ def test_nobody_else_hears_of_it(stage):
     assert not any("page-reader" in hook for hook in state["hooks"])
     assert "page-reader" not in stage.proxy.probe("known")
     assert state["snapshot"]["counters"]["tickets"] == before["snapshot"]["counters"]["tickets"]
-
-
-def test_the_report_shows_what_happened_and_metrics_count_it(providers, proxy_arguments, key, tmp_path):
-    """In a proxy of its own: one that many tests share has more pools than metrics name."""
-    providers.script(key, [ErrorStatus(429)])
-    with running(tmp_path, *proxy_arguments) as proxy:
-        with proxy.client("page-agent") as client:
-            client.send(Call(key).request("https://h1.sim.test"))
-        proxy.wait_for(lambda state: state["live"] == 0, "the end of the request")
-        with direct() as client:
-            report = client.get(f"http://127.0.0.1:{proxy.port}/report.json").json()
-            text = client.get(f"http://127.0.0.1:{proxy.port}/metrics").text
-    (mine,) = report["tally"]["sessions"]
-    assert (mine["agent"], mine["delivered"], mine["retries_absorbed"]) == ("page-agent", 1, 1)
-    values = {
-        (sample.name, sample.labels.get("outcome") or sample.labels.get("end")): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.labels.get("pool", "").startswith("h1.sim.test/")
-    }
-    assert values["hivemind_attempts_ended_total", "throttled"] == 1
-    assert values["hivemind_tickets_ended_total", "delivered"] == 1
 
 
 def test_neither_keys_nor_prompts_nor_passwords_nor_answers_are_in_anything_that_is_shown(stage, key):
@@ -217,7 +175,7 @@ def test_with_proxyauth_it_is_for_those_who_know_the_password(tmp_path):
     ) as proxy:
         url = f"http://127.0.0.1:{proxy.port}"
         with direct() as client:
-            assert client.get(f"{url}/health").status_code == 200
+            assert is_served(client.get(f"{url}/health"))
             refused = client.get(f"{url}/report.json")
             assert refused.status_code == 401
             assert refused.headers["www-authenticate"].startswith("Basic")
@@ -248,8 +206,8 @@ def test_a_client_from_elsewhere_gets_nothing_though_the_listener_is_wide(tmp_pa
             # Whatever leads back here is cut, by this machine's own address too.
             assert stranger.get(f"http://{address}:{proxy.port}/").status_code == 502
         with direct() as client:
-            assert client.get(f"http://127.0.0.1:{proxy.port}/health").status_code == 200
-            assert client.get(f"http://{address}:{proxy.port}/health").status_code != 200
+            assert is_served(client.get(f"http://127.0.0.1:{proxy.port}/health"))
+            assert client.get(f"http://{address}:{proxy.port}/report.json").status_code != 200
 
 
 def _own_address():
@@ -260,3 +218,130 @@ def _own_address():
         except OSError:
             pytest.skip("this machine is in no network")
         return asking.getsockname()[0]
+
+
+# The event log, a call for help at a wall, traces to a collector ---------------------------------------------------------
+
+GOOD = b'{"type": "message", "content": [{"type": "text", "text": "hi"}], "usage": {"input_tokens": 5, "output_tokens": 2}}'
+SPENT = b'{"type":"error","error":{"type":"rate_limit_error","message":"This would exceed your limit."}}'
+SECRET_KEY, SECRET_WORD = "sk-very-secret", "xyzzy-prompt"
+WALL_S = 6
+"""Longer than a starved proxy takes to read that there is one."""
+
+
+class Collector(BaseHTTPRequestHandler):
+    """Takes spans as an OpenTelemetry collector does."""
+
+    def do_POST(self):
+        data = self.rfile.read(int(self.headers["content-length"]))
+        data = gzip.decompress(data) if self.headers.get("content-encoding") == "gzip" else data
+        for resource in ExportTraceServiceRequest.FromString(data).resource_spans:
+            for scope in resource.scope_spans:
+                self.server.spans.extend(scope.spans)
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@contextmanager
+def collecting():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
+        server.spans = []
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def good_then_spent_then_good(resets):
+    """A provider that notes when it says that it is back."""
+
+    def handler(number, send):
+        if number != 1:
+            send(whole(200, GOOD))
+            return
+        resets.append(int(time.time()) + WALL_S)
+        status, reset = "anthropic-ratelimit-unified-status", "anthropic-ratelimit-unified-reset"
+        send(whole(429, SPENT, **{status: "rejected", reset: str(resets[0])}))
+
+    return handler
+
+
+def calls(folder):
+    return [json.loads(file.read_text()) for file in sorted(folder.glob("[0-9]*"))]
+
+
+def attributes(span):
+    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in span.attributes}
+
+
+def test_a_night_with_a_wall_is_in_the_event_log_calls_for_help_and_is_traced(tmp_path, monkeypatch):
+    port, called, resets = free_port(), tmp_path / "called", []
+    called.mkdir()
+    script = tmp_path / "call.py"
+    script.write_text(
+        "import os, pathlib, sys, time\n"
+        f"place = pathlib.Path({str(called)!r})\n"
+        "(place / 'unfinished').write_text(sys.stdin.read())\n"
+        "(place / 'unfinished').rename(place / str(time.time_ns()))\n"
+    )
+    log = tmp_path / "events.jsonl"
+    notify = f"{sys.executable} -I -S '{script}'"
+    arguments = profiles(tmp_path, mine=for_host(port)) + options(log=log, notify=notify)
+    url = f"http://127.0.0.1:{port}/v1/messages"
+    headers = {"x-api-key": SECRET_KEY, "content-type": "application/json"}
+    content = body(messages=[{"role": "user", "content": SECRET_WORD}])
+
+    with collecting() as collector, raw_provider(port, None, good_then_spent_then_good(resets)):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", str(PATIENCE_S))
+        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+        begun = time.time()
+        with running(tmp_path / "conf", *arguments) as proxy:
+            with proxy.client("agent-1") as client:
+                assert client.post(url, content=content, headers=headers).status_code == 200
+                assert client.post(url, content=content, headers=headers).status_code == 429
+                proxy.wait_for(lambda _: len(calls(called)) == 1, "the first call for help")
+                proxy.wait_for(
+                    lambda state: state["snapshot"]["pools"][0]["wall"]["ends_in_s"] == 0,
+                    "the wall's end",
+                )
+                assert client.post(url, content=content, headers=headers).status_code == 200
+                proxy.wait_for(lambda _: len(calls(called)) == 2, "the second call for help")
+            proxy.wait_for(lambda _: log.read_text().count('"TicketEnded"') == 3, "the last line of the event log")
+            proxy.wait_for(
+                lambda _: len(collector.spans) == 6, "the last span"
+            )  # a stopping proxy waits for neither long
+            assert proxy.stop() == 0
+            text = proxy.log
+        spans = list(collector.spans)
+
+    began, ended = calls(called)
+    assert (began["cause"], began["state"], ended["cause"], ended["state"]) == ("wall", "began", "wall", "ended")
+    assert abs(began["ends_at"] - resets[0]) < 2
+    assert "the call for help failed" not in text
+
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    kinds = [line["event"] for line in lines]
+    assert [kinds.count(kind) for kind in ("Submitted", "AttemptEnded", "TicketEnded", "WallHit", "WallOpened")] == [
+        *(3, 3, 3, 1, 1)
+    ]
+    assert all(begun - 1 < line["wall"] < time.time() + 1 for line in lines)
+    for secret in (SECRET_KEY, SECRET_WORD):
+        assert secret not in log.read_text() + text + json.dumps(calls(called)) + str(spans)
+
+    tickets = [span for span in spans if span.name.startswith("ticket ")]
+    attempts = [span for span in spans if span.name.startswith("chat ")]
+    assert (len(tickets), len(attempts)) == (3, 3)
+    assert {span.parent_span_id for span in attempts} == {span.span_id for span in tickets}
+    assert [attributes(span)["http.response.status_code"] for span in attempts] == [200, 429, 200]
+    assert attributes(attempts[0])["gen_ai.usage.output_tokens"] == 2
+    assert {attributes(span)["hivemind.agent"] for span in tickets} == {"agent-1"}
+    assert "Traceback" not in text

@@ -1,9 +1,8 @@
-"""What is not scheduled: other programs through the same proxy, other paths of the same provider, other people's headers."""
+"""What is not scheduled: other programs, other paths, other people's headers; and what is the proxy's own."""
 
 import functools
 import gzip
 import hashlib
-import json
 import os
 import shutil
 import socket
@@ -12,6 +11,7 @@ import subprocess
 import sys
 import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,14 +20,16 @@ import httpx
 import pytest
 
 from hivemind_addon.lab.sim.server import running_server
+from tests.e2e.conftest import Call
+from tests.e2e.house import running_house
 from tests.e2e.origin import PLAIN, STREAMED, running_origin
-from tests.e2e.proxy import NO_TLS, PATIENCE_S, body, running
+from tests.e2e.proxy import MITMDUMP, NO_TLS, PATIENCE_S, body, free_port, options, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("passthrough")]
 
-SETTINGS_OF_OTHERS = ("PIP_", "GIT_", "npm_", "SSL_CERT_", "REQUESTS_CA_", "CURL_CA_")
-
 # Other programs, without the proxy's CA ---------------------------------------------------------------------------------
+
+SETTINGS_OF_OTHERS = ("PIP_", "GIT_", "SSL_CERT_", "REQUESTS_CA_", "CURL_CA_")
 
 
 class _QuietFiles(SimpleHTTPRequestHandler):
@@ -36,15 +38,14 @@ class _QuietFiles(SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def serving(folder, tls=None):
-    """A web server of files, as `git`, `pip` and `npm` can use one."""
+def serving(folder, tls):
+    """A web server of files, as `git` and `pip` can use one."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_QuietFiles, directory=str(folder)))
-    if tls:
-        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:
-        yield f"{'https' if tls else 'http'}://127.0.0.1:{server.server_address[1]}"
+        yield f"https://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()
@@ -60,7 +61,7 @@ def proxy(tmp_path_factory):
 @pytest.fixture
 def tls(authority):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1", "localhost").configure_cert(context)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
     return context
 
 
@@ -71,237 +72,170 @@ def authority_file(authority, tmp_path):
     return file
 
 
-def run(*command, **more):
+def run(*command, env):
     """Run a program that knows nothing of the user's own set-up. Its output; AssertionError when it fails."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.lower().endswith("_proxy") and not name.startswith(SETTINGS_OF_OTHERS)
     }
-    ended = subprocess.run(
-        [str(word) for word in command],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        env=kept | more.pop("env", {}),
-        check=False,
-        **more,
-    )
+    words = [str(word) for word in command]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, env=kept | env, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 
 
-def assert_went_through(proxy, url):
-    assert f"server connect {url.partition('://')[2]}" in proxy.log
-
-
 @pytest.mark.skipif(not shutil.which("git"), reason="needs git")
-@pytest.mark.parametrize("secure", [False, True])
-def test_git_clones_through_the_proxy_without_its_ca(proxy, tmp_path, tls, authority_file, secure):
+def test_git_clones_through_the_proxy_without_its_ca(proxy, tmp_path, tls, authority_file):
     alone = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "GIT_TERMINAL_PROMPT": "0"}
-    who = ("-c", "user.name=a", "-c", "user.email=a@b.test")
-    run("git", "init", "-q", tmp_path / "work", env=alone)
+    git = functools.partial(run, "git", env=alone)
+    git("init", "-q", tmp_path / "work")
     (tmp_path / "work" / "file").write_text("content")
-    run("git", "-C", tmp_path / "work", "add", ".", env=alone)
-    run("git", "-C", tmp_path / "work", *who, "commit", "-q", "-m", "first", env=alone)
-    run("git", "clone", "-q", "--bare", tmp_path / "work", tmp_path / "served" / "it.git", env=alone)
-    run("git", "-C", tmp_path / "served" / "it.git", "update-server-info", env=alone)
-    with serving(tmp_path / "served", tls if secure else None) as url:
+    git("-C", tmp_path / "work", "add", ".")
+    git("-C", tmp_path / "work", "-c", "user.name=a", "-c", "user.email=a@b.test", "commit", "-q", "-m", "first")
+    git("clone", "-q", "--bare", tmp_path / "work", tmp_path / "served" / "it.git")
+    git("-C", tmp_path / "served" / "it.git", "update-server-info")
+    with serving(tmp_path / "served", tls) as url:
         through = ("-c", f"http.proxy={proxy.url()}", "-c", f"http.sslCAInfo={authority_file}")
-        assert "HEAD" in run("git", *through, "ls-remote", f"{url}/it.git", env=alone)
-        run("git", *through, "clone", "-q", f"{url}/it.git", tmp_path / "clone", env=alone)
+        git(*through, "clone", "-q", f"{url}/it.git", tmp_path / "clone")
         assert (tmp_path / "clone" / "file").read_text() == "content"
-        assert_went_through(proxy, url)
+        assert f"server connect {url.partition('://')[2]}" in proxy.log
 
 
-def wheel(folder, name):
-    """The smallest wheel that pip takes."""
-    folder.mkdir(parents=True)
-    info = f"{name}-1.0.dist-info"
-    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as archive:
-        archive.writestr(f"{name}.py", "")
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", "")
-
-
-@pytest.mark.parametrize("secure", [False, True])
-def test_pip_downloads_through_the_proxy_without_its_ca(proxy, tmp_path, tls, authority_file, secure):
-    wheel(tmp_path / "served" / "simple" / "tiny", "tiny")
-    (tmp_path / "served" / "simple" / "tiny" / "index.html").write_text('<a href="tiny-1.0-py3-none-any.whl">tiny</a>')
-    with serving(tmp_path / "served", tls if secure else None) as url:
+def test_pip_downloads_through_the_proxy_without_its_ca(proxy, tmp_path, tls, authority_file):
+    wheel = tmp_path / "served" / "simple" / "tiny" / "tiny-1.0-py3-none-any.whl"
+    wheel.parent.mkdir(parents=True)
+    with zipfile.ZipFile(wheel, "w") as archive:  # the smallest one that pip takes
+        archive.writestr("tiny-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+        archive.writestr("tiny-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr("tiny-1.0.dist-info/RECORD", "")
+    (wheel.parent / "index.html").write_text(f'<a href="{wheel.name}">tiny</a>')
+    with serving(tmp_path / "served", tls) as url:
         into = ("--no-cache-dir", "--disable-pip-version-check", "--no-deps", "-d", tmp_path / "got")
         way = ("--proxy", proxy.url(), "--cert", authority_file, "--index-url", f"{url}/simple")
-        run(
-            sys.executable,
-            "-m",
-            "pip",
-            "--isolated",
-            "download",
-            *into,
-            *way,
-            "tiny",
-            env={"PIP_CONFIG_FILE": os.devnull},
-        )
-        assert (tmp_path / "got" / "tiny-1.0-py3-none-any.whl").is_file()
-        assert_went_through(proxy, url)
+        pip = (sys.executable, "-m", "pip", "--isolated", "download")
+        run(*pip, *into, *way, "tiny", env={"PIP_CONFIG_FILE": os.devnull})
+        assert (tmp_path / "got" / wheel.name).is_file()
+        assert f"server connect {url.partition('://')[2]}" in proxy.log
 
 
-@pytest.mark.skipif(not shutil.which("npm"), reason="needs npm")
-@pytest.mark.parametrize("secure", [False, True])
-def test_npm_reads_a_registry_through_the_proxy_without_its_ca(proxy, tmp_path, tls, authority_file, secure):
-    (tmp_path / "served").mkdir()
-    package = {
-        "name": "tiny",
-        "dist-tags": {"latest": "1.0.0"},
-        "versions": {"1.0.0": {"name": "tiny", "version": "1.0.0", "dist": {}}},
-    }
-    (tmp_path / "served" / "tiny").write_text(json.dumps(package))
-    (tmp_path / "npmrc").write_text("")
-    with serving(tmp_path / "served", tls if secure else None) as url:
-        way = (
-            f"--registry={url}/",
-            f"--proxy={proxy.url()}",
-            f"--https-proxy={proxy.url()}",
-            f"--cafile={authority_file}",
-            "--noproxy=nobody.test",
-        )
-        own = (
-            f"--userconfig={tmp_path / 'npmrc'}",
-            f"--cache={tmp_path / 'cache'}",
-            "--fetch-retries=0",
-            "--update-notifier=false",
-        )
-        assert run("npm", "view", "tiny", "version", *way, *own, cwd=tmp_path).strip() == "1.0.0"
-        assert_went_through(proxy, url)
+def test_an_upgrade_of_nobody_passes(proxy):
+    """No profile answers it: bytes both ways."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+
+        def serve():
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: odd\r\n\r\n")
+                connection.sendall(connection.recv(65536).upper())
+
+        served = threads.submit(serve)
+        with closing(socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_S)) as client:
+            upgrade = "connection: upgrade\r\nupgrade: odd\r\n\r\n"
+            client.sendall(f"GET http://{address}/ HTTP/1.1\r\nhost: {address}\r\n{upgrade}".encode())
+            head = b""
+            while b"\r\n\r\n" not in head:
+                head += client.recv(4096)
+            assert head.startswith(b"HTTP/1.1 101")
+            client.sendall(b"hello")
+            assert client.recv(4096) == b"HELLO"
+        served.result(PATIENCE_S)
 
 
 # Other requests of our hosts ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def origin():
-    with running_origin() as origin:
-        yield origin
-
-
-@pytest.fixture(scope="module")
-def single(tmp_path_factory, origin):
-    """A proxy that lets one request at a time go to `origin`, in forward and in reverse mode."""
-    folder = tmp_path_factory.mktemp("single")
-    (folder / "profiles").mkdir()
-    (folder / "profiles" / "single.yaml").write_text(
-        f"extends: anthropic\nhosts: ['127.0.0.1:{origin.port}']\nconcurrency: {{initial: 1, maximum: 1}}\n"
-    )
-    with running(
-        folder / "conf", "--set", f"hivemind_profiles={folder / 'profiles'}", modes=("regular", f"reverse:{origin.url}")
-    ) as proxy:
-        yield proxy
-
-
-@pytest.fixture(autouse=True)
-def _fresh(origin):
-    origin.arrived.clear()
+def house(tmp_path_factory):
+    """One request at a time goes to the origin, in forward and in reverse mode."""
+    with running_house(tmp_path_factory.mktemp("single")) as house:
+        yield house
 
 
 @pytest.fixture(params=["forward", "reverse"])
-def client(request, single, origin):
+def client(request, house):
+    house.origin.arrived.clear()
+    headers = {"x-api-key": "k", "content-type": "application/json"}
     if request.param == "forward":
-        with single.client(base_url=origin.url) as client:
+        with house.proxy.client(base_url=house.origin.url, headers=headers) as client:
             yield client
     else:
-        with httpx.Client(
-            base_url=f"http://127.0.0.1:{single.ports[1]}", trust_env=False, verify=NO_TLS, timeout=PATIENCE_S
-        ) as client:
+        settings = {"trust_env": False, "verify": NO_TLS, "timeout": PATIENCE_S, "headers": headers}
+        with httpx.Client(base_url=f"http://127.0.0.1:{house.proxy.ports[1]}", **settings) as client:
             yield client
 
 
 def last(origin, path):
+    """The last request to a path, once there is one."""
     origin.wait_for(lambda arrived: any(request.path == path for request in arrived), f"a request to {path}")
     return [request for request in origin.arrived if request.path == path][-1]
 
 
-def let_go(origin, path):
-    last(origin, path).go.set()
+def posted(house, client, path, **more):
+    """A model call that is answered at once, and what arrived of it."""
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(client.post, path, **more)
+        request = last(house.origin, path)
+        request.go.set()
+        return answer.result(PATIENCE_S), request
 
 
-def call_headers(**more):
-    return {"x-api-key": "k", "content-type": "application/json"} | {
-        name.replace("_", "-"): value for name, value in more.items()
-    }
-
-
-def test_what_is_no_model_call_passes_while_the_pool_is_used_up(single, origin, client, request):
-    path = f"/v1/messages?{request.node.callspec.id}"
-    with client.stream("POST", path, content=body(stream=True), headers=call_headers()) as stream:
+def test_what_is_no_model_call_passes_while_the_pool_is_used_up(house, client):
+    path, proxy = "/v1/messages?busy", house.proxy
+    with client.stream("POST", path, content=body(stream=True)) as stream:
         pieces = stream.iter_raw()
         got = next(pieces)
-        (pool,) = [pool for pool in single.state()["snapshot"]["pools"] if pool["in_flight"]]
+        call = last(house.origin, path)
+        (pool,) = [pool for pool in proxy.state()["snapshot"]["pools"] if pool["in_flight"]]
         assert pool["in_flight"] == pool["limit"] == 1
         for quick in ("/v1/messages/count_tokens", "/v1/messages/batches", "/api/event_logging/batch", "/v1/files"):
-            assert client.post(quick, content=body(), headers=call_headers()).text == quick
+            assert client.post(quick, content=body()).text == quick
         assert client.get("/v1/models").text == "/v1/models"
         assert client.get(path).text == path
-        state = single.state()
-        assert state["live"] == 1
-        last(origin, path)
-        [one for one in origin.arrived if one.path == path and one.method == "POST"][-1].go.set()
+        assert proxy.state()["live"] == 1
+        call.go.set()
         assert got + b"".join(pieces) == STREAMED
-    single.wait_for(lambda state: not state["live"], "the end of the stream")
+    proxy.wait_for(lambda state: not state["live"], "the end of the stream")
 
 
-def test_an_upload_that_is_not_scheduled_arrives_while_it_is_sent(single, origin, client):
-    half_arrived = threading.Event()
-
+def test_uploads_and_downloads_that_are_not_scheduled_arrive_while_they_are_sent(house, client):
     def pieces():
         yield b"first half"
-        request = last(origin, "/v1/files")
-        origin.wait_for(lambda _: bytes(request.body) == b"first half", "the first half's arrival")
+        request = last(house.origin, "/v1/files")
+        house.origin.wait_for(lambda _: bytes(request.body) == b"first half", "the first half's arrival")
         assert not request.complete.is_set()
-        half_arrived.set()
         yield b", second half"
 
-    assert client.post("/v1/files", content=pieces(), headers=call_headers()).status_code == 200
-    assert half_arrived.is_set()
-    assert last(origin, "/v1/files").body == b"first half, second half"
-
-
-def test_a_download_that_is_not_scheduled_arrives_while_it_is_sent(origin, client):
+    assert client.post("/v1/files", content=pieces()).status_code == 200
+    assert last(house.origin, "/v1/files").body == b"first half, second half"
     with client.stream("GET", "/halves") as answer:
-        pieces = answer.iter_raw()
-        assert next(pieces) == b"first half"
-        last(origin, "/halves").go.set()
-        assert b"".join(pieces) == b", second half"
+        got = answer.iter_raw()
+        assert next(got) == b"first half"
+        last(house.origin, "/halves").go.set()
+        assert b"".join(got) == b", second half"
 
 
-@pytest.mark.parametrize("path", ["/v1/messages", "/v1/models", "/elsewhere"])
-def test_what_is_meant_for_the_proxy_never_goes_upstream(single, origin, client, path):
-    origin_answers = threading.Thread(target=let_go, args=(origin, f"{path}?mine"))
-    origin_answers.start()
+def test_what_is_meant_for_the_proxy_never_goes_upstream(house, client):
     mine = {
         "proxy-authorization": "Basic YWdlbnQtMTp4",
         "x-hivemind-delivery": "stream",
         "X-Hivemind-Anything": "1",
         "x-own": "stays",
     }
-    assert client.post(f"{path}?mine", content=body(), headers=call_headers() | mine).status_code == 200
-    origin_answers.join()
-    names = set(last(origin, f"{path}?mine").headers)
-    assert not [name for name in names if name.startswith(("proxy-", "x-hivemind"))]
-    assert "x-own" in names
+    for path in ("/v1/messages?mine", "/v1/models", "/elsewhere"):
+        answer, request = posted(house, client, path, content=body(), headers=mine)
+        assert answer.status_code == 200
+        assert not [name for name in request.headers if name.startswith(("proxy-", "x-hivemind"))], path
+        assert "x-own" in request.headers
 
 
 def test_the_proxys_credentials_do_not_go_upstream_through_tls(stage, key):
-    from tests.e2e.conftest import Call
-
+    mine = {"x-hivemind-x": "1", "proxy-authorization": "Basic YTpi"}
     with stage.proxy.client("agent-9", "secret") as client:
         assert client.send(Call(key).request("https://h1.sim.test", x_hivemind_delivery="whole")).status_code == 200
-        assert (
-            client.get(
-                "https://h1.sim.test/v1/models", headers={"x-hivemind-x": "1", "proxy-authorization": "Basic YTpi"}
-            ).status_code
-            == 200
-        )
+        assert client.get("https://h1.sim.test/v1/models", headers=mine).status_code == 200
     names = {name for request in stage.providers.h1.requests() for name in request.headers}
     assert not [name for name in names if name.startswith(("proxy-", "x-hivemind"))]
 
@@ -316,29 +250,23 @@ BODIES = {
 }
 
 
-@pytest.mark.parametrize("name", BODIES)
-def test_a_scheduled_body_arrives_byte_for_byte(single, origin, client, name):
-    sent = BODIES[name]
-    path = f"/v1/messages?{hashlib.sha256(sent).hexdigest()[:8]}{client.base_url.port}"
-    answers = threading.Thread(target=let_go, args=(origin, path))
-    answers.start()
-    assert client.post(path, content=sent, headers=call_headers()).content == PLAIN
-    answers.join()
-    request = last(origin, path)
-    assert request.body == sent
-    assert request.headers.get("content-length") == str(len(sent))
-    assert single.wait_for(lambda state: not state["live"], "its end")["guard_trips"] == 0
-
-
-def test_compressed_and_chunked_bodies_arrive_as_they_were_sent(single, origin, client):
-    sent = gzip.compress(body().encode())
-    path = f"/v1/messages?gzip{client.base_url.port}"
-    answers = threading.Thread(target=let_go, args=(origin, path))
-    answers.start()
-    answer = client.post(path, content=iter([sent[:10], sent[10:]]), headers=call_headers(content_encoding="gzip"))
-    answers.join()
-    assert answer.content == PLAIN
-    assert last(origin, path).body == sent
+def test_a_scheduled_body_arrives_byte_for_byte(subtests, house, client):
+    for number, (name, sent) in enumerate(BODIES.items()):
+        with subtests.test(name):
+            answer, request = posted(house, client, f"/v1/messages?{number}", content=sent)
+            assert answer.content == PLAIN
+            assert request.body == sent
+            assert request.headers.get("content-length") == str(len(sent))
+    packed = gzip.compress(body().encode())
+    answer, request = posted(
+        house,
+        client,
+        "/v1/messages?gzip",
+        content=iter([packed[:10], packed[10:]]),
+        headers={"content-encoding": "gzip"},
+    )
+    assert (answer.content, request.body) == (PLAIN, packed)
+    house.proxy.settled()
 
 
 MB = 1024 * 1024
@@ -373,28 +301,76 @@ def test_100_mb_that_are_not_scheduled_pass_in_flat_memory(tmp_path):
         assert memory_mb(proxy, "VmHWM") - before_mb < 20
 
 
-def test_a_websocket_of_nobody_passes(proxy):
-    """An upgrade that no profile answers: bytes both ways."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+# What listens in the proxy's own process is not reached through it, under any name; what else is local is -----------------
 
-        def serve():
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(65536)
-                connection.sendall(b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: odd\r\n\r\n")
-                connection.sendall(connection.recv(65536).upper())
+PASSWORD = "open-sesame"
+NAMES = (
+    "127.0.0.1",
+    "localhost",
+    "LOCALHOST",
+    "127.1",
+    "0.0.0.0",
+    "2130706433",
+    "[::ffff:127.0.0.1]",
+    "rebound.leads-here.test",
+)
 
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        with closing(socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_S)) as client:
-            client.sendall(
-                f"GET http://127.0.0.1:{port}/ HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\nconnection: upgrade\r\nupgrade: odd\r\n\r\n".encode()
-            )
-            head = b""
-            while b"\r\n\r\n" not in head:
-                head += client.recv(4096)
-            assert head.startswith(b"HTTP/1.1 101")
-            client.sendall(b"hello")
-            assert client.recv(4096) == b"HELLO"
-        thread.join(PATIENCE_S)
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory):
+    """A mitmweb, and the port of its page."""
+    port = free_port()
+    page = ("--no-web-open-browser", "--web-port", str(port), "--set", f"web_password={PASSWORD}")
+    with running(tmp_path_factory.mktemp("own"), *page, executable=MITMDUMP.with_name("mitmweb")) as proxy:
+        yield proxy, port
+        assert "Traceback" not in proxy.log, proxy.log
+
+
+def asked(proxy, host, port, path="/"):
+    """What a plain request through the proxy gets."""
+    target = f"http://{host}:{port}{path}"
+    return _talk(proxy, f"GET {target} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n")
+
+
+def tunnelled(proxy, host, port, path="/"):
+    """What a request in a CONNECT tunnel gets."""
+    inner = f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n"
+    return _talk(proxy, f"CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n", inner)
+
+
+def _talk(proxy, *parts):
+    with closing(socket.create_connection(("127.0.0.1", proxy.port), timeout=PATIENCE_S)) as connection:
+        answer = b""
+        for part in parts:
+            connection.sendall(part.encode())
+            while chunk := connection.recv(65536):
+                answer += chunk
+                if part is not parts[-1]:
+                    break
+        return answer
+
+
+@pytest.mark.parametrize("ask", [asked, tunnelled])
+def test_neither_mitmwebs_page_nor_the_proxy_itself_is_reached_but_a_model_server_on_loopback_is(web, subtests, ask):
+    proxy, page = web
+    with running_origin() as origin:
+        for host in NAMES:
+            with subtests.test(host):
+                answer = ask(proxy, host, page, f"/flows?token={PASSWORD}")
+                assert b"x-xss-protection" not in answer.lower()  # which mitmweb always sends
+                proxy.state()
+                before = proxy.log.count("client connect")
+                assert b" 200 OK" not in ask(proxy, host, proxy.port, "/nowhere")
+                proxy.state()
+                # A connection of its own to each: the loop would have made a third, or a hundred.
+                assert 2 <= proxy.log.count("client connect") - before <= 3
+                assert b" 200 OK" in ask(proxy, host, origin.port)
+    ask(proxy, "another.leads-here.test", page)
+    assert f"another.leads-here.test:{page}, which is the proxy itself: closed" in proxy.log
+
+
+def test_a_redirect_to_another_port_of_loopback_works(tmp_path):
+    with running_origin() as origin:
+        redirect = options(redirect=f"api.anthropic.com=127.0.0.1:{origin.port}")
+        with running(tmp_path, *redirect) as proxy:
+            assert b" 200 OK" in asked(proxy, "api.anthropic.com", 80)

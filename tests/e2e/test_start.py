@@ -1,4 +1,4 @@
-"""How it starts: the command, the options, and what stops the start."""
+"""How it starts: the command, the options, what stops the start, and how many files it may open."""
 
 import os
 import re
@@ -7,6 +7,10 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
+import venv
+from contextlib import ExitStack, closing
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 import pytest
@@ -15,7 +19,7 @@ from hivemind_addon.tools.history.filters import Span
 from hivemind_addon.tools.history.incident_history import read_incidents
 from hivemind_addon.tools.history.reader import JournalReader
 from tests.e2e.forked import Forked
-from tests.e2e.proxy import MITMDUMP, PATIENCE_S, ROOT, free_port, running
+from tests.e2e.proxy import MITMDUMP, PATIENCE_S, ROOT, free_port, options, running
 
 pytestmark = pytest.mark.slow
 
@@ -45,11 +49,11 @@ def start_that_ends(confdir, *arguments, program=None):
 
 
 def assert_refused(confdir, *arguments, says, **more):
+    """By one line that says all this."""
     status, lines = start_that_ends(confdir, *arguments, **more)
     assert status == 1
     assert len(lines) == 1, lines
-    for word in says:
-        assert word in lines[0]
+    assert [word for word in says if word not in lines[0]] == [], lines[0]
 
 
 @pytest.mark.parametrize("program", ["mitmdump", "mitmweb"])
@@ -68,142 +72,109 @@ def test_the_readmes_command_works_literally_in_the_checkout(tmp_path, program):
         assert proxy.stop() == 0
 
 
-def test_the_script_works_by_its_path_from_elsewhere(tmp_path):
-    with running(tmp_path, cwd=tmp_path, executable=MITMDUMP) as proxy:
+def test_the_script_works_by_its_path_from_elsewhere_and_is_executable_by_itself(tmp_path):
+    with running(tmp_path, cwd=tmp_path) as proxy:
         assert proxy.state()["live"] == 0
-
-
-def test_the_script_is_executable_by_itself(tmp_path):
     assert os.access(SCRIPT, os.X_OK)
     assert SCRIPT.read_text().startswith("#!/usr/bin/env -S mitmdump -s\n")
 
 
 def test_a_mitmdump_whose_python_lacks_the_package_names_that_python_and_the_cure(tmp_path):
-    import venv
-
     venv.create(tmp_path / "other", with_pip=False, symlinks=True)
     python = tmp_path / "other" / "bin" / "python"
-    there = Path(
-        subprocess.run(
-            [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-    )
+    there = next((tmp_path / "other" / "lib").glob("python*/site-packages"))
+    ours = ("msgspec", "hivemind", "_editable_impl_hivemind", "__pycache__")
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
-        if (
-            not entry.name.startswith(("msgspec", "hivemind", "_editable_impl_hivemind", "__pycache__"))
-            and not (there / entry.name).exists()
-        ):
+        if not entry.name.startswith(ours) and not (there / entry.name).exists():
             (there / entry.name).symlink_to(entry)
-    mitmdump = (
-        str(python),
-        "-c",
-        "import sys; sys.argv[0] = 'mitmdump'; from mitmproxy.tools.main import mitmdump; mitmdump()",
-    )
-    assert_refused(tmp_path, program=mitmdump, says=(str(python), "msgspec", "-m pip install"))
+    script = "import sys; sys.argv[0] = 'mitmdump'; from mitmproxy.tools.main import mitmdump; mitmdump()"
+    assert_refused(tmp_path, program=(str(python), "-c", script), says=(str(python), "msgspec", "-m pip install"))
 
 
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ("hivemind_allow_lan=perhaps", ["hivemind_allow_lan", "perhaps", "true"]),
-        ("hivemind_redirect=api.anthropic.com", ["hivemind_redirect", "HOST=ADDRESS:PORT"]),
-        ("hivemind_profiles=/nonexistent", ["hivemind_profiles"]),
-        ("hivemind_log=/nonexistent/events.jsonl", ["hivemind_log", "no place for a file"]),
-    ],
-)
-def test_a_bad_option_given_by_set_stops_the_start_with_one_line(tmp_path, given, says):
-    """Each of the stages that refuse one; tests/mitm/test_options.py has all the values."""
-    assert_refused(tmp_path, "--set", given, says=says)
+# What stops the start -----------------------------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize(
-    ("yaml", "says"),
-    [
-        ("hivemind_redirect: ['a=b:99999']", ["hivemind_redirect", "HOST=ADDRESS:PORT"]),
-        ("hivemind_profiles: 3", ["hivemind_profiles"]),
-        ("hivemind_reverse_profile: nobody", ["hivemind_reverse_profile", "nobody", "anthropic"]),
-        ("hivemind_reverse_profile: [a, b]", ["hivemind_reverse_profile"]),
-        ("hivemind_notify: sh 'x", ["hivemind_notify"]),
-        ("hivemind_profile: x", ["hivemind_profile:", "no such option", "did you mean hivemind_profiles?"]),
-    ],
-)
-def test_a_bad_option_in_config_yaml_stops_the_start_with_one_line(tmp_path, yaml, says):
-    (tmp_path / "config.yaml").write_text(yaml + "\n")
-    assert_refused(tmp_path, says=says)
-
-
-def test_each_bad_option_has_its_own_line(tmp_path):
-    status, lines = start_that_ends(tmp_path, "--set", "hivemind_redirect=x", "--set", "hivemind_profile=x")
-    assert status == 1
-    assert [line.split("hivemind: ")[-1].split(":")[0] for line in lines if "hivemind:" in line] == [
-        "hivemind_profile",
-        "hivemind_redirect",
-    ]
-    assert not any("Traceback" in line for line in lines)
-
-
-def test_a_bad_profile_stops_the_start_with_one_line(tmp_path):
-    folder = tmp_path / "profiles"
-    folder.mkdir()
-    (folder / "mine.yaml").write_text("hosts: [a.test]\npathz: ['/*']\n")
-    says = ["mine.yaml", "pathz", "did you mean paths?"]
-    assert_refused(tmp_path, "--set", f"hivemind_profiles={folder}", says=says)
-
-
-WIDE = {
-    "listen_host": lambda port: ("--listen-host", "0.0.0.0", "--listen-port", port),
-    "one mode of two": lambda port: (
-        "--mode",
-        f"regular@127.0.0.1:{free_port()}",
-        "--mode",
-        f"reverse:http://127.0.0.1:9@0.0.0.0:{port}",
-    ),
+BY_SET = {
+    "hivemind_allow_lan=perhaps": ["hivemind_allow_lan", "perhaps", "true"],
+    "hivemind_redirect=api.anthropic.com": ["hivemind_redirect", "HOST=ADDRESS:PORT"],
+    "hivemind_profiles=/nonexistent": ["hivemind_profiles"],
+    "hivemind_capture=/nowhere/night.flow": ["hivemind_capture: ", "is no place for a file"],
 }
+BY_FILE = {
+    "hivemind_profiles: 3": ["hivemind_profiles"],
+    "hivemind_reverse_profile: nobody": ["hivemind_reverse_profile", "nobody", "anthropic"],
+    "hivemind_profile: x": ["hivemind_profile:", "no such option", "did you mean hivemind_profiles?"],
+}
+"""Each of the stages that refuse one, and what it says; tests/mitm/test_options.py has all the values."""
 
 
-@pytest.mark.parametrize("how", WIDE)
-def test_a_listener_for_everybody_is_refused(tmp_path, how):
-    assert_refused(tmp_path, *WIDE[how](str(free_port())), says=("listen_host", "proxyauth", "hivemind_allow_lan"))
+def test_a_bad_option_a_bad_profile_or_a_foreign_file_stops_the_start_with_one_line(tmp_path, subtests):
+    for given, says in BY_SET.items():
+        with subtests.test(given):
+            assert_refused(tmp_path, "--set", given, says=says)
+    for yaml, says in BY_FILE.items():
+        with subtests.test(yaml):
+            (tmp_path / "config.yaml").write_text(f"{yaml}\n")
+            assert_refused(tmp_path, says=says)
+    (tmp_path / "config.yaml").unlink()
+    with subtests.test("a profile"):
+        (tmp_path / "profiles").mkdir()
+        (tmp_path / "profiles" / "mine.yaml").write_text("hosts: [a.test]\npathz: ['/*']\n")
+        says = ["mine.yaml", "pathz", "did you mean paths?"]
+        assert_refused(tmp_path, *options(profiles=tmp_path / "profiles"), says=says)
+    with subtests.test("a capture into something else"):
+        file = tmp_path / "novel.txt"
+        file.write_text("It was a dark and stormy night.")
+        says = [f"hivemind_capture: {file}: it is there and holds something else; name another file"]
+        assert_refused(tmp_path, *options(capture=file), says=says)
+        assert file.read_text() == "It was a dark and stormy night."
+    with subtests.test("two options"):
+        status, lines = start_that_ends(tmp_path, *options(redirect="x", profile="x"))
+        names = [line.split("hivemind: ")[-1].split(":")[0] for line in lines if "hivemind:" in line]
+        assert (status, names) == (1, ["hivemind_profile", "hivemind_redirect"])
 
 
-@pytest.mark.parametrize("word", ["proxyauth=somebody:secret", "hivemind_allow_lan=true"])
-def test_a_listener_for_everybody_starts_with_an_explicit_word(tmp_path, word):
-    with running(tmp_path, "--listen-host", "0.0.0.0", "--set", word, host="*") as proxy:
-        socket.create_connection(("127.0.0.2", proxy.port), timeout=PATIENCE_S).close()
+def test_a_taken_port_still_ends_the_start_and_is_no_death_of_a_proxy(tmp_path):
+    journal = tmp_path / "journal.db"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        arguments = ("--listen-port", str(taken.getsockname()[1]), *options(journal=journal))
+        status, lines = start_that_ends(tmp_path, *arguments)
+    assert status == 1
+    assert any("address already in use" in line for line in lines), lines
+    with JournalReader(journal) as reader:
+        assert read_incidents(reader, Span(), now=2e9) == []
+
+
+# Where it listens ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_listener_for_everybody_wants_an_explicit_word(tmp_path, subtests):
+    says, wide = ("listen_host", "proxyauth", "hivemind_allow_lan"), f"reverse:http://127.0.0.1:9@0.0.0.0:{free_port()}"
+    with subtests.test("listen_host"):
+        assert_refused(tmp_path, "--listen-host", "0.0.0.0", says=says)
+    with subtests.test("one mode of two"):
+        assert_refused(tmp_path, "--mode", f"regular@127.0.0.1:{free_port()}", "--mode", wide, says=says)
+    for word in ("proxyauth=somebody:secret", "hivemind_allow_lan=true"):
+        with (
+            subtests.test(word),
+            running(tmp_path, "--listen-host", "0.0.0.0", "--set", word, host="*") as proxy,
+        ):
+            socket.create_connection(("127.0.0.2", proxy.port), timeout=PATIENCE_S).close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="all of 127/8 is this machine's own on Linux only")
-@pytest.mark.parametrize("modes", [("regular",), ("regular", "reverse:http://127.0.0.1:9")])
-def test_it_listens_on_loopback_unless_the_user_says_otherwise(tmp_path, modes):
-    with running(tmp_path, modes=modes) as proxy:
+def test_it_listens_on_loopback_unless_the_user_says_otherwise(tmp_path):
+    with running(tmp_path, modes=("regular", "reverse:http://127.0.0.1:9")) as proxy:
+        assert proxy.probe("option", name="connection_strategy") == "lazy"
+        assert proxy.probe("option", name="listen_host") == "127.0.0.1"
         for port in proxy.ports:
             socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S).close()
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.2", port), timeout=PATIENCE_S)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "yaml", "expected"),
-    [
-        ((), "", ("lazy", "127.0.0.1")),
-        ((), "connection_strategy: eager\n", ("eager", "127.0.0.1")),
-        (("--set", "connection_strategy=eager", "--set", "listen_host=localhost"), "", ("eager", "localhost")),
-    ],
-)
-def test_what_the_user_set_is_respected(tmp_path, arguments, yaml, expected):
-    (tmp_path / "config.yaml").write_text(yaml)
-    with running(tmp_path, *arguments) as proxy:
-        assert (
-            proxy.probe("option", name="connection_strategy"),
-            proxy.probe("option", name="listen_host"),
-        ) == expected
-
-
-def test_a_bad_value_set_while_it_runs_is_rolled_back(tmp_path):
-    with running(tmp_path, "--set", "hivemind_redirect=a.test=127.0.0.1:9") as proxy:
+    (tmp_path / "config.yaml").write_text("connection_strategy: eager\n")
+    with running(tmp_path, "--set", "listen_host=localhost", *options(redirect="a.test=127.0.0.1:9")) as proxy:
+        assert proxy.probe("option", name="connection_strategy") == "eager"
+        assert proxy.probe("option", name="listen_host") == "localhost"
+        # A bad value set while it runs is rolled back.
         assert "HOST=ADDRESS:PORT" in proxy.probe("set", option="hivemind_redirect=nonsense")
         assert proxy.probe("option", name="hivemind_redirect") == ["a.test=127.0.0.1:9"]
         assert proxy.probe("set", option="hivemind_redirect=b.test=127.0.0.1:8") == "ok"
@@ -219,12 +190,11 @@ mitmdump()
 """
 
 
-@pytest.mark.parametrize("mode", ["regular", "socks5"])
-def test_no_port_is_bound_beyond_loopback_at_any_moment(tmp_path, mode):
-    port = free_port()
-    command = [sys.executable, "-c", _TOLD_BINDS, "--set", f"confdir={tmp_path}", "--mode", f"{mode}@{port}"]
-    off = ("--set", "hivemind_journal=off", "--set", "hivemind_control=off")
-    with subprocess.Popen([*command, *off, "-s", str(SCRIPT)], stdout=subprocess.PIPE, text=True) as process:
+def test_no_port_is_bound_beyond_loopback_at_any_moment(tmp_path):
+    modes = ("--mode", f"regular@{free_port()}", "--mode", f"socks5@{free_port()}")
+    command = [sys.executable, "-c", _TOLD_BINDS, "--set", f"confdir={tmp_path}", *modes]
+    command += [*options(journal="off", control="off"), "-s", str(SCRIPT)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         lines = []
         for line in process.stdout:
             lines.append(line)
@@ -235,13 +205,71 @@ def test_no_port_is_bound_beyond_loopback_at_any_moment(tmp_path, mode):
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize("host", [(), ("--listen-host", "127.0.0.1")])
-def test_a_taken_port_still_ends_the_start_and_is_no_death_of_a_proxy(tmp_path, host):
-    journal = tmp_path / "journal.db"
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        arguments = ("--listen-port", str(taken.getsockname()[1]), *host, "--set", f"hivemind_journal={journal}")
-        status, lines = start_that_ends(tmp_path, *arguments)
-    assert status == 1
-    assert any("address already in use" in line for line in lines), lines
-    with JournalReader(journal) as reader:
-        assert read_incidents(reader, Span(), now=2e9) == []
+# More clients than there are files for ------------------------------------------------------------------------------------
+
+CLIENTS = 345
+
+
+@pytest.fixture
+def limited(tmp_path):
+    """Makes a mitmdump that begins with a soft and a hard limit of open files."""
+
+    def make(soft, hard):
+        script = tmp_path / "mitmdump"
+        script.write_text(f'#!/bin/sh\nulimit -Sn {soft} && ulimit -Hn {hard} && exec {MITMDUMP} "$@"\n')
+        script.chmod(0o700)
+        return running(tmp_path / "conf", executable=script)
+
+    return make
+
+
+def cpu_s(pid):
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def is_served(client, port):
+    connection = HTTPConnection("127.0.0.1", port)
+    connection.sock = client
+    try:
+        connection.request("GET", "/health")
+        answer = connection.getresponse()
+        return answer.status in (200, 503) and bool(answer.read())  # 503: it is busy, and says so
+    except (OSError, HTTPException):
+        return False
+
+
+def is_healthy(port):
+    with closing(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)) as client:
+        return is_served(client, port)
+
+
+def crowd(stack, port):
+    return [
+        stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)) for _ in range(CLIENTS)
+    ]
+
+
+def test_beyond_a_hard_limit_of_files_some_clients_are_refused_and_nothing_spins(limited):
+    with limited(256, 256) as proxy:
+        with ExitStack() as stack:
+            clients = crowd(stack, proxy.port)
+            served = next(number for number, client in enumerate(clients[:3]) if is_served(client, proxy.port))
+            before, began = cpu_s(proxy.process.pid), time.monotonic()
+            time.sleep(1)  # the machine's own time: a spin would show in it
+            share = (cpu_s(proxy.process.pid) - before) / (time.monotonic() - began)
+            assert share < 0.5
+            assert is_served(clients[served], proxy.port)
+            assert proxy.log.count("\n") < 5 * CLIENTS
+            assert "out of system resource" not in proxy.log
+            assert proxy.log.count("open files let") == 1
+        deadline = time.monotonic() + PATIENCE_S
+        while not is_healthy(proxy.port):  # it hears one by one that they have gone
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_a_soft_limit_of_files_is_raised_and_all_clients_are_served(limited):
+    with limited(256, 4096) as proxy, ExitStack() as stack:
+        assert all(is_served(client, proxy.port) for client in crowd(stack, proxy.port))
+        assert "open files let" not in proxy.log

@@ -1,24 +1,29 @@
-"""What a person does to running requests, over the control socket and in mitmweb, and what their clients get of it."""
+"""What a person does to running requests over the control socket, what their clients get of it, and what is typed for it."""
 
 import json
 import ssl
 import subprocess
 import sys
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import anthropic
-import httpx
 import pytest
+from click.testing import CliRunner
 
 from hivemind_addon.api.command import Cancel, MoveToFront, Pause, Resume, SetLimit, SetPriority
 from hivemind_addon.api.control import control_socket, read_report, send_command
 from hivemind_addon.api.ticket import Priority
-from hivemind_addon.lab.sim.faults import OK, ErrorStatus, Stall
+from hivemind_addon.lab.sim.faults import ErrorStatus, Stall
 from hivemind_addon.proxy.wire.sse import SseParser
-from tests.e2e.conftest import Call, Providers
-from tests.e2e.proxy import MITMDUMP, NO_TLS, PATIENCE_S, Proxy, free_port, running
+from hivemind_addon.tools.cli import main
+from hivemind_addon.tools.commands.group import every_command
+from tests.commands.test_help import examples
+from tests.e2e.conftest import Call, Providers, meetings, versions
+from tests.e2e.proxy import PATIENCE_S, Proxy, running
+from tests.shell_lines import calls
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("steer")]
 
@@ -42,15 +47,17 @@ class Desk:
         """A request in a thread; its answer's future."""
 
         def post():
-            with self.proxy.client(agent or call.key, http2=client == "h2", timeout=PATIENCE_S) as http:
+            with self.proxy.client(agent or call.key, http2=client == "h2") as http:
                 return http.send(call.request(f"https://{host}"))
 
         return self.threads.submit(post)
 
-    def tickets(self, agent, state=None):
-        pools = self.proxy.state()["snapshot"]["pools"]
-        found = [one for pool in pools for one in pool["tickets"] if one["ticket"]["agent"] == agent]
-        return [one["ticket"]["id"] for one in found if state in (None, one["state"])]
+    def tickets(self, agent=None, *states):
+        """The ids of an agent's tickets, or of all, in these states, or in any."""
+        report = read_report(control_socket(self.proxy.port), timeout_s=PATIENCE_S)
+        found = [view for pool in report.snapshot.pools for view in pool.tickets]
+        mine = [view for view in found if agent in (None, view.ticket.agent)]
+        return [view.ticket.id for view in mine if not states or view.state in states]
 
     def ticket(self, agent, state):
         """The one ticket of an agent, once it is in this state."""
@@ -58,30 +65,26 @@ class Desk:
         (ticket_id,) = self.tickets(agent, state)
         return ticket_id
 
-    def settled(self):
-        state = self.proxy.wait_for(
-            lambda state: state["live"] == 0 and not any(pool["in_flight"] for pool in state["snapshot"]["pools"]),
-            "the return of every slot",
-        )
-        assert state["guard_trips"] == 0, self.proxy.log
-        assert "Traceback" not in self.proxy.log, self.proxy.log
-
-    def attempted(self, key, count):
-        self.proxy.wait_for(lambda _: self.providers.attempts(key) >= count, f"attempt {count}")
+    def running(self, key, host, *, agent=None, stream=False, **more):
+        """A request whose first attempt stalls, and its ticket's id."""
+        self.providers.script(key, [STALLED])
+        answer = self.ask(Call(key, stream=stream), host, agent=agent, **more)
+        ticket_id = self.ticket(agent or key, "in flight")
+        self.proxy.wait_for(lambda _: self.providers.attempts(key) >= 1, "its attempt")
+        return answer, ticket_id
 
 
-@pytest.fixture(scope="module")
-def runtime_dir():
-    """Where the proxy's socket is; pytest's own folders are too deep for one."""
-    with tempfile.TemporaryDirectory(prefix="hm") as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_RUNTIME_DIR", folder)
-        yield folder
+@contextmanager
+def running_desk(folder, providers, *arguments):
+    with running(folder, *arguments) as proxy, ThreadPoolExecutor(16) as threads:
+        yield Desk(proxy, providers, threads)
+        assert "Traceback" not in proxy.log, proxy.log
 
 
 @pytest.fixture(scope="module")
 def desk(providers, proxy_arguments, runtime_dir, tmp_path_factory):
-    with running(tmp_path_factory.mktemp("desk"), *proxy_arguments) as proxy, ThreadPoolExecutor(16) as threads:
-        yield Desk(proxy, providers, threads)
+    with running_desk(tmp_path_factory.mktemp("desk"), providers, *proxy_arguments) as desk:
+        yield desk
 
 
 def assert_final(answer):
@@ -95,28 +98,22 @@ def assert_final(answer):
 # Cancel -------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["plain", "whole"])
-@pytest.mark.parametrize("client", ["h1", "h2"])
-@pytest.mark.parametrize("upstream", ["h1", "h2"])
-def test_a_running_request_of_which_nothing_was_seen_is_refused_for_good(desk, key, upstream, client, stream):
-    call = Call(key, stream=stream)
-    desk.providers.script(key, [], then=STALLED)
-    answer = desk.ask(call, f"{upstream}.{'whole' if stream else 'sim'}.test", client=client)
-    ticket_id = desk.ticket(key, "in flight")
-    desk.attempted(key, 1)
-    assert ticket_id in desk.tell(Cancel(ticket_id))
-    assert_final(answer.result(PATIENCE_S))
-    desk.settled()
-    assert desk.providers.attempts(key) == 1
+@versions
+def test_a_running_request_of_which_nothing_was_seen_is_refused_for_good(desk, key, upstream, client):
+    plain, plain_id = desk.running(f"{key}-plain", f"{upstream}.sim.test", client=client)
+    whole, whole_id = desk.running(f"{key}-whole", f"{upstream}.whole.test", stream=True, client=client)
+    for ticket_id, answer in ((plain_id, plain), (whole_id, whole)):
+        assert ticket_id in desk.tell(Cancel(ticket_id))
+        assert_final(answer.result(PATIENCE_S))
+    desk.proxy.settled()
+    assert [desk.providers.attempts(f"{key}-{name}") for name in ("plain", "whole")] == [1, 1]
 
 
-@pytest.mark.parametrize("chat", [False, True], ids=["anthropic", "chat"])
-@pytest.mark.parametrize("client", ["h1", "h2"])
-@pytest.mark.parametrize("upstream", ["h1", "h2"])
+@meetings
 def test_a_running_stream_ends_with_one_error_event_and_a_clean_end(desk, key, upstream, client, chat):
     call = Call(key, chat=chat, stream=True)
     desk.providers.script(key, [], then=STALLED)
-    with desk.proxy.client(key, http2=client == "h2", timeout=PATIENCE_S) as http:
+    with desk.proxy.client(key, http2=client == "h2") as http:
         response = http.send(call.request(f"https://{upstream}.{'chat' if chat else 'sim'}.test"), stream=True)
         pieces = response.iter_raw()
         seen = next(pieces)
@@ -128,23 +125,19 @@ def test_a_running_stream_ends_with_one_error_event_and_a_clean_end(desk, key, u
     assert "a person cancelled" in error["message"]
     assert b"message_stop" not in seen
     assert b"[DONE]" not in seen
-    desk.settled()
+    desk.proxy.settled()
     assert desk.providers.attempts(key) == 1
 
 
 @pytest.mark.parametrize("client", ["h1", "h2"])
 def test_a_queued_request_is_refused_for_good_and_never_sent(desk, key, client):
-    call = Call(key)
-    desk.providers.script(key, [STALLED])
-    running_one = desk.ask(call, "h1.narrow.test", agent=f"{key}-first")
-    first = desk.ticket(f"{key}-first", "in flight")
-    desk.attempted(key, 1)
-    queued = desk.ask(call, "h1.narrow.test", client=client)
+    first, first_id = desk.running(key, "h1.narrow.test", agent=f"{key}-first")
+    queued = desk.ask(Call(key), "h1.narrow.test", client=client)
     desk.tell(Cancel(desk.ticket(key, "queued")))
     assert_final(queued.result(PATIENCE_S))
-    desk.tell(Cancel(first))
-    assert_final(running_one.result(PATIENCE_S))
-    desk.settled()
+    desk.tell(Cancel(first_id))
+    assert_final(first.result(PATIENCE_S))
+    desk.proxy.settled()
     assert desk.providers.attempts(key) == 1
 
 
@@ -153,25 +146,21 @@ def test_one_that_backs_off_is_refused_for_good(desk, key):
     answer = desk.ask(Call(key), "h1.sim.test")
     desk.tell(Cancel(desk.ticket(key, "backing off")))
     assert_final(answer.result(PATIENCE_S))
-    desk.settled()
+    desk.proxy.settled()
     assert desk.providers.attempts(key) == 1
 
 
 def test_one_whose_client_got_keep_alives_hears_of_it_in_its_stream(desk, key):
-    call = Call(key, stream=True)
-    desk.providers.script(key, [STALLED])
-    filler = desk.ask(call, "h1.held.test", agent=f"{key}-first")
-    first = desk.ticket(f"{key}-first", "in flight")
-    desk.attempted(key, 1)
-    with desk.proxy.client(key, timeout=PATIENCE_S) as http:
-        response = http.send(call.request("https://h1.held.test"), stream=True)
+    first, first_id = desk.running(key, "h1.held.test", agent=f"{key}-first", stream=True)
+    with desk.proxy.client(key) as http:
+        response = http.send(Call(key, stream=True).request("https://h1.held.test"), stream=True)
         pieces = response.iter_raw()
         assert next(pieces).startswith(b":")
         desk.tell(Cancel(desk.ticket(key, "queued")))
         assert b"a person cancelled" in b"".join(pieces)
-    desk.tell(Cancel(first))
-    filler.result(PATIENCE_S)
-    desk.settled()
+    desk.tell(Cancel(first_id))
+    first.result(PATIENCE_S)
+    desk.proxy.settled()
 
 
 def test_the_official_sdk_does_not_send_it_again(desk, key):
@@ -183,7 +172,7 @@ def test_the_official_sdk_does_not_send_it_again(desk, key):
         client = anthropic.Anthropic(api_key=key, base_url="https://h1.sim.test", max_retries=4, http_client=http)
         question = {"model": "sim-1", "max_tokens": 64, "messages": [{"role": "user", "content": "hello"}]}
         answer = desk.threads.submit(client.messages.create, **question)
-        desk.attempted(key, 1)
+        desk.proxy.wait_for(lambda _: desk.providers.attempts(key) == 1, "its attempt")
         desk.tell(Cancel(desk.ticket(key, "in flight")))
         with pytest.raises(anthropic.BadRequestError, match="a person cancelled"):
             answer.result(PATIENCE_S)
@@ -193,7 +182,7 @@ def test_the_official_sdk_does_not_send_it_again(desk, key):
             desk.tell(Cancel(desk.ticket(key, "in flight")))
             with pytest.raises(anthropic.APIStatusError, match="a person cancelled"):
                 list(text)
-    desk.settled()
+    desk.proxy.settled()
     assert desk.providers.attempts(key) == 2
 
 
@@ -209,11 +198,10 @@ def test_a_pause_holds_and_a_resume_lets_go(desk, key):
     assert pool.paused
     assert pool.tickets[0].reason == "paused by a person"
     assert desk.providers.attempts(key) == 0
-    passing = Call(f"{key}-other")
-    assert desk.ask(passing, "h2.sim.test").result(PATIENCE_S).status_code == 200
+    assert desk.ask(Call(f"{key}-other"), "h2.sim.test").result(PATIENCE_S).status_code == 200
     desk.tell(Resume(pool="h1.sim.test"))
     assert answer.result(PATIENCE_S).status_code == 200
-    desk.settled()
+    desk.proxy.settled()
 
 
 def test_no_more_run_than_a_person_lets(desk, key):
@@ -221,128 +209,114 @@ def test_no_more_run_than_a_person_lets(desk, key):
     desk.tell(SetLimit(limit=2, pool="h1.sim.test"))
     answers = [desk.ask(Call(key), "h1.sim.test") for _ in range(4)]
     desk.proxy.wait_for(lambda _: len(desk.tickets(key)) == 4, "four requests")
-    desk.attempted(key, 2)
+    desk.proxy.wait_for(lambda _: desk.providers.attempts(key) == 2, "two attempts")
     assert len(desk.tickets(key, "in flight")) == 2
     desk.tell(SetLimit(limit=None, pool="h1.sim.test"))
-    desk.attempted(key, 4)
+    desk.proxy.wait_for(lambda _: desk.providers.attempts(key) == 4, "four attempts")
     for ticket_id in desk.tickets(key):
         desk.tell(Cancel(ticket_id))
     for answer in answers:
         assert_final(answer.result(PATIENCE_S))
-    desk.settled()
+    desk.proxy.settled()
 
 
 def test_a_persons_order_counts(desk, key):
-    desk.providers.script(key, [STALLED])
-    first = desk.ask(Call(key), "h1.narrow.test", agent=f"{key}-first")
-    running_one = desk.ticket(f"{key}-first", "in flight")
-    desk.attempted(key, 1)
-    waiting = {}
+    first, first_id = desk.running(key, "h1.narrow.test", agent=f"{key}-first")
+    waiting, ids = {}, {}
     for name in ("early", "late", "last"):
         waiting[name] = desk.ask(Call(key), "h1.narrow.test", agent=f"{key}-{name}")
-        desk.ticket(f"{key}-{name}", "queued")
+        ids[desk.ticket(f"{key}-{name}", "queued")] = name
     desk.tell(SetPriority(f"{key}-late", Priority.HIGH))
     desk.tell(MoveToFront(desk.ticket(f"{key}-last", "queued")))
-    desk.tell(Cancel(running_one))
+    desk.tell(Cancel(first_id))
     assert_final(first.result(PATIENCE_S))
     assert [answer.result(PATIENCE_S).status_code for answer in waiting.values()] == [200] * 3
-    events = desk.proxy.state()["events"]
-    ids = [event.split("ticket_id='")[1][:10] for event in events if event.startswith("AttemptStarted ")][-3:]
-    agents = {
-        event.split("id='")[1][:10]: event.split("agent='")[1].split("'")[0]
-        for event in events
-        if event.startswith("Submitted ")
-    }
-    assert [agents[ticket_id] for ticket_id in ids] == [f"{key}-last", f"{key}-late", f"{key}-early"]
+    started = [event for event in desk.proxy.state()["events"] if event.startswith("AttemptStarted ")][-3:]
+    assert [ids[event.split("ticket_id='")[1].split("'")[0]] for event in started] == ["last", "late", "early"]
     desk.tell(SetPriority(f"{key}-late", None))
-    desk.settled()
+    desk.proxy.settled()
 
 
-def test_the_command_line_says_what_was_done(desk, key):
-    def hivemind(*arguments):
-        command = [sys.executable, "-m", "hivemind_addon", *arguments, "-p", str(desk.proxy.port)]
-        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
+# What people type -----------------------------------------------------------------------------------------------------
 
-    paused = hivemind("pause", "nobody.test")
-    assert (paused.returncode, paused.stderr) == (0, "")
-    assert "nobody.test (no pool yet): paused" in paused.stdout
-    resumed = hivemind("resume", "nobody.test", "--json")
-    assert json.loads(resumed.stdout)["done"]
-    again = hivemind("resume", "nobody.test")
-    assert (again.returncode, again.stdout) == (1, "")
-    assert "nothing of nobody.test is paused" in again.stderr
-
-
-# mitmweb ------------------------------------------------------------------------------------------------------------------
+HOST = "h1.narrow.test"
+"""Has one slot: one request runs, the next one waits."""
+EXECUTED = (
+    "hivemind status",
+    "hivemind top",
+    "hivemind agents",
+    "hivemind pools",
+    "hivemind wait",
+    "hivemind limit",
+    "hivemind priority",
+    "hivemind pause",
+    "hivemind resume",
+    "hivemind config",
+    "hivemind config get",
+    "hivemind config set",
+    "hivemind config files",
+    "hivemind capture start",
+    "hivemind capture stop",
+    "hivemind env",
+    "hivemind completion",
+    "hivemind front",
+    "hivemind cancel",
+)
+"""In this order: what they do to the proxy has to leave the next one something to do."""
 
 
 @pytest.fixture
-def mitmweb(providers, proxy_arguments, runtime_dir, tmp_path):
-    settings = ("--no-web-open-browser", "--set", f"web_port={free_port()}", "--set", "web_password=secret")
-    with (
-        running(tmp_path, *proxy_arguments, *settings, executable=MITMDUMP.with_name("mitmweb")) as proxy,
-        ThreadPoolExecutor(16) as threads,
-    ):
-        desk = Desk(proxy, providers, threads)
-        port = desk.proxy.probe("option", name="web_port")
-        with httpx.Client(
-            base_url=f"http://127.0.0.1:{port}", trust_env=False, verify=NO_TLS, timeout=PATIENCE_S
-        ) as web:
-            web.get("/", params={"token": "secret"}).raise_for_status()
-            # Any will do that comes in both places; the page's own script brings it.
-            web.headers["x-xsrftoken"] = token = "ab" * 16
-            web.cookies.set("_mitmproxy_xsrf", token)
-            yield desk, web
+def home(runtime_dir, tmp_path, monkeypatch):
+    """A home of its own."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.chdir(tmp_path)
+    Path("agents.yaml").write_text("agents:\n  reviewer-1: {budgets: [{tokens: 5000000, per: day}]}\n")
+    return tmp_path
 
 
-def flow_ids(web):
-    """Flows that are not over, oldest first."""
-    return [
-        flow["id"]
-        for flow in web.get("/flows").raise_for_status().json()
-        if "response" not in flow or flow["intercepted"]
-    ]
+def test_every_example_of_a_command_does_what_it_says(home, providers, proxy_arguments, subtests):
+    """`reviewer-1` runs and `nightly` waits."""
+    with running_desk(home / "conf", providers, *proxy_arguments) as desk:
+        environment = {"HIVEMIND_PORT": str(desk.proxy.port), "HIVEMIND_AGENT": "reviewer-1"}
 
+        def typed(*arguments):
+            return CliRunner().invoke(main, arguments, env=environment)
 
-def test_mitmwebs_buttons_do_what_the_commands_do(mitmweb, key):
-    desk, web = mitmweb
-    call = Call(key)
-    desk.providers.script(key, [STALLED], then=OK)
-    running_one = desk.ask(call, "h1.narrow.test", agent="running")
-    desk.ticket("running", "in flight")
-    desk.attempted(key, 1)
-    held = {}
-    for name in ("aborted", "one", "two"):
-        held[name] = desk.ask(call, "h1.narrow.test", agent=name)
-        desk.ticket(name, "queued")
-    ids = flow_ids(web)
-    assert len(ids) == 4
-    web.post(f"/flows/{ids[1]}/kill").raise_for_status()
-    assert_final(held["aborted"].result(PATIENCE_S))
-    assert desk.tickets("running", "in flight")
-    web.post("/flows/resume").raise_for_status()  # "Resume All" breaks no limit
-    assert desk.tickets("one", "queued")
-    assert desk.tickets("two", "queued")
-    assert desk.providers.attempts(key) == 1
-    web.post(f"/flows/{ids[0]}/kill").raise_for_status()
-    assert_final(running_one.result(PATIENCE_S))
-    assert [held[name].result(PATIENCE_S).status_code for name in ("one", "two")] == [200, 200]
-    desk.settled()
-    assert desk.providers.attempts(key) == 3
+        assert desk.ask(Call("sk-sim-first"), HOST, agent="reviewer-1").result(PATIENCE_S).status_code == 200
+        answers = [desk.running("sk-sim-busy", HOST, agent="reviewer-1")[0]]
+        answers.append(desk.ask(Call("sk-sim-busy"), HOST, agent="nightly"))
+        desk.ticket("nightly", "queued")
 
+        command = [sys.executable, "-m", "hivemind_addon", "agents", "reviewer-1", "--json", "-p", str(desk.proxy.port)]
+        (row,) = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        assert (row["agent"], row["delivered"]) == ("reviewer-1", 1)
+        for words in ("status", "agents", "pools", "top --once", "wait nightly", "config files", "env", "doctor"):
+            with subtests.test(f"{words} --json"):
+                assert json.loads(typed(*words.split(), "--json").stdout)
 
-def test_an_abort_ends_a_stream_that_runs_and_so_does_a_deletion(mitmweb, key):
-    desk, web = mitmweb
-    call = Call(key, stream=True)
-    desk.providers.script(key, [], then=STALLED)
-    for press in (lambda flow: web.post(f"/flows/{flow}/kill"), lambda flow: web.delete(f"/flows/{flow}")):
-        known = {flow["id"] for flow in web.get("/flows").json()}
-        with desk.proxy.client(key, timeout=PATIENCE_S) as http:
-            response = http.send(call.request("https://h1.sim.test"), stream=True)
-            pieces = response.iter_raw()
-            next(pieces)
-            (flow,) = {flow["id"] for flow in web.get("/flows").json()} - known
-            press(flow).raise_for_status()
-            assert b"a person cancelled" in b"".join(pieces)
-        desk.settled()
-    assert desk.providers.attempts(key) == 2
+        every = dict(every_command(main))
+        for path in EXECUTED:
+            for line in examples(every[path]):
+                with subtests.test(line):
+                    queued = desk.tickets(None, "queued")
+                    said = line.replace("api.anthropic.com", HOST).replace("api.openai.com", HOST)
+                    said = said.replace("-p 9090", "").replace("/claude-opus*", "/*")
+                    said = said.replace("3f9c01ab2e", queued[0] if queued else "none")
+                    for name, *arguments in calls(said):
+                        if name != "hivemind":
+                            continue
+                        if path == "hivemind resume":
+                            assert typed("pause").exit_code == 0
+                        if "--snapshot" in arguments:
+                            Path("report.json").write_text(typed("status", "--json").stdout)
+                        result = typed(*arguments)
+                        assert result.exit_code == 0, result.output
+                        if "--json" in arguments:
+                            json.loads(result.stdout)
+        assert "night.jsonl" not in typed("config", "get", "log").stdout
+        desk.proxy.wait_for(lambda _: Path("night.jsonl").read_text().count("\n") > 0, "the log's first line")
+        assert Path(".zshrc").exists()
+        for ticket_id in desk.tickets():
+            typed("cancel", ticket_id)
+        assert {answer.result(PATIENCE_S).status_code for answer in answers} == {400}

@@ -1,62 +1,32 @@
-"""How it ends: SIGTERM, Ctrl-C, a second signal, a reload."""
+"""How it ends: SIGTERM, Ctrl-C, a second signal; and what it outlives: a reload, a clock that jumps."""
 
 import os
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import httpx
 import pytest
 
-from tests.e2e.origin import PLAIN, STREAMED, running_origin
-from tests.e2e.proxy import MITMDUMP, NO_TLS, PATIENCE_S, PROBE, ROOT, body, running
+from tests.e2e.house import running_house
+from tests.e2e.origin import PLAIN, STREAMED
+from tests.e2e.proxy import MITMDUMP, NO_TLS, PATIENCE_S, PROBE, ROOT, in_flight, queued, running
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("stop")]
 
-HELD, STREAMING = 20, 3
+HELD, STREAMING, MANY = 20, 3, 100
 AT_ONCE_S = 25
 """Less than the 30 s that running streams have."""
-KEY = {"x-api-key": "sk-test", "content-type": "application/json"}
-
-
-@pytest.fixture
-def origin():
-    with running_origin() as origin:
-        yield origin
 
 
 @contextmanager
-def busy(folder, origin, **more):
-    """A proxy with 3 streaming and 20 held; the futures of their answers."""
-    (folder / "profiles").mkdir()
-    (folder / "profiles" / "three.yaml").write_text(
-        f"extends: anthropic\nhosts: ['127.0.0.1:{origin.port}']\nconcurrency: {{initial: {STREAMING}, maximum: {STREAMING}}}\n"
-    )
-    settings = ("--set", f"hivemind_profiles={folder / 'profiles'}")
-    modes = ("regular", f"reverse:{origin.url}")
-    with (
-        running(folder / "conf", *settings, modes=modes, executable=MITMDUMP, **more) as proxy,
-        ThreadPoolExecutor(HELD + STREAMING + 1) as threads,
-    ):
-        url = f"http://127.0.0.1:{proxy.ports[1]}/v1/messages"
-
-        def call(stream):
-            return httpx.post(
-                url, content=body(stream=stream), headers=KEY, timeout=PATIENCE_S, trust_env=False, verify=NO_TLS
-            )
-
-        try:
-            streaming = [threads.submit(call, stream=True) for _ in range(STREAMING)]
-            origin.wait_for_calls(STREAMING)
-            held = [threads.submit(call, stream=number % 2 == 0) for number in range(HELD)]
-            proxy.wait_for(lambda state: queued(state) == HELD, f"{HELD} held")
-            yield proxy, streaming, held, lambda: threads.submit(call, stream=False)
-        finally:
-            origin.open()
-
-
-def queued(state):
-    return sum(pool["queued"] for pool in state["snapshot"]["pools"])
+def busy(folder, *, held=HELD, **more):
+    """A house with 3 streaming and more held, and the futures of their answers."""
+    with running_house(folder, slots=STREAMING, threads=held + STREAMING + 1, **more) as house:
+        streaming = [house.ask("streaming", stream=True) for _ in range(STREAMING)]
+        house.origin.wait_for_calls(STREAMING)
+        waiting = [house.ask("held", stream=number % 2 == 0) for number in range(held)]
+        house.proxy.wait_for(lambda state: queued(state) == held, f"{held} held")
+        yield house, streaming, waiting
 
 
 def assert_come_back(answer):
@@ -67,89 +37,133 @@ def assert_come_back(answer):
     assert answer.json()["error"]["type"] == "rate_limit_error"
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_held_requests_are_sent_back_at_once_and_streams_run_to_their_end(tmp_path, origin, how):
+@pytest.mark.parametrize(("how", "program"), [(signal.SIGTERM, MITMDUMP), (signal.SIGINT, None), (signal.SIGHUP, None)])
+def test_held_requests_are_sent_back_at_once_and_streams_run_to_their_end(tmp_path, how, program):
+    """`program`: started from nothing, as by a person."""
     if how is signal.SIGHUP and signal.getsignal(how) is signal.SIG_IGN:
         pytest.skip("the tests run under nohup, and so does what they start")
-    with busy(tmp_path, origin) as (proxy, streaming, held, call):
-        proxy.process.send_signal(how)
+    with busy(tmp_path, executable=program) as (house, streaming, held):
+        process = house.proxy.process
+        process.send_signal(how)
         for answer in held:
             assert_come_back(answer.result(PATIENCE_S))
         assert not any(stream.done() for stream in streaming)
-        assert proxy.process.poll() is None
+        assert process.poll() is None
         if how is signal.SIGHUP:
-            proxy.process.send_signal(how)  # a terminal that is closed sends more than one
-        late = call()
-        assert_come_back(late.result(PATIENCE_S))
-        assert len(origin.arrived) == STREAMING
-        origin.open()
+            process.send_signal(how)  # a terminal that is closed sends more than one
+        assert_come_back(house.ask("late").result(PATIENCE_S))
+        assert len(house.origin.arrived) == STREAMING
+        house.origin.open()
         for stream in streaming:
             assert stream.result(PATIENCE_S).content == STREAMED
-        assert proxy.process.wait(PATIENCE_S) == 0
-        assert "guard trip" not in proxy.log
+        assert process.wait(PATIENCE_S) == 0
+        assert "guard trip" not in house.proxy.log
 
 
-def test_a_second_signal_ends_it_at_once(tmp_path, origin):
-    with busy(tmp_path, origin) as (proxy, streaming, held, _):
-        proxy.process.send_signal(signal.SIGTERM)
+def test_a_second_signal_ends_it_at_once(tmp_path):
+    with busy(tmp_path) as (house, streaming, held):
+        house.proxy.process.send_signal(signal.SIGTERM)
         for answer in held:
             assert_come_back(answer.result(PATIENCE_S))
-        assert proxy.process.poll() is None
-        proxy.process.send_signal(signal.SIGTERM)
-        proxy.process.wait(AT_ONCE_S)
+        assert house.proxy.process.poll() is None
+        house.proxy.process.send_signal(signal.SIGTERM)
+        house.proxy.process.wait(AT_ONCE_S)
         for stream in streaming:
             with pytest.raises(httpx.RemoteProtocolError):
                 stream.result(PATIENCE_S)
 
 
 def test_an_idle_proxy_ends_at_once(tmp_path):
-    with running(tmp_path, executable=MITMDUMP) as proxy:
+    with running(tmp_path) as proxy:
         proxy.process.send_signal(signal.SIGTERM)
         assert proxy.process.wait(AT_ONCE_S) == 0
 
 
-def test_after_a_reload_nothing_was_admitted_twice_and_nobody_is_stranded(tmp_path, origin):
+# Reloads of the script ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def script(tmp_path):
+    """A copy of it, for a test to touch."""
     script = tmp_path / "hivemind_addon"
     script.write_bytes((ROOT / "hivemind_addon").read_bytes())
-    with busy(tmp_path, origin, scripts=(script, PROBE)) as (proxy, streaming, held, call):
+    return script
+
+
+def reload(proxy, script):
+    loads = proxy.log.count(f"Loading script {script}")
+    now = script.stat()
+    os.utime(script, (now.st_atime, now.st_mtime + 10))
+    proxy.wait_for(lambda _: proxy.log.count(f"Loading script {script}") > loads, "a reload")
+
+
+def test_after_reloads_under_hundreds_nothing_was_admitted_twice_and_nobody_is_stranded(tmp_path, script):
+    with busy(tmp_path, held=MANY, scripts=(script, PROBE)) as (house, streaming, held):
+        proxy, origin = house.proxy, house.origin
         before = proxy.probe("option", name="listen_host")
         for _ in range(2):
-            loads = proxy.log.count(f"Loading script {script}")
-            now = script.stat()
-            os.utime(script, (now.st_atime, now.st_mtime + 10))
-            proxy.wait_for(lambda _, loads=loads: proxy.log.count(f"Loading script {script}") > loads, "a reload")
-        assert proxy.log.count(f"Loading script {script}") == 3
+            reload(proxy, script)
         state = proxy.state()
-        assert queued(state) == HELD
-        assert state["live"] == HELD + STREAMING
-        assert state["snapshot"]["pools"][0]["in_flight"] == STREAMING
+        assert (queued(state), in_flight(state), state["live"]) == (MANY, STREAMING, MANY + STREAMING)
         assert len(origin.arrived) == STREAMING
-        after = call()
-        proxy.wait_for(lambda state: queued(state) == HELD + 1, "the newcomer held")
+        after = house.ask("after")
+        proxy.wait_for(lambda state: queued(state) == MANY + 1, "the newcomer held")
         origin.open()
         for stream in streaming:
             assert stream.result(PATIENCE_S).content == STREAMED
         for number, answer in enumerate([*held, after]):
-            assert answer.result(PATIENCE_S).content == (STREAMED if number % 2 == 0 and number < HELD else PLAIN)
-        assert len(origin.arrived) == STREAMING + HELD + 1
-        state = proxy.wait_for(lambda state: not state["live"], "the end of all")
-        assert state["guard_trips"] == 0
-        assert state["snapshot"]["counters"]["attempts"] == STREAMING + HELD + 1
-        assert state["snapshot"]["pools"][0]["in_flight"] == 0
+            assert answer.result(PATIENCE_S).content == (STREAMED if number % 2 == 0 and number < MANY else PLAIN)
+        assert len(origin.arrived) == STREAMING + MANY + 1
+        assert proxy.settled()["snapshot"]["counters"]["attempts"] == STREAMING + MANY + 1
         assert proxy.probe("option", name="listen_host") == before
 
 
-def test_a_reloaded_script_still_drains_on_sigterm(tmp_path, origin):
-    script = tmp_path / "hivemind_addon"
-    script.write_bytes((ROOT / "hivemind_addon").read_bytes())
-    with busy(tmp_path, origin, scripts=(script, PROBE)) as (proxy, streaming, held, _):
-        now = script.stat()
-        os.utime(script, (now.st_atime, now.st_mtime + 10))
-        proxy.wait_for(lambda _: proxy.log.count(f"Loading script {script}") == 2, "a reload")
-        proxy.process.send_signal(signal.SIGTERM)
+def test_a_reloaded_script_still_drains_on_sigterm(tmp_path, script):
+    with busy(tmp_path, scripts=(script, PROBE)) as (house, streaming, held):
+        reload(house.proxy, script)
+        house.proxy.process.send_signal(signal.SIGTERM)
         for answer in held:
             assert_come_back(answer.result(PATIENCE_S))
-        origin.open()
+        house.origin.open()
         for stream in streaming:
             assert stream.result(PATIENCE_S).content == STREAMED
-        assert proxy.process.wait(PATIENCE_S) == 0
+        assert house.proxy.process.wait(PATIENCE_S) == 0
+
+
+# A clock that jumps ---------------------------------------------------------------------------------------------------
+
+JUMPING = """
+import time
+from pathlib import Path
+
+true_time = time.time
+time.time = lambda: true_time() + float(Path({offset!r}).read_text() or 0)
+"""
+"""A script in the proxy: its wall clock is off by the seconds that a file says."""
+
+
+def test_a_clock_that_is_set_to_and_fro_loses_nobody(tmp_path):
+    offset, jump = tmp_path / "offset", tmp_path / "jump.py"
+    offset.write_text("0")
+    jump.write_text(JUMPING.format(offset=str(offset)))
+    # Started from nothing: the script takes the clock away before the addon is imported.
+    scripts = (jump, ROOT / "hivemind_addon", PROBE)
+    with running_house(tmp_path, scripts=scripts, executable=MITMDUMP) as house:
+        proxy, origin = house.proxy, house.origin
+        answers = [house.ask("early", stream=True) for _ in range(3)]
+        origin.wait_for_calls(1)
+        proxy.wait_for(lambda state: queued(state) == 2, "two held")
+        for days in (3, -3, 400, 0):
+            offset.write_text(str(days * 86_400))
+            with httpx.Client(trust_env=False, verify=NO_TLS, timeout=PATIENCE_S) as client:
+                assert client.get(f"http://127.0.0.1:{proxy.port}/report.json").status_code == 200
+            state = proxy.wait_for(lambda state: state["live"] == 3, "all three are there")
+            assert queued(state) == 2
+            origin.arrived[-1].go.set()  # one stream goes on, and the next one begins, under each clock
+            answers.append(house.ask("late", stream=True))
+            origin.wait_for_calls(len(answers) - 2)
+            proxy.wait_for(lambda state: queued(state) == 2, "two held again")
+        origin.open()
+        assert [answer.result(PATIENCE_S).content for answer in answers] == [STREAMED] * 7
+        proxy.settled()
+        assert "Traceback" not in proxy.log

@@ -1,4 +1,4 @@
-"""`hivemind top` in a pseudo-terminal, before a real proxy that holds requests."""
+"""`hivemind top` and mitmproxy's console, in real terminals."""
 
 import os
 import signal
@@ -11,10 +11,12 @@ import httpx
 import pexpect
 import pyte
 import pytest
+from mitmproxy.io import FlowWriter
 
 from tests.e2e.machine import machine
 from tests.e2e.origin import PLAIN, running_origin
-from tests.e2e.proxy import NO_TLS, PATIENCE_S, body
+from tests.e2e.proxy import MITMDUMP, NO_TLS, PATIENCE_S, ROOT, body, for_host, options, profiles
+from tests.mitm.test_contentview import make
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("top")]
 
@@ -25,7 +27,9 @@ class Terminal:
     def __init__(self, command, environment, *, columns=110, rows=32):
         self.screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self.screen)
-        self.process = pexpect.spawn(command[0], command[1:], env=environment, dimensions=(rows, columns), timeout=120)
+        self.process = pexpect.spawn(
+            command[0], command[1:], env=environment, dimensions=(rows, columns), cwd=str(ROOT)
+        )
 
     def close(self):
         self.process.close(force=True)
@@ -36,8 +40,23 @@ class Terminal:
 
     def wait_for(self, condition, what):
         """Read until it holds; a string is to be seen."""
+
+        def holds():
+            return condition in self.text if isinstance(condition, str) else condition(self.text)
+
+        self._read_until(holds, what)
+
+    def press(self, keys):
+        self.process.send(keys)
+
+    def left(self):
+        """Its exit status, once it has ended."""
+        self._read_until(lambda: not self.process.isalive(), "its end")
+        return self.process.exitstatus
+
+    def _read_until(self, condition, what):
         deadline = time.monotonic() + PATIENCE_S
-        while not (condition in self.text if isinstance(condition, str) else condition(self.text)):
+        while not condition():
             assert time.monotonic() < deadline, f"{what} is not to be seen:\n{self.text}"
             try:
                 self._stream.feed(self.process.read_nonblocking(65536, 0.05))
@@ -45,20 +64,6 @@ class Terminal:
                 continue
             except pexpect.EOF:
                 time.sleep(0.01)
-
-    def press(self, keys):
-        self.process.send(keys)
-
-    def left(self):
-        """Its exit status, once it has ended."""
-        deadline = time.monotonic() + PATIENCE_S
-        while self.process.isalive():
-            assert time.monotonic() < deadline, "it does not end"
-            try:
-                self._stream.feed(self.process.read_nonblocking(65536, 0.05))
-            except (pexpect.TIMEOUT, pexpect.EOF):
-                continue
-        return self.process.exitstatus
 
 
 class Stand:
@@ -95,13 +100,9 @@ class Stand:
 @pytest.fixture(scope="module")
 def house(authority):
     with running_origin() as origin, machine(origin, authority) as mine, ThreadPoolExecutor(8) as threads:
-        profiles = mine.home / "profiles"
-        profiles.mkdir()
-        (profiles / "one.yaml").write_text(
-            f"extends: anthropic\nhosts: ['127.0.0.1:{origin.port}']\nconcurrency: {{initial: 1, maximum: 1}}\n"
-        )
+        settings = profiles(mine.home, one=for_host(origin.port, slots=1))
         try:
-            with mine.started("run", "--set", "flow_detail=0", "--set", f"hivemind_profiles={profiles}") as run:
+            with mine.started("run", "--set", "flow_detail=0", *settings) as run:
                 mine.wait_for(mine.report, "the start")
                 yield Stand(mine, run, origin, threads)
         finally:
@@ -169,7 +170,7 @@ def row(text, agent):
     return next((line for line in text.splitlines() if line.startswith(agent)), "")
 
 
-def test_a_request_is_cancelled_after_a_yes(stand):
+def test_a_request_is_cancelled_after_a_yes_and_top_stops_and_goes_on_as_its_shell_says(stand):
     stand.ask("lead")
     stand.origin.wait_for(lambda _: stand.names == ["lead"], "the first request's arrival")
     with stand.terminal(NO_COLOR="1") as top:
@@ -183,6 +184,14 @@ def test_a_request_is_cancelled_after_a_yes(stand):
         assert refused.status_code >= 400
         assert refused.headers["x-should-retry"] == "false"
         top.wait_for("0 queued", "the end of it")
+
+        top.press("\x1a")
+        stand.mine.wait_for(lambda: state(top.process.pid) == "T", "the stop")
+        os.kill(top.process.pid, signal.SIGCONT)
+        top.press("?")
+        top.wait_for("leave; the proxy goes on", "the help")
+        top.press("q")
+        top.wait_for(lambda text: "leave; the proxy goes on" not in text, "the end of the help")
         top.press("\x03")
         assert top.left() == 0
         stand.let_go("lead")
@@ -201,23 +210,22 @@ def test_a_pipe_and_a_dumb_terminal_get_one_picture(stand):
     assert stand.mine.run("top", "--snapshot", kept).stdout.startswith("hivemind ")
 
 
-def test_it_stops_and_goes_on_as_its_shell_says(stand):
-    with stand.terminal() as top:
-        top.wait_for("pools ─", "the picture")
-        top.press("\x1a")
-        deadline = time.monotonic() + PATIENCE_S
-        while state(top.process.pid) != "T":
-            assert time.monotonic() < deadline, "ctrl-z does not stop it"
-            time.sleep(0.02)
-        os.kill(top.process.pid, signal.SIGCONT)
-        top.press("?")
-        top.wait_for("leave; the proxy goes on", "the help")
-        top.press("q")
-        top.wait_for(lambda text: "leave; the proxy goes on" not in text, "the end of the help")
-        top.press("q")
-        assert top.left() == 0
-
-
 def state(pid):
     words = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
     return words.strip()[:1]
+
+
+def test_a_story_of_an_earlier_night_is_read_from_a_file_in_mitmproxys_console(tmp_path):
+    with (tmp_path / "night.mitm").open("wb") as file:
+        FlowWriter(file).add(make())
+    command = [str(MITMDUMP.with_name("mitmproxy")), "-n", "-r", str(tmp_path / "night.mitm"), "-s", "hivemind_addon"]
+    command += ["--set", f"confdir={tmp_path}", *options(journal="off")]
+    with closing(Terminal(command, os.environ | {"TERM": "xterm-256color"}, columns=120, rows=40)) as console:
+        console.wait_for("anthropic.com", "the flow")
+        console.press("\r")
+        console.wait_for("Request", "the flow's page")
+        console.press("\t")
+        console.wait_for("tool call Read", "the conversation")
+        console.wait_for("I read.", "its end")
+        console.press(":hivemind.status\r")
+        console.wait_for("no requests so far", "an answer to the command")

@@ -1,4 +1,4 @@
-"""Finding a proxy and failing to start one; the whole of it runs in tests/e2e/test_exec.py."""
+"""Finding a proxy and failing to start one; the whole of it runs in tests/e2e/test_run.py."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Leases that are kept for a process; the whole way is in tests/e2e/test_leases.py."""
+"""Leases that are kept for a process; the whole way is in tests/e2e/test_tasks.py."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Who gets what, when; real processes are in tests/e2e/test_leases.py, a model to compare with in test_sqlite_store_machine.py."""
+"""Who gets what, when; real processes are in tests/e2e/test_tasks.py, a model to compare with in test_sqlite_store_machine.py."""
 
 import pytest
 

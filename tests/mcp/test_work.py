@@ -1,4 +1,4 @@
-"""What an agent's words become for the runner, which is real in tests/e2e/test_mcp.py."""
+"""What an agent's words become for the runner, which is real in tests/e2e/test_tasks.py."""
 
 import pytest
 
