@@ -1,5 +1,5 @@
 from hivemind_addon.api.pool_words import meter_words, pool_line, pool_state, queue_words, window_words
-from hivemind_addon.api.snapshot import MeterView, WallView, WindowView
+from hivemind_addon.api.snapshot import AccountBlockView, MeterView, WindowView
 from tests.dash.samples import KEY, pool, waiting
 
 STATES = (
@@ -7,8 +7,11 @@ STATES = (
     ({"queued": 1}, "busy"),
     ({"in_flight": 1}, "busy"),
     ({"paused": True, "breaker": "open"}, "paused by a person"),
-    ({"wall": WallView("five hours", 7200), "breaker": "open"}, "account refused for 2 h 0 min: five hours"),
-    ({"wall": WallView("five hours", 0)}, "account refused and tried again now: five hours"),
+    (
+        {"account_block": AccountBlockView("five hours", 7200), "breaker": "open"},
+        "account refused for 2 h 0 min: five hours",
+    ),
+    ({"account_block": AccountBlockView("five hours", 0)}, "account refused and tried again now: five hours"),
     ({"breaker": "open", "breaker_tries_in_s": 9.0, "blocked_for_s": 5.0}, "provider down, one request tries in 9 s"),
     ({"breaker": "open"}, "provider down"),
     ({"breaker": "half-open"}, "provider down, one request is trying"),

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 from playwright.sync_api import expect
 
-from hivemind_addon.api.report import LogLine, ProxyView, Report, SessionTally, TallyView
+from hivemind_addon.api.report import LogLine, ProxyView, Report, SessionStats, StatsView
 from hivemind_addon.api.snapshot import (
+    AccountBlockView,
     BudgetView,
     Counters,
     LearnedView,
@@ -20,7 +21,6 @@ from hivemind_addon.api.snapshot import (
     PoolView,
     Snapshot,
     TicketView,
-    WallView,
     WindowView,
 )
 from hivemind_addon.api.spend import Budget, Period, Scope, Spend
@@ -188,7 +188,7 @@ def session(name, parent="", **changes):
         "lost": 1, "shed": 1, "cancelled": 0, "retries_absorbed": 0, "waited_s": 200, "usage": Usage(),
         "tokens": 2_500_000, "micro_usd": 1_234_567, "is_priced": False, "seen_ago_s": 7300,
     }  # fmt: skip
-    return SessionTally(**fields | changes)
+    return SessionStats(**fields | changes)
 
 
 def test_everything_that_a_report_can_hold_is_shown(page):
@@ -207,7 +207,7 @@ def test_everything_that_a_report_can_hold_is_shown(page):
             TicketView(ticket(2), "backing off", "", 2, 2, 150, 0.2),
             TicketView(ticket(3, session="s-mother"), "in flight", "", 0, 1, 8),
         ),
-        wall=WallView("5-hour limit", 7260),
+        wall=AccountBlockView("5-hour limit", 7260),
         windows=(WindowView("5h", 1.02, "rejected", 7260, 18_000), WindowView("7d", None, "", None, None)),
         paused=True,
         cap=2,
@@ -227,14 +227,14 @@ def test_everything_that_a_report_can_hold_is_shown(page):
         session("s-mother", agent="namesake"),
         session("child", "s-mother", agent=XSS),
     )
-    tally = TallyView(
+    stats = StatsView(
         sessions=(*sessions, *(session(f"many-{number}", seen_ago_s=9000) for number in range(150))),
         log=(LogLine(5, "WARNING", f"guard: {XSS}", None, None), LogLine(1, "INFO", "fine", "t", KEY)),
     )
     view = ProxyView(pid=1, port=8080, listens=("127.0.0.1:8080",), confdir="", hosts=(), version="9", began_wall=0)
     counters = Counters(tickets=9, delivered=4, guard_trips=2)
     snapshot = Snapshot(at=0, stopping=True, pools=(pool,), counters=counters, budgets=budgets)
-    shown(page, Report(version=1, proxy=view, snapshot=snapshot, tally=tally, told_wall=200_000))
+    shown(page, Report(version=1, proxy=view, snapshot=snapshot, stats=stats, told_wall=200_000))
     for area, texts in {
         "#state": ["stopping"],
         "#notices": ["2 guard trips", "stopping"],

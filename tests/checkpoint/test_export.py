@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hivemind_addon.proxy.checkpoint.model import NotKept
 from hivemind_addon.proxy.profile.model import DialectName
-from hivemind_addon.tools.checkpoints.export import CannotExport, Form, curl_command, export
+from hivemind_addon.tools.checkpoints.export import CannotExport, ExportForm, curl_command, export
 from hivemind_addon.tools.checkpoints.show import lines
 from tests.checkpoint.samples import BODIES, URLS, checkpoint
 from tests.rows import each
@@ -26,8 +26,8 @@ def exported(form, dialect=DialectName.ANTHROPIC_MESSAGES, project="/w/my projec
 @each(
     ("form", "dialect", "home", "resume"),
     [
-        (Form.CLAUDE_CODE, MESSAGES_, "/claude", ["claude", "--resume"]),
-        (Form.CODEX, RESPONSES_, "/codex", ["codex", "resume"]),
+        (ExportForm.CLAUDE_CODE, MESSAGES_, "/claude", ["claude", "--resume"]),
+        (ExportForm.CODEX, RESPONSES_, "/codex", ["codex", "resume"]),
     ],
 )
 def test_a_session_has_its_place_and_the_command_that_resumes_it(form, dialect, home, resume):
@@ -43,7 +43,12 @@ def test_a_session_has_its_place_and_the_command_that_resumes_it(form, dialect, 
 
 @each(
     ("form", "dialect"),
-    [(Form.CLAUDE_CODE, RESPONSES_), (Form.CLAUDE_CODE, CHAT_), (Form.CODEX, MESSAGES_), (Form.CODEX, CHAT_)],
+    [
+        (ExportForm.CLAUDE_CODE, RESPONSES_),
+        (ExportForm.CLAUDE_CODE, CHAT_),
+        (ExportForm.CODEX, MESSAGES_),
+        (ExportForm.CODEX, CHAT_),
+    ],
 )
 def test_what_an_agent_cannot_take_is_refused_and_another_form_is_named(form, dialect):
     with pytest.raises(CannotExport, match="`--as text`"):
@@ -52,7 +57,7 @@ def test_what_an_agent_cannot_take_is_refused_and_another_form_is_named(form, di
 
 @each("dialect", BODIES)
 def test_every_conversation_is_a_request_and_a_prompt(dialect):
-    request, prompt = exported(Form.API, dialect), exported(Form.TEXT, dialect)
+    request, prompt = exported(ExportForm.API, dialect), exported(ExportForm.TEXT, dialect)
     assert json.loads(request.content) == BODIES[dialect]
     assert request.command.startswith("curl ")
     assert request.command.endswith("@FILE")
@@ -76,7 +81,9 @@ ODD = st.recursive(
 
 
 @given(
-    conversation=st.lists(ODD, min_size=1, max_size=5), dialect=st.sampled_from(DialectName), form=st.sampled_from(Form)
+    conversation=st.lists(ODD, min_size=1, max_size=5),
+    dialect=st.sampled_from(DialectName),
+    form=st.sampled_from(ExportForm),
 )
 def test_whatever_a_client_sends_is_exported_and_shown_or_refused_in_words(conversation, dialect, form):
     body = json.dumps({"model": "m", "messages": conversation, "input": conversation}).encode()

@@ -4,12 +4,12 @@ import asyncio
 import threading
 from contextlib import contextmanager
 
-from hivemind_addon.api.command import Said
+from hivemind_addon.api.command import CommandReply
 from hivemind_addon.api.control import ControlServer, control_socket
 
 
 @contextmanager
-def serving(report, *, port=8080, answer=lambda command: Said(done=True, text=f"did {command}")):
+def serving(report, *, port=8080, answer=lambda command: CommandReply(done=True, text=f"did {command}")):
     """Until the block ends `port` is served; what was asked is in the list."""
     asked = []
     loop = asyncio.new_event_loop()

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.api.command import OptionView, Said, SetConfig, ShowConfig
+from hivemind_addon.api.command import CommandReply, OptionView, SetConfig, ShowConfig
 from hivemind_addon.tools.cli import main
 from tests.commands.served import serving
 from tests.dash.samples import report
@@ -26,8 +26,8 @@ VIEWS = [
 def asked(folders):
     def answer(command):
         if isinstance(command, SetConfig):
-            return Said(done=command.value != "bad", text=f"{command.name} is now {command.value}")
-        return Said(done=True, text="", value=msgspec.to_builtins(VIEWS))
+            return CommandReply(done=command.value != "bad", text=f"{command.name} is now {command.value}")
+        return CommandReply(done=True, text="", value=msgspec.to_builtins(VIEWS))
 
     with serving(report(), answer=answer) as seen:
         yield seen
@@ -86,5 +86,7 @@ def test_without_a_proxy_the_usual_places_are_told(folders):
 
 
 def test_the_port_may_stand_before_the_word(folders):
-    with serving(report(), port=9090, answer=lambda _: Said(done=True, text="", value=msgspec.to_builtins(VIEWS))):
+    with serving(
+        report(), port=9090, answer=lambda _: CommandReply(done=True, text="", value=msgspec.to_builtins(VIEWS))
+    ):
         assert run("-p", "9090", "get", "keep").stdout == "20 flows\n"

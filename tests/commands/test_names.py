@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from click.shell_completion import ShellComplete
 
-from hivemind_addon.api.command import OptionView, Said
+from hivemind_addon.api.command import CommandReply, OptionView
 from hivemind_addon.api.control import control_socket
 from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.commands import names
@@ -32,7 +32,7 @@ def completed(*words):
 
 
 def test_agents_pools_requests_and_options_are_offered():
-    answer = lambda _: Said(done=True, text="", value=msgspec.to_builtins(OPTIONS))  # noqa: E731
+    answer = lambda _: CommandReply(done=True, text="", value=msgspec.to_builtins(OPTIONS))  # noqa: E731
     with serving(REPORT, answer=answer):
         assert completed("agents", "") == {"here": "m", "gone": "m"}
         assert completed("priority", "h") == {"here": "m"}

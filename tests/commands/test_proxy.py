@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from hivemind_addon.api.command import Pause, Said
+from hivemind_addon.api.command import CommandReply, Pause
 from hivemind_addon.api.control import control_socket, serving_ports
 from hivemind_addon.tools.commands.proxy import ask, in_one_line, no_proxy, report_of, typed
 from tests.commands.served import serving
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("folders")
 def test_it_is_read_and_asked():
     with serving(report(), port=9090) as asked:
         assert report_of(9090).proxy.port == 8080
-        assert ask(9090, Pause()) == Said(done=True, text="did Pause(pool='*')")
+        assert ask(9090, Pause()) == CommandReply(done=True, text="did Pause(pool='*')")
     assert asked == [Pause()]
 
 

@@ -9,12 +9,12 @@ from click.testing import CliRunner
 from hivemind_addon.api.command import (
     AddBudget,
     Cancel,
+    CommandReply,
     MoveToFront,
     Pause,
     Record,
     ResetBudget,
     Resume,
-    Said,
     SetBudget,
     SetConfig,
     SetLimit,
@@ -33,7 +33,7 @@ def sent(monkeypatch, tmp_path):
 
     def send(path, command):
         seen.append((path.name, command))
-        return Said(done="never" not in str(command), text="what was done")
+        return CommandReply(done="never" not in str(command), text="what was done")
 
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr("hivemind_addon.system.folders.LONGEST_SOCKET_PATH", 1000)

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.api.command import ForeseeWait, Said, WaitView
+from hivemind_addon.api.command import CommandReply, ForeseeWait, WaitView
 from hivemind_addon.api.report import LogLine
-from hivemind_addon.api.snapshot import BudgetView, LearnedView, MeterView, WallView, WindowView
+from hivemind_addon.api.snapshot import AccountBlockView, BudgetView, LearnedView, MeterView, WindowView
 from hivemind_addon.api.spend import Budget, Period, Scope, Spend
 from hivemind_addon.api.ticket import PoolKey, Usage
 from hivemind_addon.tools.cli import main
@@ -41,7 +41,7 @@ REPORT = report(
         tickets=(flying("t1", agent="a"), waiting("t2", agent="a", starts_in_s=12.0), waiting("t3", agent="b")),
     ),
     pool(OTHER, paused=True),
-    tallies=(pool_tally(delivered=12, wait_p50_s=1.0, wait_p95_s=30.0),),
+    stats_by_key=(pool_tally(delivered=12, wait_p50_s=1.0, wait_p95_s=30.0),),
     sessions=(
         session("a", usage=Usage(input_tokens=10, cache_read_tokens=20, output_tokens=5), micro_usd=2_500_000, lost=1),
         session("old", is_priced=False, seen_ago_s=90.0, refused=2),
@@ -73,7 +73,7 @@ def rows(*arguments):
 
 
 def foreseen(*views):
-    return lambda _: Said(done=True, text="in words", value=msgspec.to_builtins(views))
+    return lambda _: CommandReply(done=True, text="in words", value=msgspec.to_builtins(views))
 
 
 @pytest.mark.parametrize("command", ["status", "agents", "pools"])
@@ -166,7 +166,7 @@ def test_inside_of_an_agent_it_is_the_agent_that_is_meant():
 
 
 def test_what_the_proxy_refuses_is_an_error():
-    with serving(report(), answer=lambda _: Said(done=False, text="no pool 'x'; there are y")):
+    with serving(report(), answer=lambda _: CommandReply(done=False, text="no pool 'x'; there are y")):
         result = run("wait", "me", "--pool", "x")
     assert (result.exit_code, result.stderr) == (1, "Error: no pool 'x'; there are y\n")
 
@@ -219,5 +219,5 @@ def test_a_proxy_of_another_version_hides_none_of_the_others():
 
 
 def test_a_wall_is_a_state():
-    with serving(report(pool(wall=WallView("five hours", 7200)))):
+    with serving(report(pool(wall=AccountBlockView("five hours", 7200)))):
         assert rows("pools")[0]["state"] == "account refused for 2 h 0 min: five hours"

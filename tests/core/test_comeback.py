@@ -3,7 +3,7 @@ from msgspec.structs import replace
 
 from hivemind_addon.api.ticket import Attempt
 from hivemind_addon.proxy.core.lanes import InFlight, QueueEntry
-from hivemind_addon.proxy.core.pool import Comebacks, Successors
+from hivemind_addon.proxy.core.pool import KeptPositions, SupersededAttempts
 from tests.core.samples import ticket
 
 ONE = replace(ticket("one"), request_hash="h")
@@ -15,7 +15,7 @@ def left(**more: str) -> QueueEntry:
 
 
 def test_a_place_is_given_back_once():
-    kept, entry = Comebacks(), left()
+    kept, entry = KeptPositions(), left()
     kept.keep(entry, 0)
     assert kept.claim(replace(ONE, id="two"), 599) is entry
     assert kept.claim(replace(ONE, id="three"), 599) is None
@@ -23,7 +23,7 @@ def test_a_place_is_given_back_once():
 
 
 def test_each_refusal_keeps_one():
-    kept, entry = Comebacks(), left()
+    kept, entry = KeptPositions(), left()
     kept.keep(entry, 0)
     kept.keep(entry, 5)
     claims = [kept.claim(ONE, 10) for _ in range(3)]
@@ -31,7 +31,7 @@ def test_each_refusal_keeps_one():
 
 
 def test_after_ten_minutes_it_is_forgotten():
-    kept = Comebacks()
+    kept = KeptPositions()
     kept.keep(left(), 0)
     kept.keep(left(agent="other"), 300)
     assert kept.claim(ONE, 600) is None
@@ -40,13 +40,13 @@ def test_after_ten_minutes_it_is_forgotten():
 
 @pytest.mark.parametrize("other", [{"agent": "other"}, {"request_hash": "other"}, {"request_hash": ""}])
 def test_nobody_else_gets_it(other):
-    kept = Comebacks()
+    kept = KeptPositions()
     kept.keep(left(), 0)
     assert kept.claim(replace(ONE, **other), 1) is None
 
 
 def test_a_request_without_a_hash_keeps_nothing():
-    kept = Comebacks()
+    kept = KeptPositions()
     kept.keep(left(request_hash=""), 0)
     assert len(kept) == 0
 
@@ -61,7 +61,7 @@ class TestSuccessors:
         return flights
 
     def test_an_attempt_whose_client_has_given_up_is_superseded_once(self):
-        successors, flights = Successors(), self.flights()
+        successors, flights = SupersededAttempts(), self.flights()
         old = successors.supersede(replace(ONE, id="two"), flights, 30.0)
         assert old is not None
         assert old.ticket.id == "one"
@@ -70,6 +70,6 @@ class TestSuccessors:
         assert successors.of_ended("one") == ""
 
     def test_one_whose_client_still_waits_is_not(self):
-        successors = Successors()
+        successors = SupersededAttempts()
         assert successors.supersede(replace(ONE, id="two"), self.flights(), 29.9) is None
         assert len(successors) == 0

@@ -340,9 +340,9 @@ class TestFrontAndCancel:
         bench = Bench(slots=1)
         bench.submit("a", "b")
         assert tell(bench, Cancel("a"))
-        (attempt,) = bench.scheduler.drain_called_off()
+        (attempt,) = bench.scheduler.drain_cancelled()
         assert attempt == bench.running["a"]
-        assert bench.scheduler.drain_called_off() == []
+        assert bench.scheduler.drain_cancelled() == []
         bench.settle("a", CANCELLED)
         assert set(bench.running) == {"b"}
 

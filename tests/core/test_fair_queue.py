@@ -53,13 +53,13 @@ class TestPlaces:
         line.add("a", "b", "c", "d")
         line.queue.move(line.queue.get("d"), 2, 0)
         for name in "bcd":
-            assert line.queue.expedite(name, 0)
+            assert line.queue.move_to_front(name, 0)
         assert [place.ticket.id for place in line.queue.in_order()] == ["d", "c", "b", "a"]
         assert line.serve_all() == ["c", "b", "d", "a"]
 
     def test_an_unknown_ticket_cannot_be_expedited_or_removed(self):
         line = Line()
-        assert not line.queue.expedite("x", 0)
+        assert not line.queue.move_to_front("x", 0)
         assert line.queue.remove("x", 0) is None
 
     def test_it_knows_the_next_instants(self):
@@ -102,7 +102,7 @@ class TestPlaces:
         line.add("c1", priority=Priority.HIGH)
         assert line.queue.head_of_others("a").ticket.id == "c1"
         assert line.queue.head_of_others("c1").ticket.id == "a1"
-        line.queue.expedite("b1", 0)
+        line.queue.move_to_front("b1", 0)
         assert line.queue.head_of_others(None).ticket.id == "b1"
         line.queue.move(line.queue.get("c1"), 9, 0)
         line.queue.remove("b1", 0)
@@ -301,7 +301,7 @@ class TestLeader:
         line = Line()
         line.add("a", "b", "c", **PREFIX)
         assert line.send_all() == ["a"]
-        line.queue.expedite("b", 0)
+        line.queue.move_to_front("b", 0)
         assert line.send_all() == ["b"]
 
     def test_a_follower_that_goes_away_leaves_nothing_behind(self):
@@ -461,7 +461,7 @@ class TestBounds:
                 priority=rng.choice([Priority.NORMAL, Priority.LOW]),
             )
         forecast = [place.ticket.id for place in line.queue.in_order()]
-        line.queue.expedite("t50", 0)
+        line.queue.move_to_front("t50", 0)
         assert line.queue.in_order()[0].ticket.id == "t50"
         line.queue.wake(0)
         order = line.serve_all()
@@ -544,7 +544,7 @@ class TestPoolsThatProveToBeOne:
         one.add("a1", session="a")
         two.now = 1
         two.add("b1", "b2", session="b")
-        two.queue.expedite("b2", 1)
+        two.queue.move_to_front("b2", 1)
         one.now = two.now = 3
         two.add("flying", session="f")
         two.queue.wake(3)

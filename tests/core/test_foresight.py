@@ -124,7 +124,7 @@ def test_a_pause_has_no_end_that_is_known():
 def test_a_spent_account_refuses_until_its_end():
     bench = Bench()
     bench.submit("a")
-    bench.settle("a", replace(THROTTLED, reason="5-hour window", wall_s=3600))
+    bench.settle("a", replace(THROTTLED, reason="5-hour window", account_block_s=3600))
     assert foreseen(bench) == (pytest.approx(3600), 0, "the account's limit is spent: 5-hour window")
 
 

@@ -92,7 +92,7 @@ class Silent(Bench):
         """One of the same kind leaves that was sent to another provider."""
         if by_person:
             self.scheduler.command(Cancel(name), self.now)
-            self.scheduler.drain_called_off()
+            self.scheduler.drain_cancelled()
         self.settle(name, CANCELLED, client_saw_bytes=saw_bytes)
 
 

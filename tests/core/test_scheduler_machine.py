@@ -70,7 +70,7 @@ OUTCOMES = st.builds(
     retryable=st.booleans(),
     ambiguous=st.booleans(),
     retry_after_s=st.one_of(st.none(), st.floats(), st.floats(0, 60)),
-    wall_s=st.one_of(st.none(), st.none(), st.none(), st.floats(), st.floats(0, 300)),
+    account_block_s=st.one_of(st.none(), st.none(), st.none(), st.floats(), st.floats(0, 300)),
 )
 READINGS = st.builds(
     lambda dimension, **numbers: Reading(meter=dimension.value, dimension=dimension, **numbers),
@@ -296,7 +296,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         known = ticket_id in self.queued or ticket_id in self.running
         assert self.scheduler.command(Cancel(ticket_id), self.now).done == known
-        for attempt in self.scheduler.drain_called_off():
+        for attempt in self.scheduler.drain_cancelled():
             assert self.running[ticket_id] == attempt
             self._settle(ticket_id, CANCELLED)
 

@@ -66,7 +66,7 @@ class Waiting:
 def test_the_first_that_stops_it_is_its_gate():
     waiting = Waiting()
     attempt = waiting.send("a")
-    waiting.capacity.wall.hit("spent", 100, 0.0)
+    waiting.capacity.account_block.hit("spent", 100, 0.0)
     waiting.pause(paused=True)
     mine = ticket("t")
 
@@ -76,7 +76,7 @@ def test_the_first_that_stops_it_is_its_gate():
 
     assert reason() is Reason.PAUSED
     waiting.pause(paused=False)
-    assert waiting.turn.gate(mine, 0.0) == Gate(Reason.WALL, 100)
+    assert waiting.turn.gate(mine, 0.0) == Gate(Reason.ACCOUNT_BLOCK, 100)
     assert reason(100) is Reason.CONCURRENCY
     waiting.capacity.settle(attempt, AttemptResult(SUCCESS), 100)
     assert reason(100) is None

@@ -1,4 +1,4 @@
-"""Fleets in virtual time whose reports are kept in tests/dash/data: the real scheduler, provider and tally.
+"""Fleets in virtual time whose reports are kept in tests/dash/data: the real scheduler, provider and stats.
 
 Recorded anew by `python -m tests.dash.record`, from the checkout. The picture in the README is one of them.
 """
@@ -21,7 +21,7 @@ from hivemind_addon.api.snapshot import SCHEMA_VERSION
 from hivemind_addon.api.spend import Budget, Period, Price, Scope, Spend
 from hivemind_addon.api.ticket import Dimension, PoolKey, Priority
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
-from hivemind_addon.lab.sim.provider import ProviderSettings, ProviderWall
+from hivemind_addon.lab.sim.provider import ProviderOutage, ProviderSettings
 from hivemind_addon.lab.sim.workload import Crowd, Scenario
 from hivemind_addon.lab.sim.world import World
 from hivemind_addon.proxy.observe.news import News
@@ -78,7 +78,7 @@ NIGHT = Scenario(
 INCIDENT = replace(
     NIGHT,
     name="incident",
-    provider=replace(NIGHT.provider, walls=(ProviderWall(500, 900),)),
+    provider=replace(NIGHT.provider, walls=(ProviderOutage(500, 900),)),
     duration_s=560.0,
 )
 CROWD = Scenario(
@@ -166,7 +166,7 @@ def _report(world, stats, news):
         version=SCHEMA_VERSION,
         proxy=proxy,
         snapshot=world.scheduler.snapshot(world.now),
-        tally=stats.view(world.now, news.lines(world.now)),
+        stats=stats.view(world.now, news.lines(world.now)),
         told_wall=_BEGAN + world.now,
     )
 

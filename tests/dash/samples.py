@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from hivemind_addon.api.report import PoolTally, ProxyView, Report, SessionTally, TallyView
+from hivemind_addon.api.report import PoolStats, ProxyView, Report, SessionStats, StatsView
 from hivemind_addon.api.snapshot import SCHEMA_VERSION, Counters, PoolView, Snapshot, TicketView
 from hivemind_addon.api.ticket import PoolKey, Usage
 from tests.core import samples
@@ -40,7 +40,7 @@ def pool(key=KEY, **changes):
 
 
 def pool_tally(key=KEY, **changes):
-    usual = PoolTally(
+    usual = PoolStats(
         key=key,
         admitted=0,
         delivered=0,
@@ -58,7 +58,7 @@ def pool_tally(key=KEY, **changes):
 
 
 def session(agent="a", name="s", **changes):
-    usual = SessionTally(
+    usual = SessionStats(
         agent=agent,
         session=name,
         parent_session="",
@@ -90,13 +90,13 @@ def flying(ticket_id="t", *, agent="a", name="s", attempts=1):
     return waiting(ticket_id, agent=agent, name=name, position=0, reason="", state="in flight", attempts=attempts)
 
 
-def report(*pools, sessions=(), tallies=(), log=(), **changes):
+def report(*pools, sessions=(), stats_by_key=(), log=(), **changes):
     """Of these pools and sessions."""
     snapshot = replace(Snapshot(at=100.0, stopping=False, pools=pools, counters=Counters()), **changes)
     return Report(
         version=SCHEMA_VERSION,
         proxy=PROXY,
         snapshot=snapshot,
-        tally=TallyView(pools=tuple(tallies), sessions=tuple(sessions), log=tuple(log)),
+        stats=StatsView(pools=tuple(stats_by_key), sessions=tuple(sessions), log=tuple(log)),
         told_wall=1_800_003_600.0,
     )

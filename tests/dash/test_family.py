@@ -82,7 +82,7 @@ def test_an_agent_counts_everything_below_it():
     (agent,) = family(made)
     wanted = {"tickets": 2, "delivered": 3, "lost": 1, "refused": 2, "is_priced": False, "seen_ago_s": 2}
     wanted |= {"tokens": 32, "wasted_tokens": 6, "micro_usd": 7, "wasted_micro_usd": 2, "usage": usage + usage}
-    assert {name: getattr(agent.tally, name) for name in wanted} == wanted
+    assert {name: getattr(agent.stats, name) for name in wanted} == wanted
     assert (agent.in_flight, agent.wait_s) == (1, 7)
     assert [one.ticket.id for one in agent.tickets] == ["f", "w"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hivemind_addon.api.command import Cancel, Pause, Said
+from hivemind_addon.api.command import Cancel, CommandReply, Pause
 from hivemind_addon.tools.dash import feed as feeds
 from hivemind_addon.tools.dash.feed import Feed, ProxyGone
 from tests.dash.samples import pool, report
@@ -146,12 +146,12 @@ async def test_commands_go_out_and_each_gets_its_own_answer(path, news):
         proxy.say({"id": first["id"], "said": {"done": True, "text": "paused"}})
         proxy.report()
         assert await anext(stream) == report(pool()), "answers are no news"
-        assert await asyncio.gather(*asked) == [Said(True, "paused"), Said(False, "unknown")]
+        assert await asyncio.gather(*asked) == [CommandReply(True, "paused"), CommandReply(False, "unknown")]
 
 
 async def test_a_command_to_a_proxy_that_is_gone_does_nothing(path, news):
     feed, stream = news
-    assert await feed.send(Pause()) == Said(False, "the proxy is gone: nothing was done")
+    assert await feed.send(Pause()) == CommandReply(False, "the proxy is gone: nothing was done")
     async with Proxy(path) as proxy:
         while isinstance(await anext(stream), ProxyGone):
             pass
@@ -160,7 +160,7 @@ async def test_a_command_to_a_proxy_that_is_gone_does_nothing(path, news):
         proxy.cut()
         await anext(stream)
         await anext(stream)
-        assert await asked == Said(False, "the proxy went before it answered")
+        assert await asked == CommandReply(False, "the proxy went before it answered")
 
 
 async def test_a_proxy_that_takes_no_commands_is_told_apart(path, news, monkeypatch):

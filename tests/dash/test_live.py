@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from hivemind_addon.api.command import Cancel, MoveToFront, Pause, Resume, Said, SetLimit, SetPriority
+from hivemind_addon.api.command import Cancel, CommandReply, MoveToFront, Pause, Resume, SetLimit, SetPriority
 from hivemind_addon.api.snapshot import PriorityView
 from hivemind_addon.api.ticket import PoolKey, Priority
 from hivemind_addon.tools.dash.feed import ProxyGone
@@ -42,7 +42,7 @@ class FakeFeed:
 
     async def send(self, command):
         self.sent.append(command)
-        return Said(self.done, f"did {type(command).__name__}")
+        return CommandReply(self.done, f"did {type(command).__name__}")
 
     def close(self):
         self.closed = True
@@ -103,7 +103,7 @@ async def test_the_cursor_moves_over_pools_and_agents_and_stays_where_it_was(des
     assert desk.selected == f"pool {KEY}"
     await desk.press("G")
     assert desk.selected == "agent zed"
-    await desk.hears(replace(FLEET, tally=replace(FLEET.tally, sessions=(session("aaa"), *FLEET.tally.sessions))))
+    await desk.hears(replace(FLEET, stats=replace(FLEET.stats, sessions=(session("aaa"), *FLEET.stats.sessions))))
     assert desk.selected == "agent zed"
     await desk.hears(report(pool()))
     assert desk.selected == f"pool {KEY}", "what is over is selected no more"

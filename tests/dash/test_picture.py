@@ -12,7 +12,7 @@ import pytest
 from hivemind_addon.api.command import SetLimit
 from hivemind_addon.api.control import decode_report
 from hivemind_addon.api.report import LogLine
-from hivemind_addon.api.snapshot import BudgetView, Counters, MeterView, PriorityView, WallView
+from hivemind_addon.api.snapshot import AccountBlockView, BudgetView, Counters, MeterView, PriorityView
 from hivemind_addon.api.spend import Budget, Scope, Spend
 from hivemind_addon.api.ticket import PoolKey, Priority
 from hivemind_addon.tools.dash.picture import PictureLook, is_screen, picture, print_picture
@@ -46,7 +46,7 @@ PRIORITIES = (PriorityView("lead*", Priority.HIGH), PriorityView("night", Priori
 
 
 def test_alarms_come_before_anything_else(golden):
-    walled = pool(paused=True, queued=3, wall=WallView("usage_limit_reached", 600))
+    walled = pool(paused=True, queued=3, wall=AccountBlockView("usage_limit_reached", 600))
     all_at_once = report(
         walled,
         pool(PoolKey("b.test", "k", "m"), breaker="half-open"),
@@ -60,7 +60,7 @@ def test_alarms_come_before_anything_else(golden):
         "all at once": (all_at_once, "proxy gone (3 s)"),
         "paused": (report(pool(paused=True, queued=3)), ""),
         "probing": (report(pool(breaker="half-open")), ""),
-        "the account is tried": (report(pool(wall=WallView("x", 0))), ""),
+        "the account is tried": (report(pool(wall=AccountBlockView("x", 0))), ""),
         "spent": (report(budgets=(SPENT,)), ""),
         "priorities": (report(priorities=PRIORITIES), ""),
     }

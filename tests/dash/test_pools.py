@@ -1,16 +1,17 @@
 from msgspec.structs import replace
 
 from hivemind_addon.api.report import LimitMove, Sample
-from hivemind_addon.api.snapshot import LearnedView, MeterView, WallView, WindowView
+from hivemind_addon.api.snapshot import AccountBlockView, LearnedView, MeterView, WindowView
 from hivemind_addon.api.ticket import PoolKey
 from hivemind_addon.tools.dash.pools import pools
 from tests.dash.samples import KEY, pool, pool_tally, report
 
 
-def drawn(*made, width=120, tallies=()):
+def drawn(*made, width=120, stats_by_key=()):
     """The text of each pool."""
     return [
-        "\n".join(line.plain for line in (one.head, *one.more)) for one in pools(report(*made, tallies=tallies), width)
+        "\n".join(line.plain for line in (one.head, *one.more))
+        for one in pools(report(*made, stats_by_key=stats_by_key), width)
     ]
 
 
@@ -38,7 +39,7 @@ POOLS = {
         None,
     ),
     "paused": (pool(paused=True), None),
-    "account refused": (pool(wall=WallView("spent", 60)), None),
+    "account refused": (pool(wall=AccountBlockView("spent", 60)), None),
     "sending": (pool(in_flight=1), None),
     "idle": (pool(), None),
     "all that keeps one": (
@@ -54,8 +55,8 @@ POOLS = {
 
 def test_pools_in_words_and_signs(golden):
     parts = [
-        f"# {name}\n\n{drawn(made, width=160, tallies=[tally] if tally else [])[0]}"
-        for name, (made, tally) in POOLS.items()
+        f"# {name}\n\n{drawn(made, width=160, stats_by_key=[stats] if stats else [])[0]}"
+        for name, (made, stats) in POOLS.items()
     ]
     golden("pools.txt", "\n\n".join(parts))
 

@@ -36,7 +36,7 @@ def whole(status: int, body: bytes, **headers: str) -> bytes:
     """A complete JSON answer; underscores in the headers' names stand for hyphens."""
     head = {"content-type": "application/json", "content-length": str(len(body))}
     head |= {name.replace("_", "-"): value for name, value in headers.items()}
-    lines = [f"HTTP/1.1 {status} Said", *(f"{name}: {value}" for name, value in head.items()), "", ""]
+    lines = [f"HTTP/1.1 {status} CommandReply", *(f"{name}: {value}" for name, value in head.items()), "", ""]
     return "\r\n".join(lines).encode() + body
 
 

@@ -416,9 +416,9 @@ async def test_every_surface_tells_the_same_sum(folder):
             sums = {
                 "agents": of_rows(agents),
                 "pools": of_rows(json.loads(told(proxy, "pools", "--json"))),
-                "status, its agents": of_journal(report["tally"]["sessions"]),
-                "status, its pools": of_journal(report["tally"]["pools"]),
-                "page": of_journal(page["tally"]["pools"]),
+                "status, its agents": of_journal(report["stats"]["sessions"]),
+                "status, its pools": of_journal(report["stats"]["pools"]),
+                "page": of_journal(page["stats"]["pools"]),
                 "history": of_journal(json.loads(told(proxy, "history", "agents", "--json"))),
                 "history, by model": of_journal(
                     json.loads(told(proxy, "history", "agents", "--by", "model", "--json"))

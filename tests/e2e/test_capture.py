@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from hivemind_addon.api.command import Record, Said
+from hivemind_addon.api.command import CommandReply, Record
 from hivemind_addon.api.control import send_command
 from hivemind_addon.api.ticket import Dimension, OutcomeKind
 from hivemind_addon.lab.sim.faults import NAMED, OK
@@ -105,8 +105,8 @@ def test_it_is_switched_on_and_off_while_the_proxy_runs(tmp_path, provider, know
 
     with running(tmp_path / "conf", *known, *options(control=socket)) as proxy:
         proxy.wait_for(lambda _state: socket.exists(), "the control socket")
-        assert tell(Record(None)) == Said(done=False, text="nothing was recorded")
-        assert tell(Record(str(file))) == Said(done=True, text=f"recording into {file}")
+        assert tell(Record(None)) == CommandReply(done=False, text="nothing was recorded")
+        assert tell(Record(str(file))) == CommandReply(done=True, text=f"recording into {file}")
         assert "recorded already" in tell(Record(str(file))).text
         fleet(proxy, provider, 2)
         assert "is no place for a file" in tell(Record("/nowhere/at/all")).text

@@ -158,7 +158,7 @@ def test_an_observer_that_fails_changes_no_decision(tmp_path, server, key):
         with tripped(proxy, "observer"):
             assert ask(proxy, key).status_code == 200
         assert idle(proxy)["snapshot"]["counters"]["delivered"] == 1
-        # The log and the tally, each once; the journal's thread loses what it has in hand and goes on.
+        # The log and the stats, each once; the journal's thread loses what it has in hand and goes on.
         assert proxy.log.count("is not called again") == 2
         assert ask(proxy, key, x_hivemind_task_id="afterwards").status_code == 200
         proxy.wait_for(lambda _: "afterwards" in column(journal, "ticket", "task", "id"), "the journal's going on")

@@ -309,7 +309,7 @@ def test_a_night_with_a_wall_is_in_the_event_log_calls_for_help_and_is_traced(tm
                 assert client.post(url, content=content, headers=headers).status_code == 429
                 proxy.wait_for(lambda _: len(calls(called)) == 1, "the first call for help")
                 proxy.wait_for(
-                    lambda state: state["snapshot"]["pools"][0]["wall"]["ends_in_s"] == 0,
+                    lambda state: state["snapshot"]["pools"][0]["account_block"]["ends_in_s"] == 0,
                     "the wall's end",
                 )
                 assert client.post(url, content=content, headers=headers).status_code == 200
@@ -323,16 +323,21 @@ def test_a_night_with_a_wall_is_in_the_event_log_calls_for_help_and_is_traced(tm
         spans = list(collector.spans)
 
     began, ended = calls(called)
-    assert (began["cause"], began["state"], ended["cause"], ended["state"]) == ("wall", "began", "wall", "ended")
+    assert (began["cause"], began["state"], ended["cause"], ended["state"]) == (
+        "account block",
+        "began",
+        "account block",
+        "ended",
+    )
     assert abs(began["ends_at"] - resets[0]) < 2
     assert "the call for help failed" not in text
 
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     kinds = [line["event"] for line in lines]
-    assert [kinds.count(kind) for kind in ("Submitted", "AttemptEnded", "TicketEnded", "WallHit", "WallOpened")] == [
-        *(3, 3, 3, 1, 1)
-    ]
+    assert [
+        kinds.count(kind) for kind in ("Submitted", "AttemptEnded", "TicketEnded", "AccountBlocked", "AccountUnblocked")
+    ] == [*(3, 3, 3, 1, 1)]
     assert all(begun - 1 < line["wall"] < time.time() + 1 for line in lines)
     for secret in (SECRET_KEY, SECRET_WORD):
         assert secret not in log.read_text() + text + json.dumps(calls(called)) + str(spans)

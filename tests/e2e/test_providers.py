@@ -344,7 +344,7 @@ def test_a_spent_window_is_told_to_everybody_at_once(stand):
             assert "until 20" in error["message"]
     assert stand.claude.served == 1
     pool = pool_of(stand, "k1")
-    assert pool["wall"]["reason"] == "429 rate_limit_error"
+    assert pool["account_block"]["reason"] == "429 rate_limit_error"
     assert [one["name"] for one in pool["windows"]] == ["5h", "unified"]
     assert "the account is refused for" in stand.proxy.log
     assert stand.proxy.state()["snapshot"]["counters"]["refused"] == refused_before + 3
@@ -355,17 +355,17 @@ def test_the_end_of_a_spent_window_lets_one_go_first_which_may_put_it_back_for_a
     stand.claude.script(spent(2), good(go), good(go), spent(2), spent(3600))
     with ThreadPoolExecutor(2) as threads:
         assert ask_claude(stand, "k2", "agent-0").content == SPENT
-        stand.proxy.wait_for(lambda state: pool_of(stand, "k2", state)["wall"]["ends_in_s"] == 0, "the end")
+        stand.proxy.wait_for(lambda state: pool_of(stand, "k2", state)["account_block"]["ends_in_s"] == 0, "the end")
         back = [threads.submit(ask_claude, stand, "k2", f"agent-{number}") for number in (1, 2)]
         stand.proxy.wait_for(lambda state: pool_of(stand, "k2", state)["queued"] == 1, "one that waits for the first")
         go.set()
         assert [one.result(PATIENCE_S).content for one in back] == [MESSAGE, MESSAGE]
     stand.proxy.settled()
-    assert pool_of(stand, "k2")["wall"] is None
+    assert pool_of(stand, "k2")["account_block"] is None
     assert "the account is served again" in stand.proxy.log
 
     assert ask_claude(stand, "k2", "agent-0").content == SPENT
-    stand.proxy.wait_for(lambda state: pool_of(stand, "k2", state)["wall"]["ends_in_s"] == 0, "the end")
+    stand.proxy.wait_for(lambda state: pool_of(stand, "k2", state)["account_block"]["ends_in_s"] == 0, "the end")
     assert ask_claude(stand, "k2", "agent-1").content == SPENT
     refused = ask_claude(stand, "k2", "agent-2")
     assert re.search(r"\(in (1 h 0|5\d) min\)", refused.json()["error"]["message"])

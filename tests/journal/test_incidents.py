@@ -77,9 +77,12 @@ def test_a_pause_that_goes_on_is_not_over():
 
 
 def test_a_wall_until_it_opens_or_its_end_has_come():
-    hit, again = happened("WallHit", 100, until=4000, reason="5h"), happened("WallHit", 150, until=5000, reason="5h")
-    [one] = found(hit, again, happened("WallOpened", 5010))
-    assert (one.began, one.ended, one.kinds) == (100, 5010, (IncidentKind.WALL,))
+    hit, again = (
+        happened("AccountBlocked", 100, until=4000, reason="5h"),
+        happened("AccountBlocked", 150, until=5000, reason="5h"),
+    )
+    [one] = found(hit, again, happened("AccountUnblocked", 5010))
+    assert (one.began, one.ended, one.kinds) == (100, 5010, (IncidentKind.ACCOUNT_BLOCK,))
     [one] = found(hit)
     assert (one.ended, one.ending) == (4000, "its end had come")
     [one] = found(hit, now=3000)
@@ -144,9 +147,9 @@ def test_pools_that_prove_to_be_one():
 
 def test_what_was_cut_is_no_reason_to_fail():
     cut = HappeningRow(1, 10, "PoolBlocked", POOL, "", "told to wait", '{"at": 10, "unt')
-    odd = HappeningRow(1, 10, "WallHit", POOL, "", "wall", '{"at": null, "until": "x"}')
+    odd = HappeningRow(1, 10, "AccountBlocked", POOL, "", "wall", '{"at": null, "until": "x"}')
     [one] = found(cut, odd)
-    assert (one.began, one.ended, one.kinds) == (10, 10, (IncidentKind.WALL,))
+    assert (one.began, one.ended, one.kinds) == (10, 10, (IncidentKind.ACCOUNT_BLOCK,))
 
 
 def ends(outcomes: str, pool=POOL, every_s=1.0):

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.api.command import Said, ShowConfig
-from hivemind_addon.api.control import NotSaid
+from hivemind_addon.api.command import CommandReply, ShowConfig
+from hivemind_addon.api.control import CommandUnanswered
 from hivemind_addon.proxy.journal.file import default_journal
 from hivemind_addon.tools.history import reader
 
@@ -14,9 +14,9 @@ def says(monkeypatch):
         def answer(path, command, *, timeout_s):
             assert (path.name, command) == ("8123.sock", ShowConfig())
             if value is None:
-                raise NotSaid("no proxy is there")
+                raise CommandUnanswered("no proxy is there")
             option = {"name": "hivemind_journal", "value": value, "default": "", "help": "", "settable": True}
-            return Said(done=True, text="", value=[option])
+            return CommandReply(done=True, text="", value=[option])
 
         monkeypatch.setattr(reader, "send_command", answer)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 from mcp.shared.memory import create_connected_server_and_client_session as connected
 
-from hivemind_addon.api.command import Command, OptionView, Said, SetConfig, ShowConfig
+from hivemind_addon.api.command import Command, CommandReply, OptionView, SetConfig, ShowConfig
 from hivemind_addon.api.control import ControlServer, control_socket
 from hivemind_addon.api.replies import reply
 from hivemind_addon.api.report import ProxyView, Report
@@ -62,11 +62,11 @@ class Stage:
             version=SCHEMA_VERSION,
             proxy=proxy,
             snapshot=self.snapshot,
-            tally=self.stats.view(self.bench.now),
+            stats=self.stats.view(self.bench.now),
             told_wall=100.0,
         )
 
-    def command(self, command: Command) -> Said:
+    def command(self, command: Command) -> CommandReply:
         """What `proxy/mitm/control_socket.py` does; the proxy's options are mitmproxy's, and tested there."""
         match command:
             case ShowConfig():
@@ -74,12 +74,12 @@ class Stage:
                     OptionView(name, value, "none", "What it is for.", guarded=name in self.guarded)
                     for name, value in self.options.items()
                 ]
-                return Said(done=True, text="1 option", value=[msgspec.to_builtins(one) for one in views])
+                return CommandReply(done=True, text="1 option", value=[msgspec.to_builtins(one) for one in views])
             case SetConfig(name=name, value=value):
                 if name not in self.options:
-                    return Said(done=False, text=f"no option {name}")
+                    return CommandReply(done=False, text=f"no option {name}")
                 self.options[name] = value
-                return Said(done=True, text=f"{name} = {value}")
+                return CommandReply(done=True, text=f"{name} = {value}")
             case _:
                 result = self.bench.scheduler.command(command, self.bench.now)
                 self.bench.poll()

@@ -5,7 +5,7 @@ from mitmproxy import exceptions
 from mitmproxy.addons.view import View
 from mitmproxy.test import taddons
 
-from hivemind_addon.api.command import Cancel, MoveToFront, Pause, Resume, Said, SetLimit, SetPriority
+from hivemind_addon.api.command import Cancel, CommandReply, MoveToFront, Pause, Resume, SetLimit, SetPriority
 from hivemind_addon.api.ticket import Priority
 from hivemind_addon.proxy.mitm.commands import Commands
 from tests.mitm.samples import make_flow, make_proxy
@@ -21,7 +21,7 @@ class Stage:
         self.view = view
         self.commands = commands
         self.asked = []
-        self.says = Said(done=True, text="so it is")
+        self.says = CommandReply(done=True, text="so it is")
         proxy.driver.command = self._command
 
     def _command(self, command):
@@ -97,7 +97,7 @@ async def test_what_cannot_be_meant_is_told(stage, typed, told):
 
 
 async def test_what_was_not_done_is_an_error(stage):
-    stage.says = Said(done=False, text="no pool is called x")
+    stage.says = CommandReply(done=False, text="no pool is called x")
     with pytest.raises(exceptions.CommandError, match="no pool is called x"):
         stage.run("hivemind.pause x")
 

@@ -9,7 +9,7 @@ from mitmproxy import exceptions
 from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.test import taddons
 
-from hivemind_addon.api.command import Pause, Record, Said, SetConfig, ShowConfig
+from hivemind_addon.api.command import CommandReply, Pause, Record, SetConfig, ShowConfig
 from hivemind_addon.api.control import read_report, send_command
 from hivemind_addon.api.events import PersonActed
 from hivemind_addon.proxy.mitm.control_socket import option_views, set_option
@@ -93,11 +93,11 @@ async def test_a_person_steers_and_records(proxy, tmp_path):
         return await asyncio.to_thread(send_command, chosen, command, timeout_s=PATIENCE_S)
 
     assert (await tell(Pause())).done
-    assert await tell(Record(None)) == Said(done=False, text="nothing was recorded")
-    assert await tell(Record(str(file))) == Said(done=True, text=f"recording into {file}")
+    assert await tell(Record(None)) == CommandReply(done=False, text="nothing was recorded")
+    assert await tell(Record(str(file))) == CommandReply(done=True, text=f"recording into {file}")
     assert proxy.files.recorder.path == file
-    assert await tell(Record(str(file))) == Said(done=False, text=f"{file} is recorded already")
-    assert await tell(Record(None)) == Said(done=True, text="recording no more")
+    assert await tell(Record(str(file))) == CommandReply(done=False, text=f"{file} is recorded already")
+    assert await tell(Record(None)) == CommandReply(done=True, text="recording no more")
     assert proxy.files.recorder is None
     told = [event.text for event in proxy.runtime.events if isinstance(event, PersonActed)]
     assert told[-2:] == [f"recording into {file}", "recording no more"]

@@ -68,7 +68,7 @@ async def test_a_report_says_who_the_proxy_is_and_what_it_does():
     assert report.proxy.confdir == str(Path("~/of-mine").expanduser())
     assert "api.anthropic.com" in report.proxy.hosts
     assert [pool.in_flight for pool in report.snapshot.pools] == [1]
-    assert [session.live for session in report.tally.sessions] == [1]
+    assert [session.live for session in report.stats.sessions] == [1]
 
 
 async def test_every_ticket_of_a_client_ends_with_its_connection(proxy):

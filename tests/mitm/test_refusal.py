@@ -6,7 +6,7 @@ import pytest
 from hivemind_addon.api.command import Cancel
 from hivemind_addon.api.spend import Budget, Period, Scope, Shortage
 from hivemind_addon.api.ticket import Reason
-from hivemind_addon.proxy.core.breaker import Closure
+from hivemind_addon.proxy.core.breaker import ActiveBlock
 from hivemind_addon.proxy.core.retry import Refused, Shed
 from hivemind_addon.proxy.mitm.refusal import (
     come_back_s,
@@ -36,7 +36,7 @@ class Noon:
 
 
 CLOCK = Noon()
-CLOSURE = Closure("429 usage_limit_reached", 1000.0 + 7384)
+CLOSURE = ActiveBlock("429 usage_limit_reached", 1000.0 + 7384)
 
 
 def shed(reason=Reason.DEADLINE, come_back_s=2.2):
@@ -160,7 +160,7 @@ def test_claude_code_and_codex_find_the_end_where_they_look_for_it():
 
 def test_an_end_that_has_come_is_a_second_away():
     answer = make_refused(
-        PROFILES["codex"], dialect_of(PROFILES["codex"].dialect), Refused(ticket(), Closure("x", 0.0)), None, CLOCK
+        PROFILES["codex"], dialect_of(PROFILES["codex"].dialect), Refused(ticket(), ActiveBlock("x", 0.0)), None, CLOCK
     )
     assert answer.headers["retry-after"] == "1"
 

@@ -48,12 +48,12 @@ def test_how_much_it_matters_and_what_a_person_reads():
         (events.BudgetWarned, {}, logging.WARNING, "group reviewers has spent most of its budget: $4.30 of $5.00 per"),
         (events.BudgetSpent, {}, logging.WARNING, "group reviewers has spent its budget: $4.30 of $5.00 per day"),
         (
-            events.WallHit,
+            events.AccountBlocked,
             {"at": 0.0, "until": 7384.0, "reason": "429"},
             logging.WARNING,
             "the account is refused for 2 h 4 min (429); everybody is told, nothing is sent until then or a restart",
         ),
-        (events.WallOpened, {}, logging.WARNING, "the account is served again"),
+        (events.AccountUnblocked, {}, logging.WARNING, "the account is served again"),
         (events.WindowUsed, window, logging.INFO, "window 5h 42% used (allowed), anew in 10 min"),
         (events.WindowUsed, warned, logging.WARNING, "window 7d (allowed_warning)"),
     ):

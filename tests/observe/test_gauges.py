@@ -1,10 +1,10 @@
 from hivemind_addon.api.snapshot import (
+    AccountBlockView,
     BudgetView,
     Counters,
     MeterView,
     PoolView,
     Snapshot,
-    WallView,
     WindowView,
 )
 from hivemind_addon.api.spend import Budget, Period, Scope, Spend
@@ -22,7 +22,7 @@ POOL = PoolView(
     blocked_for_s=2.5,
     meters=(MeterView(name="requests", kind="window", limit=50, level=7, full_in_s=30),),
     tickets=(),
-    wall=WallView(reason="spent", ends_in_s=60),
+    wall=AccountBlockView(reason="spent", ends_in_s=60),
     windows=(WindowView(name="5h", used=0.62, status="allowed", resets_in_s=None, length_s=None),),
     paused=True,
 )
@@ -60,8 +60,8 @@ def test_a_pool_is_told_whole():
         "hivemind_concurrency_limit": 8,
         "hivemind_paused": 1,
         "hivemind_blocked_seconds": 2.5,
-        "hivemind_wall": 1,
-        "hivemind_wall_seconds": 60,
+        "hivemind_account_block": 1,
+        "hivemind_account_block_seconds": 60,
     }
     assert told["hivemind_meter_level", name, "requests"] == 7
     assert told["hivemind_window_used_ratio", name, "5h"] == 0.62

@@ -41,7 +41,7 @@ class Night:
         return self.happens(events.BreakerChanged, pool=POOL, state=state, reason="529", before=before)
 
     def wall(self, lasts_s=7200.0):
-        return self.happens(events.WallHit, pool=POOL, until=self.now + lasts_s, reason="429 rate_limit_error")
+        return self.happens(events.AccountBlocked, pool=POOL, until=self.now + lasts_s, reason="429 rate_limit_error")
 
     def attempt(self, status, reason="", kind=OutcomeKind.IGNORED, pool=POOL):
         outcome = Outcome(kind, f"{status} {reason}", status)
@@ -60,14 +60,14 @@ def night():
 
 def test_a_wall_is_called_for_at_once_with_its_end_and_its_opening_is_told(night):
     night.now = 50.0
-    night.notices(events.WallHit(at=50.0, pool=POOL, until=7250.0, reason="429 rate_limit_error"))
+    night.notices(events.AccountBlocked(at=50.0, pool=POOL, until=7250.0, reason="429 rate_limit_error"))
     (call,) = night.full_calls()
-    assert (call.cause, call.state, call.pool) == ("wall", "began", "host.test/key-1/model")
+    assert (call.cause, call.state, call.pool) == ("account block", "began", "host.test/key-1/model")
     assert (call.wall, call.ends_at) == (WALL_S + 50, WALL_S + 7250)
     assert "refused for 2 h 0 min" in call.text
     assert night.calls() == []
     night.now = 7260.0
-    night.notices(events.WallOpened(at=7260.0, pool=POOL))
+    night.notices(events.AccountUnblocked(at=7260.0, pool=POOL))
     (end,) = night.full_calls()
     assert (end.state, end.ends_at) == ("ended", None)
     assert end.text == "host.test/key-1/model: the account is served again after 2 h 1 min"
@@ -91,16 +91,16 @@ def test_a_short_outage_wakes_nobody(night):
 
 
 def test_a_wall_that_comes_and_goes_is_called_for_once_in_ten_minutes_and_then_if_it_lasts(night):
-    assert night.wall() == [("wall", "began")]
+    assert night.wall() == [("account block", "began")]
     night.now = 10
-    assert night.happens(events.WallOpened, pool=POOL) == [("wall", "ended")]
+    assert night.happens(events.AccountUnblocked, pool=POOL) == [("account block", "ended")]
     night.now = 20
     assert night.wall() == []
     night.now = 30
-    assert night.happens(events.WallOpened, pool=POOL) == [], "its beginning was not told"
+    assert night.happens(events.AccountUnblocked, pool=POOL) == [], "its beginning was not told"
     night.now = 40
     assert night.wall() == []
-    assert night.until(5000) == [(("wall", "began"), 600.0)]
+    assert night.until(5000) == [(("account block", "began"), 600.0)]
 
 
 def test_a_wall_that_has_ended_by_itself_before_its_turn_is_not_called_for(night):
@@ -164,15 +164,17 @@ def test_pools_are_troubled_each_for_itself_until_they_are_one(night):
     night.attempt(401, pool=POOL)
     night.happens(events.PoolsMerged, pool=OTHER, merged=POOL)
     assert night.until(1000) == []
-    assert night.happens(events.WallOpened, pool=OTHER) == [("wall", "ended")]
+    assert night.happens(events.AccountUnblocked, pool=OTHER) == [("account block", "ended")]
 
 
 def test_it_stays_bounded_and_keeps_its_newest(night):
     for number in range(1500):
         night.now = number * 10.0
         pool = PoolKey("host.test", f"key-{number}", "model")
-        assert night.happens(events.WallHit, pool=pool, until=night.now + 99, reason="x") == [("wall", "began")]
-        night.happens(events.WallOpened, pool=pool)
+        assert night.happens(events.AccountBlocked, pool=pool, until=night.now + 99, reason="x") == [
+            ("account block", "began")
+        ]
+        night.happens(events.AccountUnblocked, pool=pool)
     assert len(night.notices._troubles) <= 1000
 
 

@@ -49,8 +49,8 @@ def test_what_breaks_a_rule_is_one_line_with_its_place_and_a_cure(subtests):
         ({"parent_beside": {"x-y": "body#"}}, "parent_beside.x-y: no member after #"),
         ({"windows": [{"window": "5h", "full": 0}]}, "windows[0].full: 0 is not above zero"),
         ({"windows": [{"window": "5h", "reset": "x y"}]}, "windows[0].reset: no header name"),
-        ({"wall_refusal": {"status": 200}}, "wall_refusal.status: 200 is no status of a refusal"),
-        ({"wall_refusal": {"headers": {"x y": "1"}}}, "wall_refusal.headers.x y: no header name"),
+        ({"account_block_refusal": {"status": 200}}, "account_block_refusal.status: 200 is no status of a refusal"),
+        ({"account_block_refusal": {"headers": {"x y": "1"}}}, "account_block_refusal.headers.x y: no header name"),
         ({"name": "other"}, "name: unknown key"),
     ]
     for document, said in cases:

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from hivemind_addon.api import control
-from hivemind_addon.api.command import Pause, Resume, Said, SetLimit, SetPriority
+from hivemind_addon.api.command import CommandReply, Pause, Resume, SetLimit, SetPriority
 from hivemind_addon.api.control import (
     MAX_COMMAND_BYTES,
     MAX_COMMANDS,
     MAX_MISSED,
     MAX_READERS,
+    CommandUnanswered,
     ControlServer,
-    NotSaid,
     UnreadableReport,
     pause_s,
     read_report,
@@ -202,7 +202,7 @@ async def test_a_command_is_carried_out_and_answered(serving, path, scheduler):
 
 async def test_a_command_that_changes_nothing_says_why(serving, path):
     await serving()
-    assert await send(path, Resume()) == Said(done=False, text="nothing of * is paused")
+    assert await send(path, Resume()) == CommandReply(done=False, text="nothing of * is paused")
     said = await send(path, SetLimit(limit=0))
     assert not said.done
     assert "pause it instead" in said.text
@@ -276,7 +276,7 @@ async def test_more_commands_than_a_person_has_cut_their_reader_off(serving, pat
 
     def command(one):
         asked.append(one)
-        return Said(done=True, text="done")
+        return CommandReply(done=True, text="done")
 
     await serving(command=command)
     talk = await converse()
@@ -308,7 +308,7 @@ async def test_an_exception_of_ours_is_an_answer(serving, path, caplog):
 
 
 def test_where_no_proxy_is_a_command_is_not_said(path):
-    with pytest.raises(NotSaid, match="no proxy is there"):
+    with pytest.raises(CommandUnanswered, match="no proxy is there"):
         send_command(path, Pause())
 
 
@@ -320,9 +320,9 @@ def test_nobody_there_is_none(path):
 
 
 ODD_SERVERS = [
-    (send, b'{"version":1}\n' * 10, NotSaid, "takes no commands"),
-    (send, b'{"version":1}\n', NotSaid, "no answer"),
-    (send, b'{"id":1}\n', NotSaid, "no proxy of"),
+    (send, b'{"version":1}\n' * 10, CommandUnanswered, "takes no commands"),
+    (send, b'{"version":1}\n', CommandUnanswered, "no answer"),
+    (send, b'{"id":1}\n', CommandUnanswered, "no proxy of"),
     (read, b'{"version":99}\n', UnreadableReport, "version 99"),
     (read, b'{"version":1,"proxy":{}}\n', UnreadableReport, "no report of a proxy"),
     (read, b"HTTP/1.1 400\n", UnreadableReport, "no report of a proxy"),

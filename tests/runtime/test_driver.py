@@ -249,7 +249,7 @@ class TestNobodyTakesIt:
         for n in range(50):
             desk.submit(f"t{n}")
             desk.driver.settle(await desk.admit(f"t{n}"), AttemptResult(SUCCESS))
-        assert desk.driver._desks == {}
+        assert desk.driver._waiters == {}
 
 
 class TestClose:

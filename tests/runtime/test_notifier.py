@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from hivemind_addon.api.events import BreakerChanged, GuardTripped, WallHit
+from hivemind_addon.api.events import AccountBlocked, BreakerChanged, GuardTripped
 from hivemind_addon.api.ticket import PoolKey
 from hivemind_addon.proxy.runtime import notifier
 from hivemind_addon.proxy.runtime.notifier import Notifier
@@ -68,7 +68,9 @@ async def until(condition):
 
 
 def wall(clock, pool=POOL):
-    return WallHit(at=clock.monotonic(), pool=pool, until=clock.monotonic() + 3600, reason="429 rate_limit_error")
+    return AccountBlocked(
+        at=clock.monotonic(), pool=pool, until=clock.monotonic() + 3600, reason="429 rate_limit_error"
+    )
 
 
 async def test_the_command_reads_the_notice_as_json(program, clock):
@@ -77,7 +79,7 @@ async def test_the_command_reads_the_notice_as_json(program, clock):
     await finish(made)
     (call,) = program.calls
     assert call == {
-        "cause": "wall",
+        "cause": "account block",
         "state": "began",
         "text": "host.test/key-1/model: the account is refused for 1 h 0 min (429 rate_limit_error); everybody is told, "
         "nothing is sent until then or a restart",

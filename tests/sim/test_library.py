@@ -140,7 +140,10 @@ def test_an_unknown_name_is_told_with_those_that_there_are():
             ("provider: {", "provider: {faults: {'502': 0.6, '500': 0.6}, "),
             "provider.faults: fault rates must not be negative, and 1 at most in all",
         ),
-        (("provider: {", "provider: {walls: [{from_s: 9, to_s: 3}], "), "provider.walls[0]: it ends at 3 s, before"),
+        (
+            ("provider: {", "provider: {outages: [{from_s: 9, to_s: 3}], "),
+            "provider.outages[0]: it ends at 3 s, before",
+        ),
         (("provider: {", "provider: {families: [[a, b], [b]], "), "provider.families: b is of two families; name each"),
         (
             ("requests, amount", "requests, scope: world, amount"),
@@ -433,7 +436,7 @@ def test_minimise_writes_a_smaller_case_that_still_fails(tmp_path):
     large.write_text(
         "about: an outage that outlasts every client\n"
         "crowds: [{name: agent, agents: 4, turns: 3, timeout_s: 20}]\n"
-        "provider: {walls: [{from_s: 0, to_s: 90}], faults: {'502': 0.1}}\n"
+        "provider: {outages: [{from_s: 0, to_s: 90}], faults: {'502': 0.1}}\n"
     )
     assert run_commands("minimise", str(large), "--output", str(small)).exit_code == 0
     assert "agents: 1\n" in small.read_text()
@@ -472,7 +475,7 @@ def test_another_policy_is_not_judged():
         (("run", "micro-5", "--policy", "magic"), "no policy 'magic'; there are direct"),
         (("run", "gone.yaml"), "gone.yaml: cannot be read"),
         (("run", "changing-cap", "--real"), "changing-cap does not run on the socket: neighbours, moving caps"),
-        (("run", "incident", "--real"), "incident does not run on the socket: its provider's walls and storms"),
+        (("run", "incident", "--real"), "incident does not run on the socket: its provider's outages and storms"),
         (("run", "stress", "--real", "--policy", "direct"), "only hivemind runs on the socket"),
         (("show", "nonsense"), "no scenario 'nonsense'"),
     ],

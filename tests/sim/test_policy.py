@@ -12,7 +12,7 @@ from hivemind_addon.lab.sim.aimd_pause import AimdPause
 from hivemind_addon.lab.sim.library import case_named, cases
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
 from hivemind_addon.lab.sim.policy import COMPARED, Policy, UnknownPolicy, only, policy_named, without
-from hivemind_addon.lab.sim.provider import ProviderSettings, ProviderWall
+from hivemind_addon.lab.sim.provider import ProviderOutage, ProviderSettings
 from hivemind_addon.lab.sim.workload import Crowd, Scenario
 from hivemind_addon.lab.sim.world import World, run
 from hivemind_addon.proxy.core.pool import PoolSettings
@@ -123,7 +123,7 @@ def test_without_a_leader_a_fan_out_writes_its_prefix_several_times():
 
 def test_without_come_backs_clients_are_held_until_they_go():
     crowd = Crowd("agent", 3, 1, timeout_s=30, retries=5)
-    scenario = Scenario("wall", (crowd,), ProviderSettings(walls=(ProviderWall(0, 60),)))
+    scenario = Scenario("wall", (crowd,), ProviderSettings(outages=(ProviderOutage(0, 60),)))
     assert run(scenario, seed=0).sheds > 0
     assert run(scenario, seed=0, policy=without(Primitive.COMEBACK)).sheds == 0
 

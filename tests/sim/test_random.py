@@ -9,7 +9,7 @@ from hivemind_addon.lab.sim.faults import FaultMix
 from hivemind_addon.lab.sim.library import Case, random_case
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
 from hivemind_addon.lab.sim.policy import Policy
-from hivemind_addon.lab.sim.provider import ProviderSettings, ProviderWall
+from hivemind_addon.lab.sim.provider import ProviderOutage, ProviderSettings
 from hivemind_addon.lab.sim.random_loads import is_feasible, number_in, patience_s, random_load, whole_s
 from hivemind_addon.lab.sim.random_proof import (
     POLICIES,
@@ -57,7 +57,7 @@ def test_all_kinds_of_everything_occur():
                 "a hidden limit": any(not limit.told for limit in provider.limits),
                 "a cap": provider.concurrency is not None,
                 "a moving cap": bool(load.caps),
-                "an outage": bool(provider.walls),
+                "an outage": bool(provider.outages),
                 "a neighbour": load.neighbour is not None,
                 "many faults": sum(provider.faults.values()) > 0.25,
                 "one agent": sum(crowd.agents for crowd in load.crowds) == 1,
@@ -161,7 +161,7 @@ HOPELESS = Case(
     Scenario(
         "hopeless",
         (Crowd("agent", 6, 3, timeout_s=30), Crowd("more", 2, 4, timeout_s=500)),
-        ProviderSettings(walls=(ProviderWall(0, 60),)),
+        ProviderSettings(outages=(ProviderOutage(0, 60),)),
     ),
     "an outage that is longer than patience",
     as_stated=True,
@@ -289,7 +289,7 @@ LARGE = Scenario(
         charge_failures=True,
         rate_limit_headers=False,
         faults={"502": 0.1, "429": 0.1},
-        walls=(ProviderWall(5, 10), ProviderWall(20, 30)),
+        outages=(ProviderOutage(5, 10), ProviderOutage(20, 30)),
     ),
     caps=((5, 3),),
     neighbour=Neighbour(0.5),

@@ -19,7 +19,7 @@ from hivemind_addon.lab.sim.expectation import Expectation, Verdict
 from hivemind_addon.lab.sim.idle import IdleMeter
 from hivemind_addon.lab.sim.limits import Limit, LimitKind, ModelScope, SimAllowance
 from hivemind_addon.lab.sim.policy import Policy
-from hivemind_addon.lab.sim.provider import ProviderSettings, ProviderWall, SimProvider
+from hivemind_addon.lab.sim.provider import ProviderOutage, ProviderSettings, SimProvider
 from hivemind_addon.lab.sim.result import CrowdResult, Result, RunLedger
 from hivemind_addon.lab.sim.workload import Crowd, Neighbour, PlannedTurn, Scenario, Site
 from hivemind_addon.lab.sim.world import run
@@ -386,7 +386,7 @@ def test_a_full_cap_keeps_everybody_and_a_free_slot_nobody():
 
 
 def test_an_outage_is_no_idleness_and_ends_the_one_before_it():
-    provider, meter, kept = at_provider(walls=(ProviderWall(20, 80),))
+    provider, meter, kept = at_provider(outages=(ProviderOutage(20, 80),))
     provider.end(0, provider.begin(0, REQUEST))
     meter.pass_time(0, 110, waiting=[kept], in_flight=[])
     assert meter.longest_s == 30
@@ -469,7 +469,7 @@ def test_a_policy_that_sleeps_is_caught():
     [
         ProviderSettings(limits=(Limit(REQUESTS_IDLE, 20, 60, LimitKind.WINDOW),)),
         ProviderSettings(limits=(Limit(REQUESTS_IDLE, 1, 30, LimitKind.BUCKET),)),
-        ProviderSettings(walls=(ProviderWall(5, 60),)),
+        ProviderSettings(outages=(ProviderOutage(5, 60),)),
     ],
 )
 def test_one_that_is_kept_by_the_provider_is_not(provider):
@@ -499,7 +499,7 @@ def test_a_refusal_is_a_limits_or_the_caps_no_faults_and_no_outages():
     chance = run(Scenario("chance", (crowd,), ProviderSettings(faults={"429": 0.3, "529": 0.2})), seed=0)
     assert chance.statuses[429] > 0
     assert chance.refused == 0
-    down = run(Scenario("down", (crowd,), ProviderSettings(walls=(ProviderWall(0, 30),))), seed=0)
+    down = run(Scenario("down", (crowd,), ProviderSettings(outages=(ProviderOutage(0, 30),))), seed=0)
     assert down.statuses[529] > 0
     assert down.refused == 0
     capped = run(Scenario("capped", (crowd,), ProviderSettings(concurrency=1)), seed=0)

@@ -17,7 +17,7 @@ from hivemind_addon.lab.sim.faults import NAMED, ErrorStatus, Hangup, NoHead
 from hivemind_addon.lab.sim.library import cases
 from hivemind_addon.lab.sim.limits import Limit, Prefix
 from hivemind_addon.lab.sim.policy import COMPARED, Policy
-from hivemind_addon.lab.sim.provider import ProviderSettings, ProviderWall
+from hivemind_addon.lab.sim.provider import ProviderOutage, ProviderSettings
 from hivemind_addon.lab.sim.workload import (
     Crowd,
     Neighbour,
@@ -68,7 +68,7 @@ def test_the_provider_and_the_scheduler_agree_at_the_end(policy):
 
 
 def test_direct_agents_die_of_the_first_refusal_and_sdk_agents_of_the_third():
-    walled = replace(SMALL, provider=ProviderSettings(walls=(ProviderWall(0, 3600),)))
+    walled = replace(SMALL, provider=ProviderSettings(outages=(ProviderOutage(0, 3600),)))
     assert run(walled, seed=0, policy=Policy.DIRECT).attempts == 3
     assert run(walled, seed=0, policy=Policy.SDK).attempts == 9
     assert run(walled, seed=0, policy=Policy.SDK).lost == 3
@@ -86,7 +86,7 @@ def test_a_client_that_times_out_leaves_nothing_behind():
 
 def test_a_shed_client_comes_back_when_its_policy_has_re_sends():
     crowd = replace(SMALL.crowds[0], timeout_s=30, retries=5)
-    walled = replace(SMALL, crowds=(crowd,), provider=ProviderSettings(walls=(ProviderWall(0, 60),)))
+    walled = replace(SMALL, crowds=(crowd,), provider=ProviderSettings(outages=(ProviderOutage(0, 60),)))
     result = run(walled, seed=0)
     assert result.sheds > 0
     assert result.lost == 0

@@ -2,7 +2,7 @@ import asyncio
 import resource
 
 from hivemind_addon.system import descriptors
-from hivemind_addon.system.descriptors import Places, raise_limit
+from hivemind_addon.system.descriptors import ConnectionPlaces, raise_limit
 from tests.rows import each
 
 
@@ -47,7 +47,7 @@ def test_the_soft_limit_is_raised_as_far_as_it_may(monkeypatch, limits, raised):
 def test_a_system_without_limits_has_none(monkeypatch):
     monkeypatch.setattr(descriptors, "resource", None)
     assert raise_limit() is None
-    assert Places(None).most is None
+    assert ConnectionPlaces(None).most is None
 
 
 def fill(places):
@@ -64,7 +64,7 @@ async def waiter(places, name):
 
 
 async def test_who_comes_when_all_places_are_taken_waits_in_order():
-    places = Places(256)
+    places = ConnectionPlaces(256)
     fill(places)
     first, second = await waiter(places, "first"), await waiter(places, "second")
     assert not first.done()
@@ -79,7 +79,7 @@ async def test_who_comes_when_all_places_are_taken_waits_in_order():
 
 
 async def test_no_more_wait_than_are_served():
-    places = Places(256)
+    places = ConnectionPlaces(256)
     fill(places)
     waiting = [await waiter(places, f"w{number}") for number in range(places.most)]
     assert not any(one.done() for one in waiting)
@@ -92,7 +92,7 @@ async def test_no_more_wait_than_are_served():
 
 async def test_who_waits_too_long_is_refused_and_leaves_no_trace(monkeypatch):
     monkeypatch.setattr(descriptors, "_LONGEST_WAIT_S", 0)
-    places = Places(256)
+    places = ConnectionPlaces(256)
     fill(places)
     assert await places.wait("late") is False
     places.give_back("late")
@@ -101,7 +101,7 @@ async def test_who_waits_too_long_is_refused_and_leaves_no_trace(monkeypatch):
 
 
 async def test_who_leaves_while_it_waits_gets_no_place():
-    places = Places(256)
+    places = ConnectionPlaces(256)
     fill(places)
     gone, waiting = await waiter(places, "gone"), await waiter(places, "waiting")
     gone.cancel()
@@ -113,7 +113,7 @@ async def test_who_leaves_while_it_waits_gets_no_place():
 
 
 async def test_a_connection_that_ended_without_a_word_keeps_no_place():
-    places = Places(256)
+    places = ConnectionPlaces(256)
     fill(places)
     waiting = await waiter(places, "waiting")
     places.keep({f"c{number}" for number in range(1, places.most)})
@@ -122,5 +122,5 @@ async def test_a_connection_that_ended_without_a_word_keeps_no_place():
 
 def test_served_waiting_and_upstream_connections_together_stay_below_the_limit():
     for limit in (256, 1024, 65_536):
-        places = Places(limit)
+        places = ConnectionPlaces(limit)
         assert 3 * places.most + 100 < limit

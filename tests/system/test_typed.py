@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hivemind_addon.api.ticket import Delivery, Dimension, OutcomeKind
 from hivemind_addon.proxy.profile.model import DialectName, InputCharge, Profile
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES
-from hivemind_addon.system.typed import BadValue, DocumentError, Rules, convert
+from hivemind_addon.system.typed import BadValue, DocumentError, DocumentRules, convert
 from tests.rows import each
 
 FILE = Path("profiles/my.yaml")
@@ -123,7 +123,7 @@ def opened(document):
             raise BadValue(f"{value} is even", "write an odd number")
         return value
 
-    rules = Rules(values={(Shop, "doors"): odd}, unwritten={Shop: frozenset({"name"})})
+    rules = DocumentRules(values={(Shop, "doors"): odd}, unwritten={Shop: frozenset({"name"})})
     return convert(Shop, document, FILE, rules=PROFILE_RULES | rules)
 
 

@@ -3,8 +3,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from hivemind_addon.api.command import Said, SetBudget
-from hivemind_addon.api.control import NotSaid
+from hivemind_addon.api.command import CommandReply, SetBudget
+from hivemind_addon.api.control import CommandUnanswered
 from hivemind_addon.api.proxy_user import proxy_words
 from hivemind_addon.api.report import ProxyView
 from hivemind_addon.api.spend import Period, Scope
@@ -53,14 +53,16 @@ async def test_an_agent_gets_its_prompt_and_what_makes_it_patient(launcher, monk
 
 async def test_a_budget_is_set_before_anything_is_spent(launcher, monkeypatch, tmp_path):
     told = []
-    monkeypatch.setattr(launchers, "send_command", lambda path, one: told.append((path, one)) or Said(True, "set"))
+    monkeypatch.setattr(
+        launchers, "send_command", lambda path, one: told.append((path, one)) or CommandReply(True, "set")
+    )
     await launcher.launch("night-1/a", TaskSpec(command=("x",), budget_tokens=5000, budget_usd=0.25), {}, {})
     assert told == [
         (tmp_path / "9090.sock", SetBudget(Scope.AGENT, "night-1.a", Period.RUN, tokens=5000, micro_usd=250_000))
     ]
 
 
-@each("answer", [Said(False, "no such thing"), NotSaid("no such thing")])
+@each("answer", [CommandReply(False, "no such thing"), CommandUnanswered("no such thing")])
 async def test_a_task_whose_budget_cannot_be_set_is_not_started(launcher, monkeypatch, answer):
     def send(*_):
         if isinstance(answer, Exception):

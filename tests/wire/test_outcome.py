@@ -381,11 +381,11 @@ def test_a_spent_window_is_a_wall_with_its_end_and_nothing_else_is(subtests):
         ("openai/insufficient_quota", "openai", None),
         ("openai/rate_limit", "openai", None),
     ]
-    for path, name, wall_s in cases:
+    for path, name, account_block_s in cases:
         with subtests.test(path=path, name=name):
             outcome = judge_packaged(path, name)
-            assert outcome.wall_s == wall_s
-            assert wall_s is None or (outcome.kind, outcome.retryable) == (IGNORED, False)
+            assert outcome.account_block_s == account_block_s
+            assert account_block_s is None or (outcome.kind, outcome.retryable) == (IGNORED, False)
 
 
 def test_the_end_of_a_wall_is_told_by_the_surest_source(subtests):
@@ -403,18 +403,18 @@ def test_the_end_of_a_wall_is_told_by_the_surest_source(subtests):
         ({}, {"windows": (WindowReading("a", used=0.5, resets_in_s=5),)}, 300),
         ({}, {}, 300),
     ]
-    for error, hints, wall_s in cases:
+    for error, hints, account_block_s in cases:
         with subtests.test(error=error, hints=hints):
             profile = Profile(outcomes=(OutcomeRule(IGNORED, retry=False, wall=True),))
             body = json.dumps({"error": {"type": "usage_limit_reached"} | error}).encode()
-            assert judge_answer(profile, 429, {}, body, Hints(**hints), SENT_AT).wall_s == wall_s
+            assert judge_answer(profile, 429, {}, body, Hints(**hints), SENT_AT).account_block_s == account_block_s
 
 
 def test_a_plan_may_end_in_the_middle_of_a_stream():
     facts = ErrorFacts(code="usage_limit_reached", message="The usage limit has been reached")
     hints = Hints(windows=(WindowReading("primary", used=1.0, resets_in_s=9000.0),))
     outcome = judge_stream_error(PACKAGED["codex"], facts, hints, SENT_AT)
-    assert (outcome.kind, outcome.retryable, outcome.wall_s) == (IGNORED, False, 9000.0)
+    assert (outcome.kind, outcome.retryable, outcome.account_block_s) == (IGNORED, False, 9000.0)
 
 
 def test_a_failed_response_is_judged_as_its_code_says(subtests):

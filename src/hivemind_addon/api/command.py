@@ -118,7 +118,7 @@ class ResetBudget(Struct, frozen=True, tag="reset-budget", forbid_unknown_fields
 
 
 class ForeseeWait(Struct, frozen=True, tag="wait", forbid_unknown_fields=True):
-    """Ask when a call that an agent made now would be sent; nothing is changed. `Said.value`: list of `WaitView`."""
+    """Ask when a call that an agent made now would be sent. `CommandReply.value`: list of `WaitView`."""
 
     agent: str
     session: str = ""
@@ -131,7 +131,7 @@ class ForeseeWait(Struct, frozen=True, tag="wait", forbid_unknown_fields=True):
 
 
 class ShowConfig(Struct, frozen=True, tag="config", forbid_unknown_fields=True):
-    """Ask for the options of a running proxy. `Said.value`: list of `OptionView`."""
+    """Ask for the options of a running proxy. `CommandReply.value`: list of `OptionView`."""
 
 
 class SetConfig(Struct, frozen=True, tag="set-config", forbid_unknown_fields=True):
@@ -154,14 +154,14 @@ class Record(Struct, frozen=True, tag="record", forbid_unknown_fields=True):
 
 
 BudgetCommand = SetBudget | AddBudget | ResetBudget
-"""`Said.value`: how the accounts concerned stand now, a list of `AccountView`."""
+"""`CommandReply.value`: how the accounts concerned stand now, a list of `AccountView`."""
 SchedulerCommand = Pause | Resume | SetLimit | SetPriority | MoveToFront | Cancel | BudgetCommand | ForeseeWait
 """What the scheduler carries out."""
 Command = SchedulerCommand | Record | ShowConfig | SetConfig
 """What a running proxy carries out."""
 
 
-class Said(Struct, frozen=True, omit_defaults=True):
+class CommandReply(Struct, frozen=True, omit_defaults=True):
     """What became of a command, for the one who gave it."""
 
     done: bool

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import msgspec
 
-from hivemind_addon.api.command import BadCommand, Command, Said, read_command
+from hivemind_addon.api.command import BadCommand, Command, CommandReply, read_command
 from hivemind_addon.api.report import Report
 from hivemind_addon.api.snapshot import SCHEMA_VERSION
 from hivemind_addon.system.folders import runtime_folder
@@ -48,7 +48,7 @@ class UnreadableReport(Exception):
     """What answers speaks another version, or no version at all; one line."""
 
 
-class NotSaid(Exception):
+class CommandUnanswered(Exception):
     """A command got no answer; one line that says why."""
 
 
@@ -88,20 +88,20 @@ def decode_report(line: bytes, source: str) -> Report:
         raise UnreadableReport(f"{source}: this is no report of a proxy ({error})") from error
 
 
-def send_command(path: Path, command: Command, *, timeout_s: float = 5.0) -> Said:
-    """Have the proxy at a socket carry out a command. Raises NotSaid: there is none, or it does not answer."""
+def send_command(path: Path, command: Command, *, timeout_s: float = 5.0) -> CommandReply:
+    """Have the proxy at a socket carry out a command. Raises CommandUnanswered where none answers."""
     asked = command_line(1, command, reports=False)
     try:
         line = ask(path, asked, timeout_s=timeout_s, begins=_ANSWER, within=_MOST_REPORTS_BEFORE)
         if line is not None:
             return msgspec.json.decode(line, type=CommandAnswer).said
     except TimeoutError as error:
-        raise NotSaid(f"{path}: no answer within {timeout_s:g} s") from error
+        raise CommandUnanswered(f"{path}: no answer within {timeout_s:g} s") from error
     except msgspec.MsgspecError as error:
-        raise NotSaid(f"{path}: what answers is no proxy of this kind ({error})") from error
+        raise CommandUnanswered(f"{path}: what answers is no proxy of this kind ({error})") from error
     except OSError as error:
-        raise NotSaid(f"{path}: no proxy is there") from error
-    raise NotSaid(f"{path}: the proxy takes no commands; it is an older one, or it is going down")
+        raise CommandUnanswered(f"{path}: no proxy is there") from error
+    raise CommandUnanswered(f"{path}: the proxy takes no commands; it is an older one, or it is going down")
 
 
 def command_line(command_id: int, command: Command, *, reports: bool = True) -> bytes:
@@ -131,7 +131,7 @@ class CommandAnswer(msgspec.Struct):
     """What it gets for it."""
 
     id: int | str | None
-    said: Said
+    said: CommandReply
 
 
 def pause_s(every_s: float, took_s: float) -> float:
@@ -147,7 +147,7 @@ class ControlServer:
         path: Path,
         *,
         report: Callable[[], Report],
-        command: Callable[[Command], Said],
+        command: Callable[[Command], CommandReply],
         every_s: float = EVERY_S,
     ) -> None:
         self.path = path
@@ -208,16 +208,16 @@ class ControlServer:
             if not asked.reports:
                 self._readers.pop(reader, None)
             if asked.command is msgspec.UNSET:
-                said = Said(done=True, text="no command")
+                said = CommandReply(done=True, text="no command")
             else:
                 said = self._command(read_command(msgspec.json.decode(asked.command)))
         except BadCommand as error:
-            said = Said(done=False, text=str(error))
+            said = CommandReply(done=False, text=str(error))
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            said = Said(done=False, text=f"not understood: {error}")
+            said = CommandReply(done=False, text=f"not understood: {error}")
         except Exception as error:  # the guard at the edge: clients must get an answer
             logger.exception("hivemind: a command failed")
-            said = Said(done=False, text=f"hivemind_addon failed: {error!r}")
+            said = CommandReply(done=False, text=f"hivemind_addon failed: {error!r}")
         return CommandAnswer(id=asked_id, said=said)
 
     def _arm(self) -> None:

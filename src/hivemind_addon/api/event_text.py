@@ -12,7 +12,9 @@ import msgspec
 
 from hivemind_addon.api.events import (
     SCHEMA_VERSION,
+    AccountBlocked,
     AccountNamed,
+    AccountUnblocked,
     AttemptEnded,
     AttemptStarted,
     BackedOff,
@@ -36,8 +38,6 @@ from hivemind_addon.api.events import (
     Submitted,
     Superseded,
     TicketEnded,
-    WallHit,
-    WallOpened,
     WindowUsed,
 )
 from hivemind_addon.api.spend import amount
@@ -94,12 +94,12 @@ def describe(event: Event) -> tuple[int, str]:
             level = logging.INFO if wait_s >= _LONG_S else logging.DEBUG
             how_long = lasting(wait_s) if wait_s >= _MINUTES_S else f"{wait_s:.1f} s"
             return level, f"told to wait {how_long} ({event.reason})"
-        case WallHit():
+        case AccountBlocked():
             return logging.WARNING, (
                 f"the account is refused for {lasting(event.until - event.at)} ({event.reason}); "
                 "everybody is told, nothing is sent until then or a restart"
             )
-        case WallOpened():
+        case AccountUnblocked():
             return logging.WARNING, "the account is served again"
         case WindowUsed():
             level = logging.INFO if event.status in ("", "allowed") else logging.WARNING

@@ -118,7 +118,7 @@ class PoolBlocked(Struct, frozen=True):
     reason: str
 
 
-class WallHit(Struct, frozen=True):
+class AccountBlocked(Struct, frozen=True):
     """The provider refuses the account for long: everybody who waits and who comes is told so until the end."""
 
     at: float
@@ -127,7 +127,7 @@ class WallHit(Struct, frozen=True):
     reason: str
 
 
-class WallOpened(Struct, frozen=True):
+class AccountUnblocked(Struct, frozen=True):
     """The wall's end had come, and a request that went first was answered."""
 
     at: float
@@ -305,8 +305,8 @@ Event = (
     | ConcurrencyChanged
     | BreakerChanged
     | PoolBlocked
-    | WallHit
-    | WallOpened
+    | AccountBlocked
+    | AccountUnblocked
     | WindowUsed
     | MeterLearned
     | AccountNamed

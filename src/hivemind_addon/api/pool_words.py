@@ -23,9 +23,9 @@ def troubles(pool: PoolView) -> dict[Reason, str]:
     found: dict[Reason, str] = {}
     if pool.paused:
         found[Reason.PAUSED] = Reason.PAUSED.value
-    if pool.wall is not None:
-        when = f"for {lasting(pool.wall.ends_in_s)}" if pool.wall.ends_in_s else "and tried again now"
-        found[Reason.WALL] = f"account refused {when}: {pool.wall.reason}"
+    if pool.account_block is not None:
+        when = f"for {lasting(pool.account_block.ends_in_s)}" if pool.account_block.ends_in_s else "and tried again now"
+        found[Reason.ACCOUNT_BLOCK] = f"account refused {when}: {pool.account_block.reason}"
     if pool.breaker != BreakerState.CLOSED.value:
         probe = "" if pool.breaker == BreakerState.OPEN.value else ", one request is trying"
         if pool.breaker_tries_in_s is not None:

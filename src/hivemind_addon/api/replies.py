@@ -14,6 +14,7 @@ from hivemind_addon.api.command import (
     LONGEST_PRIORITY_S,
     AddBudget,
     Cancel,
+    CommandReply,
     CommandResult,
     Declined,
     ForeseeWait,
@@ -21,7 +22,6 @@ from hivemind_addon.api.command import (
     Pause,
     ResetBudget,
     Resume,
-    Said,
     SchedulerCommand,
     SetBudget,
     SetLimit,
@@ -67,7 +67,7 @@ _PROBLEMS = {
 """Each with its cure, or with what there is instead."""
 
 
-def reply(command: SchedulerCommand, result: CommandResult) -> Said:
+def reply(command: SchedulerCommand, result: CommandResult) -> CommandReply:
     """What the giver of a command reads of what became of it."""
     text = _deed(command, result) if result.done else _problem(command, result)
     value: object = None
@@ -76,7 +76,7 @@ def reply(command: SchedulerCommand, result: CommandResult) -> Said:
             value = msgspec.to_builtins([account_view(view) for view in result.budgets])
         case ForeseeWait() if result.done:
             value = msgspec.to_builtins(list(result.waits))
-    return Said(done=result.done, text=text, value=value)
+    return CommandReply(done=result.done, text=text, value=value)
 
 
 def person_acted(command: SchedulerCommand, result: CommandResult, now: float) -> PersonActed | None:

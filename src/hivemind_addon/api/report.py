@@ -56,7 +56,7 @@ class LimitMove:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolTally:
+class PoolStats:
     """What came of one pool."""
 
     key: PoolKey
@@ -88,7 +88,7 @@ class PoolTally:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionTally:
+class SessionStats:
     """What came of one agent's session."""
 
     agent: str
@@ -122,7 +122,7 @@ class SessionTally:
     """Of these, what attempts took that came to nothing: they failed, or their client went."""
     wasted_micro_usd: int = 0
 
-    def __add__(self, other: "SessionTally") -> "SessionTally":
+    def __add__(self, other: "SessionStats") -> "SessionStats":
         """Both together, under the first one's names."""
         return replace(
             self,
@@ -154,11 +154,11 @@ class LogLine:
 
 
 @dataclass(frozen=True, slots=True)
-class TallyView:
-    """The tally at one instant."""
+class StatsView:
+    """The stats at one instant."""
 
-    pools: tuple[PoolTally, ...] = ()
-    sessions: tuple[SessionTally, ...] = ()
+    pools: tuple[PoolStats, ...] = ()
+    sessions: tuple[SessionStats, ...] = ()
     """The newest, the one that was seen last at the end."""
     more_sessions: int = 0
     """Older ones that are known and not in `sessions`."""
@@ -174,6 +174,6 @@ class Report:
     """Of the schema: it grows when a field changes its meaning or goes."""
     proxy: ProxyView
     snapshot: Snapshot
-    tally: TallyView = field(default_factory=TallyView)
+    stats: StatsView = field(default_factory=StatsView)
     told_wall: float = 0.0
     """Epoch seconds of this report."""

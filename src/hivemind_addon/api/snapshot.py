@@ -43,7 +43,7 @@ class WindowView:
 
 
 @dataclass(frozen=True, slots=True)
-class WallView:
+class AccountBlockView:
     """A pool's hard wall: its account is refused for long."""
 
     reason: str
@@ -120,7 +120,7 @@ class PoolView:
     """Seconds that the provider's own retry-after still asks for; 0 when free."""
     meters: tuple[MeterView, ...]
     tickets: tuple[TicketView, ...]
-    wall: WallView | None = None
+    account_block: AccountBlockView | None = None
     """None: there is none."""
     windows: tuple[WindowView, ...] = ()
     paused: bool = False

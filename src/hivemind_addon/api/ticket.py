@@ -116,7 +116,7 @@ class Outcome(Struct, frozen=True):
     """The provider's own word, a floor for the backoff."""
     unreached: bool = False
     """It never got to the provider: no network, name not found. Nobody's own trouble."""
-    wall_s: float | None = None
+    account_block_s: float | None = None
     """Seconds until the account is served again, where it is refused for hours or days; None: no such refusal."""
     garbage: str = ""
     """What is wrong with a complete answer (`proxy/wire/garbage.py`); empty: nothing that is known."""
@@ -300,7 +300,7 @@ class Reason(Enum):
     BUDGET = "budget spent"
     FUNDS = "its budget is reserved by running requests"
     PAUSED = "paused by a person"
-    WALL = "the account's limit is spent"
+    ACCOUNT_BLOCK = "the account's limit is spent"
     """A subscription's window, a day's quota: after its end one request goes first, the others wait for its answer."""
 
 

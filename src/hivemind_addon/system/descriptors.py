@@ -40,7 +40,7 @@ def raise_limit() -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-class Places:
+class ConnectionPlaces:
     """Clients' connections: so many are served, as many wait, others are refused. On one event loop."""
 
     def __init__(self, limit: int | None) -> None:
@@ -51,7 +51,7 @@ class Places:
         """In order of arrival."""
 
     def __repr__(self) -> str:
-        return f"<Places {len(self._taken)} of {self.most} taken, {len(self._waiting)} wait>"
+        return f"<ConnectionPlaces {len(self._taken)} of {self.most} taken, {len(self._waiting)} wait>"
 
     @property
     def most(self) -> int | None:

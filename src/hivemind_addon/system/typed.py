@@ -1,7 +1,7 @@
 """A YAML document's plain values → dataclasses, by their type hints: profiles, agents files, scenarios, fleets.
 
 Everything wrong is a `DocumentError` that names file, key path and cure: a document is checked as a whole when it is
-read, so that no later code has to doubt its values. What they must be besides their types, `Rules` say.
+read, so that no later code has to doubt its values. What they must be besides their types, `DocumentRules` say.
 """
 
 import difflib
@@ -73,7 +73,7 @@ type _Field = tuple[type, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class DocumentRules:
     """What the values of a kind of document must be besides their types."""
 
     values: Mapping[_Field, Callable[[Any], Any]] = field(default_factory=dict)
@@ -85,8 +85,8 @@ class Rules:
     unwritten: Mapping[type, frozenset[str]] = field(default_factory=dict)
     """Fields that do not come from the document."""
 
-    def __or__(self, other: "Rules") -> "Rules":
-        return Rules(
+    def __or__(self, other: "DocumentRules") -> "DocumentRules":
+        return DocumentRules(
             values={**self.values, **other.values},
             keys={**self.keys, **other.keys},
             ordered={**self.ordered, **other.ordered},
@@ -94,7 +94,7 @@ class Rules:
         )
 
 
-_NONE = Rules()
+_NONE = DocumentRules()
 
 
 def positive(value: float) -> float:
@@ -104,7 +104,9 @@ def positive(value: float) -> float:
     return value
 
 
-def convert(cls: type, document: Any, file: Path, *, partial: bool = False, rules: Rules = _NONE, at: str = "") -> Any:
+def convert(
+    cls: type, document: Any, file: Path, *, partial: bool = False, rules: DocumentRules = _NONE, at: str = ""
+) -> Any:
     """The document as an instance of a dataclass or a Struct. DocumentError where it is none.
 
     `at`: the key path at which it stands in its file.
@@ -117,7 +119,7 @@ def convert(cls: type, document: Any, file: Path, *, partial: bool = False, rule
 class _Reader:
     """One walk over a document."""
 
-    def __init__(self, *, partial: bool, rules: Rules) -> None:
+    def __init__(self, *, partial: bool, rules: DocumentRules) -> None:
         self._partial = partial
         self._rules = rules
 

@@ -267,7 +267,9 @@ def _scenario(case: Case) -> str:
     caps += "".join(f", from {at:g} s {cap}" for at, cap in scenario.caps)
     faults = [f"{name} {share:.1%}" for provider in providers for name, share in provider.faults.items()]
     faults += [
-        f"{wall.status} from {wall.from_s:g} to {wall.to_s:g} s" for provider in providers for wall in provider.walls
+        f"{outage.status} from {outage.from_s:g} to {outage.to_s:g} s"
+        for provider in providers
+        for outage in provider.outages
     ]
     faults += [
         f"{sum(storm.faults.values()):.0%} from {storm.from_s:g} to {storm.to_s:g} s"

@@ -21,7 +21,7 @@ from hivemind_addon.proxy.core.hypotheses import Prior
 from hivemind_addon.proxy.core.lanes import Agent, InFlight, Lanes, QueueEntry, Tree
 from hivemind_addon.proxy.core.meter import Meter
 from hivemind_addon.proxy.core.meters import Meters
-from hivemind_addon.proxy.core.pool import Comebacks, Pool, PoolSettings
+from hivemind_addon.proxy.core.pool import KeptPositions, Pool, PoolSettings
 from hivemind_addon.proxy.core.scheduler import Scheduler
 from hivemind_addon.proxy.core.turn import Turn
 
@@ -100,7 +100,7 @@ def _take_away(pool: Pool, without: frozenset[Primitive], rng: random.Random) ->
     turn = _NoLastChance if Primitive.LAST_CHANCE in without else Turn
     pool._turn = turn(queue=pool._queue, capacity=capacity, backoffs=pool._backoffs)  # noqa: SLF001
     if Primitive.COMEBACK in without:
-        pool._comebacks = _NoComebacks()  # noqa: SLF001
+        pool._kept_positions = _NoKeptPositions()  # noqa: SLF001
 
 
 def _order_without(order: OrderSettings, without: frozenset[Primitive]) -> OrderSettings:
@@ -150,7 +150,7 @@ class _NoLastChance(Turn):
         return None
 
 
-class _NoComebacks(Comebacks):
+class _NoKeptPositions(KeptPositions):
     def keep(self, entry: QueueEntry, now: float) -> None:
         pass
 

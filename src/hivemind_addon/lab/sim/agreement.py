@@ -100,8 +100,8 @@ def why_not(case: Case) -> str:
         return "a crowd is poisoned or has no end"
     if len({limit.window_s for limit in scenario.provider.limits}) != 1:
         return "its limits do not have one window"
-    if scenario.provider.walls or scenario.provider.storms:
-        return "its provider's walls and storms do not scale"
+    if scenario.provider.outages or scenario.provider.storms:
+        return "its provider's outages and storms do not scale"
     return ""
 
 

@@ -1,7 +1,7 @@
 """Scenarios by name: the packaged `scenarios/*.yaml`, random ones by number, and files of one's own.
 
     crowds:        agents of a kind: how many, their turns, think times, sizes, patience, own retries   (Crowd)
-    provider:      its limits, faults, latency, walls, prompt cache                          (ProviderSettings)
+    provider:      its limits, faults, latency, outages, prompt cache                          (ProviderSettings)
     others:        more providers, by name; a crowd's `site` says which one serves it                   (Other)
     expect:        what has to come of it                                                         (Expectation)
 
@@ -22,7 +22,7 @@ from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.expectation import Expectation
 from hivemind_addon.lab.sim.faults import NAMED, FaultMix
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
-from hivemind_addon.lab.sim.provider import ProviderSettings, ProviderWall, Storm
+from hivemind_addon.lab.sim.provider import ProviderOutage, ProviderSettings, Storm
 from hivemind_addon.lab.sim.random_loads import number_in, random_load
 from hivemind_addon.lab.sim.workload import Crowd, Neighbour, Scenario, Site
 from hivemind_addon.proxy.core.pool import PoolSettings
@@ -30,7 +30,7 @@ from hivemind_addon.proxy.profile.load import load_profiles
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES, error_status
 from hivemind_addon.resources import scenarios_folder
 from hivemind_addon.system.document import read_document
-from hivemind_addon.system.typed import BadValue, DocumentError, Rules, convert, positive
+from hivemind_addon.system.typed import BadValue, DocumentError, DocumentRules, convert, positive
 
 _SUFFIX = ".yaml"
 RANDOM_LOST = 0.02
@@ -245,7 +245,7 @@ def _check(read: _File, file: Path) -> None:
                 FaultMix(rates)
             except ValueError as error:
                 raise DocumentError(file, key, str(error), "lower one of them") from None
-        timed: Mapping[str, Sequence[ProviderWall | Storm]] = {"walls": provider.walls, "storms": provider.storms}
+        timed: Mapping[str, Sequence[ProviderOutage | Storm]] = {"outages": provider.outages, "storms": provider.storms}
         for name, spans in timed.items():
             for index, span in enumerate(spans):
                 if span.from_s >= span.to_s:
@@ -298,10 +298,10 @@ _SHARES: Mapping[type, Sequence[str]] = {
     Expectation: ("lost", "refused", "overloaded", "cap_used_least"),
 }
 _SAID_BY_CROWDS = frozenset({"latency", "chunks", "tokens_per_chunk", "interval_s", "default_max_tokens"})
-_RULES = PROFILE_RULES | Rules(
+_RULES = PROFILE_RULES | DocumentRules(
     values={(cls, name): positive for cls, names in _POSITIVE.items() for name in names}
     | {(cls, name): _share for cls, names in _SHARES.items() for name in names}
-    | {(ProviderWall, "status"): error_status, (ProviderSettings, "concurrency_status"): error_status},
+    | {(ProviderOutage, "status"): error_status, (ProviderSettings, "concurrency_status"): error_status},
     keys={(ProviderSettings, "faults"): _fault, (Storm, "faults"): _fault},
     unwritten={ProviderSettings: _SAID_BY_CROWDS},
 )

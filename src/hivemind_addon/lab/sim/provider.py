@@ -46,7 +46,7 @@ class Latency:
 
 
 @dataclass(frozen=True, slots=True)
-class ProviderWall:
+class ProviderOutage:
     """A time in which every call gets one status, whatever its limits allow."""
 
     from_s: float
@@ -93,7 +93,7 @@ class ProviderSettings:
     """Between the pieces of a stream."""
     default_max_tokens: int = 4096
     """Where a request names no maximum."""
-    walls: tuple[ProviderWall, ...] = ()
+    outages: tuple[ProviderOutage, ...] = ()
     storms: tuple[Storm, ...] = ()
     cache_ttl_s: float = 0
     """How long a prompt cache keeps what requests mark, counted from their start; 0: there is none."""
@@ -160,7 +160,7 @@ class SimProvider:
         account = self._account(request.credential)
         answer = (
             self._rejection(request, account)
-            or self._walled(now - self._first_call_at, request, account)
+            or self._down(now - self._first_call_at, request, account)
             or self._refusal(now, request, account)
             or self._overload(request, account)
             or self._admission(now, request, account)
@@ -214,11 +214,11 @@ class SimProvider:
         return served_at - now
 
     def outages(self) -> list[tuple[float, float]]:
-        """When it is down, in order, as far as that is known: walls begin with the first call."""
+        """When it is down, in order, as far as that is known: outages begin with the first call."""
         first_at = self._first_call_at
-        if first_at is None or not self.settings.walls:
+        if first_at is None or not self.settings.outages:
             return []
-        return sorted((first_at + wall.from_s, first_at + wall.to_s) for wall in self.settings.walls)
+        return sorted((first_at + outage.from_s, first_at + outage.to_s) for outage in self.settings.outages)
 
     def truth(self) -> Truth:
         """Everything so far."""
@@ -231,13 +231,13 @@ class SimProvider:
         error = wire.error_object(request.dialect, unfit.status, message=unfit.message)
         return self._error(request, account, AnswerEnding.FAILED, unfit.status, error)
 
-    def _walled(self, since_s: float, request: SimRequestFacts, account: str) -> SimAnswer | None:
+    def _down(self, since_s: float, request: SimRequestFacts, account: str) -> SimAnswer | None:
         """The answer of a provider that is down, or None when it is up."""
-        wall = next((wall for wall in self.settings.walls if wall.from_s <= since_s < wall.to_s), None)
-        if wall is None:
+        outage = next((outage for outage in self.settings.outages if outage.from_s <= since_s < outage.to_s), None)
+        if outage is None:
             return None
-        error = wire.error_object(request.dialect, wall.status, message="Overloaded")
-        return self._error(request, account, AnswerEnding.OVERLOADED, wall.status, error)
+        error = wire.error_object(request.dialect, outage.status, message="Overloaded")
+        return self._error(request, account, AnswerEnding.OVERLOADED, outage.status, error)
 
     def _refusal(self, now: float, request: SimRequestFacts, account: str) -> SimAnswer | None:
         """A rate limit's 429, or None when all limits let the request through."""

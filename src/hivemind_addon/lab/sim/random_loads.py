@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from hivemind_addon.api.ticket import Dimension
 from hivemind_addon.lab.sim.bound import Spent, lower_bound
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
-from hivemind_addon.lab.sim.provider import ProviderSettings, ProviderWall
+from hivemind_addon.lab.sim.provider import ProviderOutage, ProviderSettings
 from hivemind_addon.lab.sim.workload import Crowd, Neighbour, Scenario
 from hivemind_addon.proxy.core.retry import RetryPolicy
 from hivemind_addon.proxy.profile.model import Charge, Watchdog
@@ -164,7 +164,7 @@ def _provider(rng: random.Random, crowds: Sequence[Crowd]) -> ProviderSettings:
         rate_limit_headers=headers,
         retry_after=not may_say_nothing or rng.random() < 0.7,
         faults=_faults(rng, crowds) if rng.random() < 0.5 else {},
-        walls=_walls(rng, ends_s) if rng.random() < 0.25 else (),
+        outages=_outages(rng, ends_s) if rng.random() < 0.25 else (),
         cache_ttl_s=rng.choice((60, 300)) if any(crowd.caches for crowd in crowds) else 0,
     )
 
@@ -200,15 +200,15 @@ def _faults(rng: random.Random, crowds: Sequence[Crowd]) -> dict[str, float]:
     return {name: math.floor(1000 * whole * part / sum(parts)) / 1000 for name, part in zip(chosen, parts, strict=True)}
 
 
-def _walls(rng: random.Random, ends_s: float) -> tuple[ProviderWall, ...]:
-    walls: list[ProviderWall] = []
+def _outages(rng: random.Random, ends_s: float) -> tuple[ProviderOutage, ...]:
+    outages: list[ProviderOutage] = []
     at_s = 0.0
     for _ in range(rng.choice((1, 1, 2))):
         from_s = round(at_s + rng.uniform(0, 0.8) * ends_s, 1)
         to_s = round(from_s + _log_uniform(rng, 10, 300), 1)
-        walls.append(ProviderWall(from_s, to_s, rng.choice((529, 529, 503, 502, 500))))
+        outages.append(ProviderOutage(from_s, to_s, rng.choice((529, 529, 503, 502, 500))))
         at_s = to_s + 10
-    return tuple(walls)
+    return tuple(outages)
 
 
 def _caps(rng: random.Random, concurrency: int, ends_s: float) -> tuple[tuple[float, int], ...]:
@@ -243,7 +243,7 @@ def patience_s(scenario: Scenario) -> float:
     attempt_s += Watchdog().silent_s * min(1.0, 3 * faults.get("hang", 0))
     policy = RetryPolicy()
     backoffs_s = sum(min(policy.first_backoff_s * 2.0**number, policy.max_backoff_s) for number in range(attempts - 1))
-    outages_s = sum(wall.to_s - wall.from_s for wall in provider.walls)
+    outages_s = sum(outage.to_s - outage.from_s for outage in provider.outages)
     return round_s + attempts * attempt_s + backoffs_s + outages_s
 
 
@@ -275,8 +275,8 @@ def whole_s(scenario: Scenario) -> float:
     }
     service_s = sum(_usual_service_s(crowd) * crowd.agents * (crowd.turns or 0) for crowd in crowds)
     spent = Spent(units, _conversation_s(crowds), service_s)
-    walls = tuple((wall.from_s, wall.to_s) for wall in scenario.provider.walls)
-    return lower_bound(spent, _left_of(scenario), concurrency=_lowest_cap(scenario), outages=walls).bound_s
+    outages = tuple((outage.from_s, outage.to_s) for outage in scenario.provider.outages)
+    return lower_bound(spent, _left_of(scenario), concurrency=_lowest_cap(scenario), outages=outages).bound_s
 
 
 def _lowest_cap(scenario: Scenario) -> int | None:
@@ -326,7 +326,7 @@ def _is_wanted(scenario: Scenario) -> bool:
     if not least <= sum(crowd.agents * (crowd.turns or 0) for crowd in crowds) <= most:
         return False
     failing = sum(provider.faults.values())
-    outages_s = sum(wall.to_s - wall.from_s for wall in provider.walls)
+    outages_s = sum(outage.to_s - outage.from_s for outage in provider.outages)
     return (
         max(crowd.timeout_s for crowd in crowds) <= _MOST_PATIENCE_S
         and whole_s(scenario) / (1 - failing) + outages_s <= _MOST_TIME_S
@@ -453,7 +453,7 @@ def _about(scenario: Scenario) -> str:
         words.append(f"cap {provider.concurrency}")
     if provider.faults:
         words.append(f"{sum(provider.faults.values()):.0%} faults")
-    if provider.walls:
+    if provider.outages:
         words.append("outages")
     if scenario.neighbour:
         words.append("a neighbour")

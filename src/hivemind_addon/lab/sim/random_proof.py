@@ -258,8 +258,8 @@ def _simpler(scenario: Scenario) -> Iterator[Scenario]:
 def _simpler_provider(provider: ProviderSettings) -> Iterator[ProviderSettings]:
     for index in range(len(provider.limits)):
         yield replace(provider, limits=_without(provider.limits, index))
-    for index in range(len(provider.walls)):
-        yield replace(provider, walls=_without(provider.walls, index))
+    for index in range(len(provider.outages)):
+        yield replace(provider, outages=_without(provider.outages, index))
     for index in range(len(provider.storms)):
         yield replace(provider, storms=_without(provider.storms, index))
     for name in provider.faults:

@@ -346,7 +346,7 @@ class RunLedger:
             settings,
             concurrency=None if self._scenario.caps else settings.concurrency,
             late_units=upstream.late_tokens * self._most_in_flight(len(agents), settings.slots(upstream.taken)),
-            outages=tuple((wall.from_s, wall.to_s) for wall in settings.walls),
+            outages=tuple((outage.from_s, outage.to_s) for outage in settings.outages),
         )
 
     def _most_in_flight(self, agents: int, cap: int | None) -> int:

@@ -1,4 +1,4 @@
-"""When nothing is sent at all: the breaker, while a provider is down; the wall, while it refuses the account.
+"""When nothing is sent at all: the breaker, while a provider is down; the account block, while it refuses the account.
 
 The breaker sends one probe at a time:
 
@@ -22,15 +22,15 @@ works on it: that is a sign of life, too. So HALF_OPEN ends by time alone, whate
 A hard failure is OVERLOADED or FAILED. SUCCESS, THROTTLED and IGNORED prove the provider alive; CANCELLED proves
 nothing.
 
-**The wall.** The provider refuses the account for hours or days, and everybody is told so at once.
+**The account block.** The provider refuses the account for hours or days, and everybody is told so at once.
 
     OPEN     ── hit: a refusal that ends with a window, not with a pause ──► STANDING
     STANDING ── its end has come ──► PROBING: one request goes first, the others wait for its answer
     PROBING  ── that one is answered ──► OPEN
-    PROBING  ── it hits the wall again ──► STANDING
+    PROBING  ── it is refused again ──► STANDING
     PROBING  ── it ends in any other way ──► PROBING: the next one goes first
 
-While the wall stands nothing is sent and nothing is held: a client that is told at once, with the end, can stop or
+While it stands nothing is sent and nothing is held: a client that is told at once, with the end, can stop or
 sleep; one that is held for hours only times out. Requests that were on their way when it was hit prove nothing.
 """
 
@@ -41,7 +41,7 @@ from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 
-from hivemind_addon.api.snapshot import BreakerState, WallView
+from hivemind_addon.api.snapshot import AccountBlockView, BreakerState
 from hivemind_addon.api.ticket import OutcomeKind
 
 _NEVER = float("inf")
@@ -310,7 +310,7 @@ _SAME_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Closure:
+class ActiveBlock:
     """Why the account is refused, and until when."""
 
     reason: str
@@ -318,18 +318,18 @@ class Closure:
     """Monotonic instant."""
 
 
-class Wall:
-    """One pool's wall."""
+class AccountBlock:
+    """One pool's account block."""
 
     def __init__(self) -> None:
-        self._closure: Closure | None = None
+        self._closure: ActiveBlock | None = None
         self._probe: str | None = None
         """The ticket that goes first."""
 
     def __repr__(self) -> str:
-        return "<Wall open>" if self._closure is None else f"<Wall until {self._closure.until:.3f}>"
+        return "<AccountBlock open>" if self._closure is None else f"<AccountBlock until {self._closure.until:.3f}>"
 
-    def stands(self, now: float) -> Closure | None:
+    def stands(self, now: float) -> ActiveBlock | None:
         """Why and until when everybody is refused; None: nobody is."""
         return self._closure if self._closure is not None and now < self._closure.until else None
 
@@ -340,24 +340,24 @@ class Wall:
             return -_NEVER
         return self._closure.until if self._probe is None else _NEVER
 
-    def hit(self, reason: str, wall_s: float, now: float) -> bool:
+    def hit(self, reason: str, account_block_s: float, now: float) -> bool:
         """The provider refuses for so many seconds more. True: this is news."""
-        lasts_s = min(max(wall_s, _SHORTEST_S), _LONGEST_S) if math.isfinite(wall_s) else _SHORTEST_S
+        lasts_s = min(max(account_block_s, _SHORTEST_S), _LONGEST_S) if math.isfinite(account_block_s) else _SHORTEST_S
         until = now + lasts_s
         known = self.stands(now)
         if known is not None and until <= known.until + _SAME_S:
             return False
-        self._closure = Closure(reason, until)
+        self._closure = ActiveBlock(reason, until)
         self._probe = None
         return True
 
     def sent(self, ticket_id: str) -> None:
-        """An attempt was admitted: past a wall's end it is the one that goes first."""
+        """An attempt was admitted: past its end it is the one that goes first."""
         if self._closure is not None:
             self._probe = ticket_id
 
     def answered(self, ticket_id: str) -> bool:
-        """An attempt got an answer that is no refusal. True: that has opened the wall."""
+        """An attempt got an answer that is no refusal. True: that has ended it."""
         if self._closure is None or self._probe != ticket_id:
             return False
         self._closure = self._probe = None
@@ -368,8 +368,8 @@ class Wall:
         if self._probe == ticket_id:
             self._probe = None
 
-    def view(self, now: float) -> WallView | None:
-        """The wall at one instant."""
+    def view(self, now: float) -> AccountBlockView | None:
+        """It at one instant."""
         if self._closure is None:
             return None
-        return WallView(reason=self._closure.reason, ends_in_s=max(0.0, self._closure.until - now))
+        return AccountBlockView(reason=self._closure.reason, ends_in_s=max(0.0, self._closure.until - now))

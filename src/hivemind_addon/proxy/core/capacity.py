@@ -1,14 +1,14 @@
 """What one pool may send: its attempts in flight, and what they have taught of the provider's limits.
 
-    a head that came       teaches the meters, the long windows, and a wall's probe
-    an attempt that ended  teaches the meters, the service time, the slots, the hidden limits, the breaker, the wall
+    a head that came       teaches the meters, the long windows, and an account block's probe
+    an attempt that ended  teaches the meters, the service time, the slots, the hidden limits, the breaker, the block
 
 Each of these rooms decides on its own what it makes of it. Here they hear of the same attempts in the same order, and
 what changed is told. Who waits, and who goes next, is not known here.
 
 **The long windows** of a subscription (five hours, a week) are kept as the provider last told them. They are shown and
 never paced by: how much a request takes of them is nobody's knowledge but the provider's, and what
-is left of a week is for people to share out. A window that is spent shows as a wall (`breaker.py`).
+is left of a week is for people to share out. A window that is spent shows as an account block (`breaker.py`).
 """
 
 import math
@@ -18,13 +18,13 @@ from dataclasses import dataclass
 
 from hivemind_addon.api.events import (
     HIDDEN_LIMIT,
+    AccountBlocked,
+    AccountUnblocked,
     BreakerChanged,
     ConcurrencyChanged,
     Event,
     MeterLearned,
     PoolBlocked,
-    WallHit,
-    WallOpened,
     WindowUsed,
 )
 from hivemind_addon.api.snapshot import BreakerState, WindowView
@@ -40,7 +40,7 @@ from hivemind_addon.api.ticket import (
     Ticket,
     WindowReading,
 )
-from hivemind_addon.proxy.core.breaker import Breaker, BreakerSettings, Wall
+from hivemind_addon.proxy.core.breaker import AccountBlock, Breaker, BreakerSettings
 from hivemind_addon.proxy.core.hidden_limits import HiddenLimits
 from hivemind_addon.proxy.core.hypotheses import OF_OVERLOADS, OF_THROTTLES
 from hivemind_addon.proxy.core.lanes import InFlight, QueueEntry
@@ -229,7 +229,7 @@ class Capacity:
         """What rate limits' refusals teach beyond headers: of its own attempts; the account's learn beside it."""
         self.overloads = HiddenLimits(OF_OVERLOADS)
         """What overload teaches."""
-        self.wall = Wall()
+        self.account_block = AccountBlock()
         self.windows = Windows()
         self._orders = orders
         self.paused = orders.is_paused(key)
@@ -364,7 +364,7 @@ class Capacity:
             is_probe=self.is_provider_down,
         )
         self.meters.reserve(demand, stamp=attempt.stamp, now=now)
-        self.wall.sent(ticket.id)
+        self.account_block.sent(ticket.id)
         self.slots.sent(attempt.in_flight, now)
         for hidden in (self.throttles, self.overloads):
             hidden.sent(attempt.stamp, demand, attempt.in_flight, now)
@@ -390,7 +390,7 @@ class Capacity:
         """The head of an attempt's response arrived; `answered`: it is no refusal."""
         self._note_windows(hints, now)
         if answered:
-            self._pass_wall(attempt.ticket.id, now)
+            self._pass_account_block(attempt.ticket.id, now)
             self._passed(attempt, now)
         for reading in hints.readings:
             if meter := self.meters.learn(reading, attempt, self.flights, now, answered=answered):
@@ -420,7 +420,7 @@ class Capacity:
             self._tell_limit("it takes more", now)
 
     def learn(self, attempt: Attempt, result: AttemptResult, now: float) -> None:
-        """Slots, hidden limits, breaker and wall learn from an attempt's end."""
+        """Slots, hidden limits, breaker and account block learn from an attempt's end."""
         outcome = result.outcome
         limit = self.limit
         known = [hidden.known for hidden in self.hidden]
@@ -430,7 +430,7 @@ class Capacity:
             self._tell_limit(outcome.reason, now)
         for before, hidden in zip(known, self.hidden, strict=True):
             self._tell_hidden(before, hidden.known, now)
-        self._judge_wall(attempt.ticket.id, outcome, now)
+        self._judge_account_block(attempt.ticket.id, outcome, now)
 
     def _judge(self, attempt: Attempt, outcome: Outcome, charged: Demand | None, now: float) -> None:
         throttled = outcome.kind is OutcomeKind.THROTTLED
@@ -497,19 +497,19 @@ class Capacity:
         self.slots.recover(len(self.flights), now)
         self._tell_breaker(before, reason, now)
 
-    def _judge_wall(self, ticket_id: str, outcome: Outcome, now: float) -> None:
-        """An attempt's end may be the wall, or prove it open."""
+    def _judge_account_block(self, ticket_id: str, outcome: Outcome, now: float) -> None:
+        """An attempt's end may be an account block, or end one."""
         if outcome.kind is OutcomeKind.SUCCESS:
-            self._pass_wall(ticket_id, now)
-        if outcome.wall_s is not None and self.wall.hit(outcome.reason, outcome.wall_s, now):
-            closure = self.wall.stands(now)
+            self._pass_account_block(ticket_id, now)
+        if outcome.account_block_s is not None and self.account_block.hit(outcome.reason, outcome.account_block_s, now):
+            closure = self.account_block.stands(now)
             until = now if closure is None else closure.until
-            self._emit(WallHit(at=now, pool=self.key, until=until, reason=outcome.reason))
-        self.wall.ended(ticket_id)
+            self._emit(AccountBlocked(at=now, pool=self.key, until=until, reason=outcome.reason))
+        self.account_block.ended(ticket_id)
 
-    def _pass_wall(self, ticket_id: str, now: float) -> None:
-        if self.wall.answered(ticket_id):
-            self._emit(WallOpened(at=now, pool=self.key))
+    def _pass_account_block(self, ticket_id: str, now: float) -> None:
+        if self.account_block.answered(ticket_id):
+            self._emit(AccountUnblocked(at=now, pool=self.key))
 
     def _note_windows(self, hints: Hints, now: float) -> None:
         for reading in hints.windows:

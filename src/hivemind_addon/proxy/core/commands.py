@@ -220,7 +220,7 @@ class CommandHandler:
 
     def _move_to_front(self, ticket_id: str, now: float) -> CommandEffect:
         pool = self._pool_of(ticket_id)
-        if pool is None or not pool.expedite(ticket_id, now):
+        if pool is None or not pool.move_to_front(ticket_id, now):
             return _declined(Declined.NOT_WAITING)
         return CommandEffect(CommandResult(pools=(pool.key,)), [pool])
 

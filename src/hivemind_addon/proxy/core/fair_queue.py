@@ -171,7 +171,7 @@ class FairQueue:
             entry.wake_up(slept_s)
             self._insert(entry, now)
 
-    def expedite(self, ticket_id: str, now: float) -> bool:
+    def move_to_front(self, ticket_id: str, now: float) -> bool:
         """Move a ticket before all others. It still backs off as long as it has to, but follows no leader."""
         entry = self._entries.get(ticket_id)
         if entry is None:

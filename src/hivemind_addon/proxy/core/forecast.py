@@ -202,7 +202,7 @@ def view_pool(
         blocked_for_s=max(0.0, capacity.hidden[0].closed_until - now),
         meters=capacity.meters.views(now),
         tickets=(*_in_flight(capacity), *_waiting(capacity, queue, turn, now, most_queued)),
-        wall=capacity.wall.view(now),
+        account_block=capacity.account_block.view(now),
         windows=capacity.windows.views(now),
         paused=capacity.paused,
         cap=capacity.cap,
@@ -262,7 +262,7 @@ def starts_at(capacity: Capacity, entries: Iterable[QueueEntry], now: float) -> 
         *(supply for hidden in capacity.hidden for supply in Supply.of_hidden(hidden, now)),
     ]
     first_at = others_at = max(now, *(hidden.closed_until for hidden in capacity.hidden))
-    probes_at = max(capacity.breaker.passes_at, capacity.wall.passes_at)
+    probes_at = max(capacity.breaker.passes_at, capacity.account_block.passes_at)
     if probes_at > -_NEVER:  # one goes first, the others wait for its answer; infinite: it is under way
         answer_s = _NEVER if service_s is None else service_s
         is_sent = probes_at == _NEVER
@@ -286,8 +286,8 @@ def foresee(
 ) -> WaitView:
     """What a call would meet. `guest` is no ticket of this pool; `short`: what its budgets lack."""
     pool = str(capacity.key)
-    if closure := capacity.wall.stands(now):
-        return WaitView(pool, closure.until - now, 0, f"{Reason.WALL.value}: {closure.reason}")
+    if closure := capacity.account_block.stands(now):
+        return WaitView(pool, closure.until - now, 0, f"{Reason.ACCOUNT_BLOCK.value}: {closure.reason}")
     if short is not None and not short.may_pass:
         return WaitView(pool, short.renews_in_s, 0, f"{Reason.BUDGET.value}: {short.budget.holder}")
     queue.seat(guest, now)

@@ -33,7 +33,7 @@ from hivemind_addon.api.ticket import (
     Reason,
     Ticket,
 )
-from hivemind_addon.proxy.core.breaker import BreakerSettings, Closure
+from hivemind_addon.proxy.core.breaker import ActiveBlock, BreakerSettings
 from hivemind_addon.proxy.core.budget import Budgets
 from hivemind_addon.proxy.core.capacity import Capacity, ConcurrencySettings
 from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
@@ -61,7 +61,7 @@ from hivemind_addon.proxy.core.turn import SOONEST_COME_BACK_S, Gate, Turn
 _KEPT_FOR_S = 600.0
 
 
-class Comebacks:
+class KeptPositions:
     """One pool's entries that have ended and whose positions are kept, oldest first."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Comebacks:
         return sum(map(len, self._kept.values()))
 
     def __repr__(self) -> str:
-        return f"<Comebacks {len(self)} positions kept>"
+        return f"<KeptPositions {len(self)} positions kept>"
 
     def keep(self, entry: QueueEntry, now: float) -> None:
         """A ticket was shed, or its client went."""
@@ -102,7 +102,7 @@ class Comebacks:
             del self._kept[name]
 
 
-class Successors:
+class SupersededAttempts:
     """Tickets of one pool that wait for the end of an attempt for the same request, by that attempt's ticket."""
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class Successors:
         return len(self._of)
 
     def __repr__(self) -> str:
-        return f"<Successors {self._of}>"
+        return f"<SupersededAttempts {self._of}>"
 
     def supersede(self, ticket: Ticket, flights: InFlight, now: float) -> QueueEntry | None:
         """Whose attempt a new ticket is to wait for: its client has given up by now. None: there is none."""
@@ -183,8 +183,8 @@ class Pool:
         self._backoffs = Backoffs()
         self._turn = Turn(queue=self._queue, capacity=self._capacity, backoffs=self._backoffs)
         self._callers = Callers()
-        self._comebacks = Comebacks()
-        self._successors = Successors()
+        self._kept_positions = KeptPositions()
+        self._superseded_by_ticket = SupersededAttempts()
         self._to_announce: list[str] = []
         """Tickets whose wait began since the last poll."""
         self._review = False
@@ -240,13 +240,13 @@ class Pool:
         """Queue a new ticket; one that comes back has its old position. What it supersedes is to be ended."""
         self._callers.called(ticket)
         entry = QueueEntry(ticket=ticket, wait_began_at=ticket.arrived_at)
-        if (left := self._comebacks.claim(ticket, now)) is not None:
+        if (left := self._kept_positions.claim(ticket, now)) is not None:
             entry.come_back_for(left)
         if self._capacity.service.is_known:
             entry.shed_at = last_moment(ticket, self._capacity.service.mean_s)
         entry.leaves_at = self._leaves_at(entry, now)
         entry.priority = self._orders.priority_of(ticket.agent, ticket.priority)
-        old = self._successors.supersede(ticket, self._capacity.flights, now)
+        old = self._superseded_by_ticket.supersede(ticket, self._capacity.flights, now)
         if old is not None:
             entry.not_before = now + _MOST_ENDING_S
             old.shows_patience = False  # it left before, nobody saw when
@@ -264,7 +264,7 @@ class Pool:
         entry = self._take_out(ticket_id, now)
         if entry is None:
             return False
-        self._comebacks.keep(entry, now)
+        self._kept_positions.keep(entry, now)
         self._client_left(entry, now)
         self._end_ticket(entry, now, end="cancelled", reason="client went")
         return True
@@ -298,9 +298,9 @@ class Pool:
             entry.end_wait(now)
         return entry
 
-    def expedite(self, ticket_id: str, now: float) -> bool:
+    def move_to_front(self, ticket_id: str, now: float) -> bool:
         """Move a queued ticket to the front."""
-        return self._queue.expedite(ticket_id, now)
+        return self._queue.move_to_front(ticket_id, now)
 
     def look_again(self, ticket_id: str, now: float) -> None:
         """A ticket that waited for its budget may fit into it now; it has its old position."""
@@ -370,7 +370,7 @@ class Pool:
             decisions.extend(
                 self._shed(entry, now, Reason.STOPPING, SOONEST_COME_BACK_S) for entry in self._queue.in_order()
             )
-        if closure := self._capacity.wall.stands(now):
+        if closure := self._capacity.account_block.stands(now):
             decisions.extend(self._refuse(entry, closure, now) for entry in self._queue.in_order())
         while entry := self._queue.first_to_shed(now):
             if not self._hold_on(entry, now):
@@ -441,7 +441,7 @@ class Pool:
         entry, outcome = self._capacity.flights.of(attempt), result.outcome
         if entry is None:
             raise ContractError(f"{attempt.ticket.id}: attempt {attempt.number} was settled already")
-        if successor := self._queue.get(self._successors.of_ended(attempt.ticket.id)):
+        if successor := self._queue.get(self._superseded_by_ticket.of_ended(attempt.ticket.id)):
             self._queue.move(successor, now, now)
         took_s = self._capacity.settle(attempt, result, now)
         entry.wait_began_at = now
@@ -544,7 +544,7 @@ class Pool:
 
     def _shed(self, entry: QueueEntry, now: float, reason: Reason, come_back_s: float) -> Shed:
         self._take_out(entry.ticket.id, now)
-        self._comebacks.keep(entry, now)
+        self._kept_positions.keep(entry, now)
         self._client_stayed(entry, now)
         self._end_ticket(entry, now, end="shed", reason=reason.value)
         return Shed(ticket=entry.ticket, reason=reason, come_back_s=come_back_s)
@@ -561,12 +561,12 @@ class Pool:
                 refused.append(self._refuse(entry, short, now))
         return refused
 
-    def _refuse(self, entry: QueueEntry, cause: Shortage | Closure, now: float) -> Refused:
+    def _refuse(self, entry: QueueEntry, cause: Shortage | ActiveBlock, now: float) -> Refused:
         match cause:
             case Shortage(budget=budget):
                 reason = f"{Reason.BUDGET.value}: {budget.holder}"
-            case Closure(reason=why):
-                reason = f"{Reason.WALL.value}: {why}"
+            case ActiveBlock(reason=why):
+                reason = f"{Reason.ACCOUNT_BLOCK.value}: {why}"
             case _:
                 assert_never(cause)
         self._take_out(entry.ticket.id, now)

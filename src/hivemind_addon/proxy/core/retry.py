@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from hivemind_addon.api.command import Cancel
 from hivemind_addon.api.spend import Shortage
 from hivemind_addon.api.ticket import Attempt, Outcome, OutcomeKind, Reason, Ticket
-from hivemind_addon.proxy.core.breaker import Closure
+from hivemind_addon.proxy.core.breaker import ActiveBlock
 
 
 class Admitted(Struct, frozen=True):
@@ -51,7 +51,7 @@ class Refused(Struct, frozen=True):
     """
 
     ticket: Ticket
-    cause: Shortage | Closure | Cancel
+    cause: Shortage | ActiveBlock | Cancel
 
 
 class Finished(Struct, frozen=True):

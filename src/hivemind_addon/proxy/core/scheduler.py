@@ -96,7 +96,7 @@ class Scheduler:
         )
         self._refused: list[Refused] = []
         """Queued tickets that a person has cancelled, since the last poll."""
-        self._called_off: list[Attempt] = []
+        self._cancelled_by_person: list[Attempt] = []
         self._canonical: dict[str, str] = {}
         self._account_by_name: dict[tuple[str, str], str] = {}
         self._named: set[str] = set()
@@ -271,7 +271,7 @@ class Scheduler:
         return True
 
     def command(self, command: SchedulerCommand, now: float) -> CommandResult:
-        """Do what a person asks. Then poll; and end the attempts that `drain_called_off` names."""
+        """Do what a person asks. Then poll; and end the attempts that `drain_cancelled` names."""
         effect = self._commands.obey(command, now)
         self._apply(effect, now)
         if event := person_acted(command, effect.result, now):
@@ -285,7 +285,7 @@ class Scheduler:
             case Refused():
                 self._refused.append(effect.ended)
             case Attempt():
-                self._called_off.append(effect.ended)
+                self._cancelled_by_person.append(effect.ended)
 
     def _wake(self, pools: Iterable[Pool]) -> None:
         self._changed.update(dict.fromkeys(pools))
@@ -307,9 +307,9 @@ class Scheduler:
         superseded, self._superseded = self._superseded, []
         return superseded
 
-    def drain_called_off(self) -> list[Attempt]:
+    def drain_cancelled(self) -> list[Attempt]:
         """Attempts that a person has cancelled since the last call. End them, and settle them as CANCELLED."""
-        called_off, self._called_off = self._called_off, []
+        called_off, self._cancelled_by_person = self._cancelled_by_person, []
         return called_off
 
     def wake_up(self, slept_s: float, now: float) -> None:

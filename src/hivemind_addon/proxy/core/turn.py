@@ -3,9 +3,9 @@
 The next one is the first in the queue's order, but for two: while the provider is down it is whoever probes; and one
 that would not live to see more room goes before others, once it has waited long.
 
-The next one goes when nothing stops it: a person's pause, the breaker, the wall, the concurrency limit, a pause that
-the provider asked for, every meter. The first of these that does is its gate, and with it everybody's: nobody passes
-the next one. Nothing is decided here for good; each poll asks anew.
+The next one goes when nothing stops it: a person's pause, the breaker, an account block, the concurrency limit, a pause
+that the provider asked for, every meter. The first of these that does is its gate, and with it everybody's: nobody
+passes the next one. Nothing is decided here for good; each poll asks anew.
 """
 
 from dataclasses import dataclass
@@ -110,8 +110,8 @@ class Turn:
             return Gate(Reason.PAUSED, _NEVER)
         if capacity.breaker.passes_at > now:
             return Gate(Reason.BREAKER, capacity.breaker.passes_at)
-        if capacity.wall.passes_at > now:
-            return Gate(Reason.WALL, capacity.wall.passes_at)
+        if capacity.account_block.passes_at > now:
+            return Gate(Reason.ACCOUNT_BLOCK, capacity.account_block.passes_at)
         slot_at = capacity.slot_at(now)
         if slot_at == _NEVER:
             return Gate(Reason.CONCURRENCY, _NEVER)

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from hivemind_addon.api.ticket import Attempt
     from hivemind_addon.proxy.mitm.exchange import Exchange
     from hivemind_addon.proxy.mitm.settings import Settings
-    from hivemind_addon.system.descriptors import Places
+    from hivemind_addon.system.descriptors import ConnectionPlaces
 
 logger = logging.getLogger("hivemind")
 
@@ -165,7 +165,7 @@ class Hivemind:
         elif self.proxy:
             await self._find_place(client, self.proxy.places)
 
-    async def _find_place(self, client: Client, places: Places) -> None:
+    async def _find_place(self, client: Client, places: ConnectionPlaces) -> None:
         connections = ctx.master.addons.get("proxyserver").connections
         if places.are_full:
             places.keep(connections)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from mitmproxy import ctx, exceptions
 
-from hivemind_addon.api.command import Command, OptionView, Record, Said, SetConfig, ShowConfig, asker
+from hivemind_addon.api.command import Command, CommandReply, OptionView, Record, SetConfig, ShowConfig, asker
 from hivemind_addon.api.control import ControlServer, control_socket
 from hivemind_addon.api.events import PersonActed
 from hivemind_addon.proxy.mitm.listeners import listens
@@ -95,20 +95,20 @@ class ControlSocket:
             self._server.close()
             self._server = None
 
-    def _do(self, command: Command) -> Said:
+    def _do(self, command: Command) -> CommandReply:
         """What a person tells us."""
         match command:
             case Record():
                 return self._record(command)
             case ShowConfig():
                 views = option_views()
-                return Said(done=True, text=f"{len(views)} options", value=msgspec.to_builtins(views))
+                return CommandReply(done=True, text=f"{len(views)} options", value=msgspec.to_builtins(views))
             case SetConfig():
                 return self._configure(command)
             case _:
                 return self._driver.command(command)
 
-    def _configure(self, command: SetConfig) -> Said:
+    def _configure(self, command: SetConfig) -> CommandReply:
         said = set_option(command.name, command.value)
         if said.value is not None:
             self._tell(f"{said.text} ({asker(command.by)})", by=command.by)
@@ -117,18 +117,20 @@ class ControlSocket:
     def _tell(self, text: str, *, by: str = "") -> None:
         self._driver.note(PersonActed(at=self._driver.clock.monotonic(), text=text, by=by))
 
-    def _record(self, command: Record) -> Said:
+    def _record(self, command: Record) -> CommandReply:
         """Recording is an option: mitmweb shows what is set here, and sets it, too."""
         before = self._files.recorder
         try:
             ctx.options.update(hivemind_capture=command.file or "", hivemind_capture_content=command.content)
         except exceptions.OptionsError as error:
-            return Said(done=False, text=str(error))
+            return CommandReply(done=False, text=str(error))
         if self._files.recorder is before:
-            return Said(done=False, text=f"{before.path} is recorded already" if before else "nothing was recorded")
+            return CommandReply(
+                done=False, text=f"{before.path} is recorded already" if before else "nothing was recorded"
+            )
         text = f"recording into {command.file}" if command.file else "recording no more"
         self._tell(text)
-        return Said(done=True, text=text)
+        return CommandReply(done=True, text=text)
 
 
 def option_views() -> list[OptionView]:
@@ -146,24 +148,26 @@ def option_views() -> list[OptionView]:
     ]
 
 
-def set_option(name: str, text: str) -> Said:
+def set_option(name: str, text: str) -> CommandReply:
     """Set one of ours, by its name with or without the prefix. What it is then, or why it stays as it was."""
     option = _named(name)
     if option is None:
-        return Said(done=False, text=f"{name}: no such option; {_nearest(name)}")
+        return CommandReply(done=False, text=f"{name}: no such option; {_nearest(name)}")
     if not option.settable:
-        return Said(done=False, text=f"{option.name} cannot be changed while the proxy runs; give it at the start")
+        return CommandReply(
+            done=False, text=f"{option.name} cannot be changed while the proxy runs; give it at the start"
+        )
     try:
         value = _value(option, text)
         before = getattr(ctx.options, option.name)
         if _same(before, value):
-            return Said(done=True, text=f"{option.name} is {_words(option, value)} already")
+            return CommandReply(done=True, text=f"{option.name} is {_words(option, value)} already")
         ctx.options.update(**{option.name: value})
     except ValueError as error:
-        return Said(done=False, text=f"{option.name}: {error}")
+        return CommandReply(done=False, text=f"{option.name}: {error}")
     except exceptions.OptionsError as error:
-        return Said(done=False, text=str(error))
-    return Said(done=True, text=f"{option.name} is now {_words(option, value)}", value=_shown(option, value))
+        return CommandReply(done=False, text=str(error))
+    return CommandReply(done=True, text=f"{option.name} is now {_words(option, value)}", value=_shown(option, value))
 
 
 def _named(name: str) -> Option | None:

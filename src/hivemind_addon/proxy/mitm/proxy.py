@@ -28,7 +28,7 @@ from hivemind_addon.proxy.mitm.pages import Pages
 from hivemind_addon.proxy.mitm.settings import LiveSettings
 from hivemind_addon.proxy.observe.news import NOTICE
 from hivemind_addon.proxy.profile.known import is_model_host, is_shaped_like_a_call
-from hivemind_addon.system.descriptors import Places, raise_limit
+from hivemind_addon.system.descriptors import ConnectionPlaces, raise_limit
 from hivemind_addon.system.hosts import normal_host
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Proxy:
         self.files = Files(runtime.driver)
         """What is written: the journal, and captures."""
         self.intake = Intake(runtime=runtime, settings=self.settings, files=self.files, on_end=self._ended)
-        self.places = Places(raise_limit())
+        self.places = ConnectionPlaces(raise_limit())
         """Of clients' connections."""
         self.live: dict[str, Exchange] = {}
         """Flow id → exchange whose ticket has not ended."""
@@ -265,7 +265,7 @@ class Proxy:
                 unscheduled=tuple(sorted(self.unscheduled)),
             ),
             snapshot=self.driver.snapshot(most_queued=QUEUED_TOLD),
-            tally=self.runtime.stats.view(clock.monotonic(), self.runtime.news.lines(clock.monotonic())),
+            stats=self.runtime.stats.view(clock.monotonic(), self.runtime.news.lines(clock.monotonic())),
             told_wall=clock.wall(),
         )
 

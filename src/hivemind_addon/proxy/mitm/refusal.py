@@ -18,7 +18,7 @@ from hivemind_addon.api.command import Cancel
 from hivemind_addon.api.spend import Scope, Shortage, amount
 from hivemind_addon.api.ticket import Reason
 from hivemind_addon.api.words import lasting
-from hivemind_addon.proxy.core.breaker import Closure
+from hivemind_addon.proxy.core.breaker import ActiveBlock
 from hivemind_addon.proxy.core.retry import Refused, Shed
 from hivemind_addon.proxy.profile.model import Profile
 from hivemind_addon.proxy.wire.dialect import Dialect
@@ -74,7 +74,7 @@ def refused_text(
             return _CALLED_OFF_TEXT
         case Shortage() as short:
             return _budget_text(short, agents_file, at) + _kept_text(kept_as, at)
-        case Closure() as closure:
+        case ActiveBlock() as closure:
             return _wall_text(closure, clock)
 
 
@@ -85,8 +85,8 @@ def refused_error(profile: Profile, refused: Refused) -> str:
             return "invalid_request_error"
         case Shortage():
             return profile.budget_refusal.error
-        case Closure():
-            return profile.wall_refusal.error
+        case ActiveBlock():
+            return profile.account_block_refusal.error
 
 
 def make_refused(
@@ -110,8 +110,8 @@ def make_refused(
         case Shortage():
             status = profile.budget_refusal.status
             return http.Response.make(status, dialect.error_body(status, error, text), headers)
-        case Closure() as closure:
-            wall = profile.wall_refusal
+        case ActiveBlock() as closure:
+            wall = profile.account_block_refusal
             left_s = max(1, math.ceil(closure.until - clock.monotonic()))
             reset = math.ceil(clock.wall() + left_s)
             headers |= {"retry-after": str(left_s)}
@@ -125,7 +125,7 @@ def make_upgrade_refusal(dialect: Dialect) -> http.Response:
     return http.Response.make(426, dialect.error_body(426, "", text), {"content-type": "application/json"})
 
 
-def _wall_text(closure: Closure, clock: Clock) -> str:
+def _wall_text(closure: ActiveBlock, clock: Clock) -> str:
     left_s = max(0.0, closure.until - clock.monotonic())
     end = datetime.fromtimestamp(clock.wall() + left_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return (

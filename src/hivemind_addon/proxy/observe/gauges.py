@@ -23,8 +23,8 @@ GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "hivemind_paused": ("1 while a person has paused the pool.", ("pool",)),
     "hivemind_blocked_seconds": ("Seconds that the provider's retry-after still asks for.", ("pool",)),
     "hivemind_breaker_state": ("1 for the state that the breaker is in, 0 for the others.", ("pool", "state")),
-    "hivemind_wall": ("1 while the provider refuses the account for long.", ("pool",)),
-    "hivemind_wall_seconds": ("Seconds until the wall's end.", ("pool",)),
+    "hivemind_account_block": ("1 while the provider refuses the account for long.", ("pool",)),
+    "hivemind_account_block_seconds": ("Seconds until the wall's end.", ("pool",)),
     "hivemind_meter_level": ("What may still be taken of a rate limit now.", ("pool", "meter")),
     "hivemind_meter_limit": ("A rate limit, as the provider tells it.", ("pool", "meter")),
     "hivemind_meter_full_seconds": (
@@ -76,8 +76,8 @@ def _add_pool(gauges: Mapping[str, GaugeMetricFamily], label: str, view: PoolVie
         "hivemind_concurrency_cap": view.cap,
         "hivemind_paused": view.paused,
         "hivemind_blocked_seconds": view.blocked_for_s,
-        "hivemind_wall": view.wall is not None,
-        "hivemind_wall_seconds": view.wall.ends_in_s if view.wall else 0,
+        "hivemind_account_block": view.account_block is not None,
+        "hivemind_account_block_seconds": view.account_block.ends_in_s if view.account_block else 0,
     }
     for name, value in amounts.items():
         _add(gauges[name], (label,), value)

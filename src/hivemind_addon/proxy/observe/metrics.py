@@ -20,6 +20,7 @@ from prometheus_client import (
 from prometheus_client.core import Metric
 
 from hivemind_addon.api.events import (
+    AccountBlocked,
     AttemptEnded,
     AttemptStarted,
     BackedOff,
@@ -35,7 +36,6 @@ from hivemind_addon.api.events import (
     Submitted,
     Superseded,
     TicketEnded,
-    WallHit,
 )
 from hivemind_addon.api.snapshot import Snapshot
 from hivemind_addon.api.ticket import OutcomeKind, PoolKey
@@ -67,7 +67,7 @@ _COUNTERS = {
     "committed_failures": ("Streams that failed after a keep-alive had sent their head.", _OF_POOL),
     "superseded": ("Attempts that were ended because their client came back.", _OF_POOL),
     "provider_pauses": ("Times that the provider asked for a pause.", _OF_POOL),
-    "walls": ("Times that the provider refused the account for long.", _OF_POOL),
+    "account_blocks": ("Times that the provider refused the account for long.", _OF_POOL),
     "breaker_changes": ("Changes of the breaker by its new state.", ("pool", "state")),
     "tokens": ("Tokens used, by kind: input (uncached), cache_read, cache_write, output.", ("pool", "kind")),
     "cost_dollars": ("What attempts cost by the profiles' prices; unpriced models count nothing.", _OF_POOL),
@@ -87,7 +87,7 @@ _COUNTED = {
     CommittedStreamFailed: "committed_failures",
     Superseded: "superseded",
     PoolBlocked: "provider_pauses",
-    WallHit: "walls",
+    AccountBlocked: "account_blocks",
     GuardTripped: "guard_trips",
     OddityNoted: "oddities",
     MachineSlept: "clock_jumps",

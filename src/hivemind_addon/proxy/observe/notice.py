@@ -2,14 +2,14 @@
 
 What wakes a person must be worth it: something that stops all agents of a pool until somebody acts, or for long.
 
-    cause     begins with                                            is told            ends with
-    wall      the provider refuses the account for hours             at once            the first answer
-    refused   401, 402, no credit: the key is refused                after a minute     the first answer
-    breaker   the provider is down or out of reach                   after 5 minutes    the first answer
-    state     the journal cannot be written (a full disk)            at once            a write
-    budget    a budget of yours is spent                             at once            -
-    garbage   5 of the last 20 answers of a pool are garbage           at once            20 answers with 1 at most
-    guard     an exception of ours, unscheduled traffic              at once            -
+    cause          begins with                                            is told            ends with
+    account block  the provider refuses the account for hours             at once            the first answer
+    refused        401, 402, no credit: the key is refused                after a minute     the first answer
+    breaker        the provider is down or out of reach                   after 5 minutes    the first answer
+    state          the journal cannot be written (a full disk)            at once            a write
+    budget         a budget of yours is spent                             at once            -
+    garbage        5 of the last 20 answers of a pool are garbage         at once            20 answers with 1 at most
+    guard          an exception of ours, unscheduled traffic              at once            -
 
 A trouble is called for once, and its end is called out if its beginning was. The same trouble again within ten minutes
 waits until these are over, and is called for only if it lasts. A refused key waits a minute because clients that log in
@@ -24,6 +24,8 @@ from msgspec import Struct
 
 from hivemind_addon.api.event_text import line_of
 from hivemind_addon.api.events import (
+    AccountBlocked,
+    AccountUnblocked,
     AttemptEnded,
     BreakerChanged,
     BudgetSpent,
@@ -31,8 +33,6 @@ from hivemind_addon.api.events import (
     GuardTripped,
     PoolsMerged,
     StateUnsaved,
-    WallHit,
-    WallOpened,
 )
 from hivemind_addon.api.snapshot import BreakerState
 from hivemind_addon.api.ticket import Outcome, OutcomeKind, PoolKey
@@ -53,7 +53,7 @@ _NO_CREDIT = ("billing", "credit", "insufficient", "balance", "payment")
 class Cause(Enum):
     """What is wrong."""
 
-    WALL = "wall"
+    ACCOUNT_BLOCK = "account block"
     REFUSED = "refused"
     BREAKER = "breaker"
     STATE = "state"
@@ -120,10 +120,10 @@ class Notices:
         match event:
             case AttemptEnded():
                 return self._attempt_ended(event)
-            case WallHit():
-                self._begin(Cause.WALL, event.pool, event, until=event.until, anew=True)
-            case WallOpened():
-                self._end(Cause.WALL, event.pool)
+            case AccountBlocked():
+                self._begin(Cause.ACCOUNT_BLOCK, event.pool, event, until=event.until, anew=True)
+            case AccountUnblocked():
+                self._end(Cause.ACCOUNT_BLOCK, event.pool)
             case BreakerChanged(state=BreakerState.OPEN.value):
                 self._begin(Cause.BREAKER, event.pool, event)
             case BreakerChanged(state=BreakerState.CLOSED.value):
@@ -205,13 +205,13 @@ class Notices:
                 self._ended.append((cause, trouble))
 
     def _merge(self, event: PoolsMerged) -> None:
-        """The merged pool's troubles are its successor's, which will tell of them itself; but a wall goes over."""
-        wall = self._troubles.pop((Cause.WALL, event.merged), None)
+        """The merged pool's troubles are its successor's, which tells of them itself; an account block goes over."""
+        block = self._troubles.pop((Cause.ACCOUNT_BLOCK, event.merged), None)
         self._answers.pop(event.merged, None)
         for cause in (Cause.BREAKER, Cause.REFUSED, Cause.GARBAGE):
             self._troubles.pop((cause, event.merged), None)
-        if wall is not None and wall.stands:
-            self._troubles.setdefault((Cause.WALL, event.pool), wall).pool = event.pool
+        if block is not None and block.stands:
+            self._troubles.setdefault((Cause.ACCOUNT_BLOCK, event.pool), block).pool = event.pool
 
     def _forget(self, now: float) -> bool:
         """Make room: what is over and would be told again anyway. False: there is nothing of the kind."""
@@ -271,7 +271,7 @@ def _begin_text(cause: Cause, trouble: _Trouble, now: float) -> str:
 def _end_text(cause: Cause, trouble: _Trouble, now: float) -> str:
     subject = f"{trouble.pool}: " if trouble.pool else ""
     match cause:
-        case Cause.WALL:
+        case Cause.ACCOUNT_BLOCK:
             what = "the account is served again"
         case Cause.STATE:
             what = "the journal is written again"

@@ -19,7 +19,7 @@ from hivemind_addon.api.events import (
     Submitted,
     TicketEnded,
 )
-from hivemind_addon.api.report import LimitMove, LogLine, PoolTally, Sample, SessionTally, TallyView
+from hivemind_addon.api.report import LimitMove, LogLine, PoolStats, Sample, SessionStats, StatsView
 from hivemind_addon.api.spend import Spend
 from hivemind_addon.api.ticket import OutcomeKind, PoolKey, Ticket, Usage
 
@@ -135,12 +135,12 @@ class Stats:
             case PoolsMerged():
                 self._merged(event)
 
-    def view(self, now: float, log: tuple[LogLine, ...] = ()) -> TallyView:
+    def view(self, now: float, log: tuple[LogLine, ...] = ()) -> StatsView:
         """What has been counted until now, beside the newest lines of the log."""
         for book in self._pools.values():
             book.sample(now)
         told = list(islice(reversed(self._sessions.values()), SESSIONS_TOLD))
-        return TallyView(
+        return StatsView(
             pools=tuple(_pool_view(book, now) for book in self._pools.values()),
             sessions=tuple(_session_view(book, now) for book in reversed(told)),
             more_sessions=len(self._sessions) - len(told),
@@ -232,9 +232,9 @@ class Stats:
             setattr(new, name, getattr(new, name) + getattr(old, name))
 
 
-def _pool_view(book: _PoolStats, now: float) -> PoolTally:
+def _pool_view(book: _PoolStats, now: float) -> PoolStats:
     waits = sorted(waited_s for at, waited_s in book.waits if now - at <= WAITS_S)
-    return PoolTally(
+    return PoolStats(
         key=book.key,
         admitted=book.admitted,
         delivered=book.delivered,
@@ -269,8 +269,8 @@ def quantile(ordered: list[float], share: float) -> float | None:
     return ordered[max(0, ceil(share * len(ordered)) - 1)] if ordered else None
 
 
-def _session_view(book: _SessionStats, now: float) -> SessionTally:
-    return SessionTally(
+def _session_view(book: _SessionStats, now: float) -> SessionStats:
+    return SessionStats(
         agent=book.agent,
         session=book.session,
         parent_session=book.parent_session,

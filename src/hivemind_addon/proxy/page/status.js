@@ -73,7 +73,7 @@ const pill = (text, kind) => h("span", { class: "pill " + (kind || "") }, text);
 
 function pills(pool) { // the words of api/pool_words.py
   const made = [];
-  if (pool.wall) made.push(pill("account refused", "bad"));
+  if (pool.account_block) made.push(pill("account refused", "bad"));
   if (pool.paused) made.push(pill("paused by a person", "warn"));
   if (pool.blocked_for_s > 0) made.push(pill(`told to wait ${lasting(pool.blocked_for_s)}`, "warn"));
   if (pool.breaker !== "closed") {
@@ -84,8 +84,8 @@ function pills(pool) { // the words of api/pool_words.py
   if (pool.bypassing) made.push(pill(`${pool.bypassing} past the scheduler`, "bad"));
   return made.length ? made : [pool.queued ? pill(`${count(pool.queued)} queued`, "accent") : pill(pool.in_flight ? "busy" : "idle", "good")];
 }
-function history(tally) {
-  const samples = tally ? tally.history : [];
+function history(stats) {
+  const samples = stats ? stats.history : [];
   if (samples.length < 2) return null;
   const top = Math.max(1, ...samples.map((one) => Math.max(one.queued, one.in_flight, one.limit || 0)));
   const span = Math.max(18, samples.length), x = (place) => (600 - (600 / span) * (samples.length - place)).toFixed(1), y = (value) => (42 - (40 * value) / top).toFixed(1);
@@ -99,20 +99,20 @@ function history(tally) {
     h("div.legend", { "aria-hidden": "true" }, h("span", null, h("i.queued"), "waiting"), h("span", null, h("i.flight"), "in flight"),
       h("span", null, h("i.limit"), "limit"), h("span", null, `last ${lasting(10 * span)}, top ${count(top)}`)));
 }
-function card(pool, tally) {
+function card(pool, stats) {
   const learned = pool.learned.map((one) => h("span", null, `${one.name} `, h("b", null, one.text)));
-  const facts = tally ? [
-    ["delivered", count(tally.delivered)], ["retries absorbed", count(tally.retries_absorbed)], ["rate-limited", count(tally.throttled)],
-    ["failed", count(tally.failed)], ["garbage", tally.garbage ? count(tally.garbage) : null], ["wait p50 / p95", tally.wait_p50_s == null ? "–" : `${lasting(tally.wait_p50_s)} / ${lasting(tally.wait_p95_s)}`],
-    ["tokens", short(tally.tokens)], ["cost", tally.micro_usd ? dollars(tally.micro_usd) : null],
-    ["in vain", tally.wasted_micro_usd ? dollars(tally.wasted_micro_usd) : null],
+  const facts = stats ? [
+    ["delivered", count(stats.delivered)], ["retries absorbed", count(stats.retries_absorbed)], ["rate-limited", count(stats.throttled)],
+    ["failed", count(stats.failed)], ["garbage", stats.garbage ? count(stats.garbage) : null], ["wait p50 / p95", stats.wait_p50_s == null ? "–" : `${lasting(stats.wait_p50_s)} / ${lasting(stats.wait_p95_s)}`],
+    ["tokens", short(stats.tokens)], ["cost", stats.micro_usd ? dollars(stats.micro_usd) : null],
+    ["in vain", stats.wasted_micro_usd ? dollars(stats.wasted_micro_usd) : null],
   ].filter(([, value]) => value != null).map(([name, value]) => h("span", null, name + " ", h("b", null, value))) : [];
-  const cap = pool.cap == null ? "" : `, capped at ${pool.cap}`, move = tally && tally.moves[0];
+  const cap = pool.cap == null ? "" : `, capped at ${pool.cap}`, move = stats && stats.moves[0];
   return h("article.card", { "data-pool": poolName(pool.key) },
     h("div.top", null,
       h("div", null, h("h3", null, poolName(pool.key)), pool.account_name && h("p.account", null, pool.account_name)),
       h("div.pills", null, pills(pool))),
-    pool.wall && h("p.notice.bad", null, `${pool.wall.reason}: ${pool.wall.ends_in_s ? "for " + lasting(pool.wall.ends_in_s) : "being tried again"}`),
+    pool.account_block && h("p.notice.bad", null, `${pool.account_block.reason}: ${pool.account_block.ends_in_s ? "for " + lasting(pool.account_block.ends_in_s) : "being tried again"}`),
     h("div.body", null, h("div.levels", null,
     bar("In flight", `${pool.in_flight} of ${pool.limit}${cap}`, pool.in_flight / pool.limit, ""),
     pool.meters.map((one) => bar(one.name.replaceAll("-", " "),
@@ -121,7 +121,7 @@ function card(pool, tally) {
     pool.windows.map((one) => bar(`${one.name} window`,
       [one.used == null ? null : `${Math.round(100 * one.used)} % used`, one.status, one.resets_in_s == null ? null : `anew in ${lasting(one.resets_in_s)}`]
         .filter(Boolean).join(", "), one.used || 0, usedKind(one.used || 0)))),
-    h("div.story", null, history(tally),
+    h("div.story", null, history(stats),
       h("div.facts", null, facts, learned, move && h("span", { title: move.reason }, "limit moved ", h("b", null, `${lasting(move.ago_s)} ago`))))));
 }
 
@@ -220,30 +220,30 @@ function lines(log) {
 // The page -----------------------------------------------------------------------------------------------------------
 
 function draw(report) {
-  const { proxy, snapshot, tally } = report, counters = snapshot.counters;
+  const { proxy, snapshot, stats } = report, counters = snapshot.counters;
   const tickets = snapshot.pools.flatMap((pool) => pool.tickets);
   tickets.sort((a, b) => (a.state === "in flight") - (b.state === "in flight") || a.position - b.position);
   const waiting = sum(snapshot.pools, (pool) => pool.queued), running = sum(snapshot.pools, (pool) => pool.in_flight);
-  const paused = snapshot.pools.some((pool) => pool.paused), down = snapshot.pools.some((pool) => pool.wall || pool.breaker === "open");
+  const paused = snapshot.pools.some((pool) => pool.paused), down = snapshot.pools.some((pool) => pool.account_block || pool.breaker === "open");
   say(snapshot.stopping ? "stopping" : paused ? "paused" : down ? "a provider does not serve" : "serving", snapshot.stopping || paused || down ? "warn" : "good");
   show("#about", `${proxy.listens.join(", ")} · up ${lasting(report.told_wall - proxy.began_wall)} · version ${proxy.version}`);
   document.title = waiting ? `hivemind (${count(waiting)} waiting)` : "hivemind";
   show("#notices",
     counters.guard_trips > 0 && h("p.notice.bad", null, `${count(counters.guard_trips)} guard trips: errors of the scheduler's own; the log has them`),
     snapshot.stopping && h("p.notice.warn", null, "The proxy is stopping: running requests finish, nothing new is admitted."));
-  const cost = sum(tally.pools, (pool) => pool.micro_usd), vain = sum(tally.pools, (pool) => pool.wasted_micro_usd);
+  const cost = sum(stats.pools, (pool) => pool.micro_usd), vain = sum(stats.pools, (pool) => pool.wasted_micro_usd);
   show("#totals", [
     ["in flight", count(running)], ["waiting", count(waiting)], ["delivered", count(counters.delivered)],
-    ["retries absorbed", count(sum(tally.pools, (pool) => pool.retries_absorbed))],
-    ["tokens", short(sum(tally.pools, (pool) => pool.tokens))], ["cost", cost ? dollars(cost) : "–"], ["in vain", vain ? dollars(vain) : "–"],
+    ["retries absorbed", count(sum(stats.pools, (pool) => pool.retries_absorbed))],
+    ["tokens", short(sum(stats.pools, (pool) => pool.tokens))], ["cost", cost ? dollars(cost) : "–"], ["in vain", vain ? dollars(vain) : "–"],
   ].map(([name, value]) => h("div", null, h("b", null, value), h("span", null, name))));
-  const of = new Map(tally.pools.map((pool) => [poolName(pool.key), pool]));
+  const of = new Map(stats.pools.map((pool) => [poolName(pool.key), pool]));
   show("#pools .cards", snapshot.pools.length ? snapshot.pools.slice(0, ROWS).map((pool) => card(pool, of.get(poolName(pool.key))))
     : h("p.card.empty", null, "No model call yet. Point an agent here: ", `HTTPS_PROXY=http://agent-1:x@127.0.0.1:${proxy.port}`));
   reveal("queue", tickets.length); show("#queue .panel", requests(tickets));
-  reveal("agents", tally.sessions.length); show("#agents .panel", agents(tally.sessions, tickets));
+  reveal("agents", stats.sessions.length); show("#agents .panel", agents(stats.sessions, tickets));
   reveal("budgets", snapshot.budgets.length); show("#budgets .panel", budgets(snapshot.budgets));
-  reveal("log", tally.log.length); show("#log ol", lines(tally.log));
+  reveal("log", stats.log.length); show("#log ol", lines(stats.log));
 }
 function say(text, kind) {
   const state = document.getElementById("state");

@@ -123,7 +123,7 @@ class OutcomeRule:
     """Header name → regular expression searched in its value, ignoring case."""
     retry_after: bool | None = None
     """True or False: only with, or only without a retry-after."""
-    wall: bool = False
+    account_block: bool = False
     """Whether the account is refused until the end of a long window (a subscription's, a day's): everybody is told at
     once. The end is what the error or the windows say, else the retry-after, else five minutes."""
 
@@ -264,7 +264,7 @@ class BudgetRefusal:
 
 
 @dataclass(frozen=True, slots=True)
-class WallRefusal:
+class BlockedAccountRefusal:
     """The answer while the account is refused for long: one that clients show and do not retry, with the end in it."""
 
     status: int = 429
@@ -365,7 +365,7 @@ class Profile:
     """The answer that makes a held client come back."""
     budget_refusal: BudgetRefusal = field(default_factory=BudgetRefusal)
     """The answer when a budget is spent."""
-    wall_refusal: WallRefusal = field(default_factory=WallRefusal)
+    account_block_refusal: BlockedAccountRefusal = field(default_factory=BlockedAccountRefusal)
     """The answer while the account is refused for long."""
     delivery: Delivery = Delivery.AUTO
     """When a streamed answer reaches the client, where neither agent nor request says it."""

@@ -9,6 +9,7 @@ from hivemind_addon.proxy.core.retry import RetryPolicy
 from hivemind_addon.proxy.profile.grants import AgentGrants, Grants
 from hivemind_addon.proxy.profile.model import (
     MODEL_IN_PATH,
+    BlockedAccountRefusal,
     BudgetRefusal,
     CallRule,
     Charge,
@@ -21,12 +22,11 @@ from hivemind_addon.proxy.profile.model import (
     Profile,
     Refusal,
     Tokens,
-    WallRefusal,
     Watchdog,
     WindowHeaders,
 )
 from hivemind_addon.system.hosts import host_parts
-from hivemind_addon.system.typed import BadValue, Rules, positive
+from hivemind_addon.system.typed import BadValue, DocumentRules, positive
 
 
 def _host(value: str) -> str:
@@ -117,7 +117,7 @@ def error_status(value: int) -> int:
     return value
 
 
-PROFILE_RULES = Rules(
+PROFILE_RULES = DocumentRules(
     values={
         (Profile, "hosts"): _host,
         (Profile, "paths"): _path_glob,
@@ -159,7 +159,7 @@ PROFILE_RULES = Rules(
         (WindowHeaders, "reset"): _header_or_none,
         (WindowHeaders, "minutes"): _header_or_none,
         (WindowHeaders, "full"): positive,
-        (WallRefusal, "status"): error_status,
+        (BlockedAccountRefusal, "status"): error_status,
         (OutcomeRule, "status"): _status,
         (OutcomeRule, "message"): _regex,
         (OutcomeRule, "headers"): _regex,
@@ -189,7 +189,7 @@ PROFILE_RULES = Rules(
         (OutcomeRule, "headers"): _header,
         (CallRule, "headers"): _header_or_member,
         (ClientRule, "headers"): _header,
-        (WallRefusal, "headers"): _header,
+        (BlockedAccountRefusal, "headers"): _header,
     },
     ordered={
         ConcurrencySettings: (("initial", "maximum"),),

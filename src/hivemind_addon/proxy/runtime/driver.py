@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hivemind_addon.api.command import Cancel, Said, SchedulerCommand
+from hivemind_addon.api.command import Cancel, CommandReply, SchedulerCommand
 from hivemind_addon.api.events import Event
 from hivemind_addon.api.replies import reply
 from hivemind_addon.api.snapshot import Snapshot
@@ -63,7 +63,7 @@ Awaited = Admitted | Shed | Refused | Cancelled | Pulse
 """What `Driver.wait` answers."""
 
 
-class _Desk:
+class _Waiter:
     """Where one ticket's decision is left and fetched."""
 
     __slots__ = ("decision", "failure", "wake")
@@ -108,7 +108,7 @@ class Driver:
         self._ticked_at = clock.monotonic()
         self._asleep_s = self._ticked_at - clock.awake()
         self._observers = list(observers)
-        self._desks: dict[str, _Desk] = {}
+        self._waiters: dict[str, _Waiter] = {}
         self._pulses: KeyedHeap[str] = KeyedHeap()
         """Who wants to be woken at an instant."""
         self._timer: asyncio.TimerHandle | None = None
@@ -118,7 +118,7 @@ class Driver:
         self._drained: list[asyncio.Future[None]] = []
 
     def __repr__(self) -> str:
-        return f"<Driver of {self._scheduler!r}, {len(self._desks)} desks>"
+        return f"<Driver of {self._scheduler!r}, {len(self._waiters)} desks>"
 
     def listen(self, observer: Observer) -> None:
         """Let it hear of every event from now on, until `unlisten`."""
@@ -131,12 +131,12 @@ class Driver:
     def submit(self, ticket: Ticket, settings: PoolSettings) -> None:
         """Queue a ticket; then `wait` for it, or `cancel` it."""
         self._scheduler.submit(ticket, settings, self.clock.monotonic())
-        self._desks[ticket.id] = _Desk()
+        self._waiters[ticket.id] = _Waiter()
         self.tick()
 
     def decision(self, ticket_id: str) -> Awaited | None:
         """The ticket's next decision if it is there already; None: `wait` for it."""
-        desk = self._desks.get(ticket_id)
+        desk = self._waiters.get(ticket_id)
         return Cancelled() if desk is None else self._fetch(ticket_id, desk)
 
     async def wait(self, ticket_id: str, *, until_at: float | None = None) -> Awaited:
@@ -146,7 +146,7 @@ class Driver:
         instant, has come) the ticket is still queued: wait again or cancel it. Cancelling the task that waits cancels
         the ticket.
         """
-        desk = self._desks.get(ticket_id)
+        desk = self._waiters.get(ticket_id)
         if desk is None:
             return Cancelled()
         if desk.wake is not None:
@@ -161,12 +161,12 @@ class Driver:
             await desk.wake
         except BaseException:
             # Also when the loop drops this coroutine: nobody will come for the decision.
-            if self._desks.get(ticket_id) is desk:
+            if self._waiters.get(ticket_id) is desk:
                 self.cancel(ticket_id)
             raise
         finally:
             desk.wake = None
-            if self._desks.get(ticket_id) is desk:
+            if self._waiters.get(ticket_id) is desk:
                 self._pulses.drop(ticket_id)
         # Only a decision or the instant rings.
         return self._fetch(ticket_id, desk) or Pulse()
@@ -175,7 +175,7 @@ class Driver:
         """End an attempt, exactly once. After a Backoff, `wait` for the same ticket again, or `cancel` it."""
         verdict = self._scheduler.settle(attempt, result, self.clock.monotonic())
         if isinstance(verdict, Backoff):
-            self._desks[attempt.ticket.id] = _Desk()
+            self._waiters[attempt.ticket.id] = _Waiter()
         self.tick()
         return verdict
 
@@ -189,7 +189,7 @@ class Driver:
 
         False when it is in flight (settle it) or over.
         """
-        desk = self._desks.pop(ticket_id, None)
+        desk = self._waiters.pop(ticket_id, None)
         if desk is None:
             return False
         self._pulses.drop(ticket_id)
@@ -208,11 +208,11 @@ class Driver:
         self.tick()
         return cancelled
 
-    def command(self, command: SchedulerCommand) -> Said:
+    def command(self, command: SchedulerCommand) -> CommandReply:
         """Do what a person asks, at once."""
         now = self.clock.monotonic()
         result = self._scheduler.command(command, now)
-        for attempt in self._scheduler.drain_called_off():
+        for attempt in self._scheduler.drain_cancelled():
             self._call_off(attempt, now)
         self.tick()
         return reply(command, result)
@@ -294,13 +294,13 @@ class Driver:
             for decision in self._scheduler.poll(now):
                 self._leave(decision)
         except Exception as error:
-            for desk in self._desks.values():
+            for desk in self._waiters.values():
                 desk.failure = error
                 desk.ring()
             raise
         while self._pulses.first_key <= now and (ticket_id := self._pulses.first) is not None:
             self._pulses.drop(ticket_id)
-            self._desks[ticket_id].ring()
+            self._waiters[ticket_id].ring()
         if self._scheduler.is_idle:
             for idle in self._drained:
                 if not idle.done():
@@ -314,7 +314,7 @@ class Driver:
     def _call_off(self, attempt: Attempt, now: float) -> None:
         """End an attempt that a person has cancelled; one whose admission nobody has fetched yet was never sent."""
         ticket = attempt.ticket
-        desk = self._desks.get(ticket.id)
+        desk = self._waiters.get(ticket.id)
         if desk is not None and isinstance(desk.decision, Admitted):
             outcome = Outcome(OutcomeKind.CANCELLED, CANCELLED_BY_PERSON)
             self._scheduler.settle(attempt, AttemptResult(outcome, charged=Demand(requests=0)), now)
@@ -333,20 +333,20 @@ class Driver:
             self._asleep_s = asleep_s
             self._scheduler.wake_up(slept_s, now)
 
-    def _fetch(self, ticket_id: str, desk: _Desk) -> Awaited | None:
+    def _fetch(self, ticket_id: str, desk: _Waiter) -> Awaited | None:
         if desk.failure is not None:
             raise desk.failure
         if desk.decision is not None:
             # A cancelled ticket's desk is gone already, and its id may be in use again.
-            if self._desks.get(ticket_id) is desk:
+            if self._waiters.get(ticket_id) is desk:
                 self._pulses.drop(ticket_id)
-                del self._desks[ticket_id]
+                del self._waiters[ticket_id]
             return desk.decision
         return None
 
     def _leave(self, decision: Admitted | Shed | Refused) -> None:
         ticket = decision.attempt.ticket if isinstance(decision, Admitted) else decision.ticket
-        desk = self._desks[ticket.id]
+        desk = self._waiters[ticket.id]
         desk.decision = decision
         desk.ring()
 

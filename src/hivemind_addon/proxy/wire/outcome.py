@@ -116,7 +116,7 @@ def judge_answer(
         status=status,
         retryable=retryable and hints.should_retry is not False,
         retry_after_s=_retry_after(kind, error, hints),
-        wall_s=_wall_s(rule, error, hints, wall_now),
+        account_block_s=_account_block_s(rule, error, hints, wall_now),
     )
 
 
@@ -130,7 +130,7 @@ def judge_stream_error(profile: Profile, error: ErrorFacts, hints: Hints = _NO_H
         status=200,
         retryable=retryable,
         retry_after_s=_retry_after(kind, error, _NO_HINTS),
-        wall_s=_wall_s(rule, error, hints, wall_now),
+        account_block_s=_account_block_s(rule, error, hints, wall_now),
     )
 
 
@@ -293,9 +293,9 @@ def _retry_after(kind: OutcomeKind, error: ErrorFacts | None, hints: Hints) -> f
     return _told_delay_s(error)
 
 
-def _wall_s(rule: OutcomeRule | None, error: ErrorFacts | None, hints: Hints, wall_now: float) -> float | None:
+def _account_block_s(rule: OutcomeRule | None, error: ErrorFacts | None, hints: Hints, wall_now: float) -> float | None:
     """How long the account is refused, by the surest source: the error, the spent windows, any delay; else a guess."""
-    if rule is None or not rule.wall:
+    if rule is None or not rule.account_block:
         return None
     if error is not None and error.resets_in_s is not None and error.resets_in_s > 0:
         return error.resets_in_s

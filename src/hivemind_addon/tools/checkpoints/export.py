@@ -37,7 +37,7 @@ def curl_command(checkpoint: Checkpoint, file: str = "FILE") -> str:
     return " ".join([*words, "--data-binary", f"@{file}"])
 
 
-class Form(Enum):
+class ExportForm(Enum):
     """What a conversation can be given back as."""
 
     CLAUDE_CODE = "claude-code"
@@ -63,8 +63,8 @@ class Export(Struct, frozen=True):
     """What continues it, once the file is there; a shell's line. `FILE`: wherever the file is."""
 
 
-_TAKES = {Form.CLAUDE_CODE: DialectName.ANTHROPIC_MESSAGES, Form.CODEX: DialectName.OPENAI_RESPONSES}
-_PROGRAMS = {Form.CLAUDE_CODE: "Claude Code", Form.CODEX: "Codex"}
+_TAKES = {ExportForm.CLAUDE_CODE: DialectName.ANTHROPIC_MESSAGES, ExportForm.CODEX: DialectName.OPENAI_RESPONSES}
+_PROGRAMS = {ExportForm.CLAUDE_CODE: "Claude Code", ExportForm.CODEX: "Codex"}
 _APIS = {
     DialectName.ANTHROPIC_MESSAGES: "Messages",
     DialectName.OPENAI_RESPONSES: "Responses",
@@ -74,7 +74,7 @@ _APIS = {
 
 
 def export(
-    checkpoint: Checkpoint, form: Form, *, project: Path, environment: Mapping[str, str], session: str = ""
+    checkpoint: Checkpoint, form: ExportForm, *, project: Path, environment: Mapping[str, str], session: str = ""
 ) -> Export:
     """Make it. Raises CannotExport.
 
@@ -90,14 +90,14 @@ def export(
     session = session or str(uuid.uuid4())
     enter = f"cd {shlex.quote(str(project))} && "
     match form:
-        case Form.CLAUDE_CODE:
+        case ExportForm.CLAUDE_CODE:
             return Export(
                 content=claude_code.session_file(checkpoint, project=project, session=session),
                 session=session,
                 place=claude_code.place(project, session, environment),
                 command=f"{enter}claude --resume {session}",
             )
-        case Form.CODEX:
+        case ExportForm.CODEX:
             kept_at = datetime.fromtimestamp(checkpoint.head.kept_wall, UTC)
             return Export(
                 content=codex.rollout(checkpoint, project=project, session=session),
@@ -105,7 +105,7 @@ def export(
                 place=codex.place(kept_at, session, environment),
                 command=f"{enter}codex resume {session}",
             )
-        case Form.API:
+        case ExportForm.API:
             return Export(content=bytes(checkpoint.body), command=curl_command(checkpoint))
-        case Form.TEXT:
+        case ExportForm.TEXT:
             return Export(content=prompt_of(checkpoint).encode(errors="replace"))

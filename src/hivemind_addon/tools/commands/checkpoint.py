@@ -17,7 +17,7 @@ from hivemind_addon.proxy.checkpoint.folder_store import FOLDER_NAME, FolderStor
 from hivemind_addon.proxy.checkpoint.model import UnknownCheckpoint
 from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.tools.checkpoints import show as view
-from hivemind_addon.tools.checkpoints.export import CannotExport, Export, Form, export
+from hivemind_addon.tools.checkpoints.export import CannotExport, Export, ExportForm, export
 from hivemind_addon.tools.commands.printing import Format, format_option, print_rows
 from hivemind_addon.tools.commands.proxy import in_one_line, port_option
 from hivemind_addon.tools.history.reader import journal_of
@@ -120,7 +120,7 @@ def show(checkpoint_id: str, store: FolderStore, *, full: bool, as_json: bool) -
 @click.option(
     "--as",
     "form",
-    type=click.Choice([form.value for form in Form]),
+    type=click.Choice([form.value for form in ExportForm]),
     required=True,
     help="claude-code, codex: a session that it resumes. api: the request's JSON. text: Markdown for any agent.",
 )
@@ -157,7 +157,7 @@ def export_(
     if write and output:
         raise click.UsageError("--write and -o name two places; choose one of them")
     found = store.read(checkpoint_id)
-    exported = export(found, Form(form), project=project.resolve(), environment=os.environ)
+    exported = export(found, ExportForm(form), project=project.resolve(), environment=os.environ)
     if write:
         if exported.place is None:
             raise click.UsageError(f"--write is for claude-code and codex; name a file for {form} with -o FILE")

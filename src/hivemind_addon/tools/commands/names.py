@@ -51,7 +51,7 @@ def agent_names(port: int) -> Iterator[tuple[str, str]]:
     for pool in report.snapshot.pools:
         for view in pool.tickets:
             yield view.ticket.agent, view.state
-    for session in reversed(report.tally.sessions):
+    for session in reversed(report.stats.sessions):
         yield session.agent, session.model
 
 

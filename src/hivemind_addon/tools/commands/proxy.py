@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import click
 import msgspec
 
-from hivemind_addon.api.command import Command, Said
+from hivemind_addon.api.command import Command, CommandReply
 from hivemind_addon.api.control import (
-    NotSaid,
+    CommandUnanswered,
     UnreadableReport,
     control_socket,
     read_report,
@@ -55,7 +55,7 @@ any_port_option = click.option(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print what the proxy said as one line of JSON.")
 
-one_line = in_one_line(UnreadableReport, NotSaid, FolderNotPrivate)
+one_line = in_one_line(UnreadableReport, CommandUnanswered, FolderNotPrivate)
 """Around a command: what goes wrong with a proxy is one line."""
 
 
@@ -91,12 +91,12 @@ def reports_of(port: int | None) -> Iterator[Report]:
         raise no_proxy(DEFAULT_PORT)
 
 
-def ask(port: int, command: Command) -> Said:
-    """Have the proxy on a port carry out a command. Raises ClickException: there is none; NotSaid."""
+def ask(port: int, command: Command) -> CommandReply:
+    """Have the proxy on a port carry out a command. Raises ClickException: there is none; CommandUnanswered."""
     path = control_socket(port)
     try:
         return send_command(path, command)
-    except NotSaid:
+    except CommandUnanswered:
         if is_answered(path):
             raise
         raise no_proxy(port) from None

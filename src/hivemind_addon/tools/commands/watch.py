@@ -13,7 +13,7 @@ from hivemind_addon.api.command import ForeseeWait, WaitView, names_agent, names
 from hivemind_addon.api.control import control_socket, decode_report
 from hivemind_addon.api.pool_words import pool_state
 from hivemind_addon.api.replies import wait_words
-from hivemind_addon.api.report import PoolTally, Report
+from hivemind_addon.api.report import PoolStats, Report
 from hivemind_addon.api.snapshot import BudgetView, PoolView
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.commands.names import agent_names, pool_names
@@ -120,13 +120,13 @@ def agents(glob: str, port: int, form: Format) -> None:
         grid = agents_grid(Console().width)
         alone = [line for line in lines(chosen, frozenset()) if not line.depth]
         print_lines([grid.heading(), *agent_rows(grid, alone, report.snapshot.budgets)])
-    if report.tally.more_sessions:
-        click.echo(f"{report.tally.more_sessions:,} older sessions are not in this list", err=True)
+    if report.stats.more_sessions:
+        click.echo(f"{report.stats.more_sessions:,} older sessions are not in this list", err=True)
 
 
 def _agent_row(agent: Node, report: Report) -> Row:
     """For programs: whole numbers and seconds."""
-    tally, waiting = agent.tally, agent.waiting
+    stats, waiting = agent.stats, agent.waiting
     return {
         "agent": agent.name,
         "state": "waiting" if waiting else "running" if agent.tickets else "idle",
@@ -137,19 +137,19 @@ def _agent_row(agent: Node, report: Report) -> Row:
         "reason": min(waiting, key=lambda one: one.position).reason if waiting else "",
         "priority": priority_of(agent),
         "model": agent.model,
-        **{name: getattr(tally, name) for name in _AGENT_COUNTS},
-        "input_tokens": tally.usage.total_input_tokens,
-        "cached_tokens": tally.usage.cache_read_tokens,
-        "output_tokens": tally.usage.output_tokens,
-        "tokens": tally.tokens,
-        "wasted_tokens": tally.wasted_tokens,
-        "usd": tally.micro_usd / 1e6,
-        "wasted_usd": tally.wasted_micro_usd / 1e6,
-        "all_priced": tally.is_priced,
+        **{name: getattr(stats, name) for name in _AGENT_COUNTS},
+        "input_tokens": stats.usage.total_input_tokens,
+        "cached_tokens": stats.usage.cache_read_tokens,
+        "output_tokens": stats.usage.output_tokens,
+        "tokens": stats.tokens,
+        "wasted_tokens": stats.wasted_tokens,
+        "usd": stats.micro_usd / 1e6,
+        "wasted_usd": stats.wasted_micro_usd / 1e6,
+        "all_priced": stats.is_priced,
         "budgets": [
             _budget_left(view) for view in report.snapshot.budgets if view.budget.holder == f"agent {agent.name}"
         ],
-        "seen_ago_s": tally.seen_ago_s,
+        "seen_ago_s": stats.seen_ago_s,
     }
 
 
@@ -187,9 +187,9 @@ def pools(glob: str, port: int, form: Format) -> None:
             f"no pool {glob!r}; there are {', '.join(printable(str(pool.key)) for pool in known)}"
         )
     if form is not Format.TABLE:
-        tallies = {tally.key: tally for tally in report.tally.pools}
+        stats_by_key = {stats.key: stats for stats in report.stats.pools}
         ordered = sorted(chosen, key=lambda pool: (-(pool.queued + pool.in_flight), str(pool.key)))
-        print_rows([_pool_row(pool, tallies.get(pool.key)) for pool in ordered], {}, form)
+        print_rows([_pool_row(pool, stats_by_key.get(pool.key)) for pool in ordered], {}, form)
     elif not chosen:
         click.echo("nothing was sent to any provider yet")
     else:
@@ -197,7 +197,7 @@ def pools(glob: str, port: int, form: Format) -> None:
         print_lines([line for block in blocks for line in (block.head, *block.more)])
 
 
-def _pool_row(pool: PoolView, tally: PoolTally | None) -> Row:
+def _pool_row(pool: PoolView, stats: PoolStats | None) -> Row:
     """For programs."""
     told = msgspec.to_builtins(pool)
     of_view = ("in_flight", "limit", "cap", "queued", "paused", "breaker", "breaker_tries_in_s", "blocked_for_s")
@@ -205,14 +205,14 @@ def _pool_row(pool: PoolView, tally: PoolTally | None) -> Row:
         "pool": str(pool.key),
         "account_name": pool.account_name,
         "state": pool_state(pool),
-        **{name: told[name] for name in (*of_view, "wall", "meters", "windows", "learned")},
-        "wait_p50_s": tally.wait_p50_s if tally else None,
-        "wait_p95_s": tally.wait_p95_s if tally else None,
-        **{name: getattr(tally, name) if tally else 0 for name in _POOL_COUNTS},
-        "input_tokens": tally.usage.total_input_tokens if tally else 0,
-        "output_tokens": tally.usage.output_tokens if tally else 0,
-        "usd": tally.micro_usd / 1e6 if tally else 0.0,
-        "wasted_usd": tally.wasted_micro_usd / 1e6 if tally else 0.0,
+        **{name: told[name] for name in (*of_view, "account_block", "meters", "windows", "learned")},
+        "wait_p50_s": stats.wait_p50_s if stats else None,
+        "wait_p95_s": stats.wait_p95_s if stats else None,
+        **{name: getattr(stats, name) if stats else 0 for name in _POOL_COUNTS},
+        "input_tokens": stats.usage.total_input_tokens if stats else 0,
+        "output_tokens": stats.usage.output_tokens if stats else 0,
+        "usd": stats.micro_usd / 1e6 if stats else 0.0,
+        "wasted_usd": stats.wasted_micro_usd / 1e6 if stats else 0.0,
     }
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.text import Text
 
-from hivemind_addon.api.report import SessionTally
+from hivemind_addon.api.report import SessionStats
 from hivemind_addon.api.snapshot import BudgetView, TicketView
 from hivemind_addon.api.spend import Scope
 from hivemind_addon.api.ticket import Priority
@@ -143,18 +143,18 @@ def _cells(line: TreeLine, name_width: int, budgets: Mapping[str, BudgetView]) -
         demand = node.tickets[0].ticket.demand
         cells["in"] = GridCell(f"~{count(demand.input_tokens)}", Tone.FAINT)
         return cells
-    tally, usage = node.tally, node.tally.usage
+    stats, usage = node.stats, node.stats.usage
     into = usage.total_input_tokens
     cells |= {
         "in": GridCell(count(into), faint),
         "cached": GridCell(f"{usage.cache_read_tokens / into:.0%}" if into else "", faint),
         "out": GridCell(count(usage.output_tokens), faint),
-        "cost": GridCell(_cost(tally), faint),
-        "in vain": GridCell(dollars(tally.wasted_micro_usd) if tally.wasted_micro_usd else "", faint),
-        "done": GridCell(count(tally.delivered), faint),
-        "lost": GridCell(count(tally.lost) if tally.lost else "", Tone.BAD),
-        "refused": GridCell(count(tally.refused) if tally.refused else "", Tone.WAITS),
-        "retries": GridCell(count(tally.retries_absorbed) if tally.retries_absorbed else "", faint),
+        "cost": GridCell(_cost(stats), faint),
+        "in vain": GridCell(dollars(stats.wasted_micro_usd) if stats.wasted_micro_usd else "", faint),
+        "done": GridCell(count(stats.delivered), faint),
+        "lost": GridCell(count(stats.lost) if stats.lost else "", Tone.BAD),
+        "refused": GridCell(count(stats.refused) if stats.refused else "", Tone.WAITS),
+        "retries": GridCell(count(stats.retries_absorbed) if stats.retries_absorbed else "", faint),
     }
     if node.kind is NodeKind.AGENT and node.name in budgets:
         cells["budget"] = _budget(budgets[node.name])
@@ -176,8 +176,8 @@ def _name(line: TreeLine, width: int) -> str:
 
 def state_of(node: Node) -> GridCell:
     """What a node's requests do, in words: the first that waits says why."""
-    waiting, flying, seen_ago_s = node.waiting, node.in_flight, node.tally.seen_ago_s
-    if not node.tickets and node.tally.live:
+    waiting, flying, seen_ago_s = node.waiting, node.in_flight, node.stats.seen_ago_s
+    if not node.tickets and node.stats.live:
         return GridCell("○ waits far behind", Tone.WAITS)
     if not node.tickets:
         return GridCell(f"· idle {span(seen_ago_s)}" if seen_ago_s >= 1 else "· idle", Tone.FAINT)
@@ -203,10 +203,10 @@ def priority_of(node: Node) -> str:
     return Priority(min(one.ticket.priority for one in node.tickets)).name.lower()
 
 
-def _cost(tally: SessionTally) -> str:
-    if not tally.micro_usd:
-        return "" if tally.is_priced else "?"
-    return dollars(tally.micro_usd) + ("" if tally.is_priced else "+")
+def _cost(stats: SessionStats) -> str:
+    if not stats.micro_usd:
+        return "" if stats.is_priced else "?"
+    return dollars(stats.micro_usd) + ("" if stats.is_priced else "+")
 
 
 def _budget(view: BudgetView) -> GridCell:

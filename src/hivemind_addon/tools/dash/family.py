@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 
-from hivemind_addon.api.report import Report, SessionTally
+from hivemind_addon.api.report import Report, SessionStats
 from hivemind_addon.api.snapshot import TicketView
 
 _ACTIVE_S = 60.0
@@ -51,7 +51,7 @@ class Node:
     """Stays the same from report to report."""
     kind: NodeKind
     name: str
-    tally: SessionTally
+    stats: SessionStats
     """What came of all its requests; `tickets` has those that have not ended."""
     detail: str = ""
     """Of the name, what tells sessions of one agent apart."""
@@ -62,12 +62,12 @@ class Node:
     @property
     def agent(self) -> str:
         """Whose it is."""
-        return self.tally.agent
+        return self.stats.agent
 
     @property
     def model(self) -> str:
         """Of its newest request."""
-        return self.tally.model
+        return self.stats.model
 
     @property
     def waiting(self) -> list[TicketView]:
@@ -91,7 +91,7 @@ class Node:
 
     def take(self, other: "Node") -> None:
         """Count another one's numbers here, too."""
-        self.tally += other.tally
+        self.stats += other.stats
         self.tickets = self.tickets + other.tickets
 
 
@@ -143,34 +143,34 @@ def _requests(node: Node) -> Iterator[Node]:
     for view in node.tickets:
         ticket = view.ticket
         if ticket.id not in below:
-            whose = SessionTally(ticket.agent, ticket.session, model=ticket.model)
+            whose = SessionStats(ticket.agent, ticket.session, model=ticket.model)
             yield Node(f"ticket {ticket.id}", NodeKind.TICKET, ticket.id, whose, ticket.kind.value, tickets=[view])
 
 
 def _sessions(report: Report) -> dict[_Key, Node]:
     """Every session that is known, by agent and name."""
     found: dict[_Key, Node] = {}
-    for tally in report.tally.sessions:
-        found[tally.agent, tally.session] = _session(tally)
+    for stats in report.stats.sessions:
+        found[stats.agent, stats.session] = _session(stats)
     for pool in report.snapshot.pools:
         for view in pool.tickets:
             ticket = view.ticket
             key = ticket.agent, ticket.session
             if key not in found:
-                found[key] = _session(SessionTally(*key, parent_session=ticket.parent_session, model=ticket.model))
+                found[key] = _session(SessionStats(*key, parent_session=ticket.parent_session, model=ticket.model))
             found[key].tickets.append(view)
     for node in found.values():
         node.tickets.sort(key=lambda one: one.position)
     return found
 
 
-def _session(tally: SessionTally) -> Node:
-    return Node(f"session {(tally.agent, tally.session)}", NodeKind.SESSION, tally.session, tally)
+def _session(stats: SessionStats) -> Node:
+    return Node(f"session {(stats.agent, stats.session)}", NodeKind.SESSION, stats.session, stats)
 
 
 def _parent(node: Node, sessions: dict[_Key, Node], by_name: dict[str, list[Node]]) -> _Key | None:
     """The session that started one: its agent's of that name, else the only one of that name."""
-    agent, session, parent = node.agent, node.name, node.tally.parent_session
+    agent, session, parent = node.agent, node.name, node.stats.parent_session
     if not parent or parent == session:
         return None
     if (agent, parent) in sessions:
@@ -193,7 +193,7 @@ def _agent(name: str, sessions: list[Node]) -> Node:
     """An agent above its sessions; its only one is not shown apart."""
     for node in sessions:
         _gather(node)
-    agent = Node(f"agent {name}", NodeKind.AGENT, name, SessionTally(name, "", seen_ago_s=inf))
+    agent = Node(f"agent {name}", NodeKind.AGENT, name, SessionStats(name, "", seen_ago_s=inf))
     for node in sessions:
         agent.take(node)
     if len(sessions) == 1:
@@ -225,17 +225,17 @@ def _order(nodes: list[Node], sort: Sort) -> None:
 def _rank(node: Node, sort: Sort) -> float:
     match sort:
         case Sort.ACTIVE:
-            return not node.tickets and not node.tally.live and node.tally.seen_ago_s > _ACTIVE_S
+            return not node.tickets and not node.stats.live and node.stats.seen_ago_s > _ACTIVE_S
         case Sort.NAME:
             return 0
         case Sort.WAIT:
             return -node.wait_s
         case Sort.TOKENS:
-            return -node.tally.tokens
+            return -node.stats.tokens
         case Sort.COST:
-            return -node.tally.micro_usd
+            return -node.stats.micro_usd
         case Sort.LOST:
-            return -node.tally.lost
+            return -node.stats.lost
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:

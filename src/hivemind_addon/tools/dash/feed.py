@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from hivemind_addon.api.command import Command, Said
+from hivemind_addon.api.command import Command, CommandReply
 from hivemind_addon.api.control import CommandAnswer, UnreadableReport, command_line, decode_report
 from hivemind_addon.api.report import Report
 from hivemind_addon.system.json_socket import MAX_LINE_BYTES
@@ -39,7 +39,7 @@ class Feed:
         self._writer: asyncio.StreamWriter | None = None
         """None: there is no connection."""
         self._ids = itertools.count(1)
-        self._asked: dict[int | str | None, asyncio.Future[Said]] = {}
+        self._asked: dict[int | str | None, asyncio.Future[CommandReply]] = {}
         self._closed = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -60,19 +60,21 @@ class Feed:
                     self._hang_up()
             await self._rest()
 
-    async def send(self, command: Command) -> Said:
+    async def send(self, command: Command) -> CommandReply:
         """Ask for something; what became of it. A proxy that is gone, or says nothing, has done nothing."""
         if self._writer is None:
-            return Said(done=False, text="the proxy is gone: nothing was done")
+            return CommandReply(done=False, text="the proxy is gone: nothing was done")
         number = next(self._ids)
-        answer: asyncio.Future[Said] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[CommandReply] = asyncio.get_running_loop().create_future()
         self._asked[number] = answer
         self._writer.write(command_line(number, command))
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await answer
         except TimeoutError:
-            return Said(done=False, text="the proxy does not answer: it may be an older one, that takes no commands")
+            return CommandReply(
+                done=False, text="the proxy does not answer: it may be an older one, that takes no commands"
+            )
         finally:
             self._asked.pop(number, None)
 
@@ -120,7 +122,7 @@ class Feed:
             self._writer = None
         for answer in self._asked.values():
             if not answer.done():
-                answer.set_result(Said(done=False, text="the proxy went before it answered"))
+                answer.set_result(CommandReply(done=False, text="the proxy went before it answered"))
 
     async def _rest(self) -> None:
         try:

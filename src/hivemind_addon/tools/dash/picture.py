@@ -130,7 +130,7 @@ def _title(words: str, width: int, right: str = "") -> Text:
 
 
 def _header(report: Report, look: PictureLook) -> Iterator[Text]:
-    proxy, counters, tally = report.proxy, report.snapshot.counters, report.tally
+    proxy, counters, stats = report.proxy, report.snapshot.counters, report.stats
     up_s = report.told_wall - proxy.began_wall if proxy.began_wall else None
     clock = _clock(report.told_wall, look)
     line = sentence(
@@ -146,11 +146,11 @@ def _header(report: Report, look: PictureLook) -> Iterator[Text]:
     line.pad_right(look.width - line.cell_len - len(clock))
     line.append(clock, Tone.FAINT)
     yield line
-    usage = sum((pool.usage for pool in tally.pools), Usage())
+    usage = sum((pool.usage for pool in stats.pools), Usage())
     into, cached, out = usage.total_input_tokens, usage.cache_read_tokens, usage.output_tokens
-    absorbed = sum(pool.retries_absorbed for pool in tally.pools)
-    usd = sum(pool.micro_usd for pool in tally.pools)
-    wasted = sum(pool.wasted_micro_usd for pool in tally.pools)
+    absorbed = sum(pool.retries_absorbed for pool in stats.pools)
+    usd = sum(pool.micro_usd for pool in stats.pools)
+    wasted = sum(pool.wasted_micro_usd for pool in stats.pools)
     lost = counters.gave_up
     yield sentence(
         [
@@ -195,7 +195,7 @@ def _alarms(report: Report, look: PictureLook) -> Iterator[str]:
         yield "stopping: nothing new is admitted, what runs may finish"
     if snapshot.counters.guard_trips:
         yield f"{_trips(snapshot.counters.guard_trips)}: requests went past the scheduler, which failed; see the log"
-    yield from _troubles(snapshot.pools, Reason.WALL)
+    yield from _troubles(snapshot.pools, Reason.ACCOUNT_BLOCK)
     yield from _pauses(snapshot.pools)
     yield from _troubles(snapshot.pools, Reason.BREAKER)
     for view in snapshot.budgets:
@@ -323,7 +323,7 @@ def _selectable(line: Text, look: PictureLook, row_id: str) -> Text:
 
 
 def _log(report: Report, look: PictureLook) -> Iterator[Text]:
-    for one in report.tally.log:
+    for one in report.stats.log:
         line = Text(no_wrap=True, overflow="ellipsis", end="")
         line.append(f"{_clock(report.told_wall - one.ago_s, look)} ", Tone.FAINT)
         line.append(_worded(one), Tone.WAITS if one.level == "WARNING" else None)

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from hivemind_addon.api.pool_words import cap_words, meter_words, slots_used, troubles, window_words
-from hivemind_addon.api.report import PoolTally, Report
+from hivemind_addon.api.report import PoolStats, Report
 from hivemind_addon.api.snapshot import MeterView, PoolView, WindowView
 from hivemind_addon.api.ticket import PoolKey, Reason
 from hivemind_addon.api.words import span
@@ -43,7 +43,7 @@ def pool_id(key: PoolKey) -> str:
 
 def pools(report: Report, width: int) -> list[PoolLines]:
     """Every pool, the busiest first."""
-    tallies = {tally.key: tally for tally in report.tally.pools}
+    stats_by_key = {stats.key: stats for stats in report.stats.pools}
     ordered = sorted(report.snapshot.pools, key=lambda pool: (-(pool.queued + pool.in_flight), str(pool.key)))
     name_width = min(max((cell_len(printable(str(pool.key))) for pool in ordered), default=0), width - _BESIDE)
     lines, shown = [], set[tuple[str, str, str, tuple[str, ...]]]()
@@ -52,16 +52,16 @@ def pools(report: Report, width: int) -> list[PoolLines]:
         limits = {meter: (pool.key.host, pool.key.account, meter.name, meter.shared_by) for meter in pool.meters}
         meters = [meter for meter in pool.meters if not meter.shared_by or limits[meter] not in shown]
         shown.update(limits.values())
-        lines.append(_pool(pool, meters, tallies.get(pool.key), name_width, width))
+        lines.append(_pool(pool, meters, stats_by_key.get(pool.key), name_width, width))
     return lines
 
 
 def _pool(
-    pool: PoolView, meters: Sequence[MeterView], tally: PoolTally | None, name_width: int, width: int
+    pool: PoolView, meters: Sequence[MeterView], stats: PoolStats | None, name_width: int, width: int
 ) -> PoolLines:
     shown = padded(cut_middle(printable(str(pool.key)), name_width), name_width)
     share = pool.in_flight / pool.limit if pool.limit else 0.0
-    history = tally.history if tally else ()
+    history = stats.history if stats else ()
     mark, tone = _mark(pool)
     columns = _WIDE_SPARK if width >= _WIDE else _SPARK
     pieces = [
@@ -72,9 +72,9 @@ def _pool(
         (4, spark([one.in_flight for one in history], columns, most=pool.limit), Tone.GOOD),
         (0, f"{pool.queued:>4,} queued", Tone.WAITS if pool.queued else Tone.FAINT),
         (2, spark([one.queued for one in history], columns), Tone.WAITS),
-        (3, _waits(tally).ljust(27), ""),
+        (3, _waits(stats).ljust(27), ""),
     ]
-    more = [*_meters(meters, pool.windows, width), *_notes(pool, tally, width)]
+    more = [*_meters(meters, pool.windows, width), *_notes(pool, stats, width)]
     return PoolLines(pool_id(pool.key), pool.key, sentence(pieces, width), tuple(more))
 
 
@@ -86,10 +86,10 @@ def _mark(pool: PoolView) -> tuple[str, Tone]:
     return "‖" if hardest is Reason.PAUSED else "!", Tone.BAD
 
 
-def _waits(tally: PoolTally | None) -> str:
-    if tally is None or tally.wait_p50_s is None or tally.wait_p95_s is None:
+def _waits(stats: PoolStats | None) -> str:
+    if stats is None or stats.wait_p50_s is None or stats.wait_p95_s is None:
         return ""
-    return f"waits p50 {span(tally.wait_p50_s)}, p95 {span(tally.wait_p95_s)}"
+    return f"waits p50 {span(stats.wait_p50_s)}, p95 {span(stats.wait_p95_s)}"
 
 
 def _meters(meters: Sequence[MeterView], windows: Sequence[WindowView], width: int) -> Iterator[Text]:
@@ -133,11 +133,11 @@ def _level(name: str, share: float, level: str, end: str, *, is_low: bool) -> Te
     return line
 
 
-def _notes(pool: PoolView, tally: PoolTally | None, width: int) -> Iterator[Text]:
+def _notes(pool: PoolView, stats: PoolStats | None, width: int) -> Iterator[Text]:
     """What else is known: learned limits, what the limit did of late, who is sparing it."""
     learned = [f"learned {printable(one.text)}" for one in pool.learned]
-    moves = list(_moves(tally)) if tally else []
-    absorbed = tally.retries_absorbed if tally else 0
+    moves = list(_moves(stats)) if stats else []
+    absorbed = stats.retries_absorbed if stats else 0
     pieces = [
         *(
             (0, printable(text), Tone.WAITS if why is Reason.BLOCKED else Tone.BAD)
@@ -149,7 +149,7 @@ def _notes(pool: PoolView, tally: PoolTally | None, width: int) -> Iterator[Text
         *((3, _shared(pool, meter), "") for meter in pool.meters if meter.shared_by),
         *((5 + 3 * number, f"limit {move}", Tone.FAINT) for number, move in enumerate(moves)),
         (4, f"{absorbed:,} retries absorbed" if absorbed else "", Tone.FAINT),
-        (6, f"{tally.throttled:,} refused upstream" if tally and tally.throttled else "", Tone.FAINT),
+        (6, f"{stats.throttled:,} refused upstream" if stats and stats.throttled else "", Tone.FAINT),
     ]
     if any(text for _, text, _ in pieces):
         line = Text("  ", no_wrap=True, end="")
@@ -162,9 +162,9 @@ def _shared(pool: PoolView, meter: MeterView) -> str:
     return f"{printable(meter.name)} shared with {others}"
 
 
-def _moves(tally: PoolTally) -> Iterator[str]:
+def _moves(stats: PoolStats) -> Iterator[str]:
     """How the concurrency limit moved of late, the newest first."""
-    for move, before in zip_longest(tally.moves[:_MOVES], tally.moves[1 : _MOVES + 1]):
+    for move, before in zip_longest(stats.moves[:_MOVES], stats.moves[1 : _MOVES + 1]):
         if move is not None and move.ago_s < _RECENT_S:
             was = "" if before is None else f"{before.limit} "
             yield f"{was}→ {move.limit} {span(move.ago_s)} ago ({printable(move.reason)})"

@@ -1,7 +1,7 @@
 """What happened → incidents: pure. An incident is a time in which something was wrong with a pool, or with the proxy.
 
     breaker open                    until it closes
-    wall                            until it opens, or its end has come
+    account block                   until it ends, or its end has come
     a pause of 30 s or more         as long as the provider asked for it
     ten failures in a row           hard ones, with no answer between them; until the next answer
     the proxy died                  from when it was last seen until the next one started that ever listened
@@ -32,6 +32,8 @@ ROW = 10
 """Failures in a row that are told, where no breaker opens: it wants them of two sessions."""
 EVENTS = (
     "BreakerChanged",
+    "AccountBlocked",
+    "AccountUnblocked",
     "WallHit",
     "WallOpened",
     "PoolBlocked",
@@ -50,7 +52,7 @@ class IncidentKind(Enum):
     """What was wrong."""
 
     BREAKER = "provider down"
-    WALL = "account refused"
+    ACCOUNT_BLOCK = "account refused"
     PAUSE = "told to wait"
     FAILURES = "failures in a row"
     DEATH = "proxy died"
@@ -166,7 +168,7 @@ def _of_happenings(
     happenings: Iterable[HappeningRow], runs: Sequence[RunRecord], live: int | None
 ) -> Iterator[Trouble]:
     open_: dict[tuple[int, str, IncidentKind], Trouble] = {}
-    """By run: no breaker and no wall outlives one. `ended` of a wall is when it ends by itself."""
+    """By run: no breaker and no account block outlives one. `ended` of a block is when it ends by itself."""
     for one in happenings:
         fields = _fields(one)
         match one.event:
@@ -177,18 +179,20 @@ def _of_happenings(
                     open_.setdefault(key, Trouble(IncidentKind.BREAKER, one.pool, one.at, None, cause, ""))
                 elif key in open_:
                     yield _ended(open_.pop(key), one.at, "the provider answered again")
-            case "WallHit":
-                key = one.run, one.pool, IncidentKind.WALL
+            case "AccountBlocked" | "WallHit":  # `WallHit`: as it was called until 2026-11
+                key = one.run, one.pool, IncidentKind.ACCOUNT_BLOCK
                 began = open_[key].began if key in open_ else one.at
                 end = one.at + _lasts_s(fields)
-                open_[key] = Trouble(IncidentKind.WALL, one.pool, began, end, str(fields.get("reason", "")), "")
-            case "WallOpened":
-                if wall := open_.pop((one.run, one.pool, IncidentKind.WALL), None):
-                    yield _ended(wall, one.at, "the account was served again")
+                open_[key] = Trouble(
+                    IncidentKind.ACCOUNT_BLOCK, one.pool, began, end, str(fields.get("reason", "")), ""
+                )
+            case "AccountUnblocked" | "WallOpened":
+                if block := open_.pop((one.run, one.pool, IncidentKind.ACCOUNT_BLOCK), None):
+                    yield _ended(block, one.at, "the account was served again")
             case "PoolsMerged":
                 merged = fields.get("merged")
                 name = "/".join(map(str, merged.values())) if isinstance(merged, dict) else ""
-                for kind in (IncidentKind.BREAKER, IncidentKind.WALL):
+                for kind in (IncidentKind.BREAKER, IncidentKind.ACCOUNT_BLOCK):
                     if trouble := open_.pop((one.run, name, kind), None):
                         yield _ended(trouble, one.at, f"its pool is {one.pool} now")
             case "PoolBlocked" if (lasts_s := _lasts_s(fields)) >= LONG_PAUSE_S:

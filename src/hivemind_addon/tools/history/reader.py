@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from hivemind_addon.api.command import OptionView, ShowConfig
-from hivemind_addon.api.control import NotSaid, control_socket, send_command
+from hivemind_addon.api.control import CommandUnanswered, control_socket, send_command
 from hivemind_addon.proxy.journal.file import default_journal
 from hivemind_addon.proxy.journal.schema import APPLICATION_ID, VERSION
 from hivemind_addon.system.database import DAMAGED, MAGIC, open_to_read, primary_code
@@ -42,7 +42,7 @@ def journal_of(port: int) -> Path:
     """
     try:
         said = send_command(control_socket(port), ShowConfig(), timeout_s=_PROXY_PATIENCE_S)
-    except NotSaid:
+    except CommandUnanswered:
         return default_journal()
     options = msgspec.convert(said.value or (), tuple[OptionView, ...])
     chosen = next((str(one.value) for one in options if one.name == _OPTION), "")

@@ -106,7 +106,7 @@ def proxy_command(
     executable = mitmproxy_program(web=web)
     command = [str(executable), "--listen-port", str(port)]
     if "--listen-host" not in options and not _sets(options, "listen_host"):
-        # Said here and not left to the addon: mitmproxy binds its ports before it loads scripts.
+        # CommandReply here and not left to the addon: mitmproxy binds its ports before it loads scripts.
         command += ["--listen-host", host]
     if not _sets(options, "tcp_timeout"):
         command += ["--set", f"tcp_timeout={PATIENCE_S + _MARGIN_S}"]

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, convert
 from hivemind_addon.api.account import account_view
 from hivemind_addon.api.command import ForeseeWait, SetPriority, names_agent
 from hivemind_addon.api.pool_words import troubles
-from hivemind_addon.api.report import Report, SessionTally
+from hivemind_addon.api.report import Report, SessionStats
 from hivemind_addon.api.snapshot import BudgetView, PoolView, PriorityView, Snapshot, TicketView
 from hivemind_addon.api.spend import Scope as Holder
 from hivemind_addon.api.ticket import Priority
@@ -284,7 +284,7 @@ def _of_today(agent: str, session: Session) -> OwnMetrics:
 
 
 def _of_this_run(agent: str, report: Report) -> OwnMetrics:
-    mine = sum((one for one in report.tally.sessions if one.agent == agent), SessionTally(agent, ""))
+    mine = sum((one for one in report.stats.sessions if one.agent == agent), SessionStats(agent, ""))
     return OwnMetrics(
         agent=agent,
         since=f"the proxy's start, {span(max(0.0, report.told_wall - report.proxy.began_wall))} ago",

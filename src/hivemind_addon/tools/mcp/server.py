@@ -21,7 +21,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 from hivemind_addon import __version__
-from hivemind_addon.api.control import NotSaid, UnreadableReport
+from hivemind_addon.api.control import CommandUnanswered, UnreadableReport
 from hivemind_addon.api.words import failing
 from hivemind_addon.proxy.checkpoint.model import UnknownCheckpoint
 from hivemind_addon.system.folders import FolderNotPrivate
@@ -45,7 +45,7 @@ EXPECTED: tuple[type[Exception], ...] = (
     ToolFailed,
     NoProxy,
     NoName,
-    NotSaid,
+    CommandUnanswered,
     UnreadableReport,
     FolderNotPrivate,
     LeaseError,

@@ -16,8 +16,8 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from hivemind_addon.api.command import Command, Said
-from hivemind_addon.api.control import NotSaid, control_socket, read_report, send_command, serving_ports
+from hivemind_addon.api.command import Command, CommandReply
+from hivemind_addon.api.control import CommandUnanswered, control_socket, read_report, send_command, serving_ports
 from hivemind_addon.api.proxy_user import clean
 from hivemind_addon.api.report import Report
 from hivemind_addon.proxy.checkpoint.folder_store import FOLDER_NAME, FolderStore
@@ -196,11 +196,11 @@ class Session:
             raise NoProxy(self._no_proxy())
         return report
 
-    def tell(self, command: Command) -> Said:
-        """Have the proxy do something. Raises NoProxy, NotSaid, FolderNotPrivate, OSError."""
+    def tell(self, command: Command) -> CommandReply:
+        """Have the proxy do something. Raises NoProxy, CommandUnanswered, FolderNotPrivate, OSError."""
         try:
             return send_command(control_socket(self.caller.port), command)
-        except NotSaid:
+        except CommandUnanswered:
             if self.caller.port in serving_ports():
                 raise
             raise NoProxy(self._no_proxy()) from None

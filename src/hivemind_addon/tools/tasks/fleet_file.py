@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from hivemind_addon.system.document import read_document, read_yaml
-from hivemind_addon.system.typed import DocumentError, Rules, convert, positive
+from hivemind_addon.system.typed import DocumentError, DocumentRules, convert, positive
 from hivemind_addon.tools.launch.programs import ProgramTable
 from hivemind_addon.tools.tasks import graph, spec
 from hivemind_addon.tools.tasks.model import USUAL_AT_MOST, TaskSpec
@@ -63,11 +63,11 @@ class FleetFile:
         return [msgspec.structs.replace(task, name=name) for name, task in self.tasks.items()]
 
 
-_RULES = Rules(
+_RULES = DocumentRules(
     values={(FleetFile, "at_most"): positive, (WorkerGroup, "workers"): positive},
     unwritten={TaskSpec: frozenset({"name"})},
 )
-_BATCH = Rules()
+_BATCH = DocumentRules()
 _TO_RUN = ("command", "agent", "prompt")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hivemind_addon.api.command import SetBudget
-from hivemind_addon.api.control import NotSaid, UnreadableReport, control_socket, send_command
+from hivemind_addon.api.control import CommandUnanswered, UnreadableReport, control_socket, send_command
 from hivemind_addon.api.report import ProxyView
 from hivemind_addon.api.spend import Period, Scope
 from hivemind_addon.api.ticket import Delivery
@@ -78,7 +78,7 @@ class Launcher:
         )
         try:
             said = send_command(control_socket(self._port), wanted)
-        except (NotSaid, FolderNotPrivate, OSError) as error:
+        except (CommandUnanswered, FolderNotPrivate, OSError) as error:
             raise TaskNotStarted(f"its budget could not be set: {error}") from error
         if not said.done:
             raise TaskNotStarted(f"its budget could not be set: {said.text}")
