@@ -2,38 +2,59 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import pytest
 
-def over(names: str | Sequence[str], cases: Iterable[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+
+def each(names: str | Sequence[str], cases: Iterable[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Call the test for each case, with these arguments; written as `pytest.mark.parametrize` is, and stacked as it is.
 
     The fixtures are the same for all cases: what has to be fresh for each is made in the test.
     """
     names = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
-    table = [dict(zip(names, case if len(names) > 1 else (case,), strict=True)) for case in cases]
+    table = [dict(zip(names, (case,) if len(names) == 1 else case, strict=True)) for case in cases]
     assert table, "there is no case"
 
     def decorate(test: Callable[..., Any]) -> Callable[..., Any]:
-        assert not inspect.iscoroutinefunction(test), "nobody would await it"
+        @functools.wraps(test)
+        def over_all(**fixtures: Any) -> None:
+            failed: list[Exception] = []
+            for case in table:
+                with _kept(failed, case):
+                    test(**fixtures, **case)
+            _tell(failed)
 
         @functools.wraps(test)
-        def each(**fixtures: Any) -> None:
-            failed = []
+        async def over_all_async(**fixtures: Any) -> None:
+            failed: list[Exception] = []
             for case in table:
-                try:
-                    test(**fixtures, **case)
-                except Exception as error:  # noqa: BLE001 - all are told in the end
-                    error.add_note(f"in the case {case}")
-                    failed.append(error)
+                with _kept(failed, case):
+                    await test(**fixtures, **case)
+            _tell(failed)
+
+        def _tell(failed: list[Exception]) -> None:
             if failed:
                 raise ExceptionGroup(f"{len(failed)} of {len(table)} cases fail", failed)
 
+        made: Any = over_all_async if inspect.iscoroutinefunction(test) else over_all
         signature = inspect.signature(test)
-        each.__signature__ = signature.replace(  # type: ignore[attr-defined] # pytest reads which fixtures it wants
+        made.__signature__ = signature.replace(  # pytest reads which fixtures it wants
             parameters=[one for name, one in signature.parameters.items() if name not in names]
         )
-        return each
+        return made
 
     return decorate
+
+
+@contextmanager
+def _kept(failed: list[Exception], case: dict[str, Any]) -> Iterator[None]:
+    try:
+        yield
+    except pytest.fail.Exception as error:
+        failed.append(AssertionError(f"{error}, in the case {case}"))
+    except Exception as error:  # noqa: BLE001 - all are told in the end
+        error.add_note(f"in the case {case}")
+        failed.append(error)

@@ -11,7 +11,7 @@ from bench.client import Connection
 from bench.plan import FORWARD_TLS, FULL, QUICK, SMALL_BYTES, Cell, Plan
 from bench.rounds import Row, Sample
 from bench.timing import Timing
-from tests.cases import over
+from tests.cases import each
 from tests.e2e.proxy import free_port
 
 TINY = Plan(
@@ -98,7 +98,7 @@ def rounds_of(**series):
     )
 
 
-@over(
+@each(
     ("series", "complaints"),
     [
         ({}, []),
@@ -172,7 +172,7 @@ def test_a_timing_tells_median_mean_and_the_worst():
     assert (seen.median_s, seen.mean_s, seen.max_s) == (2.0, 3.0, 6.0)
 
 
-@over("size_bytes", [1_000, 30_000, 600_000])
+@each("size_bytes", [1_000, 30_000, 600_000])
 def test_a_body_has_about_the_size_that_was_asked_for(size_bytes):
     body = conversation(size_bytes, streamed=True)
     assert abs(len(body) - size_bytes) < size_bytes * 0.1

@@ -5,6 +5,7 @@ from typing import get_args
 
 from hivemind_addon.api.events import Event
 from hivemind_addon.lab import docs
+from hivemind_addon.proxy.core.lanes import TRANSITIONS, EntryState
 from hivemind_addon.proxy.mitm.options import OPTIONS
 from hivemind_addon.proxy.profile.grants import AgentGrants, AgentRules, Allowance, Grants
 from hivemind_addon.proxy.profile.model import Profile
@@ -37,26 +38,27 @@ def test_the_generated_pages_are_fresh():
 
 
 def test_a_stale_page_is_named_and_written_again(tmp_path, monkeypatch):
-    ours = (docs._CHECKOUT / "docs" / "mcp.md").read_text()
+    ours = {name: (docs._CHECKOUT / "docs" / name).read_text() for name in ("mcp.md", "design.md")}
     monkeypatch.setattr(docs, "_CHECKOUT", tmp_path)
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "mcp.md").write_text(ours.replace("### status", "### state"))
+    (tmp_path / "docs" / "decisions").mkdir(parents=True)
+    (tmp_path / "docs" / "mcp.md").write_text(ours["mcp.md"].replace("### status", "### state"))
+    (tmp_path / "docs" / "design.md").write_text(ours["design.md"].replace("| backing off |", "| asleep |"))
     assert docs.check() == [
         "docs/agents.md",
         "docs/cli.md",
+        "docs/decisions/README.md",
+        "docs/design.md",
         "docs/events.md",
         "docs/mcp.md",
         "docs/metrics.md",
         "docs/options.md",
         "docs/profiles.md",
     ]
-    assert docs.write() == [
-        tmp_path / "docs" / name
-        for name in ("agents.md", "cli.md", "events.md", "mcp.md", "metrics.md", "options.md", "profiles.md")
-    ]
+    stale = docs.check()
+    assert docs.write() == [tmp_path / name for name in stale]
     assert docs.check() == []
     assert docs.write() == []
-    assert (tmp_path / "docs" / "mcp.md").read_text() == ours
+    assert {name: (tmp_path / "docs" / name).read_text() for name in ours} == ours
     (tmp_path / "docs" / "profiles.md").write_text("old")
     assert docs.check() == ["docs/profiles.md"]
 
@@ -146,3 +148,36 @@ def test_the_glossary_is_short_sorted_and_names_what_there_is():
     classes = set(re.findall(r"^class (\w+)", "\n".join(p.read_text() for p in package.rglob("*.py")), re.MULTILINE))
     places = [place for row in rows[2:] for place in re.findall("`([^`]+)`", row[2])]
     assert [place for place in places if not (package / place).exists() and place not in classes] == []
+
+
+def test_the_design_lists_every_state_of_a_ticket_and_what_may_follow():
+    page = docs.with_states((docs._CHECKOUT / "docs" / "design.md").read_text(encoding="utf-8"))
+    picture, _, table = page.partition("| State |")
+    assert [state.name for state in EntryState if state.name not in picture] == []
+    rows = {row[1].strip(): row[3].strip() for row in (line.split("|") for line in table.splitlines()) if len(row) == 5}
+    assert rows["unfunded"] == "any that waits, new, ended"
+    assert rows["in flight"] == "lane, returning, front, backing off, ended"
+    assert {name for name, after in rows.items() if not after} == {"ended"}
+    assert {state.value for state in TRANSITIONS} <= set(rows)
+
+
+def test_decisions_have_a_number_a_date_and_three_parts():
+    records = sorted((docs._CHECKOUT / "docs" / "decisions").glob("[0-9]*.md"))
+    form = re.compile(
+        r"# (\d+)\. .+\n\n\d{4}-\d\d-\d\d, .+\.\n\n\*\*Decision\.\*\* .+\n\n\*\*Why\.\*\* .+\n\n\*\*Price\.\*\* .+\n",
+        re.DOTALL,
+    )
+    found = {record.name: form.fullmatch(record.read_text(encoding="utf-8")) for record in records}
+    assert [name for name, match in found.items() if match is None or int(match[1]) != int(name[:4])] == []
+    assert [int(name[:4]) for name in found] == list(range(1, len(records) + 1))
+
+
+def test_files_that_pages_for_developers_name_are_there():
+    folder, package = docs._CHECKOUT / "docs", docs._CHECKOUT / "src" / "hivemind_addon"
+    lost = [
+        f"{page.name}: {place}"
+        for page in (folder / "design.md", folder / "first-hour.md", *(folder / "decisions").glob("*.md"))
+        for place in re.findall(r"`((?:api|proxy|tools|lab|system|tests)/[\w/.]*)`", page.read_text(encoding="utf-8"))
+        if not ((docs._CHECKOUT if place.startswith("tests/") else package) / place).exists()
+    ]
+    assert lost == []

@@ -21,7 +21,7 @@ from hivemind_addon.api.snapshot import Counters
 from hivemind_addon.lab.sim.call import AgentTruth, Truth
 from hivemind_addon.lab.sim.faults import KeepAlive
 from hivemind_addon.lab.sim.task import SimTask
-from tests.cases import over
+from tests.cases import each
 
 TASK = SimTask("claude-1", 2, "result.txt")
 TRUTH = Truth(
@@ -92,7 +92,7 @@ def test_agents_may_be_lost_only_where_nothing_could_save_them():
     assert [name for name, demanded in demands.items() if not demanded] == ["direct", "cuts-direct", "cuts-stream"]
 
 
-@over(
+@each(
     ("content", "finished"),
     [
         (TASK.content, True),
@@ -111,7 +111,7 @@ def test_a_task_is_done_when_each_line_is_there_once(content, finished, tmp_path
     assert agent.has_finished is finished
 
 
-@over("program", list(Program))
+@each("program", list(Program))
 def test_an_agent_has_a_home_and_a_name_of_its_own(program, tmp_path):
     agent = Agent(program, TASK, tmp_path)
     programs = Programs(tmp_path / "claude", tmp_path / "codex")
@@ -124,8 +124,8 @@ def test_an_agent_has_a_home_and_a_name_of_its_own(program, tmp_path):
     assert (patient.command, patient.environment) != (straight.command, straight.environment)
 
 
-@over("program", list(Program))
-@over("patient", [True, False])
+@each("program", list(Program))
+@each("patient", [True, False])
 def test_behind_the_proxy_everything_is_set_by_exec(program, patient, tmp_path):
     agent = Agent(program, TASK, tmp_path)
     programs = Programs(tmp_path / "claude", tmp_path / "codex")

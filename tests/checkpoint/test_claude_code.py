@@ -4,8 +4,8 @@ from pathlib import Path
 
 from hivemind_addon.api.ticket import CallKind
 from hivemind_addon.tools.checkpoints.claude_code import folder_name, place, session_file
+from tests.cases import each
 from tests.checkpoint.samples import MESSAGES, checkpoint
-from tests.rows import each
 
 SESSION = "11111111-2222-4333-8444-555555555555"
 

@@ -12,8 +12,8 @@ from hivemind_addon.proxy.checkpoint.model import NotKept
 from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.tools.checkpoints.export import CannotExport, ExportForm, curl_command, export
 from hivemind_addon.tools.checkpoints.show import lines
+from tests.cases import each
 from tests.checkpoint.samples import BODIES, URLS, checkpoint
-from tests.rows import each
 
 MESSAGES_, RESPONSES_, CHAT_ = BODIES
 

@@ -7,8 +7,8 @@ import pytest
 from hivemind_addon.proxy.checkpoint.folder_store import FolderStore, KeepRule
 from hivemind_addon.proxy.checkpoint.model import UnknownCheckpoint
 from hivemind_addon.system.folders import FolderNotPrivate
+from tests.cases import each
 from tests.checkpoint.samples import MESSAGES, WALL, checkpoint
-from tests.rows import each
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.tools.checkpoints.prompt import parts_of, prompt_of
 from hivemind_addon.tools.checkpoints.show import lines
+from tests.cases import each
 from tests.checkpoint.samples import BODIES, MESSAGES, checkpoint
-from tests.rows import each
 
 
 def shown(*, full=False, **changes):

@@ -8,9 +8,9 @@ from hivemind_addon.api.ticket import CallKind
 from hivemind_addon.proxy.checkpoint.model import NotKept
 from hivemind_addon.proxy.checkpoint.taking import ELSEWHERE, is_conversation
 from hivemind_addon.proxy.profile.model import DialectName
+from tests.cases import each
 from tests.checkpoint.samples import BODIES, MESSAGES, RESPONSES, WALL, checkpoint, sent
 from tests.core.samples import ticket
-from tests.rows import each
 
 
 @each("dialect", BODIES)

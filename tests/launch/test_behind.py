@@ -22,7 +22,7 @@ from hivemind_addon.tools.launch.behind import (
     write_bundle,
 )
 from hivemind_addon.tools.launch.programs import load_programs
-from tests.rows import each
+from tests.cases import each
 
 PROXY = ProxyView(pid=7, port=9090, listens=("127.0.0.1:9090",), confdir="/c", hosts=("api.anthropic.com",))
 

@@ -17,7 +17,7 @@ from hivemind_addon.tools.launch import doctor
 from hivemind_addon.tools.launch.doctor import Handshake, Severity, examine, shake_hands
 from hivemind_addon.tools.launch.neighbour import PortHolder
 from hivemind_addon.tools.launch.programs import load_programs
-from tests.rows import each
+from tests.cases import each
 
 PORT = 8080
 URL = f"http://agent-1:x@127.0.0.1:{PORT}"

@@ -5,7 +5,7 @@ from urllib.parse import unquote, urlsplit
 from hivemind_addon.api.proxy_user import proxy_words
 from hivemind_addon.tools.launch.environment import PROXY_VARIABLES, bypasses, changes, exports, proxy_url
 from hivemind_addon.tools.launch.programs import load_programs
-from tests.rows import each
+from tests.cases import each
 
 HOSTS = ("api.anthropic.com", "*.openai.azure.com", "localhost:11434")
 

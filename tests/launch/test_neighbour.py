@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from hivemind_addon.tools.launch import neighbour
 from hivemind_addon.tools.launch.claim import supervise
 from hivemind_addon.tools.launch.neighbour import find_neighbour, find_stranger, free_port, is_taken
-from tests.rows import each
+from tests.cases import each
 
 HEALTH = {
     "status": "ok",

@@ -5,7 +5,7 @@ import pytest
 from hivemind_addon.system.typed import DocumentError
 from hivemind_addon.tools.launch import programs
 from hivemind_addon.tools.launch.programs import PATIENCE_S, base_urls, load_programs
-from tests.rows import each
+from tests.cases import each
 
 
 @pytest.fixture

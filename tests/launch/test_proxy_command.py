@@ -16,8 +16,8 @@ from hivemind_addon.tools.launch.proxy_command import (
     proxy_command,
     upstream_of,
 )
+from tests.cases import each
 from tests.e2e.proxy import MITMDUMP
-from tests.rows import each
 
 
 def value_after(command, option):

@@ -11,7 +11,7 @@ from hivemind_addon.tools.locks import holder as holders
 from hivemind_addon.tools.locks import holder as process
 from hivemind_addon.tools.locks.holder import ProcessFacts, ProcessUnknown, ancestors, holder_of, is_alive, look
 from hivemind_addon.tools.locks.model import Holder
-from tests.rows import each
+from tests.cases import each
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from hivemind_addon.tools.locks.model import (
     checked_names,
 )
 from hivemind_addon.tools.locks.sqlite_store import wait_for_lease
+from tests.cases import each
 from tests.locks.store import asks, holder, machine, store  # noqa: F401 - fixtures
-from tests.rows import each
 
 # ruff: noqa: F811 - fixtures, again
 

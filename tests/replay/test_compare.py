@@ -19,7 +19,7 @@ from hivemind_addon.lab.replay.schedule import (
     to_text,
 )
 from hivemind_addon.proxy.capture.model import Capture, encode
-from tests.cases import over
+from tests.cases import each
 from tests.replay.nights import call, capture, fleet
 
 
@@ -157,7 +157,7 @@ def test_a_run_in_which_everybody_was_lost_can_be_written():
     assert from_text(to_text(told)) == told
 
 
-@over("text", ["", "{}", "[]", '{"version": 1, "asked": {}, "totals": 3, "decisions": []}', "\0"])
+@each("text", ["", "{}", "[]", '{"version": 1, "asked": {}, "totals": 3, "decisions": []}', "\0"])
 def test_what_is_no_expectation_is_refused_with_the_cure(text):
     with pytest.raises(BadExpectation, match="--hivemind-accept"):
         from_text(text)

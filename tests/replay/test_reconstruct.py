@@ -16,7 +16,7 @@ from hivemind_addon.lab.sim.limits import Limit, LimitKind
 from hivemind_addon.lab.sim.policy import COMPARED, policy_named
 from hivemind_addon.lab.sim.world import run
 from hivemind_addon.proxy.capture.model import Capture, LimitSeen
-from tests.cases import over
+from tests.cases import each
 from tests.replay.nights import POOL, attempt, call, capture, fleet
 
 
@@ -54,7 +54,7 @@ def test_the_ticket_is_what_was_asked_for():
     assert ticket.price is not None
 
 
-@over(
+@each(
     ("kind", "status", "fault"),
     [
         (OutcomeKind.FAILED, 502, faults.ErrorStatus(502, message="502 error")),
@@ -163,7 +163,7 @@ def test_a_conversation_reads_what_its_last_turn_wrote():
     assert third.prefixes[1].key == second.prefixes[2].key
 
 
-@over("calls", [(), (call("1", 0, attempts=(), end="cancelled"),)])
+@each("calls", [(), (call("1", 0, attempts=(), end="cancelled"),)])
 def test_a_capture_without_anything_in_it_says_so(calls):
     with pytest.raises(NothingToReplay, match="record"):
         reconstruct(Capture(calls=calls))
@@ -324,7 +324,7 @@ def test_a_sub_agent_without_a_parent_in_the_capture_stands_alone():
     }
 
 
-@over("apart_s", [0.0, 0.01, 0.04])
+@each("apart_s", [0.0, 0.01, 0.04])
 def test_nothing_waits_for_itself_even_when_everything_happens_at_once(apart_s):
     calls = [call(f"{n}", n * apart_s, took_s=0.0, parent_session="b" if n % 2 else "") for n in range(4)]
     calls += [call(f"b{n}", n * apart_s, took_s=0.0, agent="b", parent_session="a") for n in range(4)]
@@ -342,7 +342,7 @@ def test_nothing_waits_for_itself_even_when_everything_happens_at_once(apart_s):
 POOL_LIMITS = PoolKey("api.anthropic.com", "key-1", "claude")
 
 
-@over(
+@each(
     ("text", "dimension", "amount", "window_s", "kind"),
     [
         ("requests=60/min", Dimension.REQUESTS, 60, 60, LimitKind.BUCKET),
@@ -358,7 +358,7 @@ def test_a_limit_is_read_as_people_type_it(text, dimension, amount, window_s, ki
     assert given_limit(text) == GivenLimit(text, dimension, amount, window_s, kind)
 
 
-@over(
+@each(
     ("text", "cure"),
     [
         ("requests", "write requests=60/min"),
@@ -391,7 +391,7 @@ def test_a_limit_may_be_for_some_pools_only():
     assert imposed((Limit(Dimension.REQUESTS, 50),), 9, given, POOL_LIMITS) == ((), 9)
 
 
-@over("text", ["requests=60/min:bucket", "input_tokens=450k/min:window", "requests=1/30s:bucket"])
+@each("text", ["requests=60/min:bucket", "input_tokens=450k/min:window", "requests=1/30s:bucket"])
 def test_a_limit_in_words_is_what_would_be_typed(text):
     given = given_limit(text)
     limit = Limit(given.dimension, given.amount, given.window_s, given.kind)

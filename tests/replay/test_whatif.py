@@ -16,7 +16,7 @@ from hivemind_addon.lab.replay.whatif import what_if
 from hivemind_addon.lab.sim.policy import COMPARED, Policy
 from hivemind_addon.proxy.capture.model import Capture, LimitSeen, encode
 from hivemind_addon.tools.cli import main
-from tests.cases import over
+from tests.cases import each
 from tests.cpu_time import least_cpu_s
 from tests.replay.nights import POOL, attempt, call, capture, fleet
 
@@ -92,7 +92,7 @@ def test_what_a_reader_has_to_know_is_said():
     assert pool.limits == ("requests=3/s:bucket (no header tells)",)
 
 
-@over("policy", COMPARED)
+@each("policy", COMPARED)
 def test_each_seed_is_a_run(policy):
     replay = what_if(fleet(3, 3), policies=[policy], seeds=3, copies=2)
     assert len(runs(replay, policy.name)) == 3
@@ -123,7 +123,7 @@ def test_the_first_lines_say_what_was_replayed_and_who_would_have_finished(stric
     assert "nothing beats " in lines[7]
 
 
-@over("width", [60, 80, 120])
+@each("width", [60, 80, 120])
 def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(strict, width):
     text = shown(strict, width)
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
@@ -184,7 +184,7 @@ def test_an_agent_that_the_scheduler_would_lose_is_the_exit_status(night):
     assert replay(night, "--limit", "input_tokens=10/min", "--policy", "hivemind").exit_code == 1
 
 
-@over(
+@each(
     ("arguments", "line"),
     [
         (("--pace", "x5"), "--pace goes only with --real"),

@@ -9,7 +9,7 @@ import pytest
 from hivemind_addon.system.whole_file import write_whole
 from hivemind_addon.tools.setup.change import Ledger, OwnEntries, addition, apply, removal, snippet
 from hivemind_addon.tools.setup.model import FileEntry, FileFormat, FilePlan, HasComments, SetupTrouble
-from tests.rows import each
+from tests.cases import each
 
 NOW = datetime(2026, 11, 22, 10, 0, tzinfo=UTC)
 ENTRIES = (FileEntry(("mcpServers", "hivemind"), {"command": "hivemind", "args": ["mcp"]}),)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hivemind_addon.tools.setup import dotenv_text, json_text, toml_text
 from hivemind_addon.tools.setup.model import HasComments, SetupTrouble
-from tests.rows import each
+from tests.cases import each
 
 
 def test_a_new_member_stands_first_and_no_other_line_changes():

@@ -7,7 +7,7 @@ from hivemind_addon.tools.launch.programs import load_programs
 from hivemind_addon.tools.mcp.session import caller_of
 from hivemind_addon.tools.setup.model import FileFormat, SetupTrouble
 from hivemind_addon.tools.setup.tools import TOOLS, ToolPlace
-from tests.rows import each
+from tests.cases import each
 
 HOME, PROJECT = Path("/nonexistent/me"), Path("/nonexistent/me/project")
 

@@ -9,12 +9,12 @@ from hivemind_addon.api.ticket import Dimension
 from hivemind_addon.lab.sim import dialect as wire
 from hivemind_addon.lab.sim.dialect import LimitView, SimDialect, TaskTurn
 from hivemind_addon.lab.sim.server import running_server
-from tests.cases import over
+from tests.cases import each
 
 from .samples import CALL, REPLY, TURN, data_of
 
 
-@over(
+@each(
     ("dialect", "words"),
     [
         (SimDialect.MESSAGES, "max_tokens"),
@@ -77,7 +77,7 @@ def test_each_dialect_names_the_organisation_in_its_own_header():
 # Shape ----------------------------------------------------------------------------------------------------------------
 
 
-@over(
+@each(
     ("seconds", "written"),
     [
         (0, "0s"),
@@ -191,7 +191,7 @@ def test_a_tool_call_follows_the_text_and_ends_the_turn():
 # Openai ---------------------------------------------------------------------------------------------------------------
 
 
-@over("dialect", [SimDialect.CHAT, SimDialect.RESPONSES])
+@each("dialect", [SimDialect.CHAT, SimDialect.RESPONSES])
 def test_headers_hold_durations(dialect):
     limits = [
         LimitView(Dimension.REQUESTS, 60, 59, 1),
@@ -275,7 +275,7 @@ def test_usage_counts_cached_input_as_input():
     assert (usage["output_tokens"], usage["total_tokens"]) == (5, 55)
 
 
-@over(
+@each(
     ("freeform", "kind", "name"),
     [(False, "function_call", "arguments"), (True, "custom_tool_call", "input")],
 )

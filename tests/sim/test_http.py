@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from hivemind_addon.lab.sim.exchange import ConnectionLog, Incoming, WriteGate, pause
-from tests.cases import over
+from tests.cases import each
 from tests.patience import PATIENCE_S
 
 from .clients import H2Client, Heard2, call_body, h1_request, hear
@@ -48,7 +48,7 @@ def test_pipelined_requests_are_answered_in_order(plain, new_key):
     assert sizes == [8, 2]
 
 
-@over("piece", [1, 7, 1000])
+@each("piece", [1, 7, 1000])
 def test_a_chunked_request_is_read_at_any_boundary(plain, new_key, piece):
     body = call_body()
     chunks = b"".join(
@@ -92,7 +92,7 @@ def test_an_old_client_gets_an_answer_that_ends_with_the_connection(plain, new_k
     assert heard.body.endswith(b'{"type":"message_stop"}\n\n')
 
 
-@over(
+@each(
     "request_",
     [
         b"NOT A REQUEST AT ALL\r\n\r\n",
@@ -123,13 +123,13 @@ def test_close_before_the_head_is_an_end_of_file_without_a_byte(plain, faults_of
     assert (heard.data, heard.reset) == (b"", False)
 
 
-@over("stream", [True, False])
+@each("stream", [True, False])
 def test_a_head_may_be_followed_by_an_rst(plain, faults_of, stream):
     heard = hear(plain.port, h1_request(faults_of("head-then-reset"), call_body(stream=stream)))
     assert (heard.status, heard.body, heard.reset) == (200, b"", True)
 
 
-@over(("fault", "reset"), [("body-cut", False), ("body-reset", True)])
+@each(("fault", "reset"), [("body-cut", False), ("body-reset", True)])
 def test_a_cut_body_is_shorter_than_content_length(plain, faults_of, fault, reset):
     heard = hear(plain.port, h1_request(faults_of(fault), call_body()))
     length = int(heard.head.partition(b"content-length: ")[2].split(b"\r\n")[0])
@@ -144,7 +144,7 @@ def test_a_cut_chunked_body_lacks_its_last_chunk(plain, faults_of):
     assert not heard.body.endswith(b"0\r\n\r\n")
 
 
-@over(("fault", "reset"), [("stream-close", False), ("stream-reset", True)])
+@each(("fault", "reset"), [("stream-close", False), ("stream-reset", True)])
 def test_a_cut_stream_has_content_and_no_end(plain, faults_of, fault, reset):
     heard = hear(plain.port, h1_request(faults_of(fault), call_body(stream=True)))
     assert heard.body.count(b"event: content_block_delta") == 4
@@ -247,7 +247,7 @@ def test_a_refused_stream_has_no_head_and_leaves_the_connection(connect, faults_
     assert again.headers["x-sim-attempt"] == "2"
 
 
-@over("stream", [True, False])
+@each("stream", [True, False])
 def test_a_stream_is_reset_within_its_body(connect, faults_of, stream):
     client = connect()
     key = faults_of("reset-stream")
@@ -258,7 +258,7 @@ def test_a_stream_is_reset_within_its_body(connect, faults_of, stream):
     assert not heard.ended
 
 
-@over("fault", ["reset-before-head", "stream-reset"])
+@each("fault", ["reset-before-head", "stream-reset"])
 def test_an_rst_ends_the_whole_connection(connect, faults_of, secure, fault):
     client = connect()
     other = faults_of()

@@ -34,7 +34,7 @@ from hivemind_addon.lab.sim.workload import Crowd, turns
 from hivemind_addon.lab.sim.world import run
 from hivemind_addon.system.typed import DocumentError
 from hivemind_addon.tools.cli import main
-from tests.cases import over
+from tests.cases import each
 
 GOOD = """\
 about: three agents
@@ -99,7 +99,7 @@ def test_a_random_load_has_a_name_like_any_other():
         case_named("random-x")
 
 
-@over("case", [*cases().values(), *map(random_case, range(50))])
+@each("case", [*cases().values(), *map(random_case, range(50))])
 def test_a_case_that_is_written_is_read_as_the_same(case, tmp_path):
     file = tmp_path / f"{case.name}.yaml"
     file.write_text(library.written(case), encoding="utf-8")
@@ -112,7 +112,7 @@ def test_an_unknown_name_is_told_with_those_that_there_are():
         case_named("nonsense")
 
 
-@over(
+@each(
     ("change", "told"),
     [
         (("agents: 3", "agnets: 3"), "crowds[0].agnets: unknown key; did you mean agents?"),
@@ -170,7 +170,7 @@ def test_what_is_wrong_is_told_in_one_line_with_file_key_and_cure(written, chang
     assert "\n" not in str(error.value)
 
 
-@over(
+@each(
     ("more", "told"),
     [
         ("expect: [{wait_p95_s: {nobody: 5}}]", "expect[0]: no crowd nobody; name one of agent"),
@@ -315,7 +315,7 @@ def printed(renderable, width):
     return console.export_text()
 
 
-@over("width", [80, 120])
+@each("width", [80, 120])
 def test_the_table_fits_a_terminal(series, width):
     text = printed(table(series), width)
     assert max(map(len, text.splitlines())) <= width
@@ -349,7 +349,7 @@ def test_every_scenario_is_listed_with_its_story():
     assert "529 wall stands for two minutes" in text
 
 
-@over(("part", "whole", "words"), [(0, 9, "0 %"), (1, 200, "0.5 %"), (1, 3, "33 %"), (0, 0, "0 %"), (9, 9, "100 %")])
+@each(("part", "whole", "words"), [(0, 9, "0 %"), (1, 200, "0.5 %"), (1, 3, "33 %"), (0, 0, "0 %"), (9, 9, "100 %")])
 def test_shares_are_short(part, whole, words):
     assert percent(part, whole) == words
 
@@ -468,7 +468,7 @@ def test_another_policy_is_not_judged():
     assert "10/10" in result.stdout
 
 
-@over(
+@each(
     ("words", "told"),
     [
         (("run", "nonsense"), "no scenario 'nonsense'; there are micro-5"),

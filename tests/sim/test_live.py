@@ -22,7 +22,7 @@ from hivemind_addon.lab.sim.request import facts, input_tokens
 from hivemind_addon.lab.sim.result import CrowdResult, Result
 from hivemind_addon.lab.sim.workload import Crowd, Scenario, turns
 from hivemind_addon.proxy.profile.load import load_profiles
-from tests.cases import over
+from tests.cases import each
 
 STRESS = cases()["stress"].scenario
 FAN_OUT = cases()["fan-out"].scenario
@@ -52,7 +52,7 @@ def test_a_scaled_turn_is_the_same_turn_in_less_time():
         assert other.think_s == pytest.approx(one.think_s / 4)
 
 
-@over("kind", LimitKind)
+@each("kind", LimitKind)
 def test_unscaled_virtual_time_is_that_of_the_proof(kind):
     assert virtual(STRESS.on(kind), seed=3) == world.run(STRESS.on(kind), seed=3)
 
@@ -177,12 +177,12 @@ def comparison(live, virtual=None, guard_trips=0):
     return Comparison("stress", LimitKind.BUCKET, 4, virtual or result(), live, guard_trips)
 
 
-@over("live", [result(), result(refused=6), result(end_s=11.9), result(end_s=10.1), result(cost=108)])
+@each("live", [result(), result(refused=6), result(end_s=11.9), result(end_s=10.1), result(cost=108)])
 def test_small_differences_are_agreement(live):
     assert not comparison(live).disagreements()
 
 
-@over(
+@each(
     ("live", "word"),
     [
         (result(lost=1), "1 agents lost, 0 in virtual time: {'status 502': 1}"),

@@ -29,7 +29,7 @@ from hivemind_addon.lab.sim.plan import (
 )
 from hivemind_addon.lab.sim.provider import ProviderSettings, SimProvider
 from hivemind_addon.proxy.wire.outcome import TransportTrouble
-from tests.cases import over
+from tests.cases import each
 
 STREAM = SimRequestFacts(SimDialect.MESSAGES, "sk-sim-a", stream=True, chunks=4)
 WHOLE = replace(STREAM, stream=False)
@@ -54,10 +54,10 @@ def events_before(plan: list[Step], kind: type) -> int:
     return sum(isinstance(step, Data) for step in plan[:index])
 
 
-@over("dialect", list(SimDialect))
-@over("stream", [True, False])
-@over("http2", [True, False])
-@over("name", list(NAMED))
+@each("dialect", list(SimDialect))
+@each("stream", [True, False])
+@each("http2", [True, False])
+@each("name", list(NAMED))
 def test_every_plan_ends_once_and_says_its_head_at_most_once(name, http2, stream, dialect):
     request = replace(STREAM, stream=stream, dialect=dialect)
     *before, last = plan(NAMED[name], request, http2=http2)
@@ -89,14 +89,14 @@ def test_a_cut_chunked_body_says_no_length():
     assert last == Drop(Hangup.CLOSE)
 
 
-@over(("place", "events"), [(0, 0), (3, 3), (None, 5), (99, 10)])
+@each(("place", "events"), [(0, 0), (3, 3), (None, 5), (99, 10)])
 def test_a_stream_is_cut_after_so_many_events(place, events):
     cut = plan(faults.StreamCut(place, Hangup.RESET))
     assert events_before(cut, Drop) == events
     assert cut[-1] == Drop(Hangup.RESET)
 
 
-@over(("place", "index"), [(0, 0), (1, 1), (None, 5)])
+@each(("place", "index"), [(0, 0), (1, 1), (None, 5)])
 def test_an_error_event_stands_at_its_place_and_ends_the_stream_cleanly(place, index):
     pieces = [step for step in plan(faults.StreamError(place)) if isinstance(step, Data)]
     assert b"overloaded_error" in pieces[index].data
@@ -134,7 +134,7 @@ DECODERS = {
 }
 
 
-@over("name", list(DECODERS))
+@each("name", list(DECODERS))
 def test_each_event_of_an_encoded_stream_can_be_read_when_it_arrives(name):
     decode = DECODERS[name]()
     plain = [step.data for step in plan(NAMED["ok"]) if isinstance(step, Data)]
@@ -142,7 +142,7 @@ def test_each_event_of_an_encoded_stream_can_be_read_when_it_arrives(name):
     assert [decode(piece) for piece in encoded] == plain
 
 
-@over("name", list(DECODERS))
+@each("name", list(DECODERS))
 def test_an_encoded_body_says_its_coding_and_encoded_length(name):
     head, data, _ = plan(NAMED[name], WHOLE)
     assert ("content-encoding", name) in head.headers
@@ -217,7 +217,7 @@ def test_a_good_answer_ends_when_all_is_generated():
     assert (good.head_s, good.end_s, good.trouble, good.share) == (2.0, pytest.approx(12.0), None, 1.0)
 
 
-@over(
+@each(
     ("fault", "head_s", "end_s", "trouble", "shows"),
     [
         ("reset-before-head", None, 2.0, TransportTrouble.CLOSED_BEFORE_HEAD, False),

@@ -17,10 +17,10 @@ from hivemind_addon.lab.sim.workload import Crowd, Scenario
 from hivemind_addon.lab.sim.world import World, run
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Backoff, Finished, GiveUp
-from tests.cases import over
+from tests.cases import each
 
 
-@over(
+@each(
     "policy",
     [*COMPARED, *map(without, Primitive), *map(only, Primitive), only(), without(Primitive.RETRY, Primitive.METERS)],
 )
@@ -41,7 +41,7 @@ def test_who_admits_calls_is_scheduled():
     assert repr(Policy.AIMD_PAUSE.admission(random.Random(0))) == "<AimdPause 0 tickets in 0 pools>"
 
 
-@over(
+@each(
     ("name", "words"),
     [
         ("best", "no policy 'best'; there are direct, sdk-retry"),
@@ -65,7 +65,7 @@ def test_without_nothing_it_is_the_scheduler():
         assert run(STRESS.at(kind), seed=1, policy=without()) == run(STRESS.at(kind), seed=1)
 
 
-@over("primitive", Primitive)
+@each("primitive", Primitive)
 def test_whatever_is_missing_every_ticket_ends_and_nothing_stays_open(primitive):
     for case in ("stress", "bursts", "fan-out", "mixed-providers"):
         world = World(cases()[case].scenario, seed=2, policy=without(primitive))
@@ -140,7 +140,7 @@ def test_nothing_alone_does_no_better_than_agents_on_their_own():
     assert run(scenario, seed=0, policy=only()).statuses == run(scenario, seed=0, policy=Policy.DIRECT).statuses
 
 
-@over("kind", list(LimitKind))
+@each("kind", list(LimitKind))
 def test_last_chance_is_what_saves_those_who_do_not_say_how_long_they_wait(kind):
     def lost(policy):
         case = case_named("silent-patience")

@@ -17,7 +17,7 @@ from hivemind_addon.lab.sim.faults import NAMED, OK, ErrorStatus, Fault, FaultMi
 from hivemind_addon.lab.sim.limits import Limit, LimitKind, ModelScope, Prefix, SimAllowance, SimPromptCache
 from hivemind_addon.lab.sim.plan import Data, steps
 from hivemind_addon.lab.sim.provider import Latency, LimitScope, ProviderSettings, SimProvider, Storm
-from tests.cases import over
+from tests.cases import each
 from tests.sim.samples import REPLY
 
 MESSAGES = SimRequestFacts(SimDialect.MESSAGES, "sk-sim-a", input_tokens=100, max_tokens=50)
@@ -68,7 +68,7 @@ def test_a_request_window_lets_its_number_through_and_says_when_it_ends():
 FAMILIES = (("big", "small"), ("old", "older"))
 
 
-@over(
+@each(
     ("scope", "passed"),
     [
         (ModelScope.KEY, {"big"}),
@@ -83,7 +83,7 @@ def test_a_limit_counts_the_models_of_its_scope_together(scope, passed):
     assert {model for model, answer in answers.items() if answer.status == 200} == passed
 
 
-@over(("scope", "passed"), [(ModelScope.KEY, 1), (ModelScope.FAMILY, 3), (ModelScope.MODEL, 5)])
+@each(("scope", "passed"), [(ModelScope.KEY, 1), (ModelScope.FAMILY, 3), (ModelScope.MODEL, 5)])
 def test_a_cap_counts_the_models_of_its_scope_together(scope, passed):
     sim = provider(concurrency=1, concurrency_scope=scope, families=FAMILIES)
     models = ["big", "small", "old", "older", "lone"]
@@ -159,7 +159,7 @@ def test_refusals_say_nothing_about_waiting_where_the_setting_is_off():
     assert not [name for name, _ in refused.headers if "ratelimit" in name or "retry" in name]
 
 
-@over(("charge", "seen"), [(False, [429, 200, 429, 200]), (True, [429, 429, 429, 200])])
+@each(("charge", "seen"), [(False, [429, 200, 429, 200]), (True, [429, 429, 429, 200])])
 def test_a_refused_call_counts_only_where_failures_are_charged(charge, seen):
     """One call fits every 6 s; where refusals count, each of them puts it off for as long again."""
     sim = provider(limits=(bucket(Dimension.REQUESTS, 10),), charge_failures=charge)
@@ -168,7 +168,7 @@ def test_a_refused_call_counts_only_where_failures_are_charged(charge, seen):
     assert [play(sim, now).status for now in (5, 6, 11, 17)] == seen
 
 
-@over(("charge", "remaining"), [(False, "10"), (True, "9")])
+@each(("charge", "remaining"), [(False, "10"), (True, "9")])
 def test_a_failed_call_counts_only_where_failures_are_charged(charge, remaining):
     sim = provider(limits=(window(Dimension.REQUESTS, 10),), charge_failures=charge)
     sim.script("sk-sim-a", [ErrorStatus(500), ErrorStatus(429)])
@@ -177,7 +177,7 @@ def test_a_failed_call_counts_only_where_failures_are_charged(charge, remaining)
     assert int(last) == int(remaining) - (1 if charge else 0)
 
 
-@over(("status", "words"), [(529, "overloaded_error"), (429, "Number of concurrent connections"), (503, "api_error")])
+@each(("status", "words"), [(529, "overloaded_error"), (429, "Number of concurrent connections"), (503, "api_error")])
 def test_a_call_beyond_the_concurrency_cap_is_refused_at_once(status, words):
     sim = provider(concurrency=2, concurrency_status=status)
     running = [sim.begin(0, MESSAGES), sim.begin(0, MESSAGES)]
@@ -287,7 +287,7 @@ def test_the_instant_of_a_reset_is_the_walls():
     assert datetime.fromisoformat(reset) == datetime.fromtimestamp(WALL + 8, UTC)
 
 
-@over("seed", range(4))
+@each("seed", range(4))
 def test_the_truth_adds_up_whatever_happens(seed):
     rng = random.Random(seed)
     sim = provider(
@@ -393,7 +393,7 @@ def test_full_means_the_whole_limit_for_a_bucket_and_the_end_for_a_window():
     assert window.full_in_s(45) == 15
 
 
-@over("seed", range(5))
+@each("seed", range(5))
 def test_random_calls_are_let_through_as_an_independent_computation_says(seed):
     """Windows by counting what was taken in each; buckets by replaying all takes from the beginning."""
     rng = random.Random(seed)
@@ -540,7 +540,7 @@ def test_an_empty_mix_draws_nothing_from_the_rng():
     assert rng.getstate() == before
 
 
-@over(
+@each(
     ("rates", "words"),
     [
         ({"521": 0.1}, "unknown fault '521'"),

@@ -23,7 +23,7 @@ from hivemind_addon.lab.sim.random_proof import (
 )
 from hivemind_addon.lab.sim.workload import Crowd, Neighbour, Scenario
 from hivemind_addon.lab.sim.world import run
-from tests.cases import over
+from tests.cases import each
 from tests.sim.oracle import run_oracle
 
 LOADS = [random_load(number).scenario for number in range(300)]
@@ -127,7 +127,7 @@ def test_what_no_patience_cures_is_not_drawn():
             assert not provider.charge_failures, load.name
 
 
-@over("number", range(10))
+@each("number", range(10))
 def test_more_of_everything_needs_more_patience(number):
     """The reckoning follows the load: half the limits, an outage more, or half the slots never need less."""
     load = LOADS[number]
@@ -168,7 +168,7 @@ HOPELESS = Case(
 )
 
 
-@over(
+@each(
     ("change", "told"),
     [
         ({}, []),
@@ -186,7 +186,7 @@ def test_bounds_are_what_a_run_may_just_have(change, told):
     assert list(replace(GOOD, **change).shortfalls()) == told
 
 
-@over(
+@each(
     ("change", "is_behind"),
     [
         ({"makespan_s": 100.0}, False),

@@ -15,7 +15,7 @@ from hivemind_addon.lab.sim.recorded import RecordedServer, recorded_attempt, st
 from hivemind_addon.proxy.capture.file import read_capture
 from hivemind_addon.proxy.capture.model import CapturedChunk
 from tests.capture.samples import make_attempt, make_call, make_capture, make_limit
-from tests.cases import over
+from tests.cases import each
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 
@@ -33,7 +33,7 @@ def test_what_a_client_sent_again_is_one_call():
     ]
 
 
-@over("dialect", ["anthropic-messages", "openai-chat", "openai-responses", "ollama"])
+@each("dialect", ["anthropic-messages", "openai-chat", "openai-responses", "ollama"])
 def test_a_body_is_as_large_as_the_captured_one_and_shares_what_it_shared(dialect):
     one, two = (
         request_body(
@@ -108,7 +108,7 @@ def shown(*calls, width=80, guard_trips=0):
     return console.file.getvalue()
 
 
-@over("width", [80, 120])
+@each("width", [80, 120])
 def test_each_call_has_its_line_then_and_now(width):
     same = ReplayedCall(make_call("same"), make_call("x", waited_s=2.0))
     text = shown(same, ReplayedCall(make_call("lost"), None), width=width)
@@ -185,7 +185,7 @@ def test_an_unstreamed_answer_comes_whole_or_is_cut():
     assert isinstance(plan(make_attempt(kind=OutcomeKind.FAILED), streamed=False)[-1], Drop)
 
 
-@over("dialect", ["anthropic-messages", "openai-chat", "openai-responses", "ollama"])
+@each("dialect", ["anthropic-messages", "openai-chat", "openai-responses", "ollama"])
 def test_every_dialect_is_spoken(dialect):
     for streamed in (True, False):
         assert isinstance(plan(make_attempt(), dialect=dialect, streamed=streamed)[-1], End)

@@ -6,7 +6,7 @@ import subprocess
 from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.request import MAX_BODY_BYTES, credential, facts, input_tokens
 from hivemind_addon.lab.sim.task import SimTask, next_turn, task_in
-from tests.cases import over
+from tests.cases import each
 
 from .clients import call_body
 
@@ -61,7 +61,7 @@ def test_either_header_holds_the_key():
     assert credential({}) == ""
 
 
-@over(
+@each(
     ("body", "headers", "status"),
     [
         (b"not json", {}, 400),
@@ -155,7 +155,7 @@ def turn_of(dialect: SimDialect, fields: dict):
     return next_turn(task, dialect, body)
 
 
-@over(("dialect", "conversation"), CONVERSATIONS)
+@each(("dialect", "conversation"), CONVERSATIONS)
 def test_the_task_leads_to_its_file(dialect, conversation, tmp_path):
     (tmp_path / TASK.file).unlink(missing_ok=True)
     for number in range(TASK.lines):
@@ -166,7 +166,7 @@ def test_the_task_leads_to_its_file(dialect, conversation, tmp_path):
     assert turn_of(dialect, conversation(TASK.lines)).call is None
 
 
-@over(("dialect", "conversation"), CONVERSATIONS)
+@each(("dialect", "conversation"), CONVERSATIONS)
 def test_a_request_that_is_sent_again_gets_the_same_turn(dialect, conversation):
     assert turn_of(dialect, conversation(1)) == turn_of(dialect, conversation(1))
     assert turn_of(dialect, conversation(1)) != turn_of(dialect, conversation(2))

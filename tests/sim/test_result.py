@@ -24,7 +24,7 @@ from hivemind_addon.lab.sim.result import CrowdResult, Result, RunLedger
 from hivemind_addon.lab.sim.workload import Crowd, Neighbour, PlannedTurn, Scenario, Site
 from hivemind_addon.lab.sim.world import run
 from hivemind_addon.proxy.core.scheduler import Scheduler
-from tests.cases import over
+from tests.cases import each
 from tests.sim.samples import REPLY
 
 CROWD = CrowdResult(4, 1, 10, waits_s=(4.0, 1.0, 3.0, 2.0), ended_s=(5.0, 7.0), halfway_turns=(2, 2, 2, 2))
@@ -38,7 +38,7 @@ def test_a_wait_is_that_of_a_share_of_the_requests():
     assert replace(CROWD, waits_s=()).wait_s(0.5) == 0.0
 
 
-@over(("turns", "index"), [((3, 3, 3), 1.0), ((6, 0, 0), 1 / 3), ((0, 0), 0.0), ((), 0.0)])
+@each(("turns", "index"), [((3, 3, 3), 1.0), ((6, 0, 0), 1 / 3), ((0, 0), 0.0), ((), 0.0)])
 def test_fairness_is_jains_index_of_the_turns_done_at_half_time(turns, index):
     run = replace(RESULT, crowds={"agent": replace(CROWD, halfway_turns=turns)})
     assert run.fairness == pytest.approx(index)
@@ -199,13 +199,13 @@ def test_service_time_is_shared_by_the_slots():
     assert (bound.bound_s, bound.why) == (20, "5 slots")
 
 
-@over(("units", "bound_s"), [(10, 0), (30, 20), (35, 25)])
+@each(("units", "bound_s"), [(10, 0), (30, 20), (35, 25)])
 def test_a_bucket_begins_full_and_then_refills(units, bound_s):
     limit = Limit(REQUESTS, 10, 10, LimitKind.BUCKET)
     assert lower_bound(spent({REQUESTS: units}), [limit], concurrency=1).bound_s == bound_s
 
 
-@over(("units", "bound_s"), [(10, 0), (11, 10), (30, 20), (31, 30)])
+@each(("units", "bound_s"), [(10, 0), (11, 10), (30, 20), (31, 30)])
 def test_a_window_gives_its_whole_limit_at_each_beginning(units, bound_s):
     limit = Limit(REQUESTS, 10, 10, LimitKind.WINDOW)
     assert lower_bound(spent({REQUESTS: units}), [limit], concurrency=1).bound_s == bound_s
@@ -217,8 +217,8 @@ def test_output_of_the_last_calls_may_be_charged_beyond_the_limit():
     assert lower_bound(spent({OUTPUT: 30}), [limit], concurrency=None, late_units=5).bound_s == 15
 
 
-@over("kind", LimitKind)
-@over("units", [1, 7, 10, 23, 40])
+@each("kind", LimitKind)
+@each("units", [1, 7, 10, 23, 40])
 def test_the_greediest_caller_reaches_the_bound_and_never_beats_it(kind, units):
     """The provider's own allowance, asked for one unit after the other, each as early as it fits."""
     limit = Limit(REQUESTS, 10, 10, kind)
@@ -238,7 +238,7 @@ def of_requests(units, limit, outages=()):
     return lower_bound(spent, [limit], concurrency=None, outages=outages).bound_s
 
 
-@over(
+@each(
     ("limit", "units", "outage", "bound_s"),
     [
         (BUCKET, 15, (20.0, 30.0), 5.0),
@@ -270,7 +270,7 @@ def test_an_agents_turns_alone_are_no_more_than_its_conversation():
     assert lower_bound(spent, [WINDOW], concurrency=None).bound_s == 12.0
 
 
-@over(
+@each(
     ("scope", "slots", "bound_s"),
     [
         # 30 calls of three models: 10 a minute for all of them, for two families (20 and 10 calls), for each model.
@@ -364,7 +364,7 @@ def test_an_attempt_ends_it_and_where_nobody_waits_there_is_none():
     assert meter.longest_s == 10
 
 
-@over(("kind", "longest_s"), [(LimitKind.BUCKET, 70), (LimitKind.WINDOW, 40)])
+@each(("kind", "longest_s"), [(LimitKind.BUCKET, 70), (LimitKind.WINDOW, 40)])
 def test_while_a_limit_is_used_up_nobody_waits_for_nothing(kind, longest_s):
     """Two requests a minute: a bucket has the next after 30 s, a window after 60."""
     provider, meter, kept = at_provider(limits=(Limit(REQUESTS_IDLE, 2, 60, kind),))
@@ -464,7 +464,7 @@ def test_a_policy_that_sleeps_is_caught():
     assert run(CHAT, seed=0, policy=SLEEPY).idle_s == pytest.approx(59, abs=1.5)
 
 
-@over(
+@each(
     "provider",
     [
         ProviderSettings(limits=(Limit(REQUESTS_IDLE, 20, 60, LimitKind.WINDOW),)),
@@ -532,7 +532,7 @@ def verdict(expectation, *runs, fifo=()):
     return found
 
 
-@over(
+@each(
     ("expectation", "value", "met"),
     [
         (Expectation(lost=0), 0, True),

@@ -20,7 +20,7 @@ from hivemind_addon.lab.sim.faults import NAMED, OK, ErrorStatus, Stall
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
 from hivemind_addon.lab.sim.provider import LimitScope, ProviderSettings
 from hivemind_addon.lab.sim.server import RunningServer, SimServer, download_bytes, load_settings, running_server
-from tests.cases import over
+from tests.cases import each
 from tests.patience import PATIENCE_S
 
 from .clients import call_body, h1_request, hear
@@ -110,7 +110,7 @@ def test_the_clients_find_the_other_paths_too(plain, new_key):
     assert [model.id for model in gpt.models.list()] == ["sim-1"]
 
 
-@over(
+@each(
     ("name", "error"),
     [
         ("400", anthropic.BadRequestError),
@@ -144,9 +144,9 @@ def test_an_error_event_reaches_the_clients_as_an_error(plain, faults_of):
     assert len(seen) == 4
 
 
-@over("path", [MESSAGES, CHAT])
-@over("stream", [True, False])
-@over("coding", ["gzip", "br", "zstd"])
+@each("path", [MESSAGES, CHAT])
+@each("stream", [True, False])
+@each("coding", ["gzip", "br", "zstd"])
 def test_encoded_answers_decode_to_the_plain_ones(http, faults_of, path, stream, coding):
     key = faults_of(coding, "ok")
     post = {"content": call_body(stream=stream), "headers": {"x-api-key": key}}
@@ -156,7 +156,7 @@ def test_encoded_answers_decode_to_the_plain_ones(http, faults_of, path, stream,
     assert encoded.text == plain_answer.text.replace(second[4:], first[4:]).replace("attempt 2", "attempt 1")
 
 
-@over("path", [MESSAGES, CHAT])
+@each("path", [MESSAGES, CHAT])
 def test_json_may_answer_a_streamed_request(http, faults_of, path):
     key = faults_of("json-for-stream")
     answer = http.post(path, content=call_body(stream=True), headers={"x-api-key": key})
@@ -164,8 +164,8 @@ def test_json_may_answer_a_streamed_request(http, faults_of, path):
     assert "usage" in answer.json()
 
 
-@over("path", [MESSAGES, CHAT])
-@over(
+@each("path", [MESSAGES, CHAT])
+@each(
     ("name", "status", "words"),
     [
         ("429", 429, "error"),
@@ -249,7 +249,7 @@ def test_an_upload_is_counted_and_hashed(http):
     assert http.post("/upload", content=pieces).json() == expected
 
 
-@over("query", ["size=300000", "size=300000&chunks=7", "size=0"])
+@each("query", ["size=300000", "size=300000&chunks=7", "size=0"])
 def test_a_download_is_what_was_asked_for(http, query):
     size = int(query.split("&")[0].removeprefix("size="))
     assert http.get(f"/download?{query}").content == download_bytes(0, size)
@@ -404,7 +404,7 @@ def test_settings_are_read_from_json(tmp_path):
     assert (settings.faults, settings.latency.median_s) == ({"529": 0.1}, 0.5)
 
 
-@over("text", ['{"limit": []}', '{"chunks": "many"}', "[]", "nonsense"])
+@each("text", ['{"limit": []}', '{"chunks": "many"}', "[]", "nonsense"])
 def test_settings_that_make_no_sense_are_refused(tmp_path, text):
     path = tmp_path / "settings.json"
     path.write_text(text)

@@ -29,14 +29,14 @@ from hivemind_addon.lab.sim.workload import (
 )
 from hivemind_addon.lab.sim.world import World, run
 from hivemind_addon.proxy.core.pool import PoolSettings
-from tests.cases import over
+from tests.cases import each
 
 STRESS = cases()["stress"].scenario
 FAN_OUT = cases()["fan-out"].scenario
 SMALL = Scenario("small", (Crowd("agent", 3, 4, latency_s=1.0, latency_sigma=0.0),), ProviderSettings())
 
 
-@over("policy", COMPARED)
+@each("policy", COMPARED)
 def test_one_seed_gives_one_result(policy):
     assert run(STRESS, seed=3, policy=policy) == run(STRESS, seed=3, policy=policy)
 
@@ -45,7 +45,7 @@ def test_other_seeds_give_other_results():
     assert run(STRESS, seed=1) != run(STRESS, seed=2)
 
 
-@over("policy", COMPARED)
+@each("policy", COMPARED)
 def test_where_nothing_is_in_the_way_the_longest_conversation_is_the_makespan(policy):
     result = run(SMALL, seed=0, policy=policy)
     assert result.lost == 0
@@ -56,7 +56,7 @@ def test_where_nothing_is_in_the_way_the_longest_conversation_is_the_makespan(po
     assert result.cost == result.ideal_cost > 0
 
 
-@over("policy", [Policy.HIVEMIND, Policy.FIFO])
+@each("policy", [Policy.HIVEMIND, Policy.FIFO])
 def test_the_provider_and_the_scheduler_agree_at_the_end(policy):
     world = World(STRESS, seed=5, policy=policy)
     result = world.run()
@@ -171,7 +171,7 @@ def script(*calls, sites=(MESSAGES,)):
     return Scenario("script", (), ProviderSettings(), sites=sites, script=calls, way_s=0.0)
 
 
-@over("policy", COMPARED)
+@each("policy", COMPARED)
 def test_a_scripted_call_comes_its_think_time_after_the_last_one_that_it_follows(policy):
     calls = (
         scripted("lead"),

@@ -39,7 +39,7 @@ from hivemind_addon.lab.sim.limiters import (
 )
 from hivemind_addon.lab.sim.zoo import Measure, section, table
 from hivemind_addon.lab.sim.zoo_entries import ZOO, ZooEntry, entries
-from tests.cases import over
+from tests.cases import each
 
 GOOD = Run(
     time_s=100, agents=20, lost=0, delivered=400, longest_s=9, attempts=400, refused=0, struck=0, over_cap=0, used=None
@@ -52,7 +52,7 @@ def of(**mine):
     return Measure(ENTRY, (replace(GOOD, **mine),), (oracle,))
 
 
-@over(
+@each(
     ("mine", "missed"),
     [
         ({"attempts": 412, "refused": 12, "time_s": 115, "used": 0.91}, []),
@@ -207,7 +207,7 @@ def capped_entry(slots: int, later: int) -> Gateway:
     return Gateway([Rule(cap, OVERLOADED)], changes=[(5.0, cap, later)])
 
 
-@over("name", GATEWAYS)
+@each("name", GATEWAYS)
 def test_every_turn_is_delivered_once(name):
     for run in (
         Scheduled(GATEWAYS[name](), FEW, seed="1").run(),
@@ -217,7 +217,7 @@ def test_every_turn_is_delivered_once(name):
         assert run.attempts == run.delivered + run.refused + run.struck
 
 
-@over("name", GATEWAYS)
+@each("name", GATEWAYS)
 def test_the_oracle_is_refused_by_chance_alone(name):
     run = Oracle(GATEWAYS[name](), FEW, seed="2", order=Order.LEFT).run()
     assert run.refused == 0
@@ -289,7 +289,7 @@ def test_some_answers_may_take_long_and_some_ways():
 ONE_GATEWAY = Demand(input_tokens=500)
 
 
-@over(
+@each(
     ("says", "word"),
     [
         (RetryAfter.EXACT, 2.5),

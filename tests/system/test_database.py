@@ -5,7 +5,7 @@ from contextlib import closing
 import pytest
 
 from hivemind_addon.system.database import DAMAGED, open_private, open_to_read, primary_code, transaction
-from tests.rows import each
+from tests.cases import each
 
 
 @pytest.fixture

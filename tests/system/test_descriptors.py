@@ -3,7 +3,7 @@ import resource
 
 from hivemind_addon.system import descriptors
 from hivemind_addon.system.descriptors import ConnectionPlaces, raise_limit
-from tests.rows import each
+from tests.cases import each
 
 
 class Limits:

@@ -2,7 +2,7 @@ import pytest
 
 from hivemind_addon.system.document import read_document
 from hivemind_addon.system.typed import DocumentError
-from tests.rows import each
+from tests.cases import each
 
 
 def read(tmp_path, text):

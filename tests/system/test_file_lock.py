@@ -7,7 +7,7 @@ from threading import Event, Thread
 import pytest
 
 from hivemind_addon.system.file_lock import holder_of, is_free, name_holder, take_lock
-from tests.rows import each
+from tests.cases import each
 
 
 @pytest.fixture

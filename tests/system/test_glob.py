@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hivemind_addon.system.glob import glob_matches
-from tests.rows import each
+from tests.cases import each
 
 
 @each(

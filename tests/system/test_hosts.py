@@ -1,7 +1,7 @@
 import pytest
 
 from hivemind_addon.system.hosts import host_parts, normal_host
-from tests.rows import each
+from tests.cases import each
 
 
 @each(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hivemind_addon.system.json_socket import LineServer, SocketTaken, ask, is_answered
-from tests.rows import each
+from tests.cases import each
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hivemind_addon.system.json_values import read_list, read_number, read_object, read_value
-from tests.rows import each
+from tests.cases import each
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

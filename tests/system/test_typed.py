@@ -9,7 +9,7 @@ from hivemind_addon.api.ticket import Delivery, Dimension, OutcomeKind
 from hivemind_addon.proxy.profile.model import DialectName, InputCharge, Profile
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES
 from hivemind_addon.system.typed import BadValue, DocumentError, DocumentRules, convert
-from tests.rows import each
+from tests.cases import each
 
 FILE = Path("profiles/my.yaml")
 

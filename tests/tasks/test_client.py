@@ -12,7 +12,7 @@ from hivemind_addon.system.json_socket import is_answered
 from hivemind_addon.tools.tasks import client
 from hivemind_addon.tools.tasks.model import NotTaken, State, TaskSpec
 from hivemind_addon.tools.tasks.store import FleetStore
-from tests.rows import each
+from tests.cases import each
 from tests.tasks.plain import made_runner, shell, short_folder
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hivemind_addon.api.ticket import Priority
 from hivemind_addon.tools.tasks import dispatch
 from hivemind_addon.tools.tasks.dispatch import LIFT_S, Candidate, Stagger, TaskStart, choose
-from tests.rows import each
+from tests.cases import each
 
 
 def candidate(name, *, group="", priority=Priority.NORMAL, tokens=100.0, ready_at=0.0, number=0, is_awaited=False):

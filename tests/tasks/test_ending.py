@@ -1,5 +1,5 @@
 from hivemind_addon.tools.tasks.ending import _sign, _signal_name
-from tests.rows import each
+from tests.cases import each
 
 
 @each(

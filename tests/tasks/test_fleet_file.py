@@ -9,7 +9,7 @@ from hivemind_addon.system.typed import DocumentError
 from hivemind_addon.tools.launch.programs import load_programs
 from hivemind_addon.tools.tasks.fleet_file import FleetFile, load_batch, load_fleet
 from hivemind_addon.tools.tasks.model import TaskSpec
-from tests.rows import each
+from tests.cases import each
 
 TABLE = load_programs()
 

@@ -15,7 +15,7 @@ from hivemind_addon.tools.tasks import launcher as launchers
 from hivemind_addon.tools.tasks.launcher import Launcher
 from hivemind_addon.tools.tasks.model import TaskSpec
 from hivemind_addon.tools.tasks.process import TaskNotStarted
-from tests.rows import each
+from tests.cases import each
 
 PROXY = ProxyView(pid=7, port=9090, listens=("127.0.0.1:9090",), confdir="/c", hosts=("api.anthropic.com",))
 

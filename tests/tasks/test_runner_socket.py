@@ -10,7 +10,7 @@ import pytest
 from hivemind_addon.tools.tasks import runner_socket
 from hivemind_addon.tools.tasks.model import NotTaken
 from hivemind_addon.tools.tasks.runner_socket import CancelTask, RunnerAnswer, RunnerSocket, WaitForTasks
-from tests.rows import each
+from tests.cases import each
 from tests.tasks.plain import short_folder
 
 

@@ -1,7 +1,7 @@
 from hivemind_addon.tools.launch.programs import load_programs
 from hivemind_addon.tools.tasks.model import TaskSpec
 from hivemind_addon.tools.tasks.spec import command_line, problem
-from tests.rows import each
+from tests.cases import each
 
 TABLE = load_programs()
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hivemind_addon.tools.tasks import supervisor
+from tests.cases import each
 from tests.processes import is_alive
-from tests.rows import each
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="orphans are found on Linux only")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hivemind_addon.tools.tasks.dispatch import LIFT_S
 from hivemind_addon.tools.tasks.model import MAX_DEPTH, NotTaken, State, TaskSpec
 from hivemind_addon.tools.tasks.task_table import FleetRules, TaskTable, TryEnding, WaitOver
-from tests.rows import each
+from tests.cases import each
 
 DONE, FAILED = TryEnding(0, ""), TryEnding(3, "exit status 3")
 DIED = TryEnding(137, "killed by SIGKILL", is_transient=True)

@@ -23,7 +23,7 @@ from hivemind_addon.proxy.core.meter import Meter
 from hivemind_addon.proxy.core.meters import Meters
 from hivemind_addon.proxy.core.pool import KeptPositions, Pool, PoolSettings
 from hivemind_addon.proxy.core.scheduler import Scheduler
-from hivemind_addon.proxy.core.turn import Turn
+from hivemind_addon.proxy.core.selector import Selector
 
 _NO_PRIOR = Prior(rate=0.0, concurrency=0.0)
 _EVERYBODY = ("everybody", False)
@@ -97,8 +97,8 @@ def _take_away(pool: Pool, without: frozenset[Primitive], rng: random.Random) ->
         capacity.breaker = _NoBreaker(pool.settings.breaker, rng=rng)
     if Primitive.ORDER in without:
         pool._queue = _ArrivalQueue(order, cost_s=capacity.cost_s, saved_s=capacity.saved_s)  # noqa: SLF001
-    turn = _NoLastChance if Primitive.LAST_CHANCE in without else Turn
-    pool._turn = turn(queue=pool._queue, capacity=capacity, backoffs=pool._backoffs)  # noqa: SLF001
+    selector = _NoLastChance if Primitive.LAST_CHANCE in without else Selector
+    pool._selector = selector(queue=pool._queue, capacity=capacity, backoffs=pool._backoffs)  # noqa: SLF001
     if Primitive.COMEBACK in without:
         pool._kept_positions = _NoKeptPositions()  # noqa: SLF001
 
@@ -145,7 +145,7 @@ class _NoBreaker(Breaker):
         return False
 
 
-class _NoLastChance(Turn):
+class _NoLastChance(Selector):
     def last_chance(self, now: float) -> QueueEntry | None:  # noqa: ARG002
         return None
 

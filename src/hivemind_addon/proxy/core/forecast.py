@@ -29,7 +29,7 @@ from hivemind_addon.proxy.core.fair_queue import FairQueue
 from hivemind_addon.proxy.core.hidden_limits import HiddenLimits
 from hivemind_addon.proxy.core.lanes import QueueEntry
 from hivemind_addon.proxy.core.meter import Meter
-from hivemind_addon.proxy.core.turn import Turn
+from hivemind_addon.proxy.core.selector import Selector
 
 _NEVER = float("inf")
 _LEAST_LEFT = 0.25
@@ -187,7 +187,13 @@ def forecast(
 
 
 def view_pool(
-    capacity: Capacity, queue: FairQueue, turn: Turn, account_name: str | None, now: float, *, most_queued: int | None
+    capacity: Capacity,
+    queue: FairQueue,
+    selector: Selector,
+    account_name: str | None,
+    now: float,
+    *,
+    most_queued: int | None,
 ) -> PoolView:
     """The pool, with at most so many of those that wait; None: all of them."""
     breaker = capacity.breaker
@@ -201,7 +207,7 @@ def view_pool(
         breaker=breaker.state.value,
         blocked_for_s=max(0.0, capacity.hidden[0].closed_until - now),
         meters=capacity.meters.views(now),
-        tickets=(*_in_flight(capacity), *_waiting(capacity, queue, turn, now, most_queued)),
+        tickets=(*_in_flight(capacity), *_waiting(capacity, queue, selector, now, most_queued)),
         account_block=capacity.account_block.view(now),
         windows=capacity.windows.views(now),
         paused=capacity.paused,
@@ -226,17 +232,19 @@ def _in_flight(capacity: Capacity) -> Iterator[TicketView]:
     )
 
 
-def _waiting(capacity: Capacity, queue: FairQueue, turn: Turn, now: float, most: int | None) -> Iterator[TicketView]:
+def _waiting(
+    capacity: Capacity, queue: FairQueue, selector: Selector, now: float, most: int | None
+) -> Iterator[TicketView]:
     """In their order."""
     head = queue.head()
-    gate = turn.gate(head.ticket, now) if head else None
+    gate = selector.gate(head.ticket, now) if head else None
     entries = queue.in_order()[:most]
     starts = starts_at(capacity, (entry for entry in entries if queue.why_passed(entry) is not Reason.FAN_OUT), now)
     return (
         TicketView(
             ticket=_as_served(entry),
             state="backing off" if entry.not_before > now else "queued",
-            reason=turn.reason(entry, head, gate, now).value,
+            reason=selector.reason(entry, head, gate, now).value,
             position=position,
             attempts=entry.history.attempts,
             waited_s=entry.waited_s + max(0.0, now - entry.wait_began_at),
@@ -282,7 +290,7 @@ _WITHOUT_FORECAST = (Reason.PAUSED, Reason.FUNDS, Reason.FAN_OUT)
 
 
 def foresee(
-    guest: QueueEntry, short: Shortage | None, *, capacity: Capacity, queue: FairQueue, turn: Turn, now: float
+    guest: QueueEntry, short: Shortage | None, *, capacity: Capacity, queue: FairQueue, selector: Selector, now: float
 ) -> WaitView:
     """What a call would meet. `guest` is no ticket of this pool; `short`: what its budgets lack."""
     pool = str(capacity.key)
@@ -295,13 +303,13 @@ def foresee(
     starts = starts_at(capacity, entries, now)
     before = sum(one.not_before <= now for one in entries[: entries.index(guest)])
     head = guest if before == 0 else queue.head()
-    gate = turn.gate((head or guest).ticket, now)
+    gate = selector.gate((head or guest).ticket, now)
     if short is not None:
         reason = Reason.FUNDS
     elif before == 0 and gate is None and queue.why_passed(guest) is None:
         return WaitView(pool, 0.0, 0, "")
     else:
-        reason = turn.reason(guest, head, gate, now)
+        reason = selector.reason(guest, head, gate, now)
     if reason in _WITHOUT_FORECAST:
         return WaitView(pool, None, before, reason.value)
     at = starts.get(guest.ticket.id)

@@ -48,6 +48,7 @@ class EntryState(Enum):
     """
 
     NEW = "new"
+    """It has come, and is in no queue yet."""
     LANE = "lane"
     """Due, and never sent: among the tickets of its session."""
     RETURNING = "returning"
@@ -61,7 +62,9 @@ class EntryState(Enum):
     UNFUNDED = "unfunded"
     """Due when an attempt that is paid from the same budget ends."""
     IN_FLIGHT = "in flight"
+    """An attempt of it is upstream."""
     ENDED = "ended"
+    """Its client has its answer or a refusal, or has gone."""
 
 
 _DUE = frozenset({EntryState.LANE, EntryState.RETURNING, EntryState.FRONT})

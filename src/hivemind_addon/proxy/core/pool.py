@@ -1,7 +1,7 @@
 """One provider limit domain: who waits for it, and what becomes of each ticket from its submit to its end.
 
     fair_queue.py   who waits, in which order ────────────┐
-                                                          ├─► turn.py   who goes next, and what keeps it from going
+                                                          ├─► selector.py   who goes next, and what keeps it from going
     capacity.py     what may be sent, and is in flight ───┘
 
 The pool asks whose turn it is and does what follows: it admits, sheds, refuses, tries again and ends. What an attempt
@@ -55,8 +55,8 @@ from hivemind_addon.proxy.core.retry import (
     decide,
     last_moment,
 )
+from hivemind_addon.proxy.core.selector import SOONEST_COME_BACK_S, Gate, Selector
 from hivemind_addon.proxy.core.sharing import Sharing
-from hivemind_addon.proxy.core.turn import SOONEST_COME_BACK_S, Gate, Turn
 
 _KEPT_FOR_S = 600.0
 
@@ -181,7 +181,7 @@ class Pool:
         )
         self._queue = FairQueue(settings.order, cost_s=self._capacity.cost_s, saved_s=self._capacity.saved_s)
         self._backoffs = Backoffs()
-        self._turn = Turn(queue=self._queue, capacity=self._capacity, backoffs=self._backoffs)
+        self._selector = Selector(queue=self._queue, capacity=self._capacity, backoffs=self._backoffs)
         self._callers = Callers()
         self._kept_positions = KeptPositions()
         self._superseded_by_ticket = SupersededAttempts()
@@ -374,7 +374,7 @@ class Pool:
             decisions.extend(self._refuse(entry, closure, now) for entry in self._queue.in_order())
         while entry := self._queue.first_to_shed(now):
             if not self._hold_on(entry, now):
-                decisions.append(self._shed(entry, now, Reason.DEADLINE, self._turn.come_back_s(entry, now)))
+                decisions.append(self._shed(entry, now, Reason.DEADLINE, self._selector.come_back_s(entry, now)))
         decisions.extend(self._refuse_unfunded(now))
         while (entry := self._queue.first_to_leave()) and entry.leaves_at <= now:
             self._queue.expect(entry, self._leaves_at(entry, now))
@@ -384,14 +384,14 @@ class Pool:
     def next_key(self, now: float) -> tuple[float, float, float] | None:
         """What its next ticket is sorted by among those of the account's other pools; None: nobody waits."""
         self._gate = None
-        entry = self._next = self._turn.next(now)
+        entry = self._next = self._selector.next(now)
         return None if entry is None else self.sharing.order.key(entry)
 
     def step(self, now: float) -> list[Admitted | Refused] | None:
         """Let the next ticket go, if it may; None: it has to wait, and with it all of the pool."""
         entry = self._next
         assert entry is not None, "its key was asked for"
-        self._gate = self._turn.gate(entry.ticket, now)
+        self._gate = self._selector.gate(entry.ticket, now)
         if self._gate is not None:
             return None
         short = self._budgets.reserve(entry.ticket, now)
@@ -407,7 +407,7 @@ class Pool:
         entry = self._next
         if entry is None or self._gate is None or self._gate.reason is not Reason.METER:
             return set()
-        return self._capacity.meters.in_the_way(self._turn.demand(entry.ticket, now), now)
+        return self._capacity.meters.in_the_way(self._selector.demand(entry.ticket, now), now)
 
     def give_way(self, to: set[Meters]) -> bool:
         """Whether it is one of the pools that have to wait. Its next ticket then does."""
@@ -501,7 +501,7 @@ class Pool:
 
     def view(self, now: float, *, most_queued: int | None = None) -> PoolView:
         """The pool at one instant, with at most so many of those that wait; None: all of them."""
-        return view_pool(self._capacity, self._queue, self._turn, self.account_name, now, most_queued=most_queued)
+        return view_pool(self._capacity, self._queue, self._selector, self.account_name, now, most_queued=most_queued)
 
     @property
     def agents(self) -> dict[str, str]:
@@ -518,18 +518,18 @@ class Pool:
         guest = QueueEntry(ticket=ticket, wait_began_at=now)
         guest.priority = self._orders.priority_of(ticket.agent, ticket.priority)
         short = self._budgets.foresee(ticket, now)
-        return foresee(guest, short, capacity=self._capacity, queue=self._queue, turn=self._turn, now=now)
+        return foresee(guest, short, capacity=self._capacity, queue=self._queue, selector=self._selector, now=now)
 
     def _admit(self, entry: QueueEntry, now: float) -> Admitted:
         ticket = entry.ticket
-        demand = self._turn.demand(ticket, now)
+        demand = self._selector.demand(ticket, now)
         self._queue.admit(entry, now)
         self.sharing.order.served(entry, self._capacity.cost_s(demand))
         self._backoffs.discard(ticket.id)
         entry.history = entry.history.started()
         attempt = self._capacity.reserve(entry, demand, now)
         if attempt.is_probe:
-            self._turn.choose_anew()
+            self._selector.choose_anew()
         self._emit(
             AttemptStarted(
                 at=now,
@@ -576,7 +576,7 @@ class Pool:
     def _wait_for_funds(self, entry: QueueEntry, short: Shortage, now: float) -> None:
         """Out of the others' way, at its own position, until an attempt of the same budget ends."""
         self._queue.move(entry, _NEVER, now)
-        self._turn.choose_anew()
+        self._selector.choose_anew()
         self._budgets.wait(entry.ticket, short, now)
 
     def _announce(self, head: QueueEntry | None, gate: Gate | None, now: float) -> None:
@@ -589,7 +589,7 @@ class Pool:
                         at=now,
                         ticket_id=ticket_id,
                         pool=self.key,
-                        reason=self._turn.reason(entry, head, gate, now),
+                        reason=self._selector.reason(entry, head, gate, now),
                         # Exact for a new ticket; one that came back is somewhere before the end.
                         position=1 if entry is head else len(self._queue),
                     )
@@ -622,7 +622,7 @@ class Pool:
 
     def _hold_on(self, entry: QueueEntry, now: float) -> bool:
         """Keep one beyond its time where there will surely be room, and an answer, before its client gives up."""
-        shed_at = self._turn.worth_holding_until(entry, now)
+        shed_at = self._selector.worth_holding_until(entry, now)
         if shed_at is None:
             return False
         entry.shed_at = shed_at

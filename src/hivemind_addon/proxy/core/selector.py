@@ -1,4 +1,4 @@
-"""Whose turn it is in a pool, and what keeps it from going.
+"""Which ticket of a pool goes next, and what keeps it from going.
 
 The next one is the first in the queue's order, but for two: while the provider is down it is whoever probes; and one
 that would not live to see more room goes before others, once it has waited long.
@@ -44,7 +44,7 @@ class Gate:
     """Infinite: when another attempt ends, or a person says so."""
 
 
-class Turn:
+class Selector:
     """Asks the queue and the capacity, and takes nothing from either."""
 
     def __init__(self, *, queue: FairQueue, capacity: Capacity, backoffs: Backoffs) -> None:
@@ -55,7 +55,7 @@ class Turn:
         """The ticket that probes next: it stays the one while it is kept from going."""
 
     def __repr__(self) -> str:
-        return f"<Turn of {self._queue!r}>"
+        return f"<Selector of {self._queue!r}>"
 
     def next(self, now: float) -> QueueEntry | None:
         """Who goes next: the head, or while the provider is down the one who probes."""

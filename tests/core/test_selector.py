@@ -14,7 +14,7 @@ from hivemind_addon.proxy.core.lanes import Attempt, QueueEntry
 from hivemind_addon.proxy.core.meters import Backoffs
 from hivemind_addon.proxy.core.overrides import Overrides
 from hivemind_addon.proxy.core.retry import Backoff, GiveUp, History
-from hivemind_addon.proxy.core.turn import Gate, Turn
+from hivemind_addon.proxy.core.selector import Gate, Selector
 from tests.core.samples import (
     CANCELLED,
     FAILED,
@@ -44,7 +44,7 @@ class Waiting:
             emit=lambda _: None,
         )
         queue = FairQueue(OrderSettings(), cost_s=self.capacity.cost_s, saved_s=self.capacity.saved_s)
-        self.turn = Turn(queue=queue, capacity=self.capacity, backoffs=Backoffs())
+        self.selector = Selector(queue=queue, capacity=self.capacity, backoffs=Backoffs())
 
     def place(self, ticket_id: str = "t", *, patience_s: float = 600.0) -> QueueEntry:
         return QueueEntry(
@@ -71,12 +71,12 @@ def test_the_first_that_stops_it_is_its_gate():
     mine = ticket("t")
 
     def reason(now: float = 0.0) -> Reason | None:
-        gate = waiting.turn.gate(mine, now)
+        gate = waiting.selector.gate(mine, now)
         return gate and gate.reason
 
     assert reason() is Reason.PAUSED
     waiting.pause(paused=False)
-    assert waiting.turn.gate(mine, 0.0) == Gate(Reason.ACCOUNT_BLOCK, 100)
+    assert waiting.selector.gate(mine, 0.0) == Gate(Reason.ACCOUNT_BLOCK, 100)
     assert reason(100) is Reason.CONCURRENCY
     waiting.capacity.settle(attempt, AttemptResult(SUCCESS), 100)
     assert reason(100) is None
@@ -92,20 +92,20 @@ class TestHolding:
         while waiting.capacity.in_flight < waiting.capacity.limit:
             waiting.send(f"t{waiting.capacity.in_flight}", now=9.0)
         assert waiting.capacity.limit == 1
-        assert waiting.turn.worth_holding_until(waiting.place(patience_s=10), 10.0) == until
+        assert waiting.selector.worth_holding_until(waiting.place(patience_s=10), 10.0) == until
 
     def test_not_while_a_person_lets_nothing_go(self):
         waiting = Waiting()
         waiting.takes(1.0)
         waiting.pause(paused=True)
-        assert waiting.turn.worth_holding_until(waiting.place(patience_s=10), 10.0) is None
+        assert waiting.selector.worth_holding_until(waiting.place(patience_s=10), 10.0) is None
 
     def test_one_that_is_shed_is_told_when_it_is_due_again_or_to_come_at_once(self):
         waiting = Waiting()
         place = waiting.place()
-        assert waiting.turn.come_back_s(place, 10.0) == 1
+        assert waiting.selector.come_back_s(place, 10.0) == 1
         place.not_before = 40.0
-        assert waiting.turn.come_back_s(place, 10.0) == 30
+        assert waiting.selector.come_back_s(place, 10.0) == 30
 
 
 class TestTrial:
@@ -117,16 +117,16 @@ class TestTrial:
         told = requests_reading(limit=2, remaining=1, reset_in_s=55)
         waiting.capacity.hear(hints(told), first, 0.0, answered=True)
         waiting.capacity.settle(first, AttemptResult(SUCCESS, charged=Demand()), 1.0)
-        assert waiting.turn.gate(ticket("t"), 1.0) == Gate(Reason.METER, pytest.approx(55.1))
+        assert waiting.selector.gate(ticket("t"), 1.0) == Gate(Reason.METER, pytest.approx(55.1))
         waiting.capacity.settle(second, AttemptResult(FAILED), 1.0)
         waiting.capacity.learn(second, AttemptResult(FAILED), 1.0)
         return waiting
 
     def test_one_goes_alone_to_find_it_out(self):
         waiting = self.failed()
-        assert waiting.turn.gate(ticket("t"), 1.0) is None
+        assert waiting.selector.gate(ticket("t"), 1.0) is None
         waiting.send("t", 1.0)
-        assert waiting.turn.gate(ticket("u"), 1.0) == Gate(Reason.METER, pytest.approx(55.1))
+        assert waiting.selector.gate(ticket("u"), 1.0) == Gate(Reason.METER, pytest.approx(55.1))
 
     def test_the_next_one_waits_longer_where_it_is_refused_without_a_word(self):
         waiting = self.failed()
@@ -134,7 +134,7 @@ class TestTrial:
             trial = waiting.send("t", 2.0)
             waiting.capacity.settle(trial, AttemptResult(THROTTLED), 2.0)
             waiting.capacity.learn(trial, AttemptResult(THROTTLED), 2.0)
-            assert waiting.turn.gate(ticket("t"), 2.0) == Gate(Reason.METER, pytest.approx(2.0 + wait_s))
+            assert waiting.selector.gate(ticket("t"), 2.0) == Gate(Reason.METER, pytest.approx(2.0 + wait_s))
 
     def test_it_is_found_out_by_any_header(self):
         waiting = self.failed()
@@ -143,7 +143,7 @@ class TestTrial:
         waiting.capacity.hear(hints(told), trial, 1.0, answered=False)
         waiting.capacity.settle(trial, AttemptResult(THROTTLED, charged=Demand(requests=0)), 1.0)
         waiting.capacity.learn(trial, AttemptResult(THROTTLED), 1.0)
-        assert waiting.turn.gate(ticket("t"), 40.0) == Gate(Reason.METER, pytest.approx(55.1))
+        assert waiting.selector.gate(ticket("t"), 40.0) == Gate(Reason.METER, pytest.approx(55.1))
 
 
 class TestMeters:
