@@ -36,7 +36,7 @@ connections, other load on the machine): the shares are rough. Of what the addon
 | 20 % | the request: JSON, who asks, fingerprints, estimate, the ticket |
 | 15 % | the scheduler's own decisions: arrival, admission, head, end |
 | 9 % | the layer and the exchange |
-| 9 % | observers: stats, stories, metrics, log |
+| 9 % | observers: stats, ticket histories, metrics, log |
 | 7 % | the answer: head, limits, outcome, usage |
 | 6 % | tiktoken; about 0.1 ms for each KB of new text that is short enough to be counted |
 | 6 % | the rest: own headers, the proxy's own pages, comment and story, the driver |

@@ -207,7 +207,7 @@ def test_everything_that_a_report_can_hold_is_shown(page):
             TicketView(ticket(2), "backing off", "", 2, 2, 150, 0.2),
             TicketView(ticket(3, session="s-mother"), "in flight", "", 0, 1, 8),
         ),
-        wall=AccountBlockView("5-hour limit", 7260),
+        account_block=AccountBlockView("5-hour limit", 7260),
         windows=(WindowView("5h", 1.02, "rejected", 7260, 18_000), WindowView("7d", None, "", None, None)),
         paused=True,
         cap=2,

@@ -219,5 +219,5 @@ def test_a_proxy_of_another_version_hides_none_of_the_others():
 
 
 def test_a_wall_is_a_state():
-    with serving(report(pool(wall=AccountBlockView("five hours", 7200)))):
+    with serving(report(pool(account_block=AccountBlockView("five hours", 7200)))):
         assert rows("pools")[0]["state"] == "account refused for 2 h 0 min: five hours"

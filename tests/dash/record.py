@@ -78,7 +78,7 @@ NIGHT = Scenario(
 INCIDENT = replace(
     NIGHT,
     name="incident",
-    provider=replace(NIGHT.provider, walls=(ProviderOutage(500, 900),)),
+    provider=replace(NIGHT.provider, outages=(ProviderOutage(500, 900),)),
     duration_s=560.0,
 )
 CROWD = Scenario(

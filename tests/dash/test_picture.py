@@ -46,7 +46,7 @@ PRIORITIES = (PriorityView("lead*", Priority.HIGH), PriorityView("night", Priori
 
 
 def test_alarms_come_before_anything_else(golden):
-    walled = pool(paused=True, queued=3, wall=AccountBlockView("usage_limit_reached", 600))
+    walled = pool(paused=True, queued=3, account_block=AccountBlockView("usage_limit_reached", 600))
     all_at_once = report(
         walled,
         pool(PoolKey("b.test", "k", "m"), breaker="half-open"),
@@ -60,7 +60,7 @@ def test_alarms_come_before_anything_else(golden):
         "all at once": (all_at_once, "proxy gone (3 s)"),
         "paused": (report(pool(paused=True, queued=3)), ""),
         "probing": (report(pool(breaker="half-open")), ""),
-        "the account is tried": (report(pool(wall=AccountBlockView("x", 0))), ""),
+        "the account is tried": (report(pool(account_block=AccountBlockView("x", 0))), ""),
         "spent": (report(budgets=(SPENT,)), ""),
         "priorities": (report(priorities=PRIORITIES), ""),
     }

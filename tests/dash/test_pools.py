@@ -39,7 +39,7 @@ POOLS = {
         None,
     ),
     "paused": (pool(paused=True), None),
-    "account refused": (pool(wall=AccountBlockView("spent", 60)), None),
+    "account refused": (pool(account_block=AccountBlockView("spent", 60)), None),
     "sending": (pool(in_flight=1), None),
     "idle": (pool(), None),
     "all that keeps one": (

@@ -22,7 +22,7 @@ POOL = PoolView(
     blocked_for_s=2.5,
     meters=(MeterView(name="requests", kind="window", limit=50, level=7, full_in_s=30),),
     tickets=(),
-    wall=AccountBlockView(reason="spent", ends_in_s=60),
+    account_block=AccountBlockView(reason="spent", ends_in_s=60),
     windows=(WindowView(name="5h", used=0.62, status="allowed", resets_in_s=None, length_s=None),),
     paused=True,
 )

@@ -76,7 +76,7 @@ async def test_the_numbers_of_both_phases_add_up(quick, console):
         assert counts.finished + len(run.lost) == 4
         assert counts.requests == counts.attempts
         assert counts.failed == counts.requests - counts.turns_done
-        assert counts.elapsed_s >= run.result.bound.bound_s
+        assert run.lost or counts.elapsed_s >= run.result.bound.bound_s
     assert result.direct.truth.faults == result.hivemind.truth.faults
     assert "direct: every agent for itself" in text_of(console)
     assert f"{result.direct.counts.finished} of 4 agents alive" in text_of(console)

@@ -346,7 +346,7 @@ def test_json_has_every_run_and_every_bound(series):
 def test_every_scenario_is_listed_with_its_story():
     text = printed(listing(list(cases().values())), 120)
     assert all(name in text for name in cases())
-    assert "529 wall stands for two minutes" in text
+    assert "529 outage lasts two minutes" in text
 
 
 @each(("part", "whole", "words"), [(0, 9, "0 %"), (1, 200, "0.5 %"), (1, 3, "33 %"), (0, 0, "0 %"), (9, 9, "100 %")])

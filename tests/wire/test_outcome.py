@@ -368,7 +368,7 @@ def judge_packaged(path: str, name: str) -> Outcome:
     return judge_answer(PACKAGED[name], answer["status"], answer["headers"], body, hints, SENT_AT)
 
 
-def test_a_spent_window_is_a_wall_with_its_end_and_nothing_else_is(subtests):
+def test_a_spent_window_blocks_the_account_until_its_end_and_nothing_else_does(subtests):
     cases = [
         ("anthropic-subscription/rejected", "anthropic", 2094.0),
         ("codex/usage_limit", "codex", 9000.0),
@@ -388,7 +388,7 @@ def test_a_spent_window_is_a_wall_with_its_end_and_nothing_else_is(subtests):
             assert account_block_s is None or (outcome.kind, outcome.retryable) == (IGNORED, False)
 
 
-def test_the_end_of_a_wall_is_told_by_the_surest_source(subtests):
+def test_the_end_of_an_account_block_is_told_by_the_surest_source(subtests):
     cases = [
         ({"resets_in_seconds": 60, "resets_at": SENT_AT + 7}, {}, 60),
         ({"resets_at": SENT_AT + 7}, {}, 7),
@@ -405,7 +405,7 @@ def test_the_end_of_a_wall_is_told_by_the_surest_source(subtests):
     ]
     for error, hints, account_block_s in cases:
         with subtests.test(error=error, hints=hints):
-            profile = Profile(outcomes=(OutcomeRule(IGNORED, retry=False, wall=True),))
+            profile = Profile(outcomes=(OutcomeRule(IGNORED, retry=False, account_block=True),))
             body = json.dumps({"error": {"type": "usage_limit_reached"} | error}).encode()
             assert judge_answer(profile, 429, {}, body, Hints(**hints), SENT_AT).account_block_s == account_block_s
 
