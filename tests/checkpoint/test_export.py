@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.proxy.checkpoint.model import NotKept
+from hivemind_addon.proxy.checkpoint.store import NotKept
 from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.tools.checkpoints.export import CannotExport, ExportForm, curl_command, export
 from hivemind_addon.tools.checkpoints.show import lines

@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from hivemind_addon.api.ticket import CallKind
-from hivemind_addon.proxy.checkpoint.model import NotKept
+from hivemind_addon.proxy.checkpoint.store import NotKept
 from hivemind_addon.proxy.checkpoint.taking import ELSEWHERE, is_conversation
 from hivemind_addon.proxy.profile.model import DialectName
 from tests.cases import each

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.proxy.checkpoint.folder_store import FolderStore
+from hivemind_addon.proxy.checkpoint.store import CheckpointStore
 from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.commands import checkpoint as commands
@@ -20,7 +20,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / "claude"))
     monkeypatch.setenv("CODEX_HOME", str(tmp_path / "codex"))
-    store = FolderStore(tmp_path / "hivemind_addon" / "checkpoints")
+    store = CheckpointStore(tmp_path / "hivemind_addon" / "checkpoints")
     store.keep(checkpoint("aaa1", agent="ann", task="task-9"))
     store.keep(checkpoint("bbb1", agent="bob", dialect=DialectName.OPENAI_RESPONSES, wall=WALL + 60))
     store.keep(checkpoint("ccc1", agent="bob", dialect=DialectName.OPENAI_CHAT, wall=WALL + 120, session="s-2"))

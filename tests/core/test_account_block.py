@@ -4,8 +4,8 @@ from msgspec.structs import replace
 from hivemind_addon.api.events import AccountBlocked, AccountUnblocked, Held, TicketEnded
 from hivemind_addon.api.snapshot import AccountBlockView
 from hivemind_addon.api.ticket import Reason
-from hivemind_addon.proxy.core.breaker import AccountBlock, ActiveBlock
-from hivemind_addon.proxy.core.retry import GiveUp, Refused
+from hivemind_addon.proxy.core.breaker import AccountBlock
+from hivemind_addon.proxy.core.retry import ActiveBlock, GiveUp, Refused
 from tests.core.samples import CANCELLED, FAILED, IGNORED, SUCCESS, Bench
 
 HOURS = 7200.0

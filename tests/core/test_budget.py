@@ -353,7 +353,7 @@ def test_what_runs_counts_in_accounts_that_are_opened_meanwhile_and_is_booked_on
     books.budgets.reserve(free, 0.0)
     books.budgets.reserve(bound, 0.0)
     overrides.give(budget(50, per=Period.RUN))
-    books.budgets.obey(0.0)
+    books.budgets.apply_overrides(0.0)
     assert books.budgets.settle(free, Spend(70), 1.0) == []
     books.budgets.settle(bound, Spend(30), 1.0)
     assert [(view.budget.per, view.spent.tokens) for view in books.budgets.views(1.0)] == [(Period.DAY, 100)]

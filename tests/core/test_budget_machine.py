@@ -225,17 +225,17 @@ class BudgetMachine(RuleBasedStateMachine):
             for (_, _, per), event in self.booked.items()
             if goes_on or per is not Period.RUN
         ]
-        orders = json.loads(json.dumps(self.scheduler.export_overrides(self.now, EPOCH)))
+        overrides = json.loads(json.dumps(self.scheduler.export_overrides(self.now, EPOCH)))
         self.scheduler = Scheduler(rng=random.Random(0))
         booked, self.booked = self.booked, {}
         self.waiting, self.flying = {}, {}
         if goes_on:
             self.scheduler.restore_budgets(standings, self.now)
-            self.scheduler.restore_overrides(orders, self.now, EPOCH)
+            self.scheduler.restore_overrides(overrides, self.now, EPOCH)
         else:
-            self.scheduler.restore_overrides(orders, self.now, EPOCH)
+            self.scheduler.restore_overrides(overrides, self.now, EPOCH)
             self.scheduler.restore_budgets(standings, self.now)
-        assert self.scheduler.export_overrides(self.now, EPOCH) == orders
+        assert self.scheduler.export_overrides(self.now, EPOCH) == overrides
         for key, book in list(self.books.items()):
             if book.is_untouched() and key in booked:
                 book.began_at = booked[key].began_at  # whatever it was: its period begins with what happens next

@@ -29,12 +29,12 @@ from tests.core.samples import (
 )
 
 
-def capacity(*, slots: int = 4, orders: Overrides | None = None, told: list[Event] | None = None) -> Capacity:
+def capacity(*, slots: int = 4, overrides: Overrides | None = None, told: list[Event] | None = None) -> Capacity:
     return Capacity(
         key=POOL,
         concurrency=ConcurrencySettings(initial=slots),
         breaker=BreakerSettings(),
-        orders=orders or Overrides(),
+        overrides=overrides or Overrides(),
         rng=random.Random(0),
         emit=([] if told is None else told).append,
     )
@@ -96,23 +96,23 @@ def test_a_meter_is_announced_once_and_again_when_it_changes():
 
 class TestCap:
     def test_a_persons_limit_counts_where_it_is_lower_and_is_told(self):
-        orders, told = Overrides(), []
-        one = capacity(slots=4, orders=orders, told=told)
+        overrides, told = Overrides(), []
+        one = capacity(slots=4, overrides=overrides, told=told)
         for cap in (2, 9, None):
-            orders.cap("*", cap)
-            one.obey(1.0)
+            overrides.cap("*", cap)
+            one.apply_overrides(1.0)
         assert [event.limit for event in told] == [2, 4]
         assert (one.limit, one.cap) == (4, None)
 
     def test_what_fills_it_proves_nothing_about_a_higher_one(self):
-        orders = Overrides()
-        orders.cap("*", 2)
-        one = capacity(slots=4, orders=orders)
+        overrides = Overrides()
+        overrides.cap("*", 2)
+        one = capacity(slots=4, overrides=overrides)
         for attempt in [send(one, "a"), send(one, "b")]:
             one.settle(attempt, AttemptResult(SUCCESS), 1.0)
             one.learn(attempt, AttemptResult(SUCCESS), 1.0)
-        orders.cap("*", None)
-        one.obey(1.0)
+        overrides.cap("*", None)
+        one.apply_overrides(1.0)
         assert one.limit == 4
 
 

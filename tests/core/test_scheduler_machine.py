@@ -151,11 +151,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         fresh.restore(saved, self.now)
         assert fresh.drain_events() == []
         assert json.loads(json.dumps(fresh.export())) == saved
-        orders = json.loads(json.dumps(self.scheduler.export_overrides(self.now, EPOCH)))
-        fresh.restore_overrides(orders, self.now, EPOCH)
+        overrides = json.loads(json.dumps(self.scheduler.export_overrides(self.now, EPOCH)))
+        fresh.restore_overrides(overrides, self.now, EPOCH)
         told = fresh.drain_events()
-        assert [type(event) for event in told] == ([PersonActed] if any(orders[kind] for kind in _ORDERS) else [])
-        assert fresh.export_overrides(self.now, EPOCH) == orders
+        assert [type(event) for event in told] == ([PersonActed] if any(overrides[kind] for kind in _ORDERS) else [])
+        assert fresh.export_overrides(self.now, EPOCH) == overrides
 
     @rule(
         session=st.sampled_from("abcdef"),

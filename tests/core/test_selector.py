@@ -34,12 +34,12 @@ class Waiting:
     """A turn whose queue is empty: whoever asks holds its place in hand."""
 
     def __init__(self, *, slots: int = 1) -> None:
-        self.orders = Overrides()
+        self.overrides = Overrides()
         self.capacity = Capacity(
             key=POOL,
             concurrency=ConcurrencySettings(initial=slots, maximum=slots),
             breaker=BreakerSettings(),
-            orders=self.orders,
+            overrides=self.overrides,
             rng=random.Random(0),
             emit=lambda _: None,
         )
@@ -59,8 +59,8 @@ class Waiting:
         self.capacity.settle(self.send("measured"), AttemptResult(SUCCESS), service_s)
 
     def pause(self, *, paused: bool) -> None:
-        self.orders.pause("*", paused=paused)
-        self.capacity.obey(0.0)
+        self.overrides.pause("*", paused=paused)
+        self.capacity.apply_overrides(0.0)
 
 
 def test_the_first_that_stops_it_is_its_gate():

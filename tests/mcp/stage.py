@@ -12,7 +12,7 @@ from hivemind_addon.api.control import ControlServer, control_socket
 from hivemind_addon.api.replies import reply
 from hivemind_addon.api.report import ProxyView, Report
 from hivemind_addon.api.snapshot import SCHEMA_VERSION
-from hivemind_addon.proxy.checkpoint.folder_store import FolderStore
+from hivemind_addon.proxy.checkpoint.store import CheckpointStore
 from hivemind_addon.proxy.observe.stats import Stats
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
@@ -36,7 +36,7 @@ class Stage:
         self.guarded = {"hivemind_journal"}
         self.journal = folder / "journal.db"
         self.leases = SqliteLeases(folder / "leases.db")
-        self.checkpoints = FolderStore(folder / "checkpoints")
+        self.checkpoints = CheckpointStore(folder / "checkpoints")
         self.sessions: list[Session] = []
         self._server = ControlServer(control_socket(PORT), report=self.report, command=self.command, every_s=60)
 

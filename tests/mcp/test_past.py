@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from hivemind_addon.api.proxy_user import given_id
-from hivemind_addon.proxy.checkpoint.model import Checkpoint, CheckpointHead
+from hivemind_addon.proxy.checkpoint.store import Checkpoint, CheckpointHead
 from hivemind_addon.system.clock import SystemClock
 from tests.journal.book import Book, journal_with
 from tests.mcp.stage import failing, given

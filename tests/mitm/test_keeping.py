@@ -8,8 +8,7 @@ from msgspec.structs import replace
 from hivemind_addon.api.events import CheckpointKept
 from hivemind_addon.api.spend import Budget, Period, Scope, Shortage
 from hivemind_addon.api.ticket import CallKind
-from hivemind_addon.proxy.checkpoint.folder_store import FolderStore
-from hivemind_addon.proxy.checkpoint.model import NotKept
+from hivemind_addon.proxy.checkpoint.store import CheckpointStore, NotKept
 from hivemind_addon.proxy.mitm import keeping
 from hivemind_addon.proxy.mitm.keeping import ConversationKeeper, reason_of, sent_request
 from hivemind_addon.proxy.profile.load import load_profiles
@@ -30,7 +29,7 @@ async def proxy():
 
 @pytest.fixture
 async def keeper(proxy, tmp_path):
-    keeper = ConversationKeeper(FolderStore(tmp_path / "kept"), proxy.driver)
+    keeper = ConversationKeeper(CheckpointStore(tmp_path / "kept"), proxy.driver)
     yield keeper
     await keeper.close()
 

@@ -6,8 +6,7 @@ import pytest
 from hivemind_addon.api.command import Cancel
 from hivemind_addon.api.spend import Budget, Period, Scope, Shortage
 from hivemind_addon.api.ticket import Reason
-from hivemind_addon.proxy.core.breaker import ActiveBlock
-from hivemind_addon.proxy.core.retry import Refused, Shed
+from hivemind_addon.proxy.core.retry import ActiveBlock, Refused, Shed
 from hivemind_addon.proxy.mitm.refusal import (
     come_back_s,
     make_refusal,

@@ -78,7 +78,7 @@ class AblatedScheduler(Scheduler):
             rng=self._rng,
             emit=self.note,
             budgets=self._budgets,
-            orders=self._overrides,
+            overrides=self._overrides,
             sharing=None if self._without & _SHARED else self._sharing_of(key),
             patience=self._patience,
         )

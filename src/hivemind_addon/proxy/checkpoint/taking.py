@@ -6,7 +6,7 @@ import json
 from msgspec import Raw, Struct
 
 from hivemind_addon.api.ticket import CallKind, Ticket
-from hivemind_addon.proxy.checkpoint.model import Checkpoint, CheckpointHead, NotKept
+from hivemind_addon.proxy.checkpoint.store import Checkpoint, CheckpointHead, NotKept
 from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.proxy.runtime.append_file import breathe
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode

@@ -43,6 +43,7 @@ from types import MappingProxyType
 
 from hivemind_addon.api.snapshot import AccountBlockView, BreakerState
 from hivemind_addon.api.ticket import OutcomeKind
+from hivemind_addon.proxy.core.retry import ActiveBlock
 
 _NEVER = float("inf")
 _JITTER = 0.25
@@ -307,15 +308,6 @@ _SHORTEST_S = 1.0
 _LONGEST_S = 32 * 86_400.0
 _SAME_S = 2.0
 """Ends that differ by less are one end: each answer rounds it anew."""
-
-
-@dataclass(frozen=True, slots=True)
-class ActiveBlock:
-    """Why the account is refused, and until when."""
-
-    reason: str
-    until: float
-    """Monotonic instant."""
 
 
 class AccountBlock:

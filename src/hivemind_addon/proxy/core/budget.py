@@ -354,7 +354,7 @@ class Budgets:
 
     # Overrides --------------------------------------------------------------------------------------------------------
 
-    def obey(self, now: float) -> None:
+    def apply_overrides(self, now: float) -> None:
         """Budgets were given at run time, or taken back."""
         for account in self._accounts.values():
             before = account.budget

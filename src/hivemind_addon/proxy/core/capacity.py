@@ -209,7 +209,7 @@ class Capacity:
         key: PoolKey,
         concurrency: ConcurrencySettings,
         breaker: BreakerSettings,
-        orders: Overrides,
+        overrides: Overrides,
         rng: random.Random,
         emit: Callable[[Event], None],
         sharing: Sharing | None = None,
@@ -231,10 +231,10 @@ class Capacity:
         """What overload teaches."""
         self.account_block = AccountBlock()
         self.windows = Windows()
-        self._orders = orders
-        self.paused = orders.is_paused(key)
+        self._overrides = overrides
+        self.paused = overrides.is_paused(key)
         """By a person."""
-        self.cap = orders.cap_of(key)
+        self.cap = overrides.cap_of(key)
         """The most that a person lets the concurrency limit be."""
         self._emit = emit
         self.trial_at = -_NEVER
@@ -535,11 +535,11 @@ class Capacity:
         if self.limit != limit:
             self._tell_limit("the profile says so", now)
 
-    def obey(self, now: float) -> None:
-        """Persons' orders have changed."""
+    def apply_overrides(self, now: float) -> None:
+        """They have changed."""
         limit = self.limit
-        self.paused = self._orders.is_paused(self.key)
-        self.cap = self._orders.cap_of(self.key)
+        self.paused = self._overrides.is_paused(self.key)
+        self.cap = self._overrides.cap_of(self.key)
         if self.limit != limit:
             self._tell_limit("a person said so", now)
 

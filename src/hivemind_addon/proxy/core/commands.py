@@ -75,7 +75,7 @@ class CommandHandler:
     def __repr__(self) -> str:
         return f"<CommandHandler of {len(self._pools)} pools>"
 
-    def obey(self, command: SchedulerCommand, now: float) -> CommandEffect:
+    def carry_out(self, command: SchedulerCommand, now: float) -> CommandEffect:
         """Carry it out, or decline it: then nothing has changed."""
         match command:
             case Pause() | Resume() | SetLimit():
@@ -96,12 +96,12 @@ class CommandHandler:
     def apply_overrides(self, now: float) -> Collection[Pool]:
         """Overrides have changed: all pools look at them, and are to be polled."""
         for pool in self._pools.values():
-            pool.obey(now)
+            pool.apply_overrides(now)
         return self._pools.values()
 
     def review_budgets(self, now: float) -> CommandEffect:
         """Budgets have changed: tickets that wait for theirs may go, others may have none any more."""
-        self._budgets.obey(now)
+        self._budgets.apply_overrides(now)
         for pool in self._pools.values():
             pool.review_funds()
         return CommandEffect(CommandResult(), self._pools.values(), self._budgets.wake())
@@ -170,7 +170,7 @@ class CommandHandler:
         elif all(given.budget.key != budget.key for given in self._overrides.budgets):
             return CommandResult(Declined.NEVER_GIVEN)
         self._overrides.give(budget, by=command.by)
-        self._budgets.obey(now)
+        self._budgets.apply_overrides(now)
         accounts = self._find(command, now)
         is_new = budget.limits_anything and (not accounts or any(account.is_untouched for account in accounts))
         result = CommandResult(is_new=is_new, nearest=self._nearest_caller(command.scope, command.name))

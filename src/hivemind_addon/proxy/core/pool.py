@@ -33,7 +33,7 @@ from hivemind_addon.api.ticket import (
     Reason,
     Ticket,
 )
-from hivemind_addon.proxy.core.breaker import ActiveBlock, BreakerSettings
+from hivemind_addon.proxy.core.breaker import BreakerSettings
 from hivemind_addon.proxy.core.budget import Budgets
 from hivemind_addon.proxy.core.capacity import Capacity, ConcurrencySettings
 from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
@@ -43,6 +43,7 @@ from hivemind_addon.proxy.core.learned import LearnedPool
 from hivemind_addon.proxy.core.meters import Backoffs, Meters
 from hivemind_addon.proxy.core.overrides import Overrides
 from hivemind_addon.proxy.core.retry import (
+    ActiveBlock,
     Admitted,
     Backoff,
     Finished,
@@ -157,7 +158,7 @@ class Pool:
         rng: random.Random,
         emit: Callable[[Event], None],
         budgets: Budgets | None = None,
-        orders: Overrides | None = None,
+        overrides: Overrides | None = None,
         sharing: Sharing | None = None,
         patience: Patience | None = None,
     ) -> None:
@@ -168,13 +169,13 @@ class Pool:
         self._rng = rng
         self._emit = emit
         self._budgets = budgets or Budgets(emit=emit)
-        self._orders = orders or Overrides()
+        self._overrides = overrides or Overrides()
         self._patience = patience or Patience()
         self._capacity = Capacity(
             key=key,
             concurrency=settings.concurrency,
             breaker=settings.breaker,
-            orders=self._orders,
+            overrides=self._overrides,
             rng=rng,
             emit=emit,
             sharing=sharing,
@@ -245,7 +246,7 @@ class Pool:
         if self._capacity.service.is_known:
             entry.shed_at = last_moment(ticket, self._capacity.service.mean_s)
         entry.leaves_at = self._leaves_at(entry, now)
-        entry.priority = self._orders.priority_of(ticket.agent, ticket.priority)
+        entry.priority = self._overrides.priority_of(ticket.agent, ticket.priority)
         old = self._superseded_by_ticket.supersede(ticket, self._capacity.flights, now)
         if old is not None:
             entry.not_before = now + _MOST_ENDING_S
@@ -283,11 +284,11 @@ class Pool:
         flying.shows_patience = False
         return flying.attempt
 
-    def obey(self, now: float) -> None:
-        """Persons' orders have changed."""
-        self._capacity.obey(now)
+    def apply_overrides(self, now: float) -> None:
+        """They have changed."""
+        self._capacity.apply_overrides(now)
         for entry in self._queue:
-            priority = self._orders.priority_of(entry.ticket.agent, entry.ticket.priority)
+            priority = self._overrides.priority_of(entry.ticket.agent, entry.ticket.priority)
             if priority is not entry.priority:
                 self._queue.reclass(entry, priority, now)
 
@@ -516,7 +517,7 @@ class Pool:
         """When a call would go that an agent made now."""
         ticket = self._callers.next_call(asked, self.key, now)
         guest = QueueEntry(ticket=ticket, wait_began_at=now)
-        guest.priority = self._orders.priority_of(ticket.agent, ticket.priority)
+        guest.priority = self._overrides.priority_of(ticket.agent, ticket.priority)
         short = self._budgets.foresee(ticket, now)
         return foresee(guest, short, capacity=self._capacity, queue=self._queue, selector=self._selector, now=now)
 
@@ -636,7 +637,7 @@ class Pool:
                 self._queue.move(entry, now, now)
 
     def _put_back(self, entry: QueueEntry, backoff: Backoff, now: float, *, told_by: OutcomeKind | None) -> None:
-        entry.priority = self._orders.priority_of(entry.ticket.agent, entry.ticket.priority)
+        entry.priority = self._overrides.priority_of(entry.ticket.agent, entry.ticket.priority)
         entry.weigh()
         self._queue.put_back(entry, backoff.until, now)
         self._backoffs.add(entry, told_by)

@@ -26,7 +26,15 @@ from msgspec.structs import replace
 from hivemind_addon.api.command import Cancel
 from hivemind_addon.api.spend import Shortage
 from hivemind_addon.api.ticket import Attempt, Outcome, OutcomeKind, Reason, Ticket
-from hivemind_addon.proxy.core.breaker import ActiveBlock
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveBlock:
+    """Why the account is refused, and until when."""
+
+    reason: str
+    until: float
+    """Monotonic instant."""
 
 
 class Admitted(Struct, frozen=True):

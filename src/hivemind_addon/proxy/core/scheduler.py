@@ -147,7 +147,7 @@ class Scheduler:
             rng=self._rng,
             emit=self.note,
             budgets=self._budgets,
-            orders=self._overrides,
+            overrides=self._overrides,
             sharing=self._sharing_of(key),
             patience=self._patience,
         )
@@ -272,7 +272,7 @@ class Scheduler:
 
     def command(self, command: SchedulerCommand, now: float) -> CommandResult:
         """Do what a person asks. Then poll; and end the attempts that `drain_cancelled` names."""
-        effect = self._commands.obey(command, now)
+        effect = self._commands.carry_out(command, now)
         self._apply(effect, now)
         if event := person_acted(command, effect.result, now):
             self.note(event)
@@ -463,6 +463,6 @@ class Scheduler:
             self._pool_of_ticket.update(dict.fromkeys((entry.ticket.id for entry in (*waiting, *flying)), target))
         target.bypass(self._bypassing[into])
         self._overrides.inherit(into, merged=key)
-        target.obey(now)
+        target.apply_overrides(now)
         self._changed[target] = None
         self.note(PoolsMerged(at=now, pool=into, merged=key))

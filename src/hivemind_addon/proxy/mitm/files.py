@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hivemind_addon.proxy.capture.model import NotACapture
 from hivemind_addon.proxy.capture.recorder import Recorder
-from hivemind_addon.proxy.checkpoint.folder_store import FolderStore
+from hivemind_addon.proxy.checkpoint.store import CheckpointStore
 from hivemind_addon.proxy.journal.journal import Journal
 from hivemind_addon.proxy.mitm.keeping import ConversationKeeper
 from hivemind_addon.proxy.mitm.settings import BadOption
@@ -104,7 +104,7 @@ class Files:
         if folder == self._checkpoints:
             return
         old, self._checkpoints = self.keeper, folder
-        self.keeper = ConversationKeeper(FolderStore(folder), self._driver) if folder is not None else None
+        self.keeper = ConversationKeeper(CheckpointStore(folder), self._driver) if folder is not None else None
         if old is not None:
             self._end(old.close())
 

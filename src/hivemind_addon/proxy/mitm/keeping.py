@@ -17,7 +17,7 @@ from hivemind_addon.api.spend import amount
 from hivemind_addon.api.words import failing
 from hivemind_addon.proxy.capture.flow_parts import plain_request
 from hivemind_addon.proxy.capture.redact import PLAIN_QUERY, PlainHeaders
-from hivemind_addon.proxy.checkpoint.model import NotKept
+from hivemind_addon.proxy.checkpoint.store import NotKept
 from hivemind_addon.proxy.checkpoint.taking import SentRequest, is_conversation, take
 from hivemind_addon.proxy.runtime.append_file import breathe
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from hivemind_addon.api.spend import Shortage
     from hivemind_addon.api.ticket import Ticket
-    from hivemind_addon.proxy.checkpoint.model import CheckpointHead, CheckpointStore
+    from hivemind_addon.proxy.checkpoint.store import CheckpointHead, CheckpointStore
     from hivemind_addon.proxy.profile.model import DialectName, Profile
     from hivemind_addon.proxy.runtime.driver import Driver
     from hivemind_addon.proxy.wire.request import RequestFacts

@@ -18,8 +18,7 @@ from hivemind_addon.api.command import Cancel
 from hivemind_addon.api.spend import Scope, Shortage, amount
 from hivemind_addon.api.ticket import Reason
 from hivemind_addon.api.words import lasting
-from hivemind_addon.proxy.core.breaker import ActiveBlock
-from hivemind_addon.proxy.core.retry import Refused, Shed
+from hivemind_addon.proxy.core.retry import ActiveBlock, Refused, Shed
 from hivemind_addon.proxy.profile.model import Profile
 from hivemind_addon.proxy.wire.dialect import Dialect
 from hivemind_addon.system.clock import Clock

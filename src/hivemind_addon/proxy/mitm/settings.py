@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from hivemind_addon.proxy.checkpoint.folder_store import FOLDER_NAME
+from hivemind_addon.proxy.checkpoint.store import FOLDER_NAME
 from hivemind_addon.proxy.journal.retention import JournalKeep
 from hivemind_addon.proxy.profile.agents import load_agents
 from hivemind_addon.proxy.profile.grants import AgentRules

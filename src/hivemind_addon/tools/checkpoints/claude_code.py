@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from hivemind_addon.api.ticket import CallKind
-from hivemind_addon.proxy.checkpoint.model import Checkpoint
+from hivemind_addon.proxy.checkpoint.store import Checkpoint
 from hivemind_addon.system.json_values import read_list, read_object, read_value
 
 _LONGEST_NAME = 200

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Raw
 
-from hivemind_addon.proxy.checkpoint.model import Checkpoint
+from hivemind_addon.proxy.checkpoint.store import Checkpoint
 from hivemind_addon.system.json_values import read_object, read_value
 
 _VERSION = "0.169.0"

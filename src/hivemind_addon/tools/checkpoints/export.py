@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from hivemind_addon.proxy.checkpoint.model import Checkpoint
+from hivemind_addon.proxy.checkpoint.store import Checkpoint
 from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.tools.checkpoints import claude_code, codex
 from hivemind_addon.tools.checkpoints.prompt import prompt_of

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from hivemind_addon.proxy.checkpoint.model import Checkpoint
+from hivemind_addon.proxy.checkpoint.store import Checkpoint
 from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.proxy.wire.transcript import Part, request_of
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from hivemind_addon.api.words import several, short
-from hivemind_addon.proxy.checkpoint.model import Checkpoint, CheckpointHead
+from hivemind_addon.proxy.checkpoint.store import Checkpoint, CheckpointHead
 from hivemind_addon.tools.checkpoints.prompt import INSTRUCTIONS, parts_of
 
 RULE = "── "

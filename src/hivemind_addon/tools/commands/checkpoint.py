@@ -13,8 +13,7 @@ import msgspec
 
 from hivemind_addon.api.command import names_agent
 from hivemind_addon.api.words import short
-from hivemind_addon.proxy.checkpoint.folder_store import FOLDER_NAME, FolderStore
-from hivemind_addon.proxy.checkpoint.model import UnknownCheckpoint
+from hivemind_addon.proxy.checkpoint.store import FOLDER_NAME, CheckpointStore, UnknownCheckpoint
 from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.tools.checkpoints import show as view
 from hivemind_addon.tools.checkpoints.export import CannotExport, Export, ExportForm, export
@@ -39,7 +38,7 @@ def _asks(command: Callable[..., None]) -> Callable[..., None]:
         with in_one_line(CannotExport, FolderNotPrivate, UnknownCheckpoint):
             if folder is not None and not folder.is_dir():
                 raise click.ClickException(f"{folder} is no folder; without --folder it is {_usual_folder(port)}")
-            command(store=FolderStore(folder or _usual_folder(port)), **values)
+            command(store=CheckpointStore(folder or _usual_folder(port)), **values)
 
     return called
 
@@ -73,7 +72,7 @@ def checkpoint() -> None:
 @click.option("--agent", metavar="GLOB", default="*", help="Only those of these agents.")
 @_asks
 @format_option
-def list_(agent: str, store: FolderStore, form: Format) -> None:
+def list_(agent: str, store: CheckpointStore, form: Format) -> None:
     """List the conversations that were kept, the newest first.
 
     \b
@@ -98,7 +97,7 @@ def list_(agent: str, store: FolderStore, form: Format) -> None:
 @click.option("--full", is_flag=True, help="Show everything, also what the model was instructed.")
 @click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON: head, headers, the request's body.")
 @_asks
-def show(checkpoint_id: str, store: FolderStore, *, full: bool, as_json: bool) -> None:
+def show(checkpoint_id: str, store: CheckpointStore, *, full: bool, as_json: bool) -> None:
     """Read a conversation: who said what, which tools were called. ID may be its beginning.
 
     \b
@@ -140,7 +139,7 @@ def export_(
     form: str,
     output: Path | None,
     project: Path,
-    store: FolderStore,
+    store: CheckpointStore,
     *,
     write: bool,
     as_json: bool,

@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, convert, to_builtins
 
 from hivemind_addon.api.proxy_user import given_id
-from hivemind_addon.proxy.checkpoint.model import CheckpointHead, CheckpointStore, UnknownCheckpoint
+from hivemind_addon.proxy.checkpoint.store import CheckpointHead, CheckpointStore, UnknownCheckpoint
 from hivemind_addon.tools.checkpoints.prompt import prompt_of
 from hivemind_addon.tools.history.filters import RequestFilter, Span
 from hivemind_addon.tools.history.history import Biography, biographies, find, requests

@@ -23,7 +23,7 @@ from mcp.server.stdio import stdio_server
 from hivemind_addon import __version__
 from hivemind_addon.api.control import CommandUnanswered, UnreadableReport
 from hivemind_addon.api.words import failing
-from hivemind_addon.proxy.checkpoint.model import UnknownCheckpoint
+from hivemind_addon.proxy.checkpoint.store import UnknownCheckpoint
 from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.tools.history.reader import NoJournal
 from hivemind_addon.tools.locks.model import LeaseError

@@ -20,8 +20,7 @@ from hivemind_addon.api.command import Command, CommandReply
 from hivemind_addon.api.control import CommandUnanswered, control_socket, read_report, send_command, serving_ports
 from hivemind_addon.api.proxy_user import clean
 from hivemind_addon.api.report import Report
-from hivemind_addon.proxy.checkpoint.folder_store import FOLDER_NAME, FolderStore
-from hivemind_addon.proxy.checkpoint.model import CheckpointStore
+from hivemind_addon.proxy.checkpoint.store import FOLDER_NAME, CheckpointStore
 from hivemind_addon.system.clock import Clock
 from hivemind_addon.tools.history.reader import journal_of
 from hivemind_addon.tools.launch.environment import LOOPBACK, PROXY_VARIABLES
@@ -216,7 +215,7 @@ class Session:
 
     def checkpoints(self) -> CheckpointStore:
         """Beside the journal. Raises FolderNotPrivate, OSError."""
-        return FolderStore(self.journal().parent / FOLDER_NAME)
+        return CheckpointStore(self.journal().parent / FOLDER_NAME)
 
     @property
     def held(self) -> dict[str, Lease]:

@@ -4,8 +4,7 @@ import stat
 
 import pytest
 
-from hivemind_addon.proxy.checkpoint.folder_store import FolderStore, KeepRule
-from hivemind_addon.proxy.checkpoint.model import UnknownCheckpoint
+from hivemind_addon.proxy.checkpoint.store import CheckpointStore, KeepRule, UnknownCheckpoint
 from hivemind_addon.system.folders import FolderNotPrivate
 from tests.cases import each
 from tests.checkpoint.samples import MESSAGES, WALL, checkpoint
@@ -13,7 +12,7 @@ from tests.checkpoint.samples import MESSAGES, WALL, checkpoint
 
 @pytest.fixture
 def store(tmp_path):
-    return FolderStore(tmp_path / "state" / "checkpoints")
+    return CheckpointStore(tmp_path / "state" / "checkpoints")
 
 
 def mode(path):
@@ -31,7 +30,7 @@ def other_words(number):
 def test_what_is_kept_is_read_back_by_another_process_and_by_nobody_else(store):
     kept = checkpoint(request_hash="h1")
     assert store.keep(kept) == kept.head
-    reader = FolderStore(store.folder)
+    reader = CheckpointStore(store.folder)
     assert reader.heads() == [kept.head]
     read = reader.read("c0ffee0001")
     assert (read.head, read.url, read.headers, bytes(read.body)) == (
@@ -52,8 +51,8 @@ def test_a_body_of_many_lines_is_read_back(store):
 
 def test_the_same_request_sent_again_is_not_written_again(store, monkeypatch):
     first = store.keep(checkpoint("a1", request_hash="h1"))
-    monkeypatch.setattr(FolderStore, "_write", lambda *_: pytest.fail("written again"))
-    for again in (store, FolderStore(store.folder)):
+    monkeypatch.setattr(CheckpointStore, "_write", lambda *_: pytest.fail("written again"))
+    for again in (store, CheckpointStore(store.folder)):
         assert again.keep(checkpoint("a2", request_hash="h1", wall=WALL + 5)) == first
     assert ids(store) == ["a1"]
 
@@ -90,7 +89,7 @@ def test_the_newest_of_a_thread_replaces_the_older_and_no_other(store):
     ],
 )
 def test_older_ones_are_forgotten_by_number_size_and_age(tmp_path, retention, left):
-    store = FolderStore(tmp_path / "kept", retention=retention)
+    store = CheckpointStore(tmp_path / "kept", retention=retention)
     for number in range(6):
         store.keep(checkpoint(str(number), request_hash=f"h{number}", body=other_words(number), wall=WALL + number))
     assert ids(store) == left
@@ -98,14 +97,14 @@ def test_older_ones_are_forgotten_by_number_size_and_age(tmp_path, retention, le
 
 def test_size_counts_what_is_left(tmp_path):
     size = checkpoint(body=other_words(0)).head.body_bytes
-    store = FolderStore(tmp_path / "kept", retention=KeepRule(size_bytes=2 * size + 1))
+    store = CheckpointStore(tmp_path / "kept", retention=KeepRule(size_bytes=2 * size + 1))
     for number in range(5):
         store.keep(checkpoint(str(number), body=other_words(number), wall=WALL + number))
     assert ids(store) == ["4", "3"]
 
 
 def test_a_clock_that_was_set_back_costs_nothing_that_is_new(tmp_path):
-    store = FolderStore(tmp_path / "kept", retention=KeepRule(count=2))
+    store = CheckpointStore(tmp_path / "kept", retention=KeepRule(count=2))
     for number in range(4):
         store.keep(checkpoint(str(number), body=other_words(number), wall=WALL - 1e6 * number))
         assert str(number) in ids(store)
@@ -142,10 +141,10 @@ def test_a_disk_that_is_full_leaves_nothing_behind_and_what_was_there(store, mon
 def test_a_file_where_the_folder_should_be_is_an_error(tmp_path):
     (tmp_path / "kept").write_text("mine")
     with pytest.raises(OSError, match="exists"):
-        FolderStore(tmp_path / "kept").keep(checkpoint())
+        CheckpointStore(tmp_path / "kept").keep(checkpoint())
     (tmp_path / "link").symlink_to(tmp_path)
     with pytest.raises(FolderNotPrivate, match="link is not your own"):
-        FolderStore(tmp_path / "link").keep(checkpoint())
+        CheckpointStore(tmp_path / "link").keep(checkpoint())
 
 
 def test_others_files_and_damaged_ones_are_left_alone_and_left_out(store):

@@ -1,8 +1,10 @@
-"""Checkpoints in a folder: a file each, written whole or not at all, readable by their owner alone.
+"""A checkpoint: the last full context of a conversation, kept so that it can be continued.
 
-    ID.checkpoint    a line of JSON, the head; then the rest of it, JSON as well
+The APIs that agents use are stateless: the request that is refused carries the whole conversation. It is kept as it
+was to be sent, without credentials.
 
-So what there is can be listed without reading the conversations. Several proxies may share a folder.
+Its agent and session tell whose conversation it is, and its thread which of them: a session may have several, such as
+those of a script's workers that share a name. The newest of a thread takes the older one's place.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,10 +15,58 @@ from pathlib import Path
 import msgspec
 from msgspec import Raw, Struct
 
-from hivemind_addon.proxy.checkpoint.model import Checkpoint, CheckpointHead, UnknownCheckpoint
 from hivemind_addon.proxy.runtime.append_file import breathe
 from hivemind_addon.system.folders import make_private
 from hivemind_addon.system.whole_file import write_whole
+
+
+class CheckpointHead(Struct, frozen=True):
+    """What is known of a checkpoint without its conversation."""
+
+    id: str
+    """The id of the first ticket that was refused with it; the same request sent again makes no new one."""
+    kept_wall: float
+    """Epoch seconds."""
+    agent: str
+    session: str
+    """The lane."""
+    task: str
+    model: str
+    dialect: str
+    """How the body is to be read: a `DialectName`'s value."""
+    host: str
+    path: str
+    reason: str
+    """Why it was kept, for people."""
+    messages: int
+    body_bytes: int
+    kind: str = ""
+    """What the request was for: a `CallKind`'s value."""
+    thread: str = ""
+    """Hash of the conversation's first words; a newer one of the same agent, session and thread replaces the older."""
+    request_hash: str = ""
+    """The ticket's: a client that comes back sends the same one. Empty: it cannot be told."""
+
+
+class Checkpoint(Struct, frozen=True):
+    """All of it."""
+
+    head: CheckpointHead
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    """As sent, lower-case names, without credentials and without what a new connection makes anew."""
+    body: Raw
+    """The request's body, decoded JSON."""
+
+
+class NotKept(Exception):
+    """A request cannot be made a checkpoint; one line that says why."""
+
+
+class UnknownCheckpoint(Exception):
+    """No checkpoint has this id; one line for people."""
+
 
 FOLDER_NAME = "checkpoints"
 SUFFIX = ".checkpoint"
@@ -49,8 +99,14 @@ class _Rest(Struct):
 _REST = msgspec.json.Decoder(_Rest)
 
 
-class FolderStore:
-    """Implements `CheckpointStore`. Of several threads only one may `keep`."""
+class CheckpointStore:
+    """Checkpoints in a folder: a file each, written whole or not at all, readable by their owner alone.
+
+        ID.checkpoint    a line of JSON, the head; then the rest of it, JSON as well
+
+    So what there is can be listed without reading the conversations. Several proxies may share a folder; of several
+    threads of one only one may `keep`. The methods block: call them off the event loop.
+    """
 
     def __init__(self, folder: Path, *, retention: KeepRule | None = None) -> None:
         """The folder is made when something is kept."""
@@ -60,10 +116,14 @@ class FolderStore:
         """By id, of those that were read before: a file never changes."""
 
     def __repr__(self) -> str:
-        return f"<FolderStore {self.folder}>"
+        return f"<CheckpointStore {self.folder}>"
 
     def keep(self, checkpoint: Checkpoint) -> CheckpointHead:
-        """See CheckpointStore. Raises OSError and FolderNotPrivate."""
+        """Write it, durable when it returns; then forget the oldest beyond what is retained.
+
+        Answers under which head it is kept: where the same request is there already, nothing is written. Raises OSError
+        and FolderNotPrivate.
+        """
         head = checkpoint.head
         make_private(self.folder, cure="name another place for the proxy's files")
         others = [one for one in self.heads() if one.id != head.id]
@@ -76,7 +136,7 @@ class FolderStore:
         return head
 
     def heads(self) -> list[CheckpointHead]:
-        """See CheckpointStore."""
+        """The newest first; what cannot be read is left out."""
         known, self._heads = self._heads, {}
         for name in self._names():
             if head := known.get(name) or self._head(self._path(name)):
@@ -84,7 +144,7 @@ class FolderStore:
         return sorted(self._heads.values(), key=lambda head: (head.kept_wall, head.id), reverse=True)
 
     def read(self, checkpoint_id: str) -> Checkpoint:
-        """See CheckpointStore."""
+        """By its id, or its unambiguous beginning. Raises UnknownCheckpoint, also where its file cannot be read."""
         path = self._path(self._full_id(checkpoint_id))
         try:
             head, _, rest = path.read_bytes().partition(b"\n")
