@@ -12,7 +12,7 @@ from tests.shell_lines import accept, blocks, calls
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 GENERATED = ROOT / "docs" / "cli.md"
-"""Help texts; tests/commands/test_help.py has them."""
+"""Help texts; tests/tools/commands/test_help.py has them."""
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 _NAMES_OURS = re.compile(r"\b(hivemind|make)\b")
 

@@ -29,8 +29,8 @@ from hivemind_addon.lab.sim.server import running_server
 from hivemind_addon.tools.cli import main
 from tests.e2e.origin import PLAIN, running_origin
 from tests.e2e.proxy import PATIENCE_S, body, for_host, options, profiles, running
-from tests.journal.samples import asked
-from tests.mcp.stage import given
+from tests.proxy.journal.samples import asked
+from tests.tools.mcp.stage import given
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("budgets")]
 

@@ -13,7 +13,7 @@ from tests.e2e.house import running_house
 from tests.e2e.origin import PLAIN
 from tests.e2e.probe import TRIPPABLE
 from tests.e2e.proxy import PATIENCE_S, QUICK, body, for_host, in_flight, is_idle, options, profiles, running
-from tests.journal.samples import column
+from tests.proxy.journal.samples import column
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("guard")]
 

@@ -27,7 +27,7 @@ from tests.e2e.proxy import (
     queued,
     running,
 )
-from tests.sim.clients import H2Client
+from tests.lab.sim.clients import H2Client
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("hold")]
 

@@ -20,10 +20,10 @@ from hivemind_addon.lab.sim.faults import ErrorStatus, Stall
 from hivemind_addon.proxy.wire.sse import SseParser
 from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.commands.group import every_command
-from tests.commands.test_help import examples
 from tests.e2e.conftest import Call, Providers, meetings, versions
 from tests.e2e.proxy import PATIENCE_S, Proxy, running
 from tests.shell_lines import calls
+from tests.tools.commands.test_help import examples
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("steer")]
 

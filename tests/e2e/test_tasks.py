@@ -16,8 +16,8 @@ from mcp.client.stdio import stdio_client
 
 from tests.e2e.lease_actors import CROWD, KILLED_AT, MEALS, PHILOSOPHERS, PLACES, TTL_S, TURNS
 from tests.e2e.proxy import PATIENCE_S, ROOT
-from tests.mcp.stage import given
 from tests.processes import is_alive
+from tests.tools.mcp.stage import given
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("tasks")]
 SECONDS = 2 * PATIENCE_S

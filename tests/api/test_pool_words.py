@@ -1,0 +1,40 @@
+from hivemind_addon.api.pool_words import meter_words, pool_line, pool_state, queue_words, window_words
+from hivemind_addon.api.snapshot import AccountBlockView, MeterView, WindowView
+from tests.tools.dash.samples import KEY, pool, waiting
+
+STATES = (
+    ({}, "idle"),
+    ({"queued": 1}, "busy"),
+    ({"in_flight": 1}, "busy"),
+    ({"paused": True, "breaker": "open"}, "paused by a person"),
+    (
+        {"account_block": AccountBlockView("five hours", 7200), "breaker": "open"},
+        "account refused for 2 h 0 min: five hours",
+    ),
+    ({"account_block": AccountBlockView("five hours", 0)}, "account refused and tried again now: five hours"),
+    ({"breaker": "open", "breaker_tries_in_s": 9.0, "blocked_for_s": 5.0}, "provider down, one request tries in 9 s"),
+    ({"breaker": "open"}, "provider down"),
+    ({"breaker": "half-open"}, "provider down, one request is trying"),
+    ({"blocked_for_s": 20.0}, "told to wait 20 s"),
+)
+
+
+def test_the_hardest_of_what_keeps_a_pool_is_its_state():
+    assert [pool_state(pool(**changes)) for changes, _ in STATES] == [words for _, words in STATES]
+
+
+def test_a_pool_in_a_line_has_all_that_keeps_it():
+    held = pool(in_flight=3, cap=4, queued=7, paused=True, blocked_for_s=20.0, tickets=(waiting(starts_in_s=3.2),))
+    assert pool_line(held) == (
+        f"{KEY}: 3 of 4 in flight, capped at 4 by a person, 7 queued (rate limit, next in about 4 s), "
+        "paused by a person, told to wait 20 s"
+    )
+    assert pool_line(pool()) == f"{KEY}: 0 of 4 in flight, 0 queued"
+    assert queue_words(pool(queued=1200, tickets=(waiting(),))) == "1,200 queued (rate limit)"
+
+
+def test_what_is_left_of_limits():
+    assert meter_words(MeterView("requests", "bucket", 50, 40, 12.0)) == ("40 of 50", "full in 12 s")
+    assert meter_words(MeterView("input-tokens", "bucket", 450_000, 450_000, 0)) == ("450k of 450k", "full")
+    assert window_words(WindowView("5h", 0.62, "allowed", 8280.0, None)) == ("62% used", "anew in 2 h 18 min")
+    assert window_words(WindowView("7d", None, "", None, None)) == ("unknown", "")

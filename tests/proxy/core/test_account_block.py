@@ -1,0 +1,130 @@
+import pytest
+from msgspec.structs import replace
+
+from hivemind_addon.api.events import AccountBlocked, AccountUnblocked, Held, TicketEnded
+from hivemind_addon.api.snapshot import AccountBlockView
+from hivemind_addon.api.ticket import Reason
+from hivemind_addon.proxy.core.breaker import AccountBlock
+from hivemind_addon.proxy.core.retry import ActiveBlock, GiveUp, Refused
+from tests.proxy.core.samples import CANCELLED, FAILED, IGNORED, SUCCESS, Bench
+
+HOURS = 7200.0
+SPENT = replace(IGNORED, reason="429 rate_limit_error", status=429, account_block_s=HOURS)
+
+
+class BlockedBench(Bench):
+    """Keeps what was refused."""
+
+    def __init__(self, **more):
+        super().__init__(**more)
+        self.refused: list[Refused] = []
+
+    def poll(self):
+        scheduler_poll = self.scheduler.poll
+
+        def kept(now):
+            decisions = scheduler_poll(now)
+            self.refused += [one for one in decisions if isinstance(one, Refused)]
+            return decisions
+
+        self.scheduler.poll = kept
+        try:
+            return super().poll()
+        finally:
+            self.scheduler.poll = scheduler_poll
+
+    @property
+    def refused_ids(self):
+        return [one.ticket.id for one in self.refused]
+
+
+def hit(*waiting, slots=1):
+    bench = BlockedBench(slots=slots)
+    bench.submit("first", *waiting)
+    assert isinstance(bench.settle("first", SPENT), GiveUp)
+    return bench
+
+
+def test_everybody_who_waits_is_told_at_once_with_the_end():
+    bench = hit("a", "b")
+    assert bench.refused_ids == ["a", "b"]
+    assert {one.cause for one in bench.refused} == {ActiveBlock("429 rate_limit_error", HOURS)}
+    assert bench.pool.account_block == AccountBlockView("429 rate_limit_error", HOURS)
+    (event,) = bench.of(AccountBlocked)
+    assert event.until == HOURS
+    assert [one.end for one in bench.of(TicketEnded)] == ["gave up", "refused", "refused"]
+    assert bench.scheduler.is_idle
+
+
+def test_whoever_comes_until_the_end_is_told_too():
+    bench = hit()
+    bench.advance(HOURS - 1)
+    assert bench.submit("late") == []
+    assert bench.refused_ids == ["late"]
+    assert bench.scheduler.next_wakeup() is None
+
+
+def test_at_the_end_one_goes_first_and_the_others_wait_for_its_answer():
+    bench = hit(slots=4)
+    bench.advance(HOURS)
+    assert bench.pool.account_block == AccountBlockView("429 rate_limit_error", 0.0)
+    assert bench.submit("a", "b", "c") == ["a"]
+    assert {one.reason for one in bench.of(Held) if one.ticket_id in "bc"} == {Reason.ACCOUNT_BLOCK}
+    bench.observe("a")
+    assert set(bench.running) == {"a", "b", "c"}
+    assert bench.of(AccountUnblocked)
+    assert bench.pool.account_block is None
+    bench.settle("a")
+    assert len(bench.of(AccountUnblocked)) == 1
+
+
+def test_one_that_goes_first_and_hits_the_wall_again_puts_it_back_for_all():
+    bench = hit(slots=4)
+    bench.advance(HOURS)
+    bench.submit("a", "b")
+    bench.settle("a", replace(SPENT, account_block_s=60.0))
+    assert bench.refused_ids == ["b"]
+    assert bench.pool.account_block == AccountBlockView("429 rate_limit_error", 60.0)
+    assert len(bench.of(AccountBlocked)) == 2
+
+
+@pytest.mark.parametrize("end", [CANCELLED, replace(IGNORED, status=400)], ids=["cancelled", "400"])
+def test_one_that_proves_nothing_hands_over_to_the_next(end):
+    bench = hit(slots=4)
+    bench.advance(HOURS)
+    bench.submit("a", "b", "c")
+    bench.settle("a", end)
+    assert set(bench.running) == {"b"}
+    assert not bench.of(AccountUnblocked)
+    bench.settle("b", SUCCESS)
+    assert set(bench.running) == {"c"}
+    assert bench.pool.account_block is None
+
+
+def test_what_was_on_its_way_when_the_wall_was_hit_proves_nothing():
+    bench = BlockedBench(slots=4)
+    bench.submit("first", "second", "third")
+    bench.settle("first", SPENT)
+    bench.observe("second")
+    bench.settle("second", SUCCESS)
+    assert bench.pool.account_block is not None
+    bench.settle("third", FAILED)
+    assert bench.refused_ids == ["third"], "its retry would meet the wall"
+
+
+def test_the_latest_end_counts_and_the_same_end_is_told_once():
+    bench = BlockedBench(slots=4)
+    bench.submit("first", "second", "third")
+    bench.settle("first", SPENT)
+    bench.settle("second", replace(SPENT, account_block_s=HOURS + 1))
+    assert len(bench.of(AccountBlocked)) == 1
+    bench.settle("third", replace(SPENT, account_block_s=2 * HOURS))
+    assert len(bench.of(AccountBlocked)) == 2
+    assert bench.pool.account_block.ends_in_s == 2 * HOURS
+
+
+@pytest.mark.parametrize("absurd", [float("nan"), float("inf"), -5.0, 1e18])
+def test_an_absurd_end_is_never_for_good(absurd):
+    wall = AccountBlock()
+    assert wall.hit("odd", absurd, 0)
+    assert 0 < wall.passes_at <= 32 * 86_400

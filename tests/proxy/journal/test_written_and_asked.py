@@ -1,0 +1,121 @@
+"""A real scheduler's events, written by the real writer's parts, and asked: the two halves speak of the same things."""
+
+import fcntl
+
+import pytest
+
+from hivemind_addon.api.command import AddBudget, ResetBudget, SetBudget, SetPriority
+from hivemind_addon.api.spend import Period, Scope
+from hivemind_addon.api.ticket import Priority, Usage
+from hivemind_addon.proxy.journal.file import JournalFile
+from hivemind_addon.proxy.journal.rows import Rows
+from hivemind_addon.proxy.journal.runs import begin, end, seen
+from hivemind_addon.tools.history import history, sums
+from hivemind_addon.tools.history.filters import RequestFilter, Span
+from hivemind_addon.tools.history.incident_history import read_aftermath, read_incidents, read_timeline
+from hivemind_addon.tools.history.incidents import IncidentKind
+from hivemind_addon.tools.history.reader import JournalReader
+from hivemind_addon.tools.history.verdict import verdict
+from tests.proxy.core.samples import CUT, Bench, brittle, requests_reading
+
+NOON = 1_767_268_800.0
+
+
+@pytest.fixture
+def journal(tmp_path):
+    """Two sessions fail until the breaker opens; one is saved by the probe, one was cut before, one is left in flight."""
+    bench = Bench(settings=brittle(1))  # a session counts for half of it at most
+    bench.submit("cut")
+    bench.observe("cut", requests_reading(limit=50, remaining=49, reset_in_s=60))
+    bench.settle("cut", CUT)
+    while "cut" not in bench.running:
+        bench.advance_to_wakeup()
+    bench.settle("cut", usage=Usage(input_tokens=100, output_tokens=10, reported=True))
+    bench.advance(100)
+    bench.outage("saved", "other")
+    while not bench.running:
+        bench.advance_to_wakeup()
+    for name in list(bench.running):
+        bench.settle(name)
+    while bench.scheduler.snapshot(bench.now).pools[0].queued:
+        bench.advance_to_wakeup()
+    for name in list(bench.running):
+        bench.settle(name)
+    bench.advance(100)
+    bench.submit("left")
+    for command in (
+        SetPriority("left", Priority.LOW),
+        SetBudget(Scope.AGENT, "left", Period.DAY, tokens=100),
+        AddBudget(Scope.AGENT, "left", tokens=50, by="lead"),
+        ResetBudget(Scope.AGENT, "left"),
+        SetBudget(Scope.AGENT, "left", Period.DAY),
+    ):
+        assert bench.scheduler.command(command, bench.now).done
+    bench.events.extend(bench.scheduler.drain_events())
+
+    file = JournalFile(tmp_path / "journal.db", wall=NOON, told=pytest.fail)
+    rows = Rows()
+    rows.begin(begin(file.connection, pid=7, version="1", wall=NOON, goes_on=False))
+    for event in bench.events:
+        rows.take(event, NOON + event.at)
+    file.write([*rows.batches(), seen(rows.run, NOON + bench.now, listens=True)])
+    yield file
+    file.close()
+
+
+def told(journal: JournalReader, name: str) -> str:
+    [one] = history.biographies(journal, history.find(journal, name, 1).tickets)
+    return verdict([one.ticket], one.attempts)
+
+
+def test_did_it_run(journal):
+    with JournalReader(journal.path) as reader:
+        assert told(reader, "cut") == "ran once and may have run once more; attempt 1: cut"
+        assert told(reader, "saved") == "ran once; 1 attempt failed without running"
+        assert told(reader, "left") == "runs now"
+
+
+def test_what_was_done_to_budgets_is_told_with_who_asked(journal):
+    with JournalReader(journal.path) as reader:
+        assert [one.text for one in history.budget_changes(reader, Span())] == [
+            "budget: agent left may spend 100 tokens per day (by a person)",
+            "budget: 50 tokens added to agent left (by agent lead)",
+            "budget: agent left begins anew (by a person)",
+            "budget: agent left: what the agents file says per day counts again (by a person)",
+        ]
+
+
+def test_who_was_tried_again_and_what_it_cost(journal):
+    with JournalReader(journal.path) as reader:
+        assert {one.reason: one.retries for one in sums.retry_reasons(reader, RequestFilter())} == {"500": 2, "cut": 1}
+        [cost] = sums.costs(reader, RequestFilter(agent="cut"), sums.GroupBy.AGENT)
+        assert (cost.requests, cost.attempts, cost.retries, cost.tokens_in, cost.tokens_out) == (1, 2, 1, 100, 10)
+        assert [one.meter for one in history.limits(reader, RequestFilter())] == ["requests"]
+
+
+def test_the_outage_is_an_incident(journal):
+    with JournalReader(journal.path) as reader:
+        [outage] = read_incidents(reader, Span(), NOON + 1000)
+        assert outage.kinds == (IncidentKind.BREAKER,)
+        assert outage.ending == "the provider answered again"
+        after = read_aftermath(reader, outage)
+        assert (after.requests, after.reasons, after.rescued) == (2, {"500": 2}, 2)
+        assert "breaker open" in read_timeline(reader, outage, 40)[0].text
+
+
+def test_what_a_death_leaves_is_lost_at_once_and_after_the_next_start_alike(journal):
+    journal.connection.close()
+    fcntl.flock(journal._lock, fcntl.LOCK_UN)
+    with JournalReader(journal.path) as reader:
+        assert told(reader, "left") == "may have run once; its proxy died while attempt 1 was under way"
+        assert [one.kinds for one in read_incidents(reader, Span(), NOON + 1000)][-1] == (IncidentKind.DEATH,)
+    again = JournalFile(journal.path, wall=NOON + 500, told=pytest.fail)
+    run = begin(again.connection, pid=8, version="1", wall=NOON + 500, goes_on=True)
+    with JournalReader(journal.path) as reader:
+        assert told(reader, "left") == "may have run once; its proxy died while attempt 1 was under way"
+        [cost] = sums.costs(reader, RequestFilter(agent="left"), sums.GroupBy.AGENT)
+        assert (cost.lost, cost.unfinished) == (1, 0)
+    again.write(end(run, NOON + 600, "its proxy ended"))
+    with JournalReader(journal.path) as reader:
+        assert [run.ended for run in history.runs(reader)] == [None, NOON + 600]
+    again.close()

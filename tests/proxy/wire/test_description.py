@@ -1,0 +1,27 @@
+"""What only the parts of a request tell; the rest is in tests/proxy/mitm/test_intake.py, with the ticket that is made of it."""
+
+from hivemind_addon.proxy.profile.load import load_profiles
+from hivemind_addon.proxy.wire.description import PlainRequest, describe_request, plain_headers
+from hivemind_addon.proxy.wire.estimate import Estimator
+from hivemind_addon.proxy.wire.tokenizer import Tokenizer
+
+
+def test_headers_are_found_by_lower_case_name_and_joined():
+    fields = ((b"X-One", b"1"), (b"x-two", b"2"), (b"x-ONE", b"3"))
+    assert plain_headers(fields) == {"x-one": "1, 3", "x-two": "2"}
+
+
+def test_patience_is_announced_or_known_of_the_client():
+    profile = load_profiles(None).by_name["openai"]
+    name = profile.patience.headers[0]
+    known_s = profile.patience.clients["codex*"]
+    for headers, patience_s in (
+        ({name: "77", "user-agent": "codex_cli"}, 77),
+        ({"user-agent": "codex_cli"}, known_s),
+        ({name: "soon", "user-agent": "codex_cli"}, known_s),
+        ({name: "-1"}, None),
+        ({name: "1e9"}, None),
+    ):
+        request = PlainRequest("https", "api.openai.com", 443, "/v1/responses", headers, b"{}")
+        told = describe_request(profile, request, Estimator(Tokenizer()), user="", peer="")
+        assert told.known_patience_s == patience_s, headers

@@ -1,0 +1,157 @@
+"""The command line; what really runs is in tests/e2e."""
+
+import os
+import subprocess
+import sys
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from click.testing import CliRunner
+
+from hivemind_addon.api.proxy_user import proxy_words
+from hivemind_addon.api.report import ProxyView
+from hivemind_addon.tools.cli import main
+from hivemind_addon.tools.commands import launch as commands
+from hivemind_addon.tools.launch import background, behind, claim, detached
+from hivemind_addon.tools.launch.programs import load_programs
+from tests.tools.commands.slips import offenders
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch, tmp_path):
+    """No proxy runs on it, and its folders are the test's."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr("hivemind_addon.system.folders.LONGEST_SOCKET_PATH", 1000)
+    monkeypatch.setattr(background, "running", lambda _: None)
+    ours = load_programs().ca_variables
+    for name in [name for name in os.environ if name in ours or name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def became(monkeypatch, tmp_path):
+    """What `exec` would have become: command and environment."""
+    seen = []
+    proxy = ProxyView(pid=7, port=9090, listens=("127.0.0.1:9090",), confdir="", hosts=("api.anthropic.com",))
+    monkeypatch.setattr(background, "find_or_start", lambda *_args, **_more: proxy)
+    monkeypatch.setattr(behind, "write_bundle", lambda _confdir, users: tmp_path / f"{len(list(users))}.pem")
+    monkeypatch.setattr(commands, "become", lambda command, environment: seen.append((command, environment)))
+    return seen
+
+
+def run(*arguments, **environment):
+    return CliRunner().invoke(main, arguments, env=environment)
+
+
+def test_exec_takes_everything_behind_its_options_as_the_command(became):
+    result = run("exec", "-p", "9090", "--agent", "a-1", "--priority", "low", "claude", "-p", "hi", "--agent", "x")
+    assert result.exit_code == 0, result.output
+    command, environment = became[0]
+    assert command == ["claude", "-p", "hi", "--agent", "x"]
+    assert environment["HTTPS_PROXY"] == "http://a-1:whole.prio-low@127.0.0.1:9090"
+    assert environment["API_TIMEOUT_MS"] == "3600000"
+
+
+def test_an_agent_without_a_name_gets_one_of_its_own(became):
+    run("exec", "--delivery", "stream", "--no-patience", "--", "/usr/bin/codex", "exec", "x")
+    command, environment = became[0]
+    assert command == ["/usr/bin/codex", "exec", "x"]
+    assert environment["HTTPS_PROXY"].startswith(f"http://codex-{os.getpid()}:stream@")
+    assert "API_TIMEOUT_MS" not in environment
+
+
+def test_a_task_is_named_for_all_requests_of_an_agent(became):
+    assert run("exec", "--agent", "a", "--task", "Nightly_7/x", "--", "true").exit_code == 0
+    password = unquote(urlsplit(became[0][1]["HTTPS_PROXY"]).password)
+    assert proxy_words(password).task == "Nightly_7/x"
+
+
+@pytest.mark.parametrize("task", ["two words", "a.b", "a,b", "a+b", ""])
+def test_a_task_that_would_not_arrive_whole_is_refused(became, task):
+    result = run("exec", "--task", task, "--", "true")
+    assert (result.exit_code, "would not arrive whole" in result.output, became) == (2, True, [])
+
+
+def test_a_users_bundle_is_included_and_ours_is_not_again(became, tmp_path):
+    ours = str(tmp_path / "hivemind_addon" / "ca-bundle-1.pem")
+    run("exec", "--", "true", SSL_CERT_FILE="/company.pem", NODE_EXTRA_CA_CERTS=ours, CURL_CA_BUNDLE="/company.pem")
+    assert became[0][1]["SSL_CERT_FILE"].endswith("/1.pem")
+
+
+def test_what_cannot_be_is_one_line():
+    slips = [
+        (["exec"], 2, "Missing argument"),
+        (["exec", "--prio", "low", "--", "true"], 2, "No such option '--prio'"),
+        (["submit", "--prio", "low", "--", "true"], 2, "No such option '--prio'"),
+        (["env"], 1, "no proxy serves port 8080; start it with `hivemind run`"),
+        (["status", "-p", "9090"], 1, "no proxy serves port 9090; start it with `hivemind run -p 9090`"),
+        (["top", "--once"], 1, "no proxy serves port 8080; start it with `hivemind run`"),
+        (["top", "--snapshot", "none.json"], 2, "File 'none.json' does not exist"),
+        (["top", "--snapshot", __file__], 1, f"Error: {__file__}: this is no report"),
+        (["doctor", "--agent", "nobody"], 2, "no facts about 'nobody'; there are claude, codex"),
+        (["run", "-p", "0"], 2, "0 is not in the range"),
+    ]
+    assert offenders(run, slips) == []
+
+
+def test_a_proxy_that_cannot_be_gone_through_is_one_line():
+    result = run("run", HTTPS_PROXY="socks5://corp:1080")
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: HTTPS_PROXY: mitmproxy cannot go through")
+
+
+def test_a_second_supervisor_is_told_apart():
+    lock = claim.supervise(8080)
+    try:
+        assert run("run", "--while-used").exit_code == detached.ALREADY_THERE
+        assert "serves port 8080 already" in run("run").output
+    finally:
+        os.close(lock)
+
+
+def test_a_folder_that_cannot_be_used_is_one_line(monkeypatch, tmp_path):
+    (tmp_path / "hivemind").write_text("a file")
+    result = run("status")
+    assert result.exit_code == 1
+    assert str(tmp_path / "hivemind") in result.output
+
+
+def test_whoever_stops_reading_gets_no_complaint(tmp_path):
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "hivemind_addon", "doctor", "--port", "1"]
+    done = subprocess.run(
+        command, stdout=writer, stderr=subprocess.PIPE, env=environment, text=True, timeout=120, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options"),
+    [
+        (["--capture", "/n/night.flow"], ("--set", "hivemind_capture=/n/night.flow")),
+        (
+            ["--capture", "/n/night.flow", "--no-content"],
+            ("--set", "hivemind_capture=/n/night.flow", "--set", "hivemind_capture_content=false"),
+        ),
+    ],
+)
+def test_run_hands_on_what_is_to_be_recorded(monkeypatch, arguments, options):
+    asked = []
+
+    def refuse(**told):
+        asked.append(told["options"])
+        raise commands.NoMitmproxy("that is enough")
+
+    monkeypatch.setattr(commands, "proxy_command", refuse)
+    run("run", *arguments)
+    assert asked == [options]
+
+
+def test_how_to_record_without_what_is_a_slip():
+    told = run("run", "--no-content")
+    assert told.exit_code == 2
+    assert "add --capture FILE" in told.output

@@ -1,0 +1,99 @@
+from dataclasses import replace
+
+from hivemind_addon.api.snapshot import BudgetView
+from hivemind_addon.api.spend import Budget, Scope, Spend
+from hivemind_addon.api.ticket import Usage
+from hivemind_addon.tools.dash.agents import Column, Grid, GridCell, agent_rows, agents_grid
+from hivemind_addon.tools.dash.family import family, lines
+from tests.tools.dash.samples import flying, pool, report, session, waiting
+
+
+def drawn(*tickets, width=200, sessions=(), budgets=(), opened=()):
+    """The rows, with one blank between words."""
+    made = report(pool(tickets=tickets), sessions=sessions)
+    rows = agent_rows(agents_grid(width), list(lines(family(made), frozenset(opened))), budgets)
+    return [" ".join(row.plain.split()) for row in rows]
+
+
+USED = session(
+    usage=Usage(input_tokens=1000, cache_read_tokens=9000, output_tokens=500),
+    micro_usd=2_500_000,
+    delivered=40,
+    lost=2,
+    refused=1,
+    retries_absorbed=3,
+    model="opus",
+)
+BUDGET = Budget(scope=Scope.AGENT, name="a", tokens=1000, micro_usd=10)
+OWN = BudgetView(BUDGET, spent=Spend(500, 9), reserved=Spend(), renews_in_s=None)
+GROUPS = BudgetView(replace(BUDGET, scope=Scope.GROUP), spent=Spend(1, 1), reserved=Spend(), renews_in_s=None)
+ROWS = {
+    "in flight": drawn(flying()),
+    "a later attempt": drawn(flying(attempts=3)),
+    "two in flight": drawn(flying("1"), flying("2")),
+    "waits": drawn(waiting(position=4)),
+    "waits, and it is known how long": drawn(waiting(starts_in_s=12.2)),
+    "two wait": drawn(waiting("1", position=2), waiting("2", position=5)),
+    "one runs, one waits": drawn(flying("1"), waiting("2", position=5)),
+    "backs off": drawn(waiting(state="backing off", reason="backing off", attempts=2)),
+    "idle": drawn(sessions=[session()]),
+    "idle since just now": drawn(sessions=[session(seen_ago_s=0.2)]),
+    "waits beyond the end of the report": drawn(sessions=[session(live=1)]),
+    "what it used": drawn(sessions=[USED]),
+    "what it used, of which only a part has a price": drawn(sessions=[replace(USED, is_priced=False)]),
+    "what it used has no price": drawn(sessions=[replace(USED, is_priced=False, micro_usd=0)]),
+    "with a budget of its own": drawn(sessions=[session()], budgets=[GROUPS, OWN]),
+    "its requests are listed": drawn(
+        waiting("t-1", name="s1"), waiting("t-2", name="s2", position=2), opened=["agent a", "session ('a', 's1')"]
+    ),
+}
+
+
+def test_rows_in_words(golden):
+    golden("rows.txt", "\n\n".join("\n".join((f"# {name}", *rows)) for name, rows in ROWS.items()))
+    assert replace(OWN, spent=Spend(2000, 0)).spent_share == 2
+
+
+def test_rows_fit_whatever_the_names():
+    made = report(
+        pool(tickets=(waiting(agent="日本語" * 30, name="\x1b[2J" * 20, reason="r" * 200),)),
+        sessions=[session("n" * 90, "s" * 90), session("n" * 90, "t")],
+    )
+    for width in (20, 60, 80, 100, 120, 160, 200, 300):
+        grid = agents_grid(width)
+        rows = [grid.heading(), *agent_rows(grid, list(lines(family(made), frozenset())), ())]
+        assert all(row.cell_len <= width for row in rows), width
+        assert not any("\x1b" in row.plain for row in rows)
+
+
+def test_narrow_screens_keep_who_what_and_how_long():
+    heading = agents_grid(80).heading().plain.split()
+    assert heading == ["agent", "state", "waited", "starts", "in", "cost"]
+
+
+COLUMNS = (Column("name", 0, 6, grows=1), Column("a", 2, 4, right=True), Column("b", 1, 4))
+
+
+def shown(width, **cells):
+    (line,) = Grid(COLUMNS, width).rows([{title: GridCell(text) for title, text in cells.items()}])
+    return line.plain
+
+
+def test_columns_have_the_same_place_in_every_row():
+    assert Grid(COLUMNS, 20).heading().plain == "name       a  b   "[:8].ljust(8) + "     a  b   "
+    assert shown(20, name="x", a="1", b="y") == "x            1  y   "
+    assert shown(20, a="12345") == "          123…      "
+
+
+def test_what_does_not_fit_goes_by_rank():
+    assert shown(12, name="x", a="1", b="y") == "x       y   "
+    assert shown(6, name="x", a="1", b="y") == "x     "
+
+
+def test_no_line_is_wider_than_its_screen():
+    assert all(len(shown(width, name="n" * 70, a="a" * 70, b="b" * 70)) <= width for width in range(1, 60))
+
+
+def test_it_tells_which_columns_there_are():
+    grid = Grid(COLUMNS, 12)
+    assert (grid.width_of("name"), grid.width_of("b"), grid.width_of("a")) == (6, 4, 0)
