@@ -384,7 +384,11 @@ class Pool:
 
     def next_key(self, now: float) -> tuple[float, float, float] | None:
         """What its next ticket is sorted by among those of the account's other pools; None: nobody waits."""
-        self._gate = None
+        self._gate = self._next = None
+        if not self._queue:
+            # Nobody waits: only a probe that lives may have something to tell.
+            self._capacity.look_at_probe(now)
+            return None
         entry = self._next = self._selector.next(now)
         return None if entry is None else self.sharing.order.key(entry)
 
