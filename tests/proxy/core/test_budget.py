@@ -39,7 +39,7 @@ class Books:
     def __init__(self, overrides=None):
         self.events = []
         self.booked = []
-        self.budgets = Budgets(emit=self.hear, overrides=overrides)
+        self.budgets = Budgets(emit=self.hear, overrides=overrides or Overrides())
 
     def hear(self, event):
         (self.booked if isinstance(event, BudgetBooked) else self.events).append(event)

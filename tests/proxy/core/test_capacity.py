@@ -12,6 +12,7 @@ from hivemind_addon.proxy.core.lanes import Attempt, QueueEntry
 from hivemind_addon.proxy.core.overrides import Overrides
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import History
+from hivemind_addon.proxy.core.sharing import Sharing
 from tests.proxy.core.samples import (
     CANCELLED,
     CUT,
@@ -37,6 +38,7 @@ def capacity(*, slots: int = 4, overrides: Overrides | None = None, told: list[E
         overrides=overrides or Overrides(),
         rng=random.Random(0),
         emit=([] if told is None else told).append,
+        sharing=Sharing(),
     )
 
 

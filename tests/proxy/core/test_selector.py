@@ -15,6 +15,7 @@ from hivemind_addon.proxy.core.meters import Backoffs
 from hivemind_addon.proxy.core.overrides import Overrides
 from hivemind_addon.proxy.core.retry import Backoff, GiveUp, History
 from hivemind_addon.proxy.core.selector import Gate, Selector
+from hivemind_addon.proxy.core.sharing import Sharing
 from tests.proxy.core.samples import (
     CANCELLED,
     FAILED,
@@ -42,6 +43,7 @@ class Waiting:
             overrides=self.overrides,
             rng=random.Random(0),
             emit=lambda _: None,
+            sharing=Sharing(),
         )
         queue = FairQueue(OrderSettings(), cost_s=self.capacity.cost_s, saved_s=self.capacity.saved_s)
         self.selector = Selector(queue=queue, capacity=self.capacity, backoffs=Backoffs())

@@ -24,6 +24,7 @@ from hivemind_addon.proxy.core.meters import Meters
 from hivemind_addon.proxy.core.pool import KeptPositions, Pool, PoolSettings
 from hivemind_addon.proxy.core.scheduler import Scheduler
 from hivemind_addon.proxy.core.selector import Selector
+from hivemind_addon.proxy.core.sharing import Sharing
 
 _NO_PRIOR = Prior(rate=0.0, concurrency=0.0)
 _EVERYBODY = ("everybody", False)
@@ -79,7 +80,7 @@ class AblatedScheduler(Scheduler):
             emit=self.note,
             budgets=self._budgets,
             overrides=self._overrides,
-            sharing=None if self._without & _SHARED else self._sharing_of(key),
+            sharing=Sharing() if self._without & _SHARED else self._sharing_of(key),
             patience=self._patience,
         )
         _take_away(pool, self._without, self._rng)

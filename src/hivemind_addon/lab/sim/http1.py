@@ -155,6 +155,8 @@ class Http1Connection(asyncio.Protocol):
         if task.cancelled():
             return
         self._finish(task)
+        if self._transport.is_closing():
+            return
         self._ahead_bytes = 0
         self._transport.resume_reading()
         self._advance()

@@ -235,10 +235,10 @@ def actual_spend(ticket: Ticket, result: AttemptResult) -> Spend:
 class Budgets:
     """The books of one scheduler. Every `reserve` that answers None is followed by one `settle`."""
 
-    def __init__(self, *, emit: Callable[[Event], None], overrides: Overrides | None = None) -> None:
+    def __init__(self, *, emit: Callable[[Event], None], overrides: Overrides) -> None:
         """`overrides`: what persons gave at run time."""
         self._emit = emit
-        self._overrides = overrides or Overrides()
+        self._overrides = overrides
         self._accounts: dict[BudgetKey, Account] = {}
         self._in_flight: dict[str, tuple[tuple[Account, ...], Spend]] = {}
         self._renewals: KeyedHeap[Account] = KeyedHeap()

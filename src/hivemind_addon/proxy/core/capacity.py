@@ -212,7 +212,7 @@ class Capacity:
         overrides: Overrides,
         rng: random.Random,
         emit: Callable[[Event], None],
-        sharing: Sharing | None = None,
+        sharing: Sharing,
     ) -> None:
         """`sharing`: of the pools of the same account."""
         self.key = key
@@ -221,7 +221,7 @@ class Capacity:
         """Attempts upstream that nobody admitted."""
         self.flights = InFlight()
         self.service = ServiceTime()
-        self.sharing = Sharing() if sharing is None else sharing
+        self.sharing = sharing
         self.meters = Meters(self.sharing.meters, self.flights, model_group=key.model_group)
         self.slots = Slots(concurrency)
         self.breaker = Breaker(breaker, rng=rng)

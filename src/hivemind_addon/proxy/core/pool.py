@@ -157,20 +157,21 @@ class Pool:
         settings: PoolSettings,
         rng: random.Random,
         emit: Callable[[Event], None],
-        budgets: Budgets | None = None,
-        overrides: Overrides | None = None,
-        sharing: Sharing | None = None,
-        patience: Patience | None = None,
+        budgets: Budgets,
+        overrides: Overrides,
+        sharing: Sharing,
+        patience: Patience,
     ) -> None:
+        """The last four are of all pools, or of those of its account."""
         self.account_name: str | None = None
         self.wakeup_at: float | None = None
         """When the last poll wants the next one, if nothing happens before."""
         self._settings = settings
         self._rng = rng
         self._emit = emit
-        self._budgets = budgets or Budgets(emit=emit)
-        self._overrides = overrides or Overrides()
-        self._patience = patience or Patience()
+        self._budgets = budgets
+        self._overrides = overrides
+        self._patience = patience
         self._capacity = Capacity(
             key=key,
             concurrency=settings.concurrency,
