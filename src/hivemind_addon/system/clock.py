@@ -2,6 +2,7 @@
 
 import sys
 import time
+from functools import partial
 from typing import Protocol
 
 _COUNTS_SLEEP = getattr(time, "CLOCK_MONOTONIC_RAW" if sys.platform == "darwin" else "CLOCK_BOOTTIME", None)
@@ -28,16 +29,13 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's time."""
+    """The machine's time: each clock is a function of the system's own. The one place that fetches it."""
 
-    def monotonic(self) -> float:
-        """Seconds since some instant in the past; where the system cannot tell, sleep is not counted."""
-        return self.awake() if _COUNTS_SLEEP is None else time.clock_gettime(_COUNTS_SLEEP)
-
-    def awake(self) -> float:
-        """Seconds since some instant in the past, without those that the machine slept."""
-        return time.monotonic()  # noqa: TID251  the one place that fetches it
-
-    def wall(self) -> float:
-        """Seconds since the epoch."""
-        return time.time()  # noqa: TID251  the one place that fetches it
+    monotonic = staticmethod(
+        time.monotonic if _COUNTS_SLEEP is None else partial(time.clock_gettime, _COUNTS_SLEEP)  # noqa: TID251
+    )
+    """Seconds since some instant in the past; where the system cannot tell, sleep is not counted."""
+    awake = staticmethod(time.monotonic)  # noqa: TID251
+    """Seconds since some instant in the past, without those that the machine slept."""
+    wall = staticmethod(time.time)  # noqa: TID251
+    """Seconds since the epoch."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hivemind_addon.api.ticket import Dimension, PoolKey
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
-from hivemind_addon.system.glob import glob_matches
+from hivemind_addon.system.patterns import glob_matches
 
 CONCURRENCY = "concurrency"
 _SPEC = re.compile(

@@ -37,7 +37,7 @@ from hivemind_addon.proxy.mitm.proxy import Proxy, end_on_hangup
 from hivemind_addon.proxy.mitm.settings import BadOption
 from hivemind_addon.proxy.mitm.stream import EndAttempt, scheduling_layer
 from hivemind_addon.proxy.mitm.view import ViewSync
-from hivemind_addon.system.hosts import normal_host
+from hivemind_addon.system.patterns import normal_host
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence

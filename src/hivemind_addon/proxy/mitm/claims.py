@@ -11,7 +11,7 @@ from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, is_loopback, is_on_lo
 from hivemind_addon.proxy.mitm.refusal import make_upgrade_refusal
 from hivemind_addon.proxy.profile.load import dialect_for, is_model_call
 from hivemind_addon.proxy.wire.dialects.registry import dialect_of
-from hivemind_addon.system.hosts import normal_host
+from hivemind_addon.system.patterns import normal_host
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

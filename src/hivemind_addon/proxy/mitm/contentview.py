@@ -11,9 +11,9 @@ from mitmproxy import contentviews, http
 
 from hivemind_addon.proxy.mitm.annotation import KEY, Annotation, annotation_of
 from hivemind_addon.proxy.profile.model import DialectName
-from hivemind_addon.proxy.profile.paths import path_matches
 from hivemind_addon.proxy.wire.decoding import BodyDecoder, DecodeError
 from hivemind_addon.proxy.wire.transcript import Part, Transcript, answer_of, request_of
+from hivemind_addon.system.patterns import path_matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -27,7 +27,7 @@ from hivemind_addon.proxy.mitm.settings import AgentsFile, BadOption, Settings, 
 from hivemind_addon.proxy.mitm.view import DEFAULT_KEEP, Keep, parse_keep
 from hivemind_addon.proxy.profile.grants import Allowance, parse_allowance
 from hivemind_addon.system.folders import LONGEST_SOCKET_PATH
-from hivemind_addon.system.hosts import normal_host
+from hivemind_addon.system.patterns import normal_host
 from hivemind_addon.system.typed import DocumentError
 
 PREFIX = "hivemind_"

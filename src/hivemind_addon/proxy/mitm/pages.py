@@ -30,7 +30,7 @@ from hivemind_addon import __version__
 from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, is_loopback
 from hivemind_addon.proxy.observe.metrics import CONTENT_TYPE
 from hivemind_addon.proxy.page.document import CONTENT_SECURITY_POLICY, DOCUMENT
-from hivemind_addon.system.hosts import normal_host
+from hivemind_addon.system.patterns import normal_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -29,7 +29,7 @@ from hivemind_addon.proxy.mitm.settings import LiveSettings
 from hivemind_addon.proxy.observe.news import NOTICE
 from hivemind_addon.proxy.profile.known import is_model_host, is_shaped_like_a_call
 from hivemind_addon.system.descriptors import ConnectionPlaces, raise_limit
-from hivemind_addon.system.hosts import normal_host
+from hivemind_addon.system.patterns import normal_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -13,8 +13,7 @@ from hivemind_addon.proxy.journal.retention import JournalKeep
 from hivemind_addon.proxy.profile.agents import load_agents
 from hivemind_addon.proxy.profile.grants import AgentRules
 from hivemind_addon.proxy.profile.load import load_profiles
-from hivemind_addon.system.glob import glob_matches
-from hivemind_addon.system.hosts import host_parts
+from hivemind_addon.system.patterns import glob_matches, host_parts
 from hivemind_addon.system.typed import DocumentError
 
 if TYPE_CHECKING:

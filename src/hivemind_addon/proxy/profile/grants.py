@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from hivemind_addon.api.spend import Budget, Period, Scope
 from hivemind_addon.api.ticket import Priority
-from hivemind_addon.system.glob import glob_matches
+from hivemind_addon.system.patterns import glob_matches
 
 _AMOUNT = re.compile(
     r"\$(?P<dollars>\d{1,9}(\.\d{1,6})?)|(?P<usd>\d{1,9}(\.\d{1,6})?)\s*usd|(?P<tokens>\d{1,12}(\.\d+)?)(?P<factor>[kmg]?)",

@@ -1,7 +1,6 @@
 """What looks like a model call though no profile claims it: told once, so that nobody takes it for scheduled."""
 
-from hivemind_addon.proxy.profile.paths import matching
-from hivemind_addon.system.glob import glob_matches
+from hivemind_addon.system.patterns import glob_matches, matching_path
 
 MODEL_HOSTS = (
     "generativelanguage.googleapis.com",
@@ -54,4 +53,4 @@ def is_model_host(host: str) -> bool:
 
 def is_shaped_like_a_call(method: str, path: str) -> bool:
     """Whether a request looks like a model call. `path` as it came."""
-    return method.upper() == "POST" and matching(_MODEL_PATHS, path) is not None
+    return method.upper() == "POST" and matching_path(_MODEL_PATHS, path) is not None

@@ -15,12 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from hivemind_addon.proxy.profile.model import MODEL_IN_PATH, DialectName, Profile
-from hivemind_addon.proxy.profile.paths import matching, normal_path, path_matches
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES
 from hivemind_addon.resources import profiles_folder
 from hivemind_addon.system.document import read_document
-from hivemind_addon.system.glob import glob_matches
-from hivemind_addon.system.hosts import host_parts, normal_host
+from hivemind_addon.system.patterns import (
+    glob_matches,
+    host_parts,
+    matching_path,
+    normal_host,
+    normal_path,
+    path_matches,
+)
 from hivemind_addon.system.typed import INHERITED, DocumentError, convert
 
 _EXTENDS = "extends"
@@ -113,14 +118,14 @@ def is_model_call(profile: Profile, method: str, path: str) -> bool:
     """Whether a request to one of the profile's hosts is scheduled. `path` as it came: its spelling does not matter."""
     return (
         method.upper() == "POST"
-        and matching(profile.paths, path) is not None
-        and matching(profile.exclude_paths, path) is None
+        and matching_path(profile.paths, path) is not None
+        and matching_path(profile.exclude_paths, path) is None
     )
 
 
 def dialect_for(profile: Profile, path: str) -> DialectName:
     """The wire format of a path."""
-    glob = matching(tuple(profile.dialects), path)
+    glob = matching_path(tuple(profile.dialects), path)
     return profile.dialect if glob is None else profile.dialects[glob]
 
 

@@ -15,7 +15,7 @@ from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.fair_queue import OrderSettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import RetryPolicy
-from hivemind_addon.system.glob import glob_matches
+from hivemind_addon.system.patterns import glob_matches
 
 
 class DialectName(Enum):

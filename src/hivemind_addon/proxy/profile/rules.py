@@ -25,7 +25,7 @@ from hivemind_addon.proxy.profile.model import (
     Watchdog,
     WindowHeaders,
 )
-from hivemind_addon.system.hosts import host_parts
+from hivemind_addon.system.patterns import host_parts
 from hivemind_addon.system.typed import BadValue, DocumentRules, positive
 
 

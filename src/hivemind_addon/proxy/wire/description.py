@@ -10,8 +10,7 @@ from hivemind_addon.proxy.wire.decoding import DecodeError, decode
 from hivemind_addon.proxy.wire.estimate import Estimator
 from hivemind_addon.proxy.wire.identity import Identity, call_kind, identify
 from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, RequestFacts, fingerprints, read_request
-from hivemind_addon.system.glob import glob_matches
-from hivemind_addon.system.hosts import normal_host
+from hivemind_addon.system.patterns import glob_matches, normal_host
 
 _LONGEST_PATIENCE_S = 86_400
 

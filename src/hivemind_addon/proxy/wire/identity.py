@@ -11,9 +11,8 @@ from msgspec import Raw
 from hivemind_addon.api.proxy_user import MAX_HEADER_CHARS, clean, short_hash
 from hivemind_addon.api.ticket import CallKind
 from hivemind_addon.proxy.profile.model import CallRule, ClientRule, Profile
-from hivemind_addon.proxy.profile.paths import matching
 from hivemind_addon.proxy.wire.request import RequestFacts
-from hivemind_addon.system.glob import glob_matches
+from hivemind_addon.system.patterns import glob_matches, matching_path
 
 _BODY = "body"
 _SAID_BYTES = 2000
@@ -94,7 +93,7 @@ def _rule_matches(rule: CallRule, headers: Mapping[str, str], facts: RequestFact
     return (
         (rule.tools is None or rule.tools == facts.has_tools)
         and (rule.max_messages is None or len(facts.messages) <= rule.max_messages)
-        and (not rule.paths or matching(rule.paths, path) is not None)
+        and (not rule.paths or matching_path(rule.paths, path) is not None)
         and (not rule.models or any(glob_matches(glob, facts.model) for glob in rule.models))
         and all(re.search(text, _value(headers, facts, name), re.IGNORECASE) for name, text in rule.headers.items())
         and _is_said(rule.system, (*facts.preamble, *facts.messages)[:1])
