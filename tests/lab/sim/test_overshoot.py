@@ -14,7 +14,7 @@ from hivemind_addon.lab.sim.provider import ProviderSettings
 from hivemind_addon.lab.sim.workload import Crowd, Scenario
 from hivemind_addon.lab.sim.world import World
 from hivemind_addon.proxy.core.budget import spend_of
-from hivemind_addon.proxy.wire.output_sizes import OutputSizes
+from hivemind_addon.proxy.wire.estimate import OutputSizes
 
 FLEET = Scenario(
     "fleet",

@@ -1,4 +1,4 @@
-from hivemind_addon.proxy.observe.repeats import BURST, EVERY_S, Repeats
+from hivemind_addon.proxy.observe.news import BURST, EVERY_S, Repeats
 
 
 def test_the_first_few_are_told_and_the_others_counted():

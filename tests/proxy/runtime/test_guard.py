@@ -9,7 +9,7 @@ from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted
 from hivemind_addon.proxy.core.scheduler import Scheduler
-from hivemind_addon.proxy.observe.repeats import BURST, EVERY_S
+from hivemind_addon.proxy.observe.news import BURST, EVERY_S
 from hivemind_addon.proxy.runtime.driver import Driver
 from hivemind_addon.proxy.runtime.guard import Guard
 

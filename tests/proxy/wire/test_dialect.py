@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.proxy.wire.dialect import EventClass, event_name
-from hivemind_addon.proxy.wire.dialects.registry import dialect_of
+from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
 from hivemind_addon.proxy.wire.error import ErrorFacts, error_in_body
 from hivemind_addon.proxy.wire.parts import Assembly
 from hivemind_addon.proxy.wire.sse import SseEvent, SseParser
@@ -26,10 +26,10 @@ BOOKKEEPING = frozenset(
         "response.content_part.added",
     ]
 )
-ANTHROPIC = dialect_of(DialectName.ANTHROPIC_MESSAGES)
-CHAT = dialect_of(DialectName.OPENAI_CHAT)
-RESPONSES = dialect_of(DialectName.OPENAI_RESPONSES)
-OLLAMA = dialect_of(DialectName.OLLAMA)
+ANTHROPIC = DIALECTS[DialectName.ANTHROPIC_MESSAGES]
+CHAT = DIALECTS[DialectName.OPENAI_CHAT]
+RESPONSES = DIALECTS[DialectName.OPENAI_RESPONSES]
+OLLAMA = DIALECTS[DialectName.OLLAMA]
 NAMES = st.sampled_from(DialectName)
 
 
@@ -150,7 +150,7 @@ def test_a_chat_may_end_with_its_finish_reason_or_usage_alone():
 
 @given(NAMES, st.integers(100, 999), st.sampled_from(["", "some_error"]), st.text())
 def test_error_bodies_say_what_they_were_given_and_are_read_back(name, status, error, message):
-    dialect = dialect_of(name)
+    dialect = DIALECTS[name]
     facts = error_in_body(dialect.error_body(status, error, message))
     assert facts is not None
     if name is DialectName.OLLAMA:  # whose errors are a text and nothing else
@@ -162,7 +162,7 @@ def test_error_bodies_say_what_they_were_given_and_are_read_back(name, status, e
 
 @given(NAMES, st.text(min_size=1), st.text(), st.none() | st.floats(0, 1000))
 def test_an_error_event_is_one_event_of_its_own_dialect(name, error, message, retry_after_s):
-    dialect = dialect_of(name)
+    dialect = DIALECTS[name]
     written = dialect.error_event(error, message, retry_after_s)
     (read,) = dialect.parser().feed((b": keep-alive\n\n" if dialect.takes_comments else b"\n") + written)
     assert dialect.classify(read, BOOKKEEPING) is EventClass.ERROR
@@ -317,7 +317,7 @@ hostile = st.one_of(
     hostile,
 )
 def test_nothing_raises_on_hostile_data(name, event_name, data):
-    dialect = dialect_of(name)
+    dialect = DIALECTS[name]
     each = SseEvent(event_name, data)
     kind = dialect.classify(each, BOOKKEEPING)
     assert kind in EventClass

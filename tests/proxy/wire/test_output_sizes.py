@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from hivemind_addon.proxy.wire.output_sizes import ENOUGH, OutputSizes
+from hivemind_addon.proxy.wire.estimate import ENOUGH, OutputSizes
 
 
 def learned(*sizes, window=40):

@@ -10,7 +10,7 @@ from hivemind_addon.proxy.checkpoint.store import Checkpoint, CheckpointHead, No
 from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.proxy.runtime.append_file import breathe
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
-from hivemind_addon.proxy.wire.dialects.registry import dialect_of
+from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
 from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, RequestFacts, text_of
 from hivemind_addon.proxy.wire.transcript import request_of
 from hivemind_addon.system.json_values import read_object, read_value
@@ -99,7 +99,7 @@ def _readable(body: bytes) -> bytes:
 def _thread(dialect: DialectName, messages: tuple[Raw, ...]) -> str:
     """By the first thing that was asked, which stays while a conversation grows; marks of a prompt cache do not."""
     first = next((raw for raw in messages if read_value((read_object(raw) or {}).get("role")) == "user"), messages[0])
-    name = dialect_of(dialect).conversation.encode()
+    name = DIALECTS[dialect].conversation.encode()
     parts = request_of(dialect, b'{"%b":[%b]}' % (name, bytes(first))).parts
     words = "\n".join(part.text for part in parts) or text_of(first)
     return hashlib.sha256(words.encode(errors="replace")).hexdigest()[:_THREAD_CHARS]

@@ -10,7 +10,7 @@ from hivemind_addon.proxy.capture.flow_parts import destination
 from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, is_loopback, is_on_loopback, upstream_by_path
 from hivemind_addon.proxy.mitm.refusal import make_upgrade_refusal
 from hivemind_addon.proxy.profile.load import dialect_for, is_model_call
-from hivemind_addon.proxy.wire.dialects.registry import dialect_of
+from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
 from hivemind_addon.system.patterns import normal_host
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Claims:
         profile = self._profile_of(flow)
         if profile is None or not profile.refuse_websocket or not is_model_call(profile, "POST", request.path):
             return None
-        return make_upgrade_refusal(dialect_of(dialect_for(profile, request.path)))
+        return make_upgrade_refusal(DIALECTS[dialect_for(profile, request.path)])
 
     def _profile_of(self, flow: http.HTTPFlow) -> Profile | None:
         settings, path = self._settings.current, flow.request.path

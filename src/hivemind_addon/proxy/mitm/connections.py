@@ -121,8 +121,7 @@ class BoundedHttp1Server(Http1Server):
 
     def send(self, event: HttpEvent) -> layer.CommandGenerator[None]:
         """Pass trailers over, which the base class does not know."""
-        if not isinstance(event, ResponseTrailers):
-            yield from super().send(event)
+        return _nothing() if isinstance(event, ResponseTrailers) else super().send(event)
 
     def read_headers(self, event: events.ConnectionEvent) -> layer.CommandGenerator[None]:
         """Read a request's head."""
@@ -164,8 +163,7 @@ class BoundedHttp1Client(Http1Client):
         """Pass trailers over, which the base class does not know."""
         if isinstance(event, RequestHeaders):
             self._interims = 0
-        if not isinstance(event, RequestTrailers):
-            yield from super().send(event)
+        return _nothing() if isinstance(event, RequestTrailers) else super().send(event)
 
     def read_headers(self, event: events.ConnectionEvent) -> layer.CommandGenerator[None]:
         """Read an answer's head, and pass over the interim ones before it."""
@@ -210,6 +208,10 @@ class BoundedHttp1Client(Http1Client):
         assert self.stream_id is not None
         yield commands.CloseConnection(self.conn)
         yield ReceiveHttp(ResponseProtocolError(self.stream_id, f"{BAD_HEAD}{why}", ErrorCode.GENERIC_SERVER_ERROR))
+
+
+def _nothing() -> layer.CommandGenerator[None]:
+    yield from ()
 
 
 def _parsed[M](read: Callable[[list[bytes]], M], head: list[bytes]) -> M:

@@ -45,7 +45,7 @@ from hivemind_addon.proxy.runtime.driver import CANCELLED_BY_PERSON, Awaited, Ca
 from hivemind_addon.proxy.wire.answer import Phase
 from hivemind_addon.proxy.wire.answer_in_progress import AnswerInProgress
 from hivemind_addon.proxy.wire.description import plain_headers
-from hivemind_addon.proxy.wire.dialects.registry import dialect_of
+from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
 from hivemind_addon.proxy.wire.error import error_in_body
 from hivemind_addon.proxy.wire.garbage import garbage_in, is_after_tool
 from hivemind_addon.proxy.wire.outcome import TransportTrouble, judge_transport
@@ -502,13 +502,13 @@ class Exchange:
 
     @property
     def _dialect(self) -> Dialect:
-        return dialect_of(self.dialect_name)
+        return DIALECTS[self.dialect_name]
 
     # Ends ------------------------------------------------------------------------------------------------------------
 
     def committed_error(self, response: http.Response | None, detail: str) -> bytes:
         """The one error event that ends a stream whose head has gone out, with what went wrong in it."""
-        dialect = dialect_of(self.dialect_name)
+        dialect = DIALECTS[self.dialect_name]
         error, message, retry_after_s = self.profile.refusal.error, detail, None
         if isinstance(self._refused_by, Shed):
             message = refusal_text(self._refused_by)

@@ -5,6 +5,7 @@ What was told already is not told again, and of a crowd only the first few; the 
 
 import logging
 from collections import deque
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from hivemind_addon.api.event_text import describe, subject_of
@@ -26,7 +27,6 @@ from hivemind_addon.api.events import (
 from hivemind_addon.api.report import LogLine
 from hivemind_addon.api.ticket import PoolKey
 from hivemind_addon.api.words import lasting, plain
-from hivemind_addon.proxy.observe.repeats import Repeats
 
 logger = logging.getLogger("hivemind")
 
@@ -38,8 +38,52 @@ _KEPT = 1000
 """Oddities, and limits, that are remembered as told."""
 _SAME = 0.1
 """A limit that has moved by less than this share is no news; a pace moves a little all the time."""
+BURST = 5
+"""Lines of one kind that are told one by one within `EVERY_S`."""
+EVERY_S = 300.0
+_KINDS_KEPT = 1000
 _ROUTINE = (Submitted, AttemptStarted, AttemptEnded, BudgetBooked)
 """What every request brings, told at DEBUG only."""
+
+
+@dataclass(slots=True)
+class _Crowd:
+    began_at: float
+    told: int = 0
+    counted: int = 0
+
+
+class Repeats[Kind]:
+    """Lines that come in a crowd: the first few are told, the others are counted. Time is passed."""
+
+    def __init__(self) -> None:
+        self._crowds: dict[Kind, _Crowd] = {}
+        """Oldest first: each goes `EVERY_S` after it began."""
+
+    def lets(self, kind: Kind, now: float) -> bool:
+        """Whether a line of this kind is to be told; else it is counted. Call `over` first."""
+        crowd = self._crowds.get(kind)
+        if crowd is None:
+            if len(self._crowds) >= _KINDS_KEPT:
+                return True
+            crowd = self._crowds[kind] = _Crowd(now)
+        if crowd.told < BURST:
+            crowd.told += 1
+            return True
+        crowd.counted += 1
+        return False
+
+    def over(self, now: float) -> list[tuple[Kind, int, float]]:
+        """The crowds that are over, with how many lines were only counted and over how many seconds; each once."""
+        ended = []
+        while self._crowds:
+            kind, crowd = next(iter(self._crowds.items()))
+            if now - crowd.began_at < EVERY_S:
+                break
+            del self._crowds[kind]
+            if crowd.counted:
+                ended.append((kind, crowd.counted, now - crowd.began_at))
+        return ended
 
 
 class _Line(NamedTuple):

@@ -16,7 +16,7 @@ from pathlib import Path
 from hivemind_addon.api.event_text import dropped_line, event_line
 from hivemind_addon.api.events import Event
 from hivemind_addon.api.words import failing
-from hivemind_addon.proxy.observe.repeats import Repeats
+from hivemind_addon.proxy.observe.news import Repeats
 from hivemind_addon.system.clock import Clock
 
 logger = logging.getLogger("hivemind")

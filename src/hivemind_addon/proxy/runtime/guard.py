@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from hivemind_addon.api.events import GuardTripped
 from hivemind_addon.api.ticket import Attempt, AttemptResult, ContractError, Outcome, OutcomeKind, PoolKey
 from hivemind_addon.api.words import failing, lasting
-from hivemind_addon.proxy.observe.repeats import Repeats
+from hivemind_addon.proxy.observe.news import Repeats
 from hivemind_addon.proxy.runtime.driver import Driver
 
 logger = logging.getLogger(__name__)

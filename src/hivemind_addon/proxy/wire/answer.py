@@ -14,7 +14,7 @@ from hivemind_addon.api.ticket import Usage
 from hivemind_addon.proxy.profile.model import DialectName, Profile
 from hivemind_addon.proxy.wire.decoding import BodyDecoder, DecodeError
 from hivemind_addon.proxy.wire.dialect import EventClass, event_name
-from hivemind_addon.proxy.wire.dialects.registry import dialect_of
+from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
 from hivemind_addon.proxy.wire.error import ErrorFacts
 from hivemind_addon.proxy.wire.hints import CODEX_WINDOWS
 from hivemind_addon.proxy.wire.parts import Assembly, word_of
@@ -49,7 +49,7 @@ class AnswerReader:
 
     def __init__(self, profile: Profile, dialect_name: DialectName, content_encoding: str) -> None:
         self._dialect_name = dialect_name
-        self._dialect = dialect_of(dialect_name)
+        self._dialect = DIALECTS[dialect_name]
         self._bookkeeping = frozenset(profile.bookkeeping_events)
         self._parser = self._dialect.parser()
         self._usage_reader = UsageReader(dialect_name)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hivemind_addon.api.ticket import Hints, Outcome, OutcomeKind, Usage
 from hivemind_addon.proxy.wire.answer import AnswerReader, Phase
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
-from hivemind_addon.proxy.wire.dialects.registry import dialect_of
+from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
 from hivemind_addon.proxy.wire.hints import read_hints, read_stream_windows
 from hivemind_addon.proxy.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
 from hivemind_addon.proxy.wire.transcript import Transcript, answer_of
@@ -65,7 +65,7 @@ class AnswerInProgress:
         self.head_at = self.last_byte_at = self.clock.monotonic()
         self._headers = headers
         self.hints = read_hints(self.profile, headers, self.clock.wall())
-        media_type = dialect_of(self.dialect_name).media_type
+        media_type = DIALECTS[self.dialect_name].media_type
         if status != 200 or not headers.get("content-type", "").lower().startswith(media_type):
             return False
         self._reader = AnswerReader(self.profile, self.dialect_name, headers.get("content-encoding", ""))

@@ -13,12 +13,12 @@ import msgspec
 
 from hivemind_addon.api.ticket import Usage
 from hivemind_addon.proxy.profile.model import DialectName
-from hivemind_addon.proxy.wire.body import RequestBody
+from hivemind_addon.proxy.wire.body import UNREADABLE, RequestBody
 from hivemind_addon.proxy.wire.error import ErrorFacts, word
 from hivemind_addon.proxy.wire.ndjson import NdjsonParser
 from hivemind_addon.proxy.wire.parts import Assembly, Values
 from hivemind_addon.proxy.wire.sse import SSE, SseEvent, SseParser
-from hivemind_addon.system.json_values import read_object, read_value
+from hivemind_addon.system.json_values import read_object
 
 ROLE_ONLY_DELTA = "role-only-delta"
 """What a profile's `bookkeeping_events` call a chat chunk without content; chat chunks have no event names."""
@@ -27,10 +27,14 @@ MAX_TOKENS = 20_000_000
 """Twice the longest context that any provider offers (10 million, 2026-08)."""
 Members = Mapping[str, msgspec.Raw]
 """A JSON object's members, still JSON."""
+_NUMBER = msgspec.json.Decoder(float | int | None)
 
 
 class UntrueUsageError(ValueError):
-    """A number of tokens that no answer has."""
+    """A number of tokens that no answer has: negative, not whole, or more than any model takes.
+
+    Such a usage counts as none, with all of its numbers. It would be booked, and learned from.
+    """
 
 
 class EventClass(Enum):
@@ -174,11 +178,14 @@ def members_at(top: Members, name: str) -> Members:
 def tokens_at(members: Members, name: str) -> int | None:
     """A number of tokens; None: none is told. UntrueUsageError."""
     raw = members.get(name)
-    value = read_value(raw)
-    if value is None and (raw is None or bytes(raw) == b"null"):
+    if raw is None:
         return None
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_TOKENS:
+    try:
+        value = _NUMBER.decode(raw)
+    except UNREADABLE as error:
+        raise UntrueUsageError from error
+    if value is None:
+        return None
+    if value != int(value) or not 0 <= value <= MAX_TOKENS:
         raise UntrueUsageError
-    return value
+    return int(value)

@@ -217,12 +217,12 @@ def _first_match(
     headers: Mapping[str, str],
     hints: Hints,
 ) -> OutcomeRule | None:
-    facts = error or ErrorFacts()
+    names, message = ((), "") if error is None else (error.names, error.message)
     for rule in profile.outcomes:
         if (
             (not rule.status or status in rule.status)
-            and (not rule.error or any(name in rule.error for name in facts.names))
-            and (not rule.message or re.search(rule.message, facts.message, re.IGNORECASE))
+            and (not rule.error or any(name in rule.error for name in names))
+            and (not rule.message or re.search(rule.message, message, re.IGNORECASE))
             and (rule.retry_after is None or rule.retry_after == (hints.retry_after_s is not None))
             and all(_header_matches(headers, name, pattern) for name, pattern in rule.headers.items())
         ):

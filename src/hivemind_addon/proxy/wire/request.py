@@ -16,7 +16,7 @@ from msgspec import Raw
 from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.proxy.wire.body import UNREADABLE, RequestBody, short, short_text
 from hivemind_addon.proxy.wire.dialect import Dialect
-from hivemind_addon.proxy.wire.dialects.registry import dialect_of
+from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """No provider takes more (Anthropic: 32 MB, 2026-08): decoding it would only stall the event loop."""
@@ -83,7 +83,7 @@ def read_request(body: bytes, dialect_name: DialectName) -> RequestFacts:
     if len(body) > MAX_BODY_BYTES:
         return RequestFacts(prompt_bytes=len(body), oddities=(f"request body: {len(body)} bytes, not read",))
     try:
-        return _facts(RequestBody(body), dialect_of(dialect_name))
+        return _facts(RequestBody(body), DIALECTS[dialect_name])
     except UNREADABLE as error:
         # JavaScript may write half of a surrogate pair, which JSON allows and the decoder does not.
         repaired = _LONE_SURROGATE.sub(rb"\\ufffd", body)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.proxy.wire.dialect import Dialect
-from hivemind_addon.proxy.wire.dialects.registry import dialect_of
+from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
 from hivemind_addon.proxy.wire.parts import (
     Assembly,
     Part,
@@ -26,7 +26,7 @@ __all__ = ["Part", "Transcript", "answer_of", "answer_of_events", "request_of"]
 
 def answer_of(dialect_name: DialectName, body: bytes) -> Transcript:
     """An answer, streamed or plain, complete or not."""
-    dialect = dialect_of(dialect_name)
+    dialect = DIALECTS[dialect_name]
     plain = read_value(body) if body.lstrip()[:1] == b"{" else None
     if not isinstance(plain, dict):
         parser = dialect.parser()
@@ -40,7 +40,7 @@ def answer_of(dialect_name: DialectName, body: bytes) -> Transcript:
 
 def answer_of_events(dialect_name: DialectName, events: Iterable[SseEvent]) -> Transcript:
     """A streamed answer that was cut into events already."""
-    return _streamed(dialect_of(dialect_name), events)
+    return _streamed(DIALECTS[dialect_name], events)
 
 
 def _streamed(dialect: Dialect, events: Iterable[SseEvent]) -> Transcript:
@@ -61,7 +61,7 @@ def request_of(dialect_name: DialectName, body: bytes) -> Transcript:
     parts: list[Part] = []
     for name in ("system", "instructions"):
         parts += [Part("system", text) for text in (text_of(top.get(name)),) if text]
-    conversation = top.get(dialect_of(dialect_name).conversation)
+    conversation = top.get(DIALECTS[dialect_name].conversation)
     if isinstance(conversation, str):
         parts.append(Part("user", conversation))
     for message in objects_in(conversation):

@@ -10,14 +10,14 @@ than any model takes, and where an answer is said to have had no input. It would
 from hivemind_addon.api.ticket import Usage
 from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.proxy.wire.dialect import UntrueUsageError
-from hivemind_addon.proxy.wire.dialects.registry import dialect_of
+from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
 from hivemind_addon.proxy.wire.sse import SseEvent
 from hivemind_addon.system.json_values import read_object
 
 
 def usage_in_body(dialect_name: DialectName, body: bytes) -> Usage | None:
     """The usage of a whole answer; None when it reports none that can be read and be true."""
-    dialect = dialect_of(dialect_name)
+    dialect = DIALECTS[dialect_name]
     top = read_object(body)
     try:
         usage = None if top is None else dialect.usage_of(top)
@@ -30,7 +30,7 @@ class UsageReader:
     """Collects the usage of one streamed answer."""
 
     def __init__(self, dialect_name: DialectName) -> None:
-        self._dialect = dialect_of(dialect_name)
+        self._dialect = DIALECTS[dialect_name]
         self._told: Usage | None = None
         self._told_output = False
 

@@ -6,11 +6,6 @@ from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.proxy.wire.dialect import Dialect
 from hivemind_addon.proxy.wire.dialects import anthropic_messages, ollama, openai_chat, openai_responses
 
-_DIALECTS: Mapping[DialectName, Dialect] = {
+DIALECTS: Mapping[DialectName, Dialect] = {
     module.DIALECT.name: module.DIALECT for module in (anthropic_messages, openai_chat, openai_responses, ollama)
 }
-
-
-def dialect_of(name: DialectName) -> Dialect:
-    """The dialect of this name."""
-    return _DIALECTS[name]
