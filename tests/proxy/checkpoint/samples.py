@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from hivemind_addon.api.ticket import CallKind
 from hivemind_addon.proxy.checkpoint.taking import SentRequest, take
 from hivemind_addon.proxy.profile.model import DialectName
+from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
 from hivemind_addon.proxy.wire.request import read_request
 from tests.proxy.core.samples import ticket
 
@@ -96,7 +97,7 @@ def sent(body=None, dialect=DialectName.ANTHROPIC_MESSAGES, **changes):
         "headers": {"content-type": "application/json", "user-agent": "claude-cli/2.1.330 (external, cli)"},
         "body": raw,
         "encoding": "",
-        "facts": read_request(raw, dialect),
+        "facts": read_request(raw, DIALECTS[dialect]),
     }
     return SentRequest(**given | changes)
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from hivemind_addon.api.ticket import Demand, Usage
 from hivemind_addon.proxy.profile.model import Charge, DialectName, InputCharge, OutputCharge, Profile, Tokens
+from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
 from hivemind_addon.proxy.wire.estimate import _CONVERSATIONS, _MODELS, _SESSIONS, Estimator
 from hivemind_addon.proxy.wire.request import read_request
 from hivemind_addon.proxy.wire.tokenizer import Tokenizer
@@ -31,7 +32,7 @@ def assistant(text):
 
 
 def request(*messages, model="m", dialect=DialectName.ANTHROPIC_MESSAGES, **keys):
-    return read_request(json.dumps({"model": model, "messages": messages, **keys}).encode(), dialect)
+    return read_request(json.dumps({"model": model, "messages": messages, **keys}).encode(), DIALECTS[dialect])
 
 
 def usage(total, output=100, *, read=0, write=0):
@@ -83,7 +84,9 @@ def test_a_request_is_one_request_and_its_total_is_the_sum(estimator):
 
 
 def test_an_empty_body_still_takes_a_token(estimator):
-    assert estimator.estimate(ALL, read_request(b"", DialectName.OPENAI_CHAT), "s") == Demand(1, 1, 1000, 1001)
+    assert estimator.estimate(ALL, read_request(b"", DIALECTS[DialectName.OPENAI_CHAT]), "s") == Demand(
+        1, 1, 1000, 1001
+    )
 
 
 def test_the_same_conversation_is_anchored_on_its_last_real_usage(estimator):
@@ -151,10 +154,12 @@ def test_without_a_sign_of_caching_all_of_it_is_charged_again(estimator):
 
 def test_a_request_that_names_an_earlier_answer_adds_to_it(estimator):
     dialect = DialectName.OPENAI_RESPONSES
-    first = read_request(json.dumps({"model": "m", "input": "x"}).encode(), dialect)
+    first = read_request(json.dumps({"model": "m", "input": "x"}).encode(), DIALECTS[dialect])
     estimator.learn(ALL, first, "s", usage(30_000, 500))
     then = json.dumps({"model": "m", "input": "go on", "previous_response_id": "r"}).encode()
-    assert estimator.estimate(ALL, read_request(then, dialect), "s").input_tokens == pytest.approx(30_500, abs=10)
+    assert estimator.estimate(ALL, read_request(then, DIALECTS[dialect]), "s").input_tokens == pytest.approx(
+        30_500, abs=10
+    )
 
 
 def test_pictures_cost_by_their_number(estimator):

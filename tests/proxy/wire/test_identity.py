@@ -11,6 +11,7 @@ from hivemind_addon.api.proxy_user import ProxyWords, given_id, priority_of, pro
 from hivemind_addon.api.ticket import CallKind, Delivery, Priority
 from hivemind_addon.proxy.profile.load import dialect_for, is_model_call, load_profiles
 from hivemind_addon.proxy.profile.model import ClientRule, Profile
+from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
 from hivemind_addon.proxy.wire.identity import call_kind, identify, is_headless
 from hivemind_addon.proxy.wire.request import RequestFacts, read_request
 
@@ -158,7 +159,7 @@ PACKAGED = load_profiles(None).by_name
 
 def of(profile, headers, *, body=None, path="/v1/messages", user=""):
     name = dialect_for(PACKAGED[profile], path)
-    facts = read_request(json.dumps({"model": "m", **(body or {})}).encode(), name)
+    facts = read_request(json.dumps({"model": "m", **(body or {})}).encode(), DIALECTS[name])
     one = identify(PACKAGED[profile], headers, facts, user, PEER)
     return one, call_kind(PACKAGED[profile], headers, facts, path, has_parent=bool(one.parent_session))
 
@@ -460,7 +461,9 @@ def test_without_a_proxy_user_all_of_a_tree_are_one_agent():
 def test_a_session_may_be_named_in_the_body():
     """As Gemini CLI's Code Assist does; a profile of one's own says where."""
     profile = replace(PACKAGED["openai"], session_headers=("body#request.session_id",))
-    facts = read_request(b'{"model": "gemini-3", "request": {"session_id": "s", "contents": []}}', profile.dialect)
+    facts = read_request(
+        b'{"model": "gemini-3", "request": {"session_id": "s", "contents": []}}', DIALECTS[profile.dialect]
+    )
     assert identify(profile, {"user-agent": "GeminiCLI/0.20"}, facts, "", PEER).session == "s"
 
 

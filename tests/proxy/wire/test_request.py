@@ -7,12 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hivemind_addon.proxy.profile.model import DialectName
-from hivemind_addon.proxy.wire.body import Body
-from hivemind_addon.proxy.wire.request import RequestFacts, fingerprints, is_answer, read_request, text_of
+from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
+from hivemind_addon.proxy.wire.request import Body, RequestFacts, fingerprints, is_answer, read_request, text_of
 from tests.cpu_time import least_cpu_s
 
-ANTHROPIC, CHAT, RESPONSES = DialectName.ANTHROPIC_MESSAGES, DialectName.OPENAI_CHAT, DialectName.OPENAI_RESPONSES
-OLLAMA = DialectName.OLLAMA
+ANTHROPIC = DIALECTS[DialectName.ANTHROPIC_MESSAGES]
+CHAT = DIALECTS[DialectName.OPENAI_CHAT]
+RESPONSES = DIALECTS[DialectName.OPENAI_RESPONSES]
+OLLAMA = DIALECTS[DialectName.OLLAMA]
 PICTURE = base64.b64encode(bytes(range(256)) * 1000).decode()
 
 
@@ -235,7 +237,7 @@ json_values = st.recursive(
 KEYS = [*(field.name for field in msgspec.structs.fields(Body)), "x"]
 
 
-@given(st.dictionaries(st.sampled_from(KEYS), json_values), st.sampled_from(DialectName))
+@given(st.dictionaries(st.sampled_from(KEYS), json_values), st.sampled_from(list(DIALECTS.values())))
 def test_any_json_object_is_read(keys, dialect):
     facts = read_request(json.dumps(keys).encode(), dialect)
     assert facts.prompt_bytes >= 0
@@ -245,7 +247,7 @@ def test_any_json_object_is_read(keys, dialect):
         assert isinstance(is_answer(one), bool)
 
 
-@given(st.binary(max_size=200), st.sampled_from(DialectName))
+@given(st.binary(max_size=200), st.sampled_from(list(DIALECTS.values())))
 def test_any_bytes_are_read(content, dialect):
     assert isinstance(read_request(content, dialect), RequestFacts)
 

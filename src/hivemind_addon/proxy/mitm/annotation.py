@@ -1,17 +1,53 @@
-"""What we keep with a flow: its history, and which comment and marker are ours.
+"""What mitmweb and the console show of a scheduled flow: comment, marker, and the answer as it grows.
 
-It is in `flow.metadata`, as plain JSON, and so in files too: a history can be read where no scheduler runs, and what a
-person wrote is told from what we wrote after a reload and in a replay, too.
+An update of a flow makes mitmweb hash its bodies on the event loop, with or without a browser (100 flows of 1 MB:
+100 ms, 2026-08). So texts are looked at once a second, and of the flows whose text changed a few are drawn at a time.
+
+What is ours is in `flow.metadata`, as plain JSON, and so in files too: a history can be read where no scheduler runs,
+and what a person wrote is told from what we wrote after a reload and in a replay, too.
 """
 
-from mitmproxy.flow import Flow
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from mitmproxy import ctx
+from mitmproxy.hooks import UpdateHook
 from msgspec import Struct, ValidationError, convert, field, to_builtins
 
-from hivemind_addon.proxy.observe.history import TicketHistory
-from hivemind_addon.proxy.profile.model import DialectName
+from hivemind_addon.proxy.observe.history import TicketHistory, final_line, newest_line, present_line
+from hivemind_addon.proxy.profile.model import DialectName  # noqa: TC001 - msgspec reads it
+from hivemind_addon.proxy.runtime.refresh_timer import REFRESHES_PER_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from mitmproxy import http
+    from mitmproxy.flow import Flow
+
+    from hivemind_addon.api.snapshot import TicketView
+    from hivemind_addon.proxy.mitm.exchange import Exchange
+    from hivemind_addon.proxy.observe.history import Histories
+    from hivemind_addon.proxy.runtime.driver import Driver
 
 KEY = "hivemind"
 """In `flow.metadata`."""
+WAITS = ":hourglass_flowing_sand:"
+"""The marker of a held flow: `~marker hourglass`."""
+LOST = ":warning:"
+"""Of one whose client got no answer."""
+BYTES_PER_REFRESH = 2_000_000
+"""What is hashed at once: about 2 ms."""
+UPDATE_BYTES = 100_000
+"""What an update costs besides, as bytes."""
+LOOKS_PER_REFRESH = 100
+GUESS_S = 10.0
+"""So long an expected start stands where nothing else has changed: mitmweb drops what a person is typing into a
+comment whenever the flow is drawn anew."""
+LIVE_BODY_BYTES = 2_000_000
+"""A longer answer is shown again when it is complete."""
 
 
 class Annotation(Struct):
@@ -70,3 +106,116 @@ def is_touched(flow: Flow) -> bool:
     """Whether a person wrote a comment on the flow, or marked it."""
     ours = written_of(flow)
     return flow.comment not in ("", ours.comment) or flow.marked not in ("", ours.marker)
+
+
+class Annotator:
+    """Writes on flows; where there is a view (mitmweb, the console) it also has them drawn again."""
+
+    def __init__(self, *, histories: Histories, driver: Driver, live: Mapping[str, Exchange]) -> None:
+        """`live`: flow id → exchange whose ticket has not ended."""
+        self.wake: Callable[[], None] | None = None
+        """Has `refresh` called; None: there is no view, and nobody to draw for."""
+        self._histories = histories
+        self._driver = driver
+        self._live = live
+        self._views: dict[str, TicketView] = {}
+        self._to_look: deque[Exchange] = deque()
+        self._to_draw: dict[str, http.HTTPFlow] = {}
+        """The longest due first."""
+        self._to_draw_soon: dict[str, http.HTTPFlow] = {}
+        """Before those."""
+        self._guessed: dict[str, tuple[str, float]] = {}
+        """Ticket → what was said of it last but for its expected start, and when that was."""
+        self._rest = 0
+        """Refreshes until all texts are looked at again."""
+
+    def __repr__(self) -> str:
+        return f"<Annotator of {len(self._live)} flows, {len(self._to_draw_soon) + len(self._to_draw)} to draw>"
+
+    def begun(self) -> None:
+        """There is one more live flow."""
+        if self.wake is not None:
+            self.wake()
+
+    def show(self, exchange: Exchange) -> None:
+        """A flow is held, or goes: draw it soon."""
+        if self.wake is None:
+            return
+        history = self._histories.of(exchange.ticket.id)
+        if history is not None and not history.end:
+            write(exchange.flow, exchange.dialect_name, history, newest_line(history), WAITS if history.waits else "")
+        self._to_draw.pop(exchange.flow.id, None)
+        self._to_draw_soon[exchange.flow.id] = exchange.flow
+        self.wake()
+
+    def ended(self, exchange: Exchange) -> None:
+        """Write down what became of a ticket."""
+        self._guessed.pop(exchange.ticket.id, None)
+        history = self._histories.of(exchange.ticket.id)
+        if history is not None and history.end:
+            write(exchange.flow, exchange.dialect_name, history, final_line(history), LOST if history.is_lost else "")
+            if self.wake is not None:
+                self._to_draw_soon[exchange.flow.id] = exchange.flow  # some flows end and mitmproxy does not tell
+                self.wake()
+
+    def refresh(self) -> bool:
+        """Look at some texts and draw some flows. True: there is more to do."""
+        if self._rest > 0:
+            self._rest -= 1
+        elif self._live and not self._to_look:
+            self._views = {view.ticket.id: view for pool in self._driver.snapshot().pools for view in pool.tickets}
+            self._to_look.extend(self._live.values())
+            self._rest = max(REFRESHES_PER_S, 2 * len(self._live) // LOOKS_PER_REFRESH) - 1
+        for _ in range(min(LOOKS_PER_REFRESH, len(self._to_look))):
+            self._look(self._to_look.popleft())
+        if flows := self._next_flows():
+            ctx.master.addons.trigger(UpdateHook(flows))
+        return bool(self._live or self._to_draw_soon or self._to_draw)
+
+    def _look(self, exchange: Exchange) -> None:
+        history, view = self._histories.of(exchange.ticket.id), self._views.get(exchange.ticket.id)
+        if exchange.over or history is None or view is None or history.waits != bool(view.position):
+            return  # it has ended, or gone on since the snapshot, and was shown then
+        marker = WAITS if history.waits else ""
+        is_new = False
+        if self._is_due(exchange.ticket.id, present_line(history, replace(view, starts_in_s=None))):
+            is_new = write(exchange.flow, exchange.dialect_name, history, present_line(history, view), marker)
+        if (is_new or _has_grown(exchange)) and exchange.flow.id not in self._to_draw_soon:
+            self._to_draw.setdefault(exchange.flow.id, exchange.flow)
+
+    def _is_due(self, ticket_id: str, line: str) -> bool:
+        """Whether to write a text anew: at once where more has changed than the guess of when it goes."""
+        now = self._driver.clock.monotonic()
+        said, said_at = self._guessed.get(ticket_id, ("", now))
+        if line == said and now - said_at < GUESS_S:
+            return False
+        self._guessed[ticket_id] = line, now
+        return True
+
+    def _next_flows(self) -> list[http.HTTPFlow]:
+        chosen: list[http.HTTPFlow] = []
+        room = BYTES_PER_REFRESH
+        while room > 0 and (due := self._to_draw_soon or self._to_draw):
+            flow = due.pop(next(iter(due)))
+            exchange = self._live.get(flow.id)
+            if exchange is None and not flow.live:
+                continue  # its end was drawn when mitmproxy told of it
+            if exchange is not None and _has_grown(exchange):
+                assert flow.response
+                assert exchange.delivered is not None
+                flow.response.data.content = bytes(exchange.delivered)
+            room -= UPDATE_BYTES + _size(flow.request) + _size(flow.response)
+            chosen.append(flow)
+        return chosen
+
+
+def _size(message: http.Message | None) -> int:
+    return len(message.raw_content or b"") if message else 0
+
+
+def _has_grown(exchange: Exchange) -> bool:
+    """Whether more of the answer has gone to the client than the flow shows."""
+    response = exchange.flow.response
+    if exchange.over or exchange.delivered is None or response is None:
+        return False
+    return _size(response) < len(exchange.delivered) <= LIVE_BODY_BYTES

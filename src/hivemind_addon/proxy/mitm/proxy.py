@@ -18,7 +18,7 @@ from hivemind_addon.api.events import OddityNoted
 from hivemind_addon.api.report import QUEUED_TOLD, ProxyView, Report
 from hivemind_addon.api.snapshot import SCHEMA_VERSION
 from hivemind_addon.proxy.capture.flow_parts import destination
-from hivemind_addon.proxy.mitm.annotate import Annotator
+from hivemind_addon.proxy.mitm.annotation import Annotator
 from hivemind_addon.proxy.mitm.claims import Claims
 from hivemind_addon.proxy.mitm.control_socket import ControlSocket
 from hivemind_addon.proxy.mitm.files import Files

@@ -7,6 +7,7 @@ from hivemind_addon.api.ticket import CallKind, Demand, PoolKey, Usage
 from hivemind_addon.proxy.profile.load import dialect_for, model_group, model_of
 from hivemind_addon.proxy.profile.model import DialectName, InputCharge, Profile
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
+from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
 from hivemind_addon.proxy.wire.estimate import Estimator
 from hivemind_addon.proxy.wire.identity import Identity, call_kind, identify
 from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, RequestFacts, fingerprints, read_request
@@ -58,7 +59,7 @@ def describe_request(
 ) -> Description:
     """Read a model call of this profile. `user`: the proxy's, where one is named; `peer`: the client's address."""
     dialect = dialect_for(profile, request.path)
-    facts = read_request(_plain_body(request), dialect)
+    facts = read_request(_plain_body(request), DIALECTS[dialect])
     if profile.model_paths:
         facts = replace(facts, model=model_of(profile, request.path, facts.model))
     who = identify(profile, request.headers, facts, user, peer)

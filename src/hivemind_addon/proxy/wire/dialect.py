@@ -13,10 +13,10 @@ import msgspec
 
 from hivemind_addon.api.ticket import Usage
 from hivemind_addon.proxy.profile.model import DialectName
-from hivemind_addon.proxy.wire.body import UNREADABLE, RequestBody
 from hivemind_addon.proxy.wire.error import ErrorFacts, word
 from hivemind_addon.proxy.wire.ndjson import NdjsonParser
 from hivemind_addon.proxy.wire.parts import Assembly, Values
+from hivemind_addon.proxy.wire.request import UNREADABLE, RequestBody
 from hivemind_addon.proxy.wire.sse import SSE, SseEvent, SseParser
 from hivemind_addon.system.json_values import read_object
 

@@ -9,14 +9,18 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Raw
 
-from hivemind_addon.proxy.profile.model import DialectName
-from hivemind_addon.proxy.wire.body import UNREADABLE, RequestBody, short, short_text
-from hivemind_addon.proxy.wire.dialect import Dialect
-from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
+if TYPE_CHECKING:
+    from hivemind_addon.proxy.wire.dialect import Dialect
+
+NO_RAW = Raw()
+_NULL = b"null"
+_QUOTE = b'"'
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """No provider takes more (Anthropic: 32 MB, 2026-08): decoding it would only stall the event loop."""
@@ -30,8 +34,105 @@ _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _NEWEST_BYTES = 65_536
 _CACHE_MARK = re.compile(rb'"cache_control"\s*:\s*(?:null|\{[^{}]*\})')
 _FINGERPRINT_CHARS = 16
-_NULL = b"null"
 _NO_ITEMS = b"[]"
+
+
+class Body(msgspec.Struct):
+    """The outer layer. Every value is raw, so that one of a wrong type spoils no other."""
+
+    model: Raw = NO_RAW
+    stream: Raw = NO_RAW
+    max_tokens: Raw = NO_RAW
+    max_completion_tokens: Raw = NO_RAW
+    max_output_tokens: Raw = NO_RAW
+    messages: Raw = NO_RAW
+    input: Raw = NO_RAW
+    system: Raw = NO_RAW
+    instructions: Raw = NO_RAW
+    tools: Raw = NO_RAW
+    functions: Raw = NO_RAW
+    metadata: Raw = NO_RAW
+    prompt_cache_key: Raw = NO_RAW
+    user: Raw = NO_RAW
+    previous_response_id: Raw = NO_RAW
+    prompt: Raw = NO_RAW
+    options: Raw = NO_RAW
+    images: Raw = NO_RAW
+    client_metadata: Raw = NO_RAW
+    request: Raw = NO_RAW
+    user_prompt_id: Raw = NO_RAW
+
+
+class _UsualBody(Body):
+    """The outer layer of nearly every body: reading the messages with it saves a second pass over all of them."""
+
+    messages: list[Raw] = []  # type: ignore[assignment]  # instead of Raw
+
+
+# Decoders hold no state between calls; building one costs more than most calls.
+_BODY = msgspec.json.Decoder(Body)
+_USUAL_BODY = msgspec.json.Decoder(_UsualBody)
+_RAWS = msgspec.json.Decoder(list[Raw])
+_STR = msgspec.json.Decoder(str)
+_INT = msgspec.json.Decoder(int)
+_BOOL = msgspec.json.Decoder(bool)
+
+
+class RequestBody:
+    """Reads one body that is a JSON object, value by value; what cannot be read is None, and an oddity."""
+
+    def __init__(self, data: bytes) -> None:
+        """One of UNREADABLE, where the whole is no JSON object."""
+        self.outer: Body
+        try:
+            self.outer = _USUAL_BODY.decode(data)
+        except msgspec.ValidationError:
+            self.outer = _BODY.decode(data)
+        self.oddities: list[str] = []
+
+    def __repr__(self) -> str:
+        return f"<RequestBody {len(self.oddities)} oddities>"
+
+    def read[T](self, name: str, decoder: msgspec.json.Decoder[T], raw: Raw) -> T | None:
+        """The value; `name` is for the oddity."""
+        if not len(raw) or (len(raw) == len(_NULL) and memoryview(raw) == _NULL):
+            return None
+        try:
+            return decoder.decode(raw)
+        except UNREADABLE as error:
+            self.note(f"{name}: {_short(error)}")
+            return None
+
+    def text(self, name: str) -> str | None:
+        """The text of that name."""
+        return self.read(name, _STR, getattr(self.outer, name))
+
+    def number(self, name: str, raw: Raw | None = None) -> int | None:
+        """The whole number of that name, or of that value."""
+        return self.read(name, _INT, getattr(self.outer, name) if raw is None else raw)
+
+    def flag(self, name: str) -> bool | None:
+        """True or false."""
+        return self.read(name, _BOOL, getattr(self.outer, name))
+
+    def count(self, name: str) -> int:
+        """How many items the list of that name has."""
+        items = self.read(name, _RAWS, getattr(self.outer, name))
+        return len(items) if items else 0
+
+    def items(self, name: str) -> tuple[Raw, ...]:
+        """The items of that name; a plain text is one."""
+        raw = getattr(self.outer, name)
+        if isinstance(raw, list):
+            return tuple(raw)
+        if len(raw) and memoryview(raw)[:1] == _QUOTE:
+            return (raw,)  # Responses takes a plain text as well
+        raws = self.read(name, _RAWS, raw)
+        return tuple(raws) if raws else ()
+
+    def note(self, oddity: str) -> None:
+        """Something that could not be understood, in words."""
+        self.oddities.append(f"request body: {oddity}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,23 +177,23 @@ _ITEM = msgspec.json.Decoder(_Item)
 _ANY = msgspec.json.Decoder()
 
 
-def read_request(body: bytes, dialect_name: DialectName) -> RequestFacts:
+def read_request(body: bytes, dialect: "Dialect") -> RequestFacts:
     """Never raises: what is not understood gets its default and one oddity text."""
     if not body:
         return RequestFacts(oddities=("request body: empty",))
     if len(body) > MAX_BODY_BYTES:
         return RequestFacts(prompt_bytes=len(body), oddities=(f"request body: {len(body)} bytes, not read",))
     try:
-        return _facts(RequestBody(body), DIALECTS[dialect_name])
+        return _facts(RequestBody(body), dialect)
     except UNREADABLE as error:
         # JavaScript may write half of a surrogate pair, which JSON allows and the decoder does not.
         repaired = _LONE_SURROGATE.sub(rb"\\ufffd", body)
         if repaired != body:
-            return read_request(repaired, dialect_name)
-        return RequestFacts(prompt_bytes=len(body), oddities=(f"request body: {short(error)}",))
+            return read_request(repaired, dialect)
+        return RequestFacts(prompt_bytes=len(body), oddities=(f"request body: {_short(error)}",))
 
 
-def _facts(body: RequestBody, dialect: Dialect) -> RequestFacts:
+def _facts(body: RequestBody, dialect: "Dialect") -> RequestFacts:
     outer = body.outer
     messages = body.items(dialect.conversation)
     if not messages and len(outer.prompt):
@@ -120,7 +221,7 @@ def _facts(body: RequestBody, dialect: Dialect) -> RequestFacts:
     )
 
 
-def _is_streamed(body: RequestBody, dialect: Dialect) -> bool:
+def _is_streamed(body: RequestBody, dialect: "Dialect") -> bool:
     asked = body.flag("stream")
     return dialect.streams_unasked if asked is None else asked
 
@@ -129,7 +230,7 @@ def _members(body: RequestBody) -> Mapping[str, str]:
     """The short texts that may name a session, those of small objects by `outer.member`."""
     outer = body.outer
     named = (("prompt_cache_key", outer.prompt_cache_key), ("user_prompt_id", outer.user_prompt_id))
-    found = {name: text for name, raw in named if (text := short_text(raw, _MAX_NAME_CHARS))}
+    found = {name: text for name, raw in named if (text := _short_text(raw, _MAX_NAME_CHARS))}
     # Only these, for in `request` there is the whole conversation (Gemini's Code Assist).
     for name, raw in (("client_metadata", outer.client_metadata), ("request", outer.request)):
         if not len(raw):
@@ -138,7 +239,7 @@ def _members(body: RequestBody) -> Mapping[str, str]:
             inner = _RAW_MEMBERS.decode(raw)
         except UNREADABLE:
             continue
-        found |= {f"{name}.{key}": text for key, one in inner.items() if (text := short_text(one, _MAX_NAME_CHARS))}
+        found |= {f"{name}.{key}": text for key, one in inner.items() if (text := _short_text(one, _MAX_NAME_CHARS))}
     return found
 
 
@@ -148,6 +249,21 @@ def _model(body: RequestBody) -> str:
         return name
     body.note("model: no name")
     return ""
+
+
+def _short_text(raw: Raw, max_chars: int) -> str:
+    """The text where it is one, and not much longer than so many characters."""
+    if not 2 < len(raw) <= max_chars * 4 or memoryview(raw)[:1] != _QUOTE:
+        return ""
+    try:
+        return _STR.decode(raw)
+    except UNREADABLE:
+        return ""
+
+
+def _short(error: Exception) -> str:
+    """What an exception says, in a line."""
+    return " ".join(str(error).split())[:80]
 
 
 @dataclass(frozen=True, slots=True)

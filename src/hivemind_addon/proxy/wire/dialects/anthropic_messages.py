@@ -6,7 +6,6 @@ import msgspec
 
 from hivemind_addon.api.ticket import Usage
 from hivemind_addon.proxy.profile.model import DialectName
-from hivemind_addon.proxy.wire.body import UNREADABLE, RequestBody
 from hivemind_addon.proxy.wire.dialect import (
     Dialect,
     EventClass,
@@ -19,6 +18,7 @@ from hivemind_addon.proxy.wire.dialect import (
 )
 from hivemind_addon.proxy.wire.error import ErrorFacts, explicit_error, unreadable_error
 from hivemind_addon.proxy.wire.parts import Assembly, Values, block_parts, members_of, objects_in, word_of
+from hivemind_addon.proxy.wire.request import UNREADABLE, RequestBody
 from hivemind_addon.proxy.wire.sse import SseEvent
 from hivemind_addon.system.json_values import read_object
 

@@ -4,11 +4,11 @@ import msgspec
 
 from hivemind_addon.api.ticket import Usage
 from hivemind_addon.proxy.profile.model import DialectName
-from hivemind_addon.proxy.wire.body import NO_RAW, RequestBody
 from hivemind_addon.proxy.wire.dialect import ROLE_ONLY_DELTA, Dialect, EventClass, Members, tokens_at, with_delay
 from hivemind_addon.proxy.wire.error import ErrorFacts, explicit_error
 from hivemind_addon.proxy.wire.ndjson import NDJSON, NdjsonParser
 from hivemind_addon.proxy.wire.parts import Assembly, Values, call_parts, members_of, word_of
+from hivemind_addon.proxy.wire.request import NO_RAW, RequestBody
 from hivemind_addon.proxy.wire.sse import SseEvent
 from hivemind_addon.system.json_values import read_object, read_value
 

@@ -8,15 +8,15 @@ import pytest
 from mitmproxy import http
 from mitmproxy.test import taddons
 
-from hivemind_addon.proxy.mitm.annotate import (
+from hivemind_addon.proxy.mitm.annotation import (
     BYTES_PER_REFRESH,
     GUESS_S,
     LIVE_BODY_BYTES,
     LOOKS_PER_REFRESH,
     LOST,
     WAITS,
+    annotation_of,
 )
-from hivemind_addon.proxy.mitm.annotation import annotation_of
 from hivemind_addon.proxy.runtime.refresh_timer import REFRESHES_PER_S
 from tests.proxy.mitm.samples import make_flow, make_proxy
 from tests.proxy.mitm.test_exchange import CONTENT, SSE, START, STOP
