@@ -6,7 +6,8 @@ import pytest
 from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.test import taddons, tflow
 
-from hivemind_addon.proxy.mitm.listeners import is_welcome, own_addresses, said_by_user, set_defaults, web_page
+from hivemind_addon.proxy.mitm.addresses import own_addresses, web_page
+from hivemind_addon.proxy.mitm.listeners import is_welcome, said_by_user, set_defaults
 
 
 async def test_strangers_are_kept_out_until_the_user_opened_a_listener():

@@ -1,14 +1,9 @@
 """What only the parts of a request tell; the rest is in tests/proxy/mitm/test_intake.py, with the ticket that is made of it."""
 
 from hivemind_addon.proxy.profile.load import load_profiles
-from hivemind_addon.proxy.wire.description import PlainRequest, describe_request, plain_headers
+from hivemind_addon.proxy.wire.description import PlainRequest, describe_request
 from hivemind_addon.proxy.wire.estimate import Estimator
 from hivemind_addon.proxy.wire.tokenizer import Tokenizer
-
-
-def test_headers_are_found_by_lower_case_name_and_joined():
-    fields = ((b"X-One", b"1"), (b"x-two", b"2"), (b"x-ONE", b"3"))
-    assert plain_headers(fields) == {"x-one": "1, 3", "x-two": "2"}
 
 
 def test_patience_is_announced_or_known_of_the_client():

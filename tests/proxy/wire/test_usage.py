@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from hivemind_addon.api.ticket import Usage
 from hivemind_addon.proxy.profile.model import DialectName
+from hivemind_addon.proxy.wire.answer import UsageReader
+from hivemind_addon.proxy.wire.answer_in_progress import usage_in_body
 from hivemind_addon.proxy.wire.ndjson import NdjsonParser
 from hivemind_addon.proxy.wire.sse import SseEvent, SseParser
-from hivemind_addon.proxy.wire.usage import UsageReader, usage_in_body
 
 DATA = Path(__file__).parent / "data"
 ANTHROPIC = DialectName.ANTHROPIC_MESSAGES

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hivemind_addon.proxy.wire.description import PlainRequest, plain_headers
+from hivemind_addon.proxy.wire.description import PlainRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mitmproxy import http
 
 
@@ -28,3 +30,13 @@ def peer_of(flow: http.HTTPFlow) -> str:
     """The client's address; empty: it is not known."""
     peername = flow.client_conn.peername
     return f"{peername[0]}:{peername[1]}" if peername else ""
+
+
+def plain_headers(fields: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """A head's fields by lower-case name: mitmproxy's own look through all of them for each name that is asked."""
+    plain: dict[str, str] = {}
+    for raw_name, raw_value in fields:
+        name = raw_name.lower().decode("utf-8", "surrogateescape")
+        value = raw_value.decode("utf-8", "surrogateescape")
+        plain[name] = f"{plain[name]}, {value}" if name in plain else value
+    return plain

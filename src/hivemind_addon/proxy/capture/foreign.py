@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hivemind_addon.api.ticket import Hints, OutcomeKind, PoolKey
-from hivemind_addon.proxy.capture.flow_parts import destination, peer_of, plain_request
+from hivemind_addon.proxy.capture.flow_parts import destination, peer_of, plain_headers, plain_request
 from hivemind_addon.proxy.capture.model import CapturedAttempt, CapturedCall, CapturedChunk, LimitSeen
 from hivemind_addon.proxy.capture.recording import Circumstances, unnamed
 from hivemind_addon.proxy.profile.load import is_model_call
 from hivemind_addon.proxy.wire.answer_in_progress import AnswerInProgress
-from hivemind_addon.proxy.wire.description import describe_request, plain_headers
+from hivemind_addon.proxy.wire.description import describe_request
 from hivemind_addon.proxy.wire.estimate import Estimator
 from hivemind_addon.proxy.wire.outcome import TransportTrouble, judge_transport
 from hivemind_addon.proxy.wire.tokenizer import Tokenizer

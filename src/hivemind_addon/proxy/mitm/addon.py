@@ -15,13 +15,12 @@ from mitmproxy.utils import human
 
 from hivemind_addon.api.trust import cure_of_distrust
 from hivemind_addon.proxy.compose import make_runtime
-from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, hang_up
+from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, hang_up, own_addresses
 from hivemind_addon.proxy.mitm.commands import Commands
 from hivemind_addon.proxy.mitm.contentview import ExchangeView
 from hivemind_addon.proxy.mitm.listeners import (
     call_off_listening,
     is_welcome,
-    own_addresses,
     rebind,
     set_defaults,
     tell_listeners,

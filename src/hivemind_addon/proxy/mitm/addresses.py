@@ -13,6 +13,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from mitmproxy import ctx
+
 from hivemind_addon.system.patterns import normal_host
 
 if TYPE_CHECKING:
@@ -56,6 +58,27 @@ class OwnAddresses:
             if port == own_port and (on_this_machine if everywhere else own == ip or ip.is_unspecified):
                 return True
         return False
+
+
+def listens() -> list[tuple[str, int]]:
+    """Where the proxy listens."""
+    return [(str(address[0]), int(address[1])) for address in ctx.master.addons.get("proxyserver").listen_addrs()]
+
+
+def own_addresses() -> OwnAddresses:
+    """Everything that listens in this process."""
+    web = ((ctx.options.web_host, ctx.options.web_port),) if is_mitmweb() else ()
+    return OwnAddresses((*listens(), *web))
+
+
+def web_page() -> str:
+    """Where mitmweb is, without its token, which stays with it; empty: this is not mitmweb."""
+    return f"http://{ctx.options.web_host}:{ctx.options.web_port}/" if is_mitmweb() else ""
+
+
+def is_mitmweb() -> bool:
+    """Whether this process has mitmweb's page."""
+    return ctx.master.addons.get("webauth") is not None
 
 
 def is_on_loopback(host: str) -> bool:

@@ -21,7 +21,7 @@ from mitmproxy import ctx, exceptions
 from hivemind_addon.api.command import Command, CommandReply, OptionView, Record, SetConfig, ShowConfig, asker
 from hivemind_addon.api.control import ControlServer, control_socket
 from hivemind_addon.api.events import PersonActed
-from hivemind_addon.proxy.mitm.listeners import listens
+from hivemind_addon.proxy.mitm.addresses import listens
 from hivemind_addon.proxy.mitm.options import OPTIONS, PREFIX, Option
 from hivemind_addon.system.folders import FolderNotPrivate
 

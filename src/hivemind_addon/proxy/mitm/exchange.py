@@ -29,6 +29,7 @@ from hivemind_addon.api.ticket import (
     Ticket,
     Usage,
 )
+from hivemind_addon.proxy.capture.flow_parts import plain_headers
 from hivemind_addon.proxy.capture.recording import Served
 from hivemind_addon.proxy.core.retry import Admitted, Backoff, Refused, Shed
 from hivemind_addon.proxy.mitm.keeping import sent_request
@@ -44,7 +45,6 @@ from hivemind_addon.proxy.mitm.refusal import (
 from hivemind_addon.proxy.runtime.driver import CANCELLED_BY_PERSON, Awaited, Cancelled, Pulse
 from hivemind_addon.proxy.wire.answer import Phase
 from hivemind_addon.proxy.wire.answer_in_progress import AnswerInProgress
-from hivemind_addon.proxy.wire.description import plain_headers
 from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
 from hivemind_addon.proxy.wire.error import error_in_body
 from hivemind_addon.proxy.wire.garbage import garbage_in, is_after_tool

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from hivemind_addon.api.events import OddityNoted
 from hivemind_addon.api.proxy_user import ProxyWords, clean, given_id, priority_of, proxy_words
 from hivemind_addon.api.ticket import Delivery, Demand, PoolKey, Priority, Ticket
-from hivemind_addon.proxy.capture.flow_parts import peer_of, plain_request
+from hivemind_addon.proxy.capture.flow_parts import peer_of, plain_headers, plain_request
 from hivemind_addon.proxy.core.budget import spend_of
 from hivemind_addon.proxy.mitm.exchange import Exchange
 from hivemind_addon.proxy.profile.model import Profile
-from hivemind_addon.proxy.wire.description import describe_request, plain_headers
+from hivemind_addon.proxy.wire.description import describe_request
 from hivemind_addon.proxy.wire.identity import is_headless, product
 from hivemind_addon.proxy.wire.request import RequestFacts
 

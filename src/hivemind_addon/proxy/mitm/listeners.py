@@ -12,7 +12,7 @@ from mitmproxy import ctx
 from mitmproxy.proxy.mode_specs import ProxyMode, ReverseMode
 from mitmproxy.utils import human
 
-from hivemind_addon.proxy.mitm.addresses import OwnAddresses, is_loopback
+from hivemind_addon.proxy.mitm.addresses import is_loopback, is_mitmweb
 from hivemind_addon.proxy.mitm.options import open_listeners
 from hivemind_addon.proxy.mitm.stream import datagram_listeners, forget_unbound
 from hivemind_addon.proxy.observe.news import NOTICE
@@ -92,7 +92,7 @@ async def tell_listeners(after: asyncio.Future[None] | None) -> None:
                 logger.log(NOTICE, "hivemind: listening at %s for %s", where, server.mode.data)
             else:
                 logger.log(NOTICE, "hivemind: listening at %s; try `hivemind exec -p %d -- claude`", where, port)
-    if _is_mitmweb() and ctx.options.termlog_verbosity == "alert":
+    if is_mitmweb() and ctx.options.termlog_verbosity == "alert":
         # Its page asks for the token that is printed here, and mitmweb's own line is among those that are left out.
         logger.log(NOTICE, "hivemind: mitmweb is at %s", ctx.master.addons.get("webauth").web_url)
 
@@ -100,23 +100,3 @@ async def tell_listeners(after: asyncio.Future[None] | None) -> None:
 def is_welcome(client: Client) -> bool:
     """Nobody from elsewhere, unless the user opened a listener for it."""
     return is_loopback(client.peername[0]) or bool(open_listeners(ctx.options))
-
-
-def listens() -> list[tuple[str, int]]:
-    """Where the proxy listens."""
-    return [(str(address[0]), int(address[1])) for address in ctx.master.addons.get("proxyserver").listen_addrs()]
-
-
-def own_addresses() -> OwnAddresses:
-    """Everything that listens in this process."""
-    web = ((ctx.options.web_host, ctx.options.web_port),) if _is_mitmweb() else ()
-    return OwnAddresses((*listens(), *web))
-
-
-def web_page() -> str:
-    """Where mitmweb is, without its token, which stays with it; empty: this is not mitmweb."""
-    return f"http://{ctx.options.web_host}:{ctx.options.web_port}/" if _is_mitmweb() else ""
-
-
-def _is_mitmweb() -> bool:
-    return ctx.master.addons.get("webauth") is not None

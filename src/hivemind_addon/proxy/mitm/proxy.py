@@ -18,12 +18,12 @@ from hivemind_addon.api.events import OddityNoted
 from hivemind_addon.api.report import QUEUED_TOLD, ProxyView, Report
 from hivemind_addon.api.snapshot import SCHEMA_VERSION
 from hivemind_addon.proxy.capture.flow_parts import destination
+from hivemind_addon.proxy.mitm.addresses import listens, web_page
 from hivemind_addon.proxy.mitm.annotation import Annotator
 from hivemind_addon.proxy.mitm.claims import Claims
 from hivemind_addon.proxy.mitm.control_socket import ControlSocket
 from hivemind_addon.proxy.mitm.files import Files
 from hivemind_addon.proxy.mitm.intake import Intake
-from hivemind_addon.proxy.mitm.listeners import listens, web_page
 from hivemind_addon.proxy.mitm.pages import Pages
 from hivemind_addon.proxy.mitm.settings import LiveSettings
 from hivemind_addon.proxy.observe.news import NOTICE

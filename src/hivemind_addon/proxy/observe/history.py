@@ -171,10 +171,10 @@ def final_line(history: TicketHistory) -> str:
 
 def usage_line(history: TicketHistory) -> str:
     """Tokens and money: `12,345 in (11,000 cached, 200 written) + 678 out, $0.034`; empty: nothing was used."""
-    usage = history.usage
-    if not (usage.total_input_tokens or usage.output_tokens):
+    usage, input_tokens = history.usage, history.usage.total_input_tokens
+    if not (input_tokens or usage.output_tokens):
         return ""
     caches = ((usage.cache_read_tokens, "cached"), (usage.cache_write_tokens, "written to the cache"))
     cached = ", ".join(f"{tokens:,} {name}" for tokens, name in caches if tokens)
-    line = f"{usage.total_input_tokens:,} in{f' ({cached})' if cached else ''} + {usage.output_tokens:,} out"
+    line = f"{input_tokens:,} in{f' ({cached})' if cached else ''} + {usage.output_tokens:,} out"
     return f"{line}, {amount('micro_usd', history.micro_usd)}" if history.micro_usd else line

@@ -202,10 +202,11 @@ class Stats:
         book.failed += event.outcome.kind in (OutcomeKind.FAILED, OutcomeKind.OVERLOADED)
         book.garbage += bool(event.outcome.garbage)
         ticket = self._live.get(event.ticket_id)
+        usage, wasted = event.usage or Usage(), event.wasted
         for one in (book,) if ticket is None else (book, self._session(ticket)):
-            one.usage += event.usage or Usage()
+            one.usage += usage
             one.spent += event.spend
-            one.wasted += event.wasted
+            one.wasted += wasted
 
     def _ended(self, event: TicketEnded) -> None:
         ticket = self._live.pop(event.ticket_id, None)

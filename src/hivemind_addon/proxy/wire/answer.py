@@ -13,14 +13,13 @@ from enum import Enum
 from hivemind_addon.api.ticket import Usage
 from hivemind_addon.proxy.profile.model import DialectName, Profile
 from hivemind_addon.proxy.wire.decoding import BodyDecoder, DecodeError
-from hivemind_addon.proxy.wire.dialect import EventClass, event_name
+from hivemind_addon.proxy.wire.dialect import EventClass, UntrueUsageError, event_name
 from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
 from hivemind_addon.proxy.wire.error import ErrorFacts
 from hivemind_addon.proxy.wire.hints import CODEX_WINDOWS
 from hivemind_addon.proxy.wire.parts import Assembly, word_of
 from hivemind_addon.proxy.wire.sse import SseEvent
 from hivemind_addon.proxy.wire.transcript import Transcript, answer_of_events
-from hivemind_addon.proxy.wire.usage import UsageReader
 from hivemind_addon.system.json_values import read_object, read_value
 
 # About a thousand chat chunks: enough to learn how many tokens a byte of the stream is.
@@ -42,6 +41,41 @@ class Phase(Enum):
     FAILED = "failed"
     """An error event came, before or after content (`AnswerReader.content_seen` tells)."""
     COMPLETE = "complete"
+
+
+class UsageReader:
+    """Collects the usage of one streamed answer."""
+
+    def __init__(self, dialect_name: DialectName) -> None:
+        self._dialect = DIALECTS[dialect_name]
+        self._told: Usage | None = None
+        self._told_output = False
+
+    def __repr__(self) -> str:
+        return f"<UsageReader {'final' if self.final else 'open'} {self.usage}>"
+
+    @property
+    def usage(self) -> Usage | None:
+        """What was reported so far; None: nothing, or what cannot be true."""
+        if self._told is not None and self._told_output and not self._dialect.had_input(self._told):
+            return None
+        return self._told
+
+    @property
+    def final(self) -> bool:
+        """Whether the output was reported; Anthropic's first event tells only the input."""
+        return self._told_output and self.usage is not None
+
+    def feed(self, event: SseEvent) -> None:
+        """Look at one event; cheap for those that carry no usage."""
+        try:
+            told = self._dialect.usage_of_event(event, self._told)
+        except UntrueUsageError:
+            self._told, self._told_output = None, False
+            return
+        if told is not None:
+            self._told = told[0]
+            self._told_output = self._told_output or told[1]
 
 
 class AnswerReader:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from hivemind_addon.api.ticket import Hints, Outcome, OutcomeKind, Usage
 from hivemind_addon.proxy.wire.answer import AnswerReader, Phase
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
+from hivemind_addon.proxy.wire.dialect import UntrueUsageError
 from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
 from hivemind_addon.proxy.wire.hints import read_hints, read_stream_windows
 from hivemind_addon.proxy.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
 from hivemind_addon.proxy.wire.transcript import Transcript, answer_of
-from hivemind_addon.proxy.wire.usage import usage_in_body
+from hivemind_addon.system.json_values import read_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -148,3 +149,14 @@ class AnswerInProgress:
         if self._reader is None or self._reader.windows is None:
             return None
         return Hints(windows=read_stream_windows(self._reader.windows.data, self.clock.wall()))
+
+
+def usage_in_body(dialect_name: DialectName, body: bytes) -> Usage | None:
+    """The usage of a whole answer; None when it reports none that can be read and be true."""
+    dialect = DIALECTS[dialect_name]
+    top = read_object(body)
+    try:
+        usage = None if top is None else dialect.usage_of(top)
+    except UntrueUsageError:
+        return None
+    return usage if usage is not None and dialect.had_input(usage) else None

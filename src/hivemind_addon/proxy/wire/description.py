@@ -1,6 +1,6 @@
 """What a request says: its model, whose it is, what it is for, and what it will take. Pure: read from its parts."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from hivemind_addon.api.ticket import CallKind, Demand, PoolKey, Usage
@@ -87,16 +87,6 @@ def describe_request(
         request_hash=prints.whole,
         known_patience_s=_known_patience(request.headers, profile),
     )
-
-
-def plain_headers(fields: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """A head's fields by lower-case name: mitmproxy's own look through all of them for each name that is asked."""
-    plain: dict[str, str] = {}
-    for raw_name, raw_value in fields:
-        name = raw_name.lower().decode("utf-8", "surrogateescape")
-        value = raw_value.decode("utf-8", "surrogateescape")
-        plain[name] = f"{plain[name]}, {value}" if name in plain else value
-    return plain
 
 
 def _plain_body(request: PlainRequest) -> bytes:

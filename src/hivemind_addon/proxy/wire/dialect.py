@@ -120,7 +120,11 @@ class Dialect(ABC):
 
     @abstractmethod
     def usage_of(self, top: Members, before: Usage | None = None) -> Usage | None:
-        """The usage that an answer tells, what it leaves out taken from `before`; None: none. UntrueUsageError."""
+        """The usage that an answer tells, what it leaves out taken from `before`; None: none. UntrueUsageError.
+
+        `Usage.input_tokens` is uncached input. OpenAI's formats count cached tokens (read and written) inside
+        `prompt_tokens` / `input_tokens`, so these are taken out; Anthropic counts them beside it.
+        """
 
     @abstractmethod
     def usage_of_event(self, event: SseEvent, before: Usage | None) -> tuple[Usage, bool] | None:

@@ -205,7 +205,8 @@ class Estimator:
 
         To be called before the session's next estimate, with the facts of the attempt.
         """
-        if usage.total_input_tokens <= 0:
+        input_tokens = usage.total_input_tokens
+        if input_tokens <= 0:
             return
         known = self._sessions.setdefault(session, _Session())
         self._sessions.move_to_end(session)
@@ -213,7 +214,7 @@ class Estimator:
             self._sessions.popitem(last=False)
         model = self._model(profile, facts.model)
         if usage.reported:
-            self._learn_model(model, facts, known, usage)
+            self._learn_model(model, facts, known, input_tokens)
         model.outputs.learn(usage.output_tokens)
         known.outputs.learn(usage.output_tokens)
         if not usage.reported:
@@ -228,7 +229,7 @@ class Estimator:
                 messages_bytes=sum(facts.message_bytes),
                 preamble_bytes=_size(facts.preamble),
                 media=facts.media,
-                input_tokens=usage.total_input_tokens,
+                input_tokens=input_tokens,
                 output_tokens=usage.output_tokens,
                 cached=usage.cache_read_tokens > 0 or usage.cache_write_tokens > 0,
             )
@@ -311,9 +312,8 @@ class Estimator:
         likely = seen.likely_tokens if seen.known else charge.default_output_tokens
         return likely if facts.max_output_tokens is None else min(likely, facts.max_output_tokens)
 
-    def _learn_model(self, model: _Model, facts: RequestFacts, session: _Session, usage: Usage) -> None:
+    def _learn_model(self, model: _Model, facts: RequestFacts, session: _Session, real: int) -> None:
         """Compare what was counted with what the provider counted."""
-        real = usage.total_input_tokens
         if not facts.continues and not facts.media and real >= _TELLING_TOKENS:
             sample = _within(_BYTES_PER_TOKEN_BOUNDS, facts.prompt_bytes / real)
             model.bytes_per_token += _LEARNING * (sample - model.bytes_per_token)
