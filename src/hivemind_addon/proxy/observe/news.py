@@ -140,9 +140,9 @@ class News:
         )
 
     def _consider(self, event: Event, *, is_asked_for_all: bool) -> None:
-        level, text = describe(event)
         if not self._is_new(event):
             return
+        level, text = describe(event)
         if level < logging.INFO and not is_asked_for_all:
             return
         pool, ticket_id, subject = getattr(event, "pool", None), getattr(event, "ticket_id", None), subject_of(event)

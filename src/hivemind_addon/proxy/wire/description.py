@@ -63,8 +63,10 @@ def describe_request(
     if profile.model_paths:
         facts = replace(facts, model=model_of(profile, request.path, facts.model))
     who = identify(profile, request.headers, facts, user, peer)
+    kind = call_kind(profile, request.headers, facts, request.path, has_parent=bool(who.parent_session))
     prints = fingerprints(facts, who.agent)
     expected = estimator.expect(profile, facts, who.session)
+    demand = estimator.estimate(profile, facts, who.session)
     prefix_tokens = round(expected.total_input_tokens * prints.prefix_bytes / max(1, facts.prompt_bytes))
     is_kept = prints.is_marked or not profile.cache_needs_marks
     is_shared = is_kept and prefix_tokens >= profile.cache.least_tokens
@@ -73,13 +75,13 @@ def describe_request(
         dialect=dialect,
         facts=facts,
         who=who,
-        kind=call_kind(profile, request.headers, facts, request.path, has_parent=bool(who.parent_session)),
+        kind=kind,
         pool=PoolKey(
             host=host if request.port == usual_port else f"{host}:{request.port}",
             account=who.account,
             model_group=model_group(profile, facts.model),
         ),
-        demand=estimator.estimate(profile, facts, who.session),
+        demand=demand,
         expected=expected,
         cold_tokens=expected.cache_read_tokens if profile.charge.input is InputCharge.UNCACHED else 0,
         prefix=prints.prefix if is_shared else "",
