@@ -489,7 +489,7 @@ class Capacity:
     def look_at_probe(self, now: float) -> None:
         """A probe that has lived for long shows that the provider is back."""
         before = self.breaker.state
-        if self.breaker.look_at_probe(now):
+        if before is BreakerState.HALF_OPEN and self.breaker.look_at_probe(now):
             self._closed(before, "the probe is being answered", now)
 
     def _closed(self, before: BreakerState, reason: str, now: float) -> None:

@@ -87,14 +87,11 @@ class CommonMeters:
     def __init__(self) -> None:
         self._flights: dict[Meters, InFlight] = {}
         self._common: dict[str, CommonMeter] = {}
+        self.is_in_use = False
+        """Whether any of them counts."""
 
     def __repr__(self) -> str:
         return f"<CommonMeters {list(self._common.values())}>"
-
-    @property
-    def is_in_use(self) -> bool:
-        """Whether any of them counts."""
-        return any(common.is_used for common in self._common.values())
 
     def join(self, meters: "Meters", flights: InFlight) -> None:
         """A pool is of this account."""
@@ -164,12 +161,14 @@ class CommonMeters:
         common = self._common.pop(name)
         for meters in common.members:
             meters.draw_on(name, None)
+        self.is_in_use = any(one.is_used for one in self._common.values())
 
     def _put_in_use(self, common: CommonMeter) -> None:
         """Let it take the place of the members' own meters, or give it back, as the votes are."""
         common.is_used = common.votes >= (1 if common.is_used else ENOUGH_VOTES)
         for meters in common.members:
             meters.draw_on(common.meter.name, common.meter if common.is_used else None)
+        self.is_in_use = any(one.is_used for one in self._common.values())
 
 
 def _are_alike(one: Meter, other: Meter) -> bool:
