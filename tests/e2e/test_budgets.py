@@ -43,7 +43,7 @@ def folder(runtime_dir, tmp_path):
 
 def hivemind(proxy, *arguments):
     """The command in this process, which is faster; it talks by the real socket. Its exit status and output."""
-    done = CliRunner(env={"COLUMNS": "200"}).invoke(main, [*arguments, "-p", str(proxy.port)])
+    done = CliRunner(env={"COLUMNS": "120"}).invoke(main, [*arguments, "-p", str(proxy.port)])
     return done.exit_code, done.output
 
 

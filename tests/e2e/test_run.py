@@ -253,6 +253,7 @@ def test_a_companys_proxy_is_gone_through_with_its_credentials_which_nobody_is_t
         assert ANSWERED in done.stdout, (done, log.read_text())
         assert f"server connect 127.0.0.1:{anthropic.port}" in log.read_text()
     own_log = (mine.state / f"proxy-{mine.port}.log").read_text()
+    assert f"going through http://127.0.0.1:{port}, as the environment says" in own_log
     assert "sec%" not in own_log + done.stderr
 
 

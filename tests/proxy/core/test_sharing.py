@@ -189,6 +189,44 @@ def test_what_refusals_told_outlives_the_process():
     assert not key.sharing.has_one_rate
 
 
+def test_a_rate_that_was_all_pools_is_all_pools_after_a_restart():
+    for kind, text in {LimitKind.WINDOW: "6 requests per 10 s", LimitKind.BUCKET: "30 requests per minute"}.items():
+        old = Gateway(amount=5, window_s=10.0, tells=False, kind=kind)
+        busy(old, 40, every_s=5.0)
+        assert old.sharing.has_one_rate
+        key = Gateway(amount=5, window_s=10.0, tells=False, kind=kind)
+        key.scheduler.restore(old.scheduler.export(), key.now)
+        for model in MODELS * 5:
+            key.submit(model)
+        assert len(key.running) <= 7, f"{kind}: what all of them may send, and a probe"
+        assert key.sharing.has_one_rate
+        assert not key.sharing.has_one_cap
+        for view in key.scheduler.snapshot(key.now).pools:
+            assert view.learned[0].text.startswith(text), kind
+            assert view.learned[0].text.endswith("all models together"), kind
+
+
+def test_an_outage_leaves_the_cap_of_all_pools_as_it_was():
+    key = Gateway(amount=10_000, cap=6, tells=False)
+    busy(key, 40, each=3)
+    assert (key.sharing.has_one_cap, key.sharing.overloads.limit.amount) == (True, 6.5)
+    key.cap = 0
+    for number in range(12):
+        for model in MODELS:
+            key.submit(model, agent=f"{number} of {model}")
+        key.advance(0.1)
+        key.answer_all()
+        key.advance(0.5)
+    assert {view.breaker for view in key.scheduler.snapshot(key.now).pools} == {"open"}
+    assert (key.sharing.has_one_cap, key.sharing.overloads.limit.amount) == (True, 6.5)
+    key.cap, before = 6, len(key.refused)
+    for _ in range(60):
+        key.advance(1.0)
+        key.answer_all()
+    assert key.scheduler.is_idle
+    assert len(key.refused) - before <= 6, "probes"
+
+
 def test_stamps_of_two_accounts_are_of_one_count():
     stamps = itertools.count(1)
     one, other = Sharing(stamps), Sharing(stamps)

@@ -91,6 +91,7 @@ def test_what_cannot_be_is_one_line():
         (["top", "--snapshot", __file__], 1, f"Error: {__file__}: this is no report"),
         (["doctor", "--agent", "nobody"], 2, "no facts about 'nobody'; there are claude, codex"),
         (["run", "-p", "0"], 2, "0 is not in the range"),
+        (["run", "--nonsense"], 1, "Error: no such option: --nonsense\n"),
     ]
     assert offenders(run, slips) == []
 

@@ -1,18 +1,28 @@
 from dataclasses import replace
+from re import split
+
+from rich.cells import cell_len
 
 from hivemind_addon.api.snapshot import BudgetView
 from hivemind_addon.api.spend import Budget, Scope, Spend
 from hivemind_addon.api.ticket import Usage
 from hivemind_addon.tools.dash.agents import Column, Grid, GridCell, agent_rows, agents_grid
 from hivemind_addon.tools.dash.family import family, lines
+from tests.tools.dash.record import recorded
 from tests.tools.dash.samples import flying, pool, report, session, waiting
 
 
 def drawn(*tickets, width=200, sessions=(), budgets=(), opened=()):
     """The rows, with one blank between words."""
-    made = report(pool(tickets=tickets), sessions=sessions)
-    rows = agent_rows(agents_grid(width), list(lines(family(made), frozenset(opened))), budgets)
-    return [" ".join(row.plain.split()) for row in rows]
+    made = report(pool(tickets=tickets), sessions=sessions, budgets=budgets)
+    return [" ".join(row.split()) for row in table(made, width, opened)[1:]]
+
+
+def table(made, width, opened=()):
+    """The heading and the rows as they stand on the screen."""
+    tree, budgets = list(lines(family(made), frozenset(opened))), made.snapshot.budgets
+    grid = agents_grid(width, tree, budgets)
+    return [line.plain for line in (grid.heading(), *agent_rows(grid, tree, budgets))]
 
 
 USED = session(
@@ -60,15 +70,38 @@ def test_rows_fit_whatever_the_names():
         sessions=[session("n" * 90, "s" * 90), session("n" * 90, "t")],
     )
     for width in (20, 60, 80, 100, 120, 160, 200, 300):
-        grid = agents_grid(width)
-        rows = [grid.heading(), *agent_rows(grid, list(lines(family(made), frozenset())), ())]
-        assert all(row.cell_len <= width for row in rows), width
-        assert not any("\x1b" in row.plain for row in rows)
+        rows = table(made, width)
+        assert all(cell_len(row) <= width for row in rows), width
+        assert not any("\x1b" in row for row in rows)
 
 
-def test_narrow_screens_keep_who_what_and_how_long():
-    heading = agents_grid(80).heading().plain.split()
-    assert heading == ["agent", "state", "waited", "starts", "in", "cost"]
+WORST = report(
+    pool(tickets=(flying("1"), flying("2"), waiting("3", position=17, waited_s=8000, starts_in_s=40_000))),
+    sessions=[replace(USED, wasted_micro_usd=900_000), session("idle")],
+    budgets=(OWN,),
+)
+FLEETS = {
+    "night: waste and a budget": recorded("night"),
+    "idle: nothing but a request that went well": report(pool(), sessions=[session()]),
+    "the worst of all: waste, losses, refusals and a budget": WORST,
+}
+
+
+def test_screens_of_each_width_show_what_an_operator_needs_first(golden):
+    parts = [
+        "\n".join((f"# {name}, {width} columns", *table(made, width)))
+        for name, made in FLEETS.items()
+        for width in (80, 100, 120)
+    ]
+    golden("widths.txt", "\n\n".join(parts))
+    for fleet in ("night", "incident", "steered"):
+        assert {"in vain", "budget", "done", "out"} < set(split("  +", table(recorded(fleet), 120)[0])), fleet
+    assert "in vain" in table(WORST, 120)[0]
+
+
+def test_what_nobody_has_gives_way_to_the_rest_where_it_is_narrow():
+    assert "lost" not in table(FLEETS["idle: nothing but a request that went well"], 120)[0]
+    assert "lost" in table(FLEETS["idle: nothing but a request that went well"], 200)[0]
 
 
 COLUMNS = (Column("name", 0, 6, grows=1), Column("a", 2, 4, right=True), Column("b", 1, 4))

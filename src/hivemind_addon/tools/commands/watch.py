@@ -117,8 +117,8 @@ def agents(glob: str, port: int, form: Format) -> None:
     elif not chosen:
         click.echo("no agent has asked for anything yet")
     else:
-        grid = agents_grid(Console().width)
         alone = [line for line in lines(chosen, frozenset()) if not line.depth]
+        grid = agents_grid(Console().width, alone, report.snapshot.budgets)
         print_lines([grid.heading(), *agent_rows(grid, alone, report.snapshot.budgets)])
     if report.stats.more_sessions:
         click.echo(f"{report.stats.more_sessions:,} older sessions are not in this list", err=True)

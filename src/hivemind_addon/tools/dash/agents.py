@@ -1,10 +1,11 @@
 """The agents' rows: what each waits for and why, when it is likely to go, what it has used. Pure.
 
-Their columns have fixed widths, as many as there is room for: numbers that change must not make the others jump.
+Their columns have fixed widths, as many as there is room for: numbers that change must not make the others jump. On a
+narrow screen a column of what has never happened (losses, waste) comes when it happens first.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -13,7 +14,7 @@ from hivemind_addon.api.report import SessionStats
 from hivemind_addon.api.snapshot import BudgetView, TicketView
 from hivemind_addon.api.spend import Scope
 from hivemind_addon.api.ticket import Priority
-from hivemind_addon.api.words import count, dollars, span
+from hivemind_addon.api.words import brief, count, dollars, span
 from hivemind_addon.tools.dash.family import Node, NodeKind, TreeLine
 from hivemind_addon.tools.dash.glyphs import Tone, bar, cut, cut_middle, printable
 
@@ -94,30 +95,41 @@ def _least(columns: Sequence[Column]) -> int:
 _COLUMNS = (
     Column("agent", 0, 16, grows=2),
     Column("state", 0, 30, grows=3),
-    Column("waited", 1, 9, right=True),
+    Column("waited", 1, 6, right=True),
     Column("starts in", 2, 9, right=True),
-    Column("prio", 8, 8),
-    Column("in", 5, 6, right=True),
-    Column("cached", 9, 6, right=True),
-    Column("out", 6, 5, right=True),
+    Column("prio", 10, 8),
+    Column("in", 6, 6, right=True),
+    Column("cached", 11, 6, right=True),
+    Column("out", 9, 5, right=True),
     Column("cost", 3, 7, right=True),
-    Column("in vain", 8, 7, right=True),
-    Column("budget", 7, 10),
-    Column("done", 4, 5, right=True),
+    Column("in vain", 7, 7, right=True),
+    Column("budget", 8, 10),
+    Column("done", 5, 5, right=True),
     Column("lost", 4, 4, right=True),
-    Column("refused", 12, 7, right=True),
-    Column("retries", 10, 7, right=True),
-    Column("model", 11, 12, grows=1),
+    Column("refused", 13, 7, right=True),
+    Column("retries", 12, 7, right=True),
+    Column("model", 14, 12, grows=1),
 )
+"""At 120 columns an operator sees who does what, what was asked and spent, what of it in vain, and of which budget."""
+_BEYOND_ALL = 100
 _BUDGET_BAR = 5
 _NEARLY = 0.85
 _BESIDE = " · "
 _LEAST_DETAIL = 8
 
 
-def agents_grid(width: int) -> Grid:
-    """The columns for a width."""
-    return Grid(_COLUMNS, width)
+def agents_grid(width: int, lines: Sequence[TreeLine], budgets: Sequence[BudgetView]) -> Grid:
+    """The columns for a width and all lines of the tree, shown or not: what none of them has gives way to the rest."""
+    every = [line.node.stats for line in lines]
+    has_any = {
+        "in vain": any(stats.wasted_micro_usd for stats in every),
+        "budget": any(view.budget.scope is Scope.AGENT for view in budgets),
+        "lost": any(stats.lost for stats in every),
+        "refused": any(stats.refused for stats in every),
+        "retries": any(stats.retries_absorbed for stats in every),
+    }
+    columns = [one if has_any.get(one.title, True) else replace(one, rank=one.rank + _BEYOND_ALL) for one in _COLUMNS]
+    return Grid(columns, width)
 
 
 def agent_rows(grid: Grid, lines: Iterable[TreeLine], budgets: Sequence[BudgetView]) -> list[Text]:
@@ -136,8 +148,10 @@ def _cells(line: TreeLine, name_width: int, budgets: Mapping[str, BudgetView]) -
     }
     if node.waiting:
         starts_in_s = node.starts_in_s
-        cells["waited"] = GridCell(span(node.wait_s), Tone.WAITS)
-        cells["starts in"] = GridCell("?", Tone.FAINT) if starts_in_s is None else GridCell(f"~{span(starts_in_s)}")
+        cells["waited"] = GridCell(brief(round(node.wait_s)), Tone.WAITS)
+        cells["starts in"] = (
+            GridCell("?", Tone.FAINT) if starts_in_s is None else GridCell(f"~{brief(round(starts_in_s))}")
+        )
     cells["prio"] = GridCell(priority_of(node), Tone.FAINT)
     if node.kind is NodeKind.TICKET:
         demand = node.tickets[0].ticket.demand

@@ -295,7 +295,7 @@ def _renews(view: BudgetView) -> str:
 
 
 def _agent_lines(report: Report, tree: list[TreeLine], room: int, look: PictureLook) -> Iterator[Text]:
-    grid = agents_grid(look.width)
+    grid = agents_grid(look.width, tree, report.snapshot.budgets)
     agents = sum(line.depth == 0 for line in tree)
     found = f" with “{printable(look.pattern)}”" if look.pattern else ""
     yield Text("")
