@@ -54,7 +54,7 @@ def evaluate(*, quick: bool, real: bool, peer: bool, seeds: int | None, out: Pat
         from hivemind_addon.lab.evaluate import report  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise click.ClickException(
-            f"the evaluation needs {error.name}: {sys.executable} -m pip install 'hivemind-addon[evaluate,sim]'"
+            f"the evaluation needs {error.name}: {sys.executable} -m pip install 'hivemind-addon[evaluate]'"
         ) from error
     plan = campaigns.quick_plan(seeds or _QUICK_SEEDS) if quick else campaigns.full_plan(seeds or _SEEDS)
     workers = 1 if quick else os.cpu_count() or 1

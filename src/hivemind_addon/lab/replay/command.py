@@ -1,6 +1,5 @@
 """`hivemind replay`: parse, call, print."""
 
-import sys
 from pathlib import Path
 
 import click
@@ -138,12 +137,8 @@ def replay(
 
 
 def _replay_real(capture: Capture, pace: float, *, as_json: bool) -> None:
-    try:
-        from hivemind_addon.lab.sim import real_replay  # noqa: PLC0415 - its dependency is optional
-    except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"a real replay needs {error.name}: {sys.executable} -m pip install 'hivemind-addon[sim]'"
-        ) from error
+    from hivemind_addon.lab.sim import real_replay  # noqa: PLC0415 - it takes a while to load
+
     end_with_us()
     try:
         with Console(stderr=True, highlight=False).status("replaying") as status:

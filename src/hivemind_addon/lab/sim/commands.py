@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import click
@@ -168,7 +167,7 @@ def _tell(missed: Sequence[str], *, kept: str = "") -> None:
 
 
 def _run_real(chosen: "Sequence[Case]", kinds: "Sequence[LimitKind]", seeds: int, *, as_json: bool) -> None:
-    agreement = _agreement()
+    from hivemind_addon.lab.sim import agreement  # noqa: PLC0415 - it takes a while to load
     from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted  # noqa: PLC0415
 
     for case in chosen:
@@ -295,7 +294,7 @@ def _random_loads(only: Sequence[str]) -> int:
 
 
 def _prove_live(seeds: int, only: tuple[str, ...], output: Path | None) -> None:
-    agreement = _agreement()
+    from hivemind_addon.lab.sim import agreement  # noqa: PLC0415 - it takes a while to load
     from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted  # noqa: PLC0415
 
     known = [one.name for one in agreement.LIVE]
@@ -320,16 +319,6 @@ def _write(page: str, output: Path | None) -> None:
         click.echo(page, nl=False)
     else:
         output.write_text(page, encoding="utf-8")
-
-
-def _agreement() -> ModuleType:
-    try:
-        from hivemind_addon.lab.sim import agreement  # noqa: PLC0415 - its dependency is optional
-    except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"the live run needs {error.name}: {sys.executable} -m pip install 'hivemind-addon[sim]'"
-        ) from error
-    return agreement
 
 
 def _cases(names: Sequence[str]) -> "list[Case]":

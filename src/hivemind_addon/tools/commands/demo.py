@@ -31,12 +31,8 @@ def demo(agents: int | None, turns: int | None, seed: int | None, provider: str 
       hivemind demo --provider window --seed 7
       hivemind demo --agents 3 --turns 2 --json
     """
-    try:
-        from hivemind_addon.lab.sim import demo as demos  # noqa: PLC0415 - its dependency is optional
-    except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"the demo needs {error.name}: {sys.executable} -m pip install 'hivemind-addon[sim]'"
-        ) from error
+    from hivemind_addon.lab.sim import demo as demos  # noqa: PLC0415 - it takes a while to load
+
     usual = demos.DemoSettings()
     settings = demos.DemoSettings(
         agents=agents or usual.agents,
