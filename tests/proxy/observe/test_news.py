@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from hivemind_addon.api import events
-from hivemind_addon.proxy.observe.news import LINES, NOTICE, News
+from hivemind_addon.proxy.observe.news import BURST, EVERY_S, LINES, NOTICE, News, Repeats
 from tests.proxy.observe.samples import POOL, make
 
 
@@ -107,3 +107,26 @@ def test_a_line_about_a_ticket_has_its_agents_name_in_the_log(caplog):
     with caplog.at_level(logging.INFO, logger="hivemind"):
         told(make(events.Submitted), make(events.TicketEnded, end="gave up"))
     assert caplog.messages[0].startswith("hivemind: agent-1: ticket-1: gave up")
+
+
+def test_the_first_few_are_told_and_the_others_counted():
+    repeats = Repeats()
+    assert [repeats.lets("a", 0) for _ in range(BURST + 3)] == [True] * BURST + [False] * 3
+    assert repeats.lets("b", 0), "each kind for itself"
+    assert repeats.over(EVERY_S - 1) == []
+    assert repeats.over(EVERY_S) == [("a", 3, EVERY_S)]
+    assert repeats.over(EVERY_S) == [], "once"
+    assert repeats.lets("a", EVERY_S)
+
+
+def test_a_kind_that_was_told_in_full_is_not_told_again():
+    repeats = Repeats()
+    repeats.lets("a", 0)
+    assert repeats.over(1e6) == []
+
+
+def test_kinds_without_end_are_told_rather_than_kept():
+    repeats = Repeats()
+    for number in range(3000):
+        assert repeats.lets(number, 0)
+    assert len(repeats._crowds) <= 1000

@@ -54,16 +54,17 @@ def identify(profile: Profile, headers: Mapping[str, str], facts: RequestFacts, 
     named = next(_values(headers, facts, profile.session_headers, unlike=""), facts.session_hint)
     beside = [parent for own, parent in profile.parent_beside.items() if _value(headers, facts, own)]
     parent = next(_values(headers, facts, (*profile.parent_headers, *beside), unlike=named), facts.parent_hint)
+    sub_agent = next(_values(headers, facts, profile.subagent_headers, unlike=named), "")
+    account = _account(profile, headers)
     # Without a name of its own an agent has the one of its tree of sessions, so that a new session is no new agent.
     agent = proxy_user or f"{product(headers)}-{short_hash(parent or named or peer)}"
     session = named or proxy_user or f"{agent}@{peer}"
-    sub_agent = next(_values(headers, facts, profile.subagent_headers, unlike=named), "")
     if sub_agent:
         session, parent = f"{session}/{sub_agent}", session
     return Identity(
         agent=clean(agent),
         session=clean(session),
-        account=_account(profile, headers),
+        account=account,
         parent_session=clean(parent) if parent != session else "",
     )
 
