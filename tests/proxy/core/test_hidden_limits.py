@@ -366,6 +366,27 @@ def test_what_something_else_refused_teaches_nothing():
     assert hidden.opens_at(DEMAND, 0, 60.0) == 60.0
 
 
+def test_a_limit_in_tokens_is_found_where_attempts_differ():
+    hidden, rng, now, used, refused = HiddenLimits(RATE), random.Random(1), 0.0, {}, 0
+    for stamp in range(600):
+        tokens = rng.choice((100, 400, 3000))
+        demand = Demand(input_tokens=tokens, total_tokens=tokens)
+        now = max(now + 0.5, hidden.opens_at(demand, 0, now))
+        hidden.sent(stamp, demand, 1, now)
+        minute = int(now // 60)
+        if used.get(minute, 0) + tokens > 20_000:
+            refused += 1
+            hidden.refused(stamp, 0.0, now + WAY_S)
+        else:
+            used[minute] = used.get(minute, 0) + tokens
+            hidden.passed(stamp, now + WAY_S)
+        hidden.ended(stamp, now + WAY_S)
+    assert hidden.limit is not None
+    assert hidden.limit.measure in (1, 2)
+    assert 15_000 <= hidden.limit.amount <= 25_000, hidden.limit
+    assert refused <= 60
+
+
 def test_what_an_outage_refused_is_forgotten():
     hidden = HiddenLimits(CONCURRENCY)
     for stamp in range(10):

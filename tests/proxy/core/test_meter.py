@@ -4,6 +4,7 @@ import pickle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from hivemind_addon.api.ticket import Dimension, Reading
 from hivemind_addon.proxy.core.meter import Meter, MeterKind, is_usable
@@ -609,6 +610,21 @@ class TestWindowThatIsNotAsStated:
         for step, told in enumerate([3000, 4000, 3000, 4000, 3000], start=1):
             meter.learn(reading(told, 0, limit=8000, granularity=1000), stamp=step, sent_at=0.1, now=0.1)
         assert meter.others_per_s(0.1) == 0
+
+
+def test_a_fixed_window_is_as_long_as_headers_state_now_whatever_was_learned():
+    resumed = Meter.resume(window().learned, 1000)
+    resumed.learn(replace(reading(40, 20), window_s=30), stamp=1, sent_at=1000, now=1000)
+    assert resumed.window_s == 30
+
+
+def test_only_what_was_assumed_is_in_doubt():
+    for charged, hoped_at in ((None, 1), (6, 59)):
+        meter = window(level=10, resets_at=59)
+        meter.reserve(stamp=1, units=6, now=1)
+        meter.settle(stamp=1, settled_stamp=2, charged=charged, now=1)
+        assert meter.earliest(8, 1) >= 59, charged
+        assert meter.earliest(8, 1, hoped=True) == pytest.approx(hoped_at, abs=1), charged
 
 
 def test_a_header_that_came_late_teaches_no_early_turn():
