@@ -56,7 +56,7 @@ _LEVEL_OF_END = {
     "cancelled": logging.DEBUG,
     # Its client comes back, to the place that is kept.
     "shed": logging.INFO,
-    # The wall or the budget was told.
+    # The account block or the budget was told.
     "refused": logging.DEBUG,
 }
 

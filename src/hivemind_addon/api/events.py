@@ -128,7 +128,7 @@ class AccountBlocked(Struct, frozen=True):
 
 
 class AccountUnblocked(Struct, frozen=True):
-    """The wall's end had come, and a request that went first was answered."""
+    """The block's end had come, and a request that went first was answered."""
 
     at: float
     pool: PoolKey

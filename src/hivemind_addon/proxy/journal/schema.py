@@ -49,8 +49,9 @@ MIGRATIONS: tuple[str, ...] = (
         ticket TEXT NOT NULL, began REAL NOT NULL, reason TEXT NOT NULL, position INTEGER NOT NULL,
         PRIMARY KEY (ticket, began)
     ) WITHOUT ROWID;
-    -- What happened beside the routine of tickets: breakers, walls, pauses, merges, oddities, guard trips, persons'
-    -- commands. `event` is the event's name, `fields` all of its fields as in the event log, `text` a line for people.
+    -- What happened beside the routine of tickets: breakers, account blocks, pauses, merges, oddities, guard trips,
+    -- persons' commands. `event` is the event's name, `fields` all of its fields as in the event log, `text` a line for
+    -- people.
     CREATE TABLE happening (
         id INTEGER PRIMARY KEY, run INTEGER NOT NULL REFERENCES run, at REAL NOT NULL, event TEXT NOT NULL,
         pool TEXT NOT NULL, ticket TEXT NOT NULL, text TEXT NOT NULL, fields TEXT NOT NULL

@@ -145,8 +145,8 @@ OPTIONS = (
         "hivemind_notify",
         str,
         "",
-        "Command that is run when something stops all agents (a wall, a budget, an outage of 5 minutes, a full disk); "
-        "it reads JSON on its standard input. No shell.",
+        "Command that is run when something stops all agents (an account block, a budget, an outage of 5 minutes, a "
+        "full disk); it reads JSON on its standard input. No shell.",
         may_hold_secrets=True,
         reaches_out=True,
     ),

@@ -110,12 +110,12 @@ def make_refused(
             status = profile.budget_refusal.status
             return http.Response.make(status, dialect.error_body(status, error, text), headers)
         case ActiveBlock() as closure:
-            wall = profile.account_block_refusal
+            blocked = profile.account_block_refusal
             left_s = max(1, math.ceil(closure.until - clock.monotonic()))
             reset = math.ceil(clock.wall() + left_s)
             headers |= {"retry-after": str(left_s)}
-            headers |= {name: value.replace("{reset}", str(reset)) for name, value in wall.headers.items()}
-            return http.Response.make(wall.status, dialect.error_body(wall.status, error, text, reset), headers)
+            headers |= {name: value.replace("{reset}", str(reset)) for name, value in blocked.headers.items()}
+            return http.Response.make(blocked.status, dialect.error_body(blocked.status, error, text, reset), headers)
 
 
 def make_upgrade_refusal(dialect: Dialect) -> http.Response:

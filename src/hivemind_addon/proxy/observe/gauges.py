@@ -24,7 +24,7 @@ GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "hivemind_blocked_seconds": ("Seconds that the provider's retry-after still asks for.", ("pool",)),
     "hivemind_breaker_state": ("1 for the state that the breaker is in, 0 for the others.", ("pool", "state")),
     "hivemind_account_block": ("1 while the provider refuses the account for long.", ("pool",)),
-    "hivemind_account_block_seconds": ("Seconds until the wall's end.", ("pool",)),
+    "hivemind_account_block_seconds": ("Seconds until the account is tried again.", ("pool",)),
     "hivemind_meter_level": ("What may still be taken of a rate limit now.", ("pool", "meter")),
     "hivemind_meter_limit": ("A rate limit, as the provider tells it.", ("pool", "meter")),
     "hivemind_meter_full_seconds": (

@@ -111,7 +111,9 @@ def _of_an_agent[**P, R](command: Callable[P, R]) -> Callable[P, R]:
 @click.option("--max-concurrency", metavar="N", help="At most so many requests at once, in each pool of limits.")
 @click.option("--total-budget", metavar="AMOUNT", help="What all agents together may spend: 500k, 20M tokens; $5.")
 @click.option("--agent-budget", metavar="AMOUNT", help="What each agent may spend: tokens or dollars.")
-@click.option("--fresh", is_flag=True, help="Without the orders and the budgets per run of earlier runs on this port.")
+@click.option(
+    "--fresh", is_flag=True, help="Without the overrides and the budgets per run of earlier runs on this port."
+)
 @click.option("--while-used", is_flag=True, hidden=True, help="End with the last `hivemind exec` of this port.")
 @click.argument("mitmproxy_options", nargs=-1, type=click.UNPROCESSED)
 @_one_line

@@ -35,7 +35,7 @@ _AGENT_COUNTS = ("delivered", "lost", "refused", "shed", "cancelled", "retries_a
 @click.option("--json", "as_json", is_flag=True, help="Print the report of each proxy as one line of JSON.")
 @one_line
 def status(port: int | None, *, as_json: bool) -> None:
-    """Show what each proxy does now: limits, what waits and why, budgets, orders that stand.
+    """Show what each proxy does now: limits, what waits and why, budgets, overrides that stand.
 
     \b
     Examples:
