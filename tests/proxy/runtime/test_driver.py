@@ -305,6 +305,24 @@ class TestClocks:
             pytest.approx(slept_s)
         ]
 
+    async def test_the_first_call_after_a_sleep_is_of_somebody_who_was_awake(self, waiting):
+        """Only who waited through it is shed as much later."""
+        waiting.clock.sleep(3600.0)
+        waiting.submit("c", patience_s=60)
+        assert isinstance(waiting.driver.decision("b"), Admitted)
+        waiting.clock.advance(61.0)
+        waiting.driver.tick()
+        assert isinstance(waiting.driver.decision("c"), Shed)
+        (held,) = [event for event in waiting.events if isinstance(event, TicketEnded) and event.ticket_id == "c"]
+        assert held.waited_s == 61.0
+
+    async def test_short_sleeps_add_up(self, waiting):
+        for _ in range(6):
+            waiting.clock.sleep(0.9)
+            waiting.clock.advance(0.2)
+            waiting.driver.tick()
+        assert sum(event.slept_s for event in waiting.events if isinstance(event, MachineSlept)) == pytest.approx(5.4)
+
     @pytest.mark.parametrize(("moves", "left_s"), [("sleep", 1800.0), ("set", 3600.0)])
     async def test_a_budgets_hour_passes_in_a_sleep_and_not_when_the_clock_is_set(self, desk, moves, left_s):
         budget = Budget(Scope.AGENT, "a", Period.HOUR, tokens=1000)

@@ -127,6 +127,7 @@ class FairQueue:
     def append(self, entry: QueueEntry, now: float) -> None:
         """Put a new ticket behind those of its lane; one that came back for another one's position, there."""
         self._last_order += 1
+        self._first_order = min(self._first_order, entry.front)
         entry.enrol(self._last_order, now)
         if _warm_tokens(entry.ticket):
             entry.cache_entry = self._cache.entry(entry.ticket)

@@ -43,8 +43,8 @@ class EntryState(Enum):
                   │   └──its budget is reserved───────────────────────────────────► UNFUNDED ────────┘
                   └──shed, refused, cancelled──► ENDED ◄──the last attempt ended
 
-    Any that waits may be moved to the front, and may end. Where it is the breaker's probe, one that backs off is
-    admitted.
+    Any that waits may be moved to the front, and may end. One that backs off or follows is admitted where it is the
+    breaker's probe. Any that waits is new in another pool where its own proves to be that one.
     """
 
     NEW = "new"
@@ -70,12 +70,12 @@ class EntryState(Enum):
 _DUE = frozenset({EntryState.LANE, EntryState.RETURNING, EntryState.FRONT})
 WAITING = _DUE | {EntryState.BACKING_OFF, EntryState.FOLLOWING, EntryState.UNFUNDED}
 TRANSITIONS: dict[EntryState, frozenset[EntryState]] = {
-    EntryState.NEW: _DUE | {EntryState.BACKING_OFF},
+    EntryState.NEW: _DUE | {EntryState.BACKING_OFF, EntryState.UNFUNDED},
     EntryState.LANE: WAITING | {EntryState.IN_FLIGHT, EntryState.ENDED, EntryState.NEW},
     EntryState.RETURNING: WAITING | {EntryState.IN_FLIGHT, EntryState.ENDED, EntryState.NEW},
     EntryState.FRONT: WAITING | {EntryState.IN_FLIGHT, EntryState.ENDED, EntryState.NEW},
     EntryState.BACKING_OFF: WAITING | {EntryState.IN_FLIGHT, EntryState.ENDED, EntryState.NEW},
-    EntryState.FOLLOWING: WAITING | {EntryState.ENDED, EntryState.NEW},
+    EntryState.FOLLOWING: WAITING | {EntryState.IN_FLIGHT, EntryState.ENDED, EntryState.NEW},
     EntryState.UNFUNDED: WAITING | {EntryState.ENDED, EntryState.NEW},
     EntryState.IN_FLIGHT: _DUE | {EntryState.BACKING_OFF, EntryState.ENDED},
     EntryState.ENDED: frozenset(),
@@ -109,7 +109,7 @@ class QueueEntry:
     state: EntryState = EntryState.NEW
     order: int = 0
     """Smaller is older."""
-    since: float = 0.0
+    since: float = _NEVER
     """When it was first submitted."""
     agent_start_s: float = _NEVER
     """Of its agent when it was first sent, or when it was removed."""
@@ -149,8 +149,8 @@ class QueueEntry:
     def enrol(self, order: int, now: float) -> None:
         """Take its number; one that came back for another one's has that already."""
         self.weigh()
-        if not self.order:
-            self.order, self.since = order, now
+        self.order = self.order or order
+        self.since = min(self.since, now)
 
     def come_back_for(self, old: "QueueEntry") -> None:
         """Take the position of an earlier ticket for the same request, which has ended."""
@@ -158,10 +158,10 @@ class QueueEntry:
         self.agent_start_s, self.tree_start_s = old.agent_start_s, old.tree_start_s
 
     def renew(self) -> None:
-        """Its pool proved to be another one: of its position there only its age is left."""
+        """Its pool proved to be another one, with a virtual time of its own: its age is left, and a person's word."""
         self.become(EntryState.NEW)
         self.order, self.agent_start_s, self.tree_start_s = 0, _NEVER, _NEVER
-        self.was_sent, self.front, self.cache_entry = False, 0, ""
+        self.was_sent, self.cache_entry = False, ""
 
     def wake_up(self, slept_s: float) -> None:
         """The machine slept, and its client with it: what it waits for comes so much later."""
@@ -366,7 +366,10 @@ class Lanes:
 
     def charge_again(self, entry: QueueEntry, now: float) -> None:
         """An attempt in flight was charged for in another pool, which proved to be this one."""
+        # The starts that it had are of another virtual time: by them its next attempt could wait for ever.
+        entry.agent_start_s = entry.tree_start_s = _NEVER
         agent, tree = self._shares(entry)
+        self._note_starts(entry, agent, tree)
         self._serve(entry, agent, tree, entry.charged_s, now)
         self._refresh(agent, tree, now)
 

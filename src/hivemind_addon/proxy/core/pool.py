@@ -15,7 +15,7 @@ ticket waits for that.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -147,6 +147,23 @@ class PoolSettings:
     order: OrderSettings = field(default_factory=OrderSettings)
 
 
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """What a pool leaves to the one that it proved to be."""
+
+    learned: LearnedPool
+    waiting: Sequence[QueueEntry]
+    """The oldest first."""
+    in_flight: Sequence[QueueEntry]
+    unannounced: Collection[str]
+    """Tickets whose wait nobody has heard of yet."""
+
+    @property
+    def entries(self) -> Iterator[QueueEntry]:
+        """All of them."""
+        yield from (*self.waiting, *self.in_flight)
+
+
 class Pool:
     """Only the scheduler calls it. After any call, `poll` it, then wake it again at `wakeup_at`."""
 
@@ -254,11 +271,11 @@ class Pool:
             old.shows_patience = False  # it left before, nobody saw when
             self._emit(Superseded(at=now, ticket_id=old.ticket.id, pool=self.key, by_ticket_id=ticket.id))
         self._enqueue(entry, now)
+        self._to_announce.append(ticket.id)
         return None if old is None else old.attempt
 
     def _enqueue(self, entry: QueueEntry, now: float) -> None:
         self._queue.append(entry, now)
-        self._to_announce.append(entry.ticket.id)
         self.sharing.order.came(entry.ticket.id)
 
     def cancel(self, ticket_id: str, now: float) -> bool:
@@ -330,27 +347,28 @@ class Pool:
             entry.wake_up(slept_s)
         self._queue.wake_up(slept_s, now)
 
-    def drain(self, now: float) -> tuple[list[QueueEntry], list[QueueEntry]]:
-        """It proved to be another pool, which is to `take_over` who waits here, and who is in flight. It is no more."""
-        waiting, flying = self._queue.take_all(now), list(self._capacity.flights)
-        for entry in (*waiting, *flying):
+    def drain(self, now: float) -> Handover:
+        """It proved to be another pool, which is to take over what it knows and has. It is no more."""
+        left = Handover(
+            self.learned, self._queue.take_all(now), tuple(self._capacity.flights), frozenset(self._to_announce)
+        )
+        for entry in left.entries:
             self.sharing.order.gone(entry.ticket.id)
         self._capacity.move(None)
-        return waiting, flying
+        return left
 
-    def take_over(
-        self, learned: LearnedPool, waiting: Sequence[QueueEntry], flying: Sequence[QueueEntry], now: float
-    ) -> None:
-        """Go on with what a pool knew and had that proved to be this one: behind those that wait here."""
-        self._capacity.learn_from(learned, now)
-        for entry in flying:
+    def take_over(self, left: Handover, now: float) -> None:
+        """Go on with what a pool left that proved to be this one: of equals, behind those that wait here."""
+        self._capacity.learn_from(left.learned, now)
+        for entry in left.in_flight:
             self._capacity.take_over(entry, now)
             self._queue.charge_again(entry, now)
-        for entry in waiting:
+        for entry in left.waiting:
             if entry.history.attempts:
                 self._backoffs.add(entry)
             self._callers.called(entry.ticket)
             self._enqueue(entry, now)
+        self._to_announce += [entry.ticket.id for entry in left.waiting if entry.ticket.id in left.unannounced]
 
     # Step 4: who goes now, who is refused
 

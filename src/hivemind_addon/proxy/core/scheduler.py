@@ -458,9 +458,9 @@ class Scheduler:
         if target is pool:
             pool.rename(into, self._sharing_of(into))
         else:
-            waiting, flying = pool.drain(now)
-            target.take_over(pool.learned, waiting, flying, now)
-            self._pool_of_ticket.update(dict.fromkeys((entry.ticket.id for entry in (*waiting, *flying)), target))
+            left = pool.drain(now)
+            target.take_over(left, now)
+            self._pool_of_ticket.update(dict.fromkeys((entry.ticket.id for entry in left.entries), target))
         target.bypass(self._bypassing[into])
         self._overrides.inherit(into, merged=key)
         target.apply_overrides(now)

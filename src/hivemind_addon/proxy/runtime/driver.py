@@ -105,8 +105,8 @@ class Driver:
         self.end_attempt = end_attempt
         self.call_off = call_off
         self._scheduler = scheduler
-        self._ticked_at = clock.monotonic()
-        self._asleep_s = self._ticked_at - clock.awake()
+        self._looked_at = clock.monotonic()
+        self._asleep_s = self._looked_at - clock.awake()
         self._observers = list(observers)
         self._waiters: dict[str, _Waiter] = {}
         self._pulses: KeyedHeap[str] = KeyedHeap()
@@ -130,7 +130,7 @@ class Driver:
 
     def submit(self, ticket: Ticket, settings: PoolSettings) -> None:
         """Queue a ticket; then `wait` for it, or `cancel` it."""
-        self._scheduler.submit(ticket, settings, self.clock.monotonic())
+        self._scheduler.submit(ticket, settings, self._now())
         self._waiters[ticket.id] = _Waiter()
         self.tick()
 
@@ -173,7 +173,7 @@ class Driver:
 
     def settle(self, attempt: Attempt, result: AttemptResult) -> Verdict:
         """End an attempt, exactly once. After a Backoff, `wait` for the same ticket again, or `cancel` it."""
-        verdict = self._scheduler.settle(attempt, result, self.clock.monotonic())
+        verdict = self._scheduler.settle(attempt, result, self._now())
         if isinstance(verdict, Backoff):
             self._waiters[attempt.ticket.id] = _Waiter()
         self.tick()
@@ -181,7 +181,7 @@ class Driver:
 
     def observe(self, attempt: Attempt, hints: Hints, *, answered: bool = True) -> None:
         """A response's head arrived; `answered`: of an answer, and no refusal."""
-        self._scheduler.observe(attempt, hints, self.clock.monotonic(), answered=answered)
+        self._scheduler.observe(attempt, hints, self._now(), answered=answered)
         self.tick()
 
     def cancel(self, ticket_id: str) -> bool:
@@ -193,7 +193,7 @@ class Driver:
         if desk is None:
             return False
         self._pulses.drop(ticket_id)
-        now = self.clock.monotonic()
+        now = self._now()
         match desk.decision:
             case Admitted(attempt):
                 gone = Outcome(kind=OutcomeKind.CANCELLED, reason="client went before it was sent")
@@ -210,7 +210,7 @@ class Driver:
 
     def command(self, command: SchedulerCommand) -> CommandReply:
         """Do what a person asks, at once."""
-        now = self.clock.monotonic()
+        now = self._now()
         result = self._scheduler.command(command, now)
         for attempt in self._scheduler.drain_cancelled():
             self._call_off(attempt, now)
@@ -219,12 +219,12 @@ class Driver:
 
     def configure(self, settings_of: Callable[[PoolKey, str], PoolSettings | None]) -> None:
         """Profiles were changed. `settings_of`: a pool and its profile's name → what counts; None: as it was."""
-        self._scheduler.configure(settings_of, self.clock.monotonic())
+        self._scheduler.configure(settings_of, self._now())
         self.tick()
 
     def close(self) -> None:
         """Admit nothing more; whatever is queued, or submitted from now on, is shed at once."""
-        self._scheduler.close(self.clock.monotonic())
+        self._scheduler.close(self._now())
         self.tick()
 
     def bypass(self, key: PoolKey, change: int) -> None:
@@ -254,7 +254,7 @@ class Driver:
 
     def restore(self, kept: Mapping[str, object], standings: Sequence[AccountState]) -> None:
         """Take over, once, what was exported, and what an earlier process has spent, as far as it can be understood."""
-        now = self.clock.monotonic()
+        now = self._now()
         if "learned" in kept:
             self._scheduler.restore(kept["learned"], now)
         if "orders" in kept:
@@ -264,7 +264,7 @@ class Driver:
 
     def count_in(self, standings: Sequence[AccountState]) -> None:
         """Add what was spent in the present periods of budgets before these were set."""
-        self._scheduler.count_in(standings, self.clock.monotonic())
+        self._scheduler.count_in(standings, self._now())
         self.tick()
 
     def snapshot(self, *, most_queued: int | None = None) -> Snapshot:
@@ -288,9 +288,8 @@ class Driver:
 
         What the core raises goes to everybody who waits, too: none may hang on a scheduler that has failed.
         """
-        now = self.clock.monotonic()
         try:
-            self._watch_sleep(now)
+            now = self._now()
             for decision in self._scheduler.poll(now):
                 self._leave(decision)
         except Exception as error:
@@ -322,16 +321,20 @@ class Driver:
         elif self.call_off is not None:
             self.call_off(attempt)
 
-    def _watch_sleep(self, now: float) -> None:
-        """Tell the core of a sleep of the machine since the last turn."""
-        before, self._ticked_at = self._ticked_at, now
-        if now - before <= _SLEEP_S:
-            return
-        asleep_s = now - self.clock.awake()
-        slept_s = asleep_s - self._asleep_s
-        if slept_s > _SLEEP_S:
-            self._asleep_s = asleep_s
-            self._scheduler.wake_up(slept_s, now)
+    def _now(self) -> float:
+        """The time, for every call into the core: it hears first of a sleep of the machine since the last one.
+
+        Else what comes after the sleep would be taken for something that slept as well.
+        """
+        now = self.clock.monotonic()
+        before, self._looked_at = self._looked_at, now
+        if now - before > _SLEEP_S:
+            asleep_s = now - self.clock.awake()
+            slept_s = asleep_s - self._asleep_s
+            if slept_s > _SLEEP_S:
+                self._asleep_s = asleep_s
+                self._scheduler.wake_up(slept_s, now)
+        return now
 
     def _fetch(self, ticket_id: str, desk: _Waiter) -> Awaited | None:
         if desk.failure is not None:
