@@ -79,7 +79,7 @@ def test_tokens_are_never_scarce_for_they_are_not_shared_out_one_by_one():
 
 def test_what_was_learned_is_resumed_full():
     meters = Meters()
-    meters.resume(known(INPUT).learned, 100)
+    meters.resume(known(INPUT).learned, InFlight(), 100)
     assert [(view.name, view.limit, view.level) for view in meters.views(100)] == [("input", 6_000, 6_000)]
 
 

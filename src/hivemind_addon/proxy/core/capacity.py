@@ -566,14 +566,16 @@ class Capacity:
         for hidden, limit in ((self.throttles, learned.throttles), (self.overloads, learned.overloads)):
             if hidden.limit is None:
                 hidden.resume(limit, now)
-        self.meters.resume((meter for meter in learned.meters if self.meters.own(meter.name) is None), now)
+        self.meters.resume(
+            (meter for meter in learned.meters if self.meters.own(meter.name) is None), self.flights, now
+        )
 
     def resume(self, learned: LearnedPool, now: float) -> None:
         """Begin with what an earlier run has learned, before the first attempt."""
         self.throttles.resume(learned.throttles, now)
         self.overloads.resume(learned.overloads, now)
         self.sharing.resume(learned, now)
-        self.meters.resume(learned.meters, now)
+        self.meters.resume(learned.meters, self.flights, now)
 
     def move(self, sharing: Sharing | None) -> None:
         """Its account proved to be another one; None: the pool is no more."""

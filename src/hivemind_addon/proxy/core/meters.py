@@ -271,10 +271,10 @@ class Meters:
             replace(meter.learned, is_common=bool(self._account.members_of(meter))) for meter in self._meters.values()
         )
 
-    def resume(self, learned: Iterable[LearnedMeter], now: float) -> None:
-        """Begin with what an earlier run has learned."""
+    def resume(self, learned: Iterable[LearnedMeter], flights: InFlight, now: float) -> None:
+        """Go on with what an earlier run has learned, or another pool; they count what is in flight."""
         for one in learned:
-            self._own[one.name] = self._meters[one.name] = Meter.resume(one, now)
+            self._add(Meter.resume(one, now), flights, now)
             if one.is_common:
                 self._account.meet(self._own[one.name], now, votes=ENOUGH_VOTES)
 
