@@ -445,7 +445,7 @@ class Meter:
     def _set_level(self, level: float) -> None:
         # A debt is never larger than one window: a wrong count must not block a pool for hours.
         limit = self.limit
-        self._level = limit if level > limit else -limit if level < -limit else level
+        self._level = limit if level > limit else max(level, -limit)
 
     def _advance(self, now: float) -> None:
         if now <= self._at:

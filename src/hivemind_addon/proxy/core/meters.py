@@ -453,7 +453,7 @@ def dominant_s(demand: Demand, meters: Iterable[Meter], *, service_s: float, slo
         if meter.window_s <= _LONGEST_WINDOW_S:
             # More than the whole limit takes the whole limit.
             takes_s = min(meter.units_of(demand), meter.limit) / meter.limit * meter.window_s
-            longest_s = takes_s if takes_s > longest_s else longest_s
+            longest_s = max(longest_s, takes_s)
     return longest_s
 
 
