@@ -41,7 +41,7 @@ from hivemind_addon.api.ticket import (
     WindowReading,
 )
 from hivemind_addon.proxy.core.breaker import AccountBlock, Breaker, BreakerSettings
-from hivemind_addon.proxy.core.hidden_limits import HiddenLimits
+from hivemind_addon.proxy.core.hidden_limits import NO_CAP, HiddenLimits
 from hivemind_addon.proxy.core.hypotheses import OF_OVERLOADS, OF_THROTTLES
 from hivemind_addon.proxy.core.lanes import InFlight, QueueEntry
 from hivemind_addon.proxy.core.learned import LearnedPool
@@ -264,22 +264,22 @@ class Capacity:
     @property
     def limit(self) -> int:
         """The concurrency limit: what was learned, or less where a person said so."""
-        known = (hidden.limit for hidden in self.hidden)
-        least = min((int(one.amount) for one in known if one and one.window_s is None), default=self.slots.limit)
-        least = max(1, min(least, self.slots.limit))
+        throttles, overloads = self.hidden
+        least = max(1, min(self.slots.limit, throttles.most_in_flight, overloads.most_in_flight))
         return least if self.cap is None else min(least, self.cap)
 
     @property
     def growth(self) -> tuple[float, int]:
         """Slots that an attempt adds that passes where all are used, and the limit up to which it does."""
-        known = (hidden.limit for hidden in self.hidden)
-        most = min((int(one.amount) for one in known if one and one.window_s is None), default=self.slots.maximum)
+        throttles, overloads = self.hidden
+        known = min(throttles.most_in_flight, overloads.most_in_flight)
+        most = self.slots.maximum if known == NO_CAP else known
         return 1.0, most if self.cap is None else min(most, self.cap)
 
     @property
     def is_rate_hidden(self) -> bool:
         """Whether refusals tell of a rate limit that no header tells of."""
-        return any(one is not None and one.window_s is not None for one in (hidden.limit for hidden in self.hidden))
+        return any(hidden.limit is not None and hidden.limit.window_s is not None for hidden in self.hidden)
 
     @property
     def is_full(self) -> bool:
@@ -334,7 +334,8 @@ class Capacity:
 
     def _hidden_s(self, demand: Demand) -> float:
         """The same of the limits that refusals taught."""
-        return max((hidden.cost_s(demand) for hidden in self.hidden if hidden.limit is not None), default=0.0)
+        throttles, overloads = self.hidden
+        return max(throttles.cost_s(demand), overloads.cost_s(demand))
 
     def saved_s(self, tokens: int) -> float:
         """What so many warm tokens save."""
