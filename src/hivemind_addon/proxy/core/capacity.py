@@ -229,6 +229,8 @@ class Capacity:
         """What rate limits' refusals teach beyond headers: of its own attempts; the account's learn beside it."""
         self.overloads = HiddenLimits(OF_OVERLOADS)
         """What overload teaches."""
+        self.hidden = (self.throttles, self.overloads)
+        """Both estimators of what no header tells that count: the pool's own, or the account's."""
         self.account_block = AccountBlock()
         self.windows = Windows()
         self._overrides = overrides
@@ -252,11 +254,10 @@ class Capacity:
         """Attempts upstream, bypassing ones counted."""
         return len(self.flights) + self.bypassing
 
-    @property
-    def hidden(self) -> tuple[HiddenLimits, HiddenLimits]:
-        """Both estimators of what no header tells that count: the pool's own, or the account's."""
+    def choose_hidden(self) -> None:
+        """What is known of whose limits the hidden ones are may have changed."""
         sharing = self.sharing
-        return (
+        self.hidden = (
             sharing.throttles if sharing.has_one_rate else self.throttles,
             sharing.overloads if sharing.has_one_cap else self.overloads,
         )
@@ -297,15 +298,17 @@ class Capacity:
 
     def throttled_until(self, demand: Demand, now: float) -> float:
         """When what rate limits' refusals taught lets an attempt pass; infinite: when another one ends."""
-        if self.sharing.has_one_rate:
-            return self.sharing.throttles.opens_at(demand, self.sharing.in_flight, now)
-        return self.throttles.opens_at(demand, self.in_flight, now)
+        throttles = self.hidden[0]
+        if not throttles.has_refused:
+            return now
+        return throttles.opens_at(demand, (self.sharing if self.sharing.has_one_rate else self).in_flight, now)
 
     def overloaded_until(self, demand: Demand, now: float) -> float:
         """The same of what overload taught."""
-        if self.sharing.has_one_cap:
-            return self.sharing.overloads.opens_at(demand, self.sharing.in_flight, now)
-        return self.overloads.opens_at(demand, self.in_flight, now)
+        overloads = self.hidden[1]
+        if not overloads.has_refused:
+            return now
+        return overloads.opens_at(demand, (self.sharing if self.sharing.has_one_cap else self).in_flight, now)
 
     @property
     def is_provider_down(self) -> bool:
@@ -430,7 +433,8 @@ class Capacity:
         if self.limit != limit:
             self._tell_limit(outcome.reason, now)
         for before, hidden in zip(known, self.hidden, strict=True):
-            self._tell_hidden(before, hidden.known, now)
+            if hidden.known is not before:
+                self._tell_hidden(before, hidden.known, now)
         self._judge_account_block(attempt.ticket.id, outcome, now)
 
     def _judge(self, attempt: Attempt, outcome: Outcome, charged: Demand | None, now: float) -> None:

@@ -227,6 +227,11 @@ class HiddenLimits:
         best = self.limit
         return f"<HiddenLimits {best}>" if best else "<HiddenLimits none known>"
 
+    @property
+    def has_refused(self) -> bool:
+        """Whether anything was ever refused; else all may go."""
+        return bool(self._bank.layers)
+
     # What is sent, and what comes of it ------------------------------------------------------------------------------
 
     @property
@@ -371,7 +376,7 @@ class HiddenLimits:
 
     def opens_at(self, demand: Demand, in_flight: int, now: float) -> float:
         """The first instant at which an attempt may go, if nothing else changes; infinite: when another one ends."""
-        if not self._bank.layers:
+        if not self.has_refused:
             return now
         self._judge_trial(now)
         opens_at = max(self._opens_at(_units(demand), in_flight, now), self._scout_back_at(now))

@@ -31,7 +31,6 @@ that is found turned before its reset tells them rounded up: from then on it is 
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import takewhile
 from operator import attrgetter
 
 from msgspec import Struct
@@ -281,7 +280,7 @@ class Meter:
         if self._is_charged_late:
             # What is left of it lets a whole answer pass; what that takes beyond comes out of what refills.
             units = 1
-        promised = self._promised
+        promised = self._promised if self._is_charged_late else 0
         level = self._level - promised
         if units + kept <= level and self._others_units <= 0:
             return now  # most often there is plenty
@@ -451,7 +450,8 @@ class Meter:
         if now <= self._at:
             return
         if self._refills:
-            self._set_level(self._level + self._rate * (now - self._at))
+            if self._level < self.limit:
+                self._set_level(self._level + self._rate * (now - self._at))
         elif now >= self._next_reset_at() - _INSTANT_S:
             self._pass_reset(now)
         elif not self._reset_was_told:
@@ -668,24 +668,24 @@ class Meter:
 
     def _book(self, stamp: int, sent_at: float) -> list[_Cost]:
         """Every cost that a header with this stamp holds is in the level from now on. Those that were not before."""
-        # In flight, what is charged late is in no header; of the rest, all behind the first newer one is newer.
-        in_flight = () if self._is_charged_late else self._unbooked
-        fresh = [
-            cost for cost in takewhile(lambda cost: cost.stamp <= stamp, in_flight) if self._holds(stamp, sent_at, cost)
-        ]
-        for cost in fresh:
-            self._unbooked.remove(cost)
-        settled = [cost for cost in self._settled_before(stamp) if self._holds(stamp, sent_at, cost)]
+        fresh = []
+        if not self._is_charged_late:  # in flight, what is charged late is in no header
+            for cost in self._unbooked:
+                if cost.stamp > stamp:
+                    break  # and so are all behind it
+                if self._holds(stamp, sent_at, cost):
+                    fresh.append(cost)
+            for cost in fresh:
+                self._unbooked.remove(cost)
+        settled = []
+        for cost in self._settled:
+            if self._holds(stamp, sent_at, cost):
+                settled.append(cost)
+            elif self._is_charged_late and (cost.known_from or 0) > stamp:
+                break  # these are known from their end on, and so in order
         for cost in settled:
             self._settled.remove(cost)
         return fresh + settled
-
-    def _settled_before(self, stamp: int) -> Iterable[_Cost]:
-        """Of the settled costs all that a header with this stamp may hold."""
-        if not self._is_charged_late:
-            return self._settled
-        # They are known from their end on, and so in order.
-        return takewhile(lambda cost: cost.known_from is not None and cost.known_from <= stamp, self._settled)
 
     def _holds(self, stamp: int, sent_at: float, cost: _Cost) -> bool:
         if cost.known_from is None or cost.known_from > stamp:
@@ -725,12 +725,15 @@ class Meter:
 
     def _sweep(self) -> None:
         """Forget settled costs that every header to come will hold: its attempt is in flight or yet to be admitted."""
+        settled = len(self._settled)
+        if not settled:
+            return
         if not self._open:
             # A stale header may miss the last ones, and one that follows may show that a failed one was free.
             since = self._at - _MOST_STALE_S
             if any(cost.admitted_at <= since for cost in self._settled):
                 self._settled = _Costs(cost for cost in self._settled if cost.admitted_at > since)
-        elif len(self._settled) > self._sweep_at:
+        elif settled > self._sweep_at:
             oldest = next(iter(self._open))
             self._settled = _Costs(cost for cost in self._settled if (cost.known_from or 0) > oldest)
             self._sweep_at = max(_SWEEP_FROM, 2 * len(self._settled))

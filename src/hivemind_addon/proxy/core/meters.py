@@ -110,7 +110,7 @@ class CommonMeters:
 
     def of(self, meters: "Meters") -> list[Meter]:
         """The common meters that count a pool's attempts, in use or not."""
-        return [common.meter for common in self._common.values() if meters in common.members]
+        return [common.meter for common in self._common.values() if meters in common.members] if self._common else []
 
     def adopt(self, meters: "Meters", attempt: Attempt, now: float) -> None:
         """A pool took an attempt over that another one has sent."""
@@ -325,12 +325,11 @@ class Meters:
         hoped: bool = False,
     ) -> float:
         """When all have room for a ticket's demand beside what is kept for others, if nothing else changes."""
-        fits_at = now
+        fits_at, has_backoffs = [now], bool(backoffs)
         for meter in self._meters.values():
-            kept = backoffs.kept_of_meter(meter, ticket, now) if backoffs else 0
-            at = meter.earliest(meter.units_of(demand), now, kept=kept, hurried=hurried, hoped=hoped)
-            fits_at = max(fits_at, at)
-        return fits_at
+            kept = backoffs.kept_of_meter(meter, ticket, now) if has_backoffs else 0
+            fits_at.append(meter.earliest(meter.units_of(demand), now, kept=kept, hurried=hurried, hoped=hoped))
+        return max(fits_at)
 
     def explain(self, demand: Demand, now: float) -> bool:
         """Whether they know why a demand was refused: it does not fit."""
@@ -448,13 +447,13 @@ class ServiceTime:
 
 def dominant_s(demand: Demand, meters: Iterable[Meter], *, service_s: float, slots: int) -> float:
     """The dominant cost of a demand that holds a slot for `service_s`. Never negative."""
-    longest_s = max(0.0, service_s / max(1, slots))
-    for meter in meters:
-        if meter.window_s <= _LONGEST_WINDOW_S:
-            # More than the whole limit takes the whole limit.
-            takes_s = min(meter.units_of(demand), meter.limit) / meter.limit * meter.window_s
-            longest_s = max(longest_s, takes_s)
-    return longest_s
+    takes_s = [
+        # More than the whole limit takes the whole limit.
+        min(meter.units_of(demand), meter.limit) / meter.limit * meter.window_s
+        for meter in meters
+        if meter.window_s <= _LONGEST_WINDOW_S
+    ]
+    return max(0.0, service_s / max(1, slots), *takes_s)
 
 
 def reading_s(input_tokens: int, meters: Iterable[Meter]) -> float:
