@@ -7,6 +7,8 @@ for a million tokens is 300,000.
 from dataclasses import dataclass
 from enum import Enum
 
+from msgspec import Struct
+
 _MILLION = 1_000_000
 
 MOST_AMOUNT = 10**15
@@ -36,8 +38,7 @@ class Price:
         return -(-total // _MILLION)
 
 
-@dataclass(frozen=True, slots=True)
-class Spend:
+class Spend(Struct, frozen=True):
     """An amount of both kinds."""
 
     tokens: int = 0

@@ -222,7 +222,7 @@ def actual_spend(ticket: Ticket, result: AttemptResult) -> Spend:
     is_complete = outcome.kind is OutcomeKind.SUCCESS
     if usage is not None and (usage.reported or (is_complete and usage.total_input_tokens)):
         return spend_of(usage, ticket.price)
-    counted = Spend() if usage is None else spend_of(usage, ticket.price)
+    counted = _NOTHING if usage is None else spend_of(usage, ticket.price)
     never_sent = result.charged == Demand(requests=0)
     if never_sent or not (outcome.ambiguous or outcome.kind in _MAY_BE_BILLED):
         return counted
@@ -291,20 +291,20 @@ class Budgets:
         if held is None:
             if ticket.budgets:
                 raise ContractError(f"{ticket.id}: its budgets were settled already")
-            held = (), Spend()  # it had none when it was admitted
+            if not self._accounts:
+                return []
+            held = (), _NOTHING  # it had none when it was admitted
         payers, expected = held
         woken: dict[str, None] = {}
         for account in (*payers, *self._opened_since(ticket, payers)):
             account.renew(now)
-            account.settle(expected if account in payers else Spend(), actual)
+            account.settle(expected if account in payers else _NOTHING, actual)
             self.changed(account, now)
             self._wake(account, woken)
         return list(woken)
 
     def _opened_since(self, ticket: Ticket, payers: Sequence[Account]) -> list[Account]:
         """Accounts of a ticket's holders that were opened while its attempt ran: it counts in them, too."""
-        if not self._accounts:
-            return []
         found = (self._accounts.get((*holder, per)) for holder in _holders(ticket) for per in Period)
         return [account for account in found if account is not None and account not in payers]
 

@@ -182,28 +182,31 @@ class Scheduler:
 
     def _poll_with_others(self, pool: Pool, now: float) -> list[Admitted | Shed | Refused]:
         """Poll a pool, and those that draw on the same limits: one after the other, in one order over all of them."""
-        together = [pool]
         # Where the limits have just proved to be the pools' own, all may go that waited for a common one.
-        was_in_force, pool.sharing.was_in_force = pool.sharing.was_in_force, pool.sharing.is_in_force
-        if was_in_force or pool.sharing.was_in_force:
-            together = [one for one in self._pools.values() if one.sharing is pool.sharing]
-        decisions: list[Admitted | Shed | Refused] = []
-        if len(together) == 1:
-            decisions += pool.poll(now, stopping=self._stopping)
-        else:
-            for one in together:
-                decisions += one.begin_poll(now, stopping=self._stopping)
-            while (step := self._step_of(together, now)) is not None:
-                decisions += step
-            for one in together:
-                one.end_poll(now)
+        sharing = pool.sharing
+        was_in_force, sharing.was_in_force = sharing.was_in_force, sharing.is_in_force
+        if not was_in_force and not sharing.was_in_force:
+            decisions = pool.poll(now, stopping=self._stopping)
+            self._polled(pool)
+            return decisions
+        together = [one for one in self._pools.values() if one.sharing is sharing]
+        decisions = []
         for one in together:
-            self._changed.pop(one, None)
-            if one.wakeup_at is None:
-                self._wakeups.drop(one)
-            else:
-                self._wakeups.put(one, one.wakeup_at)
+            decisions += one.begin_poll(now, stopping=self._stopping)
+        while (step := self._step_of(together, now)) is not None:
+            decisions += step
+        for one in together:
+            one.end_poll(now)
+            self._polled(one)
         return decisions
+
+    def _polled(self, pool: Pool) -> None:
+        """Wake it again when it wants."""
+        self._changed.pop(pool, None)
+        if pool.wakeup_at is None:
+            self._wakeups.drop(pool)
+        else:
+            self._wakeups.put(pool, pool.wakeup_at)
 
     def _step_of(self, pools: Sequence[Pool], now: float) -> list[Admitted | Refused] | None:
         """Let the first go that may; None: all wait. Who waits for what is common is passed by nobody who takes of it.
