@@ -18,6 +18,7 @@ from hivemind_addon.proxy.profile.model import MODEL_IN_PATH, DialectName, Profi
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES
 from hivemind_addon.resources import profiles_folder
 from hivemind_addon.system.document import read_document
+from hivemind_addon.system.memo import by_thing_and_text
 from hivemind_addon.system.patterns import (
     glob_matches,
     host_parts,
@@ -123,6 +124,7 @@ def is_model_call(profile: Profile, method: str, path: str) -> bool:
     )
 
 
+@by_thing_and_text
 def dialect_for(profile: Profile, path: str) -> DialectName:
     """The wire format of a path."""
     glob = matching_path(tuple(profile.dialects), path)
@@ -142,6 +144,7 @@ def _model_place(pattern: str) -> re.Pattern[str]:
     return re.compile("(?P<model>[^/]{1,200})".join(pieces), re.DOTALL)
 
 
+@by_thing_and_text
 def model_group(profile: Profile, model: str) -> str:
     """The name of what a model shares its limit with: the glob that it matches, else itself."""
     return next((glob for glob in profile.model_groups if glob_matches(glob, model)), model)

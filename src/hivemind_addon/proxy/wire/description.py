@@ -1,7 +1,9 @@
 """What a request says: its model, whose it is, what it is for, and what it will take. Pure: read from its parts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hivemind_addon.api.ticket import CallKind, Demand, PoolKey, Usage
 from hivemind_addon.proxy.profile.load import dialect_for, model_group, model_of
@@ -11,13 +13,13 @@ from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
 from hivemind_addon.proxy.wire.estimate import Estimator
 from hivemind_addon.proxy.wire.identity import Identity, call_kind, identify
 from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, RequestFacts, fingerprints, read_request
+from hivemind_addon.system.memo import by_thing_and_text
 from hivemind_addon.system.patterns import glob_matches, normal_host
 
 _LONGEST_PATIENCE_S = 86_400
 
 
-@dataclass(frozen=True, slots=True)
-class PlainRequest:
+class PlainRequest(Struct, frozen=True):
     """The parts of a request, as text."""
 
     scheme: str
@@ -31,8 +33,7 @@ class PlainRequest:
     """As it is sent; its content coding is among the headers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
+class Description(Struct, frozen=True):
     """One request, described."""
 
     dialect: DialectName
@@ -103,11 +104,18 @@ def _plain_body(request: PlainRequest) -> bytes:
 def _known_patience(headers: Mapping[str, str], profile: Profile) -> float | None:
     patience = profile.patience
     for name in patience.headers:
+        if name not in headers:
+            continue
         try:
-            announced = float(headers.get(name, ""))
+            announced = float(headers[name])
         except ValueError:
             continue
         if 0 < announced < _LONGEST_PATIENCE_S:
             return announced
-    client = headers.get("user-agent", "")
-    return next((seconds for glob, seconds in patience.clients.items() if glob_matches(glob, client)), None)
+    return _patience_of_client(profile, headers.get("user-agent", ""))
+
+
+@by_thing_and_text
+def _patience_of_client(profile: Profile, user_agent: str) -> float | None:
+    clients = profile.patience.clients
+    return next((seconds for glob, seconds in clients.items() if glob_matches(glob, user_agent)), None)
