@@ -12,7 +12,7 @@ from hivemind_addon.proxy.wire.decoding import DecodeError, decode
 from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
 from hivemind_addon.proxy.wire.estimate import Estimator
 from hivemind_addon.proxy.wire.identity import Identity, call_kind, identify
-from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, RequestFacts, fingerprints, read_request
+from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, Fingerprints, RequestFacts, fingerprints, read_request
 from hivemind_addon.system.memo import by_thing_and_text
 from hivemind_addon.system.patterns import glob_matches, normal_host
 
@@ -33,6 +33,21 @@ class PlainRequest(Struct, frozen=True):
     """As it is sent; its content coding is among the headers."""
 
 
+class Size(Struct, frozen=True):
+    """What one request will take."""
+
+    demand: Demand
+    """Of an attempt that finds the prompt cache warm."""
+    expected: Usage
+    cold_tokens: int
+    """Of the input that is expected in the cache, what the limits count once it has lapsed."""
+    prefix: str
+    """Hash of what the prompt cache keys on; empty: nothing is shared."""
+    prefix_tokens: int
+    is_rough: bool
+    """`size_request` can count what is estimated by its bytes here."""
+
+
 class Description(Struct, frozen=True):
     """One request, described."""
 
@@ -42,23 +57,19 @@ class Description(Struct, frozen=True):
     kind: CallKind
     pool: PoolKey
     """With the account as the request tells it."""
-    demand: Demand
-    """Of an attempt that finds the prompt cache warm."""
-    expected: Usage
-    cold_tokens: int
-    """Of the input that is expected in the cache, what the limits count once it has lapsed."""
-    prefix: str
-    """Hash of what the prompt cache keys on; empty: nothing is shared."""
-    prefix_tokens: int
-    request_hash: str
+    prints: Fingerprints
+    size: Size
     known_patience_s: float | None
     """How long its client waits: what it announces, else what the profile knows of its kind; None: neither."""
 
 
 def describe_request(
-    profile: Profile, request: PlainRequest, estimator: Estimator, *, user: str, peer: str
+    profile: Profile, request: PlainRequest, estimator: Estimator, *, user: str, peer: str, rough: bool = False
 ) -> Description:
-    """Read a model call of this profile. `user`: the proxy's, where one is named; `peer`: the client's address."""
+    """Read a model call of this profile. `user`: the proxy's, where one is named; `peer`: the client's address.
+
+    `rough`: its size may be.
+    """
     dialect = dialect_for(profile, request.path)
     facts = read_request(_plain_body(request), DIALECTS[dialect])
     if profile.model_paths:
@@ -66,11 +77,6 @@ def describe_request(
     who = identify(profile, request.headers, facts, user, peer)
     kind = call_kind(profile, request.headers, facts, request.path, has_parent=bool(who.parent_session))
     prints = fingerprints(facts, who.agent)
-    expected = estimator.expect(profile, facts, who.session)
-    demand = estimator.estimate(profile, facts, who.session)
-    prefix_tokens = round(expected.total_input_tokens * prints.prefix_bytes / max(1, facts.prompt_bytes))
-    is_kept = prints.is_marked or not profile.cache_needs_marks
-    is_shared = is_kept and prefix_tokens >= profile.cache.least_tokens
     host, usual_port = normal_host(request.host), 443 if request.scheme == "https" else 80
     return Description(
         dialect=dialect,
@@ -82,13 +88,35 @@ def describe_request(
             account=who.account,
             model_group=model_group(profile, facts.model),
         ),
-        demand=demand,
+        prints=prints,
+        size=size_request(profile, facts, prints, estimator, who.session, rough=rough),
+        known_patience_s=_known_patience(request.headers, profile),
+    )
+
+
+def size_request(
+    profile: Profile,
+    facts: RequestFacts,
+    prints: Fingerprints,
+    estimator: Estimator,
+    session: str,
+    *,
+    rough: bool = False,
+) -> Size:
+    """What a request of a session's will take."""
+    estimate = estimator.estimate(profile, facts, session, rough=rough)
+    expected = estimate.expected
+    input_tokens = expected.total_input_tokens
+    prefix_tokens = round(input_tokens * prints.prefix_bytes / max(1, facts.prompt_bytes))
+    is_kept = prints.is_marked or not profile.cache_needs_marks
+    is_shared = is_kept and prefix_tokens >= profile.cache.least_tokens
+    return Size(
+        demand=estimate.demand,
         expected=expected,
         cold_tokens=expected.cache_read_tokens if profile.charge.input is InputCharge.UNCACHED else 0,
         prefix=prints.prefix if is_shared else "",
-        prefix_tokens=min(prefix_tokens, expected.total_input_tokens) if is_shared else 0,
-        request_hash=prints.whole,
-        known_patience_s=_known_patience(request.headers, profile),
+        prefix_tokens=min(prefix_tokens, input_tokens) if is_shared else 0,
+        is_rough=estimate.is_rough,
     )
 
 
