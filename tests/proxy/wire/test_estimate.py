@@ -8,7 +8,7 @@ from hivemind_addon.api.ticket import Demand, Usage
 from hivemind_addon.proxy.profile.model import Charge, DialectName, InputCharge, OutputCharge, Profile, Tokens
 from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
 from hivemind_addon.proxy.wire.estimate import _CONVERSATIONS, _MODELS, _SESSIONS, Estimator
-from hivemind_addon.proxy.wire.request import read_request
+from hivemind_addon.proxy.wire.request import read_request, text_of
 from hivemind_addon.proxy.wire.tokenizer import Tokenizer
 from tests.cpu_time import least_cpu_s
 
@@ -334,6 +334,97 @@ def test_any_history_gives_a_demand_that_is_positive_and_adds_up(history, profil
         assert demand.output_tokens >= 0
         assert demand.total_tokens == demand.input_tokens + demand.output_tokens
         estimator.learn(profile, facts, "s", Usage(fresh, read, write, output, reported=True))
+
+
+# Rough estimates -----------------------------------------------------------------------------------------------------------
+
+PROSE = "The error comes from the import at its top, because the package was renamed; nothing else refers to it. "
+CODE = "    for index, value in enumerate(self._values[1:]):\n        total += weights.get(value.name, 0.5) * index\n"
+OUTPUT = '{"file": "src/main.py", "line": 17, "passed": false, "seconds": 0.0312},\n'
+TEXTS = (PROSE, CODE, OUTPUT, WORDS)
+
+
+def conversation(number):
+    """Of a tenth of a KB to 12 KB, of all kinds of text."""
+    texts = [TEXTS[(number + turn) % len(TEXTS)] * (1 + (number * 7 + turn * 3) % 9) for turn in range(1 + number % 4)]
+    return request(*[user(text) for text in texts], system=PROSE * (1 + number % 5))
+
+
+def told_tokens(facts):
+    """What a provider with a tokenizer of its own says that a prompt has: a fifth more than ours, and its overhead."""
+    return 20 + round(1.2 * TOKENIZER.count("\n".join(map(text_of, (*facts.preamble, *facts.messages)))))
+
+
+@pytest.fixture
+def taught(estimator):
+    """An estimator that a provider has told its count of fifty conversations."""
+    for number in range(50):
+        facts = conversation(number)
+        estimator.learn(ALL, facts, f"s{number}", usage(told_tokens(facts)))
+    return estimator
+
+
+def test_a_rough_estimate_counts_nothing_and_says_so():
+    tokenizer = CountingTokenizer()
+    tokenizer.load()
+    estimator = Estimator(tokenizer)
+    for number in range(20):
+        facts = conversation(number)
+        estimator.learn(ALL, facts, f"s{number}", usage(told_tokens(facts)))
+    tokenizer.texts.clear()
+    rough = estimator.estimate(ALL, conversation(77), "new", rough=True)
+    assert (rough.is_rough, tokenizer.texts) == (True, [])
+    counted = estimator.estimate(ALL, conversation(77), "new")
+    assert (counted.is_rough, len(tokenizer.texts)) == (False, 1)
+
+
+def test_tokens_are_counted_until_a_provider_has_told_enough():
+    tokenizer = CountingTokenizer()
+    estimator = Estimator(tokenizer)
+    facts = conversation(3)
+    for number in range(10):
+        assert not estimator.estimate(ALL, conversation(3), f"s{number}", rough=True).is_rough
+        estimator.learn(ALL, facts, f"s{number}", usage(told_tokens(facts)))
+    assert estimator.estimate(ALL, conversation(3), "new", rough=True).is_rough
+    assert not estimator.estimate(UNCACHED, conversation(3), "new", rough=True).is_rough, "that is another provider"
+
+
+def test_what_is_counted_already_is_no_longer_rough(taught):
+    facts = conversation(5)
+    counted = taught.estimate(ALL, facts, "new")
+    assert taught.estimate(ALL, facts, "new", rough=True) == counted
+
+
+def test_a_rough_estimate_of_new_conversations_is_true_on_average_and_never_far_off(taught):
+    off = []
+    for number in range(100, 160):
+        facts = conversation(number)
+        off.append(taught.estimate(ALL, facts, "new", rough=True).demand.input_tokens / told_tokens(facts))
+    assert sum(off) / len(off) == pytest.approx(1, abs=0.1)
+    assert 0.7 < min(off) < max(off) < 1.4
+
+
+def test_a_rough_estimate_of_a_conversation_that_goes_on_is_off_by_its_new_text_alone(taught):
+    first = [user(WORDS * 5000)]
+    taught.learn(ALL, request(*first), "s", usage(60_000, 100))
+    again = request(*first, assistant(PROSE * 4), user(CODE * 20))
+    rough, counted = (taught.estimate(ALL, again, "s", rough=rough).demand.input_tokens for rough in (True, False))
+    assert rough == pytest.approx(counted, rel=0.01)
+    assert rough > 60_300
+
+
+def test_the_ratio_goes_on_learning_while_estimates_are_rough(taught):
+    """The provider changes its tokenizer: from now on everything is half as much again."""
+    for number in range(400):
+        facts = conversation(number)
+        taught.estimate(ALL, facts, f"t{number}", rough=True)
+        taught.learn(ALL, facts, f"t{number}", usage(round(1.5 * told_tokens(facts))))
+    off = [
+        taught.estimate(ALL, facts, "new", rough=rough).demand.input_tokens / (1.5 * told_tokens(facts))
+        for facts in map(conversation, range(100, 140))
+        for rough in (False, True)
+    ]
+    assert sum(off) / len(off) == pytest.approx(1, abs=0.1)
 
 
 # What is expected, for budgets ---------------------------------------------------------------------------------------------
