@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from hivemind_addon.api.events import OddityNoted
-from hivemind_addon.api.proxy_user import ProxyWords, clean, given_id, priority_of, proxy_words
+from hivemind_addon.api.proxy_user import DELIVERIES, ProxyWords, clean, given_id, priority_of, proxy_words
 from hivemind_addon.api.ticket import Delivery, Demand, PoolKey, Priority, Ticket
 from hivemind_addon.proxy.capture.flow_parts import peer_of, plain_headers, plain_request
 from hivemind_addon.proxy.core.budget import spend_of
@@ -67,6 +67,10 @@ class Intake:
     def take_own_headers(self, flow: http.HTTPFlow) -> None:
         """Remember and remove what talks to the proxy: `Proxy-Authorization` and `x-hivemind-*` never go upstream."""
         headers = flow.request.headers
+        # Nearly no request has any: one look at all the names, as they came.
+        names = b"\n".join([name for name, _ in headers.fields]).lower()
+        if b"x-hivemind-" not in names and b"proxy-authorization" not in names:
+            return
         if credentials := headers.pop("proxy-authorization", None):
             self.learn_proxy_user(flow, credentials)
         for name, value in plain_headers(headers.fields).items():
@@ -212,9 +216,7 @@ def _sizes(size: Size, price: Price | None) -> dict[str, Any]:
 def _asked_delivery(flow: http.HTTPFlow, profile: Profile, words: ProxyWords) -> Delivery:
     """The request's own word, else its agent's (in the proxy password), else the profile's."""
     word = str(flow.metadata.get(DELIVERY_KEY, "")).strip().lower()
-    if word in {delivery.value for delivery in Delivery}:
-        return Delivery(word)
-    return words.delivery or profile.delivery
+    return DELIVERIES.get(word) or words.delivery or profile.delivery
 
 
 def _priority(flow: http.HTTPFlow, words: ProxyWords, highest: Priority) -> Priority:

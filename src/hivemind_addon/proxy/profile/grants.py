@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from hivemind_addon.api.spend import Budget, Period, Scope
 from hivemind_addon.api.ticket import Priority
+from hivemind_addon.system.memo import by_thing_and_text
 from hivemind_addon.system.patterns import glob_matches
 
 _AMOUNT = re.compile(
@@ -76,6 +77,7 @@ class AgentRules:
     everyone: Grants = field(default_factory=Grants)
     """What everyone may have, and the budgets that all agents share."""
 
+    @by_thing_and_text
     def granted(self, agent: str) -> Granted:
         """What one agent may have."""
         own = self._own(agent)

@@ -65,6 +65,7 @@ class Profiles:
                     best = rank, profile
         return best[1] if best else None
 
+    @by_thing_and_text
     def host_for_path(self, path: str) -> tuple[str, int | None, bool] | None:
         """Host, port, and whether it is this machine, of the profile whose model calls have a path, or one above it.
 
@@ -92,6 +93,7 @@ class Profiles:
         """The same, with at most so many attempts in flight in each pool."""
         return Profiles({name: _capped(profile, most) for name, profile in self.by_name.items()})
 
+    @by_thing_and_text
     def for_path(self, path: str) -> Profile | None:
         """The profile for an upstream of no profile (reverse mode), by the path of its first model call.
 
