@@ -273,6 +273,8 @@ class Budgets:
 
     def is_near(self, ticket: Ticket, times: int) -> bool:
         """Whether a budget has less left than so many times what a ticket is expected to take from it."""
+        if not ticket.budgets and not self._overrides.has_budgets:
+            return False
         for budget, _ in self._allotments(ticket):
             account = self._accounts.get(budget.key)
             for one in budget.balances(_NOTHING, _NOTHING) if account is None else account.balances:

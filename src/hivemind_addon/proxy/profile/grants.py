@@ -77,9 +77,12 @@ class AgentRules:
     everyone: Grants = field(default_factory=Grants)
     """What everyone may have, and the budgets that all agents share."""
 
-    @by_thing_and_text
     def granted(self, agent: str) -> Granted:
         """What one agent may have."""
+        return self._granted(agent if self.agents else "")
+
+    @by_thing_and_text
+    def _granted(self, agent: str) -> Granted:
         own = self._own(agent)
         group = self.groups.get(own.group, Grants())
         layers = (own, group, self.everyone)

@@ -92,24 +92,29 @@ class _HeaderConditions:
     """
 
     def __init__(self, conditions: Sequence[Mapping[str, str]]) -> None:
-        names = sorted({name for condition in conditions for name in condition})
-        self._places = tuple(map(_Place.parse, names))
+        places = {_Place.parse(name) for condition in conditions for name in condition}
+        self._headers = sorted(place.header for place in places if not place.member)
+        self._members = sorted(place for place in places if place.member)
+        order = [*(_Place(header, "") for header in self._headers), *self._members]
         self._conditions = [
-            [(names.index(name), re.compile(text, re.IGNORECASE)) for name, text in condition.items()]
+            [(order.index(_Place.parse(name)), re.compile(text, re.IGNORECASE)) for name, text in condition.items()]
             for condition in conditions
         ]
-        self._known: dict[tuple[str, ...], tuple[bool, ...]] = {}
+        self._known: dict[tuple[str | None, ...], tuple[bool, ...]] = {}
 
     def hold(self, headers: Mapping[str, str], members: Mapping[str, str]) -> tuple[bool, ...]:
         """Which of the conditions hold, in their order."""
-        values = tuple([place.value(headers, members) for place in self._places])
-        known = self._known.get(values)
+        said = tuple(map(headers.get, self._headers))
+        if self._members:
+            said += tuple([place.value(headers, members) for place in self._members])
+        known = self._known.get(said)
         if known is None:
+            values = [(value or "").strip()[:MAX_HEADER_CHARS] for value in said]
             known = tuple(all(pattern.search(values[at]) for at, pattern in one) for one in self._conditions)
             if sum(map(len, values)) <= REMEMBERED_CHARS:
                 if len(self._known) >= _HEADS:
                     self._known.clear()
-                self._known[values] = known
+                self._known[said] = known
         return known
 
 
@@ -220,7 +225,11 @@ def _account(rules: _Asker, headers: Mapping[str, str]) -> str:
 
 
 def _whole(names: Iterable[str], headers: Mapping[str, str]) -> str:
-    return next((value for name in names if (value := headers.get(name, "").strip())), "")
+    """What the first of these headers says that says anything."""
+    for name in names:
+        if value := headers.get(name, "").strip():
+            return value
+    return ""
 
 
 def product(headers: Mapping[str, str]) -> str:

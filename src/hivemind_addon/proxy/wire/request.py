@@ -101,11 +101,9 @@ class RequestBody:
     def __repr__(self) -> str:
         return f"<RequestBody {len(self.oddities)} oddities>"
 
-    def read[T](self, name: str, decoder: msgspec.json.Decoder[T], raw: Raw) -> T | None:
+    def read[T](self, name: str, decoder: msgspec.json.Decoder[T], raw: Raw | None) -> T | None:
         """The value; `name` is for the oddity."""
-        if not isinstance(raw, Raw):
-            return raw  # read with the whole
-        if not len(raw) or (len(raw) == len(_NULL) and memoryview(raw) == _NULL):
+        if raw is None or not len(raw) or (len(raw) == len(_NULL) and memoryview(raw) == _NULL):
             return None
         try:
             return decoder.decode(raw)
@@ -115,15 +113,18 @@ class RequestBody:
 
     def text(self, name: str) -> str | None:
         """The text of that name."""
-        return self.read(name, _STR, getattr(self.outer, name))
+        value = getattr(self.outer, name)
+        return value if isinstance(value, str) else self.read(name, _STR, value)
 
     def number(self, name: str, raw: Raw | None = None) -> int | None:
         """The whole number of that name, or of that value."""
-        return self.read(name, _INT, getattr(self.outer, name) if raw is None else raw)
+        value = getattr(self.outer, name) if raw is None else raw
+        return value if isinstance(value, int) else self.read(name, _INT, value)
 
     def flag(self, name: str) -> bool | None:
         """True or false."""
-        return self.read(name, _BOOL, getattr(self.outer, name))
+        value = getattr(self.outer, name)
+        return value if isinstance(value, bool) else self.read(name, _BOOL, value)
 
     def count(self, name: str) -> int:
         """How many items the list of that name has."""
@@ -210,7 +211,7 @@ def _facts(body: RequestBody, dialect: "Dialect") -> RequestFacts:
     messages = body.items(dialect.conversation)
     if not messages and len(outer.prompt):
         messages = body.items("prompt")
-    preamble = tuple(raw for raw in (outer.system, outer.instructions, outer.tools, outer.functions) if len(raw))
+    preamble = tuple([raw for raw in (outer.system, outer.instructions, outer.tools, outer.functions) if len(raw)])
     continues = bool(body.text("previous_response_id"))
     sizes, media = _weigh(messages)
     session_hint, parent_hint = dialect.session_hints(body)
@@ -218,7 +219,7 @@ def _facts(body: RequestBody, dialect: "Dialect") -> RequestFacts:
         model=_model(body),
         stream=_is_streamed(body, dialect),
         max_output_tokens=dialect.max_output_tokens(body),
-        prompt_bytes=sum(sizes) + sum(len(raw) for raw in preamble),
+        prompt_bytes=sum(sizes) + sum(map(len, preamble)),
         media=media + (body.count("images") if len(outer.images) else 0),
         messages=messages,
         message_bytes=sizes,
@@ -245,7 +246,7 @@ def _members(body: RequestBody) -> Mapping[str, str]:
     """The short texts that may name a session, those of small objects by `outer.member`."""
     outer = body.outer
     named = (("prompt_cache_key", outer.prompt_cache_key), ("user_prompt_id", outer.user_prompt_id))
-    found = {name: text for name, raw in named if (text := _short_text(raw, _MAX_NAME_CHARS))}
+    found = {name: text for name, raw in named if len(raw) and (text := _short_text(raw, _MAX_NAME_CHARS))}
     # Only these, for in `request` there is the whole conversation (Gemini's Code Assist).
     for name, raw in (("client_metadata", outer.client_metadata), ("request", outer.request)):
         if not len(raw):
