@@ -165,7 +165,7 @@ class Account:
         found = []
         renews_in_s = self._renews_in_s(now)
         for one in self.balances:
-            needed = ticket.expected.tokens if one.unit == "tokens" else ticket.expected.micro_usd
+            needed = _needed(ticket, one.unit)
             is_free = one.unit == "micro_usd" and ticket.price is None
             if not is_free and (one.spent >= one.limit or one.spent + one.reserved + needed > one.limit):
                 short = Shortage(self.budget, one.unit, one.limit, one.spent, one.reserved, needed, renews_in_s)
@@ -232,6 +232,10 @@ def actual_spend(ticket: Ticket, result: AttemptResult) -> Spend:
     )
 
 
+def _needed(ticket: Ticket, unit: str) -> int:
+    return ticket.expected.tokens if unit == "tokens" else ticket.expected.micro_usd
+
+
 class Budgets:
     """The books of one scheduler. Every `reserve` that answers None is followed by one `settle`."""
 
@@ -266,6 +270,17 @@ class Budgets:
             account.renew(now)
             account.file(budget) if is_filed else account.give(budget)
         return _worst(tuple(payers.values()), ticket, now)
+
+    def is_near(self, ticket: Ticket, times: int) -> bool:
+        """Whether a budget has less left than so many times what a ticket is expected to take from it."""
+        if not ticket.budgets and not self._overrides.has_budgets:
+            return False
+        for budget, _ in self._allotments(ticket):
+            account = self._accounts.get(budget.key)
+            for one in budget.balances(_NOTHING, _NOTHING) if account is None else account.balances:
+                if one.left < times * _needed(ticket, one.unit):
+                    return True
+        return False
 
     def reserve(self, ticket: Ticket, now: float) -> Shortage | None:
         """Set the expected spend of a ticket aside in all of its budgets, or in none and say why."""

@@ -282,6 +282,10 @@ class Capacity:
         """Whether refusals tell of a rate limit that no header tells of."""
         return any(hidden.limit is not None and hidden.limit.window_s is not None for hidden in self.hidden)
 
+    def is_near(self, demand: Demand, times: int, now: float) -> bool:
+        """Whether less is left than so many times a demand, or what is left is only guessed."""
+        return self.is_rate_hidden or self.meters.is_near(demand, times, now)
+
     @property
     def is_full(self) -> bool:
         """Whether as many attempts are in flight as are known to be taken; what was learned may count all pools'."""

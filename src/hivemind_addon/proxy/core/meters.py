@@ -29,6 +29,7 @@ from hivemind_addon.proxy.core.lanes import InFlight, QueueEntry
 from hivemind_addon.proxy.core.learned import LearnedMeter
 from hivemind_addon.proxy.core.meter import Meter, is_usable
 
+_OF_INPUT = (Dimension.INPUT_TOKENS, Dimension.TOTAL_TOKENS)
 _MOST_VOTES = 4
 ENOUGH_VOTES = 2
 """A common meter counts from then on."""
@@ -387,6 +388,12 @@ class Meters:
                 shared_by=tuple(sorted(one.model_group for one in self._account.members_of(meter))),
             )
             for meter in self
+        )
+
+    def is_near(self, demand: Demand, times: int, now: float) -> bool:
+        """Whether a limit that counts input has less left than so many times a demand."""
+        return any(
+            meter.dimension in _OF_INPUT and meter.level(now) < times * demand.of(meter.dimension) for meter in self
         )
 
     def in_the_way(self, demand: Demand, now: float) -> "set[Meters]":

@@ -27,6 +27,7 @@ from hivemind_addon.api.ticket import (
     Attempt,
     AttemptResult,
     ContractError,
+    Demand,
     Hints,
     OutcomeKind,
     PoolKey,
@@ -430,6 +431,10 @@ class Pool:
             return [self._refuse(entry, short, now)]
         self._wait_for_funds(entry, short, now)
         return []
+
+    def is_near(self, demand: Demand, times: int, now: float) -> bool:
+        """Whether less is left than so many times a demand, beside what waits already."""
+        return self._capacity.is_near(demand, times + len(self._queue), now)
 
     def in_the_way(self, now: float) -> set[Meters]:
         """Pools that have to let its next ticket go first, for they draw on the limit that it waits for."""

@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from hivemind_addon.proxy.core.meters import Meters
 
 _NEVER = float("inf")
+_PLENTY = 20
+"""A limit or a budget is near when less is left of it than so many times what a ticket takes."""
 _COUNTER_OF_END = {
     "delivered": "delivered",
     "gave up": "gave_up",
@@ -131,6 +133,15 @@ class Scheduler:
         if superseded is not None:
             self._superseded.append(superseded)
         self._changed[pool] = None
+
+    def must_count(self, ticket: Ticket, now: float) -> bool:
+        """Whether the tokens of a ticket that is to come have to be counted: a limit or a budget is near.
+
+        Where it is not, and its demand is off by a fifth, the same is decided.
+        """
+        pool = self._pools.get(self._merged.get(ticket.pool, ticket.pool))
+        is_near = pool is not None and pool.is_near(ticket.demand, _PLENTY, now)
+        return is_near or self._budgets.is_near(ticket, _PLENTY)
 
     def configure(self, settings_of: Callable[[PoolKey, str], PoolSettings | None], now: float) -> None:
         """Profiles were changed. `settings_of`: a pool and its profile's name → what counts; None: as it was."""
