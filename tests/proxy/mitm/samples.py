@@ -17,6 +17,13 @@ def make_proxy(folder=None, **changes):
     return Proxy(runtime=make_runtime(), settings=Settings(profiles=load_profiles(folder), **changes))
 
 
+def heard_by(proxy):
+    """The events from now on."""
+    events = []
+    proxy.driver.listen(events.append)
+    return events
+
+
 def make_flow(
     url="https://api.anthropic.com/v1/messages", *, method="POST", mode="regular", sni=None, content=None, **headers
 ):

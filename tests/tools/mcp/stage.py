@@ -14,6 +14,7 @@ from hivemind_addon.api.report import ProxyView, Report
 from hivemind_addon.api.snapshot import SCHEMA_VERSION
 from hivemind_addon.proxy.checkpoint.store import CheckpointStore
 from hivemind_addon.proxy.observe.stats import Stats
+from hivemind_addon.proxy.observe.sums import Sums
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
 from hivemind_addon.tools.mcp.server import make_server
@@ -30,7 +31,7 @@ class Stage:
 
     def __init__(self, folder: Path, *, slots: int = 1) -> None:
         self.bench = Bench(slots=slots)
-        self.stats = Stats()
+        self.sums = Sums()
         self.told = 0
         self.options = {"hivemind_trace": "none", "hivemind_journal": str(folder / "journal.db")}
         self.guarded = {"hivemind_journal"}
@@ -53,7 +54,7 @@ class Stage:
 
     def report(self) -> Report:
         for event in self.bench.events[self.told :]:
-            self.stats(event)
+            self.sums(event)
         self.told = len(self.bench.events)
         proxy = ProxyView(
             pid=7, port=PORT, listens=("127.0.0.1:8080",), confdir="/c", hosts=("api.test",), began_wall=40.0
@@ -62,7 +63,7 @@ class Stage:
             version=SCHEMA_VERSION,
             proxy=proxy,
             snapshot=self.snapshot,
-            stats=self.stats.view(self.bench.now),
+            stats=Stats(self.sums).view(self.bench.now),
             told_wall=100.0,
         )
 

@@ -191,6 +191,8 @@ class Hivemind:
             # mitmproxy's root logger takes every level, and makes each line a hook of all addons.
             wanted = {getattr(ctx.options, name, None) for name in _VERBOSITIES}
             logger.setLevel(logging.DEBUG if "debug" in wanted else logging.INFO)
+            if self.proxy:
+                self.proxy.driver.ask_observers()  # a log at DEBUG has everything
         try:
             if updated & {"listen_host", "mode", "proxyauth", "hivemind_allow_lan"}:
                 check_listeners(ctx.options)
