@@ -185,6 +185,16 @@ async def test_without_a_view_only_the_end_is_written(stage):
     assert view.drawn == []
 
 
+async def test_without_a_view_and_a_reader_nothing_is_written(stage, monkeypatch):
+    monkeypatch.setattr("hivemind_addon.proxy.mitm.annotation.final_line", None)
+    proxy, _ = stage
+    proxy.annotator.wake, proxy.annotator.is_read = None, lambda: False
+    exchange = come(proxy)
+    deliver(exchange)
+    assert (exchange.flow.comment, exchange.flow.metadata) == ("", {})
+    assert proxy.guard.trips == 0
+
+
 async def test_an_answer_grows_in_the_flow_while_it_streams(stage):
     proxy, _ = stage
     exchange = come(proxy)

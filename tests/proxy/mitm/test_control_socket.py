@@ -16,7 +16,7 @@ from hivemind_addon.proxy.mitm.control_socket import option_views, set_option
 from hivemind_addon.proxy.mitm.options import OPTIONS, BadOption, add_options, read_settings
 from hivemind_addon.proxy.mitm.view import DEFAULT_KEEP
 from tests.patience import PATIENCE_S
-from tests.proxy.mitm.samples import heard_by, make_proxy
+from tests.proxy.mitm.samples import make_proxy
 
 
 class FollowedOptions:
@@ -85,7 +85,7 @@ async def test_it_opens_only_when_the_ports_are_known(proxy):
 
 
 async def test_a_person_steers_and_records(proxy, tmp_path):
-    control, chosen, file, events = proxy.control, Path("own.sock"), tmp_path / "of.flow", heard_by(proxy)
+    control, chosen, file = proxy.control, Path("own.sock"), tmp_path / "of.flow"
     choose(proxy, chosen)
     await control.open()
 
@@ -99,13 +99,13 @@ async def test_a_person_steers_and_records(proxy, tmp_path):
     assert await tell(Record(str(file))) == CommandReply(done=False, text=f"{file} is recorded already")
     assert await tell(Record(None)) == CommandReply(done=True, text="recording no more")
     assert proxy.files.recorder is None
-    told = [event.text for event in events if isinstance(event, PersonActed)]
+    told = [event.text for event in proxy.heard if isinstance(event, PersonActed)]
     assert told[-2:] == [f"recording into {file}", "recording no more"]
     control.close()
 
 
 async def test_a_person_sees_and_sets_options(proxy):
-    control, chosen, events = proxy.control, Path("own.sock"), heard_by(proxy)
+    control, chosen = proxy.control, Path("own.sock")
     choose(proxy, chosen)
     await control.open()
 
@@ -117,7 +117,7 @@ async def test_a_person_sees_and_sets_options(proxy):
     assert (await tell(SetConfig("hivemind_keep", "3 flows"))).done
     assert not (await tell(SetConfig("hivemind_keep", "3 flows"))).value
     assert (await tell(SetConfig("hivemind_keep", "4 flows", by="ann"))).done
-    told = [(event.text, event.by) for event in events if isinstance(event, PersonActed)]
+    told = [(event.text, event.by) for event in proxy.heard if isinstance(event, PersonActed)]
     assert told == [
         ("hivemind_keep is now 3 flows (by a person)", ""),
         ("hivemind_keep is now 4 flows (by agent ann)", "ann"),

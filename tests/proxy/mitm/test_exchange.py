@@ -10,7 +10,7 @@ from hivemind_addon.proxy.mitm.port import Alarm, Handling, Look, Next, Stage
 from hivemind_addon.proxy.mitm.settings import AgentsFile
 from hivemind_addon.proxy.wire.outcome import TransportTrouble
 from tests.conftest import FakeClock
-from tests.proxy.mitm.samples import heard_by, make_flow, make_proxy
+from tests.proxy.mitm.samples import make_flow, make_proxy
 
 
 @pytest.fixture
@@ -491,7 +491,6 @@ async def test_an_abort_of_a_running_request_ends_its_attempt(proxy):
 
 
 async def test_what_is_called_off_is_settled_with_what_was_used_so_far(proxy):
-    events = heard_by(proxy)
     exchange = admitted(proxy)
     exchange.head(http.Response.make(200, b"", SSE))
     exchange.look(START + CONTENT)
@@ -507,7 +506,7 @@ async def test_what_is_called_off_is_settled_with_what_was_used_so_far(proxy):
     assert b"invalid_request_error" in event
     assert b"a person cancelled" in event
     assert proxy.live == {}
-    assert not any(type(one).__name__ == "CommittedStreamFailed" for one in events)
+    assert not any(type(one).__name__ == "CommittedStreamFailed" for one in proxy.heard)
 
 
 async def test_nobody_calls_off_what_waits_or_is_over(proxy):
@@ -653,14 +652,13 @@ async def test_a_client_that_goes_while_the_disk_works_is_sent_nowhere(tmp_path)
 
 async def test_a_disk_that_cannot_be_written_lets_nobody_past_the_budget(tmp_path):
     proxy = keeping_intake(tmp_path)
-    events = heard_by(proxy)
     (tmp_path / "checkpoints").write_text("in the way")
     exchange = proxy.make_exchange(make_flow())
     exchange.enter()
     await exchange.hold()
     assert exchange.next is Next.REFUSE
     assert "checkpoint" not in exchange.refusal.text
-    assert [event.reason for event in events if isinstance(event, CheckpointKept)] == ["File exists"]
+    assert [event.reason for event in proxy.heard if isinstance(event, CheckpointKept)] == ["File exists"]
     await proxy.files.close()
 
 
