@@ -2,11 +2,11 @@
 
 import asyncio
 import itertools
-from dataclasses import replace
 
 import pytest
 from mitmproxy import http
 from mitmproxy.test import taddons
+from msgspec.structs import replace
 
 from hivemind_addon.proxy.mitm.annotation import (
     BYTES_PER_REFRESH,

@@ -8,7 +8,8 @@ import msgspec
 from mcp.shared.memory import create_connected_server_and_client_session as connected
 
 from hivemind_addon.api.command import Command, CommandReply, OptionView, SetConfig, ShowConfig
-from hivemind_addon.api.control import ControlServer, control_socket
+from hivemind_addon.api.control import control_socket
+from hivemind_addon.api.control_server import ControlServer
 from hivemind_addon.api.replies import reply
 from hivemind_addon.api.report import ProxyView, Report
 from hivemind_addon.api.snapshot import SCHEMA_VERSION

@@ -13,12 +13,12 @@ and what a person wrote is told from what we wrote after a reload and in a repla
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mitmproxy import ctx
 from mitmproxy.hooks import UpdateHook
 from msgspec import Struct, ValidationError, convert, field, to_builtins
+from msgspec.structs import replace
 
 from hivemind_addon.proxy.observe.history import TicketHistory, final_line, newest_line, present_line
 from hivemind_addon.proxy.profile.model import DialectName  # noqa: TC001 - msgspec reads it
