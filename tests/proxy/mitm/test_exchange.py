@@ -520,7 +520,7 @@ async def test_what_is_called_off_is_settled_with_what_was_used_so_far(proxy):
     assert b"invalid_request_error" in event
     assert b"a person cancelled" in event
     assert proxy.live == {}
-    assert not any(type(one).__name__ == "CommittedStreamFailed" for one in proxy.runtime.events)
+    assert not any(type(one).__name__ == "CommittedStreamFailed" for one in proxy.heard)
 
 
 async def test_nobody_calls_off_what_waits_or_is_over(proxy):
@@ -672,7 +672,7 @@ async def test_a_disk_that_cannot_be_written_lets_nobody_past_the_budget(tmp_pat
     await exchange.hold()
     assert exchange.next is Next.REFUSE
     assert "checkpoint" not in exchange.refusal.text
-    assert [event.reason for event in proxy.runtime.events if isinstance(event, CheckpointKept)] == ["File exists"]
+    assert [event.reason for event in proxy.heard if isinstance(event, CheckpointKept)] == ["File exists"]
     await proxy.files.close()
 
 

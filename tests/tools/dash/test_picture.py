@@ -1,6 +1,6 @@
+import dataclasses
 import re
 import sys
-from dataclasses import replace
 from datetime import UTC
 from html import unescape
 from itertools import product
@@ -8,6 +8,7 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from hivemind_addon.api.command import SetLimit
 from hivemind_addon.api.control import decode_report
@@ -131,7 +132,7 @@ def test_every_instant_of_a_night_can_be_told_and_drawn():
         drawn = picture(told, PictureLook(width=80, height=24))
         seen.append(all(line.cell_len <= 80 for line in drawn.lines) and len(drawn.lines) <= 24)
 
-    record(replace(INCIDENT, duration_s=700), SetLimit(3), watch=draw)
+    record(dataclasses.replace(INCIDENT, duration_s=700), SetLimit(3), watch=draw)
     assert len(seen) > 50
     assert all(seen)
 

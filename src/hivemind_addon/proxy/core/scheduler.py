@@ -14,7 +14,6 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -432,7 +431,7 @@ class Scheduler:
             at=now,
             stopping=self._stopping,
             pools=tuple(pool.view(now, most_queued=most_queued) for pool in self._pools.values()),
-            counters=Counters(**{counter.name: self._counts[counter.name] for counter in fields(Counters)}),
+            counters=Counters(**{name: self._counts[name] for name in Counters.__struct_fields__}),
             budgets=self._budgets.views(now),
             priorities=self._overrides.priorities(now),
             given=self._overrides.budgets,

@@ -1,11 +1,11 @@
 """`hivemind status | top | agents | pools | wait`: what a running proxy does now."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import click
 import msgspec
+from msgspec.structs import replace
 from rich.console import Console
 
 from hivemind_addon.api.account import account_view

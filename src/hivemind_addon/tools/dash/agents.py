@@ -5,8 +5,9 @@ narrow screen a column of what has never happened (losses, waste) comes when it 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.text import Text
 
@@ -21,8 +22,7 @@ from hivemind_addon.tools.dash.glyphs import Tone, bar, cut, cut_middle, printab
 _GAP = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """One column of a grid."""
 
     title: str
@@ -35,8 +35,7 @@ class Column:
     right: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class GridCell:
+class GridCell(Struct, frozen=True):
     """One cell's text, without control characters."""
 
     text: str

@@ -4,11 +4,11 @@ import asyncio
 import os
 import re
 import sys
-from dataclasses import replace
 from glob import escape
 from typing import ClassVar
 from urllib.parse import quote
 
+from msgspec.structs import replace
 from rich.text import Text
 from textual import events, work
 from textual.app import App, ComposeResult

@@ -6,11 +6,11 @@ Pools come first, then who asks, then what happened. What does not fit is counte
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from io import TextIOWrapper
 from itertools import islice
 
+from msgspec import Struct
 from rich.console import Console
 from rich.text import Text
 
@@ -33,8 +33,7 @@ _LOG_ROWS = 8
 _LEAST_LOG, _LEAST_ROWS = 3, 5
 
 
-@dataclass(frozen=True, slots=True)
-class PictureLook:
+class PictureLook(Struct, frozen=True):
     """How a person looks at it."""
 
     width: int = 80
@@ -54,8 +53,7 @@ class PictureLook:
     log: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(Struct, frozen=True):
     """What is to be seen, and what can be selected in it."""
 
     lines: tuple[Text, ...]

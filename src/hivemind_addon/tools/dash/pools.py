@@ -1,9 +1,9 @@
 """The pools: what is upstream against the limit, what waits, and every limit with its level and its end. Pure."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 
+from msgspec import Struct
 from rich.cells import cell_len
 from rich.text import Text
 
@@ -26,8 +26,7 @@ _RECENT_S = 300.0
 _MOVES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class PoolLines:
+class PoolLines(Struct, frozen=True):
     """One pool: its first line, and the ones that may be left out when there is no room."""
 
     id: str
