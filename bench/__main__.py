@@ -1,9 +1,13 @@
-"""`python -m bench [--quick]`: measure, print, and (a full run) write docs/bench.md. Exit status 1: the check failed."""
+"""`python -m bench [--quick | --only TEXT] [--rounds N]`: measure, print, and (a full run) write docs/bench.md.
+
+Exit status 1: the check failed.
+"""
 
 import argparse
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from bench import decisions, inside, memory, report, rounds
@@ -34,14 +38,26 @@ class Check:
         )
 
 
+def compare(stack, plan, tell):
+    """The cells, and whether what was measured is what is meant."""
+    rows = rounds.measure(stack, plan, tell)
+    sent = stack.sent["addon"]
+    # A client has its answer a moment before the scheduler has counted it.
+    counters = stack.proxies["addon"].counters_when(lambda seen: seen["delivered"] >= sent)
+    return rows, Check(sent, counters["tickets"], counters["delivered"], counters["guard_trips"])
+
+
+def run_cells(plan, tell=print):
+    """Only some cells: their table and the check."""
+    with tempfile.TemporaryDirectory(prefix="hivemind-bench-") as folder, Stack(Path(folder)) as stack:
+        rows, check = compare(stack, plan, tell)
+    return f"{report.rows_table(rows)}\n\n{check.text}", check
+
+
 def run(plan, command, tell=print):
     """Measure everything; the page and the check."""
     with tempfile.TemporaryDirectory(prefix="hivemind-bench-") as folder, Stack(Path(folder)) as stack:
-        rows = rounds.measure(stack, plan, tell)
-        sent = stack.sent["addon"]
-        # A client has its answer a moment before the scheduler has counted it.
-        counters = stack.proxies["addon"].counters_when(lambda seen: seen["delivered"] >= sent)
-        check = Check(sent, counters["tickets"], counters["delivered"], counters["guard_trips"])
+        rows, check = compare(stack, plan, tell)
         for proxy in stack.proxies.values():  # what is measured next has the machine for itself
             proxy.process.kill()
         tell("memory")
@@ -56,14 +72,24 @@ def run(plan, command, tell=print):
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="half a minute instead of five; writes no page")
-    quick = parser.parse_args(arguments).quick
-    page, check = run(
-        QUICK if quick else FULL,
-        "python -m bench --quick" if quick else "make bench",
-        tell=lambda line: print(line, file=sys.stderr, flush=True),
+    parser.add_argument(
+        "--only", metavar="TEXT", help="only the cells whose name has this, and nothing else; writes no page"
     )
+    parser.add_argument("--rounds", type=int, metavar="N", help="so many rounds, however long they take")
+    options = parser.parse_args(arguments)
+    plan = QUICK if options.quick else FULL
+    if options.rounds:
+        plan = replace(plan, min_rounds=options.rounds, max_s=0)
+    tell = partial(print, file=sys.stderr, flush=True)
+    if options.only is not None:
+        cells = tuple(cell for cell in plan.cells if options.only in cell.name)
+        if not cells:
+            parser.error(f"no cell has {options.only!r} in its name: {'; '.join(cell.name for cell in plan.cells)}")
+        page, check = run_cells(replace(plan, cells=cells), tell)
+    else:
+        page, check = run(plan, "python -m bench --quick" if options.quick else "make bench", tell)
     print(page)
-    if not quick:
+    if not (options.quick or options.only is not None):
         PAGE.write_text(page)
     return 0 if check.passed else 1
 

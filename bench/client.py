@@ -1,4 +1,4 @@
-"""The load client, a process of its own: raw HTTP/1.1 over keep-alive connections, as light as Python allows.
+"""The load client, a process of its own: raw HTTP/1.1 or HTTP/2 over kept connections, as light as Python allows.
 
 It reads one JSON object a line and answers each with one. Connections stay open from one to the next:
 
@@ -7,7 +7,8 @@ It reads one JSON object a line and answers each with one. Connections stay open
     {"do": "leave", "route": ROUTE, …}    like load, but returns when all requests are written; the answers are not awaited
     {"do": "close", "route": ROUTE}
 
-ROUTE: {"port": …, "host": Host header, "tls": CA file or null, "connect": "host:port" to ask a proxy for, or null}
+ROUTE: {"port": …, "host": Host header, "tls": CA file or null, "connect": "host:port" to ask a proxy for, or null,
+        "http2": whether it is offered, and nothing else}
 """
 
 import asyncio
@@ -21,6 +22,19 @@ from functools import cache
 from time import perf_counter
 
 from bench.bodies import conversation
+from bench.frames import (
+    ACK,
+    END_HEADERS,
+    END_STREAM,
+    FRAME_BYTES,
+    PREFACE,
+    STATUS_200,
+    WIDE_WINDOWS,
+    Frames,
+    Kind,
+    frame,
+    literal,
+)
 
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
 
@@ -38,14 +52,20 @@ class Connection(asyncio.Protocol):
         self.transport = transport
         self.open = True
 
-    def send(self, head, body):
-        self.busy = True
+    def send(self, headers, body):
+        """A request to /v1/messages. `headers`: `host` first."""
+        lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
+        head = f"POST /v1/messages HTTP/1.1\r\n{''.join(lines)}\r\n".encode()
         self.head = b""
         self.left = None
         self.tail = b""
+        self.begin(head + body)
+
+    def begin(self, data):
+        self.busy = True
         self.first_s = 0.0
         self.began = perf_counter()
-        self.transport.write(head + body)
+        self.transport.write(data)
 
     def data_received(self, data):
         if self.left is None:
@@ -80,6 +100,46 @@ class Connection(asyncio.Protocol):
         self.on_done(self, status, self.first_s, perf_counter() - self.began)
 
 
+class Http2Connection(Connection):
+    """The same over HTTP/2: one stream after the other, with windows so wide that none has to wait."""
+
+    def connection_made(self, transport):
+        super().connection_made(transport)
+        self.frames = Frames()
+        self.stream = -1
+        transport.write(PREFACE + WIDE_WINDOWS)
+
+    def send(self, headers, body):
+        self.stream += 2
+        self.status = 0
+        pseudo = {":method": "POST", ":scheme": "https", ":path": "/v1/messages", ":authority": headers["host"]}
+        others = {name: value for name, value in headers.items() if name != "host"}
+        block = b"".join(literal(name, str(value)) for name, value in (pseudo | others).items())
+        frames = [frame(Kind.HEADERS, END_HEADERS, self.stream, block)]
+        for start in range(0, len(body), FRAME_BYTES):
+            last = END_STREAM if start + FRAME_BYTES >= len(body) else 0
+            frames.append(frame(Kind.DATA, last, self.stream, body[start : start + FRAME_BYTES]))
+        self.begin(b"".join(frames))
+
+    def data_received(self, data):
+        for kind, flags, _stream, content in self.frames.read(data):
+            self.frame_received(kind, flags, content)
+
+    def frame_received(self, kind, flags, content):
+        match kind:
+            case Kind.DATA:
+                if content and not self.first_s:
+                    self.first_s = perf_counter() - self.began
+            case Kind.HEADERS:
+                self.status = self.status or (200 if content[0] == STATUS_200 else 1)
+            case Kind.SETTINGS | Kind.PING if not flags & ACK:
+                self.transport.write(frame(kind, ACK, 0, content if kind == Kind.PING else b""))
+            case Kind.RESET | Kind.GOAWAY:
+                self.transport.abort()
+        if self.busy and kind in (Kind.DATA, Kind.HEADERS) and flags & END_STREAM:
+            self.done(self.status)
+
+
 class Client:
     def __init__(self):
         self.connections = defaultdict(list)
@@ -87,7 +147,7 @@ class Client:
 
     async def ready(self, route, concurrency):
         """So many open connections."""
-        pool = self.connections[route["port"]]
+        pool = self.connections[_kind(route)]
         pool[:] = [connection for connection in pool if connection.open and not connection.busy]
         while len(pool) < concurrency:
             pool.append(await connect(route))
@@ -105,7 +165,7 @@ class Client:
         def go(connection):
             nonlocal started
             started += 1
-            connection.send(self.head(plan), body_of(plan))
+            connection.send(self.headers(plan), body_of(plan))
 
         def on_done(connection, status, first_s, latency_s):
             nonlocal finished
@@ -135,19 +195,19 @@ class Client:
     async def leave(self, plan):
         for connection in await self.ready(plan["route"], plan["concurrency"]):
             connection.on_done = lambda *_: None
-            connection.send(self.head(plan), body_of(plan))
+            connection.send(self.headers(plan), body_of(plan))
         return {}
 
     async def close(self, plan):
-        for connection in self.connections.pop(plan["route"]["port"], ()):
+        for connection in self.connections.pop(_kind(plan["route"]), ()):
             connection.on_done = lambda *_: None
             connection.transport.abort()
         return {}
 
-    def head(self, plan):
+    def headers(self, plan):
         """Each request is of another session, so that the addon has nothing to remember of it."""
         self.sent += 1
-        headers = {
+        return {
             "host": plan["route"]["host"],
             "x-api-key": "sk-bench",
             "anthropic-version": "2023-06-01",
@@ -156,8 +216,11 @@ class Client:
             "content-length": len(body_of(plan)),
             **plan["headers"],
         }
-        lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
-        return f"POST /v1/messages HTTP/1.1\r\n{''.join(lines)}\r\n".encode()
+
+
+def _kind(route):
+    """Which of the connections go there."""
+    return route["port"], route["http2"]
 
 
 def body_of(plan):
@@ -182,16 +245,18 @@ async def connect(route):
         while not answer.endswith(b"\r\n\r\n"):
             answer += await loop.sock_recv(sock, 1024)
         assert b" 200 " in answer, answer
-    context = _trust(route["tls"]) if route["tls"] else None
+    http2 = route["http2"]
+    context = _trust(route["tls"], "h2" if http2 else "http/1.1") if route["tls"] else None
     name = "localhost" if context else None
-    _, connection = await loop.create_connection(Connection, sock=sock, ssl=context, server_hostname=name)
+    protocol = Http2Connection if http2 else Connection
+    _, connection = await loop.create_connection(protocol, sock=sock, ssl=context, server_hostname=name)
     return connection
 
 
 @cache
-def _trust(file):
+def _trust(file, alpn):
     context = ssl.create_default_context(cafile=file)
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols([alpn])
     return context
 
 

@@ -6,6 +6,8 @@ SMALL_BYTES = 1_000
 LARGE_BYTES = 600_000
 REVERSE = "reverse"
 FORWARD_TLS = "forward, TLS"
+HTTP2 = "HTTP/2"
+"""A forward proxy with TLS again; the client speaks HTTP/2."""
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def page(rows, memory, intakes, core, ticket_bytes, check, command):
         _machine(),
         "## A request's way",
         _setting(rounds),
-        _rows(rows),
+        rows_table(rows),
         check.text,
         WHERE,
         "## Event loop, core, memory",
@@ -108,7 +108,7 @@ def _setting(rounds):
     )
 
 
-def _rows(rows):
+def rows_table(rows):
     lines = [f"| {' | '.join(_COLUMNS)} |", "| --- " * len(_COLUMNS) + "|"]
     for row in rows:
         cells = [

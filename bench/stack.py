@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.plan import FORWARD_TLS
+from bench.plan import HTTP2, REVERSE
 from hivemind_addon.lab.sim.certificate import write_certificates
 from hivemind_addon.resources import script_path
 
@@ -91,8 +91,12 @@ class Proxy:
 class Stack:
     """Everything that runs. A context manager."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, beside=HERE / "counters.py"):
         self.folder = folder
+        self.beside = beside
+        """A script in all proxies, for what is asked of them."""
+        self._homes = {"XDG_STATE_HOME": str(folder / "state"), "XDG_RUNTIME_DIR": str(folder)}
+        """The journal and the control socket are on, as users have them, but not among the user's own."""
         self._exits = ExitStack()
         self.proxies = {}
         self.sent = dict.fromkeys(VARIANTS, 0)
@@ -123,7 +127,8 @@ class Stack:
 
     def route(self, variant, mode):
         """How the client reaches the provider."""
-        tls = mode == FORWARD_TLS
+        tls = mode != REVERSE
+        http2 = {"http2": mode == HTTP2}
         if variant == "direct":
             port = self.provider_tls_port if tls else self.provider_port
             return {
@@ -131,16 +136,18 @@ class Stack:
                 "host": f"localhost:{port}",
                 "tls": str(self.certificates.authority) if tls else None,
                 "connect": None,
+                **http2,
             }
         proxy = self.proxies[variant]
         if tls:
             target = f"localhost:{self.provider_tls_port}"
-            return {"port": proxy.forward_port, "host": target, "tls": str(proxy.ca), "connect": target}
-        return {"port": proxy.reverse_port, "host": f"127.0.0.1:{proxy.reverse_port}", "tls": None, "connect": None}
+            return {"port": proxy.forward_port, "host": target, "tls": str(proxy.ca), "connect": target, **http2}
+        host = f"127.0.0.1:{proxy.reverse_port}"
+        return {"port": proxy.reverse_port, "host": host, "tls": None, "connect": None, **http2}
 
     def start_addon(self, name, *, slots):
         """A proxy with the addon, and a profile of its own: the concurrency limit must not be what is measured."""
-        return self.start_proxy(name, script_path(), self._profile(name, slots), "hivemind_journal=off")
+        return self.start_proxy(name, script_path(), self._profile(name, slots))
 
     def start_soak(self, name, faults):
         """The same with a journal, before a provider of its own that fails so often; no client sees that."""
@@ -200,7 +207,7 @@ class Stack:
             f"regular@127.0.0.1:{forward_port}",
         )
         command = [str(Path(sys.executable).parent / program)]
-        for option, values in (("--set", settings), ("--mode", modes), ("-s", (*scripts, HERE / "counters.py"))):
+        for option, values in (("--set", settings), ("--mode", modes), ("-s", (*scripts, self.beside))):
             for value in values:
                 command += [option, str(value)]
         pages = len(modes) + (program == "mitmweb")
@@ -225,7 +232,7 @@ class Stack:
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
-            env=environment | {"PYTHONUNBUFFERED": "1"},
+            env=environment | self._homes | {"PYTHONUNBUFFERED": "1"},
             cwd=HERE.parent,
         )
         if PINNED:
