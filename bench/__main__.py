@@ -13,7 +13,6 @@ from pathlib import Path
 from bench import calls, decisions, growth, inside, memory, report, rounds, starts, watched
 from bench.plan import FULL, QUICK
 from bench.stack import Stack
-from bench.watched import fetch
 
 PAGE = Path(__file__).parents[1] / "docs" / "bench.md"
 
@@ -60,8 +59,7 @@ def run(plan, command, tell=print):
     with tempfile.TemporaryDirectory(prefix="hivemind-bench-") as folder, Stack(Path(folder)) as stack:
         rows, check = compare(stack, plan, tell)
         tell("commands")
-        fetch(stack.proxies["addon"].forward_port, "/report.json")
-        called = starts.commands(stack, stack.proxies["addon"].forward_port, "*", plan.starts)
+        called = starts.commands(stack, stack.proxies["addon"], plan.starts)
         stack.stop(stack.proxies.pop("addon").process)  # what is measured next has the machine for itself
         tell("growth")
         grown = growth.measure(stack, plan, tell)

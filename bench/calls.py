@@ -12,7 +12,7 @@ import socket
 import sys
 import tempfile
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -77,7 +77,11 @@ class Questions:
     """A connection to the script that counts."""
 
     def __init__(self, port):
-        self._sock = socket.create_connection(("127.0.0.1", port))
+        for _ in range(_MOST_WAITS):  # a proxy listens a moment before its scripts run
+            with suppress(ConnectionRefusedError):
+                self._sock = socket.create_connection(("127.0.0.1", port))
+                break
+            select.select([], [], [], _STILL_S)
         self._lines = self._sock.makefile()
 
     def ask(self, what):

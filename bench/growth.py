@@ -49,7 +49,7 @@ def measure(stack, plan, tell):
             order = ("bare", "addon") if number % 2 == 0 else ("addon", "bare")
             rounds.append({variant: sample(stack, cell, variant, sessions=agents) for variant in order})
         core = decisions.time_calls(QUEUED, plan.decisions, sessions=agents, agents=agents)
-        status = (Path(sys.executable).parent / "hivemind", "status", "-p", proxy.forward_port)
+        status = (Path(sys.executable).parent / "hivemind", "status", "-p", proxy.reverse_port)
         grown.append(
             Grown(
                 agents,

@@ -1,5 +1,6 @@
 """What users wait for besides requests: a proxy's start, and the commands; and what an idle proxy weighs."""
 
+import json
 import os
 import select
 import socket
@@ -11,6 +12,7 @@ from statistics import median
 from time import perf_counter
 
 from bench.stack import MEASURABLE, free_port
+from bench.watched import fetch
 from hivemind_addon.resources import script_path
 
 _BIN = Path(sys.executable).parent
@@ -85,14 +87,15 @@ def rss_bytes(pid):
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if MEASURABLE else 0
 
 
-def commands(stack, port, agent, count):
-    """Each command against a running proxy that knows the agent; beside them what Python alone takes."""
+def commands(stack, proxy, count):
+    """Each command against a running proxy that has seen agents; beside them what Python alone takes."""
+    port = proxy.reverse_port
+    agent = json.loads(fetch(proxy.forward_port, "/report.json"))["stats"]["sessions"][0]["agent"]
     calls = {
         "python -c pass": (sys.executable, "-c", "pass"),
         "hivemind status": (_BIN / "hivemind", "status", "-p", port),
-        "hivemind lease list": (_BIN / "hivemind", "lease", "list", "-p", port),
-        "hivemind lease acquire": (_BIN / "hivemind", "lease", "acquire", "bench", "--pid", "0", "-p", port),
-        "hivemind lease release": (_BIN / "hivemind", "lease", "release", "bench", "-p", port),
+        "hivemind lease list": (_BIN / "hivemind", "lease", "list"),
+        "hivemind lease acquire": (_BIN / "hivemind", "lease", "acquire", "bench", "--pid", "0", "--at-most", "100"),
         "hivemind priority": (_BIN / "hivemind", "priority", agent, "normal", "-p", port),
         "hivemind wait": (_BIN / "hivemind", "wait", agent, "-p", port),
     }

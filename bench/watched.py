@@ -45,7 +45,7 @@ def measure(stack, flows, seconds):
     fetching = Thread(target=fetch_each_second)
     fetching.start()
     try:
-        with _top(stack, proxy.forward_port):
+        with _top(stack, proxy.reverse_port):
             lags_s = proxy.lags_s(seconds)
     finally:
         over.set()
