@@ -1,7 +1,7 @@
 """What one turn of the event loop sends: one write for each connection.
 
-mitmproxy writes each command's bytes at once, and asyncio tries to send each write at once: a head, its body and its end
-would be three system calls, and wake the peer up to three times.
+mitmproxy writes each command's bytes at once, and asyncio tries to send each write at once: a head, its body and its
+end would be three system calls, and wake the peer up to three times.
 """
 
 from __future__ import annotations
