@@ -17,6 +17,7 @@ Here are also the attempts of one pool that are upstream, by ticket and by what 
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -217,6 +218,11 @@ class Tree(Share):
         self.next: QueueEntry | None = None
 
 
+def _forget_sessions(roots: dict[str, str], tree: Tree) -> None:
+    for session in tree.sessions:
+        del roots[session]
+
+
 class Agent(Share):
     """One agent, or its background calls."""
 
@@ -226,17 +232,14 @@ class Agent(Share):
         super().__init__(name, start_s)
         self.roots: dict[str, str] = {}
         """The first session of the tree that a session belongs to."""
-        self.trees: Shares[Tree] = Shares(credit_s=credit_s, forgotten=self._forget)
+        # Of the sessions alone: with the agent in it, an agent that is forgotten would wait for the collector.
+        self.trees: Shares[Tree] = Shares(credit_s=credit_s, forgotten=partial(_forget_sessions, self.roots))
         self.next: QueueEntry | None = None
 
     def root_of(self, ticket: Ticket) -> str:
         """The name of a ticket's tree."""
         known = self.roots.get(ticket.session) or self.roots.get(ticket.parent_session)
         return known or ticket.parent_session or ticket.session
-
-    def _forget(self, tree: Tree) -> None:
-        for session in tree.sessions:
-            del self.roots[session]
 
 
 class Lanes:
