@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from bench import decisions, inside, memory, report, rounds
+from bench import calls, decisions, growth, inside, memory, report, rounds, starts, watched
 from bench.plan import FULL, QUICK
 from bench.stack import Stack
 
@@ -58,20 +58,31 @@ def run(plan, command, tell=print):
     """Measure everything; the page and the check."""
     with tempfile.TemporaryDirectory(prefix="hivemind-bench-") as folder, Stack(Path(folder)) as stack:
         rows, check = compare(stack, plan, tell)
-        for proxy in stack.proxies.values():  # what is measured next has the machine for itself
-            proxy.process.kill()
+        tell("commands")
+        called = starts.commands(stack, stack.proxies["addon"], plan.starts)
+        stack.stop(stack.proxies.pop("addon").process)  # what is measured next has the machine for itself
+        tell("growth")
+        grown = growth.measure(stack, plan, tell)
+        stack.stop(*(proxy.process for proxy in stack.proxies.values()))
+        tell("starts")
+        started = starts.starts(stack, plan.starts)
         tell("memory")
         held = memory.measure(stack, plan)
-    tell("event loop and core")
+        tell("event loop")
+        watching = watched.measure(stack, plan.watched_flows, plan.watched_s)
+    tell("core")
     intakes = inside.intake_times(plan.intakes)
     core = [decisions.time_calls(queued, plan.decisions) for queued in plan.queued]
     ticket_bytes = decisions.bytes_per_ticket(decisions.WEIGHED)
-    return report.page(rows, held, intakes, core, ticket_bytes, check, command), check
+    tell("counts")
+    counted = calls.count(calls.CELLS if plan.starts > 1 else calls.CELLS[:1])
+    results = report.Results(rows, check, counted, held, watching, started, called, intakes, core, ticket_bytes, grown)
+    return report.page(results, command), check
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="half a minute instead of five; writes no page")
+    parser.add_argument("--quick", action="store_true", help="half a minute instead of twelve; writes no page")
     parser.add_argument(
         "--only", metavar="TEXT", help="only the cells whose name has this, and nothing else; writes no page"
     )

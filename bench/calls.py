@@ -12,7 +12,7 @@ import socket
 import sys
 import tempfile
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -77,7 +77,11 @@ class Questions:
     """A connection to the script that counts."""
 
     def __init__(self, port):
-        self._sock = socket.create_connection(("127.0.0.1", port))
+        for _ in range(_MOST_WAITS):  # a proxy listens a moment before its scripts run
+            with suppress(ConnectionRefusedError):
+                self._sock = socket.create_connection(("127.0.0.1", port))
+                break
+            select.select([], [], [], _STILL_S)
         self._lines = self._sock.makefile()
 
     def ask(self, what):
@@ -111,7 +115,7 @@ def measure(stack, questions, cell, variant):
     asked = questions[variant]
 
     def send(requests):
-        headers = {"x-sim-interval-ms": str(cell.interval_ms)} if cell.interval_ms else {}
+        stack.pace(interval_s=cell.interval_ms / 1000)
         answer = stack.ask(
             "load",
             stack.route(variant, cell.mode),
@@ -119,7 +123,6 @@ def measure(stack, questions, cell, variant):
             requests=requests,
             body_bytes=cell.body_bytes,
             streamed=cell.streamed,
-            headers=headers,
         )
         if answer["failures"]:
             raise SystemExit(f"{cell.name}, {variant}: {answer['failures']}")
@@ -145,6 +148,14 @@ def measure(stack, questions, cell, variant):
     numbers = {name: median(sample[name] for sample in samples) for name in names}
     numbers[LEFT] = sum(left.values()) / cell.requests
     return Counts(numbers, _each(left, cell.requests), _each(functions, cell.requests))
+
+
+def count(cells):
+    """Each cell through both proxies."""
+    with counting() as (stack, questions):
+        return {
+            cell: {variant: measure(stack, questions, cell, variant) for variant in ("bare", "addon")} for cell in cells
+        }
 
 
 def _each(counts, requests):
@@ -201,10 +212,7 @@ def main(arguments=None):
     cells = [replace(cell, requests=options.requests) for cell in CELLS if options.only in cell.name]
     if not cells:
         parser.error(f"no cell has {options.only!r} in its name: {'; '.join(cell.name for cell in CELLS)}")
-    with counting() as (stack, questions):
-        counted = {
-            cell: {variant: measure(stack, questions, cell, variant) for variant in ("bare", "addon")} for cell in cells
-        }
+    counted = count(cells)
     print(table(counted))
     if options.top:
         print(details(counted, options.top))

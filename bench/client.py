@@ -2,10 +2,13 @@
 
 It reads one JSON object a line and answers each with one. Connections stay open from one to the next:
 
-    {"do": "load", "route": ROUTE, "concurrency": …, "requests": …, "body_bytes": …, "streamed": …, "headers": {…}}
-        → {"latencies_s": […], "firsts_s": […], "duration_s": …, "failures": […]}
+    {"do": "load", "route": ROUTE, "concurrency": …, "requests": …, "body_bytes": …, "streamed": …, "sessions": …}
+        → {"latencies_s": […], "firsts_s": […], "transits_s": […], "duration_s": …, "failures": […]}
     {"do": "leave", "route": ROUTE, …}    like load, but returns when all requests are written; the answers are not awaited
     {"do": "close", "route": ROUTE}
+
+Each request is of another session, which makes it another agent; with `sessions` they come again after so many.
+`transits_s`: of pieces that tell when the provider wrote them, the seconds until they were read here.
 
 ROUTE: {"port": …, "host": Host header, "tls": CA file or null, "connect": "host:port" to ask a proxy for, or null,
         "http2": whether it is offered, and nothing else}
@@ -14,6 +17,7 @@ ROUTE: {"port": …, "host": Host header, "tls": CA file or null, "connect": "ho
 import asyncio
 import json
 import os
+import re
 import socket
 import ssl
 import sys
@@ -37,6 +41,8 @@ from bench.frames import (
 )
 
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
+_WRITTEN = re.compile(rb" at=([\d.]+)")
+_SESSION = b"bench-00000000"
 
 
 class Connection(asyncio.Protocol):
@@ -45,6 +51,7 @@ class Connection(asyncio.Protocol):
     def __init__(self):
         self.open = False
         self.busy = False
+        self.transits_s = []
         self.on_done = None
         """Called with status (0: the connection was lost), seconds to the first byte of the body, and to its end."""
 
@@ -52,16 +59,15 @@ class Connection(asyncio.Protocol):
         self.transport = transport
         self.open = True
 
-    def send(self, headers, body):
-        """A request to /v1/messages. `headers`: `host` first."""
-        lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
-        head = f"POST /v1/messages HTTP/1.1\r\n{''.join(lines)}\r\n".encode()
+    def ask(self, asked, session):
+        """Send one of these requests."""
+        head = asked.http1_head.replace(_SESSION, session)
         self.head = b""
         self.left = None
         self.tail = b""
-        self.begin(head + body)
+        self.send(b"".join((head, asked.body)))
 
-    def begin(self, data):
+    def send(self, data):
         self.busy = True
         self.first_s = 0.0
         self.began = perf_counter()
@@ -79,8 +85,7 @@ class Connection(asyncio.Protocol):
             self.left = 0 if self.chunked else int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
         if not data:
             return
-        if not self.first_s:
-            self.first_s = perf_counter() - self.began
+        self.came(data)
         if self.chunked:
             self.tail = (self.tail + data)[-len(_LAST_CHUNK) :]
             over = self.tail == _LAST_CHUNK
@@ -89,6 +94,14 @@ class Connection(asyncio.Protocol):
             over = self.left <= 0
         if over:
             self.done(self.status)
+
+    def came(self, data):
+        """Some of a body."""
+        now = perf_counter()
+        if not self.first_s:
+            self.first_s = now - self.began
+        if b" at=" in data:
+            self.transits_s += [now - float(at) for at in _WRITTEN.findall(data)]
 
     def connection_lost(self, _error):
         self.open = False
@@ -109,35 +122,51 @@ class Http2Connection(Connection):
         self.stream = -1
         transport.write(PREFACE + WIDE_WINDOWS)
 
-    def send(self, headers, body):
+    def ask(self, asked, session):
         self.stream += 2
         self.status = 0
-        pseudo = {":method": "POST", ":scheme": "https", ":path": "/v1/messages", ":authority": headers["host"]}
-        others = {name: value for name, value in headers.items() if name != "host"}
-        block = b"".join(literal(name, str(value)) for name, value in (pseudo | others).items())
-        frames = [frame(Kind.HEADERS, END_HEADERS, self.stream, block)]
-        for start in range(0, len(body), FRAME_BYTES):
-            last = END_STREAM if start + FRAME_BYTES >= len(body) else 0
-            frames.append(frame(Kind.DATA, last, self.stream, body[start : start + FRAME_BYTES]))
-        self.begin(b"".join(frames))
+        parts = [frame(Kind.HEADERS, END_HEADERS, self.stream, asked.http2_head.replace(_SESSION, session))]
+        for start in range(0, len(asked.body), FRAME_BYTES):
+            last = END_STREAM if start + FRAME_BYTES >= len(asked.body) else 0
+            parts.append(frame(Kind.DATA, last, self.stream, asked.body[start : start + FRAME_BYTES]))
+        self.send(b"".join(parts))
 
     def data_received(self, data):
         for kind, flags, _stream, content in self.frames.read(data):
-            self.frame_received(kind, flags, content)
+            match kind:
+                case Kind.DATA if content:
+                    self.came(content)
+                case Kind.HEADERS:
+                    self.status = self.status or (200 if content[0] == STATUS_200 else 1)
+                case Kind.SETTINGS | Kind.PING if not flags & ACK:
+                    self.transport.write(frame(kind, ACK, 0, content if kind == Kind.PING else b""))
+                case Kind.RESET | Kind.GOAWAY:
+                    self.transport.abort()
+            if self.busy and kind in (Kind.DATA, Kind.HEADERS) and flags & END_STREAM:
+                self.done(self.status)
 
-    def frame_received(self, kind, flags, content):
-        match kind:
-            case Kind.DATA:
-                if content and not self.first_s:
-                    self.first_s = perf_counter() - self.began
-            case Kind.HEADERS:
-                self.status = self.status or (200 if content[0] == STATUS_200 else 1)
-            case Kind.SETTINGS | Kind.PING if not flags & ACK:
-                self.transport.write(frame(kind, ACK, 0, content if kind == Kind.PING else b""))
-            case Kind.RESET | Kind.GOAWAY:
-                self.transport.abort()
-        if self.busy and kind in (Kind.DATA, Kind.HEADERS) and flags & END_STREAM:
-            self.done(self.status)
+
+class Asked:
+    """Requests that differ in their session only."""
+
+    def __init__(self, host, body_bytes, streamed):
+        self.body = conversation(body_bytes, streamed=streamed)
+        headers = {
+            "x-api-key": "sk-bench",
+            "anthropic-version": "2023-06-01",
+            "content-type": "application/json",
+            "x-session-id": _SESSION.decode(),
+            "content-length": str(len(self.body)),
+        }
+        lines = "".join(f"{name}: {value}\r\n" for name, value in ({"host": host} | headers).items())
+        self.http1_head = f"POST /v1/messages HTTP/1.1\r\n{lines}\r\n".encode()
+        pseudo = {":method": "POST", ":scheme": "https", ":path": "/v1/messages", ":authority": host}
+        self.http2_head = b"".join(literal(name, value) for name, value in (pseudo | headers).items())
+
+
+@cache
+def asked(host, body_bytes, streamed):
+    return Asked(host, body_bytes, streamed)
 
 
 class Client:
@@ -159,13 +188,13 @@ class Client:
 
     async def run(self, connections, plan, count):
         over = asyncio.get_running_loop().create_future()
-        latencies_s, firsts_s, failures = [], [], []
+        latencies_s, firsts_s, transits_s, failures = [], [], [], []
         started = finished = 0
 
         def go(connection):
             nonlocal started
             started += 1
-            connection.send(self.headers(plan), body_of(plan))
+            self.ask(connection, plan)
 
         def on_done(connection, status, first_s, latency_s):
             nonlocal finished
@@ -183,11 +212,13 @@ class Client:
         began = perf_counter()
         for connection in connections[:count]:
             connection.on_done = on_done
+            connection.transits_s = transits_s
             go(connection)
         await over
         return {
             "latencies_s": latencies_s,
             "firsts_s": firsts_s,
+            "transits_s": transits_s,
             "duration_s": perf_counter() - began,
             "failures": failures,
         }
@@ -195,7 +226,7 @@ class Client:
     async def leave(self, plan):
         for connection in await self.ready(plan["route"], plan["concurrency"]):
             connection.on_done = lambda *_: None
-            connection.send(self.headers(plan), body_of(plan))
+            self.ask(connection, plan)
         return {}
 
     async def close(self, plan):
@@ -204,32 +235,16 @@ class Client:
             connection.transport.abort()
         return {}
 
-    def headers(self, plan):
-        """Each request is of another session, so that the addon has nothing to remember of it."""
+    def ask(self, connection, plan):
         self.sent += 1
-        return {
-            "host": plan["route"]["host"],
-            "x-api-key": "sk-bench",
-            "anthropic-version": "2023-06-01",
-            "content-type": "application/json",
-            "x-session-id": f"bench-{self.sent}",
-            "content-length": len(body_of(plan)),
-            **plan["headers"],
-        }
+        session = self.sent % plan["sessions"] if plan["sessions"] else self.sent
+        requests = asked(plan["route"]["host"], plan["body_bytes"], plan["streamed"])
+        connection.ask(requests, b"bench-%08d" % session)
 
 
 def _kind(route):
     """Which of the connections go there."""
-    return route["port"], route["http2"]
-
-
-def body_of(plan):
-    return _body(plan["body_bytes"], plan["streamed"])
-
-
-@cache
-def _body(size_bytes, streamed):
-    return conversation(size_bytes, streamed=streamed)
+    return route["port"], route["connect"], route["http2"]
 
 
 async def connect(route):

@@ -35,6 +35,7 @@ from hivemind_addon.proxy.core.scheduler import Scheduler
 
 IN_FLIGHT = 100
 """Attempts, all the time."""
+SESSIONS, AGENTS = 200, 50
 WEIGHED = 10_000
 """Tickets in the queue whose memory is measured."""
 _POOL = PoolKey("api.anthropic.com", "key-1", "claude-sonnet-4*")
@@ -55,12 +56,13 @@ class Row:
 class Load:
     """A scheduler with a queue of constant length."""
 
-    def __init__(self, queued, *, seed=0):
+    def __init__(self, queued, *, seed=0, sessions=SESSIONS, agents=AGENTS):
         self.scheduler = Scheduler(rng=random.Random(seed))
         self.now = 0.0
         self._rng = random.Random(seed)
         self._settings = PoolSettings(concurrency=ConcurrencySettings(initial=IN_FLIGHT, maximum=IN_FLIGHT))
         self._numbers = itertools.count()
+        self._sessions, self._agents = sessions, agents
         self._flights = []
         for _ in range(queued + IN_FLIGHT):
             self.submit(self.ticket())
@@ -68,14 +70,14 @@ class Load:
 
     def ticket(self):
         rng, number = self._rng, next(self._numbers)
-        session = rng.randrange(200)
+        session = rng.randrange(self._sessions)
         shares = rng.random() < 0.2
         into = rng.randint(100, 50_000)
         out = rng.randint(50, 2_000)
         return Ticket(
             id=f"t{number}",
             pool=_POOL,
-            agent=f"agent-{session % 50}",
+            agent=f"agent-{session % self._agents}",
             session=f"session-{session}",
             model="claude-sonnet-4-5",
             demand=Demand(input_tokens=into, output_tokens=out, total_tokens=into + out),
@@ -123,9 +125,9 @@ def _reading(dimension):
 _HINTS = Hints(readings=tuple(map(_reading, Dimension)))
 
 
-def time_calls(queued, turns):
+def time_calls(queued, turns, *, sessions=SESSIONS, agents=AGENTS):
     """What the core's calls cost with so many tickets queued; a turn is one request's way through."""
-    load = Load(queued)
+    load = Load(queued, sessions=sessions, agents=agents)
     load.poll()
     samples = {load.head: [], load.end: [], load.arrive: []}
     gc.collect()

@@ -25,12 +25,19 @@ class Kind:
 class Frames:
     """The frames in what comes in pieces."""
 
-    def __init__(self):
+    def __init__(self, skip=b""):
         self._data = b""
+        self._skip = len(skip)
+        """Of what comes first."""
 
     def read(self, data):
         """(kind, flags, stream, content) of each frame that is complete now."""
         data = self._data + data
+        if self._skip:
+            if len(data) < self._skip:
+                self._data = data
+                return
+            data, self._skip = data[self._skip :], 0
         start, size = 0, len(data)
         while size - start >= 9 and size >= (end := start + 9 + int.from_bytes(data[start : start + 3])):
             yield data[start + 3], data[start + 4], int.from_bytes(data[start + 5 : start + 9]), data[start + 9 : end]

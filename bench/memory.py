@@ -7,7 +7,7 @@ from bench.bare import __file__ as bare_script
 from bench.plan import LARGE_BYTES, REVERSE
 from bench.stack import MEASURABLE
 
-_LATENCY_MS = 600_000
+_LATENCY_S = 600
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ def _growth(stack, variant, flows):
     stack.ask("load", route, concurrency=flows, requests=flows, body_bytes=1_000, streamed=True)
     proxy.settle_down()
     before = proxy.rss_bytes()
-    headers = {"x-sim-latency-ms": str(_LATENCY_MS)}
-    stack.ask("leave", route, concurrency=flows, body_bytes=LARGE_BYTES, streamed=True, headers=headers)
+    stack.pace(latency_s=_LATENCY_S)
+    stack.ask("leave", route, concurrency=flows, body_bytes=LARGE_BYTES, streamed=True)
     proxy.settle_down()
+    stack.pace()
     return (proxy.rss_bytes() - before) / flows

@@ -66,8 +66,8 @@ def lag(stack, night):
     proxy = stack.start_web("lag", slots=1)
     watcher = stack.watch(proxy)
     route = stack.route("lag", REVERSE)
-    headers = {"x-sim-latency-ms": "1000"}
-    stack.ask("leave", route, concurrency=night.held_flows + 1, body_bytes=LARGE_BYTES, streamed=True, headers=headers)
+    stack.pace(latency_s=1)
+    stack.ask("leave", route, concurrency=night.held_flows + 1, body_bytes=LARGE_BYTES, streamed=True)
     proxy.settle_to(lambda counters: counters["queued"] + counters["delivered"] >= night.held_flows)
     lags_s = proxy.lags_s(night.lag_s)
     held = proxy.counters()["queued"]

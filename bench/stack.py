@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.plan import HTTP2, REVERSE
+from bench.plan import HTTP2, HTTP2_TO_1, REVERSE, REVERSE_TLS
 from hivemind_addon.lab.sim.certificate import write_certificates
 from hivemind_addon.resources import script_path
 
 HERE = Path(__file__).parent
 VARIANTS = ("direct", "bare", "addon")
-PROFILE = "extends: anthropic\nhosts: ['127.0.0.1:{plain}', 'localhost:{tls}']\nconcurrency: {{initial: {slots}, maximum: {slots}}}\n"
+PROFILE = "extends: anthropic\nhosts: ['127.0.0.1:{plain}', 'localhost:{tls}', 'localhost:{tls1}']\nconcurrency: {{initial: {slots}, maximum: {slots}}}\n"
 QUICK = "delivery: whole\nretry: {first_backoff_s: 0.01, max_backoff_s: 0.05}\nbreaker: {failures_to_open: 1000}\n"
 MEASURABLE = Path("/proc/self/schedstat").exists()
 """Whether this system tells the memory and the processor time of a process."""
@@ -33,6 +33,7 @@ PINNED = len(_CPUS) >= 2
 class Proxy:
     process: subprocess.Popen
     reverse_port: int
+    reverse_tls_port: int
     forward_port: int
     ca: Path
     counters_port: int
@@ -59,8 +60,8 @@ class Proxy:
             return json.loads(answer.read())
 
     def cpu_s(self):
-        """Processor time of its event loop so far, where the system tells it."""
-        return int(self._proc("schedstat").split()[0]) / 1e9 if MEASURABLE else 0.0
+        """Processor time of its threads so far, where the system tells it."""
+        return cpu_s(self.process.pid)
 
     def settle_down(self):
         """Wait until it has nothing to do for a while."""
@@ -95,8 +96,14 @@ class Stack:
         self.folder = folder
         self.beside = beside
         """A script in all proxies, for what is asked of them."""
-        self._homes = {"XDG_STATE_HOME": str(folder / "state"), "XDG_RUNTIME_DIR": str(folder)}
-        """The journal and the control socket are on, as users have them, but not among the user's own."""
+        self.environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+        """Of all processes. Journal and control socket are on, as users have them, but not among the user's own."""
+        self.environment |= {
+            "XDG_STATE_HOME": str(folder / "state"),
+            "XDG_RUNTIME_DIR": str(folder),
+            "PYTHONUNBUFFERED": "1",
+            "TERM": "xterm-256color",
+        }
         self._exits = ExitStack()
         self.proxies = {}
         self.sent = dict.fromkeys(VARIANTS, 0)
@@ -106,10 +113,10 @@ class Stack:
         with ExitStack() as exits:  # what was started ends, too, when a later one does not start
             self._exits = exits
             self.certificates = write_certificates(self.folder, "localhost", datetime.now(UTC))
-            tls = ("--tls-cert", str(self.certificates.certificate), "--tls-key", str(self.certificates.key))
-            self.provider_port = self._provider()
-            self.provider_tls_port = self._provider(*tls)
-            self._client = self._spawn(sys.executable, "-m", "bench.client", core=-1, stdin=subprocess.PIPE)
+            tls = ("--tls", str(self.certificates.certificate), str(self.certificates.key))
+            self._providers = [self._provider(), self._provider(*tls, "--http2"), self._provider(*tls)]
+            self.provider_port, self.provider_tls_port, self.provider_tls1_port = map(_port, self._providers)
+            self._client = self.spawn(sys.executable, "-m", "bench.client", core=-1, stdin=subprocess.PIPE)
             self.proxies["bare"] = self.start_proxy("bare", HERE / "bare.py")
             self.proxies["addon"] = self.start_addon("addon", slots=256)
             self._exits = exits.pop_all()
@@ -120,30 +127,43 @@ class Stack:
 
     def ask(self, do, route, **plan):
         """One order to the client; its answer."""
-        order = {"do": do, "route": route, "headers": {}, **plan}
+        order = {"do": do, "route": route, "sessions": 0, **plan}
         self._client.stdin.write(json.dumps(order).encode() + b"\n")
         self._client.stdin.flush()
         return json.loads(_line(self._client, _LINE_S))
 
+    def pace(self, *, latency_s=0.0, interval_s=0.0):
+        """How long the providers let an answer wait, and each of its pieces."""
+        for provider in self._providers:
+            provider.stdin.write(json.dumps({"latency_s": latency_s, "interval_s": interval_s}).encode() + b"\n")
+            provider.stdin.flush()
+            _line(provider, _LINE_S)
+
+    def others_cpu_s(self):
+        """Processor time of client and providers so far."""
+        return sum(cpu_s(process.pid) for process in (self._client, *self._providers))
+
     def route(self, variant, mode):
         """How the client reaches the provider."""
-        tls = mode != REVERSE
-        http2 = {"http2": mode == HTTP2}
+        tls, http2 = mode not in (REVERSE, REVERSE_TLS), mode in (HTTP2, HTTP2_TO_1)
+        provider = self.provider_tls1_port if mode in (REVERSE_TLS, HTTP2_TO_1) else self.provider_tls_port
+        target = f"localhost:{provider}"
         if variant == "direct":
-            port = self.provider_tls_port if tls else self.provider_port
-            return {
-                "port": port,
-                "host": f"localhost:{port}",
-                "tls": str(self.certificates.authority) if tls else None,
-                "connect": None,
-                **http2,
-            }
+            tls = mode != REVERSE
+            port = provider if tls else self.provider_port
+            trust = str(self.certificates.authority) if tls else None
+            return {"port": port, "host": target, "tls": trust, "connect": None, "http2": mode == HTTP2}
         proxy = self.proxies[variant]
         if tls:
-            target = f"localhost:{self.provider_tls_port}"
-            return {"port": proxy.forward_port, "host": target, "tls": str(proxy.ca), "connect": target, **http2}
-        host = f"127.0.0.1:{proxy.reverse_port}"
-        return {"port": proxy.reverse_port, "host": host, "tls": None, "connect": None, **http2}
+            return {
+                "port": proxy.forward_port,
+                "host": target,
+                "tls": str(proxy.ca),
+                "connect": target,
+                "http2": http2,
+            }
+        port = proxy.reverse_tls_port if mode == REVERSE_TLS else proxy.reverse_port
+        return {"port": port, "host": f"127.0.0.1:{port}", "tls": None, "connect": None, "http2": False}
 
     def start_addon(self, name, *, slots):
         """A proxy with the addon, and a profile of its own: the concurrency limit must not be what is measured."""
@@ -153,7 +173,8 @@ class Stack:
         """The same with a journal, before a provider of its own that fails so often; no client sees that."""
         settings = self.folder / f"{name}.json"
         settings.write_text(json.dumps({"faults": faults}))
-        self.provider_port = self._provider("--settings", str(settings))
+        faulty = ("hivemind_addon.lab.sim.server", "--settings", str(settings))
+        self.provider_port = _port(self.spawn(sys.executable, "-m", *faulty, core=-1))
         lag_port = free_port()
         scripts = (script_path(), HERE / "lag.py")
         journal = f"hivemind_journal={self.folder / 'journal.db'}"
@@ -166,7 +187,9 @@ class Stack:
     def _profile(self, name, slots, more=""):
         profiles = self.folder / f"profiles-{name}"
         profiles.mkdir()
-        profile = more + PROFILE.format(plain=self.provider_port, tls=self.provider_tls_port, slots=slots)
+        profile = more + PROFILE.format(
+            plain=self.provider_port, tls=self.provider_tls_port, tls1=self.provider_tls1_port, slots=slots
+        )
         (profiles / "bench.yaml").write_text(profile)
         return f"hivemind_profiles={profiles}"
 
@@ -180,10 +203,18 @@ class Stack:
         self.proxies[name] = proxy = replace(started, lag_port=lag_port, web_port=web_port)
         return proxy
 
+    def start_lag(self, name, *, slots):
+        """A proxy with the addon that also tells its event loop's lag."""
+        lag_port = free_port()
+        scripts = (script_path(), HERE / "lag.py")
+        started = self._start("mitmdump", name, scripts, self._profile(name, slots), f"bench_lag_port={lag_port}")
+        self.proxies[name] = proxy = replace(started, lag_port=lag_port)
+        return proxy
+
     def watch(self, proxy):
         """Somebody before mitmweb's page."""
         url = f"ws://127.0.0.1:{proxy.web_port}/updates?token=bench"
-        process = self._spawn(sys.executable, "-m", "bench.watcher", url, core=-1)
+        process = self.spawn(sys.executable, "-m", "bench.watcher", url, core=-1)
         _line(process, _START_S)
         return process
 
@@ -198,12 +229,13 @@ class Stack:
 
     def _start(self, program, name, scripts, *settings):
         confdir = self.folder / "mitmproxy"  # one CA for all
-        reverse_port, forward_port, counters_port = (free_port() for _ in range(3))
+        reverse_port, reverse_tls_port, forward_port, counters_port = (free_port() for _ in range(4))
         settings = [f"confdir={confdir}", "connection_strategy=lazy", "flow_detail=0", *settings]
         settings.append(f"ssl_verify_upstream_trusted_ca={self.certificates.authority}")
         settings.append(f"bench_counters_port={counters_port}")
         modes = (
             f"reverse:http://127.0.0.1:{self.provider_port}@127.0.0.1:{reverse_port}",
+            f"reverse:https://localhost:{self.provider_tls1_port}@127.0.0.1:{reverse_tls_port}",
             f"regular@127.0.0.1:{forward_port}",
         )
         command = [str(Path(sys.executable).parent / program)]
@@ -213,26 +245,25 @@ class Stack:
         pages = len(modes) + (program == "mitmweb")
         log = self.folder / f"{name}.log"
         with log.open("wb") as out:
-            process = self._spawn(*command, core=0, stdout=out, stderr=subprocess.STDOUT)
+            process = self.spawn(*command, core=0, stdout=out, stderr=subprocess.STDOUT)
         deadline = time.perf_counter() + _START_S
         while (text := log.read_text(errors="replace")).count(" listening at ") < pages:
             if process.poll() is not None or time.perf_counter() > deadline:
                 raise SystemExit(f"mitmdump ({name}) did not start:\n{text}")
             select.select([], [], [], 0.05)
-        return Proxy(process, reverse_port, forward_port, confdir / "mitmproxy-ca-cert.pem", counters_port)
+        ca = confdir / "mitmproxy-ca-cert.pem"
+        return Proxy(process, reverse_port, reverse_tls_port, forward_port, ca, counters_port)
 
     def _provider(self, *arguments):
-        process = self._spawn(sys.executable, "-m", "hivemind_addon.lab.sim.server", *arguments, core=-1)
-        return json.loads(_line(process, _START_S))["port"]
+        return self.spawn(sys.executable, "-m", "bench.provider", *arguments, core=-1, stdin=subprocess.PIPE)
 
-    def _spawn(self, *command, core, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=None):
-        environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    def spawn(self, *command, core, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=None):
         process = subprocess.Popen(
             command,
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
-            env=environment | self._homes | {"PYTHONUNBUFFERED": "1"},
+            env=self.environment,
             cwd=HERE.parent,
         )
         if PINNED:
@@ -251,6 +282,17 @@ def _ended(process):
         for pipe in (process.stdin, process.stdout):
             if pipe:
                 pipe.close()
+
+
+def cpu_s(pid):
+    """Processor time of a process' threads so far, where the system tells it."""
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat") if MEASURABLE else ()
+    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
+
+
+def _port(process):
+    """Of a provider that says so."""
+    return json.loads(_line(process, _START_S))["port"]
 
 
 def _line(process, timeout_s):

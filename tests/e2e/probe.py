@@ -38,7 +38,6 @@ TRIPPABLE = {
     "request": ("hivemind_addon.proxy.wire.request", None, "read_request"),
     "identify": ("hivemind_addon.proxy.wire.identity", None, "identify"),
     "estimate": ("hivemind_addon.proxy.wire.estimate", "Estimator", "estimate"),
-    "expect": ("hivemind_addon.proxy.wire.estimate", "Estimator", "expect"),
     "fingerprints": ("hivemind_addon.proxy.wire.request", None, "fingerprints"),
     "call_kind": ("hivemind_addon.proxy.wire.identity", None, "call_kind"),
     "agents": ("hivemind_addon.proxy.mitm.settings", "AgentsFile", "rules"),

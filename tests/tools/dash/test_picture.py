@@ -16,7 +16,8 @@ from hivemind_addon.api.report import LogLine
 from hivemind_addon.api.snapshot import AccountBlockView, BudgetView, Counters, MeterView, PriorityView
 from hivemind_addon.api.spend import Budget, Scope, Spend
 from hivemind_addon.api.ticket import PoolKey, Priority
-from hivemind_addon.tools.dash.picture import PictureLook, is_screen, picture, print_picture
+from hivemind_addon.system.terminal import is_screen
+from hivemind_addon.tools.dash.picture import PictureLook, picture, print_picture
 from tests.cpu_time import least_cpu_s
 from tests.tools.dash.record import IMAGE, INCIDENT, RECORDED, image, record, recorded
 from tests.tools.dash.samples import KEY, flying, pool, report, session, waiting

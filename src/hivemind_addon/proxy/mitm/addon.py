@@ -247,6 +247,7 @@ class Hivemind:
         contentviews.add(ExchangeView())
         if self.proxy is None:
             return
+        self.proxy.hooks.take_over(ctx.master.addons)
         self._loading = asyncio.ensure_future(self._load_vocabulary(self.proxy))
         self._telling = asyncio.ensure_future(tell_listeners(self._rebinding))
         self.proxy.control.open_soon(self._rebinding)
@@ -264,7 +265,10 @@ class Hivemind:
         """On shutdown: drain. On a reload nothing more: the next object adopts what is running."""
         if self._view is not None:
             self._view.stop()
-        if self.proxy is None or not ctx.master.should_exit.is_set():
+        if self.proxy is None:
+            return None
+        if not ctx.master.should_exit.is_set():
+            self.proxy.hooks.give_back()
             return None
         return self.proxy.drain()
 

@@ -137,6 +137,10 @@ class Driver:
         """What some of them hear has changed."""
         self._hearers = {}
 
+    def must_count(self, ticket: Ticket) -> bool:
+        """Whether the tokens of a ticket that is to be submitted have to be counted: else its demand may be rough."""
+        return self._scheduler.must_count(ticket, self._now())
+
     def submit(self, ticket: Ticket, settings: PoolSettings) -> None:
         """Queue a ticket; then `wait` for it, or `cancel` it."""
         self._scheduler.submit(ticket, settings, self._now())

@@ -15,9 +15,9 @@ from hivemind_addon.api.report import SessionStats
 from hivemind_addon.api.snapshot import BudgetView, TicketView
 from hivemind_addon.api.spend import Scope
 from hivemind_addon.api.ticket import Priority
-from hivemind_addon.api.words import brief, count, dollars, span
+from hivemind_addon.api.words import brief, count, dollars, printable, span
 from hivemind_addon.tools.dash.family import Node, NodeKind, TreeLine
-from hivemind_addon.tools.dash.glyphs import Tone, bar, cut, cut_middle, printable
+from hivemind_addon.tools.dash.glyphs import Tone, bar, cut, cut_middle
 
 _GAP = 2
 

@@ -11,8 +11,8 @@ from hivemind_addon.api.pool_words import cap_words, meter_words, slots_used, tr
 from hivemind_addon.api.report import PoolStats, Report
 from hivemind_addon.api.snapshot import MeterView, PoolView, WindowView
 from hivemind_addon.api.ticket import PoolKey, Reason
-from hivemind_addon.api.words import span
-from hivemind_addon.tools.dash.glyphs import Tone, bar, cut_middle, padded, printable, sentence, spark
+from hivemind_addon.api.words import printable, span
+from hivemind_addon.tools.dash.glyphs import Tone, bar, cut_middle, padded, sentence, spark
 
 _BAR = 12
 _SPARK, _WIDE, _WIDE_SPARK = 12, 160, 24
