@@ -9,7 +9,7 @@ calls `cancel`) gives the decision back: an admission that nobody takes is settl
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hivemind_addon.api.command import Cancel, CommandReply, SchedulerCommand
@@ -283,6 +283,10 @@ class Driver:
     def snapshot(self, *, most_queued: int | None = None) -> Snapshot:
         """Everything now; of the tickets that wait at most so many of each pool, the next ones."""
         return self._scheduler.snapshot(self.clock.monotonic(), most_queued=most_queued)
+
+    def snapshot_in_parts(self, *, most_queued: int | None = None) -> Generator[None, None, Snapshot]:
+        """The same, a pool at a time: the loop may turn in between."""
+        return self._scheduler.snapshot_in_parts(self.clock.monotonic, most_queued=most_queued)
 
     async def drained(self, timeout_s: float) -> bool:
         """Wait until nothing is queued or in flight. False when `timeout_s` came first."""
