@@ -11,17 +11,14 @@ import pytest
 
 from hivemind_addon.api import control
 from hivemind_addon.api.command import CommandReply, Pause, Resume, SetLimit, SetPriority
-from hivemind_addon.api.control import (
+from hivemind_addon.api.control import CommandUnanswered, UnreadableReport, read_report, send_command
+from hivemind_addon.api.control_server import (
     MAX_COMMAND_BYTES,
     MAX_COMMANDS,
     MAX_MISSED,
     MAX_READERS,
-    CommandUnanswered,
     ControlServer,
-    UnreadableReport,
     pause_s,
-    read_report,
-    send_command,
 )
 from hivemind_addon.api.replies import reply
 from hivemind_addon.api.report import ProxyView, Report

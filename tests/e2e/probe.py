@@ -38,7 +38,6 @@ TRIPPABLE = {
     "request": ("hivemind_addon.proxy.wire.request", None, "read_request"),
     "identify": ("hivemind_addon.proxy.wire.identity", None, "identify"),
     "estimate": ("hivemind_addon.proxy.wire.estimate", "Estimator", "estimate"),
-    "expect": ("hivemind_addon.proxy.wire.estimate", "Estimator", "expect"),
     "fingerprints": ("hivemind_addon.proxy.wire.request", None, "fingerprints"),
     "call_kind": ("hivemind_addon.proxy.wire.identity", None, "call_kind"),
     "agents": ("hivemind_addon.proxy.mitm.settings", "AgentsFile", "rules"),
@@ -106,6 +105,7 @@ class Probe:
         self.flows = {}
         self.undo = []
         self.misroutes = {}
+        self.events = []
 
     def load(self, loader):
         """Be the machine's resolver."""
@@ -122,6 +122,7 @@ class Probe:
         """What is there at the start need not be searched later."""
         gc.collect()
         gc.freeze()
+        ctx.master.addons.get("hivemind").proxy.driver.listen(self.events.append)
 
     # What it sees
 
@@ -188,12 +189,13 @@ class Probe:
             "connections": sum(len(layer.connections) for layer in layers),
             "hooks": dict(self.hooks),
             "tokenizer": repr(proxy.runtime.tokenizer),
-            "events": [f"{type(event).__name__} {event}" for event in list(proxy.runtime.events)[-200:]],
+            "events": [f"{type(event).__name__} {event}" for event in list(self.events)[-200:]],
         }
 
     def ended(self, account):
-        events = ctx.master.addons.get("hivemind").proxy.runtime.events
-        ends = [event for event in events if type(event).__name__ == "TicketEnded" and event.pool.account == account]
+        ends = [
+            event for event in self.events if type(event).__name__ == "TicketEnded" and event.pool.account == account
+        ]
         return [(one.end, one.reason, one.attempts, one.ambiguous_resends) for one in ends]
 
     def misroute(self, at, to, times):

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.system.json_socket import LineServer, SocketTaken, ask, is_answered
+from hivemind_addon.system.json_socket import ask, is_answered
+from hivemind_addon.system.line_server import LineServer, SocketTaken
 from tests.cases import each
 
 

@@ -7,7 +7,6 @@ A priority is a name in any case (`"high"`) or its number.
 A glob is shell-like (`*`, `?`, `[…]`), and what it names exactly always matches.
 """
 
-import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -316,6 +315,8 @@ def names_pool(glob: str, key: PoolKey) -> bool:
 
 def nearest(glob: str, names: Iterable[str]) -> str:
     """Of some names the one that a word which means nobody is most like; empty: it is like none."""
+    import difflib  # noqa: PLC0415 - for who mistypes
+
     return next(iter(difflib.get_close_matches(glob, dict.fromkeys(names), n=1)), "")
 
 

@@ -16,32 +16,16 @@ understood is answered with `done` false, and with `"id": null` where that canno
 64 KiB, or more than a hundred within a second, end the connection.
 """
 
-import asyncio
-import logging
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from hivemind_addon.api.command import BadCommand, Command, CommandReply, read_command
+from hivemind_addon.api.command import Command, CommandReply
 from hivemind_addon.api.report import Report
 from hivemind_addon.api.snapshot import SCHEMA_VERSION
 from hivemind_addon.system.folders import runtime_folder
-from hivemind_addon.system.json_socket import LineConnection, LineServer, ask, is_answered
-
-logger = logging.getLogger("hivemind")
-
-EVERY_S = 1.0
-MOST_SHARE = 0.05
-"""Of the event loop's time, at most, goes into reports."""
-MAX_READERS = 32
-MAX_MISSED = 30
-"""Lines that a reader may miss, one after the other, before it is cut off."""
-MAX_COMMANDS = 100
-"""Of one reader, within a second."""
-MAX_COMMAND_BYTES = 64 * 1024
+from hivemind_addon.system.json_socket import ask, is_answered
 
 
 class UnreadableReport(Exception):
@@ -114,17 +98,8 @@ _MOST_REPORTS_BEFORE = 4
 """Reports that a proxy may have sent before its answer; an older one sends nothing else."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Versioned:
+class _Versioned(msgspec.Struct):
     version: int
-
-
-class _Asked(msgspec.Struct, forbid_unknown_fields=True):
-    """What a reader sends."""
-
-    id: int | str
-    command: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    reports: bool = True
 
 
 class CommandAnswer(msgspec.Struct):
@@ -132,116 +107,3 @@ class CommandAnswer(msgspec.Struct):
 
     id: int | str | None
     said: CommandReply
-
-
-def pause_s(every_s: float, took_s: float) -> float:
-    """How long after a report that took so long to make the next one is due."""
-    return max(every_s, took_s / MOST_SHARE)
-
-
-class ControlServer:
-    """Serves one socket on the running event loop, from `start` to `close`."""
-
-    def __init__(
-        self,
-        path: Path,
-        *,
-        report: Callable[[], Report],
-        command: Callable[[Command], CommandReply],
-        every_s: float = EVERY_S,
-    ) -> None:
-        self.path = path
-        self._report = report
-        self._command = command
-        self._every_s = every_s
-        self._encoder = msgspec.json.Encoder()
-        self._server = LineServer(
-            path,
-            heard=self._heard,
-            joined=self._joined,
-            left=self._left,
-            max_line_bytes=MAX_COMMAND_BYTES,
-            max_lines_per_s=MAX_COMMANDS,
-        )
-        self._readers: dict[LineConnection, int] = {}
-        """Connections that get reports → lines that each has missed in a row."""
-        self._timer: asyncio.TimerHandle | None = None
-        self._took_s = 0.0
-        """To make the last line."""
-
-    def __repr__(self) -> str:
-        return f"<ControlServer {self.path}, {len(self._readers)} readers>"
-
-    async def start(self) -> None:
-        """Listen. Raises SocketTaken, OSError."""
-        await self._server.start()
-
-    def close(self) -> None:
-        """End it: readers are cut off, the socket's file goes if it is still ours."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._server.close()
-
-    def _joined(self, reader: LineConnection) -> None:
-        """A line at once."""
-        if len(self._server.connections) > MAX_READERS:
-            reader.cut_off()
-            return
-        self._readers[reader] = 0
-        reader.send(self._line())
-        self._arm()
-
-    def _left(self, reader: LineConnection) -> None:
-        self._readers.pop(reader, None)
-
-    def _heard(self, reader: LineConnection, line: bytes) -> None:
-        if line.strip():
-            reader.send(self._encoder.encode(self._answer(reader, line)) + b"\n")
-
-    def _answer(self, reader: LineConnection, line: bytes) -> CommandAnswer:
-        """Carry out what a reader asks in one line."""
-        asked_id: int | str | None = None
-        try:
-            asked = msgspec.json.decode(line, type=_Asked)
-            asked_id = asked.id
-            if not asked.reports:
-                self._readers.pop(reader, None)
-            if asked.command is msgspec.UNSET:
-                said = CommandReply(done=True, text="no command")
-            else:
-                said = self._command(read_command(msgspec.json.decode(asked.command)))
-        except BadCommand as error:
-            said = CommandReply(done=False, text=str(error))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            said = CommandReply(done=False, text=f"not understood: {error}")
-        except Exception as error:  # the guard at the edge: clients must get an answer
-            logger.exception("hivemind: a command failed")
-            said = CommandReply(done=False, text=f"hivemind_addon failed: {error!r}")
-        return CommandAnswer(id=asked_id, said=said)
-
-    def _arm(self) -> None:
-        if self._timer is None and self._readers:
-            delay_s = pause_s(self._every_s, self._took_s)
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        line: bytes | None = None
-        for reader, missed in tuple(self._readers.items()):
-            if not reader.unsent_bytes:
-                line = self._line() if line is None else line
-                reader.send(line)
-                self._readers[reader] = 0
-            elif missed < MAX_MISSED:
-                self._readers[reader] = missed + 1
-            else:
-                reader.cut_off()
-        self._arm()
-
-    def _line(self) -> bytes:
-        loop = asyncio.get_running_loop()
-        began_at = loop.time()
-        line = self._encoder.encode(self._report()) + b"\n"
-        self._took_s = loop.time() - began_at
-        return line

@@ -6,7 +6,8 @@ brings. A probe that fails in a long outage is news to nobody: the breaker is to
 
 import json
 import logging
-from typing import assert_never
+from collections.abc import Callable
+from typing import Any, assert_never
 
 import msgspec
 
@@ -61,93 +62,142 @@ _LEVEL_OF_END = {
 }
 
 
-def describe(event: Event) -> tuple[int, str]:
-    """How much it matters (a level of `logging`), and what happened, without whom it concerns."""
+def level_of(event: Event) -> int:
+    """How much it matters: a level of `logging`."""
+    level = _LEVELS[type(event)]
+    return level if isinstance(level, int) else level(event)
+
+
+def text_of(event: Event) -> str:
+    """What happened, without whom it concerns."""
     match event:
         case Submitted(_, ticket):
-            return logging.DEBUG, f"submitted by {ticket.agent} for {ticket.pool}"
+            return f"submitted by {ticket.agent} for {ticket.pool}"
         case Held():
-            return logging.DEBUG, f"held, place {event.position}: {event.reason.value}"
+            return f"held, place {event.position}: {event.reason.value}"
         case AttemptStarted():
-            return logging.DEBUG, (
-                f"attempt {event.attempt} in flight after {event.waited_s:.1f} s, {event.in_flight} in all"
-            )
+            return f"attempt {event.attempt} in flight after {event.waited_s:.1f} s, {event.in_flight} in all"
         case AttemptEnded():
-            return logging.DEBUG, f"attempt {event.attempt}: {event.outcome.reason}, after {event.duration_s:.1f} s"
+            return f"attempt {event.attempt}: {event.outcome.reason}, after {event.duration_s:.1f} s"
         case BackedOff():
             wait_s = event.until - event.at
             again = f"in {wait_s:.1f} s" if wait_s > 0 else "when it is its turn"  # the breaker or a limit says when
-            return logging.INFO if event.attempt in _STUBBORN else logging.DEBUG, (
-                f"attempt {event.attempt} failed ({event.reason}); again {again}"
-            )
+            return f"attempt {event.attempt} failed ({event.reason}); again {again}"
         case TicketEnded():
-            level = _LEVEL_OF_END.get(event.end, logging.WARNING)
             attempts = f"{event.attempts} attempt{'s' * (event.attempts != 1)}"
             last = f": {event.last_outcome}" if event.last_outcome else ""
-            return level, (f"{event.end} ({event.reason}{last}) after {attempts}, {event.waited_s:.1f} s waited")
+            return f"{event.end} ({event.reason}{last}) after {attempts}, {event.waited_s:.1f} s waited"
         case ConcurrencyChanged():
-            return logging.DEBUG, f"concurrency limit {event.limit} ({event.reason})"
+            return f"concurrency limit {event.limit} ({event.reason})"
         case BreakerChanged():
             return _breaker(event)
         case PoolBlocked():
             wait_s = event.until - event.at
-            level = logging.INFO if wait_s >= _LONG_S else logging.DEBUG
             how_long = lasting(wait_s) if wait_s >= _MINUTES_S else f"{wait_s:.1f} s"
-            return level, f"told to wait {how_long} ({event.reason})"
+            return f"told to wait {how_long} ({event.reason})"
         case AccountBlocked():
-            return logging.WARNING, (
+            return (
                 f"the account is refused for {lasting(event.until - event.at)} ({event.reason}); "
                 "everybody is told, nothing is sent until then or a restart"
             )
         case AccountUnblocked():
-            return logging.WARNING, "the account is served again"
+            return "the account is served again"
         case WindowUsed():
-            level = logging.INFO if event.status in ("", "allowed") else logging.WARNING
-            return level, _window(event)
+            return _window(event)
         case MeterLearned():
             limit = f"{event.limit:,.0f}" if event.limit >= 10 else f"{event.limit:.3g}"
             kind = f" ({event.kind})" if event.kind != "unknown" else ""
-            return logging.INFO, f"limit learned: {event.meter} {limit}{kind}"
+            return f"limit learned: {event.meter} {limit}{kind}"
         case AccountNamed():
-            return logging.DEBUG, f"the account is {event.name}"
+            return f"the account is {event.name}"
         case BudgetWarned() | BudgetSpent():
             share = "has spent its budget" if isinstance(event, BudgetSpent) else "has spent most of its budget"
             spent, limit = amount(event.unit, event.spent), amount(event.unit, event.limit)
-            return logging.WARNING, f"{event.budget.holder} {share}: {spent} of {limit} per {event.budget.per.value}"
+            return f"{event.budget.holder} {share}: {spent} of {limit} per {event.budget.per.value}"
         case BudgetBooked():
             spent = " and ".join(amount(unit, value) for unit, value in _spent(event))
-            return logging.DEBUG, f"{event.budget.holder}: {spent} spent per {event.budget.per.value}"
+            return f"{event.budget.holder}: {spent} spent per {event.budget.per.value}"
         case CheckpointKept():
             if event.checkpoint_id:
-                return logging.WARNING, "its conversation is kept, `hivemind checkpoint list`"
-            return logging.WARNING, f"its conversation could not be kept: {event.reason}"
+                return "its conversation is kept, `hivemind checkpoint list`"
+            return f"its conversation could not be kept: {event.reason}"
         case PoolsMerged():
-            return logging.INFO, f"{event.merged} is the same account"
+            return f"{event.merged} is the same account"
         case Superseded():
-            return logging.INFO, f"ended: its client came back with {event.by_ticket_id}"
+            return f"ended: its client came back with {event.by_ticket_id}"
         case MachineSlept():
-            return logging.WARNING, f"the machine slept for {lasting(event.slept_s)}"
+            return f"the machine slept for {lasting(event.slept_s)}"
         case OddityNoted():
-            return logging.WARNING, event.what
+            return event.what
         case PersonActed():
-            return logging.WARNING, event.text
+            return event.text
         case StateUnsaved():
-            if event.reason:
-                return logging.WARNING, f"the journal cannot be written: {event.reason}"
-            return logging.WARNING, "the journal is written again"
+            return f"the journal cannot be written: {event.reason}" if event.reason else "the journal is written again"
         case CommittedStreamFailed():
-            return logging.WARNING, f"failed after its keep-alives: {event.reason}"
+            return f"failed after its keep-alives: {event.reason}"
         case GuardTripped():
-            # The guard itself logs the traceback.
-            return logging.DEBUG, f"guard trip in {event.where}: {event.error}"
+            return f"guard trip in {event.where}: {event.error}"
         case _:
             assert_never(event)
+
+
+def _level_of_breaker(event: BreakerChanged) -> int:
+    is_told = event.state == "closed" or (event.state == "open" and event.before != "half-open")
+    return logging.WARNING if is_told else logging.DEBUG
+
+
+def _level_of_pause(event: PoolBlocked) -> int:
+    return logging.INFO if event.until - event.at >= _LONG_S else logging.DEBUG
+
+
+def _level_of_retry(event: BackedOff) -> int:
+    return logging.INFO if event.attempt in _STUBBORN else logging.DEBUG
+
+
+def _level_of_window(event: WindowUsed) -> int:
+    return logging.INFO if event.status in ("", "allowed") else logging.WARNING
+
+
+def _level_of_end(event: TicketEnded) -> int:
+    return _LEVEL_OF_END.get(event.end, logging.WARNING)
+
+
+_LEVELS: dict[type[Event], int | Callable[[Any], int]] = {
+    Submitted: logging.DEBUG,
+    Held: logging.DEBUG,
+    AttemptStarted: logging.DEBUG,
+    AttemptEnded: logging.DEBUG,
+    BackedOff: _level_of_retry,
+    TicketEnded: _level_of_end,
+    ConcurrencyChanged: logging.DEBUG,
+    BreakerChanged: _level_of_breaker,
+    PoolBlocked: _level_of_pause,
+    AccountBlocked: logging.WARNING,
+    AccountUnblocked: logging.WARNING,
+    WindowUsed: _level_of_window,
+    MeterLearned: logging.INFO,
+    AccountNamed: logging.DEBUG,
+    BudgetWarned: logging.WARNING,
+    BudgetSpent: logging.WARNING,
+    BudgetBooked: logging.DEBUG,
+    CheckpointKept: logging.WARNING,
+    PoolsMerged: logging.INFO,
+    Superseded: logging.INFO,
+    MachineSlept: logging.WARNING,
+    OddityNoted: logging.WARNING,
+    PersonActed: logging.WARNING,
+    StateUnsaved: logging.WARNING,
+    CommittedStreamFailed: logging.WARNING,
+    GuardTripped: logging.DEBUG,  # the guard itself logs the traceback
+}
+NEWS = frozenset(kind for kind, level in _LEVELS.items() if level != logging.DEBUG)
+"""Events that may matter more than DEBUG."""
 
 
 def line_of(event: Event) -> str:
     """An event in one line, whole: its ticket or pool, and what happened."""
     subject = subject_of(event)
-    text = describe(event)[1]
+    text = text_of(event)
     return f"{subject}: {text}" if subject else text
 
 
@@ -156,17 +206,14 @@ def subject_of(event: Event) -> str:
     return getattr(event, "ticket_id", None) or str(getattr(event, "pool", None) or "")
 
 
-def _breaker(event: BreakerChanged) -> tuple[int, str]:
+def _breaker(event: BreakerChanged) -> str:
     match event.state:
         case "open" if event.before != "half-open":
-            return (
-                logging.WARNING,
-                f"breaker open ({event.reason}); requests wait, one at a time is tried",
-            )
+            return f"breaker open ({event.reason}); requests wait, one at a time is tried"
         case "closed":
-            return logging.WARNING, f"breaker closed, the provider answers again ({event.reason})"
+            return f"breaker closed, the provider answers again ({event.reason})"
         case _:
-            return logging.DEBUG, f"breaker {event.state} ({event.reason})"
+            return f"breaker {event.state} ({event.reason})"
 
 
 def _spent(event: BudgetBooked) -> list[tuple[str, int]]:

@@ -12,6 +12,8 @@ _MAX_DIGITS = 5
 _HASH_CHARS = 8
 MAX_HEADER_CHARS = 16_384
 _TASK_WORD = "task-"
+DELIVERIES = {delivery.value: delivery for delivery in Delivery}
+_PRIORITIES = {priority.name.lower(): priority for priority in Priority}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +30,19 @@ class ProxyWords:
     """What it calls the task that its requests are part of: `task-ID`, in its own case."""
 
 
+_NO_WORDS = ProxyWords()
+
+
 def proxy_words(password: str) -> ProxyWords:
     """The words of a proxy password, between `,` `+` `.` and blanks; the last of a kind counts.
 
     Other words mean nothing: a proxy that demands a password gets its own one there.
     """
-    deliveries = {delivery.value: delivery for delivery in Delivery}
+    if not password:
+        return _NO_WORDS
     as_given = re.split(r"[,+.\s]+", password)
     words = [word.lower() for word in as_given]
-    chosen = [deliveries[word] for word in words if word in deliveries]
+    chosen = [DELIVERIES[word] for word in words if word in DELIVERIES]
     priorities = [priority_of(word.removeprefix("prio-")) for word in words if word.startswith("prio-")]
     asked = [priority for priority in priorities if priority is not None]
     waits = [word.removeprefix("wait-") for word in words if word.startswith("wait-")]
@@ -54,12 +60,12 @@ def proxy_words(password: str) -> ProxyWords:
 
 def given_id(text: str) -> str:
     """An id that a client gives to what it does: its own, cleaned as names are; empty where it gives none."""
-    return clean(text.strip()[:MAX_HEADER_CHARS])
+    return clean(text.strip()[:MAX_HEADER_CHARS]) if text else ""
 
 
 def priority_of(word: str) -> Priority | None:
     """The class that a word names; None: none."""
-    return {priority.name.lower(): priority for priority in Priority}.get(word.strip().lower())
+    return _PRIORITIES.get(word.strip().lower())
 
 
 def short_hash(text: str, chars: int = _HASH_CHARS) -> str:

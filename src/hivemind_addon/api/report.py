@@ -1,6 +1,7 @@
 """What a running proxy tells of itself: one value for `hivemind status`, `hivemind top` and the status page."""
 
-from dataclasses import dataclass, field, replace
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from hivemind_addon.api.snapshot import Snapshot
 from hivemind_addon.api.ticket import PoolKey, Usage
@@ -9,8 +10,7 @@ QUEUED_TOLD = 250
 """Tickets that wait, of each pool, which a report has: it is made once a second, on the event loop."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyView:
+class ProxyView(Struct, frozen=True):
     """The process that serves."""
 
     pid: int
@@ -34,8 +34,7 @@ class ProxyView:
     """Hosts of models that were called and passed by, since no profile claims them or their paths."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """What a pool came to at most within ten seconds."""
 
     ago_s: float
@@ -46,8 +45,7 @@ class Sample:
     """None: it had not moved yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class LimitMove:
+class LimitMove(Struct, frozen=True):
     """The concurrency limit moved."""
 
     ago_s: float
@@ -55,8 +53,7 @@ class LimitMove:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class PoolStats:
+class PoolStats(Struct, frozen=True):
     """What came of one pool."""
 
     key: PoolKey
@@ -87,8 +84,7 @@ class PoolStats:
     """Complete answers that were garbage, delivered or tried again."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionStats:
+class SessionStats(Struct, frozen=True):
     """What came of one agent's session."""
 
     agent: str
@@ -139,8 +135,7 @@ _SUMMED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(Struct, frozen=True):
     """One event in words, or many of a kind."""
 
     ago_s: float
@@ -153,8 +148,7 @@ class LogLine:
     """Whose ticket it is; empty: it is about none, or about one that is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class StatsView:
+class StatsView(Struct, frozen=True):
     """The stats at one instant."""
 
     pools: tuple[PoolStats, ...] = ()
@@ -166,8 +160,7 @@ class StatsView:
     """Oldest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """Everything at one instant."""
 
     version: int

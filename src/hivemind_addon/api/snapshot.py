@@ -1,7 +1,8 @@
 """A frozen view of everything at one instant. Dashboards, pages and tests read nothing else."""
 
-from dataclasses import dataclass, field
 from enum import Enum
+
+from msgspec import Struct, field
 
 from hivemind_addon.api.spend import Balance, Budget, Spend
 from hivemind_addon.api.ticket import Dimension, PoolKey, Priority, Ticket
@@ -9,8 +10,7 @@ from hivemind_addon.api.ticket import Dimension, PoolKey, Priority, Ticket
 SCHEMA_VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class MeterView:
+class MeterView(Struct, frozen=True):
     """One meter of a pool."""
 
     name: str
@@ -29,8 +29,7 @@ class MeterView:
     """The model groups of the account whose pools draw on it; empty: it is the pool's own."""
 
 
-@dataclass(frozen=True, slots=True)
-class WindowView:
+class WindowView(Struct, frozen=True):
     """One long window of a subscription, as last told."""
 
     name: str
@@ -42,8 +41,7 @@ class WindowView:
     length_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class AccountBlockView:
+class AccountBlockView(Struct, frozen=True):
     """A pool's hard wall: its account is refused for long."""
 
     reason: str
@@ -51,8 +49,7 @@ class AccountBlockView:
     """0: its end has come, and one request goes first to see whether it is open."""
 
 
-@dataclass(frozen=True, slots=True)
-class TicketView:
+class TicketView(Struct, frozen=True):
     """One ticket that has not ended."""
 
     ticket: Ticket
@@ -68,8 +65,7 @@ class TicketView:
     """When it is likely to go, as far as limits and the queue tell now; None in flight, or where nothing tells."""
 
 
-@dataclass(frozen=True, slots=True)
-class LearnedView:
+class LearnedView(Struct, frozen=True):
     """A limit that no header told: what refusals and overloads taught."""
 
     name: str
@@ -78,8 +74,7 @@ class LearnedView:
     """In words: `12 at a time`, `3.2 requests per second`, `50 requests per 60 s`."""
 
 
-@dataclass(frozen=True, slots=True)
-class PriorityView:
+class PriorityView(Struct, frozen=True):
     """A priority that was ordered."""
 
     agent: str
@@ -91,8 +86,7 @@ class PriorityView:
     """The agent that asked for it; empty: a person did."""
 
 
-@dataclass(frozen=True, slots=True)
-class GivenBudget:
+class GivenBudget(Struct, frozen=True):
     """A budget that was given at run time."""
 
     budget: Budget
@@ -101,8 +95,7 @@ class GivenBudget:
     """The agent that asked for it; empty: a person did."""
 
 
-@dataclass(frozen=True, slots=True)
-class PoolView:
+class PoolView(Struct, frozen=True):
     """One pool."""
 
     key: PoolKey
@@ -132,8 +125,7 @@ class PoolView:
     """When the open breaker lets a probe go; None: it is closed, or a probe is under way."""
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetView:
+class BudgetView(Struct, frozen=True):
     """One holder's budget in its present period."""
 
     budget: Budget
@@ -157,8 +149,7 @@ class BudgetView:
         return max((balance.spent_share for balance in self.balances), default=0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Counters:
+class Counters(Struct, frozen=True):
     """Totals since the start."""
 
     tickets: int = 0
@@ -178,8 +169,7 @@ class Counters:
     output_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """Everything at one instant."""
 
     at: float

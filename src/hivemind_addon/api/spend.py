@@ -4,8 +4,9 @@ Money is counted in micro-dollars (a millionth of a dollar). A price is in micro
 for a million tokens is 300,000.
 """
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 _MILLION = 1_000_000
 
@@ -13,8 +14,7 @@ MOST_AMOUNT = 10**15
 """No budget is larger, so that every sum of what is spent fits into what a database counts with."""
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(Struct, frozen=True):
     """What a model costs, in micro-dollars per million tokens."""
 
     input: int
@@ -36,8 +36,7 @@ class Price:
         return -(-total // _MILLION)
 
 
-@dataclass(frozen=True, slots=True)
-class Spend:
+class Spend(Struct, frozen=True):
     """An amount of both kinds."""
 
     tokens: int = 0
@@ -96,8 +95,7 @@ class Period(Enum):
 BudgetKey = tuple[Scope, str, Period]
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Struct, frozen=True):
     """An allotment that we set: what one holder may spend in one period."""
 
     scope: Scope
@@ -145,8 +143,7 @@ class Budget:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Balance:
+class Balance(Struct, frozen=True):
     """How one unit of a budget stands; its numbers are tokens or micro-dollars."""
 
     unit: str
@@ -167,8 +164,7 @@ class Balance:
         return self.spent / self.limit if self.limit else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class AccountState:
+class AccountState(Struct, frozen=True):
     """A holder's account, as an earlier process left it."""
 
     budget: Budget
@@ -181,8 +177,7 @@ class AccountState:
     """What a person added to the limits, for this period only."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shortage:
+class Shortage(Struct, frozen=True):
     """Why a budget does not let a ticket go; `unit`'s numbers are tokens or micro-dollars."""
 
     budget: Budget

@@ -99,6 +99,8 @@ class OutcomeKind(Enum):
     CANCELLED = "cancelled"
     """The client went, or a person aborted."""
 
+    __hash__ = object.__hash__  # an Enum's own is Python, and asked for at each attempt's end
+
 
 class Outcome(Struct, frozen=True):
     """The end of one attempt, judged. Made by `proxy/wire/outcome.py`."""

@@ -89,3 +89,8 @@ def brief(seconds: float) -> str:
     if whole < 86_400:
         return f"{whole // 3600}h" + (f"{whole % 3600 // 60:02}m" if whole % 3600 >= 60 else "")
     return f"{whole // 86_400}d" + (f"{whole % 86_400 // 3600}h" if whole % 86_400 >= 3600 else "")
+
+
+def printable(text: str) -> str:
+    """A name out of a request without control characters and other surprises, in one line."""
+    return "".join(char if char.isprintable() else "?" for char in text)

@@ -17,6 +17,7 @@ from hivemind_addon.api.ticket import Priority
 from hivemind_addon.proxy.core.lanes import TRANSITIONS, WAITING, EntryState
 from hivemind_addon.proxy.mitm.options import OPTIONS
 from hivemind_addon.proxy.observe.metrics import MAX_POOLS, Metrics
+from hivemind_addon.proxy.observe.sums import Sums
 from hivemind_addon.proxy.profile.grants import AgentGrants, AgentRules, Allowance, Grants
 from hivemind_addon.proxy.profile.model import Profile
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES
@@ -342,7 +343,7 @@ def with_states(page: str) -> str:
 
 def _metrics_page() -> str:
     rows = ["| Metric | Type | Labels | Meaning |", "| --- | --- | --- | --- |"]
-    for one in Metrics().described():
+    for one in Metrics(Sums()).described():
         labels = ", ".join(f"`{label}`" for label in one.labels)
         rows.append(f"| `{one.name}` | {one.type} | {labels} | {one.help} |")
     return "\n".join((_METRICS_HEAD, *rows)) + "\n"

@@ -3,17 +3,18 @@
 import logging
 import os
 import random
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hivemind_addon.api.events import Event
 from hivemind_addon.api.words import failing
 from hivemind_addon.proxy.core.scheduler import Scheduler
+from hivemind_addon.proxy.observe.buffer import EventBuffer
 from hivemind_addon.proxy.observe.history import Histories
 from hivemind_addon.proxy.observe.metrics import Metrics
 from hivemind_addon.proxy.observe.news import News
 from hivemind_addon.proxy.observe.stats import Stats
+from hivemind_addon.proxy.observe.sums import Sums
 from hivemind_addon.proxy.runtime.driver import Driver
 from hivemind_addon.proxy.runtime.guard import Guard
 from hivemind_addon.proxy.runtime.sinks import Sink, Sinks
@@ -24,7 +25,6 @@ from hivemind_addon.system.clock import Clock, SystemClock
 
 logger = logging.getLogger("hivemind")
 
-EVENTS_KEPT = 10_000
 _OTLP_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
@@ -40,8 +40,6 @@ class Runtime:
     """Of streamed answers."""
     plain_answers: Durations
     """Of answers that are not streamed."""
-    events: deque[Event]
-    """The newest events, oldest first."""
     news: News
     stats: Stats
     metrics: Metrics
@@ -51,12 +49,15 @@ class Runtime:
 
 def make_runtime(*, observers: tuple[Callable[[Event], None], ...] = ()) -> Runtime:
     """A scheduler and what drives it, for the running event loop."""
-    events: deque[Event] = deque(maxlen=EVENTS_KEPT)
-    tokenizer, news, stats, histories, metrics = Tokenizer(), News(), Stats(), Histories(), Metrics()
+    tokenizer, buffer = Tokenizer(), EventBuffer()
+    sums, histories = Sums(buffer.flush), Histories(buffer.flush)
+    buffer.feed(sums)
+    buffer.feed(histories)
+    news = News(histories.agent_of)
     driver = Driver(
         scheduler=Scheduler(rng=random.Random()),  # noqa: S311 - jitter, no secret
         clock=SystemClock(),
-        observers=[events.append, news, stats, histories, metrics, *observers],
+        observers=[news, buffer, *observers],
     )
     return Runtime(
         driver=driver,
@@ -65,10 +66,9 @@ def make_runtime(*, observers: tuple[Callable[[Event], None], ...] = ()) -> Runt
         tokenizer=tokenizer,
         first_bytes=Durations(),
         plain_answers=Durations(),
-        events=events,
         news=news,
-        stats=stats,
-        metrics=metrics,
+        stats=Stats(sums),
+        metrics=Metrics(sums),
         sinks=Sinks(driver, traces=_make_traces(os.environ, driver.clock)),
         histories=histories,
     )

@@ -3,7 +3,6 @@
 import os
 import stat
 import sys
-import tempfile
 from pathlib import Path
 
 LONGEST_SOCKET_PATH = 100
@@ -33,6 +32,8 @@ def runtime_folder() -> Path:
     chosen = os.environ.get("XDG_RUNTIME_DIR")
     folder = Path(chosen) / "hivemind" if chosen and Path(chosen).is_dir() else state_folder() / "run"
     if len(os.fsencode(folder)) + len("/65535.sock") > LONGEST_SOCKET_PATH:
+        import tempfile  # noqa: PLC0415 - for few, and it loads much
+
         folder = Path(tempfile.gettempdir()) / f"hivemind-{_user_id()}"
     make_private(folder, cure="set XDG_RUNTIME_DIR to a private one")
     return folder

@@ -45,38 +45,45 @@ class KeyedHeap[Item: Hashable]:
         if known is not None and known[0] == key and known[1] == rank:
             return
         self._puts += 1
-        entry = (key, rank, self._puts, item)
+        heap, entry = self._heap, (key, rank, self._puts, item)
         self._living[item] = entry
-        if known is None:
-            heapq.heappush(self._heap, entry)
-            if self._heap[0] is entry:
-                self.first_key, self.first = key, item
+        if known is not None and heap[0] is known:  # most often it is the first one that moves on
+            heapq.heapreplace(heap, entry)
+            self._find_first()
             return
-        if self._heap[0] is known:  # most often it is the first one that moves on
-            heapq.heapreplace(self._heap, entry)
-        else:
-            heapq.heappush(self._heap, entry)
-        self._tidy()
+        heapq.heappush(heap, entry)
+        if heap[0] is entry:
+            self.first_key, self.first = key, item
+        if known is not None:
+            self._sweep()
 
     def drop(self, item: Item) -> None:
         """Remove an item; nothing happens when it is not there."""
-        if self._living.pop(item, None) is not None:
-            self._tidy()
+        entry = self._living.pop(item, None)
+        if entry is None:
+            return
+        if self._heap[0] is entry:
+            self._find_first()
+        else:
+            self._sweep()
 
     def key_of(self, item: Item) -> float | None:
         """An item's key; None when it is not there."""
         entry = self._living.get(item)
         return None if entry is None else entry[0]
 
-    def _tidy(self) -> None:
-        """Have a living entry first, and few deleted ones."""
+    def _find_first(self) -> None:
+        """The first entry has changed: have a living one first again."""
         heap, living = self._heap, self._living
-        if len(heap) > 2 * len(living) + _STALE_ALLOWED:
-            self._heap = heap = list(living.values())
-            heapq.heapify(heap)
         while heap and living.get(heap[0][3]) is not heap[0]:
             heapq.heappop(heap)
         if heap:
             self.first_key, _, _, self.first = heap[0]
         else:
             self.first_key, self.first = _NEVER, None
+
+    def _sweep(self) -> None:
+        """Another entry has changed, and is left where it is: have few of those."""
+        if len(self._heap) > 2 * len(self._living) + _STALE_ALLOWED:
+            self._heap = list(self._living.values())
+            heapq.heapify(self._heap)

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from urllib.parse import unquote
 
+from hivemind_addon.system.memo import by_text
+
 _REMEMBERED_CHARS = 200
 """Longer texts are compared anew: what is remembered stays below a megabyte."""
 
@@ -94,6 +96,7 @@ def host_parts(pattern: str) -> tuple[str, int | None]:
     return name, int(port) if port else None
 
 
+@by_text
 def normal_host(host: str) -> str:
     """The spelling in which hosts are compared: lower case, IDNA, no trailing dot, no brackets."""
     host = host.strip().lower().removeprefix("[").removesuffix("]").removesuffix(".")

@@ -13,8 +13,12 @@ from hivemind_addon.proxy.profile.load import load_profiles
 
 
 def make_proxy(folder=None, **changes):
-    """Call it in a running loop."""
-    return Proxy(runtime=make_runtime(), settings=Settings(profiles=load_profiles(folder), **changes))
+    """Call it in a running loop. Its events are in `heard`."""
+    heard = []
+    runtime = make_runtime(observers=(heard.append,))
+    proxy = Proxy(runtime=runtime, settings=Settings(profiles=load_profiles(folder), **changes))
+    proxy.heard = heard
+    return proxy
 
 
 def make_flow(

@@ -173,7 +173,7 @@ def replayed(url="https://api.anthropic.com/v1/messages"):
 
 
 def ends(replays):
-    return [event.end for event in replays.proxy.runtime.events if isinstance(event, TicketEnded)]
+    return [event.end for event in replays.proxy.heard if isinstance(event, TicketEnded)]
 
 
 async def test_a_replay_is_scheduled_and_its_hooks_go_with_it(replays):

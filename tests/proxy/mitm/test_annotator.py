@@ -2,11 +2,11 @@
 
 import asyncio
 import itertools
-from dataclasses import replace
 
 import pytest
 from mitmproxy import http
 from mitmproxy.test import taddons
+from msgspec.structs import replace
 
 from hivemind_addon.proxy.mitm.annotation import (
     BYTES_PER_REFRESH,
@@ -183,6 +183,16 @@ async def test_without_a_view_only_the_end_is_written(stage):
     deliver(exchange)
     assert told(exchange)[0].startswith("delivered")
     assert view.drawn == []
+
+
+async def test_without_a_view_and_a_reader_nothing_is_written(stage, monkeypatch):
+    monkeypatch.setattr("hivemind_addon.proxy.mitm.annotation.final_line", None)
+    proxy, _ = stage
+    proxy.annotator.wake, proxy.annotator.is_read = None, lambda: False
+    exchange = come(proxy)
+    deliver(exchange)
+    assert (exchange.flow.comment, exchange.flow.metadata) == ("", {})
+    assert proxy.guard.trips == 0
 
 
 async def test_an_answer_grows_in_the_flow_while_it_streams(stage):

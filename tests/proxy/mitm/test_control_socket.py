@@ -99,7 +99,7 @@ async def test_a_person_steers_and_records(proxy, tmp_path):
     assert await tell(Record(str(file))) == CommandReply(done=False, text=f"{file} is recorded already")
     assert await tell(Record(None)) == CommandReply(done=True, text="recording no more")
     assert proxy.files.recorder is None
-    told = [event.text for event in proxy.runtime.events if isinstance(event, PersonActed)]
+    told = [event.text for event in proxy.heard if isinstance(event, PersonActed)]
     assert told[-2:] == [f"recording into {file}", "recording no more"]
     control.close()
 
@@ -117,7 +117,7 @@ async def test_a_person_sees_and_sets_options(proxy):
     assert (await tell(SetConfig("hivemind_keep", "3 flows"))).done
     assert not (await tell(SetConfig("hivemind_keep", "3 flows"))).value
     assert (await tell(SetConfig("hivemind_keep", "4 flows", by="ann"))).done
-    told = [(event.text, event.by) for event in proxy.runtime.events if isinstance(event, PersonActed)]
+    told = [(event.text, event.by) for event in proxy.heard if isinstance(event, PersonActed)]
     assert told == [
         ("hivemind_keep is now 3 flows (by a person)", ""),
         ("hivemind_keep is now 4 flows (by agent ann)", "ann"),

@@ -158,6 +158,20 @@ async def test_an_error_event_before_the_first_content_is_tried_again(proxy):
     exchange.finished()
 
 
+async def test_what_an_attempt_used_is_not_counted_again_when_the_next_one_does_not_connect(proxy):
+    heard = []
+    proxy.driver.listen(lambda event: heard.append(event) if isinstance(event, AttemptEnded) else None)
+    exchange = admitted(proxy)
+    exchange.head(http.Response.make(200, b"", SSE))
+    exchange.look(START)
+    assert exchange.look(ERROR) is Look.FAILED
+    assert exchange.failed_in_stream()
+    await exchange.hold()
+    assert exchange.failed(TransportTrouble.CONNECT_FAILED, "no route", client_saw_bytes=False)
+    exchange.client_gone()
+    assert [ended.usage and ended.usage.total_input_tokens for ended in heard] == [5, None]
+
+
 async def test_a_cut_after_the_first_content_is_not_tried_again(proxy):
     exchange = admitted(proxy)
     exchange.head(http.Response.make(200, b"", SSE))
@@ -370,8 +384,8 @@ async def test_a_spent_budget_is_refused_once_and_for_all(tmp_path):
 
 def streamed_attempt(proxy, *, stream):
     content = b'{"model":"claude-sonnet-4-5","max_tokens":9,"stream":%s,"messages":[{"role":"user","content":"hello"}]}'
-    exchange = proxy.make_exchange(make_flow(content=content % (b"true" if stream else b"false")))
     proxy.driver.clock = clock = FakeClock(proxy.driver.clock.monotonic())
+    exchange = proxy.make_exchange(make_flow(content=content % (b"true" if stream else b"false")))
     assert exchange.enter()
     exchange.sent()
     return exchange, clock
@@ -506,7 +520,7 @@ async def test_what_is_called_off_is_settled_with_what_was_used_so_far(proxy):
     assert b"invalid_request_error" in event
     assert b"a person cancelled" in event
     assert proxy.live == {}
-    assert not any(type(one).__name__ == "CommittedStreamFailed" for one in proxy.runtime.events)
+    assert not any(type(one).__name__ == "CommittedStreamFailed" for one in proxy.heard)
 
 
 async def test_nobody_calls_off_what_waits_or_is_over(proxy):
@@ -658,7 +672,7 @@ async def test_a_disk_that_cannot_be_written_lets_nobody_past_the_budget(tmp_pat
     await exchange.hold()
     assert exchange.next is Next.REFUSE
     assert "checkpoint" not in exchange.refusal.text
-    assert [event.reason for event in proxy.runtime.events if isinstance(event, CheckpointKept)] == ["File exists"]
+    assert [event.reason for event in proxy.heard if isinstance(event, CheckpointKept)] == ["File exists"]
     await proxy.files.close()
 
 

@@ -36,7 +36,7 @@ async def keeper(proxy, tmp_path):
 
 
 def told(proxy):
-    return [(event.checkpoint_id, event.reason) for event in proxy.runtime.events if isinstance(event, CheckpointKept)]
+    return [(event.checkpoint_id, event.reason) for event in proxy.heard if isinstance(event, CheckpointKept)]
 
 
 class SlowStore:

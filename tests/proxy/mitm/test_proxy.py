@@ -111,7 +111,7 @@ async def test_a_replay_that_is_called_off_is_killed_for_it_has_no_stream_of_our
 
 def told(proxy):
     proxy.driver.tick()
-    return [event.what for event in proxy.runtime.events if isinstance(event, OddityNoted)]
+    return [event.what for event in proxy.heard if isinstance(event, OddityNoted)]
 
 
 async def test_a_host_of_models_that_passes_by_is_told_once(proxy):

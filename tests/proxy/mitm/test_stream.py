@@ -310,6 +310,9 @@ class FakePort:
     def page(self, request, client, destination):
         return http.Response.make(200, b"a page") if request.path == "/page" else None
 
+    def call_hook(self, hook):
+        return hook
+
     def is_ours(self, flow):
         return flow.request.path.startswith("/ours")
 

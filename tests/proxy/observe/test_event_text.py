@@ -7,7 +7,7 @@ from typing import get_args
 from msgspec import structs
 
 from hivemind_addon.api import events
-from hivemind_addon.api.event_text import describe, dropped_line, event_line, line_of
+from hivemind_addon.api.event_text import dropped_line, event_line, level_of, line_of, text_of
 from hivemind_addon.api.ticket import Ticket
 from tests.proxy.observe.samples import TICKET, make
 
@@ -21,7 +21,7 @@ def test_every_event_is_one_line_that_begins_with_what_it_is_about():
         subject = "ticket-1: " if "ticket_id" in fields else f"{POOL}: " if "pool" in fields else ""
         assert line.startswith(subject), kind
         assert "\n" not in line, kind
-        assert line.removeprefix(subject) == describe(make(kind))[1], kind
+        assert line.removeprefix(subject) == text_of(make(kind)), kind
 
 
 def test_how_much_it_matters_and_what_a_person_reads():
@@ -57,7 +57,8 @@ def test_how_much_it_matters_and_what_a_person_reads():
         (events.WindowUsed, window, logging.INFO, "window 5h 42% used (allowed), anew in 10 min"),
         (events.WindowUsed, warned, logging.WARNING, "window 7d (allowed_warning)"),
     ):
-        told_level, told = describe(make(kind, **values))
+        event = make(kind, **values)
+        told_level, told = level_of(event), text_of(event)
         assert (told_level, told[: len(text)]) == (level, text)
 
 

@@ -19,6 +19,7 @@ from hivemind_addon.api.ticket import OutcomeKind, PoolKey
 from hivemind_addon.lab.sim.library import cases
 from hivemind_addon.lab.sim.world import World
 from hivemind_addon.proxy.observe.metrics import MAX_POOLS, OTHER, Metrics
+from hivemind_addon.proxy.observe.sums import Sums
 from tests.proxy.observe.samples import POOL, ended, held, over, started, submitted
 
 DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana.json"
@@ -26,10 +27,10 @@ NOTHING = Snapshot(at=0, stopping=False, pools=(), counters=Counters())
 
 
 def told(*events):
-    metrics = Metrics()
+    sums = Sums()
     for event in events:
-        metrics(event)
-    return metrics
+        sums(event)
+    return Metrics(sums)
 
 
 def samples(metrics, snapshot=lambda: NOTHING):
@@ -45,10 +46,10 @@ def samples(metrics, snapshot=lambda: NOTHING):
 @pytest.fixture(scope="module")
 def simulated():
     """The exposition after a simulated incident."""
-    metrics = Metrics()
-    world = World(cases()["stress"].scenario, seed=1, listen=metrics)
+    sums = Sums()
+    world = World(cases()["stress"].scenario, seed=1, listen=sums)
     world.run()
-    return metrics, world
+    return Metrics(sums), world
 
 
 def test_a_request_that_was_retried_is_counted_once_and_its_attempts_each():
@@ -106,15 +107,13 @@ def test_rare_events_are_counted():
 
 
 def test_pools_beyond_the_first_hundred_share_a_label():
-    metrics = Metrics()
-    for number in range(MAX_POOLS + 50):
-        key = PoolKey(f"host-{number}", "key", "*")
-        metrics(
-            TicketEnded(
-                at=0, ticket_id="t", pool=key, end="delivered", reason="", attempts=1, ambiguous_resends=0, waited_s=0
-            )
+    ends = [
+        TicketEnded(
+            at=0, ticket_id="t", pool=key, end="delivered", reason="", attempts=1, ambiguous_resends=0, waited_s=0
         )
-    value = samples(metrics)
+        for key in (PoolKey(f"host-{number}", "key", "*") for number in range(MAX_POOLS + 50))
+    ]
+    value = samples(told(*ends))
     assert value["hivemind_tickets_ended_total", OTHER, "delivered"] == 50
     assert len([key for key in value if key[0] == "hivemind_admissions_total"]) == MAX_POOLS + 1
 

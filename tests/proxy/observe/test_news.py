@@ -5,15 +5,18 @@ import logging
 import pytest
 
 from hivemind_addon.api import events
+from hivemind_addon.proxy.observe.history import Histories
 from hivemind_addon.proxy.observe.news import BURST, EVERY_S, LINES, NOTICE, News, Repeats
 from tests.proxy.observe.samples import POOL, make
 
 
 def told(*made):
     """The lines of the report."""
-    news = News()
+    histories = Histories()
+    news = News(histories.agent_of)
     for event in made:
         news(event)
+        histories(event)
     return news.lines(1000.0)
 
 
@@ -101,6 +104,21 @@ def test_a_log_for_everything_has_everything_but_known_oddities_and_the_report_o
         lines = texts(*requests, *crowd, *[make(events.OddityNoted, at=0.0, ticket_id=None)] * 20)
     assert len(caplog.records) == 61
     assert len(lines) == 6
+
+
+def test_what_every_request_brings_is_asked_for_only_by_a_log_for_everything(caplog):
+    news = News()
+    with caplog.at_level(logging.INFO, logger="hivemind"):
+        assert {events.Submitted, events.AttemptStarted, events.AttemptEnded, events.Held}.isdisjoint(news.hears)
+        assert {events.TicketEnded, events.OddityNoted} <= news.hears
+    with caplog.at_level(logging.DEBUG, logger="hivemind"):
+        assert news.hears is None
+
+
+def test_the_end_of_a_delivered_request_is_not_worded(caplog, monkeypatch):
+    monkeypatch.setattr("hivemind_addon.proxy.observe.news.text_of", None)
+    with caplog.at_level(logging.INFO, logger="hivemind"):
+        News()(make(events.TicketEnded, end="delivered"))
 
 
 def test_a_line_about_a_ticket_has_its_agents_name_in_the_log(caplog):

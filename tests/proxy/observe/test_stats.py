@@ -1,15 +1,16 @@
 from hivemind_addon.api.events import BackedOff, ConcurrencyChanged, PoolsMerged
 from hivemind_addon.api.spend import Spend
 from hivemind_addon.api.ticket import OutcomeKind, PoolKey
-from hivemind_addon.proxy.observe.stats import SAMPLES, SESSIONS, SESSIONS_TOLD, Stats, quantile
+from hivemind_addon.proxy.observe.stats import SESSIONS_TOLD, Stats, quantile
+from hivemind_addon.proxy.observe.sums import SAMPLES, SESSIONS, Sums
 from tests.proxy.observe.samples import POOL, USAGE, ended, held, over, started, submitted
 
 
 def told(*events):
-    stats = Stats()
+    sums = Sums()
     for event in events:
-        stats(event)
-    return stats
+        sums(event)
+    return Stats(sums)
 
 
 def test_a_session_shows_what_came_of_it():

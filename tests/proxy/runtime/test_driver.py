@@ -450,6 +450,26 @@ class TestObservers:
         names = [(type(e).__name__, getattr(e, "ticket_id", None) or e.ticket.id) for e in desk.events]
         assert names[:3] == [("Submitted", "a"), ("AttemptStarted", "a"), ("Submitted", "b")]
 
+    async def test_one_hears_only_of_what_it_names_until_it_names_something_else(self, desk):
+        class Choosy:
+            hears = frozenset({TicketEnded})
+
+            def __call__(self, event):
+                heard.append(type(event))
+
+        heard, choosy = [], Choosy()
+        desk.driver.listen(choosy)
+        desk.submit("a")
+        desk.driver.settle(await desk.admit("a"), AttemptResult(SUCCESS))
+        assert heard == [TicketEnded]
+        choosy.hears = None
+        desk.driver.ask_observers()
+        desk.submit("b")
+        assert heard == [TicketEnded, Submitted, AttemptStarted]
+        desk.driver.unlisten(choosy)
+        desk.submit("c")
+        assert len(heard) == 3
+
     async def test_events_of_the_outside_are_passed_on(self, desk):
         event = GuardTripped(at=1, ticket_id=None, where="hook", error="E")
         desk.driver.note(event)

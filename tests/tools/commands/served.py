@@ -5,7 +5,8 @@ import threading
 from contextlib import contextmanager
 
 from hivemind_addon.api.command import CommandReply
-from hivemind_addon.api.control import ControlServer, control_socket
+from hivemind_addon.api.control import control_socket
+from hivemind_addon.api.control_server import ControlServer
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from click.testing import CliRunner
 from hivemind_addon.api.proxy_user import proxy_words
 from hivemind_addon.api.report import ProxyView
 from hivemind_addon.tools.cli import main
-from hivemind_addon.tools.commands import launch as commands
+from hivemind_addon.tools.commands import execute
+from hivemind_addon.tools.commands import run as runs
 from hivemind_addon.tools.launch import background, behind, claim, detached
 from hivemind_addon.tools.launch.programs import load_programs
 from tests.tools.commands.slips import offenders
@@ -36,7 +37,7 @@ def became(monkeypatch, tmp_path):
     proxy = ProxyView(pid=7, port=9090, listens=("127.0.0.1:9090",), confdir="", hosts=("api.anthropic.com",))
     monkeypatch.setattr(background, "find_or_start", lambda *_args, **_more: proxy)
     monkeypatch.setattr(behind, "write_bundle", lambda _confdir, users: tmp_path / f"{len(list(users))}.pem")
-    monkeypatch.setattr(commands, "become", lambda command, environment: seen.append((command, environment)))
+    monkeypatch.setattr(execute, "become", lambda command, environment: seen.append((command, environment)))
     return seen
 
 
@@ -145,9 +146,9 @@ def test_run_hands_on_what_is_to_be_recorded(monkeypatch, arguments, options):
 
     def refuse(**told):
         asked.append(told["options"])
-        raise commands.NoMitmproxy("that is enough")
+        raise runs.NoMitmproxy("that is enough")
 
-    monkeypatch.setattr(commands, "proxy_command", refuse)
+    monkeypatch.setattr(runs, "proxy_command", refuse)
     run("run", *arguments)
     assert asked == [options]
 

@@ -6,11 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 
 import msgspec
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from hivemind_addon.api.command import CommandReply, ForeseeWait, WaitView
 from hivemind_addon.api.report import LogLine

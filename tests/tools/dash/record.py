@@ -24,8 +24,10 @@ from hivemind_addon.lab.sim.limits import Limit, LimitKind
 from hivemind_addon.lab.sim.provider import ProviderOutage, ProviderSettings
 from hivemind_addon.lab.sim.workload import Crowd, Scenario
 from hivemind_addon.lab.sim.world import World
+from hivemind_addon.proxy.observe.history import Histories
 from hivemind_addon.proxy.observe.news import News
 from hivemind_addon.proxy.observe.stats import Stats
+from hivemind_addon.proxy.observe.sums import Sums
 from hivemind_addon.tools.dash.picture import PictureLook, picture
 
 DATA = Path(__file__).parent / "data"
@@ -127,14 +129,16 @@ def record(scenario, *commands, seed=3, watch=None):
 
     `watch` gets the report of every tenth second.
     """
-    world, stats, news = Fleet(scenario, seed=seed), Stats(), News()
+    world, sums, histories = Fleet(scenario, seed=seed), Sums(), Histories()
+    stats, news = Stats(sums), News(histories.agent_of)
     drain = world.scheduler.drain_events
 
     def drained():
         events = drain()
         for event in events:
-            stats(event)
             news(event)
+            sums(event)
+            histories(event)
         return events
 
     def look():

@@ -1,8 +1,7 @@
 """Reports with everything filled in that a test does not care for."""
 
-from dataclasses import replace
-
 from msgspec import structs
+from msgspec.structs import replace
 
 from hivemind_addon.api.report import PoolStats, ProxyView, Report, SessionStats, StatsView
 from hivemind_addon.api.snapshot import SCHEMA_VERSION, Counters, PoolView, Snapshot, TicketView

@@ -1,6 +1,6 @@
-from dataclasses import replace
 from re import split
 
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from hivemind_addon.api.snapshot import BudgetView

@@ -2,7 +2,8 @@ from itertools import product
 
 from rich.cells import cell_len
 
-from hivemind_addon.tools.dash.glyphs import bar, cut, cut_middle, printable, sentence, spark
+from hivemind_addon.api.words import printable
+from hivemind_addon.tools.dash.glyphs import bar, cut, cut_middle, sentence, spark
 
 
 def test_a_bar_is_full_only_when_it_is_full_and_empty_only_when_it_is_empty():

@@ -1,9 +1,9 @@
 """The live screen, with a feed that a test speaks for: keys, questions, and what goes out."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from hivemind_addon.api.command import Cancel, CommandReply, MoveToFront, Pause, Resume, SetLimit, SetPriority
 from hivemind_addon.api.snapshot import PriorityView

@@ -1,6 +1,6 @@
+import dataclasses
 import re
 import sys
-from dataclasses import replace
 from datetime import UTC
 from html import unescape
 from itertools import product
@@ -8,6 +8,7 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from hivemind_addon.api.command import SetLimit
 from hivemind_addon.api.control import decode_report
@@ -15,7 +16,8 @@ from hivemind_addon.api.report import LogLine
 from hivemind_addon.api.snapshot import AccountBlockView, BudgetView, Counters, MeterView, PriorityView
 from hivemind_addon.api.spend import Budget, Scope, Spend
 from hivemind_addon.api.ticket import PoolKey, Priority
-from hivemind_addon.tools.dash.picture import PictureLook, is_screen, picture, print_picture
+from hivemind_addon.system.terminal import is_screen
+from hivemind_addon.tools.dash.picture import PictureLook, picture, print_picture
 from tests.cpu_time import least_cpu_s
 from tests.tools.dash.record import IMAGE, INCIDENT, RECORDED, image, record, recorded
 from tests.tools.dash.samples import KEY, flying, pool, report, session, waiting
@@ -131,7 +133,7 @@ def test_every_instant_of_a_night_can_be_told_and_drawn():
         drawn = picture(told, PictureLook(width=80, height=24))
         seen.append(all(line.cell_len <= 80 for line in drawn.lines) and len(drawn.lines) <= 24)
 
-    record(replace(INCIDENT, duration_s=700), SetLimit(3), watch=draw)
+    record(dataclasses.replace(INCIDENT, duration_s=700), SetLimit(3), watch=draw)
     assert len(seen) > 50
     assert all(seen)
 

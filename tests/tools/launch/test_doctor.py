@@ -3,11 +3,11 @@
 import socket
 import ssl
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from threading import Thread
 
 import pytest
 import trustme
+from msgspec.structs import replace
 
 from hivemind_addon.api.control import UnreadableReport
 from hivemind_addon.api.report import ProxyView

@@ -4,7 +4,8 @@ import pytest
 
 from hivemind_addon.system.typed import DocumentError
 from hivemind_addon.tools.launch import programs
-from hivemind_addon.tools.launch.programs import PATIENCE_S, base_urls, load_programs
+from hivemind_addon.tools.launch.programs import base_urls, load_programs
+from hivemind_addon.tools.launch.proxy_command import PATIENCE_S
 from tests.cases import each
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from hivemind_addon.resources import script_path
 from hivemind_addon.tools.launch import proxy_command as commands
-from hivemind_addon.tools.launch.programs import PATIENCE_S
 from hivemind_addon.tools.launch.proxy_command import (
+    PATIENCE_S,
     CompanyProxy,
     NoMitmproxy,
     UnknownOption,

@@ -8,12 +8,14 @@ import msgspec
 from mcp.shared.memory import create_connected_server_and_client_session as connected
 
 from hivemind_addon.api.command import Command, CommandReply, OptionView, SetConfig, ShowConfig
-from hivemind_addon.api.control import ControlServer, control_socket
+from hivemind_addon.api.control import control_socket
+from hivemind_addon.api.control_server import ControlServer
 from hivemind_addon.api.replies import reply
 from hivemind_addon.api.report import ProxyView, Report
 from hivemind_addon.api.snapshot import SCHEMA_VERSION
 from hivemind_addon.proxy.checkpoint.store import CheckpointStore
 from hivemind_addon.proxy.observe.stats import Stats
+from hivemind_addon.proxy.observe.sums import Sums
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
 from hivemind_addon.tools.mcp.server import make_server
@@ -30,7 +32,7 @@ class Stage:
 
     def __init__(self, folder: Path, *, slots: int = 1) -> None:
         self.bench = Bench(slots=slots)
-        self.stats = Stats()
+        self.sums = Sums()
         self.told = 0
         self.options = {"hivemind_trace": "none", "hivemind_journal": str(folder / "journal.db")}
         self.guarded = {"hivemind_journal"}
@@ -53,7 +55,7 @@ class Stage:
 
     def report(self) -> Report:
         for event in self.bench.events[self.told :]:
-            self.stats(event)
+            self.sums(event)
         self.told = len(self.bench.events)
         proxy = ProxyView(
             pid=7, port=PORT, listens=("127.0.0.1:8080",), confdir="/c", hosts=("api.test",), began_wall=40.0
@@ -62,7 +64,7 @@ class Stage:
             version=SCHEMA_VERSION,
             proxy=proxy,
             snapshot=self.snapshot,
-            stats=self.stats.view(self.bench.now),
+            stats=Stats(self.sums).view(self.bench.now),
             told_wall=100.0,
         )
 

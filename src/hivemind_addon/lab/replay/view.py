@@ -11,9 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hivemind_addon.api import spend
-from hivemind_addon.api.words import brief, several, short
+from hivemind_addon.api.words import brief, printable, several, short
 from hivemind_addon.lab.replay.whatif import Night, PolicyNights, WhatIf
-from hivemind_addon.tools.dash.glyphs import printable
 
 _GAPS = 2, 1
 """Blanks between columns: as many as fit."""

@@ -154,13 +154,11 @@ class Breaker:
     @property
     def passes_at(self) -> float:
         """From when on it lets an attempt go: always, at the probe's instant, or when the probe has lived for long."""
-        match self.state:
-            case BreakerState.CLOSED:
-                return -_NEVER
-            case BreakerState.OPEN:
-                return self._probe_at
-            case BreakerState.HALF_OPEN:
-                return self._probe_sent_at + max(_LEAST_PROBE_S, 2 * self._silence_s)
+        if self.state is BreakerState.CLOSED:
+            return -_NEVER
+        if self.state is BreakerState.OPEN:
+            return self._probe_at
+        return self._probe_sent_at + max(_LEAST_PROBE_S, 2 * self._silence_s)
 
     def probe_started(self, session: str, now: float) -> None:
         """The attempt that was admitted while it was OPEN is the probe."""

@@ -165,7 +165,7 @@ class Account:
         found = []
         renews_in_s = self._renews_in_s(now)
         for one in self.balances:
-            needed = ticket.expected.tokens if one.unit == "tokens" else ticket.expected.micro_usd
+            needed = _needed(ticket, one.unit)
             is_free = one.unit == "micro_usd" and ticket.price is None
             if not is_free and (one.spent >= one.limit or one.spent + one.reserved + needed > one.limit):
                 short = Shortage(self.budget, one.unit, one.limit, one.spent, one.reserved, needed, renews_in_s)
@@ -222,7 +222,7 @@ def actual_spend(ticket: Ticket, result: AttemptResult) -> Spend:
     is_complete = outcome.kind is OutcomeKind.SUCCESS
     if usage is not None and (usage.reported or (is_complete and usage.total_input_tokens)):
         return spend_of(usage, ticket.price)
-    counted = Spend() if usage is None else spend_of(usage, ticket.price)
+    counted = _NOTHING if usage is None else spend_of(usage, ticket.price)
     never_sent = result.charged == Demand(requests=0)
     if never_sent or not (outcome.ambiguous or outcome.kind in _MAY_BE_BILLED):
         return counted
@@ -230,6 +230,10 @@ def actual_spend(ticket: Ticket, result: AttemptResult) -> Spend:
         tokens=max(counted.tokens, ticket.expected.tokens),
         micro_usd=max(counted.micro_usd, ticket.expected.micro_usd),
     )
+
+
+def _needed(ticket: Ticket, unit: str) -> int:
+    return ticket.expected.tokens if unit == "tokens" else ticket.expected.micro_usd
 
 
 class Budgets:
@@ -267,6 +271,17 @@ class Budgets:
             account.file(budget) if is_filed else account.give(budget)
         return _worst(tuple(payers.values()), ticket, now)
 
+    def is_near(self, ticket: Ticket, times: int) -> bool:
+        """Whether a budget has less left than so many times what a ticket is expected to take from it."""
+        if not ticket.budgets and not self._overrides.has_budgets:
+            return False
+        for budget, _ in self._allotments(ticket):
+            account = self._accounts.get(budget.key)
+            for one in budget.balances(_NOTHING, _NOTHING) if account is None else account.balances:
+                if one.left < times * _needed(ticket, one.unit):
+                    return True
+        return False
+
     def reserve(self, ticket: Ticket, now: float) -> Shortage | None:
         """Set the expected spend of a ticket aside in all of its budgets, or in none and say why."""
         payers = self._payers(ticket, now)
@@ -291,20 +306,20 @@ class Budgets:
         if held is None:
             if ticket.budgets:
                 raise ContractError(f"{ticket.id}: its budgets were settled already")
-            held = (), Spend()  # it had none when it was admitted
+            if not self._accounts:
+                return []
+            held = (), _NOTHING  # it had none when it was admitted
         payers, expected = held
         woken: dict[str, None] = {}
         for account in (*payers, *self._opened_since(ticket, payers)):
             account.renew(now)
-            account.settle(expected if account in payers else Spend(), actual)
+            account.settle(expected if account in payers else _NOTHING, actual)
             self.changed(account, now)
             self._wake(account, woken)
         return list(woken)
 
     def _opened_since(self, ticket: Ticket, payers: Sequence[Account]) -> list[Account]:
         """Accounts of a ticket's holders that were opened while its attempt ran: it counts in them, too."""
-        if not self._accounts:
-            return []
         found = (self._accounts.get((*holder, per)) for holder in _holders(ticket) for per in Period)
         return [account for account in found if account is not None and account not in payers]
 

@@ -67,7 +67,12 @@ class PromptCache:
 
     def warm_until(self, ticket: Ticket, now: float) -> float:
         """When the ticket's entry lapses unless it is used again; minus infinity when it is cold."""
-        return self._warm_until(self.entry(ticket), now)
+        return self.lapses_at(self.entry(ticket), now)
+
+    def lapses_at(self, entry: str, now: float) -> float:
+        """The same of an entry."""
+        until = self._warm.key_of(entry)
+        return _COLD if until is None or until <= now else until
 
     def opens_at(self, ticket: Ticket, now: float) -> float:
         """From when on the ticket may go as far as its leader is concerned; minus infinity when it has none."""
@@ -81,7 +86,7 @@ class PromptCache:
         prefix = ticket.prefix
         if not prefix or prefix in self._leads or ticket.prefix_tokens < self._settings.least_tokens:
             return
-        if self._warm_until(prefix, now) == _COLD:
+        if self.lapses_at(prefix, now) == _COLD:
             self._leads[prefix] = _Lead(ticket.id, now + self._settings.follow_after_s)
 
     def began(self, ticket: Ticket, *, sent_at: float, now: float) -> list[str]:
@@ -91,7 +96,7 @@ class PromptCache:
         """
         if max(ticket.prefix_tokens, ticket.cached_tokens, ticket.demand.input_tokens) < self._settings.least_tokens:
             return []
-        before = {entry: self._warm_until(entry, now) for entry in self.entries(ticket)}
+        before = {entry: self.lapses_at(entry, now) for entry in self.entries(ticket)}
         self._began.setdefault(ticket.id, before)
         for entry, until in before.items():
             self._warm.put(entry, max(until, sent_at + self._settings.ttl_s))
@@ -111,10 +116,6 @@ class PromptCache:
             return False
         del self._leads[ticket.prefix]
         return True
-
-    def _warm_until(self, entry: str, now: float) -> float:
-        until = self._warm.key_of(entry)
-        return _COLD if until is None or until <= now else until
 
 
 def _conversation(ticket: Ticket) -> str:

@@ -41,7 +41,7 @@ from hivemind_addon.api.ticket import (
     WindowReading,
 )
 from hivemind_addon.proxy.core.breaker import AccountBlock, Breaker, BreakerSettings
-from hivemind_addon.proxy.core.hidden_limits import HiddenLimits
+from hivemind_addon.proxy.core.hidden_limits import NO_CAP, HiddenLimits
 from hivemind_addon.proxy.core.hypotheses import OF_OVERLOADS, OF_THROTTLES
 from hivemind_addon.proxy.core.lanes import InFlight, QueueEntry
 from hivemind_addon.proxy.core.learned import LearnedPool
@@ -229,6 +229,8 @@ class Capacity:
         """What rate limits' refusals teach beyond headers: of its own attempts; the account's learn beside it."""
         self.overloads = HiddenLimits(OF_OVERLOADS)
         """What overload teaches."""
+        self.hidden = (self.throttles, self.overloads)
+        """Both estimators of what no header tells that count: the pool's own, or the account's."""
         self.account_block = AccountBlock()
         self.windows = Windows()
         self._overrides = overrides
@@ -252,11 +254,10 @@ class Capacity:
         """Attempts upstream, bypassing ones counted."""
         return len(self.flights) + self.bypassing
 
-    @property
-    def hidden(self) -> tuple[HiddenLimits, HiddenLimits]:
-        """Both estimators of what no header tells that count: the pool's own, or the account's."""
+    def choose_hidden(self) -> None:
+        """What is known of whose limits the hidden ones are may have changed."""
         sharing = self.sharing
-        return (
+        self.hidden = (
             sharing.throttles if sharing.has_one_rate else self.throttles,
             sharing.overloads if sharing.has_one_cap else self.overloads,
         )
@@ -264,22 +265,26 @@ class Capacity:
     @property
     def limit(self) -> int:
         """The concurrency limit: what was learned, or less where a person said so."""
-        known = (hidden.limit for hidden in self.hidden)
-        least = min((int(one.amount) for one in known if one and one.window_s is None), default=self.slots.limit)
-        least = max(1, min(least, self.slots.limit))
+        throttles, overloads = self.hidden
+        least = max(1, min(self.slots.limit, throttles.most_in_flight, overloads.most_in_flight))
         return least if self.cap is None else min(least, self.cap)
 
     @property
     def growth(self) -> tuple[float, int]:
         """Slots that an attempt adds that passes where all are used, and the limit up to which it does."""
-        known = (hidden.limit for hidden in self.hidden)
-        most = min((int(one.amount) for one in known if one and one.window_s is None), default=self.slots.maximum)
+        throttles, overloads = self.hidden
+        known = min(throttles.most_in_flight, overloads.most_in_flight)
+        most = self.slots.maximum if known == NO_CAP else known
         return 1.0, most if self.cap is None else min(most, self.cap)
 
     @property
     def is_rate_hidden(self) -> bool:
         """Whether refusals tell of a rate limit that no header tells of."""
-        return any(one is not None and one.window_s is not None for one in (hidden.limit for hidden in self.hidden))
+        return any(hidden.limit is not None and hidden.limit.window_s is not None for hidden in self.hidden)
+
+    def is_near(self, demand: Demand, times: int, now: float) -> bool:
+        """Whether less is left than so many times a demand, or what is left is only guessed."""
+        return self.is_rate_hidden or self.meters.is_near(demand, times, now)
 
     @property
     def is_full(self) -> bool:
@@ -297,15 +302,17 @@ class Capacity:
 
     def throttled_until(self, demand: Demand, now: float) -> float:
         """When what rate limits' refusals taught lets an attempt pass; infinite: when another one ends."""
-        if self.sharing.has_one_rate:
-            return self.sharing.throttles.opens_at(demand, self.sharing.in_flight, now)
-        return self.throttles.opens_at(demand, self.in_flight, now)
+        throttles = self.hidden[0]
+        if not throttles.has_refused:
+            return now
+        return throttles.opens_at(demand, (self.sharing if self.sharing.has_one_rate else self).in_flight, now)
 
     def overloaded_until(self, demand: Demand, now: float) -> float:
         """The same of what overload taught."""
-        if self.sharing.has_one_cap:
-            return self.sharing.overloads.opens_at(demand, self.sharing.in_flight, now)
-        return self.overloads.opens_at(demand, self.in_flight, now)
+        overloads = self.hidden[1]
+        if not overloads.has_refused:
+            return now
+        return overloads.opens_at(demand, (self.sharing if self.sharing.has_one_cap else self).in_flight, now)
 
     @property
     def is_provider_down(self) -> bool:
@@ -334,7 +341,8 @@ class Capacity:
 
     def _hidden_s(self, demand: Demand) -> float:
         """The same of the limits that refusals taught."""
-        return max((hidden.cost_s(demand) for hidden in self.hidden if hidden.limit is not None), default=0.0)
+        throttles, overloads = self.hidden
+        return max(throttles.cost_s(demand), overloads.cost_s(demand))
 
     def saved_s(self, tokens: int) -> float:
         """What so many warm tokens save."""
@@ -429,7 +437,8 @@ class Capacity:
         if self.limit != limit:
             self._tell_limit(outcome.reason, now)
         for before, hidden in zip(known, self.hidden, strict=True):
-            self._tell_hidden(before, hidden.known, now)
+            if hidden.known is not before:
+                self._tell_hidden(before, hidden.known, now)
         self._judge_account_block(attempt.ticket.id, outcome, now)
 
     def _judge(self, attempt: Attempt, outcome: Outcome, charged: Demand | None, now: float) -> None:

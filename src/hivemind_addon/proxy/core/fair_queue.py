@@ -411,7 +411,7 @@ class FairQueue:
         bonus_s += (_CLASSES - entry.priority) * settings.class_lead_s
         if not entry.cache_entry:
             return bonus_s, _NEVER
-        lapses_at = self._cache.warm_until(ticket, now)
+        lapses_at = self._cache.lapses_at(entry.cache_entry, now)
         expiring_at = lapses_at - settings.expiring_s
         if lapses_at == _LONG_AGO:
             return bonus_s, _NEVER

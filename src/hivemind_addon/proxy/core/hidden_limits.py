@@ -16,6 +16,7 @@ refusals is one more witness (`retry_afters.py`); one goes to *look* whether it 
 """
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,8 @@ from hivemind_addon.proxy.core.limiter_models import HiddenLimit, Sent, SlidingL
 from hivemind_addon.proxy.core.retry_afters import RetryAfters
 
 _NEVER = float("inf")
+NO_CAP = sys.maxsize
+"""Of attempts in flight."""
 _POSSIBLE = 0.05
 _RISKED = 0.2
 """Probes that may be expected to be refused at one time, where they are likely to pass."""
@@ -200,6 +203,8 @@ class HiddenLimits:
         """The limit that explains best; None: there is none but chance."""
         self.known: HiddenLimit | None = None
         """The same, where it is likelier than all others together, chance among them."""
+        self.most_in_flight = NO_CAP
+        """What the limit says of attempts in flight."""
         self._told = RetryAfters()
         self._bank = Bank(prior, self._told)
         self._trials = _Trials()
@@ -221,6 +226,11 @@ class HiddenLimits:
     def __repr__(self) -> str:
         best = self.limit
         return f"<HiddenLimits {best}>" if best else "<HiddenLimits none known>"
+
+    @property
+    def has_refused(self) -> bool:
+        """Whether anything was ever refused; else all may go."""
+        return bool(self._bank.layers)
 
     # What is sent, and what comes of it ------------------------------------------------------------------------------
 
@@ -322,7 +332,12 @@ class HiddenLimits:
 
     def _weigh(self, now: float) -> None:
         self._trials.judge(self._bank.weigh(now))
-        self.limit, self.known = self._bank.limit, self._bank.known
+        self._take_over_limit()
+
+    def _take_over_limit(self) -> None:
+        limit = self.limit = self._bank.limit
+        self.known = self._bank.known
+        self.most_in_flight = NO_CAP if limit is None or limit.window_s is not None else int(limit.amount)
 
     def _judge_trial(self, now: float) -> None:
         """A trial that was not refused for so long has passed."""
@@ -355,13 +370,13 @@ class HiddenLimits:
             self._trials.begin_again(now)
             self._probes.at = now + _BORED_S / 2
             self._bank.resume(limit)
-            self.limit, self.known = self._bank.limit, self._bank.known
+            self._take_over_limit()
 
     # What may go -----------------------------------------------------------------------------------------------------
 
     def opens_at(self, demand: Demand, in_flight: int, now: float) -> float:
         """The first instant at which an attempt may go, if nothing else changes; infinite: when another one ends."""
-        if not self._bank.layers:
+        if not self.has_refused:
             return now
         self._judge_trial(now)
         opens_at = max(self._opens_at(_units(demand), in_flight, now), self._scout_back_at(now))

@@ -162,6 +162,8 @@ class Bank:
         """Attempts in flight, by stamp."""
         self.layers: list[list[Hypothesis]] = []
         """For each limit that is known the plausible hypotheses, the best first; empty: nothing was ever refused."""
+        self._levels: list[Level] = []
+        """Of all hypotheses."""
         self.limit: HiddenLimit | None = None
         """The limit that explains best; None: there is none but chance."""
         self.known: HiddenLimit | None = None
@@ -194,7 +196,7 @@ class Bank:
 
     def sent(self, sent: Sent) -> None:
         """An attempt goes."""
-        for level in self.levels():
+        for level in self._levels:
             level.add(sent)
         self._history.append(sent)
         if len(self._history) > _REMEMBERED:
@@ -216,7 +218,7 @@ class Bank:
             sent.in_flight = sent.most_in_flight
         self.refused_after_s = _mean(self.refused_after_s, now - sent.sent_at)
         if not self._refusals_count:
-            for level in self.levels():
+            for level in self._levels:
                 level.take_back(sent)
         self._unweighed += 1
 
@@ -232,7 +234,7 @@ class Bank:
             if units is not None:
                 self._correct(sent, units)
         if not was_taken or (is_failed and not self._failures_count):
-            for level in self.levels():
+            for level in self._levels:
                 level.take_back(sent)
 
     def knows_enough(self, now: float) -> bool:
@@ -274,6 +276,7 @@ class Bank:
         return limit.amount if limit is not None and limit.window_s is None else _NEVER
 
     def _settle_on_best(self) -> None:
+        self._levels = [one.level for hypotheses in self.layers for one in hypotheses if one.level is not None]
         self.limit = self._best()
         self.known = self.limit if self.layers and self.layers[0][0].weight > LIKELY else None
 
@@ -295,12 +298,10 @@ class Bank:
                 return HiddenLimit(measure, max(1.0, amount), window_s)
         return None
 
-    def levels(self) -> Iterator[Level]:
-        """Of all hypotheses."""
-        return (one.level for hypotheses in self.layers for one in hypotheses if one.level is not None)
-
     def row_length(self, now: float) -> int:
         """Times that attempts were refused since the last one passed; what was sent within a round trip is one."""
+        if not self._known_refusals and not self._unweighed:
+            return 0  # nothing that is remembered was refused
         row, counted_at = 0, _NEVER
         for sent in reversed(self._history):
             verdict = None if sent.is_void else self._verdict(sent, now)
@@ -330,7 +331,7 @@ class Bank:
 
     def _correct(self, sent: Sent, units: tuple[float, ...]) -> None:
         """How long an answer is shows at its end, and nobody but the provider counts the tokens of its question."""
-        for level in self.levels():
+        for level in self._levels:
             level.correct(sent, units[level.measure])
         sent.units = units
 

@@ -16,9 +16,9 @@ Here are also the attempts of one pool that are upstream, by ticket and by what 
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from enum import Enum
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hivemind_addon.api.ticket import Attempt, CallKind, ContractError, Demand, Priority, Ticket
@@ -66,6 +66,8 @@ class EntryState(Enum):
     ENDED = "ended"
     """Its client has its answer or a refusal, or has gone."""
 
+    __hash__ = object.__hash__  # an Enum's own is Python, and asked for at each step of each ticket
+
 
 _DUE = frozenset({EntryState.LANE, EntryState.RETURNING, EntryState.FRONT})
 WAITING = _DUE | {EntryState.BACKING_OFF, EntryState.FOLLOWING, EntryState.UNFUNDED}
@@ -83,8 +85,7 @@ TRANSITIONS: dict[EntryState, frozenset[EntryState]] = {
 """What may follow. A waiting ticket is new again when its pool proves to be another one."""
 
 
-@dataclass(slots=True, eq=False)
-class QueueEntry:
+class QueueEntry(Struct, eq=False):
     """A ticket in its pool, from submit to its end."""
 
     ticket: Ticket
@@ -92,19 +93,19 @@ class QueueEntry:
     """When it arrived, or when its last attempt ended."""
     not_before: float = _LONG_AGO
     """It backs off until this instant."""
-    history: History = field(default_factory=History)
+    history: History = History()
     attempt: Attempt | None = None
     """While it is in flight."""
     waited_s: float = 0.0
     """Sum of the waits that are over."""
-    shed_at: float = field(init=False)
-    """Its ticket's, or later where the pool knows better."""
+    shed_at: float = _NEVER
+    """Its ticket's at first, or later where the pool knows better."""
     shows_patience: bool = True
     """Whether its client's wait tells of its patience: no byte has come, and nobody else has ended it."""
     leaves_at: float = _NEVER
     """When its client may leave, as far as is learned of its kind."""
-    priority: Priority = field(init=False)
-    """Its ticket's, or what a person said."""
+    priority: Priority = Priority.NORMAL
+    """Its ticket's at first, or what a person said."""
     # From here on the queue's own books.
     state: EntryState = EntryState.NEW
     order: int = 0
@@ -292,7 +293,9 @@ class Lanes:
         assert entry.agent is not None
         assert entry.tree is not None
         assert entry.lane is not None
-        self._refresh_lane(entry.agent, entry.tree, entry.lane, now)
+        # Behind others of its lane it changes nothing yet.
+        if _head_of(entry.lane) is entry:
+            self._refresh_lane(entry.agent, entry.tree, entry.lane, now)
 
     def charge(self, entry: QueueEntry, now: float) -> None:
         """An attempt goes: who pays is charged what it is expected to take. Then take it out of its lane, if it is in.

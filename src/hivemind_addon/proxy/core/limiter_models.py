@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Protocol
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from hivemind_addon.api.ticket import Dimension
 
@@ -60,8 +60,7 @@ _SHORT = 0.5
 """Of an attempt's units, that are missing in a bucket which refuses it and does not say when they are there."""
 
 
-@dataclass(slots=True, eq=False)
-class Sent:
+class Sent(Struct, eq=False):
     """One attempt, as a limiter sees it."""
 
     stamp: int

@@ -30,11 +30,12 @@ that is found turned before its reset tells them rounded up: from then on it is 
 
 import math
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 
-from hivemind_addon.api.ticket import Dimension, Reading
+from msgspec import Struct
+
+from hivemind_addon.api.ticket import Demand, Dimension, Reading
 from hivemind_addon.proxy.core.learned import LearnedMeter, MeterKind
 
 _RESET_GUARD_S = 0.1
@@ -88,8 +89,7 @@ _SWEEP_FROM = 64
 """Settled costs that are kept before the first look for ones that no header can miss any more."""
 
 
-@dataclass(slots=True, eq=False)
-class _Cost:
+class _Cost(Struct, eq=False):
     """What one attempt takes from one meter."""
 
     stamp: int
@@ -107,6 +107,46 @@ class _Cost:
     """Nobody said what it was charged."""
 
 
+class _Costs:
+    """Costs by stamp, in the order in which they were added, and their sums. None changes while it is here."""
+
+    __slots__ = ("_by_stamp", "assumed_units", "units")
+
+    def __init__(self, costs: Iterable[_Cost] = ()) -> None:
+        self._by_stamp = {cost.stamp: cost for cost in costs}
+        self.units = sum([cost.units for cost in self])
+        self.assumed_units = sum([cost.units for cost in self if cost.is_assumed])
+        """Of those of which nobody said what they were charged."""
+
+    def __len__(self) -> int:
+        return len(self._by_stamp)
+
+    def __iter__(self) -> Iterator[_Cost]:
+        return iter(self._by_stamp.values())
+
+    def __reversed__(self) -> Iterator[_Cost]:
+        return reversed(self._by_stamp.values())
+
+    def __contains__(self, cost: _Cost) -> bool:
+        return cost.stamp in self._by_stamp
+
+    def add(self, cost: _Cost) -> None:
+        """One more."""
+        self._by_stamp[cost.stamp] = cost
+        self.units += cost.units
+        if cost.is_assumed:
+            self.assumed_units += cost.units
+
+    def remove(self, cost: _Cost) -> bool:
+        """One less. False: it was not here."""
+        if self._by_stamp.pop(cost.stamp, None) is None:
+            return False
+        self.units -= cost.units
+        if cost.is_assumed:
+            self.assumed_units -= cost.units
+        return True
+
+
 def is_usable(reading: Reading) -> bool:
     """Whether a meter can learn anything from it; providers also send -1, 0 and worse."""
     if not _LEAST_WINDOW_S <= reading.window_s <= _MOST_RESET_S:
@@ -120,6 +160,9 @@ class Meter:
     def __init__(self, *, reading: Reading, limit: float, now: float) -> None:
         self.name = reading.meter
         self.dimension = reading.dimension
+        self.units_of: Callable[[Demand], int] = attrgetter(reading.dimension.value)
+        """What a demand takes of it."""
+        self._is_charged_late = reading.dimension is Dimension.OUTPUT_TOKENS
         self.kind = MeterKind.UNKNOWN
         self.limit = limit
         self.reserved = 0
@@ -163,9 +206,9 @@ class Meter:
         """Headers do not know what was sent so long before their attempt."""
         self._open: dict[int, _Cost] = {}
         """Of attempts in flight, by stamp."""
-        self._unbooked: dict[int, _Cost] = {}
+        self._unbooked = _Costs()
         """Of them those that no header that was learned from holds; the others are in the level for good."""
-        self._settled: list[_Cost] = []
+        self._settled = _Costs()
         """Unbooked as well."""
         self._sweep_at = _SWEEP_FROM
 
@@ -237,10 +280,13 @@ class Meter:
         if self._is_charged_late:
             # What is left of it lets a whole answer pass; what that takes beyond comes out of what refills.
             units = 1
+        promised = self._promised if self._is_charged_late else 0
+        level = self._level - promised
+        if units + kept <= level and self._others_units <= 0:
+            return now  # most often there is plenty
         needed = min(units + kept + self._kept_for_others(now), self.limit)
-        level = self._level - self._promised
         if hoped:
-            level = min(level + self._doubt, self.limit - self._promised)
+            level = min(level + self._doubt, self.limit - promised)
         if level + self._slack >= needed:
             return now
         if self._refills or (hoped and not self._reset_was_told):
@@ -248,19 +294,18 @@ class Meter:
             others_s = self._others_rate(now) * _OTHERS_OVER_S / self._rate
             lacking_s = (needed - level) / self._rate
             refilled_at = now + min(lacking_s / (1 - self._others_rate(now) / self._rate), lacking_s + others_s)
-            return refilled_at if needed <= self.limit - self._promised else float("inf")
+            return refilled_at if needed <= self.limit - promised else float("inf")
         reset_at = self._next_reset_at()
-        if self.limit - self._promised - self._carried_over(reset_at - self._guard_s) + self._slack >= needed:
+        if self.limit - promised - self._carried_over(reset_at - self._guard_s) + self._slack >= needed:
             return max(now, reset_at - self._guard_s - _HURRY_S) if hurried and self._guard_s > 0 else reset_at
-        return reset_at + self.window_s if needed <= self.limit - self._promised else float("inf")
+        return reset_at + self.window_s if needed <= self.limit - promised else float("inf")
 
     def reserve(self, *, stamp: int, units: int, now: float) -> None:
         """An attempt was admitted."""
         self._advance(now)
         known_from = None if self._is_charged_late else stamp
-        self._open[stamp] = self._unbooked[stamp] = _Cost(
-            stamp=stamp, admitted_at=now, units=units, known_from=known_from, taken_at=now
-        )
+        cost = self._open[stamp] = _Cost(stamp=stamp, admitted_at=now, units=units, known_from=known_from, taken_at=now)
+        self._unbooked.add(cost)
         self.reserved += units
         if not self._is_charged_late:
             self._set_level(self._level - units)
@@ -269,7 +314,8 @@ class Meter:
         """An attempt was admitted before this meter counted it."""
         self.reserve(stamp=stamp, units=units, now=now)
         self._open[stamp].admitted_at = self._open[stamp].taken_at = admitted_at
-        self._open, self._unbooked = dict(sorted(self._open.items())), dict(sorted(self._unbooked.items()))
+        self._open = dict(sorted(self._open.items()))
+        self._unbooked = _Costs(cost for cost in self._open.values() if cost in self._unbooked)
 
     def settle(self, *, stamp: int, settled_stamp: int, charged: int | None, now: float, failed: bool = False) -> None:
         """An attempt ended; `charged` is what the provider takes for it.
@@ -280,8 +326,9 @@ class Meter:
         cost = self._open.pop(stamp)
         held_s = now - cost.admitted_at
         self._held_s = held_s if not self._held_s else self._held_s + 0.1 * (held_s - self._held_s)
-        self.reserved -= cost.units
+        was_unbooked = self._unbooked.remove(cost)
         reserved = cost.units
+        self.reserved -= reserved
         if charged is not None:
             cost.units = max(0, charged)
         elif failed:
@@ -290,9 +337,9 @@ class Meter:
         cost.is_assumed = charged is None
         if cost.known_from is None:
             cost.known_from, cost.taken_at = settled_stamp, now
-        if self._unbooked.pop(stamp, None) is not None:
+        if was_unbooked:
             self._set_level(self._level - cost.units + (0 if self._is_charged_late else reserved))
-            self._settled.append(cost)
+            self._settled.add(cost)
             self._doubt += cost.units if cost.is_assumed else 0
         self._sweep()
 
@@ -336,7 +383,7 @@ class Meter:
         else:
             expected = self._level
             booked = self._book(stamp, sent_at)
-            self._doubt = float(_units_of(cost for cost in self._settled if cost.is_assumed))
+            self._doubt = float(self._settled.assumed_units)
             told = self.limit if remaining >= self.limit else max(0.0, remaining - reserve)
             self._set_level(self._level_now(told, reset_in_s, sent_at=sent_at, now=now))
             if before[0] == self.limit and not any(cost.failed_units for cost in booked):
@@ -379,10 +426,6 @@ class Meter:
         return self.limit / self.window_s
 
     @property
-    def _is_charged_late(self) -> bool:
-        return self.dimension is Dimension.OUTPUT_TOKENS
-
-    @property
     def _promised(self) -> int:
         """What is charged when the attempts in flight end: the provider's level has it still, and it is kept.
 
@@ -400,13 +443,15 @@ class Meter:
 
     def _set_level(self, level: float) -> None:
         # A debt is never larger than one window: a wrong count must not block a pool for hours.
-        self._level = max(-self.limit, min(level, self.limit))
+        limit = self.limit
+        self._level = limit if level > limit else max(level, -limit)
 
     def _advance(self, now: float) -> None:
         if now <= self._at:
             return
         if self._refills:
-            self._set_level(self._level + self._rate * (now - self._at))
+            if self._level < self.limit:
+                self._set_level(self._level + self._rate * (now - self._at))
         elif now >= self._next_reset_at() - _INSTANT_S:
             self._pass_reset(now)
         elif not self._reset_was_told:
@@ -424,20 +469,20 @@ class Meter:
         self._resets_at = self._reset_passed_at + self.window_s
         self._anchor_resets_at = self._resets_at
         self._reset_was_told = False
-        self._settled.clear()
+        self._settled = _Costs()
         self._doubt = 0.0
         self._set_level(self.limit - self._carried_over(self._reset_passed_at))
         if not self._is_charged_late:
             # What was spent in the window that is over is no longer in the level.
             since = self._reset_passed_at - _TRANSIT_S
-            self._unbooked = {stamp: cost for stamp, cost in self._unbooked.items() if cost.admitted_at >= since}
+            self._unbooked = _Costs(cost for cost in self._unbooked if cost.admitted_at >= since)
 
     def _carried_over(self, reset_at: float) -> int:
         """Units in flight that the provider may book after a reset, beside what is charged late anyway."""
         if self._is_charged_late:
             return 0
         units = 0
-        for cost in reversed(self._unbooked.values()):
+        for cost in reversed(self._unbooked):
             if cost.admitted_at < reset_at - _TRANSIT_S:
                 break
             units += cost.units
@@ -614,25 +659,33 @@ class Meter:
                 if _SWAPPED_S < age_s <= _MOST_STALE_S:
                     self.stale_s = max(self.stale_s, age_s)
                     self._set_level(self._level - surplus)
-                    self._unbooked = {
-                        stamp: late
-                        for stamp, late in self._open.items()
-                        if stamp in self._unbooked or late.admitted_at > sent_at - self.stale_s
-                    }
+                    self._unbooked = _Costs(
+                        late
+                        for late in self._open.values()
+                        if late in self._unbooked or late.admitted_at > sent_at - self.stale_s
+                    )
                 return
 
     def _book(self, stamp: int, sent_at: float) -> list[_Cost]:
         """Every cost that a header with this stamp holds is in the level from now on. Those that were not before."""
-        # In flight, what is charged late is in no header; of the rest, all behind the first newer one is newer.
-        in_flight = () if self._is_charged_late else self._unbooked.values()
-        sent_before = takewhile(lambda cost: cost.stamp <= stamp, in_flight)
-        fresh = [cost for cost in sent_before if self._holds(stamp, sent_at, cost)]
-        for cost in fresh:
-            del self._unbooked[cost.stamp]
-        settled, self._settled = self._settled, []
+        fresh = []
+        if not self._is_charged_late:  # in flight, what is charged late is in no header
+            for cost in self._unbooked:
+                if cost.stamp > stamp:
+                    break  # and so are all behind it
+                if self._holds(stamp, sent_at, cost):
+                    fresh.append(cost)
+            for cost in fresh:
+                self._unbooked.remove(cost)
+        settled = []
+        for cost in self._settled:
+            if self._holds(stamp, sent_at, cost):
+                settled.append(cost)
+            elif self._is_charged_late and (cost.known_from or 0) > stamp:
+                break  # these are known from their end on, and so in order
         for cost in settled:
-            (fresh if self._holds(stamp, sent_at, cost) else self._settled).append(cost)
-        return fresh
+            self._settled.remove(cost)
+        return fresh + settled
 
     def _holds(self, stamp: int, sent_at: float, cost: _Cost) -> bool:
         if cost.known_from is None or cost.known_from > stamp:
@@ -659,7 +712,7 @@ class Meter:
         if age_s < _OLD_S:
             return careful
         level, at = told, now - age_s
-        unknown = self._settled if self._is_charged_late else [*self._unbooked.values(), *self._settled]
+        unknown = self._settled if self._is_charged_late else [*self._unbooked, *self._settled]
         for taken_at, units in sorted((cost.taken_at, cost.units) for cost in unknown):
             if taken_at > at:
                 level, at = min(self.limit, level + self._rate * (taken_at - at)), taken_at
@@ -668,22 +721,22 @@ class Meter:
 
     def _unknown_units(self) -> int:
         """What the newest header cannot know of."""
-        in_flight = 0 if self._is_charged_late else _units_of(self._unbooked.values())
-        return in_flight + _units_of(self._settled)
+        return self._settled.units + (0 if self._is_charged_late else self._unbooked.units)
 
     def _sweep(self) -> None:
         """Forget settled costs that every header to come will hold: its attempt is in flight or yet to be admitted."""
+        settled = len(self._settled)
+        if not settled:
+            return
         if not self._open:
             # A stale header may miss the last ones, and one that follows may show that a failed one was free.
-            self._settled = [cost for cost in self._settled if cost.admitted_at > self._at - _MOST_STALE_S]
-        elif len(self._settled) > self._sweep_at:
+            since = self._at - _MOST_STALE_S
+            if any(cost.admitted_at <= since for cost in self._settled):
+                self._settled = _Costs(cost for cost in self._settled if cost.admitted_at > since)
+        elif settled > self._sweep_at:
             oldest = next(iter(self._open))
-            self._settled = [cost for cost in self._settled if (cost.known_from or 0) > oldest]
+            self._settled = _Costs(cost for cost in self._settled if (cost.known_from or 0) > oldest)
             self._sweep_at = max(_SWEEP_FROM, 2 * len(self._settled))
-
-
-def _units_of(costs: Iterable[_Cost]) -> int:
-    return sum([cost.units for cost in costs])
 
 
 def _limit_of(reading: Reading) -> float | None:

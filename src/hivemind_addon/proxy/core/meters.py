@@ -29,6 +29,7 @@ from hivemind_addon.proxy.core.lanes import InFlight, QueueEntry
 from hivemind_addon.proxy.core.learned import LearnedMeter
 from hivemind_addon.proxy.core.meter import Meter, is_usable
 
+_OF_INPUT = (Dimension.INPUT_TOKENS, Dimension.TOTAL_TOKENS)
 _MOST_VOTES = 4
 ENOUGH_VOTES = 2
 """A common meter counts from then on."""
@@ -58,7 +59,7 @@ class CommonMeter:
 
     def adopt(self, attempt: Attempt, now: float) -> None:
         """Count an attempt that was sent before."""
-        units = attempt.demand.of(self.meter.dimension)
+        units = self.meter.units_of(attempt.demand)
         self.meter.adopt(stamp=attempt.stamp, units=units, admitted_at=attempt.admitted_at, now=now)
 
     def judge(self, own: Meter, reading: Reading, *, answered: bool) -> None:
@@ -108,9 +109,9 @@ class CommonMeters:
         common = self._common.get(meter.name)
         return tuple(common.members) if common is not None and common.meter is meter else ()
 
-    def of(self, meters: "Meters") -> Iterator[Meter]:
+    def of(self, meters: "Meters") -> list[Meter]:
         """The common meters that count a pool's attempts, in use or not."""
-        return (common.meter for common in self._common.values() if meters in common.members)
+        return [common.meter for common in self._common.values() if meters in common.members] if self._common else []
 
     def adopt(self, meters: "Meters", attempt: Attempt, now: float) -> None:
         """A pool took an attempt over that another one has sent."""
@@ -225,10 +226,10 @@ class Backoffs:
             return 0
         half = int(meter.limit / 2)
         ends_at = meter.window_ends_at(now)
-        if ends_at is None or meter.level(now) >= ticket.demand.of(meter.dimension) + half:
+        if ends_at is None or meter.level(now) >= meter.units_of(ticket.demand) + half:
             return 0
         coming = self._due_before(ends_at, ticket, now)
-        return min(sum(entry.ticket.demand.of(meter.dimension) for entry in coming), half)
+        return min(sum(meter.units_of(entry.ticket.demand) for entry in coming), half)
 
     def _due_before(self, ends_at: float, ticket: Ticket, now: float) -> Iterator[QueueEntry]:
         """Others that back off now and are due, in time, before a window ends."""
@@ -325,16 +326,15 @@ class Meters:
         hoped: bool = False,
     ) -> float:
         """When all have room for a ticket's demand beside what is kept for others, if nothing else changes."""
-        fits_at = now
+        fits_at, has_backoffs = [now], bool(backoffs)
         for meter in self._meters.values():
-            kept = backoffs.kept_of_meter(meter, ticket, now)
-            units = demand.of(meter.dimension)
-            fits_at = max(fits_at, meter.earliest(units, now, kept=kept, hurried=hurried, hoped=hoped))
-        return fits_at
+            kept = backoffs.kept_of_meter(meter, ticket, now) if has_backoffs else 0
+            fits_at.append(meter.earliest(meter.units_of(demand), now, kept=kept, hurried=hurried, hoped=hoped))
+        return max(fits_at)
 
     def explain(self, demand: Demand, now: float) -> bool:
         """Whether they know why a demand was refused: it does not fit."""
-        return any(meter.earliest(demand.of(meter.dimension), now) > now for meter in self._meters.values())
+        return any(meter.earliest(meter.units_of(demand), now) > now for meter in self._meters.values())
 
     def are_scarce(self, demand: Demand, waiting: int, now: float) -> bool:
         """Whether one that counts requests has not so many times a demand.
@@ -355,7 +355,7 @@ class Meters:
     def reserve(self, demand: Demand, *, stamp: int, now: float) -> None:
         """An attempt was admitted."""
         for meter in self._counting():
-            meter.reserve(stamp=stamp, units=demand.of(meter.dimension), now=now)
+            meter.reserve(stamp=stamp, units=meter.units_of(demand), now=now)
 
     def settle(self, attempt: Attempt, charged: Demand | None, outcome: Outcome, *, stamp: int, now: float) -> None:
         """An attempt ended; `charged` is what the provider takes for it, where it is known. `stamp`: of its end."""
@@ -363,7 +363,7 @@ class Meters:
         failed = outcome.status is not None and outcome.kind in FAILURES
         generated = outcome.kind not in FAILURES or outcome.ambiguous
         for meter in self._counting():
-            units = None if charged is None else charged.of(meter.dimension)
+            units = None if charged is None else meter.units_of(charged)
             if not generated and meter.dimension is Dimension.OUTPUT_TOKENS:
                 units = 0  # there was not even a part of an answer
             meter.settle(stamp=attempt.stamp, settled_stamp=stamp, charged=units, now=now, failed=failed)
@@ -390,18 +390,24 @@ class Meters:
             for meter in self
         )
 
+    def is_near(self, demand: Demand, times: int, now: float) -> bool:
+        """Whether a limit that counts input has less left than so many times a demand."""
+        return any(
+            meter.dimension in _OF_INPUT and meter.level(now) < times * demand.of(meter.dimension) for meter in self
+        )
+
     def in_the_way(self, demand: Demand, now: float) -> "set[Meters]":
         """The pools that draw on a common limit that has no room for a demand now."""
         return {
             meters
             for meter in self._meters.values()
-            if (members := self._account.members_of(meter)) and meter.earliest(demand.of(meter.dimension), now) > now
+            if (members := self._account.members_of(meter)) and meter.earliest(meter.units_of(demand), now) > now
             for meters in members
         }
 
-    def _counting(self) -> Iterator[Meter]:
-        yield from self._own.values()
-        yield from self._account.of(self)
+    def _counting(self) -> Iterable[Meter]:
+        common = self._account.of(self)
+        return [*self._own.values(), *common] if common else self._own.values()
 
     def _add(self, meter: Meter, flights: InFlight, now: float) -> None:
         self._own[meter.name] = self._meters[meter.name] = meter
@@ -410,7 +416,7 @@ class Meters:
 
 
 def _adopt(meter: Meter, attempt: Attempt, now: float) -> None:
-    units = attempt.demand.of(meter.dimension)
+    units = meter.units_of(attempt.demand)
     meter.adopt(stamp=attempt.stamp, units=units, admitted_at=attempt.admitted_at, now=now)
 
 
@@ -448,12 +454,13 @@ class ServiceTime:
 
 def dominant_s(demand: Demand, meters: Iterable[Meter], *, service_s: float, slots: int) -> float:
     """The dominant cost of a demand that holds a slot for `service_s`. Never negative."""
-    longest_s = service_s / max(1, slots)
-    for meter in meters:
-        if meter.window_s <= _LONGEST_WINDOW_S:
-            # More than the whole limit takes the whole limit.
-            longest_s = max(longest_s, min(demand.of(meter.dimension), meter.limit) / meter.limit * meter.window_s)
-    return max(0.0, longest_s)
+    takes_s = [
+        # More than the whole limit takes the whole limit.
+        min(meter.units_of(demand), meter.limit) / meter.limit * meter.window_s
+        for meter in meters
+        if meter.window_s <= _LONGEST_WINDOW_S
+    ]
+    return max(0.0, service_s / max(1, slots), *takes_s)
 
 
 def reading_s(input_tokens: int, meters: Iterable[Meter]) -> float:

@@ -27,6 +27,7 @@ from hivemind_addon.api.ticket import (
     Attempt,
     AttemptResult,
     ContractError,
+    Demand,
     Hints,
     OutcomeKind,
     PoolKey,
@@ -375,8 +376,8 @@ class Pool:
     def poll(self, now: float, *, stopping: bool) -> list[Admitted | Shed | Refused]:
         """Admit, shed and refuse what is due."""
         decisions = self.begin_poll(now, stopping=stopping)
-        while self.next_key(now) is not None and (step := self.step(now)) is not None:
-            decisions.extend(step)
+        while self._find_next(now) is not None and (step := self.step(now)) is not None:
+            decisions += step
         self.end_poll(now)
         return decisions
 
@@ -403,18 +404,23 @@ class Pool:
 
     def next_key(self, now: float) -> tuple[float, float, float] | None:
         """What its next ticket is sorted by among those of the account's other pools; None: nobody waits."""
+        entry = self._find_next(now)
+        return None if entry is None else self.sharing.order.key(entry)
+
+    def _find_next(self, now: float) -> QueueEntry | None:
+        """Its next ticket, for `step`."""
         self._gate = self._next = None
         if not self._queue:
             # Nobody waits: only a probe that lives may have something to tell.
             self._capacity.look_at_probe(now)
             return None
-        entry = self._next = self._selector.next(now)
-        return None if entry is None else self.sharing.order.key(entry)
+        self._next = self._selector.next(now)
+        return self._next
 
     def step(self, now: float) -> list[Admitted | Refused] | None:
         """Let the next ticket go, if it may; None: it has to wait, and with it all of the pool."""
         entry = self._next
-        assert entry is not None, "its key was asked for"
+        assert entry is not None, "it was looked for"
         self._gate = self._selector.gate(entry.ticket, now)
         if self._gate is not None:
             return None
@@ -425,6 +431,10 @@ class Pool:
             return [self._refuse(entry, short, now)]
         self._wait_for_funds(entry, short, now)
         return []
+
+    def is_near(self, demand: Demand, times: int, now: float) -> bool:
+        """Whether less is left than so many times a demand, beside what waits already."""
+        return self._capacity.is_near(demand, times + len(self._queue), now)
 
     def in_the_way(self, now: float) -> set[Meters]:
         """Pools that have to let its next ticket go first, for they draw on the limit that it waits for."""
@@ -548,7 +558,8 @@ class Pool:
         ticket = entry.ticket
         demand = self._selector.demand(ticket, now)
         self._queue.admit(entry, now)
-        self.sharing.order.served(entry, self._capacity.cost_s(demand))
+        cost_s = entry.charged_s if demand is ticket.demand else self._capacity.cost_s(demand)
+        self.sharing.order.served(entry, cost_s)
         self._backoffs.discard(ticket.id)
         entry.history = entry.history.started()
         attempt = self._capacity.reserve(entry, demand, now)

@@ -273,7 +273,10 @@ class Patience:
 
     def leaves_after_s(self, client: str, waited_s: float) -> float:
         """The next wait after which a client may leave that has waited so long, less a margin; infinite: none known."""
-        likely = ((1 - _MARGIN) * time.after_s for time in self._times.get(client, ()) if time.is_likely)
+        times = self._times.get(client)
+        if times is None:
+            return math.inf
+        likely = ((1 - _MARGIN) * time.after_s for time in times if time.is_likely)
         return min((after_s for after_s in likely if after_s > waited_s), default=math.inf)
 
     def left(self, client: str, waited_s: float) -> bool:

@@ -14,7 +14,6 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -57,6 +56,8 @@ if TYPE_CHECKING:
     from hivemind_addon.proxy.core.meters import Meters
 
 _NEVER = float("inf")
+_PLENTY = 20
+"""A limit or a budget is near when less is left of it than so many times what a ticket takes."""
 _COUNTER_OF_END = {
     "delivered": "delivered",
     "gave up": "gave_up",
@@ -132,6 +133,15 @@ class Scheduler:
             self._superseded.append(superseded)
         self._changed[pool] = None
 
+    def must_count(self, ticket: Ticket, now: float) -> bool:
+        """Whether the tokens of a ticket that is to come have to be counted: a limit or a budget is near.
+
+        Where it is not, and its demand is off by a fifth, the same is decided.
+        """
+        pool = self._pools.get(self._merged.get(ticket.pool, ticket.pool))
+        is_near = pool is not None and pool.is_near(ticket.demand, _PLENTY, now)
+        return is_near or self._budgets.is_near(ticket, _PLENTY)
+
     def configure(self, settings_of: Callable[[PoolKey, str], PoolSettings | None], now: float) -> None:
         """Profiles were changed. `settings_of`: a pool and its profile's name → what counts; None: as it was."""
         for key, pool in self._pools.items():
@@ -182,28 +192,31 @@ class Scheduler:
 
     def _poll_with_others(self, pool: Pool, now: float) -> list[Admitted | Shed | Refused]:
         """Poll a pool, and those that draw on the same limits: one after the other, in one order over all of them."""
-        together = [pool]
         # Where the limits have just proved to be the pools' own, all may go that waited for a common one.
-        was_in_force, pool.sharing.was_in_force = pool.sharing.was_in_force, pool.sharing.is_in_force
-        if was_in_force or pool.sharing.was_in_force:
-            together = [one for one in self._pools.values() if one.sharing is pool.sharing]
-        decisions: list[Admitted | Shed | Refused] = []
-        if len(together) == 1:
-            decisions += pool.poll(now, stopping=self._stopping)
-        else:
-            for one in together:
-                decisions += one.begin_poll(now, stopping=self._stopping)
-            while (step := self._step_of(together, now)) is not None:
-                decisions += step
-            for one in together:
-                one.end_poll(now)
+        sharing = pool.sharing
+        was_in_force, sharing.was_in_force = sharing.was_in_force, sharing.is_in_force
+        if not was_in_force and not sharing.was_in_force:
+            decisions = pool.poll(now, stopping=self._stopping)
+            self._polled(pool)
+            return decisions
+        together = [one for one in self._pools.values() if one.sharing is sharing]
+        decisions = []
         for one in together:
-            self._changed.pop(one, None)
-            if one.wakeup_at is None:
-                self._wakeups.drop(one)
-            else:
-                self._wakeups.put(one, one.wakeup_at)
+            decisions += one.begin_poll(now, stopping=self._stopping)
+        while (step := self._step_of(together, now)) is not None:
+            decisions += step
+        for one in together:
+            one.end_poll(now)
+            self._polled(one)
         return decisions
+
+    def _polled(self, pool: Pool) -> None:
+        """Wake it again when it wants."""
+        self._changed.pop(pool, None)
+        if pool.wakeup_at is None:
+            self._wakeups.drop(pool)
+        else:
+            self._wakeups.put(pool, pool.wakeup_at)
 
     def _step_of(self, pools: Sequence[Pool], now: float) -> list[Admitted | Refused] | None:
         """Let the first go that may; None: all wait. Who waits for what is common is passed by nobody who takes of it.
@@ -418,7 +431,7 @@ class Scheduler:
             at=now,
             stopping=self._stopping,
             pools=tuple(pool.view(now, most_queued=most_queued) for pool in self._pools.values()),
-            counters=Counters(**{counter.name: self._counts[counter.name] for counter in fields(Counters)}),
+            counters=Counters(**{name: self._counts[name] for name in Counters.__struct_fields__}),
             budgets=self._budgets.views(now),
             priorities=self._overrides.priorities(now),
             given=self._overrides.budgets,

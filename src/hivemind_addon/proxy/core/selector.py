@@ -8,7 +8,7 @@ that the provider asked for, every meter. The first of these that does is its ga
 passes the next one. Nothing is decided here for good; each poll asks anew.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from hivemind_addon.api.ticket import Demand, Reason, Ticket
 from hivemind_addon.proxy.core.capacity import Capacity
@@ -35,8 +35,7 @@ _SCARCE = 2
 """A limit is scarce that has not so many times what all who wait want: some will need it twice."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(Struct, frozen=True):
     """What keeps a ticket from going."""
 
     reason: Reason
@@ -82,18 +81,18 @@ class Selector:
 
         Only where a limit has not enough for all; and it pays for what it takes like any other.
         """
-        meters = self._capacity.meters
-        is_hidden = self._capacity.is_rate_hidden
-        if not meters and not is_hidden:
-            return None
         entry = self._queue.first_to_leave()
         if entry is None or entry.not_before > now:
             return None
         ticket = entry.ticket
-        # Asked before the meters: most polls end here.
+        # Asked before the limits: most polls end here.
         ends_at = min(entry.shed_at, entry.leaves_at)
         patience_s = ends_at - ticket.arrived_at
         if now - ticket.arrived_at < _LONG_WAIT * patience_s or self._queue.why_passed(entry):
+            return None
+        meters = self._capacity.meters
+        is_hidden = self._capacity.is_rate_hidden
+        if not meters and not is_hidden:
             return None
         turns_at = (meters.next_window_at(now), *(hidden.turns_at(now) for hidden in self._capacity.hidden))
         soonest_at = min((at for at in turns_at if at is not None), default=now)
@@ -124,14 +123,14 @@ class Selector:
             # Nobody is there whose answer would tell what the meters only assume.
             hoped_at = capacity.meters.fits_at(demand, ticket, self._backoffs, now, hoped=True)
             fits_at = min(fits_at, max(hoped_at, capacity.trial_at))
-        gates = (
-            (fits_at, Reason.METER),
-            (capacity.throttled_until(demand, now), Reason.BLOCKED),
-            (capacity.overloaded_until(demand, now), Reason.CONCURRENCY),
-            (slot_at, Reason.CONCURRENCY),
-        )
-        opens_at, reason = max(gates, key=lambda gate: gate[0])
-        return Gate(reason, opens_at) if opens_at > now else None
+        throttled_until = capacity.throttled_until(demand, now)
+        overloaded_until = capacity.overloaded_until(demand, now)
+        opens_at = max(fits_at, throttled_until, overloaded_until, slot_at)
+        if opens_at <= now:
+            return None
+        if opens_at == fits_at:
+            return Gate(Reason.METER, opens_at)
+        return Gate(Reason.BLOCKED if opens_at == throttled_until else Reason.CONCURRENCY, opens_at)
 
     def demand(self, ticket: Ticket, now: float) -> Demand:
         """What an attempt that goes now is expected to take."""

@@ -24,6 +24,7 @@ from collections.abc import Callable, Hashable
 
 from hivemind_addon.system.heap import KeyedHeap
 
+_LONG_AGO = float("-inf")
 _PACE = 0.5
 """Of the ideal system's, at which the virtual time moves at least."""
 
@@ -67,7 +68,7 @@ class Shares[S: Share]:
         self.now_s = 0.0
         self._credit_s = credit_s
         self._forgotten = forgotten
-        self._latest_s = float("-inf")
+        self._latest_s = _LONG_AGO
         """No start was ever later."""
         self._weights = 0.0
         """Of all that wait or run."""
@@ -76,6 +77,7 @@ class Shares[S: Share]:
         self.waiting: KeyedHeap[S] = KeyedHeap()
         """Those that have something to serve, the next one first. Only this class changes it."""
         self._by_start: KeyedHeap[S] = KeyedHeap()
+        """Those that wait; one whose start has moved on since may still be by an earlier one."""
         self._resting: KeyedHeap[S] = KeyedHeap()
 
     def __repr__(self) -> str:
@@ -120,9 +122,9 @@ class Shares[S: Share]:
             self._make_up(now)
             share.waits = True
             share.start_s = max(share.start_s, min(floor_s, self.floor_s()))
+            self._by_start.put(share, share.start_s)
         if weight != share.weight:
             self._weigh(share, weight)
-        self._by_start.put(share, share.start_s)
         self.waiting.put(share, share.start_s - bonus_s, rank)
 
     def rest(self, share: S, now: float) -> None:
@@ -131,7 +133,7 @@ class Shares[S: Share]:
             share.waits = False
             self.waiting.drop(share)
             self._by_start.drop(share)
-            if not self.waiting:
+            if self.waiting.first is None:
                 self._idle_since = now
         if not share.running:
             self._weigh(share, 0.0)
@@ -140,8 +142,7 @@ class Shares[S: Share]:
 
     def serve(self, share: S, cost_s: float, *, weight: float = 1.0) -> None:
         """It takes this much. Say then whether it waits or rests."""
-        if self._by_start and self._by_start.first_key > self.now_s:
-            self.now_s = self._by_start.first_key
+        self.now_s = max(self.now_s, self._first_start_s())
         share.running += 1
         if not share.waits:
             self._resting.drop(share)
@@ -158,6 +159,8 @@ class Shares[S: Share]:
     def charge_too(self, share: S, cost_s: float, *, weight: float = 1.0) -> None:
         """It pays for what another share took as well. Say then whether it waits or rests."""
         share.start_s += cost_s / weight
+        if cost_s < 0 and share.waits:
+            self._by_start.put(share, share.start_s)
         self._latest_s = max(self._latest_s, share.start_s)
 
     def _charge(self, share: S, cost_s: float, weight: float) -> None:
@@ -165,12 +168,19 @@ class Shares[S: Share]:
         ideal_s = self.now_s + _PACE * cost_s / self._weights
         self.now_s = min(ideal_s, max(self.now_s, self._latest_s + 2 * self._credit_s))
 
+    def _first_start_s(self) -> float:
+        """The smallest start of all that wait; of none, long ago."""
+        by_start = self._by_start
+        while (share := by_start.first) is not None and share.start_s > by_start.first_key:
+            by_start.put(share, share.start_s)
+        return _LONG_AGO if share is None else by_start.first_key
+
     def _weigh(self, share: S, weight: float) -> None:
         self._weights += weight - share.weight
         share.weight = weight
 
     def _make_up(self, now: float) -> None:
-        if not self.waiting and self._idle_since is not None:
+        if self.waiting.first is None and self._idle_since is not None:
             made_up_s = min(self._latest_s + self._credit_s, self.now_s + now - self._idle_since)
             self.now_s = max(self.now_s, made_up_s)
             self._idle_since = None

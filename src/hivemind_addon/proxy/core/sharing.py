@@ -161,6 +161,8 @@ class Sharing:
     def _decide(self) -> None:
         several = len(self.members) > 1
         self.has_one_cap, self.has_one_rate = several and self.concurrency.is_common, several and self.rate.is_common
+        for member in self.members:
+            member.choose_hidden()
 
     @property
     def is_in_force(self) -> bool:

@@ -33,6 +33,7 @@ from hivemind_addon.proxy.mitm.options import (
     read_settings,
 )
 from hivemind_addon.proxy.mitm.proxy import Proxy, end_on_hangup
+from hivemind_addon.proxy.mitm.readers import FlowReaders
 from hivemind_addon.proxy.mitm.settings import BadOption
 from hivemind_addon.proxy.mitm.stream import EndAttempt, scheduling_layer
 from hivemind_addon.proxy.mitm.view import ViewSync
@@ -134,6 +135,8 @@ class Hivemind:
         self._telling: asyncio.Future[None] | None = None
         self._view: ViewSync | None = None
         """Only where there is a view."""
+        self._readers: FlowReaders | None = None
+        """From `running` on."""
         self._crowded = False
         """Clients had to wait for a connection; that is in the log once."""
         self._distrusting: set[str] = set()
@@ -191,6 +194,10 @@ class Hivemind:
             # mitmproxy's root logger takes every level, and makes each line a hook of all addons.
             wanted = {getattr(ctx.options, name, None) for name in _VERBOSITIES}
             logger.setLevel(logging.DEBUG if "debug" in wanted else logging.INFO)
+            if self.proxy:
+                self.proxy.driver.ask_observers()  # a log at DEBUG has everything
+        if self._readers is not None:
+            self._readers.look_again()
         try:
             if updated & {"listen_host", "mode", "proxyauth", "hivemind_allow_lan"}:
                 check_listeners(ctx.options)
@@ -240,9 +247,11 @@ class Hivemind:
         contentviews.add(ExchangeView())
         if self.proxy is None:
             return
+        self.proxy.hooks.take_over(ctx.master.addons)
         self._loading = asyncio.ensure_future(self._load_vocabulary(self.proxy))
         self._telling = asyncio.ensure_future(tell_listeners(self._rebinding))
         self.proxy.control.open_soon(self._rebinding)
+        self.proxy.annotator.is_read = self._readers = FlowReaders(ctx.master)
         if (view := ctx.master.addons.get("view")) is not None:  # an empty one is false
             self._view = ViewSync(view, self.proxy)
 
@@ -256,7 +265,10 @@ class Hivemind:
         """On shutdown: drain. On a reload nothing more: the next object adopts what is running."""
         if self._view is not None:
             self._view.stop()
-        if self.proxy is None or not ctx.master.should_exit.is_set():
+        if self.proxy is None:
+            return None
+        if not ctx.master.should_exit.is_set():
+            self.proxy.hooks.give_back()
             return None
         return self.proxy.drain()
 

@@ -3,6 +3,9 @@
 An update of a flow makes mitmweb hash its bodies on the event loop, with or without a browser (100 flows of 1 MB:
 100 ms, 2026-08). So texts are looked at once a second, and of the flows whose text changed a few are drawn at a time.
 
+Where there is no view, only the end is written, and only if somebody may read it: a file of flows (`-w`), an addon that
+is neither mitmproxy's nor ours and is handed flows, or a filter that asks for what we write.
+
 What is ours is in `flow.metadata`, as plain JSON, and so in files too: a history can be read where no scheduler runs,
 and what a person wrote is told from what we wrote after a reload and in a replay, too.
 """
@@ -10,12 +13,12 @@ and what a person wrote is told from what we wrote after a reload and in a repla
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mitmproxy import ctx
 from mitmproxy.hooks import UpdateHook
 from msgspec import Struct, ValidationError, convert, field, to_builtins
+from msgspec.structs import replace
 
 from hivemind_addon.proxy.observe.history import TicketHistory, final_line, newest_line, present_line
 from hivemind_addon.proxy.profile.model import DialectName  # noqa: TC001 - msgspec reads it
@@ -115,6 +118,8 @@ class Annotator:
         """`live`: flow id → exchange whose ticket has not ended."""
         self.wake: Callable[[], None] | None = None
         """Has `refresh` called; None: there is no view, and nobody to draw for."""
+        self.is_read: Callable[[], bool] = lambda: True
+        """Whether anybody may read what is written on flows though there is no view."""
         self._histories = histories
         self._driver = driver
         self._live = live
@@ -149,7 +154,9 @@ class Annotator:
         self.wake()
 
     def ended(self, exchange: Exchange) -> None:
-        """Write down what became of a ticket."""
+        """Write down what became of a ticket, for whoever reads it."""
+        if self.wake is None and not self.is_read():
+            return
         self._guessed.pop(exchange.ticket.id, None)
         history = self._histories.of(exchange.ticket.id)
         if history is not None and history.end:

@@ -11,6 +11,7 @@ from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, is_loopback, is_on_lo
 from hivemind_addon.proxy.mitm.refusal import make_upgrade_refusal
 from hivemind_addon.proxy.profile.load import dialect_for, is_model_call
 from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
+from hivemind_addon.system.memo import REMEMBERED_CHARS
 from hivemind_addon.system.patterns import normal_host
 
 if TYPE_CHECKING:
@@ -24,23 +25,39 @@ if TYPE_CHECKING:
     from hivemind_addon.proxy.mitm.settings import LiveSettings
     from hivemind_addon.proxy.profile.model import Profile
 
+_MOST_KNOWN = 1024
+
 
 class Claims:
     """Asked of a request once by its head, and once more at the gate: until then other addons may change it."""
 
     def __init__(self, settings: LiveSettings) -> None:
         self._settings = settings
+        self._known: dict[tuple[object, ...], Profile | None] = {}
+        """What `profile_for` answered, by all that it depends on."""
+        self._known_by = settings.current
 
     def profile_for(self, flow: http.HTTPFlow) -> Profile | None:
         """The profile of a request that is a model call of ours; None: it passes by."""
-        request = flow.request
+        settings, request = self._settings.current, flow.request
+        if settings is not self._known_by or len(self._known) >= _MOST_KNOWN:
+            self._known_by = settings
+            self._known.clear()
+        address, method, path = destination(flow), request.method, request.path
+        asked = (*address, method, path, type(flow.client_conn.proxy_mode))
+        if asked in self._known:
+            return self._known[asked]
         profile = self._profile_of(flow)
-        return profile if profile and is_model_call(profile, request.method, request.path) else None
+        if profile is not None and not is_model_call(profile, method, path):
+            profile = None
+        if len(path) <= REMEMBERED_CHARS:
+            self._known[asked] = profile
+        return profile
 
     def upgrade_refusal(self, flow: http.HTTPFlow) -> http.Response | None:
         """What a WebSocket upgrade gets where its profile wants plain requests; None: it passes by."""
         request = flow.request
-        if request.headers.get("upgrade", "").lower() != "websocket":
+        if request.method == "POST" or request.headers.get("upgrade", "").lower() != "websocket":
             return None
         profile = self._profile_of(flow)
         if profile is None or not profile.refuse_websocket or not is_model_call(profile, "POST", request.path):

@@ -19,7 +19,8 @@ import msgspec
 from mitmproxy import ctx, exceptions
 
 from hivemind_addon.api.command import Command, CommandReply, OptionView, Record, SetConfig, ShowConfig, asker
-from hivemind_addon.api.control import ControlServer, control_socket
+from hivemind_addon.api.control import control_socket
+from hivemind_addon.api.control_server import ControlServer
 from hivemind_addon.api.events import PersonActed
 from hivemind_addon.proxy.mitm.addresses import listens
 from hivemind_addon.proxy.mitm.options import OPTIONS, PREFIX, Option

@@ -306,8 +306,7 @@ class Exchange:
         return AnswerInProgress(self.profile, self.dialect_name, self.driver.clock)
 
     def sent(self) -> None:
-        """The attempt begins: forget the one before, even after a trip, for none of it may go to the client."""
-        self._answer = self._new_answer()
+        """The attempt begins."""
         self._sent()
 
     @guarded(fallback=None)
@@ -579,6 +578,8 @@ class Exchange:
         if self.tape:
             self.tape.settled(attempt, result, self.driver.clock.monotonic())
         if isinstance(verdict, Backoff):
+            # The next attempt may end before it is sent: nothing of this one is to be counted or delivered again.
+            self._answer = self._new_answer()
             return True
         self._end()
         return False

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import base64
 import binascii
-import secrets
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from hivemind_addon.api.events import OddityNoted
-from hivemind_addon.api.proxy_user import ProxyWords, clean, given_id, priority_of, proxy_words
+from hivemind_addon.api.proxy_user import DELIVERIES, ProxyWords, clean, given_id, priority_of, proxy_words
 from hivemind_addon.api.ticket import Delivery, Demand, PoolKey, Priority, Ticket
 from hivemind_addon.proxy.capture.flow_parts import peer_of, plain_headers, plain_request
 from hivemind_addon.proxy.core.budget import spend_of
 from hivemind_addon.proxy.mitm.exchange import Exchange
 from hivemind_addon.proxy.profile.model import Profile
-from hivemind_addon.proxy.wire.description import describe_request
+from hivemind_addon.proxy.wire.description import describe_request, size_request
 from hivemind_addon.proxy.wire.identity import is_headless, product
 from hivemind_addon.proxy.wire.request import RequestFacts
 
@@ -24,9 +26,11 @@ if TYPE_CHECKING:
     from mitmproxy import http
     from mitmproxy.connection import Client
 
+    from hivemind_addon.api.spend import Price
     from hivemind_addon.proxy.compose import Runtime
     from hivemind_addon.proxy.mitm.files import Files
     from hivemind_addon.proxy.mitm.settings import LiveSettings
+    from hivemind_addon.proxy.wire.description import Size
 
 OWN_HEADERS = "x-hivemind-"
 """Prefix of the request headers that talk to us; they never go upstream."""
@@ -63,6 +67,10 @@ class Intake:
     def take_own_headers(self, flow: http.HTTPFlow) -> None:
         """Remember and remove what talks to the proxy: `Proxy-Authorization` and `x-hivemind-*` never go upstream."""
         headers = flow.request.headers
+        # Nearly no request has any: one look at all the names, as they came.
+        names = b"\n".join([name for name, _ in headers.fields]).lower()
+        if b"x-hivemind-" not in names and b"proxy-authorization" not in names:
+            return
         if credentials := headers.pop("proxy-authorization", None):
             self.learn_proxy_user(flow, credentials)
         for name, value in plain_headers(headers.fields).items():
@@ -104,7 +112,8 @@ class Intake:
         user, password = self._proxy_user(flow)
         request = plain_request(flow)
         peer = peer_of(flow) or "unknown"
-        told = describe_request(profile, request, self._runtime.estimator, user=user, peer=peer)
+        estimator = self._runtime.estimator
+        told = describe_request(profile, request, estimator, user=user, peer=peer, rough=True)
         facts, who = told.facts, told.who
         words = proxy_words(password)
         granted = settings.agents.rules(now).granted(who.agent)
@@ -114,34 +123,32 @@ class Intake:
         # One that hears comments while it waits is not silent for as long as it waits.
         is_silent = told_s is None and not (profile.keep_alive_s and facts.stream)
         ticket = Ticket(
-            id=secrets.token_hex(ID_BYTES),
+            id=os.urandom(ID_BYTES).hex(),
             pool=PoolKey(told.pool.host, driver.account_of(told.pool.account), told.pool.model_group),
             agent=who.agent,
             session=who.session,
             model=facts.model,
-            demand=told.demand,
             arrived_at=now,
             deadline_at=now + patience_s,
             shed_at=now + max(patience_s - profile.patience.margin_s, 0.9 * patience_s),
             priority=_priority(flow, words, granted.max_priority),
             kind=told.kind,
             parent_session=who.parent_session,
-            prefix=told.prefix,
-            prefix_tokens=told.prefix_tokens,
-            cached_tokens=told.expected.cache_read_tokens,
-            cold_tokens=told.cold_tokens,
             streamed=facts.stream,
-            request_hash=told.request_hash,
+            request_hash=told.prints.whole,
             weight=granted.weight,
             max_fan_out=granted.max_fan_out,
             budgets=granted.budgets,
             price=price,
-            expected=spend_of(told.expected, price),
             group=granted.group,
             task=given_id(str(flow.metadata.get(TASK_KEY, ""))) or given_id(words.task),
             client=clean(product(request.headers)) if is_silent else "",
             idempotency_key=given_id(request.headers.get(IDEMPOTENCY_HEADER, "")),
+            **_sizes(told.size, price),
         )
+        if told.size.is_rough and driver.must_count(ticket):
+            size = size_request(profile, facts, told.prints, estimator, who.session)
+            ticket = replace(ticket, **_sizes(size, price))
         delivery, whole_until_at = _asked_delivery(flow, profile, words), ticket.shed_at
         if delivery is Delivery.AUTO:
             delivery = Delivery.WHOLE if is_headless(profile, request.headers) else Delivery.STREAM
@@ -171,7 +178,7 @@ class Intake:
         now = self._runtime.driver.clock.monotonic()
         profile = Profile()
         ticket = Ticket(
-            id=secrets.token_hex(ID_BYTES),
+            id=os.urandom(ID_BYTES).hex(),
             pool=PoolKey(host=flow.request.host, account="unread", model_group="unread"),
             agent="unread",
             session="unread",
@@ -194,12 +201,22 @@ class Intake:
         )
 
 
+def _sizes(size: Size, price: Price | None) -> dict[str, Any]:
+    """What a ticket says of the size of its request."""
+    return {
+        "demand": size.demand,
+        "prefix": size.prefix,
+        "prefix_tokens": size.prefix_tokens,
+        "cached_tokens": size.expected.cache_read_tokens,
+        "cold_tokens": size.cold_tokens,
+        "expected": spend_of(size.expected, price),
+    }
+
+
 def _asked_delivery(flow: http.HTTPFlow, profile: Profile, words: ProxyWords) -> Delivery:
     """The request's own word, else its agent's (in the proxy password), else the profile's."""
     word = str(flow.metadata.get(DELIVERY_KEY, "")).strip().lower()
-    if word in {delivery.value for delivery in Delivery}:
-        return Delivery(word)
-    return words.delivery or profile.delivery
+    return DELIVERIES.get(word) or words.delivery or profile.delivery
 
 
 def _priority(flow: http.HTTPFlow, words: ProxyWords, highest: Priority) -> Priority:

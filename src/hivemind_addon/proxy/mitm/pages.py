@@ -30,6 +30,7 @@ from hivemind_addon import __version__
 from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, is_loopback
 from hivemind_addon.proxy.observe.metrics import CONTENT_TYPE
 from hivemind_addon.proxy.page.document import CONTENT_SECURITY_POLICY, DOCUMENT
+from hivemind_addon.system.memo import by_text
 from hivemind_addon.system.patterns import normal_host
 
 if TYPE_CHECKING:
@@ -104,16 +105,19 @@ class Pages:
         """The answer to a request for the proxy itself; None: it is for somebody else. Never raises."""
         is_for_us = False
         try:
-            is_for_us = _is_for_us(request, client, destination)
-            may_lead_on = is_for_us or self._is_called_so(request, client, destination)
+            if _goes_elsewhere(client, destination):
+                return None  # nearly all of them: nothing else is looked at
+            asked = _authority(request)
+            is_for_us = _is_for_us(request, client, destination, asked)
+            may_lead_on = is_for_us or self._is_called_so(request, client, destination, asked)
             response = _refuse_sites(request) if may_lead_on else None
             if may_lead_on and response is None:
-                upstream = self._leads_on(request, destination)
+                upstream = self._leads_on(request, destination, asked)
                 if upstream is not None:
                     upstream.receive(request)
                     return None
             if not is_for_us:
-                return response or self._refuse_stranger(request, client)
+                return response or self._refuse_stranger(request, client, asked)
             response = response or self._admit(request, client) or self._page(request)
             self._failing = False
         except Exception as error:  # noqa: BLE001 - the guard at the edge
@@ -127,31 +131,37 @@ class Pages:
             response.headers[name] = value
         return response
 
-    def _refuse_stranger(self, request: http.Request, client: Client) -> http.Response | None:
+    def _refuse_stranger(self, request: http.Request, client: Client, asked: tuple[str, int]) -> http.Response | None:
         """The refusal of a reverse-mode request for a name that is not ours; None: it goes to the upstream."""
         mode = client.proxy_mode
-        if not isinstance(mode, ReverseMode) or not (request.host or request.host_header):
+        if not isinstance(mode, ReverseMode):
             return None
-        host, port = _authority(request)
+        host, port = asked
         if host == normal_host(mode.address[0]) or self._is_our_name(host, port):
+            return None
+        if not (request.host or request.host_header):
             return None
         return _make(
             421, _TEXT, b"hivemind: this proxy has another name; hivemind_reverse_hosts=NAME gives it this one\n"
         )
 
-    def _is_called_so(self, request: http.Request, client: Client, destination: tuple[str, int] | None) -> bool:
+    def _is_called_so(
+        self, request: http.Request, client: Client, destination: tuple[str, int] | None, asked: tuple[str, int]
+    ) -> bool:
         """Whether a client sent a request straight to a forward proxy, by a name that a reverse-mode one answers to."""
         if destination is not None or request.method == "CONNECT" or isinstance(client.proxy_mode, ReverseMode):
             return False
-        host, port = _authority(request)
+        host, port = asked
         return port == client.sockname[1] and self._is_our_name(host, port)
 
     def _is_our_name(self, host: str, port: int) -> bool:
         return bool(host) and (_is_local(host) or self._is_configured(host, port))
 
-    def _leads_on(self, request: http.Request, destination: tuple[str, int] | None) -> Upstream | None:
+    def _leads_on(
+        self, request: http.Request, destination: tuple[str, int] | None, asked: tuple[str, int]
+    ) -> Upstream | None:
         """The provider of a request whose client's base URL names us; None: it asks for a page."""
-        if destination is not None or _path(request) in _PATHS or _authority(request)[0] == PAGE_HOST:
+        if destination is not None or _path(request) in _PATHS or asked[0] == PAGE_HOST:
             return None
         return self._upstream_of(request)
 
@@ -229,6 +239,7 @@ class _Fresh:
         return self._made
 
 
+@by_text
 def _is_local(host: str) -> bool:
     """Whether nobody elsewhere can let a name lead to this machine: addresses, and names that no public server has."""
     try:
@@ -246,12 +257,23 @@ def _refuse_sites(request: http.Request) -> http.Response | None:
     return None
 
 
-def _is_for_us(request: http.Request, client: Client, destination: tuple[str, int] | None) -> bool:
+def _goes_elsewhere(client: Client, destination: tuple[str, int] | None) -> bool:
+    """Whether a request came through a tunnel to somebody else."""
+    return (
+        destination is not None
+        and normal_host(destination[0]) != PAGE_HOST
+        and not isinstance(client.proxy_mode, ReverseMode)
+    )
+
+
+def _is_for_us(
+    request: http.Request, client: Client, destination: tuple[str, int] | None, asked: tuple[str, int]
+) -> bool:
     if request.method == "CONNECT":
         return False
+    host, port = asked
     if destination is not None and not isinstance(client.proxy_mode, ReverseMode):
-        return normal_host(destination[0]) == PAGE_HOST
-    host, port = _authority(request)
+        return True  # a tunnel to us
     if host == PAGE_HOST:
         return True
     return destination is None and host in _OWN_NAMES and port == client.sockname[1]
@@ -259,10 +281,13 @@ def _is_for_us(request: http.Request, client: Client, destination: tuple[str, in
 
 def _authority(request: http.Request) -> tuple[str, int]:
     """Whom the client means: the host of its URL, where it sent one whole, else of its Host header."""
-    if request.host:
-        return normal_host(request.host), request.port
+    return (normal_host(request.host), request.port) if request.host else _read_authority(request.host_header or "")
+
+
+@by_text
+def _read_authority(text: str) -> tuple[str, int]:
     try:
-        host, port = parse_authority(request.host_header or "", check=True)
+        host, port = parse_authority(text, check=True)
     except ValueError:
         return "", 0
     return normal_host(host), port or 80

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from mitmproxy import http
     from mitmproxy.connection import Client
+    from mitmproxy.proxy.commands import StartHook
 
     from hivemind_addon.proxy.wire.outcome import TransportTrouble
 
@@ -158,3 +159,6 @@ class Port(Protocol):
 
     def make_exchange(self, flow: http.HTTPFlow) -> ExchangePort | None:
         """Make the exchange of a complete request; None when it is not ours after all. Never raises."""
+
+    def call_hook(self, hook: StartHook) -> StartHook | None:
+        """Call the addons that listen to a hook of a flow. None: it is over; else what the layer is to wait for."""

@@ -23,6 +23,7 @@ from hivemind_addon.proxy.mitm.annotation import Annotator
 from hivemind_addon.proxy.mitm.claims import Claims
 from hivemind_addon.proxy.mitm.control_socket import ControlSocket
 from hivemind_addon.proxy.mitm.files import Files
+from hivemind_addon.proxy.mitm.hooks import Hooks
 from hivemind_addon.proxy.mitm.intake import Intake
 from hivemind_addon.proxy.mitm.pages import Pages
 from hivemind_addon.proxy.mitm.settings import LiveSettings
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from mitmproxy import http
     from mitmproxy.connection import Client
     from mitmproxy.flow import Flow
+    from mitmproxy.proxy.commands import StartHook
     from mitmproxy.proxy.context import Context
 
     from hivemind_addon.api.ticket import Attempt
@@ -66,6 +68,7 @@ class Proxy:
         self.files = Files(runtime.driver)
         """What is written: the journal, and captures."""
         self.intake = Intake(runtime=runtime, settings=self.settings, files=self.files, on_end=self._ended)
+        self.hooks = Hooks()
         self.places = ConnectionPlaces(raise_limit())
         """Of clients' connections."""
         self.live: dict[str, Exchange] = {}
@@ -131,6 +134,10 @@ class Proxy:
                 self.annotator.begun()
             self._of_client[flow.client_conn.id].add(exchange)
         return exchange
+
+    def call_hook(self, hook: StartHook) -> StartHook | None:
+        """Call the addons that listen to a hook of a flow. None: it is over; else what the layer is to wait for."""
+        return self.hooks.call(hook)
 
     def pass_by(self, flow: http.HTTPFlow) -> None:
         """A request is not scheduled: where it looks like a model call, a person should know."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from mitmproxy import http
 from mitmproxy.connection import ConnectionState
@@ -45,7 +45,16 @@ from mitmproxy.proxy.layers.http._events import (
     ResponseProtocolError,
     ResponseTrailers,
 )
-from mitmproxy.proxy.layers.http._hooks import HttpResponseHeadersHook
+from mitmproxy.proxy.layers.http._hooks import (
+    HttpConnectedHook,
+    HttpConnectErrorHook,
+    HttpConnectHook,
+    HttpErrorHook,
+    HttpRequestHeadersHook,
+    HttpRequestHook,
+    HttpResponseHeadersHook,
+    HttpResponseHook,
+)
 from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
 from mitmproxy_rs.udp import UdpServer
 
@@ -70,6 +79,19 @@ if TYPE_CHECKING:
     from mitmproxy.proxy.mode_servers import ServerInstance
 
 FROM_SERVER = (ResponseHeaders, ResponseData, ResponseTrailers, ResponseEndOfMessage, ResponseProtocolError)
+FLOW_HOOKS = frozenset(
+    {
+        HttpConnectedHook,
+        HttpConnectErrorHook,
+        HttpConnectHook,
+        HttpErrorHook,
+        HttpRequestHeadersHook,
+        HttpRequestHook,
+        HttpResponseHeadersHook,
+        HttpResponseHook,
+    }
+)
+"""Hooks of a stream of ours."""
 KEEP_ALIVE_COMMENT = b": waiting for the rate limit\n\n"
 LONGEST_ALARM_S = 5.0
 """After this time an exchange is asked again, whatever it waits for: so long may an alarm outlive its stream."""
@@ -126,6 +148,23 @@ class ScheduledStream(HttpStream):
         return super().handle_event(event)
 
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        """Call the flow's hooks on the way, so that only what takes time is left to whoever runs the layer."""
+        doing = self._react(event)
+        reply = None
+        while True:
+            try:
+                command = doing.send(reply)
+            except StopIteration:
+                return
+            if type(command) in FLOW_HOOKS and command.blocking is True:
+                begun = self.parent.port.call_hook(cast("commands.StartHook", command))
+                if begun is None:
+                    reply = None
+                    continue
+                command = begun
+            reply = yield command
+
+    def _react(self, event: events.Event) -> layer.CommandGenerator[None]:
         if isinstance(event, FROM_SERVER):
             if event.stream_id != self.attempt_id:
                 return  # a late event of an attempt that was given up

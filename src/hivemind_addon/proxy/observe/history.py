@@ -3,9 +3,11 @@
 It is plain values: it travels with mitmproxy's flow, into files too, and is shown where no scheduler runs.
 """
 
+from collections.abc import Callable
+
 from msgspec import Struct, field
 
-from hivemind_addon.api.event_text import describe
+from hivemind_addon.api.event_text import text_of
 from hivemind_addon.api.events import AttemptEnded, AttemptStarted, BackedOff, Event, Held, Submitted, TicketEnded
 from hivemind_addon.api.snapshot import TicketView
 from hivemind_addon.api.spend import amount
@@ -68,34 +70,71 @@ class TicketHistory(Struct, kw_only=True):
         return f"[{self.agent} {self.ticket_id}]"
 
 
-class Histories:
-    """An observer. Owns nothing that decides."""
+class _Record:
+    """What is known of one ticket: a history, and the events that are not in it yet."""
 
-    def __init__(self) -> None:
-        self._live: dict[str, tuple[Ticket, TicketHistory]] = {}
-        self._ended: dict[str, TicketHistory] = {}
+    __slots__ = ("_events", "_history", "_ticket")
+
+    def __init__(self, ticket: Ticket) -> None:
+        self._ticket = ticket
+        self._events: list[Event] = []
+        self._history: TicketHistory | None = None
+
+    @property
+    def agent(self) -> str:
+        return self._ticket.agent
+
+    def add(self, event: Event) -> None:
+        self._events.append(event)
+        if len(self._events) >= MOMENTS:
+            self.read()
+
+    def read(self) -> TicketHistory:
+        """The history so far, told now."""
+        if self._history is None:
+            self._history = _begin(self._ticket)
+        for event in self._events:
+            _add(self._history, self._ticket, event)
+        self._events.clear()
+        return self._history
+
+
+class Histories:
+    """An observer. Owns nothing that decides; a history is made when it is read."""
+
+    def __init__(self, catch_up: Callable[[], None] = lambda: None) -> None:
+        """`catch_up` hands over the events that have been kept back."""
+        self._catch_up = catch_up
+        self._live: dict[str, _Record] = {}
+        self._ended: dict[str, _Record] = {}
         """Oldest first."""
 
     def __repr__(self) -> str:
         return f"<Histories of {len(self._live)} live tickets>"
 
     def __call__(self, event: Event) -> None:
-        """Write one event down, when it is of one ticket."""
-        if isinstance(event, Submitted):
-            self._live[event.ticket.id] = (event.ticket, _begin(event.ticket))
-        elif (known := self._live.get(getattr(event, "ticket_id", None) or "")) is not None:
-            ticket, history = known
-            _add(history, ticket, event)
-            if isinstance(event, TicketEnded):
-                del self._live[ticket.id]
-                self._ended[ticket.id] = history
+        """Keep one event, when it is of one ticket."""
+        if type(event) is Submitted:
+            self._live[event.ticket.id] = _Record(event.ticket)
+        elif (record := self._live.get(getattr(event, "ticket_id", None) or "")) is not None:
+            record.add(event)
+            if type(event) is TicketEnded:
+                del self._live[event.ticket_id]
+                self._ended[event.ticket_id] = record
                 if len(self._ended) > ENDED:
                     del self._ended[next(iter(self._ended))]
 
     def of(self, ticket_id: str) -> TicketHistory | None:
         """The ticket's history so far; None: it was never submitted, or ended long ago."""
-        known = self._live.get(ticket_id)
-        return known[1] if known else self._ended.get(ticket_id)
+        self._catch_up()
+        record = self._live.get(ticket_id) or self._ended.get(ticket_id)
+        return None if record is None else record.read()
+
+    def agent_of(self, ticket_id: str) -> str:
+        """Whose ticket it is; empty: it has ended, or was never submitted."""
+        self._catch_up()
+        record = self._live.get(ticket_id)
+        return "" if record is None else record.agent
 
 
 def _begin(ticket: Ticket) -> TicketHistory:
@@ -130,7 +169,7 @@ def _add(history: TicketHistory, ticket: Ticket, event: Event) -> None:
             history.waits = False
             history.end, history.reason = event.end, event.reason
             history.attempts, history.waited_s = event.attempts, event.waited_s
-    history.moments.append(Moment(after_s=round(max(0.0, event.at - ticket.arrived_at), 3), text=describe(event)[1]))
+    history.moments.append(Moment(after_s=round(max(0.0, event.at - ticket.arrived_at), 3), text=text_of(event)))
     if len(history.moments) > MOMENTS:
         del history.moments[_FIRST]
 

@@ -5,21 +5,18 @@ What was told already is not told again, and of a crowd only the first few; the 
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hivemind_addon.api.event_text import describe, subject_of
+from hivemind_addon.api.event_text import NEWS, level_of, subject_of, text_of
 from hivemind_addon.api.events import (
-    AttemptEnded,
-    AttemptStarted,
     BackedOff,
-    BudgetBooked,
     CommittedStreamFailed,
     Event,
     MeterLearned,
     OddityNoted,
     PoolBlocked,
-    Submitted,
     Superseded,
     TicketEnded,
     WindowUsed,
@@ -42,8 +39,6 @@ BURST = 5
 """Lines of one kind that are told one by one within `EVERY_S`."""
 EVERY_S = 300.0
 _KINDS_KEPT = 1000
-_ROUTINE = (Submitted, AttemptStarted, AttemptEnded, BudgetBooked)
-"""What every request brings, told at DEBUG only."""
 
 
 @dataclass(slots=True)
@@ -99,10 +94,10 @@ class _Line(NamedTuple):
 class News:
     """An observer that writes what is news to the log, and keeps the newest lines. At DEBUG the log has everything."""
 
-    def __init__(self) -> None:
+    def __init__(self, agent_of: Callable[[str], str] = lambda _: "") -> None:
+        """`agent_of`: a ticket's id → whose it is; empty: nobody knows, or it has ended before this event."""
+        self._agent_of = agent_of
         self._lines: deque[_Line] = deque(maxlen=LINES)
-        self._agents: dict[str, str] = {}
-        """Of tickets that have not ended."""
         self._oddities: set[tuple[object, str]] = set()
         self._limits: dict[tuple[PoolKey, str], float] = {}
         """Told ones, by pool and meter."""
@@ -111,19 +106,20 @@ class News:
     def __repr__(self) -> str:
         return f"<News, {len(self._lines)} lines>"
 
+    @property
+    def hears(self) -> frozenset[type[Event]] | None:
+        """The events that may be news; None: all, for a log at DEBUG."""
+        return None if logger.isEnabledFor(logging.DEBUG) else NEWS
+
     def __call__(self, event: Event) -> None:
         """Tell one event, if it is news."""
         for (pool, what), counted, within_s in self._repeats.over(event.at):
             where = f"{pool}: " if pool else ""
             text = f"{where}{counted} more {what} within {lasting(within_s)}"
             self._tell(_Line(event.at, logging.INFO, text, None, pool, ""))
-        if isinstance(event, Submitted):
-            self._agents[event.ticket.id] = event.ticket.agent
-        is_asked_for_all = logger.isEnabledFor(logging.DEBUG)
-        if is_asked_for_all or not isinstance(event, _ROUTINE):  # three of the four events of most requests
-            self._consider(event, is_asked_for_all=is_asked_for_all)
-        if isinstance(event, TicketEnded):
-            self._agents.pop(event.ticket_id, None)
+        level = level_of(event)
+        if level >= logging.INFO or logger.isEnabledFor(logging.DEBUG):
+            self._consider(event, level)
 
     def lines(self, now: float) -> tuple[LogLine, ...]:
         """The newest, oldest first."""
@@ -139,19 +135,16 @@ class News:
             for line in self._lines
         )
 
-    def _consider(self, event: Event, *, is_asked_for_all: bool) -> None:
+    def _consider(self, event: Event, level: int) -> None:
         if not self._is_new(event):
             return
-        level, text = describe(event)
-        if level < logging.INFO and not is_asked_for_all:
-            return
         pool, ticket_id, subject = getattr(event, "pool", None), getattr(event, "ticket_id", None), subject_of(event)
-        text = f"{subject}: {text}" if subject else text
-        line = _Line(event.at, level, text, ticket_id, pool, self._agents.get(ticket_id or "", ""))
+        text = f"{subject}: {text_of(event)}" if subject else text_of(event)
+        line = _Line(event.at, level, text, ticket_id, pool, self._agent_of(ticket_id) if ticket_id else "")
         crowd = _crowd(event)
         if level >= logging.INFO and (crowd is None or self._repeats.lets((pool, crowd), event.at)):
             self._tell(line)
-        elif is_asked_for_all:
+        elif logger.isEnabledFor(logging.DEBUG):
             _log(line)
 
     def _tell(self, line: _Line) -> None:

@@ -103,7 +103,21 @@ class _Trouble:
 
 
 class Notices:
-    """Hears every event; says what to call for, and when to ask again."""
+    """Hears events; says what to call for, and when to ask again."""
+
+    hears = frozenset(
+        {
+            AttemptEnded,
+            AccountBlocked,
+            AccountUnblocked,
+            BreakerChanged,
+            StateUnsaved,
+            BudgetSpent,
+            GuardTripped,
+            PoolsMerged,
+        }
+    )
+    """What matters to it."""
 
     def __init__(self) -> None:
         self._troubles: dict[tuple[Cause, object], _Trouble] = {}

@@ -60,6 +60,21 @@ class _Live:
 class Traces:
     """An observer. Whoever made the tracer exports and flushes."""
 
+    hears = frozenset(
+        {
+            Submitted,
+            Held,
+            AttemptStarted,
+            AttemptEnded,
+            BackedOff,
+            Superseded,
+            CommittedStreamFailed,
+            GuardTripped,
+            TicketEnded,
+        }
+    )
+    """What spans tell."""
+
     def __init__(self, tracer: Tracer, *, wall: Callable[[float], float]) -> None:
         """`wall` makes epoch seconds of a monotonic instant."""
         self._tracer = tracer

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from hivemind_addon.api.spend import Budget, Period, Scope
 from hivemind_addon.api.ticket import Priority
+from hivemind_addon.system.memo import by_thing_and_text
 from hivemind_addon.system.patterns import glob_matches
 
 _AMOUNT = re.compile(
@@ -78,6 +79,10 @@ class AgentRules:
 
     def granted(self, agent: str) -> Granted:
         """What one agent may have."""
+        return self._granted(agent if self.agents else "")
+
+    @by_thing_and_text
+    def _granted(self, agent: str) -> Granted:
         own = self._own(agent)
         group = self.groups.get(own.group, Grants())
         layers = (own, group, self.everyone)

@@ -18,6 +18,7 @@ from hivemind_addon.proxy.profile.model import MODEL_IN_PATH, DialectName, Profi
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES
 from hivemind_addon.resources import profiles_folder
 from hivemind_addon.system.document import read_document
+from hivemind_addon.system.memo import by_thing_and_text
 from hivemind_addon.system.patterns import (
     glob_matches,
     host_parts,
@@ -64,6 +65,7 @@ class Profiles:
                     best = rank, profile
         return best[1] if best else None
 
+    @by_thing_and_text
     def host_for_path(self, path: str) -> tuple[str, int | None, bool] | None:
         """Host, port, and whether it is this machine, of the profile whose model calls have a path, or one above it.
 
@@ -91,6 +93,7 @@ class Profiles:
         """The same, with at most so many attempts in flight in each pool."""
         return Profiles({name: _capped(profile, most) for name, profile in self.by_name.items()})
 
+    @by_thing_and_text
     def for_path(self, path: str) -> Profile | None:
         """The profile for an upstream of no profile (reverse mode), by the path of its first model call.
 
@@ -123,6 +126,7 @@ def is_model_call(profile: Profile, method: str, path: str) -> bool:
     )
 
 
+@by_thing_and_text
 def dialect_for(profile: Profile, path: str) -> DialectName:
     """The wire format of a path."""
     glob = matching_path(tuple(profile.dialects), path)
@@ -142,6 +146,7 @@ def _model_place(pattern: str) -> re.Pattern[str]:
     return re.compile("(?P<model>[^/]{1,200})".join(pieces), re.DOTALL)
 
 
+@by_thing_and_text
 def model_group(profile: Profile, model: str) -> str:
     """The name of what a model shares its limit with: the glob that it matches, else itself."""
     return next((glob for glob in profile.model_groups if glob_matches(glob, model)), model)

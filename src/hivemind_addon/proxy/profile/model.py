@@ -15,6 +15,7 @@ from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.fair_queue import OrderSettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import RetryPolicy
+from hivemind_addon.system.memo import by_thing, by_thing_and_text
 from hivemind_addon.system.patterns import glob_matches
 
 
@@ -384,15 +385,25 @@ class Profile:
 
     def price_of(self, model: str) -> Price | None:
         """None: it is not known."""
-        return next((one.price for glob, one in self.prices.items() if glob_matches(glob, model)), None)
+        return _price(self, model)
 
     @property
     def pool_settings(self) -> PoolSettings:
         """What the core needs of it."""
-        return PoolSettings(
-            profile=self.name,
-            concurrency=self.concurrency,
-            breaker=self.breaker,
-            retry=self.retry,
-            order=OrderSettings(cache=self.cache),
-        )
+        return _pool_settings(self)
+
+
+@by_thing_and_text
+def _price(profile: Profile, model: str) -> Price | None:
+    return next((one.price for glob, one in profile.prices.items() if glob_matches(glob, model)), None)
+
+
+@by_thing
+def _pool_settings(profile: Profile) -> PoolSettings:
+    return PoolSettings(
+        profile=profile.name,
+        concurrency=profile.concurrency,
+        breaker=profile.breaker,
+        retry=profile.retry,
+        order=OrderSettings(cache=profile.cache),
+    )

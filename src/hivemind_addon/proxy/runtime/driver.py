@@ -46,7 +46,8 @@ CANCELLED_BY_PERSON = "cancelled by a person"
 """The reason of an attempt's end."""
 
 Observer = Callable[[Event], None]
-"""Hears of every event, in order, on the event loop. One that raises is not called again."""
+"""Hears of events, in order, on the event loop: of those whose classes its attribute `hears` names, of all where that
+is None or not there. One that raises is not called again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,8 @@ class Driver:
         self._looked_at = clock.monotonic()
         self._asleep_s = self._looked_at - clock.awake()
         self._observers = list(observers)
+        self._hearers: dict[type[Event], tuple[Observer, ...]] = {}
+        """Who hears of an event, by its class, once it is asked for."""
         self._waiters: dict[str, _Waiter] = {}
         self._pulses: KeyedHeap[str] = KeyedHeap()
         """Who wants to be woken at an instant."""
@@ -121,12 +124,22 @@ class Driver:
         return f"<Driver of {self._scheduler!r}, {len(self._waiters)} desks>"
 
     def listen(self, observer: Observer) -> None:
-        """Let it hear of every event from now on, until `unlisten`."""
+        """Let it hear of events from now on, until `unlisten`."""
         self._observers = [*self._observers, observer]
+        self.ask_observers()
 
     def unlisten(self, observer: Observer) -> None:
         """Let it hear no more; it need not have heard."""
         self._observers = [other for other in self._observers if other is not observer]
+        self.ask_observers()
+
+    def ask_observers(self) -> None:
+        """What some of them hear has changed."""
+        self._hearers = {}
+
+    def must_count(self, ticket: Ticket) -> bool:
+        """Whether the tokens of a ticket that is to be submitted have to be counted: else its demand may be rough."""
+        return self._scheduler.must_count(ticket, self._now())
 
     def submit(self, ticket: Ticket, settings: PoolSettings) -> None:
         """Queue a ticket; then `wait` for it, or `cancel` it."""
@@ -366,12 +379,19 @@ class Driver:
             self._delivering = False
 
     def _tell(self, event: Event) -> None:
-        for observer in self._observers:
+        hearers = self._hearers.get(type(event))
+        if hearers is None:
+            hearers = self._hearers[type(event)] = self._hearers_of(type(event))
+        for observer in hearers:
             try:
                 observer(event)
             except Exception:
                 _logger.exception("observer %r failed and is not called again", observer)
-                self.unlisten(observer)  # a new list: this loop goes on over the old one
+                self.unlisten(observer)  # a new tuple: this loop goes on over the old one
+
+    def _hearers_of(self, kind: type[Event]) -> tuple[Observer, ...]:
+        asked = ((observer, getattr(observer, "hears", None)) for observer in self._observers)
+        return tuple(observer for observer, hears in asked if hears is None or kind in hears)
 
     def _arm(self) -> None:
         wakeup_at = self._scheduler.next_wakeup()

@@ -36,6 +36,8 @@ _LONGEST_TIMER_S = 15.0
 class Notifier:
     """An observer, to be called on the event loop; ends with `close`."""
 
+    hears = Notices.hears
+
     def __init__(self, command: Sequence[str], *, clock: Clock) -> None:
         """`command`: program and arguments."""
         self.command = tuple(command)

@@ -44,6 +44,8 @@ def make_exporter(kind: str) -> SpanExporter:
 class TraceExport:
     """An observer, to be made and called on the event loop; ends with `close`."""
 
+    hears = Traces.hears
+
     def __init__(self, exporter: SpanExporter, *, clock: Clock) -> None:
         # The SDK logs each batch that fails; we tell the first one.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)

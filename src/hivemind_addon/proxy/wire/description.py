@@ -1,7 +1,9 @@
 """What a request says: its model, whose it is, what it is for, and what it will take. Pure: read from its parts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from hivemind_addon.api.ticket import CallKind, Demand, PoolKey, Usage
 from hivemind_addon.proxy.profile.load import dialect_for, model_group, model_of
@@ -10,14 +12,14 @@ from hivemind_addon.proxy.wire.decoding import DecodeError, decode
 from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
 from hivemind_addon.proxy.wire.estimate import Estimator
 from hivemind_addon.proxy.wire.identity import Identity, call_kind, identify
-from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, RequestFacts, fingerprints, read_request
+from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, Fingerprints, RequestFacts, fingerprints, read_request
+from hivemind_addon.system.memo import by_thing_and_text
 from hivemind_addon.system.patterns import glob_matches, normal_host
 
 _LONGEST_PATIENCE_S = 86_400
 
 
-@dataclass(frozen=True, slots=True)
-class PlainRequest:
+class PlainRequest(Struct, frozen=True):
     """The parts of a request, as text."""
 
     scheme: str
@@ -31,16 +33,9 @@ class PlainRequest:
     """As it is sent; its content coding is among the headers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
-    """One request, described."""
+class Size(Struct, frozen=True):
+    """What one request will take."""
 
-    dialect: DialectName
-    facts: RequestFacts
-    who: Identity
-    kind: CallKind
-    pool: PoolKey
-    """With the account as the request tells it."""
     demand: Demand
     """Of an attempt that finds the prompt cache warm."""
     expected: Usage
@@ -49,15 +44,32 @@ class Description:
     prefix: str
     """Hash of what the prompt cache keys on; empty: nothing is shared."""
     prefix_tokens: int
-    request_hash: str
+    is_rough: bool
+    """`size_request` can count what is estimated by its bytes here."""
+
+
+class Description(Struct, frozen=True):
+    """One request, described."""
+
+    dialect: DialectName
+    facts: RequestFacts
+    who: Identity
+    kind: CallKind
+    pool: PoolKey
+    """With the account as the request tells it."""
+    prints: Fingerprints
+    size: Size
     known_patience_s: float | None
     """How long its client waits: what it announces, else what the profile knows of its kind; None: neither."""
 
 
 def describe_request(
-    profile: Profile, request: PlainRequest, estimator: Estimator, *, user: str, peer: str
+    profile: Profile, request: PlainRequest, estimator: Estimator, *, user: str, peer: str, rough: bool = False
 ) -> Description:
-    """Read a model call of this profile. `user`: the proxy's, where one is named; `peer`: the client's address."""
+    """Read a model call of this profile. `user`: the proxy's, where one is named; `peer`: the client's address.
+
+    `rough`: its size may be.
+    """
     dialect = dialect_for(profile, request.path)
     facts = read_request(_plain_body(request), DIALECTS[dialect])
     if profile.model_paths:
@@ -65,11 +77,6 @@ def describe_request(
     who = identify(profile, request.headers, facts, user, peer)
     kind = call_kind(profile, request.headers, facts, request.path, has_parent=bool(who.parent_session))
     prints = fingerprints(facts, who.agent)
-    expected = estimator.expect(profile, facts, who.session)
-    demand = estimator.estimate(profile, facts, who.session)
-    prefix_tokens = round(expected.total_input_tokens * prints.prefix_bytes / max(1, facts.prompt_bytes))
-    is_kept = prints.is_marked or not profile.cache_needs_marks
-    is_shared = is_kept and prefix_tokens >= profile.cache.least_tokens
     host, usual_port = normal_host(request.host), 443 if request.scheme == "https" else 80
     return Description(
         dialect=dialect,
@@ -81,13 +88,35 @@ def describe_request(
             account=who.account,
             model_group=model_group(profile, facts.model),
         ),
-        demand=demand,
+        prints=prints,
+        size=size_request(profile, facts, prints, estimator, who.session, rough=rough),
+        known_patience_s=_known_patience(request.headers, profile),
+    )
+
+
+def size_request(
+    profile: Profile,
+    facts: RequestFacts,
+    prints: Fingerprints,
+    estimator: Estimator,
+    session: str,
+    *,
+    rough: bool = False,
+) -> Size:
+    """What a request of a session's will take."""
+    estimate = estimator.estimate(profile, facts, session, rough=rough)
+    expected = estimate.expected
+    input_tokens = expected.total_input_tokens
+    prefix_tokens = round(input_tokens * prints.prefix_bytes / max(1, facts.prompt_bytes))
+    is_kept = prints.is_marked or not profile.cache_needs_marks
+    is_shared = is_kept and prefix_tokens >= profile.cache.least_tokens
+    return Size(
+        demand=estimate.demand,
         expected=expected,
         cold_tokens=expected.cache_read_tokens if profile.charge.input is InputCharge.UNCACHED else 0,
         prefix=prints.prefix if is_shared else "",
-        prefix_tokens=min(prefix_tokens, expected.total_input_tokens) if is_shared else 0,
-        request_hash=prints.whole,
-        known_patience_s=_known_patience(request.headers, profile),
+        prefix_tokens=min(prefix_tokens, input_tokens) if is_shared else 0,
+        is_rough=estimate.is_rough,
     )
 
 
@@ -103,11 +132,18 @@ def _plain_body(request: PlainRequest) -> bytes:
 def _known_patience(headers: Mapping[str, str], profile: Profile) -> float | None:
     patience = profile.patience
     for name in patience.headers:
+        if name not in headers:
+            continue
         try:
-            announced = float(headers.get(name, ""))
+            announced = float(headers[name])
         except ValueError:
             continue
         if 0 < announced < _LONGEST_PATIENCE_S:
             return announced
-    client = headers.get("user-agent", "")
-    return next((seconds for glob, seconds in patience.clients.items() if glob_matches(glob, client)), None)
+    return _patience_of_client(profile, headers.get("user-agent", ""))
+
+
+@by_thing_and_text
+def _patience_of_client(profile: Profile, user_agent: str) -> float | None:
+    clients = profile.patience.clients
+    return next((seconds for glob, seconds in clients.items() if glob_matches(glob, user_agent)), None)

@@ -5,15 +5,19 @@
 
 Text is counted with tiktoken only where it is short; longer text by its bytes. Both are corrected by what the
 provider's own usage shows, per model: `ratio` is its tokens for one of ours, `bytes_per_token` covers JSON
-syntax and escapes as well. A conversation is recognised by its sizes alone: agents move their cache marks
-from message to message, so no message stays the same to the byte; and where sizes agree, so do the tokens.
+syntax and escapes as well. A rough estimate takes short text by its bytes, too, once enough answers have told how many
+make a token: counting costs more than all other reading of a request, and only near a limit does it matter.
+
+A conversation is recognised by its sizes alone: agents move their cache marks from message to message, so no message
+stays the same to the byte; and where sizes agree, so do the tokens.
 """
 
 import math
+from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from hivemind_addon.api.ticket import Demand, Usage
@@ -49,6 +53,11 @@ _LEARNING = 0.2
 _TELLING_TOKENS = 200
 """Fewer say nothing about a ratio."""
 
+_ENOUGH_LESSONS = 10
+"""After so many whole prompts that a provider has counted, a model's bytes for a token are known."""
+_COUNTED_EVERY = 16
+"""Of the lessons after these: one of so many is counted here as well, so that the ratio is true when it is needed."""
+
 _USUAL_BYTES_PER_TOKEN = 4
 """Of text whose model is not known."""
 
@@ -68,13 +77,16 @@ class OutputSizes:
     p95       of the newest sizes, so that of a hundred attempts five exceed it: what budgets reserve
     """
 
-    __slots__ = ("_deviation", "_mean", "_newest")
+    __slots__ = ("_by_size", "_deviation", "_mean", "_newest", "_window")
 
     def __init__(self, *, window: int) -> None:
         """`window`: so many sizes make the p95."""
         self._mean = 0.0
         self._deviation = 0.0
-        self._newest: deque[int] = deque(maxlen=window)
+        self._window = window
+        self._newest: deque[int] = deque()
+        self._by_size: list[int] = []
+        """The same, the smallest first."""
 
     def __repr__(self) -> str:
         return f"<OutputSizes of {len(self._newest)}, about {self._mean:.0f}>"
@@ -92,6 +104,9 @@ class OutputSizes:
             self._deviation += _LEARNING * (abs(tokens - self._mean) - self._deviation)
             self._mean += _LEARNING * (tokens - self._mean)
         self._newest.append(tokens)
+        insort(self._by_size, tokens)
+        if len(self._newest) > self._window:
+            del self._by_size[bisect_left(self._by_size, self._newest.popleft())]
 
     @property
     def likely_tokens(self) -> int:
@@ -108,7 +123,7 @@ class OutputSizes:
         if known < ENOUGH:
             return None
         rank = min(known, math.ceil(SHARE * (known + 1)))
-        return sorted(self._newest)[rank - 1]
+        return self._by_size[rank - 1]
 
 
 @dataclass(slots=True)
@@ -117,11 +132,12 @@ class _Model:
 
     ratio: float
     bytes_per_token: float
+    lessons: int = 0
+    """Whole prompts that the provider has counted."""
     outputs: OutputSizes = field(default_factory=lambda: OutputSizes(window=_MODEL_ANSWERS))
 
 
-@dataclass(frozen=True, slots=True)
-class _Anchor:
+class _Anchor(Struct, frozen=True):
     """The last real usage of one conversation."""
 
     model: str
@@ -141,8 +157,11 @@ class _Session:
     outputs: OutputSizes = field(default_factory=lambda: OutputSizes(window=_SESSION_ANSWERS))
 
 
-@dataclass(frozen=True, slots=True)
-class _Input:
+_NEW_SESSION = _Session()
+"""Nothing is written to it."""
+
+
+class _Input(Struct, frozen=True):
     """An estimate of the input, and how it came about."""
 
     tokens: int
@@ -151,6 +170,21 @@ class _Input:
     """Our tokens in it that the ratio was applied to; 0: none, the bytes were."""
     known: int
     """Tokens of it that the provider itself has told."""
+    is_rough: bool = False
+    """Counting would tell more."""
+
+
+class Estimate(Struct, frozen=True):
+    """What one attempt will take and use."""
+
+    demand: Demand
+    """From the limits, by the profile's charge."""
+    expected: Usage
+    """For the budgets: the input that is likely, and the output's p95. The session's own p95, until enough is known of
+    it its model's; before that what is likely.
+    """
+    is_rough: bool
+    """The tokens could be counted: where they matter, ask for that."""
 
 
 class Estimator:
@@ -164,40 +198,37 @@ class Estimator:
     def __repr__(self) -> str:
         return f"<Estimator {len(self._sessions)} sessions, {len(self._models)} models>"
 
-    def estimate(self, profile: Profile, facts: RequestFacts, session: str) -> Demand:
-        """What an attempt will take, by the profile's charge. At most about 2 ms, whatever the body's size."""
-        known = self._sessions.get(session) or _Session()
+    def estimate(self, profile: Profile, facts: RequestFacts, session: str, *, rough: bool = False) -> Estimate:
+        """What an attempt will take. At most about 2 ms, whatever the body's size; `rough`: in microseconds."""
+        known = self._sessions.get(session, _NEW_SESSION)
         model = self._model(profile, facts.model)
-        expected = self._input(model, facts, known)
-        charged_input = expected.tokens
-        if profile.charge.input is InputCharge.UNCACHED:
-            charged_input -= expected.cached_tokens
-        return _demand(max(1, charged_input), self._output(profile, facts, model, known))
-
-    def expect(self, profile: Profile, facts: RequestFacts, session: str) -> Usage:
-        """What an attempt will use, for the budgets: the input that is likely, and the output's p95.
-
-        The session's own p95, until enough is known of it its model's; before that what is likely.
-        """
-        known = self._sessions.get(session) or _Session()
-        model = self._model(profile, facts.model)
-        expected = self._input(model, facts, known)
-        output = known.outputs.p95_tokens
-        if output is None:
-            output = model.outputs.p95_tokens
-        if output is None:
-            seen = known.outputs if known.outputs.known else model.outputs
-            output = seen.likely_tokens if seen.known else profile.charge.default_output_tokens
-        if facts.max_output_tokens is not None:
-            output = min(output, facts.max_output_tokens)
-        new = max(0, expected.tokens - expected.cached_tokens)
+        anchor = _anchor_of(facts, known)
+        read = self._input(model, facts, anchor, rough=rough and model.lessons >= _ENOUGH_LESSONS)
+        cached_tokens = read.cached_tokens
+        new = max(0, read.tokens - cached_tokens)
         # What a caching conversation appends is written to the cache.
-        written = new if expected.cached_tokens else 0
-        return Usage(
-            input_tokens=new - written,
-            cache_read_tokens=expected.cached_tokens,
-            cache_write_tokens=written,
-            output_tokens=output,
+        written = new if cached_tokens else 0
+        charged = read.tokens - (cached_tokens if profile.charge.input is InputCharge.UNCACHED else 0)
+        maximum = facts.max_output_tokens
+        seen = known.outputs if known.outputs.known else model.outputs
+        likely = seen.likely_tokens if seen.known else profile.charge.default_output_tokens
+        reserved = likely if maximum is None else min(likely, maximum)
+        if profile.charge.output is OutputCharge.MAX_TOKENS:
+            reserved = profile.charge.default_output_tokens if maximum is None else maximum
+        used = known.outputs.p95_tokens
+        if used is None:
+            used = model.outputs.p95_tokens
+        if used is None:
+            used = likely
+        return Estimate(
+            demand=_demand(max(1, charged), reserved),
+            expected=Usage(
+                input_tokens=new - written,
+                cache_read_tokens=cached_tokens,
+                cache_write_tokens=written,
+                output_tokens=used if maximum is None else min(used, maximum),
+            ),
+            is_rough=read.is_rough,
         )
 
     def learn(self, profile: Profile, facts: RequestFacts, session: str, usage: Usage) -> None:
@@ -208,18 +239,20 @@ class Estimator:
         input_tokens = usage.total_input_tokens
         if input_tokens <= 0:
             return
-        known = self._sessions.setdefault(session, _Session())
+        known = self._sessions.get(session)
+        if known is None:
+            known = self._sessions[session] = _Session()
+            if len(self._sessions) > _SESSIONS:
+                self._sessions.popitem(last=False)
         self._sessions.move_to_end(session)
-        if len(self._sessions) > _SESSIONS:
-            self._sessions.popitem(last=False)
         model = self._model(profile, facts.model)
+        anchor = _anchor_of(facts, known)
         if usage.reported:
-            self._learn_model(model, facts, known, input_tokens)
+            self._learn_model(model, facts, anchor, input_tokens)
         model.outputs.learn(usage.output_tokens)
         known.outputs.learn(usage.output_tokens)
         if not usage.reported:
             return  # what was estimated is no base for the next estimate
-        anchor = _anchor_of(facts, known)
         if anchor is not None:
             known.anchors.remove(anchor)
         known.anchors.append(
@@ -240,8 +273,7 @@ class Estimator:
         """The usage of a complete answer that the provider did not report: its input is what was estimated."""
         if usage.total_input_tokens:
             return usage
-        expected = self.expect(profile, facts, session)
-        return replace(expected, output_tokens=usage.output_tokens)
+        return replace(self.estimate(profile, facts, session).expected, output_tokens=usage.output_tokens)
 
     def charged(self, profile: Profile, facts: RequestFacts, usage: Usage) -> Demand:
         """What an attempt with this usage took from the limits, by the profile's charge."""
@@ -272,10 +304,9 @@ class Estimator:
         self._models.move_to_end(key)
         return model
 
-    def _input(self, model: _Model, facts: RequestFacts, session: _Session) -> _Input:
-        anchor = _anchor_of(facts, session)
+    def _input(self, model: _Model, facts: RequestFacts, anchor: _Anchor | None, *, rough: bool) -> _Input:
         if anchor is None:
-            return self._part(model, facts, _WHOLE, facts.prompt_bytes, facts.media, known=0)
+            return self._part(model, facts, _WHOLE, facts.prompt_bytes, facts.media, known=0, rough=rough)
         known = anchor.input_tokens
         first_new = 0 if facts.continues else anchor.messages
         new, sizes = facts.messages[first_new:], facts.message_bytes[first_new:]
@@ -287,39 +318,55 @@ class Estimator:
             # more than twice what its bytes say.
             known += min(anchor.output_tokens, round(2 * sum(sizes[:answers]) / model.bytes_per_token))
         media = facts.media if facts.continues else max(0, facts.media - anchor.media)
-        part = self._part(model, facts, first_new + answers, sum(sizes[answers:]), media, known=known)
-        cached = anchor.input_tokens if anchor.cached else 0
-        return _Input(part.tokens, cached, part.counted, known)
+        return self._part(
+            model,
+            facts,
+            first_new + answers,
+            sum(sizes[answers:]),
+            media,
+            known=known,
+            cached=anchor.input_tokens if anchor.cached else 0,
+            rough=rough,
+        )
 
     def _part(
-        self, model: _Model, facts: RequestFacts, start: int, size_bytes: int, media: int, *, known: int
+        self,
+        model: _Model,
+        facts: RequestFacts,
+        start: int,
+        size_bytes: int,
+        media: int,
+        *,
+        known: int,
+        cached: int = 0,
+        rough: bool,
     ) -> _Input:
+        """What the provider knows already, and what begins at a message."""
         raws = (*facts.preamble, *facts.messages) if start == _WHOLE else facts.messages[start:]
         tokens = known + media * _MEDIA_TOKENS
-        if size_bytes > _COUNTED_BYTES or (size_bytes and not raws):
-            return _Input(tokens + round(size_bytes / model.bytes_per_token), 0, 0, known)
-        counted = facts.counts.get(start)
+        is_countable = size_bytes <= _COUNTED_BYTES and (raws or not size_bytes)
+        counted = facts.counts.get(start) if is_countable else None
+        if not is_countable or (counted is None and rough):
+            by_bytes = round(size_bytes / model.bytes_per_token)
+            return _Input(tokens + by_bytes, cached, 0, known, is_rough=bool(is_countable and raws))
         if counted is None:
             counted = self._tokenizer.count("\n".join(map(text_of, raws))) if raws else 0
             facts.counts[start] = counted
-        return _Input(tokens + round(counted * model.ratio), 0, counted, known)
+        return _Input(tokens + round(counted * model.ratio), cached, counted, known)
 
-    def _output(self, profile: Profile, facts: RequestFacts, model: _Model, session: _Session) -> int:
-        charge = profile.charge
-        if charge.output is OutputCharge.MAX_TOKENS:
-            return charge.default_output_tokens if facts.max_output_tokens is None else facts.max_output_tokens
-        seen = session.outputs if session.outputs.known else model.outputs
-        likely = seen.likely_tokens if seen.known else charge.default_output_tokens
-        return likely if facts.max_output_tokens is None else min(likely, facts.max_output_tokens)
-
-    def _learn_model(self, model: _Model, facts: RequestFacts, session: _Session, real: int) -> None:
+    def _learn_model(self, model: _Model, facts: RequestFacts, anchor: _Anchor | None, real: int) -> None:
         """Compare what was counted with what the provider counted."""
-        if not facts.continues and not facts.media and real >= _TELLING_TOKENS:
+        if facts.media:
+            return
+        is_to_be_counted = False
+        if not facts.continues and real >= _TELLING_TOKENS:
             sample = _within(_BYTES_PER_TOKEN_BOUNDS, facts.prompt_bytes / real)
             model.bytes_per_token += _LEARNING * (sample - model.bytes_per_token)
-        expected = self._input(model, facts, session)
+            model.lessons += 1
+            is_to_be_counted = model.lessons <= _ENOUGH_LESSONS or model.lessons % _COUNTED_EVERY == 0
+        expected = self._input(model, facts, anchor, rough=not is_to_be_counted)
         new = real - expected.known
-        if not facts.media and expected.counted >= _TELLING_TOKENS and new >= _TELLING_TOKENS:
+        if expected.counted >= _TELLING_TOKENS and new >= _TELLING_TOKENS:
             sample = _within(_RATIO_BOUNDS, new / expected.counted)
             model.ratio += _LEARNING * (sample - model.ratio)
 

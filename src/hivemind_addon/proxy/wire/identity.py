@@ -2,20 +2,23 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from hivemind_addon.api.proxy_user import MAX_HEADER_CHARS, clean, short_hash
 from hivemind_addon.api.ticket import CallKind
 from hivemind_addon.proxy.profile.model import CallRule, ClientRule, Profile
 from hivemind_addon.proxy.wire.request import RequestFacts
+from hivemind_addon.system.memo import REMEMBERED_CHARS, by_text, by_thing
 from hivemind_addon.system.patterns import glob_matches, matching_path
 
 _BODY = "body"
 _SAID_BYTES = 2000
+_HEADS = 1024
+"""So many heads are remembered for each set of conditions."""
 
 HEADLESS = (
     # Claude Code names its entry point (2026-11): `sdk-cli` is `claude -p`, the others are its SDKs and its action on
@@ -34,8 +37,7 @@ ANONYMOUS = "anonymous"
 """The account of requests without a credential, as local servers take them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """Names that are fit for logs: printable, at most 80 characters, never a credential."""
 
     agent: str
@@ -46,16 +48,113 @@ class Identity:
     """The session that started this one; empty: none is known."""
 
 
+class _Place(NamedTuple):
+    """Where a request names something: a header, a text in the JSON object that it holds (`header#member`), or one of
+    the request's own body (`body#member`).
+    """
+
+    header: str
+    """Empty: it is in the body."""
+    member: str
+
+    @classmethod
+    def parse(cls, text: str) -> "_Place":
+        name, _, member = text.partition("#")
+        return cls("" if name == _BODY and member else name, member)
+
+    def value(self, headers: Mapping[str, str], members: Mapping[str, str]) -> str:
+        """What stands there; empty: nothing. `members`: the body's."""
+        if not self.header:
+            return members.get(self.member, "").strip()
+        value = headers.get(self.header, "")
+        if not value:
+            return ""
+        value = value.strip()[:MAX_HEADER_CHARS]
+        return _texts(value).get(self.member, "") if self.member and value else value
+
+
+def _first(
+    places: Iterable[_Place], headers: Mapping[str, str], members: Mapping[str, str], *, unlike: str = ""
+) -> str:
+    """What stands at the first place where anything else stands; empty: nothing does."""
+    for place in places:
+        if place.header in headers or not place.header:
+            value = place.value(headers, members)
+            if value and value != unlike:
+                return value
+    return ""
+
+
+class _HeaderConditions:
+    """Several conditions, each of place → regular expression: all of its own must be found.
+
+    Answers are remembered by what stands at the places: most of it is the same with every request of an agent.
+    """
+
+    def __init__(self, conditions: Sequence[Mapping[str, str]]) -> None:
+        places = {_Place.parse(name) for condition in conditions for name in condition}
+        self._headers = sorted(place.header for place in places if not place.member)
+        self._members = sorted(place for place in places if place.member)
+        order = [*(_Place(header, "") for header in self._headers), *self._members]
+        self._conditions = [
+            [(order.index(_Place.parse(name)), re.compile(text, re.IGNORECASE)) for name, text in condition.items()]
+            for condition in conditions
+        ]
+        self._known: dict[tuple[str | None, ...], tuple[bool, ...]] = {}
+
+    def hold(self, headers: Mapping[str, str], members: Mapping[str, str]) -> tuple[bool, ...]:
+        """Which of the conditions hold, in their order."""
+        said = tuple(map(headers.get, self._headers))
+        if self._members:
+            said += tuple([place.value(headers, members) for place in self._members])
+        known = self._known.get(said)
+        if known is None:
+            values = [(value or "").strip()[:MAX_HEADER_CHARS] for value in said]
+            known = tuple(all(pattern.search(values[at]) for at, pattern in one) for one in self._conditions)
+            if sum(map(len, values)) <= REMEMBERED_CHARS:
+                if len(self._known) >= _HEADS:
+                    self._known.clear()
+                self._known[said] = known
+        return known
+
+
+class _Asker:
+    """A profile's rules of who asks and what for, taken apart once."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.sessions = _places(profile.session_headers)
+        self.sub_agents = _places(profile.subagent_headers)
+        self.parents = _places(profile.parent_headers)
+        self.parents_beside = tuple(
+            (_Place.parse(own), _Place.parse(parent)) for own, parent in profile.parent_beside.items()
+        )
+        self.accounts = profile.request_account_headers
+        self.credentials = profile.credential_headers
+        self.calls = tuple((rule, rule.system.lower().encode(), rule.says.lower().encode()) for rule in profile.calls)
+        self.heads_of_calls = _HeaderConditions([rule.headers for rule in profile.calls])
+        self.headless = _HeaderConditions([rule.headers for rule in (*profile.headless, *HEADLESS)])
+
+
+_asker = by_thing(_Asker)
+
+
+def _places(names: Iterable[str]) -> tuple[_Place, ...]:
+    return tuple(map(_Place.parse, names))
+
+
 def identify(profile: Profile, headers: Mapping[str, str], facts: RequestFacts, proxy_user: str, peer: str) -> Identity:
     """Name the agent behind one request. `headers` has lower-case names; empty `proxy_user`: none was given.
 
     `peer` is the client's connection (address and port): the last resort of an agent that says nothing.
     """
-    named = next(_values(headers, facts, profile.session_headers, unlike=""), facts.session_hint)
-    beside = [parent for own, parent in profile.parent_beside.items() if _value(headers, facts, own)]
-    parent = next(_values(headers, facts, (*profile.parent_headers, *beside), unlike=named), facts.parent_hint)
-    sub_agent = next(_values(headers, facts, profile.subagent_headers, unlike=named), "")
-    account = _account(profile, headers)
+    rules, members = _asker(profile), facts.members
+    named = _first(rules.sessions, headers, members) or facts.session_hint
+    parents = rules.parents
+    if rules.parents_beside:
+        beside = [parent for own, parent in rules.parents_beside if own.value(headers, members)]
+        parents = (*parents, *beside)
+    parent = _first(parents, headers, members, unlike=named) or facts.parent_hint
+    sub_agent = _first(rules.sub_agents, headers, members, unlike=named)
     # Without a name of its own an agent has the one of its tree of sessions, so that a new session is no new agent.
     agent = proxy_user or f"{product(headers)}-{short_hash(parent or named or peer)}"
     session = named or proxy_user or f"{agent}@{peer}"
@@ -64,8 +163,8 @@ def identify(profile: Profile, headers: Mapping[str, str], facts: RequestFacts, 
     return Identity(
         agent=clean(agent),
         session=clean(session),
-        account=account,
-        parent_session=clean(parent) if parent != session else "",
+        account=_account(rules, headers),
+        parent_session=clean(parent) if parent and parent != session else "",
     )
 
 
@@ -73,54 +172,37 @@ def call_kind(
     profile: Profile, headers: Mapping[str, str], facts: RequestFacts, path: str, *, has_parent: bool
 ) -> CallKind:
     """What a request is for: by the profile's rules, else a sub-agent's where it has a parent, else a turn."""
-    for rule in profile.calls:
-        if _rule_matches(rule, headers, facts, path):
-            return rule.kind
+    rules = _asker(profile)
+    if rules.calls:
+        has_head = rules.heads_of_calls.hold(headers, facts.members)
+        for (rule, system, says), is_head in zip(rules.calls, has_head, strict=True):
+            if (
+                is_head
+                and _fits(rule, facts, path)
+                and (not system or system in _beginning((*facts.preamble, *facts.messages)[:1]))
+                and (not says or says in _beginning(facts.messages[-1:]))
+            ):
+                return rule.kind
     return CallKind.SUBAGENT if has_parent else CallKind.TURN
 
 
 def is_headless(profile: Profile, headers: Mapping[str, str]) -> bool:
     """Whether a client says that nobody watches it. `headers` has lower-case names."""
-    return any(
-        all(
-            re.search(text, headers.get(name, "")[:MAX_HEADER_CHARS], re.IGNORECASE)
-            for name, text in rule.headers.items()
-        )
-        for rule in (*profile.headless, *HEADLESS)
-    )
+    return any(_asker(profile).headless.hold(headers, {}))
 
 
-def _rule_matches(rule: CallRule, headers: Mapping[str, str], facts: RequestFacts, path: str) -> bool:
+def _fits(rule: CallRule, facts: RequestFacts, path: str) -> bool:
     return (
         (rule.tools is None or rule.tools == facts.has_tools)
         and (rule.max_messages is None or len(facts.messages) <= rule.max_messages)
         and (not rule.paths or matching_path(rule.paths, path) is not None)
         and (not rule.models or any(glob_matches(glob, facts.model) for glob in rule.models))
-        and all(re.search(text, _value(headers, facts, name), re.IGNORECASE) for name, text in rule.headers.items())
-        and _is_said(rule.system, (*facts.preamble, *facts.messages)[:1])
-        and _is_said(rule.says, facts.messages[-1:])
     )
 
 
-def _is_said(words: str, raws: Iterable[Raw]) -> bool:
-    """Whether the beginning of any of these, as it stands in the JSON, has the words; no words are always said."""
-    wanted = words.lower().encode()
-    return not wanted or any(wanted in bytes(memoryview(raw)[:_SAID_BYTES]).lower() for raw in raws)
-
-
-def _values(headers: Mapping[str, str], facts: RequestFacts, names: Iterable[str], *, unlike: str) -> Iterator[str]:
-    return (value for name in names if (value := _value(headers, facts, name)) and value != unlike)
-
-
-def _value(headers: Mapping[str, str], facts: RequestFacts, name: str) -> str:
-    """A header's value, a text in the JSON object that it holds (`name#member`), or one of the request's own body
-    (`body#member`); empty where there is none.
-    """
-    name, _, member = name.partition("#")
-    if name == _BODY and member:
-        return facts.members.get(member, "").strip()
-    value = headers.get(name, "").strip()[:MAX_HEADER_CHARS]
-    return _texts(value).get(member, "") if member and value else value
+def _beginning(raws: Sequence[Raw]) -> bytes:
+    """How the first of these begins, as it stands in the JSON, in lower case; there may be none."""
+    return bytes(memoryview(raws[0])[:_SAID_BYTES]).lower() if raws else b""
 
 
 @lru_cache(maxsize=64)
@@ -135,17 +217,26 @@ def _texts(value: str) -> Mapping[str, str]:
     return {name: text.strip() for name, text in members.items() if isinstance(text, str)}
 
 
-def _account(profile: Profile, headers: Mapping[str, str]) -> str:
-    if named := _first(headers, profile.request_account_headers):
+def _account(rules: _Asker, headers: Mapping[str, str]) -> str:
+    if named := _whole(rules.accounts, headers):
         return clean(named)
-    credential = _first(headers, profile.credential_headers)
+    credential = _whole(rules.credentials, headers)
     return f"key-{short_hash(credential, 12)}" if credential else ANONYMOUS
 
 
-def _first(headers: Mapping[str, str], names: Iterable[str]) -> str:
-    return next((value for name in names if (value := headers.get(name, "").strip())), "")
+def _whole(names: Iterable[str], headers: Mapping[str, str]) -> str:
+    """What the first of these headers says that says anything."""
+    for name in names:
+        if value := headers.get(name, "").strip():
+            return value
+    return ""
 
 
 def product(headers: Mapping[str, str]) -> str:
     """The user agent's first product without its version: `claude-cli`."""
-    return re.split(r"[/\s(]", headers.get("user-agent", "").strip(), maxsplit=1)[0] or "client"
+    return _product(headers.get("user-agent", ""))
+
+
+@by_text
+def _product(user_agent: str) -> str:
+    return re.split(r"[/\s(]", user_agent.strip(), maxsplit=1)[0] or "client"

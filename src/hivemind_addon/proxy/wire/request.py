@@ -6,13 +6,13 @@ when it is counted (`text_of`), which happens only to what is new and short.
 
 import hashlib
 import re
+from array import array
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct, field
 
 if TYPE_CHECKING:
     from hivemind_addon.proxy.wire.dialect import Dialect
@@ -32,12 +32,13 @@ _MEDIA_BYTES = 8192
 
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _NEWEST_BYTES = 65_536
-_CACHE_MARK = re.compile(rb'"cache_control"\s*:\s*(?:null|\{[^{}]*\})')
+_CACHE_MARK_NAME = b'"cache_control"'
+_CACHE_MARK = re.compile(_CACHE_MARK_NAME + rb"\s*:\s*(?:null|\{[^{}]*\})")
 _FINGERPRINT_CHARS = 16
 _NO_ITEMS = b"[]"
 
 
-class Body(msgspec.Struct):
+class Body(Struct):
     """The outer layer. Every value is raw, so that one of a wrong type spoils no other."""
 
     model: Raw = NO_RAW
@@ -64,9 +65,16 @@ class Body(msgspec.Struct):
 
 
 class _UsualBody(Body):
-    """The outer layer of nearly every body: reading the messages with it saves a second pass over all of them."""
+    """The outer layer of nearly every body: all that every request asks for is read in the one pass over its JSON."""
 
-    messages: list[Raw] = []  # type: ignore[assignment]  # instead of Raw
+    # Instead of Raw.
+    model: str | None = None  # type: ignore[assignment]
+    stream: bool | None = None  # type: ignore[assignment]
+    max_tokens: int | None = None  # type: ignore[assignment]
+    max_completion_tokens: int | None = None  # type: ignore[assignment]
+    max_output_tokens: int | None = None  # type: ignore[assignment]
+    messages: list[Raw] = []  # type: ignore[assignment]
+    input: list[Raw] = []  # type: ignore[assignment]
 
 
 # Decoders hold no state between calls; building one costs more than most calls.
@@ -86,16 +94,16 @@ class RequestBody:
         self.outer: Body
         try:
             self.outer = _USUAL_BODY.decode(data)
-        except msgspec.ValidationError:
+        except (msgspec.DecodeError, UnicodeDecodeError):  # one value may be the reason
             self.outer = _BODY.decode(data)
         self.oddities: list[str] = []
 
     def __repr__(self) -> str:
         return f"<RequestBody {len(self.oddities)} oddities>"
 
-    def read[T](self, name: str, decoder: msgspec.json.Decoder[T], raw: Raw) -> T | None:
+    def read[T](self, name: str, decoder: msgspec.json.Decoder[T], raw: Raw | None) -> T | None:
         """The value; `name` is for the oddity."""
-        if not len(raw) or (len(raw) == len(_NULL) and memoryview(raw) == _NULL):
+        if raw is None or not len(raw) or (len(raw) == len(_NULL) and memoryview(raw) == _NULL):
             return None
         try:
             return decoder.decode(raw)
@@ -105,15 +113,18 @@ class RequestBody:
 
     def text(self, name: str) -> str | None:
         """The text of that name."""
-        return self.read(name, _STR, getattr(self.outer, name))
+        value = getattr(self.outer, name)
+        return value if isinstance(value, str) else self.read(name, _STR, value)
 
     def number(self, name: str, raw: Raw | None = None) -> int | None:
         """The whole number of that name, or of that value."""
-        return self.read(name, _INT, getattr(self.outer, name) if raw is None else raw)
+        value = getattr(self.outer, name) if raw is None else raw
+        return value if isinstance(value, int) else self.read(name, _INT, value)
 
     def flag(self, name: str) -> bool | None:
         """True or false."""
-        return self.read(name, _BOOL, getattr(self.outer, name))
+        value = getattr(self.outer, name)
+        return value if isinstance(value, bool) else self.read(name, _BOOL, value)
 
     def count(self, name: str) -> int:
         """How many items the list of that name has."""
@@ -135,8 +146,7 @@ class RequestBody:
         self.oddities.append(f"request body: {oddity}")
 
 
-@dataclass(frozen=True, slots=True)
-class RequestFacts:
+class RequestFacts(Struct, frozen=True):
     """What a request's body says. The defaults stand for what it does not say, or not understandably."""
 
     model: str = ""
@@ -146,25 +156,28 @@ class RequestFacts:
     """Size of the JSON that becomes input tokens: messages, system, tools; embedded media left out."""
     media: int = 0
     """Embedded images and documents, which cost tokens by their dimensions and not by their bytes."""
-    messages: tuple[Raw, ...] = field(default=(), repr=False)
+    messages: tuple[Raw, ...] = ()
     """The conversation's items, raw JSON, oldest first: slices that keep the body alive."""
-    message_bytes: tuple[int, ...] = field(default=(), repr=False)
+    message_bytes: tuple[int, ...] = ()
     """The size of each message, embedded media left out."""
-    preamble: tuple[Raw, ...] = field(default=(), repr=False)
+    preamble: tuple[Raw, ...] = ()
     """System prompt, tools and instructions, raw JSON."""
     session_hint: str = ""
     """What the body says about the session it belongs to; empty: nothing."""
     parent_hint: str = ""
     """What the body says about the session that started this one; empty: nothing."""
     has_tools: bool = False
-    members: Mapping[str, str] = field(default_factory=dict, repr=False)
+    members: Mapping[str, str] = {}
     """Texts of the body that name sessions: `prompt_cache_key`, `request.session_id`; where agents put them differs."""
-    counts: dict[int, int] = field(default_factory=dict, repr=False, compare=False)
+    counts: dict[int, int] = field(default_factory=dict)
     """Message index → our count of the text from there on (-1: of the whole prompt): counted once, as it is dear."""
     continues: bool = False
     """The body names an earlier answer, whose conversation the provider puts before these messages."""
     oddities: tuple[str, ...] = ()
     """What could not be understood, in words."""
+
+    def __repr__(self) -> str:
+        return f"<RequestFacts {self.model!r}, {len(self.messages)} messages, {self.prompt_bytes} bytes>"
 
 
 class _Item(msgspec.Struct):
@@ -198,27 +211,30 @@ def _facts(body: RequestBody, dialect: "Dialect") -> RequestFacts:
     messages = body.items(dialect.conversation)
     if not messages and len(outer.prompt):
         messages = body.items("prompt")
-    preamble = tuple(raw for raw in (outer.system, outer.instructions, outer.tools, outer.functions) if len(raw))
+    preamble = tuple([raw for raw in (outer.system, outer.instructions, outer.tools, outer.functions) if len(raw)])
     continues = bool(body.text("previous_response_id"))
-    weights = [_weigh(raw) for raw in messages]
-    sizes = tuple(size for size, _ in weights)
+    sizes, media = _weigh(messages)
     session_hint, parent_hint = dialect.session_hints(body)
     return RequestFacts(
         model=_model(body),
         stream=_is_streamed(body, dialect),
         max_output_tokens=dialect.max_output_tokens(body),
-        prompt_bytes=sum(sizes) + sum(len(raw) for raw in preamble),
-        media=sum(media for _, media in weights) + body.count("images"),
+        prompt_bytes=sum(sizes) + sum(map(len, preamble)),
+        media=media + (body.count("images") if len(outer.images) else 0),
         messages=messages,
         message_bytes=sizes,
         preamble=preamble,
         session_hint=session_hint,
         parent_hint=parent_hint,
-        has_tools=any(len(raw) > len(_NO_ITEMS) and bytes(raw) != _NULL for raw in (outer.tools, outer.functions)),
+        has_tools=_has_items(outer.tools) or _has_items(outer.functions),
         members=_members(body),
         continues=continues,
         oddities=tuple(body.oddities),
     )
+
+
+def _has_items(raw: Raw) -> bool:
+    return len(raw) > len(_NO_ITEMS) and bytes(raw) != _NULL
 
 
 def _is_streamed(body: RequestBody, dialect: "Dialect") -> bool:
@@ -230,7 +246,7 @@ def _members(body: RequestBody) -> Mapping[str, str]:
     """The short texts that may name a session, those of small objects by `outer.member`."""
     outer = body.outer
     named = (("prompt_cache_key", outer.prompt_cache_key), ("user_prompt_id", outer.user_prompt_id))
-    found = {name: text for name, raw in named if (text := _short_text(raw, _MAX_NAME_CHARS))}
+    found = {name: text for name, raw in named if len(raw) and (text := _short_text(raw, _MAX_NAME_CHARS))}
     # Only these, for in `request` there is the whole conversation (Gemini's Code Assist).
     for name, raw in (("client_metadata", outer.client_metadata), ("request", outer.request)):
         if not len(raw):
@@ -266,8 +282,7 @@ def _short(error: Exception) -> str:
     return " ".join(str(error).split())[:80]
 
 
-@dataclass(frozen=True, slots=True)
-class Fingerprints:
+class Fingerprints(Struct, frozen=True):
     """Hashes of what a request says. Never its text."""
 
     prefix: str
@@ -302,14 +317,15 @@ def fingerprints(facts: RequestFacts, salt: str) -> Fingerprints:
     is_marked = False
     for raw in (*facts.preamble, *instructions):
         sha.update(b"\0")
-        pieces = list(_without_cache_marks(bytes(raw)))
+        text = bytes(raw)
+        pieces = list(_without_cache_marks(text)) if _CACHE_MARK_NAME in text else [text]
         is_marked = is_marked or len(pieces) > 1
         for piece in pieces:
             sha.update(piece)
-        size_bytes += len(raw)
+        size_bytes += len(text)
     prefix = sha.hexdigest()[:_FINGERPRINT_CHARS]
     rest = facts.messages[len(instructions) :]
-    sha.update(b"\0" + b" ".join(b"%d" % len(raw) for raw in rest))
+    sha.update(array("Q", map(len, rest)))
     hashed_bytes = 0
     for raw in reversed(rest):
         sha.update(memoryview(raw)[-_NEWEST_BYTES:])
@@ -351,11 +367,17 @@ def _is_instruction(raw: Raw) -> bool:
         return False
 
 
-def _weigh(raw: Raw) -> tuple[int, int]:
-    """Bytes of one message without its embedded media, and the number of these."""
-    size = len(raw)
-    if size <= _MEDIA_BYTES:
-        return size, 0
+def _weigh(messages: tuple[Raw, ...]) -> tuple[tuple[int, ...], int]:
+    """Bytes of each message without its embedded media, and the number of all these."""
+    sizes, media = list(map(len, messages)), 0
+    for index, size in enumerate(sizes):
+        if size > _MEDIA_BYTES:
+            sizes[index], found = _weigh_long(messages[index], size)
+            media += found
+    return tuple(sizes), media
+
+
+def _weigh_long(raw: Raw, size: int) -> tuple[int, int]:
     text = bytes(raw)
     if b"base64" not in text and b'"images"' not in text:
         return size, 0

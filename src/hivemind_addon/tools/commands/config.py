@@ -14,7 +14,7 @@ from hivemind_addon.tools.commands.group import ListGroup
 from hivemind_addon.tools.commands.names import option_names
 from hivemind_addon.tools.commands.printing import Format, format_option, print_rows
 from hivemind_addon.tools.commands.proxy import ask, json_option, one_line, port_option, tell
-from hivemind_addon.tools.launch.background import log_file
+from hivemind_addon.tools.launch.port import log_file
 
 _PREFIX = "hivemind_"
 _COLUMNS = {"name": "option", "value": "value", "default": "default", "settable": "can be set"}

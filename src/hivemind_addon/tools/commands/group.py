@@ -1,6 +1,5 @@
 """A group of commands that are loaded when they are asked for, listed by what people want."""
 
-import difflib
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -59,6 +58,8 @@ class IndexedGroup(click.Group):
         # As click 8.4 has it, which looks among those that are loaded.
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-") and not ctx.resilient_parsing:
+            import difflib  # noqa: PLC0415 - for who mistypes
+
             close = difflib.get_close_matches(name, self.list_commands(ctx), n=2)
             meant = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
             ctx.fail(f"No such command {name!r}.{meant}")

@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 import msgspec
-from rich.console import Console
 
 from hivemind_addon.api.proxy_user import given_id
 from hivemind_addon.api.words import brief, failing, plain
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.folders import FolderNotPrivate
+from hivemind_addon.system.terminal import terminal_width
 from hivemind_addon.tools.commands import history_view as view
 from hivemind_addon.tools.commands.group import ListGroup
 from hivemind_addon.tools.commands.printing import Format, format_option, print_json
@@ -432,7 +432,7 @@ def _when(span: Span) -> str:
 
 def _tell(lines: Iterable[str]) -> None:
     """Print lines, folded where the terminal ends."""
-    for line in view.folded(lines, Console().width):
+    for line in view.folded(lines, terminal_width()):
         click.echo(line)
 
 

@@ -12,12 +12,11 @@ import msgspec
 from msgspec import Struct
 
 from hivemind_addon.api.spend import amount
-from hivemind_addon.api.words import brief, count, several, span
+from hivemind_addon.api.words import brief, count, printable, several, span
 from hivemind_addon.proxy.journal.tables import AttemptRow, BudgetRow
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.commands.printing import Format, Row, Words, print_rows
 from hivemind_addon.tools.commands.times import day, hour, iso, shown
-from hivemind_addon.tools.dash.glyphs import printable
 from hivemind_addon.tools.history.filters import LOST, OPEN
 from hivemind_addon.tools.history.history import Biography, RunRecord, tokens_in
 from hivemind_addon.tools.history.incident_history import Aftermath

@@ -7,11 +7,11 @@ from hivemind_addon.tools.commands.group import CommandEntry
 SECTIONS: Mapping[str, Sequence[CommandEntry]] = {
     "Begin": (
         CommandEntry("demo", "tools.commands.demo:demo", "See it work: a simulated fleet, direct and scheduled"),
-        CommandEntry("exec", "tools.commands.launch:execute", "Run an agent through the proxy"),
-        CommandEntry("run", "tools.commands.launch:run", "Start the proxy alone, for all agents"),
-        CommandEntry("env", "tools.commands.launch:env", "What an agent needs, as lines for a shell"),
+        CommandEntry("exec", "tools.commands.execute:execute", "Run an agent through the proxy"),
+        CommandEntry("run", "tools.commands.run:run", "Start the proxy alone, for all agents"),
+        CommandEntry("env", "tools.commands.execute:env", "What an agent needs, as lines for a shell"),
         CommandEntry("setup", "tools.commands.setup:setup", "What each agent tool needs in its own files"),
-        CommandEntry("doctor", "tools.commands.launch:doctor", "Find what keeps an agent from being scheduled"),
+        CommandEntry("doctor", "tools.commands.doctor:doctor", "Find what keeps an agent from being scheduled"),
         CommandEntry("addon", "tools.commands.checkout:addon", "The path of the script that mitmproxy loads"),
         CommandEntry("completion", "tools.commands.completion:completion", "Complete commands and names in your shell"),
     ),
@@ -26,7 +26,7 @@ SECTIONS: Mapping[str, Sequence[CommandEntry]] = {
         CommandEntry("status", "tools.commands.watch:status", "The same once: limits, what waits and why"),
         CommandEntry("agents", "tools.commands.watch:agents", "Every agent: what it waits for, what it has used"),
         CommandEntry("pools", "tools.commands.watch:pools", "Every pool of limits: what is left, what waits"),
-        CommandEntry("wait", "tools.commands.watch:wait", "When would my next call be sent?"),
+        CommandEntry("wait", "tools.commands.wait:wait", "When would my next call be sent?"),
         CommandEntry("history", "tools.commands.history:history", "What happened to every request, and what it cost"),
     ),
     "Steer": (

@@ -9,23 +9,13 @@ from typing import Any
 
 import click
 import msgspec
-from rich.box import SIMPLE_HEAD
-from rich.cells import cell_len
-from rich.console import Console, JustifyMethod
-from rich.table import Table
-
-from hivemind_addon.tools.dash.glyphs import printable
 
 Row = Mapping[str, object]
 """Column's key → plain value. JSON and CSV have all keys; a table has the columns that are asked for."""
 Words = Mapping[str, Callable[[Any], str]]
 """Column's key → how a table words a value that is not None; a number is still one, and stands at the right."""
-_WHOLE = ("id",)
-"""Keys of columns that stay in one line: what is in them is copied."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 """How a cell begins that a spreadsheet runs."""
-_GAP = 1
-"""Cells between two columns."""
 
 
 class Format(Enum):
@@ -81,41 +71,9 @@ def print_rows(
         case Format.TABLE if not rows:
             click.echo(none)
         case Format.TABLE:
-            console = Console(highlight=False, markup=False)
-            cells = [{key: _cell(row.get(key), words.get(key, _plain)) for key in columns} for row in rows]
-            shown = _fitting(columns, cells, spare, console.width)
-            table = Table(
-                title=title or None,
-                title_justify="left",
-                header_style="bold",
-                box=SIMPLE_HEAD,
-                show_edge=False,
-                pad_edge=False,
-                padding=0,
-            )
-            for key in shown:
-                is_number = all(isinstance(row.get(key), int | float | None) for row in rows)
-                justify: JustifyMethod = "right" if is_number else "left"
-                table.add_column(columns[key], justify=justify, overflow="fold", no_wrap=is_number or key in _WHOLE)
-            for row_cells in cells:
-                table.add_row(*(row_cells[key] for key in shown))
-            console.print(table)
+            from hivemind_addon.tools.commands.table import print_table  # noqa: PLC0415 - rich takes a while to load
 
-
-def _fitting(
-    columns: Mapping[str, str], cells: Sequence[Mapping[str, str]], spare: Sequence[str], width: int
-) -> list[str]:
-    """The columns that are shown: all that fit, and all that cannot be spared."""
-    shown = list(columns)
-    widths = {
-        key: max(cell_len(line) for text in (columns[key], *(row[key] for row in cells)) for line in text.split("\n"))
-        for key in columns
-    }
-    for key in filter(shown.__contains__, spare):
-        if sum(widths[one] for one in shown) + _GAP * (len(shown) - 1) <= width:
-            break
-        shown.remove(key)
-    return shown
+            print_table(rows, columns, title=title, words=words, spare=spare)
 
 
 def _csv_cell(value: object) -> object:
@@ -128,14 +86,3 @@ def _csv_cell(value: object) -> object:
     if isinstance(value, list | tuple | dict):
         return msgspec.json.encode(value).decode()
     return f"'{value}" if isinstance(value, str) and value.lstrip(" ").startswith(_FORMULA) else value
-
-
-def _cell(value: object, word: Callable[[Any], str]) -> str:
-    """Without what would move a terminal's cursor: names come out of clients' requests."""
-    if value is None:
-        return ""
-    return "\n".join(map(printable, word(value).split("\n")))
-
-
-def _plain(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

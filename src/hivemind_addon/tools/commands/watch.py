@@ -1,30 +1,28 @@
-"""`hivemind status | top | agents | pools | wait`: what a running proxy does now."""
+"""`hivemind status | top | agents | pools`: what a running proxy does now."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import click
 import msgspec
-from rich.console import Console
+from msgspec.structs import replace
 
 from hivemind_addon.api.account import account_view
-from hivemind_addon.api.command import ForeseeWait, WaitView, names_agent, names_pool
+from hivemind_addon.api.command import names_agent, names_pool
 from hivemind_addon.api.control import control_socket, decode_report
 from hivemind_addon.api.pool_words import pool_state
-from hivemind_addon.api.replies import wait_words
 from hivemind_addon.api.report import PoolStats, Report
 from hivemind_addon.api.snapshot import BudgetView, PoolView
+from hivemind_addon.api.words import printable
 from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.system.terminal import is_screen, terminal_width
 from hivemind_addon.tools.commands.names import agent_names, pool_names
 from hivemind_addon.tools.commands.printing import Format, Row, format_option, print_rows
-from hivemind_addon.tools.commands.proxy import any_port_option, ask, one_line, port_option, report_of, reports_of
+from hivemind_addon.tools.commands.proxy import any_port_option, one_line, port_option, report_of, reports_of
 from hivemind_addon.tools.dash.agents import agent_rows, agents_grid, priority_of
 from hivemind_addon.tools.dash.family import Node, family, lines
-from hivemind_addon.tools.dash.glyphs import printable
-from hivemind_addon.tools.dash.picture import is_screen, print_lines, print_picture
+from hivemind_addon.tools.dash.picture import print_lines, print_picture
 from hivemind_addon.tools.dash.pools import pools as pool_blocks
-from hivemind_addon.tools.launch.port import AGENT_VARIABLE
 
 _POOL_COUNTS = ("admitted", "delivered", "throttled", "garbage", "tokens", "wasted_tokens")
 _AGENT_COUNTS = ("delivered", "lost", "refused", "shed", "cancelled", "retries_absorbed")
@@ -118,7 +116,7 @@ def agents(glob: str, port: int, form: Format) -> None:
         click.echo("no agent has asked for anything yet")
     else:
         alone = [line for line in lines(chosen, frozenset()) if not line.depth]
-        grid = agents_grid(Console().width, alone, report.snapshot.budgets)
+        grid = agents_grid(terminal_width(), alone, report.snapshot.budgets)
         print_lines([grid.heading(), *agent_rows(grid, alone, report.snapshot.budgets)])
     if report.stats.more_sessions:
         click.echo(f"{report.stats.more_sessions:,} older sessions are not in this list", err=True)
@@ -193,7 +191,7 @@ def pools(glob: str, port: int, form: Format) -> None:
     elif not chosen:
         click.echo("nothing was sent to any provider yet")
     else:
-        blocks = pool_blocks(replace(report, snapshot=replace(report.snapshot, pools=chosen)), Console().width)
+        blocks = pool_blocks(replace(report, snapshot=replace(report.snapshot, pools=chosen)), terminal_width())
         print_lines([line for block in blocks for line in (block.head, *block.more)])
 
 
@@ -214,42 +212,6 @@ def _pool_row(pool: PoolView, stats: PoolStats | None) -> Row:
         "usd": stats.micro_usd / 1e6 if stats else 0.0,
         "wasted_usd": stats.wasted_micro_usd / 1e6 if stats else 0.0,
     }
-
-
-@click.command()
-@click.argument("agent", envvar=AGENT_VARIABLE, shell_complete=agent_names)
-@click.option("--pool", default="*", shell_complete=pool_names, help="A pool's name, its host, or a pattern of either.")
-@click.option("--session", default="", help="Which of the agent's sessions; default: the one that called last.")
-@click.option(
-    "--input-tokens", type=click.IntRange(min=0), default=0, help="Default: as its last call leads to expect."
-)
-@click.option("--output-tokens", type=click.IntRange(min=0), default=0, help="Default: as many as its last call.")
-@port_option
-@format_option
-@one_line
-def wait(agent: str, pool: str, session: str, input_tokens: int, output_tokens: int, port: int, form: Format) -> None:
-    """When would a call be sent that AGENT made now? Nothing is sent, and nobody's place changes.
-
-    Inside of `hivemind exec` AGENT may be left out: it is the agent itself. One line for each pool that it has used,
-    the last one first. An estimate: calls that come later may go before it, and limits are learned as they are met.
-
-    \b
-    Examples:
-      hivemind wait reviewer-1
-      hivemind wait reviewer-1 --input-tokens 150000
-      hivemind wait nightly --pool api.openai.com --json | jq '.[0].starts_in_s'
-    """
-    asked = ForeseeWait(agent, session=session, pool=pool, input_tokens=input_tokens, output_tokens=output_tokens)
-    said = ask(port, asked)
-    if not said.done:
-        raise click.ClickException(said.text)
-    views = msgspec.convert(said.value, list[WaitView])
-    if form is not Format.TABLE:
-        print_rows([msgspec.structs.asdict(view) for view in views], {}, form)
-    elif not views:
-        click.echo(said.text)
-    for view in views if form is Format.TABLE else ():
-        click.echo(f"{printable(view.pool)}: {wait_words(view)}")
 
 
 def _some(names: Sequence[str]) -> str:

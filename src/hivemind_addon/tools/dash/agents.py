@@ -5,8 +5,9 @@ narrow screen a column of what has never happened (losses, waste) comes when it 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.text import Text
 
@@ -14,15 +15,14 @@ from hivemind_addon.api.report import SessionStats
 from hivemind_addon.api.snapshot import BudgetView, TicketView
 from hivemind_addon.api.spend import Scope
 from hivemind_addon.api.ticket import Priority
-from hivemind_addon.api.words import brief, count, dollars, span
+from hivemind_addon.api.words import brief, count, dollars, printable, span
 from hivemind_addon.tools.dash.family import Node, NodeKind, TreeLine
-from hivemind_addon.tools.dash.glyphs import Tone, bar, cut, cut_middle, printable
+from hivemind_addon.tools.dash.glyphs import Tone, bar, cut, cut_middle
 
 _GAP = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """One column of a grid."""
 
     title: str
@@ -35,8 +35,7 @@ class Column:
     right: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class GridCell:
+class GridCell(Struct, frozen=True):
     """One cell's text, without control characters."""
 
     text: str

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
+
+from msgspec import Struct, field
 
 from hivemind_addon.api.report import Report, SessionStats
 from hivemind_addon.api.snapshot import TicketView
@@ -43,8 +44,7 @@ class NodeKind(Enum):
     TICKET = "ticket"
 
 
-@dataclass(slots=True, eq=False)
-class Node:
+class Node(Struct, eq=False):
     """One row of the tree. What it counts includes its children's."""
 
     id: str
@@ -95,8 +95,7 @@ class Node:
         self.tickets = self.tickets + other.tickets
 
 
-@dataclass(frozen=True, slots=True)
-class TreeLine:
+class TreeLine(Struct, frozen=True):
     """A node where it stands in the tree."""
 
     node: Node

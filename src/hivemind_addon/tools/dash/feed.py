@@ -7,10 +7,10 @@ import asyncio
 import itertools
 import os
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from hivemind_addon.api.command import Command, CommandReply
 from hivemind_addon.api.control import CommandAnswer, UnreadableReport, command_line, decode_report
@@ -24,8 +24,7 @@ SILENT_S = 10.0
 ANSWER_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyGone:
+class ProxyGone(Struct, frozen=True):
     """There is no proxy now; in one line, why."""
 
     reason: str

@@ -22,11 +22,6 @@ class Tone(StrEnum):
     CHOSEN = "reverse"
 
 
-def printable(text: str) -> str:
-    """A name out of a request without control characters and other surprises, in one line."""
-    return "".join(char if char.isprintable() else "?" for char in text)
-
-
 def cut(text: str, width: int) -> str:
     """The text in at most this many cells; `…` where something is missing."""
     if cell_len(text) <= width:

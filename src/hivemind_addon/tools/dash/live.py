@@ -4,11 +4,11 @@ import asyncio
 import os
 import re
 import sys
-from dataclasses import replace
 from glob import escape
 from typing import ClassVar
 from urllib.parse import quote
 
+from msgspec.structs import replace
 from rich.text import Text
 from textual import events, work
 from textual.app import App, ComposeResult
@@ -28,10 +28,11 @@ from hivemind_addon.api.command import (
 )
 from hivemind_addon.api.report import Report
 from hivemind_addon.api.ticket import Priority
+from hivemind_addon.api.words import printable
 from hivemind_addon.system.clock import Clock
 from hivemind_addon.tools.dash.family import Node
 from hivemind_addon.tools.dash.feed import Feed, ProxyGone
-from hivemind_addon.tools.dash.glyphs import Tone, printable
+from hivemind_addon.tools.dash.glyphs import Tone
 from hivemind_addon.tools.dash.picture import Picture, PictureLook, picture
 from hivemind_addon.tools.dash.pools import PoolLines
 

@@ -3,15 +3,13 @@
 Pools come first, then who asks, then what happened. What does not fit is counted, never wrapped.
 """
 
-import os
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from io import TextIOWrapper
 from itertools import islice
 
-from rich.console import Console
+from msgspec import Struct
 from rich.text import Text
 
 from hivemind_addon.api.command import asker
@@ -21,10 +19,11 @@ from hivemind_addon.api.report import LogLine, Report
 from hivemind_addon.api.snapshot import BudgetView, PoolView, PriorityView
 from hivemind_addon.api.spend import Scope, Spend, amount
 from hivemind_addon.api.ticket import Reason, Usage
-from hivemind_addon.api.words import count, dollars, lasting, span
+from hivemind_addon.api.words import count, dollars, lasting, printable, span
+from hivemind_addon.system.terminal import shows_styles, terminal_width
 from hivemind_addon.tools.dash.agents import agent_rows, agents_grid
 from hivemind_addon.tools.dash.family import Sort, TreeLine, family, lines
-from hivemind_addon.tools.dash.glyphs import Tone, bar, padded, printable, sentence
+from hivemind_addon.tools.dash.glyphs import Tone, bar, padded, sentence
 from hivemind_addon.tools.dash.pools import PoolLines, pools
 
 _MOST_BANNERS = 4
@@ -33,8 +32,7 @@ _LOG_ROWS = 8
 _LEAST_LOG, _LEAST_ROWS = 3, 5
 
 
-@dataclass(frozen=True, slots=True)
-class PictureLook:
+class PictureLook(Struct, frozen=True):
     """How a person looks at it."""
 
     width: int = 80
@@ -54,8 +52,7 @@ class PictureLook:
     log: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(Struct, frozen=True):
     """What is to be seen, and what can be selected in it."""
 
     lines: tuple[Text, ...]
@@ -343,14 +340,9 @@ def _clock(wall: float, look: PictureLook) -> str:
 # Where nothing moves: printed or piped --------------------------------------------------------------------------------
 
 
-def is_screen() -> bool:
-    """Whether there is a terminal that something can be drawn on."""
-    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
-
-
 def print_picture(report: Report, *, requests: bool = False) -> None:
     """Print it, as wide as the terminal, or as COLUMNS says; with every request by its id instead of what happened."""
-    look = PictureLook(width=Console().width, log=not requests, opened=None if requests else frozenset())
+    look = PictureLook(width=terminal_width(), log=not requests, opened=None if requests else frozenset())
     print_lines(picture(report, look).lines)
 
 
@@ -358,6 +350,12 @@ def print_lines(lines: Iterable[Text]) -> None:
     """Print what was drawn for this terminal."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal of another age gets `?` for what it cannot show
+    if not shows_styles():
+        for line in lines:
+            print(line.plain)  # noqa: T201 - as the console below would
+        return
+    from rich.console import Console  # noqa: PLC0415 - a pipe need not wait for it
+
     console = Console(highlight=False)
     for line in lines:
         console.print(line, end="\n", soft_wrap=True)

@@ -1,9 +1,9 @@
 """The pools: what is upstream against the limit, what waits, and every limit with its level and its end. Pure."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 
+from msgspec import Struct
 from rich.cells import cell_len
 from rich.text import Text
 
@@ -11,8 +11,8 @@ from hivemind_addon.api.pool_words import cap_words, meter_words, slots_used, tr
 from hivemind_addon.api.report import PoolStats, Report
 from hivemind_addon.api.snapshot import MeterView, PoolView, WindowView
 from hivemind_addon.api.ticket import PoolKey, Reason
-from hivemind_addon.api.words import span
-from hivemind_addon.tools.dash.glyphs import Tone, bar, cut_middle, padded, printable, sentence, spark
+from hivemind_addon.api.words import printable, span
+from hivemind_addon.tools.dash.glyphs import Tone, bar, cut_middle, padded, sentence, spark
 
 _BAR = 12
 _SPARK, _WIDE, _WIDE_SPARK = 12, 160, 24
@@ -26,8 +26,7 @@ _RECENT_S = 300.0
 _MOVES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class PoolLines:
+class PoolLines(Struct, frozen=True):
     """One pool: its first line, and the ones that may be left out when there is no room."""
 
     id: str

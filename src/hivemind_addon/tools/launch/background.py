@@ -1,24 +1,17 @@
 """The proxy that `hivemind exec` finds or starts: one for all, and gone with its last user."""
 
-from pathlib import Path
-
 from hivemind_addon.api.control import control_socket, read_report
 from hivemind_addon.api.report import ProxyView
 from hivemind_addon.system.clock import Clock
-from hivemind_addon.system.folders import state_folder
 from hivemind_addon.tools.launch import detached
 from hivemind_addon.tools.launch.neighbour import find_stranger
+from hivemind_addon.tools.launch.port import log_file
 
 _START_S = 60.0
 
 
 class NotServed(Exception):
     """No proxy serves the port, and none could be started; the text has the proxy's own last words."""
-
-
-def log_file(port: int) -> Path:
-    """What the background proxy of a port says."""
-    return state_folder() / f"proxy-{port}.log"
 
 
 def running(port: int) -> ProxyView | None:

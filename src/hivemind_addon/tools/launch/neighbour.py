@@ -5,7 +5,6 @@ import os
 import socket
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException
 
 import msgspec
 from msgspec import Struct
@@ -84,6 +83,8 @@ def free_port(near: int) -> int | None:
 
 
 def _ask(port: int) -> _Health | None:
+    from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 - for few, and it loads ssl
+
     with (
         closing(HTTPConnection("127.0.0.1", port, timeout=_PATIENCE_S)) as connection,
         suppress(OSError, HTTPException),

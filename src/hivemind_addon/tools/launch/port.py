@@ -1,7 +1,16 @@
-"""The port on which commands look for a proxy, and variables that say it. By itself: most commands need no more."""
+"""The port on which commands look for a proxy, and what is named after it. By itself: most commands need no more."""
+
+from pathlib import Path
+
+from hivemind_addon.system.folders import state_folder
 
 DEFAULT_PORT = 8080
 PORT_VARIABLE = "HIVEMIND_PORT"
 """Inside of `hivemind exec` the port of the proxy that it uses."""
 AGENT_VARIABLE = "HIVEMIND_AGENT"
 """There the agent's own name."""
+
+
+def log_file(port: int) -> Path:
+    """What the background proxy of a port says."""
+    return state_folder() / f"proxy-{port}.log"

@@ -11,9 +11,6 @@ from typing import Any
 from hivemind_addon.system.document import read_document
 from hivemind_addon.system.typed import convert
 
-PATIENCE_S = 3600
-"""What the table makes programs wait for an answer. The proxy's idle time-out has to be longer."""
-
 _TABLE = Path(__file__).parent / "agents.yaml"
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from hivemind_addon.resources import script_path
-from hivemind_addon.tools.launch.programs import PATIENCE_S
 
 _NAMES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy")
 _PORTS = {"http": 80, "https": 443}
@@ -73,6 +72,8 @@ OLLAMA_PORT = 11435
 _OLLAMA = "http://127.0.0.1:11434"
 _OLLAMA_PROFILE = "ollama"
 _VERBOSITY = ("-v", "--verbose", "-q", "--quiet", "--flow-detail", "--termlog-verbosity")
+PATIENCE_S = 3600
+"""What the table of programs makes them wait for an answer."""
 _MARGIN_S = 60
 """Mitmproxy's idle time-out is this much longer than any client's patience."""
 

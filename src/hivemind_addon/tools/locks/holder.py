@@ -6,7 +6,6 @@ holder would look like another process, and its lock would be given away.
 """
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -133,6 +132,8 @@ def _from_ps(pid: int) -> ProcessFacts | None:
 
 def _output_of(*command: str) -> str:
     """Raises ProcessUnknown where there is no such command."""
+    import subprocess  # noqa: PLC0415 - Linux needs none
+
     try:
         done = subprocess.run(  # noqa: S603 - the system's own, with words of ours
             command, capture_output=True, text=True, timeout=_PS_S, check=False, env={**os.environ, "LC_ALL": "C"}

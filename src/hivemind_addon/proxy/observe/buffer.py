@@ -1,0 +1,49 @@
+"""Keeps events until somebody looks, or there are many: then those that sum and show them get all of them, in order.
+
+A request's events cost one append each, and nothing is summed, worded or drawn while it is under way.
+"""
+
+import logging
+from collections.abc import Callable
+
+from hivemind_addon.api.events import Event
+
+logger = logging.getLogger("hivemind")
+
+MOST = 256
+"""Events that are kept; to hand on so many takes less than a millisecond."""
+
+
+class EventBuffer:
+    """An observer before others."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._readers: list[Callable[[Event], None]] = []
+
+    def __repr__(self) -> str:
+        return f"<EventBuffer, {len(self._events)} events wait>"
+
+    def __call__(self, event: Event) -> None:
+        """Keep one event."""
+        events = self._events
+        events.append(event)
+        if len(events) >= MOST:
+            self.flush()
+
+    def feed(self, reader: Callable[[Event], None]) -> None:
+        """Let it have every event from now on, some of them late: what it tells begins with `flush`."""
+        self._readers.append(reader)
+
+    def flush(self) -> None:
+        """Hand on what is kept."""
+        if not self._events:
+            return
+        events, self._events = self._events, []
+        for reader in list(self._readers):
+            try:
+                for event in events:
+                    reader(event)
+            except Exception:
+                logger.exception("hivemind: %r failed and is not called again", reader)
+                self._readers.remove(reader)

@@ -1,0 +1,50 @@
+"""`hivemind doctor`: what keeps an agent from being scheduled."""
+
+import os
+import sys
+
+import click
+import msgspec
+
+from hivemind_addon.api.control import UnreadableReport
+from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.system.folders import FolderNotPrivate
+from hivemind_addon.system.typed import DocumentError
+from hivemind_addon.tools.commands.proxy import in_one_line, port_option
+from hivemind_addon.tools.launch import doctor as doctors
+from hivemind_addon.tools.launch.programs import load_programs
+
+_one_line = in_one_line(UnreadableReport, FolderNotPrivate, DocumentError)
+
+
+@click.command()
+@port_option
+@click.option("--agent", "program", metavar="PROGRAM", help="The program in question: claude, codex, gemini, …")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON list.")
+@_one_line
+def doctor(port: int, program: str | None, *, as_json: bool) -> None:
+    """Find what keeps an agent from being scheduled, and say the cure; the exit status is 1 when something does.
+
+    It looks at the environment that it is started in: start it where the agent starts, or through `hivemind exec`.
+
+    \b
+    Examples:
+      hivemind exec -- hivemind doctor
+      hivemind doctor --agent claude
+      hivemind doctor --json | jq '.[] | select(.verdict == "bad")'
+    """
+    table = load_programs()
+    if program is not None and program not in table.programs:
+        raise click.BadParameter(
+            f"no facts about {program!r}; there are {', '.join(table.programs)}", param_hint="--agent"
+        )
+    chosen = table.programs[program] if program else None
+    findings = []
+    for finding in doctors.examine(os.environ, port=port, program=chosen, table=table, clock=SystemClock()):
+        findings.append(finding)
+        if not as_json:
+            click.echo(f"{finding.verdict.value:<4}  {finding.text}")  # as it is found: some take a moment
+    if as_json:
+        click.echo(msgspec.json.encode(findings).decode())
+    if any(finding.verdict is doctors.Severity.BAD for finding in findings):
+        sys.exit(1)

@@ -1,0 +1,144 @@
+"""`hivemind exec | env`: an agent through the proxy, or what it needs to go through it."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import PurePath
+
+import click
+import msgspec
+
+from hivemind_addon.api.control import UnreadableReport
+from hivemind_addon.api.proxy_user import proxy_words
+from hivemind_addon.api.ticket import Delivery, Priority
+from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.system.folders import FolderNotPrivate
+from hivemind_addon.system.typed import DocumentError
+from hivemind_addon.tools.commands.proxy import in_one_line, no_proxy, port_option
+from hivemind_addon.tools.launch import background, claim
+from hivemind_addon.tools.launch.become import become
+from hivemind_addon.tools.launch.behind import NoBundle, asked_words, environment_changes
+from hivemind_addon.tools.launch.environment import exports
+from hivemind_addon.tools.launch.programs import load_programs
+
+_one_line = in_one_line(NoBundle, UnreadableReport, FolderNotPrivate, DocumentError, background.NotServed)
+
+
+def _read_task(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
+    """An id that arrives as it was given."""
+    del ctx, param
+    if value is not None and (not value or proxy_words(f"task-{value}").task != value):
+        raise click.BadParameter(f"{value!r} would not arrive whole: no blanks, commas, dots and `+` in it")
+    return value or ""
+
+
+def _of_an_agent[**P, R](command: Callable[P, R]) -> Callable[P, R]:
+    """What an agent is called, and what it asks for: the options of `exec` and `env`."""
+    for option in (
+        click.option(
+            "--no-patience",
+            "patience",
+            flag_value=False,
+            default=True,
+            help="Leave the agents' own time-outs as they are.",
+        ),
+        click.option(
+            "--task", metavar="ID", callback=_read_task, help="What its requests are kept under, beside their own ids."
+        ),
+        click.option(
+            "--delivery",
+            type=click.Choice([one.value for one in Delivery]),
+            default=Delivery.AUTO.value,
+            show_default=True,
+            help="`whole`: answers are kept back until they are complete, so that any cut is tried again; `stream`: "
+            "they come as they are made; `auto`: `whole` where no terminal watches, else as the agent's own headers "
+            "say.",
+        ),
+        click.option(
+            "--priority",
+            type=click.Choice([one.name.lower() for one in Priority]),
+            help="What it asks for; the agents file says what it gets.",
+        ),
+        click.option("--agent", metavar="NAME", help="The agent's name in logs, budgets and tables."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command(name="exec", context_settings={"allow_interspersed_args": False})
+@port_option
+@_of_an_agent
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+@_one_line
+def execute(
+    port: int,
+    agent: str | None,
+    priority: str | None,
+    delivery: str,
+    task: str,
+    command: tuple[str, ...],
+    *,
+    patience: bool,
+) -> None:
+    """Run an agent through the proxy; its exit status is the command's.
+
+    Starts a proxy in the background when none runs on the port, and ends it with the last command that uses it. A
+    proxy that the environment names already becomes its upstream.
+
+    \b
+    Examples:
+      hivemind exec -- claude
+      hivemind exec --agent reviewer-1 --priority low -- claude -p "review this branch"
+      hivemind exec --delivery whole -- ./fleet.sh
+      hivemind exec --task nightly-7 -- codex exec "update the docs"
+    """
+    table = load_programs()
+    user = claim.use(port)
+    proxy = background.find_or_start(port, clock=SystemClock())
+    name = agent or f"{PurePath(command[0]).name}-{os.getpid()}"
+    its_command, waits_s = table.patient(command) if patience else (list(command), 0)
+    words = asked_words(_delivery_of(Delivery(delivery)), priority=priority, waits_s=waits_s, task=task)
+    changed = environment_changes(proxy, os.environ, agent=name, words=words, table=table, patience=patience)
+    # The command takes our place, so that signals, the terminal and its exit status are its own. What it holds of
+    # the port's claim keeps the proxy, even when it leaves something running behind.
+    os.set_inheritable(user, True)
+    become(its_command, dict(os.environ) | changed)
+
+
+@click.command()
+@port_option
+@_of_an_agent
+@click.option("--json", "as_json", is_flag=True, help="Print the variables as one JSON object.")
+@_one_line
+def env(
+    port: int,
+    agent: str | None,
+    priority: str | None,
+    delivery: str,
+    task: str,
+    *,
+    patience: bool,
+    as_json: bool,
+) -> None:
+    """Print what `hivemind exec` sets, as lines for a shell.
+
+    The proxy has to run. Whether a terminal watches is not known here: `auto` delivery goes by the agents' headers.
+
+    \b
+    Examples:
+      eval "$(hivemind env --agent claude-1)"
+      hivemind env -p 9090 > agent.env
+      hivemind env --agent ci --json | jq -r .HTTPS_PROXY
+    """
+    proxy = background.running(port)
+    if proxy is None:
+        raise no_proxy(port)
+    words = asked_words(Delivery(delivery), priority=priority, task=task)
+    name = agent or f"shell-{os.getppid()}"
+    changed = environment_changes(proxy, os.environ, agent=name, words=words, table=load_programs(), patience=patience)
+    click.echo(msgspec.json.encode(changed).decode() + "\n" if as_json else exports(changed), nl=False)
+
+
+def _delivery_of(chosen: Delivery) -> Delivery:
+    watched = sys.stdin.isatty() and sys.stdout.isatty()
+    return Delivery.WHOLE if chosen is Delivery.AUTO and not watched else chosen

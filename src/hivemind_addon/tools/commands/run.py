@@ -1,0 +1,145 @@
+"""`hivemind run`: the proxy alone, for all agents."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from threading import Thread
+
+import click
+
+from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.system.folders import FolderNotPrivate
+from hivemind_addon.tools.commands.proxy import in_one_line, port_option
+from hivemind_addon.tools.launch import claim
+from hivemind_addon.tools.launch.detached import ALREADY_THERE
+from hivemind_addon.tools.launch.neighbour import find_neighbour
+from hivemind_addon.tools.launch.proxy_command import (
+    OLLAMA_PORT,
+    NoMitmproxy,
+    UnknownOption,
+    UpstreamUnusable,
+    check_options,
+    child_environment,
+    has_mode,
+    mitmproxy_program,
+    proxy_command,
+    upstream_of,
+)
+from hivemind_addon.tools.launch.supervisor import Supervisor
+
+_one_line = in_one_line(NoMitmproxy, UnknownOption, UpstreamUnusable, FolderNotPrivate)
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option("--web", is_flag=True, help="Start mitmweb instead of mitmdump.")
+@port_option
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--ollama", is_flag=True, help=f"Serve a local Ollama, too: port {OLLAMA_PORT} leads to it through the scheduler."
+)
+@click.option(
+    "--capture", type=click.Path(dir_okay=False, path_type=Path), help="Record every call into this file, as it ends."
+)
+@click.option("--no-content", is_flag=True, help="Record no words: only sizes, times and structure.")
+@click.option(
+    "--upstream",
+    metavar="URL",
+    help="The provider that requests straight to the proxy's own port go to, as with a base URL that names it. "
+    "(A proxy to go through is `--mode upstream:URL`.)",
+)
+@click.option("--max-concurrency", metavar="N", help="At most so many requests at once, in each pool of limits.")
+@click.option("--total-budget", metavar="AMOUNT", help="What all agents together may spend: 500k, 20M tokens; $5.")
+@click.option("--agent-budget", metavar="AMOUNT", help="What each agent may spend: tokens or dollars.")
+@click.option(
+    "--fresh", is_flag=True, help="Without the overrides and the budgets per run of earlier runs on this port."
+)
+@click.option("--while-used", is_flag=True, hidden=True, help="End with the last `hivemind exec` of this port.")
+@click.argument("mitmproxy_options", nargs=-1, type=click.UNPROCESSED)
+@_one_line
+def run(
+    port: int,
+    host: str,
+    capture: Path | None,
+    mitmproxy_options: tuple[str, ...],
+    upstream: str | None,
+    max_concurrency: str | None,
+    total_budget: str | None,
+    agent_budget: str | None,
+    *,
+    web: bool,
+    ollama: bool,
+    no_content: bool,
+    fresh: bool,
+    while_used: bool,
+) -> None:
+    """Start mitmdump (or mitmweb) with the addon, from anywhere, and start it again should it die.
+
+    All other options go to mitmproxy. A proxy that the environment names already becomes its upstream, unless you
+    give a --mode.
+
+    \b
+    Examples:
+      hivemind run
+      hivemind run --web -p 9090
+      hivemind run --set hivemind_agents=agents.yaml
+      hivemind run --capture night.flow
+      hivemind run --max-concurrency 4 --total-budget 20M
+      hivemind run --upstream http://127.0.0.1:8000
+    """
+    own = [name for one in click.get_current_context().command.params for name in one.opts]
+    check_options(mitmproxy_options, mitmproxy_program(web=web), own)
+    lock = claim.supervise(port)
+    if lock is None:
+        if while_used:
+            sys.exit(ALREADY_THERE)
+        raise click.ClickException(f"`hivemind run` serves port {port} already; use that, or choose another with -p")
+    moved = has_mode(mitmproxy_options) or "--listen-port" in mitmproxy_options or "--listen-host" in mitmproxy_options
+    if not moved and (neighbour := find_neighbour(port, host)) is not None:
+        raise click.ClickException(str(neighbour))
+    if ollama and not moved and (neighbour := find_neighbour(OLLAMA_PORT, host)) is not None:
+        cure = "use that one's" if neighbour.is_proxy else "end that"
+        raise click.ClickException(
+            f"port {OLLAMA_PORT}, which --ollama needs, is taken by {neighbour.who}; {cure}, or leave --ollama out"
+        )
+    if no_content and capture is None:
+        raise click.UsageError("--no-content says how to record: add --capture FILE")
+    if capture is not None:
+        mitmproxy_options += ("--set", f"hivemind_capture={capture.absolute()}")
+        mitmproxy_options += ("--set", "hivemind_capture_content=false") if no_content else ()
+    said = {
+        "upstream": upstream,
+        "max_concurrency": max_concurrency,
+        "total_budget": total_budget,
+        "agent_budget": agent_budget,
+    }
+    for name, value in said.items():
+        mitmproxy_options += ("--set", f"hivemind_{name}={value}") if value is not None else ()
+    proxy = None if has_mode(mitmproxy_options) else upstream_of(os.environ, port)
+    command = proxy_command(
+        port=port, host=host, web=web, ollama=ollama, fresh=fresh, upstream=proxy, options=mitmproxy_options
+    )
+    if proxy:
+        click.echo(f"hivemind: going through {proxy.url}, as the environment says", err=True)
+    supervisor = Supervisor(
+        command,
+        environment=child_environment(os.environ),
+        clock=SystemClock(),
+        tell=lambda line: click.echo(line, err=True),
+    )
+    status = asyncio.run(_supervise(supervisor, port, while_used=while_used))
+    os.close(lock)
+    sys.exit(status)
+
+
+async def _supervise(supervisor: Supervisor, port: int, *, while_used: bool) -> int:
+    if while_used:
+        loop = asyncio.get_running_loop()
+
+        def watch() -> None:
+            claim.wait_until_unused(port)  # kept until we end, so that nobody begins to use what is ending
+            loop.call_soon_threadsafe(supervisor.stop)
+
+        # A daemon: blocked in the lock, it must not keep us from ending for another reason.
+        Thread(target=watch, daemon=True).start()
+    return await supervisor.run()
