@@ -388,8 +388,10 @@ class Lanes:
         tree.children_running += entry.is_child
 
     def _note_starts(self, entry: QueueEntry, agent: Agent, tree: Tree) -> None:
-        entry.agent_start_s = min(entry.agent_start_s, agent.start_s)
-        entry.tree_start_s = min(entry.tree_start_s, tree.start_s)
+        if agent.start_s < entry.agent_start_s:
+            entry.agent_start_s = agent.start_s
+        if tree.start_s < entry.tree_start_s:
+            entry.tree_start_s = tree.start_s
 
     def _shares(self, entry: QueueEntry) -> tuple[Agent, Tree]:
         """Who pays for a ticket; made new where nobody remembers them, with the start that its standing grants."""

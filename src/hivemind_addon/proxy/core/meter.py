@@ -330,7 +330,7 @@ class Meter:
         reserved = cost.units
         self.reserved -= reserved
         if charged is not None:
-            cost.units = max(0, charged)
+            cost.units = charged if charged > 0 else 0
         elif failed:
             cost.failed_units = reserved
             cost.units = 0 if self._votes > 0 else reserved
@@ -394,7 +394,8 @@ class Meter:
                 self._others_units = 0.0
             elif self.kind is not MeterKind.UNKNOWN and not is_first and not was_guessed and before[0] == self.limit:
                 self._compare(self._level - expected, booked, rounding=2 * reserve, sent_at=sent_at, now=now)
-            self._way_s += 0.2 * (min(max(now - sent_at, 0.0), _MOST_WAY_S) - self._way_s)
+            way_s = now - sent_at if now > sent_at else 0.0
+            self._way_s += 0.2 * ((way_s if way_s < _MOST_WAY_S else _MOST_WAY_S) - self._way_s)
         return before != (self.limit, self.kind)
 
     def lower(self, level: float, now: float) -> None:
@@ -444,7 +445,10 @@ class Meter:
     def _set_level(self, level: float) -> None:
         # A debt is never larger than one window: a wrong count must not block a pool for hours.
         limit = self.limit
-        self._level = limit if level > limit else max(level, -limit)
+        if level > limit:
+            self._level = limit
+        else:
+            self._level = level if level > -limit else -limit
 
     def _advance(self, now: float) -> None:
         if now <= self._at:

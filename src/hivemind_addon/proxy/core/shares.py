@@ -142,7 +142,9 @@ class Shares[S: Share]:
 
     def serve(self, share: S, cost_s: float, *, weight: float = 1.0) -> None:
         """It takes this much. Say then whether it waits or rests."""
-        self.now_s = max(self.now_s, self._first_start_s())
+        first_s = self._first_start_s()
+        if first_s > self.now_s:
+            self.now_s = first_s
         share.running += 1
         if not share.waits:
             self._resting.drop(share)
@@ -159,14 +161,18 @@ class Shares[S: Share]:
     def charge_too(self, share: S, cost_s: float, *, weight: float = 1.0) -> None:
         """It pays for what another share took as well. Say then whether it waits or rests."""
         share.start_s += cost_s / weight
+        if share.start_s > self._latest_s:
+            self._latest_s = share.start_s
         if cost_s < 0 and share.waits:
             self._by_start.put(share, share.start_s)
-        self._latest_s = max(self._latest_s, share.start_s)
 
     def _charge(self, share: S, cost_s: float, weight: float) -> None:
         self.charge_too(share, cost_s, weight=weight)
         ideal_s = self.now_s + _PACE * cost_s / self._weights
-        self.now_s = min(ideal_s, max(self.now_s, self._latest_s + 2 * self._credit_s))
+        bound_s = self._latest_s + 2 * self._credit_s
+        if bound_s < self.now_s:
+            bound_s = self.now_s
+        self.now_s = ideal_s if ideal_s < bound_s else bound_s
 
     def _first_start_s(self) -> float:
         """The smallest start of all that wait; of none, long ago."""
