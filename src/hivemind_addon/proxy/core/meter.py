@@ -312,10 +312,12 @@ class Meter:
 
     def adopt(self, *, stamp: int, units: int, admitted_at: float, now: float) -> None:
         """An attempt was admitted before this meter counted it."""
+        is_oldest_first = not self._open or next(reversed(self._open)) < stamp
         self.reserve(stamp=stamp, units=units, now=now)
         self._open[stamp].admitted_at = self._open[stamp].taken_at = admitted_at
-        self._open = dict(sorted(self._open.items()))
-        self._unbooked = _Costs(cost for cost in self._open.values() if cost in self._unbooked)
+        if not is_oldest_first:
+            self._open = dict(sorted(self._open.items()))
+            self._unbooked = _Costs(cost for cost in self._open.values() if cost in self._unbooked)
 
     def settle(self, *, stamp: int, settled_stamp: int, charged: int | None, now: float, failed: bool = False) -> None:
         """An attempt ended; `charged` is what the provider takes for it.
