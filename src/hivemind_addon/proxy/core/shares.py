@@ -20,7 +20,7 @@ and one cost of each. Hence, for a share that begins to wait and owes nothing, e
 `credit + bonus + one cost` before it.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 
 from hivemind_addon.system.heap import KeyedHeap
 
@@ -44,6 +44,9 @@ class Share:
         self.weight = 0.0
         """While it waits or runs, of what it waits with; else zero."""
 
+    def forgotten(self) -> None:
+        """Nobody remembers it any more."""
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} at {self.start_s:.3f} s, {self.running} running>"
 
@@ -54,7 +57,6 @@ class Shares[S: Share]:
     __slots__ = (
         "_by_start",
         "_credit_s",
-        "_forgotten",
         "_idle_since",
         "_latest_s",
         "_resting",
@@ -64,10 +66,9 @@ class Shares[S: Share]:
         "waiting",
     )
 
-    def __init__(self, *, credit_s: float, forgotten: Callable[[S], None] | None = None) -> None:
+    def __init__(self, *, credit_s: float) -> None:
         self.now_s = 0.0
         self._credit_s = credit_s
-        self._forgotten = forgotten
         self._latest_s = _LONG_AGO
         """No start was ever later."""
         self._weights = 0.0
@@ -197,5 +198,4 @@ class Shares[S: Share]:
         while (share := self._resting.first) is not None and self._resting.first_key <= self.floor_s():
             self._resting.drop(share)
             del self._shares[share.name]
-            if self._forgotten is not None:
-                self._forgotten(share)
+            share.forgotten()
