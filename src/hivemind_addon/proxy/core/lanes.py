@@ -17,7 +17,6 @@ Here are also the attempts of one pool that are upstream, by ticket and by what 
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -206,10 +205,12 @@ class Lane:
 class Tree(Share):
     """A session and its sub-agents."""
 
-    __slots__ = ("children", "children_running", "lanes", "next", "own", "sessions")
+    __slots__ = ("_roots", "children", "children_running", "lanes", "next", "own", "sessions")
 
-    def __init__(self, root: str, start_s: float) -> None:
+    def __init__(self, root: str, start_s: float, roots: dict[str, str]) -> None:
+        """`roots`: its agent's. The agent itself would be in a circle with its trees, left to the collector."""
         super().__init__(root, start_s)
+        self._roots = roots
         self.lanes: dict[tuple[str, Priority, bool], Lane] = {}
         self.own: KeyedHeap[Lane] = KeyedHeap()
         self.children: KeyedHeap[Lane] = KeyedHeap()
@@ -217,10 +218,10 @@ class Tree(Share):
         self.sessions: list[str] = []
         self.next: QueueEntry | None = None
 
-
-def _forget_sessions(roots: dict[str, str], tree: Tree) -> None:
-    for session in tree.sessions:
-        del roots[session]
+    def forgotten(self) -> None:
+        """See Share."""
+        for session in self.sessions:
+            del self._roots[session]
 
 
 class Agent(Share):
@@ -232,8 +233,7 @@ class Agent(Share):
         super().__init__(name, start_s)
         self.roots: dict[str, str] = {}
         """The first session of the tree that a session belongs to."""
-        # Of the sessions alone: with the agent in it, an agent that is forgotten would wait for the collector.
-        self.trees: Shares[Tree] = Shares(credit_s=credit_s, forgotten=partial(_forget_sessions, self.roots))
+        self.trees: Shares[Tree] = Shares(credit_s=credit_s)
         self.next: QueueEntry | None = None
 
     def root_of(self, ticket: Ticket) -> str:
@@ -391,8 +391,10 @@ class Lanes:
         tree.children_running += entry.is_child
 
     def _note_starts(self, entry: QueueEntry, agent: Agent, tree: Tree) -> None:
-        entry.agent_start_s = min(entry.agent_start_s, agent.start_s)
-        entry.tree_start_s = min(entry.tree_start_s, tree.start_s)
+        if agent.start_s < entry.agent_start_s:
+            entry.agent_start_s = agent.start_s
+        if tree.start_s < entry.tree_start_s:
+            entry.tree_start_s = tree.start_s
 
     def _shares(self, entry: QueueEntry) -> tuple[Agent, Tree]:
         """Who pays for a ticket; made new where nobody remembers them, with the start that its standing grants."""
@@ -405,7 +407,7 @@ class Lanes:
         root = agent.root_of(ticket)
         tree = agent.trees.get(root)
         if tree is None:
-            tree = Tree(root, min(entry.tree_start_s, agent.trees.floor_s()))
+            tree = Tree(root, min(entry.tree_start_s, agent.trees.floor_s()), agent.roots)
             agent.trees.add(tree)
         for session in (ticket.session, ticket.parent_session):
             if session and session not in agent.roots:
