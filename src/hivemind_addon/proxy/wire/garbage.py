@@ -87,7 +87,7 @@ def _has_period(text: str, period: int, chars: int) -> bool:
 
 
 def _is_junk(text: str) -> bool:
-    junk = sum(char in _JUNK for char in text)
+    junk = sum(map(text.count, _JUNK))
     return junk >= max(_LEAST_JUNK, _JUNK_SHARE * len(text))
 
 
