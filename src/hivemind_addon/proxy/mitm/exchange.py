@@ -443,7 +443,7 @@ class Exchange:
         answer = self._answer.answer
         if answer is None or self.ticket.kind is CallKind.PREWARM:
             return ""
-        return garbage_in(answer, after_tool=is_after_tool(self.facts.messages))
+        return garbage_in(answer, after_tool=not answer.parts and is_after_tool(self.facts.messages))
 
     def _judge_garbage(self, garbage: str, *, may_retry: bool) -> Outcome:
         """Tried again where nothing of it was seen, and not for ever: the model may insist."""
