@@ -88,7 +88,11 @@ def test_until_there_is_a_vocabulary_bytes_tell_and_it_is_asked_for_once():
     assert (told[0].is_rough, told[1], asked) == (False, told[0], ["load"])
     tokenizer.load()
     counted = TOKENIZER.count(WORDS * 51)
-    assert counted <= demand_of(estimator, ALL, request(user(WORDS * 50), system=WORDS), "s").input_tokens <= 1.05 * counted
+    assert (
+        counted
+        <= demand_of(estimator, ALL, request(user(WORDS * 50), system=WORDS), "s").input_tokens
+        <= 1.05 * counted
+    )
 
 
 def test_a_long_new_conversation_is_estimated_by_its_bytes(estimator):
