@@ -11,7 +11,7 @@ from hivemind_addon.system.typed import DocumentError
 
 
 def read_document(file: Path, *, cure_when_empty: str, packaged: bool = False) -> Mapping[str, Any]:
-    """The top level of a file. DocumentError where there is none. `packaged`: it is one of ours, and known to be good."""
+    """The top level of a file. DocumentError where there is none. `packaged`: it is one of ours."""
     try:
         data = file.read_bytes()
     except OSError as error:
