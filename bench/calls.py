@@ -71,6 +71,8 @@ class Counts:
     """What only the collector frees, by type."""
     functions: dict[str, float]
     """The calls of each of our functions."""
+    origins: dict[str, float]
+    """Who made tasks, futures, timers and callbacks; whose hooks were called."""
 
 
 class Questions:
@@ -136,18 +138,18 @@ def measure(stack, questions, cell, variant):
     asked.ask("begin")
     samples = []
     before = asked.still()
-    functions_before = Counter(asked.ask("top"))
+    told_before = {what: Counter(asked.ask(what)) for what in ("top", "origins")}
     for _ in range(cell.requests):
         send(1)
         after = asked.still()
         samples.append(Counter(after) - Counter(before))
         before = after
-    functions = Counter(asked.ask("top")) - functions_before
+    told = {what: _each(Counter(asked.ask(what)) - earlier, cell.requests) for what, earlier in told_before.items()}
     asked.ask("end")
     names = {name for sample in samples for name in sample}
     numbers = {name: median(sample[name] for sample in samples) for name in names}
     numbers[LEFT] = sum(left.values()) / cell.requests
-    return Counts(numbers, _each(left, cell.requests), _each(functions, cell.requests))
+    return Counts(numbers, _each(left, cell.requests), told["top"], told["origins"])
 
 
 def count(cells):
@@ -192,6 +194,8 @@ def details(counted, most):
         for title, numbers in (
             ("left to the collector through bare", variants["bare"].left),
             ("left to the collector through the addon", variants["addon"].left),
+            ("made by, through bare", variants["bare"].origins),
+            ("made by, through the addon", variants["addon"].origins),
             ("calls of our functions", variants["addon"].functions),
         ):
             lines += [f"\n{cell.name}: {title}"]

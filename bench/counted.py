@@ -6,6 +6,7 @@ Who connects to its port says in lines, each answered by one of JSON:
     end        count no more
     read       what was counted so far: numbers by name
     top        calls of each of our functions so far
+    origins    who made tasks, futures, timers and callbacks, and whose hooks were called
     collect    the objects that only the cycle collector frees, by type; it does not run by itself from the first one on
 
 A thread of its own answers, so that questions are not counted.
@@ -36,6 +37,8 @@ _TOOL = sys.monitoring.PROFILER_ID
 _EVENTS = sys.monitoring.events
 _PYTHON = (FunctionType, MethodType)
 _WRITES = ("send", "sendmsg", "sendto")
+_PASSED_ON = ("create_task", "create_future", "call_later", "call_soon", "ensure_future", "wait_for")
+"""Functions of asyncio that make what their caller wants."""
 _READS = ("recv", "recv_into", "recvfrom")
 
 
@@ -45,6 +48,8 @@ class Counting:
     def __init__(self):
         self.counts = Counter()
         self.functions = Counter()
+        self.origins = Counter()
+        """Of tasks, futures, timers and callbacks: who made them; of hooks: whose."""
         self.codes = {}
         """What the start of each piece of code is counted as."""
         self.makers = {}
@@ -98,6 +103,10 @@ class Counting:
         name = self.codes.get(code)
         if name:
             self.counts[name] += 1
+            caller = sys._getframe(1).f_back  # noqa: SLF001 - the only way to the caller
+            while caller.f_code.co_name in _PASSED_ON:
+                caller = caller.f_back
+            self.origins[f"{name}: {code.co_qualname if name == 'hooks called' else _place(caller.f_code)}"] += 1
 
     def resumed(self, code, _offset, _error=None):
         if threading.get_ident() == self.thread:
@@ -108,7 +117,7 @@ class Counting:
         self.counts["Python calls"] += 1
         self.counts[_package(where)] += 1
         if where.startswith(_OURS):
-            self.functions[f"{where[len(_OURS) + 1 :]}:{code.co_firstlineno} {code.co_qualname}"] += 1
+            self.functions[_place(code)] += 1
 
     def called(self, _code, _offset, function, first):
         if threading.get_ident() != self.thread:
@@ -121,6 +130,10 @@ class Counting:
                 name = self.makers[function] = _made(function)
             if name:
                 counts[name] += 1
+                caller = sys._getframe(1)  # noqa: SLF001 - the only way to the caller
+                while caller.f_code.co_name in _PASSED_ON:
+                    caller = caller.f_back
+                self.origins[f"{name}: {_place(caller.f_code)}"] += 1
             return
         if isinstance(function, _PYTHON):
             return
@@ -144,6 +157,14 @@ def _made(kind):
     if issubclass(kind, asyncio.Task):
         return "tasks"
     return "futures" if issubclass(kind, asyncio.Future) else ""
+
+
+def _place(code):
+    """Where a function is, shortly."""
+    file = code.co_filename
+    for folder in (_OURS, _HOST, _LOOP):
+        file = file.removeprefix(f"{folder}/")
+    return f"{file}:{code.co_firstlineno} {code.co_qualname}"
 
 
 _packages = {}
@@ -192,6 +213,8 @@ class Answering(socketserver.StreamRequestHandler):
                     told = dict(counting.counts)
                 case "top":
                     told = dict(counting.functions)
+                case "origins":
+                    told = dict(counting.origins)
                 case "collect":
                     told = collected()
                 case other:
