@@ -2,9 +2,9 @@
 
 import asyncio
 import json
-from dataclasses import asdict
 
 from mitmproxy import ctx
+from msgspec.structs import asdict
 
 
 class Counters:

@@ -27,6 +27,7 @@ from hivemind_addon.api.ticket import Priority
 from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.scheduler import Scheduler
+from tests.api.samples import reports_of
 from tests.proxy.core import samples
 
 PROXY = ProxyView(pid=7, port=8080, listens=("127.0.0.1:8080",), confdir="/c", hosts=("api.anthropic.com",))
@@ -58,7 +59,7 @@ async def serving(path, scheduler):
         usual = lambda: Report(version=SCHEMA_VERSION, proxy=PROXY, snapshot=scheduler.snapshot(1.0))  # noqa: E731
         server = ControlServer(
             at,
-            report=report or usual,
+            reports=reports_of(report or usual),
             command=command or (lambda one: reply(one, scheduler.command(one, 1.0))),
             every_s=every_s,
         )

@@ -12,6 +12,7 @@ Requests to http://probe.test/ are answered by it:
     /flow?name=TEST_ID    what became of the flow whose request said `x-test-id`
     /release?name=TEST_ID    resume that flow, which a person intercepted
     /replay?name=TEST_ID  replay that flow
+    /leftovers            what only the collector frees
 
 Every name below leads-here.test is this machine's loopback.
 """
@@ -191,6 +192,20 @@ class Probe:
             "tokenizer": repr(proxy.runtime.tokenizer),
             "events": [f"{type(event).__name__} {event}" for event in list(self.events)[-200:]],
         }
+
+    def leftovers(self, then="collect"):
+        """What only the collector frees, by type, since it was asked last; `then="leave"`: nobody else collects meanwhile."""
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        gc.set_debug(0)
+        found = Counter(type(thing).__name__ for thing in gc.garbage)
+        gc.garbage.clear()
+        gc.collect()
+        if then == "leave":
+            gc.disable()
+        else:
+            gc.enable()
+        return dict(found)
 
     def ended(self, account):
         ends = [

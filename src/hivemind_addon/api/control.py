@@ -11,8 +11,8 @@ What it sends are commands (`api/command.py`), one line of JSON each, and each i
     {"id": 1, "said": {"done": true, "text": "…"}}
 
 `id` is a number or a string of the reader's choice. Reports have no `said`, answers nothing else: so they are told
-apart. With `"reports": false` beside it no report follows any more (the first has gone out by then). What cannot be
-understood is answered with `done` false, and with `"id": null` where that cannot be read either; a line of more than
+apart. With `"reports": false` beside it no report follows any more (the first may have gone out by then). What cannot
+be understood is answered with `done` false, and with `"id": null` where that cannot be read either; a line of more than
 64 KiB, or more than a hundred within a second, end the connection.
 """
 

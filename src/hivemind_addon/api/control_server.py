@@ -9,14 +9,12 @@ import msgspec
 
 from hivemind_addon.api.command import BadCommand, Command, CommandReply, read_command
 from hivemind_addon.api.control import CommandAnswer
-from hivemind_addon.api.report import Report
+from hivemind_addon.api.report_source import LEAST_SHARE, ReportSource
 from hivemind_addon.system.line_server import LineConnection, LineServer
 
 logger = logging.getLogger("hivemind")
 
 EVERY_S = 1.0
-MOST_SHARE = 0.05
-"""Of the event loop's time, at most, goes into reports."""
 MAX_READERS = 32
 MAX_MISSED = 30
 """Lines that a reader may miss, one after the other, before it is cut off."""
@@ -35,7 +33,7 @@ class _Asked(msgspec.Struct, forbid_unknown_fields=True):
 
 def pause_s(every_s: float, took_s: float) -> float:
     """How long after a report that took so long to make the next one is due."""
-    return max(every_s, took_s / MOST_SHARE)
+    return max(every_s, LEAST_SHARE * took_s)
 
 
 class ControlServer:
@@ -45,12 +43,12 @@ class ControlServer:
         self,
         path: Path,
         *,
-        report: Callable[[], Report],
+        reports: ReportSource,
         command: Callable[[Command], CommandReply],
         every_s: float = EVERY_S,
     ) -> None:
         self.path = path
-        self._report = report
+        self._reports = reports
         self._command = command
         self._every_s = every_s
         self._encoder = msgspec.json.Encoder()
@@ -65,8 +63,10 @@ class ControlServer:
         self._readers: dict[LineConnection, int] = {}
         """Connections that get reports → lines that each has missed in a row."""
         self._timer: asyncio.TimerHandle | None = None
-        self._took_s = 0.0
-        """To make the last line."""
+        self._telling: set[asyncio.Task[None]] = set()
+        """While a line is made."""
+        self._is_failing = False
+        """The last report could not be made; that is in the log once."""
 
     def __repr__(self) -> str:
         return f"<ControlServer {self.path}, {len(self._readers)} readers>"
@@ -80,15 +80,17 @@ class ControlServer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        for task in self._telling:
+            task.cancel()
         self._server.close()
 
     def _joined(self, reader: LineConnection) -> None:
-        """A line at once."""
+        """A line as soon as it is made."""
         if len(self._server.connections) > MAX_READERS:
             reader.cut_off()
             return
         self._readers[reader] = 0
-        reader.send(self._line())
+        self._tell([reader], max_age_s=0.0)
         self._arm()
 
     def _left(self, reader: LineConnection) -> None:
@@ -121,26 +123,41 @@ class ControlServer:
 
     def _arm(self) -> None:
         if self._timer is None and self._readers:
-            delay_s = pause_s(self._every_s, self._took_s)
+            delay_s = pause_s(self._every_s, self._reports.took_s)
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
-        line: bytes | None = None
+        due = []
         for reader, missed in tuple(self._readers.items()):
             if not reader.unsent_bytes:
-                line = self._line() if line is None else line
-                reader.send(line)
+                due.append(reader)
                 self._readers[reader] = 0
             elif missed < MAX_MISSED:
                 self._readers[reader] = missed + 1
             else:
                 reader.cut_off()
+        if due:
+            self._tell(due, max_age_s=self._every_s / 2)
         self._arm()
 
-    def _line(self) -> bytes:
-        loop = asyncio.get_running_loop()
-        began_at = loop.time()
-        line = self._encoder.encode(self._report()) + b"\n"
-        self._took_s = loop.time() - began_at
-        return line
+    def _tell(self, readers: list[LineConnection], *, max_age_s: float) -> None:
+        task = asyncio.ensure_future(self._send_line(readers, max_age_s))
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+
+    async def _send_line(self, readers: list[LineConnection], max_age_s: float) -> None:
+        await asyncio.sleep(0)  # noqa: TID251 - a turn of the loop: who has come with a command may want no reports
+        if self._readers.keys().isdisjoint(readers):
+            return
+        try:
+            line = await self._reports.make(max_age_s=max_age_s)
+        except Exception:
+            if not self._is_failing:
+                logger.exception("hivemind: a report could not be made")
+            self._is_failing = True
+            return
+        self._is_failing = False
+        for reader in readers:
+            if reader in self._readers:
+                reader.send(line)

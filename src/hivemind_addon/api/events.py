@@ -11,14 +11,14 @@ from hivemind_addon.api.ticket import Dimension, Outcome, OutcomeKind, PoolKey, 
 SCHEMA_VERSION = 1
 
 
-class Submitted(Struct, frozen=True):
+class Submitted(Struct, frozen=True, gc=False):
     """A ticket asked for admission."""
 
     at: float
     ticket: Ticket
 
 
-class Held(Struct, frozen=True):
+class Held(Struct, frozen=True, gc=False):
     """A ticket could not go at once. Once per wait, with the reason at its beginning."""
 
     at: float
@@ -29,7 +29,7 @@ class Held(Struct, frozen=True):
     """Tickets of its pool that are before it, itself counted: 1 is next."""
 
 
-class AttemptStarted(Struct, frozen=True):
+class AttemptStarted(Struct, frozen=True, gc=False):
     """A ticket was admitted."""
 
     at: float
@@ -42,7 +42,7 @@ class AttemptStarted(Struct, frozen=True):
     """Attempts of the pool, this one counted."""
 
 
-class AttemptEnded(Struct, frozen=True):
+class AttemptEnded(Struct, frozen=True, gc=False):
     """An attempt was settled."""
 
     at: float
@@ -61,7 +61,7 @@ class AttemptEnded(Struct, frozen=True):
         return Spend() if self.outcome.kind is OutcomeKind.SUCCESS else self.spend
 
 
-class BackedOff(Struct, frozen=True):
+class BackedOff(Struct, frozen=True, gc=False):
     """A failed ticket will be tried again, unseen by its client."""
 
     at: float
@@ -72,7 +72,7 @@ class BackedOff(Struct, frozen=True):
     reason: str
 
 
-class TicketEnded(Struct, frozen=True):
+class TicketEnded(Struct, frozen=True, gc=False):
     """The last event of every ticket that was submitted; exactly one each."""
 
     at: float
@@ -89,7 +89,7 @@ class TicketEnded(Struct, frozen=True):
     """Of one that gave up: what its last attempt came to."""
 
 
-class ConcurrencyChanged(Struct, frozen=True):
+class ConcurrencyChanged(Struct, frozen=True, gc=False):
     """The adaptive concurrency limit moved."""
 
     at: float
@@ -98,7 +98,7 @@ class ConcurrencyChanged(Struct, frozen=True):
     reason: str
 
 
-class BreakerChanged(Struct, frozen=True):
+class BreakerChanged(Struct, frozen=True, gc=False):
     """The breaker changed its state (`closed`, `open`, `half-open`)."""
 
     at: float
@@ -109,7 +109,7 @@ class BreakerChanged(Struct, frozen=True):
     """The state that it was in; empty: not told."""
 
 
-class PoolBlocked(Struct, frozen=True):
+class PoolBlocked(Struct, frozen=True, gc=False):
     """The provider asked for a pause."""
 
     at: float
@@ -118,7 +118,7 @@ class PoolBlocked(Struct, frozen=True):
     reason: str
 
 
-class AccountBlocked(Struct, frozen=True):
+class AccountBlocked(Struct, frozen=True, gc=False):
     """The provider refuses the account for long: everybody who waits and who comes is told so until the end."""
 
     at: float
@@ -127,14 +127,14 @@ class AccountBlocked(Struct, frozen=True):
     reason: str
 
 
-class AccountUnblocked(Struct, frozen=True):
+class AccountUnblocked(Struct, frozen=True, gc=False):
     """The block's end had come, and a request that went first was answered."""
 
     at: float
     pool: PoolKey
 
 
-class WindowUsed(Struct, frozen=True):
+class WindowUsed(Struct, frozen=True, gc=False):
     """A long window was seen for the first time, another tenth of it is used, or its status changed."""
 
     at: float
@@ -152,7 +152,7 @@ HIDDEN = (HIDDEN_LIMIT, "pace", "quota")
 """And what older captures call it."""
 
 
-class MeterLearned(Struct, frozen=True):
+class MeterLearned(Struct, frozen=True, gc=False):
     """A meter was seen for the first time, or its limit or kind changed."""
 
     at: float
@@ -166,7 +166,7 @@ class MeterLearned(Struct, frozen=True):
     """What it counts; None: not known."""
 
 
-class AccountNamed(Struct, frozen=True):
+class AccountNamed(Struct, frozen=True, gc=False):
     """A response said which organisation an account is."""
 
     at: float
@@ -174,7 +174,7 @@ class AccountNamed(Struct, frozen=True):
     name: str
 
 
-class BudgetWarned(Struct, frozen=True):
+class BudgetWarned(Struct, frozen=True, gc=False):
     """A holder has spent 85 % of a budget. Once per period and unit."""
 
     at: float
@@ -185,7 +185,7 @@ class BudgetWarned(Struct, frozen=True):
     limit: int
 
 
-class BudgetSpent(Struct, frozen=True):
+class BudgetSpent(Struct, frozen=True, gc=False):
     """A holder has spent a budget: its new tickets are refused. Once per period and unit."""
 
     at: float
@@ -196,7 +196,7 @@ class BudgetSpent(Struct, frozen=True):
     limit: int
 
 
-class BudgetBooked(Struct, frozen=True):
+class BudgetBooked(Struct, frozen=True, gc=False):
     """A holder's account changed: something was reserved or settled, a period began, or a person changed it."""
 
     at: float
@@ -211,7 +211,7 @@ class BudgetBooked(Struct, frozen=True):
     """What a person added to the limits, for this period only."""
 
 
-class CheckpointKept(Struct, frozen=True):
+class CheckpointKept(Struct, frozen=True, gc=False):
     """The conversation of a request that a spent budget refused is on disk, or could not be written."""
 
     at: float
@@ -223,7 +223,7 @@ class CheckpointKept(Struct, frozen=True):
     """Why it could not."""
 
 
-class PoolsMerged(Struct, frozen=True):
+class PoolsMerged(Struct, frozen=True, gc=False):
     """Two pools proved to be of one account; all that `merged` had is `pool`'s now."""
 
     at: float
@@ -231,7 +231,7 @@ class PoolsMerged(Struct, frozen=True):
     merged: PoolKey
 
 
-class Superseded(Struct, frozen=True):
+class Superseded(Struct, frozen=True, gc=False):
     """A client came back with a request of which an attempt still runs: that one is to be ended."""
 
     at: float
@@ -241,14 +241,14 @@ class Superseded(Struct, frozen=True):
     by_ticket_id: str
 
 
-class MachineSlept(Struct, frozen=True):
+class MachineSlept(Struct, frozen=True, gc=False):
     """The machine slept until now: time passed for the provider, and none for the clients."""
 
     at: float
     slept_s: float
 
 
-class OddityNoted(Struct, frozen=True):
+class OddityNoted(Struct, frozen=True, gc=False):
     """A provider or client said something that could not be understood; a safe default was used."""
 
     at: float
@@ -257,7 +257,7 @@ class OddityNoted(Struct, frozen=True):
     what: str
 
 
-class PersonActed(Struct, frozen=True):
+class PersonActed(Struct, frozen=True, gc=False):
     """A command of a person, or of an agent that may, was carried out, or stands still after a restart."""
 
     at: float
@@ -269,7 +269,7 @@ class PersonActed(Struct, frozen=True):
     """The agent that asked for it; empty: a person did, or nobody had to."""
 
 
-class StateUnsaved(Struct, frozen=True):
+class StateUnsaved(Struct, frozen=True, gc=False):
     """The journal could not be written to disk, or could again: what happened, what was learned and spent."""
 
     at: float
@@ -277,7 +277,7 @@ class StateUnsaved(Struct, frozen=True):
     """Empty: it is written again."""
 
 
-class CommittedStreamFailed(Struct, frozen=True):
+class CommittedStreamFailed(Struct, frozen=True, gc=False):
     """The head 200 had been sent for a keep-alive, and then no 200 stream followed."""
 
     at: float
@@ -286,7 +286,7 @@ class CommittedStreamFailed(Struct, frozen=True):
     reason: str
 
 
-class GuardTripped(Struct, frozen=True):
+class GuardTripped(Struct, frozen=True, gc=False):
     """An exception of ours; the flow goes on under a plain semaphore."""
 
     at: float

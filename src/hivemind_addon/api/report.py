@@ -10,7 +10,7 @@ QUEUED_TOLD = 250
 """Tickets that wait, of each pool, which a report has: it is made once a second, on the event loop."""
 
 
-class ProxyView(Struct, frozen=True):
+class ProxyView(Struct, frozen=True, gc=False):
     """The process that serves."""
 
     pid: int
@@ -34,7 +34,7 @@ class ProxyView(Struct, frozen=True):
     """Hosts of models that were called and passed by, since no profile claims them or their paths."""
 
 
-class Sample(Struct, frozen=True):
+class Sample(Struct, frozen=True, gc=False):
     """What a pool came to at most within ten seconds."""
 
     ago_s: float
@@ -45,7 +45,7 @@ class Sample(Struct, frozen=True):
     """None: it had not moved yet."""
 
 
-class LimitMove(Struct, frozen=True):
+class LimitMove(Struct, frozen=True, gc=False):
     """The concurrency limit moved."""
 
     ago_s: float
@@ -53,7 +53,7 @@ class LimitMove(Struct, frozen=True):
     reason: str
 
 
-class PoolStats(Struct, frozen=True):
+class PoolStats(Struct, frozen=True, gc=False):
     """What came of one pool."""
 
     key: PoolKey
@@ -84,7 +84,7 @@ class PoolStats(Struct, frozen=True):
     """Complete answers that were garbage, delivered or tried again."""
 
 
-class SessionStats(Struct, frozen=True):
+class SessionStats(Struct, frozen=True, gc=False):
     """What came of one agent's session."""
 
     agent: str
@@ -135,7 +135,7 @@ _SUMMED = (
 )
 
 
-class LogLine(Struct, frozen=True):
+class LogLine(Struct, frozen=True, gc=False):
     """One event in words, or many of a kind."""
 
     ago_s: float
@@ -148,7 +148,7 @@ class LogLine(Struct, frozen=True):
     """Whose ticket it is; empty: it is about none, or about one that is not known."""
 
 
-class StatsView(Struct, frozen=True):
+class StatsView(Struct, frozen=True, gc=False):
     """The stats at one instant."""
 
     pools: tuple[PoolStats, ...] = ()
@@ -160,7 +160,7 @@ class StatsView(Struct, frozen=True):
     """Oldest first."""
 
 
-class Report(Struct, frozen=True):
+class Report(Struct, frozen=True, gc=False):
     """Everything at one instant."""
 
     version: int

@@ -10,7 +10,7 @@ from hivemind_addon.api.ticket import Dimension, PoolKey, Priority, Ticket
 SCHEMA_VERSION = 1
 
 
-class MeterView(Struct, frozen=True):
+class MeterView(Struct, frozen=True, gc=False):
     """One meter of a pool."""
 
     name: str
@@ -29,7 +29,7 @@ class MeterView(Struct, frozen=True):
     """The model groups of the account whose pools draw on it; empty: it is the pool's own."""
 
 
-class WindowView(Struct, frozen=True):
+class WindowView(Struct, frozen=True, gc=False):
     """One long window of a subscription, as last told."""
 
     name: str
@@ -41,7 +41,7 @@ class WindowView(Struct, frozen=True):
     length_s: float | None
 
 
-class AccountBlockView(Struct, frozen=True):
+class AccountBlockView(Struct, frozen=True, gc=False):
     """A pool's hard wall: its account is refused for long."""
 
     reason: str
@@ -49,7 +49,7 @@ class AccountBlockView(Struct, frozen=True):
     """0: its end has come, and one request goes first to see whether it is open."""
 
 
-class TicketView(Struct, frozen=True):
+class TicketView(Struct, frozen=True, gc=False):
     """One ticket that has not ended."""
 
     ticket: Ticket
@@ -65,7 +65,7 @@ class TicketView(Struct, frozen=True):
     """When it is likely to go, as far as limits and the queue tell now; None in flight, or where nothing tells."""
 
 
-class LearnedView(Struct, frozen=True):
+class LearnedView(Struct, frozen=True, gc=False):
     """A limit that no header told: what refusals and overloads taught."""
 
     name: str
@@ -74,7 +74,7 @@ class LearnedView(Struct, frozen=True):
     """In words: `12 at a time`, `3.2 requests per second`, `50 requests per 60 s`."""
 
 
-class PriorityView(Struct, frozen=True):
+class PriorityView(Struct, frozen=True, gc=False):
     """A priority that was ordered."""
 
     agent: str
@@ -86,7 +86,7 @@ class PriorityView(Struct, frozen=True):
     """The agent that asked for it; empty: a person did."""
 
 
-class GivenBudget(Struct, frozen=True):
+class GivenBudget(Struct, frozen=True, gc=False):
     """A budget that was given at run time."""
 
     budget: Budget
@@ -95,7 +95,7 @@ class GivenBudget(Struct, frozen=True):
     """The agent that asked for it; empty: a person did."""
 
 
-class PoolView(Struct, frozen=True):
+class PoolView(Struct, frozen=True, gc=False):
     """One pool."""
 
     key: PoolKey
@@ -125,7 +125,7 @@ class PoolView(Struct, frozen=True):
     """When the open breaker lets a probe go; None: it is closed, or a probe is under way."""
 
 
-class BudgetView(Struct, frozen=True):
+class BudgetView(Struct, frozen=True, gc=False):
     """One holder's budget in its present period."""
 
     budget: Budget
@@ -149,7 +149,7 @@ class BudgetView(Struct, frozen=True):
         return max((balance.spent_share for balance in self.balances), default=0.0)
 
 
-class Counters(Struct, frozen=True):
+class Counters(Struct, frozen=True, gc=False):
     """Totals since the start."""
 
     tickets: int = 0
@@ -169,7 +169,7 @@ class Counters(Struct, frozen=True):
     output_tokens: int = 0
 
 
-class Snapshot(Struct, frozen=True):
+class Snapshot(Struct, frozen=True, gc=False):
     """Everything at one instant."""
 
     at: float

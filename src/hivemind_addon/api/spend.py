@@ -14,7 +14,7 @@ MOST_AMOUNT = 10**15
 """No budget is larger, so that every sum of what is spent fits into what a database counts with."""
 
 
-class Price(Struct, frozen=True):
+class Price(Struct, frozen=True, gc=False):
     """What a model costs, in micro-dollars per million tokens."""
 
     input: int
@@ -36,7 +36,7 @@ class Price(Struct, frozen=True):
         return -(-total // _MILLION)
 
 
-class Spend(Struct, frozen=True):
+class Spend(Struct, frozen=True, gc=False):
     """An amount of both kinds."""
 
     tokens: int = 0
@@ -95,7 +95,7 @@ class Period(Enum):
 BudgetKey = tuple[Scope, str, Period]
 
 
-class Budget(Struct, frozen=True):
+class Budget(Struct, frozen=True, gc=False):
     """An allotment that we set: what one holder may spend in one period."""
 
     scope: Scope
@@ -143,7 +143,7 @@ class Budget(Struct, frozen=True):
         )
 
 
-class Balance(Struct, frozen=True):
+class Balance(Struct, frozen=True, gc=False):
     """How one unit of a budget stands; its numbers are tokens or micro-dollars."""
 
     unit: str
@@ -164,7 +164,7 @@ class Balance(Struct, frozen=True):
         return self.spent / self.limit if self.limit else 0.0
 
 
-class AccountState(Struct, frozen=True):
+class AccountState(Struct, frozen=True, gc=False):
     """A holder's account, as an earlier process left it."""
 
     budget: Budget
@@ -177,7 +177,7 @@ class AccountState(Struct, frozen=True):
     """What a person added to the limits, for this period only."""
 
 
-class Shortage(Struct, frozen=True):
+class Shortage(Struct, frozen=True, gc=False):
     """Why a budget does not let a ticket go; `unit`'s numbers are tokens or micro-dollars."""
 
     budget: Budget

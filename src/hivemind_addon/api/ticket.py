@@ -1,6 +1,7 @@
 """What is scheduled: a ticket, what it is expected to use, and what became of each of its attempts.
 
 Values of the core that every decision makes are frozen Structs: like frozen dataclasses, and made ten times as fast.
+They refer to values only, so that the garbage collector need not know of them (`gc=False`).
 """
 
 from enum import Enum, IntEnum
@@ -23,7 +24,7 @@ class Dimension(Enum):
     TOTAL_TOKENS = "total_tokens"
 
 
-class PoolKey(Struct, frozen=True):
+class PoolKey(Struct, frozen=True, gc=False):
     """One provider limit domain."""
 
     host: str
@@ -35,7 +36,7 @@ class PoolKey(Struct, frozen=True):
         return f"{self.host}/{self.account}/{self.model_group}"
 
 
-class Demand(Struct, frozen=True):
+class Demand(Struct, frozen=True, gc=False):
     """What one attempt takes from each meter. Made by the profile's charge rule, before and after the attempt."""
 
     requests: int = 1
@@ -56,7 +57,7 @@ class Demand(Struct, frozen=True):
                 return self.total_tokens
 
 
-class Usage(Struct, frozen=True):
+class Usage(Struct, frozen=True, gc=False):
     """Tokens that an attempt used, as reported by the provider or, where it reports nothing, counted."""
 
     input_tokens: int = 0
@@ -102,7 +103,7 @@ class OutcomeKind(Enum):
     __hash__ = object.__hash__  # an Enum's own is Python, and asked for at each attempt's end
 
 
-class Outcome(Struct, frozen=True):
+class Outcome(Struct, frozen=True, gc=False):
     """The end of one attempt, judged. Made by `proxy/wire/outcome.py`."""
 
     kind: OutcomeKind
@@ -124,7 +125,7 @@ class Outcome(Struct, frozen=True):
     """What is wrong with a complete answer (`proxy/wire/garbage.py`); empty: nothing that is known."""
 
 
-class Reading(Struct, frozen=True):
+class Reading(Struct, frozen=True, gc=False):
     """One meter as one response's headers told it."""
 
     meter: str
@@ -140,7 +141,7 @@ class Reading(Struct, frozen=True):
     """How coarsely `remaining` is rounded (Anthropic rounds tokens to 1,000)."""
 
 
-class WindowReading(Struct, frozen=True):
+class WindowReading(Struct, frozen=True, gc=False):
     """One long window of a subscription (five hours, a week) as one response told it. Shown, never paced by."""
 
     window: str
@@ -154,7 +155,7 @@ class WindowReading(Struct, frozen=True):
     length_s: float | None = None
 
 
-class Hints(Struct, frozen=True):
+class Hints(Struct, frozen=True, gc=False):
     """What one response said about limits. Made by `proxy/wire/hints.py`."""
 
     readings: tuple[Reading, ...] = ()
@@ -189,7 +190,7 @@ class CallKind(Enum):
     PREWARM = "prewarm"
 
 
-class Ticket(Struct, frozen=True):
+class Ticket(Struct, frozen=True, gc=False):
     """One request that wants to go upstream, from submit to its end; survives retries."""
 
     id: str
@@ -270,7 +271,7 @@ class Attempt(Struct, eq=False):
     """It goes while the provider is down, to see whether it is back."""
 
 
-class AttemptResult(Struct, frozen=True):
+class AttemptResult(Struct, frozen=True, gc=False):
     """What became of an attempt, as it goes down to everything that counts it."""
 
     outcome: Outcome

@@ -1,4 +1,4 @@
-import dataclasses
+from msgspec import structs
 
 from hivemind_addon.api.events import ConcurrencyChanged, MeterLearned, PoolsMerged, TicketEnded
 from hivemind_addon.api.snapshot import Counters, MeterView, PoolView, Snapshot
@@ -88,7 +88,7 @@ def test_limits_known_at_the_begin_and_each_piece_of_news_are_told_once():
 
 def test_an_organisations_name_is_in_nothing_that_is_told():
     named = PoolKey("api.openai.com", "acme-corp", "gpt")
-    known = dataclasses.replace(KNOWN, key=named)
+    known = structs.replace(KNOWN, key=named)
     recording, ticket = make_recording(known), make_ticket()
     recording.begin(ticket)
     recording(MeterLearned(at=103.0, pool=named, meter="pace", kind="per second", limit=2.5))

@@ -40,6 +40,28 @@ from tests.proxy.core.samples import (
 )
 
 
+def test_sessions_that_come_and_go_leave_nothing_to_the_collector():
+    bench = Bench(slots=2)
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(200):
+            delivered, retried, cancelled, shed = (f"{kind}-{number}" for kind in ("ok", "again", "gone", "shed"))
+            assert bench.submit(delivered, retried) == [delivered, retried]
+            bench.submit(cancelled)
+            bench.submit(shed, patience_s=1)
+            assert bench.scheduler.cancel(cancelled, bench.now)
+            bench.advance(6)
+            assert len(bench.shed) == number + 1
+            bench.settle(retried, FAILED)
+            bench.settle(delivered)
+            assert bench.advance(10) == [retried]
+            bench.settle(retried)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
 class TestLife:
     def test_submit_admit_settle_is_the_whole_story(self):
         bench = Bench()

@@ -468,3 +468,22 @@ def test_a_proxy_that_connects_is_gone_through():
     assert book.to_server().endswith(b"GET / HTTP/1.1\r\nhost: origin.test\r\n\r\n")
     book.from_server(b"HTTP/1.1 204 No Content\r\n\r\n")
     assert book.to_client.startswith(b"HTTP/1.1 204")
+
+
+# Messages
+
+
+def test_a_messages_fields_are_checked_as_mitmproxy_does_it_and_once_for_each_combination(monkeypatch):
+    checked = []
+    theirs = http.MessageData.__post_init__
+    theirs = getattr(theirs, "theirs", theirs)
+    monkeypatch.setattr(http.MessageData, "__post_init__", lambda message: (checked.append(message), theirs(message)))
+    ours.check_messages_quickly()
+    ours.check_messages_quickly()  # a reloaded addon
+    for _ in range(3):
+        http.Response.make(200, b"x")
+    assert len(checked) == 1
+    for _ in range(2):
+        with pytest.raises(TypeError, match="status_code"):
+            http.ResponseData(b"HTTP/1.1", http.Headers(), b"", None, 1.0, 1.0, status_code="200", reason=b"")
+    assert len(checked) == 3

@@ -9,6 +9,7 @@ from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.test import taddons, tflow
 
 from hivemind_addon.api.report import ProxyView, Report
+from hivemind_addon.api.report_source import ReportSource
 from hivemind_addon.proxy.compose import make_runtime
 from hivemind_addon.proxy.mitm.addresses import parse_upstream
 from hivemind_addon.proxy.mitm.pages import Pages
@@ -27,7 +28,7 @@ class House:
         self.stopping = False
         self.upstream = None
         self.pages = Pages(
-            report=self._report,
+            reports=ReportSource(self._report, self.clock.monotonic),
             metrics=self.runtime.metrics,
             driver=self.runtime.driver,
             guard=self.runtime.guard,
@@ -41,6 +42,7 @@ class House:
             raise RuntimeError("injected")
         self.made += 1
         self.clock.now += self.takes_s
+        yield
         view = ProxyView(pid=1, port=8080, listens=(), confdir="", hosts=())
         return Report(version=1, proxy=view, snapshot=self.runtime.driver.snapshot())
 

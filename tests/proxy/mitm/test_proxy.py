@@ -13,6 +13,7 @@ from mitmproxy.test import taddons
 from hivemind_addon.api.command import Cancel
 from hivemind_addon.api.events import OddityNoted
 from hivemind_addon.proxy.mitm.proxy import end_on_hangup
+from hivemind_addon.system.parts import whole
 from tests.patience import PATIENCE_S
 from tests.proxy.journal.samples import column
 from tests.proxy.mitm.playbook import make_context
@@ -57,13 +58,14 @@ async def test_the_end_writes_what_is_left_and_closes_what_is_open(tmp_path):
     assert not proxy.control.is_open
 
 
-async def test_a_report_says_who_the_proxy_is_and_what_it_does():
+async def test_a_report_says_who_the_proxy_is_and_what_it_does(monkeypatch):
     proxy = make_proxy()
     exchange = proxy.make_exchange(make_flow())
     assert exchange.enter()
     with taddons.context() as context:
         context.options.update(confdir="~/of-mine")
-        report = proxy.make_report([("127.0.0.1", 4711), ("::1", 4712)])
+        monkeypatch.setattr("hivemind_addon.proxy.mitm.proxy.listens", lambda: [("127.0.0.1", 4711), ("::1", 4712)])
+        report = whole(proxy.report_in_parts())
     assert (report.proxy.port, report.proxy.listens) == (4711, ("127.0.0.1:4711", "::1:4712"))
     assert report.proxy.confdir == str(Path("~/of-mine").expanduser())
     assert "api.anthropic.com" in report.proxy.hosts

@@ -151,6 +151,7 @@ SIGNATURES = {
     mhttp.HttpStream.check_killed: ["self", "emit_error_hook"],
     mhttp.HttpStream.send_response: ["self", "already_streamed"],
     mhttp.HttpStream.handle_protocol_error: ["self", "event"],
+    mhttp.HttpStream.flow_done: ["self"],
     mhttp.HttpLayer.__init__: ["self", "context", "mode"],
     mhttp.HttpLayer.get_connection: ["self", "event", "reuse"],
     mhttp.GetHttpConnection.__init__: ["self", "address", "tls", "via", "transport_protocol"],
@@ -197,6 +198,10 @@ def test_shapes_that_no_signature_tells():
     buffer.clear()
     assert bytes(buffer) == b"", WHICH
     assert isinstance(SAMPLES["GracefulHttp2Client"].streams, dict), WHICH
+    assert isinstance(SAMPLES["ScheduledStream"].context.layers, list), WHICH
+    assert "check_option_type(field.name, val, field.type)" in inspect.getsource(
+        getattr(http.MessageData.__post_init__, "theirs", http.MessageData.__post_init__)
+    ), f"{WHICH}: a message's check looks at more than types"
     assert isinstance(SAMPLES["BoundedH2Connection"].incoming_buffer._headers_buffer, list), WHICH
     assert isinstance(connections.make_body_reader(None), ChunkedReader), WHICH
     assert "self._servers" in inspect.getsource(inspect.getmodule(ServerInstance)), (

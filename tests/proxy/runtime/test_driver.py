@@ -388,6 +388,34 @@ class TestTimer:
         desk.submit("a", "b", patience_s=3600)
         assert desk.driver._timer.when() - still_loop.time() == pytest.approx(15)
 
+    async def test_it_is_moved_only_when_something_is_due_sooner(self, desk, still_loop):
+        desk.submit("a")
+        attempt = await desk.admit("a")
+        desk.submit("b", patience_s=10)
+        armed = desk.driver._timer
+        desk.submit("c", patience_s=12)
+        assert desk.driver.cancel("b")
+        assert desk.driver._timer is armed, "it rings in vain, and looks then"
+        desk.clock.advance(10)
+        desk.driver._on_timer()
+        assert desk.driver._timer.when() - still_loop.time() == pytest.approx(2)
+        desk.submit("d", patience_s=1)
+        assert desk.driver._timer.when() - still_loop.time() == pytest.approx(1)
+        desk.driver.settle(attempt, AttemptResult(SUCCESS))
+
+    async def test_a_request_that_nobody_keeps_makes_no_task_no_future_and_no_timer(self, desk, monkeypatch):
+        loop, made = asyncio.get_running_loop(), []
+        for name in ("create_task", "create_future", "call_soon", "call_later", "call_at"):
+            monkeypatch.setattr(loop, name, lambda *_, name=name, **__: made.append(name))
+        for ticket_id in ("a", "b", "c"):
+            desk.submit(ticket_id)
+            admitted = desk.driver.decision(ticket_id)
+            assert isinstance(admitted, Admitted)
+            desk.driver.observe(admitted.attempt, hints(requests_reading(remaining=40, reset_in_s=60)))
+            assert desk.driver.settle(admitted.attempt, AttemptResult(SUCCESS)) == Finished()
+        monkeypatch.undo()
+        assert made == []
+
     async def test_nothing_to_wait_for_needs_no_timer(self, desk):
         desk.submit("a")
         desk.driver.settle(await desk.admit("a"), AttemptResult(SUCCESS))
@@ -410,7 +438,7 @@ class TestTimer:
 
         with monkeypatch.context() as patch:
             patch.setattr(desk.driver._scheduler, "poll", fail)
-            desk.driver._arm_in(0)
+            desk.driver._arm_at(desk.clock.now)
             while not reported:
                 await breathe()
         assert str(reported[0]) == "ours"

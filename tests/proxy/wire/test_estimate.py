@@ -63,6 +63,7 @@ def test_a_short_new_conversation_is_counted_and_scaled(estimator):
 class CountingTokenizer(Tokenizer):
     def __init__(self):
         super().__init__()
+        self.load()
         self.texts = []
 
     def count(self, text):
@@ -77,6 +78,21 @@ def test_the_text_of_a_request_is_counted_once_for_its_estimates_and_its_lesson(
     assert demand_of(estimator, ALL, facts, "s") == demand_of(estimator, ALL, facts, "s")
     estimator.learn(ALL, facts, "s", usage(900))
     assert len(tokenizer.texts) == 1
+
+
+def test_until_there_is_a_vocabulary_bytes_tell_and_it_is_asked_for_once():
+    tokenizer, asked = Tokenizer(), []
+    tokenizer.wanted = lambda: asked.append("load")
+    estimator = Estimator(tokenizer)
+    told = [estimator.estimate(ALL, request(user(WORDS * 50), system=WORDS), "s") for _ in range(2)]
+    assert (told[0].is_rough, told[1], asked) == (False, told[0], ["load"])
+    tokenizer.load()
+    counted = TOKENIZER.count(WORDS * 51)
+    assert (
+        counted
+        <= demand_of(estimator, ALL, request(user(WORDS * 50), system=WORDS), "s").input_tokens
+        <= 1.05 * counted
+    )
 
 
 def test_a_long_new_conversation_is_estimated_by_its_bytes(estimator):
@@ -366,7 +382,6 @@ def taught(estimator):
 
 def test_a_rough_estimate_counts_nothing_and_says_so():
     tokenizer = CountingTokenizer()
-    tokenizer.load()
     estimator = Estimator(tokenizer)
     for number in range(20):
         facts = conversation(number)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from hivemind_addon.api.command import CommandReply
 from hivemind_addon.api.control import control_socket
 from hivemind_addon.api.control_server import ControlServer
+from tests.api.samples import reports_of
 
 
 @contextmanager
@@ -19,7 +20,7 @@ def serving(report, *, port=8080, answer=lambda command: CommandReply(done=True,
         asked.append(one)
         return answer(one)
 
-    server = ControlServer(control_socket(port), report=lambda: report, command=command)
+    server = ControlServer(control_socket(port), reports=reports_of(lambda: report), command=command)
 
     def serve():
         asyncio.set_event_loop(loop)

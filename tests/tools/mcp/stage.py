@@ -21,6 +21,7 @@ from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
 from hivemind_addon.tools.mcp.server import make_server
 from hivemind_addon.tools.mcp.session import Caller, Permission, ServerScope, Session
 from hivemind_addon.tools.mcp.tools import TOOLS
+from tests.api.samples import reports_of
 from tests.proxy.core.samples import Bench
 
 PORT = 8080
@@ -40,7 +41,9 @@ class Stage:
         self.leases = SqliteLeases(folder / "leases.db")
         self.checkpoints = CheckpointStore(folder / "checkpoints")
         self.sessions: list[Session] = []
-        self._server = ControlServer(control_socket(PORT), report=self.report, command=self.command, every_s=60)
+        self._server = ControlServer(
+            control_socket(PORT), reports=reports_of(self.report), command=self.command, every_s=60
+        )
 
     async def start(self) -> None:
         await self._server.start()

@@ -173,6 +173,6 @@ class _OneShare(Lanes):
         agent = self._agent(_EVERYBODY, float("inf"))
         tree = agent.trees.get(_EVERYBODY[0])
         if tree is None:
-            tree = Tree(_EVERYBODY[0], agent.trees.floor_s())
+            tree = Tree(_EVERYBODY[0], agent.trees.floor_s(), agent.roots)
             agent.trees.add(tree)
         return agent, tree

@@ -175,7 +175,8 @@ class Breaker:
 
     def answered(self, *, admitted_at: float) -> bool:
         """An answer to an attempt began. True when the state changed."""
-        self._lived_at = max(self._lived_at, admitted_at)
+        if admitted_at > self._lived_at:
+            self._lived_at = admitted_at
         if admitted_at < self._row_since:
             # It was taken before the failures began.
             self._learn_share(failed=0, attempts=1)
@@ -277,8 +278,11 @@ class Breaker:
         return True
 
     def _learn_share(self, *, failed: int, attempts: int) -> None:
-        share = self._share + (failed - attempts * self._share) / max(_SHARE_OVER, attempts)
-        self._share = min(max(share, self._least_share), _USUAL_SHARE[1])
+        over = attempts if attempts > _SHARE_OVER else _SHARE_OVER
+        share = self._share + (failed - attempts * self._share) / over
+        if share < self._least_share:
+            share = self._least_share
+        self._share = share if share < _USUAL_SHARE[1] else _USUAL_SHARE[1]
 
     def _revive(self) -> None:
         self._clear()

@@ -94,7 +94,8 @@ class PromptCache:
 
         Answers the entries that were cold before.
         """
-        if max(ticket.prefix_tokens, ticket.cached_tokens, ticket.demand.input_tokens) < self._settings.least_tokens:
+        least = self._settings.least_tokens
+        if ticket.prefix_tokens < least and ticket.cached_tokens < least and ticket.demand.input_tokens < least:
             return []
         before = {entry: self.lapses_at(entry, now) for entry in self.entries(ticket)}
         self._began.setdefault(ticket.id, before)

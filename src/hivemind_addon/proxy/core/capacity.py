@@ -265,9 +265,11 @@ class Capacity:
     @property
     def limit(self) -> int:
         """The concurrency limit: what was learned, or less where a person said so."""
-        throttles, overloads = self.hidden
-        least = max(1, min(self.slots.limit, throttles.most_in_flight, overloads.most_in_flight))
-        return least if self.cap is None else min(least, self.cap)
+        least = self.slots.limit if self.cap is None else min(self.slots.limit, self.cap)
+        for hidden in self.hidden:
+            if hidden.most_in_flight < least:
+                least = hidden.most_in_flight
+        return least
 
     @property
     def growth(self) -> tuple[float, int]:
@@ -342,6 +344,8 @@ class Capacity:
     def _hidden_s(self, demand: Demand) -> float:
         """The same of the limits that refusals taught."""
         throttles, overloads = self.hidden
+        if not throttles.has_refused and not overloads.has_refused:
+            return 0.0
         return max(throttles.cost_s(demand), overloads.cost_s(demand))
 
     def saved_s(self, tokens: int) -> float:
@@ -353,7 +357,7 @@ class Capacity:
         took = result.charged
         if took is None:
             took = Demand(requests=0) if result.outcome.kind in FAILURES else attempt.demand
-        held_s = max(0.0, now - attempt.admitted_at)
+        held_s = now - attempt.admitted_at
         cost_s = dominant_s(took, self.meters, service_s=held_s, slots=self.limit)
         return max(cost_s, self._hidden_s(took)) if took.requests else cost_s
 

@@ -405,7 +405,8 @@ class FairQueue:
     def _worth(self, entry: QueueEntry, now: float) -> tuple[float, float]:
         """What moves a ticket forward beside fairness, and when that changes; infinite: not by time alone."""
         settings, ticket = self._settings, entry.ticket
-        bonus_s = -min(settings.size_lag_s, max(0.0, reading_s(ticket.demand.input_tokens, ()) - _SMALL_S))
+        lag_s = reading_s(ticket.demand.input_tokens, ()) - _SMALL_S
+        bonus_s = -min(settings.size_lag_s, lag_s) if lag_s > 0 else 0.0
         if entry.is_background:
             return bonus_s, _NEVER
         bonus_s += (_CLASSES - entry.priority) * settings.class_lead_s

@@ -205,16 +205,23 @@ class Lane:
 class Tree(Share):
     """A session and its sub-agents."""
 
-    __slots__ = ("children", "children_running", "lanes", "next", "own", "sessions")
+    __slots__ = ("_roots", "children", "children_running", "lanes", "next", "own", "sessions")
 
-    def __init__(self, root: str, start_s: float) -> None:
+    def __init__(self, root: str, start_s: float, roots: dict[str, str]) -> None:
+        """`roots`: its agent's. The agent itself would be in a circle with its trees, left to the collector."""
         super().__init__(root, start_s)
+        self._roots = roots
         self.lanes: dict[tuple[str, Priority, bool], Lane] = {}
         self.own: KeyedHeap[Lane] = KeyedHeap()
         self.children: KeyedHeap[Lane] = KeyedHeap()
         self.children_running = 0
         self.sessions: list[str] = []
         self.next: QueueEntry | None = None
+
+    def forgotten(self) -> None:
+        """See Share."""
+        for session in self.sessions:
+            del self._roots[session]
 
 
 class Agent(Share):
@@ -226,17 +233,13 @@ class Agent(Share):
         super().__init__(name, start_s)
         self.roots: dict[str, str] = {}
         """The first session of the tree that a session belongs to."""
-        self.trees: Shares[Tree] = Shares(credit_s=credit_s, forgotten=self._forget)
+        self.trees: Shares[Tree] = Shares(credit_s=credit_s)
         self.next: QueueEntry | None = None
 
     def root_of(self, ticket: Ticket) -> str:
         """The name of a ticket's tree."""
         known = self.roots.get(ticket.session) or self.roots.get(ticket.parent_session)
         return known or ticket.parent_session or ticket.session
-
-    def _forget(self, tree: Tree) -> None:
-        for session in tree.sessions:
-            del self.roots[session]
 
 
 class Lanes:
@@ -388,8 +391,10 @@ class Lanes:
         tree.children_running += entry.is_child
 
     def _note_starts(self, entry: QueueEntry, agent: Agent, tree: Tree) -> None:
-        entry.agent_start_s = min(entry.agent_start_s, agent.start_s)
-        entry.tree_start_s = min(entry.tree_start_s, tree.start_s)
+        if agent.start_s < entry.agent_start_s:
+            entry.agent_start_s = agent.start_s
+        if tree.start_s < entry.tree_start_s:
+            entry.tree_start_s = tree.start_s
 
     def _shares(self, entry: QueueEntry) -> tuple[Agent, Tree]:
         """Who pays for a ticket; made new where nobody remembers them, with the start that its standing grants."""
@@ -402,7 +407,7 @@ class Lanes:
         root = agent.root_of(ticket)
         tree = agent.trees.get(root)
         if tree is None:
-            tree = Tree(root, min(entry.tree_start_s, agent.trees.floor_s()))
+            tree = Tree(root, min(entry.tree_start_s, agent.trees.floor_s()), agent.roots)
             agent.trees.add(tree)
         for session in (ticket.session, ticket.parent_session):
             if session and session not in agent.roots:

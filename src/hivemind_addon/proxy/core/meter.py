@@ -312,10 +312,12 @@ class Meter:
 
     def adopt(self, *, stamp: int, units: int, admitted_at: float, now: float) -> None:
         """An attempt was admitted before this meter counted it."""
+        is_oldest_first = not self._open or next(reversed(self._open)) < stamp
         self.reserve(stamp=stamp, units=units, now=now)
         self._open[stamp].admitted_at = self._open[stamp].taken_at = admitted_at
-        self._open = dict(sorted(self._open.items()))
-        self._unbooked = _Costs(cost for cost in self._open.values() if cost in self._unbooked)
+        if not is_oldest_first:
+            self._open = dict(sorted(self._open.items()))
+            self._unbooked = _Costs(cost for cost in self._open.values() if cost in self._unbooked)
 
     def settle(self, *, stamp: int, settled_stamp: int, charged: int | None, now: float, failed: bool = False) -> None:
         """An attempt ended; `charged` is what the provider takes for it.
@@ -330,7 +332,7 @@ class Meter:
         reserved = cost.units
         self.reserved -= reserved
         if charged is not None:
-            cost.units = max(0, charged)
+            cost.units = charged if charged > 0 else 0
         elif failed:
             cost.failed_units = reserved
             cost.units = 0 if self._votes > 0 else reserved
@@ -394,7 +396,8 @@ class Meter:
                 self._others_units = 0.0
             elif self.kind is not MeterKind.UNKNOWN and not is_first and not was_guessed and before[0] == self.limit:
                 self._compare(self._level - expected, booked, rounding=2 * reserve, sent_at=sent_at, now=now)
-            self._way_s += 0.2 * (min(max(now - sent_at, 0.0), _MOST_WAY_S) - self._way_s)
+            way_s = now - sent_at if now > sent_at else 0.0
+            self._way_s += 0.2 * ((way_s if way_s < _MOST_WAY_S else _MOST_WAY_S) - self._way_s)
         return before != (self.limit, self.kind)
 
     def lower(self, level: float, now: float) -> None:
@@ -444,7 +447,10 @@ class Meter:
     def _set_level(self, level: float) -> None:
         # A debt is never larger than one window: a wrong count must not block a pool for hours.
         limit = self.limit
-        self._level = limit if level > limit else max(level, -limit)
+        if level > limit:
+            self._level = limit
+        else:
+            self._level = level if level > -limit else -limit
 
     def _advance(self, now: float) -> None:
         if now <= self._at:

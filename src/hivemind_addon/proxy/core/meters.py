@@ -454,13 +454,15 @@ class ServiceTime:
 
 def dominant_s(demand: Demand, meters: Iterable[Meter], *, service_s: float, slots: int) -> float:
     """The dominant cost of a demand that holds a slot for `service_s`. Never negative."""
-    takes_s = [
-        # More than the whole limit takes the whole limit.
-        min(meter.units_of(demand), meter.limit) / meter.limit * meter.window_s
-        for meter in meters
-        if meter.window_s <= _LONGEST_WINDOW_S
-    ]
-    return max(0.0, service_s / max(1, slots), *takes_s)
+    longest_s = service_s / slots if service_s > 0 else 0.0
+    for meter in meters:
+        if meter.window_s <= _LONGEST_WINDOW_S:
+            # More than the whole limit takes the whole limit.
+            units, limit = meter.units_of(demand), meter.limit
+            takes_s = units / limit * meter.window_s if units < limit else meter.window_s
+            if takes_s > longest_s:
+                longest_s = takes_s
+    return longest_s
 
 
 def reading_s(input_tokens: int, meters: Iterable[Meter]) -> float:

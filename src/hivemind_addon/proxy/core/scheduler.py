@@ -13,7 +13,7 @@ Call `poll(now)` after anything that changed state, then arm one timer at `next_
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -51,6 +51,7 @@ from hivemind_addon.proxy.core.pool import Pool, PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted, Backoff, Patience, Refused, Shed, Verdict
 from hivemind_addon.proxy.core.sharing import Sharing
 from hivemind_addon.system.heap import KeyedHeap
+from hivemind_addon.system.parts import whole
 
 if TYPE_CHECKING:
     from hivemind_addon.proxy.core.meters import Meters
@@ -427,10 +428,21 @@ class Scheduler:
 
     def snapshot(self, now: float, *, most_queued: int | None = None) -> Snapshot:
         """Everything at `now`; of the tickets that wait at most so many of each pool, the next ones."""
+        return whole(self.snapshot_in_parts(lambda: now, most_queued=most_queued))
+
+    def snapshot_in_parts(
+        self, clock: Callable[[], float], *, most_queued: int | None = None
+    ) -> Generator[None, None, Snapshot]:
+        """The same, a pool at a time: each at one instant, and what they have in common at the end."""
+        pools = []
+        for pool in list(self._pools.values()):
+            pools.append(pool.view(clock(), most_queued=most_queued))
+            yield
+        now = clock()
         return Snapshot(
             at=now,
             stopping=self._stopping,
-            pools=tuple(pool.view(now, most_queued=most_queued) for pool in self._pools.values()),
+            pools=tuple(pools),
             counters=Counters(**{name: self._counts[name] for name in Counters.__struct_fields__}),
             budgets=self._budgets.views(now),
             priorities=self._overrides.priorities(now),

@@ -20,7 +20,7 @@ and one cost of each. Hence, for a share that begins to wait and owes nothing, e
 `credit + bonus + one cost` before it.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 
 from hivemind_addon.system.heap import KeyedHeap
 
@@ -44,6 +44,9 @@ class Share:
         self.weight = 0.0
         """While it waits or runs, of what it waits with; else zero."""
 
+    def forgotten(self) -> None:
+        """Nobody remembers it any more."""
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} at {self.start_s:.3f} s, {self.running} running>"
 
@@ -54,7 +57,6 @@ class Shares[S: Share]:
     __slots__ = (
         "_by_start",
         "_credit_s",
-        "_forgotten",
         "_idle_since",
         "_latest_s",
         "_resting",
@@ -64,10 +66,9 @@ class Shares[S: Share]:
         "waiting",
     )
 
-    def __init__(self, *, credit_s: float, forgotten: Callable[[S], None] | None = None) -> None:
+    def __init__(self, *, credit_s: float) -> None:
         self.now_s = 0.0
         self._credit_s = credit_s
-        self._forgotten = forgotten
         self._latest_s = _LONG_AGO
         """No start was ever later."""
         self._weights = 0.0
@@ -142,7 +143,9 @@ class Shares[S: Share]:
 
     def serve(self, share: S, cost_s: float, *, weight: float = 1.0) -> None:
         """It takes this much. Say then whether it waits or rests."""
-        self.now_s = max(self.now_s, self._first_start_s())
+        first_s = self._first_start_s()
+        if first_s > self.now_s:
+            self.now_s = first_s
         share.running += 1
         if not share.waits:
             self._resting.drop(share)
@@ -159,14 +162,18 @@ class Shares[S: Share]:
     def charge_too(self, share: S, cost_s: float, *, weight: float = 1.0) -> None:
         """It pays for what another share took as well. Say then whether it waits or rests."""
         share.start_s += cost_s / weight
+        if share.start_s > self._latest_s:
+            self._latest_s = share.start_s
         if cost_s < 0 and share.waits:
             self._by_start.put(share, share.start_s)
-        self._latest_s = max(self._latest_s, share.start_s)
 
     def _charge(self, share: S, cost_s: float, weight: float) -> None:
         self.charge_too(share, cost_s, weight=weight)
         ideal_s = self.now_s + _PACE * cost_s / self._weights
-        self.now_s = min(ideal_s, max(self.now_s, self._latest_s + 2 * self._credit_s))
+        bound_s = self._latest_s + 2 * self._credit_s
+        if bound_s < self.now_s:
+            bound_s = self.now_s
+        self.now_s = ideal_s if ideal_s < bound_s else bound_s
 
     def _first_start_s(self) -> float:
         """The smallest start of all that wait; of none, long ago."""
@@ -191,5 +198,4 @@ class Shares[S: Share]:
         while (share := self._resting.first) is not None and self._resting.first_key <= self.floor_s():
             self._resting.drop(share)
             del self._shares[share.name]
-            if self._forgotten is not None:
-                self._forgotten(share)
+            share.forgotten()

@@ -85,8 +85,9 @@ class CommonOrder:
             self._sent.add(ticket.id)
         start_s = self._came_s[ticket.id]
         # As in an ideal system that serves all who are here at once: newcomers do not go before others for ever.
-        self._now_s = max(self._now_s, start_s) + _PACE * cost_s / max(1, len(self._came_s))
-        self._served_s[ticket.agent] = max(start_s, owed_s) + cost_s / entry.weight
+        now_s = start_s if start_s > self._now_s else self._now_s
+        self._now_s = now_s + _PACE * cost_s / len(self._came_s)
+        self._served_s[ticket.agent] = (owed_s if owed_s > start_s else start_s) + cost_s / entry.weight
         self._charged_s[ticket.id] = cost_s
         if len(self._served_s) > self._forget_at:
             self._served_s = {agent: at_s for agent, at_s in self._served_s.items() if at_s > self._now_s}

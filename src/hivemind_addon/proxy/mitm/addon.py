@@ -17,6 +17,7 @@ from hivemind_addon.api.trust import cure_of_distrust
 from hivemind_addon.proxy.compose import make_runtime
 from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, hang_up, own_addresses
 from hivemind_addon.proxy.mitm.commands import Commands
+from hivemind_addon.proxy.mitm.connections import check_messages_quickly
 from hivemind_addon.proxy.mitm.contentview import ExchangeView
 from hivemind_addon.proxy.mitm.listeners import (
     call_off_listening,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from hivemind_addon.api.ticket import Attempt
     from hivemind_addon.proxy.mitm.exchange import Exchange
     from hivemind_addon.proxy.mitm.settings import Settings
+    from hivemind_addon.proxy.wire.tokenizer import Tokenizer
     from hivemind_addon.system.descriptors import ConnectionPlaces
 
 logger = logging.getLogger("hivemind")
@@ -248,16 +250,19 @@ class Hivemind:
         if self.proxy is None:
             return
         self.proxy.hooks.take_over(ctx.master.addons)
-        self._loading = asyncio.ensure_future(self._load_vocabulary(self.proxy))
+        self.proxy.runtime.tokenizer.wanted = partial(self._load_soon, self.proxy.runtime.tokenizer)
         self._telling = asyncio.ensure_future(tell_listeners(self._rebinding))
         self.proxy.control.open_soon(self._rebinding)
         self.proxy.annotator.is_read = self._readers = FlowReaders(ctx.master)
         if (view := ctx.master.addons.get("view")) is not None:  # an empty one is false
             self._view = ViewSync(view, self.proxy)
 
-    async def _load_vocabulary(self, proxy: Proxy) -> None:
+    def _load_soon(self, tokenizer: Tokenizer) -> None:
+        self._loading = asyncio.ensure_future(self._load(tokenizer))
+
+    async def _load(self, tokenizer: Tokenizer) -> None:
         """Off the event loop: it takes a third of a second."""
-        problem = await asyncio.to_thread(proxy.runtime.tokenizer.load)
+        problem = await asyncio.to_thread(tokenizer.load)
         if problem:
             logger.warning("hivemind: %s", problem)
 
@@ -412,6 +417,7 @@ def _make_proxy(settings: Settings) -> Proxy:
     """Once in the life of a process."""
     proxy = Proxy(runtime=make_runtime(), settings=settings)
     setattr(ctx.master, ADOPTABLE, proxy)
+    check_messages_quickly()
     # Programs stay: without them a full collection, for which all streams wait, takes 20 ms instead of 70.
     gc.freeze()
     return proxy

@@ -27,9 +27,7 @@ from hivemind_addon.proxy.mitm.options import OPTIONS, PREFIX, Option
 from hivemind_addon.system.folders import FolderNotPrivate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hivemind_addon.api.report import Report
+    from hivemind_addon.api.report_source import ReportSource
     from hivemind_addon.proxy.mitm.files import Files
     from hivemind_addon.proxy.mitm.settings import LiveSettings
     from hivemind_addon.proxy.runtime.driver import Driver
@@ -50,13 +48,12 @@ class ControlSocket:
         settings: LiveSettings,
         files: Files,
         driver: Driver,
-        report: Callable[[Sequence[tuple[str, int]]], Report],
+        reports: ReportSource,
     ) -> None:
-        """`report` is asked with the addresses where the proxy listens."""
         self._settings = settings
         self._files = files
         self._driver = driver
-        self._report = report
+        self._reports = reports
         self._server: ControlServer | None = None
         self._opening: asyncio.Task[None] | None = None
 
@@ -81,7 +78,7 @@ class ControlSocket:
         try:
             server = ControlServer(
                 control_socket(addresses[0][1]) if chosen is True else chosen,
-                report=lambda: self._report(addresses),
+                reports=self._reports,
                 command=self._do,
             )
             await server.start()

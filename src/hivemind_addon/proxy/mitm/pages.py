@@ -27,6 +27,7 @@ from mitmproxy.net.http.url import parse_authority
 from mitmproxy.proxy.mode_specs import ReverseMode
 
 from hivemind_addon import __version__
+from hivemind_addon.api.report_source import FRESH_S, LEAST_SHARE
 from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, is_loopback
 from hivemind_addon.proxy.observe.metrics import CONTENT_TYPE
 from hivemind_addon.proxy.page.document import CONTENT_SECURITY_POLICY, DOCUMENT
@@ -38,17 +39,13 @@ if TYPE_CHECKING:
 
     from mitmproxy.connection import Client
 
-    from hivemind_addon.api.report import Report
+    from hivemind_addon.api.report_source import ReportSource
     from hivemind_addon.proxy.mitm.addresses import Upstream
     from hivemind_addon.proxy.observe.metrics import Metrics
     from hivemind_addon.proxy.runtime.driver import Driver
     from hivemind_addon.proxy.runtime.guard import Guard
     from hivemind_addon.system.clock import Clock
 
-FRESH_S = 1.0
-"""What was made for one reader is good for the others as long."""
-_LEAST_SHARE = 20
-"""Making an answer takes at most this part of the event loop's time, however many ask for it."""
 _LOCAL_NAMES = (".localhost", ".local", ".internal")
 _OWN_NAMES = {"localhost", "127.0.0.1", "::1"}
 _HEADERS = {
@@ -75,7 +72,7 @@ class Pages:
     def __init__(
         self,
         *,
-        report: Callable[[], Report],
+        reports: ReportSource,
         metrics: Metrics,
         driver: Driver,
         guard: Guard,
@@ -93,8 +90,7 @@ class Pages:
         self._is_stopping = is_stopping
         self._is_configured = is_configured
         self._began_at = driver.clock.monotonic()
-        encoder = msgspec.json.Encoder()
-        self._report = _Fresh(lambda: encoder.encode(report()), driver.clock)
+        self._reports = reports
         self._metrics = _Fresh(lambda: metrics.exposition(driver.snapshot), driver.clock)
         self._failing = False
         """The last page could not be made; that is in the log once."""
@@ -182,7 +178,7 @@ class Pages:
             case "/":
                 return _make(200, "text/html; charset=utf-8", DOCUMENT)
             case "/report.json":
-                return _make(200, _JSON, self._report())
+                return _make(200, _JSON, self._reports.at_once())
             case "/metrics":
                 return _make(200, CONTENT_TYPE, self._metrics())
             case "/health":
@@ -235,7 +231,7 @@ class _Fresh:
         if began_at >= self._good_until:
             self._made = self._make()
             now = self._clock.monotonic()
-            self._good_until = now + max(FRESH_S, _LEAST_SHARE * (now - began_at))
+            self._good_until = now + max(FRESH_S, LEAST_SHARE * (now - began_at))
         return self._made
 
 

@@ -16,6 +16,7 @@ from mitmproxy import ctx
 from hivemind_addon import __version__
 from hivemind_addon.api.events import OddityNoted
 from hivemind_addon.api.report import QUEUED_TOLD, ProxyView, Report
+from hivemind_addon.api.report_source import ReportSource
 from hivemind_addon.api.snapshot import SCHEMA_VERSION
 from hivemind_addon.proxy.capture.flow_parts import destination
 from hivemind_addon.proxy.mitm.addresses import listens, web_page
@@ -33,7 +34,7 @@ from hivemind_addon.system.descriptors import ConnectionPlaces, raise_limit
 from hivemind_addon.system.patterns import normal_host
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator
 
     from mitmproxy import http
     from mitmproxy.connection import Client
@@ -82,12 +83,13 @@ class Proxy:
         self._of_client: defaultdict[str, set[Exchange]] = defaultdict(set)
         self._emptied = asyncio.Event()
         self.annotator = Annotator(histories=runtime.histories, driver=runtime.driver, live=self.live)
-        self.control = ControlSocket(
-            settings=self.settings, files=self.files, driver=runtime.driver, report=self.make_report
-        )
+        self._listens: list[tuple[str, int]] = []
+        """As it was last told: who asks for it has asked by one of them."""
+        reports = ReportSource(self.report_in_parts, runtime.driver.clock.monotonic)
+        self.control = ControlSocket(settings=self.settings, files=self.files, driver=runtime.driver, reports=reports)
         """Where others read what goes on, and say what is to be done."""
         self.pages = Pages(
-            report=lambda: self.make_report(listens()),
+            reports=reports,
             metrics=runtime.metrics,
             driver=runtime.driver,
             guard=runtime.guard,
@@ -254,27 +256,27 @@ class Proxy:
 
     # What is told ----------------------------------------------------------------------------------------------------
 
-    def make_report(self, listens: Sequence[tuple[str, int]]) -> Report:
-        """Everything that is told, now. `listens`: at least one address."""
+    def report_in_parts(self) -> Generator[None, None, Report]:
+        """Everything that is told, now; others may have the processor in between."""
+        self._listens = listens() or self._listens
         profiles, clock = self.settings.current.profiles.by_name.values(), self.driver.clock
-        return Report(
-            version=SCHEMA_VERSION,
-            proxy=ProxyView(
-                pid=os.getpid(),
-                port=listens[0][1],
-                listens=tuple(f"{host}:{port}" for host, port in listens),
-                confdir=str(Path(ctx.options.confdir).expanduser()),
-                hosts=tuple(sorted({host for profile in profiles for host in profile.hosts})),
-                version=__version__,
-                began_wall=self.began_wall,
-                web=web_page(),
-                open_files=self.places.limit,
-                unscheduled=tuple(sorted(self.unscheduled)),
-            ),
-            snapshot=self.driver.snapshot(most_queued=QUEUED_TOLD),
-            stats=self.runtime.stats.view(clock.monotonic(), self.runtime.news.lines(clock.monotonic())),
-            told_wall=clock.wall(),
+        view = ProxyView(
+            pid=os.getpid(),
+            port=self._listens[0][1],
+            listens=tuple(f"{host}:{port}" for host, port in self._listens),
+            confdir=str(Path(ctx.options.confdir).expanduser()),
+            hosts=tuple(sorted({host for profile in profiles for host in profile.hosts})),
+            version=__version__,
+            began_wall=self.began_wall,
+            web=web_page(),
+            open_files=self.places.limit,
+            unscheduled=tuple(sorted(self.unscheduled)),
         )
+        snapshot = yield from self.driver.snapshot_in_parts(most_queued=QUEUED_TOLD)
+        yield
+        now = clock.monotonic()
+        stats = self.runtime.stats.view(now, self.runtime.news.lines(now))
+        return Report(version=SCHEMA_VERSION, proxy=view, snapshot=snapshot, stats=stats, told_wall=clock.wall())
 
 
 def end_on_hangup(end: Callable[[], None]) -> None:

@@ -58,8 +58,9 @@ from mitmproxy.proxy.layers.http._hooks import (
 from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
 from mitmproxy_rs.udp import UdpServer
 
-from hivemind_addon.proxy.mitm.connections import BAD_HEAD, BoundedUpstreamProxy, server_for
+from hivemind_addon.proxy.mitm.connections import BAD_HEAD, BoundedUpstreamProxy, dissolve, over, server_for
 from hivemind_addon.proxy.mitm.port import Alarm, ExchangePort, Handling, Look, Next, Port, Stage
+from hivemind_addon.proxy.mitm.turn import Flush, in_one_write
 from hivemind_addon.proxy.mitm.upstream_client import (
     DrainingHttpLayer,
     FreshConnection,
@@ -454,6 +455,7 @@ class ScheduledStream(HttpStream):
         exchange.released(self.response_body_buf)
         # In one piece: what came apart has waited together.
         yield from self._send_chunk(exchange.decoded_so_far() if self.committed else held_back)
+        yield Flush()  # the first content goes now, whatever else has come with it
         yield from self._arm(exchange, Stage.STREAMED)
 
     def _streamed_head(self) -> http.Response:
@@ -591,7 +593,31 @@ class ScheduledStream(HttpStream):
         self.held_back = []
         if self.exchange:
             self.exchange.finished()
+        self.parent.leaving.add(self)
         yield DropStream(self.stream_id)
+
+    def flow_done(self) -> layer.CommandGenerator[None]:
+        """The answer has gone out: the base class drops the stream, or makes a tunnel of it."""
+        yield from super().flow_done()
+        self.parent.leaving.add(self)
+
+    def handle_protocol_error(
+        self, event: RequestProtocolError | ResponseProtocolError
+    ) -> layer.CommandGenerator[None]:
+        """One side broke off: the base class drops the stream."""
+        yield from super().handle_protocol_error(event)
+        self.parent.leaving.add(self)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a hook or a connection has to answer before it goes on."""
+        return self._paused is not None
+
+    def dissolve(self) -> None:
+        """Cut what ties it to itself, so that it goes now with its bodies, and not when a collector comes."""
+        if self.child_layer is None:  # a tunnel ends with its connection
+            self.client_state = self.server_state = over
+            self.context.layers.clear()
 
     # Retry -----------------------------------------------------------------------------------------------------------
 
@@ -720,6 +746,8 @@ class SchedulingHttpLayer(DrainingHttpLayer):
     def __init__(self, context: Context, mode: HTTPMode, port: Port) -> None:
         super().__init__(context, mode)
         self.port = port
+        self.leaving: set[ScheduledStream] = set()
+        """Those that are over, or about to be."""
 
     def make_stream(self, stream_id: int) -> layer.CommandGenerator[None]:
         """Build one of our streams."""
@@ -734,6 +762,21 @@ class SchedulingHttpLayer(DrainingHttpLayer):
         return attempt_id
 
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        yield from in_one_write(self._handle_turn(event))
+        if self.leaving:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Nothing of a stream that is over waits for the collector."""
+        waiting = {stream for stream in self.leaving if stream.waits}
+        for stream in self.leaving - waiting:
+            if self.streams.get(stream.stream_id) is not stream:
+                stream.dissolve()
+        self.leaving = waiting
+        if not self.streams and self.context.client.state is ConnectionState.CLOSED:
+            dissolve(self.connections[self.context.client])
+
+    def _handle_turn(self, event: events.Event) -> layer.CommandGenerator[None]:
         if isinstance(event, events.Wakeup) and event.command not in self.command_sources:
             return _nothing()  # an alarm that was cancelled
         if isinstance(event, events.ConnectionClosed) and event.connection is not self.context.client:
@@ -774,7 +817,10 @@ class SchedulingHttpLayer(DrainingHttpLayer):
         if any(stream.context.server is connection for stream in self.streams.values()):
             return
         if connection not in self.waiting_for_establishment:
-            self.connections.pop(connection, None)
+            closed = self.connections.pop(connection, None)
+            if not isinstance(closed, HttpStream):  # that is a tunnel, whose own layers it belongs to
+                for one in _stack(closed):
+                    dissolve(one)
             self.draining.discard(connection)
 
     def event_to_child(self, child: layer.Layer | HttpStream, event: events.Event) -> layer.CommandGenerator[None]:
@@ -793,7 +839,7 @@ def _nothing() -> layer.CommandGenerator[None]:
     yield from ()
 
 
-def _stack(top: layer.Layer) -> Iterator[layer.Layer]:
+def _stack(top: layer.Layer | None) -> Iterator[layer.Layer]:
     current: Any = top
     while current is not None:
         yield current

@@ -9,7 +9,7 @@ calls `cancel`) gives the decision back: an admission that nobody takes is settl
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hivemind_addon.api.command import Cancel, CommandReply, SchedulerCommand
@@ -36,6 +36,7 @@ from hivemind_addon.system.heap import KeyedHeap
 
 _logger = logging.getLogger(__name__)
 
+_NEVER = float("inf")
 _SLEEP_S = 1.0
 """A shorter sleep of the machine is none: the two clocks are not read at one instant."""
 _LONGEST_TIMER_S = 15.0
@@ -115,8 +116,8 @@ class Driver:
         self._pulses: KeyedHeap[str] = KeyedHeap()
         """Who wants to be woken at an instant."""
         self._timer: asyncio.TimerHandle | None = None
-        self._wakeup_at: float | None = None
-        """What the timer is armed for; a far one rings in between."""
+        self._rings_at = 0.0
+        """When the timer rings: never later than anything is due, and perhaps in vain."""
         self._delivering = False
         self._drained: list[asyncio.Future[None]] = []
 
@@ -143,9 +144,10 @@ class Driver:
 
     def submit(self, ticket: Ticket, settings: PoolSettings) -> None:
         """Queue a ticket; then `wait` for it, or `cancel` it."""
-        self._scheduler.submit(ticket, settings, self._now())
+        now = self._now()
+        self._scheduler.submit(ticket, settings, now)
         self._waiters[ticket.id] = _Waiter()
-        self.tick()
+        self.tick(now)
 
     def decision(self, ticket_id: str) -> Awaited | None:
         """The ticket's next decision if it is there already; None: `wait` for it."""
@@ -186,16 +188,18 @@ class Driver:
 
     def settle(self, attempt: Attempt, result: AttemptResult) -> Verdict:
         """End an attempt, exactly once. After a Backoff, `wait` for the same ticket again, or `cancel` it."""
-        verdict = self._scheduler.settle(attempt, result, self._now())
+        now = self._now()
+        verdict = self._scheduler.settle(attempt, result, now)
         if isinstance(verdict, Backoff):
             self._waiters[attempt.ticket.id] = _Waiter()
-        self.tick()
+        self.tick(now)
         return verdict
 
     def observe(self, attempt: Attempt, hints: Hints, *, answered: bool = True) -> None:
         """A response's head arrived; `answered`: of an answer, and no refusal."""
-        self._scheduler.observe(attempt, hints, self._now(), answered=answered)
-        self.tick()
+        now = self._now()
+        self._scheduler.observe(attempt, hints, now, answered=answered)
+        self.tick(now)
 
     def cancel(self, ticket_id: str) -> bool:
         """The client went. True when the ticket was queued, or admitted without anybody having fetched that.
@@ -284,6 +288,10 @@ class Driver:
         """Everything now; of the tickets that wait at most so many of each pool, the next ones."""
         return self._scheduler.snapshot(self.clock.monotonic(), most_queued=most_queued)
 
+    def snapshot_in_parts(self, *, most_queued: int | None = None) -> Generator[None, None, Snapshot]:
+        """The same, a pool at a time: the loop may turn in between."""
+        return self._scheduler.snapshot_in_parts(self.clock.monotonic, most_queued=most_queued)
+
     async def drained(self, timeout_s: float) -> bool:
         """Wait until nothing is queued or in flight. False when `timeout_s` came first."""
         if self._scheduler.is_idle:
@@ -296,13 +304,13 @@ class Driver:
             self._drained.remove(idle)
         return bool(done)
 
-    def tick(self) -> None:
-        """Take one turn. The timer and every call do it; so does a test that has moved its clock.
+    def tick(self, now: float | None = None) -> None:
+        """Take one turn. The timer and every call do it, which has read the clock; so does a test that has moved it.
 
         What the core raises goes to everybody who waits, too: none may hang on a scheduler that has failed.
         """
         try:
-            now = self._now()
+            now = self._now() if now is None else now
             for decision in self._scheduler.poll(now):
                 self._leave(decision)
         except Exception as error:
@@ -394,22 +402,21 @@ class Driver:
         return tuple(observer for observer, hears in asked if hears is None or kind in hears)
 
     def _arm(self) -> None:
+        """Have the timer ring when something is due. One that rings sooner looks then how long is left."""
         wakeup_at = self._scheduler.next_wakeup()
-        if self._pulses and (wakeup_at is None or self._pulses.first_key < wakeup_at):
+        if wakeup_at is None or self._pulses.first_key < wakeup_at:
             wakeup_at = self._pulses.first_key
-        if self._timer is not None:
-            if wakeup_at == self._wakeup_at:
-                return
-            self._timer.cancel()
-            self._timer = None
-        self._wakeup_at = wakeup_at
-        if wakeup_at is not None:
-            # A timer stands still while the machine sleeps, so a far one is looked at in between.
-            self._arm_in(min(wakeup_at - self.clock.monotonic(), _LONGEST_TIMER_S))
+        if wakeup_at == _NEVER or (self._timer is not None and self._rings_at <= wakeup_at):
+            return
+        # A timer stands still while the machine sleeps, so a far one is looked at in between.
+        self._arm_at(min(wakeup_at, self.clock.monotonic() + _LONGEST_TIMER_S))
 
-    def _arm_in(self, delay_s: float) -> None:
+    def _arm_at(self, rings_at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_at(loop.time() + max(0.0, delay_s), self._on_timer)
+        self._rings_at = rings_at
+        self._timer = loop.call_at(loop.time() + max(0.0, rings_at - self.clock.monotonic()), self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -418,6 +425,5 @@ class Driver:
         except Exception:
             # Nobody called who could guard it: asyncio reports it, and the queue must not stand still for it.
             if self._timer is None:
-                self._wakeup_at = None
-                self._arm_in(_AFTER_FAILURE_S)
+                self._arm_at(self.clock.monotonic() + _AFTER_FAILURE_S)
             raise

@@ -344,7 +344,7 @@ class Estimator:
         """What the provider knows already, and what begins at a message."""
         raws = (*facts.preamble, *facts.messages) if start == _WHOLE else facts.messages[start:]
         tokens = known + media * _MEDIA_TOKENS
-        is_countable = size_bytes <= _COUNTED_BYTES and (raws or not size_bytes)
+        is_countable = size_bytes <= _COUNTED_BYTES and (self._tokenizer.is_ready() if raws else not size_bytes)
         counted = facts.counts.get(start) if is_countable else None
         if not is_countable or (counted is None and rough):
             by_bytes = round(size_bytes / model.bytes_per_token)

@@ -1,13 +1,18 @@
 """Counts tokens with OpenAI's published vocabulary, o200k_base, from the package's own copy: never a download."""
 
+from __future__ import annotations
+
 import base64
 import gzip
 import hashlib
 import zlib
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import tiktoken
+if TYPE_CHECKING:
+    import tiktoken
 
 VOCABULARY = Path(__file__).with_name("o200k_base.tiktoken.gz")
 SHA256 = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
@@ -40,10 +45,19 @@ class Tokenizer:
         self._vocabulary = vocabulary
         self._encoding: tiktoken.Encoding | None = None
         self._problem: str | None = None
+        self.wanted: Callable[[], None] | None = None
+        """Called once, when there is something to count and no vocabulary: its owner is to call `load`."""
 
     def __repr__(self) -> str:
         state = self._problem or ("loaded" if self._encoding else "not loaded")
         return f"<Tokenizer o200k_base, {state}>"
+
+    def is_ready(self) -> bool:
+        """Whether it counts exactly. Where it could and does not yet, its owner hears that it is wanted."""
+        if self.wanted is not None and self._encoding is None and self._problem is None:
+            tell, self.wanted = self.wanted, None
+            tell()
+        return self._encoding is not None
 
     def load(self) -> str | None:
         """Load the vocabulary, once (about 0.3 s: not on the event loop). One line when it cannot be had.
@@ -71,7 +85,9 @@ class Tokenizer:
 
 @cache
 def _read_encoding(vocabulary: Path) -> tiktoken.Encoding:
-    """Read once in a process. OSError, EOFError, zlib.error: unreadable; ValueError: not the file that it should be."""
+    """Read once in a process, of which it takes 50 MB. OSError, EOFError, zlib.error: unreadable; ValueError: not the file that it should be."""
+    import tiktoken  # noqa: PLC0415 - a proxy that has nothing to count does without
+
     content = gzip.decompress(vocabulary.read_bytes())
     if hashlib.sha256(content).hexdigest() != SHA256:
         msg = "not the published vocabulary (wrong SHA-256)"
@@ -80,4 +96,6 @@ def _read_encoding(vocabulary: Path) -> tiktoken.Encoding:
     for line in content.splitlines():
         token, _, rank = line.partition(b" ")
         ranks[base64.b64decode(token)] = int(rank)
-    return tiktoken.Encoding("o200k_base", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=SPECIAL_TOKENS)
+    made = tiktoken.Encoding("o200k_base", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens=SPECIAL_TOKENS)
+    ranks.clear()  # it has its own copy, and keeps ours for nothing but pickling
+    return made
