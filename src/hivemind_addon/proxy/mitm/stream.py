@@ -806,12 +806,12 @@ class SchedulingHttpLayer(DrainingHttpLayer):
         return attempt_id
 
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
-        yield from in_one_write(self._handle_turn(event))
-        if self.leaving:
-            self._let_go()
+        return in_one_write(self._handle_turn(event), then=self._let_go)
 
     def _let_go(self) -> None:
         """Nothing of a stream that is over waits for the collector."""
+        if not self.leaving:
+            return
         waiting = {stream for stream in self.leaving if stream.waits}
         for stream in self.leaving - waiting:
             if self.streams.get(stream.stream_id) is not stream:
