@@ -146,7 +146,7 @@ class RequestBody:
         self.oddities.append(f"request body: {oddity}")
 
 
-class RequestFacts(Struct, frozen=True):
+class RequestFacts(Struct, frozen=True, gc=False):
     """What a request's body says. The defaults stand for what it does not say, or not understandably."""
 
     model: str = ""
@@ -282,7 +282,7 @@ def _short(error: Exception) -> str:
     return " ".join(str(error).split())[:80]
 
 
-class Fingerprints(Struct, frozen=True):
+class Fingerprints(Struct, frozen=True, gc=False):
     """Hashes of what a request says. Never its text."""
 
     prefix: str
