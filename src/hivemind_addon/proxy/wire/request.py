@@ -31,7 +31,7 @@ _MEDIA_BYTES = 8192
 """Smaller images cost about as many tokens when they are taken for text, so they are not looked for."""
 
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
-_NEWEST_BYTES = 65_536
+_NEWEST_BYTES = 16_384
 _CACHE_MARK_NAME = b'"cache_control"'
 _CACHE_MARK = re.compile(_CACHE_MARK_NAME + rb"\s*:\s*(?:null|\{[^{}]*\})")
 _FINGERPRINT_CHARS = 16
