@@ -1,7 +1,11 @@
+from pathlib import Path
+
 import pytest
 
+from hivemind_addon.resources import profiles_folder
 from hivemind_addon.system.document import read_document
 from hivemind_addon.system.typed import DocumentError
+from hivemind_addon.tools.launch import programs
 from tests.cases import each
 
 
@@ -30,6 +34,19 @@ def test_anything_else_is_an_error_with_a_cure(tmp_path, text, says):
     with pytest.raises(DocumentError) as caught:
         read(tmp_path, text)
     assert says in str(caught.value)
+
+
+def test_a_packaged_file_is_read_as_any_other():
+    table = Path(programs.__file__).with_name("agents.yaml")
+    for file in (*profiles_folder().glob("*.yaml"), table):
+        assert read_document(file, cure_when_empty="", packaged=True) == read_document(file, cure_when_empty="")
+
+
+def test_a_packaged_file_that_is_damaged_is_named(tmp_path):
+    file = tmp_path / "one.yaml"
+    file.write_text("a: [")
+    with pytest.raises(DocumentError, match=r"one\.yaml: line 1"):
+        read_document(file, cure_when_empty="", packaged=True)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path):

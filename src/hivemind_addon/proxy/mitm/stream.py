@@ -453,8 +453,9 @@ class ScheduledStream(HttpStream):
         self.held_back = []
         self.response_body_buf += held_back
         exchange.released(self.response_body_buf)
+        decoded = exchange.decoded_so_far()
         # In one piece: what came apart has waited together.
-        yield from self._send_chunk(exchange.decoded_so_far() if self.committed else held_back)
+        yield from self._send_chunk(decoded if self.committed else held_back)
         yield Flush()  # the first content goes now, whatever else has come with it
         yield from self._arm(exchange, Stage.STREAMED)
 

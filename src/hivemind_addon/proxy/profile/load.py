@@ -164,7 +164,7 @@ def load_profiles(user_folder: Path | None) -> Profiles:
 @cache
 def _packaged(folder: Path) -> "Mapping[str, _Document]":
     """What was shipped, which no running process changes."""
-    return dict(_read_folder(folder))
+    return dict(_read_folder(folder, packaged=True))
 
 
 @cache
@@ -271,18 +271,19 @@ def _check_claims(profiles: Mapping[str, Profile], files: Mapping[str, Path], *,
                 raise DocumentError(files[name], f"reverse_paths[{index}]", problem, "remove it from one of them")
 
 
-def _read_folder(folder: Path) -> Iterator[tuple[str, _Document]]:
+def _read_folder(folder: Path, *, packaged: bool = False) -> Iterator[tuple[str, _Document]]:
     """Name and document of each file, in alphabetical order."""
     seen: dict[str, Path] = {}
     for file in sorted(one for one in folder.iterdir() if one.suffix in {".yaml", ".yml"}):
         if other := seen.get(file.stem):
             raise DocumentError(file, "", f"{other.name} has the same name", "remove one of them")
         seen[file.stem] = file
-        yield file.stem, _read_file(file)
+        yield file.stem, _read_file(file, packaged=packaged)
 
 
-def _read_file(file: Path) -> _Document:
-    document = read_document(file, cure_when_empty="write settings, such as extends: anthropic, or remove it")
+def _read_file(file: Path, *, packaged: bool) -> _Document:
+    cure = "write settings, such as extends: anthropic, or remove it"
+    document = read_document(file, cure_when_empty=cure, packaged=packaged)
     keys = dict(document)
     extends = keys.pop(_EXTENDS, None)
     if extends is not None and not isinstance(extends, str):

@@ -6,12 +6,13 @@ import base64
 import gzip
 import hashlib
 import zlib
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import tiktoken
 
 VOCABULARY = Path(__file__).with_name("o200k_base.tiktoken.gz")
@@ -85,7 +86,10 @@ class Tokenizer:
 
 @cache
 def _read_encoding(vocabulary: Path) -> tiktoken.Encoding:
-    """Read once in a process, of which it takes 50 MB. OSError, EOFError, zlib.error: unreadable; ValueError: not the file that it should be."""
+    """Read once in a process, of which it takes 50 MB.
+
+    OSError, EOFError, zlib.error: unreadable; ValueError: not the file that it should be.
+    """
     import tiktoken  # noqa: PLC0415 - a proxy that has nothing to count does without
 
     content = gzip.decompress(vocabulary.read_bytes())

@@ -109,7 +109,8 @@ def base_urls(settings: Mapping[str, Any]) -> Iterator[str]:
 @cache
 def load_programs() -> ProgramTable:
     """The packaged table. DocumentError: the installation is damaged."""
-    table: ProgramTable = convert(ProgramTable, read_document(_TABLE, cure_when_empty="install again"), _TABLE)
+    document = read_document(_TABLE, cure_when_empty="install again", packaged=True)
+    table: ProgramTable = convert(ProgramTable, document, _TABLE)
     return table
 
 
