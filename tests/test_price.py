@@ -7,7 +7,7 @@ from bench.plan import FORWARD_TLS, HTTP2, SMALL_BYTES, Cell
 from tests.cases import each
 from tests.e2e.proxy import free_port
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("price")]
 
 REQUESTS = 6
 CELLS = (
