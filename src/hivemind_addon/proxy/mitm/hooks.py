@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mitmproxy import addonmanager, exceptions, flow, version
 from mitmproxy.addons.asgiapp import ASGIApp
+from mitmproxy.addons.onboarding import Onboarding
 from mitmproxy.proxy import commands
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ logger = logging.getLogger("hivemind")
 
 NAMES = {addonmanager.AddonManager: ("handle_lifecycle", "trigger"), addonmanager: ("traverse", "logger")}
 """What of mitmproxy's we use or replace."""
+
+_SERVING = ASGIApp.request, Onboarding.request
+"""They do nothing for a flow that is none of the app's."""
 
 
 class Begun(NamedTuple):
@@ -239,7 +243,7 @@ def _find_listeners(known: _Addons, name: str) -> _Listeners:
                 found.answers.append(answer)
             if not answer or isinstance(answer, ModuleType):  # as of `from mitmproxy import log`
                 continue
-            if isinstance(addon, ASGIApp) and type(addon).request is ASGIApp.request and name == "request":
+            if name == "request" and isinstance(addon, ASGIApp) and type(addon).request in _SERVING:
                 answer = partial(_serve, addon)
             elif not callable(answer):
                 answer = partial(_refuse, f"Addon handler {name} ({addon}) not callable")
@@ -248,7 +252,7 @@ def _find_listeners(known: _Addons, name: str) -> _Listeners:
 
 
 def _serve(app: ASGIApp, of: http.HTTPFlow) -> Awaitable[None] | None:
-    """What the app does itself, without a coroutine for each flow that it does not serve: the page about mitmproxy."""
+    """Ask the app without a coroutine whether a flow is its own: each flow comes by at mitmproxy's own page."""
     return app.request(of) if app.should_serve(of) else None
 
 
