@@ -28,10 +28,13 @@ from mitmproxy.proxy.layers.http import is_h3_alpn
 from mitmproxy.proxy.layers.http._base import HttpConnection, HttpEvent, ReceiveHttp
 from mitmproxy.proxy.layers.http._events import (
     ErrorCode,
+    RequestData,
+    RequestEndOfMessage,
     RequestHeaders,
     RequestProtocolError,
     RequestTrailers,
     ResponseData,
+    ResponseEndOfMessage,
     ResponseHeaders,
     ResponseProtocolError,
     ResponseTrailers,
@@ -57,7 +60,7 @@ from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
 from mitmproxy.utils import human
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from h11._readers import ChunkedReader
     from h11._receivebuffer import ReceiveBuffer
@@ -173,6 +176,41 @@ class BoundedHttp1Server(Http1Server):
     _framed: http.Response | None = None
     """The answer of which it is known whether it goes out in chunks."""
     _is_chunked = False
+    _missing_bytes = 0
+    """Of a body that goes on in one piece."""
+    _pieces: Sequence[bytes] = ()
+    """What has come of it."""
+    takes_whole: Callable[[int], bool] | None = None
+    """Whether a stream, of which the head has come, wants its body in one piece."""
+
+    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        if self._missing_bytes:
+            if isinstance(event, events.DataReceived):
+                return self._collect(event.data)
+            if isinstance(event, events.ConnectionClosed):
+                self._give_up()
+        return super()._handle_event(event)
+
+    def _give_up(self) -> None:
+        """The rest of the body does not come; the reader says so."""
+        self.buf += b"".join(self._pieces)
+        self.body_reader(self.buf)
+        self._pieces, self._missing_bytes = (), 0
+
+    def _collect(self, piece: bytes) -> layer.CommandGenerator[None]:
+        """One more piece of a body of known length: no layer sees it before the last one has come."""
+        self._pieces = [*self._pieces, piece[: self._missing_bytes]]
+        missing_bytes = self._missing_bytes - len(piece)
+        self._missing_bytes = max(0, missing_bytes)
+        if missing_bytes > 0:
+            return
+        if missing_bytes < 0:
+            self.buf += piece[missing_bytes:]
+        body = b"".join(self._pieces)
+        self._pieces = ()
+        yield ReceiveHttp(RequestData(self.stream_id, body))
+        yield ReceiveHttp(RequestEndOfMessage(self.stream_id))
+        yield from self.mark_done(request=True)
 
     def send(self, event: HttpEvent) -> layer.CommandGenerator[None]:
         """Pass trailers over, which the base class does not know."""
@@ -215,7 +253,11 @@ class BoundedHttp1Server(Http1Server):
         yield ReceiveHttp(RequestHeaders(self.stream_id, request, size == 0))
         self.body_reader = _body_reader(size)
         self.state = self.read_body
-        yield from self.state(event)
+        if size is not None and size > len(self.buf) and self.takes_whole and self.takes_whole(self.stream_id):
+            begun = bytes(self.buf.maybe_extract_at_most(size) or b"")
+            self._pieces, self._missing_bytes = [begun], size - len(begun)
+        else:
+            yield from self.state(event)
 
 
 class BoundedHttp1Client(Http1Client):
@@ -237,6 +279,19 @@ class BoundedHttp1Client(Http1Client):
             if self.outlet is not None and isinstance(command, ReceiveHttp) and isinstance(command.event, ResponseData):
                 passed = self.outlet(command.event.data)
             yield passed or command
+
+    def read_body(self, event: events.Event) -> layer.CommandGenerator[None]:
+        """Tell the end of an answer when this connection can take the next request: it may come at once."""
+        end: commands.Command | None = None
+        for command in super().read_body(event):
+            if isinstance(command, ReceiveHttp) and isinstance(command.event, ResponseEndOfMessage):
+                assert self.response
+                if self.response.status_code != _SWITCHING_PROTOCOLS:
+                    end = command
+                    continue
+            yield command
+        if end is not None:
+            yield end
 
     def send(self, event: HttpEvent) -> layer.CommandGenerator[None]:
         """Pass trailers over, which the base class does not know."""
@@ -513,11 +568,13 @@ def dissolve(closed: layer.Layer) -> None:
         closed.state = over
 
 
-def server_for(context: Context) -> HttpConnection:
-    """Our side of a client's connection."""
+def server_for(context: Context, takes_whole: Callable[[int], bool] | None = None) -> HttpConnection:
+    """Our side of a client's connection. `takes_whole`: whether a stream wants its request's body in one piece."""
     alpn = context.client.alpn
     if alpn == b"h2":
         return BoundedHttp2Server(context)
     if is_h3_alpn(alpn):
         return Http3Server(context)
-    return BoundedHttp1Server(context)
+    server = BoundedHttp1Server(context)
+    server.takes_whole = takes_whole
+    return server

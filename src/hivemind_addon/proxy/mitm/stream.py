@@ -59,6 +59,7 @@ from mitmproxy.proxy.layers.http._hooks import (
 from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
 from mitmproxy_rs.udp import UdpServer
 
+from hivemind_addon.proxy.mitm.body import Body
 from hivemind_addon.proxy.mitm.connections import (
     BAD_HEAD,
     BoundedHttp1Client,
@@ -131,6 +132,8 @@ class ScheduledStream(HttpStream):
 
     def __init__(self, context: Context, stream_id: int, parent: SchedulingHttpLayer) -> None:
         super().__init__(context, stream_id)
+        self.request_body_buf = Body()  # type: ignore[assignment]  # it does what the host asks of its own
+        self.response_body_buf = Body()  # type: ignore[assignment]
         self.parent = parent
         self.attempt_id: int | None = stream_id
         self.exchange: ExchangePort | None = None
@@ -143,6 +146,11 @@ class ScheduledStream(HttpStream):
         self._alarm: commands.RequestWakeup | None = None
         self._source: BoundedHttp1Client | None = None
         """Whose pieces go the short way."""
+
+    @property
+    def takes_whole(self) -> bool:
+        """Whether a request's body, of which its head has come, may be given to it in one piece."""
+        return self._paused is None and self.client_state == self.state_consume_request_body
 
     @property
     def claimed(self) -> bool:
@@ -829,11 +837,15 @@ class SchedulingHttpLayer(DrainingHttpLayer):
             return self._on_end_attempt(event)
         # Bounded ones, before the base class builds its own.
         if isinstance(event, events.Start):
-            self.connections.setdefault(self.context.client, server_for(self.context.fork()))
+            self.connections.setdefault(self.context.client, server_for(self.context.fork(), self._takes_whole))
         server = self.context.server
         if isinstance(event, events.DataReceived) and event.connection == server and server not in self.connections:
             return self._on_greeting(event)
         return super()._handle_event(event)  # type: ignore[no-any-return]  # the host reassigns it
+
+    def _takes_whole(self, stream_id: int) -> bool:
+        stream = self.streams.get(stream_id)
+        return isinstance(stream, ScheduledStream) and stream.takes_whole
 
     def _on_greeting(self, event: events.DataReceived) -> layer.CommandGenerator[None]:
         """A server that was connected early speaks before it is asked, as h2 ones do."""
