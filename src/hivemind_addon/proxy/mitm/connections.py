@@ -12,6 +12,7 @@ What is said of a broken message never quotes it: a provider may echo a key in i
 from __future__ import annotations
 
 import time
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
 import h2.connection
@@ -59,8 +60,10 @@ from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
 from mitmproxy.utils import human
 
+from hivemind_addon.proxy.mitm.turn import Flush
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from h11._readers import ChunkedReader
     from h11._receivebuffer import ReceiveBuffer
@@ -170,6 +173,35 @@ def _body_reader(size: int | None) -> TBodyReader:
     return _Chunks(reader) if size is None else reader  # type: ignore[arg-type, return-value]  # it reads chunks
 
 
+class WithOutlets(HttpConnection):
+    """A provider's connection that gives the pieces of an answer's body away the short way: not through all layers."""
+
+    outlets: Mapping[int, Callable[[bytes], commands.Command | None]] = MappingProxyType({})
+    """By stream. None: this piece has to go the usual way."""
+
+    def open_outlet(self, stream_id: int, outlet: Callable[[bytes], commands.Command | None]) -> None:
+        """From now on."""
+        self.outlets = {**self.outlets, stream_id: outlet}
+
+    def close_outlet(self, stream_id: int) -> None:
+        """Or it was closed before."""
+        self.outlets = {known: outlet for known, outlet in self.outlets.items() if known != stream_id}
+
+    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        commands_ = super()._handle_event(event)
+        if self.outlets and isinstance(event, events.DataReceived):
+            return self._let_out(commands_)
+        return commands_  # type: ignore[no-any-return]  # the host reassigns it
+
+    def _let_out(self, commands_: layer.CommandGenerator[None]) -> layer.CommandGenerator[None]:
+        for command in commands_:
+            passed = None
+            if isinstance(command, ReceiveHttp) and isinstance(command.event, ResponseData):
+                outlet = self.outlets.get(command.event.stream_id)
+                passed = None if outlet is None else outlet(command.event.data)
+            yield passed or command
+
+
 class BoundedHttp1Server(Http1Server):
     """A client's HTTP/1 connection."""
 
@@ -216,7 +248,7 @@ class BoundedHttp1Server(Http1Server):
         """Pass trailers over, which the base class does not know."""
         return _nothing() if isinstance(event, ResponseTrailers) else super().send(event)
 
-    def framed(self, stream_id: int, data: bytes) -> commands.SendData | None:
+    def framed(self, stream_id: int, data: bytes) -> commands.Command | None:
         """What sends a piece of an answer's body; None: this connection is about something else."""
         if self._paused is not None or self.stream_id != stream_id or self.response is None:
             return None
@@ -260,25 +292,10 @@ class BoundedHttp1Server(Http1Server):
             yield from self.state(event)
 
 
-class BoundedHttp1Client(Http1Client):
+class BoundedHttp1Client(WithOutlets, Http1Client):
     """A provider's HTTP/1 connection."""
 
-    outlet: Callable[[bytes], commands.Command | None] | None = None
-    """Who takes a piece of the answer's body the short way, without a way through all layers; None: nobody now."""
     _interims = 0
-
-    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
-        if self.outlet is not None and isinstance(event, events.DataReceived):
-            return self._let_out(event)
-        return super()._handle_event(event)
-
-    def _let_out(self, event: events.DataReceived) -> layer.CommandGenerator[None]:
-        self.buf += event.data
-        for command in self.state(event):
-            passed = None
-            if self.outlet is not None and isinstance(command, ReceiveHttp) and isinstance(command.event, ResponseData):
-                passed = self.outlet(command.event.data)
-            yield passed or command
 
     def read_body(self, event: events.Event) -> layer.CommandGenerator[None]:
         """Tell the end of an answer when this connection can take the next request: it may come at once."""
@@ -550,8 +567,16 @@ class BoundedHttp2(Http2Connection):
 class BoundedHttp2Server(BoundedHttp2, Http2Server):
     """A client's HTTP/2 connection."""
 
+    def framed(self, stream_id: int, data: bytes) -> commands.Command | None:
+        """What sends a piece of an answer's body; None: this connection is about something else."""
+        if self._paused is not None or not self.is_open_for_us(stream_id):
+            return None
+        self.h2_conn.send_data(stream_id, data)
+        frames = self.h2_conn.data_to_send()
+        return commands.SendData(self.conn, frames) if frames else Flush()  # its client's window is full
 
-class BoundedHttp2Client(BoundedHttp2, Http2Client):
+
+class BoundedHttp2Client(WithOutlets, BoundedHttp2, Http2Client):
     """A provider's HTTP/2 connection."""
 
 

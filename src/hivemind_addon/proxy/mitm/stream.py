@@ -62,9 +62,10 @@ from mitmproxy_rs.udp import UdpServer
 from hivemind_addon.proxy.mitm.body import Body
 from hivemind_addon.proxy.mitm.connections import (
     BAD_HEAD,
-    BoundedHttp1Client,
     BoundedHttp1Server,
+    BoundedHttp2Server,
     BoundedUpstreamProxy,
+    WithOutlets,
     dissolve,
     over,
     server_for,
@@ -144,8 +145,8 @@ class ScheduledStream(HttpStream):
         self._line_is_over = True
         """What the client has seen of an answer ends with a line."""
         self._alarm: commands.RequestWakeup | None = None
-        self._source: BoundedHttp1Client | None = None
-        """Whose pieces go the short way."""
+        self._source: tuple[WithOutlets, int] | None = None
+        """Whose pieces go the short way, and its name for this stream."""
 
     @property
     def takes_whole(self) -> bool:
@@ -509,9 +510,13 @@ class ScheduledStream(HttpStream):
             yield from self._finish()
 
     def _pass_on(self, data: bytes) -> commands.Command | None:
-        """Step 8, the short way from one HTTP/1 connection to another. None: this piece goes the usual way."""
+        """Step 8, the short way from one connection to the other. None: this piece goes the usual way."""
         client = self.parent.connections.get(self.context.client)
-        if not isinstance(client, BoundedHttp1Server) or self.exchange is None or self.flow.response is None:
+        if (
+            not isinstance(client, BoundedHttp1Server | BoundedHttp2Server)
+            or self.exchange is None
+            or self.flow.response is None
+        ):
             return None
         if self.committed or self._paused is not None or self.server_state != self.state_stream:
             return None
@@ -524,14 +529,15 @@ class ScheduledStream(HttpStream):
 
     def _open_outlet(self) -> None:
         source = self.parent.connection_to(self.context.server)
-        if isinstance(source, BoundedHttp1Client):
-            self._source = source
-            source.outlet = self._pass_on
+        if isinstance(source, WithOutlets) and self.attempt_id is not None:
+            source.open_outlet(self.attempt_id, self._pass_on)
+            self._source = source, self.attempt_id
 
     def _close_outlet(self) -> None:
-        if self._source is not None and self._source.outlet == self._pass_on:
-            self._source.outlet = None
-        self._source = None
+        if self._source is not None:
+            source, stream_id = self._source
+            source.close_outlet(stream_id)
+            self._source = None
 
     def _send_chunk(self, chunk: bytes) -> layer.CommandGenerator[None]:
         """One chunk to the client, through the stream function that another addon may have set."""
