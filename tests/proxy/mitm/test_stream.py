@@ -50,6 +50,7 @@ def make_samples():
         "GracefulHttpClient": mhttp.HttpClient(context),
         "GracefulHttp2Client": Http2Client(context),
         "GracefulH2Connection": Http2Client(context).h2_conn,
+        "WithOutlets": Http1Client(context),
         "BoundedHttp1Client": Http1Client(context),
         "BoundedHttp1Server": Http1Server(context),
         "BoundedH2Connection": Http2Client(context).h2_conn,

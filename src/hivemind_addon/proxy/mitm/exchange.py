@@ -367,10 +367,10 @@ class Exchange:
     def tee(self, chunk: bytes) -> bytes:
         """Step 8: read usage on the way; answers the decoded bytes."""
         decoded = self._tee(chunk)
-        return chunk if decoded is None else decoded
+        return chunk if self.tripped else decoded
 
-    @guarded(fallback=None)
-    def _tee(self, chunk: bytes) -> bytes | None:
+    @guarded(fallback=b"")
+    def _tee(self, chunk: bytes) -> bytes:
         decoded = self._answer.tee(chunk)
         if self.tape:
             self._record_chunk(len(chunk))
