@@ -9,7 +9,7 @@ Who connects to its port says in lines, each answered by one of JSON:
     origins    who made tasks, futures, timers and callbacks, and whose hooks were called
     listeners  how many addons have each hook of a request
     sample     from now on, look each few milliseconds of processor time where the event loop is
-    sampled    stop it: how often in which package; and `seconds` of the cycle collector
+    sampled    stop it: how often in which package and function, and the seconds of the cycle collector
     collect    the objects that only the cycle collector frees, by type; it does not run by itself from the first one on
 
 A thread of its own answers, so that questions are not counted.
@@ -210,29 +210,38 @@ class Sampling:
     def __init__(self):
         self.loop = None
         self.counts = Counter()
+        self.functions = Counter()
         self.collector_s = 0.0
         self._began_s = 0.0
+        self._looked_s = 0.0
 
     def begin(self):
         """To be called in the event loop's thread."""
         gc.callbacks.append(self.collecting)
+        self._looked_s = thread_time()
         signal.signal(signal.SIGPROF, self.look)
         signal.setitimer(signal.ITIMER_PROF, EVERY_S, EVERY_S)
 
     def end(self):
         signal.setitimer(signal.ITIMER_PROF, 0)
         gc.callbacks.remove(self.collecting)
-        told = dict(self.counts) | {"seconds": self.collector_s}
+        told = {"packages": dict(self.counts), "functions": dict(self.functions), "collector_s": self.collector_s}
         self.counts.clear()
+        self.functions.clear()
         self.collector_s = 0.0
         return told
 
     def look(self, _signal, frame):
-        """A library's time is that of the package that called it."""
+        """A library's time is that of the package that called it; of other threads only how much is known."""
+        before_s, self._looked_s = self._looked_s, thread_time()
+        if self._looked_s - before_s < EVERY_S / 2:
+            self.counts["other threads"] += 1
+            return
         while frame is not None:
             package = _package_of(frame.f_code.co_filename)
             if package != "others":
                 self.counts[package] += 1
+                self.functions[_place(frame.f_code)] += 1
                 return
             frame = frame.f_back
         self.counts["others"] += 1
