@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from bench import calls, decisions, growth, inside, memory, report, rounds, starts, watched
+from bench import calls, decisions, growth, inside, memory, report, rounds, starts, watched, where
 from bench.plan import FULL, QUICK
 from bench.stack import Stack
 
@@ -75,8 +75,12 @@ def run(plan, command, tell=print):
     core = [decisions.time_calls(queued, plan.decisions) for queued in plan.queued]
     ticket_bytes = decisions.bytes_per_ticket(decisions.WEIGHED)
     tell("counts")
-    counted = calls.count(calls.CELLS if plan.starts > 1 else calls.CELLS[:1])
-    results = report.Results(rows, check, counted, held, watching, started, called, intakes, core, ticket_bytes, grown)
+    with calls.counting() as (counting, questions):
+        spent = where.measure(counting, questions, plan.where_requests)
+        counted = calls.count(counting, questions, calls.CELLS[: plan.counted_cells])
+    results = report.Results(
+        rows, check, counted, spent, held, watching, started, called, intakes, core, ticket_bytes, grown
+    )
     return report.page(results, command), check
 
 

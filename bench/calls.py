@@ -1,8 +1,8 @@
 """`python -m bench.calls [--only CELL] [--top N]`: what one request costs, counted. No time is measured: on a busy machine, too,
 the numbers are the same again.
 
-Bare mitmdump beside the addon, one request at a time; the median of some requests, so that what happens once a second
-is left out. Python calls count each start of a function and each resumption of a generator or coroutine.
+Bare mitmdump beside the addon, one request at a time; the least of some requests, so that what happens once a second is
+left out. Python calls count each start of a function and each resumption of a generator or coroutine.
 """
 
 import argparse
@@ -15,7 +15,6 @@ from collections import Counter
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 
 from bench.plan import FORWARD_TLS, HTTP2, LARGE_BYTES, SMALL_BYTES, Cell
 from bench.stack import HERE, Stack
@@ -35,6 +34,8 @@ CELLS = (
     Cell(SMALL_BYTES, True, 1, REQUESTS, mode=HTTP2, interval_ms=APART_MS),
 )
 CALLS = "Python calls"
+LISTENERS = "listeners"
+"""Addons that have a hook of a request, for each hook."""
 LEFT = "objects left to the collector"
 FIRST = (
     CALLS,
@@ -42,6 +43,7 @@ FIRST = (
     "objects made by a class",
     LEFT,
     "addons asked",
+    LISTENERS,
     "hooks called",
     "tasks",
     "futures",
@@ -147,17 +149,17 @@ def measure(stack, questions, cell, variant):
     told = {what: _each(Counter(asked.ask(what)) - earlier, cell.requests) for what, earlier in told_before.items()}
     asked.ask("end")
     names = {name for sample in samples for name in sample}
-    numbers = {name: median(sample[name] for sample in samples) for name in names}
+    numbers = {name: min(sample[name] for sample in samples) for name in names}
     numbers[LEFT] = sum(left.values()) / cell.requests
+    numbers[LISTENERS] = sum(asked.ask("listeners").values())
     return Counts(numbers, _each(left, cell.requests), told["top"], told["origins"])
 
 
-def count(cells):
+def count(stack, questions, cells):
     """Each cell through both proxies."""
-    with counting() as (stack, questions):
-        return {
-            cell: {variant: measure(stack, questions, cell, variant) for variant in ("bare", "addon")} for cell in cells
-        }
+    return {
+        cell: {variant: measure(stack, questions, cell, variant) for variant in ("bare", "addon")} for cell in cells
+    }
 
 
 def _each(counts, requests):
@@ -216,7 +218,8 @@ def main(arguments=None):
     cells = [replace(cell, requests=options.requests) for cell in CELLS if options.only in cell.name]
     if not cells:
         parser.error(f"no cell has {options.only!r} in its name: {'; '.join(cell.name for cell in CELLS)}")
-    counted = count(cells)
+    with counting() as (stack, questions):
+        counted = count(stack, questions, cells)
     print(table(counted))
     if options.top:
         print(details(counted, options.top))

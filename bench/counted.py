@@ -7,6 +7,9 @@ Who connects to its port says in lines, each answered by one of JSON:
     read       what was counted so far: numbers by name
     top        calls of each of our functions so far
     origins    who made tasks, futures, timers and callbacks, and whose hooks were called
+    listeners  how many addons have each hook of a request
+    sample     from now on, look each few milliseconds of processor time where the event loop is
+    sampled    stop it: how often in which package and function, and the seconds of the cycle collector
     collect    the objects that only the cycle collector frees, by type; it does not run by itself from the first one on
 
 A thread of its own answers, so that questions are not counted.
@@ -15,11 +18,13 @@ A thread of its own answers, so that questions are not counted.
 import asyncio
 import gc
 import json
+import signal
 import socketserver
 import sys
 import threading
 from collections import Counter
 from pathlib import Path
+from time import thread_time
 from types import BuiltinFunctionType, FunctionType, MethodType
 
 import mitmproxy
@@ -33,11 +38,24 @@ _HOST = str(Path(mitmproxy.__file__).parent)
 _LOOP = str(Path(asyncio.__file__).parent)
 _FOLDERS = ("api", "system", "tools", "lab")
 """The others lie in `proxy` and are told apart there."""
+EVERY_S = 0.004
+"""Samples; the system's clock is no finer."""
 _TOOL = sys.monitoring.PROFILER_ID
 _EVENTS = sys.monitoring.events
 _PYTHON = (FunctionType, MethodType)
+_HOOKS = ("requestheaders", "request", "responseheaders", "response")
+"""Of a request that goes well."""
 _WRITES = ("send", "sendmsg", "sendto")
-_PASSED_ON = ("create_task", "create_future", "call_later", "call_soon", "ensure_future", "wait_for")
+_PASSED_ON = (
+    "factory",
+    "sleep",
+    "create_task",
+    "create_future",
+    "call_later",
+    "call_soon",
+    "ensure_future",
+    "wait_for",
+)
 """Functions of asyncio that make what their caller wants."""
 _READS = ("recv", "recv_into", "recvfrom")
 
@@ -186,6 +204,61 @@ def _package_of(file):
     return "asyncio" if file.startswith(_LOOP) else "others"
 
 
+class Sampling:
+    """By the processor time of the process, so that it does not matter what else the machine does."""
+
+    def __init__(self):
+        self.loop = None
+        self.counts = Counter()
+        self.functions = Counter()
+        self.collector_s = 0.0
+        self._began_s = 0.0
+        self._looked_s = 0.0
+
+    def begin(self):
+        """To be called in the event loop's thread."""
+        gc.callbacks.append(self.collecting)
+        self._looked_s = thread_time()
+        signal.signal(signal.SIGPROF, self.look)
+        signal.setitimer(signal.ITIMER_PROF, EVERY_S, EVERY_S)
+
+    def end(self):
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        gc.callbacks.remove(self.collecting)
+        told = {"packages": dict(self.counts), "functions": dict(self.functions), "collector_s": self.collector_s}
+        self.counts.clear()
+        self.functions.clear()
+        self.collector_s = 0.0
+        return told
+
+    def look(self, _signal, frame):
+        """A library's time is that of the package that called it; of other threads only how much is known."""
+        before_s, self._looked_s = self._looked_s, thread_time()
+        if self._looked_s - before_s < EVERY_S / 2:
+            self.counts["other threads"] += 1
+            return
+        while frame is not None:
+            package = _package_of(frame.f_code.co_filename)
+            if package != "others":
+                self.counts[package] += 1
+                self.functions[_place(frame.f_code)] += 1
+                return
+            frame = frame.f_back
+        self.counts["others"] += 1
+
+    def collecting(self, phase, _info):
+        if phase == "start":
+            self._began_s = thread_time()
+        else:
+            self.collector_s += thread_time() - self._began_s
+
+
+def listeners():
+    """By hook."""
+    addons = list(traverse(ctx.master.addons.chain))
+    return {hook: sum(callable(getattr(addon, hook, None)) for addon in addons) for hook in _HOOKS}
+
+
 def collected():
     """What the collector finds, by type; from now on it runs only when it is asked."""
     gc.disable()
@@ -215,6 +288,13 @@ class Answering(socketserver.StreamRequestHandler):
                     told = dict(counting.functions)
                 case "origins":
                     told = dict(counting.origins)
+                case "listeners":
+                    told = listeners()
+                case "sample":
+                    sampling.loop.call_soon_threadsafe(sampling.begin)
+                    told = {}
+                case "sampled":
+                    told = sampling.end()
                 case "collect":
                     told = collected()
                 case other:
@@ -227,6 +307,7 @@ class Script:
         loader.add_option("bench_counters_port", int, 0, "Where the counts are told.")
 
     def running(self):
+        sampling.loop = asyncio.get_running_loop()
         server = socketserver.ThreadingTCPServer(("127.0.0.1", ctx.options.bench_counters_port), Answering)
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -235,4 +316,5 @@ class Script:
 
 
 counting = Counting()
+sampling = Sampling()
 addons = [Script()]

@@ -68,6 +68,10 @@ class Plan:
     agents: tuple[int, ...]
     """That the scheduler knows; what a request costs beside so many."""
     growth_requests: int
+    where_requests: int
+    """Of each turn in which it is sampled where the time goes."""
+    counted_cells: int
+    """Of bench.calls."""
 
 
 def _cells(requests: dict[tuple[int, int], int], mode: str = REVERSE) -> tuple[Cell, ...]:
@@ -110,6 +114,8 @@ FULL = Plan(
     decisions=4_000,
     agents=(10, 100, 1_000, 10_000),
     growth_requests=200,
+    where_requests=400,
+    counted_cells=8,
 )
 
 QUICK = replace(
@@ -130,4 +136,6 @@ QUICK = replace(
     decisions=500,
     agents=(10, 100),
     growth_requests=40,
+    where_requests=60,
+    counted_cells=1,
 )

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from math import log
 from pathlib import Path
 
-from bench import calls
+from bench import calls, where
 from bench.decisions import AGENTS, IN_FLIGHT, SESSIONS
 from bench.stack import MEASURABLE, PINNED
 
@@ -33,29 +33,7 @@ _HELD_GOAL = 1.02
 _IDLE_GOAL = 1.6
 _LISTENING_GOAL = 1.5
 _COMMAND_GOAL_S = 0.150
-WHERE = """\
-## Where the processor time goes
-
-Sampled once (2026-11-22, stacks of both event loops 800 times a second, 2,500 plain requests of 1 KB over 20
-connections, other load on the machine): the shares are rough. Of what the addon adds to bare mitmdump:
-
-| Share | What |
-| --- | --- |
-| 28 % | mitmproxy's own code, which becomes slower beside more code and data, and has more garbage to collect |
-| 20 % | the request: JSON, who asks, fingerprints, estimate, the ticket |
-| 15 % | the scheduler's own decisions: arrival, admission, head, end |
-| 9 % | the layer and the exchange |
-| 9 % | observers: stats, ticket histories, metrics, log |
-| 7 % | the answer: head, limits, outcome, usage |
-| 6 % | tiktoken; about 0.1 ms for each KB of new text that is short enough to be counted |
-| 6 % | the rest: own headers, the proxy's own pages, comment and story, the driver |
-
-Besides tiktoken's no single function has more than 2 % of it. With a body of 600 KB the one pass over its JSON is the
-largest part: 14 %. The garbage collector takes about a tenth of the proxy's processor time (bare: a twentieth); most of
-what it frees are the cycles of mitmproxy's ended flows. Collecting all generations less often would save half of it,
-and keep the bodies of ended flows in memory that much longer; collecting only the younger ones less often saves
-nothing that could be measured.
-
+DISK = """\
 The event loop does not wait for the disk: with journal, event log and capture on, its thread opened, read, wrote and
 synced no file in 200 streamed requests (`strace`); the only calls on files were mitmproxy's own, which looks at its
 scripts once a second. An agents file adds one `stat` every two seconds."""
@@ -70,6 +48,8 @@ class Results:
     check: object
     counted: dict
     """What the proxies did for a request, by cell: see bench.calls."""
+    spent: dict
+    """Where the time went, by proxy: see bench.where."""
     held: object
     """Memory; None: this system does not tell."""
     watched: object
@@ -96,7 +76,10 @@ def page(results, command):
         "## What a request makes the proxy do",
         COUNTED,
         calls.table(results.counted),
-        WHERE,
+        "## Where the processor time goes",
+        SAMPLED,
+        where.table(results.spent),
+        DISK,
         "## Event loop and core",
         _inside(results),
         "## Memory, starts, commands",
@@ -197,6 +180,12 @@ COUNTED = (
     "(`python -m bench.calls`, which also tells our functions with the most calls). Python calls count each start of a "
     "function and each resumption of a generator or coroutine; addons asked: how often an addon was looked at for a "
     "hook; hooks called: how many had it."
+)
+
+
+SAMPLED = (
+    f"Streamed requests of 1 KB over {where.CONNECTIONS} connections, sampled by processor time; what a library needs counts for the "
+    "package that called it (`python -m bench.where`)."
 )
 
 

@@ -33,6 +33,8 @@ TINY = Plan(
     decisions=5,
     agents=(2, 4),
     growth_requests=2,
+    where_requests=20,
+    counted_cells=1,
 )
 SHORT_NIGHT = night.Night(requests=40, held_flows=4, lag_s=0.3)
 PASSED = Check(sent=5, tickets=5, delivered=5, guard_trips=0)
@@ -191,8 +193,8 @@ def test_what_misses_its_goal_is_marked(cell, bare, addon, missed):
     assert table.count("**!** ") == missed
 
 
-def test_the_published_page_says_where_the_time_goes_as_the_next_run_would():
-    assert report.WHERE in command.PAGE.read_text()
+def test_the_published_page_says_of_the_disk_what_the_next_run_would():
+    assert report.DISK in command.PAGE.read_text()
 
 
 def test_a_timing_tells_median_mean_and_the_worst():

@@ -22,7 +22,7 @@ def failing(error: BaseException) -> str:
 
 def plain(text: str, chars: int = 300) -> str:
     """A text cut to so many characters, without what is no text (bytes of a client's header)."""
-    return text[:chars].encode(errors="replace").decode()
+    return text[:chars] if text.isascii() else text[:chars].encode(errors="replace").decode()
 
 
 def about(seconds: float) -> str:

@@ -15,6 +15,7 @@ from hivemind_addon.proxy.journal import journal as module
 from hivemind_addon.proxy.journal.file import JournalFile
 from hivemind_addon.proxy.journal.journal import Journal
 from hivemind_addon.proxy.journal.retention import JournalKeep
+from hivemind_addon.proxy.journal.rows import Rows
 from tests.proxy.journal.samples import asked, booked, column, life
 
 
@@ -105,6 +106,20 @@ async def test_every_event_is_in_the_file_and_what_was_learned(path, clock, keep
     assert column(path, "ticket", "arrived", "id")[0] == clock.wall()
     assert column(path, "budget", "spent_tokens", "name") == [99]
     assert [json.loads(value) for value in column(path, "kept", "value", "name")] == [{"limit": 4}]
+
+
+async def test_rows_are_made_off_the_loop(path, clock, monkeypatch):
+    threads = set()
+    for owner, name in ((Rows, "take"), (Rows, "batches")):
+        made = getattr(owner, name)
+        monkeypatch.setattr(
+            owner, name, lambda *given, made=made: threads.add(threading.current_thread().name) or made(*given)
+        )
+    journal = opened(path, clock)
+    for event in [*life(), booked(spent=1)]:
+        journal(event)
+    await journal.close()
+    assert threads == {"hivemind-journal"}
 
 
 async def test_the_next_one_restores_it_with_what_was_in_flight(path, clock, keeper):

@@ -327,3 +327,49 @@ def test_nothing_raises_on_hostile_data(name, event_name, data):
     assert isinstance(dialect.ends_without_terminal(each), bool)
     facts = error_in_body(data)
     assert facts is None or isinstance(facts.message, str)
+
+
+MARKS = st.lists(
+    st.sampled_from(
+        [
+            *(
+                f'"{name}":{value}'
+                for name in ("usage", "error", "done", "x_groq")
+                for value in ("null", "true", "false")
+            ),
+            '"usage":{"prompt_tokens":3,"completion_tokens":2,"input_tokens":3}',
+            '"x_groq":{"usage":{"prompt_tokens":3}}',
+            '"error":{"type":"overloaded_error"}',
+            '"message":{"done":false}',
+            '"eval_count":7',
+            '"type":"message_stop"',
+        ]
+    )
+).map(lambda members: f"{{{','.join(members)}}}".encode())
+
+
+@given(
+    NAMES,
+    st.sampled_from(
+        ["", "error", "message_stop", "message_delta", "content_block_delta", "response.failed", "x.delta"]
+    ),
+    hostile | MARKS | st.just(b"[DONE]"),
+)
+def test_what_surely_is_only_content_is_read_as_nothing_else(name, event_name, data):
+    dialect, each = DIALECTS[name], SseEvent(event_name, data)
+    if dialect.is_only_content(each):
+        assert dialect.classify_after_content(each) is EventClass.CONTENT
+        assert dialect.usage_of_event(each, None) is None
+
+
+@pytest.mark.parametrize(
+    ("dialect", "name", "data"),
+    [
+        (ANTHROPIC, "content_block_delta", b'{"delta":{"text":"a"}}'),
+        (CHAT, "", b'{"choices":[{"delta":{"content":"a"}}],"usage":null}'),
+        (RESPONSES, "response.output_text.delta", b'{"delta":"a"}'),
+        (OLLAMA, "", b'{"message":{"content":"a"},"done":false}'),
+    ],
+)
+def test_the_usual_event_surely_is_only_content(dialect, name, data):
+    assert dialect.is_only_content(SseEvent(name, data))

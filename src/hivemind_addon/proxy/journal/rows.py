@@ -5,7 +5,7 @@ again into another file.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from hivemind_addon.api.event_text import event_line, line_of
@@ -79,6 +79,17 @@ class Rows:
         self._happenings: list[HappeningRow] = []
         self._new_limits: list[LimitRow] = []
         self._new_budgets: dict[tuple[str, str, str], BudgetRow] = {}
+        self._take: dict[type[Event], Callable[[Any, float], None]] = {
+            Submitted: self._submitted,
+            Held: self._held,
+            AttemptStarted: self._started,
+            AttemptEnded: self._attempt_ended,
+            BackedOff: self._backed_off,
+            TicketEnded: self._ended,
+            BudgetBooked: self._booked,
+            MeterLearned: self._learned,
+        }
+        """All others are happenings."""
 
     def __repr__(self) -> str:
         return f"<Rows of run {self.run}, {len(self)} to write, {len(self._open)} open>"
@@ -102,25 +113,7 @@ class Rows:
 
     def take(self, event: Event, wall: float) -> None:
         """One event; `wall`: its instant in epoch seconds."""
-        match event:
-            case Submitted(_, ticket):
-                self._submitted(ticket, wall - event.at + ticket.arrived_at)
-            case Held():
-                if event.ticket_id in self._open:
-                    self._waits.append(WaitRow(event.ticket_id, wall, event.reason.value, event.position))
-            case AttemptStarted():
-                self._started(event, wall)
-            case AttemptEnded():
-                self._attempt_ended(event, wall)
-            case BackedOff():
-                row = self._attempt(event.ticket_id, event.attempt, wall)
-                row.retry_at, row.retry_reason = _real(wall - event.at + event.until), plain(event.reason)
-            case TicketEnded():
-                self._ended(event, wall)
-            case BudgetBooked():
-                self._booked(event, wall)
-            case _:
-                self._happened(event, wall)
+        self._take.get(type(event), self._happened)(event, wall)
 
     def happened(self, what: str, text: str, wall: float) -> None:
         """Something that is no event of the scheduler: the journal's own."""
@@ -153,8 +146,9 @@ class Rows:
 
     # Tickets ---------------------------------------------------------------------------------------------------------
 
-    def _submitted(self, ticket: Ticket, arrived: float) -> None:
-        pool = ticket.pool
+    def _submitted(self, event: Submitted, wall: float) -> None:
+        ticket = event.ticket
+        pool, arrived = ticket.pool, wall - event.at + ticket.arrived_at
         row = TicketRow(
             id=ticket.id,
             run=self.run,
@@ -189,6 +183,10 @@ class Rows:
         _remember(self._roots, here, root)
         return root
 
+    def _held(self, event: Held, wall: float) -> None:
+        if event.ticket_id in self._open:
+            self._waits.append(WaitRow(event.ticket_id, wall, event.reason.value, event.position))
+
     def _started(self, event: AttemptStarted, wall: float) -> None:
         row = self._attempt(event.ticket_id, event.attempt, wall)
         row.waited_s, row.in_flight = _real(event.waited_s), event.in_flight
@@ -209,6 +207,10 @@ class Rows:
             row.cache_write_tokens = _whole(usage.cache_write_tokens)
             row.reported = usage.reported
         row.tokens, row.micro_usd = _whole(event.spend.tokens), _whole(event.spend.micro_usd)
+
+    def _backed_off(self, event: BackedOff, wall: float) -> None:
+        row = self._attempt(event.ticket_id, event.attempt, wall)
+        row.retry_at, row.retry_reason = _real(wall - event.at + event.until), plain(event.reason)
 
     def _attempt(self, ticket_id: str, attempt: int, began: float) -> AttemptRow:
         """The attempt's row, which is to be written."""
@@ -269,9 +271,6 @@ class Rows:
         self._new_budgets[key] = row
 
     def _happened(self, event: Event, wall: float) -> None:
-        if isinstance(event, MeterLearned):
-            self._learned(event, wall)
-            return
         pool = getattr(event, "pool", None)
         fields = event_line(event, wall).decode(errors="replace").strip()
         self._happenings.append(

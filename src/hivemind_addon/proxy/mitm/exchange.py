@@ -367,12 +367,13 @@ class Exchange:
     def tee(self, chunk: bytes) -> bytes:
         """Step 8: read usage on the way; answers the decoded bytes."""
         decoded = self._tee(chunk)
-        return chunk if self.tripped else decoded
+        return chunk if decoded is None else decoded
 
-    @guarded(fallback=b"")
-    def _tee(self, chunk: bytes) -> bytes:
+    @guarded(fallback=None)
+    def _tee(self, chunk: bytes) -> bytes | None:
         decoded = self._answer.tee(chunk)
-        self._record_chunk(len(chunk))
+        if self.tape:
+            self._record_chunk(len(chunk))
         return decoded
 
     def _record_chunk(self, size: int) -> None:
@@ -442,7 +443,7 @@ class Exchange:
         answer = self._answer.answer
         if answer is None or self.ticket.kind is CallKind.PREWARM:
             return ""
-        return garbage_in(answer, after_tool=is_after_tool(self.facts.messages))
+        return garbage_in(answer, after_tool=not answer.parts and is_after_tool(self.facts.messages))
 
     def _judge_garbage(self, garbage: str, *, may_retry: bool) -> Outcome:
         """Tried again where nothing of it was seen, and not for ever: the model may insist."""

@@ -116,17 +116,24 @@ class AnswerReader:
 
     def feed(self, chunk: bytes) -> bytes:
         """Read the next bytes of the body; answers them decoded (empty once it is broken)."""
-        if self._decoder is None:
+        decoder = self._decoder
+        if decoder is None:
             return b""
-        try:
-            decoded = self._decoder.feed(chunk)
-        except DecodeError as error:
-            self._break(str(error))
-            return b""
+        if decoder.is_needed:
+            try:
+                chunk = decoder.feed(chunk)
+            except DecodeError as error:
+                self._break(str(error))
+                return b""
         if not self._ended:
-            for event in self._parser.feed(decoded):
-                self._read(event)
-        return decoded
+            for event in self._parser.feed(chunk):
+                if self._ended:
+                    break
+                if self.content_seen and self._dialect.is_only_content(event):
+                    self._keep(event)
+                else:
+                    self._read(event)
+        return chunk
 
     def finish(self) -> bytes:
         """The body has ended properly; answers what was still to be decoded. Tells CONTENT from COMPLETE."""
@@ -138,7 +145,7 @@ class AnswerReader:
                 self._break(str(error))
         for event in self._parser.finish():
             # What ends without its blank line may be half an event.
-            if event.data.strip() == b"[DONE]" or read_object(event.data) is not None:
+            if not self._ended and (event.data.strip() == b"[DONE]" or read_object(event.data) is not None):
                 self._read(event)
         last = self._last_event
         if not self._ended and last is not None and self._dialect.ends_without_terminal(last):
@@ -176,8 +183,6 @@ class AnswerReader:
         )
 
     def _read(self, event: SseEvent) -> None:
-        if self._ended:
-            return
         self._usage_reader.feed(event)
         if (event.event if self.content_seen else event_name(event)) == CODEX_WINDOWS:
             self.windows = event
@@ -202,15 +207,16 @@ class AnswerReader:
         if self.phase is Phase.BEFORE_CONTENT:
             self.phase = Phase.CONTENT
         self._last_event = event
-        self._content_bytes += len(event.data)
-        if event.data:  # without any it says nothing, and its length bounds nothing
+        size = len(event.data)
+        self._content_bytes += size
+        if size:  # without any it says nothing, and its length bounds nothing
             self._newest.append(event)
-            self._newest_bytes += len(event.data)
-        while self._newest_bytes > _MAX_READ_BYTES:
-            self._newest_bytes -= len(self._newest.popleft().data)
+            self._newest_bytes += size
+            while self._newest_bytes > _MAX_READ_BYTES:
+                self._newest_bytes -= len(self._newest.popleft().data)
         if self._kept_bytes < _MAX_KEPT_BYTES:
             self._kept.append(event)
-            self._kept_bytes += len(event.data) + _EVENT_OVERHEAD_BYTES
+            self._kept_bytes += size + _EVENT_OVERHEAD_BYTES
 
     def _end(self, phase: Phase) -> None:
         self._ended = True

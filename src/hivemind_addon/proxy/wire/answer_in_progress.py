@@ -78,22 +78,19 @@ class AnswerInProgress:
 
     def look(self, chunk: bytes) -> Phase:
         """A piece of the stream came that is kept back."""
-        phase = self._read(chunk)
+        self.kept.append(self.tee(chunk))
         self.looked_bytes += len(chunk)
-        return phase
+        assert self._reader is not None
+        return self._reader.phase
 
     def tee(self, chunk: bytes) -> bytes:
         """A piece of the stream came that is passed on; answers it decoded."""
-        self.kept.clear()
-        self._read(chunk)
-        return b"".join(self.kept)
-
-    def _read(self, chunk: bytes) -> Phase:
-        assert self._reader is not None
+        reader = self._reader
+        assert reader is not None
         self.last_byte_at = self.clock.monotonic()
-        self.kept.append(self._reader.feed(chunk))
-        self.unreadable = self._reader.broken
-        return self._reader.phase
+        decoded = reader.feed(chunk)
+        self.unreadable = reader.broken
+        return decoded
 
     def take_kept(self) -> bytes:
         """The decoded bytes of everything that was kept back; from now on nothing is."""

@@ -81,6 +81,10 @@ class Dialect(ABC):
         """ERROR, TERMINAL or CONTENT, at the cost of a look: for every event once content was seen."""
 
     @abstractmethod
+    def is_only_content(self, event: SseEvent) -> bool:
+        """Whether an event after content surely is CONTENT and tells no usage. In doubt it is not: it is read."""
+
+    @abstractmethod
     def error_of(self, event: SseEvent) -> ErrorFacts | None:
         """The error that the event carries; None when it is no error event."""
 

@@ -8,7 +8,7 @@ junk           one of twenty characters, and at least twenty, are replacement or
 truncated      it ended by itself, and the arguments of a tool call, or a JSON text, never close their first bracket
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from msgspec import Raw
 
@@ -34,18 +34,18 @@ _JUNK = frozenset({*map(chr, range(32)), "\x7f", "�"} - set("\t\n\r\f\b\x1b"))
 def garbage_in(answer: Transcript, *, after_tool: bool) -> str:
     """What is wrong with it, in words that stay the same; empty: nothing that is sure.
 
-    `after_tool`: the request's last message is a tool's result.
+    `after_tool`: the request's last message is a tool's result; of an answer that says something it does not matter.
     """
     if not answer.parts and (answer.unsaid or answer.is_tail):
         return ""
     if not answer.parts:
         is_legal = answer.stop and (answer.stop not in _NATURAL or (after_tool and not answer.stop.startswith("tool")))
         return "" if is_legal else "empty answer"
-    if any(_repeats(part, answer.stop) for part in answer.parts[-1:]):
+    if _repeats(answer.parts[-1], answer.stop):
         return "endless repetition"
     if answer.is_tail:
         return ""
-    if _is_junk("".join(part.text[:_JUDGED_CHARS] for part in answer.parts if not _is_call(part))):
+    if _is_junk("".join([part.text[:_JUDGED_CHARS] for part in answer.parts if not _is_call(part)])):
         return "encoding junk"
     if answer.stop in _NATURAL:
         if any(_is_call(part) and _never_closes(part.text, ("{", "[")) for part in answer.parts):
@@ -55,11 +55,9 @@ def garbage_in(answer: Transcript, *, after_tool: bool) -> str:
     return ""
 
 
-def is_after_tool(messages: Iterable[Raw]) -> bool:
+def is_after_tool(messages: Sequence[Raw]) -> bool:
     """Whether a request's last message is a tool's result, in whatever format."""
-    last = b""
-    for raw in messages:
-        last = bytes(raw)
+    last = bytes(messages[-1]) if messages else b""
     return any(mark in last for mark in _TOOL_RESULTS)
 
 
@@ -87,7 +85,7 @@ def _has_period(text: str, period: int, chars: int) -> bool:
 
 
 def _is_junk(text: str) -> bool:
-    junk = sum(char in _JUNK for char in text)
+    junk = sum(map(text.count, _JUNK))
     return junk >= max(_LEAST_JUNK, _JUNK_SHARE * len(text))
 
 

@@ -1,12 +1,12 @@
 """Server-sent events, read from chunks that end anywhere.
 
-Every chunk of every streamed answer passes here, so a chunk is split into lines in one call, only the
-unfinished last line is copied, and an event costs one object. As in the WHATWG rules, with two deliberate
+Every chunk of every streamed answer passes here, so a chunk is split into lines in one call and read in another, only
+the unfinished last line is copied, and an event costs one object. As in the WHATWG rules, with two deliberate
 differences: an event that has a name but no data is given out (providers send `event: ping` alone), and `finish`
 gives out an event whose closing blank line never came (some servers close right after `data: [DONE]`).
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 SSE = "text/event-stream"
 
@@ -20,8 +20,7 @@ _BOM = b"\xef\xbb\xbf"
 _LF, _CR = 10, 13
 
 
-@dataclass(frozen=True, slots=True)
-class SseEvent:
+class SseEvent(Struct, frozen=True, gc=False):
     """One event."""
 
     event: str
@@ -66,56 +65,50 @@ class SseParser:
         if self._line:
             lines[0] = bytes(self._line) + lines[0]
             self._line.clear()
-        events: list[SseEvent] = []
-        for line in lines:
-            self._read(line, events)
+        events = self._read(lines)
         if rest:
             self._keep(rest)
         return events
 
     def finish(self) -> list[SseEvent]:
         """The bytes are at their end: the event that was begun, if any."""
-        events: list[SseEvent] = []
-        if self._line:
-            line = bytes(self._line)
-            self._line.clear()
-            self._read(line, events)
-        self._dispatch(events)
-        return events
+        last = [bytes(self._line)] if self._line else []
+        self._line.clear()
+        return self._read([*last, b""])
 
     def _keep(self, part: bytes) -> None:
         room = _MAX_LINE_BYTES - len(self._line)
         if room > 0:
             self._line += part[:room]
 
-    def _read(self, line: bytes, events: list[SseEvent]) -> None:
+    def _read(self, lines: list[bytes]) -> list[SseEvent]:
+        events: list[SseEvent] = []
         if self._at_start:
             self._at_start = False
-            line = line.removeprefix(_BOM)
-        if not line:
-            self._dispatch(events)
-        elif line.startswith(b"data:"):
-            self._add(line[6:] if line.startswith(b" ", 5) else line[5:])
-        elif line.startswith(b"event:"):
-            name = line[6 : 7 + _MAX_NAME_BYTES].removeprefix(b" ")[:_MAX_NAME_BYTES]
-            self._event = name.decode("utf-8", "replace")
-        elif line == b"data":
-            self._add(b"")
-        elif line == b"event":
-            self._event = ""
+            lines[0] = lines[0].removeprefix(_BOM)
+        for line in lines:
+            if line.startswith(b"data:"):
+                self._add(line[6:] if line.startswith(b" ", 5) else line[5:])
+            elif not line:
+                data = self._data
+                if data:
+                    events.append(SseEvent(self._event, data[0] if len(data) == 1 else b"\n".join(data)))
+                    self._data = []
+                    self._data_bytes = 0
+                elif self._event:
+                    events.append(SseEvent(self._event, b""))
+                self._event = ""
+            elif line.startswith(b"event:"):
+                name = line[6 : 7 + _MAX_NAME_BYTES].removeprefix(b" ")[:_MAX_NAME_BYTES]
+                self._event = name.decode("utf-8", "replace")
+            elif line == b"data":
+                self._add(b"")
+            elif line == b"event":
+                self._event = ""
+        return events
 
     def _add(self, value: bytes) -> None:
         room = MAX_EVENT_BYTES - self._data_bytes
         if room > 0:
             self._data.append(value if len(value) <= room else value[:room])
             self._data_bytes += len(value) + 1
-
-    def _dispatch(self, events: list[SseEvent]) -> None:
-        data = self._data
-        if data:
-            events.append(SseEvent(self._event, data[0] if len(data) == 1 else b"\n".join(data)))
-            self._data = []
-            self._data_bytes = 0
-        elif self._event:
-            events.append(SseEvent(self._event, b""))
-        self._event = ""

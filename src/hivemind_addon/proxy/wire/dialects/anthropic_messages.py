@@ -54,6 +54,9 @@ class _AnthropicMessages(Dialect):
     def classify_after_content(self, event: SseEvent) -> EventClass:
         return self.classify(event, frozenset())
 
+    def is_only_content(self, event: SseEvent) -> bool:
+        return event.event == "content_block_delta"
+
     def error_of(self, event: SseEvent) -> ErrorFacts | None:
         if event_name(event) != "error":
             return None

@@ -48,6 +48,10 @@ class _Ollama(Dialect):
             return self.classify(event, frozenset())
         return EventClass.CONTENT
 
+    def is_only_content(self, event: SseEvent) -> bool:
+        data = event.data
+        return b'"done":false' in data and not any(mark in data for mark in (b"true", b'"error"', b'_count"'))
+
     def error_of(self, event: SseEvent) -> ErrorFacts | None:
         return explicit_error(read_object(event.data) or {})
 

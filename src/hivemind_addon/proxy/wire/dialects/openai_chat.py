@@ -21,6 +21,9 @@ from hivemind_addon.proxy.wire.parts import Assembly, Values, calls_in, members_
 from hivemind_addon.proxy.wire.sse import SseEvent
 from hivemind_addon.system.json_values import read_object, read_value
 
+_LEAST_CHUNK_BYTES = 16
+"""What is shorter may be `[DONE]`."""
+
 
 class _OpenAIChat(OpenAIDialect):
     """Nameless chunks; a closing `[DONE]`."""
@@ -45,6 +48,13 @@ class _OpenAIChat(OpenAIDialect):
         if event.event == "error" or b'"error"' in event.data:
             return self.classify(event, frozenset())
         return EventClass.TERMINAL if is_done(event.data) else EventClass.CONTENT
+
+    def is_only_content(self, event: SseEvent) -> bool:
+        data = event.data
+        if event.event or len(data) < _LEAST_CHUNK_BYTES or b'"error"' in data:
+            return False
+        usages = data.count(b'"usage"')
+        return not usages or (usages == 1 and b'"usage":null' in data)
 
     def error_of(self, event: SseEvent) -> ErrorFacts | None:
         facts = explicit_error(read_object(event.data) or {})

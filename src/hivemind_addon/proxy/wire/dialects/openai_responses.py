@@ -51,6 +51,9 @@ class _OpenAIResponses(OpenAIDialect):
     def classify_after_content(self, event: SseEvent) -> EventClass:
         return self.classify(event, frozenset())
 
+    def is_only_content(self, event: SseEvent) -> bool:
+        return event.event.endswith(".delta") and not is_done(event.data)
+
     def error_of(self, event: SseEvent) -> ErrorFacts | None:
         if event_name(event) not in {"error", "response.failed"}:
             return None
