@@ -4,7 +4,7 @@ import asyncio
 import os
 import select
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 
@@ -47,7 +47,7 @@ TRUTH = Truth(
     },
 )
 BOOKS = Counters(
-    **{one.name: 0 for one in fields(Counters)}
+    **dict.fromkeys(Counters.__struct_fields__, 0)
     | {"attempts": 10, "throttled": 2, "input_tokens": 600, "output_tokens": 60}
 )
 RESULT = FleetResult(

@@ -1,11 +1,15 @@
 import asyncio
+import os
 import sys
+from collections import Counter
 
 import pytest
 
 from hivemind_addon.api.events import OddityNoted
-from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.api.ticket import AttemptResult, PoolKey
 from hivemind_addon.proxy.compose import _make_traces, make_runtime
+from hivemind_addon.proxy.core.pool import PoolSettings
+from tests.proxy.core.samples import SUCCESS, ticket
 
 
 async def test_everything_meets_and_observers_hear_of_every_event():
@@ -16,6 +20,35 @@ async def test_everything_meets_and_observers_hear_of_every_event():
     assert heard == [event]
     assert "hivemind_oddities_total 1.0" in runtime.metrics.exposition(runtime.driver.snapshot).decode()
     assert runtime.guard.trips == 0
+
+
+async def test_the_end_of_a_request_that_nobody_looks_at_sums_words_and_encodes_nothing():
+    """All that observers do for it is to keep four events; whoever looks then finds all of it."""
+    runtime = make_runtime()
+    driver = runtime.driver
+    settings = PoolSettings()
+    called: Counter[str] = Counter()
+
+    def count(frame, what, _):
+        name = frame.f_code.co_filename.replace(os.sep, "/")
+        if what == "call" and any(part in name for part in ("proxy/observe/", "api/event_text", "prometheus")):
+            called[frame.f_code.co_qualname] += 1
+
+    for number in range(2):  # the second one finds everything as a long run does
+        called.clear()
+        sys.setprofile(count)
+        try:
+            driver.submit(ticket(f"t{number}", at=driver.clock.monotonic()), settings)
+            admitted = driver.decision(f"t{number}")
+            driver.settle(admitted.attempt, AttemptResult(SUCCESS))
+        finally:
+            sys.setprofile(None)
+    told = called.pop("EventBuffer.__call__")
+    assert told <= 5
+    assert sum(called.values()) <= 4, called  # its end may be news: its level is looked at
+    assert runtime.histories.of("t1").end == "delivered"
+    (pool,) = runtime.stats.view(driver.clock.monotonic()).pools
+    assert (pool.admitted, pool.delivered) == (2, 2)
 
 
 async def test_two_runtimes_share_nothing():

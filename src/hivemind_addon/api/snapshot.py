@@ -123,6 +123,8 @@ class PoolView(Struct, frozen=True, gc=False):
     learned: tuple[LearnedView, ...] = ()
     breaker_tries_in_s: float | None = None
     """When the open breaker lets a probe go; None: it is closed, or a probe is under way."""
+    longest_wait_s: float = 0.0
+    """Of those that wait, in `tickets` or not."""
 
 
 class BudgetView(Struct, frozen=True, gc=False):

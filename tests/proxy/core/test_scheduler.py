@@ -25,6 +25,7 @@ from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Backoff, Finished, GiveUp, RetryPolicy
 from hivemind_addon.proxy.core.scheduler import Scheduler
+from hivemind_addon.system.parts import whole
 from tests.proxy.core.samples import (
     CANCELLED,
     CUT,
@@ -576,6 +577,36 @@ def test_a_snapshot_can_be_kept_short():
     (whole,), (short,) = scheduler.snapshot(0.0).pools, scheduler.snapshot(0.0, most_queued=3).pools
     assert short.queued == whole.queued > 3
     assert short.tickets == whole.tickets[: whole.in_flight + 3]
+
+
+class TestSnapshotInParts:
+    """What a report is made of, while others have the loop in between."""
+
+    def three_pools(self):
+        bench = Bench(slots=1)
+        keys = [replace(POOL, model_group=name) for name in "abc"]
+        for key in keys:
+            bench.submit(*(f"{key.model_group}{number}" for number in range(3)), pool=key)
+        return bench, keys
+
+    def test_at_rest_it_is_the_snapshot_a_pool_at_a_time(self):
+        bench, keys = self.three_pools()
+        parts = bench.scheduler.snapshot_in_parts(lambda: bench.now, most_queued=1)
+        assert [next(parts) for _ in keys] == [None] * len(keys)
+        with pytest.raises(StopIteration) as end:
+            next(parts)
+        assert end.value.value == bench.scheduler.snapshot(bench.now, most_queued=1)
+        assert [len(pool.tickets) for pool in end.value.value.pools] == [2, 2, 2]
+
+    def test_a_pool_that_changes_in_between_is_told_as_it_was_or_as_it_is(self):
+        bench, keys = self.three_pools()
+        before = bench.scheduler.snapshot(bench.now)
+        parts = bench.scheduler.snapshot_in_parts(lambda: bench.now)
+        next(parts)
+        for key in keys:
+            bench.settle(f"{key.model_group}0", SUCCESS)
+        after = bench.scheduler.snapshot(bench.now)
+        assert whole(parts).pools == (before.pools[0], *after.pools[1:])
 
 
 class TestConfigure:

@@ -11,7 +11,8 @@ ONE, OTHER = Server(address=("one.test", 1)), Server(address=("other.test", 2))
 def written(*turn):
     """Bytes by connection, or the command itself."""
     return [
-        (one.connection, one.data) if isinstance(one, commands.SendData) else one for one in in_one_write(iter(turn))
+        (one.connection, one.data) if isinstance(one, commands.SendData) else one
+        for one in in_one_write(iter(turn), then=list)
     ]
 
 
@@ -36,4 +37,11 @@ def test_a_flush_writes_at_once_and_is_no_command_of_the_hosts():
 def test_a_large_body_is_not_copied_to_be_joined():
     body = b"x" * MOST_JOINED_BYTES
     turn = [commands.SendData(ONE, b"head"), commands.SendData(ONE, body), commands.SendData(ONE, b"end")]
-    assert [command.data is body for command in in_one_write(turn)] == [False, True, False]
+    assert [command.data is body for command in in_one_write(turn, then=list)] == [False, True, False]
+
+
+def test_the_end_of_a_turn_comes_after_all_that_it_sends():
+    said = []
+    turn = in_one_write(iter([commands.SendData(ONE, b"a")]), then=lambda: said.append("over"))
+    assert [(command.data, list(said)) for command in turn] == [(b"a", [])]
+    assert said == ["over"]

@@ -25,6 +25,7 @@ POOL = PoolView(
     account_block=AccountBlockView(reason="spent", ends_in_s=60),
     windows=(WindowView(name="5h", used=0.62, status="allowed", resets_in_s=None, length_s=None),),
     paused=True,
+    longest_wait_s=42.0,
 )
 
 
@@ -54,7 +55,7 @@ def test_a_pool_is_told_whole():
     name = str(POOL.key)
     assert {key[0]: value for key, value in told.items() if key[1:] == (name,)} == {
         "hivemind_queued": 5,
-        "hivemind_longest_wait_seconds": 0,
+        "hivemind_longest_wait_seconds": 42,
         "hivemind_in_flight": 3,
         "hivemind_bypassing": 1,
         "hivemind_concurrency_limit": 8,

@@ -214,6 +214,7 @@ def view_pool(
         cap=capacity.cap,
         learned=capacity.learned.views,
         breaker_tries_in_s=max(0.0, breaker.passes_at - now) if breaker.state is BreakerState.OPEN else None,
+        longest_wait_s=max((_waited_s(entry, now) for entry in queue), default=0.0),
     )
 
 
@@ -236,22 +237,26 @@ def _waiting(
     capacity: Capacity, queue: FairQueue, selector: Selector, now: float, most: int | None
 ) -> Iterator[TicketView]:
     """In their order."""
+    if most == 0:
+        return
     head = queue.head()
     gate = selector.gate(head.ticket, now) if head else None
     entries = queue.in_order()[:most]
     starts = starts_at(capacity, (entry for entry in entries if queue.why_passed(entry) is not Reason.FAN_OUT), now)
-    return (
-        TicketView(
+    for position, entry in enumerate(entries, start=1):
+        yield TicketView(
             ticket=_as_served(entry),
             state="backing off" if entry.not_before > now else "queued",
             reason=selector.reason(entry, head, gate, now).value,
             position=position,
             attempts=entry.history.attempts,
-            waited_s=entry.waited_s + max(0.0, now - entry.wait_began_at),
+            waited_s=_waited_s(entry, now),
             starts_in_s=None if (at := starts.get(entry.ticket.id)) is None else max(0.0, at - now),
         )
-        for position, entry in enumerate(entries, start=1)
-    )
+
+
+def _waited_s(entry: QueueEntry, now: float) -> float:
+    return entry.waited_s + max(0.0, now - entry.wait_began_at)
 
 
 def starts_at(capacity: Capacity, entries: Iterable[QueueEntry], now: float) -> dict[str, float]:

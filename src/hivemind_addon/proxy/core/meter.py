@@ -353,7 +353,7 @@ class Meter:
         self._advance(now)
         self.surprise = None
         remaining = _sane(reading.remaining, _MOST_UNITS)
-        reserve = (_sane(reading.granularity, _MOST_UNITS) or 0.0) / 2
+        reserve = (_sane(reading.granularity, _MOST_UNITS) or 0.0) / 2 if reading.granularity else 0.0
         reset_in_s = _sane(reading.reset_in_s, _MOST_RESET_S)
         if stamp < self._learned_stamp:
             if remaining is not None and self._learned_sent_at - sent_at <= _SWAPPED_S:
@@ -388,7 +388,7 @@ class Meter:
             self._doubt = float(self._settled.assumed_units)
             told = self.limit if remaining >= self.limit else max(0.0, remaining - reserve)
             self._set_level(self._level_now(told, reset_in_s, sent_at=sent_at, now=now))
-            if before[0] == self.limit and not any(cost.failed_units for cost in booked):
+            if before[0] == self.limit and not [cost for cost in booked if cost.failed_units]:
                 self.surprise = self._level - expected
             was_guessed = before[1] is MeterKind.UNKNOWN is not self.kind
             if self.kind is MeterKind.BUCKET and (before[1] is not self.kind or window_s != self.window_s):

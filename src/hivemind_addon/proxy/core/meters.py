@@ -123,6 +123,8 @@ class CommonMeters:
         self, meters: "Meters", own: Meter, reading: Reading, attempt: Attempt, now: float, *, answered: bool
     ) -> None:
         """A pool's own meter has learned from a header; `answered`: it is no refusal's."""
+        if len(self._flights) < 2 and not self._common:
+            return
         self.meet(own, now)
         common = self._common.get(own.name)
         if common is None or meters not in common.members:

@@ -375,11 +375,20 @@ class Pool:
 
     def poll(self, now: float, *, stopping: bool) -> list[Admitted | Shed | Refused]:
         """Admit, shed and refuse what is due."""
+        if not self._queue:
+            self._rest(now)
+            return []
         decisions = self.begin_poll(now, stopping=stopping)
         while self._find_next(now) is not None and (step := self.step(now)) is not None:
             decisions += step
         self.end_poll(now)
         return decisions
+
+    def _rest(self, now: float) -> None:
+        """Nobody waits: only a probe that lives may have something to tell."""
+        self._review, self._next, self._gate, self.wakeup_at = False, None, None, None
+        self._to_announce.clear()
+        self._capacity.look_at_probe(now)
 
     def begin_poll(self, now: float, *, stopping: bool) -> list[Admitted | Shed | Refused]:
         """Shed and refuse what is due; then come `next_key` and `step`, and `end_poll`."""

@@ -31,6 +31,7 @@ from mitmproxy.proxy.layers.http._events import (
     RequestHeaders,
     RequestProtocolError,
     RequestTrailers,
+    ResponseData,
     ResponseHeaders,
     ResponseProtocolError,
     ResponseTrailers,
@@ -120,19 +121,41 @@ def _take_head(buf: ReceiveBuffer) -> list[bytes] | None:
 
 
 class _Chunks:
-    """h11's reader of a chunked body, bounded; it passes trailers over, since mitmproxy has no way to send them on."""
+    """h11's reader of a chunked body, bounded; what has come together is one piece of data.
+
+    It passes trailers over, since mitmproxy has no way to send them on.
+    """
 
     def __init__(self, reader: ChunkedReader) -> None:
         self._reader = reader
+        self._after: h11.EndOfMessage | h11.RemoteProtocolError | None = None
+        """What came after the last piece."""
 
     def __call__(self, buf: ReceiveBuffer) -> h11.Data | h11.EndOfMessage | None:
-        try:
-            event = self._reader(buf)
-        except h11.ProtocolError:
-            raise h11.RemoteProtocolError("malformed chunk") from None
-        if event is None and len(buf) > LONGEST_HEAD_BYTES:
-            raise h11.RemoteProtocolError(f"a chunk's head or trailers longer than {LONGEST_HEAD_BYTES // 1024} KB")
-        return h11.EndOfMessage() if isinstance(event, h11.EndOfMessage) else event
+        pieces: list[bytes] = []
+        after, self._after = self._after, None
+        while after is None:
+            try:
+                event = self._reader(buf)
+            except h11.ProtocolError:
+                after = h11.RemoteProtocolError("malformed chunk")
+                break
+            if isinstance(event, h11.Data):
+                pieces.append(event.data)
+                continue
+            if event is not None:
+                after = h11.EndOfMessage()
+            elif len(buf) > LONGEST_HEAD_BYTES:
+                after = h11.RemoteProtocolError(
+                    f"a chunk's head or trailers longer than {LONGEST_HEAD_BYTES // 1024} KB"
+                )
+            break
+        if pieces:
+            self._after = after
+            return h11.Data(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        if isinstance(after, h11.RemoteProtocolError):
+            raise after
+        return after
 
     def read_eof(self) -> None:
         """The connection ended in the middle of the body."""
@@ -147,9 +170,22 @@ def _body_reader(size: int | None) -> TBodyReader:
 class BoundedHttp1Server(Http1Server):
     """A client's HTTP/1 connection."""
 
+    _framed: http.Response | None = None
+    """The answer of which it is known whether it goes out in chunks."""
+    _is_chunked = False
+
     def send(self, event: HttpEvent) -> layer.CommandGenerator[None]:
         """Pass trailers over, which the base class does not know."""
         return _nothing() if isinstance(event, ResponseTrailers) else super().send(event)
+
+    def framed(self, stream_id: int, data: bytes) -> commands.SendData | None:
+        """What sends a piece of an answer's body; None: this connection is about something else."""
+        if self._paused is not None or self.stream_id != stream_id or self.response is None:
+            return None
+        if self.response is not self._framed:
+            self._framed = self.response
+            self._is_chunked = "chunked" in self.response.headers.get("transfer-encoding", "").lower()
+        return commands.SendData(self.conn, b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
 
     def read_headers(self, event: events.ConnectionEvent) -> layer.CommandGenerator[None]:
         """Read a request's head."""
@@ -185,7 +221,22 @@ class BoundedHttp1Server(Http1Server):
 class BoundedHttp1Client(Http1Client):
     """A provider's HTTP/1 connection."""
 
+    outlet: Callable[[bytes], commands.Command | None] | None = None
+    """Who takes a piece of the answer's body the short way, without a way through all layers; None: nobody now."""
     _interims = 0
+
+    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        if self.outlet is not None and isinstance(event, events.DataReceived):
+            return self._let_out(event)
+        return super()._handle_event(event)
+
+    def _let_out(self, event: events.DataReceived) -> layer.CommandGenerator[None]:
+        self.buf += event.data
+        for command in self.state(event):
+            passed = None
+            if self.outlet is not None and isinstance(command, ReceiveHttp) and isinstance(command.event, ResponseData):
+                passed = self.outlet(command.event.data)
+            yield passed or command
 
     def send(self, event: HttpEvent) -> layer.CommandGenerator[None]:
         """Pass trailers over, which the base class does not know."""

@@ -16,10 +16,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import logging
+import math
+from bisect import bisect_right
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
+from operator import attrgetter
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,7 +32,7 @@ from mitmproxy import addonmanager, exceptions, flow, version
 from mitmproxy.proxy import commands
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from mitmproxy.hooks import Hook
 
@@ -56,28 +61,48 @@ class HivemindWaitHook(commands.StartHook):
     begun: Begun
 
 
-class _Group(NamedTuple):
-    """Addons that are asked one after the other."""
+class _Call(NamedTuple):
+    """One listener of a hook."""
 
-    addons: Sequence[object]
-    is_nest: bool
-    """One addon and those inside it: what one of them raises ends the hook for those after it."""
+    listener: Callable[..., object]
+    addon: object
+    place: tuple[int, float]
+    """Of its addon: which of the chain it is or is nested in, and the place in there."""
+    may_change: bool
+    """Who may be a listener can change while it is called; mitmproxy's own addons change nobody."""
 
 
-class _Asked(NamedTuple):
-    """All addons, and what shows that they are still all."""
+class _Listeners(NamedTuple):
+    """Who listens to one hook."""
+
+    asked: list[object]
+    """Addons that have the hook, or may get it."""
+    answers: list[object]
+    """What they say; as long as they say it again, the rest holds."""
+    calls: list[_Call]
+
+
+class _Addons(NamedTuple):
+    """All addons, and by what we know that they are still all."""
 
     chain: list[object]
-    addons: list[object]
+    own: list[Mapping[str, object]]
+    """The attributes of mitmproxy's own addons, which never change who they are."""
+    sizes: list[int]
+    """How many those are: one that is given a hook has more."""
+    others: list[object]
+    """All others; these are asked each time."""
     nested: list[object]
-    """Of each of them, those inside it."""
-    groups: list[_Group]
+    """What is inside those."""
+    nests: list[tuple[object, ...]]
+    """Each addon of the chain with those inside it."""
+    listeners: dict[str, _Listeners]
 
 
 class DirectAddonManager(addonmanager.AddonManager):
     """mitmproxy's manager: calls the same hooks in the same order, for a small part of the time."""
 
-    _asked: _Asked | None = None
+    _known: _Addons | None = None
 
     async def handle_lifecycle(self, event: Hook) -> None:
         """Call a hook of the proxy; `update` follows if it is one of a flow."""
@@ -89,6 +114,11 @@ class DirectAddonManager(addonmanager.AddonManager):
         if isinstance(args[0], flow.Flow):
             await self._call("update", ([args[0]],))
 
+    async def of_flow(self, name: str, of: flow.Flow) -> None:
+        """The same for a hook that is one of a flow."""
+        await self._call(name, (of,))
+        await self._call("update", ([of],))
+
     def trigger(self, event: Hook) -> None:
         """Call a hook; none of its listeners may be async."""
         try:
@@ -98,67 +128,104 @@ class DirectAddonManager(addonmanager.AddonManager):
         raise AssertionError("it waits")
 
     async def _call(self, name: str, args: Sequence[object], *, may_wait: bool = True) -> None:
-        for addons, is_nest in self._groups():
-            # One by one, for a listener may give a later addon a hook.
-            listeners = filter(None, map(getattr, addons, repeat(name), repeat(None)))
-            while True:
-                try:
-                    for listener in listeners:
-                        if not callable(listener) or not (may_wait or not inspect.iscoroutinefunction(listener)):
-                            _pass_over(listener, name, addons)
-                            continue
-                        answer = listener(*args)
-                        if answer is not None and may_wait and inspect.isawaitable(answer):
-                            await answer
-                except exceptions.AddonHalt:
-                    return
-                except exceptions.OptionsError:
-                    raise
-                except Exception as error:  # noqa: BLE001 - one addon's fault is not another's
-                    _log(error)
-                    if not is_nest:
-                        continue
-                break
+        chain = self.chain  # As in mitmproxy: who is added to it now is called, and who is removed is, too.
+        listeners = self._listeners(name, chain)
+        at = 0
+        while at < len(listeners.calls):
+            listener, addon, place, may_change = listeners.calls[at]
+            try:
+                if not may_wait and inspect.iscoroutinefunction(listener):
+                    _refuse(f"Async handler {name} ({addon}) cannot be called from sync context")
+                answer = listener(*args)
+                if answer is not None and may_wait and inspect.isawaitable(answer):
+                    await answer
+            except exceptions.AddonHalt:
+                return
+            except exceptions.OptionsError:
+                raise
+            except Exception as error:  # noqa: BLE001 - one addon's fault is not another's
+                _log(error)
+                place = place[0], math.inf
+                may_change = True
+            at += 1
+            if may_change:
+                listeners = self._listeners(name, chain)
+                at = bisect_right(listeners.calls, place, key=_place)
 
-    def _groups(self) -> Iterator[_Group]:
-        chain = self.chain
-        number = len(chain)
-        asked = self._asked
+    def _listeners(self, name: str, chain: list[object]) -> _Listeners:
+        known = self._known
         if (
-            asked is None
-            or asked.chain != chain
-            or asked.nested != list(map(getattr, asked.addons, repeat("addons"), repeat(None)))
+            known is None
+            or known.chain != chain
+            or list(map(len, known.own)) != known.sizes
+            or _ask(known.others, "addons") != known.nested
         ):
-            asked = self._asked = _asked(chain)
-        yield from asked.groups
-        while number < len(chain):  # a listener has added one
-            yield _Group(list(addonmanager.traverse([chain[number]])), is_nest=True)
-            number += 1
+            known = self._known = _look_at(chain)
+        listeners = known.listeners.get(name)
+        if listeners is None or _ask(listeners.asked, name) != listeners.answers:
+            listeners = known.listeners[name] = _find_listeners(known, name)
+        return listeners
 
 
-def _asked(chain: list[object]) -> _Asked:
-    groups: list[_Group] = []
-    alone: list[object] = []
-    for top in chain:
-        if not hasattr(top, "addons"):
-            if not alone:
-                groups.append(_Group(alone, is_nest=False))
-            alone.append(top)
-        else:
-            groups.append(_Group(list(addonmanager.traverse([top])), is_nest=True))
-            alone = []
-    addons = [addon for group in groups for addon in group.addons]
-    return _Asked(list(chain), addons, [copy(getattr(addon, "addons", None)) for addon in addons], groups)
+_place = attrgetter("place")
 
 
-def _pass_over(listener: object, name: str, addons: Sequence[object]) -> None:
-    """Say what is wrong with a listener; a module that has a hook's name is none."""
-    if isinstance(listener, ModuleType):
-        return
-    addon = next(addon for addon in addons if getattr(addon, name, None) == listener)
-    if callable(listener):
-        raise exceptions.AddonManagerError(f"Async handler {name} ({addon}) cannot be called from sync context")
-    raise exceptions.AddonManagerError(f"Addon handler {name} ({addon}) not callable")
+def _ask(addons: list[object], name: str) -> list[object]:
+    try:
+        return list(map(getattr, addons, repeat(name), repeat(None)))
+    except Exception:  # noqa: BLE001 - an addon's own
+        return [_answer(addon, name) for addon in addons]
+
+
+def _answer(addon: object, name: str) -> object:
+    """What an addon has under a hook's name; a fault is one of whoever calls it."""
+    try:
+        return getattr(addon, name, None)
+    except Exception as error:  # noqa: BLE001 - an addon's own
+        return partial(_raise, error)
+
+
+def _look_at(chain: list[object]) -> _Addons:
+    nests = [tuple(addonmanager.traverse([top])) for top in chain]
+    own, others = list[object](), list[object]()
+    for addon in itertools.chain.from_iterable(nests):
+        (own if _is_mitmproxys(addon) else others).append(addon)
+    attributes: list[Mapping[str, object]] = list(map(vars, own))
+    nested = [copy(inside) for inside in _ask(others, "addons")]
+    return _Addons(list(chain), attributes, list(map(len, attributes)), others, nested, nests, {})
+
+
+def _is_mitmproxys(addon: object) -> bool:
+    """Whether it is one of mitmproxy's own, and has none inside: the loader of scripts has."""
+    return (
+        type(addon).__module__.startswith("mitmproxy.") and hasattr(addon, "__dict__") and not hasattr(addon, "addons")
+    )
+
+
+def _find_listeners(known: _Addons, name: str) -> _Listeners:
+    found = _Listeners([], [], [])
+    others = set(map(id, known.others))
+    for number, nest in enumerate(known.nests):
+        for place, addon in enumerate(nest):
+            answer = _answer(addon, name)
+            may_change = id(addon) in others
+            if may_change or hasattr(type(addon), name) or name in vars(addon):
+                found.asked.append(addon)
+                found.answers.append(answer)
+            if not answer or isinstance(answer, ModuleType):  # as of `from mitmproxy import log`
+                continue
+            if not callable(answer):
+                answer = partial(_refuse, f"Addon handler {name} ({addon}) not callable")
+            found.calls.append(_Call(answer, addon, (number, place), may_change))
+    return found
+
+
+def _refuse(problem: str, *_: object) -> None:
+    raise exceptions.AddonManagerError(problem)
+
+
+def _raise(error: Exception, *_: object) -> None:
+    raise error
 
 
 def _log(error: Exception) -> None:
@@ -199,11 +266,10 @@ class Hooks:
         """Call a hook of a flow. None: it is over; else what the layer is to wait for."""
         if self._manager is None:
             return hook
-        (of,) = hook.args()
+        of: flow.Flow = hook.flow  # type: ignore[attr-defined]
         calls = asyncio.Task(
-            self._manager.handle_lifecycle(hook),
+            self._manager.of_flow(hook.name, of),
             loop=asyncio.get_running_loop(),
-            name=f"handle_hook({hook.name})",
             eager_start=True,
         )
         if calls.done() and not of.intercepted and not calls.cancelled() and calls.exception() is None:

@@ -91,7 +91,7 @@ class Pages:
         self._is_configured = is_configured
         self._began_at = driver.clock.monotonic()
         self._reports = reports
-        self._metrics = _Fresh(lambda: metrics.exposition(driver.snapshot), driver.clock)
+        self._metrics = _Fresh(lambda: metrics.exposition(lambda: driver.snapshot(most_queued=0)), driver.clock)
         self._failing = False
         """The last page could not be made; that is in the log once."""
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -58,7 +59,15 @@ from mitmproxy.proxy.layers.http._hooks import (
 from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
 from mitmproxy_rs.udp import UdpServer
 
-from hivemind_addon.proxy.mitm.connections import BAD_HEAD, BoundedUpstreamProxy, dissolve, over, server_for
+from hivemind_addon.proxy.mitm.connections import (
+    BAD_HEAD,
+    BoundedHttp1Client,
+    BoundedHttp1Server,
+    BoundedUpstreamProxy,
+    dissolve,
+    over,
+    server_for,
+)
 from hivemind_addon.proxy.mitm.port import Alarm, ExchangePort, Handling, Look, Next, Port, Stage
 from hivemind_addon.proxy.mitm.turn import Flush, in_one_write
 from hivemind_addon.proxy.mitm.upstream_client import (
@@ -132,6 +141,8 @@ class ScheduledStream(HttpStream):
         self._line_is_over = True
         """What the client has seen of an answer ends with a line."""
         self._alarm: commands.RequestWakeup | None = None
+        self._source: BoundedHttp1Client | None = None
+        """Whose pieces go the short way."""
 
     @property
     def claimed(self) -> bool:
@@ -458,6 +469,7 @@ class ScheduledStream(HttpStream):
         yield from self._send_chunk(decoded if self.committed else held_back)
         yield Flush()  # the first content goes now, whatever else has come with it
         yield from self._arm(exchange, Stage.STREAMED)
+        self._open_outlet()
 
     def _streamed_head(self) -> http.Response:
         """The head of a streamed answer: an HTTP/1.1 client must be able to tell its end from a cut.
@@ -487,6 +499,31 @@ class ScheduledStream(HttpStream):
             exchange.streamed()
             self._store_body()
             yield from self._finish()
+
+    def _pass_on(self, data: bytes) -> commands.Command | None:
+        """Step 8, the short way from one HTTP/1 connection to another. None: this piece goes the usual way."""
+        client = self.parent.connections.get(self.context.client)
+        if not isinstance(client, BoundedHttp1Server) or self.exchange is None or self.flow.response is None:
+            return None
+        if self.committed or self._paused is not None or self.server_state != self.state_stream:
+            return None
+        sending = None if callable(self.flow.response.stream) else client.framed(self.stream_id, data)
+        if sending is not None:
+            self.response_body_buf += data
+            self.exchange.tee(data)
+            self._line_is_over = data.endswith(b"\n")
+        return sending
+
+    def _open_outlet(self) -> None:
+        source = self.parent.connection_to(self.context.server)
+        if isinstance(source, BoundedHttp1Client):
+            self._source = source
+            source.outlet = self._pass_on
+
+    def _close_outlet(self) -> None:
+        if self._source is not None and self._source.outlet == self._pass_on:
+            self._source.outlet = None
+        self._source = None
 
     def _send_chunk(self, chunk: bytes) -> layer.CommandGenerator[None]:
         """One chunk to the client, through the stream function that another addon may have set."""
@@ -577,6 +614,7 @@ class ScheduledStream(HttpStream):
     def _end_attempt(self) -> layer.CommandGenerator[None]:
         """Nothing runs upstream for this stream any more: the h2 stream is reset, the h1 connection closed."""
         attempt_id, self.attempt_id = self.attempt_id, None
+        self._close_outlet()
         server = self.context.server
         if attempt_id is None or not self._request_sent:
             return
@@ -589,6 +627,7 @@ class ScheduledStream(HttpStream):
     def _drop(self) -> layer.CommandGenerator[None]:
         """Leave no trace in the layer: the stream itself, its alias, its alarm."""
         self._cancel_alarm()
+        self._close_outlet()
         if self.attempt_id is not None and self.attempt_id != self.stream_id:
             self.parent.streams.pop(self.attempt_id, None)
         self.held_back = []
@@ -756,6 +795,10 @@ class SchedulingHttpLayer(DrainingHttpLayer):
         self.streams[stream_id] = stream
         yield from self.event_to_child(stream, events.Start())
 
+    def connection_to(self, peer: Connection) -> layer.Layer | None:
+        """The innermost layer of a connection: the one that speaks HTTP."""
+        return deque(_stack(self.connections.get(peer)), maxlen=1).pop() if peer in self.connections else None
+
     def alias(self, stream: ScheduledStream) -> int:
         """A new id under which the server side knows `stream`."""
         attempt_id = next(self.alias_ids)
@@ -763,12 +806,12 @@ class SchedulingHttpLayer(DrainingHttpLayer):
         return attempt_id
 
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
-        yield from in_one_write(self._handle_turn(event))
-        if self.leaving:
-            self._let_go()
+        return in_one_write(self._handle_turn(event), then=self._let_go)
 
     def _let_go(self) -> None:
         """Nothing of a stream that is over waits for the collector."""
+        if not self.leaving:
+            return
         waiting = {stream for stream in self.leaving if stream.waits}
         for stream in self.leaving - waiting:
             if self.streams.get(stream.stream_id) is not stream:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from mitmproxy.proxy import commands
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from mitmproxy.connection import Connection
 
@@ -23,12 +23,15 @@ class Flush(commands.Command):
     """What the turn has sent so far is written now: somebody waits for it, and the turn goes on for a while."""
 
 
-def in_one_write(turn: Iterable[commands.Command]) -> Iterator[commands.Command]:
-    """A turn's commands, in which what goes to one connection is joined; nothing of it is passed by anything else."""
+def in_one_write(turn: Iterable[commands.Command], *, then: Callable[[], None]) -> Iterator[commands.Command]:
+    """A turn's commands, in which what goes to one connection is joined; nothing of it is passed by anything else.
+
+    `then` is called at the turn's end.
+    """
     held: dict[Connection, list[bytes]] = {}
     held_bytes = 0
     for command in turn:
-        if command.__class__ is commands.SendData:
+        if type(command) is commands.SendData:
             size = len(command.data)
             if held_bytes + size > MOST_JOINED_BYTES and held:
                 yield from _written(held)
@@ -39,13 +42,17 @@ def in_one_write(turn: Iterable[commands.Command]) -> Iterator[commands.Command]
             if held:
                 yield from _written(held)
                 held_bytes = 0
-            if command.__class__ is not Flush:
+            if type(command) is not Flush:
                 yield command
     if held:
         yield from _written(held)
+    then()
 
 
-def _written(held: dict[Connection, list[bytes]]) -> Iterator[commands.Command]:
-    for connection, pieces in held.items():
-        yield commands.SendData(connection, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+def _written(held: dict[Connection, list[bytes]]) -> list[commands.Command]:
+    writes: list[commands.Command] = [
+        commands.SendData(connection, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        for connection, pieces in held.items()
+    ]
     held.clear()
+    return writes

@@ -66,10 +66,9 @@ def gauges_of(snapshot: Callable[[], Snapshot], label: Callable[[PoolKey], str |
 
 
 def _add_pool(gauges: Mapping[str, GaugeMetricFamily], label: str, view: PoolView) -> None:
-    waits = [ticket.waited_s for ticket in view.tickets if ticket.state != "in flight"]
     amounts: dict[str, float | None] = {
         "hivemind_queued": view.queued,
-        "hivemind_longest_wait_seconds": max(waits, default=0),
+        "hivemind_longest_wait_seconds": view.longest_wait_s,
         "hivemind_in_flight": view.in_flight,
         "hivemind_bypassing": view.bypassing,
         "hivemind_concurrency_limit": view.limit,

@@ -224,7 +224,8 @@ class Tokens:
     scale: float = 1.0
     """Provider's tokens for one token of o200k_base, at the start; a ratio learned per model replaces it."""
     bytes_per_token: float = 4.0
-    """For text too long to be counted without stalling the event loop; learned per model as well."""
+    """For text too long to be counted without stalling the event loop, and far from a limit for all; learned per model
+    as well."""
 
 
 @dataclass(frozen=True, slots=True)

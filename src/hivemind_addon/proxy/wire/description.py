@@ -19,7 +19,7 @@ from hivemind_addon.system.patterns import glob_matches, normal_host
 _LONGEST_PATIENCE_S = 86_400
 
 
-class PlainRequest(Struct, frozen=True):
+class PlainRequest(Struct, frozen=True, gc=False):
     """The parts of a request, as text."""
 
     scheme: str
@@ -33,7 +33,7 @@ class PlainRequest(Struct, frozen=True):
     """As it is sent; its content coding is among the headers."""
 
 
-class Size(Struct, frozen=True):
+class Size(Struct, frozen=True, gc=False):
     """What one request will take."""
 
     demand: Demand
@@ -48,7 +48,7 @@ class Size(Struct, frozen=True):
     """`size_request` can count what is estimated by its bytes here."""
 
 
-class Description(Struct, frozen=True):
+class Description(Struct, frozen=True, gc=False):
     """One request, described."""
 
     dialect: DialectName

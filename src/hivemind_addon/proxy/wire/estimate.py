@@ -137,7 +137,7 @@ class _Model:
     outputs: OutputSizes = field(default_factory=lambda: OutputSizes(window=_MODEL_ANSWERS))
 
 
-class _Anchor(Struct, frozen=True):
+class _Anchor(Struct, frozen=True, gc=False):
     """The last real usage of one conversation."""
 
     model: str
@@ -161,7 +161,7 @@ _NEW_SESSION = _Session()
 """Nothing is written to it."""
 
 
-class _Input(Struct, frozen=True):
+class _Input(Struct, frozen=True, gc=False):
     """An estimate of the input, and how it came about."""
 
     tokens: int
@@ -174,7 +174,7 @@ class _Input(Struct, frozen=True):
     """Counting would tell more."""
 
 
-class Estimate(Struct, frozen=True):
+class Estimate(Struct, frozen=True, gc=False):
     """What one attempt will take and use."""
 
     demand: Demand

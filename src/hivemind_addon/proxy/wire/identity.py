@@ -37,7 +37,7 @@ ANONYMOUS = "anonymous"
 """The account of requests without a credential, as local servers take them."""
 
 
-class Identity(Struct, frozen=True):
+class Identity(Struct, frozen=True, gc=False):
     """Names that are fit for logs: printable, at most 80 characters, never a credential."""
 
     agent: str

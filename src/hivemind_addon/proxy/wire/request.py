@@ -31,7 +31,7 @@ _MEDIA_BYTES = 8192
 """Smaller images cost about as many tokens when they are taken for text, so they are not looked for."""
 
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
-_NEWEST_BYTES = 65_536
+_NEWEST_BYTES = 16_384
 _CACHE_MARK_NAME = b'"cache_control"'
 _CACHE_MARK = re.compile(_CACHE_MARK_NAME + rb"\s*:\s*(?:null|\{[^{}]*\})")
 _FINGERPRINT_CHARS = 16
@@ -146,7 +146,7 @@ class RequestBody:
         self.oddities.append(f"request body: {oddity}")
 
 
-class RequestFacts(Struct, frozen=True):
+class RequestFacts(Struct, frozen=True, gc=False):
     """What a request's body says. The defaults stand for what it does not say, or not understandably."""
 
     model: str = ""
@@ -282,7 +282,7 @@ def _short(error: Exception) -> str:
     return " ".join(str(error).split())[:80]
 
 
-class Fingerprints(Struct, frozen=True):
+class Fingerprints(Struct, frozen=True, gc=False):
     """Hashes of what a request says. Never its text."""
 
     prefix: str
