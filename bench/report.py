@@ -256,7 +256,7 @@ def _inside(results):
 
 
 def _around(results):
-    lines = ["| What | | Beside bare | Goal |", "| --- | --- | --- | --- |"]
+    lines = ["| What (of it processor time) | | Beside bare | Goal |", "| --- | --- | --- | --- |"]
     if results.held is not None:
         held = results.held
         lines.append(
@@ -269,16 +269,16 @@ def _around(results):
         )
     bare, *ours = results.starts
     for one in ours:
-        times = f"{one.listening_s:.2f} s, {bare.listening_s:.2f} s"
+        times = f"{one.listening_s:.2f} s ({one.cpu_s:.2f}), {bare.listening_s:.2f} s ({bare.cpu_s:.2f})"
         goal = _LISTENING_GOAL if one.name == "hivemind run" else None
-        lines.append(_beside(f"`{one.name}`: start to listening", times, one.listening_s / bare.listening_s, goal))
+        lines.append(_beside(f"`{one.name}`: start to first answer", times, one.listening_s / bare.listening_s, goal))
         if bare.idle_bytes:
             weights = f"{one.idle_bytes / 1e6:.0f} MB, {bare.idle_bytes / 1e6:.0f} MB"
             lines.append(_beside(f"`{one.name}`: memory, idle", weights, one.idle_bytes / bare.idle_bytes, _IDLE_GOAL))
     for one in results.commands:
         goal = f"≤ {ms(_COMMAND_GOAL_S)}" if one.name.startswith("hivemind") else ""
         mark = _mark(bool(goal) and one.wall_s > _COMMAND_GOAL_S)
-        lines.append(f"| `{one.name}` | {mark}{one.wall_s * 1e3:.0f} ms | | {goal} |")
+        lines.append(f"| `{one.name}` | {mark}{one.wall_s * 1e3:.0f} ms ({one.cpu_s * 1e3:.0f}) | | {goal} |")
     return "\n".join(lines)
 
 
