@@ -4,7 +4,7 @@ PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 "$$HOME"/.py
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test browser check prove bench house mutants night soak evaluate fleets endurance run docs clean
+.PHONY: demo test browser check prove bench calls house mutants night soak evaluate fleets endurance run docs clean
 
 demo: $(READY)          ## a fleet against a strict, faulty provider: first direct, then through the scheduler
 	$(BIN)/hivemind demo
@@ -25,8 +25,11 @@ check: $(READY)         ## format, lint, types, generated docs fresh
 docs: $(READY)          ## write the generated parts of docs/
 	$(BIN)/hivemind docs
 
-bench: $(READY)         ## overhead beside bare mitmdump, as ratios of one run
+bench: $(READY)         ## the price of a request beside bare mitmdump, as ratios of one run; twelve minutes, an idle machine
 	$(BIN)/python -m bench
+
+calls: $(READY)         ## the same counted, not timed: calls, hooks, tasks, timers, writes, garbage
+	$(BIN)/python -m bench.calls
 
 house: $(READY)         ## how heavy the house is: lines, files, floors, what one request runs through
 	$(BIN)/python -m bench.house

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from bench import calls, decisions, growth, inside, memory, report, rounds, starts, watched, where
+from bench import calls, decisions, growth, inside, loops, memory, report, rounds, starts, watched, where
 from bench.plan import FULL, QUICK
 from bench.stack import Stack
 
@@ -47,9 +47,9 @@ def compare(stack, plan, tell):
     return rows, Check(sent, counters["tickets"], counters["delivered"], counters["guard_trips"])
 
 
-def run_cells(plan, tell=print):
+def run_cells(plan, tell=print, loop=""):
     """Only some cells: their table and the check."""
-    with tempfile.TemporaryDirectory(prefix="hivemind-bench-") as folder, Stack(Path(folder)) as stack:
+    with tempfile.TemporaryDirectory(prefix="hivemind-bench-") as folder, Stack(Path(folder), loop=loop) as stack:
         rows, check = compare(stack, plan, tell)
     return f"{report.rows_table(rows)}\n\n{check.text}", check
 
@@ -58,6 +58,8 @@ def run(plan, command, tell=print):
     """Measure everything; the page and the check."""
     with tempfile.TemporaryDirectory(prefix="hivemind-bench-") as folder, Stack(Path(folder)) as stack:
         rows, check = compare(stack, plan, tell)
+        tell("uvloop")
+        looped = loops.measure(stack, plan)
         tell("commands")
         called = starts.commands(stack, stack.proxies["addon"], plan.starts)
         stack.stop(stack.proxies.pop("addon").process)  # what is measured next has the machine for itself
@@ -79,7 +81,7 @@ def run(plan, command, tell=print):
         spent = where.measure(counting, questions, plan.where_requests)
         counted = calls.count(counting, questions, calls.CELLS[: plan.counted_cells])
     results = report.Results(
-        rows, check, counted, spent, held, watching, started, called, intakes, core, ticket_bytes, grown
+        rows, check, looped, counted, spent, held, watching, started, called, intakes, core, ticket_bytes, grown
     )
     return report.page(results, command), check
 
@@ -91,6 +93,7 @@ def main(arguments=None):
         "--only", metavar="TEXT", help="only the cells whose name has this, and nothing else; writes no page"
     )
     parser.add_argument("--rounds", type=int, metavar="N", help="so many rounds, however long they take")
+    parser.add_argument("--loop", default="", metavar="NAME", help="with --only: the addon on asyncio or uvloop")
     options = parser.parse_args(arguments)
     plan = QUICK if options.quick else FULL
     if options.rounds:
@@ -100,7 +103,7 @@ def main(arguments=None):
         cells = tuple(cell for cell in plan.cells if options.only in cell.name)
         if not cells:
             parser.error(f"no cell has {options.only!r} in its name: {'; '.join(cell.name for cell in plan.cells)}")
-        page, check = run_cells(replace(plan, cells=cells), tell)
+        page, check = run_cells(replace(plan, cells=cells), tell, options.loop)
     else:
         page, check = run(plan, "python -m bench --quick" if options.quick else "make bench", tell)
     print(page)

@@ -9,7 +9,7 @@ from time import perf_counter
 from bench import decisions
 from bench.plan import SMALL_BYTES, Cell
 from bench.rounds import Row, sample
-from bench.starts import rss_bytes, wall_s
+from bench.starts import rss_bytes, run
 from bench.watched import fetch
 
 CONNECTIONS = 20
@@ -57,7 +57,7 @@ def measure(stack, plan, tell):
                 core.decision.mean_s,
                 core.head.mean_s,
                 median(_fetch_s(proxy.forward_port) for _ in range(_FETCHES)),
-                median(wall_s(stack, status) for _ in range(_FETCHES)),
+                median(run(stack, status)[0] for _ in range(_FETCHES)),
                 rss_bytes(proxy.process.pid),
             )
         )

@@ -53,6 +53,9 @@ class Plan:
     min_rounds: int
     max_s: float
     """No further round begins when it would end after so many seconds."""
+    loop_cells: tuple[Cell, ...]
+    """That are measured on uvloop, too."""
+    loop_rounds: int
     held_flows: int
     """Whose memory is weighed."""
     watched_flows: int
@@ -105,6 +108,16 @@ FULL = Plan(
     ),
     min_rounds=8,
     max_s=420,
+    loop_cells=(
+        Cell(SMALL_BYTES, False, 1, 150),
+        Cell(SMALL_BYTES, False, 20, 250),
+        Cell(SMALL_BYTES, True, 20, 250),
+        Cell(LARGE_BYTES, False, 20, 80),
+        Cell(SMALL_BYTES, True, 20, 250, REVERSE_TLS),
+        Cell(SMALL_BYTES, True, 20, 250, FORWARD_TLS),
+        Cell(SMALL_BYTES, True, 20, 250, HTTP2),
+    ),
+    loop_rounds=6,
     held_flows=200,
     watched_flows=500,
     watched_s=12,
@@ -127,6 +140,8 @@ QUICK = replace(
     ),
     min_rounds=2,
     max_s=0,
+    loop_cells=(Cell(SMALL_BYTES, True, 20, 60, FORWARD_TLS),),
+    loop_rounds=1,
     held_flows=20,
     watched_flows=20,
     watched_s=2,

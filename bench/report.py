@@ -46,6 +46,8 @@ class Results:
 
     rows: list
     check: object
+    looped: list
+    """On uvloop; empty: it is not installed."""
     counted: dict
     """What the proxies did for a request, by cell: see bench.calls."""
     spent: dict
@@ -73,9 +75,11 @@ def page(results, command):
         rows_table(results.rows),
         *_notes(results.rows),
         results.check.text,
+        *_looped(results.looped),
         "## What a request makes the proxy do",
         COUNTED,
         calls.table(results.counted),
+        _counted(results.counted),
         "## Where the processor time goes",
         SAMPLED,
         where.table(results.spent),
@@ -170,9 +174,35 @@ def _notes(rows):
         f"Client and provider were busy for at most {busiest.others_busy():.0%} of the time while a proxy was measured "
         f"({busiest.cell.name}): they are not what is measured."
     )
+    unpaced = [row for row in rows if not row.cell.interval_ms]
+    if unpaced:
+        spans = (
+            f"{what} {min(values):.2f} to {max(values):.2f}"
+            for what, values in (
+                (name, [row.ratio(figure) for row in unpaced])
+                for name, figure in (("p50", "p50_s"), ("throughput", "requests_per_s"), ("processor time", "cpu_s"))
+            )
+        )
+        notes.append(f"In short, where answers come at once: {', '.join(spans)} of bare mitmdump.")
     goals = [row.misses(what) for row in rows for what in row.cell.goals]
     notes.append(f"{len(goals) - sum(goals)} of {len(goals)} goals of this table are met.")
     return notes
+
+
+def _looped(rows):
+    if not rows:
+        return ()
+    lines = ["| uvloop ÷ asyncio | p50 | throughput | processor time |", "| --- | --- | --- | --- |"]
+    for row in rows:
+        cells = []
+        for what in ("p50_s", "requests_per_s", "cpu_s"):
+            low, high = row.spread(what, "uvloop", "addon")
+            cells.append(f"{row.ratio(what, 'uvloop', 'addon'):.2f} [{low:.2f}-{high:.2f}]")
+        lines.append(f"| {row.cell.name} | {' | '.join(cells)} |")
+    return (
+        f"## On uvloop\n\nThe addon as `hivemind run --loop uvloop` starts it beside the addon as above, {len(rows[0].rounds)} rounds.",
+        "\n".join(lines),
+    )
 
 
 COUNTED = (
@@ -181,6 +211,17 @@ COUNTED = (
     "function and each resumption of a generator or coroutine; addons asked: how often an addon was looked at for a "
     "hook; hooks called: how many had it."
 )
+
+
+def _counted(counted):
+    """What has to be so, whatever the machine."""
+    ours = [variants["addon"].numbers for variants in counted.values()]
+    hooks = all(one["hooks called"] == one[calls.LISTENERS] and not one.get("addons asked") for one in ours)
+    left = max(one[calls.LEFT] for one in ours)
+    return (
+        f"{_mark(not hooks)}Hooks: {'only listeners are called, and each once' if hooks else 'others than listeners are asked'}. "
+        f"{_mark(left >= 1)}Left to the cycle collector by a request: {left:.1f} objects at most (goal 0)."
+    )
 
 
 SAMPLED = (
@@ -215,7 +256,7 @@ def _inside(results):
 
 
 def _around(results):
-    lines = ["| What | | Beside bare | Goal |", "| --- | --- | --- | --- |"]
+    lines = ["| What (of it processor time) | | Beside bare | Goal |", "| --- | --- | --- | --- |"]
     if results.held is not None:
         held = results.held
         lines.append(
@@ -228,16 +269,16 @@ def _around(results):
         )
     bare, *ours = results.starts
     for one in ours:
-        times = f"{one.listening_s:.2f} s, {bare.listening_s:.2f} s"
+        times = f"{one.listening_s:.2f} s ({one.cpu_s:.2f}), {bare.listening_s:.2f} s ({bare.cpu_s:.2f})"
         goal = _LISTENING_GOAL if one.name == "hivemind run" else None
-        lines.append(_beside(f"`{one.name}`: start to listening", times, one.listening_s / bare.listening_s, goal))
+        lines.append(_beside(f"`{one.name}`: start to first answer", times, one.listening_s / bare.listening_s, goal))
         if bare.idle_bytes:
             weights = f"{one.idle_bytes / 1e6:.0f} MB, {bare.idle_bytes / 1e6:.0f} MB"
             lines.append(_beside(f"`{one.name}`: memory, idle", weights, one.idle_bytes / bare.idle_bytes, _IDLE_GOAL))
     for one in results.commands:
         goal = f"≤ {ms(_COMMAND_GOAL_S)}" if one.name.startswith("hivemind") else ""
         mark = _mark(bool(goal) and one.wall_s > _COMMAND_GOAL_S)
-        lines.append(f"| `{one.name}` | {mark}{one.wall_s * 1e3:.0f} ms | | {goal} |")
+        lines.append(f"| `{one.name}` | {mark}{one.wall_s * 1e3:.0f} ms ({one.cpu_s * 1e3:.0f}) | | {goal} |")
     return "\n".join(lines)
 
 

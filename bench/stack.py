@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -92,8 +93,10 @@ class Proxy:
 class Stack:
     """Everything that runs. A context manager."""
 
-    def __init__(self, folder, beside=HERE / "counters.py"):
+    def __init__(self, folder, beside=HERE / "counters.py", loop=""):
         self.folder = folder
+        self._loop = loop
+        """Of the addon's first proxy."""
         self.beside = beside
         """A script in all proxies, for what is asked of them."""
         self.environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
@@ -106,7 +109,7 @@ class Stack:
         }
         self._exits = ExitStack()
         self.proxies = {}
-        self.sent = dict.fromkeys(VARIANTS, 0)
+        self.sent = Counter()
         """Requests by variant, those of the warm-up counted."""
 
     def __enter__(self):
@@ -118,7 +121,7 @@ class Stack:
             self.provider_port, self.provider_tls_port, self.provider_tls1_port = map(_port, self._providers)
             self._client = self.spawn(sys.executable, "-m", "bench.client", core=-1, stdin=subprocess.PIPE)
             self.proxies["bare"] = self.start_proxy("bare", HERE / "bare.py")
-            self.proxies["addon"] = self.start_addon("addon", slots=256)
+            self.proxies["addon"] = self.start_addon("addon", slots=256, loop=self._loop)
             self._exits = exits.pop_all()
         return self
 
@@ -165,9 +168,12 @@ class Stack:
         port = proxy.reverse_tls_port if mode == REVERSE_TLS else proxy.reverse_port
         return {"port": port, "host": f"127.0.0.1:{port}", "tls": None, "connect": None, "http2": False}
 
-    def start_addon(self, name, *, slots):
-        """A proxy with the addon, and a profile of its own: the concurrency limit must not be what is measured."""
-        return self.start_proxy(name, script_path(), self._profile(name, slots))
+    def start_addon(self, name, *, slots, loop=""):
+        """A proxy with the addon, and a profile of its own: the concurrency limit must not be what is measured.
+
+        With a `loop`, as `hivemind run --loop` starts it.
+        """
+        return self._start("mitmdump", name, (script_path(),), self._profile(name, slots), loop=loop)
 
     def start_soak(self, name, faults):
         """The same with a journal, before a provider of its own that fails so often; no client sees that."""
@@ -227,7 +233,7 @@ class Stack:
         """A mitmdump with this script, and with the one that tells counters: each script costs every hook a little."""
         return self._start("mitmdump", name, (script,), *settings)
 
-    def _start(self, program, name, scripts, *settings):
+    def _start(self, program, name, scripts, *settings, loop=""):
         confdir = self.folder / "mitmproxy"  # one CA for all
         reverse_port, reverse_tls_port, forward_port, counters_port = (free_port() for _ in range(4))
         settings = [f"confdir={confdir}", "connection_strategy=lazy", "flow_detail=0", *settings]
@@ -238,7 +244,9 @@ class Stack:
             f"reverse:https://localhost:{self.provider_tls1_port}@127.0.0.1:{reverse_tls_port}",
             f"regular@127.0.0.1:{forward_port}",
         )
-        command = [str(Path(sys.executable).parent / program)]
+        command = [sys.executable, "-P", "-m", "hivemind_addon.proxy.mitm.program", loop, program]
+        if not loop:
+            command = [str(Path(sys.executable).parent / program)]
         for option, values in (("--set", settings), ("--mode", modes), ("-s", (*scripts, self.beside))):
             for value in values:
                 command += [option, str(value)]

@@ -8,10 +8,11 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
 from statistics import median
 from time import perf_counter
 
-from bench.stack import MEASURABLE, free_port
+from bench.stack import MEASURABLE, cpu_s, free_port
 from bench.watched import fetch
 from hivemind_addon.resources import script_path
 
@@ -27,6 +28,8 @@ class Started:
 
     name: str
     listening_s: float
+    cpu_s: float
+    """Of processor time until then."""
     idle_bytes: float
     """Of the process that listens, settled; 0: not known."""
 
@@ -35,10 +38,11 @@ class Started:
 class Command:
     name: str
     wall_s: float
+    cpu_s: float
 
 
 def starts(stack, count):
-    """Bare mitmdump, the addon in it, and `hivemind run`, in turns: from the start to the first connection."""
+    """Bare mitmdump, the addon in it, and `hivemind run`, in turns: from the start to the first answer."""
     kinds = {
         "mitmdump": lambda port, confdir: (_BIN / "mitmdump", "-p", port, "--set", f"confdir={confdir}"),
         "mitmdump -s": lambda port, confdir: (
@@ -58,21 +62,27 @@ def _start(stack, command):
     began = perf_counter()
     port = int(command[command.index("-p") + 1])
     process = stack.spawn(*map(str, command), core=0, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while not _listens(port):
+    while not _answers(port):
         if process.poll() is not None or perf_counter() - began > _START_S:
             raise SystemExit(f"{' '.join(map(str, command))}: does not listen")
         select.select([], [], [], 0.005)
     listening_s = perf_counter() - began
+    spent_s = sum(map(cpu_s, _family(process.pid)))
     select.select([], [], [], _SETTLED_S)
     weight = rss_bytes(_family(process.pid)[-1])
     process.terminate()
     process.wait()
-    return listening_s, weight
+    return listening_s, spent_s, weight
 
 
-def _listens(port):
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+def _answers(port):
+    """Whether it takes a connection; then, what it answers to a request that leads nowhere has come, too."""
+    try:
+        with socket.create_connection(("127.0.0.1", int(port)), timeout=_START_S) as sock:
+            sock.sendall(b"GET http://127.0.0.1:1/ HTTP/1.1\r\nhost: 127.0.0.1:1\r\n\r\n")
+            return bool(sock.recv(1024))
+    except ConnectionError:
+        return False
 
 
 def _family(pid):
@@ -102,13 +112,13 @@ def commands(stack, proxy, count):
     samples = {name: [] for name in calls}
     for _ in range(count):
         for name, call in calls.items():
-            samples[name].append(wall_s(stack, call))
-    return [Command(name, median(values)) for name, values in samples.items()]
+            samples[name].append(run(stack, call))
+    return [Command(name, *(median(column) for column in zip(*pairs, strict=True))) for name, pairs in samples.items()]
 
 
-def wall_s(stack, call):
-    """How long a command takes. Raises SystemExit when it fails."""
-    began = perf_counter()
+def run(stack, call):
+    """How long a command takes, and how much processor time. Raises SystemExit when it fails."""
+    began, before = perf_counter(), getrusage(RUSAGE_CHILDREN)
     done = subprocess.run(
         [str(word) for word in call],
         env=stack.environment,
@@ -117,7 +127,7 @@ def wall_s(stack, call):
         text=True,
         check=False,
     )
-    spent_s = perf_counter() - began
+    wall_s, after = perf_counter() - began, getrusage(RUSAGE_CHILDREN)
     if done.returncode:
         raise SystemExit(f"{' '.join(map(str, call))}: {done.returncode}\n{done.stdout}{done.stderr}")
-    return spent_s
+    return wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -24,6 +24,8 @@ TINY = Plan(
     ),
     min_rounds=1,
     max_s=0,
+    loop_cells=(Cell(SMALL_BYTES, True, 1, 2, mode=FORWARD_TLS),),
+    loop_rounds=1,
     held_flows=2,
     watched_flows=2,
     watched_s=1.5,
