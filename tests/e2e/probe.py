@@ -80,7 +80,8 @@ TRIPPABLE = {
     "settle": ("hivemind_addon.proxy.core.scheduler", "Scheduler", "settle"),
     "client_gone": ("hivemind_addon.proxy.mitm.proxy", "Proxy", "client_disconnected"),
     # Step 10
-    "observer": ("hivemind_addon.api.event_text", None, "describe"),
+    "observer": ("hivemind_addon.proxy.observe.buffer", "EventBuffer", "__call__"),
+    "journal": ("hivemind_addon.proxy.journal.rows", "Rows", "take"),
 }
 
 
