@@ -34,6 +34,7 @@ TRIPPABLE = {
     "next_layer": ("hivemind_addon.proxy.mitm.stream", None, "scheduling_layer"),
     "own_headers": ("hivemind_addon.proxy.mitm.intake", "Intake", "take_own_headers"),
     "claims": ("hivemind_addon.proxy.mitm.claims", "Claims", "profile_for"),
+    "hooks": ("hivemind_addon.proxy.mitm.hooks", "DirectAddonManager", "of_flow"),
     # Step 2
     "intake": ("hivemind_addon.proxy.mitm.intake", "Intake", "make"),
     "request": ("hivemind_addon.proxy.wire.request", None, "read_request"),
