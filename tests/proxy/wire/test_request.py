@@ -50,6 +50,15 @@ def test_an_anthropic_request_is_read():
     assert not facts.continues
 
 
+def test_without_its_text_a_request_keeps_what_was_read_of_it_and_nothing_of_its_body():
+    facts = read_request(body(model="m", system="You are", messages=[message(), message("hi")]), ANTHROPIC)
+    kept = facts.without_text()
+    assert (kept.messages, kept.preamble) == ((), ())
+    assert list(kept.message_bytes) == list(facts.message_bytes)
+    for name in ("model", "prompt_bytes", "preamble_bytes", "media", "has_tools", "continues"):
+        assert getattr(kept, name) == getattr(facts, name), name
+
+
 def test_each_dialect_names_its_maximum_in_its_own_way(subtests):
     cases = [
         (ANTHROPIC, {"max_tokens": 5}, 5),

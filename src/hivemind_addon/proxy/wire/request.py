@@ -7,12 +7,13 @@ when it is counted (`text_of`), which happens only to what is new and short.
 import hashlib
 import re
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Raw, Struct, field
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from hivemind_addon.proxy.wire.dialect import Dialect
@@ -158,10 +159,11 @@ class RequestFacts(Struct, frozen=True, gc=False):
     """Embedded images and documents, which cost tokens by their dimensions and not by their bytes."""
     messages: tuple[Raw, ...] = ()
     """The conversation's items, raw JSON, oldest first: slices that keep the body alive."""
-    message_bytes: tuple[int, ...] = ()
+    message_bytes: Sequence[int] = ()
     """The size of each message, embedded media left out."""
     preamble: tuple[Raw, ...] = ()
     """System prompt, tools and instructions, raw JSON."""
+    preamble_bytes: int = 0
     session_hint: str = ""
     """What the body says about the session it belongs to; empty: nothing."""
     parent_hint: str = ""
@@ -177,7 +179,12 @@ class RequestFacts(Struct, frozen=True, gc=False):
     """What could not be understood, in words."""
 
     def __repr__(self) -> str:
-        return f"<RequestFacts {self.model!r}, {len(self.messages)} messages, {self.prompt_bytes} bytes>"
+        return f"<RequestFacts {self.model!r}, {len(self.message_bytes)} messages, {self.prompt_bytes} bytes>"
+
+    def without_text(self) -> "RequestFacts":
+        """The same in a few bytes for each message: what is kept of it while it waits and is answered."""
+        sizes = array("I", self.message_bytes)
+        return replace(self, messages=(), preamble=(), members={}, message_bytes=sizes)
 
 
 class _Item(msgspec.Struct):
@@ -213,17 +220,19 @@ def _facts(body: RequestBody, dialect: "Dialect") -> RequestFacts:
         messages = body.items("prompt")
     preamble = tuple([raw for raw in (outer.system, outer.instructions, outer.tools, outer.functions) if len(raw)])
     continues = bool(body.text("previous_response_id"))
+    preamble_bytes = sum(map(len, preamble))
     sizes, media = _weigh(messages)
     session_hint, parent_hint = dialect.session_hints(body)
     return RequestFacts(
         model=_model(body),
         stream=_is_streamed(body, dialect),
         max_output_tokens=dialect.max_output_tokens(body),
-        prompt_bytes=sum(sizes) + sum(map(len, preamble)),
+        prompt_bytes=sum(sizes) + preamble_bytes,
         media=media + (body.count("images") if len(outer.images) else 0),
         messages=messages,
         message_bytes=sizes,
         preamble=preamble,
+        preamble_bytes=preamble_bytes,
         session_hint=session_hint,
         parent_hint=parent_hint,
         has_tools=_has_items(outer.tools) or _has_items(outer.functions),
