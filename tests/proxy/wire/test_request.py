@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
-from hivemind_addon.proxy.wire.request import Body, RequestFacts, fingerprints, is_answer, read_request, text_of
+from hivemind_addon.proxy.wire.request import OuterLayer, RequestFacts, fingerprints, is_answer, read_request, text_of
 from tests.cpu_time import least_cpu_s
 
 ANTHROPIC = DIALECTS[DialectName.ANTHROPIC_MESSAGES]
@@ -243,7 +243,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=10,
 )
-KEYS = [*(field.name for field in msgspec.structs.fields(Body)), "x"]
+KEYS = [*(field.name for field in msgspec.structs.fields(OuterLayer)), "x"]
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), json_values), st.sampled_from(list(DIALECTS.values())))

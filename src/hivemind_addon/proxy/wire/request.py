@@ -39,8 +39,8 @@ _FINGERPRINT_CHARS = 16
 _NO_ITEMS = b"[]"
 
 
-class Body(Struct):
-    """The outer layer. Every value is raw, so that one of a wrong type spoils no other."""
+class OuterLayer(Struct):
+    """Of a body. Every value is raw, so that one of a wrong type spoils no other."""
 
     model: Raw = NO_RAW
     stream: Raw = NO_RAW
@@ -65,8 +65,8 @@ class Body(Struct):
     user_prompt_id: Raw = NO_RAW
 
 
-class _UsualBody(Body):
-    """The outer layer of nearly every body: all that every request asks for is read in the one pass over its JSON."""
+class _UsualOuterLayer(OuterLayer):
+    """Of nearly every body: all that every request asks for is read in the one pass over its JSON."""
 
     # Instead of Raw.
     model: str | None = None  # type: ignore[assignment]
@@ -79,8 +79,8 @@ class _UsualBody(Body):
 
 
 # Decoders hold no state between calls; building one costs more than most calls.
-_BODY = msgspec.json.Decoder(Body)
-_USUAL_BODY = msgspec.json.Decoder(_UsualBody)
+_BODY = msgspec.json.Decoder(OuterLayer)
+_USUAL_BODY = msgspec.json.Decoder(_UsualOuterLayer)
 _RAWS = msgspec.json.Decoder(list[Raw])
 _STR = msgspec.json.Decoder(str)
 _INT = msgspec.json.Decoder(int)
@@ -92,7 +92,7 @@ class RequestBody:
 
     def __init__(self, data: bytes) -> None:
         """One of UNREADABLE, where the whole is no JSON object."""
-        self.outer: Body
+        self.outer: OuterLayer
         try:
             self.outer = _USUAL_BODY.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError):  # one value may be the reason
