@@ -213,12 +213,10 @@ class Sampling:
         self.functions = Counter()
         self.collector_s = 0.0
         self._began_s = 0.0
-        self._looked_s = 0.0
 
     def begin(self):
         """To be called in the event loop's thread."""
         gc.callbacks.append(self.collecting)
-        self._looked_s = thread_time()
         signal.signal(signal.SIGPROF, self.look)
         signal.setitimer(signal.ITIMER_PROF, EVERY_S, EVERY_S)
 
@@ -232,11 +230,7 @@ class Sampling:
         return told
 
     def look(self, _signal, frame):
-        """A library's time is that of the package that called it; of other threads only how much is known."""
-        before_s, self._looked_s = self._looked_s, thread_time()
-        if self._looked_s - before_s < EVERY_S / 2:
-            self.counts["other threads"] += 1
-            return
+        """A library's time is that of the package that called it."""
         while frame is not None:
             package = _package_of(frame.f_code.co_filename)
             if package != "others":
