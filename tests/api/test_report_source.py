@@ -120,6 +120,15 @@ async def test_for_who_asks_again_and_again_it_is_made_in_parts_meanwhile(house)
     assert number_of(house.source.at_once()) == 3
 
 
+async def test_one_that_was_made_at_once_meanwhile_stays_the_newest(house):
+    making = asyncio.ensure_future(house.source.make())
+    while not house.log:
+        await turn()
+    house.clock.now += 0.1
+    assert number_of(house.source.at_once()) == 2
+    assert number_of(await making) == 2
+
+
 async def test_one_that_cannot_be_made_is_told_to_who_asks_and_the_next_one_is_tried(house):
     house.fails = True
     with pytest.raises(RuntimeError):

@@ -82,6 +82,22 @@ def test_it_says_how_to_get_behind_it_a_dead_proxy_is_back_and_its_end_leaves_no
     assert (nobody.returncode, nobody.stderr) == (1, told)
 
 
+def test_on_uvloop_it_serves_is_steered_comes_back_and_ends_as_on_the_other(mine):
+    pytest.importorskip("uvloop")
+    with mine.started("run", "--loop", "uvloop") as run:
+        assert "listening at" in run.stdout.readline()
+        mine.wait_for(mine.report, "the start")
+        assert "uvloop" in Path(f"/proc/{mine.report()['proxy']['pid']}/maps").read_text()
+        assert ANSWERED in mine.run("exec", "--agent", "curl-1", "--", *mine.model_call()).stdout
+        assert mine.run("priority", "curl-1", "high").returncode == 0
+        after, _ = killed(mine)
+        done = mine.run("exec", "--", *mine.model_call())
+        assert ANSWERED in done.stdout, done
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(PATIENCE_S) == 0
+        assert not is_alive(after["pid"])
+
+
 def test_mitmweb_runs_under_it_too_and_ctrl_c_ends_it(mine):
     with mine.started("run", "--web", "--no-web-open-browser", "--set", f"web_port={free_port()}") as run:
         proxy = mine.wait_for(mine.report, "the start")["proxy"]

@@ -188,3 +188,16 @@ async def test_closing_leaves_a_successors_socket_alone(serving, path):
     await serving()
     server.close()
     assert await asked(path, b"hello\n")
+
+
+def test_uvloop_s_connections_are_served_as_well(path):
+    uvloop = pytest.importorskip("uvloop")
+
+    async def ask_once():
+        server = LineServer(path, heard=lambda one, line: one.send(line + b"\n"), max_line_bytes=1000)
+        await server.start()
+        answer = await asked(path, b"hello\n")
+        server.close()
+        return answer
+
+    assert uvloop.run(ask_once()) == b"hello\n"

@@ -91,4 +91,6 @@ class ReportSource:
         return self._encode(report) + b"\n"
 
     def _keep(self, begun_at: float, line: bytes, took_s: float) -> None:
+        if begun_at < self._begun_at:
+            return  # one that was made at once meanwhile is newer
         self._newest, self._begun_at, self._made_at, self.took_s = line, begun_at, self._now(), took_s

@@ -139,7 +139,7 @@ async def test_a_flow_that_goes_on_after_the_snapshot_is_not_called_held(stage):
     await asyncio.gather(*(exchange.hold() for exchange in crowd[1:2]))
     proxy.annotator.show(crowd[1])
     proxy.annotator._to_look.appendleft(crowd[1])
-    proxy.annotator.refresh()
+    second_of(proxy)
     assert told(crowd[1]) == ("in flight", "")
     assert told(late)[1] == WAITS
 
@@ -233,6 +233,8 @@ async def test_a_replay_of_a_flow_gets_a_history_of_its_own(stage):
 async def test_many_held_flows_are_looked_at_in_pieces(stage):
     proxy, view = stage
     exchanges = [come(proxy, x_session_id=f"s{number}") for number in range(250)]
+    proxy.annotator.refresh()
+    assert not any(exchange.flow.comment for exchange in exchanges), "a turn for the snapshot"
     proxy.annotator.refresh()
     assert sum(bool(exchange.flow.comment) for exchange in exchanges) == 100
     for _ in range(5 * REFRESHES_PER_S):

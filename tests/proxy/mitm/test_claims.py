@@ -1,5 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
+from hivemind_addon.proxy.profile.load import Profiles
 from tests.proxy.mitm.samples import make_flow, make_proxy
 
 
@@ -23,6 +26,16 @@ async def test_only_model_calls_of_claimed_hosts_are_scheduled(proxy):
         assert proxy.is_ours(flow) is claimed, url
         assert (proxy.make_exchange(flow) is not None) is claimed, url
         assert (flow.id in proxy.live) is claimed, url
+
+
+async def test_what_is_claimed_changes_with_the_settings(proxy):
+    flow = make_flow("https://api.anthropic.com/v1/messages")
+    before = proxy.settings.current
+    assert proxy.claims.profile_for(flow) is before.profiles.by_name["anthropic"]
+    proxy.settings.current = replace(before, profiles=before.profiles.capped(1))
+    assert proxy.claims.profile_for(flow) is proxy.settings.current.profiles.by_name["anthropic"]
+    proxy.settings.current = replace(before, profiles=Profiles({}))
+    assert not proxy.is_ours(flow)
 
 
 async def test_any_spelling_of_a_path_is_scheduled_and_goes_on_as_it_came(proxy):

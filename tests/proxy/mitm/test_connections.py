@@ -2,8 +2,10 @@
 
 import h2.config
 import h2.connection
+import h11
 import hpack
 import pytest
+from h11._receivebuffer import ReceiveBuffer
 from hyperframe import frame as h2_frame
 from mitmproxy import http
 from mitmproxy.connection import ConnectionState, Server
@@ -487,3 +489,77 @@ def test_a_messages_fields_are_checked_as_mitmproxy_does_it_and_once_for_each_co
         with pytest.raises(TypeError, match="status_code"):
             http.ResponseData(b"HTTP/1.1", http.Headers(), b"", None, 1.0, 1.0, status_code="200", reason=b"")
     assert len(checked) == 3
+
+
+# Bodies
+
+
+def test_a_provider_can_be_asked_again_at_the_end_of_its_answer():
+    """As a retry that goes at once does, with hooks that are called at once."""
+    context = make_context()
+    context.server = Server(address=("origin.test", 80))
+    context.server.state = ConnectionState.OPEN
+    client = ours.BoundedHttp1Client(context)
+    assert list(client.handle_event(events.Start())) == []
+    for stream_id in (1, 3):
+        ask = http.Request.make("GET", "http://origin.test/")
+        sent = list(client.handle_event(RequestHeaders(stream_id, ask, end_stream=True)))
+        sent += client.handle_event(RequestEndOfMessage(stream_id))
+        assert b"".join(command.data for command in sent).startswith(b"GET / HTTP/1.1")
+        answer = client.handle_event(events.DataReceived(context.server, response(body=b"x")))
+        for command in answer:
+            if isinstance(command.event, ResponseEndOfMessage):
+                assert client.stream_id is None
+                break
+        else:
+            pytest.fail("it does not end")
+
+
+@pytest.mark.parametrize(("path", "pieces"), [("/ours", [b"abcdef"]), ("/other", [b"a", b"bc", b"def"])])
+def test_a_body_of_known_length_comes_in_one_piece_where_it_is_kept(path, pieces):
+    seen = []
+    book, port = play()
+    # Its listeners are called at once; the addon says what is streamed.
+    port.call_hook = lambda hook: setattr(hook.flow.request, "stream", not port.is_ours(hook.flow))
+    whole = request(path, b"abcdef") + request(path, b"next")
+    head = whole.index(b"\r\n\r\n") + 4
+    server = book.layer.connections[book.client]
+    handle = server._handle_event
+    server._handle_event = lambda event: noted(handle(event), seen)
+    for start, end in ((0, head + 1), (head + 1, head + 3), (head + 3, len(whole))):
+        book.from_client(whole[start:end])
+    book.from_server(response())
+    assert seen[: len(pieces)] == pieces
+    assert b"".join(seen).startswith(b"abcdef")
+
+
+def noted(commands_, seen):
+    for command in commands_:
+        if isinstance(command, ReceiveHttp) and isinstance(command.event, RequestData):
+            seen.append(command.event.data)
+        yield command
+
+
+def test_a_client_that_leaves_in_the_middle_of_a_body_is_told_apart_from_one_that_is_done():
+    book, port = play()
+    whole = request(body=b"x" * 1000)
+    book.from_client(whole[:-900])
+    book.from_client(whole[-900:-500])
+    book.close(book.client)
+    assert port.exchanges == []
+    (error,) = [hook.flow.error for hook in book.hooks if hook.name == "error"]
+    assert "received 500 bytes, expected 1000" in error.msg
+
+
+def test_chunks_that_come_together_are_one_piece_and_what_follows_is_told_after_it():
+    reader, buf = ours._body_reader(None), ReceiveBuffer()
+    buf += b"2\r\nab\r\n3\r\ncde\r\n2\r\nf"
+    assert (reader(buf).data, reader(buf)) == (b"abcdef", None)
+    buf += b"g\r\n0\r\n\r\n"
+    assert reader(buf).data == b"g"
+    assert isinstance(reader(buf), h11.EndOfMessage)
+    broken, buf = ours._body_reader(None), ReceiveBuffer()
+    buf += b"2\r\nab\r\nno number\r\n"
+    assert broken(buf).data == b"ab"
+    with pytest.raises(h11.ProtocolError, match="malformed chunk"):
+        broken(buf)

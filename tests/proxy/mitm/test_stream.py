@@ -3,11 +3,13 @@
 import ast
 import inspect
 from pathlib import Path
+from types import SimpleNamespace
 
 import mitmproxy.version
 import pytest
 from h11._readers import ChunkedReader
 from mitmproxy import http
+from mitmproxy.addonmanager import AddonManager, traverse
 from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.connection import ConnectionState, Server
 from mitmproxy.proxy import events as mevents
@@ -21,13 +23,13 @@ from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
 from mitmproxy.proxy.mode_servers import ServerInstance
 
-from hivemind_addon.proxy.mitm import connections, upstream_client
+from hivemind_addon.proxy.mitm import connections, hooks, upstream_client
 from hivemind_addon.proxy.mitm import stream as ours
 from hivemind_addon.proxy.mitm.port import Alarm, Handling, Look, Next, Stage
 from hivemind_addon.proxy.wire.outcome import TransportTrouble
 from tests.proxy.mitm.playbook import Playbook, make_context
 
-WHICH = f"mitmproxy {mitmproxy.version.VERSION} is not as proxy/mitm/stream.py, connections.py and upstream_client.py need it"
+WHICH = f"mitmproxy {mitmproxy.version.VERSION} is not as proxy/mitm/{{stream,hooks,connections,upstream_client}}.py need it"
 
 
 # The canary ---------------------------------------------------------------------------------------------------------------
@@ -48,18 +50,21 @@ def make_samples():
         "GracefulHttpClient": mhttp.HttpClient(context),
         "GracefulHttp2Client": Http2Client(context),
         "GracefulH2Connection": Http2Client(context).h2_conn,
+        "WithOutlets": Http1Client(context),
         "BoundedHttp1Client": Http1Client(context),
         "BoundedHttp1Server": Http1Server(context),
         "BoundedH2Connection": Http2Client(context).h2_conn,
         "BoundedHttp2": Http2Client(context),
         "BoundedHttp2Client": Http2Client(context),
         "BoundedHttp2Server": Http2Server(context),
+        "DirectAddonManager": AddonManager(SimpleNamespace(options=context.options)),
         "BoundedUpstreamProxy": HttpUpstreamProxy(context, Server(address=("127.0.0.1", 9)), send_connect=True),
     }
 
 
 SAMPLES = make_samples()
-MODULES = (connections, upstream_client, ours)
+FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
+MODULES = (connections, hooks, upstream_client, ours)
 CLASSES = {
     node.name: node
     for module in MODULES
@@ -71,7 +76,7 @@ CLASSES = {
 def own_names(node):
     """What one of our classes defines itself, or one of ours that it inherits."""
     inherited = [own_names(CLASSES[base.id]) for base in node.bases if getattr(base, "id", "") in CLASSES]
-    methods = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+    methods = {part.name for part in node.body if isinstance(part, FUNCTIONS)}
     fields = {part.target.id for part in node.body if isinstance(part, ast.AnnAssign)}
     fields |= {target.id for part in node.body if isinstance(part, ast.Assign) for target in part.targets}
     init = next((part for part in node.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"), node)
@@ -111,7 +116,7 @@ def overridden():
     for name, node in CLASSES.items():
         base = type(SAMPLES.get(name))
         for part in node.body:
-            if isinstance(part, ast.FunctionDef) and name in SAMPLES and hasattr(base, part.name):
+            if isinstance(part, FUNCTIONS) and name in SAMPLES and hasattr(base, part.name):
                 yield name, part.name
 
 
@@ -124,7 +129,7 @@ def test_the_canary_sees_all_subclasses_of_mitmproxys_classes():
         and value.__module__ == module.__name__
         and any(base.__module__.startswith("mitmproxy") for base in value.__mro__)
     }
-    assert foreign - {"HivemindHoldHook", "EndAttempt"} == set(SAMPLES)
+    assert foreign - {"HivemindHoldHook", "HivemindWaitHook", "EndAttempt"} == set(SAMPLES)
 
 
 def test_every_inherited_name_that_we_use_is_there():
@@ -176,6 +181,7 @@ SIGNATURES = {
     mlayer.Layer.handle_event: ["self", "event"],
     mevents.MessageInjected.__init__: ["self", "flow", "message"],
     Proxyserver.inject_event: ["self", "event"],
+    traverse: ["chain"],
 }
 
 

@@ -64,8 +64,19 @@ def test_what_breaks_a_rule_is_one_line_with_its_place_and_a_cure(subtests):
 
 
 def test_header_names_are_lower_case_afterwards_as_they_are_looked_up():
-    profile = convert(Profile, {"session_headers": ["X-Session-Id"]}, FILE, rules=PROFILE_RULES)
-    assert profile.session_headers == ("x-session-id",)
+    meter = {"meter": "m", "dimension": "requests", "limit": "X-Limit", "remaining": "X-Left", "reset": "X-Reset"}
+    window = {"window": "5h", "used": "X-Used", "status": "X-Status", "reset": "X-Reset", "minutes": "X-Minutes"}
+    document = {
+        "session_headers": ["X-Session-Id"],
+        "response_account_headers": ["X-Account"],
+        "meters": [meter],
+        "windows": [window],
+    }
+    profile = convert(Profile, document, FILE, rules=PROFILE_RULES)
+    (meter,), (window,) = profile.meters, profile.windows
+    assert (profile.session_headers, profile.response_account_headers) == (("x-session-id",), ("x-account",))
+    assert (meter.limit, meter.remaining, meter.reset) == ("x-limit", "x-left", "x-reset")
+    assert (window.used, window.status, window.reset, window.minutes) == ("x-used", "x-status", "x-reset", "x-minutes")
 
 
 def test_the_agents_file_is_held_by_them_too():

@@ -70,13 +70,13 @@ def test_a_reading_carries_what_the_profile_knows():
             MeterHeaders(
                 meter="input-tokens",
                 dimension=Dimension.INPUT_TOKENS,
-                limit="Anthropic-RateLimit-Input-Tokens-Limit",
+                limit="anthropic-ratelimit-input-tokens-limit",
                 remaining="anthropic-ratelimit-input-tokens-remaining",
                 window_s=30,
                 granularity=1000,
             ),
         ),
-        response_account_headers=("anthropic-workspace-id", "Anthropic-Organization-Id"),
+        response_account_headers=("anthropic-workspace-id", "anthropic-organization-id"),
     )
     hints = read_hints(profile, recorded_headers("anthropic/rate_limit"), NOW)
     assert hints.readings == (

@@ -2,14 +2,17 @@ import sys
 
 import pytest
 
+from hivemind_addon.proxy.mitm import program
 from hivemind_addon.resources import script_path
 from hivemind_addon.tools.launch import proxy_command as commands
 from hivemind_addon.tools.launch.proxy_command import (
     PATIENCE_S,
     CompanyProxy,
+    NoLoop,
     NoMitmproxy,
     UnknownOption,
     UpstreamUnusable,
+    check_loop,
     check_options,
     child_environment,
     has_mode,
@@ -26,13 +29,21 @@ def value_after(command, option):
 
 def test_it_listens_on_loopback_from_the_beginning_and_outlasts_every_client():
     command = proxy_command(port=9090).first
-    assert command[0].endswith("/mitmdump")
+    assert command[:6] == (sys.executable, "-P", "-m", program.__name__, "asyncio", "mitmdump")
     assert value_after(command, "--listen-host") == "127.0.0.1"
     assert value_after(command, "--listen-port") == "9090"
     assert value_after(command, "--mode") == "regular"
     assert value_after(command, "-s") == str(script_path())
     timeouts = [int(one.partition("=")[2]) for one in command if one.startswith("tcp_timeout=")]
     assert timeouts[0] > PATIENCE_S
+
+
+def test_an_event_loop_that_is_not_installed_is_told_with_its_cure(monkeypatch):
+    assert proxy_command(port=9090, web=True, loop="uvloop").first[4:6] == ("uvloop", "mitmweb")
+    monkeypatch.setattr(commands, "find_spec", lambda name: None)
+    check_loop("asyncio")
+    with pytest.raises(NoLoop, match=r"pip install 'hivemind-addon\[uvloop\]'"):
+        check_loop("uvloop")
 
 
 def test_what_the_user_says_to_mitmproxy_goes_on_as_it_is_and_wins():
@@ -70,7 +81,7 @@ def test_ollama_is_a_second_mode():
 
 def test_mitmweb_opens_its_browser_once():
     made = proxy_command(port=1, web=True)
-    assert made.first[0].endswith("/mitmweb")
+    assert made.first[5] == "mitmweb"
     assert made.again == (*made.first, "--no-web-open-browser")
     assert proxy_command(port=1).again == proxy_command(port=1).first
 

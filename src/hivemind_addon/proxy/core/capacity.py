@@ -282,7 +282,8 @@ class Capacity:
     @property
     def is_rate_hidden(self) -> bool:
         """Whether refusals tell of a rate limit that no header tells of."""
-        return any(hidden.limit is not None and hidden.limit.window_s is not None for hidden in self.hidden)
+        throttles, overloads = self.hidden
+        return throttles.is_of_a_rate or overloads.is_of_a_rate
 
     def is_near(self, demand: Demand, times: int, now: float) -> bool:
         """Whether less is left than so many times a demand, or what is left is only guessed."""

@@ -389,8 +389,11 @@ class FairQueue:
 
     def _release(self, prefix: str, now: float) -> None:
         """Let a prefix's followers take part again."""
+        followers = self._aside.pop(prefix, None)
+        if followers is None:
+            return
         self._gates.drop(prefix)
-        for ticket_id in self._aside.pop(prefix, ()):
+        for ticket_id in followers:
             self._insert_due(self._entries[ticket_id], now)
 
     def _bonus_s(self, entry: QueueEntry, now: float) -> float:

@@ -205,6 +205,8 @@ class HiddenLimits:
         """The same, where it is likelier than all others together, chance among them."""
         self.most_in_flight = NO_CAP
         """What the limit says of attempts in flight."""
+        self.is_of_a_rate = False
+        """Whether the limit counts what is sent in some time."""
         self._told = RetryAfters()
         self._bank = Bank(prior, self._told)
         self._trials = _Trials()
@@ -337,7 +339,8 @@ class HiddenLimits:
     def _take_over_limit(self) -> None:
         limit = self.limit = self._bank.limit
         self.known = self._bank.known
-        self.most_in_flight = NO_CAP if limit is None or limit.window_s is not None else int(limit.amount)
+        self.is_of_a_rate = limit is not None and limit.window_s is not None
+        self.most_in_flight = NO_CAP if limit is None or self.is_of_a_rate else int(limit.amount)
 
     def _judge_trial(self, now: float) -> None:
         """A trial that was not refused for so long has passed."""

@@ -162,6 +162,7 @@ class Meter:
         self.dimension = reading.dimension
         self.units_of: Callable[[Demand], int] = attrgetter(reading.dimension.value)
         """What a demand takes of it."""
+        self.counts_input = reading.dimension in (Dimension.INPUT_TOKENS, Dimension.TOTAL_TOKENS)
         self._is_charged_late = reading.dimension is Dimension.OUTPUT_TOKENS
         self.kind = MeterKind.UNKNOWN
         self.limit = limit

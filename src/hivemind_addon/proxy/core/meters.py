@@ -29,7 +29,6 @@ from hivemind_addon.proxy.core.lanes import InFlight, QueueEntry
 from hivemind_addon.proxy.core.learned import LearnedMeter
 from hivemind_addon.proxy.core.meter import Meter, is_usable
 
-_OF_INPUT = (Dimension.INPUT_TOKENS, Dimension.TOTAL_TOKENS)
 _MOST_VOTES = 4
 ENOUGH_VOTES = 2
 """A common meter counts from then on."""
@@ -394,9 +393,7 @@ class Meters:
 
     def is_near(self, demand: Demand, times: int, now: float) -> bool:
         """Whether a limit that counts input has less left than so many times a demand."""
-        return any(
-            meter.dimension in _OF_INPUT and meter.level(now) < times * demand.of(meter.dimension) for meter in self
-        )
+        return any(meter.counts_input and meter.level(now) < times * meter.units_of(demand) for meter in self)
 
     def in_the_way(self, demand: Demand, now: float) -> "set[Meters]":
         """The pools that draw on a common limit that has no room for a demand now."""
@@ -426,7 +423,6 @@ _FIRST_GUESS_S = 10.0
 _NEWEST_WEIGHT = 0.1
 _LONGEST_WINDOW_S = 3_600.0
 """Limits per day or longer are no bottleneck of the moment: they are not paced, and their rate says nothing."""
-_OF_INPUT = (Dimension.INPUT_TOKENS, Dimension.TOTAL_TOKENS)
 _PREFILL_TOKENS_S = 10_000.0
 """How fast a model reads uncached input, where no meter counts it: what a warm prefix saves is at least that time."""
 
@@ -471,6 +467,9 @@ def reading_s(input_tokens: int, meters: Iterable[Meter]) -> float:
     """Seconds of the bottleneck that so much uncached input takes."""
     longest_s = input_tokens / _PREFILL_TOKENS_S
     for meter in meters:
-        if meter.dimension in _OF_INPUT and meter.window_s <= _LONGEST_WINDOW_S:
-            longest_s = max(longest_s, min(input_tokens, meter.limit) / meter.limit * meter.window_s)
+        if meter.counts_input and meter.window_s <= _LONGEST_WINDOW_S:
+            limit = meter.limit
+            takes_s = input_tokens / limit * meter.window_s if input_tokens < limit else meter.window_s
+            if takes_s > longest_s:
+                longest_s = takes_s
     return longest_s

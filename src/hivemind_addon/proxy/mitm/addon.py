@@ -35,6 +35,7 @@ from hivemind_addon.proxy.mitm.options import (
 )
 from hivemind_addon.proxy.mitm.proxy import Proxy, end_on_hangup
 from hivemind_addon.proxy.mitm.readers import FlowReaders
+from hivemind_addon.proxy.mitm.reads import read_at_once
 from hivemind_addon.proxy.mitm.settings import BadOption
 from hivemind_addon.proxy.mitm.stream import EndAttempt, scheduling_layer
 from hivemind_addon.proxy.mitm.view import ViewSync
@@ -168,6 +169,7 @@ class Hivemind:
             client.error = "hivemind: only loopback clients"
         elif self.proxy:
             await self._find_place(client, self.proxy.places)
+            read_at_once(ctx.master.addons.get("proxyserver").connections.get(client.id), client)
 
     async def _find_place(self, client: Client, places: ConnectionPlaces) -> None:
         connections = ctx.master.addons.get("proxyserver").connections
@@ -334,6 +336,7 @@ class Hivemind:
         if self.proxy is None or data.server.peername is None:
             return
         with self.proxy.guarded("server_connected"):
+            read_at_once(ctx.master.addons.get("proxyserver").connections.get(data.client.id), data.server)
             if own_addresses().are_reached(data.server.peername, data.server.sockname):
                 logger.warning(
                     "hivemind: %s asked for %s, which is the proxy itself: closed",

@@ -167,14 +167,15 @@ class Annotator:
 
     def refresh(self) -> bool:
         """Look at some texts and draw some flows. True: there is more to do."""
-        if self._rest > 0:
-            self._rest -= 1
-        elif self._live and not self._to_look:
+        self._rest = max(0, self._rest - 1)
+        if self._live and not self._to_look and not self._rest:
+            # No looks in this turn: of many flows it takes some milliseconds.
             self._views = {view.ticket.id: view for pool in self._driver.snapshot().pools for view in pool.tickets}
             self._to_look.extend(self._live.values())
-            self._rest = max(REFRESHES_PER_S, 2 * len(self._live) // LOOKS_PER_REFRESH) - 1
-        for _ in range(min(LOOKS_PER_REFRESH, len(self._to_look))):
-            self._look(self._to_look.popleft())
+            self._rest = max(REFRESHES_PER_S, 2 * len(self._live) // LOOKS_PER_REFRESH)
+        else:
+            for _ in range(min(LOOKS_PER_REFRESH, len(self._to_look))):
+                self._look(self._to_look.popleft())
         if flows := self._next_flows():
             ctx.master.addons.trigger(UpdateHook(flows))
         return bool(self._live or self._to_draw_soon or self._to_draw)

@@ -12,6 +12,7 @@ What is said of a broken message never quotes it: a provider may echo a key in i
 from __future__ import annotations
 
 import time
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
 import h2.connection
@@ -28,10 +29,13 @@ from mitmproxy.proxy.layers.http import is_h3_alpn
 from mitmproxy.proxy.layers.http._base import HttpConnection, HttpEvent, ReceiveHttp
 from mitmproxy.proxy.layers.http._events import (
     ErrorCode,
+    RequestData,
+    RequestEndOfMessage,
     RequestHeaders,
     RequestProtocolError,
     RequestTrailers,
     ResponseData,
+    ResponseEndOfMessage,
     ResponseHeaders,
     ResponseProtocolError,
     ResponseTrailers,
@@ -56,8 +60,10 @@ from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
 from mitmproxy.utils import human
 
+from hivemind_addon.proxy.mitm.turn import Flush
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from h11._readers import ChunkedReader
     from h11._receivebuffer import ReceiveBuffer
@@ -167,18 +173,82 @@ def _body_reader(size: int | None) -> TBodyReader:
     return _Chunks(reader) if size is None else reader  # type: ignore[arg-type, return-value]  # it reads chunks
 
 
+class WithOutlets(HttpConnection):
+    """A provider's connection that gives the pieces of an answer's body away the short way: not through all layers."""
+
+    outlets: Mapping[int, Callable[[bytes], commands.Command | None]] = MappingProxyType({})
+    """By stream. None: this piece has to go the usual way."""
+
+    def open_outlet(self, stream_id: int, outlet: Callable[[bytes], commands.Command | None]) -> None:
+        """From now on."""
+        self.outlets = {**self.outlets, stream_id: outlet}
+
+    def close_outlet(self, stream_id: int) -> None:
+        """Or it was closed before."""
+        self.outlets = {known: outlet for known, outlet in self.outlets.items() if known != stream_id}
+
+    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        commands_ = super()._handle_event(event)
+        if self.outlets and isinstance(event, events.DataReceived):
+            return self._let_out(commands_)
+        return commands_  # type: ignore[no-any-return]  # the host reassigns it
+
+    def _let_out(self, commands_: layer.CommandGenerator[None]) -> layer.CommandGenerator[None]:
+        for command in commands_:
+            passed = None
+            if isinstance(command, ReceiveHttp) and isinstance(command.event, ResponseData):
+                outlet = self.outlets.get(command.event.stream_id)
+                passed = None if outlet is None else outlet(command.event.data)
+            yield passed or command
+
+
 class BoundedHttp1Server(Http1Server):
     """A client's HTTP/1 connection."""
 
     _framed: http.Response | None = None
     """The answer of which it is known whether it goes out in chunks."""
     _is_chunked = False
+    _missing_bytes = 0
+    """Of a body that goes on in one piece."""
+    _pieces: Sequence[bytes] = ()
+    """What has come of it."""
+    takes_whole: Callable[[int], bool] | None = None
+    """Whether a stream, of which the head has come, wants its body in one piece."""
+
+    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        if self._missing_bytes:
+            if isinstance(event, events.DataReceived):
+                return self._collect(event.data)
+            if isinstance(event, events.ConnectionClosed):
+                self._give_up()
+        return super()._handle_event(event)
+
+    def _give_up(self) -> None:
+        """The rest of the body does not come; the reader says so."""
+        self.buf += b"".join(self._pieces)
+        self.body_reader(self.buf)
+        self._pieces, self._missing_bytes = (), 0
+
+    def _collect(self, piece: bytes) -> layer.CommandGenerator[None]:
+        """One more piece of a body of known length: no layer sees it before the last one has come."""
+        self._pieces = [*self._pieces, piece[: self._missing_bytes]]
+        missing_bytes = self._missing_bytes - len(piece)
+        self._missing_bytes = max(0, missing_bytes)
+        if missing_bytes > 0:
+            return
+        if missing_bytes < 0:
+            self.buf += piece[missing_bytes:]
+        body = b"".join(self._pieces)
+        self._pieces = ()
+        yield ReceiveHttp(RequestData(self.stream_id, body))
+        yield ReceiveHttp(RequestEndOfMessage(self.stream_id))
+        yield from self.mark_done(request=True)
 
     def send(self, event: HttpEvent) -> layer.CommandGenerator[None]:
         """Pass trailers over, which the base class does not know."""
         return _nothing() if isinstance(event, ResponseTrailers) else super().send(event)
 
-    def framed(self, stream_id: int, data: bytes) -> commands.SendData | None:
+    def framed(self, stream_id: int, data: bytes) -> commands.Command | None:
         """What sends a piece of an answer's body; None: this connection is about something else."""
         if self._paused is not None or self.stream_id != stream_id or self.response is None:
             return None
@@ -215,28 +285,30 @@ class BoundedHttp1Server(Http1Server):
         yield ReceiveHttp(RequestHeaders(self.stream_id, request, size == 0))
         self.body_reader = _body_reader(size)
         self.state = self.read_body
-        yield from self.state(event)
+        if size is not None and size > len(self.buf) and self.takes_whole and self.takes_whole(self.stream_id):
+            begun = bytes(self.buf.maybe_extract_at_most(size) or b"")
+            self._pieces, self._missing_bytes = [begun], size - len(begun)
+        else:
+            yield from self.state(event)
 
 
-class BoundedHttp1Client(Http1Client):
+class BoundedHttp1Client(WithOutlets, Http1Client):
     """A provider's HTTP/1 connection."""
 
-    outlet: Callable[[bytes], commands.Command | None] | None = None
-    """Who takes a piece of the answer's body the short way, without a way through all layers; None: nobody now."""
     _interims = 0
 
-    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
-        if self.outlet is not None and isinstance(event, events.DataReceived):
-            return self._let_out(event)
-        return super()._handle_event(event)
-
-    def _let_out(self, event: events.DataReceived) -> layer.CommandGenerator[None]:
-        self.buf += event.data
-        for command in self.state(event):
-            passed = None
-            if self.outlet is not None and isinstance(command, ReceiveHttp) and isinstance(command.event, ResponseData):
-                passed = self.outlet(command.event.data)
-            yield passed or command
+    def read_body(self, event: events.Event) -> layer.CommandGenerator[None]:
+        """Tell the end of an answer when this connection can take the next request: it may come at once."""
+        end: commands.Command | None = None
+        for command in super().read_body(event):
+            if isinstance(command, ReceiveHttp) and isinstance(command.event, ResponseEndOfMessage):
+                assert self.response
+                if self.response.status_code != _SWITCHING_PROTOCOLS:
+                    end = command
+                    continue
+            yield command
+        if end is not None:
+            yield end
 
     def send(self, event: HttpEvent) -> layer.CommandGenerator[None]:
         """Pass trailers over, which the base class does not know."""
@@ -495,8 +567,16 @@ class BoundedHttp2(Http2Connection):
 class BoundedHttp2Server(BoundedHttp2, Http2Server):
     """A client's HTTP/2 connection."""
 
+    def framed(self, stream_id: int, data: bytes) -> commands.Command | None:
+        """What sends a piece of an answer's body; None: this connection is about something else."""
+        if self._paused is not None or not self.is_open_for_us(stream_id):
+            return None
+        self.h2_conn.send_data(stream_id, data)
+        frames = self.h2_conn.data_to_send()
+        return commands.SendData(self.conn, frames) if frames else Flush()  # its client's window is full
 
-class BoundedHttp2Client(BoundedHttp2, Http2Client):
+
+class BoundedHttp2Client(WithOutlets, BoundedHttp2, Http2Client):
     """A provider's HTTP/2 connection."""
 
 
@@ -513,11 +593,13 @@ def dissolve(closed: layer.Layer) -> None:
         closed.state = over
 
 
-def server_for(context: Context) -> HttpConnection:
-    """Our side of a client's connection."""
+def server_for(context: Context, takes_whole: Callable[[int], bool] | None = None) -> HttpConnection:
+    """Our side of a client's connection. `takes_whole`: whether a stream wants its request's body in one piece."""
     alpn = context.client.alpn
     if alpn == b"h2":
         return BoundedHttp2Server(context)
     if is_h3_alpn(alpn):
         return Http3Server(context)
-    return BoundedHttp1Server(context)
+    server = BoundedHttp1Server(context)
+    server.takes_whole = takes_whole
+    return server

@@ -30,7 +30,6 @@ from hivemind_addon.api.ticket import (
     Usage,
 )
 from hivemind_addon.proxy.capture.flow_parts import plain_headers
-from hivemind_addon.proxy.capture.recording import Served
 from hivemind_addon.proxy.core.retry import Admitted, Backoff, Refused, Shed
 from hivemind_addon.proxy.mitm.keeping import sent_request
 from hivemind_addon.proxy.mitm.port import Alarm, Delivered, Handling, Look, Next, Stage
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
 
     from mitmproxy import http
 
-    from hivemind_addon.proxy.capture.recording import Tape
+    from hivemind_addon.proxy.capture.recording import Served, Tape
     from hivemind_addon.proxy.compose import Runtime
     from hivemind_addon.proxy.mitm.keeping import ConversationKeeper
     from hivemind_addon.proxy.mitm.settings import Settings
@@ -146,6 +145,8 @@ class Exchange:
     @property
     def served(self) -> Served:
         """How it is served, for a capture."""
+        from hivemind_addon.proxy.capture.recording import Served  # noqa: PLC0415 - only who records asks
+
         return Served(self.profile.name, self.dialect_name.value, self.delivery.value)
 
     # Admission -------------------------------------------------------------------------------------------------------
@@ -367,10 +368,10 @@ class Exchange:
     def tee(self, chunk: bytes) -> bytes:
         """Step 8: read usage on the way; answers the decoded bytes."""
         decoded = self._tee(chunk)
-        return chunk if decoded is None else decoded
+        return chunk if self.tripped else decoded
 
-    @guarded(fallback=None)
-    def _tee(self, chunk: bytes) -> bytes | None:
+    @guarded(fallback=b"")
+    def _tee(self, chunk: bytes) -> bytes:
         decoded = self._answer.tee(chunk)
         if self.tape:
             self._record_chunk(len(chunk))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from hivemind_addon.proxy.capture.model import NotACapture
-from hivemind_addon.proxy.capture.recorder import Recorder
 from hivemind_addon.proxy.checkpoint.store import CheckpointStore
 from hivemind_addon.proxy.journal.journal import Journal
 from hivemind_addon.proxy.mitm.keeping import ConversationKeeper
@@ -16,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from pathlib import Path
 
+    from hivemind_addon.proxy.capture.recorder import Recorder
     from hivemind_addon.proxy.mitm.settings import Settings
     from hivemind_addon.proxy.runtime.driver import Driver
 
@@ -116,6 +115,10 @@ class Files:
         if old is not None:
             self._end(old.stop())
         if settings.capture is not None:
+            # Few record, and it is a tenth of all that the addon loads.
+            from hivemind_addon.proxy.capture.model import NotACapture  # noqa: PLC0415 - as above
+            from hivemind_addon.proxy.capture.recorder import Recorder  # noqa: PLC0415 - as above
+
             try:
                 self.recorder = Recorder(
                     settings.capture,

@@ -7,9 +7,8 @@ listens, and only they are called, while the layer goes on at once.
 
 Addons see what they saw. Their order holds, also of addons inside addons; one that comes, goes or sets a hook as its
 attribute is honoured at once, because every pass looks anew; `AddonHalt` ends the hook; an exception ends it for the
-addon and those inside it, and for no other; `update` follows; an async hook is awaited before the next one is called;
-the hook has a task of its own, begun at once, which never comes to the event loop unless somebody waits; a flow that is
-intercepted waits.
+addon and those inside it, and for no other; `update` follows; an async hook is awaited before the next one is called,
+in a task of the hook's own; a flow that is intercepted waits.
 """
 
 from __future__ import annotations
@@ -20,37 +19,47 @@ import itertools
 import logging
 import math
 from bisect import bisect_right
+from contextvars import copy_context
 from copy import copy
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import partial
 from itertools import repeat
 from operator import attrgetter
-from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from types import ModuleType, coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mitmproxy import addonmanager, exceptions, flow, version
+from mitmproxy.addons.asgiapp import ASGIApp
+from mitmproxy.addons.onboarding import Onboarding
 from mitmproxy.proxy import commands
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
 
+    from mitmproxy import http
     from mitmproxy.hooks import Hook
 
 logger = logging.getLogger("hivemind")
 
-NAMES = "chain", "handle_lifecycle", "trigger"
-"""What of mitmproxy's manager we read or replace."""
+NAMES = {addonmanager.AddonManager: ("handle_lifecycle", "trigger"), addonmanager: ("traverse", "logger")}
+"""What of mitmproxy's we use or replace."""
+
+_SERVING = ASGIApp.request, Onboarding.request
+"""They do nothing for a flow that is none of the app's."""
 
 
 class Begun(NamedTuple):
     """A hook of a flow that could not end at once."""
 
-    calls: asyncio.Task[None]
+    task: asyncio.Task[None] | None
+    """None: all listeners have been called."""
     flow: flow.Flow
 
     async def over(self) -> None:
         """Wait as mitmproxy's connection handler does: for the listeners, then for whoever intercepts the flow."""
-        await self.calls
+        if self.task is not None:
+            await self.task
         await self.flow.wait_for_resume()
 
 
@@ -99,6 +108,17 @@ class _Addons(NamedTuple):
     listeners: dict[str, _Listeners]
 
 
+class _Way(Enum):
+    """How listeners are called."""
+
+    TASK = auto()
+    """In a task, where they may wait."""
+    TASK_IF_NEEDED = auto()
+    """In none; the first that may wait gets one."""
+    NO_TASK = auto()
+    """They may not wait."""
+
+
 class DirectAddonManager(addonmanager.AddonManager):
     """mitmproxy's manager: calls the same hooks in the same order, for a small part of the time."""
 
@@ -110,37 +130,40 @@ class DirectAddonManager(addonmanager.AddonManager):
             await event.begun.over()
             return
         args = event.args()
-        await self._call(event.name, args)
+        await self._call(event.name, args, _Way.TASK)
         if isinstance(args[0], flow.Flow):
-            await self._call("update", ([args[0]],))
+            await self._call("update", ([args[0]],), _Way.TASK)
 
     async def of_flow(self, name: str, of: flow.Flow) -> None:
-        """The same for a hook that is one of a flow."""
-        await self._call(name, (of,))
-        await self._call("update", ([of],))
+        """Call a hook of a flow, and `update`. To be begun outside a task; pauses where it needs one of its own."""
+        way = await self._call(name, (of,), _Way.TASK_IF_NEEDED)
+        await self._call("update", ([of],), way)
 
     def trigger(self, event: Hook) -> None:
         """Call a hook; none of its listeners may be async."""
         try:
-            self._call(event.name, event.args(), may_wait=False).send(None)
+            self._call(event.name, event.args(), _Way.NO_TASK).send(None)
         except StopIteration:
             return
         raise AssertionError("it waits")
 
-    async def _call(self, name: str, args: Sequence[object], *, may_wait: bool = True) -> None:
+    async def _call(self, name: str, args: Sequence[object], way: _Way) -> _Way:
         chain = self.chain  # As in mitmproxy: who is added to it now is called, and who is removed is, too.
         listeners = self._listeners(name, chain)
         at = 0
         while at < len(listeners.calls):
             listener, addon, place, may_change = listeners.calls[at]
             try:
-                if not may_wait and inspect.iscoroutinefunction(listener):
+                if way is _Way.NO_TASK and inspect.iscoroutinefunction(listener):
                     _refuse(f"Async handler {name} ({addon}) cannot be called from sync context")
                 answer = listener(*args)
-                if answer is not None and may_wait and inspect.isawaitable(answer):
+                if answer is not None and way is not _Way.NO_TASK and inspect.isawaitable(answer):
+                    if way is _Way.TASK_IF_NEEDED:
+                        way = _Way.TASK
+                        await _pause()
                     await answer
             except exceptions.AddonHalt:
-                return
+                return way
             except exceptions.OptionsError:
                 raise
             except Exception as error:  # noqa: BLE001 - one addon's fault is not another's
@@ -151,6 +174,7 @@ class DirectAddonManager(addonmanager.AddonManager):
             if may_change:
                 listeners = self._listeners(name, chain)
                 at = bisect_right(listeners.calls, place, key=_place)
+        return way
 
     def _listeners(self, name: str, chain: list[object]) -> _Listeners:
         known = self._known
@@ -168,6 +192,11 @@ class DirectAddonManager(addonmanager.AddonManager):
 
 
 _place = attrgetter("place")
+
+
+@coroutine
+def _pause() -> Generator[None]:
+    yield
 
 
 def _ask(addons: list[object], name: str) -> list[object]:
@@ -214,10 +243,17 @@ def _find_listeners(known: _Addons, name: str) -> _Listeners:
                 found.answers.append(answer)
             if not answer or isinstance(answer, ModuleType):  # as of `from mitmproxy import log`
                 continue
-            if not callable(answer):
+            if name == "request" and isinstance(addon, ASGIApp) and type(addon).request in _SERVING:
+                answer = partial(_serve, addon)
+            elif not callable(answer):
                 answer = partial(_refuse, f"Addon handler {name} ({addon}) not callable")
             found.calls.append(_Call(answer, addon, (number, place), may_change))
     return found
+
+
+def _serve(app: ASGIApp, of: http.HTTPFlow) -> Awaitable[None] | None:
+    """Ask the app without a coroutine whether a flow is its own: each flow comes by at mitmproxy's own page."""
+    return app.request(of) if app.should_serve(of) else None
 
 
 def _refuse(problem: str, *_: object) -> None:
@@ -247,10 +283,9 @@ class Hooks:
         """From now on; where this mitmproxy's manager is another than we know, never."""
         if isinstance(manager, DirectAddonManager):
             self._manager = manager
-        elif type(manager) is addonmanager.AddonManager and all(hasattr(manager, name) for name in NAMES):
+        elif type(manager) is addonmanager.AddonManager and _is_as_we_know(manager):
             manager.__class__ = DirectAddonManager
-            assert isinstance(manager, DirectAddonManager)
-            self._manager = manager
+            self._manager = cast("DirectAddonManager", manager)
         else:
             logger.warning(
                 "hivemind: mitmproxy %s calls hooks in a way of its own; requests take longer", version.VERSION
@@ -267,11 +302,25 @@ class Hooks:
         if self._manager is None:
             return hook
         of: flow.Flow = hook.flow  # type: ignore[attr-defined]
-        calls = asyncio.Task(
-            self._manager.of_flow(hook.name, of),
-            loop=asyncio.get_running_loop(),
-            eager_start=True,
-        )
-        if calls.done() and not of.intercepted and not calls.cancelled() and calls.exception() is None:
+        context = copy_context()
+        calls: Coroutine[Any, Any, None] = self._manager.of_flow(hook.name, of)
+        try:
+            context.run(calls.send, None)
+        except StopIteration:
+            return HivemindWaitHook(Begun(None, of)) if of.intercepted else None
+        except exceptions.OptionsError as error:
+            calls = _fail(error)
+        task = asyncio.Task(calls, loop=asyncio.get_running_loop(), context=context, eager_start=True)
+        if task.done() and not task.cancelled() and task.exception() is None and not of.intercepted:
             return None
-        return HivemindWaitHook(Begun(calls, of))
+        return HivemindWaitHook(Begun(task, of))
+
+
+def _is_as_we_know(manager: addonmanager.AddonManager) -> bool:
+    names = [(owner, name) for owner, names in NAMES.items() for name in names]
+    return all(hasattr(owner, name) for owner, name in [*names, (manager, "chain")])
+
+
+async def _fail(error: Exception) -> None:
+    """As in mitmproxy: a hook that meets a bad option never ends."""
+    raise error

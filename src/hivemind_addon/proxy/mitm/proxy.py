@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 from collections import defaultdict
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,11 +29,12 @@ from hivemind_addon.proxy.mitm.pages import Pages
 from hivemind_addon.proxy.mitm.settings import LiveSettings
 from hivemind_addon.proxy.observe.news import NOTICE
 from hivemind_addon.proxy.profile.known import is_model_host, is_shaped_like_a_call
+from hivemind_addon.proxy.runtime.guard import GuardedBlock
 from hivemind_addon.system.descriptors import ConnectionPlaces, raise_limit
 from hivemind_addon.system.patterns import normal_host
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator
 
     from mitmproxy import http
     from mitmproxy.connection import Client
@@ -164,13 +164,9 @@ class Proxy:
         at = self.driver.clock.monotonic()
         self.driver.note(OddityNoted(at=at, pool=None, ticket_id=None, what=f"{what}; docs/profiles.md tells how"))
 
-    @contextmanager
-    def guarded(self, where: str) -> Iterator[None]:
+    def guarded(self, where: str) -> GuardedBlock:
         """For the body of a hook: an exception of ours is a guard trip, and the hook has done nothing."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - the guard at the edge
-            self.guard.trip(where, error)
+        return GuardedBlock(self.guard, where)
 
     def nudge(self, flow: Flow) -> None:
         """Somebody touched the flow: what is held looks whether it was ended or let go."""

@@ -1,7 +1,7 @@
 """Hold, peek, retry and keep-alive inside mitmproxy's HTTP layer.
 
-Every private mitmproxy name we use is in this file and, of its connections, in `proxy/mitm/connections.py` and
-`proxy/mitm/upstream_client.py`.
+Every private mitmproxy name we use is in this file and, of its hooks and connections, in `hooks.py`,
+`connections.py` and `upstream_client.py` beside it.
 
 mitmproxy builds one `HttpStream` per request inside one `HttpLayer` per client connection. We subclass both:
 
@@ -59,11 +59,13 @@ from mitmproxy.proxy.layers.http._hooks import (
 from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
 from mitmproxy_rs.udp import UdpServer
 
+from hivemind_addon.proxy.mitm.body import Body
 from hivemind_addon.proxy.mitm.connections import (
     BAD_HEAD,
-    BoundedHttp1Client,
     BoundedHttp1Server,
+    BoundedHttp2Server,
     BoundedUpstreamProxy,
+    WithOutlets,
     dissolve,
     over,
     server_for,
@@ -131,6 +133,8 @@ class ScheduledStream(HttpStream):
 
     def __init__(self, context: Context, stream_id: int, parent: SchedulingHttpLayer) -> None:
         super().__init__(context, stream_id)
+        self.request_body_buf = Body()  # type: ignore[assignment]  # it does what the host asks of its own
+        self.response_body_buf = Body()  # type: ignore[assignment]
         self.parent = parent
         self.attempt_id: int | None = stream_id
         self.exchange: ExchangePort | None = None
@@ -141,8 +145,13 @@ class ScheduledStream(HttpStream):
         self._line_is_over = True
         """What the client has seen of an answer ends with a line."""
         self._alarm: commands.RequestWakeup | None = None
-        self._source: BoundedHttp1Client | None = None
-        """Whose pieces go the short way."""
+        self._source: tuple[WithOutlets, int] | None = None
+        """Whose pieces go the short way, and its name for this stream."""
+
+    @property
+    def takes_whole(self) -> bool:
+        """Whether a request's body, of which its head has come, may be given to it in one piece."""
+        return self._paused is None and self.client_state == self.state_consume_request_body
 
     @property
     def claimed(self) -> bool:
@@ -501,9 +510,13 @@ class ScheduledStream(HttpStream):
             yield from self._finish()
 
     def _pass_on(self, data: bytes) -> commands.Command | None:
-        """Step 8, the short way from one HTTP/1 connection to another. None: this piece goes the usual way."""
+        """Step 8, the short way from one connection to the other. None: this piece goes the usual way."""
         client = self.parent.connections.get(self.context.client)
-        if not isinstance(client, BoundedHttp1Server) or self.exchange is None or self.flow.response is None:
+        if (
+            not isinstance(client, BoundedHttp1Server | BoundedHttp2Server)
+            or self.exchange is None
+            or self.flow.response is None
+        ):
             return None
         if self.committed or self._paused is not None or self.server_state != self.state_stream:
             return None
@@ -516,14 +529,15 @@ class ScheduledStream(HttpStream):
 
     def _open_outlet(self) -> None:
         source = self.parent.connection_to(self.context.server)
-        if isinstance(source, BoundedHttp1Client):
-            self._source = source
-            source.outlet = self._pass_on
+        if isinstance(source, WithOutlets) and self.attempt_id is not None:
+            source.open_outlet(self.attempt_id, self._pass_on)
+            self._source = source, self.attempt_id
 
     def _close_outlet(self) -> None:
-        if self._source is not None and self._source.outlet == self._pass_on:
-            self._source.outlet = None
-        self._source = None
+        if self._source is not None:
+            source, stream_id = self._source
+            source.close_outlet(stream_id)
+            self._source = None
 
     def _send_chunk(self, chunk: bytes) -> layer.CommandGenerator[None]:
         """One chunk to the client, through the stream function that another addon may have set."""
@@ -829,11 +843,15 @@ class SchedulingHttpLayer(DrainingHttpLayer):
             return self._on_end_attempt(event)
         # Bounded ones, before the base class builds its own.
         if isinstance(event, events.Start):
-            self.connections.setdefault(self.context.client, server_for(self.context.fork()))
+            self.connections.setdefault(self.context.client, server_for(self.context.fork(), self._takes_whole))
         server = self.context.server
         if isinstance(event, events.DataReceived) and event.connection == server and server not in self.connections:
             return self._on_greeting(event)
         return super()._handle_event(event)  # type: ignore[no-any-return]  # the host reassigns it
+
+    def _takes_whole(self, stream_id: int) -> bool:
+        stream = self.streams.get(stream_id)
+        return isinstance(stream, ScheduledStream) and stream.takes_whole
 
     def _on_greeting(self, event: events.DataReceived) -> layer.CommandGenerator[None]:
         """A server that was connected early speaks before it is asked, as h2 ones do."""

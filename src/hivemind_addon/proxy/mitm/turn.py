@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mitmproxy.proxy import commands
+from mitmproxy.proxy import commands, layer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from mitmproxy.connection import Connection
 
@@ -23,7 +23,7 @@ class Flush(commands.Command):
     """What the turn has sent so far is written now: somebody waits for it, and the turn goes on for a while."""
 
 
-def in_one_write(turn: Iterable[commands.Command], *, then: Callable[[], None]) -> Iterator[commands.Command]:
+def in_one_write(turn: Iterable[commands.Command], *, then: Callable[[], None]) -> layer.CommandGenerator[None]:
     """A turn's commands, in which what goes to one connection is joined; nothing of it is passed by anything else.
 
     `then` is called at the turn's end.

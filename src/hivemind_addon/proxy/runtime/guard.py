@@ -20,6 +20,28 @@ from hivemind_addon.proxy.runtime.driver import Driver
 logger = logging.getLogger(__name__)
 
 
+class GuardedBlock:
+    """A block that an exception of ours ends, as a guard trip. Can be entered any number of times."""
+
+    __slots__ = ("_guard", "_where")
+
+    def __init__(self, guard: "Guard", where: str) -> None:
+        self._guard = guard
+        self._where = where
+
+    def __repr__(self) -> str:
+        return f"<GuardedBlock {self._where}>"
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._guard.trip(self._where, error)
+        return True
+
+
 class Guard:
     """Catches exceptions of ours at the edge and lets requests pass by the scheduler."""
 

@@ -215,8 +215,10 @@ class BodyDecoder:
 
 def decode(body: bytes, content_encoding: str, max_bytes: int) -> bytes:
     """A whole body; DecodeError when it is broken, unknown or longer than `max_bytes` decoded."""
-    decoder = BodyDecoder(content_encoding, max_feed_bytes=max_bytes)
-    decoded = decoder.feed(body) + decoder.finish()
+    decoded = body
+    if content_encoding:
+        decoder = BodyDecoder(content_encoding, max_feed_bytes=max_bytes)
+        decoded = decoder.feed(body) + decoder.finish()
     if len(decoded) > max_bytes:
         raise DecodeError("longer than the bound")
     return decoded

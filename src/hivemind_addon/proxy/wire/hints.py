@@ -134,7 +134,7 @@ def _http_date(value: str) -> float | None:
 
 
 class _HeaderReader:
-    """Takes values out of one response's headers and remembers what it could not read."""
+    """Takes values out of one response's headers and remembers what it could not read. Names are lower-case."""
 
     def __init__(self, headers: Mapping[str, str], wall_now: float) -> None:
         self._headers = headers
@@ -154,7 +154,7 @@ class _HeaderReader:
 
     def amount(self, name: str) -> float | None:
         """A limit or what is left of it."""
-        value = self._headers.get(name.lower())
+        value = self._headers.get(name)
         if value is None:
             return None
         number = _number(value.strip())
@@ -165,7 +165,7 @@ class _HeaderReader:
 
     def reset(self, name: str, reset_format: ResetFormat) -> float | None:
         """Seconds until a meter's reset."""
-        value = self._headers.get(name.lower()) if name else None
+        value = self._headers.get(name)
         if value is None:
             return None
         delay_s = parse_reset(value, reset_format, self._wall_now)
@@ -210,7 +210,7 @@ class _HeaderReader:
     def account(self, names: tuple[str, ...]) -> str | None:
         """The first account that is named."""
         for name in names:
-            value = self._headers.get(name.lower(), "").strip()
+            value = self._headers.get(name, "").strip()
             if 0 < len(value) <= _MAX_ACCOUNT_CHARS and value.isprintable():
                 return value
             if value:
@@ -219,8 +219,11 @@ class _HeaderReader:
 
     def reading(self, meter: MeterHeaders) -> Reading | None:
         """One meter; None when the headers say nothing about it."""
+        headers = self._headers
+        if meter.limit not in headers and meter.remaining not in headers and meter.reset not in headers:
+            return None
         limit = self.amount(meter.limit)
-        stated = self._headers.get(meter.limit.lower(), "")
+        stated = headers.get(meter.limit, "")
         if limit == 0:
             self._odd(meter.limit, stated)
         if limit == 0 or stated.strip().startswith("-"):
@@ -242,10 +245,13 @@ class _HeaderReader:
 
     def window(self, window: WindowHeaders) -> WindowReading | None:
         """One long window; None when the headers say nothing about it."""
+        headers = self._headers
+        if window.used not in headers and window.status not in headers and window.reset not in headers:
+            return None
         used = self.amount(window.used) if window.used else None
         resets_in_s = self.reset(window.reset, window.reset_format)
         minutes = self.amount(window.minutes) if window.minutes else None
-        status = self._headers.get(window.status.lower(), "").strip() if window.status else ""
+        status = headers.get(window.status, "").strip() if window.status else ""
         if len(status) > _MAX_STATUS_CHARS or not status.isprintable():
             self._odd(window.status, status)
             status = ""

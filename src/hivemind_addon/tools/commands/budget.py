@@ -14,8 +14,9 @@ from hivemind_addon.api.spend import MOST_AMOUNT, Period, Scope, amount
 from hivemind_addon.api.words import lasting
 from hivemind_addon.tools.commands.group import ListGroup
 from hivemind_addon.tools.commands.names import agent_names
+from hivemind_addon.tools.commands.options import json_option, port_option
 from hivemind_addon.tools.commands.printing import Format, format_option, print_rows
-from hivemind_addon.tools.commands.proxy import json_option, one_line, port_option, report_of, tell
+from hivemind_addon.tools.commands.proxy import one_line, report_of, tell
 
 _MICRO = 1_000_000
 _SUFFIXES = {"k": 1_000, "m": 1_000_000, "g": 1_000_000_000}

@@ -8,8 +8,8 @@ from rich.console import Console
 from hivemind_addon.api.command import Record
 from hivemind_addon.proxy.capture.model import NotACapture, encode
 from hivemind_addon.tools.captures.show import show as view
-from hivemind_addon.tools.commands import proxy
-from hivemind_addon.tools.commands.proxy import in_one_line
+from hivemind_addon.tools.commands.options import in_one_line, json_option, port_option
+from hivemind_addon.tools.commands.proxy import tell
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -30,8 +30,8 @@ def capture() -> None:
 @capture.command()
 @click.argument("file", type=_FILE)
 @click.option("--no-content", is_flag=True, help="Record no words: only sizes, times and structure.")
-@proxy.port_option
-@proxy.json_option
+@port_option
+@json_option
 def start(file: Path, port: int, *, no_content: bool, as_json: bool) -> None:
     """Let a running proxy record every call into FILE, as it ends. A file that is there is continued.
 
@@ -40,12 +40,12 @@ def start(file: Path, port: int, *, no_content: bool, as_json: bool) -> None:
       hivemind capture start night.flow
       hivemind capture start bug.flow --no-content -p 9090
     """
-    proxy.tell(Record(file=str(file.absolute()), content=not no_content), port, as_json=as_json)
+    tell(Record(file=str(file.absolute()), content=not no_content), port, as_json=as_json)
 
 
 @capture.command()
-@proxy.port_option
-@proxy.json_option
+@port_option
+@json_option
 def stop(port: int, *, as_json: bool) -> None:
     """Let a running proxy record no more.
 
@@ -53,7 +53,7 @@ def stop(port: int, *, as_json: bool) -> None:
     Examples:
       hivemind capture stop
     """
-    proxy.tell(Record(file=None), port, as_json=as_json)
+    tell(Record(file=None), port, as_json=as_json)
 
 
 @capture.command()

@@ -17,8 +17,8 @@ from hivemind_addon.proxy.checkpoint.store import FOLDER_NAME, CheckpointStore, 
 from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.tools.checkpoints import show as view
 from hivemind_addon.tools.checkpoints.export import CannotExport, Export, ExportForm, export
+from hivemind_addon.tools.commands.options import in_one_line, port_option
 from hivemind_addon.tools.commands.printing import Format, format_option, print_rows
-from hivemind_addon.tools.commands.proxy import in_one_line, port_option
 from hivemind_addon.tools.history.reader import journal_of
 
 _folder_option = click.option(

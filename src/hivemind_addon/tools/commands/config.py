@@ -12,8 +12,9 @@ from hivemind_addon.proxy.journal.file import default_journal
 from hivemind_addon.system.folders import runtime_folder, state_folder
 from hivemind_addon.tools.commands.group import ListGroup
 from hivemind_addon.tools.commands.names import option_names
+from hivemind_addon.tools.commands.options import json_option, port_option
 from hivemind_addon.tools.commands.printing import Format, format_option, print_rows
-from hivemind_addon.tools.commands.proxy import ask, json_option, one_line, port_option, tell
+from hivemind_addon.tools.commands.proxy import ask, one_line, tell
 from hivemind_addon.tools.launch.port import log_file
 
 _PREFIX = "hivemind_"

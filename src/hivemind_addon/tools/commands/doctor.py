@@ -10,7 +10,7 @@ from hivemind_addon.api.control import UnreadableReport
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.system.typed import DocumentError
-from hivemind_addon.tools.commands.proxy import in_one_line, port_option
+from hivemind_addon.tools.commands.options import in_one_line, port_option
 from hivemind_addon.tools.launch import doctor as doctors
 from hivemind_addon.tools.launch.programs import load_programs
 

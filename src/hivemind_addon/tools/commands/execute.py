@@ -14,7 +14,8 @@ from hivemind_addon.api.ticket import Delivery, Priority
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.system.typed import DocumentError
-from hivemind_addon.tools.commands.proxy import in_one_line, no_proxy, port_option
+from hivemind_addon.tools.commands.options import in_one_line, port_option
+from hivemind_addon.tools.commands.proxy import no_proxy
 from hivemind_addon.tools.launch import background, claim
 from hivemind_addon.tools.launch.become import become
 from hivemind_addon.tools.launch.behind import NoBundle, asked_words, environment_changes

@@ -15,8 +15,8 @@ from hivemind_addon.api.words import several
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.system.typed import DocumentError
+from hivemind_addon.tools.commands.options import in_one_line, port_option
 from hivemind_addon.tools.commands.printing import Format, Row, format_option, print_json, print_rows
-from hivemind_addon.tools.commands.proxy import in_one_line, port_option
 from hivemind_addon.tools.commands.times import SPAN
 from hivemind_addon.tools.launch import claim, detached
 from hivemind_addon.tools.launch.programs import load_programs

@@ -15,8 +15,8 @@ from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.system.terminal import terminal_width
 from hivemind_addon.tools.commands import history_view as view
 from hivemind_addon.tools.commands.group import ListGroup
+from hivemind_addon.tools.commands.options import in_one_line, port_option
 from hivemind_addon.tools.commands.printing import Format, format_option, print_json
-from hivemind_addon.tools.commands.proxy import in_one_line, port_option
 from hivemind_addon.tools.commands.times import Instant, shown
 from hivemind_addon.tools.history import history as requests_of
 from hivemind_addon.tools.history import incident_history, sums

@@ -12,8 +12,8 @@ import msgspec
 
 from hivemind_addon.api.words import brief, several
 from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.tools.commands.options import in_one_line
 from hivemind_addon.tools.commands.printing import Format, Row, format_option, json_flag, print_rows
-from hivemind_addon.tools.commands.proxy import in_one_line
 from hivemind_addon.tools.commands.times import SPAN
 from hivemind_addon.tools.launch.become import become, insist
 from hivemind_addon.tools.launch.port import AGENT_VARIABLE

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import click
 import msgspec
@@ -19,41 +18,9 @@ from hivemind_addon.api.control import (
 from hivemind_addon.api.report import Report
 from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.system.json_socket import is_answered
+from hivemind_addon.tools.commands.options import in_one_line
 from hivemind_addon.tools.launch.neighbour import find_stranger
-from hivemind_addon.tools.launch.port import DEFAULT_PORT, PORT_VARIABLE
-
-
-@contextmanager
-def in_one_line(*expected: type[Exception]) -> Iterator[None]:
-    """Around a command, or a part of it: these, whose text is one line, and what the system says of a file."""
-    try:
-        yield
-    except expected as error:
-        raise click.ClickException(str(error)) from error
-    except BrokenPipeError:
-        raise  # whoever read us has seen enough: click ends without a word
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        raise click.ClickException(f"{where}{error.strerror or error}") from error
-
-
-port_option = click.option(
-    "-p",
-    "--port",
-    type=click.IntRange(1, 65535),
-    default=DEFAULT_PORT,
-    show_default=True,
-    envvar=PORT_VARIABLE,
-    help="The proxy's port; inside of `hivemind exec` the one that it uses.",
-)
-any_port_option = click.option(
-    "-p",
-    "--port",
-    type=click.IntRange(1, 65535),
-    envvar=PORT_VARIABLE,
-    help="Only the proxy on this port; inside of `hivemind exec` the one that it uses. Without it: each of yours.",
-)
-json_option = click.option("--json", "as_json", is_flag=True, help="Print what the proxy said as one line of JSON.")
+from hivemind_addon.tools.launch.port import DEFAULT_PORT
 
 one_line = in_one_line(UnreadableReport, CommandUnanswered, FolderNotPrivate)
 """Around a command: what goes wrong with a proxy is one line."""

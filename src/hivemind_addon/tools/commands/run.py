@@ -10,15 +10,19 @@ import click
 
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.folders import FolderNotPrivate
-from hivemind_addon.tools.commands.proxy import in_one_line, port_option
+from hivemind_addon.tools.commands.options import in_one_line, port_option
 from hivemind_addon.tools.launch import claim
 from hivemind_addon.tools.launch.detached import ALREADY_THERE
 from hivemind_addon.tools.launch.neighbour import find_neighbour
 from hivemind_addon.tools.launch.proxy_command import (
+    ASYNCIO,
     OLLAMA_PORT,
+    UVLOOP,
+    NoLoop,
     NoMitmproxy,
     UnknownOption,
     UpstreamUnusable,
+    check_loop,
     check_options,
     child_environment,
     has_mode,
@@ -28,7 +32,7 @@ from hivemind_addon.tools.launch.proxy_command import (
 )
 from hivemind_addon.tools.launch.supervisor import Supervisor
 
-_one_line = in_one_line(NoMitmproxy, UnknownOption, UpstreamUnusable, FolderNotPrivate)
+_one_line = in_one_line(NoLoop, NoMitmproxy, UnknownOption, UpstreamUnusable, FolderNotPrivate)
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -37,6 +41,13 @@ _one_line = in_one_line(NoMitmproxy, UnknownOption, UpstreamUnusable, FolderNotP
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
     "--ollama", is_flag=True, help=f"Serve a local Ollama, too: port {OLLAMA_PORT} leads to it through the scheduler."
+)
+@click.option(
+    "--loop",
+    type=click.Choice([ASYNCIO, UVLOOP]),
+    default=ASYNCIO,
+    show_default=True,
+    help="The event loop that the proxy runs on; uvloop has to be installed.",
 )
 @click.option(
     "--capture", type=click.Path(dir_okay=False, path_type=Path), help="Record every call into this file, as it ends."
@@ -60,6 +71,7 @@ _one_line = in_one_line(NoMitmproxy, UnknownOption, UpstreamUnusable, FolderNotP
 def run(
     port: int,
     host: str,
+    loop: str,
     capture: Path | None,
     mitmproxy_options: tuple[str, ...],
     upstream: str | None,
@@ -87,6 +99,7 @@ def run(
       hivemind run --max-concurrency 4 --total-budget 20M
       hivemind run --upstream http://127.0.0.1:8000
     """
+    check_loop(loop)
     own = [name for one in click.get_current_context().command.params for name in one.opts]
     check_options(mitmproxy_options, mitmproxy_program(web=web), own)
     lock = claim.supervise(port)
@@ -117,7 +130,7 @@ def run(
         mitmproxy_options += ("--set", f"hivemind_{name}={value}") if value is not None else ()
     proxy = None if has_mode(mitmproxy_options) else upstream_of(os.environ, port)
     command = proxy_command(
-        port=port, host=host, web=web, ollama=ollama, fresh=fresh, upstream=proxy, options=mitmproxy_options
+        port=port, host=host, web=web, loop=loop, ollama=ollama, fresh=fresh, upstream=proxy, options=mitmproxy_options
     )
     if proxy:
         click.echo(f"hivemind: going through {proxy.url}, as the environment says", err=True)

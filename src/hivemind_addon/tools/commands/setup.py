@@ -13,8 +13,8 @@ import msgspec
 from hivemind_addon.api.control import UnreadableReport
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.folders import FolderNotPrivate
+from hivemind_addon.tools.commands.options import port_option
 from hivemind_addon.tools.commands.printing import json_flag, print_json
-from hivemind_addon.tools.commands.proxy import port_option
 from hivemind_addon.tools.launch import background
 from hivemind_addon.tools.launch.behind import NoBundle, is_ours, write_bundle
 from hivemind_addon.tools.launch.programs import load_programs

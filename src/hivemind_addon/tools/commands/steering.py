@@ -5,7 +5,8 @@ import click
 from hivemind_addon.api.command import Cancel, MoveToFront, Pause, Resume, SetLimit, SetPriority
 from hivemind_addon.api.ticket import Priority
 from hivemind_addon.tools.commands.names import agent_names, pool_names, ticket_ids
-from hivemind_addon.tools.commands.proxy import json_option, port_option, tell
+from hivemind_addon.tools.commands.options import json_option, port_option
+from hivemind_addon.tools.commands.proxy import tell
 from hivemind_addon.tools.commands.times import SOME_TIME
 
 _AUTO = "auto"

@@ -12,8 +12,8 @@ from rich.console import Console
 from hivemind_addon.api.ticket import Priority
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.commands.fleet import one_line
+from hivemind_addon.tools.commands.options import port_option
 from hivemind_addon.tools.commands.printing import Format, format_option, json_flag, print_json, print_rows
-from hivemind_addon.tools.commands.proxy import port_option
 from hivemind_addon.tools.commands.times import SOME_TIME
 from hivemind_addon.tools.launch.programs import load_programs
 from hivemind_addon.tools.tasks import client, picture

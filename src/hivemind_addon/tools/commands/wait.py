@@ -7,8 +7,9 @@ from hivemind_addon.api.command import ForeseeWait, WaitView
 from hivemind_addon.api.replies import wait_words
 from hivemind_addon.api.words import printable
 from hivemind_addon.tools.commands.names import agent_names, pool_names
+from hivemind_addon.tools.commands.options import port_option
 from hivemind_addon.tools.commands.printing import Format, format_option, print_rows
-from hivemind_addon.tools.commands.proxy import ask, one_line, port_option
+from hivemind_addon.tools.commands.proxy import ask, one_line
 from hivemind_addon.tools.launch.port import AGENT_VARIABLE
 
 

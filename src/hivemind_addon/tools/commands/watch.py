@@ -17,8 +17,9 @@ from hivemind_addon.api.words import printable
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.terminal import is_screen, terminal_width
 from hivemind_addon.tools.commands.names import agent_names, pool_names
+from hivemind_addon.tools.commands.options import any_port_option, port_option
 from hivemind_addon.tools.commands.printing import Format, Row, format_option, print_rows
-from hivemind_addon.tools.commands.proxy import any_port_option, one_line, port_option, report_of, reports_of
+from hivemind_addon.tools.commands.proxy import one_line, report_of, reports_of
 from hivemind_addon.tools.dash.agents import agent_rows, agents_grid, priority_of
 from hivemind_addon.tools.dash.family import Node, family, lines
 from hivemind_addon.tools.dash.picture import print_lines, print_picture

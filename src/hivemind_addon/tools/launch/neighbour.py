@@ -5,25 +5,13 @@ import os
 import socket
 from contextlib import closing, suppress
 from dataclasses import dataclass
-
-import msgspec
-from msgspec import Struct
+from typing import Any
 
 from hivemind_addon.tools.launch.claim import is_supervised
 
 _PATIENCE_S = 2.0
 _MOST_BYTES = 4096
 _PAGE_HOST = "hivemind.internal"
-
-
-class _Health(Struct):
-    """Of what `/health` tells, what says whose it is."""
-
-    hivemind: bool
-    pid: int
-    user: str = ""
-    home: str = ""
-    machine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +41,11 @@ def find_neighbour(port: int, host: str = "127.0.0.1") -> PortHolder | None:
     if health is None:
         return PortHolder(port, "a program that is no proxy of hivemind", is_proxy=False)
     here = socket.gethostname()
-    whose = [f"user {health.user}" if health.user else "", f"home {health.home}" if health.home else ""]
-    whose += [f"container or machine {health.machine}" if health.machine not in ("", here) else ""]
+    user, home, machine = (health.get(name) or "" for name in ("user", "home", "machine"))
+    whose = [f"user {user}" if user else "", f"home {home}" if home else ""]
+    whose += [f"container or machine {machine}" if machine not in ("", here) else ""]
     named = ", ".join(filter(None, whose)) or "another user"
-    return PortHolder(port, f"the hivemind proxy of {named} (process {health.pid})", is_proxy=True)
+    return PortHolder(port, f"the hivemind proxy of {named} (process {health['pid']})", is_proxy=True)
 
 
 def find_stranger(port: int) -> PortHolder | None:
@@ -82,15 +71,18 @@ def free_port(near: int) -> int | None:
     return next((port for port in range(near + 1, min(near + 100, 65536)) if not is_taken(port)), None)
 
 
-def _ask(port: int) -> _Health | None:
-    from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 - for few, and it loads ssl
+def _ask(port: int) -> dict[str, Any] | None:
+    """What `/health` tells of a proxy of ours; None: it is none."""
+    import json  # noqa: PLC0415 - as is the next, for few
+    from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 - it loads ssl
 
     with (
         closing(HTTPConnection("127.0.0.1", port, timeout=_PATIENCE_S)) as connection,
-        suppress(OSError, HTTPException),
+        suppress(OSError, HTTPException, ValueError),
     ):
         # By the name that is ours in every mode: in reverse mode all other paths are the upstream's.
         connection.request("GET", "/health", headers={"Host": _PAGE_HOST})
-        with suppress(msgspec.MsgspecError):
-            return msgspec.json.decode(connection.getresponse().read(_MOST_BYTES), type=_Health)
+        told = json.loads(connection.getresponse().read(_MOST_BYTES))
+        if isinstance(told, dict) and {"hivemind", "pid"} <= told.keys():
+            return told
     return None

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -67,6 +68,9 @@ def upstream_of(environment: Mapping[str, str], own_port: int) -> CompanyProxy |
     return CompanyProxy(url=f"{url.scheme}://{address}:{port}", auth=auth)
 
 
+_PROGRAM = "hivemind_addon.proxy.mitm.program"
+"""What the proxy's process runs: mitmdump or mitmweb, on an event loop."""
+ASYNCIO, UVLOOP = "asyncio", "uvloop"
 OLLAMA_PORT = 11435
 """One above Ollama's own."""
 _OLLAMA = "http://127.0.0.1:11434"
@@ -76,6 +80,10 @@ PATIENCE_S = 3600
 """What the table of programs makes them wait for an answer."""
 _MARGIN_S = 60
 """Mitmproxy's idle time-out is this much longer than any client's patience."""
+
+
+class NoLoop(Exception):
+    """The event loop that was asked for is not there; one line with the cure."""
 
 
 class NoMitmproxy(Exception):
@@ -98,16 +106,17 @@ def proxy_command(
     port: int,
     host: str = "127.0.0.1",
     web: bool = False,
+    loop: str = ASYNCIO,
     ollama: bool = False,
     fresh: bool = False,
     upstream: CompanyProxy | None = None,
     options: Sequence[str] = (),
 ) -> ProxyCommand:
     """Build it; `options` go to mitmproxy as they are, and win over ours. Raises NoMitmproxy."""
-    executable = mitmproxy_program(web=web)
-    command = [str(executable), "--listen-port", str(port)]
+    program = mitmproxy_program(web=web).name
+    command = [sys.executable, "-P", "-m", _PROGRAM, loop, program, "--listen-port", str(port)]
     if "--listen-host" not in options and not _sets(options, "listen_host"):
-        # CommandReply here and not left to the addon: mitmproxy binds its ports before it loads scripts.
+        # Said here and not left to the addon: mitmproxy binds its ports before it loads scripts.
         command += ["--listen-host", host]
     if not _sets(options, "tcp_timeout"):
         command += ["--set", f"tcp_timeout={PATIENCE_S + _MARGIN_S}"]
@@ -127,6 +136,13 @@ def proxy_command(
     # Nor does it forget what was ordered since.
     first = [*command, "--set", "hivemind_fresh=true"] if fresh else command
     return ProxyCommand(port=port, first=tuple(first), again=tuple(again))
+
+
+def check_loop(loop: str) -> None:
+    """Raises NoLoop where it is not installed."""
+    if loop == UVLOOP and find_spec(UVLOOP) is None:
+        cure = "leave --loop out" if sys.platform == "win32" else "pip install 'hivemind-addon[uvloop]'"
+        raise NoLoop(f"--loop uvloop: uvloop is not installed; {cure}")
 
 
 def mitmproxy_program(*, web: bool) -> Path:

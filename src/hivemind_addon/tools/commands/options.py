@@ -1,0 +1,41 @@
+"""Options that many commands have, and how they say what goes wrong. By itself: it loads nothing of a proxy."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from hivemind_addon.tools.launch.port import DEFAULT_PORT, PORT_VARIABLE
+
+
+@contextmanager
+def in_one_line(*expected: type[Exception]) -> Iterator[None]:
+    """Around a command, or a part of it: these, whose text is one line, and what the system says of a file."""
+    try:
+        yield
+    except expected as error:
+        raise click.ClickException(str(error)) from error
+    except BrokenPipeError:
+        raise  # whoever read us has seen enough: click ends without a word
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        raise click.ClickException(f"{where}{error.strerror or error}") from error
+
+
+port_option = click.option(
+    "-p",
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=DEFAULT_PORT,
+    show_default=True,
+    envvar=PORT_VARIABLE,
+    help="The proxy's port; inside of `hivemind exec` the one that it uses.",
+)
+any_port_option = click.option(
+    "-p",
+    "--port",
+    type=click.IntRange(1, 65535),
+    envvar=PORT_VARIABLE,
+    help="Only the proxy on this port; inside of `hivemind exec` the one that it uses. Without it: each of yours.",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print what the proxy said as one line of JSON.")

@@ -1,0 +1,34 @@
+import asyncio
+import inspect
+from types import SimpleNamespace
+
+from mitmproxy.proxy.server import ConnectionHandler, ConnectionIO
+
+from hivemind_addon.proxy.mitm.reads import read_at_once
+
+
+async def test_what_has_come_is_read_at_once():
+    reader, connection = asyncio.StreamReader(), object()
+    io = ConnectionIO(reader=reader)
+    read_at_once(SimpleNamespace(transports={connection: io}), connection)
+    reader.feed_data(b"x" * 200_000)
+    assert not io.reader.at_eof()
+    assert len(await io.reader.read(65535)) == 200_000
+    reader.feed_eof()
+    assert await io.reader.read(65535) == b""
+    assert io.reader.at_eof()
+
+
+def test_a_connection_that_has_no_such_reader_is_left_alone():
+    io, connection = ConnectionIO(reader=object()), object()
+    theirs = io.reader
+    for handler in (None, SimpleNamespace(transports={}), SimpleNamespace(transports={connection: io})):
+        read_at_once(handler, connection)
+    assert io.reader is theirs
+
+
+def test_mitmproxy_reads_as_this_file_believes():
+    source = inspect.getsource(ConnectionHandler)
+    assert source.count(".reader") == 1
+    assert "reader = self.transports[connection].reader" in source
+    assert source.count("reader.read(") == 1
