@@ -30,6 +30,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 import mitmproxy
 from mitmproxy import ctx, hooks
 from mitmproxy.addonmanager import AddonManager, traverse
+from mitmproxy.addons.asgiapp import ASGIApp
 
 import hivemind_addon
 
@@ -108,7 +109,9 @@ class Counting:
         }
         for addon in traverse(ctx.master.addons.chain):
             for hook in hooks.all_hooks:
-                function = getattr(getattr(addon, hook, None), "__func__", None) or getattr(addon, hook, None)
+                # An app is asked whether a request is its own: as much of a call as there is for others.
+                method = "should_serve" if hook == "request" and isinstance(addon, ASGIApp) else hook
+                function = getattr(getattr(addon, method, None), "__func__", None) or getattr(addon, method, None)
                 if isinstance(function, FunctionType):
                     watched[function.__code__] = "hooks called"
         return watched
