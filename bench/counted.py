@@ -30,6 +30,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 import mitmproxy
 from mitmproxy import ctx, hooks
 from mitmproxy.addonmanager import AddonManager, traverse
+from mitmproxy.addons.asgiapp import ASGIApp
 
 import hivemind_addon
 
@@ -108,7 +109,9 @@ class Counting:
         }
         for addon in traverse(ctx.master.addons.chain):
             for hook in hooks.all_hooks:
-                function = getattr(getattr(addon, hook, None), "__func__", None) or getattr(addon, hook, None)
+                # An app is asked whether a request is its own: as much of a call as there is for others.
+                method = "should_serve" if hook == "request" and isinstance(addon, ASGIApp) else hook
+                function = getattr(getattr(addon, method, None), "__func__", None) or getattr(addon, method, None)
                 if isinstance(function, FunctionType):
                     watched[function.__code__] = "hooks called"
         return watched
@@ -213,12 +216,10 @@ class Sampling:
         self.functions = Counter()
         self.collector_s = 0.0
         self._began_s = 0.0
-        self._looked_s = 0.0
 
     def begin(self):
         """To be called in the event loop's thread."""
         gc.callbacks.append(self.collecting)
-        self._looked_s = thread_time()
         signal.signal(signal.SIGPROF, self.look)
         signal.setitimer(signal.ITIMER_PROF, EVERY_S, EVERY_S)
 
@@ -232,11 +233,7 @@ class Sampling:
         return told
 
     def look(self, _signal, frame):
-        """A library's time is that of the package that called it; of other threads only how much is known."""
-        before_s, self._looked_s = self._looked_s, thread_time()
-        if self._looked_s - before_s < EVERY_S / 2:
-            self.counts["other threads"] += 1
-            return
+        """A library's time is that of the package that called it."""
         while frame is not None:
             package = _package_of(frame.f_code.co_filename)
             if package != "others":

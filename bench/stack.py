@@ -64,6 +64,10 @@ class Proxy:
         """Processor time of its threads so far, where the system tells it."""
         return cpu_s(self.process.pid)
 
+    def loop_cpu_s(self):
+        """Of it the event loop's own."""
+        return int(self._proc("schedstat").split()[0]) / 1e9 if MEASURABLE else 0.0
+
     def settle_down(self):
         """Wait until it has nothing to do for a while."""
         idle = 0

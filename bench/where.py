@@ -31,22 +31,29 @@ def measure(stack, questions, requests, *, body_bytes=SMALL_BYTES, streamed=True
     """By proxy. The collector runs as it does for users."""
     cell = Cell(body_bytes, streamed, CONNECTIONS, requests)
     told = {variant: [] for variant in questions}
-    cpu_s = dict.fromkeys(questions, 0.0)
+    loop_s, others_s = dict.fromkeys(questions, 0.0), dict.fromkeys(questions, 0.0)
     for variant in questions:
         sample(stack, cell, variant, requests=CONNECTIONS)
     for turn in range(_TURNS):
         for variant in sorted(questions, reverse=turn % 2 == 0):
+            proxy = stack.proxies[variant]
             questions[variant].ask("sample")
-            cpu_s[variant] += sample(stack, cell, variant).cpu_s / _TURNS
+            before_s = proxy.loop_cpu_s()
+            spent_s = sample(stack, cell, variant).cpu_s
+            own_s = (proxy.loop_cpu_s() - before_s) / requests
+            loop_s[variant] += own_s / _TURNS
+            others_s[variant] += max(0.0, spent_s - own_s) / _TURNS
             told[variant].append(questions[variant].ask("sampled"))
-    return {variant: _spent(told[variant], cpu_s[variant], requests * _TURNS) for variant in questions}
+    return {
+        variant: _spent(told[variant], loop_s[variant], others_s[variant], requests * _TURNS) for variant in questions
+    }
 
 
-def _spent(told, cpu_s, requests):
+def _spent(told, loop_s, others_s, requests):
     packages, functions = (sum((Counter(one[what]) for one in told), Counter()) for what in ("packages", "functions"))
-    each_s = cpu_s / max(1, packages.total())
+    each_s = loop_s / max(1, packages.total())
     return Spent(
-        {name: each_s * count for name, count in packages.items()},
+        {name: each_s * count for name, count in packages.items()} | {"other threads": others_s},
         {name: each_s * count for name, count in functions.items()},
         sum(one["collector_s"] for one in told) / requests,
     )

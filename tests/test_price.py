@@ -56,7 +56,7 @@ def made(counts):
 )
 def test_a_request_that_meets_no_contention_makes_no_more_than_through_bare_mitmdump(counted, cell, alarms):
     bare, ours = (made(counted[cell][variant]) for variant in ("bare", "addon"))
-    allowed = bare | {"tasks": bare["tasks"] + alarms, "timers": bare["timers"] + alarms}
+    allowed = bare | {"tasks": alarms, "timers": alarms}
     assert {kind: number for kind, number in ours.items() if number > allowed[kind]} == {}, complaint(counted, cell)
     for side in ("client", "provider"):
         bare, ours = (counted[cell][variant].numbers[f"writes, {side}"] for variant in ("bare", "addon"))
@@ -66,7 +66,7 @@ def test_a_request_that_meets_no_contention_makes_no_more_than_through_bare_mitm
 @each("cell", CELLS)
 def test_a_request_makes_fewer_calls_than_through_bare_mitmdump(counted, cell):
     bare, ours = (counted[cell][variant].numbers[calls.CALLS] for variant in ("bare", "addon"))
-    assert ours < 0.85 * bare, complaint(counted, cell)
+    assert ours < 0.75 * bare, complaint(counted, cell)
 
 
 @each("cell", CELLS)
