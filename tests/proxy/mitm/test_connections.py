@@ -1,6 +1,7 @@
 """What a peer may cost: its heads, its interim answers and its frames are bounded, and no word of ours quotes them."""
 
 import copy
+from collections.abc import Mapping
 
 import h2.config
 import h2.connection
@@ -513,6 +514,7 @@ def test_lookups_have_the_same_results(monkeypatch):
         changed = list(filter(opts.has_changed, names))
         return found, headers.fields, values, opts.ignore_hosts, opts.mode, changed
 
+    monkeypatch.setattr(http.Headers, "get", Mapping.get)
     monkeypatch.setattr(http.Headers, "_kconv", staticmethod(lambda key: key.lower()))
     monkeypatch.setattr(
         optmanager._Option,

@@ -209,6 +209,11 @@ def test_shapes_that_no_signature_tells():
         getattr(http.MessageData.__post_init__, "theirs", http.MessageData.__post_init__)
     ), f"{WHICH}: a message's check looks at more than types"
     assert isinstance(vars(http.Headers)["_kconv"], staticmethod), WHICH
+    context = make_context()
+    forked, theirs = ours._forked(context), context.fork()
+    assert {**vars(forked), "layers": []} == {**vars(theirs), "layers": []}, f"{WHICH}: a fork is another thing"
+    assert forked.layers == theirs.layers == context.layers, WHICH
+    assert forked.layers is not context.layers, WHICH
     assert {"current", "default", "value", "_default"} <= set(dir(optmanager._Option)), WHICH
     assert isinstance(SAMPLES["BoundedH2Connection"].incoming_buffer._headers_buffer, list), WHICH
     assert isinstance(connections.make_body_reader(None), ChunkedReader), WHICH

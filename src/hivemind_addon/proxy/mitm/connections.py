@@ -97,9 +97,16 @@ def look_up_quickly() -> None:
     For a request it looks some 25 headers up, each among all that there are, and some 20 options, each copied twice.
     """
     if isinstance(vars(http.Headers).get("_kconv"), staticmethod):
+        http.Headers.get = _get  # type: ignore[assignment, method-assign]
         http.Headers._kconv = staticmethod(methodcaller("lower"))  # type: ignore[assignment, method-assign]  # noqa: SLF001
     if hasattr(optmanager._Option, "current") and hasattr(optmanager, "unset"):  # noqa: SLF001
         optmanager._Option.current = _current  # type: ignore[assignment, method-assign]  # noqa: SLF001
+
+
+def _get(headers: http.Headers, name: str | bytes, default: object = None) -> object:
+    wanted = (name.encode("utf-8", "surrogateescape") if isinstance(name, str) else name).lower()
+    values = [value for known, value in headers.fields if known.lower() == wanted]
+    return ", ".join([value.decode("utf-8", "surrogateescape") for value in values]) if values else default
 
 
 def _current(option: optmanager._Option) -> object:
