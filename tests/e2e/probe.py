@@ -34,6 +34,7 @@ TRIPPABLE = {
     "next_layer": ("hivemind_addon.proxy.mitm.stream", None, "scheduling_layer"),
     "own_headers": ("hivemind_addon.proxy.mitm.intake", "Intake", "take_own_headers"),
     "claims": ("hivemind_addon.proxy.mitm.claims", "Claims", "profile_for"),
+    "hooks": ("hivemind_addon.proxy.mitm.hooks", "DirectAddonManager", "of_flow"),
     # Step 2
     "intake": ("hivemind_addon.proxy.mitm.intake", "Intake", "make"),
     "request": ("hivemind_addon.proxy.wire.request", None, "read_request"),
@@ -80,7 +81,8 @@ TRIPPABLE = {
     "settle": ("hivemind_addon.proxy.core.scheduler", "Scheduler", "settle"),
     "client_gone": ("hivemind_addon.proxy.mitm.proxy", "Proxy", "client_disconnected"),
     # Step 10
-    "observer": ("hivemind_addon.api.event_text", None, "describe"),
+    "observer": ("hivemind_addon.proxy.observe.buffer", "EventBuffer", "__call__"),
+    "journal": ("hivemind_addon.proxy.journal.rows", "Rows", "take"),
 }
 
 

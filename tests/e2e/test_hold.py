@@ -313,7 +313,7 @@ def test_flows_from_a_file_are_scheduled_like_new_ones(tmp_path):
             for stream in (False, True, False):
                 assert proxy.post(content=body(stream=stream)).status_code == 200
             assert proxy.stop() == 0
-        with running(tmp_path / "conf", *settings, "-C", str(file), modes=modes) as proxy:
+        with running(tmp_path / "conf", *settings, "-C", str(file), "--set", "keepserving=true", modes=modes) as proxy:
             proxy.wait_for(lambda state: state["snapshot"]["counters"]["delivered"] == 3, "the replay of all")
             assert proxy.settled()["snapshot"]["counters"]["tickets"] == 3
         bodies = [bytes(request.body) for request in origin.arrived if request.path == "/v1/messages"]

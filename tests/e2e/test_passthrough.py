@@ -288,7 +288,6 @@ def test_100_mb_that_are_not_scheduled_pass_in_flat_memory(tmp_path):
             base_url=f"http://127.0.0.1:{proxy.ports[1]}", trust_env=False, verify=NO_TLS, timeout=PATIENCE_S
         ) as client,
     ):
-        proxy.wait_for(lambda state: "not loaded" not in state["tokenizer"], "the vocabulary's loading")
         before_mb = memory_mb(proxy, "VmHWM")
         size = 0
         with client.stream("GET", f"/download?size={100 * MB}") as answer:

@@ -7,8 +7,6 @@ from msgspec.structs import replace
 from hivemind_addon.api.ticket import CallKind
 from hivemind_addon.proxy.checkpoint.taking import SentRequest, take
 from hivemind_addon.proxy.profile.model import DialectName
-from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
-from hivemind_addon.proxy.wire.request import read_request
 from tests.proxy.core.samples import ticket
 
 WALL = 1_795_345_317.25  # 2026-11-22T11:01:57.250Z
@@ -97,7 +95,6 @@ def sent(body=None, dialect=DialectName.ANTHROPIC_MESSAGES, **changes):
         "headers": {"content-type": "application/json", "user-agent": "claude-cli/2.1.330 (external, cli)"},
         "body": raw,
         "encoding": "",
-        "facts": read_request(raw, DIALECTS[dialect]),
     }
     return SentRequest(**given | changes)
 

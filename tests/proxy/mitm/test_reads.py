@@ -1,5 +1,6 @@
 import asyncio
 import inspect
+import random
 from types import SimpleNamespace
 
 from mitmproxy.proxy.server import ConnectionHandler, ConnectionIO
@@ -11,11 +12,15 @@ async def test_what_has_come_is_read_at_once():
     reader, connection = asyncio.StreamReader(), object()
     io = ConnectionIO(reader=reader)
     read_at_once(SimpleNamespace(transports={connection: io}), connection)
-    reader.feed_data(b"x" * 200_000)
+    sent = random.Random(1).randbytes(200_000)
+    reader.feed_data(sent)
     assert not io.reader.at_eof()
-    assert len(await io.reader.read(65535)) == 200_000
+    pieces = [await io.reader.read(65535), await io.reader.read(65535)]
+    assert b"".join(pieces) == sent
+    assert len(pieces[-1]) <= 1024  # which mitmproxy keeps
+    reader.feed_data(b"small")
     reader.feed_eof()
-    assert await io.reader.read(65535) == b""
+    assert [await io.reader.read(65535), await io.reader.read(65535)] == [b"small", b""]
     assert io.reader.at_eof()
 
 

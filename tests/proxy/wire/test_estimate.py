@@ -47,6 +47,12 @@ def usage_of(estimator, profile, facts, session):
     return estimator.estimate(profile, facts, session).expected
 
 
+def learn(estimator, profile, facts, session, used):
+    """As an answer does it: what the request was estimated at is known, its text is not."""
+    estimate = estimator.estimate(profile, facts, session, rough=True)
+    estimator.learn(profile, facts.without_text(), session, used, estimate)
+
+
 @pytest.fixture
 def estimator():
     return Estimator(TOKENIZER)
@@ -76,7 +82,7 @@ def test_the_text_of_a_request_is_counted_once_for_its_estimates_and_its_lesson(
     estimator = Estimator(tokenizer)
     facts = request(user(WORDS * 50), system=WORDS)
     assert demand_of(estimator, ALL, facts, "s") == demand_of(estimator, ALL, facts, "s")
-    estimator.learn(ALL, facts, "s", usage(900))
+    learn(estimator, ALL, facts, "s", usage(900))
     assert len(tokenizer.texts) == 1
 
 
@@ -115,7 +121,7 @@ def test_an_empty_body_still_takes_a_token(estimator):
 
 def test_the_same_conversation_is_anchored_on_its_last_real_usage(estimator):
     first = [user(WORDS * 5000)]
-    estimator.learn(ALL, request(*first), "s", usage(77_777, 600))
+    learn(estimator, ALL, request(*first), "s", usage(77_777, 600))
     again = request(*first, assistant(WORDS * 30), user("and then?"))
     expected = 77_777 + 600 + TOKENIZER.count("and then?")
     assert demand_of(estimator, ALL, again, "s").input_tokens == pytest.approx(expected, abs=15)
@@ -123,27 +129,27 @@ def test_the_same_conversation_is_anchored_on_its_last_real_usage(estimator):
 
 def test_thinking_that_stays_behind_is_not_taken_for_input(estimator):
     first = [user(WORDS * 5000)]
-    estimator.learn(ALL, request(*first), "s", usage(50_000, 20_000))
+    learn(estimator, ALL, request(*first), "s", usage(50_000, 20_000))
     again = request(*first, assistant("yes"), user("and then?"))
     assert demand_of(estimator, ALL, again, "s").input_tokens < 50_100
 
 
 def test_a_repeated_request_is_estimated_as_it_was_billed(estimator):
     facts = request(user(WORDS * 5000))
-    estimator.learn(ALL, facts, "s", usage(61_234))
+    learn(estimator, ALL, facts, "s", usage(61_234))
     assert demand_of(estimator, ALL, facts, "s").input_tokens == 61_234
 
 
 def test_moved_cache_marks_do_not_hide_a_conversation(estimator):
     mark = {"cache_control": {"type": "ephemeral"}}
-    estimator.learn(ALL, request(user(WORDS * 3000, **mark)), "s", usage(40_000, 10))
+    learn(estimator, ALL, request(user(WORDS * 3000, **mark)), "s", usage(40_000, 10))
     again = request(user(WORDS * 3000), assistant("yes"), user("go on", **mark))
     assert demand_of(estimator, ALL, again, "s").input_tokens == pytest.approx(40_020, abs=30)
 
 
 def test_another_session_model_or_conversation_is_not_anchored_there(estimator):
     facts = request(user(WORDS * 5000))
-    estimator.learn(ALL, facts, "s", usage(facts.prompt_bytes // 5))
+    learn(estimator, ALL, facts, "s", usage(facts.prompt_bytes // 5))
     for other, session in (
         (facts, "t"),
         (request(user(WORDS * 5000), model="n"), "s"),
@@ -156,15 +162,15 @@ def test_another_session_model_or_conversation_is_not_anchored_there(estimator):
 
 def test_a_session_may_have_several_conversations_at_once(estimator):
     main, title = request(user(WORDS * 5000)), request(user(WORDS * 500))
-    estimator.learn(ALL, main, "s", usage(60_000))
-    estimator.learn(ALL, title, "s", usage(7_000))
+    learn(estimator, ALL, main, "s", usage(60_000))
+    learn(estimator, ALL, title, "s", usage(7_000))
     assert demand_of(estimator, ALL, main, "s").input_tokens == 60_000
     assert demand_of(estimator, ALL, title, "s").input_tokens == 7_000
 
 
 def test_cached_input_is_expected_to_be_free_where_it_is(estimator):
     facts = request(user(WORDS * 5000))
-    estimator.learn(UNCACHED, facts, "s", usage(60_000, 10, write=59_000))
+    learn(estimator, UNCACHED, facts, "s", usage(60_000, 10, write=59_000))
     again = request(user(WORDS * 5000), assistant("yes"), user(WORDS * 100))
     assert demand_of(estimator, UNCACHED, again, "s").input_tokens < 3000
     assert demand_of(estimator, ALL, again, "s").input_tokens > 60_000
@@ -172,14 +178,14 @@ def test_cached_input_is_expected_to_be_free_where_it_is(estimator):
 
 def test_without_a_sign_of_caching_all_of_it_is_charged_again(estimator):
     facts = request(user(WORDS * 5000))
-    estimator.learn(UNCACHED, facts, "s", usage(60_000))
+    learn(estimator, UNCACHED, facts, "s", usage(60_000))
     assert demand_of(estimator, UNCACHED, facts, "s").input_tokens == 60_000
 
 
 def test_a_request_that_names_an_earlier_answer_adds_to_it(estimator):
     dialect = DialectName.OPENAI_RESPONSES
     first = read_request(json.dumps({"model": "m", "input": "x"}).encode(), DIALECTS[dialect])
-    estimator.learn(ALL, first, "s", usage(30_000, 500))
+    learn(estimator, ALL, first, "s", usage(30_000, 500))
     then = json.dumps({"model": "m", "input": "go on", "previous_response_id": "r"}).encode()
     assert demand_of(estimator, ALL, read_request(then, DIALECTS[dialect]), "s").input_tokens == pytest.approx(
         30_500, abs=10
@@ -196,7 +202,7 @@ def test_the_ratio_of_a_model_is_learned_from_counted_text(estimator):
     for turn in range(40):
         facts = request(user(WORDS * 100 + str(turn)))
         real = round(TOKENIZER.count(WORDS * 100) * 2)
-        estimator.learn(UNCACHED, facts, f"s{turn}", usage(real))
+        learn(estimator, UNCACHED, facts, f"s{turn}", usage(real))
     facts = request(user(WORDS * 200))
     assert demand_of(estimator, UNCACHED, facts, "new").input_tokens == pytest.approx(
         4 * TOKENIZER.count(WORDS * 50) * 2, rel=0.1
@@ -206,14 +212,14 @@ def test_the_ratio_of_a_model_is_learned_from_counted_text(estimator):
 def test_the_bytes_of_a_token_are_learned_from_long_bodies(estimator):
     facts = request(user(WORDS * 10_000))
     for turn in range(40):
-        estimator.learn(ALL, facts, f"s{turn}", usage(facts.prompt_bytes // 5))
+        learn(estimator, ALL, facts, f"s{turn}", usage(facts.prompt_bytes // 5))
     assert demand_of(estimator, ALL, facts, "new").input_tokens == pytest.approx(facts.prompt_bytes / 5, rel=0.02)
 
 
 def test_what_is_learned_of_one_model_is_not_believed_of_another(estimator):
     facts = request(user(WORDS * 10_000))
     for turn in range(40):
-        estimator.learn(ALL, facts, f"s{turn}", usage(facts.prompt_bytes // 5))
+        learn(estimator, ALL, facts, f"s{turn}", usage(facts.prompt_bytes // 5))
     other = request(user(WORDS * 10_000), model="other")
     assert demand_of(estimator, ALL, other, "new").input_tokens == round(other.prompt_bytes / 4)
 
@@ -222,8 +228,8 @@ def test_what_is_learned_of_one_model_is_not_believed_of_another(estimator):
 def test_absurd_usage_moves_no_ratio_out_of_its_bounds(estimator, absurd):
     small, large = request(user(WORDS * 100)), request(user(WORDS * 10_000))
     for turn in range(60):
-        estimator.learn(ALL, small, f"s{turn}", usage(absurd))
-        estimator.learn(ALL, large, f"t{turn}", usage(absurd))
+        learn(estimator, ALL, small, f"s{turn}", usage(absurd))
+        learn(estimator, ALL, large, f"t{turn}", usage(absurd))
     assert 400 < demand_of(estimator, ALL, small, "new").input_tokens < 3100
     assert large.prompt_bytes / 8.1 < demand_of(estimator, ALL, large, "new").input_tokens <= large.prompt_bytes
 
@@ -232,20 +238,20 @@ def test_usage_that_was_counted_here_teaches_how_long_answers_are_and_nothing_of
     facts = request(user(WORDS * 5000))
     before = demand_of(estimator, UNCACHED, facts, "s")
     for _ in range(20):
-        estimator.learn(UNCACHED, facts, "s", Usage(input_tokens=5, output_tokens=5))
+        learn(estimator, UNCACHED, facts, "s", Usage(input_tokens=5, output_tokens=5))
     after = demand_of(estimator, UNCACHED, facts, "s")
     assert (after.input_tokens, after.output_tokens) == (before.input_tokens, 5)
     assert usage_of(estimator, UNCACHED, facts, "s").output_tokens == 5
-    estimator.learn(UNCACHED, facts, "s", Usage(output_tokens=900))  # nothing is known of such an answer
+    learn(estimator, UNCACHED, facts, "s", Usage(output_tokens=900))  # nothing is known of such an answer
     assert demand_of(estimator, UNCACHED, facts, "s") == after
 
 
 def test_an_answer_without_a_report_had_the_input_that_was_estimated(estimator):
     facts = request(user(WORDS * 100))
-    counted = estimator.with_input(ALL, facts, "s", Usage(output_tokens=28))
+    counted = estimator.estimate(ALL, facts, "s").complete(Usage(output_tokens=28))
     assert counted == Usage(input_tokens=demand_of(estimator, ALL, facts, "s").input_tokens, output_tokens=28)
     told = Usage(input_tokens=7, output_tokens=28)
-    assert estimator.with_input(ALL, facts, "s", told) == told
+    assert estimator.estimate(ALL, facts, "s").complete(told) == told
 
 
 def test_actual_output_is_the_default_until_somebody_answered(estimator):
@@ -256,9 +262,9 @@ def test_actual_output_is_the_default_until_somebody_answered(estimator):
 def test_actual_output_is_then_the_sessions_own_else_the_models(estimator):
     facts = request(user("x"))
     for _ in range(50):
-        estimator.learn(UNCACHED, facts, "talker", usage(500, 3000))
+        learn(estimator, UNCACHED, facts, "talker", usage(500, 3000))
     for _ in range(50):
-        estimator.learn(UNCACHED, facts, "quiet", usage(500, 20))
+        learn(estimator, UNCACHED, facts, "quiet", usage(500, 20))
     assert 3000 <= demand_of(estimator, UNCACHED, facts, "talker").output_tokens < 3100
     assert 20 <= demand_of(estimator, UNCACHED, facts, "quiet").output_tokens < 30
     assert demand_of(estimator, UNCACHED, facts, "new").output_tokens < 1000
@@ -270,13 +276,13 @@ def test_expected_output_is_rarely_exceeded(estimator):
     exceeded = 0
     for size in sizes:
         exceeded += size > demand_of(estimator, UNCACHED, facts, "s").output_tokens
-        estimator.learn(UNCACHED, facts, "s", usage(500, size))
+        learn(estimator, UNCACHED, facts, "s", usage(500, size))
     assert exceeded / len(sizes) <= 0.2
     assert demand_of(estimator, UNCACHED, facts, "s").output_tokens < 600
 
 
 def test_output_is_never_expected_above_the_requests_maximum(estimator):
-    estimator.learn(UNCACHED, request(user("x")), "s", usage(500, 3000))
+    learn(estimator, UNCACHED, request(user("x")), "s", usage(500, 3000))
     assert demand_of(estimator, UNCACHED, request(user("x"), max_tokens=50), "s").output_tokens == 50
 
 
@@ -305,28 +311,28 @@ def test_answers_are_counted_where_nobody_else_does(estimator):
 def test_memory_is_bounded(estimator):
     facts = request(user("x"))
     for number in range(_SESSIONS + 50):
-        estimator.learn(ALL, facts, f"s{number}", usage(500))
+        learn(estimator, ALL, facts, f"s{number}", usage(500))
     for number in range(_MODELS + 50):
         demand_of(estimator, ALL, request(user("x"), model=f"m{number}"), "s")
     for number in range(_CONVERSATIONS + 5):
-        estimator.learn(ALL, request(user("x" * 2000 * number)), "last", usage(500))
+        learn(estimator, ALL, request(user("x" * 2000 * number)), "last", usage(500))
     assert repr(estimator) == f"<Estimator {_SESSIONS} sessions, {_MODELS} models>"
     assert len(estimator._sessions["last"].anchors) == _CONVERSATIONS
 
 
 def test_the_session_that_was_used_last_is_forgotten_last(estimator):
     facts = request(user(WORDS * 5000))
-    estimator.learn(ALL, facts, "old", usage(60_000))
+    learn(estimator, ALL, facts, "old", usage(60_000))
     for number in range(_SESSIONS - 1):
-        estimator.learn(ALL, facts, f"s{number}", usage(500))
-    estimator.learn(ALL, facts, "old", usage(60_000))
-    estimator.learn(ALL, facts, "one more", usage(500))
+        learn(estimator, ALL, facts, f"s{number}", usage(500))
+    learn(estimator, ALL, facts, "old", usage(60_000))
+    learn(estimator, ALL, facts, "one more", usage(500))
     assert demand_of(estimator, ALL, facts, "old").input_tokens == 60_000
 
 
 def test_a_body_of_1_mb_is_estimated_in_about_two_milliseconds(estimator):
     long = [user(WORDS * 60) for _ in range(400)]
-    estimator.learn(ALL, request(*long), "s", usage(250_000))
+    learn(estimator, ALL, request(*long), "s", usage(250_000))
     facts = request(*long, assistant("yes"), user("x y z " * 1900))
     # The goal is 2 ms; slow machines get ten.
     assert least_cpu_s(lambda: demand_of(estimator, ALL, facts, "s"), tries=11) < 0.010
@@ -349,7 +355,7 @@ def test_any_history_gives_a_demand_that_is_positive_and_adds_up(history, profil
         assert demand.input_tokens >= 1
         assert demand.output_tokens >= 0
         assert demand.total_tokens == demand.input_tokens + demand.output_tokens
-        estimator.learn(profile, facts, "s", Usage(fresh, read, write, output, reported=True))
+        learn(estimator, profile, facts, "s", Usage(fresh, read, write, output, reported=True))
 
 
 # Rough estimates -----------------------------------------------------------------------------------------------------------
@@ -376,7 +382,7 @@ def taught(estimator):
     """An estimator that a provider has told its count of fifty conversations."""
     for number in range(50):
         facts = conversation(number)
-        estimator.learn(ALL, facts, f"s{number}", usage(told_tokens(facts)))
+        learn(estimator, ALL, facts, f"s{number}", usage(told_tokens(facts)))
     return estimator
 
 
@@ -385,7 +391,7 @@ def test_a_rough_estimate_counts_nothing_and_says_so():
     estimator = Estimator(tokenizer)
     for number in range(20):
         facts = conversation(number)
-        estimator.learn(ALL, facts, f"s{number}", usage(told_tokens(facts)))
+        learn(estimator, ALL, facts, f"s{number}", usage(told_tokens(facts)))
     tokenizer.texts.clear()
     rough = estimator.estimate(ALL, conversation(77), "new", rough=True)
     assert (rough.is_rough, tokenizer.texts) == (True, [])
@@ -399,7 +405,7 @@ def test_tokens_are_counted_until_a_provider_has_told_enough():
     facts = conversation(3)
     for number in range(10):
         assert not estimator.estimate(ALL, conversation(3), f"s{number}", rough=True).is_rough
-        estimator.learn(ALL, facts, f"s{number}", usage(told_tokens(facts)))
+        learn(estimator, ALL, facts, f"s{number}", usage(told_tokens(facts)))
     assert estimator.estimate(ALL, conversation(3), "new", rough=True).is_rough
     assert not estimator.estimate(UNCACHED, conversation(3), "new", rough=True).is_rough, "that is another provider"
 
@@ -421,7 +427,7 @@ def test_a_rough_estimate_of_new_conversations_is_true_on_average_and_never_far_
 
 def test_a_rough_estimate_of_a_conversation_that_goes_on_is_off_by_its_new_text_alone(taught):
     first = [user(WORDS * 5000)]
-    taught.learn(ALL, request(*first), "s", usage(60_000, 100))
+    learn(taught, ALL, request(*first), "s", usage(60_000, 100))
     again = request(*first, assistant(PROSE * 4), user(CODE * 20))
     rough, counted = (taught.estimate(ALL, again, "s", rough=rough).demand.input_tokens for rough in (True, False))
     assert rough == pytest.approx(counted, rel=0.01)
@@ -433,7 +439,7 @@ def test_the_ratio_goes_on_learning_while_estimates_are_rough(taught):
     for number in range(400):
         facts = conversation(number)
         taught.estimate(ALL, facts, f"t{number}", rough=True)
-        taught.learn(ALL, facts, f"t{number}", usage(round(1.5 * told_tokens(facts))))
+        learn(taught, ALL, facts, f"t{number}", usage(round(1.5 * told_tokens(facts))))
     off = [
         taught.estimate(ALL, facts, "new", rough=rough).demand.input_tokens / (1.5 * told_tokens(facts))
         for facts in map(conversation, range(100, 140))
@@ -458,13 +464,13 @@ def test_the_likely_output_is_expected_where_limits_count_the_largest(estimator)
     assert usage_of(estimator, ALL, facts, "s").output_tokens == 1000
     assert usage_of(estimator, ALL, request(user(WORDS), max_tokens=50), "s").output_tokens == 50
     for _ in range(20):
-        estimator.learn(ALL, facts, "s", usage(1000, 300))
+        learn(estimator, ALL, facts, "s", usage(1000, 300))
     assert usage_of(estimator, ALL, facts, "s").output_tokens < 600
 
 
 def test_a_cached_conversation_is_expected_to_be_read_from_the_cache_and_the_rest_written(estimator):
     first = request(user(WORDS * 100))
-    estimator.learn(UNCACHED, first, "s", usage(1000, 100, write=900))
+    learn(estimator, UNCACHED, first, "s", usage(1000, 100, write=900))
     expected = usage_of(estimator, UNCACHED, request(user(WORDS * 100), assistant("ok"), user(WORDS * 20)), "s")
     assert expected.cache_read_tokens == 1000
     assert expected.input_tokens == 0

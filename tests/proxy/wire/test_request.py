@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
-from hivemind_addon.proxy.wire.request import Body, RequestFacts, fingerprints, is_answer, read_request, text_of
+from hivemind_addon.proxy.wire.request import OuterLayer, RequestFacts, fingerprints, is_answer, read_request, text_of
 from tests.cpu_time import least_cpu_s
 
 ANTHROPIC = DIALECTS[DialectName.ANTHROPIC_MESSAGES]
@@ -48,6 +48,15 @@ def test_an_anthropic_request_is_read():
     assert facts.prompt_bytes == sum(facts.message_bytes) + len('"You are"') + len('[{"name": "t"}]')
     assert facts.oddities == ()
     assert not facts.continues
+
+
+def test_without_its_text_a_request_keeps_what_was_read_of_it_and_nothing_of_its_body():
+    facts = read_request(body(model="m", system="You are", messages=[message(), message("hi")]), ANTHROPIC)
+    kept = facts.without_text()
+    assert (kept.messages, kept.preamble) == ((), ())
+    assert list(kept.message_bytes) == list(facts.message_bytes)
+    for name in ("model", "prompt_bytes", "preamble_bytes", "media", "has_tools", "continues"):
+        assert getattr(kept, name) == getattr(facts, name), name
 
 
 def test_each_dialect_names_its_maximum_in_its_own_way(subtests):
@@ -234,7 +243,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=10,
 )
-KEYS = [*(field.name for field in msgspec.structs.fields(Body)), "x"]
+KEYS = [*(field.name for field in msgspec.structs.fields(OuterLayer)), "x"]
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), json_values), st.sampled_from(list(DIALECTS.values())))

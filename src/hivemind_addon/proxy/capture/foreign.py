@@ -75,7 +75,7 @@ class ForeignCalls:
         at_s = request.timestamp_start - began_wall
         attempt, hints = self._attempt(flow, profile, told.dialect, at_s)
         if attempt.usage is not None and attempt.usage.reported and attempt.kind is OutcomeKind.SUCCESS:
-            self._estimator.learn(profile, facts, who.session, attempt.usage)
+            self._estimator.learn(profile, facts, who.session, attempt.usage, told.size.estimate)
         ended_s = at_s + attempt.ended_after_s
         call = CapturedCall(
             id=flow.id,
@@ -93,8 +93,8 @@ class ForeignCalls:
             dialect=told.dialect.value,
             profile=profile.name,
             streamed=facts.stream,
-            demand=told.size.demand,
-            cached_tokens=told.size.expected.cache_read_tokens,
+            demand=told.size.estimate.demand,
+            cached_tokens=told.size.estimate.expected.cache_read_tokens,
             cold_tokens=told.size.cold_tokens,
             prefix=told.size.prefix,
             prefix_tokens=told.size.prefix_tokens,

@@ -11,7 +11,7 @@ from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.proxy.runtime.append_file import breathe
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
 from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
-from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, RequestFacts, text_of
+from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, read_request, text_of
 from hivemind_addon.proxy.wire.transcript import request_of
 from hivemind_addon.system.json_values import read_object, read_value
 
@@ -23,7 +23,7 @@ _NOT_A_CONVERSATION = frozenset((CallKind.AUXILIARY, CallKind.CLASSIFIER, CallKi
 
 
 class SentRequest(Struct, frozen=True):
-    """A request as it was to be sent, and what was read from it."""
+    """A request as it was to be sent."""
 
     dialect: DialectName
     method: str
@@ -33,7 +33,6 @@ class SentRequest(Struct, frozen=True):
     body: bytes
     encoding: str
     """The body's content coding; empty: none."""
-    facts: RequestFacts
 
 
 def is_conversation(ticket: Ticket) -> bool:
@@ -43,10 +42,11 @@ def is_conversation(ticket: Ticket) -> bool:
 
 def take(ticket: Ticket, request: SentRequest, *, reason: str, now_wall: float) -> Checkpoint:
     """Make it. Raises NotKept."""
-    facts = request.facts
+    plain = _plain(request)
+    breathe()
+    facts = read_request(plain, DIALECTS[request.dialect])
     if not facts.messages:
         raise NotKept("there is no conversation in it")
-    plain = _plain(request)
     breathe()
     body = _readable(plain)
     breathe()

@@ -191,7 +191,7 @@ class WithOutlets(HttpConnection):
         commands_ = super()._handle_event(event)
         if self.outlets and isinstance(event, events.DataReceived):
             return self._let_out(commands_)
-        return commands_  # type: ignore[no-any-return]  # the host reassigns it
+        return commands_
 
     def _let_out(self, commands_: layer.CommandGenerator[None]) -> layer.CommandGenerator[None]:
         for command in commands_:

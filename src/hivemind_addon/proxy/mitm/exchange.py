@@ -29,7 +29,7 @@ from hivemind_addon.api.ticket import (
     Ticket,
     Usage,
 )
-from hivemind_addon.proxy.capture.flow_parts import plain_headers
+from hivemind_addon.proxy.capture.flow_parts import plain_headers, plain_request
 from hivemind_addon.proxy.core.retry import Admitted, Backoff, Refused, Shed
 from hivemind_addon.proxy.mitm.keeping import sent_request
 from hivemind_addon.proxy.mitm.port import Alarm, Delivered, Handling, Look, Next, Stage
@@ -44,6 +44,7 @@ from hivemind_addon.proxy.mitm.refusal import (
 from hivemind_addon.proxy.runtime.driver import CANCELLED_BY_PERSON, Awaited, Cancelled, Pulse
 from hivemind_addon.proxy.wire.answer import Phase
 from hivemind_addon.proxy.wire.answer_in_progress import AnswerInProgress
+from hivemind_addon.proxy.wire.description import read_body
 from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
 from hivemind_addon.proxy.wire.error import error_in_body
 from hivemind_addon.proxy.wire.garbage import garbage_in, is_after_tool
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from hivemind_addon.proxy.mitm.settings import Settings
     from hivemind_addon.proxy.profile.model import DialectName, Profile
     from hivemind_addon.proxy.wire.dialect import Dialect
+    from hivemind_addon.proxy.wire.estimate import Estimate
     from hivemind_addon.proxy.wire.request import RequestFacts
 
 logger = logging.getLogger(__name__)
@@ -96,6 +98,9 @@ class Exchange:
     profile: Profile
     dialect_name: DialectName
     facts: RequestFacts
+    """Without the text, which is in the flow."""
+    estimate: Estimate
+    """What was expected of each attempt."""
     delivery: Delivery
     """Never AUTO: that has been decided."""
     runtime: Runtime
@@ -202,7 +207,7 @@ class Exchange:
         """Its last full context is on disk before its client is refused; where the disk does not let it, it is not."""
         assert self.keeper is not None
         assert isinstance(refused.cause, Shortage)
-        read = functools.partial(sent_request, self.flow, self.profile, self.dialect_name, self.facts)
+        read = functools.partial(sent_request, self.flow, self.profile, self.dialect_name)
         self._kept_as = await self.keeper.keep(self.ticket, read, refused.cause)
         return Cancelled() if self.over else refused  # the client may have gone meanwhile
 
@@ -444,7 +449,10 @@ class Exchange:
         answer = self._answer.answer
         if answer is None or self.ticket.kind is CallKind.PREWARM:
             return ""
-        return garbage_in(answer, after_tool=not answer.parts and is_after_tool(self.facts.messages))
+        return garbage_in(answer, after_tool=not answer.parts and self._is_after_tool())
+
+    def _is_after_tool(self) -> bool:
+        return is_after_tool(read_body(plain_request(self.flow), self.dialect_name).messages)
 
     def _judge_garbage(self, garbage: str, *, may_retry: bool) -> Outcome:
         """Tried again where nothing of it was seen, and not for ever: the model may insist."""
@@ -569,9 +577,9 @@ class Exchange:
         charged = None  # unless the provider said, what was reserved
         is_complete = outcome.kind is OutcomeKind.SUCCESS or outcome.garbage
         if usage is not None and is_complete and not usage.reported:
-            usage = self.estimator.with_input(self.profile, self.facts, self.ticket.session, usage)
+            usage = self.estimate.complete(usage)
         if usage is not None and outcome.kind is OutcomeKind.SUCCESS and not outcome.garbage:
-            self.estimator.learn(self.profile, self.facts, self.ticket.session, usage)
+            self.estimator.learn(self.profile, self.facts, self.ticket.session, usage, self.estimate)
         if usage is not None and usage.reported:
             charged = self.estimator.charged(self.profile, self.facts, usage)
         result = AttemptResult(outcome, usage, charged, client_saw_bytes)

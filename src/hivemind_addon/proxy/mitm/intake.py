@@ -17,6 +17,7 @@ from hivemind_addon.proxy.core.budget import spend_of
 from hivemind_addon.proxy.mitm.exchange import Exchange
 from hivemind_addon.proxy.profile.model import Profile
 from hivemind_addon.proxy.wire.description import describe_request, size_request
+from hivemind_addon.proxy.wire.estimate import Estimate
 from hivemind_addon.proxy.wire.identity import is_headless, product
 from hivemind_addon.proxy.wire.request import RequestFacts
 
@@ -146,7 +147,8 @@ class Intake:
             idempotency_key=given_id(request.headers.get(IDEMPOTENCY_HEADER, "")),
             **_sizes(told.size, price),
         )
-        if told.size.is_rough and driver.must_count(ticket):
+        size = told.size
+        if size.estimate.is_rough and driver.must_count(ticket):
             size = size_request(profile, facts, told.prints, estimator, who.session)
             ticket = replace(ticket, **_sizes(size, price))
         delivery, whole_until_at = _asked_delivery(flow, profile, words), ticket.shed_at
@@ -160,7 +162,8 @@ class Intake:
             ticket=ticket,
             profile=profile,
             dialect_name=told.dialect,
-            facts=facts,
+            facts=facts.without_text(),
+            estimate=size.estimate,
             delivery=delivery,
             whole_until_at=whole_until_at,
             runtime=self._runtime,
@@ -194,6 +197,7 @@ class Intake:
             profile=profile,
             dialect_name=profile.dialect,
             facts=RequestFacts(),
+            estimate=Estimate(),
             delivery=Delivery.STREAM,
             runtime=self._runtime,
             settings=self._settings.current,
@@ -204,12 +208,12 @@ class Intake:
 def _sizes(size: Size, price: Price | None) -> dict[str, Any]:
     """What a ticket says of the size of its request."""
     return {
-        "demand": size.demand,
+        "demand": size.estimate.demand,
         "prefix": size.prefix,
         "prefix_tokens": size.prefix_tokens,
-        "cached_tokens": size.expected.cache_read_tokens,
+        "cached_tokens": size.estimate.expected.cache_read_tokens,
         "cold_tokens": size.cold_tokens,
-        "expected": spend_of(size.expected, price),
+        "expected": spend_of(size.estimate.expected, price),
     }
 
 

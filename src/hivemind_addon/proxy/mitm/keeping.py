@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from hivemind_addon.proxy.checkpoint.store import CheckpointHead, CheckpointStore
     from hivemind_addon.proxy.profile.model import DialectName, Profile
     from hivemind_addon.proxy.runtime.driver import Driver
-    from hivemind_addon.proxy.wire.request import RequestFacts
 
 logger = logging.getLogger("hivemind")
 
@@ -122,7 +121,7 @@ class ConversationKeeper:
         )
 
 
-def sent_request(flow: http.HTTPFlow, profile: Profile, dialect: DialectName, facts: RequestFacts) -> SentRequest:
+def sent_request(flow: http.HTTPFlow, profile: Profile, dialect: DialectName) -> SentRequest:
     """A flow's request without its credentials, and without what a new connection makes anew."""
     request = plain_request(flow)
     kept = PlainHeaders((profile,))
@@ -141,7 +140,6 @@ def sent_request(flow: http.HTTPFlow, profile: Profile, dialect: DialectName, fa
         },
         body=request.body,
         encoding=request.headers.get("content-encoding", ""),
-        facts=facts,
     )
 
 

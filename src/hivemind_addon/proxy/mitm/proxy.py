@@ -139,7 +139,11 @@ class Proxy:
 
     def call_hook(self, hook: StartHook) -> StartHook | None:
         """Call the addons that listen to a hook of a flow. None: it is over; else what the layer is to wait for."""
-        return self.hooks.call(hook)
+        try:
+            return self.hooks.call(hook)
+        except Exception as error:  # noqa: BLE001 - the guard at the edge
+            self.guard.trip("hooks", error)
+            return hook  # mitmproxy calls them
 
     def pass_by(self, flow: http.HTTPFlow) -> None:
         """A request is not scheduled: where it looks like a model call, a person should know."""

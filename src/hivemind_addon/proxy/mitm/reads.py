@@ -6,12 +6,13 @@ import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from mitmproxy.connection import Connection
     from mitmproxy.proxy.server import ConnectionHandler
 
 MOST_READ_BYTES = 1024 * 1024
+MOST_KEPT_BYTES = 64 * 1024
+"""mitmproxy keeps the last piece until the next one comes, of a request that is held for minutes, too."""
+_TAIL_BYTES = 1024
 
 
 class LargeReads:
@@ -19,14 +20,22 @@ class LargeReads:
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
+        self._tail = b""
+        """The end of a large piece comes apart from it: then it is this end that is kept."""
 
-    def read(self, _at_most: int = -1) -> Coroutine[object, object, bytes]:
+    async def read(self, _at_most: int = -1) -> bytes:
         """What has come, and if nothing has what comes next; empty at the end."""
-        return self._reader.read(MOST_READ_BYTES)
+        if self._tail:
+            piece, self._tail = self._tail, b""
+            return piece
+        piece = await self._reader.read(MOST_READ_BYTES)
+        if len(piece) > MOST_KEPT_BYTES:
+            piece, self._tail = piece[:-_TAIL_BYTES], piece[-_TAIL_BYTES:]
+        return piece
 
     def at_eof(self) -> bool:
         """Whether nothing more comes."""
-        return self._reader.at_eof()
+        return not self._tail and self._reader.at_eof()
 
 
 def read_at_once(handler: ConnectionHandler | None, connection: Connection) -> None:

@@ -1,16 +1,17 @@
 """What a request says: its model, whose it is, what it is for, and what it will take. Pure: read from its parts."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hivemind_addon.api.ticket import CallKind, Demand, PoolKey, Usage
+from hivemind_addon.api.ticket import CallKind, PoolKey
 from hivemind_addon.proxy.profile.load import dialect_for, model_group, model_of
 from hivemind_addon.proxy.profile.model import DialectName, InputCharge, Profile
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
 from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
-from hivemind_addon.proxy.wire.estimate import Estimator
+from hivemind_addon.proxy.wire.estimate import Estimate, Estimator
 from hivemind_addon.proxy.wire.identity import Identity, call_kind, identify
 from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, Fingerprints, RequestFacts, fingerprints, read_request
 from hivemind_addon.system.memo import by_thing_and_text
@@ -36,16 +37,13 @@ class PlainRequest(Struct, frozen=True, gc=False):
 class Size(Struct, frozen=True, gc=False):
     """What one request will take."""
 
-    demand: Demand
-    """Of an attempt that finds the prompt cache warm."""
-    expected: Usage
+    estimate: Estimate
+    """Of an attempt that finds the prompt cache warm; where it is rough, `size_request` can tell more."""
     cold_tokens: int
     """Of the input that is expected in the cache, what the limits count once it has lapsed."""
     prefix: str
     """Hash of what the prompt cache keys on; empty: nothing is shared."""
     prefix_tokens: int
-    is_rough: bool
-    """`size_request` can count what is estimated by its bytes here."""
 
 
 class Description(Struct, frozen=True, gc=False):
@@ -71,7 +69,7 @@ def describe_request(
     `rough`: its size may be.
     """
     dialect = dialect_for(profile, request.path)
-    facts = read_request(_plain_body(request), DIALECTS[dialect])
+    facts = read_body(request, dialect)
     if profile.model_paths:
         facts = replace(facts, model=model_of(profile, request.path, facts.model))
     who = identify(profile, request.headers, facts, user, peer)
@@ -111,22 +109,20 @@ def size_request(
     is_kept = prints.is_marked or not profile.cache_needs_marks
     is_shared = is_kept and prefix_tokens >= profile.cache.least_tokens
     return Size(
-        demand=estimate.demand,
-        expected=expected,
+        estimate=estimate,
         cold_tokens=expected.cache_read_tokens if profile.charge.input is InputCharge.UNCACHED else 0,
         prefix=prints.prefix if is_shared else "",
         prefix_tokens=min(prefix_tokens, input_tokens) if is_shared else 0,
-        is_rough=estimate.is_rough,
     )
 
 
-def _plain_body(request: PlainRequest) -> bytes:
-    """The body without its content coding; as it is where that cannot be undone, which the reader then says."""
-    encoding = request.headers.get("content-encoding", "")
-    try:
-        return decode(request.body, encoding, MAX_BODY_BYTES) if encoding else request.body
-    except DecodeError:
-        return request.body
+def read_body(request: PlainRequest, dialect: DialectName) -> RequestFacts:
+    """What a request's body says."""
+    body, encoding = request.body, request.headers.get("content-encoding", "")
+    if encoding:
+        with suppress(DecodeError):  # else it is read as it is, and the reader says that it cannot be
+            body = decode(body, encoding, MAX_BODY_BYTES)
+    return read_request(body, DIALECTS[dialect])
 
 
 def _known_patience(headers: Mapping[str, str], profile: Profile) -> float | None:

@@ -17,7 +17,7 @@ from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hivemind_addon.api.ticket import Demand, Usage
@@ -55,8 +55,8 @@ _TELLING_TOKENS = 200
 
 _ENOUGH_LESSONS = 10
 """After so many whole prompts that a provider has counted, a model's bytes for a token are known."""
-_COUNTED_EVERY = 16
-"""Of the lessons after these: one of so many is counted here as well, so that the ratio is true when it is needed."""
+_COUNTED_EVERY = 32
+"""Of the estimates that could be rough one of so many is not: the ratio goes on learning, and is true when needed."""
 
 _USUAL_BYTES_PER_TOKEN = 4
 """Of text whose model is not known."""
@@ -134,6 +134,8 @@ class _Model:
     bytes_per_token: float
     lessons: int = 0
     """Whole prompts that the provider has counted."""
+    rough: int = 0
+    """Estimates that could be rough."""
     outputs: OutputSizes = field(default_factory=lambda: OutputSizes(window=_MODEL_ANSWERS))
 
 
@@ -177,14 +179,22 @@ class _Input(Struct, frozen=True, gc=False):
 class Estimate(Struct, frozen=True, gc=False):
     """What one attempt will take and use."""
 
-    demand: Demand
+    demand: Demand = Demand()
     """From the limits, by the profile's charge."""
-    expected: Usage
+    expected: Usage = Usage()
     """For the budgets: the input that is likely, and the output's p95. The session's own p95, until enough is known of
     it its model's; before that what is likely.
     """
-    is_rough: bool
+    is_rough: bool = False
     """The tokens could be counted: where they matter, ask for that."""
+    known: int = 0
+    """Tokens of the input that the provider itself has told."""
+    counted: int = 0
+    """Our count of the rest; 0: the bytes were taken."""
+
+    def complete(self, usage: Usage) -> Usage:
+        """The usage of a complete answer; where the provider did not report it its input is what was estimated."""
+        return usage if usage.total_input_tokens else replace(self.expected, output_tokens=usage.output_tokens)
 
 
 class Estimator:
@@ -203,7 +213,10 @@ class Estimator:
         known = self._sessions.get(session, _NEW_SESSION)
         model = self._model(profile, facts.model)
         anchor = _anchor_of(facts, known)
-        read = self._input(model, facts, anchor, rough=rough and model.lessons >= _ENOUGH_LESSONS)
+        if rough := rough and model.lessons >= _ENOUGH_LESSONS:
+            model.rough += 1
+            rough = model.rough % _COUNTED_EVERY != 0
+        read = self._input(model, facts, anchor, rough=rough)
         cached_tokens = read.cached_tokens
         new = max(0, read.tokens - cached_tokens)
         # What a caching conversation appends is written to the cache.
@@ -229,12 +242,15 @@ class Estimator:
                 output_tokens=used if maximum is None else min(used, maximum),
             ),
             is_rough=read.is_rough,
+            known=read.known,
+            counted=read.counted,
         )
 
-    def learn(self, profile: Profile, facts: RequestFacts, session: str, usage: Usage) -> None:
+    def learn(self, profile: Profile, facts: RequestFacts, session: str, usage: Usage, estimate: Estimate) -> None:
         """Learn from the usage of a complete answer; from one that was counted here, only how long answers are.
 
-        To be called before the session's next estimate, with the facts of the attempt.
+        To be called before the session's next estimate, with the facts of the attempt (their text is not needed) and
+        what was estimated of it.
         """
         input_tokens = usage.total_input_tokens
         if input_tokens <= 0:
@@ -248,7 +264,7 @@ class Estimator:
         model = self._model(profile, facts.model)
         anchor = _anchor_of(facts, known)
         if usage.reported:
-            self._learn_model(model, facts, anchor, input_tokens)
+            _learn_model(model, facts, estimate, input_tokens)
         model.outputs.learn(usage.output_tokens)
         known.outputs.learn(usage.output_tokens)
         if not usage.reported:
@@ -258,9 +274,9 @@ class Estimator:
         known.anchors.append(
             _Anchor(
                 model=facts.model,
-                messages=len(facts.messages),
+                messages=len(facts.message_bytes),
                 messages_bytes=sum(facts.message_bytes),
-                preamble_bytes=_size(facts.preamble),
+                preamble_bytes=facts.preamble_bytes,
                 media=facts.media,
                 input_tokens=input_tokens,
                 output_tokens=usage.output_tokens,
@@ -268,12 +284,6 @@ class Estimator:
             )
         )
         del known.anchors[:-_CONVERSATIONS]
-
-    def with_input(self, profile: Profile, facts: RequestFacts, session: str, usage: Usage) -> Usage:
-        """The usage of a complete answer that the provider did not report: its input is what was estimated."""
-        if usage.total_input_tokens:
-            return usage
-        return replace(self.estimate(profile, facts, session).expected, output_tokens=usage.output_tokens)
 
     def charged(self, profile: Profile, facts: RequestFacts, usage: Usage) -> Demand:
         """What an attempt with this usage took from the limits, by the profile's charge."""
@@ -354,34 +364,31 @@ class Estimator:
             facts.counts[start] = counted
         return _Input(tokens + round(counted * model.ratio), cached, counted, known)
 
-    def _learn_model(self, model: _Model, facts: RequestFacts, anchor: _Anchor | None, real: int) -> None:
-        """Compare what was counted with what the provider counted."""
-        if facts.media:
-            return
-        is_to_be_counted = False
-        if not facts.continues and real >= _TELLING_TOKENS:
-            sample = _within(_BYTES_PER_TOKEN_BOUNDS, facts.prompt_bytes / real)
-            model.bytes_per_token += _LEARNING * (sample - model.bytes_per_token)
-            model.lessons += 1
-            is_to_be_counted = model.lessons <= _ENOUGH_LESSONS or model.lessons % _COUNTED_EVERY == 0
-        expected = self._input(model, facts, anchor, rough=not is_to_be_counted)
-        new = real - expected.known
-        if expected.counted >= _TELLING_TOKENS and new >= _TELLING_TOKENS:
-            sample = _within(_RATIO_BOUNDS, new / expected.counted)
-            model.ratio += _LEARNING * (sample - model.ratio)
+
+def _learn_model(model: _Model, facts: RequestFacts, estimate: Estimate, real: int) -> None:
+    """Compare what was counted with what the provider counted."""
+    if facts.media:
+        return
+    if not facts.continues and real >= _TELLING_TOKENS:
+        sample = _within(_BYTES_PER_TOKEN_BOUNDS, facts.prompt_bytes / real)
+        model.bytes_per_token += _LEARNING * (sample - model.bytes_per_token)
+        model.lessons += 1
+    new = real - estimate.known
+    if estimate.counted >= _TELLING_TOKENS and new >= _TELLING_TOKENS:
+        sample = _within(_RATIO_BOUNDS, new / estimate.counted)
+        model.ratio += _LEARNING * (sample - model.ratio)
 
 
 def _anchor_of(facts: RequestFacts, session: _Session) -> _Anchor | None:
     """The last usage of the conversation that these messages continue or repeat."""
-    preamble_bytes = _size(facts.preamble)
     for anchor in reversed(session.anchors):
         if anchor.model != facts.model:
             continue
         if facts.continues:
             return anchor
         if (
-            anchor.messages <= len(facts.messages)
-            and abs(anchor.preamble_bytes - preamble_bytes) <= _SAME_BYTES
+            anchor.messages <= len(facts.message_bytes)
+            and abs(anchor.preamble_bytes - facts.preamble_bytes) <= _SAME_BYTES
             and abs(anchor.messages_bytes - sum(facts.message_bytes[: anchor.messages])) <= _SAME_BYTES
         ):
             return anchor
@@ -390,10 +397,6 @@ def _anchor_of(facts: RequestFacts, session: _Session) -> _Anchor | None:
 
 def _demand(input_tokens: int, output_tokens: int) -> Demand:
     return Demand(input_tokens=input_tokens, output_tokens=output_tokens, total_tokens=input_tokens + output_tokens)
-
-
-def _size(raws: tuple[Raw, ...]) -> int:
-    return sum(map(len, raws))
 
 
 def _within(bounds: tuple[float, float], value: float) -> float:

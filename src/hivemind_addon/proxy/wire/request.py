@@ -7,12 +7,13 @@ when it is counted (`text_of`), which happens only to what is new and short.
 import hashlib
 import re
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Raw, Struct, field
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from hivemind_addon.proxy.wire.dialect import Dialect
@@ -38,8 +39,8 @@ _FINGERPRINT_CHARS = 16
 _NO_ITEMS = b"[]"
 
 
-class Body(Struct):
-    """The outer layer. Every value is raw, so that one of a wrong type spoils no other."""
+class OuterLayer(Struct):
+    """Of a body. Every value is raw, so that one of a wrong type spoils no other."""
 
     model: Raw = NO_RAW
     stream: Raw = NO_RAW
@@ -64,8 +65,8 @@ class Body(Struct):
     user_prompt_id: Raw = NO_RAW
 
 
-class _UsualBody(Body):
-    """The outer layer of nearly every body: all that every request asks for is read in the one pass over its JSON."""
+class _UsualOuterLayer(OuterLayer):
+    """Of nearly every body: all that every request asks for is read in the one pass over its JSON."""
 
     # Instead of Raw.
     model: str | None = None  # type: ignore[assignment]
@@ -78,8 +79,8 @@ class _UsualBody(Body):
 
 
 # Decoders hold no state between calls; building one costs more than most calls.
-_BODY = msgspec.json.Decoder(Body)
-_USUAL_BODY = msgspec.json.Decoder(_UsualBody)
+_BODY = msgspec.json.Decoder(OuterLayer)
+_USUAL_BODY = msgspec.json.Decoder(_UsualOuterLayer)
 _RAWS = msgspec.json.Decoder(list[Raw])
 _STR = msgspec.json.Decoder(str)
 _INT = msgspec.json.Decoder(int)
@@ -91,7 +92,7 @@ class RequestBody:
 
     def __init__(self, data: bytes) -> None:
         """One of UNREADABLE, where the whole is no JSON object."""
-        self.outer: Body
+        self.outer: OuterLayer
         try:
             self.outer = _USUAL_BODY.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError):  # one value may be the reason
@@ -158,10 +159,11 @@ class RequestFacts(Struct, frozen=True, gc=False):
     """Embedded images and documents, which cost tokens by their dimensions and not by their bytes."""
     messages: tuple[Raw, ...] = ()
     """The conversation's items, raw JSON, oldest first: slices that keep the body alive."""
-    message_bytes: tuple[int, ...] = ()
+    message_bytes: Sequence[int] = ()
     """The size of each message, embedded media left out."""
     preamble: tuple[Raw, ...] = ()
     """System prompt, tools and instructions, raw JSON."""
+    preamble_bytes: int = 0
     session_hint: str = ""
     """What the body says about the session it belongs to; empty: nothing."""
     parent_hint: str = ""
@@ -177,7 +179,12 @@ class RequestFacts(Struct, frozen=True, gc=False):
     """What could not be understood, in words."""
 
     def __repr__(self) -> str:
-        return f"<RequestFacts {self.model!r}, {len(self.messages)} messages, {self.prompt_bytes} bytes>"
+        return f"<RequestFacts {self.model!r}, {len(self.message_bytes)} messages, {self.prompt_bytes} bytes>"
+
+    def without_text(self) -> "RequestFacts":
+        """The same in a few bytes for each message: what is kept of it while it waits and is answered."""
+        sizes = array("I", self.message_bytes)
+        return replace(self, messages=(), preamble=(), members={}, message_bytes=sizes)
 
 
 class _Item(msgspec.Struct):
@@ -213,17 +220,19 @@ def _facts(body: RequestBody, dialect: "Dialect") -> RequestFacts:
         messages = body.items("prompt")
     preamble = tuple([raw for raw in (outer.system, outer.instructions, outer.tools, outer.functions) if len(raw)])
     continues = bool(body.text("previous_response_id"))
+    preamble_bytes = sum(map(len, preamble))
     sizes, media = _weigh(messages)
     session_hint, parent_hint = dialect.session_hints(body)
     return RequestFacts(
         model=_model(body),
         stream=_is_streamed(body, dialect),
         max_output_tokens=dialect.max_output_tokens(body),
-        prompt_bytes=sum(sizes) + sum(map(len, preamble)),
+        prompt_bytes=sum(sizes) + preamble_bytes,
         media=media + (body.count("images") if len(outer.images) else 0),
         messages=messages,
         message_bytes=sizes,
         preamble=preamble,
+        preamble_bytes=preamble_bytes,
         session_hint=session_hint,
         parent_hint=parent_hint,
         has_tools=_has_items(outer.tools) or _has_items(outer.functions),

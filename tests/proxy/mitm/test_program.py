@@ -1,0 +1,43 @@
+"""What runs in the process of `hivemind run`'s proxy, and what that process does without."""
+
+import asyncio
+import gc
+import subprocess
+import sys
+
+import pytest
+from mitmproxy.tools import main as programs
+
+from hivemind_addon.proxy.mitm import program
+from tests.cases import each
+
+UNUSED = {"httpx", "mcp", "matplotlib", "opentelemetry", "rich", "textual", "tiktoken", "tomlkit"}
+"""What a proxy loads at need, or never."""
+
+
+@each("loop", ["asyncio", "uvloop"])
+def test_it_is_the_program_with_its_arguments_on_the_loop_that_was_asked_for(monkeypatch, loop):
+    pytest.importorskip(loop)
+    seen = []
+
+    async def what_runs():
+        return type(asyncio.get_running_loop()).__module__.partition(".")[0]
+
+    def mitmweb():
+        seen.append((sys.argv, gc.isenabled(), asyncio.run(what_runs())))
+        return 3
+
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "run", asyncio.run)
+        patched.setattr(programs, "mitmweb", mitmweb)
+        patched.setattr(sys, "argv", ["program.py", loop, "mitmweb", "-q", "--mode", "regular"])
+        assert program.main() == 3
+    assert seen == [(["mitmweb", "-q", "--mode", "regular"], True, loop)]
+
+
+def test_the_addon_loads_nothing_that_only_few_need():
+    lister = "import sys, hivemind_addon.proxy.mitm.addon; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", lister], capture_output=True, text=True, check=True, timeout=120)
+    loaded = set(done.stdout.split())
+    assert {name.partition(".")[0] for name in loaded} & UNUSED == set()
+    assert {"hivemind_addon.tools", "hivemind_addon.lab", "hivemind_addon.proxy.capture.recorder"} & loaded == set()
