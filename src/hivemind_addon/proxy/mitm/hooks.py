@@ -137,7 +137,8 @@ class DirectAddonManager(addonmanager.AddonManager):
     async def of_flow(self, name: str, of: flow.Flow) -> None:
         """Call a hook of a flow, and `update`. To be begun outside a task; pauses where it needs one of its own."""
         way = await self._call(name, (of,), _Way.TASK_IF_NEEDED)
-        await self._call("update", ([of],), way)
+        if way is _Way.TASK or not self._nobody_still_listens("update"):
+            await self._call("update", ([of],), way)
 
     def trigger(self, event: Hook) -> None:
         """Call a hook; none of its listeners may be async."""
@@ -175,6 +176,18 @@ class DirectAddonManager(addonmanager.AddonManager):
                 listeners = self._listeners(name, chain)
                 at = bisect_right(listeners.calls, place, key=_place)
         return way
+
+    def _nobody_still_listens(self, name: str) -> bool:
+        """Whether it is certain that nobody listens, right after other calls: those have looked who the addons are."""
+        known = self._known
+        listeners = known and known.listeners.get(name)
+        return bool(
+            known
+            and listeners
+            and not listeners.calls
+            and known.chain == self.chain
+            and _ask(listeners.asked, name) == listeners.answers
+        )
 
     def _listeners(self, name: str, chain: list[object]) -> _Listeners:
         known = self._known
