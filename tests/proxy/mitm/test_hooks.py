@@ -20,7 +20,7 @@ from mitmproxy.hooks import UpdateHook, all_hooks
 from mitmproxy.master import Master
 from mitmproxy.proxy import mode_servers
 from mitmproxy.proxy.layers.http import HTTPMode
-from mitmproxy.proxy.layers.http._hooks import HttpRequestHook
+from mitmproxy.proxy.layers.http._hooks import HttpRequestHeadersHook, HttpRequestHook
 from mitmproxy.proxy.server_hooks import ClientConnectedHook
 from mitmproxy.test import tflow
 
@@ -163,6 +163,31 @@ async def test_hooks_of_connections_and_updates_call_listeners_only(manager, hoo
     hook = ClientConnectedHook(flow.client_conn)
     await manager.handle_lifecycle(hook)
     assert updated.flows == [flow]
+
+
+class Wakes:
+    """In a hook it gives itself `update`, or brings somebody who has it."""
+
+    def __init__(self, manager=None):
+        self.manager = manager
+        self.updated = Updated()
+
+    def request(self, flow):
+        if self.manager:
+            self.manager.add(self.updated)
+        else:
+            self.update = self.updated.update
+
+
+@pytest.mark.parametrize("brings", [False, True])
+async def test_who_begins_to_listen_in_a_hook_hears_of_its_update(manager, hooks, brings):
+    wakes = Wakes(manager if brings else None)
+    manager.add(wakes)
+    flow = tflow.tflow()
+    hooks.call(HttpRequestHeadersHook(flow))
+    assert wakes.updated.flows == []
+    hooks.call(HttpRequestHook(flow))
+    assert wakes.updated.flows == [flow]
 
 
 # Waiting ----------------------------------------------------------------------------------------------------------------
