@@ -528,6 +528,22 @@ def test_what_is_due_sooner_gets_an_alarm_of_its_own():
     assert exchange.stages == [Stage.AWAITED, Stage.PEEKED, Stage.PEEKED]
 
 
+def test_an_alarm_that_a_request_leaves_rings_for_the_next_one():
+    book, port = play(silent())
+    for _ in range(3):
+        book.from_client(request())
+        book.from_server(response())
+    assert len(book.wakeups) == 1
+    book.from_client(request())
+    book.ring()
+    assert port.exchanges[3].stages == [Stage.AWAITED, Stage.AWAITED]
+    assert len(book.wakeups) == 1, "it has rung, and this one goes on waiting"
+    book.from_server(response())
+    book.ring()
+    book.from_client(request())
+    assert len(book.wakeups) == 1, "that one rang for nobody"
+
+
 def test_a_plain_answer_that_goes_on_is_heard():
     book, port = play(silent())
     book.from_client(request())

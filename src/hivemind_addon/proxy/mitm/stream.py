@@ -723,14 +723,16 @@ class ScheduledStream(HttpStream):
             return
         delay_s = min(delay_s, LONGEST_ALARM_S)
         if self._alarm is not None and self._alarm.delay <= delay_s:
-            return  # it rings in time and asks then: each alarm is a task, which mitmproxy lets sleep to its end
+            return  # it rings in time and asks then
         self._cancel_alarm()
-        self._alarm = commands.RequestWakeup(delay_s)
-        yield self._alarm
+        self._alarm = self.parent.take_alarm(self, delay_s)
+        if self._alarm is None:
+            self._alarm = commands.RequestWakeup(delay_s)
+            yield self._alarm
 
     def _cancel_alarm(self) -> None:
         if self._alarm is not None:
-            self.parent.command_sources.pop(self._alarm, None)
+            self.parent.leave_alarm(self._alarm)
             self._alarm = None
 
     def _on_alarm(self, exchange: ExchangePort, event: events.Wakeup) -> layer.CommandGenerator[None]:
@@ -803,12 +805,28 @@ class SchedulingHttpLayer(DrainingHttpLayer):
         self.port = port
         self.leaving: set[ScheduledStream] = set()
         """Those that are over, or about to be."""
+        self._idle_alarms: set[commands.RequestWakeup] = set()
+        """Nobody waits for them any more: each alarm is a task, which mitmproxy lets sleep to its end."""
 
     def make_stream(self, stream_id: int) -> layer.CommandGenerator[None]:
         """Build one of our streams."""
         stream = ScheduledStream(_forked(self.context), stream_id, self)
         self.streams[stream_id] = stream
         yield from self.event_to_child(stream, events.Start())
+
+    def take_alarm(self, stream: ScheduledStream, delay_s: float) -> commands.RequestWakeup | None:
+        """One that was left and rings no later; from now on it rings for this stream. None: there is none."""
+        for alarm in self._idle_alarms:
+            if alarm.delay <= delay_s:
+                self._idle_alarms.discard(alarm)
+                self.command_sources[alarm] = stream
+                return alarm
+        return None
+
+    def leave_alarm(self, alarm: commands.RequestWakeup) -> None:
+        """It rings for nobody."""
+        if self.command_sources.pop(alarm, None) is not None:
+            self._idle_alarms.add(alarm)
 
     def connection_to(self, peer: Connection) -> layer.Layer | None:
         """The innermost layer of a connection: the one that speaks HTTP."""
@@ -837,7 +855,8 @@ class SchedulingHttpLayer(DrainingHttpLayer):
 
     def _handle_turn(self, event: events.Event) -> layer.CommandGenerator[None]:
         if isinstance(event, events.Wakeup) and event.command not in self.command_sources:
-            return _nothing()  # an alarm that was cancelled
+            self._idle_alarms.discard(event.command)
+            return _nothing()
         if isinstance(event, events.ConnectionClosed) and event.connection is not self.context.client:
             return self._on_server_closed(event)
         if isinstance(event, EndAttempt):

@@ -160,9 +160,11 @@ def pretty(value: object) -> str:
 
 def error_text(top: Values) -> str:
     """What an error object says; of Responses also inside `response`."""
-    error = top.get("error") or members_of(top.get("response")).get("error")
-    if error is None and top.get("type") == "error":  # an event of Responses
-        error = top
+    error = top.get("error") or (members_of(top["response"]).get("error") if "response" in top else None)
+    if error is None:
+        if top.get("type") != "error":
+            return ""
+        error = top  # an event of Responses
     if isinstance(error, str):
         return error
     members = members_of(error)
