@@ -6,6 +6,7 @@ import pytest
 from hivemind_addon.api.ticket import CallKind, Priority, Reason
 from hivemind_addon.proxy.core.lanes import EntryState, QueueEntry
 from hivemind_addon.system import heap
+from hivemind_addon.system.parts import whole
 from tests.proxy.core.waiting import Line
 
 PREFIX = {"prefix": "p", "prefix_tokens": 20_000}
@@ -56,6 +57,16 @@ class TestPlaces:
             assert line.queue.move_to_front(name, 0)
         assert [place.ticket.id for place in line.queue.in_order()] == ["d", "c", "b", "a"]
         assert line.serve_all() == ["c", "b", "d", "a"]
+
+    def test_who_leaves_while_the_order_is_found_in_parts_is_not_in_it(self, monkeypatch):
+        monkeypatch.setattr("hivemind_addon.proxy.core.fair_queue._PART", 1)
+        line = Line()
+        line.add("a", "b", "c", "d")
+        parts = line.queue.in_order_in_parts()
+        next(parts)
+        line.queue.remove("b", 0)
+        line.add("e")
+        assert [place.ticket.id for place in whole(parts)] == ["a", "c", "d"]
 
     def test_an_unknown_ticket_cannot_be_expedited_or_removed(self):
         line = Line()

@@ -27,14 +27,16 @@ Every operation is O(log n), except for `in_order` and `head_of_others`. A follo
 leader, when its turn comes, and back once.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from hivemind_addon.api.ticket import Demand, Priority, Reason, Ticket
 from hivemind_addon.proxy.core.cache import CacheSettings, PromptCache
 from hivemind_addon.proxy.core.lanes import EntryState, Lanes, QueueEntry
 from hivemind_addon.proxy.core.meters import reading_s
 from hivemind_addon.system.heap import KeyedHeap
+from hivemind_addon.system.parts import whole
 
 _NEVER = float("inf")
 _LONG_AGO = float("-inf")
@@ -42,6 +44,8 @@ _CLASSES = len(Priority)
 """Classes above the background."""
 _SMALL_S = 0.5
 """Input that is read in less is little: among such requests the older one goes first, whose client leaves first."""
+_PART = 500
+"""Tickets that are put in order at once: one or two milliseconds."""
 _SENT_FIRST = (EntryState.RETURNING, EntryState.FRONT)
 
 
@@ -296,7 +300,18 @@ class FairQueue:
 
         `guest`: and one that is not among them, as if it had come just now; only a view asks for it.
         """
-        return [entry for _, _, entry in sorted(self._forecast(guest), key=lambda entry: entry[:2])]
+        return whole(self.in_order_in_parts(guest))
+
+    def in_order_in_parts(self, guest: QueueEntry | None = None) -> Generator[None, None, list[QueueEntry]]:
+        """The same, some hundred tickets at a time; those that have gone meanwhile are left out."""
+        ranked = []
+        for one in self._forecast(guest):
+            ranked.append(one)
+            if not len(ranked) % _PART:
+                yield
+        ranked.sort(key=itemgetter(0, 1))
+        yield
+        return [one for _, _, one in ranked if one is guest or self._entries.get(one.ticket.id) is one]
 
     def seat(self, guest: QueueEntry, now: float) -> None:
         """Give one that shall be a guest the number and the bonus that it would get; nothing here changes."""
@@ -446,7 +461,7 @@ class FairQueue:
     def _forecast(self, guest: QueueEntry | None = None) -> Iterator[tuple[float, int, QueueEntry]]:
         """Every waiting ticket with the key that it will have if nothing else comes, and its order among equals."""
         fresh: list[QueueEntry] = [] if guest is None else [guest]
-        for entry in self._entries.values():
+        for entry in list(self._entries.values()):  # it may be asked in parts
             if entry.front:
                 yield _LONG_AGO, entry.front, entry
             elif entry.was_sent:

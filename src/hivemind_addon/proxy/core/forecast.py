@@ -193,9 +193,9 @@ def view_pool(
     account_name: str | None,
     now: float,
     *,
-    most_queued: int | None,
+    waiting: Sequence[QueueEntry],
 ) -> PoolView:
-    """The pool, with at most so many of those that wait; None: all of them."""
+    """The pool. `waiting`: those that are told of its queue, in their order."""
     breaker = capacity.breaker
     return PoolView(
         key=capacity.key,
@@ -207,7 +207,7 @@ def view_pool(
         breaker=breaker.state.value,
         blocked_for_s=max(0.0, capacity.hidden[0].closed_until - now),
         meters=capacity.meters.views(now),
-        tickets=(*_in_flight(capacity), *_waiting(capacity, queue, selector, now, most_queued)),
+        tickets=(*_in_flight(capacity), *_waiting(capacity, queue, selector, now, waiting)),
         account_block=capacity.account_block.view(now),
         windows=capacity.windows.views(now),
         paused=capacity.paused,
@@ -234,14 +234,13 @@ def _in_flight(capacity: Capacity) -> Iterator[TicketView]:
 
 
 def _waiting(
-    capacity: Capacity, queue: FairQueue, selector: Selector, now: float, most: int | None
+    capacity: Capacity, queue: FairQueue, selector: Selector, now: float, entries: Sequence[QueueEntry]
 ) -> Iterator[TicketView]:
     """In their order."""
-    if most == 0:
+    if not entries:
         return
     head = queue.head()
     gate = selector.gate(head.ticket, now) if head else None
-    entries = queue.in_order()[:most]
     starts = starts_at(capacity, (entry for entry in entries if queue.why_passed(entry) is not Reason.FAN_OUT), now)
     for position, entry in enumerate(entries, start=1):
         yield TicketView(

@@ -15,7 +15,7 @@ ticket waits for that.
 """
 
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -542,9 +542,16 @@ class Pool:
             )
         return verdict
 
-    def view(self, now: float, *, most_queued: int | None = None) -> PoolView:
-        """The pool at one instant, with at most so many of those that wait; None: all of them."""
-        return view_pool(self._capacity, self._queue, self._selector, self.account_name, now, most_queued=most_queued)
+    def view_in_parts(
+        self, clock: Callable[[], float], *, most_queued: int | None = None
+    ) -> Generator[None, None, PoolView]:
+        """The pool at one instant, with at most so many of those that wait; None: all of them.
+
+        Only their order is found before, in parts: who comes meanwhile is not in it yet.
+        """
+        order = [] if most_queued == 0 else (yield from self._queue.in_order_in_parts())
+        waiting = order[:most_queued]
+        return view_pool(self._capacity, self._queue, self._selector, self.account_name, clock(), waiting=waiting)
 
     @property
     def agents(self) -> dict[str, str]:

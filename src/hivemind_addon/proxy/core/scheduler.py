@@ -436,7 +436,9 @@ class Scheduler:
         """The same, a pool at a time: each at one instant, and what they have in common at the end."""
         pools = []
         for pool in list(self._pools.values()):
-            pools.append(pool.view(clock(), most_queued=most_queued))
+            view = yield from pool.view_in_parts(clock, most_queued=most_queued)
+            if self._pools.get(pool.key) is pool:  # else another one has all of it by now
+                pools.append(view)
             yield
         now = clock()
         return Snapshot(
