@@ -107,7 +107,7 @@ FULL = Plan(
         Cell(SMALL_BYTES, True, 20, 250, HTTP2_TO_1),
     ),
     min_rounds=8,
-    max_s=420,
+    max_s=330,
     loop_cells=(
         Cell(SMALL_BYTES, False, 1, 150),
         Cell(SMALL_BYTES, False, 20, 250),

@@ -1,5 +1,8 @@
 """What a peer may cost: its heads, its interim answers and its frames are bounded, and no word of ours quotes them."""
 
+import copy
+from collections.abc import Mapping
+
 import h2.config
 import h2.connection
 import h11
@@ -7,7 +10,7 @@ import hpack
 import pytest
 from h11._receivebuffer import ReceiveBuffer
 from hyperframe import frame as h2_frame
-from mitmproxy import http
+from mitmproxy import http, options, optmanager
 from mitmproxy.connection import ConnectionState, Server
 from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.layer import NextLayerHook
@@ -489,6 +492,39 @@ def test_a_messages_fields_are_checked_as_mitmproxy_does_it_and_once_for_each_co
         with pytest.raises(TypeError, match="status_code"):
             http.ResponseData(b"HTTP/1.1", http.Headers(), b"", None, 1.0, 1.0, status_code="200", reason=b"")
     assert len(checked) == 3
+
+
+def test_lookups_have_the_same_results(monkeypatch):
+    def results():
+        headers = http.Headers([(b"Content-Type", b"a"), (b"x", b"1"), (b"X", b"2")])
+        found = [
+            headers.get("content-type"),
+            headers["CONTENT-TYPE"],
+            headers.get_all(b"x"),
+            "y" in headers,
+            len(headers),
+        ]
+        headers["content-type"] = "b"
+        del headers["X"]
+        opts = options.Options(listen_port=8081, ignore_hosts=["a"])
+        names = sorted(opts.keys())
+        values = [getattr(opts, name) for name in names]
+        opts.ignore_hosts.append("of a copy")
+        opts.mode.append("of a copy of the default")
+        changed = list(filter(opts.has_changed, names))
+        return found, headers.fields, values, opts.ignore_hosts, opts.mode, changed
+
+    monkeypatch.setattr(http.Headers, "get", Mapping.get)
+    monkeypatch.setattr(http.Headers, "_kconv", staticmethod(lambda key: key.lower()))
+    monkeypatch.setattr(
+        optmanager._Option,
+        "current",
+        lambda it: copy.deepcopy(it.default if it.value is optmanager.unset else it.value),
+    )
+    theirs = results()
+    ours.look_up_quickly()
+    assert results() == theirs
+    assert theirs[5] == ["ignore_hosts", "listen_port"]
 
 
 # Bodies

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import mitmproxy.version
 import pytest
 from h11._readers import ChunkedReader
-from mitmproxy import http
+from mitmproxy import http, optmanager
 from mitmproxy.addonmanager import AddonManager, traverse
 from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.connection import ConnectionState, Server
@@ -208,6 +208,13 @@ def test_shapes_that_no_signature_tells():
     assert "check_option_type(field.name, val, field.type)" in inspect.getsource(
         getattr(http.MessageData.__post_init__, "theirs", http.MessageData.__post_init__)
     ), f"{WHICH}: a message's check looks at more than types"
+    assert isinstance(vars(http.Headers)["_kconv"], staticmethod), WHICH
+    context = make_context()
+    forked, theirs = ours._forked(context), context.fork()
+    assert {**vars(forked), "layers": []} == {**vars(theirs), "layers": []}, f"{WHICH}: a fork is another thing"
+    assert forked.layers == theirs.layers == context.layers, WHICH
+    assert forked.layers is not context.layers, WHICH
+    assert {"current", "default", "value", "_default"} <= set(dir(optmanager._Option)), WHICH
     assert isinstance(SAMPLES["BoundedH2Connection"].incoming_buffer._headers_buffer, list), WHICH
     assert isinstance(connections.make_body_reader(None), ChunkedReader), WHICH
     assert "self._servers" in inspect.getsource(inspect.getmodule(ServerInstance)), (

@@ -160,6 +160,10 @@ class Level(Protocol):
         """The levels that attempts found, one after the other; those not taken are taken back at once."""
         ...
 
+    def preload(self, older: Sequence[Sent], first: int) -> None:
+        """Begin with what those that were taken left in it, from the first of them on; the same as to replay them."""
+        ...
+
     def take_back(self, sent: Sent) -> None:
         """It was refused: it did not count."""
         ...
@@ -195,6 +199,9 @@ class ConcurrencyLevel:
             if not is_taken:
                 self._lingering.pop()
         return found
+
+    def preload(self, older: Sequence[Sent], first: int) -> None:
+        """What has ended holds no slot."""
 
     def add(self, sent: Sent) -> float:
         """See Level."""
@@ -258,6 +265,14 @@ class SlidingLevel:
                 total = level
         self._units = total
         return found
+
+    def preload(self, older: Sequence[Sent], first: int) -> None:
+        """See Level."""
+        if older:
+            now, window_s = older[-1].sent_at, self.window_s
+            first = bisect_right(older, now, lo=first, key=lambda sent: sent.sent_at + window_s)
+            self._sent.extend(older[first:])
+            self._units = sum([sent.units[self.measure] for sent in self._sent])
 
     def add(self, sent: Sent) -> float:
         """See Level."""
@@ -335,6 +350,17 @@ class WindowLevel:
         self._units, self._ends_at = total, ends_at
         return found
 
+    def preload(self, older: Sequence[Sent], first: int) -> None:
+        """See Level."""
+        if self.is_tiled and len(self.ends) == 1:
+            first = _reach(older, first, _FORGOTTEN * self.window_s)
+        total, ends_at, measure = self._units, self._ends_at, self.measure
+        for sent in older[first:]:
+            if sent.sent_at >= ends_at:
+                ends_at, total = self._end_of(sent.sent_at), 0.0
+            total += sent.units[measure]
+        self._units, self._ends_at = total, ends_at
+
     def add(self, sent: Sent) -> float:
         """See Level."""
         self._roll(sent.sent_at)
@@ -411,6 +437,14 @@ class CounterLevel:
                 self._this += units
         return found
 
+    def preload(self, older: Sequence[Sent], first: int) -> None:
+        """See Level."""
+        measure = self.measure
+        for sent in older[_reach(older, first, _FORGOTTEN * self.window_s) :]:
+            if sent.sent_at >= self._this_ends_at:
+                self._roll(sent.sent_at)
+            self._this += sent.units[measure]
+
     def add(self, sent: Sent) -> float:
         """See Level."""
         self._roll(sent.sent_at)
@@ -474,7 +508,9 @@ class BucketLevel:
             now = sent.sent_at
             if now > at:
                 total -= per_s * (now - at)
-                total, at = max(0.0, total), now
+                at = now
+                if total < 0.0:
+                    total = 0.0
             units = sent.units[measure]
             level = total + units
             note(level)
@@ -487,6 +523,10 @@ class BucketLevel:
                     total = min(total, amount)
         self._level, self._at = total, at
         return found
+
+    def preload(self, older: Sequence[Sent], first: int) -> None:
+        """See Level."""
+        self.replay(older[first:], [True] * (len(older) - first))
 
     def add(self, sent: Sent) -> float:
         """See Level."""
@@ -512,6 +552,17 @@ class BucketLevel:
         if now > self._at:
             self._level = max(0.0, self._level - self.per_s * (now - self._at))
             self._at = now
+
+
+_FORGOTTEN = 4.0
+"""After so many windows nothing is left of what was sent."""
+
+
+def _reach(older: Sequence[Sent], first: int, reach_s: float) -> int:
+    """The first of them that was sent so shortly before the last one."""
+    if not older:
+        return first
+    return bisect_left(older, older[-1].sent_at - reach_s, lo=first, key=lambda sent: sent.sent_at)
 
 
 _MOST_WINDOW_S = 32 * 86_400.0

@@ -137,8 +137,9 @@ class Upstream:
 
     def receive(self, request: http.Request) -> None:
         """Let a request go there."""
-        request.scheme, request.host, request.port, request.authority = self.scheme, self.host, self.port, ""
-        request.path = self.path + request.path
+        data = request.data  # else each of these would write the Host header anew
+        data.scheme, data.host, data.port, data.authority = self.scheme.encode(), self.host, self.port, b""
+        data.path = self.path.encode() + data.path
         name = f"[{self.host}]" if ":" in self.host else self.host
         request.host_header = name if self.port == _PORTS[self.scheme] else f"{name}:{self.port}"
 

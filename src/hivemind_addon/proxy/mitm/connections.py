@@ -11,7 +11,9 @@ What is said of a broken message never quotes it: a provider may echo a key in i
 
 from __future__ import annotations
 
+import copy
 import time
+from operator import methodcaller
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
@@ -21,7 +23,7 @@ import h2.events
 import h2.exceptions
 import h11
 from hyperframe import frame as h2_frame
-from mitmproxy import http
+from mitmproxy import http, optmanager
 from mitmproxy.net.http import http1
 from mitmproxy.net.http.validate import validate_headers
 from mitmproxy.proxy import commands, events, layer
@@ -77,6 +79,7 @@ BAD_HEAD = "bad head: "
 _TOO_LONG = f"it is longer than {LONGEST_HEAD_BYTES // 1024} KB"
 _TOO_MANY = f"it has more than {MOST_FIELDS} fields"
 _SWITCHING_PROTOCOLS = 101
+_IMMUTABLE = frozenset({bool, int, float, str, bytes, type(None)})
 _MOST_COMBINATIONS = 1000
 """Of types; a dozen is usual."""
 
@@ -85,7 +88,30 @@ class BadHead(ValueError):
     """A head that is no HTTP or beyond the bounds, in words that quote nothing of it."""
 
 
-# Messages -------------------------------------------------------------------------------------------------------------
+# What each message costs: mitmproxy's own small functions, with the same results in less time -------------------------
+
+
+def look_up_quickly() -> None:
+    """Let mitmproxy compare a header's name, and answer an option's value, without functions of Python's in between.
+
+    For a request it looks some 25 headers up, each among all that there are, and some 20 options, each copied twice.
+    """
+    if isinstance(vars(http.Headers).get("_kconv"), staticmethod):
+        http.Headers.get = _get  # type: ignore[assignment, method-assign]
+        http.Headers._kconv = staticmethod(methodcaller("lower"))  # type: ignore[assignment, method-assign]  # noqa: SLF001
+    if hasattr(optmanager._Option, "current") and hasattr(optmanager, "unset"):  # noqa: SLF001
+        optmanager._Option.current = _current  # type: ignore[assignment, method-assign]  # noqa: SLF001
+
+
+def _get(headers: http.Headers, name: str | bytes, default: object = None) -> object:
+    wanted = (name.encode("utf-8", "surrogateescape") if isinstance(name, str) else name).lower()
+    values = [value for known, value in headers.fields if known.lower() == wanted]
+    return ", ".join([value.decode("utf-8", "surrogateescape") for value in values]) if values else default
+
+
+def _current(option: optmanager._Option) -> object:
+    value = option._default if option.value is optmanager.unset else option.value  # noqa: SLF001
+    return value if type(value) in _IMMUTABLE else copy.deepcopy(value)
 
 
 def check_messages_quickly() -> None:

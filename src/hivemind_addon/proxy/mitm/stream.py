@@ -25,6 +25,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -805,7 +806,7 @@ class SchedulingHttpLayer(DrainingHttpLayer):
 
     def make_stream(self, stream_id: int) -> layer.CommandGenerator[None]:
         """Build one of our streams."""
-        stream = ScheduledStream(self.context.fork(), stream_id, self)
+        stream = ScheduledStream(_forked(self.context), stream_id, self)
         self.streams[stream_id] = stream
         yield from self.event_to_child(stream, events.Start())
 
@@ -895,6 +896,13 @@ class SchedulingHttpLayer(DrainingHttpLayer):
                 elif type(inner) is HttpUpstreamProxy:
                     inner.__class__ = BoundedUpstreamProxy
         return super().event_to_child(child, event)
+
+
+def _forked(context: Context) -> Context:
+    """What `fork` answers, which also makes a server, with an id of its own, and throws it away."""
+    forked = copy(context)
+    forked.layers = context.layers.copy()
+    return forked
 
 
 def _nothing() -> layer.CommandGenerator[None]:

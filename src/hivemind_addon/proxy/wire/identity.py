@@ -179,7 +179,7 @@ def call_kind(
             if (
                 is_head
                 and _fits(rule, facts, path)
-                and (not system or system in _beginning((*facts.preamble, *facts.messages)[:1]))
+                and (not system or system in _beginning(facts.preamble[:1] or facts.messages[:1]))
                 and (not says or says in _beginning(facts.messages[-1:]))
             ):
                 return rule.kind
