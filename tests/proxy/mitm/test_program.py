@@ -29,6 +29,7 @@ def test_it_is_the_program_with_its_arguments_on_the_loop_that_was_asked_for(mon
 
     with monkeypatch.context() as patched:
         patched.setattr(asyncio, "run", asyncio.run)
+        patched.setattr(gc, "freeze", lambda: None)  # this process goes on
         patched.setattr(programs, "mitmweb", mitmweb)
         patched.setattr(sys, "argv", ["program.py", loop, "mitmweb", "-q", "--mode", "regular"])
         assert program.main() == 3

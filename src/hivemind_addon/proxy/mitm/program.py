@@ -18,6 +18,7 @@ def main() -> int | None:
     gc.disable()
     programs = import_module("mitmproxy.tools.main")
     import_module(f"mitmproxy.tools.{program.removeprefix('mitm')}")
+    gc.freeze()
     gc.enable()
     if loop == "uvloop":
         # mitmproxy leaves no other choice; a policy for all loops would do, too, but Python 3.16 has none any more.

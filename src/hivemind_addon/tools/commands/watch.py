@@ -80,7 +80,7 @@ def top(port: int, file: Path | None, *, once: bool, as_json: bool) -> None:
     elif once or file or not is_screen():
         print_picture(report)
     else:
-        from hivemind_addon.tools.dash.feed import Feed  # noqa: PLC0415 - what follows takes half a second to load
+        from hivemind_addon.tools.dash.feed import Feed  # noqa: PLC0415 - what follows takes as long as the rest to load
         from hivemind_addon.tools.dash.live import Top  # noqa: PLC0415 - as above
 
         Top(Feed(control_socket(port)), clock=SystemClock()).run(
