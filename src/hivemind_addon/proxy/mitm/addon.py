@@ -19,6 +19,7 @@ from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, hang_up, own_addresse
 from hivemind_addon.proxy.mitm.commands import Commands
 from hivemind_addon.proxy.mitm.connections import check_messages_quickly, look_up_quickly
 from hivemind_addon.proxy.mitm.contentview import ExchangeView
+from hivemind_addon.proxy.mitm.large_reads import read_at_once
 from hivemind_addon.proxy.mitm.listeners import (
     call_off_listening,
     is_welcome,
@@ -35,7 +36,6 @@ from hivemind_addon.proxy.mitm.options import (
 )
 from hivemind_addon.proxy.mitm.proxy import Proxy, end_on_hangup
 from hivemind_addon.proxy.mitm.readers import FlowReaders
-from hivemind_addon.proxy.mitm.reads import read_at_once
 from hivemind_addon.proxy.mitm.settings import BadOption
 from hivemind_addon.proxy.mitm.stream import EndAttempt, scheduling_layer
 from hivemind_addon.proxy.mitm.view import ViewSync

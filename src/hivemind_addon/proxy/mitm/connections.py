@@ -7,6 +7,9 @@
     CONNECT         the head of an upstream proxy's answer, as any head
 
 What is said of a broken message never quotes it: a provider may echo a key in it, and the words go far.
+
+What passes here passes in few calls: a body that is kept comes in one piece, a streamed one goes from one connection to
+the other (`WithOutlets`), and mitmproxy's own small functions are done in less time where their results are the same.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from mitmproxy.proxy.server import ConnectionHandler, ConnectionIO
 
-from hivemind_addon.proxy.mitm.reads import read_at_once
+from hivemind_addon.proxy.mitm.large_reads import read_at_once
 
 
 async def test_what_has_come_is_read_at_once():
