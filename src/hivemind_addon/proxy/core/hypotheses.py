@@ -174,8 +174,8 @@ class Bank:
         """For how long everything was refused."""
         self._prior = prior
         self._history: deque[Sent] = deque()
-        self._older: list[Sent] = []
-        """What was taken before: the last of it fills limits, and has to be explained no more."""
+        self._older: deque[Sent] = deque(maxlen=_OLDER)
+        """What was taken before: it fills limits, and has to be explained no more."""
         self._reopened: deque[float] = deque(maxlen=8)
         """When attempts passed after others had been refused."""
         self._ends: dict[tuple[object, int, float], float] = {}
@@ -203,8 +203,6 @@ class Bank:
             oldest = self._history.popleft()
             if not oldest.is_void and self.is_taken(oldest):
                 self._older.append(oldest)
-                if len(self._older) > 2 * _OLDER:
-                    del self._older[:-_OLDER]
         self.open[sent.stamp] = sent
 
     def passed(self, sent: Sent, now: float) -> None:
@@ -514,7 +512,8 @@ class Bank:
 
     def _preload(self, level: Level) -> None:
         """Let a level begin with what older attempts left in it."""
-        level.preload(self._older, max(0, len(self._older) - _OLDER))
+        if self._older:
+            level.preload(list(self._older))
 
     def _agreement(self, level: Level, amount: float, records: Sequence[Sent]) -> float:
         """How well a level tells what refusals told: when it opens again."""

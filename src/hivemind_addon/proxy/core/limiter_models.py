@@ -160,8 +160,8 @@ class Level(Protocol):
         """The levels that attempts found, one after the other; those not taken are taken back at once."""
         ...
 
-    def preload(self, older: Sequence[Sent], first: int) -> None:
-        """Begin with what those that were taken left in it, from the first of them on; the same as to replay them."""
+    def preload(self, older: Sequence[Sent]) -> None:
+        """Begin with what is left of those that were taken before; the same as to replay them."""
         ...
 
     def take_back(self, sent: Sent) -> None:
@@ -200,7 +200,7 @@ class ConcurrencyLevel:
                 self._lingering.pop()
         return found
 
-    def preload(self, older: Sequence[Sent], first: int) -> None:
+    def preload(self, older: Sequence[Sent]) -> None:
         """What has ended holds no slot."""
 
     def add(self, sent: Sent) -> float:
@@ -266,13 +266,11 @@ class SlidingLevel:
         self._units = total
         return found
 
-    def preload(self, older: Sequence[Sent], first: int) -> None:
+    def preload(self, older: Sequence[Sent]) -> None:
         """See Level."""
-        if older:
-            now, window_s = older[-1].sent_at, self.window_s
-            first = bisect_right(older, now, lo=first, key=lambda sent: sent.sent_at + window_s)
-            self._sent.extend(older[first:])
-            self._units = sum([sent.units[self.measure] for sent in self._sent])
+        now, window_s = older[-1].sent_at, self.window_s
+        self._sent.extend(older[bisect_right(older, now, key=lambda sent: sent.sent_at + window_s) :])
+        self._units = sum([sent.units[self.measure] for sent in self._sent])
 
     def add(self, sent: Sent) -> float:
         """See Level."""
@@ -350,12 +348,12 @@ class WindowLevel:
         self._units, self._ends_at = total, ends_at
         return found
 
-    def preload(self, older: Sequence[Sent], first: int) -> None:
+    def preload(self, older: Sequence[Sent]) -> None:
         """See Level."""
-        if self.is_tiled and len(self.ends) == 1:
-            first = _reach(older, first, _FORGOTTEN * self.window_s)
+        if self.is_tiled and len(self.ends) == 1:  # of other ones each begins where the one before has ended
+            older = _last(older, _FORGOTTEN * self.window_s)
         total, ends_at, measure = self._units, self._ends_at, self.measure
-        for sent in older[first:]:
+        for sent in older:
             if sent.sent_at >= ends_at:
                 ends_at, total = self._end_of(sent.sent_at), 0.0
             total += sent.units[measure]
@@ -437,10 +435,10 @@ class CounterLevel:
                 self._this += units
         return found
 
-    def preload(self, older: Sequence[Sent], first: int) -> None:
+    def preload(self, older: Sequence[Sent]) -> None:
         """See Level."""
         measure = self.measure
-        for sent in older[_reach(older, first, _FORGOTTEN * self.window_s) :]:
+        for sent in _last(older, _FORGOTTEN * self.window_s):
             if sent.sent_at >= self._this_ends_at:
                 self._roll(sent.sent_at)
             self._this += sent.units[measure]
@@ -524,9 +522,9 @@ class BucketLevel:
         self._level, self._at = total, at
         return found
 
-    def preload(self, older: Sequence[Sent], first: int) -> None:
+    def preload(self, older: Sequence[Sent]) -> None:
         """See Level."""
-        self.replay(older[first:], [True] * (len(older) - first))
+        self.replay(older, [True] * len(older))
 
     def add(self, sent: Sent) -> float:
         """See Level."""
@@ -558,11 +556,9 @@ _FORGOTTEN = 4.0
 """After so many windows nothing is left of what was sent."""
 
 
-def _reach(older: Sequence[Sent], first: int, reach_s: float) -> int:
-    """The first of them that was sent so shortly before the last one."""
-    if not older:
-        return first
-    return bisect_left(older, older[-1].sent_at - reach_s, lo=first, key=lambda sent: sent.sent_at)
+def _last(older: Sequence[Sent], reach_s: float) -> Sequence[Sent]:
+    """Those that were sent so shortly before the last one."""
+    return older[bisect_left(older, older[-1].sent_at - reach_s, key=lambda sent: sent.sent_at) :]
 
 
 _MOST_WINDOW_S = 32 * 86_400.0
