@@ -225,12 +225,6 @@ async def test_an_answer_that_begins_late_is_looked_at_all_the_same(monkeypatch)
     exchange.finished()
 
 
-def plainly(proxy):
-    exchange = admitted(proxy)
-    exchange.plain = http.Response.make(200, b'{"usage":{"input_tokens":5,"output_tokens":7}}', {})
-    return exchange
-
-
 async def test_a_plain_answer_that_takes_several_times_as_long_as_any_is_tried_again_and_the_reason_is_told(
     monkeypatch,
 ):
@@ -238,13 +232,14 @@ async def test_a_plain_answer_that_takes_several_times_as_long_as_any_is_tried_a
     proxy = make_proxy()
     monkeypatch.setattr(proxy.driver, "clock", clock)
     proxy.driver.listen(heard.append)
-    exchange = plainly(proxy)
+    exchange = admitted(proxy)
+    plain = http.Response.make(200, b'{"usage":{"input_tokens":5,"output_tokens":7}}', {})
     assert exchange.next_alarm_s(Stage.AWAITED) is None, "nothing is known yet"
     for took_s in [5.0] * 10 + [60.0] * 10:
         clock.advance(took_s)
-        exchange.head(exchange.plain)
-        assert not exchange.collected(exchange.plain, exchange.plain.content)
-        exchange = plainly(proxy)
+        exchange.head(plain)
+        assert not exchange.collected(plain, plain.content)
+        exchange = admitted(proxy)
     assert exchange.next_alarm_s(Stage.AWAITED) == pytest.approx(180)
     clock.advance(179)
     assert exchange.alarm(Stage.AWAITED) is Alarm.NOTHING

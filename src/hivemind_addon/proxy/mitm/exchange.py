@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeGuard, assert_never
 
 from mitmproxy.flow import Error
@@ -60,8 +60,10 @@ if TYPE_CHECKING:
     from hivemind_addon.proxy.mitm.keeping import ConversationKeeper
     from hivemind_addon.proxy.mitm.settings import Settings
     from hivemind_addon.proxy.profile.model import DialectName, Profile
+    from hivemind_addon.proxy.runtime.driver import Driver
+    from hivemind_addon.proxy.runtime.guard import Guard
     from hivemind_addon.proxy.wire.dialect import Dialect
-    from hivemind_addon.proxy.wire.estimate import Estimate
+    from hivemind_addon.proxy.wire.estimate import Estimate, Estimator
     from hivemind_addon.proxy.wire.request import RequestFacts
 
 logger = logging.getLogger(__name__)
@@ -89,7 +91,7 @@ def guarded[**P, R](fallback: R) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return decorate
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Exchange:
     """One request's way through the scheduler. Implements `mitm.port.ExchangePort`."""
 
@@ -115,6 +117,9 @@ class Exchange:
     keeper: ConversationKeeper | None = None
     """Who keeps its conversation when a spent budget refuses it; None: nobody."""
 
+    driver: Driver = field(init=False)
+    guard: Guard = field(init=False)
+    estimator: Estimator = field(init=False)
     next: Next = Next.SEND
     refusal: http.Response | None = None
     over: bool = False
@@ -122,6 +127,7 @@ class Exchange:
     attempts: int = 0
     delivered: Delivered | None = None
     """What has come of an answer that goes to the client as it comes."""
+    _answer: AnswerInProgress = field(init=False)
     _submitted: bool = False
     _attempt: Attempt | None = None
     _bypassing: bool = False

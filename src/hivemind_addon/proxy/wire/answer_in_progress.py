@@ -30,7 +30,7 @@ READ_BODY_MAX_BYTES = 256 * 1024
 """How much of one is read as a conversation, to see whether it is garbage."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class AnswerInProgress:
     """Tell it what comes, in order. Its head makes it a stream, which is read as it passes, or a plain answer."""
 
