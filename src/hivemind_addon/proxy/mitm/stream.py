@@ -27,6 +27,7 @@ import time
 from collections import deque
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from mitmproxy import http
@@ -84,7 +85,7 @@ from hivemind_addon.proxy.mitm.upstream_client import (
 from hivemind_addon.proxy.wire.outcome import TransportTrouble
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from mitmproxy.addons.proxyserver import Servers
     from mitmproxy.connection import Connection
@@ -479,7 +480,7 @@ class ScheduledStream(HttpStream):
         yield from self._send_chunk(decoded if self.committed else held_back)
         yield Flush()  # the first content goes now, whatever else has come with it
         yield from self._arm(exchange, Stage.STREAMED)
-        self._open_outlet()
+        self._open_outlet(exchange)
 
     def _streamed_head(self) -> http.Response:
         """The head of a streamed answer: an HTTP/1.1 client must be able to tell its end from a cut.
@@ -510,29 +511,31 @@ class ScheduledStream(HttpStream):
             self._store_body()
             yield from self._finish()
 
-    def _pass_on(self, data: bytes) -> commands.Command | None:
-        """Step 8, the short way from one connection to the other. None: this piece goes the usual way."""
+    def _open_outlet(self, exchange: ExchangePort) -> None:
+        """Step 8, the short way from one connection to the other; looked up once, for it is asked for each piece."""
+        source = self.parent.connection_to(self.context.server)
         client = self.parent.connections.get(self.context.client)
-        if (
-            not isinstance(client, BoundedHttp1Server | BoundedHttp2Server)
-            or self.exchange is None
-            or self.flow.response is None
-        ):
+        if self.committed or self.attempt_id is None or not isinstance(source, WithOutlets):
+            return
+        if isinstance(client, (BoundedHttp1Server, BoundedHttp2Server)):
+            source.open_outlet(self.attempt_id, partial(self._pass_on, exchange, client.framed))
+            self._source = source, self.attempt_id
+
+    def _pass_on(
+        self, exchange: ExchangePort, framed: Callable[[int, bytes], commands.Command | None], data: bytes
+    ) -> commands.Command | None:
+        """Send a piece on. None: it goes the usual way."""
+        response = self.flow.response
+        if self._paused is not None or self.server_state != self.state_stream:
             return None
-        if self.committed or self._paused is not None or self.server_state != self.state_stream:
+        if response is None or callable(response.stream):
             return None
-        sending = None if callable(self.flow.response.stream) else client.framed(self.stream_id, data)
+        sending = framed(self.stream_id, data)
         if sending is not None:
             self.response_body_buf += data
-            self.exchange.tee(data)
+            exchange.tee(data)
             self._line_is_over = data.endswith(b"\n")
         return sending
-
-    def _open_outlet(self) -> None:
-        source = self.parent.connection_to(self.context.server)
-        if isinstance(source, WithOutlets) and self.attempt_id is not None:
-            source.open_outlet(self.attempt_id, self._pass_on)
-            self._source = source, self.attempt_id
 
     def _close_outlet(self) -> None:
         if self._source is not None:
