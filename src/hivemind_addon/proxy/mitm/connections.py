@@ -169,7 +169,7 @@ class _Chunks:
     def __call__(self, buf: ReceiveBuffer) -> h11.Data | h11.EndOfMessage | None:
         pieces: list[bytes] = []
         after, self._after = self._after, None
-        while after is None:
+        while after is None and buf:
             try:
                 event = self._reader(buf)
             except h11.ProtocolError:
