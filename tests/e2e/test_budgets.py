@@ -65,11 +65,14 @@ def ask_in_vain(proxy, agent, host):
 
 
 def is_journaled(journal, port):
-    """Whether the disk has what is set aside for agent-2, and everyone's budget."""
+    """Whether the disk has what is set aside for agent-2, of its own budget and of everyone's, and everyone's budget."""
     with closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as database:
-        (reserved,) = database.execute("SELECT sum(reserved_tokens) FROM budget WHERE name = 'agent-2'").fetchone()
+        query = (
+            "SELECT count(*) FROM budget WHERE name = 'agent-2' AND reserved_tokens OR per = 'hour' AND reserved_tokens"
+        )
+        (reserved,) = database.execute(query).fetchone()
         orders = database.execute("SELECT value FROM kept WHERE name = ?", (f"orders:{port}",)).fetchone()
-    return reserved and orders and '"everyone"' in orders[0] and "1000" in orders[0]
+    return reserved == 2 and orders and '"everyone"' in orders[0] and "1000" in orders[0]
 
 
 def spend_all(proxy, agent, host):
