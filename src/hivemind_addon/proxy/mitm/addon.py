@@ -16,7 +16,7 @@ from hivemind_addon.api.trust import cure_of_distrust
 from hivemind_addon.proxy.compose import make_runtime
 from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, hang_up, own_addresses
 from hivemind_addon.proxy.mitm.commands import Commands
-from hivemind_addon.proxy.mitm.connections import check_messages_quickly, look_up_quickly
+from hivemind_addon.proxy.mitm.connections import take_short_ways
 from hivemind_addon.proxy.mitm.contentview import ExchangeView
 from hivemind_addon.proxy.mitm.large_reads import read_at_once
 from hivemind_addon.proxy.mitm.listeners import (
@@ -420,8 +420,7 @@ def _make_proxy(settings: Settings) -> Proxy:
     """Once in the life of a process."""
     proxy = Proxy(runtime=make_runtime(), settings=settings)
     setattr(ctx.master, ADOPTABLE, proxy)
-    check_messages_quickly()
-    look_up_quickly()
+    take_short_ways()
     collect_rarely()
     reuse_freed_memory()
     return proxy

@@ -15,6 +15,7 @@ the other (`WithOutlets`), and mitmproxy's own small functions are done in less 
 from __future__ import annotations
 
 import copy
+import logging
 import time
 from operator import methodcaller
 from types import MappingProxyType
@@ -26,7 +27,7 @@ import h2.events
 import h2.exceptions
 import h11
 from hyperframe import frame as h2_frame
-from mitmproxy import http, optmanager
+from mitmproxy import http, optmanager, version
 from mitmproxy.net.http import http1
 from mitmproxy.net.http.validate import validate_headers
 from mitmproxy.proxy import commands, events, layer
@@ -74,6 +75,8 @@ if TYPE_CHECKING:
     from h11._receivebuffer import ReceiveBuffer
     from mitmproxy.proxy.context import Context
 
+logger = logging.getLogger("hivemind")
+
 LONGEST_HEAD_BYTES = 64 * 1024
 MOST_FIELDS = 256
 MOST_INTERIMS = 16
@@ -94,16 +97,31 @@ class BadHead(ValueError):
 # What each message costs: mitmproxy's own small functions, with the same results in less time -------------------------
 
 
-def look_up_quickly() -> None:
+def take_short_ways() -> None:
+    """Replace them in this process; what this mitmproxy has in another way stays as it is, with one warning."""
+    if moved := [*look_up_quickly(), *check_messages_quickly()]:
+        what = ", ".join(moved)
+        logger.warning("hivemind: mitmproxy %s has no %s as we know it; requests take longer", version.VERSION, what)
+
+
+def look_up_quickly() -> list[str]:
     """Let mitmproxy compare a header's name, and answer an option's value, without functions of Python's in between.
 
     For a request it looks some 25 headers up, each among all that there are, and some 20 options, each copied twice.
+    Answers the names that it did not find.
     """
+    moved = []
     if isinstance(vars(http.Headers).get("_kconv"), staticmethod):
         http.Headers.get = _get  # type: ignore[assignment, method-assign]
         http.Headers._kconv = staticmethod(methodcaller("lower"))  # type: ignore[assignment, method-assign]  # noqa: SLF001
-    if hasattr(optmanager._Option, "current") and hasattr(optmanager, "unset"):  # noqa: SLF001
+    else:
+        moved.append("Headers._kconv")
+    option = getattr(optmanager, "_Option", None)
+    if hasattr(option, "current") and hasattr(optmanager, "unset"):
         optmanager._Option.current = _current  # type: ignore[assignment, method-assign]  # noqa: SLF001
+    else:
+        moved.append("_Option.current")
+    return moved
 
 
 def _get(headers: http.Headers, name: str | bytes, default: object = None) -> object:
@@ -117,15 +135,18 @@ def _current(option: optmanager._Option) -> object:
     return value if type(value) in _IMMUTABLE else copy.deepcopy(value)
 
 
-def check_messages_quickly() -> None:
+def check_messages_quickly() -> list[str]:
     """Let mitmproxy check the types of a message's fields once for each combination of them.
 
     Its check raises and catches an exception for each field that may be None: some 40 µs a head, and what it raises
     waits for the collector, a hundred objects a request. It looks at types alone, so that what it let pass once passes.
+    Answers the name of the check if it is not there.
     """
     checked = getattr(http.MessageData, "__post_init__", None)
-    if checked is None or hasattr(checked, "theirs"):  # `python -O` has none; a reloaded addon has been here
-        return
+    if checked is None:
+        return ["MessageData.__post_init__"] if __debug__ else []
+    if hasattr(checked, "theirs"):  # a reloaded addon has been here
+        return []
     passed: set[tuple[type, ...]] = set()
 
     def check(self: http.MessageData) -> None:
@@ -137,6 +158,7 @@ def check_messages_quickly() -> None:
 
     check.theirs = checked  # type: ignore[attr-defined]
     http.MessageData.__post_init__ = check  # type: ignore[method-assign]
+    return []
 
 
 # HTTP/1 ---------------------------------------------------------------------------------------------------------------
