@@ -16,7 +16,7 @@ from mitmproxy.proxy import events as mevents
 from mitmproxy.proxy import layer as mlayer
 from mitmproxy.proxy.layers import http as mhttp
 from mitmproxy.proxy.layers.http import HTTPMode
-from mitmproxy.proxy.layers.http._base import HttpConnection
+from mitmproxy.proxy.layers.http._base import HttpCommand, HttpConnection
 from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server
 from mitmproxy.proxy.layers.http._http2 import Http2Client, Http2Server
 from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
@@ -159,6 +159,7 @@ SIGNATURES = {
     mhttp.HttpStream.flow_done: ["self"],
     mhttp.HttpLayer.__init__: ["self", "context", "mode"],
     mhttp.HttpLayer.get_connection: ["self", "event", "reuse"],
+    mhttp.HttpLayer.register_connection: ["self", "command"],
     mhttp.GetHttpConnection.__init__: ["self", "address", "tls", "via", "transport_protocol"],
     mhttp.RegisterHttpConnection.__init__: ["self", "connection", "err"],
     mhttp.SendHttp.__init__: ["self", "event", "connection"],
@@ -220,7 +221,10 @@ def test_shapes_that_no_signature_tells():
     assert "self._servers" in inspect.getsource(inspect.getmodule(ServerInstance)), (
         f"{WHICH}: servers keep their listeners elsewhere"
     )
-    assert "if type(inner) is HttpClient" in inspect.getsource(ours.SchedulingHttpLayer.event_to_child)
+    assert "if type(inner) is HttpClient" in inspect.getsource(ours._bound)
+    known = {mhttp.SendHttp, mhttp.DropStream, mhttp.GetHttpConnection, mhttp.RegisterHttpConnection, ours.ReceiveHttp}
+    assert set(HttpCommand.__subclasses__()) == known, f"{WHICH}: event_to_child has to know another command"
+    assert "self.connections[command.connection] = child" in inspect.getsource(mhttp.HttpLayer.event_to_child), WHICH
     assert "HttpClient(context)" in inspect.getsource(mhttp.HttpLayer.get_connection), (
         f"{WHICH}: get_connection builds another client"
     )

@@ -34,7 +34,17 @@ from mitmproxy import http
 from mitmproxy.connection import ConnectionState
 from mitmproxy.net.http.validate import validate_headers
 from mitmproxy.proxy import commands, events, layer
-from mitmproxy.proxy.layers.http import DropStream, HttpClient, HttpLayer, HTTPMode, HttpStream, SendHttp
+from mitmproxy.proxy.layers.http import (
+    DropStream,
+    GetHttpConnection,
+    HttpClient,
+    HttpLayer,
+    HTTPMode,
+    HttpStream,
+    RegisterHttpConnection,
+    SendHttp,
+)
+from mitmproxy.proxy.layers.http._base import ReceiveHttp
 from mitmproxy.proxy.layers.http._events import (
     ErrorCode,
     RequestData,
@@ -868,8 +878,11 @@ class SchedulingHttpLayer(DrainingHttpLayer):
         if isinstance(event, events.Start):
             self.connections.setdefault(self.context.client, server_for(self.context.fork(), self._takes_whole))
         server = self.context.server
-        if isinstance(event, events.DataReceived) and event.connection == server and server not in self.connections:
-            return self._on_greeting(event)
+        if isinstance(event, events.DataReceived):
+            if known := self.connections.get(event.connection):
+                return self.event_to_child(known, event)
+            if event.connection == server:
+                return self._on_greeting(event)
         return super()._handle_event(event)  # type: ignore[no-any-return]  # the host reassigns it
 
     def _takes_whole(self, stream_id: int) -> bool:
@@ -909,15 +922,60 @@ class SchedulingHttpLayer(DrainingHttpLayer):
             self.draining.discard(connection)
 
     def event_to_child(self, child: layer.Layer | HttpStream, event: events.Event) -> layer.CommandGenerator[None]:
-        """Give every new upstream connection a client that survives a graceful GOAWAY, and bounds a proxy's answer."""
+        """Give an event to a stream or a connection, and what follows from it to the others, in mitmproxy's order.
+
+        Theirs is a generator within a generator for each step from one to the other, and each command of the innermost
+        goes through all of them; here one loop has them all.
+        """
         if isinstance(event, events.Start) and not isinstance(child, HttpStream):
-            for inner in _stack(child):
-                if type(inner) is HttpClient:
-                    # The base class builds it inside get_connection and offers no factory to override.
-                    inner.__class__ = GracefulHttpClient
-                elif type(inner) is HttpUpstreamProxy:
-                    inner.__class__ = BoundedUpstreamProxy
-        return super().event_to_child(child, event)
+            _bound(child)
+        active = [(child, child.handle_event(event))]
+        while active:
+            child, doing = active[-1]
+            for command in doing:
+                kind = type(command)
+                if kind is ReceiveHttp:
+                    if type(command.event) is RequestHeaders:
+                        yield from self.make_stream(command.event.stream_id)
+                    # One that is over is gone: late data is for nobody.
+                    if stream := self.streams.get(command.event.stream_id):
+                        active.append((stream, stream.handle_event(command.event)))
+                        break
+                elif kind is SendHttp:
+                    connection = self.connections[command.connection]
+                    active.append((connection, connection.handle_event(command.event)))
+                    break
+                elif kind is commands.SendData:
+                    yield command
+                elif kind is DropStream:
+                    self.streams.pop(command.stream_id, None)
+                else:
+                    yield from self._obey(command, child)
+            else:
+                active.pop()
+
+    def _obey(self, command: commands.Command, child: layer.Layer) -> layer.CommandGenerator[None]:
+        """Do what is about connections, and remember whose the answer is to what has one."""
+        if command.blocking or isinstance(command, commands.RequestWakeup):
+            self.command_sources[command] = child
+        if isinstance(command, GetHttpConnection):
+            yield from self.get_connection(command)
+        elif isinstance(command, RegisterHttpConnection):
+            yield from self.register_connection(command)
+        else:
+            if isinstance(command, commands.OpenConnection):
+                self.connections[command.connection] = child
+            yield command
+
+
+def _bound(child: layer.Layer) -> None:
+    """Give a new upstream connection a client that survives a graceful GOAWAY, and bound a proxy's answer."""
+    for inner in _stack(child):
+        if type(inner) is HttpClient:
+            # The base class builds it inside get_connection and offers no factory to override.
+            inner.__class__ = GracefulHttpClient
+        elif type(inner) is HttpUpstreamProxy:
+            inner.__class__ = BoundedUpstreamProxy
 
 
 def _forked(context: Context) -> Context:
