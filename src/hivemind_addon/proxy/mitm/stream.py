@@ -102,7 +102,9 @@ if TYPE_CHECKING:
     from mitmproxy.proxy.context import Context
     from mitmproxy.proxy.mode_servers import ServerInstance
 
-FROM_SERVER = (ResponseHeaders, ResponseData, ResponseTrailers, ResponseEndOfMessage, ResponseProtocolError)
+REQUEST_PARTS = RequestHeaders, RequestData, RequestTrailers, RequestEndOfMessage
+RESPONSE_PARTS = ResponseHeaders, ResponseData, ResponseTrailers, ResponseEndOfMessage
+FROM_SERVER = (*RESPONSE_PARTS, ResponseProtocolError)
 FLOW_HOOKS = frozenset(
     {
         HttpConnectedHook,
@@ -174,21 +176,37 @@ class ScheduledStream(HttpStream):
 
     def handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
         """See a client's going and a person's word at once, also while this stream waits and its events queue up."""
-        if isinstance(event, RequestProtocolError) and self.exchange:
-            self.exchange.client_gone()
-        if isinstance(event, EndAttempt) and event.called_off and self.exchange:
-            self.exchange.call_off()
+        if self.exchange:
+            if isinstance(event, RequestProtocolError):
+                self.exchange.client_gone()
+            elif isinstance(event, EndAttempt) and event.called_off:
+                self.exchange.call_off()
         return super().handle_event(event)
 
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
-        """Call the flow's hooks on the way, so that only what takes time is left to whoever runs the layer."""
-        doing = self._react(event)
+        """React. The flow's hooks are called on the way: only what takes time is left to whoever runs the layer."""
+        if isinstance(event, FROM_SERVER):
+            if event.stream_id != self.attempt_id:
+                return  # a late event of an attempt that was given up
+            event.stream_id = self.stream_id
+        doing: layer.CommandGenerator[None] | None = None
         reply = None
+        has_failed = False
         while True:
             try:
+                if doing is None:
+                    doing = self._reaction(event)  # the gate opens in here
                 command = doing.send(reply)
             except StopIteration:
                 return
+            except Exception as error:  # the guard at the edge: the client must get an answer
+                if self.exchange is None or has_failed:
+                    raise
+                has_failed = True
+                self.exchange.trip("layer", error)
+                doing = self._fail(f"hivemind_addon failed: {error!r}", ErrorCode.GENERIC_SERVER_ERROR)
+                reply = None
+                continue
             if type(command) in FLOW_HOOKS and command.blocking is True:
                 begun = self.parent.port.call_hook(cast("commands.StartHook", command))
                 if begun is None:
@@ -197,31 +215,22 @@ class ScheduledStream(HttpStream):
                 command = begun
             reply = yield command
 
-    def _react(self, event: events.Event) -> layer.CommandGenerator[None]:
-        if isinstance(event, FROM_SERVER):
-            if event.stream_id != self.attempt_id:
-                return  # a late event of an attempt that was given up
-            event.stream_id = self.stream_id
-        try:
-            if self.exchange is None:
-                yield from super()._handle_event(event)  # the gate opens in here
-            else:
-                yield from self._handle_scheduled(self.exchange, event)
-        except Exception as error:  # the guard at the edge: the client must get an answer
-            if self.exchange is None:
-                raise
-            self.exchange.trip("layer", error)
-            yield from self._fail(f"hivemind_addon failed: {error!r}", ErrorCode.GENERIC_SERVER_ERROR)
-
-    def _handle_scheduled(self, exchange: ExchangePort, event: events.Event) -> layer.CommandGenerator[None]:
-        if isinstance(event, events.Wakeup):
-            return self._on_alarm(exchange, event)
-        if isinstance(event, EndAttempt):
-            return self._on_called_off(exchange) if event.called_off else self._on_end_attempt(exchange)
-        if isinstance(event, ResponseProtocolError):
-            return self._on_server_error(exchange, event)
-        if isinstance(event, RequestProtocolError):
-            return self._on_client_error(event)
+    def _reaction(self, event: events.Event) -> layer.CommandGenerator[None]:
+        """What an event leads to; a message's parts go to its state without a step in between."""
+        if isinstance(event, REQUEST_PARTS):
+            return self.client_state(event)  # type: ignore[no-any-return]  # the host assigns it
+        if isinstance(event, RESPONSE_PARTS):
+            return self.server_state(event)  # type: ignore[no-any-return]
+        exchange = self.exchange
+        if exchange is not None:
+            if isinstance(event, events.Wakeup):
+                return self._on_alarm(exchange, event)
+            if isinstance(event, EndAttempt):
+                return self._on_called_off(exchange) if event.called_off else self._on_end_attempt(exchange)
+            if isinstance(event, ResponseProtocolError):
+                return self._on_server_error(exchange, event)
+            if isinstance(event, RequestProtocolError):
+                return self._on_client_error(event)
         return super()._handle_event(event)  # type: ignore[no-any-return]  # the host reassigns it
 
     def _on_client_error(self, event: RequestProtocolError) -> layer.CommandGenerator[None]:
@@ -300,9 +309,12 @@ class ScheduledStream(HttpStream):
 
     def check_body_size(self, request: bool) -> layer.CommandGenerator[bool]:
         """Ignore `stream_large_bodies` for scheduled requests and their answers."""
-        if self.context.options.stream_large_bodies and self.claimed:
-            # This stream's own context (a fork): no other stream sees it.
-            self.context.options = _Overlaid(self.context.options, stream_large_bodies=None)  # type: ignore[assignment]
+        if self.context.options.stream_large_bodies:
+            if self.claimed:
+                # This stream's own context (a fork): no other stream sees it.
+                self.context.options = _Overlaid(self.context.options, stream_large_bodies=None)  # type: ignore[assignment]
+        elif not self.context.options.body_size_limit:
+            return False
         return (yield from super().check_body_size(request))
 
     def start_request_stream(self) -> layer.CommandGenerator[None]:
