@@ -224,6 +224,25 @@ def _body_reader(size: int | None) -> TBodyReader:
     return _Chunks(reader) if size is None else reader  # type: ignore[arg-type, return-value]  # it reads chunks
 
 
+class NeverWaits(HttpConnection):
+    """A connection that speaks HTTP. It says nothing that has to be answered, so that it does without a way to wait."""
+
+    def handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        """Handle it, now."""
+        return self._handle_event(event) if self.debug is None else super().handle_event(event)
+
+
+class QuickHttp1(NeverWaits, Http1Connection):
+    """An HTTP/1 connection that hands an event to what handles it, without a generator in between."""
+
+    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        if isinstance(event, HttpEvent):
+            return self.send(event)
+        if isinstance(event, events.DataReceived) and self.state != self.passthrough:
+            self.buf += event.data
+        return self.state(event)  # type: ignore[no-any-return]  # the host assigns it
+
+
 class WithOutlets(HttpConnection):
     """A provider's connection that gives the pieces of an answer's body away the short way: not through all layers."""
 
@@ -253,7 +272,7 @@ class WithOutlets(HttpConnection):
             yield passed or command
 
 
-class BoundedHttp1Server(Http1Server):
+class BoundedHttp1Server(QuickHttp1, Http1Server):
     """A client's HTTP/1 connection."""
 
     _framed: http.Response | None = None
@@ -343,7 +362,7 @@ class BoundedHttp1Server(Http1Server):
             yield from self.state(event)
 
 
-class BoundedHttp1Client(WithOutlets, Http1Client):
+class BoundedHttp1Client(WithOutlets, QuickHttp1, Http1Client):
     """A provider's HTTP/1 connection."""
 
     _interims = 0
@@ -568,7 +587,7 @@ class BoundedH2Connection(BufferedH2Connection):
         super()._prepare_for_sending(frames)
 
 
-class BoundedHttp2(Http2Connection):
+class BoundedHttp2(NeverWaits, Http2Connection):
     """What both sides have in common."""
 
     connection_type: ClassVar = BoundedH2Connection

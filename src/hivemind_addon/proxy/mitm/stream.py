@@ -419,7 +419,8 @@ class ScheduledStream(HttpStream):
             yield from super().state_wait_for_response_headers(event)
             return
         self.flow.response = event.response
-        if self.context.options.validate_inbound_headers:
+        # One of HTTP/1 was checked where it was read.
+        if event.response.data.http_version != b"HTTP/1.1" and self.context.options.validate_inbound_headers:
             try:
                 validate_headers(event.response)
             except ValueError:  # its words would quote them
