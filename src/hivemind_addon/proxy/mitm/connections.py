@@ -240,7 +240,7 @@ class QuickHttp1(NeverWaits, Http1Connection):
             return self.send(event)
         if isinstance(event, events.DataReceived) and self.state != self.passthrough:
             self.buf += event.data
-        return self.state(event)  # type: ignore[no-any-return]  # the host assigns it
+        return self.state(event)
 
 
 class WithOutlets(HttpConnection):

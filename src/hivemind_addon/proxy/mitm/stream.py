@@ -946,21 +946,20 @@ class SchedulingHttpLayer(DrainingHttpLayer):
         while active:
             child, doing = active[-1]
             for command in doing:
-                kind = type(command)
-                if kind is ReceiveHttp:
-                    if type(command.event) is RequestHeaders:
+                if isinstance(command, ReceiveHttp):
+                    if isinstance(command.event, RequestHeaders):
                         yield from self.make_stream(command.event.stream_id)
                     # One that is over is gone: late data is for nobody.
                     if stream := self.streams.get(command.event.stream_id):
                         active.append((stream, stream.handle_event(command.event)))
                         break
-                elif kind is SendHttp:
+                elif isinstance(command, SendHttp):
                     connection = self.connections[command.connection]
                     active.append((connection, connection.handle_event(command.event)))
                     break
-                elif kind is commands.SendData:
+                elif isinstance(command, commands.SendData):
                     yield command
-                elif kind is DropStream:
+                elif isinstance(command, DropStream):
                     self.streams.pop(command.stream_id, None)
                 else:
                     yield from self._obey(command, child)
