@@ -88,6 +88,8 @@ class GracefulHttpClient(HttpClient):
             self._handle_event = self.child_layer.handle_event  # type: ignore[method-assign]
             yield from self._handle_event(event)
         yield RegisterHttpConnection(self.context.server, error)
+        if not error and self.debug is None:
+            self.handle_event = self.child_layer.handle_event  # type: ignore[method-assign]  # there is nothing more to wait for
 
 
 class GracefulH2Connection(BoundedH2Connection):
