@@ -28,7 +28,8 @@ _KEY_CHARS = 30
 _LEAST_JUNK = 20
 _JUNK_SHARE = 0.05
 _JUDGED_CHARS = 20_000
-_JUNK = frozenset({*map(chr, range(32)), "\x7f", "�"} - set("\t\n\r\f\b\x1b"))
+_REPLACED = "�"
+_CONTROLS = bytes({*range(32), 0x7F} - set(b"\t\n\r\f\b\x1b"))
 
 
 def garbage_in(answer: Transcript, *, after_tool: bool) -> str:
@@ -85,7 +86,8 @@ def _has_period(text: str, period: int, chars: int) -> bool:
 
 
 def _is_junk(text: str) -> bool:
-    junk = sum(map(text.count, _JUNK))
+    raw = text.encode(errors="replace")  # in UTF-8 no other character has these bytes
+    junk = len(raw) - len(raw.translate(None, _CONTROLS)) + text.count(_REPLACED)
     return junk >= max(_LEAST_JUNK, _JUNK_SHARE * len(text))
 
 
