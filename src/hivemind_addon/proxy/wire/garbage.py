@@ -37,9 +37,9 @@ def garbage_in(answer: Transcript, *, after_tool: bool) -> str:
 
     `after_tool`: the request's last message is a tool's result; of an answer that says something it does not matter.
     """
-    if not answer.parts and (answer.unsaid or answer.is_tail):
-        return ""
     if not answer.parts:
+        if answer.unsaid or answer.is_tail:
+            return ""
         is_legal = answer.stop and (answer.stop not in _NATURAL or (after_tool and not answer.stop.startswith("tool")))
         return "" if is_legal else "empty answer"
     if _repeats(answer.parts[-1], answer.stop):

@@ -112,6 +112,8 @@ def judge_answer(
         reason = _reason(str(status), error)
     elif 200 <= status < 300:
         kind, retryable, reason = _judge_success(status, headers, body, error, is_object=is_object)
+        if kind is OutcomeKind.SUCCESS:
+            return Outcome(kind, reason, status, retry_after_s=hints.retry_after_s)
     else:
         kind, retryable = _by_status(status)
         reason = _reason(str(status), error)
