@@ -6,6 +6,7 @@ It knows nothing of tickets and of the scheduler, and decides nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hivemind_addon.api.ticket import Hints, Outcome, OutcomeKind, Usage
@@ -30,6 +31,9 @@ JUDGED_BODY_MAX_BYTES = 8 * 1024 * 1024
 READ_BODY_MAX_BYTES = 256 * 1024
 """How much of one is read as a conversation, to see whether it is garbage."""
 
+_NO_HINTS = Hints()
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
 
 @dataclass(eq=False, slots=True)
 class AnswerInProgress:
@@ -41,7 +45,7 @@ class AnswerInProgress:
     sent_at: float = 0.0
     head_at: float = 0.0
     last_byte_at: float = 0.0
-    hints: Hints = field(default_factory=Hints)
+    hints: Hints = _NO_HINTS
     """What its head said of limits."""
     kept: list[bytes] = field(default_factory=list)
     """The decoded pieces of what was looked at and is kept back."""
@@ -51,7 +55,7 @@ class AnswerInProgress:
     answer: Transcript | None = None
     """What a complete answer says, as far as it is read."""
     _reader: AnswerReader | None = None
-    _headers: Mapping[str, str] = field(default_factory=dict)
+    _headers: Mapping[str, str] = _NO_HEADERS
 
     @property
     def phase(self) -> Phase | None:

@@ -86,6 +86,8 @@ def _has_period(text: str, period: int, chars: int) -> bool:
 
 
 def _is_junk(text: str) -> bool:
+    if len(text) < _LEAST_JUNK:
+        return False
     raw = text.encode(errors="replace")  # in UTF-8 no other character has these bytes
     junk = len(raw) - len(raw.translate(None, _CONTROLS)) + text.count(_REPLACED)
     return junk >= max(_LEAST_JUNK, _JUNK_SHARE * len(text))
