@@ -125,7 +125,8 @@ class AnswerInProgress:
         decoded: bytes | None = None
         if len(body) <= JUDGED_BODY_MAX_BYTES:
             try:
-                decoded = decode(body, self._headers.get("content-encoding", ""), JUDGED_BODY_MAX_BYTES)
+                coding = self._headers.get("content-encoding")
+                decoded = decode(body, coding, JUDGED_BODY_MAX_BYTES) if coding else body
             except DecodeError as error:
                 self.unreadable = str(error)
         # Read once: for the outcome, for the usage, and to see whether it is garbage.

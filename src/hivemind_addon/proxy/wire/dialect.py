@@ -188,13 +188,15 @@ def members_at(top: Values, name: str) -> Values:
 def tokens_at(members: Values, name: str) -> int | None:
     """A number of tokens, read or still JSON; None: none is told. UntrueUsageError."""
     value = members.get(name)
+    if value is None:
+        return None
     if isinstance(value, msgspec.Raw):
         try:
             value = _NUMBER.decode(value)
         except UNREADABLE as error:
             raise UntrueUsageError from error
-    if value is None:
-        return None
+        if value is None:
+            return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise UntrueUsageError
     if value != int(value) or not 0 <= value <= MAX_TOKENS:

@@ -49,10 +49,12 @@ def garbage_in(answer: Transcript, *, after_tool: bool) -> str:
     if _is_junk("".join([part.text[:_JUDGED_CHARS] for part in answer.parts if not _is_call(part)])):
         return "encoding junk"
     if answer.stop in _NATURAL:
-        if any(_is_call(part) and _never_closes(part.text, ("{", "[")) for part in answer.parts):
-            return "truncated tool arguments"
-        if any(part.heading == "text" and _never_closes(part.text, ('{"', '[{"')) for part in answer.parts):
-            return "truncated JSON"
+        for part in answer.parts:
+            if _is_call(part) and _never_closes(part.text, ("{", "[")):
+                return "truncated tool arguments"
+        for part in answer.parts:
+            if part.heading == "text" and _never_closes(part.text, ('{"', '[{"')):
+                return "truncated JSON"
     return ""
 
 

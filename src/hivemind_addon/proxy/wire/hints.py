@@ -14,7 +14,7 @@ from hivemind_addon.api.ticket import Hints, Reading, WindowReading
 from hivemind_addon.proxy.profile.model import MeterHeaders, Profile, ResetFormat, WindowHeaders
 from hivemind_addon.proxy.wire.error import word
 from hivemind_addon.system.json_values import read_number, read_object
-from hivemind_addon.system.memo import by_thing
+from hivemind_addon.system.memo import by_text, by_thing
 
 _MAX_RETRY_AFTER_S = 86_400.0
 # Monthly quotas exist; what is further away is a mistake.
@@ -124,6 +124,7 @@ def _instant(value: str) -> float | None:
         return None
 
 
+@by_text  # all answers of a second have the same
 def _http_date(value: str) -> float | None:
     """An HTTP date in epoch seconds."""
     if len(value) > _MAX_VALUE_CHARS:

@@ -106,7 +106,7 @@ def judge_answer(
     """
     error = None if body is None else _error_in(status, body)
     rules = _rules_without_error(profile) if error is None and status == 200 else profile.outcomes
-    rule = _first_match(rules, status, error, headers, hints)
+    rule = _first_match(rules, status, error, headers, hints) if rules else None
     if rule is not None:
         kind, retryable = rule.kind, rule.retry
         reason = _reason(str(status), error)
