@@ -1,10 +1,10 @@
 import pytest
 
-from hivemind_addon.api.ticket import OutcomeKind
+from hivemind_addon.api.ticket import OutcomeKind, Usage
 from hivemind_addon.proxy.profile.load import load_profiles
 from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.proxy.wire.answer import Phase
-from hivemind_addon.proxy.wire.answer_in_progress import JUDGED_BODY_MAX_BYTES, AnswerInProgress
+from hivemind_addon.proxy.wire.answer_in_progress import JUDGED_BODY_MAX_BYTES, AnswerInProgress, usage_in_body
 from tests.conftest import FakeClock
 
 SSE = {"content-type": "text/event-stream"}
@@ -122,6 +122,15 @@ def test_a_plain_answer_tells_what_it_used_or_is_counted(answer):
     _, usage = answer.judge_body(200, b'{"type": "message"}', len)
     assert usage is not None
     assert (usage.output_tokens, usage.reported) == (19, False)
+
+
+@pytest.mark.parametrize("told", ["5", "5.0", "true", "null", '"5"', "-1", "5.5", "1" + "0" * 40, "[]"])
+def test_a_plain_answer_that_was_read_whole_tells_the_same_usage(answer, told):
+    body = b'{"usage":{"input_tokens":3,"output_tokens":%s},"content":[{"type":"text","text":"hi"}]}' % told.encode()
+    known = usage_in_body(DialectName.ANTHROPIC_MESSAGES, body)
+    answer.head(200, {})
+    _, usage = answer.judge_body(200, body, none)
+    assert usage == (known if known and known.output_tokens else Usage())
 
 
 def test_a_plain_answer_that_cannot_be_decoded_or_is_too_long_is_judged_by_its_status(answer):

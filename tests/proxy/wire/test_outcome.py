@@ -108,6 +108,18 @@ def test_every_condition_of_a_rule_must_hold(subtests):
             assert judge_recorded("anthropic/rate_limit", Profile(outcomes=(rule,))).kind is THROTTLED
 
 
+def test_a_rule_may_match_a_200_that_has_no_error():
+    rules = (
+        OutcomeRule(kind=IGNORED, retry=False, error=("overloaded_error",)),
+        OutcomeRule(kind=IGNORED, retry=False, message="quota"),
+        OutcomeRule(kind=IGNORED, retry=False, status=(429,)),
+        OutcomeRule(kind=THROTTLED, retry=True, headers={"x-busy": "yes"}),
+    )
+    profile = Profile(outcomes=rules)
+    assert judge(200, b"{}", profile, x_busy="yes").kind is THROTTLED
+    assert judge(200, b"{}", profile, x_busy="no").kind is SUCCESS
+
+
 def test_each_status_has_its_general_meaning(subtests):
     statuses = {
         (IGNORED, False): (301, 304, 400, 401, 402, 403, 404, 405, 413, 418, 422, 451, 999),

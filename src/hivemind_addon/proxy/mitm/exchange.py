@@ -335,12 +335,12 @@ class Exchange:
     @guarded(fallback=Handling.PEEK)
     def head(self, response: http.Response) -> Handling:
         """Step 6: meters learn from the head."""
-        answer = self._answer
-        is_stream = answer.head(response.status_code, plain_headers(response.headers.fields))
+        answer, status = self._answer, response.status_code
+        is_stream = answer.head(status, plain_headers(response.headers.fields))
         if self.tape:
-            self.tape.head(response.status_code, answer.head_at)
+            self.tape.head(status, answer.head_at)
         if self._attempt:
-            self.driver.observe(self._attempt, answer.hints, answered=response.status_code < 400)
+            self.driver.observe(self._attempt, answer.hints, answered=status < 400)
         if not is_stream:
             return Handling.COLLECT
         self.runtime.first_bytes.note(self.ticket.pool, answer.head_at - answer.sent_at)
@@ -364,7 +364,8 @@ class Exchange:
     def _look(self, chunk: bytes) -> Look:
         answer, peek = self._answer, self.profile.peek
         phase = answer.look(chunk)
-        self._record_chunk(len(chunk))
+        if self.tape:
+            self.tape.chunk(len(chunk), self.driver.clock.monotonic())
         if answer.unreadable:
             self._note_oddity(f"answer: {answer.unreadable}")
             return Look.RELEASE
@@ -385,12 +386,8 @@ class Exchange:
     def _tee(self, chunk: bytes) -> bytes:
         decoded = self._answer.tee(chunk)
         if self.tape:
-            self._record_chunk(len(chunk))
+            self.tape.chunk(len(chunk), self.driver.clock.monotonic())
         return decoded
-
-    def _record_chunk(self, size: int) -> None:
-        if self.tape:
-            self.tape.chunk(size, self.driver.clock.monotonic())
 
     def decoded_so_far(self) -> bytes:
         """The decoded bytes of everything that `look` saw."""
@@ -401,7 +398,8 @@ class Exchange:
         """Step 7, for an answer that came to its end: judge it. True: try again."""
         answer = self._answer
         outcome, usage = answer.judge_body(response.status_code, body, self.estimator.count)
-        self._record_chunk(len(body))
+        if self.tape:
+            self.tape.chunk(len(body), self.driver.clock.monotonic())
         if outcome.kind is OutcomeKind.SUCCESS and (garbage := self._garbage()):
             outcome = self._judge_garbage(garbage, may_retry=self.delivery is Delivery.WHOLE)
         if answer.unreadable:
@@ -473,12 +471,15 @@ class Exchange:
     def next_alarm_s(self, stage: Stage) -> float | None:
         """Seconds until something is due, as far as it is known now; None: never."""
         delay_s = self._next_alarm_s(stage)
-        return None if math.isinf(delay_s) else delay_s
+        return None if delay_s == math.inf else delay_s
 
     @guarded(fallback=math.inf)
     def _next_alarm_s(self, stage: Stage) -> float:
-        due_at = min((at for at, _ in self._alarms(stage)), default=math.inf)
-        return max(0.0, due_at - self.driver.clock.monotonic())
+        if self.facts.stream or stage is Stage.PEEKED:
+            due_at = min([at for at, _ in self._alarms(stage)])
+        else:  # a plain answer can only stall
+            due_at = self._answer.last_byte_at + self._silent_s
+        return due_at if due_at == math.inf else max(0.0, due_at - self.driver.clock.monotonic())
 
     @guarded(fallback=Alarm.NOTHING)
     def alarm(self, stage: Stage) -> Alarm:

@@ -28,6 +28,8 @@ class DialectName(Enum):
     OLLAMA = "ollama"
     """`/api/chat` and `/api/generate`; streams are NDJSON."""
 
+    __hash__ = object.__hash__  # an Enum's own is Python, and each request looks its dialect up several times
+
 
 class ResetFormat(Enum):
     """How a `reset` header is written."""

@@ -6,6 +6,7 @@ It knows nothing of tickets and of the scheduler, and decides nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hivemind_addon.api.ticket import Hints, Outcome, OutcomeKind, Usage
@@ -16,18 +17,22 @@ from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
 from hivemind_addon.proxy.wire.hints import read_hints, read_stream_windows
 from hivemind_addon.proxy.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
 from hivemind_addon.proxy.wire.transcript import Transcript, answer_of
-from hivemind_addon.system.json_values import read_object
+from hivemind_addon.system.json_values import read_object, read_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hivemind_addon.proxy.profile.model import DialectName, Profile
+    from hivemind_addon.proxy.wire.parts import Values
     from hivemind_addon.system.clock import Clock
 
 JUDGED_BODY_MAX_BYTES = 8 * 1024 * 1024
 """How much of a plain answer is decoded and read; a longer one is judged by its status."""
 READ_BODY_MAX_BYTES = 256 * 1024
 """How much of one is read as a conversation, to see whether it is garbage."""
+
+_NO_HINTS = Hints()
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(eq=False, slots=True)
@@ -40,7 +45,7 @@ class AnswerInProgress:
     sent_at: float = 0.0
     head_at: float = 0.0
     last_byte_at: float = 0.0
-    hints: Hints = field(default_factory=Hints)
+    hints: Hints = _NO_HINTS
     """What its head said of limits."""
     kept: list[bytes] = field(default_factory=list)
     """The decoded pieces of what was looked at and is kept back."""
@@ -50,7 +55,7 @@ class AnswerInProgress:
     answer: Transcript | None = None
     """What a complete answer says, as far as it is read."""
     _reader: AnswerReader | None = None
-    _headers: Mapping[str, str] = field(default_factory=dict)
+    _headers: Mapping[str, str] = _NO_HEADERS
 
     @property
     def phase(self) -> Phase | None:
@@ -120,15 +125,25 @@ class AnswerInProgress:
         decoded: bytes | None = None
         if len(body) <= JUDGED_BODY_MAX_BYTES:
             try:
-                decoded = decode(body, self._headers.get("content-encoding", ""), JUDGED_BODY_MAX_BYTES)
+                coding = self._headers.get("content-encoding")
+                decoded = decode(body, coding, JUDGED_BODY_MAX_BYTES) if coding else body
             except DecodeError as error:
                 self.unreadable = str(error)
-        outcome = judge_answer(self.profile, status, self._headers, decoded, self.hints, self.clock.wall())
-        usage = usage_in_body(self.dialect_name, decoded) if decoded else None
-        is_good = bool(decoded) and outcome.kind is OutcomeKind.SUCCESS
-        if decoded and is_good and len(decoded) <= READ_BODY_MAX_BYTES:
-            self.answer = answer_of(self.dialect_name, decoded)
-        if decoded and is_good and (usage is None or not usage.output_tokens):
+        # Read once: for the outcome, for the usage, and to see whether it is garbage.
+        plain = read_value(decoded) if decoded and len(decoded) <= READ_BODY_MAX_BYTES else None
+        top = plain if isinstance(plain, dict) else None
+        wall_now = self.clock.wall()
+        outcome = judge_answer(
+            self.profile, status, self._headers, decoded, self.hints, wall_now, is_object=top is not None
+        )
+        if not decoded:
+            return outcome, None
+        usage = _usage_in(self.dialect_name, read_object(decoded) if top is None else top)
+        if outcome.kind is not OutcomeKind.SUCCESS:
+            return outcome, usage
+        if len(decoded) <= READ_BODY_MAX_BYTES:
+            self.answer = answer_of(self.dialect_name, decoded, top)
+        if usage is None or not usage.output_tokens:
             answer = self.answer or answer_of(self.dialect_name, decoded)
             said = "".join(part.text for part in answer.parts)
             if usage is None and not said and not answer.stop:  # no shape that is known here
@@ -150,8 +165,11 @@ class AnswerInProgress:
 
 def usage_in_body(dialect_name: DialectName, body: bytes) -> Usage | None:
     """The usage of a whole answer; None when it reports none that can be read and be true."""
+    return _usage_in(dialect_name, read_object(body))
+
+
+def _usage_in(dialect_name: DialectName, top: Values | None) -> Usage | None:
     dialect = DIALECTS[dialect_name]
-    top = read_object(body)
     try:
         usage = None if top is None else dialect.usage_of(top)
     except UntrueUsageError:

@@ -123,7 +123,7 @@ class Dialect(ABC):
     # Usage.
 
     @abstractmethod
-    def usage_of(self, top: Members, before: Usage | None = None) -> Usage | None:
+    def usage_of(self, top: Values, before: Usage | None = None) -> Usage | None:
         """The usage that an answer tells, what it leaves out taken from `before`; None: none. UntrueUsageError.
 
         `Usage.input_tokens` is uncached input. OpenAI's formats count cached tokens (read and written) inside
@@ -177,23 +177,28 @@ def with_delay(message: str, retry_after_s: float | None) -> str:
     return f"{message.rstrip('. ')}. Please try again in {retry_after_s:.10g} s.".lstrip(". ")
 
 
-def members_at(top: Members, name: str) -> Members:
-    """The members of the object of that name; none where there is no object."""
-    raw = top.get(name)
-    return {} if raw is None else read_object(raw) or {}
+def members_at(top: Values, name: str) -> Values:
+    """The members of the object of that name, read or still JSON; none where there is no object."""
+    value = top.get(name)
+    if isinstance(value, msgspec.Raw):
+        value = read_object(value)
+    return value if isinstance(value, dict) else {}
 
 
-def tokens_at(members: Members, name: str) -> int | None:
-    """A number of tokens; None: none is told. UntrueUsageError."""
-    raw = members.get(name)
-    if raw is None:
-        return None
-    try:
-        value = _NUMBER.decode(raw)
-    except UNREADABLE as error:
-        raise UntrueUsageError from error
+def tokens_at(members: Values, name: str) -> int | None:
+    """A number of tokens, read or still JSON; None: none is told. UntrueUsageError."""
+    value = members.get(name)
     if value is None:
         return None
+    if isinstance(value, msgspec.Raw):
+        try:
+            value = _NUMBER.decode(value)
+        except UNREADABLE as error:
+            raise UntrueUsageError from error
+        if value is None:
+            return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise UntrueUsageError
     if value != int(value) or not 0 <= value <= MAX_TOKENS:
         raise UntrueUsageError
     return int(value)

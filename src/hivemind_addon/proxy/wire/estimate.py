@@ -263,12 +263,11 @@ class Estimator:
         self._sessions.move_to_end(session)
         model = self._model(profile, facts.model)
         anchor = _anchor_of(facts, known)
-        if usage.reported:
-            _learn_model(model, facts, estimate, input_tokens)
         model.outputs.learn(usage.output_tokens)
         known.outputs.learn(usage.output_tokens)
         if not usage.reported:
             return  # what was estimated is no base for the next estimate
+        _learn_model(model, facts, estimate, input_tokens)
         if anchor is not None:
             known.anchors.remove(anchor)
         known.anchors.append(

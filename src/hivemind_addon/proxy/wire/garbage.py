@@ -28,7 +28,8 @@ _KEY_CHARS = 30
 _LEAST_JUNK = 20
 _JUNK_SHARE = 0.05
 _JUDGED_CHARS = 20_000
-_JUNK = frozenset({*map(chr, range(32)), "\x7f", "�"} - set("\t\n\r\f\b\x1b"))
+_REPLACED = "�"
+_CONTROLS = bytes({*range(32), 0x7F} - set(b"\t\n\r\f\b\x1b"))
 
 
 def garbage_in(answer: Transcript, *, after_tool: bool) -> str:
@@ -36,9 +37,9 @@ def garbage_in(answer: Transcript, *, after_tool: bool) -> str:
 
     `after_tool`: the request's last message is a tool's result; of an answer that says something it does not matter.
     """
-    if not answer.parts and (answer.unsaid or answer.is_tail):
-        return ""
     if not answer.parts:
+        if answer.unsaid or answer.is_tail:
+            return ""
         is_legal = answer.stop and (answer.stop not in _NATURAL or (after_tool and not answer.stop.startswith("tool")))
         return "" if is_legal else "empty answer"
     if _repeats(answer.parts[-1], answer.stop):
@@ -48,10 +49,12 @@ def garbage_in(answer: Transcript, *, after_tool: bool) -> str:
     if _is_junk("".join([part.text[:_JUDGED_CHARS] for part in answer.parts if not _is_call(part)])):
         return "encoding junk"
     if answer.stop in _NATURAL:
-        if any(_is_call(part) and _never_closes(part.text, ("{", "[")) for part in answer.parts):
-            return "truncated tool arguments"
-        if any(part.heading == "text" and _never_closes(part.text, ('{"', '[{"')) for part in answer.parts):
-            return "truncated JSON"
+        for part in answer.parts:
+            if _is_call(part) and _never_closes(part.text, ("{", "[")):
+                return "truncated tool arguments"
+        for part in answer.parts:
+            if part.heading == "text" and _never_closes(part.text, ('{"', '[{"')):
+                return "truncated JSON"
     return ""
 
 
@@ -85,7 +88,10 @@ def _has_period(text: str, period: int, chars: int) -> bool:
 
 
 def _is_junk(text: str) -> bool:
-    junk = sum(map(text.count, _JUNK))
+    if len(text) < _LEAST_JUNK:
+        return False
+    raw = text.encode(errors="replace")  # in UTF-8 no other character has these bytes
+    junk = len(raw) - len(raw.translate(None, _CONTROLS)) + text.count(_REPLACED)
     return junk >= max(_LEAST_JUNK, _JUNK_SHARE * len(text))
 
 

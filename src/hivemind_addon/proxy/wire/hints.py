@@ -14,6 +14,7 @@ from hivemind_addon.api.ticket import Hints, Reading, WindowReading
 from hivemind_addon.proxy.profile.model import MeterHeaders, Profile, ResetFormat, WindowHeaders
 from hivemind_addon.proxy.wire.error import word
 from hivemind_addon.system.json_values import read_number, read_object
+from hivemind_addon.system.memo import by_text, by_thing
 
 _MAX_RETRY_AFTER_S = 86_400.0
 # Monthly quotas exist; what is further away is a mistake.
@@ -27,6 +28,7 @@ _MAX_ACCOUNT_CHARS = 200
 _CLOCK_TOLERANCE_S = 5.0
 _MAX_STATUS_CHARS = 40
 _MAX_WINDOWS = 16
+_NO_HINTS = Hints()
 
 CODEX_WINDOWS = "codex.rate_limits"
 """The stream event in which ChatGPT's Codex endpoint tells of its windows, turn by turn (2026-08)."""
@@ -122,6 +124,7 @@ def _instant(value: str) -> float | None:
         return None
 
 
+@by_text  # all answers of a second have the same
 def _http_date(value: str) -> float | None:
     """An HTTP date in epoch seconds."""
     if len(value) > _MAX_VALUE_CHARS:
@@ -271,6 +274,8 @@ def read_hints(profile: Profile, headers: Mapping[str, str], wall_now: float) ->
 
     Instants are taken relative to the response's own `date` where that differs from `wall_now` by more than 5 s.
     """
+    if _names_asked(profile).isdisjoint(headers):
+        return _NO_HINTS
     reader = _HeaderReader(headers, wall_now)
     readings = tuple(reading for meter in profile.meters if (reading := reader.reading(meter)) is not None)
     return Hints(
@@ -281,6 +286,17 @@ def read_hints(profile: Profile, headers: Mapping[str, str], wall_now: float) ->
         windows=tuple(told for one in profile.windows if (told := reader.window(one)) is not None),
         oddities=tuple(reader.oddities),
     )
+
+
+@by_thing
+def _names_asked(profile: Profile) -> frozenset[str]:
+    """All headers that hints are read from."""
+    names = {"retry-after", "retry-after-ms", "x-should-retry", *profile.response_account_headers}
+    for meter in profile.meters:
+        names |= {meter.limit, meter.remaining, meter.reset}
+    for window in profile.windows:
+        names |= {window.used, window.status, window.reset, window.minutes}
+    return frozenset(names)
 
 
 def read_stream_windows(data: bytes, wall_now: float) -> tuple[WindowReading, ...]:

@@ -23,6 +23,7 @@ from hivemind_addon.proxy.profile.model import OutcomeRule, Profile, ResetFormat
 from hivemind_addon.proxy.wire.error import ErrorFacts, error_in_body
 from hivemind_addon.proxy.wire.hints import parse_reset
 from hivemind_addon.system.json_values import read_object, read_value
+from hivemind_addon.system.memo import by_thing
 
 # Longer bodies of status 200 are believed unread: checking must not stall the event loop.
 _MAX_CHECKED_BYTES = 8 * 1024 * 1024
@@ -95,18 +96,24 @@ def judge_answer(
     body: bytes | None,
     hints: Hints,
     wall_now: float = 0.0,
+    *,
+    is_object: bool = False,
 ) -> Outcome:
     """Judge a complete answer. `headers` is asked for lower-case names; `wall_now` in epoch seconds.
 
     `body` is decoded; None when it could not be, or is too long to look at: then the head alone decides.
+    `is_object`: it was read already, and is a JSON object.
     """
     error = None if body is None else _error_in(status, body)
-    rule = _first_match(profile, status, error, headers, hints)
+    rules = _rules_without_error(profile) if error is None and status == 200 else profile.outcomes
+    rule = _first_match(rules, status, error, headers, hints) if rules else None
     if rule is not None:
         kind, retryable = rule.kind, rule.retry
         reason = _reason(str(status), error)
     elif 200 <= status < 300:
-        kind, retryable, reason = _judge_success(status, headers, body, error)
+        kind, retryable, reason = _judge_success(status, headers, body, error, is_object=is_object)
+        if kind is OutcomeKind.SUCCESS:
+            return Outcome(kind, reason, status, retry_after_s=hints.retry_after_s)
     else:
         kind, retryable = _by_status(status)
         reason = _reason(str(status), error)
@@ -122,7 +129,7 @@ def judge_answer(
 
 def judge_stream_error(profile: Profile, error: ErrorFacts, hints: Hints = _NO_HINTS, wall_now: float = 0.0) -> Outcome:
     """Judge an error event inside a stream whose status was 200; `hints` are the head's, `wall_now` epoch seconds."""
-    rule = _first_match(profile, 200, error, {}, _NO_HINTS)
+    rule = _first_match(profile.outcomes, 200, error, {}, _NO_HINTS)
     kind, retryable = (rule.kind, rule.retry) if rule is not None else _by_name(error)
     return Outcome(
         kind=kind,
@@ -175,26 +182,26 @@ def _error_in(status: int, body: bytes) -> ErrorFacts | None:
 
 
 def _judge_success(
-    status: int, headers: Mapping[str, str], body: bytes | None, error: ErrorFacts | None
+    status: int, headers: Mapping[str, str], body: bytes | None, error: ErrorFacts | None, *, is_object: bool
 ) -> tuple[OutcomeKind, bool, str]:
     """Kind, whether to retry, and reason of an answer with a good status."""
     if error is not None:
         return *_by_name(error), _reason(f"{status} with", error, "error")
-    trouble = _unlike_an_answer(headers, body) if status == 200 and body is not None else None
+    trouble = _unlike_an_answer(headers, body, is_object) if status == 200 and body is not None else None
     if trouble is not None:
         return OutcomeKind.FAILED, True, trouble
     return OutcomeKind.SUCCESS, False, str(status)
 
 
-def _unlike_an_answer(headers: Mapping[str, str], body: bytes) -> str | None:
+def _unlike_an_answer(headers: Mapping[str, str], body: bytes, is_object: bool) -> str | None:
     """What is wrong with the body of a 200."""
-    if not body.strip():
+    if not is_object and not body.strip():
         return "200 with an empty body"
     media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type == "text/html":
         return "200 with HTML"
     declared_json = media_type == "application/json" or media_type.endswith("+json")
-    if not declared_json or len(body) > _MAX_CHECKED_BYTES or _is_json(body):
+    if is_object or not declared_json or len(body) > _MAX_CHECKED_BYTES or _is_json(body):
         return None
     return "200 with HTML" if body.lstrip().startswith(b"<") else "200 with broken JSON"
 
@@ -210,15 +217,27 @@ def _is_json(body: bytes) -> bool:
     return True
 
 
+@by_thing
+def _rules_without_error(profile: Profile) -> tuple[OutcomeRule, ...]:
+    """Those that may match a 200 without an error: hardly any, and most answers are asked for them."""
+    return tuple(
+        rule
+        for rule in profile.outcomes
+        if (not rule.status or 200 in rule.status)
+        and not rule.error
+        and (not rule.message or re.search(rule.message, "", re.IGNORECASE))
+    )
+
+
 def _first_match(
-    profile: Profile,
+    rules: tuple[OutcomeRule, ...],
     status: int,
     error: ErrorFacts | None,
     headers: Mapping[str, str],
     hints: Hints,
 ) -> OutcomeRule | None:
     names, message = ((), "") if error is None else (error.names, error.message)
-    for rule in profile.outcomes:
+    for rule in rules:
         if (
             (not rule.status or status in rule.status)
             and (not rule.error or any(name in rule.error for name in names))

@@ -50,11 +50,16 @@ class Assembly:
 
     def close(self) -> Transcript:
         """What was put together."""
-        for part in self.out.parts:
+        out, kept = self.out, []
+        for part in out.parts:
             if part.heading.startswith("tool call"):
                 part.text = pretty(part.text)
-        self.out.unsaid = self.out.unsaid or any(not part.text and part.heading != "text" for part in self.out.parts)
-        self.out.parts = [part for part in self.out.parts if part.text or part.heading.startswith("tool call")]
+                kept.append(part)
+            elif part.text:
+                kept.append(part)
+            if not part.text and part.heading != "text":
+                out.unsaid = True
+        out.parts = kept
         return self.out
 
     def said(self) -> str:
@@ -123,7 +128,7 @@ def block_parts(block: Values, heading: str) -> Iterator[Part]:
 
 def calls_in(message: Values) -> list[Values]:
     """The tool calls that hang on a message or a piece of one; `function_call` is their older name."""
-    calls = list(objects_in(message.get("tool_calls")))
+    calls = objects_in(message.get("tool_calls"))
     if "function_call" in message:
         calls.append({"function": message["function_call"]})
     return calls
@@ -182,7 +187,6 @@ def members_of(value: object) -> Values:
     return value if isinstance(value, dict) else {}
 
 
-def objects_in(value: object) -> Iterator[Values]:
+def objects_in(value: object) -> list[Values]:
     """The objects in a list."""
-    if isinstance(value, list):
-        yield from (item for item in value if isinstance(item, dict))
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

@@ -24,10 +24,11 @@ from hivemind_addon.system.json_values import read_value
 __all__ = ["Part", "Transcript", "answer_of", "answer_of_events", "request_of"]
 
 
-def answer_of(dialect_name: DialectName, body: bytes) -> Transcript:
-    """An answer, streamed or plain, complete or not."""
+def answer_of(dialect_name: DialectName, body: bytes, plain: object = None) -> Transcript:
+    """An answer, streamed or plain, complete or not. `plain`: its members, where they were read already."""
     dialect = DIALECTS[dialect_name]
-    plain = read_value(body) if body.lstrip()[:1] == b"{" else None
+    if plain is None and body.lstrip()[:1] == b"{":
+        plain = read_value(body)
     if not isinstance(plain, dict):
         parser = dialect.parser()
         return _streamed(dialect, [*parser.feed(body), *parser.finish()])

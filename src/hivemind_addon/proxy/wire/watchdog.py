@@ -46,10 +46,14 @@ class Durations:
 
     def note(self, pool: PoolKey, seconds: float) -> None:
         """One attempt took so long."""
-        self._pools.setdefault(pool, _Times()).note(max(0.0, seconds))
-        self._pools.move_to_end(pool)
-        if len(self._pools) > _POOLS:
-            self._pools.popitem(last=False)
+        times = self._pools.get(pool)
+        if times is None:
+            times = self._pools[pool] = _Times()
+            if len(self._pools) > _POOLS:
+                self._pools.popitem(last=False)
+        else:
+            self._pools.move_to_end(pool)
+        times.note(max(0.0, seconds))
 
     def p99_s(self, pool: PoolKey) -> float:
         """What 99 of 100 answers of the pool take; 0 while too few are known."""
@@ -64,6 +68,5 @@ class Durations:
 
     def overdue_s(self, pool: PoolKey, *, least_s: float, factor: float, attempt: int) -> float:
         """How long an attempt (from 1) may take that is silent until its end; infinite: nothing is known."""
-        if not self.p99_s(pool):
-            return math.inf
-        return self.silent_s(pool, least_s=least_s, factor=factor) * 2.0 ** (attempt - 1)
+        p99_s = self.p99_s(pool)
+        return max(least_s, factor * p99_s) * 2.0 ** (attempt - 1) if p99_s else math.inf

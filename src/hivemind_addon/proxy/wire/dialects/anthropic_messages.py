@@ -9,7 +9,6 @@ from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.proxy.wire.dialect import (
     Dialect,
     EventClass,
-    Members,
     event_name,
     members_at,
     sse_event,
@@ -72,7 +71,7 @@ class _AnthropicMessages(Dialect):
         metadata = body.read("metadata", _METADATA, body.outer.metadata)
         return _claude_sessions(metadata.user_id) if metadata else ("", "")
 
-    def usage_of(self, top: Members, before: Usage | None = None) -> Usage | None:
+    def usage_of(self, top: Values, before: Usage | None = None) -> Usage | None:
         members = members_at(top, "usage")
         input_tokens = tokens_at(members, "input_tokens")
         output_tokens = tokens_at(members, "output_tokens")

@@ -66,7 +66,7 @@ class _Ollama(Dialect):
         most = body.number("options.num_predict", options.num_predict) if options else None
         return most if most is not None and 0 < most < 1e9 else None  # -1 and -2: as much as there is room for
 
-    def usage_of(self, top: Members, before: Usage | None = None) -> Usage | None:  # noqa: ARG002
+    def usage_of(self, top: Values, before: Usage | None = None) -> Usage | None:  # noqa: ARG002
         # `prompt_eval_count` is absent where the whole prompt came from the model's cache.
         input_tokens, output_tokens = tokens_at(top, "prompt_eval_count"), tokens_at(top, "eval_count")
         if input_tokens is None and output_tokens is None:

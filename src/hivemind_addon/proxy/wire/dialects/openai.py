@@ -5,7 +5,8 @@ from typing import override
 import msgspec
 
 from hivemind_addon.api.ticket import Usage
-from hivemind_addon.proxy.wire.dialect import Dialect, Members, members_at, tokens_at
+from hivemind_addon.proxy.wire.dialect import Dialect, members_at, tokens_at
+from hivemind_addon.proxy.wire.parts import Values
 
 
 class OpenAIDialect(Dialect):
@@ -29,7 +30,7 @@ def openai_error(error: str, message: str) -> dict[str, dict[str, object]]:
     return {"error": {"message": message, "type": error, "param": None, "code": error}}
 
 
-def openai_usage(members: Members, input_name: str, output_name: str) -> Usage | None:
+def openai_usage(members: Values, input_name: str, output_name: str) -> Usage | None:
     """The usage among these members; cached input, read and written, is counted inside the input."""
     all_input_tokens = tokens_at(members, f"{input_name}_tokens")
     output_tokens = tokens_at(members, f"{output_name}_tokens")

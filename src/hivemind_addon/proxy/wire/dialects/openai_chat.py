@@ -9,7 +9,6 @@ from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.proxy.wire.dialect import (
     ROLE_ONLY_DELTA,
     EventClass,
-    Members,
     is_done,
     members_at,
     sse_event,
@@ -77,7 +76,7 @@ class _OpenAIChat(OpenAIDialect):
     def error_event(self, error: str, message: str, retry_after_s: float | None) -> bytes:
         return sse_event("", openai_error(error or "server_error", with_delay(message, retry_after_s)))
 
-    def usage_of(self, top: Members, before: Usage | None = None) -> Usage | None:  # noqa: ARG002
+    def usage_of(self, top: Values, before: Usage | None = None) -> Usage | None:  # noqa: ARG002
         members = members_at(top, "usage") or members_at(members_at(top, "x_groq"), "usage")
         return openai_usage(members, "prompt", "completion")
 

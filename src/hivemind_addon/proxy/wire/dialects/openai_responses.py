@@ -4,7 +4,6 @@ from hivemind_addon.api.ticket import Usage
 from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.proxy.wire.dialect import (
     EventClass,
-    Members,
     event_name,
     is_done,
     members_at,
@@ -84,7 +83,7 @@ class _OpenAIResponses(OpenAIDialect):
         value = {"type": "response.failed", "sequence_number": 0, "response": response}
         return sse_event("response.failed", value)
 
-    def usage_of(self, top: Members, before: Usage | None = None) -> Usage | None:  # noqa: ARG002
+    def usage_of(self, top: Values, before: Usage | None = None) -> Usage | None:  # noqa: ARG002
         return openai_usage(members_at(top, "usage"), "input", "output")
 
     def usage_of_event(self, event: SseEvent, before: Usage | None) -> tuple[Usage, bool] | None:  # noqa: ARG002
@@ -101,7 +100,7 @@ class _OpenAIResponses(OpenAIDialect):
         out.stop = word_of(details.get("reason")) or word_of(top.get("status")) or out.stop
         if error := error_text(top):
             out.error = error
-        items = list(objects_in(top.get("output")))
+        items = objects_in(top.get("output"))
         out.unsaid = out.unsaid or any(item.get("type") != "message" for item in items)
         parts = [part for item in items for part in message_parts(item, heading="text")]
         if parts:
