@@ -139,6 +139,36 @@ def test_who_rests_long_enough_is_forgotten():
     assert len(pickle.dumps(contest.shares)) < 5000
 
 
+def test_to_be_served_at_once_is_to_wait_to_be_served_and_to_rest():
+    rng = random.Random(1)
+    by_steps, at_once = Shares[Share](credit_s=4.0), Shares[Share](credit_s=4.0)
+    now = 0.0
+    for _ in range(500):
+        now += (took_s := rng.expovariate(1.0))
+        name, cost_s, weight, rested = rng.randrange(9), rng.random() * 3, rng.choice([1.0, 2.0]), rng.random() < 0.8
+        floor_s = rng.choice([math.inf, by_steps.now_s - 5])
+        starts = []
+        for shares in (by_steps, at_once):
+            share = shares.get(name)
+            if share is None:
+                shares.add(share := Share(name, shares.floor_s()))
+            if shares is at_once:
+                starts.append(
+                    shares.serve_at_once(share, cost_s, since=now - took_s / 2, now=now, weight=weight, floor_s=floor_s)
+                )
+            else:
+                shares.wait(share, now - took_s / 2, weight=weight, floor_s=floor_s)
+                starts.append(share.start_s)
+                shares.serve(share, cost_s, weight=weight)
+                shares.rest(share, now)
+            if rested:
+                shares.settle(share, -cost_s / 2, weight=weight)
+                shares.rest(share, now)
+        assert starts[0] == starts[1]
+        assert by_steps.now_s == at_once.now_s
+        assert [by_steps.start_of(one) for one in range(9)] == [at_once.start_of(one) for one in range(9)]
+
+
 def max_min(capacity: float, wants: list[float]) -> list[float]:
     """The fairest split: nobody gets more than it wants, and who gets less gets as much as anybody."""
     got = [0.0] * len(wants)

@@ -390,10 +390,13 @@ class FairQueue:
         """The first ticket that is due."""
         if (first := self._front.first) is not None:
             return self._entries[first]
-        returning, waiting = self._returning.first, self._lanes.first()
-        if returning is not None and (waiting is None or self._returning.first_key <= waiting[0]):
+        returning = self._returning.first
+        if returning is None:
+            return self._lanes.next()
+        waiting = self._lanes.first()
+        if waiting is None or self._returning.first_key <= waiting[0]:
             return self._entries[returning]
-        return None if waiting is None else waiting[1]
+        return waiting[1]
 
     def _set_aside(self, entry: QueueEntry, opens_at: float) -> None:
         prefix = entry.ticket.prefix

@@ -249,6 +249,9 @@ class Lanes:
         self._credit_s = credit_s
         self._cost_s = cost_s
         self._agents: Shares[Agent] = Shares(credit_s=credit_s)
+        self._alone: QueueEntry | None = None
+        """It came when nobody waited, and is in no lane before anything but its own admission is asked for."""
+        self._alone_since = 0.0
 
     def __repr__(self) -> str:
         return f"<Lanes of {self._agents!r}>"
@@ -256,10 +259,19 @@ class Lanes:
     @property
     def now_s(self) -> float:
         """The pool's virtual time."""
+        self._seat()
         return self._agents.now_s
+
+    def next(self) -> QueueEntry | None:
+        """The next ticket."""
+        if self._alone is not None:
+            return self._alone
+        agent = self._agents.waiting.first
+        return None if agent is None else agent.next
 
     def first(self) -> tuple[float, QueueEntry] | None:
         """The next ticket, and its agent's key."""
+        self._seat()
         waiting = self._agents.waiting
         agent = waiting.first
         if agent is None:
@@ -269,6 +281,20 @@ class Lanes:
 
     def enter(self, entry: QueueEntry, now: float) -> None:
         """Put a ticket in its lane."""
+        self._seat()
+        if self._agents.waiting.first is None and not entry.is_child and not entry.is_background:
+            self._alone, self._alone_since = entry, now
+        else:
+            self._enter(entry, now)
+
+    def _seat(self) -> None:
+        """The one that is alone is in its lane from now on, as if it had always been."""
+        entry = self._alone
+        if entry is not None:
+            self._alone = None
+            self._enter(entry, self._alone_since)
+
+    def _enter(self, entry: QueueEntry, now: float) -> None:
         agent, tree = self._shares(entry)
         entry.agent, entry.tree = agent, tree
         name = (entry.ticket.session, entry.priority, entry.is_child)
@@ -282,17 +308,20 @@ class Lanes:
             self._refresh_lane(agent, tree, lane, now)
 
     def leave(self, entry: QueueEntry, now: float) -> None:
-        """Take a ticket out of its lane."""
+        """Take a ticket out of its lane; one that was charged while it was alone is in none."""
+        self._seat()
+        if entry.lane is None:
+            return
         agent, tree, lane = entry.agent, entry.tree, entry.lane
         assert agent is not None
         assert tree is not None
-        assert lane is not None
         entry.lane = None
         lane.tickets.drop(entry)
         self._refresh_lane(agent, tree, lane, now)
 
     def revalue(self, entry: QueueEntry, now: float) -> None:
         """A ticket's bonus changed in its lane."""
+        self._seat()
         assert entry.agent is not None
         assert entry.tree is not None
         assert entry.lane is not None
@@ -305,6 +334,10 @@ class Lanes:
 
         `settle` it when it ends.
         """
+        if entry is self._alone:
+            self._charge_alone(entry, now)
+            return
+        self._seat()
         agent, tree = self._shares(entry)
         if not entry.was_sent:
             self._note_starts(entry, agent, tree)
@@ -313,8 +346,24 @@ class Lanes:
         if entry.lane is None:
             self._refresh(agent, tree, now)
 
+    def _charge_alone(self, entry: QueueEntry, now: float) -> None:
+        """Nobody waits beside it: it comes, is charged, and goes."""
+        self._alone, since = None, self._alone_since
+        agent, tree = self._shares(entry)
+        cost_s, weight = self._cost_s(entry.ticket.demand), entry.weight
+        tree_start_s = agent.trees.serve_at_once(
+            tree, cost_s, since=since, now=now, weight=weight, floor_s=entry.tree_start_s
+        )
+        agent_start_s = self._agents.serve_at_once(
+            agent, cost_s, since=since, now=now, weight=weight, floor_s=entry.agent_start_s
+        )
+        entry.agent_start_s = min(entry.agent_start_s, agent_start_s)
+        entry.tree_start_s = min(entry.tree_start_s, tree_start_s)
+        entry.agent, entry.tree, entry.charged_s, entry.was_sent = agent, tree, cost_s, True
+
     def settle(self, entry: QueueEntry, cost_s: float, now: float) -> None:
         """An attempt ended, and took so much."""
+        self._seat()
         agent, tree, payer = entry.agent, entry.tree, entry.payer
         assert agent is not None
         assert tree is not None
@@ -330,6 +379,7 @@ class Lanes:
 
     def note_position(self, entry: QueueEntry) -> None:
         """Write down what a waiting ticket's position is worth, for one that comes back for it."""
+        self._seat()
         if not entry.was_sent:
             self._note_starts(entry, *self._shares(entry))
 
@@ -340,15 +390,18 @@ class Lanes:
 
     def tree_of(self, ticket: Ticket, *, is_background: bool) -> Tree | None:
         """The tree that would pay for a ticket; None: nobody remembers it."""
+        self._seat()
         agent = self._agents.get((ticket.agent, is_background))
         return None if agent is None else agent.trees.get(agent.root_of(ticket))
 
     def is_first_of_lane(self, entry: QueueEntry) -> bool:
         """Whether a ticket is in its lane and the first there."""
+        self._seat()
         return entry.lane is not None and _head_of(entry.lane) is entry
 
     def rank(self, entry: QueueEntry) -> tuple[float, ...]:
         """What a ticket in its lane is sorted by among all in their lanes, at this instant."""
+        self._seat()
         assert entry.agent is not None
         assert entry.tree is not None
         bonus_s = entry.bonus_s
@@ -356,6 +409,7 @@ class Lanes:
 
     def forecast(self, entries: Iterable[QueueEntry]) -> Iterator[tuple[float, int, QueueEntry]]:
         """Each of these tickets with the key that its agent will have when its turn comes, if nothing else comes."""
+        self._seat()
         by_agent: dict[tuple[str, bool], dict[str, list[tuple[float, int, QueueEntry]]]] = {}
         for entry in entries:
             name = (entry.ticket.agent, entry.is_background)
@@ -372,6 +426,7 @@ class Lanes:
 
     def charge_again(self, entry: QueueEntry, now: float) -> None:
         """An attempt in flight was charged for in another pool, which proved to be this one."""
+        self._seat()
         # The starts that it had are of another virtual time: by them its next attempt could wait for ever.
         entry.agent_start_s = entry.tree_start_s = _NEVER
         agent, tree = self._shares(entry)

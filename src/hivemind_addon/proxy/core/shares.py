@@ -154,6 +154,23 @@ class Shares[S: Share]:
         self._charge(share, cost_s, weight)
         self._forget()
 
+    def serve_at_once(
+        self, share: S, cost_s: float, *, since: float, now: float, weight: float, floor_s: float
+    ) -> float:
+        """The same as to wait (`since`), to be served and to rest (`now`), where none waits; the start it had then."""
+        self._resting.drop(share)
+        self._make_up(since)
+        start_s = share.start_s = max(share.start_s, min(floor_s, self.now_s - self._credit_s))
+        if weight != share.weight:
+            self._weigh(share, weight)
+        if start_s > self.now_s:
+            self.now_s = start_s
+        share.running += 1
+        self._charge(share, cost_s, weight)
+        self._forget()
+        self._idle_since = now
+        return start_s
+
     def settle(self, share: S, correction_s: float, *, weight: float = 1.0) -> None:
         """What it was served with is over, and took so much more. Say then whether it waits or rests."""
         share.running -= 1
