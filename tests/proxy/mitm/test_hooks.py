@@ -5,6 +5,7 @@ That addons see what they see without us is tested with real ones: tests/e2e/tes
 
 import ast
 import asyncio
+import gc
 import inspect
 import sys
 from collections import Counter
@@ -112,11 +113,13 @@ def calls_of(do):
         if event == "call":
             calls[frame.f_code.co_qualname] += 1
 
+    gc.disable()  # what it frees may call something
     sys.setprofile(count)
     try:
         do()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return calls
 
 
