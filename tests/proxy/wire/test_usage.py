@@ -8,15 +8,20 @@ from hypothesis import strategies as st
 from hivemind_addon.api.ticket import Usage
 from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.proxy.wire.answer import UsageReader
-from hivemind_addon.proxy.wire.answer_in_progress import usage_in_body
+from hivemind_addon.proxy.wire.answer_in_progress import usage_in
 from hivemind_addon.proxy.wire.ndjson import NdjsonParser
 from hivemind_addon.proxy.wire.sse import SseEvent, SseParser
+from hivemind_addon.system.json_values import read_object
 
 DATA = Path(__file__).parent / "data"
 ANTHROPIC = DialectName.ANTHROPIC_MESSAGES
 CHAT = DialectName.OPENAI_CHAT
 RESPONSES = DialectName.OPENAI_RESPONSES
 OLLAMA = DialectName.OLLAMA
+
+
+def usage_in_body(name: DialectName, body: bytes) -> Usage | None:
+    return usage_in(name, read_object(body))
 
 
 def read_stream(name: DialectName, stream: bytes) -> UsageReader:

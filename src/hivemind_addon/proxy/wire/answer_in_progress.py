@@ -138,7 +138,7 @@ class AnswerInProgress:
         )
         if not decoded:
             return outcome, None
-        usage = _usage_in(self.dialect_name, read_object(decoded) if top is None else top)
+        usage = usage_in(self.dialect_name, read_object(decoded) if top is None else top)
         if outcome.kind is not OutcomeKind.SUCCESS:
             return outcome, usage
         if len(decoded) <= READ_BODY_MAX_BYTES:
@@ -163,12 +163,8 @@ class AnswerInProgress:
         return Hints(windows=read_stream_windows(self._reader.windows.data, self.clock.wall()))
 
 
-def usage_in_body(dialect_name: DialectName, body: bytes) -> Usage | None:
-    """The usage of a whole answer; None when it reports none that can be read and be true."""
-    return _usage_in(dialect_name, read_object(body))
-
-
-def _usage_in(dialect_name: DialectName, top: Values | None) -> Usage | None:
+def usage_in(dialect_name: DialectName, top: Values | None) -> Usage | None:
+    """The usage that a whole answer's JSON tells; None when it tells none that can be true."""
     dialect = DIALECTS[dialect_name]
     try:
         usage = None if top is None else dialect.usage_of(top)
