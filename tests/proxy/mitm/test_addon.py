@@ -178,8 +178,10 @@ def ends(replays):
 
 async def test_a_replay_is_scheduled_and_its_hooks_go_with_it(replays):
     assert not any(hasattr(replays, hook) for hook in HOOKS)
-    replays.hear()
     flow = replayed()
+    replays.hear(flow)
+    replays.response(answered(make_flow("https://other.test/")))
+    assert hasattr(replays, "request"), "another flow has ended, and the replay is still to come"
     await replays.request(flow)
     assert [pool.in_flight for pool in replays.proxy.driver.snapshot().pools] == [1]
     answered(flow)
@@ -189,8 +191,9 @@ async def test_a_replay_is_scheduled_and_its_hooks_go_with_it(replays):
 
 
 async def test_a_replay_without_an_answer_holds_no_slot(replays):
-    replays.hear()
     one, other = replayed(), replayed()
+    replays.hear(one)
+    replays.hear(other)
     await replays.request(one)
     await replays.request(other)
     replays.error(one)
@@ -201,7 +204,7 @@ async def test_a_replay_without_an_answer_holds_no_slot(replays):
 
 
 async def test_other_flows_pass_by_meanwhile(replays):
-    replays.hear()
+    replays.hear(replayed())
     for flow in (make_flow(), replayed("https://other.test/"), answered(replayed())):
         await replays.request(flow)
     assert not replays.proxy.live

@@ -81,9 +81,12 @@ class Replays:
 
     def __init__(self) -> None:
         self.proxy: Proxy | None = None
+        self._flows: set[str] = set()
+        """Ids of those that are replayed now."""
 
-    def hear(self) -> None:
+    def hear(self, flow: http.HTTPFlow) -> None:
         """A flow is replayed; its hooks come now."""
+        self._flows.add(flow.id)
         self.request = self._asked
         self.response = self._answered
         self.error = self._failed
@@ -115,7 +118,8 @@ class Replays:
             return
         if exchange := self.proxy.replays.pop(flow.id, None):
             exchange.finished()
-        if not self.proxy.replays and hasattr(self, "request"):
+        self._flows.discard(flow.id)  # others' hooks come by, too, also before a replay's request
+        if not self._flows and hasattr(self, "request"):
             del self.request, self.response, self.error
 
 
@@ -387,7 +391,7 @@ class Hivemind:
         if self._view is not None and flow.live:
             self._view.came(flow)
         if flow.is_replay == "request" and not flow.request.stream:
-            self.replays.hear()
+            self.replays.hear(flow)
 
     async def hivemind_hold(self, exchange: Exchange) -> None:
         """Our own hook: the stream waits for admission."""
