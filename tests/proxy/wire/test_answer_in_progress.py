@@ -5,7 +5,6 @@ from hivemind_addon.proxy.profile.load import load_profiles
 from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.proxy.wire.answer import Phase
 from hivemind_addon.proxy.wire.answer_in_progress import JUDGED_BODY_MAX_BYTES, AnswerInProgress, usage_in
-from hivemind_addon.proxy.wire.garbage import garbage_in
 from hivemind_addon.system.json_values import read_object
 from tests.conftest import FakeClock
 
@@ -144,11 +143,3 @@ def test_a_plain_answer_that_cannot_be_decoded_or_is_too_long_is_judged_by_its_s
     answer.unreadable = None
     outcome, usage = answer.judge_body(529, bytes(JUDGED_BODY_MAX_BYTES + 1), none)
     assert (outcome.kind, usage, answer.unreadable) == (OutcomeKind.OVERLOADED, None, None)
-
-
-def test_half_a_character_in_an_answer_is_no_reason_to_ask_again(answer):
-    body = b'{"content":[{"type":"text","text":"cut \\ud83d"}],"stop_reason":"max_tokens","usage":{"input_tokens":5,"output_tokens":3}}'
-    answer.head(200, {})
-    outcome, usage = answer.judge_body(200, body, none)
-    assert (outcome.kind, usage.output_tokens, usage.reported) == (OutcomeKind.SUCCESS, 3, True)
-    assert not garbage_in(answer.answer, after_tool=False)

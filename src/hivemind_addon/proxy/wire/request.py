@@ -15,8 +15,6 @@ import msgspec
 from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
-from hivemind_addon.system.json_values import whole_characters
-
 if TYPE_CHECKING:
     from hivemind_addon.proxy.wire.dialect import Dialect
 
@@ -33,6 +31,7 @@ _MAX_NAME_CHARS = 200
 _MEDIA_BYTES = 8192
 """Smaller images cost about as many tokens when they are taken for text, so they are not looked for."""
 
+_LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _NEWEST_BYTES = 16_384
 _CACHE_MARK_NAME = b'"cache_control"'
 _CACHE_MARK = re.compile(_CACHE_MARK_NAME + rb"\s*:\s*(?:null|\{[^{}]*\})")
@@ -207,7 +206,8 @@ def read_request(body: bytes, dialect: "Dialect") -> RequestFacts:
     try:
         return _facts(RequestBody(body), dialect)
     except UNREADABLE as error:
-        repaired = whole_characters(body)  # JavaScript may write halves
+        # JavaScript may write half of a surrogate pair, which JSON allows and the decoder does not.
+        repaired = _LONE_SURROGATE.sub(rb"\\ufffd", body)
         if repaired != body:
             return read_request(repaired, dialect)
         return RequestFacts(prompt_bytes=len(body), oddities=(f"request body: {_short(error)}",))
