@@ -50,6 +50,9 @@ CASES = [
     *("coroutine", "", "a function", ""),
 ]
 
+MAY_HANG = "kill in requestheaders"
+"""mitmproxy by itself does not always close the client's connection then: on a busy machine its client may wait."""
+
 
 def asked(proxy, origin, version):
     """What the client and the origin got, case by case, over one connection."""
@@ -101,16 +104,16 @@ def test_addons_see_what_they_see_without_us(tmp_path, authority, version):
     with running_origin(context) as origin:
         origin.open()
         ours = profiles(tmp_path, sim=for_host(origin.port))
-        for attempt in range(3):  # on a busy machine a broken connection is noticed sooner or later
-            folder = tmp_path / str(attempt)
-            folder.mkdir()
-            bare = outcome(folder / "bare", [SEEN], origin, [], version)
-            direct = outcome(folder / "direct", [ADDON, SEEN], origin, ours, version)
-            fallen_back = outcome(folder / "fallen back", [other, ADDON, SEEN], origin, ours, version)
-            if direct[:3] == bare[:3] == fallen_back[:3]:
-                break
+        bare = outcome(tmp_path / "bare", [SEEN], origin, [], version)
+        direct = outcome(tmp_path / "direct", [ADDON, SEEN], origin, ours, version)
+        fallen_back = outcome(tmp_path / "fallen back", [other, ADDON, SEEN], origin, ours, version)
     assert direct[3]
     assert not fallen_back[3]
+    late = CASES.index(MAY_HANG)
+    assert direct[0][late] == (MAY_HANG, ("RemoteProtocolError",), [])
+    for one in (bare, fallen_back):
+        assert one[0][late] in (direct[0][late], (MAY_HANG, ("ReadTimeout",), []))
+        one[0][late] = direct[0][late]
     for one in (direct, fallen_back):
         assert one[0] == bare[0]
         assert one[1] == bare[1]
