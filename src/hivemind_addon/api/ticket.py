@@ -190,6 +190,14 @@ class CallKind(Enum):
     PREWARM = "prewarm"
 
 
+class Endpoint(Struct, frozen=True, gc=False):
+    """A pool that is equal to others for the tickets that name it."""
+
+    pool: PoolKey
+    weight: float = 1.0
+    """Its share of the new trees of sessions, beside the others'."""
+
+
 class Ticket(Struct, frozen=True, gc=False):
     """One request that wants to go upstream, from submit to its end; survives retries."""
 
@@ -240,6 +248,8 @@ class Ticket(Struct, frozen=True, gc=False):
     """What kind of client asks, where nobody told how long it waits; empty: `deadline_at` was announced."""
     idempotency_key: str = ""
     """The client's own `Idempotency-Key`, which goes upstream as it came."""
+    endpoints: tuple[Endpoint, ...] = ()
+    """Pools that it may go to, whichever takes it soonest; `pool` is the one that it waits for. Empty: `pool` only."""
 
     @property
     def cold_demand(self) -> Demand:

@@ -169,6 +169,11 @@ class FairQueue:
             entry.renew()
         return entries
 
+    def take(self, entry: QueueEntry, now: float) -> None:
+        """Take one out that goes to another pool, where it is new."""
+        self._take_out(entry, now)
+        entry.renew()
+
     def wake_up(self, slept_s: float, now: float) -> None:
         """The machine slept until now, and all clients with it."""
         for entry in self:
