@@ -147,6 +147,11 @@ class Scheduler:
                 pool.resume(self._learned.pop(key), now)
         return pool
 
+    def pool_of(self, ticket_id: str) -> PoolKey | None:
+        """Where a ticket is; None: it has ended, or never came."""
+        pool = self._pool_of_ticket.get(ticket_id)
+        return None if pool is None else pool.key
+
     def must_count(self, ticket: Ticket, now: float) -> bool:
         """Whether the tokens of a ticket that is to come have to be counted: a limit or a budget is near.
 
