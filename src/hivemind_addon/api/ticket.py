@@ -121,6 +121,8 @@ class Outcome(Struct, frozen=True, gc=False):
     """It never got to the provider: no network, name not found. Nobody's own trouble."""
     account_block_s: float | None = None
     """Seconds until the account is served again, where it is refused for hours or days; None: no such refusal."""
+    of_account: bool = False
+    """It is the account's trouble and not the request's: an equal endpoint may serve it."""
     garbage: str = ""
     """What is wrong with a complete answer (`proxy/wire/garbage.py`); empty: nothing that is known."""
 

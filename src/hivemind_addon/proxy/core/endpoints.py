@@ -23,7 +23,9 @@ An account's block refuses all who wait for it; those who may go elsewhere do so
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from hivemind_addon.api.ticket import PoolKey, Reason, Ticket
+from msgspec.structs import replace
+
+from hivemind_addon.api.ticket import AttemptResult, Outcome, OutcomeKind, PoolKey, Reason, Ticket
 from hivemind_addon.proxy.core.lanes import EntryState, QueueEntry
 from hivemind_addon.proxy.core.pool import Pool
 
@@ -36,8 +38,12 @@ _LEAVING_S = 20.0
 """So shortly before it would be shed, or its client may leave, a ticket goes elsewhere, whatever that costs."""
 _SETBACKS = 2
 """After so many failures in one pool another one is tried."""
-_PRICE = 1.0
+_PRICE = 0.3
 """Seconds that a pool has to idle for each second that a moved ticket reads anew."""
+_WORTH = 1.0
+"""A wait has to be so many times as long as what is read anew."""
+_LOOK_EVERY_S = 0.5
+"""So often it is asked who would gain: the queue is played through for it."""
 _MOST_IDLED_S = 60.0
 """No pool saves more than this."""
 _MOVABLE = frozenset({EntryState.LANE, EntryState.RETURNING, EntryState.FRONT, EntryState.BACKING_OFF})
@@ -45,6 +51,17 @@ _LEAST_S = 0.001
 """Timers are no finer."""
 _REMEMBERED = 20_000
 """Sessions, at most."""
+
+
+_UNKNOWN_BLOCK_S = 300.0
+"""How long an endpoint that refuses its key or has no money left is not asked again."""
+
+
+def is_endpoints_own(outcome: Outcome) -> bool:
+    """Whether an attempt failed for good by its endpoint's fault: its key, its money, its certificate."""
+    if outcome.kind is not OutcomeKind.IGNORED or outcome.garbage:
+        return False
+    return outcome.account_block_s is not None or outcome.of_account or outcome.status in (None, 401, 402, 429)
 
 
 @dataclass(slots=True)
@@ -58,6 +75,8 @@ class _Place:
     """How long it could have served one who waited elsewhere, less what moved tickets had to read anew."""
     idles: bool = False
     """Whether it could when it was last looked at."""
+    look_at: float = 0.0
+    """Before that it need not be asked again who would gain."""
 
     def load_at(self, now: float) -> float:
         """The load by now."""
@@ -114,6 +133,19 @@ class Endpoints:
         self._settle_in(ticket, chosen, now)
         return chosen
 
+    def excuse(self, ticket: Ticket, result: AttemptResult, now: float) -> AttemptResult:
+        """An attempt ended. Where its endpoint refuses for good, and another one may not, it is tried again there.
+
+        What refuses for good is blocked, as long as it says, or for some minutes.
+        """
+        outcome = result.outcome
+        if outcome.retryable or not is_endpoints_own(outcome):
+            return result
+        if not any(pool.key != ticket.pool and not pool.is_blocked(now) for pool in self._equal_to(ticket)):
+            return result
+        block_s = outcome.account_block_s or _UNKNOWN_BLOCK_S
+        return replace(result, outcome=replace(outcome, retryable=True, account_block_s=block_s))
+
     def moved(self, move: Move, now: float) -> None:
         """It was done."""
         ticket = move.entry.ticket
@@ -151,33 +183,63 @@ class Endpoints:
         return found
 
     def _move_to(self, target: Pool, place: _Place, waiting: Iterable[Pool], now: float) -> Move | None:
+        """Who is to go to an idle pool now, if anybody is."""
         best: tuple[float, float, Move] | None = None
+        dear: list[tuple[float, float, Move]] = []
         for source in waiting:
             if source is target:
                 continue
             for entry in source.waiting:
                 if entry.state not in _MOVABLE or entry.ticket.id in self._moved or not self._may_go(entry, target):
                     continue
-                price_s = self._price_s(entry, source, target, now)
-                if price_s is not None and (best is None or (price_s, entry.since) < best[:2]):
-                    best = price_s, entry.since, Move(entry, source, target)
-        if best is None:
+                read_s = self._read_s(entry, source, target, now)
+                if read_s is None:
+                    continue
+                option = read_s, entry.since, Move(entry, source, target)
+                if read_s:
+                    dear.append(option)
+                elif best is None or option[:2] < best[:2]:
+                    best = option
+        if best is None and not dear:
             return None
-        price_s, _, move = best
-        room_at = target.room_at(move.entry.ticket, now)
+        room_at = target.room_at((best or dear[0])[2].entry.ticket, now)
         if room_at > now:
-            self.wakeup_at = min(self.wakeup_at, max(room_at, now + _LEAST_S))
+            self._wake(room_at, now)
             return None
-        if price_s <= place.idled_s:
-            place.idled_s -= price_s
-            return move
-        if move.source.gate is not None:
-            place.idles = True
-            self.wakeup_at = min(self.wakeup_at, now + max(_LEAST_S, price_s - place.idled_s))
+        if best is not None:
+            return best[2]
+        return self._hired(place, dear, now)
+
+    def _hired(self, place: _Place, dear: list[tuple[float, float, Move]], now: float) -> Move | None:
+        """The cheapest whose price the idle pool has paid by idling, of those that gain by it."""
+        place.idles = any(move.source.gate is not None for _, _, move in dear)
+        dear.sort(key=lambda option: option[:2])
+        price_s = _PRICE * dear[0][0]
+        if price_s > place.idled_s:
+            if place.idles:
+                self._wake(now + price_s - place.idled_s, now)
+            return None
+        if now < place.look_at:
+            self._wake(place.look_at, now)
+            return None
+        starts: dict[str, float] = {}
+        for source in dict.fromkeys(move.source for _, _, move in dear):
+            starts |= source.starts(now)
+        for read_s, _, move in dear:
+            if _PRICE * read_s > place.idled_s:
+                break
+            if starts.get(move.entry.ticket.id, _NEVER) > now + _WORTH * read_s:
+                place.idled_s -= _PRICE * read_s
+                return move
+        place.look_at = now + _LOOK_EVERY_S
+        self._wake(place.look_at, now)
         return None
 
-    def _price_s(self, entry: QueueEntry, source: Pool, target: Pool, now: float) -> float | None:
-        """What a waiting ticket has to pay for going elsewhere; None: it stays."""
+    def _wake(self, at: float, now: float) -> None:
+        self.wakeup_at = min(self.wakeup_at, max(at, now + _LEAST_S))
+
+    def _read_s(self, entry: QueueEntry, source: Pool, target: Pool, now: float) -> float | None:
+        """What a waiting ticket has to read anew elsewhere; 0: it may go for nothing, None: it stays."""
         gate = source.gate
         if source.is_shut:
             return 0.0
@@ -189,7 +251,7 @@ class Endpoints:
         if failed_often or min(entry.shed_at, entry.leaves_at) < now + _LEAVING_S:
             return 0.0
         ticket = entry.ticket
-        return _PRICE * target.reading_s(max(0, source.warm_tokens(ticket, now) - target.warm_tokens(ticket, now)))
+        return target.reading_s(max(0, source.warm_tokens(ticket, now) - target.warm_tokens(ticket, now)))
 
     def _count_idling(self, now: float) -> None:
         passed_s, self._looked_at = now - self._looked_at, now
@@ -224,7 +286,9 @@ class Endpoints:
     def _settle_in(self, ticket: Ticket, pool: Pool, now: float) -> None:
         self._place(pool).add(pool.cost_s(ticket, now), now)
         name = (ticket.agent, ticket.session)
-        self._homes.pop(name, None)
+        before = self._homes.pop(name, None)
+        if before is not None and before[0] != pool.key and (old := self._pools.get(before[0])) is not None:
+            old.forget(ticket)
         self._homes[name] = (pool.key, now)
         ttl_s = pool.settings.order.cache.ttl_s
         while self._homes:

@@ -227,6 +227,10 @@ class FairQueue:
         if self._cache.ended(entry.ticket, answered=answered):
             self._release(entry.ticket.prefix, now)
 
+    def forget(self, ticket: Ticket) -> None:
+        """A ticket's conversation goes on in another pool."""
+        self._cache.forget(ticket)
+
     def is_cold(self, ticket: Ticket, now: float) -> bool:
         """Whether the provider's cache holds nothing of a ticket's input, as far as is known."""
         return self._cache.warm_until(ticket, now) == _LONG_AGO

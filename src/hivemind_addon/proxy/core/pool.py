@@ -49,7 +49,7 @@ from hivemind_addon.proxy.core.breaker import BreakerSettings
 from hivemind_addon.proxy.core.budget import Budgets
 from hivemind_addon.proxy.core.capacity import Capacity, ConcurrencySettings
 from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
-from hivemind_addon.proxy.core.forecast import Callers, foresee, view_pool
+from hivemind_addon.proxy.core.forecast import Callers, foresee, starts_at, view_pool
 from hivemind_addon.proxy.core.lanes import EntryState, InFlight, QueueEntry
 from hivemind_addon.proxy.core.learned import LearnedPool
 from hivemind_addon.proxy.core.meters import Backoffs, Meters
@@ -425,6 +425,10 @@ class Pool:
         gate = self._selector.gate(ticket, now)
         return now if gate is None else gate.opens_at
 
+    def starts(self, now: float) -> dict[str, float]:
+        """When those that wait are likely to go, by ticket; whom nothing tells of is left out."""
+        return starts_at(self._capacity, self._queue.in_order(), now)
+
     def warm_tokens(self, ticket: Ticket, now: float) -> int:
         """How much of a ticket's input this provider's cache holds, as far as is known."""
         if self._queue.is_cold(ticket, now):
@@ -438,6 +442,10 @@ class Pool:
     def cost_s(self, ticket: Ticket, now: float) -> float:
         """What a ticket is expected to take, in seconds of the bottleneck."""
         return self._capacity.cost_s(self._selector.demand(ticket, now))
+
+    def forget(self, ticket: Ticket) -> None:
+        """A ticket's conversation goes on in an equal pool: what is warm of it here is not what it will send."""
+        self._queue.forget(ticket)
 
     def release(self, entry: QueueEntry, now: float) -> None:
         """Let one that waits go to an equal pool."""

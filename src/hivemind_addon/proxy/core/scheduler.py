@@ -306,6 +306,8 @@ class Scheduler:
         if pool is None:
             raise ContractError(f"{ticket.id}: attempt {attempt.number} was settled already")
         spend = actual_spend(ticket, result)
+        if ticket.endpoints and not result.client_saw_bytes:
+            result = self._endpoints.excuse(ticket, result, now)
         verdict = pool.settle(attempt, result, spend, now, stopping=self._stopping)
         self._look_again(self._budgets.settle(ticket, spend, now), now)
         if not isinstance(verdict, Backoff):

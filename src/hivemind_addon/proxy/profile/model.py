@@ -129,6 +129,9 @@ class OutcomeRule:
     account_block: bool = False
     """Whether the account is refused until the end of a long window (a subscription's, a day's): everybody is told at
     once. The end is what the error or the windows say, else the retry-after, else five minutes."""
+    of_account: bool = False
+    """Whether it is the account's trouble and not the request's, though no end is known (no credit): where the profile
+    lists `upstreams`, another one is tried."""
 
 
 @dataclass(frozen=True, slots=True)

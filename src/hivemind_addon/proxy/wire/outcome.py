@@ -124,6 +124,7 @@ def judge_answer(
         retryable=retryable and hints.should_retry is not False,
         retry_after_s=_retry_after(kind, error, hints),
         account_block_s=_account_block_s(rule, error, hints, wall_now),
+        of_account=rule is not None and rule.of_account,
     )
 
 
@@ -138,6 +139,7 @@ def judge_stream_error(profile: Profile, error: ErrorFacts, hints: Hints = _NO_H
         retryable=retryable,
         retry_after_s=_retry_after(kind, error, _NO_HINTS),
         account_block_s=_account_block_s(rule, error, hints, wall_now),
+        of_account=rule is not None and rule.of_account,
     )
 
 
