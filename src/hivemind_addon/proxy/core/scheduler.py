@@ -159,6 +159,9 @@ class Scheduler:
         """
         pool = self._pools.get(self._merged.get(ticket.pool, ticket.pool))
         is_near = pool is not None and pool.is_near(ticket.demand, _PLENTY, now)
+        for one in ticket.endpoints:
+            pool = self._pools.get(self._merged.get(one.pool, one.pool))
+            is_near = is_near or (pool is not None and pool.is_near(ticket.demand, _PLENTY, now))
         return is_near or self._budgets.is_near(ticket, _PLENTY)
 
     def configure(self, settings_of: Callable[[PoolKey, str], PoolSettings | None], now: float) -> None:

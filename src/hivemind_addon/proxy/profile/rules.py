@@ -25,6 +25,7 @@ from hivemind_addon.proxy.profile.model import (
     Watchdog,
     WindowHeaders,
 )
+from hivemind_addon.proxy.profile.upstreams import Upstream, upstream_url
 from hivemind_addon.system.patterns import host_parts
 from hivemind_addon.system.typed import BadValue, DocumentRules, positive
 
@@ -92,6 +93,24 @@ def _price(value: float) -> float:
     return value
 
 
+def _upstream_name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}", value):
+        raise BadValue(f"no name of an endpoint: {value!r}", "write letters, digits, dots and dashes, such as east")
+    return value
+
+
+def _path_beginning(value: str) -> str:
+    if not value.startswith("/") or re.search(r"[\s?#*]", value):
+        raise BadValue(f"no beginning of a path: {value!r}", "begin it with /, without wildcards, such as /v1")
+    return value
+
+
+def _model_name(value: str) -> str:
+    if not re.fullmatch(r"[^\s/?#][^\s?#]*", value):
+        raise BadValue(f"no name of a model: {value!r}", "write the name as the endpoint has it")
+    return value
+
+
 def _hard_status(value: int) -> int:
     if not 400 <= value <= 499 or value in {408, 409, 425, 429}:
         raise BadValue(f"{value} is retried by clients", "write 400, 402 or 403")
@@ -150,6 +169,13 @@ PROFILE_RULES = DocumentRules(
         (Watchdog, "factor"): positive,
         (Watchdog, "answer_factor"): positive,
         (BudgetRefusal, "status"): _hard_status,
+        (Upstream, "name"): _upstream_name,
+        (Upstream, "url"): upstream_url,
+        (Upstream, "header"): _header_or_none,
+        (Upstream, "paths"): _path_beginning,
+        (Upstream, "models"): _model_name,
+        (Upstream, "serves"): _model_glob,
+        (Upstream, "weight"): positive,
         (MeterHeaders, "limit"): _header,
         (MeterHeaders, "remaining"): _header,
         (MeterHeaders, "reset"): _header_or_none,
@@ -187,6 +213,8 @@ PROFILE_RULES = DocumentRules(
         (Profile, "prices"): _model_glob,
         (Profile, "parent_beside"): _header_or_member,
         (OutcomeRule, "headers"): _header,
+        (Upstream, "paths"): _path_beginning,
+        (Upstream, "models"): _model_glob,
         (CallRule, "headers"): _header_or_member,
         (ClientRule, "headers"): _header,
         (BlockedAccountRefusal, "headers"): _header,
