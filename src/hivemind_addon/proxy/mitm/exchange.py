@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from hivemind_addon.proxy.mitm.port import Outgoing
     from hivemind_addon.proxy.mitm.settings import Settings
     from hivemind_addon.proxy.profile.model import DialectName, Profile
-    from hivemind_addon.proxy.profile.upstreams import Upstream
+    from hivemind_addon.proxy.profile.upstreams import EqualUpstream
     from hivemind_addon.proxy.runtime.driver import Driver
     from hivemind_addon.proxy.runtime.guard import Guard
     from hivemind_addon.proxy.wire.dialect import Dialect
@@ -119,7 +119,7 @@ class Exchange:
     """With whole delivery: when what has come is passed on, before its client gives up."""
     tape: Tape | None = None
     """What is recorded of its attempts; None: nothing."""
-    upstreams: Mapping[PoolKey, Upstream] = MappingProxyType({})
+    upstreams: Mapping[PoolKey, EqualUpstream] = MappingProxyType({})
     """The endpoints that it may go to, by their pools; empty: it goes where it was sent."""
     keeper: ConversationKeeper | None = None
     """Who keeps its conversation when a spent budget refuses it; None: nobody."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mitmproxy import http
 
     from hivemind_addon.proxy.profile.model import Profile
-    from hivemind_addon.proxy.profile.upstreams import Key, Keys, Upstream
+    from hivemind_addon.proxy.profile.upstreams import EqualUpstream, Key, Keys
     from hivemind_addon.proxy.wire.description import Description
 
 _SIGNED = ("aws4-", "hmac ", "sharedkey ")
@@ -36,7 +36,7 @@ _decode = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def upstreams_of(profile: Profile, told: Description, headers: Mapping[str, str]) -> dict[PoolKey, Upstream]:
+def upstreams_of(profile: Profile, told: Description, headers: Mapping[str, str]) -> dict[PoolKey, EqualUpstream]:
     """The pools that a request may go to, and their endpoints; none: it goes where it was sent, as it came.
 
     A signed request is never moved, nor one with the login of a subscription.
@@ -53,19 +53,21 @@ def is_bound(headers: Mapping[str, str]) -> bool:
     return value.lower().startswith(_SIGNED) or _LOGIN.match(value[:7].lower() + value[7:]) is not None
 
 
-def endpoints_of(upstreams: Mapping[PoolKey, Upstream]) -> tuple[Endpoint, ...]:
+def endpoints_of(upstreams: Mapping[PoolKey, EqualUpstream]) -> tuple[Endpoint, ...]:
     """The same for the scheduler."""
     return tuple(Endpoint(pool, one.weight) for pool, one in upstreams.items())
 
 
-def _pool(profile: Profile, pool: PoolKey, upstream: Upstream, model: str) -> PoolKey:
+def _pool(profile: Profile, pool: PoolKey, upstream: EqualUpstream, model: str) -> PoolKey:
     if upstream.is_own:
         return pool
     host = upstream.host if upstream.url else pool.host
     return PoolKey(host, upstream.name, model_group(profile, upstream.model(model)))
 
 
-def outgoing(request: http.Request, profile: Profile, upstream: Upstream, keys: Keys, model: str) -> Outgoing | None:
+def outgoing(
+    request: http.Request, profile: Profile, upstream: EqualUpstream, keys: Keys, model: str
+) -> Outgoing | None:
     """What is sent to an endpoint; None: the request as it came."""
     if upstream.is_own:
         return None
@@ -89,7 +91,7 @@ def outgoing(request: http.Request, profile: Profile, upstream: Upstream, keys: 
     return Outgoing(sent)
 
 
-def _replace_key(sent: http.Request, profile: Profile, upstream: Upstream, key: Key | None) -> None:
+def _replace_key(sent: http.Request, profile: Profile, upstream: EqualUpstream, key: Key | None) -> None:
     """The client's credentials are for the host that it meant, and go to no other."""
     brought = next((name for name in profile.credential_headers if name in sent.headers), "")
     for name in (*_OF_THE_CLIENT, *profile.credential_headers, *profile.request_account_headers):

@@ -15,7 +15,7 @@ from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.fair_queue import OrderSettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import RetryPolicy
-from hivemind_addon.proxy.profile.upstreams import Upstream
+from hivemind_addon.proxy.profile.upstreams import EqualUpstream
 from hivemind_addon.system.memo import by_thing, by_thing_and_text
 from hivemind_addon.system.patterns import glob_matches
 
@@ -340,7 +340,7 @@ class Profile:
     parent_beside: Mapping[str, str] = field(default_factory=dict)
     """Header that names the session → where such a request names its parent; for agents whose name for it is, in
     others, something else."""
-    upstreams: tuple[Upstream, ...] = ()
+    upstreams: tuple[EqualUpstream, ...] = ()
     """Endpoints that are equal: calls go where they can go soonest (docs/upstreams.md). Empty: where they were sent.
     Not inherited by `extends` of another name."""
     refuse_websocket: bool = False

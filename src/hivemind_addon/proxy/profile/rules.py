@@ -25,7 +25,7 @@ from hivemind_addon.proxy.profile.model import (
     Watchdog,
     WindowHeaders,
 )
-from hivemind_addon.proxy.profile.upstreams import Upstream, upstream_url
+from hivemind_addon.proxy.profile.upstreams import EqualUpstream, upstream_url
 from hivemind_addon.system.patterns import host_parts
 from hivemind_addon.system.typed import BadValue, DocumentRules, positive
 
@@ -169,13 +169,13 @@ PROFILE_RULES = DocumentRules(
         (Watchdog, "factor"): positive,
         (Watchdog, "answer_factor"): positive,
         (BudgetRefusal, "status"): _hard_status,
-        (Upstream, "name"): _upstream_name,
-        (Upstream, "url"): upstream_url,
-        (Upstream, "header"): _header_or_none,
-        (Upstream, "paths"): _path_beginning,
-        (Upstream, "models"): _model_name,
-        (Upstream, "serves"): _model_glob,
-        (Upstream, "weight"): positive,
+        (EqualUpstream, "name"): _upstream_name,
+        (EqualUpstream, "url"): upstream_url,
+        (EqualUpstream, "header"): _header_or_none,
+        (EqualUpstream, "paths"): _path_beginning,
+        (EqualUpstream, "models"): _model_name,
+        (EqualUpstream, "serves"): _model_glob,
+        (EqualUpstream, "weight"): positive,
         (MeterHeaders, "limit"): _header,
         (MeterHeaders, "remaining"): _header,
         (MeterHeaders, "reset"): _header_or_none,
@@ -213,8 +213,8 @@ PROFILE_RULES = DocumentRules(
         (Profile, "prices"): _model_glob,
         (Profile, "parent_beside"): _header_or_member,
         (OutcomeRule, "headers"): _header,
-        (Upstream, "paths"): _path_beginning,
-        (Upstream, "models"): _model_glob,
+        (EqualUpstream, "paths"): _path_beginning,
+        (EqualUpstream, "models"): _model_glob,
         (CallRule, "headers"): _header_or_member,
         (ClientRule, "headers"): _header,
         (BlockedAccountRefusal, "headers"): _header,

@@ -39,7 +39,7 @@ class KeySource:
 
 
 @dataclass(frozen=True, slots=True)
-class Upstream:
+class EqualUpstream:
     """One endpoint of several that are equal: calls go where they can go soonest. With neither `url` nor `key` it is
     where the request was sent, as it came.
     """
@@ -145,7 +145,7 @@ def upstream_url(value: str) -> str:
     return value
 
 
-def check_upstreams(upstreams: Iterable[Upstream], file: Path) -> None:
+def check_upstreams(upstreams: Iterable[EqualUpstream], file: Path) -> None:
     """What no single value shows. Raises DocumentError."""
     seen: set[str] = set()
     for index, one in enumerate(upstreams):
@@ -158,7 +158,7 @@ def check_upstreams(upstreams: Iterable[Upstream], file: Path) -> None:
             raise DocumentError(file, f"{place}.key", "it is in the environment or in a file, one of them", cure)
 
 
-def read_keys(profile: str, upstreams: Iterable[Upstream], file: Path) -> dict[tuple[str, str], Key]:
+def read_keys(profile: str, upstreams: Iterable[EqualUpstream], file: Path) -> dict[tuple[str, str], Key]:
     """The keys of a profile's endpoints. `file`: the profile's, for errors. Raises DocumentError, which quotes none."""
     keys = {}
     for index, one in enumerate(upstreams):
