@@ -15,6 +15,7 @@ from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.fair_queue import OrderSettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import RetryPolicy
+from hivemind_addon.proxy.profile.format import ResetFormat
 from hivemind_addon.system.memo import by_thing, by_thing_and_text
 from hivemind_addon.system.patterns import glob_matches
 
@@ -29,23 +30,6 @@ class DialectName(Enum):
     """`/api/chat` and `/api/generate`; streams are NDJSON."""
 
     __hash__ = object.__hash__  # an Enum's own is Python, and each request looks its dialect up several times
-
-
-class ResetFormat(Enum):
-    """How a `reset` header is written."""
-
-    RFC3339 = "rfc3339"
-    """An instant: `2026-11-20T10:00:00Z`."""
-    EPOCH_S = "epoch-seconds"
-    """An instant, in seconds since 1970."""
-    EPOCH_MS = "epoch-milliseconds"
-    """An instant, in milliseconds since 1970."""
-    DURATION = "duration"
-    """Go-like: `1s`, `6m0s`, `12ms`, `2m59.56s`."""
-    SECONDS = "seconds"
-    """Seconds from now, with or without a fraction."""
-    AUTO = "auto"
-    """A timestamp, a duration, or a number: > 1e12 epoch ms, > 1e9 epoch s, else seconds."""
 
 
 class InputCharge(Enum):
