@@ -129,6 +129,8 @@ class EventRules:
     """Last members of such pointers that do not count: `role`."""
     complete_if: tuple[str, ...] = ()
     """Pointers: a body that ends without a terminal event is complete where its last event has anything there."""
+    complete_after_usage: bool = False
+    """It is complete, too, where its last event tells usage and has no content."""
     surely_content: tuple[str, ...] = ()
     """Globs of names which after the first content need not be read: they are content, and tell no usage."""
     surely_content_with: tuple[str, ...] = ()
@@ -237,8 +239,10 @@ class SaysPlace:
     """`text`, `thinking`, `tool call` or `tool result`."""
     name: str = ""
     """Pointer within it to the tool's name."""
+    only: str = ""
+    """Pointer within it: it is meant only where something true stands there."""
     unless: str = ""
-    """Pointer within it: where something stands there it is not meant."""
+    """Pointer within it: it is not meant where something true stands there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +260,7 @@ class Format:
     keep_alive: str = ": hivemind\n\n"
     """What the client of a held stream gets from time to time, and overlooks; empty: there is nothing that it would."""
     wording: Wording = Wording.PLACES
-    """How conversations are read."""
+    """How conversations are read, for people, and to count what no usage tells."""
     says: tuple[SaysPlace, ...] = ()
     """With the wording `places`: what an answer, or one event of it, says; each of them counts."""
     said: tuple[SaysPlace, ...] = ()
