@@ -257,7 +257,7 @@ class Format:
     """Whether JSON that is no part of an event may stand between server-sent events: an error."""
     envelope: Envelope | None = None
     """What each event, and a whole answer, is wrapped in."""
-    keep_alive: str = ": hivemind\n\n"
+    keep_alive: str = ": waiting for the rate limit\n\n"
     """What the client of a held stream gets from time to time, and overlooks; empty: there is nothing that it would."""
     wording: Wording = Wording.PLACES
     """How conversations are read, for people, and to count what no usage tells."""

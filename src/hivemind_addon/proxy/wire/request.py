@@ -9,14 +9,16 @@ import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
-if TYPE_CHECKING:
-    from hivemind_addon.proxy.wire.dialect import Dialect
+from hivemind_addon.proxy.profile.format import RequestPlaces, TextPlace
+from hivemind_addon.proxy.wire.pointer import steps
+from hivemind_addon.system.json_values import read_object
+from hivemind_addon.system.patterns import matching_path
 
 NO_RAW = Raw()
 _NULL = b"null"
@@ -31,6 +33,8 @@ _MAX_NAME_CHARS = 200
 _MEDIA_BYTES = 8192
 """Smaller images cost about as many tokens when they are taken for text, so they are not looked for."""
 
+_MEDIA_MARKS = (b"base64", b'"images"', b'"inlineData"', b'"inline_data"', b'"bytes"')
+
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _NEWEST_BYTES = 16_384
 _CACHE_MARK_NAME = b'"cache_control"'
@@ -39,48 +43,62 @@ _FINGERPRINT_CHARS = 16
 _NO_ITEMS = b"[]"
 
 
-class OuterLayer(Struct):
-    """Of a body. Every value is raw, so that one of a wrong type spoils no other."""
+class RequestPlan:
+    """Where the bodies of one format say what, taken apart once: which members are read in the one pass over them."""
 
-    model: Raw = NO_RAW
-    stream: Raw = NO_RAW
-    max_tokens: Raw = NO_RAW
-    max_completion_tokens: Raw = NO_RAW
-    max_output_tokens: Raw = NO_RAW
-    messages: Raw = NO_RAW
-    input: Raw = NO_RAW
-    system: Raw = NO_RAW
-    instructions: Raw = NO_RAW
-    tools: Raw = NO_RAW
-    functions: Raw = NO_RAW
-    metadata: Raw = NO_RAW
-    prompt_cache_key: Raw = NO_RAW
-    user: Raw = NO_RAW
-    previous_response_id: Raw = NO_RAW
-    prompt: Raw = NO_RAW
-    options: Raw = NO_RAW
-    images: Raw = NO_RAW
-    client_metadata: Raw = NO_RAW
-    request: Raw = NO_RAW
-    user_prompt_id: Raw = NO_RAW
-
-
-class _UsualOuterLayer(OuterLayer):
-    """Of nearly every body: all that every request asks for is read in the one pass over its JSON."""
-
-    # Instead of Raw.
-    model: str | None = None  # type: ignore[assignment]
-    stream: bool | None = None  # type: ignore[assignment]
-    max_tokens: int | None = None  # type: ignore[assignment]
-    max_completion_tokens: int | None = None  # type: ignore[assignment]
-    max_output_tokens: int | None = None  # type: ignore[assignment]
-    messages: list[Raw] = []  # type: ignore[assignment]
-    input: list[Raw] = []  # type: ignore[assignment]
+    def __init__(self, places: RequestPlaces) -> None:
+        self.model, self.stream = _ways(places.model), _ways(places.stream)
+        self.stream_paths = places.stream_paths
+        self.streams_unasked = places.streams_unasked
+        self.max_output, self.messages = _ways(places.max_output), _ways(places.messages)
+        self.preamble, self.tools = _ways(places.preamble), _ways(places.tools)
+        self.media, self.continues, self.names = _ways(places.media), _ways(places.continues), _ways(places.names)
+        self.sessions, self.parents = _texts(places.sessions), _texts(places.parents)
+        # Every value is raw, so that one of a wrong type spoils no other.
+        texts = [one.way for one in (*self.sessions, *self.parents)]
+        every = (self.model, self.stream, self.max_output, self.messages, self.preamble, self.tools, self.media)
+        members = dict.fromkeys(way[0] for ways in (*every, self.continues, self.names, texts) for way in ways)
+        raw: dict[str, tuple[str, type, object]] = {
+            name: (f"m{at}", Raw, NO_RAW) for at, name in enumerate(members)
+        }
+        self.attributes = {name: attribute for name, (attribute, _, _) in raw.items()}
+        # Of nearly every body: all that every request asks for is read in the same pass.
+        usual = dict(raw)
+        for ways, kind in ((self.model, str), (self.stream, bool), (self.max_output, int)):
+            usual |= {way[0]: (self.attributes[way[0]], kind | None, None) for way in ways if len(way) == 1}
+        for way in self.messages[:1]:
+            if len(way) == 1:
+                usual[way[0]] = (self.attributes[way[0]], list[Raw], field(default_factory=list))
+        # Decoders hold no state between calls; building one costs more than most calls.
+        self.usual = _decoder(usual)
+        self.raw = _decoder(raw)
 
 
-# Decoders hold no state between calls; building one costs more than most calls.
-_BODY = msgspec.json.Decoder(OuterLayer)
-_USUAL_BODY = msgspec.json.Decoder(_UsualOuterLayer)
+type Way = tuple[str, ...]
+"""The members that lead to a value."""
+
+
+class _TextWay(NamedTuple):
+    way: Way
+    member: str
+    match: re.Pattern[str] | None
+
+
+def _ways(pointers: Sequence[str]) -> tuple[Way, ...]:
+    return tuple(steps(one) for one in pointers)
+
+
+def _texts(places: Sequence[TextPlace]) -> tuple[_TextWay, ...]:
+    return tuple(
+        _TextWay(steps(one.at), one.member, re.compile(one.match) if one.match else None) for one in places
+    )
+
+
+def _decoder(members: Mapping[str, tuple[str, Any, Any]]) -> msgspec.json.Decoder[Any]:
+    names = {attribute: name for name, (attribute, _, _) in members.items()}
+    return msgspec.json.Decoder(msgspec.defstruct("Body", list(members.values()), rename=names))
+
+
 _RAWS = msgspec.json.Decoder(list[Raw])
 _STR = msgspec.json.Decoder(str)
 _INT = msgspec.json.Decoder(int)
@@ -90,57 +108,92 @@ _BOOL = msgspec.json.Decoder(bool)
 class RequestBody:
     """Reads one body that is a JSON object, value by value; what cannot be read is None, and an oddity."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, plan: RequestPlan) -> None:
         """One of UNREADABLE, where the whole is no JSON object."""
-        self.outer: OuterLayer
+        self._attributes = plan.attributes
         try:
-            self.outer = _USUAL_BODY.decode(data)
+            self._outer = plan.usual.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError):  # one value may be the reason
-            self.outer = _BODY.decode(data)
+            self._outer = plan.raw.decode(data)
+        self._inner: dict[Way, Mapping[str, Raw]] = {}
         self.oddities: list[str] = []
 
     def __repr__(self) -> str:
         return f"<RequestBody {len(self.oddities)} oddities>"
 
-    def read[T](self, name: str, decoder: msgspec.json.Decoder[T], raw: Raw | None) -> T | None:
-        """The value; `name` is for the oddity."""
+    def at(self, way: Way) -> Any:
+        """The value: raw, or read already; NO_RAW, or None, or an empty list, where there is none."""
+        if len(way) == 1:
+            return getattr(self._outer, self._attributes[way[0]])
+        return self.members(way[:-1]).get(way[-1], NO_RAW)
+
+    def members(self, way: Way) -> Mapping[str, Raw]:
+        """Those of the object there; none where there is no object."""
+        known = self._inner.get(way)
+        if known is None:
+            raw = self.at(way)
+            known = (read_object(raw) if len(raw) else None) or {}
+            self._inner[way] = known
+        return known
+
+    def _read[T](self, way: Way, decoder: msgspec.json.Decoder[T], raw: Raw | None) -> T | None:
         if raw is None or not len(raw) or (len(raw) == len(_NULL) and memoryview(raw) == _NULL):
             return None
         try:
             return decoder.decode(raw)
         except UNREADABLE as error:
-            self.note(f"{name}: {_short(error)}")
+            self.note(f"{'.'.join(way)}: {_short(error)}")
             return None
 
-    def text(self, name: str) -> str | None:
-        """The text of that name."""
-        value = getattr(self.outer, name)
-        return value if isinstance(value, str) else self.read(name, _STR, value)
+    def text(self, way: Way) -> str | None:
+        """The text there."""
+        value = self.at(way)
+        return value if isinstance(value, str) else self._read(way, _STR, value)
 
-    def number(self, name: str, raw: Raw | None = None) -> int | None:
-        """The whole number of that name, or of that value."""
-        value = getattr(self.outer, name) if raw is None else raw
-        return value if isinstance(value, int) else self.read(name, _INT, value)
+    def number(self, way: Way) -> int | None:
+        """The whole number there."""
+        value = self.at(way)
+        return value if isinstance(value, int) else self._read(way, _INT, value)
 
-    def flag(self, name: str) -> bool | None:
+    def flag(self, way: Way) -> bool | None:
         """True or false."""
-        value = getattr(self.outer, name)
-        return value if isinstance(value, bool) else self.read(name, _BOOL, value)
+        value = self.at(way)
+        return value if isinstance(value, bool) else self._read(way, _BOOL, value)
 
-    def count(self, name: str) -> int:
-        """How many items the list of that name has."""
-        items = self.read(name, _RAWS, getattr(self.outer, name))
+    def count(self, way: Way) -> int:
+        """How many items the list there has."""
+        raw = self.at(way)
+        if not len(raw):
+            return 0
+        items = self._read(way, _RAWS, raw)
         return len(items) if items else 0
 
-    def items(self, name: str) -> tuple[Raw, ...]:
-        """The items of that name; a plain text is one."""
-        raw = getattr(self.outer, name)
+    def items(self, way: Way) -> tuple[Raw, ...]:
+        """The items there; a plain text is one."""
+        raw = self.at(way)
         if isinstance(raw, list):
             return tuple(raw)
         if len(raw) and memoryview(raw)[:1] == _QUOTE:
             return (raw,)  # Responses takes a plain text as well
-        raws = self.read(name, _RAWS, raw)
+        raws = self._read(way, _RAWS, raw)
         return tuple(raws) if raws else ()
+
+    def name(self, places: Sequence[_TextWay]) -> str:
+        """The first text that is found; empty: none is."""
+        for way, member, match in places:
+            raw = self.at(way)
+            if not len(raw):
+                continue
+            text = self.text(way) or ""
+            if member:
+                inner = read_object(text.encode("utf-8", "replace")) if text.startswith("{") else None
+                text = _short_text((inner or {}).get(member, NO_RAW), _MAX_NAME_CHARS)
+            elif match is not None:
+                found = match.search(text)
+                text = found[1] or "" if found else ""
+            if text:
+                return text
+        return ""
 
     def note(self, oddity: str) -> None:
         """Something that could not be understood, in words."""
@@ -197,47 +250,46 @@ _ITEM = msgspec.json.Decoder(_Item)
 _ANY = msgspec.json.Decoder()
 
 
-def read_request(body: bytes, dialect: "Dialect") -> RequestFacts:
-    """Never raises: what is not understood gets its default and one oddity text."""
+def read_request(body: bytes, plan: RequestPlan, path: str = "") -> RequestFacts:
+    """Never raises: what is not understood gets its default and one oddity text. `path`: the request's."""
     if not body:
         return RequestFacts(oddities=("request body: empty",))
     if len(body) > MAX_BODY_BYTES:
         return RequestFacts(prompt_bytes=len(body), oddities=(f"request body: {len(body)} bytes, not read",))
     try:
-        return _facts(RequestBody(body), dialect)
+        return _facts(RequestBody(body, plan), plan, path)
     except UNREADABLE as error:
         # JavaScript may write half of a surrogate pair, which JSON allows and the decoder does not.
         repaired = _LONE_SURROGATE.sub(rb"\\ufffd", body)
         if repaired != body:
-            return read_request(repaired, dialect)
+            return read_request(repaired, plan, path)
         return RequestFacts(prompt_bytes=len(body), oddities=(f"request body: {_short(error)}",))
 
 
-def _facts(body: RequestBody, dialect: "Dialect") -> RequestFacts:
-    outer = body.outer
-    messages = body.items(dialect.conversation)
-    if not messages and len(outer.prompt):
-        messages = body.items("prompt")
-    preamble = tuple([raw for raw in (outer.system, outer.instructions, outer.tools, outer.functions) if len(raw)])
-    continues = bool(body.text("previous_response_id"))
+def _facts(body: RequestBody, plan: RequestPlan, path: str) -> RequestFacts:
+    messages: tuple[Raw, ...] = ()
+    for way in plan.messages:
+        messages = body.items(way)
+        if messages:
+            break
+    preamble = tuple([raw for way in plan.preamble if len(raw := body.at(way))])
     preamble_bytes = sum(map(len, preamble))
     sizes, media = _weigh(messages)
-    session_hint, parent_hint = dialect.session_hints(body)
     return RequestFacts(
-        model=_model(body),
-        stream=_is_streamed(body, dialect),
-        max_output_tokens=dialect.max_output_tokens(body),
+        model=_model(body, plan),
+        stream=_is_streamed(body, plan, path),
+        max_output_tokens=_max_output_tokens(body, plan),
         prompt_bytes=sum(sizes) + preamble_bytes,
-        media=media + (body.count("images") if len(outer.images) else 0),
+        media=media + sum([body.count(way) for way in plan.media]),
         messages=messages,
         message_bytes=sizes,
         preamble=preamble,
         preamble_bytes=preamble_bytes,
-        session_hint=session_hint,
-        parent_hint=parent_hint,
-        has_tools=_has_items(outer.tools) or _has_items(outer.functions),
-        members=_members(body),
-        continues=continues,
+        session_hint=body.name(plan.sessions),
+        parent_hint=body.name(plan.parents),
+        has_tools=any([_has_items(body.at(way)) for way in plan.tools]),
+        members=_members(body, plan),
+        continues=any([body.text(way) for way in plan.continues]),
         oddities=tuple(body.oddities),
     )
 
@@ -246,30 +298,47 @@ def _has_items(raw: Raw) -> bool:
     return len(raw) > len(_NO_ITEMS) and bytes(raw) != _NULL
 
 
-def _is_streamed(body: RequestBody, dialect: "Dialect") -> bool:
-    asked = body.flag("stream")
-    return dialect.streams_unasked if asked is None else asked
+def _is_streamed(body: RequestBody, plan: RequestPlan, path: str) -> bool:
+    if plan.stream_paths and matching_path(plan.stream_paths, path) is not None:
+        return True
+    for way in plan.stream:
+        asked = body.flag(way)
+        if asked is not None:
+            return asked
+    return plan.streams_unasked
 
 
-def _members(body: RequestBody) -> Mapping[str, str]:
-    """The short texts that may name a session, those of small objects by `outer.member`."""
-    outer = body.outer
-    named = (("prompt_cache_key", outer.prompt_cache_key), ("user_prompt_id", outer.user_prompt_id))
-    found = {name: text for name, raw in named if len(raw) and (text := _short_text(raw, _MAX_NAME_CHARS))}
-    # Only these, for in `request` there is the whole conversation (Gemini's Code Assist).
-    for name, raw in (("client_metadata", outer.client_metadata), ("request", outer.request)):
+def _max_output_tokens(body: RequestBody, plan: RequestPlan) -> int | None:
+    for way in plan.max_output:
+        value = body.number(way)
+        if value is None or value < 0:  # as much as there is room for
+            continue
+        if value < 1e9:
+            return value
+        body.note(f"{'.'.join(way)}: {value:.3g} is absurd")
+    return None
+
+
+def _members(body: RequestBody, plan: RequestPlan) -> Mapping[str, str]:
+    """The short texts that may name a session or an account, those of small objects by `outer.member`."""
+    found: dict[str, str] = {}
+    for way in plan.names:
+        raw = body.at(way)
         if not len(raw):
             continue
-        try:
-            inner = _RAW_MEMBERS.decode(raw)
-        except UNREADABLE:
-            continue
-        found |= {f"{name}.{key}": text for key, one in inner.items() if (text := _short_text(one, _MAX_NAME_CHARS))}
+        name = way[-1]
+        if memoryview(raw)[:1] == _QUOTE:
+            if text := _short_text(raw, _MAX_NAME_CHARS):
+                found[name] = text
+        else:
+            for key, one in body.members(way).items():
+                if text := _short_text(one, _MAX_NAME_CHARS):
+                    found[f"{name}.{key}"] = text
     return found
 
 
-def _model(body: RequestBody) -> str:
-    name = body.text("model") or ""
+def _model(body: RequestBody, plan: RequestPlan) -> str:
+    name = next((text for way in plan.model if (text := body.text(way))), "")
     if len(name) <= _MAX_NAME_CHARS and name.isprintable():
         return name
     body.note("model: no name")
@@ -365,7 +434,7 @@ def is_answer(raw: Raw) -> bool:
         item = _ITEM.decode(raw)
     except UNREADABLE:
         return False
-    return item.role == "assistant" or item.type in {"reasoning", "function_call", "custom_tool_call"}
+    return item.role in {"assistant", "model"} or item.type in {"reasoning", "function_call", "custom_tool_call"}
 
 
 def _is_instruction(raw: Raw) -> bool:
@@ -388,7 +457,7 @@ def _weigh(messages: tuple[Raw, ...]) -> tuple[tuple[int, ...], int]:
 
 def _weigh_long(raw: Raw, size: int) -> tuple[int, int]:
     text = bytes(raw)
-    if b"base64" not in text and b'"images"' not in text:
+    if not any(mark in text for mark in _MEDIA_MARKS):
         return size, 0
     try:
         value = _ANY.decode(raw)
@@ -399,8 +468,9 @@ def _weigh_long(raw: Raw, size: int) -> tuple[int, int]:
 
 
 def _is_media(key: str, text: str) -> bool:
-    # Anthropic: {"type": "base64", "data": "…"}; OpenAI: "data:image/png;base64,…"; Ollama: {"images": ["…"]}.
-    return len(text) > _MEDIA_BYTES // 2 and (key in {"data", "images"} or text.startswith("data:"))
+    # Anthropic: {"type": "base64", "data": "…"}; OpenAI: "data:image/png;base64,…"; Ollama: {"images": ["…"]};
+    # Gemini: {"inlineData": {"data": "…"}}; Bedrock: {"source": {"bytes": "…"}}.
+    return len(text) > _MEDIA_BYTES // 2 and (key in {"data", "images", "bytes"} or text.startswith("data:"))
 
 
 def _strings(value: object) -> Iterator[tuple[str, str]]:

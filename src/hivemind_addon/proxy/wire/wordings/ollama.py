@@ -1,0 +1,23 @@
+"""How people read Ollama's own format: the words of its answers, taken out for them, and to count what no usage tells."""
+
+from hivemind_addon.proxy.wire.parts import Assembly, Values, call_parts, members_of, word_of
+
+
+class OllamaWording:
+    """One JSON object a line, a chat's or a completion's."""
+
+    def read_answer(self, top: Values, answer: Assembly) -> None:
+        self.read_event("", top, answer)
+
+    def read_event(self, name: str, top: Values, answer: Assembly) -> None:  # noqa: ARG002
+        answer.out.model = answer.out.model or word_of(top.get("model"))
+        message = members_of(top.get("message"))
+        spoken = (
+            (message.get("thinking") or top.get("thinking"), "thinking"),
+            (message.get("content") or top.get("response"), "text"),
+        )
+        for piece, heading in spoken:
+            if isinstance(piece, str) and piece:
+                answer.part(heading, heading).text += piece
+        answer.out.parts += call_parts(message)
+        answer.out.stop = word_of(top.get("done_reason")) or answer.out.stop
