@@ -11,7 +11,6 @@ from hivemind_addon.proxy.runtime.append_file import breathe
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
 from hivemind_addon.proxy.wire.dialect import Dialect
 from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, read_request, text_of
-from hivemind_addon.proxy.wire.transcript import request_of
 from hivemind_addon.system.json_values import read_object, read_value
 
 ELSEWHERE = "the earlier part of it is with the provider (previous_response_id), not here"
@@ -43,7 +42,7 @@ def take(ticket: Ticket, request: SentRequest, *, reason: str, now_wall: float) 
     """Make it. Raises NotKept."""
     plain = _plain(request)
     breathe()
-    facts = read_request(plain, request.dialect.plan)
+    facts = read_request(plain, request.dialect)
     if not facts.messages:
         raise NotKept("there is no conversation in it")
     breathe()

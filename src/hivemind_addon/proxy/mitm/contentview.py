@@ -12,6 +12,7 @@ from mitmproxy import contentviews, http
 from hivemind_addon.proxy.mitm.annotation import KEY, Annotation, annotation_of
 from hivemind_addon.proxy.profile.formats import USUAL
 from hivemind_addon.proxy.wire.decoding import BodyDecoder, DecodeError
+from hivemind_addon.proxy.wire.dialect import dialect_named
 from hivemind_addon.proxy.wire.transcript import Part, Transcript, answer_of, request_of
 from hivemind_addon.system.patterns import path_matches
 

@@ -540,7 +540,7 @@ class Exchange:
             retry_after_s = self._answer.hints.retry_after_s
         if not (isinstance(self._refused_by, Refused) and isinstance(self._refused_by.cause, Cancel)):
             self._note_failed_stream(message)
-        return dialect.error_event(error, message, retry_after_s)
+        return self.dialect.error_event(error, message, retry_after_s)
 
     def _note_failed_stream(self, reason: str) -> None:
         with self.guard.second_line("noting a committed stream's failure"):

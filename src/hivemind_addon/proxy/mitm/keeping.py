@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from hivemind_addon.api.ticket import Ticket
     from hivemind_addon.proxy.checkpoint.store import CheckpointHead, CheckpointStore
     from hivemind_addon.proxy.profile.model import Profile
-    from hivemind_addon.proxy.wire.dialect import Dialect
     from hivemind_addon.proxy.runtime.driver import Driver
+    from hivemind_addon.proxy.wire.dialect import Dialect
 
 logger = logging.getLogger("hivemind")
 

@@ -186,7 +186,8 @@ class TimePlace:
 @dataclass(frozen=True, slots=True)
 class ErrorPlaces:
     """Where an error says what, beside the usual places: `/error/type`, `/error/code`, `/error/message`, and the like
-    in `/response/error` or at the top of what says `type: error`, a text in `/error`."""
+    in `/response/error` or at the top of what says `type: error`, a text in `/error`.
+    """
 
     at: tuple[str, ...] = ()
     """Pointers: an answer or an event with anything there is an error, even with the status 200."""
@@ -207,7 +208,8 @@ class ErrorPlaces:
 @dataclass(frozen=True, slots=True)
 class ErrorForm:
     """How we write an error. In the templates `{message}`, `{error}`, `{status}`, `{retry_after_s}` and `{resets_at}`
-    stand for values; what holds one that there is not is left out, as a member or an item."""
+    stand for values; what holds one that there is not is left out, as a member or an item.
+    """
 
     body: Mapping[str, Any] = field(default_factory=dict)
     """Template of an error answer."""
@@ -218,9 +220,11 @@ class ErrorForm:
     bare: bool = False
     """Whether the event is bare JSON in a stream of server-sent events."""
     usual: Mapping[str, str] = field(default_factory=dict)
-    """Status (`429`, `5xx`, `4xx`) → what its error is usually called."""
+    """Status (`"429"`, else `5xx` from 500 on, `4xx` below) → what its error is usually called."""
     usual_in_stream: str = ""
     """What an error in a stream is usually called."""
+    status_in_stream: int = 503
+    """What stands for `{status}` there."""
     again: str = ""
     """What an error in a stream is called after which the client is to come back; empty: as it is."""
     known_as: Mapping[str, str] = field(default_factory=dict)

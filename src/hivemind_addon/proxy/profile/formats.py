@@ -1,7 +1,6 @@
 """The packaged wire formats, and what a profile makes of them."""
 
 from collections.abc import Mapping
-
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -85,5 +84,3 @@ def _extended(name: str, read: Mapping[str, Mapping[str, Any]]) -> Mapping[str, 
 
 def _file(name: str) -> Path:
     return formats_folder() / f"{name}.yaml"
-
-

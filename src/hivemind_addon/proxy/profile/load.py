@@ -29,7 +29,7 @@ from hivemind_addon.system.patterns import (
     normal_path,
     path_matches,
 )
-from hivemind_addon.system.typed import INHERITED, DocumentError, convert
+from hivemind_addon.system.typed import DocumentError, convert
 
 _EXTENDS = "extends"
 _FORMATS = frozenset({"format"})

@@ -105,7 +105,9 @@ def _pointer(value: str) -> str:
 
 def _member_pointer(value: str) -> str:
     if not _pointer(value) or "*" in value:
-        raise BadValue(f"{value!r} leads to no member", "write the members that lead to it, such as /options/num_predict")
+        raise BadValue(
+            f"{value!r} leads to no member", "write the members that lead to it, such as /options/num_predict"
+        )
     return value
 
 
@@ -158,7 +160,9 @@ FORMAT_RULES = DocumentRules(
         (Envelope, "at"): _member_pointer,
         (TextPlace, "at"): _member_pointer,
         (TextPlace, "match"): _group,
-        **{(RequestPlaces, name): _member_pointer for name in ("model", "stream", "max_output", "messages", "preamble")},
+        **{
+            (RequestPlaces, name): _member_pointer for name in ("model", "stream", "max_output", "messages", "preamble")
+        },
         **{(RequestPlaces, name): _member_pointer for name in ("tools", "media", "continues", "names")},
         (RequestPlaces, "stream_paths"): _path_glob,
         **{(EventRules, name): _pointer for name in ("done_if", "content", "complete_if")},

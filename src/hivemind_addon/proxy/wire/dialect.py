@@ -14,7 +14,6 @@ from hivemind_addon.api.ticket import Usage
 from hivemind_addon.proxy.profile.format import Envelope, Format, Framing, UsagePlaces, Wording
 from hivemind_addon.proxy.profile.formats import format_named
 from hivemind_addon.proxy.wire.aws_eventstream import EventStreamParser
-from hivemind_addon.proxy.wire.envelope import unwrap
 from hivemind_addon.proxy.wire.error import ErrorFacts, explicit_error, unreadable_error, word
 from hivemind_addon.proxy.wire.error_form import error_body, error_event
 from hivemind_addon.proxy.wire.json_array import JsonArrayParser
@@ -91,9 +90,7 @@ class Dialect:
         """The packaged format's, for what is recorded."""
         self.plan = RequestPlan(form.request)
         self.media_types = tuple(form.framing)
-        self.wording: WordingReader = (
-            _WORDINGS[form.wording]() if form.wording in _WORDINGS else PlacesWording(form)
-        )
+        self.wording: WordingReader = _WORDINGS[form.wording]() if form.wording in _WORDINGS else PlacesWording(form)
         self._done = events.done.encode()
         self._kinds = {
             **dict.fromkeys(events.bookkeeping, EventClass.BOOKKEEPING),
@@ -121,7 +118,7 @@ class Dialect:
         framings = self.form.framing
         match framings.get(media_type) or next(iter(framings.values())):
             case Framing.SSE:
-                return SseParser(bare_json=True) if self.form.bare_json else SseParser()
+                return SseParser()
             case Framing.NDJSON:
                 return NdjsonParser()
             case Framing.JSON_ARRAY:
@@ -237,7 +234,9 @@ class Dialect:
 
     def _carries_content(self, top: Mapping[str, msgspec.Raw]) -> bool:
         """Whether anything stands at one of the places of content, or what cannot be understood on the way."""
-        return any(one[0] in top and _carries(read_value(top[one[0]]), one[1:], self._not_content) for one in self._content)
+        return any(
+            one[0] in top and _carries(read_value(top[one[0]]), one[1:], self._not_content) for one in self._content
+        )
 
     # Usage.
 
@@ -296,7 +295,10 @@ class _UsageReader:
         self._adds_up = places.adds_up
         self._includes_cache = places.input_includes_cache
         self._input, self._output = tuple(map(steps, places.input)), tuple(map(steps, places.output))
-        self._cache_read, self._cache_write = tuple(map(steps, places.cache_read)), tuple(map(steps, places.cache_write))
+        self._cache_read, self._cache_write = (
+            tuple(map(steps, places.cache_read)),
+            tuple(map(steps, places.cache_write)),
+        )
         marks: dict[bytes, None] = {}
         for one in (*self.in_events, *self._begun):
             marks |= dict.fromkeys([_mark(one[-1])] if one else [_mark(at[-1]) for at in (*self._input, *self._output)])

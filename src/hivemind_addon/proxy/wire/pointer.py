@@ -44,7 +44,7 @@ def _walk(value: object, way: tuple[str, ...], at: int) -> Iterator[object]:
         value = read_value(value)
     if at == len(way):
         if value is not None:
-            yield {key: read_value(one) for key, one in value.items()} if _is_half_read(value) else value
+            yield _whole(value)
         return
     name = way[at]
     if isinstance(value, Mapping):
@@ -61,5 +61,8 @@ def _walk(value: object, way: tuple[str, ...], at: int) -> Iterator[object]:
             yield from _walk(value[int(name)], way, at + 1)
 
 
-def _is_half_read(value: object) -> bool:
-    return isinstance(value, dict) and any(isinstance(one, msgspec.Raw) for one in value.values())
+def _whole(value: object) -> object:
+    """With its own members read, which may be JSON still."""
+    if isinstance(value, dict) and any(isinstance(one, msgspec.Raw) for one in value.values()):
+        return {key: read_value(one) if isinstance(one, msgspec.Raw) else one for key, one in value.items()}
+    return value

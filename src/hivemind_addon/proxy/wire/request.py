@@ -9,7 +9,7 @@ import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct, field
@@ -19,6 +19,9 @@ from hivemind_addon.proxy.profile.format import RequestPlaces, TextPlace
 from hivemind_addon.proxy.wire.pointer import steps
 from hivemind_addon.system.json_values import read_object
 from hivemind_addon.system.patterns import matching_path
+
+if TYPE_CHECKING:
+    from hivemind_addon.proxy.wire.dialect import Dialect
 
 NO_RAW = Raw()
 _NULL = b"null"
@@ -58,9 +61,7 @@ class RequestPlan:
         texts = [one.way for one in (*self.sessions, *self.parents)]
         every = (self.model, self.stream, self.max_output, self.messages, self.preamble, self.tools, self.media)
         members = dict.fromkeys(way[0] for ways in (*every, self.continues, self.names, texts) for way in ways)
-        raw: dict[str, tuple[str, type, object]] = {
-            name: (f"m{at}", Raw, NO_RAW) for at, name in enumerate(members)
-        }
+        raw: dict[str, tuple[str, Any, Any]] = {name: (f"m{at}", Raw, NO_RAW) for at, name in enumerate(members)}
         self.attributes = {name: attribute for name, (attribute, _, _) in raw.items()}
         # Of nearly every body: all that every request asks for is read in the same pass.
         usual = dict(raw)
@@ -89,9 +90,7 @@ def _ways(pointers: Sequence[str]) -> tuple[Way, ...]:
 
 
 def _texts(places: Sequence[TextPlace]) -> tuple[_TextWay, ...]:
-    return tuple(
-        _TextWay(steps(one.at), one.member, re.compile(one.match) if one.match else None) for one in places
-    )
+    return tuple(_TextWay(steps(one.at), one.member, re.compile(one.match) if one.match else None) for one in places)
 
 
 def _decoder(members: Mapping[str, tuple[str, Any, Any]]) -> msgspec.json.Decoder[Any]:
@@ -100,6 +99,7 @@ def _decoder(members: Mapping[str, tuple[str, Any, Any]]) -> msgspec.json.Decode
 
 
 _RAWS = msgspec.json.Decoder(list[Raw])
+_MEMBERS = msgspec.json.Decoder(dict[str, Raw])
 _STR = msgspec.json.Decoder(str)
 _INT = msgspec.json.Decoder(int)
 _BOOL = msgspec.json.Decoder(bool)
@@ -131,8 +131,7 @@ class RequestBody:
         """Those of the object there; none where there is no object."""
         known = self._inner.get(way)
         if known is None:
-            raw = self.at(way)
-            known = (read_object(raw) if len(raw) else None) or {}
+            known = self._read(way, _MEMBERS, self.at(way)) or {}
             self._inner[way] = known
         return known
 
@@ -197,7 +196,8 @@ class RequestBody:
 
     def note(self, oddity: str) -> None:
         """Something that could not be understood, in words."""
-        self.oddities.append(f"request body: {oddity}")
+        if (whole := f"request body: {oddity}") not in self.oddities:
+            self.oddities.append(whole)
 
 
 class RequestFacts(Struct, frozen=True, gc=False):
@@ -250,19 +250,19 @@ _ITEM = msgspec.json.Decoder(_Item)
 _ANY = msgspec.json.Decoder()
 
 
-def read_request(body: bytes, plan: RequestPlan, path: str = "") -> RequestFacts:
+def read_request(body: bytes, dialect: "Dialect", path: str = "") -> RequestFacts:
     """Never raises: what is not understood gets its default and one oddity text. `path`: the request's."""
     if not body:
         return RequestFacts(oddities=("request body: empty",))
     if len(body) > MAX_BODY_BYTES:
         return RequestFacts(prompt_bytes=len(body), oddities=(f"request body: {len(body)} bytes, not read",))
     try:
-        return _facts(RequestBody(body, plan), plan, path)
+        return _facts(RequestBody(body, dialect.plan), dialect.plan, path)
     except UNREADABLE as error:
         # JavaScript may write half of a surrogate pair, which JSON allows and the decoder does not.
         repaired = _LONE_SURROGATE.sub(rb"\\ufffd", body)
         if repaired != body:
-            return read_request(repaired, plan, path)
+            return read_request(repaired, dialect, path)
         return RequestFacts(prompt_bytes=len(body), oddities=(f"request body: {_short(error)}",))
 
 
@@ -331,7 +331,7 @@ def _members(body: RequestBody, plan: RequestPlan) -> Mapping[str, str]:
             if text := _short_text(raw, _MAX_NAME_CHARS):
                 found[name] = text
         else:
-            for key, one in body.members(way).items():
+            for key, one in (read_object(raw) or {}).items():
                 if text := _short_text(one, _MAX_NAME_CHARS):
                     found[f"{name}.{key}"] = text
     return found

@@ -12,7 +12,6 @@ from hivemind_addon.proxy.wire.parts import (
     Part,
     Transcript,
     error_text,
-    message_parts,
     objects_in,
     word_of,
 )
