@@ -219,6 +219,8 @@ class ErrorForm:
     """Its name."""
     bare: bool = False
     """Whether the event is bare JSON in a stream of server-sent events."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Templates of headers of an error answer."""
     usual: Mapping[str, str] = field(default_factory=dict)
     """Status (`"429"`, else `5xx` from 500 on, `4xx` below) → what its error is usually called."""
     usual_in_stream: str = ""

@@ -15,6 +15,8 @@ USUAL = "openai-chat"
 """What most servers speak."""
 _EXTENDS = "extends"
 _CURE = "write keys of a wire format, such as framing: {text/event-stream: sse}"
+_REPLACED = frozenset({"framing", "body", "event"})
+"""Mappings that are one value: what is written replaces them."""
 _OLDER_NAMES = {"anthropic-messages": "anthropic"}
 """In captures, checkpoints and flow files of earlier versions."""
 
@@ -53,7 +55,9 @@ def whole_format(written: Any, file: Path, key_path: str) -> Any:
 
 def change(base: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
     """Own keys replace the base's; mappings key by key, own ones first. `inherited` in a list stands for the base's."""
-    merged = {key: _change_value(base.get(key), value) for key, value in own.items()}
+    merged = {
+        key: value if key in _REPLACED else _change_value(base.get(key), value) for key, value in own.items()
+    }
     return merged | {key: value for key, value in base.items() if key not in own}
 
 

@@ -13,7 +13,6 @@ from enum import Enum
 from hivemind_addon.api.ticket import Usage
 from hivemind_addon.proxy.wire.decoding import BodyDecoder, DecodeError
 from hivemind_addon.proxy.wire.dialect import Dialect, EventClass, UntrueUsageError, event_name
-from hivemind_addon.proxy.wire.envelope import unwrap
 from hivemind_addon.proxy.wire.error import ErrorFacts
 from hivemind_addon.proxy.wire.hints import CODEX_WINDOWS
 from hivemind_addon.proxy.wire.parts import Assembly, word_of
@@ -83,7 +82,7 @@ class AnswerReader:
     def __init__(self, dialect: Dialect, content_encoding: str, media_type: str = "") -> None:
         """`media_type`: the answer's own."""
         self._dialect = dialect
-        self._envelope = dialect.envelope
+        self._unwrapper = dialect.unwrapper
         self._parser = dialect.parser(media_type)
         self._usage_reader = UsageReader(dialect)
         self._last_event: SseEvent | None = None
@@ -125,11 +124,12 @@ class AnswerReader:
                 self._break(str(error))
                 return b""
         if not self._ended:
-            for event in self._parser.feed(chunk):
+            events = self._parser.feed(chunk)
+            if self._unwrapper is not None:
+                events = list(map(self._unwrapper.unwrap, events))
+            for event in events:
                 if self._ended:
                     break
-                if self._envelope is not None:
-                    event = unwrap(event, self._envelope)
                 if self.content_seen and self._dialect.is_only_content(event):
                     self._keep(event)
                 else:
@@ -144,9 +144,10 @@ class AnswerReader:
                 decoded = self._decoder.finish()
             except DecodeError as error:
                 self._break(str(error))
-        for event in self._parser.finish():
-            if self._envelope is not None:
-                event = unwrap(event, self._envelope)
+        events = self._parser.finish()
+        if self._unwrapper is not None:
+            events = list(map(self._unwrapper.unwrap, events))
+        for event in events:
             # What ends without its blank line may be half an event.
             if not self._ended and (event.data.strip() == b"[DONE]" or read_object(event.data) is not None):
                 self._read(event)
@@ -189,10 +190,7 @@ class AnswerReader:
         self._usage_reader.feed(event)
         if (event.event if self.content_seen else event_name(event)) == CODEX_WINDOWS:
             self.windows = event
-        if self.content_seen:
-            kind = self._dialect.classify_after_content(event)
-        else:
-            kind = self._dialect.classify(event)
+        kind = self._dialect.classify_after_content(event) if self.content_seen else self._dialect.classify(event)
         match kind:
             case EventClass.CONTENT:
                 self._keep(event)

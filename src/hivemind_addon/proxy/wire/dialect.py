@@ -11,10 +11,11 @@ from typing import Protocol
 import msgspec
 
 from hivemind_addon.api.ticket import Usage
-from hivemind_addon.proxy.profile.format import Envelope, Format, Framing, UsagePlaces, Wording
+from hivemind_addon.proxy.profile.format import Format, Framing, UsagePlaces, Wording
 from hivemind_addon.proxy.profile.formats import format_named
 from hivemind_addon.proxy.wire.aws_eventstream import EventStreamParser
 from hivemind_addon.proxy.wire.error import ErrorFacts, explicit_error, unreadable_error, word
+from hivemind_addon.proxy.wire.envelope import Unwrapper
 from hivemind_addon.proxy.wire.error_form import error_body, error_event
 from hivemind_addon.proxy.wire.json_array import JsonArrayParser
 from hivemind_addon.proxy.wire.ndjson import NdjsonParser
@@ -91,6 +92,9 @@ class Dialect:
         self.plan = RequestPlan(form.request)
         self.media_types = tuple(form.framing)
         self.wording: WordingReader = _WORDINGS[form.wording]() if form.wording in _WORDINGS else PlacesWording(form)
+        envelope = form.envelope
+        self.unwrapper = Unwrapper(envelope.at, base64=envelope.base64) if envelope else None
+        """Takes its events out of what they are wrapped in; None: they are not."""
         self._done = events.done.encode()
         self._kinds = {
             **dict.fromkeys(events.bookkeeping, EventClass.BOOKKEEPING),
@@ -118,7 +122,7 @@ class Dialect:
         framings = self.form.framing
         match framings.get(media_type) or next(iter(framings.values())):
             case Framing.SSE:
-                return SseParser()
+                return SseParser(bare_json=self.form.bare_json)
             case Framing.NDJSON:
                 return NdjsonParser()
             case Framing.JSON_ARRAY:
@@ -126,15 +130,10 @@ class Dialect:
             case Framing.AWS_EVENTSTREAM:
                 return EventStreamParser()
 
-    @property
-    def envelope(self) -> Envelope | None:
-        """What its events are wrapped in."""
-        return self.form.envelope
-
     def inner(self, top: Values) -> Values:
-        """The members of a whole answer without its envelope."""
+        """The members of a whole answer without its envelope; base64 is for events alone."""
         envelope = self.form.envelope
-        return top if envelope is None or envelope.base64 else members_at(top, envelope.at.removeprefix("/")) or top
+        return top if envelope is None or envelope.base64 else members_on(top, steps(envelope.at)) or top
 
     def classify(self, event: SseEvent) -> EventClass:
         """What the event means before the first content."""

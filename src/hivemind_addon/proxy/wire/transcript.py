@@ -6,7 +6,6 @@ Answers are assembled from their streams, as far as these came: broken and cut o
 from collections.abc import Iterable
 
 from hivemind_addon.proxy.wire.dialect import Dialect, dialect_named
-from hivemind_addon.proxy.wire.envelope import unwrap
 from hivemind_addon.proxy.wire.parts import (
     Assembly,
     Part,
@@ -29,8 +28,8 @@ def answer_of(dialect: Dialect, body: bytes, plain: object = None, media_type: s
     if not isinstance(plain, dict):
         parser = dialect.parser(media_type)
         events = [*parser.feed(body), *parser.finish()]
-        if (envelope := dialect.envelope) is not None:
-            events = [unwrap(one, envelope) for one in events]
+        if dialect.unwrapper is not None:
+            events = list(map(dialect.unwrapper.unwrap, events))
         return _streamed(dialect, events)
     members = dialect.inner(plain)
     answer = Assembly()
