@@ -184,7 +184,8 @@ class TimePlace:
 @dataclass(frozen=True, slots=True)
 class ErrorPlaces:
     """Where an error says what, beside the usual places: `/error/type`, `/error/code`, `/error/message`, and the like
-    in `/response/error` or at the top of what says `type: error`, a text in `/error`."""
+    in `/response/error` or at the top of what says `type: error`, a text in `/error`.
+    """
 
     at: tuple[str, ...] = ()
     """Pointers: an answer or an event with anything there is an error, even with the status 200."""
@@ -205,7 +206,8 @@ class ErrorPlaces:
 @dataclass(frozen=True, slots=True)
 class ErrorForm:
     """How we write an error. In the templates `{message}`, `{error}`, `{status}`, `{retry_after_s}` and `{resets_at}`
-    stand for values; what holds one that there is not is left out, as a member or an item."""
+    stand for values; what holds one that there is not is left out, as a member or an item.
+    """
 
     body: Mapping[str, Any] = field(default_factory=dict)
     """Template of an error answer."""
