@@ -26,7 +26,7 @@ class Pointer:
     """
 
     text: str
-    _steps: tuple[str, ...]
+    steps: tuple[str, ...]
     _is_single: bool
     """No step stands for several."""
 
@@ -46,9 +46,9 @@ class Pointer:
     def find(self, top: object) -> object:
         """The first value there, decoded; None: there is none."""
         if not self._is_single:
-            return next(_walk(top, self._steps), None)
+            return next(_walk(top, self.steps), None)
         value = top
-        for step in self._steps:
+        for step in self.steps:
             value = _member(value, step)
             if value is None:
                 return None
@@ -56,11 +56,11 @@ class Pointer:
 
     def find_all(self, top: object) -> Iterator[object]:
         """Every value there, decoded, in the order of the JSON."""
-        return _walk(top, self._steps)
+        return _walk(top, self.steps)
 
     def is_anywhere(self, top: object) -> bool:
         """Whether anything stands there; what does is not decoded."""
-        return next(_walk(top, self._steps, decoded=False), None) is not None
+        return next(_walk(top, self.steps, decoded=False), None) is not None
 
 
 def _walk(value: object, steps: tuple[str, ...], *, decoded: bool = True) -> Iterator[object]:
@@ -99,7 +99,7 @@ def _opened(value: object) -> object:
     """One layer of it."""
     if type(value) is not Raw:
         return value
-    first = memoryview(value)[:1]
+    first = bytes(memoryview(value)[:1])
     if first == b"{":
         return read_object(value)
     return read_list(value) if first == b"[" else None

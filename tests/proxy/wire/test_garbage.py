@@ -168,7 +168,6 @@ def long_stream(piece, times, stop):
 
 
 def test_of_a_long_answer_its_end_is_judged_and_only_for_repetition():
-    profile = PROFILES.by_name["anthropic"]
     loop = long_stream(lambda n: ("again ", "and ", "and ")[n % 3] if n > 9 else str(n), 30_000, "max_tokens")
     assert of_stream(ANTHROPIC, loop) == "endless repetition"
     sound = long_stream(lambda n: f"line {n}\n", 30_000, "max_tokens")

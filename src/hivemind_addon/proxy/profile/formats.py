@@ -55,9 +55,7 @@ def whole_format(written: Any, file: Path, key_path: str) -> Any:
 
 def change(base: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
     """Own keys replace the base's; mappings key by key, own ones first. `inherited` in a list stands for the base's."""
-    merged = {
-        key: value if key in _REPLACED else _change_value(base.get(key), value) for key, value in own.items()
-    }
+    merged = {key: value if key in _REPLACED else _change_value(base.get(key), value) for key, value in own.items()}
     return merged | {key: value for key, value in base.items() if key not in own}
 
 

@@ -37,6 +37,7 @@ from hivemind_addon.proxy.profile.model import (
     WindowHeaders,
 )
 from hivemind_addon.system.patterns import host_parts
+from hivemind_addon.system.pointer import Pointer
 from hivemind_addon.system.typed import BadValue, DocumentRules, positive
 
 
@@ -98,8 +99,7 @@ def _regex(value: str) -> str:
 
 
 def _pointer(value: str) -> str:
-    if value and (not value.startswith("/") or value.endswith("/")):
-        raise BadValue(f"no pointer: {value!r}", "begin it with /, such as /usage/prompt_tokens; * is any item")
+    Pointer.parse(value)
     return value
 
 

@@ -14,13 +14,12 @@ from hivemind_addon.api.ticket import Usage
 from hivemind_addon.proxy.profile.format import Format, Framing, UsagePlaces, Wording
 from hivemind_addon.proxy.profile.formats import format_named
 from hivemind_addon.proxy.wire.aws_eventstream import EventStreamParser
-from hivemind_addon.proxy.wire.error import ErrorFacts, explicit_error, unreadable_error, word
 from hivemind_addon.proxy.wire.envelope import Unwrapper
+from hivemind_addon.proxy.wire.error import ErrorFacts, explicit_error, unreadable_error, word
 from hivemind_addon.proxy.wire.error_form import error_body, error_event
 from hivemind_addon.proxy.wire.json_array import JsonArrayParser
 from hivemind_addon.proxy.wire.ndjson import NdjsonParser
 from hivemind_addon.proxy.wire.parts import Assembly, Part, Values, message_parts
-from hivemind_addon.proxy.wire.pointer import Pointer, steps
 from hivemind_addon.proxy.wire.request import UNREADABLE, RequestPlan
 from hivemind_addon.proxy.wire.sse import SseEvent, SseParser
 from hivemind_addon.proxy.wire.wordings.chat import ChatWording
@@ -31,6 +30,7 @@ from hivemind_addon.proxy.wire.wordings.responses import ResponsesWording
 from hivemind_addon.system.json_values import read_object, read_value
 from hivemind_addon.system.memo import by_thing
 from hivemind_addon.system.patterns import glob_matches
+from hivemind_addon.system.pointer import Pointer
 
 MAX_TOKENS = 20_000_000
 """Twice the longest context that any provider offers (10 million, 2026-08)."""
@@ -101,12 +101,12 @@ class Dialect:
             **dict.fromkeys(events.terminal, EventClass.TERMINAL),
             **dict.fromkeys(events.error, EventClass.ERROR),
         }
-        self._content = tuple(map(steps, events.content))
+        self._content = tuple(map(_steps, events.content))
         self._not_content = frozenset(events.not_content)
         self._done_if = tuple(map(Pointer.parse, events.done_if))
         self._complete_if = tuple(map(Pointer.parse, events.complete_if))
-        error_marks = {b'"error"', *(_mark(steps(one)[0]) for one in form.error.at)}
-        self._worth_a_look = (*error_marks, *(_mark(steps(one)[-1]) for one in events.done_if))
+        error_marks = {b'"error"', *(_mark(_steps(one)[0]) for one in form.error.at)}
+        self._worth_a_look = (*error_marks, *(_mark(_steps(one)[-1]) for one in events.done_if))
         self._with = tuple(one.encode() for one in events.surely_content_with)
         self._without = tuple(one.encode() for one in events.surely_content_without)
         self._sure_names: dict[str, bool] = {}
@@ -133,7 +133,7 @@ class Dialect:
     def inner(self, top: Values) -> Values:
         """The members of a whole answer without its envelope; base64 is for events alone."""
         envelope = self.form.envelope
-        return top if envelope is None or envelope.base64 else members_on(top, steps(envelope.at)) or top
+        return top if envelope is None or envelope.base64 else members_on(top, _steps(envelope.at)) or top
 
     def classify(self, event: SseEvent) -> EventClass:
         """What the event means before the first content."""
@@ -287,16 +287,16 @@ class _UsageReader:
     """Where a format tells its tokens, taken apart."""
 
     def __init__(self, places: UsagePlaces) -> None:
-        self.in_events = tuple(map(steps, places.in_events))
-        self._at = tuple(map(steps, places.at))
-        self._begun = tuple(map(steps, places.begun_in_events))
+        self.in_events = tuple(map(_steps, places.in_events))
+        self._at = tuple(map(_steps, places.at))
+        self._begun = tuple(map(_steps, places.begun_in_events))
         self._events = frozenset(places.events)
         self._adds_up = places.adds_up
         self._includes_cache = places.input_includes_cache
-        self._input, self._output = tuple(map(steps, places.input)), tuple(map(steps, places.output))
+        self._input, self._output = tuple(map(_steps, places.input)), tuple(map(_steps, places.output))
         self._cache_read, self._cache_write = (
-            tuple(map(steps, places.cache_read)),
-            tuple(map(steps, places.cache_write)),
+            tuple(map(_steps, places.cache_read)),
+            tuple(map(_steps, places.cache_write)),
         )
         marks: dict[bytes, None] = {}
         for one in (*self.in_events, *self._begun):
@@ -348,6 +348,10 @@ class _UsageReader:
             output_tokens=base.output_tokens if output_tokens is None else output_tokens,
             reported=True,
         )
+
+
+def _steps(text: str) -> Steps:
+    return Pointer.parse(text).steps
 
 
 def event_name(event: SseEvent) -> str:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hivemind_addon.proxy.wire.pointer import steps
 from hivemind_addon.proxy.wire.request import UNREADABLE
 from hivemind_addon.proxy.wire.sse import SseEvent
+from hivemind_addon.system.pointer import Pointer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ class Unwrapper:
 
     def __init__(self, at: str, *, base64: bool = False) -> None:
         """`at`: the member that holds the event, as a JSON pointer; `base64`: it is a text in base64."""
-        self._steps = steps(at)
+        self._steps = Pointer.parse(at).steps
         self._is_base64 = base64
         kind: type = bytes if base64 else msgspec.Raw
         for step in reversed(self._steps):

@@ -16,9 +16,9 @@ from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
 from hivemind_addon.proxy.profile.format import RequestPlaces, TextPlace
-from hivemind_addon.proxy.wire.pointer import steps
 from hivemind_addon.system.json_values import read_object
 from hivemind_addon.system.patterns import matching_path
+from hivemind_addon.system.pointer import Pointer
 
 if TYPE_CHECKING:
     from hivemind_addon.proxy.wire.dialect import Dialect
@@ -86,11 +86,14 @@ class _TextWay(NamedTuple):
 
 
 def _ways(pointers: Sequence[str]) -> tuple[Way, ...]:
-    return tuple(steps(one) for one in pointers)
+    return tuple(Pointer.parse(one).steps for one in pointers)
 
 
 def _texts(places: Sequence[TextPlace]) -> tuple[_TextWay, ...]:
-    return tuple(_TextWay(steps(one.at), one.member, re.compile(one.match) if one.match else None) for one in places)
+    return tuple(
+        _TextWay(Pointer.parse(one.at).steps, one.member, re.compile(one.match) if one.match else None)
+        for one in places
+    )
 
 
 def _decoder(members: Mapping[str, tuple[str, Any, Any]]) -> msgspec.json.Decoder[Any]:
@@ -287,9 +290,9 @@ def _facts(body: RequestBody, plan: RequestPlan, path: str) -> RequestFacts:
         preamble_bytes=preamble_bytes,
         session_hint=body.name(plan.sessions),
         parent_hint=body.name(plan.parents),
-        has_tools=any([_has_items(body.at(way)) for way in plan.tools]),
+        has_tools=any(_has_items(body.at(way)) for way in plan.tools),
         members=_members(body, plan),
-        continues=any([body.text(way) for way in plan.continues]),
+        continues=any(body.text(way) for way in plan.continues),
         oddities=tuple(body.oddities),
     )
 
@@ -468,8 +471,8 @@ def _weigh_long(raw: Raw, size: int) -> tuple[int, int]:
 
 
 def _is_media(key: str, text: str) -> bool:
-    # Anthropic: {"type": "base64", "data": "…"}; OpenAI: "data:image/png;base64,…"; Ollama: {"images": ["…"]};
-    # Gemini: {"inlineData": {"data": "…"}}; Bedrock: {"source": {"bytes": "…"}}.
+    # Anthropic's {"type": "base64", "data": "…"}, Gemini's {"inlineData": {"data": "…"}}, Ollama's {"images": ["…"]},
+    # Bedrock's {"source": {"bytes": "…"}}, OpenAI's "data:image/png;base64,…".
     return len(text) > _MEDIA_BYTES // 2 and (key in {"data", "images", "bytes"} or text.startswith("data:"))
 
 

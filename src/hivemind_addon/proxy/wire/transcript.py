@@ -59,10 +59,9 @@ def request_of(dialect: Dialect, body: bytes) -> Transcript:
     top = read_value(body)
     if not isinstance(top, dict):
         return Transcript()
-    plan, parts = dialect.plan, []
-    for way in plan.preamble:
-        if way not in plan.tools and (text := system_text(_at(top, way))):
-            parts.append(Part("system", text))
+    plan = dialect.plan
+    instructions = (system_text(_at(top, way)) for way in plan.preamble if way not in plan.tools)
+    parts = [Part("system", text) for text in instructions if text]
     for way in plan.messages:
         conversation = _at(top, way)
         if isinstance(conversation, str):

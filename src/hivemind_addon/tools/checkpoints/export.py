@@ -84,8 +84,8 @@ def export(
     spoken = dialect_named(checkpoint.head.dialect).name
     if form in _TAKES and spoken != _TAKES[form]:
         raise CannotExport(
-            f"{checkpoint.head.id} is a conversation of the {_APIS.get(spoken, spoken)} API, and {_PROGRAMS[form]} speaks the "
-            f"{_APIS[_TAKES[form]]} API; `--as text` gives it as a prompt for any agent"
+            f"{checkpoint.head.id} is a conversation of the {_APIS.get(spoken, spoken)} API, and "
+            f"{_PROGRAMS[form]} speaks the {_APIS[_TAKES[form]]} API; `--as text` gives it as a prompt for any agent"
         )
     session = session or str(uuid.uuid4())
     enter = f"cd {shlex.quote(str(project))} && "

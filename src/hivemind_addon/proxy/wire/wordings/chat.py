@@ -1,4 +1,4 @@
-"""How people read OpenAI's Chat Completions: the words of its answers, taken out for them, and to count what no usage tells."""
+"""The words of answers in OpenAI's Chat Completions."""
 
 from hivemind_addon.proxy.wire.parts import Assembly, Values, calls_in, members_of, message_parts, objects_in, word_of
 
@@ -7,6 +7,7 @@ class ChatWording:
     """Choices with a message, or with deltas."""
 
     def read_answer(self, top: Values, answer: Assembly) -> None:
+        """Put together an answer that is one JSON object."""
         out = answer.out
         for choice in objects_in(top.get("choices")):
             message = choice.get("message")
@@ -16,6 +17,7 @@ class ChatWording:
             out.stop = word_of(choice.get("finish_reason")) or out.stop
 
     def read_event(self, name: str, top: Values, answer: Assembly) -> None:  # noqa: ARG002
+        """Put the next event of a streamed answer to what came before."""
         answer.out.model = answer.out.model or word_of(top.get("model"))
         for choice in objects_in(top.get("choices")):
             place = choice.get("index", 0)

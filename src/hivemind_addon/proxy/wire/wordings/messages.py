@@ -1,4 +1,4 @@
-"""How people read Anthropic's Messages: the words of its answers, taken out for them, and to count what no usage tells."""
+"""The words of answers in Anthropic's Messages."""
 
 from hivemind_addon.proxy.wire.parts import Assembly, Values, block_parts, members_of, objects_in, word_of
 
@@ -7,11 +7,13 @@ class MessagesWording:
     """Content blocks with a `type`, each begun, continued and closed by events of their own."""
 
     def read_answer(self, top: Values, answer: Assembly) -> None:
+        """Put together an answer that is one JSON object."""
         blocks = objects_in(top.get("content"))
         answer.out.parts = [part for block in blocks for part in block_parts(block, "text")]
         answer.out.stop = word_of(top.get("stop_reason"))
 
     def read_event(self, name: str, top: Values, answer: Assembly) -> None:
+        """Put the next event of a streamed answer to what came before."""
         index = top.get("index")
         match name:
             case "message_start":

@@ -1,4 +1,4 @@
-"""How people read Ollama's own format: the words of its answers, taken out for them, and to count what no usage tells."""
+"""The words of answers in Ollama's own format."""
 
 from hivemind_addon.proxy.wire.parts import Assembly, Values, call_parts, members_of, word_of
 
@@ -7,9 +7,11 @@ class OllamaWording:
     """One JSON object a line, a chat's or a completion's."""
 
     def read_answer(self, top: Values, answer: Assembly) -> None:
+        """Put together an answer that is one JSON object."""
         self.read_event("", top, answer)
 
     def read_event(self, name: str, top: Values, answer: Assembly) -> None:  # noqa: ARG002
+        """Put the next event of a streamed answer to what came before."""
         answer.out.model = answer.out.model or word_of(top.get("model"))
         message = members_of(top.get("message"))
         spoken = (

@@ -1,14 +1,14 @@
-"""How people read a format of which data says where the words stand."""
+"""The words of answers in formats whose data says where they stand."""
 
 from collections.abc import Iterator, Mapping
 
 from hivemind_addon.proxy.profile.format import Format, SaysPlace
 from hivemind_addon.proxy.wire.parts import Assembly, Part, Values, members_of, pretty, text_of, word_of
-from hivemind_addon.proxy.wire.pointer import Pointer
+from hivemind_addon.system.pointer import Pointer
 
 
 class PlacesWording:
-    """What stands at a format's places, in the order of the answer; a tool call without a name goes on with the last."""
+    """What stands at a format's places; a piece of a tool call without a name goes on with the last one."""
 
     def __init__(self, form: Format) -> None:
         self._says = tuple(map(_Piece, form.says))

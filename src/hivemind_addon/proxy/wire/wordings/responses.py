@@ -1,4 +1,4 @@
-"""How people read OpenAI's Responses: the words of its answers, taken out for them, and to count what no usage tells."""
+"""The words of answers in OpenAI's Responses."""
 
 from hivemind_addon.proxy.wire.parts import Assembly, Values, error_text, members_of, message_parts, objects_in, word_of
 
@@ -9,6 +9,7 @@ class ResponsesWording:
     """Items, whose pieces come as deltas."""
 
     def read_answer(self, top: Values, answer: Assembly) -> None:
+        """Put together an answer that is one JSON object."""
         out = answer.out
         out.model = word_of(top.get("model")) or out.model
         details = members_of(top.get("incomplete_details"))
@@ -22,6 +23,7 @@ class ResponsesWording:
             out.parts = parts
 
     def read_event(self, name: str, top: Values, answer: Assembly) -> None:
+        """Put the next event of a streamed answer to what came before."""
         if name in {"response.created", "response.in_progress"}:
             answer.out.model = word_of(members_of(top.get("response")).get("model"))
         elif name in _ENDS:
