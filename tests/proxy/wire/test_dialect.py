@@ -10,7 +10,7 @@ from hivemind_addon.proxy.wire.error import ErrorFacts, error_in_body
 from hivemind_addon.proxy.wire.parts import Assembly
 from hivemind_addon.proxy.wire.sse import SseEvent, SseParser
 from hivemind_addon.system.json_values import read_value
-from tests.dialects import ALL, ANTHROPIC, CHAT, OLLAMA, RESPONSES
+from tests.dialects import ANTHROPIC, CHAT, OLLAMA, RESPONSES
 
 DATA = Path(__file__).parent / "data"
 NAMES = st.sampled_from([ANTHROPIC, CHAT, RESPONSES, OLLAMA])

@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hivemind_addon.proxy.profile.format import Format
+from hivemind_addon.proxy.profile.format import WireFormat
 from hivemind_addon.proxy.profile.rules import FORMAT_RULES
 from hivemind_addon.resources import formats_folder
 from hivemind_addon.system.document import read_document
@@ -22,12 +22,12 @@ _OLDER_NAMES = {"anthropic-messages": "anthropic"}
 
 
 @cache
-def packaged_formats() -> Mapping[str, Format]:
+def packaged_formats() -> Mapping[str, WireFormat]:
     """The wire formats that come with the package, by name. DocumentError: one cannot be read."""
-    return {name: convert(Format, keys, _file(name), rules=FORMAT_RULES) for name, keys in _documents().items()}
+    return {name: convert(WireFormat, keys, _file(name), rules=FORMAT_RULES) for name, keys in _documents().items()}
 
 
-def format_named(name: str) -> Format:
+def format_named(name: str) -> WireFormat:
     """The packaged wire format of a recorded name; OpenAI's chat where none has it."""
     formats = packaged_formats()
     return formats.get(_OLDER_NAMES.get(name, name)) or formats[USUAL]

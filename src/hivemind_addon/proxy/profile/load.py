@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hivemind_addon.proxy.profile.format import Format
+from hivemind_addon.proxy.profile.format import WireFormat
 from hivemind_addon.proxy.profile.formats import change, whole_format
 from hivemind_addon.proxy.profile.model import MODEL_IN_PATH, Profile
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES
@@ -130,7 +130,7 @@ def is_model_call(profile: Profile, method: str, path: str) -> bool:
 
 
 @by_thing_and_text
-def format_for(profile: Profile, path: str) -> Format:
+def format_for(profile: Profile, path: str) -> WireFormat:
     """The wire format of a path."""
     glob = matching_path(tuple(profile.formats), path)
     return profile.format if glob is None else profile.formats[glob]

@@ -15,7 +15,7 @@ from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.fair_queue import OrderSettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import RetryPolicy
-from hivemind_addon.proxy.profile.format import Format, ResetFormat
+from hivemind_addon.proxy.profile.format import ResetFormat, WireFormat
 from hivemind_addon.system.memo import by_thing, by_thing_and_text
 from hivemind_addon.system.patterns import glob_matches
 
@@ -284,9 +284,9 @@ class Profile:
     """Path globs of model calls (POST), in whatever spelling. Everything else on the host passes by untouched."""
     exclude_paths: tuple[str, ...] = ()
     """Path globs that pass by although `paths` matches."""
-    format: Format = field(default_factory=Format)
+    format: WireFormat = field(default_factory=WireFormat)
     """The wire format of `paths`: a packaged one's name, or a mapping that `extends` one and changes its keys."""
-    formats: Mapping[str, Format] = field(default_factory=dict)
+    formats: Mapping[str, WireFormat] = field(default_factory=dict)
     """Path glob → wire format, where it is another one; the first match counts."""
     model_groups: tuple[str, ...] = ()
     """Globs of model names that share one limit; a model that matches none is its own group."""

@@ -10,12 +10,12 @@ from hivemind_addon.proxy.profile.format import (
     Envelope,
     ErrorPlaces,
     EventRules,
-    Format,
     RequestPlaces,
     SaysPlace,
     TextPlace,
     TimePlace,
     UsagePlaces,
+    WireFormat,
 )
 from hivemind_addon.proxy.profile.grants import AgentGrants, Grants
 from hivemind_addon.proxy.profile.model import (
@@ -156,7 +156,7 @@ def error_status(value: int) -> int:
 
 FORMAT_RULES = DocumentRules(
     values={
-        (Format, "stop"): _pointer,
+        (WireFormat, "stop"): _pointer,
         (Envelope, "at"): _member_pointer,
         (TextPlace, "at"): _member_pointer,
         (TextPlace, "match"): _group,
@@ -178,7 +178,7 @@ FORMAT_RULES = DocumentRules(
         **{(SaysPlace, name): _pointer for name in ("at", "text", "name", "only", "unless")},
     },
     keys={
-        (Format, "framing"): _media_type,
+        (WireFormat, "framing"): _media_type,
         (ErrorPlaces, "unless"): _pointer,
     },
 )

@@ -1,4 +1,4 @@
-"""A wire format, ready to read: everything that `Format` says of it, taken apart once.
+"""A wire format, ready to read: everything that `WireFormat` says of it, taken apart once.
 
 Readers are lenient: what cannot be read is content, which passes through. An event is a server-sent one, a line of an
 NDJSON stream, an item of an array, a binary message: all but the first have no name, or one of their own kind.
@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from hivemind_addon.api.ticket import Usage
-from hivemind_addon.proxy.profile.format import Format, Framing, UsagePlaces, Wording
+from hivemind_addon.proxy.profile.format import Framing, UsagePlaces, WireFormat, Wording
 from hivemind_addon.proxy.profile.formats import format_named
 from hivemind_addon.proxy.wire.aws_eventstream import EventStreamParser
 from hivemind_addon.proxy.wire.envelope import Unwrapper
@@ -84,7 +84,7 @@ _WORDINGS: Mapping[Wording, type[WordingReader]] = {
 class Dialect:
     """One wire format. Holds nothing of any stream; nothing here raises on what a provider sends."""
 
-    def __init__(self, form: Format) -> None:
+    def __init__(self, form: WireFormat) -> None:
         events = form.events
         self.form = form
         self.name = form.name

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from hivemind_addon.proxy.profile.format import Format, SaysPlace
+from hivemind_addon.proxy.profile.format import SaysPlace, WireFormat
 from hivemind_addon.proxy.wire.parts import Assembly, Part, Values, members_of, pretty, text_of, word_of
 from hivemind_addon.system.pointer import Pointer
 
@@ -10,7 +10,7 @@ from hivemind_addon.system.pointer import Pointer
 class PlacesWording:
     """What stands at a format's places; a piece of a tool call without a name goes on with the last one."""
 
-    def __init__(self, form: Format) -> None:
+    def __init__(self, form: WireFormat) -> None:
         self._says = tuple(map(_Piece, form.says))
         self._said = tuple(map(_Piece, form.said))
         self._stop = tuple(map(Pointer.parse, form.stop))
