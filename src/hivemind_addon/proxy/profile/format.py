@@ -252,7 +252,7 @@ class SaysPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class WireFormat:
     """One wire format."""
 
     name: str = ""
