@@ -150,6 +150,7 @@ def test_bare_json_is_skipped_unasked():
 def test_what_only_looks_like_bare_json_hides_nothing():
     assert parse_bare(b"{oops\ndata: a\n\n" + ERROR + b"\n")[0] == SseEvent("", b"a")
     assert [event.event for event in parse_bare(b"{oops\ndata: a\n\n" + ERROR)] == ["", "error"]
+    assert parse_bare(b'{"oops\n{\ndata: a\n\n{"b":1}\n') == [SseEvent("", b"a"), SseEvent("", b'{"b":1}')]
     assert parse_bare(b"{oops}\n{}}\n{\n\n") == [SseEvent("", b"{}")]
 
 
