@@ -16,6 +16,7 @@ from hivemind_addon.tools.launch.proxy_command import (
     check_options,
     child_environment,
     has_mode,
+    mitmproxy_program,
     proxy_command,
     upstream_of,
 )
@@ -193,6 +194,13 @@ def test_what_mitmproxy_does_not_know_is_told_with_the_nearest(options, says):
 
 def test_what_it_knows_passes_also_cut_short_and_run_together():
     check_options(["--no-http2", "--ssl", "-nq", "--ignore-hosts=-x", "--set", "tcp_timeout=5", "~u .*"], MITMDUMP)
+
+
+def test_what_is_known_without_asking_is_known_to_both_programs(monkeypatch):
+    names = [word for name in sorted(commands._USUAL_NAMES) for word in ("--set", f"{name}=x")]
+    monkeypatch.setattr(commands, "_USUAL_NAMES", frozenset())
+    for web in (False, True):
+        check_options(names, mitmproxy_program(web=web))
 
 
 @each(

@@ -182,7 +182,15 @@ def _sets(options: Sequence[str], name: str) -> bool:
 
 
 _USUAL = frozenset({"--set", "--mode", "-m", "-s", "--scripts", "--listen-host", "--listen-port", "-q", "-v"})
-"""Known without asking, which takes a second."""
+"""Words known without asking mitmproxy, which takes as long as its start."""
+_USUAL_NAMES = frozenset(
+    {
+        *("allow_hosts", "block_global", "body_size_limit", "confdir", "connection_strategy", "http2", "http3"),
+        *("ignore_hosts", "listen_host", "listen_port", "mode", "proxyauth", "save_stream_file", "ssl_insecure"),
+        *("ssl_verify_upstream_trusted_ca", "tcp_timeout", "termlog_verbosity", "upstream_auth"),
+    }
+)
+"""The same of options that are set: mitmdump and mitmweb have all of them."""
 _PREFIX = "hivemind_"
 """The addon checks its own."""
 _PATIENCE_S = 60.0
@@ -202,7 +210,7 @@ def check_options(options: Sequence[str], program: Path, ours: Sequence[str] = (
         for word in words:
             if not _is_known(word, known):
                 raise UnknownOption(f"no such option: {word}{_meant(word, [*ours, *known])}")
-    names = [name for name in _set_names(options) if not name.startswith(_PREFIX)]
+    names = [name for name in _set_names(options) if not name.startswith(_PREFIX) and name not in _USUAL_NAMES]
     # A script of the user's has options of its own, which are known when it is loaded.
     if names and not _has_scripts(options):
         known = re.findall(r"^(\w+):", _output_of(program, "--options"), re.MULTILINE)
