@@ -156,12 +156,12 @@ def _streamed(answer: SimAnswer, events: list[StreamEvent], *, http2: bool) -> I
         return
     place = _place(fault, middle=content[len(content) // 2], end=len(events))
     for index, event in enumerate(events):
-        if index == place and (yield from _at_place(answer, http2=http2)):
+        if index == place and (yield from _at_place(answer, index, http2=http2)):
             return
         if event.output_tokens and index > content[0] and answer.interval_s > 0:
             yield PauseStep(answer.interval_s)
         yield Data(event.data, event.output_tokens)
-    if place == len(events) and (yield from _at_place(answer, http2=http2)):
+    if place == len(events) and (yield from _at_place(answer, len(events), http2=http2)):
         return
     yield End()
 
@@ -187,8 +187,8 @@ def _place(fault: Fault, *, middle: int, end: int) -> int | None:
             return None
 
 
-def _at_place(answer: SimAnswer, *, http2: bool) -> Generator[Step, None, bool]:
-    """The fault itself; returns whether the answer is over."""
+def _at_place(answer: SimAnswer, index: int, *, http2: bool) -> Generator[Step, None, bool]:
+    """The fault itself, after so many events; returns whether the answer is over."""
     match answer.fault:
         case faults.Stall(stall_s):
             yield PauseStep(stall_s)
@@ -200,8 +200,11 @@ def _at_place(answer: SimAnswer, *, http2: bool) -> Generator[Step, None, bool]:
             yield from (Leave(), PauseStep(GAP_S))
             return False
         case faults.StreamError(status=status) if answer.reply is not None:
-            error = wire.error_object(answer.reply.dialect, status, message="Overloaded")
-            yield Data(wire.error_event(answer.reply.dialect, error).data)
+            dialect = answer.reply.dialect
+            if wire.error_comes_alone(dialect) and index:
+                yield PauseStep(GAP_S)
+            error = wire.error_object(dialect, status, message="Overloaded")
+            yield Data(wire.error_event(dialect, error, opening=not index).data)
             yield End()
             return True
         case fault:

@@ -270,7 +270,13 @@ class SimProvider:
             account,
             AnswerEnding.REFUSED,
             429,
-            wire.error_object(request.dialect, 429, message=message),
+            wire.error_object(
+                request.dialect,
+                429,
+                message=message,
+                retry_after_s=wait_s if self.settings.retry_after else None,
+                limit=_view(allowance, now),
+            ),
             headers=(*retry_after, *self._limit_headers(now, request, account)),
         )
 
@@ -320,6 +326,7 @@ class SimProvider:
             attempt=reply.attempt,
             account=account,
             agent=_agent(request),
+            dialect=request.dialect,
             model=request.model,
             status=0 if isinstance(fault, faults.NoHead | faults.RefusedStream) else 200,
             headers=(
@@ -332,7 +339,7 @@ class SimProvider:
             interval_s=self.settings.interval_s if request.interval_s is None else request.interval_s,
             fault=fault,
             streamed=streamed,
-            charged_output=request.dialect is SimDialect.MESSAGES,
+            charged_output=request.dialect.charges_output_late,
             reply=reply,
         )
 
@@ -367,11 +374,13 @@ class SimProvider:
             attempt=self._attempts[request.credential],
             account=account,
             agent=_agent(request),
+            dialect=request.dialect,
             model=request.model,
-            status=status,
+            status=wire.status_of(request.dialect, status),
             headers=(
                 ("content-type", content_type),
                 *self._identity(request, request_id, account),
+                *(wire.error_headers(request.dialect, error) if error else ()),
                 *headers,
             ),
             ending=ending,
@@ -408,10 +417,12 @@ class SimProvider:
         return max(1, self._charge(request, dimension))
 
     def _charge(self, request: SimRequestFacts, dimension: Dimension) -> int:
-        """What is taken when it is let through. Messages takes its output later, as it is generated."""
+        """What is taken when it is let through. Some take their output later, as it is generated."""
         match request.dialect:
-            case SimDialect.MESSAGES:
+            case SimDialect.MESSAGES | SimDialect.VERTEX_MESSAGES:
                 into, out = _uncached(request), 0
+            case SimDialect.GEMINI | SimDialect.GEMINI_ARRAY | SimDialect.CODE_ASSIST:
+                into, out = request.input_tokens, 0
             case SimDialect.CHAT | SimDialect.RESPONSES | SimDialect.OLLAMA:
                 into = request.input_tokens
                 out = self.settings.default_max_tokens if request.max_tokens is None else request.max_tokens
@@ -440,8 +451,7 @@ class SimProvider:
             return ()
         views: dict[Dimension, LimitView] = {}
         for each in self._counts(now, account, request.model):
-            limit = each.limit
-            view = LimitView(limit.dimension, limit.amount, each.level(now), each.full_in_s(now))
+            limit, view = each.limit, _view(each, now)
             # Where several limits count the same, a header has room for the one that binds first.
             if limit.told and (limit.dimension not in views or view.remaining < views[limit.dimension].remaining):
                 views[limit.dimension] = view
@@ -478,6 +488,11 @@ class SimProvider:
         return f"req_{self._witness.attempts + 1:06d}"
 
 
+def _view(allowance: SimAllowance, now: float) -> LimitView:
+    limit = allowance.limit
+    return LimitView(limit.dimension, limit.amount, allowance.level(now), allowance.full_in_s(now), limit.window_s)
+
+
 def _uncached(request: SimRequestFacts) -> int:
     return max(0, request.input_tokens - request.cached_tokens)
 
@@ -503,7 +518,11 @@ def _failure(request: SimRequestFacts, fault: Fault) -> tuple[int, dict[str, obj
                 headers += wire.retry_after_headers(dialect, retry_after_s)
             if should_retry is not None:
                 headers += (("x-should-retry", str(should_retry).lower()),)
-            return status, wire.error_object(dialect, status, message=message, error=error), headers
+            return (
+                status,
+                (wire.error_object(dialect, status, message=message, error=error, retry_after_s=retry_after_s)),
+                headers,
+            )
         case faults.SpentCredit():
             return 429, wire.spent_credit(dialect), ()
         case faults.HtmlError(status):

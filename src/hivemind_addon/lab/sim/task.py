@@ -5,7 +5,7 @@
 
 How far a task is, is counted from the tool results in the conversation: nothing is kept here, so a request that is
 sent again gets the same answer. A request that quotes the task and brings no tools (a title, a summary) gets a short
-plain answer.
+plain answer, and one that brings a schema what fits it.
 """
 
 import re
@@ -72,6 +72,8 @@ class _Tool(msgspec.Struct):
     function: "_Tool | None" = None
     tools: "list[_Tool]" = []
     """Of a namespace."""
+    declared: "list[_Tool]" = msgspec.field(name="functionDeclarations", default_factory=list)
+    """Gemini's."""
 
 
 class _Item(msgspec.Struct):
@@ -85,10 +87,51 @@ class _Message(_Item):
     """Of an item that announces them (Codex >= 0.16x)."""
 
 
+class _Part(msgspec.Struct):
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.field(name="functionResponse", default=msgspec.UNSET)
+
+
+class _Schema(msgspec.Struct):
+    """As much of a JSON schema as such calls have."""
+
+    type: str = ""
+    enum: list[str] = []
+    minimum: int = 1
+    properties: "dict[str, _Schema]" = {}
+
+    def example(self) -> object:
+        """What fits."""
+        match self.type.lower():
+            case "object":
+                return {name: schema.example() for name, schema in self.properties.items()}
+            case "array":
+                return []
+            case "integer" | "number":
+                return self.minimum
+            case "boolean":
+                return False
+            case _:
+                return self.enum[0] if self.enum else "simulated"
+
+
+class _GenerationConfig(msgspec.Struct, rename="camel"):
+    response_json_schema: _Schema | None = None
+    response_schema: _Schema | None = None
+
+
+class _Content(msgspec.Struct):
+    parts: list[_Part] = []
+
+
 class _Conversation(msgspec.Struct):
     messages: list[_Message] = []
     input: str | list[_Message] = ""
+    contents: list[_Content] = []
+    """Gemini's, as is the next."""
+    config: _GenerationConfig = msgspec.field(name="generationConfig", default_factory=_GenerationConfig)
     tools: list[_Tool] = []
+    request: "_Conversation | None" = None
+    """In Code Assist's envelope."""
 
     @property
     def items(self) -> list[_Message]:
@@ -99,6 +142,8 @@ class _Conversation(msgspec.Struct):
         for tool in (*self.tools, *(tool for item in self.items for tool in item.tools)):
             if tool.tools:
                 yield from ((tool.name, inner) for inner in tool.tools)
+            elif tool.declared:
+                yield from (("", inner) for inner in tool.declared)
             else:
                 yield "", tool.function or tool
 
@@ -117,7 +162,10 @@ def task_in(body: bytes | bytearray) -> SimTask | None:
 def next_turn(task: SimTask, dialect: SimDialect, body: bytes | bytearray) -> TaskTurn:
     """What the model says to this request. Raises MsgspecError."""
     conversation = _decode(body)
+    conversation = conversation.request or conversation
     tools = list(conversation.announced())
+    if schema := conversation.config.response_json_schema or conversation.config.response_schema:
+        return TaskTurn(_json(schema.example()))
     if not tools:
         return TaskTurn('{"title": "A file, line by line"}' if b"title" in body else "A file, line by line.")
     done = _tool_results(dialect, conversation)
@@ -149,10 +197,13 @@ def _json(value: object) -> str:
 
 def _tool_results(dialect: SimDialect, conversation: _Conversation) -> int:
     match dialect:
-        case SimDialect.MESSAGES:
+        case SimDialect.MESSAGES | SimDialect.VERTEX_MESSAGES:
             contents = (message.content for message in conversation.messages)
             return sum(item.type == "tool_result" for items in contents if isinstance(items, list) for item in items)
         case SimDialect.RESPONSES:
             return sum(item.type.endswith("_call_output") for item in conversation.items)
         case SimDialect.CHAT | SimDialect.OLLAMA:
             return sum(message.role == "tool" for message in conversation.messages)
+        case SimDialect.GEMINI | SimDialect.GEMINI_ARRAY | SimDialect.CODE_ASSIST:
+            parts = (part for content in conversation.contents for part in content.parts)
+            return sum(part.result is not msgspec.UNSET for part in parts)
