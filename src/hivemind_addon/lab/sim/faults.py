@@ -120,6 +120,8 @@ class KeepAlive(Enum):
 
     NOTHING = "nothing"
     """Not even a head."""
+    BLANKS = "blank lines"
+    """A head, and then blank lines."""
     COMMENTS = "comments"
     """A head, and then comments of server-sent events."""
     PINGS = "pings"

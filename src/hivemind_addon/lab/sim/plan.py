@@ -22,7 +22,7 @@ from hivemind_addon.lab.sim.faults import Encoding, Fault, Hangup, KeepAlive
 from hivemind_addon.proxy.wire.error import ErrorFacts
 from hivemind_addon.proxy.wire.outcome import TransportTrouble
 
-_COMMENT = b": still here\n\n"
+_SIGNS = {KeepAlive.BLANKS: b"\n", KeepAlive.COMMENTS: b": still here\n\n"}
 GAP_S = 0.01
 """Around an interruption, so that what comes before it arrives alone; an RST may overtake it otherwise."""
 
@@ -177,10 +177,10 @@ def _place(fault: Fault, *, middle: int, end: int) -> int | None:
             | faults.ResetStream(after_events=place)
         ):
             return middle if place is None else min(place, end)
-        case faults.Hold(keep_alive=KeepAlive.COMMENTS):
-            return 0
         case faults.Hold(keep_alive=KeepAlive.PINGS):
             return 1
+        case faults.Hold():
+            return 0
         case faults.BodyCut():
             return middle
         case _:
@@ -214,7 +214,7 @@ def _at_place(answer: SimAnswer, index: int, *, http2: bool) -> Generator[Step, 
 
 def _held(hold: faults.Hold) -> Iterator[Step]:
     """The time of a hold, with a sign of life now and then."""
-    data = _COMMENT if hold.keep_alive is KeepAlive.COMMENTS else wire.ping()
+    data = _SIGNS.get(hold.keep_alive) or wire.ping()
     left_s = hold.hold_s
     while left_s > 0:
         yield Data(data)
