@@ -183,7 +183,7 @@ class SimProvider:
         if answer.charged_output:
             for allowance in self._counts(now, answer.account, answer.model):
                 if allowance.limit.dimension in (Dimension.OUTPUT_TOKENS, Dimension.TOTAL_TOKENS):
-                    allowance.take(output_tokens, now)
+                    allowance.take(output_tokens - answer.reserved_output, now)
         self._witness.ended(answer, output_tokens=output_tokens, ending=ending or answer.ending)
 
     def serves_in_s(self, now: float, request: SimRequestFacts, demand: Demand, *, owed_tokens: int = 0) -> float:
@@ -228,7 +228,7 @@ class SimProvider:
         """The answer to a request that is wrong in itself."""
         if (unfit := request.unfit) is None:
             return None
-        error = wire.error_object(request.dialect, unfit.status, message=unfit.message)
+        error = wire.error_object(request.dialect, unfit.status, message=unfit.message, error=unfit.error)
         return self._error(request, account, AnswerEnding.FAILED, unfit.status, error)
 
     def _down(self, since_s: float, request: SimRequestFacts, account: str) -> SimAnswer | None:
@@ -339,7 +339,8 @@ class SimProvider:
             interval_s=self.settings.interval_s if request.interval_s is None else request.interval_s,
             fault=fault,
             streamed=streamed,
-            charged_output=request.dialect.charges_output_late,
+            charged_output=request.dialect.charges_output_late or request.dialect.settles_output,
+            reserved_output=self._charge(request, Dimension.OUTPUT_TOKENS) if request.dialect.settles_output else 0,
             reply=reply,
         )
 
@@ -423,6 +424,9 @@ class SimProvider:
                 into, out = _uncached(request), 0
             case SimDialect.GEMINI | SimDialect.GEMINI_ARRAY | SimDialect.CODE_ASSIST:
                 into, out = request.input_tokens, 0
+            case SimDialect.CONVERSE | SimDialect.INVOKE:
+                into = _uncached(request)
+                out = self.settings.default_max_tokens if request.max_tokens is None else request.max_tokens
             case SimDialect.CHAT | SimDialect.RESPONSES | SimDialect.OLLAMA:
                 into = request.input_tokens
                 out = self.settings.default_max_tokens if request.max_tokens is None else request.max_tokens
