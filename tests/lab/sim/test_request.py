@@ -175,6 +175,7 @@ CONVERSATIONS = [
     (SimDialect.CODE_ASSIST, code_assist),
     (SimDialect.INVOKE, messages),
     (SimDialect.CONVERSE, converse),
+    (SimDialect.COHERE, chat),
 ]
 
 

@@ -422,7 +422,7 @@ class SimProvider:
         match request.dialect:
             case SimDialect.MESSAGES | SimDialect.VERTEX_MESSAGES:
                 into, out = _uncached(request), 0
-            case SimDialect.GEMINI | SimDialect.GEMINI_ARRAY | SimDialect.CODE_ASSIST:
+            case SimDialect.GEMINI | SimDialect.GEMINI_ARRAY | SimDialect.CODE_ASSIST | SimDialect.COHERE:
                 into, out = request.input_tokens, 0
             case SimDialect.CONVERSE | SimDialect.INVOKE:
                 into = _uncached(request)

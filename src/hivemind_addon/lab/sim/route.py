@@ -46,6 +46,7 @@ _ENDINGS = {
     "/v1/messages": SimDialect.MESSAGES,
     "/responses": SimDialect.RESPONSES,
     "/api/chat": SimDialect.OLLAMA,
+    "/v2/chat": SimDialect.COHERE,
 }
 
 

@@ -219,7 +219,7 @@ def _tool_results(dialect: SimDialect, conversation: _Conversation) -> int:
             return sum(item.type == "tool_result" for item in conversation.blocks())
         case SimDialect.RESPONSES:
             return sum(item.type.endswith("_call_output") for item in conversation.items)
-        case SimDialect.CHAT | SimDialect.OLLAMA:
+        case SimDialect.CHAT | SimDialect.OLLAMA | SimDialect.COHERE:
             return sum(message.role == "tool" for message in conversation.messages)
         case SimDialect.GEMINI | SimDialect.GEMINI_ARRAY | SimDialect.CODE_ASSIST:
             parts = (part for content in conversation.contents for part in content.parts)

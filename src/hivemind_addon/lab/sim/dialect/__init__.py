@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from hivemind_addon.lab.sim.dialect.bedrock import Converse, Invoke
+from hivemind_addon.lab.sim.dialect.cohere import Cohere
 from hivemind_addon.lab.sim.dialect.google import CodeAssist, Gemini, GeminiArray, VertexMessages
 from hivemind_addon.lab.sim.dialect.messages import PING, Messages
 from hivemind_addon.lab.sim.dialect.ollama import Ollama
@@ -34,6 +35,7 @@ _SHAPES: Mapping[SimDialect, Shape] = {
     SimDialect.VERTEX_MESSAGES: VertexMessages(),
     SimDialect.CONVERSE: Converse(),
     SimDialect.INVOKE: Invoke(),
+    SimDialect.COHERE: Cohere(),
 }
 
 

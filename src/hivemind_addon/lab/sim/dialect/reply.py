@@ -32,6 +32,7 @@ class SimDialect(Enum):
     CONVERSE = "bedrock-converse"
     INVOKE = "bedrock-invoke"
     """With Claude: Messages in AWS's framing."""
+    COHERE = "cohere"
 
     @property
     def charges_output_late(self) -> bool:
@@ -51,6 +52,7 @@ _CHARGED_LATE = frozenset(
         SimDialect.GEMINI,
         SimDialect.GEMINI_ARRAY,
         SimDialect.CODE_ASSIST,
+        SimDialect.COHERE,
     }
 )
 
