@@ -88,6 +88,7 @@ class SimAnswer:
     reply: Reply | None = None
     """None: an error, whose body is `error_body`."""
     error_body: bytes = b""
+    """Beside a reply: the event that ends its stream."""
 
     def body(self) -> bytes:
         """The unstreamed body."""
