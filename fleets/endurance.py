@@ -126,7 +126,10 @@ def page(results: Sequence[Endured]) -> str:
     manners = list(KeepAlive)
     parts = [_HEAD.format(claude=CLAUDE_VERSION, codex=CODEX_VERSION, grace=_GRACE_S // 60)]
     for program in Program:
-        rows = ["| settings | hold | silent | comments | pings |", "| --- | --- | --- | --- | --- |"]
+        rows = [
+            "| settings | hold | silent | comments | pings | blank lines |",
+            "| --- | --- | --- | --- | --- | --- |",
+        ]
         for patient in (False, True):
             for hold_s in sorted({case.hold_s for case in by_case}):
                 found = [by_case.get(Case(program, patient, manner, hold_s)) for manner in manners]

@@ -147,6 +147,8 @@ class KeepAlive(Enum):
     """A head, and then comments of server-sent events."""
     PINGS = "pings"
     """A head and the first event, and then the `ping` events of Messages."""
+    BLANK_LINES = "blank lines"
+    """A head, and then empty lines, which no reader of events takes for anything."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -182,7 +182,7 @@ def _place(fault: Fault, *, middle: int, end: int) -> int | None:
             | faults.ResetStream(after_events=place)
         ):
             return middle if place is None else min(place, end)
-        case faults.Hold(keep_alive=KeepAlive.COMMENTS) | faults.Queue():
+        case faults.Hold(keep_alive=KeepAlive.COMMENTS | KeepAlive.BLANK_LINES) | faults.Queue():
             return 0
         case faults.Hold(keep_alive=KeepAlive.PINGS):
             return 1
@@ -225,8 +225,8 @@ def _at_place(answer: SimAnswer, index: int, *, http2: bool) -> Generator[Step, 
 
 def _held(hold: faults.Hold) -> Iterator[Step]:
     """The time of a hold, with a sign of life now and then."""
-    data = _COMMENT if hold.keep_alive is KeepAlive.COMMENTS else wire.ping()
-    yield from _kept_alive(data, hold.hold_s, hold.every_s)
+    signs = {KeepAlive.COMMENTS: _COMMENT, KeepAlive.BLANK_LINES: b"\n", KeepAlive.PINGS: wire.ping()}
+    yield from _kept_alive(signs[hold.keep_alive], hold.hold_s, hold.every_s)
 
 
 def _queued(queue: faults.Queue, *, streamed: bool) -> Iterator[Step]:
