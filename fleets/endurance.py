@@ -56,7 +56,7 @@ class Manner(Enum):
 
 _KEEP_ALIVES = {
     Manner.SILENT: KeepAlive.NOTHING,
-    Manner.BLANKS: KeepAlive.BLANKS,
+    Manner.BLANKS: KeepAlive.BLANK_LINES,
     Manner.COMMENTS: KeepAlive.COMMENTS,
     Manner.PINGS: KeepAlive.PINGS,
 }

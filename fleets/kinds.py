@@ -37,7 +37,7 @@ class Kind:
     """`{home}` and `{key}` stand for the agent's home and its API key."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Path below its home → content."""
-    manners: tuple[KeepAlive, ...] = (KeepAlive.NOTHING, KeepAlive.BLANKS, KeepAlive.COMMENTS)
+    manners: tuple[KeepAlive, ...] = (KeepAlive.NOTHING, KeepAlive.BLANK_LINES, KeepAlive.COMMENTS)
     """What signs of life its answers have."""
 
 

@@ -40,6 +40,11 @@ def events_of(answer: httpx.Response) -> list[dict]:
     return [json.loads(piece.removeprefix("data: ")) for piece in pieces]
 
 
+def output(answer: dict) -> int:
+    usage = answer["usageMetadata"]
+    return usage["candidatesTokenCount"] + usage["thoughtsTokenCount"]
+
+
 def texts(events: list[dict]) -> str:
     return "".join(part["text"] for event in events for part in event["candidates"][0]["content"]["parts"])
 
@@ -50,9 +55,8 @@ def test_whole_and_streamed_answers_say_and_count_the_same(server):
     assert texts([whole]).startswith("req_000001 attempt 1 ")
     assert texts(events).replace("000002 attempt 2", "000001 attempt 1") == texts([whole])
     assert events[-1]["usageMetadata"] == whole["usageMetadata"]
-    assert whole["usageMetadata"]["candidatesTokenCount"] == 8
-    counted = [event["usageMetadata"]["candidatesTokenCount"] for event in events]
-    assert counted == [*range(1, 9), 8]
+    assert (whole["usageMetadata"]["candidatesTokenCount"], whole["usageMetadata"]["thoughtsTokenCount"]) == (6, 2)
+    assert [output(event) for event in events] == [*range(1, 9), 8]
     reasons = [event["candidates"][0].get("finishReason") for event in events]
     assert reasons == [*[None] * 8, "STOP"]
     assert {event["modelVersion"] for event in events} == {"gemini-2.5-pro"}
@@ -76,7 +80,7 @@ def test_an_error_inside_an_array_is_its_last_element(server, at_event, before):
 def test_the_maximum_ends_an_answer(server):
     answer = post(server, f"{MODEL}:generateContent", ASK | {"generationConfig": {"maxOutputTokens": 3}}).json()
     assert answer["candidates"][0]["finishReason"] == "MAX_TOKENS"
-    assert answer["usageMetadata"]["candidatesTokenCount"] == 3
+    assert output(answer) == 3
 
 
 @each("path", [f"{MODEL}:generateContent?key=sk-sim-query", f"{STREAM}&key=sk-sim-query"])
@@ -229,18 +233,18 @@ def test_vertex_serves_messages_with_the_model_in_the_path_and_googles_errors(se
 
 
 def test_each_dialect_has_books_of_its_own(server):
-    usage = [
-        post(server, f"{MODEL}:generateContent", headers=KEY | {"x-sim-cached-tokens": "5"}).json()["usageMetadata"]
+    answers = [
+        post(server, f"{MODEL}:generateContent", headers=KEY | {"x-sim-cached-tokens": "5"}).json(),
+        events_of(post(server, STREAM))[-1],
     ]
-    usage.append(events_of(post(server, STREAM))[-1]["usageMetadata"])
     wrapped = post(server, "/v1internal:generateContent", WRAPPED, BEARER).json()["response"]["usageMetadata"]
     truth = server.truth()
     assert set(truth.dialects) == {"gemini", "code-assist"}
     assert truth.dialects["gemini"] == DialectTruth(
         attempts=2,
         completed=2,
-        input_tokens=sum(each["promptTokenCount"] for each in usage) - 5,
+        input_tokens=sum(answer["usageMetadata"]["promptTokenCount"] for answer in answers) - 5,
         cached_tokens=5,
-        output_tokens=sum(each["candidatesTokenCount"] for each in usage),
+        output_tokens=sum(output(answer) for answer in answers),
     )
     assert truth.dialects["code-assist"].input_tokens == wrapped["promptTokenCount"]

@@ -155,6 +155,16 @@ def code_assist(results: int) -> dict:
     return {"model": "m", "project": "p", "request": gemini(results)}
 
 
+def converse(results: int) -> dict:
+    turns = []
+    for number in range(results):
+        turns.append({"role": "assistant", "content": [{"text": "Now"}, {"toolUse": {"toolUseId": f"{number}"}}]})
+        turns.append({"role": "user", "content": [{"toolResult": {"toolUseId": f"{number}", "content": []}}]})
+    tools = [{"toolSpec": {"name": "read"}}, {"toolSpec": {"name": "bash"}}, {"cachePoint": {"type": "default"}}]
+    prompt = {"role": "user", "content": [{"text": TASK.prompt}]}
+    return {"messages": [prompt, *turns], "toolConfig": {"tools": tools}}
+
+
 CONVERSATIONS = [
     (SimDialect.MESSAGES, messages),
     (SimDialect.RESPONSES, responses),
@@ -163,6 +173,9 @@ CONVERSATIONS = [
     (SimDialect.VERTEX_MESSAGES, messages),
     (SimDialect.GEMINI, gemini),
     (SimDialect.CODE_ASSIST, code_assist),
+    (SimDialect.INVOKE, messages),
+    (SimDialect.CONVERSE, converse),
+    (SimDialect.COHERE, chat),
 ]
 
 

@@ -1,5 +1,5 @@
-"""What Google's services are asked beside model calls: lists of models, counts of tokens, and the calls with which
-Gemini CLI logs in. Pure. None of it counts against a limit.
+"""What Google's and AWS's services are asked beside model calls: lists of models, counts of tokens, and the calls with
+which Gemini CLI logs in. Pure. None of it counts against a limit.
 """
 
 import re
@@ -37,6 +37,7 @@ _LOGIN: Mapping[str, Mapping[str, object]] = {
 }
 _COUNT = re.compile(r"/v1.*/(?:models|tunedModels)/[^/]+:countTokens")
 _MODEL = re.compile(r"/v1(?:alpha|beta)/models(?:/([^/:]+))?")
+_BEDROCK_COUNT = re.compile(r"/model/[^/]+/count-tokens")
 _INTERNAL = re.compile(r"/v1internal[:/](\w+)(?:/.*)?")
 
 
@@ -50,6 +51,8 @@ def beside(method: str, path: str, body: bytes | bytearray) -> Mapping[str, obje
         return {"input_tokens": input_tokens(body)}
     if method == "POST" and (_COUNT.fullmatch(path) or path == "/v1internal:countTokens"):
         return {"totalTokens": input_tokens(body)}
+    if method == "POST" and _BEDROCK_COUNT.fullmatch(path):
+        return {"inputTokens": input_tokens(body)}
     if found := _INTERNAL.fullmatch(path):
         return _CODE_ASSIST["onboardUser"] if found[1] == "operations" else _CODE_ASSIST.get(found[1])
     return None

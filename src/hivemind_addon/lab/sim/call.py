@@ -82,10 +82,13 @@ class SimAnswer:
     fault: Fault = OK
     streamed: bool = False
     charged_output: bool = False
-    """Whether its output counts as it is generated; else it was reserved, or nothing is charged."""
+    """Whether its output counts at its end; else it was reserved, or nothing is charged."""
+    reserved_output: int = 0
+    """What was charged beforehand of the output that counts at its end."""
     reply: Reply | None = None
     """None: an error, whose body is `error_body`."""
     error_body: bytes = b""
+    """Beside a reply: the event that ends its stream."""
 
     def body(self) -> bytes:
         """The unstreamed body."""

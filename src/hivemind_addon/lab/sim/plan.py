@@ -19,10 +19,11 @@ from hivemind_addon.lab.sim import faults
 from hivemind_addon.lab.sim.call import SimAnswer
 from hivemind_addon.lab.sim.dialect import Headers, StreamEvent
 from hivemind_addon.lab.sim.faults import Encoding, Fault, Hangup, KeepAlive
+from hivemind_addon.lab.sim.shapes import WAITS
 from hivemind_addon.proxy.wire.error import ErrorFacts
 from hivemind_addon.proxy.wire.outcome import TransportTrouble
 
-_SIGNS = {KeepAlive.BLANKS: b"\n", KeepAlive.COMMENTS: b": still here\n\n"}
+_COMMENT = b": still here\n\n"
 GAP_S = 0.01
 """Around an interruption, so that what comes before it arrives alone; an RST may overtake it otherwise."""
 
@@ -130,7 +131,11 @@ def _whole(answer: SimAnswer, *, http2: bool) -> Iterator[Step]:
             length = None
         case _:
             pass
-    yield Head(answer.status, headers, length)
+    if isinstance(answer.fault, faults.Queue):
+        yield Head(answer.status, headers)
+        yield from _queued(answer.fault, streamed=False)
+    else:
+        yield Head(answer.status, headers, length)
     match answer.fault:
         case faults.HeadThenReset():
             yield from (PauseStep(GAP_S), Drop(Hangup.RESET))
@@ -177,11 +182,11 @@ def _place(fault: Fault, *, middle: int, end: int) -> int | None:
             | faults.ResetStream(after_events=place)
         ):
             return middle if place is None else min(place, end)
+        case faults.Hold(keep_alive=KeepAlive.COMMENTS | KeepAlive.BLANK_LINES) | faults.Queue():
+            return 0
         case faults.Hold(keep_alive=KeepAlive.PINGS):
             return 1
-        case faults.Hold():
-            return 0
-        case faults.BodyCut():
+        case faults.BodyCut() | faults.WordedRefusal():
             return middle
         case _:
             return None
@@ -196,9 +201,15 @@ def _at_place(answer: SimAnswer, index: int, *, http2: bool) -> Generator[Step, 
         case faults.Hold() as hold:
             yield from _held(hold)
             return False
+        case faults.Queue() as queue:
+            yield from _queued(queue, streamed=True)
+            return False
         case faults.GoAway(error=False):
             yield from (Leave(), PauseStep(GAP_S))
             return False
+        case faults.WordedRefusal():
+            yield from (Data(answer.error_body), End())
+            return True
         case faults.StreamError(status=status) if answer.reply is not None:
             dialect = answer.reply.dialect
             if wire.error_comes_alone(dialect) and index:
@@ -214,12 +225,24 @@ def _at_place(answer: SimAnswer, index: int, *, http2: bool) -> Generator[Step, 
 
 def _held(hold: faults.Hold) -> Iterator[Step]:
     """The time of a hold, with a sign of life now and then."""
-    data = _SIGNS.get(hold.keep_alive) or wire.ping()
-    left_s = hold.hold_s
+    signs = {KeepAlive.COMMENTS: _COMMENT, KeepAlive.BLANK_LINES: b"\n", KeepAlive.PINGS: wire.ping()}
+    yield from _kept_alive(signs[hold.keep_alive], hold.hold_s, hold.every_s)
+
+
+def _queued(queue: faults.Queue, *, streamed: bool) -> Iterator[Step]:
+    """The time in a provider's queue, likewise."""
+    shape = WAITS[queue.name]
+    data = (shape.streamed if streamed else shape.whole).encode()
+    wait_s = shape.wait_s if queue.wait_s is None else queue.wait_s
+    every_s = shape.every_s if queue.every_s is None else queue.every_s
+    yield from _kept_alive(data, wait_s, every_s)
+
+
+def _kept_alive(data: bytes, left_s: float, every_s: float) -> Iterator[Step]:
     while left_s > 0:
         yield Data(data)
-        yield PauseStep(min(hold.every_s, left_s))
-        left_s -= hold.every_s
+        yield PauseStep(min(every_s, left_s))
+        left_s -= every_s
 
 
 def _interruption(fault: Fault, *, http2: bool) -> Iterator[Step]:
@@ -301,6 +324,11 @@ def course_of(answer: SimAnswer) -> Course:
             early = place is not None
             end_s = head_s + (0.0 if early else generation_s / 2)
             return Course(end_s, head_s, error=ErrorFacts(type="overloaded_error"), share=0.0 if early else 0.5)
+        case faults.Queue(name, wait_s):
+            queue_s = WAITS[name].wait_s if wait_s is None else wait_s
+            return Course(whole.end_s + queue_s, head_s, silent_s=head_s)
+        case faults.WordedRefusal() if answer.reply is not None:
+            return Course(head_s + generation_s / 2, head_s, error=ErrorFacts(type="overloaded_error"), share=0.5)
         case faults.Stall(stall_s):
             from_s = head_s + generation_s / 2
             return Course(whole.end_s + stall_s, head_s, silent_from_s=from_s, silent_s=stall_s)

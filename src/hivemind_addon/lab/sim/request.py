@@ -16,6 +16,7 @@ from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.faults import ErrorStatus
 from hivemind_addon.lab.sim.limits import Prefix
 from hivemind_addon.lab.sim.route import SimTarget
+from hivemind_addon.lab.sim.sigv4 import key_id
 from hivemind_addon.lab.sim.task import next_turn, task_in
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -88,12 +89,25 @@ class _GeminiCall(msgspec.Struct, rename="camel"):
         return self.generation_config.max_output_tokens if self.generation_config else None
 
 
+class _InferenceConfig(msgspec.Struct, rename="camel"):
+    max_tokens: int | None = None
+
+
+class _ConverseCall(_Call):
+    inference: _InferenceConfig | None = msgspec.field(name="inferenceConfig", default=None)
+
+    def maximum(self, _dialect: SimDialect) -> int | None:
+        """See _Call."""
+        return self.inference.max_tokens if self.inference else None
+
+
 class _CodeAssistCall(msgspec.Struct):
     request: _GeminiCall
     model: str
 
 
 _decode = msgspec.json.Decoder(_Call).decode
+_decode_converse = msgspec.json.Decoder(_ConverseCall).decode
 _decode_gemini = msgspec.json.Decoder(_GeminiCall).decode
 _decode_code_assist = msgspec.json.Decoder(_CodeAssistCall).decode
 
@@ -106,6 +120,8 @@ def _read(dialect: SimDialect, body: bytes | bytearray) -> _Call | _GeminiCall:
             outer = _decode_code_assist(body)
             outer.request.model = outer.model
             return outer.request
+        case SimDialect.CONVERSE:
+            return _decode_converse(body)
         case _:
             return _decode(body)
 
@@ -120,7 +136,8 @@ def credential(headers: Mapping[str, str]) -> str:
     for name in ("x-api-key", "x-goog-api-key", "api-key"):
         if key := headers.get(name):
             return key
-    return headers.get("authorization", "").removeprefix("Bearer ").strip()
+    authorization = headers.get("authorization", "")
+    return key_id(authorization) or authorization.removeprefix("Bearer ").strip()
 
 
 def facts(target: SimTarget, headers: Mapping[str, str], body: bytes | bytearray, size: int) -> SimRequestFacts:

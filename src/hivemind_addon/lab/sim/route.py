@@ -40,11 +40,13 @@ _VERTEX_MESSAGES = re.compile(
     r":(?P<stream>rawPredict|streamRawPredict)"
 )
 _AZURE = re.compile(r"/openai/deployments/(?P<model>[^/]+)/chat/completions")
+_BEDROCK = re.compile(r"/model/(?P<model>[^/]+)/(?P<asked>invoke|invoke-with-response-stream|converse|converse-stream)")
 _ENDINGS = {
     "/chat/completions": SimDialect.CHAT,
     "/v1/messages": SimDialect.MESSAGES,
     "/responses": SimDialect.RESPONSES,
     "/api/chat": SimDialect.OLLAMA,
+    "/v2/chat": SimDialect.COHERE,
 }
 
 
@@ -54,6 +56,9 @@ def target_of(path: str, query: str) -> SimTarget | None:
         if path.endswith(ending):
             azure = _AZURE.fullmatch(path)
             return SimTarget(dialect, unquote(azure["model"]) if azure else None)
+    if found := _BEDROCK.fullmatch(path):
+        dialect = SimDialect.CONVERSE if found["asked"].startswith("converse") else SimDialect.INVOKE
+        return SimTarget(dialect, unquote(found["model"]), found["asked"].endswith("stream"))
     asked = parse_qs(query)
     key = asked.get("key", [None])[0]
     path = path.replace("%3A", ":")

@@ -34,11 +34,12 @@ from typing import cast
 import msgspec
 
 from hivemind_addon.lab.sim import dialect as wire
+from hivemind_addon.lab.sim import sigv4
 from hivemind_addon.lab.sim.beside import beside
 from hivemind_addon.lab.sim.call import AnswerEnding, Truth
 from hivemind_addon.lab.sim.dialect import Headers, SimDialect
 from hivemind_addon.lab.sim.exchange import ConnectionLog, Incoming, Player, RequestView
-from hivemind_addon.lab.sim.faults import OK, Fault
+from hivemind_addon.lab.sim.faults import OK, ErrorStatus, Fault
 from hivemind_addon.lab.sim.http1 import Http1Connection
 from hivemind_addon.lab.sim.http2 import Http2Connection
 from hivemind_addon.lab.sim.plan import Data, End, Head, steps
@@ -75,6 +76,7 @@ class SimServer:
         self._http2 = http2
         self._names: weakref.WeakKeyDictionary[ssl.SSLObject, str] = weakref.WeakKeyDictionary()
         self._tls = self._context(tls) if tls is not None else None
+        self._wall_offset_s = 0.0
         self._provider = SimProvider(self._settings, random.Random(seed))
         self._logs: list[ConnectionLog] = []
         self._requests: deque[RequestView] = deque(maxlen=_KEPT_REQUESTS)
@@ -131,9 +133,9 @@ class SimServer:
 
     def reset(self) -> None:
         """Begin anew: full limits, no scripts, no truth, the same seed. What runs ends in the old books."""
-        # The one wall clock: rate-limit headers hold instants that others compare with theirs.
-        wall_offset_s = time.time() - asyncio.get_running_loop().time()  # noqa: TID251 - see above
-        self._provider = SimProvider(self._settings, random.Random(self._seed), wall_offset_s=wall_offset_s)
+        # The one wall clock: headers hold instants that others compare with theirs, and signatures theirs with ours.
+        self._wall_offset_s = time.time() - asyncio.get_running_loop().time()  # noqa: TID251 - see above
+        self._provider = SimProvider(self._settings, random.Random(self._seed), wall_offset_s=self._wall_offset_s)
         self._logs = [log for log in self._logs if log.open]
         self._requests.clear()
 
@@ -169,6 +171,8 @@ class SimServer:
                 await _whole(incoming, player, 426, "text/plain", b"POST here; this server speaks no WebSocket\n")
             case "GET", "/api/tags":
                 await _whole(incoming, player, 200, "application/json", wire.models_body(SimDialect.OLLAMA))
+            case "GET", "/foundation-models":
+                await _whole(incoming, player, 200, "application/json", wire.models_body(SimDialect.CONVERSE))
             case "GET", "/v1/models":
                 await _whole(incoming, player, 200, "application/json", wire.models_body(dialect))
             case "GET", "/echo":
@@ -197,7 +201,10 @@ class SimServer:
 
     async def _model_call(self, target: SimTarget, incoming: Incoming, player: Player) -> None:
         provider, loop = self._provider, asyncio.get_running_loop()
-        answer = provider.begin(loop.time(), facts(target, incoming.headers, incoming.body, incoming.size))
+        asked = facts(target, incoming.headers, incoming.body, incoming.size)
+        if wrong := self._forged(incoming):
+            asked = dataclasses.replace(asked, unfit=wrong)
+        answer = provider.begin(loop.time(), asked)
         output_tokens = 0
         ending: AnswerEnding | None = AnswerEnding.ABANDONED
         try:
@@ -210,6 +217,17 @@ class SimServer:
             if ending is not None and player.dropped:
                 ending = AnswerEnding.CUT
             provider.end(loop.time(), answer, output_tokens=output_tokens, ending=ending)
+
+    def _forged(self, incoming: Incoming) -> ErrorStatus | None:
+        """What is wrong with a signed request, if anything is."""
+        return sigv4.refusal(
+            method=incoming.method,
+            path=incoming.path,
+            query=incoming.query,
+            headers={"host": incoming.host, **incoming.headers},
+            body=incoming.body,
+            wall_now=asyncio.get_running_loop().time() + self._wall_offset_s,
+        )
 
     def entered(self, transport: asyncio.Transport) -> asyncio.Protocol:
         """A connection is open: the protocol that it speaks from now on."""

@@ -92,10 +92,18 @@ class _Tool(msgspec.Struct):
     """Of a namespace."""
     declared: "list[_Tool]" = msgspec.field(name="functionDeclarations", default_factory=list)
     """Gemini's."""
+    spec: "_Tool | None" = msgspec.field(name="toolSpec", default=None)
+    """Converse's."""
+
+
+class _ToolConfig(msgspec.Struct):
+    tools: list[_Tool] = []
 
 
 class _Item(msgspec.Struct):
     type: str = ""
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.field(name="toolResult", default=msgspec.UNSET)
+    """Converse's."""
 
 
 class _Message(_Item):
@@ -148,6 +156,8 @@ class _Conversation(msgspec.Struct):
     """Gemini's, as is the next."""
     config: _GenerationConfig = msgspec.field(name="generationConfig", default_factory=_GenerationConfig)
     tools: list[_Tool] = []
+    tool_config: _ToolConfig = msgspec.field(name="toolConfig", default_factory=_ToolConfig)
+    """Converse's. Gemini's holds no tools."""
     request: "_Conversation | None" = None
     """In Code Assist's envelope."""
 
@@ -155,15 +165,21 @@ class _Conversation(msgspec.Struct):
     def items(self) -> list[_Message]:
         return self.input if isinstance(self.input, list) else []
 
+    def blocks(self) -> Iterator[_Item]:
+        """What messages are made of, where they are more than a text."""
+        for message in self.messages:
+            if isinstance(message.content, list):
+                yield from message.content
+
     def announced(self) -> Iterator[tuple[str, _Tool]]:
         """Every tool, with its namespace or an empty text."""
-        for tool in (*self.tools, *(tool for item in self.items for tool in item.tools)):
+        for tool in (*self.tools, *self.tool_config.tools, *(tool for item in self.items for tool in item.tools)):
             if tool.tools:
                 yield from ((tool.name, inner) for inner in tool.tools)
             elif tool.declared:
                 yield from (("", inner) for inner in tool.declared)
             else:
-                yield "", tool.function or tool
+                yield "", tool.function or tool.spec or tool
 
 
 _decode = msgspec.json.Decoder(_Conversation).decode
@@ -230,12 +246,13 @@ def _json(value: object) -> str:
 
 def _tool_results(dialect: SimDialect, conversation: _Conversation) -> int:
     match dialect:
-        case SimDialect.MESSAGES | SimDialect.VERTEX_MESSAGES:
-            contents = (message.content for message in conversation.messages)
-            return sum(item.type == "tool_result" for items in contents if isinstance(items, list) for item in items)
+        case SimDialect.CONVERSE:
+            return sum(item.result is not msgspec.UNSET for item in conversation.blocks())
+        case SimDialect.MESSAGES | SimDialect.VERTEX_MESSAGES | SimDialect.INVOKE:
+            return sum(item.type == "tool_result" for item in conversation.blocks())
         case SimDialect.RESPONSES:
             return sum(item.type.endswith("_call_output") for item in conversation.items)
-        case SimDialect.CHAT | SimDialect.OLLAMA:
+        case SimDialect.CHAT | SimDialect.OLLAMA | SimDialect.COHERE:
             return sum(message.role == "tool" for message in conversation.messages)
         case SimDialect.GEMINI | SimDialect.GEMINI_ARRAY | SimDialect.CODE_ASSIST:
             parts = (part for content in conversation.contents for part in content.parts)

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from hivemind_addon.lab.sim.dialect.bedrock import Converse, Invoke
+from hivemind_addon.lab.sim.dialect.cohere import Cohere
 from hivemind_addon.lab.sim.dialect.google import CodeAssist, Gemini, GeminiArray, VertexMessages
 from hivemind_addon.lab.sim.dialect.messages import PING, Messages
 from hivemind_addon.lab.sim.dialect.ollama import Ollama
@@ -31,6 +33,9 @@ _SHAPES: Mapping[SimDialect, Shape] = {
     SimDialect.GEMINI_ARRAY: GeminiArray(),
     SimDialect.CODE_ASSIST: CodeAssist(),
     SimDialect.VERTEX_MESSAGES: VertexMessages(),
+    SimDialect.CONVERSE: Converse(),
+    SimDialect.INVOKE: Invoke(),
+    SimDialect.COHERE: Cohere(),
 }
 
 

@@ -249,9 +249,12 @@ def _answer(
     candidate: dict[str, object] = {"content": {"parts": parts, "role": "model"}, "index": 0}
     if ended:
         candidate["finishReason"] = "MAX_TOKENS" if reply.truncated else "STOP"
+    # Thoughts are counted, not shown: who wants to see them has to ask.
+    thoughts = min(output_tokens, reply.output_tokens // 4)
     usage: dict[str, object] = {
         "promptTokenCount": reply.prompt_tokens,
-        "candidatesTokenCount": output_tokens,
+        "candidatesTokenCount": output_tokens - thoughts,
+        "thoughtsTokenCount": thoughts,
         "totalTokenCount": reply.prompt_tokens + output_tokens,
     }
     if reply.cached_tokens:

@@ -29,11 +29,20 @@ class SimDialect(Enum):
     """Gemini in an envelope, as Gemini CLI's login speaks it."""
     VERTEX_MESSAGES = "vertex-messages"
     """Messages with Google's errors."""
+    CONVERSE = "bedrock-converse"
+    INVOKE = "bedrock-invoke"
+    """With Claude: Messages in AWS's framing."""
+    COHERE = "cohere"
 
     @property
     def charges_output_late(self) -> bool:
         """Whether limits are charged for output as it is generated; else its maximum is reserved beforehand."""
         return self in _CHARGED_LATE
+
+    @property
+    def settles_output(self) -> bool:
+        """Whether limits get back what was reserved for output and not generated."""
+        return self in (SimDialect.CONVERSE, SimDialect.INVOKE)
 
 
 _CHARGED_LATE = frozenset(
@@ -43,6 +52,7 @@ _CHARGED_LATE = frozenset(
         SimDialect.GEMINI,
         SimDialect.GEMINI_ARRAY,
         SimDialect.CODE_ASSIST,
+        SimDialect.COHERE,
     }
 )
 
