@@ -41,9 +41,19 @@ def _read_counts(ctx: click.Context, param: click.Parameter, values: tuple[str, 
     callback=_read_counts,
     help=f"Another fleet; may be given again. Kinds: {', '.join(one.value.word for one in Program)}.",
 )
+@click.option(
+    "--keep",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Leave each run's homes, logs and journal in a folder of this one.",
+)
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help=f"[default: {PAGE.name}]")
 def main(
-    runs: int, seed: int, only: tuple[str, ...], counts: Mapping[Program, int] | None, output: Path | None
+    runs: int,
+    seed: int,
+    only: tuple[str, ...],
+    counts: Mapping[Program, int] | None,
+    keep: Path | None,
+    output: Path | None,
 ) -> None:
     """Run fleets of real agents against simulated providers, and write down who finished.
 
@@ -63,8 +73,12 @@ def main(
             continue
         results = []
         for number in range(experiment.runs):
+            folder = keep and keep / f"{name}-{seed + number}"
+            if folder:
+                folder.mkdir(parents=True)
             try:
-                result = asyncio.run(run_fleet(experiment.settings, experiment.route, programs, seed + number))
+                run = run_fleet(experiment.settings, experiment.route, programs, seed + number, keep=folder)
+                result = asyncio.run(run)
             except MitmdumpNotStarted as error:
                 raise click.ClickException(str(error)) from error
             click.echo(f"{name}: {summary(result)}")

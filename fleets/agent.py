@@ -44,6 +44,8 @@ class Agent:
     folder: Path
     """Its own: home and working folder are in it."""
     key: str = "sk-sim-fleet"
+    more: tuple[str, ...] = ()
+    """Arguments before its usual ones."""
 
     @property
     def name(self) -> str:
@@ -78,7 +80,7 @@ def launch(agent: Agent, way: Straight | Scheduled, programs: Programs) -> Launc
     for folder in (home, *(Path(value) for value in own.values() if value.startswith(f"{home}/"))):
         folder.mkdir(parents=True, exist_ok=True)
     environment = {"PATH": programs.path, "HOME": str(home), **QUIET, **own}
-    command = [programs.executable(kind.package), *kind.arguments(agent.task)]
+    command = [programs.executable(kind.package), *agent.more, *kind.arguments(agent.task)]
     match way:
         case Straight():
             command, more = _straight(command, way)

@@ -15,6 +15,7 @@ import click
 
 from fleets.agent import Agent, Straight, launch
 from fleets.kinds import Program
+from fleets.page import sections
 from fleets.process import Exit, run
 from fleets.programs import NotInstalled, Programs, install
 from fleets.stage import Stage, running_stage
@@ -133,7 +134,8 @@ async def endure(chosen: Sequence[Case], programs: Programs, hold_s: float) -> l
 async def _endure(
     case: Case, hold_s: float, start_s: float, way: Straight, programs: Programs, stage: Stage, folder: Path
 ) -> Endured:
-    agent = Agent(case.program, SimTask(case.name, 1, "result.txt"), folder / case.name, key=f"sk-sim-{case.name}")
+    task, key = SimTask(case.name, 1, "result.txt"), f"sk-sim-{case.name}"
+    agent = Agent(case.program, task, folder / case.name, key, case.program.value.first)
     started = launch(agent, replace(way, patient=case.patient), programs)
     await pause(start_s)
     ending = asyncio.create_task(_hold(case, agent, stage, hold_s))
@@ -167,13 +169,16 @@ def _sent_at(agent: Agent, stage: Stage) -> list[float]:
     return [view.at for view in server.requests() if view.method == "POST" and credential(view.headers) == agent.key]
 
 
-def page(results: Sequence[Endured], hold_s: float) -> str:
-    """The whole of docs/endurance.md."""
+def page(results: Sequence[Endured], hold_s: float, before: str = "") -> str:
+    """The whole of docs/endurance.md. `before`: an older one, whose sections are kept where nothing was run anew."""
     by_case: Mapping[Case, Endured] = {result.case: result for result in results}
-    programs = list(dict.fromkeys(case.program for case in by_case))
-    kinds = ", ".join(f"{program.value.title} {program.value.package.version}" for program in programs)
+    old = dict(sections(before))
+    kinds = ", ".join(f"{program.value.title} {program.value.package.version}" for program in Program)
     parts = [_HEAD.format(kinds=kinds, hold=f"{hold_s / 60:g}", grace=_GRACE_S // 60, retry=f"{RETRY_AFTER_S:g}")]
-    for program in programs:
+    for program in Program:
+        if all(case.program is not program for case in by_case):
+            parts += [old[program.value.title]] if program.value.title in old else []
+            continue
         rows = ["| instead of an answer | own settings | patient |", "| --- | --- | --- |"]
         for manner in Manner:
             found = [by_case.get(Case(program, patient, manner)) for patient in (False, True)]
@@ -195,7 +200,8 @@ every attempt that it makes until then. An agent has {grace} minutes more to fin
 
 *Silent*: not even a response head comes. *Blank lines* and *comments*: a head, and one of these every 15 s. *Pings*: a
 head and the first event, and a `ping` event every 15 s; Messages has them. *429s* and *503s*: every attempt is refused
-at once, with `retry-after: {retry}` or what the provider has instead.
+at once, with `retry-after: {retry}` or what the provider has instead. Gemini CLI has its model named: its first call
+would ask otherwise which model to take.
 """
 
 
@@ -211,7 +217,8 @@ def main(hold_min: float, only: tuple[str, ...], output: Path) -> None:
     except NotInstalled as error:
         raise click.ClickException(str(error)) from error
     results = asyncio.run(endure(chosen, programs, hold_min * 60))
-    output.write_text(page(results, hold_min * 60), encoding="utf-8")
+    before = output.read_text(encoding="utf-8") if only and output.is_file() else ""
+    output.write_text(page(results, hold_min * 60, before), encoding="utf-8")
     click.echo(f"written: {output}")
 
 

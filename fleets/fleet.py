@@ -197,11 +197,19 @@ class FleetResult:
 
 
 async def run_fleet(
-    settings: FleetSettings, route: Route, programs: Programs, seed: int, more: Sequence[str] = ()
+    settings: FleetSettings,
+    route: Route,
+    programs: Programs,
+    seed: int,
+    more: Sequence[str] = (),
+    keep: Path | None = None,
 ) -> FleetResult:
-    """One run. `more`: options of the proxy, `name=value`. Raises NotStarted when the proxy does not start."""
+    """One run. `more`: options of the proxy, `name=value`. `keep`: where everything is left that was written.
+
+    Raises NotStarted when the proxy does not start.
+    """
     with tempfile.TemporaryDirectory(prefix="hivemind-fleet-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+        folder = keep or Path(name)
         async with running_stage(folder, settings.providers, seed) as stage:
             if route is Route.DIRECT:
                 async with running_tunnel(stage.ports) as tunnel:

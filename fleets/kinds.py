@@ -37,6 +37,8 @@ class Kind:
     """`{home}` and `{key}` stand for the agent's home and its API key."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Path below its home → content."""
+    first: tuple[str, ...] = ()
+    """More arguments, with which its first call is a turn, and no question which model shall have it."""
     manners: tuple[KeepAlive, ...] = (KeepAlive.NOTHING, KeepAlive.BLANK_LINES, KeepAlive.COMMENTS)
     """What signs of life its answers have."""
 
@@ -104,6 +106,7 @@ class Program(Enum):
             ".gemini/settings.json": '{"security": {"auth": {"selectedType": "gemini-api-key"}}, '
             '"privacy": {"usageStatisticsEnabled": false}, "general": {"enableAutoUpdate": false}}'
         },
+        first=("--model", "gemini-3.1-pro-preview"),
     )
     OPENCODE = Kind(
         "OpenCode",

@@ -34,7 +34,7 @@ _COLUMNS = ("run", "finished", "calls upstream", "429s", "529s, 503s", "wasted t
 def page(done: Sequence[tuple[Experiment, Sequence[FleetResult]]], before: str = "") -> str:
     """The whole page. `before`: an older one, whose sections are kept where nothing was run anew."""
     settings = FleetSettings()
-    sections = dict(_sections(before)) | {
+    sections = dict(sections(before)) | {
         experiment.title: _section(experiment, results) for experiment, results in done
     }
     titles = [experiment.title for experiment in experiments(settings, 1).values()]
@@ -57,7 +57,7 @@ def _kind(program: Program, count: int) -> str:
     return f"- {count} {kind.title} {kind.package.version} at {kind.host} ({kind.format.value})"
 
 
-def _sections(text: str) -> Iterator[tuple[str, str]]:
+def sections(text: str) -> Iterator[tuple[str, str]]:
     """Title → section of an older page."""
     for part in text.split("\n## ")[1:]:
         yield part.partition("\n")[0], f"## {part.rstrip()}\n"

@@ -255,3 +255,9 @@ def test_the_endurance_page_says_who_died_of_what():
         "**dead** after 40 s, sent 2 times more, after 10, 20 s: ERROR: timed out \\| gone |" in text
     )
     assert "| 429s | still waiting after 420 s, sent 7 times more, after 10, 20, 30, 40, …, 70 s |  |" in text
+    anew = endurance_page([Endured(replace(case, program=Program.AIDER), True, Exit(0, 61, "done"), [0])], 600, text)
+    assert text.partition("## ")[2].rstrip() in anew
+    assert (
+        "## aider\n\n| instead of an answer | own settings | patient |\n| --- | --- | --- |\n| silent | bears it |"
+        in anew
+    )
