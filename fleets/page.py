@@ -34,11 +34,11 @@ _COLUMNS = ("run", "finished", "calls upstream", "429s", "529s, 503s", "wasted t
 def page(done: Sequence[tuple[Experiment, Sequence[FleetResult]]], before: str = "") -> str:
     """The whole page. `before`: an older one, whose sections are kept where nothing was run anew."""
     settings = FleetSettings()
-    sections = dict(sections(before)) | {
+    by_title = dict(sections(before)) | {
         experiment.title: _section(experiment, results) for experiment, results in done
     }
     titles = [experiment.title for experiment in experiments(settings, 1).values()]
-    return "\n".join([_head(settings), *(sections[title] for title in titles if title in sections)])
+    return "\n".join([_head(settings), *(by_title[title] for title in titles if title in by_title)])
 
 
 def _head(settings: FleetSettings) -> str:
