@@ -10,43 +10,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hivemind_addon.api.ticket import Usage
-from hivemind_addon.proxy.profile.model import DialectName, Profile
 from hivemind_addon.proxy.wire.answer import AnswerReader, Phase
+from hivemind_addon.proxy.wire.dialect import Dialect
 from hivemind_addon.proxy.wire.error import ErrorFacts
+from tests.dialects import ALL, ANTHROPIC, CHAT, OLLAMA, RESPONSES
 
 DATA = Path(__file__).parent / "data"
-ANTHROPIC = DialectName.ANTHROPIC_MESSAGES
-CHAT = DialectName.OPENAI_CHAT
-RESPONSES = DialectName.OPENAI_RESPONSES
-OLLAMA = DialectName.OLLAMA
-PROFILE = Profile(
-    bookkeeping_events=(
-        "message_start",
-        "content_block_start",
-        "ping",
-        "role-only-delta",
-        "codex.rate_limits",
-        "response.created",
-        "response.in_progress",
-        "response.output_item.added",
-        "response.content_part.added",
-    )
-)
 
 
 def count_words(text: str) -> int:
     return len(text.split())
 
 
-def reader(name: DialectName, encoding: str = "") -> AnswerReader:
-    return AnswerReader(PROFILE, name, encoding)
+def reader(name: Dialect, encoding: str = "") -> AnswerReader:
+    return AnswerReader(name, encoding)
 
 
 def recorded(path: str) -> bytes:
     return (DATA / path).read_bytes()
 
 
-def phases(name: DialectName, stream: bytes) -> list[str]:
+def phases(name: Dialect, stream: bytes) -> list[str]:
     """The phases in order, read event by event."""
     watched = reader(name)
     seen = [watched.phase]
@@ -128,7 +112,7 @@ def test_chunks_and_encodings_change_no_verdict(path, size, encoding):
 
 
 @given(
-    st.sampled_from(DialectName),
+    st.sampled_from(ALL),
     st.sampled_from(["", "gzip", "br", "deflate", "zstd", "what"]),
     st.lists(st.binary(max_size=60)),
 )
