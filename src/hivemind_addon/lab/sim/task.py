@@ -35,6 +35,10 @@ _SHELLS: Mapping[str, Callable[[str], _Arguments]] = MappingProxyType(
 """Name of an agent's shell tool (Claude Code; Codex, three of them; Gemini CLI; OpenCode) → its arguments."""
 _SCRIPT = "exec"
 """Codex >= 0.16x with its newest models: a freeform tool that runs JavaScript, which has the shell as a function."""
+_LISTING = b"*file listing*"
+"""aider has no tools: told so, a model answers with whole files, and aider writes them."""
+_SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+"""mini-swe-agent ends when a command has said this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,21 @@ class SimTask:
     @property
     def content(self) -> str:
         """The file when the task is done, each call having run once."""
-        return "".join(f"{self._line(number)}\n" for number in range(1, self.lines + 1))
+        return self.beginning(self.lines)
+
+    @property
+    def last_line(self) -> str:
+        """Of the file."""
+        return self._line(self.lines)
+
+    def beginning(self, lines: int) -> str:
+        """The file after so many turns."""
+        return "".join(f"{self._line(number)}\n" for number in range(1, lines + 1))
+
+    def lines_in(self, body: bytes | bytearray) -> int:
+        """How many of its lines a conversation knows."""
+        numbers = range(1, self.lines + 1)
+        return next((number - 1 for number in numbers if self._line(number).encode() not in body), self.lines)
 
     def command(self, number: int) -> str:
         """The shell command of one turn, counted from 1."""
@@ -182,18 +200,33 @@ def next_turn(task: SimTask, dialect: SimDialect, body: bytes | bytearray) -> Ta
     tools = list(conversation.announced())
     if schema := conversation.config.response_json_schema or conversation.config.response_schema:
         return TaskTurn(_json(schema.example()))
+    if not tools and _LISTING in body:
+        return _listing(task, body)
     if not tools:
         return TaskTurn('{"title": "A file, line by line"}' if b"title" in body else "A file, line by line.")
     done = _tool_results(dialect, conversation)
-    if done >= task.lines:
-        return TaskTurn(f"The file {task.file} has its {task.lines} lines.")
     number = done + 1
-    call = _call(tools, task.command(number), f"call_{zlib.crc32(f'{task.name} {number}'.encode()):08x}")
+    if done < task.lines:
+        command = task.command(number)
+    elif _SUBMIT.encode() in body:
+        command = f"echo {_SUBMIT}"
+    else:
+        return TaskTurn(f"The file {task.file} has its {task.lines} lines.")
+    call = _call(tools, command, f"call_{zlib.crc32(f'{task.name} {number}'.encode()):08x}")
     if call is None:
         return TaskTurn(
             f"None of these tools can write a file: {', '.join(tool.name or tool.type for _, tool in tools)}."
         )
+    if done >= task.lines:
+        return TaskTurn("That was the last line.", call)
     return TaskTurn(f"Now comes line {number} of {task.lines}, then I look again.", call)
+
+
+def _listing(task: SimTask, body: bytes | bytearray) -> TaskTurn:
+    """The file with one more line, as aider wants to be told."""
+    # Its test names the last line from the start on.
+    number = min(task.lines_in(body) + 1, task.lines)
+    return TaskTurn(f"Now comes line {number} of {task.lines}.\n\n{task.file}\n```\n{task.beginning(number)}```\n")
 
 
 def _call(tools: Iterable[tuple[str, _Tool]], command: str, id_: str) -> ToolCall | None:
