@@ -24,7 +24,6 @@ from hivemind_addon.lab.sim.server import SimServer
 from hivemind_addon.proxy.capture.model import Capture, CapturedAttempt, CapturedCall, CapturedChunk, LimitSeen
 
 CALL_HEADER = "x-sim-call"
-_REPLAYED = (SimDialect.MESSAGES, SimDialect.CHAT, SimDialect.RESPONSES, SimDialect.OLLAMA)
 _UNKNOWN = CapturedAttempt(
     number=1,
     at_s=0.0,
@@ -39,6 +38,7 @@ _UNKNOWN = CapturedAttempt(
 )
 """What an attempt gets of which nobody knows what it would have got: a usual answer."""
 _CURABLE = (OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED, OutcomeKind.FAILED)
+_REPLAYED = (SimDialect.MESSAGES, SimDialect.CHAT, SimDialect.RESPONSES, SimDialect.OLLAMA)
 _DIALECTS = {
     "ollama": SimDialect.OLLAMA,
     "anthropic": SimDialect.MESSAGES,
@@ -48,8 +48,7 @@ _DIALECTS = {
 
 def dialect_of(call: CapturedCall) -> SimDialect:
     """Of the simulator; the usual one where it speaks no other."""
-    dialect = _DIALECTS.get(call.dialect, SimDialect.MESSAGES)
-    return dialect if dialect in _REPLAYED else SimDialect.MESSAGES
+    return _DIALECTS.get(call.dialect, SimDialect.MESSAGES)
 
 
 class RecordedServer(SimServer):
