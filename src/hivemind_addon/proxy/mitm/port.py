@@ -81,6 +81,10 @@ class ExchangePort(Protocol):
     over: bool
     """The ticket has ended."""
 
+    @property
+    def keep_alive(self) -> bytes:
+        """What the client of a held stream gets from time to time, and overlooks."""
+
     def enter(self) -> bool:
         """Ask for admission. True: `next` is decided already, and no wait is needed."""
 
