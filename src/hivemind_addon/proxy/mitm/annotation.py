@@ -21,7 +21,6 @@ from msgspec import Struct, ValidationError, convert, field, to_builtins
 from msgspec.structs import replace
 
 from hivemind_addon.proxy.observe.history import TicketHistory, final_line, newest_line, present_line
-from hivemind_addon.proxy.profile.model import DialectName  # noqa: TC001 - msgspec reads it
 from hivemind_addon.proxy.runtime.refresh_timer import REFRESHES_PER_S
 
 if TYPE_CHECKING:
@@ -56,7 +55,8 @@ LIVE_BODY_BYTES = 2_000_000
 class Annotation(Struct):
     """Ours in one flow."""
 
-    dialect: DialectName
+    dialect: str
+    """The packaged wire format's name."""
     history: TicketHistory = field(name="story")
     """By the name that it has in files of earlier versions."""
     comment: str = ""
@@ -92,7 +92,7 @@ def written_of(flow: Flow) -> Written:
         return Written()
 
 
-def write(flow: Flow, dialect: DialectName, history: TicketHistory, comment: str, marker: str) -> bool:
+def write(flow: Flow, dialect: str, history: TicketHistory, comment: str, marker: str) -> bool:
     """Put comment, marker and history on the flow; a person's own comment and marker stay. False: nothing is new."""
     before = written_of(flow)
     if (before.comment, before.marker) == (comment, marker):
@@ -148,7 +148,7 @@ class Annotator:
             return
         history = self._histories.of(exchange.ticket.id)
         if history is not None and not history.end:
-            write(exchange.flow, exchange.dialect_name, history, newest_line(history), WAITS if history.waits else "")
+            write(exchange.flow, exchange.dialect.name, history, newest_line(history), WAITS if history.waits else "")
         self._to_draw.pop(exchange.flow.id, None)
         self._to_draw_soon[exchange.flow.id] = exchange.flow
         self.wake()
@@ -160,7 +160,7 @@ class Annotator:
         self._guessed.pop(exchange.ticket.id, None)
         history = self._histories.of(exchange.ticket.id)
         if history is not None and history.end:
-            write(exchange.flow, exchange.dialect_name, history, final_line(history), LOST if history.is_lost else "")
+            write(exchange.flow, exchange.dialect.name, history, final_line(history), LOST if history.is_lost else "")
             if self.wake is not None:
                 self._to_draw_soon[exchange.flow.id] = exchange.flow  # some flows end and mitmproxy does not tell
                 self.wake()
@@ -187,7 +187,7 @@ class Annotator:
         marker = WAITS if history.waits else ""
         is_new = False
         if self._is_due(exchange.ticket.id, present_line(history, replace(view, starts_in_s=None))):
-            is_new = write(exchange.flow, exchange.dialect_name, history, present_line(history, view), marker)
+            is_new = write(exchange.flow, exchange.dialect.name, history, present_line(history, view), marker)
         if (is_new or _has_grown(exchange)) and exchange.flow.id not in self._to_draw_soon:
             self._to_draw.setdefault(exchange.flow.id, exchange.flow)
 

@@ -9,8 +9,8 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 from hivemind_addon.proxy.capture.flow_parts import destination
 from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, is_loopback, is_on_loopback, upstream_by_path
 from hivemind_addon.proxy.mitm.refusal import make_upgrade_refusal
-from hivemind_addon.proxy.profile.load import dialect_for, is_model_call
-from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
+from hivemind_addon.proxy.profile.load import format_for, is_model_call
+from hivemind_addon.proxy.wire.dialect import dialect_of
 from hivemind_addon.system.memo import REMEMBERED_CHARS
 from hivemind_addon.system.patterns import normal_host
 
@@ -62,7 +62,7 @@ class Claims:
         profile = self._profile_of(flow)
         if profile is None or not profile.refuse_websocket or not is_model_call(profile, "POST", request.path):
             return None
-        return make_upgrade_refusal(DIALECTS[dialect_for(profile, request.path)])
+        return make_upgrade_refusal(dialect_of(format_for(profile, request.path)))
 
     def _profile_of(self, flow: http.HTTPFlow) -> Profile | None:
         settings, path = self._settings.current, flow.request.path

@@ -92,6 +92,10 @@ class ExchangePort(Protocol):
     outgoing: Outgoing | None
     """What the admitted attempt sends in place of the flow's request; None: that, as it came."""
 
+    @property
+    def keep_alive(self) -> bytes:
+        """What the client of a held stream gets from time to time, and overlooks."""
+
     def enter(self) -> bool:
         """Ask for admission. True: `next` is decided already, and no wait is needed."""
 

@@ -1,11 +1,26 @@
 """What the values of a profile, and of the agents file, must be besides their types; some are rewritten."""
 
+import math
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from hivemind_addon.proxy.core.breaker import BreakerSettings
 from hivemind_addon.proxy.core.cache import CacheSettings
 from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.retry import RetryPolicy
+from hivemind_addon.proxy.profile.format import (
+    Envelope,
+    ErrorForm,
+    ErrorPlaces,
+    EventRules,
+    RequestPlaces,
+    SaysPlace,
+    TextPlace,
+    TimePlace,
+    UsagePlaces,
+    WireFormat,
+)
 from hivemind_addon.proxy.profile.grants import AgentGrants, Grants
 from hivemind_addon.proxy.profile.model import (
     MODEL_IN_PATH,
@@ -27,6 +42,7 @@ from hivemind_addon.proxy.profile.model import (
 )
 from hivemind_addon.proxy.profile.upstreams import EqualUpstream, upstream_url
 from hivemind_addon.system.patterns import host_parts
+from hivemind_addon.system.pointer import Pointer
 from hivemind_addon.system.typed import BadValue, DocumentRules, positive
 
 
@@ -87,6 +103,72 @@ def _regex(value: str) -> str:
     return value
 
 
+def _pointer(value: str) -> str:
+    Pointer.parse(value)
+    return value
+
+
+def _member_pointer(value: str) -> str:
+    if not _pointer(value) or "*" in value:
+        raise BadValue(
+            f"{value!r} leads to no member", "write the members that lead to it, such as /options/num_predict"
+        )
+    return value
+
+
+def _group(value: str) -> str:
+    if value and not re.compile(_regex(value)).groups:
+        raise BadValue(f"no group in {value!r}", "put what counts into ( )")
+    return value
+
+
+_TEMPLATE_NAME = re.compile(r"\{(\w+)\}")
+_TEMPLATE_NAMES = ("message", "error", "status", "retry_after_s", "retry_after_ms", "resets_at")
+
+
+def _template(value: Any) -> Any:
+    """A value of JSON in whose texts only known names are to be filled in."""
+    match value:
+        case str():
+            unknown = next((name for name in _TEMPLATE_NAME.findall(value) if name not in _TEMPLATE_NAMES), None)
+            if unknown is not None:
+                names = ", ".join(f"{{{name}}}" for name in _TEMPLATE_NAMES)
+                raise BadValue(f"nothing is known by the name {{{unknown}}}", f"write one of {names}")
+        case Mapping():
+            for name, one in value.items():
+                if not isinstance(name, str):
+                    raise BadValue(f"{name!r} is no name of a member", "put it in quotes")
+                _template(one)
+        case list():
+            for one in value:
+                _template(one)
+        case None | bool() | int():
+            pass
+        case float() if math.isfinite(value):
+            pass
+        case _:
+            raise BadValue(f"{value!r} is nothing that JSON has", "put it in quotes")
+    return value
+
+
+def _one_line(value: str) -> str:
+    if not value.isprintable():
+        raise BadValue(f"{value!r} is not one line of text", "write it without line breaks")
+    return value
+
+
+def _usual_status(value: str) -> str:
+    if value not in {"4xx", "5xx"} and not re.fullmatch("[45][0-9][0-9]", value, re.ASCII):
+        raise BadValue(f"{value!r} is no status of an error", 'write one such as "429", or 4xx or 5xx for the rest')
+    return value
+
+
+def _media_type(value: str) -> str:
+    if not re.fullmatch(r"[\w.+-]+/[\w.+-]+", value):
+        raise BadValue(f"no media type: {value!r}", "write one such as text/event-stream")
+    return value.lower()
+
+
 def _price(value: float) -> float:
     if value > 10_000:
         raise BadValue(f"{value} is no price", "write dollars per million tokens")
@@ -136,7 +218,43 @@ def error_status(value: int) -> int:
     return value
 
 
-PROFILE_RULES = DocumentRules(
+FORMAT_RULES = DocumentRules(
+    values={
+        (WireFormat, "stop"): _pointer,
+        (Envelope, "at"): _member_pointer,
+        (TextPlace, "at"): _member_pointer,
+        (TextPlace, "match"): _group,
+        **{
+            (RequestPlaces, name): _member_pointer for name in ("model", "stream", "max_output", "messages", "preamble")
+        },
+        **{(RequestPlaces, name): _member_pointer for name in ("tools", "media", "continues", "names")},
+        (RequestPlaces, "stream_paths"): _path_glob,
+        **{(EventRules, name): _pointer for name in ("done_if", "content", "complete_if")},
+        **{(UsagePlaces, name): _pointer for name in ("at", "in_events", "begun_in_events")},
+        **{(UsagePlaces, name): _member_pointer for name in ("input", "output", "cache_read", "cache_write")},
+        **{(ErrorPlaces, name): _pointer for name in ("at", "names", "message")},
+        (ErrorPlaces, "name_headers"): _header,
+        (ErrorPlaces, "unless"): _regex,
+        (TimePlace, "at"): _pointer,
+        (TimePlace, "where"): _regex,
+        (TimePlace, "take"): _pointer,
+        (TimePlace, "match"): _group,
+        (ErrorForm, "body"): _template,
+        (ErrorForm, "event"): _template,
+        (ErrorForm, "headers"): _template,
+        (ErrorForm, "event_name"): _one_line,
+        **{(SaysPlace, name): _pointer for name in ("at", "text", "name", "only", "unless")},
+    },
+    keys={
+        (WireFormat, "framing"): _media_type,
+        (ErrorPlaces, "unless"): _pointer,
+        (ErrorForm, "headers"): _header,
+        (ErrorForm, "usual"): _usual_status,
+    },
+)
+"""Of a wire format."""
+
+PROFILE_RULES = FORMAT_RULES | DocumentRules(
     values={
         (Profile, "hosts"): _host,
         (Profile, "paths"): _path_glob,
@@ -189,6 +307,7 @@ PROFILE_RULES = DocumentRules(
         (OutcomeRule, "status"): _status,
         (OutcomeRule, "message"): _regex,
         (OutcomeRule, "headers"): _regex,
+        (OutcomeRule, "body"): _regex,
         (Charge, "default_output_tokens"): positive,
         (Tokens, "scale"): positive,
         (Tokens, "bytes_per_token"): positive,
@@ -209,10 +328,11 @@ PROFILE_RULES = DocumentRules(
         (RetryPolicy, "max_backoff_s"): positive,
     },
     keys={
-        (Profile, "dialects"): _path_glob,
+        (Profile, "formats"): _path_glob,
         (Profile, "prices"): _model_glob,
         (Profile, "parent_beside"): _header_or_member,
         (OutcomeRule, "headers"): _header,
+        (OutcomeRule, "body"): _pointer,
         (EqualUpstream, "paths"): _path_beginning,
         (EqualUpstream, "models"): _model_glob,
         (CallRule, "headers"): _header_or_member,

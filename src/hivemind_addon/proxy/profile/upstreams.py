@@ -96,7 +96,7 @@ class EqualUpstream:
         return next((name for glob, name in self.models.items() if glob_matches(glob, model)), model)
 
 
-class Key:
+class UpstreamKey:
     """A secret. It is in no text but the header that it is sent in."""
 
     __slots__ = ("_value",)
@@ -105,10 +105,10 @@ class Key:
         self._value = value
 
     def __repr__(self) -> str:
-        return "<Key>"
+        return "<UpstreamKey>"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Key) and other._value == self._value
+        return isinstance(other, UpstreamKey) and other._value == self._value
 
     def __hash__(self) -> int:
         return hash(self._value)
@@ -118,7 +118,7 @@ class Key:
         return f"Bearer {self._value}" if name == "authorization" else self._value
 
 
-type Keys = Mapping[tuple[str, str], Key]
+type Keys = Mapping[tuple[str, str], UpstreamKey]
 """By profile and upstream."""
 
 
@@ -158,7 +158,7 @@ def check_upstreams(upstreams: Iterable[EqualUpstream], file: Path) -> None:
             raise DocumentError(file, f"{place}.key", "it is in the environment or in a file, one of them", cure)
 
 
-def read_keys(profile: str, upstreams: Iterable[EqualUpstream], file: Path) -> dict[tuple[str, str], Key]:
+def read_keys(profile: str, upstreams: Iterable[EqualUpstream], file: Path) -> dict[tuple[str, str], UpstreamKey]:
     """The keys of a profile's endpoints. `file`: the profile's, for errors. Raises DocumentError, which quotes none."""
     keys = {}
     for index, one in enumerate(upstreams):
@@ -171,7 +171,7 @@ def read_keys(profile: str, upstreams: Iterable[EqualUpstream], file: Path) -> d
                 raise DocumentError(file, place, problem, cure)
             if not value.isascii() or not value.isprintable() or " " in value:
                 raise DocumentError(file, place, "no key: it has blanks or control characters", "store the bare key")
-            keys[profile, one.name] = Key(value)
+            keys[profile, one.name] = UpstreamKey(value)
     return keys
 
 
