@@ -10,6 +10,7 @@ from hivemind_addon.proxy.capture.flow_parts import destination
 from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, is_loopback, is_on_loopback, upstream_by_path
 from hivemind_addon.proxy.mitm.refusal import make_upgrade_refusal
 from hivemind_addon.proxy.profile.load import dialect_for, is_model_call
+from hivemind_addon.proxy.profile.model import DialectName, WebSocketUse
 from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
 from hivemind_addon.system.memo import REMEMBERED_CHARS
 from hivemind_addon.system.patterns import normal_host
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from hivemind_addon.proxy.profile.model import Profile
 
 _MOST_KNOWN = 1024
+_WITH_TURNS = {DialectName.OPENAI_RESPONSES}
+"""Formats that have a WebSocket mode."""
 
 
 class Claims:
@@ -60,9 +63,20 @@ class Claims:
         if request.method == "POST" or request.headers.get("upgrade", "").lower() != "websocket":
             return None
         profile = self._profile_of(flow)
-        if profile is None or not profile.refuse_websocket or not is_model_call(profile, "POST", request.path):
+        if profile is None or not is_model_call(profile, "POST", request.path):
             return None
-        return make_upgrade_refusal(DIALECTS[dialect_for(profile, request.path)])
+        dialect = dialect_for(profile, request.path)
+        is_scheduled = profile.websocket is WebSocketUse.TURNS and dialect in _WITH_TURNS
+        if profile.websocket is WebSocketUse.TUNNEL or is_scheduled:
+            return None
+        return make_upgrade_refusal(DIALECTS[dialect])
+
+    def profile_of_turns(self, flow: http.HTTPFlow) -> Profile | None:
+        """The profile of a WebSocket whose turns are scheduled; None: it is a tunnel."""
+        profile, path = self._profile_of(flow), flow.request.path
+        if profile is None or profile.websocket is not WebSocketUse.TURNS or not is_model_call(profile, "POST", path):
+            return None
+        return profile if dialect_for(profile, path) in _WITH_TURNS else None
 
     def _profile_of(self, flow: http.HTTPFlow) -> Profile | None:
         settings, path = self._settings.current, flow.request.path

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeGuard, assert_never
 
 from mitmproxy.flow import Error
+from msgspec.structs import replace
 
 from hivemind_addon.api.command import Cancel, MoveToFront
 from hivemind_addon.api.events import CommittedStreamFailed, OddityNoted
@@ -116,6 +117,12 @@ class Exchange:
     """What is recorded of its attempts; None: nothing."""
     keeper: ConversationKeeper | None = None
     """Who keeps its conversation when a spent budget refuses it; None: nobody."""
+    shown_on: http.HTTPFlow | None = None
+    """The WebSocket's flow on which people see it; None: its own."""
+    turn: int = 0
+    """Which one of that WebSocket it is, counted from 1."""
+    may_repeat: bool = True
+    """False: the provider would not take the same request again, so its client has to send another."""
 
     driver: Driver = field(init=False)
     guard: Guard = field(init=False)
@@ -123,6 +130,7 @@ class Exchange:
     next: Next = Next.SEND
     refusal: http.Response | None = None
     over: bool = False
+    withheld: bool = False
     tripped: bool = False
     attempts: int = 0
     delivered: Delivered | None = None
@@ -579,6 +587,9 @@ class Exchange:
         attempt = self._attempt
         if attempt is None:
             return False
+        if outcome.retryable and not self.may_repeat:
+            self.withheld = True
+            outcome = replace(outcome, retryable=False)
         if windows := self._answer.stream_windows():
             self.driver.observe(attempt, windows, answered=False)
         charged = None  # unless the provider said, what was reserved

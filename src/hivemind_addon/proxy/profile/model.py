@@ -31,6 +31,17 @@ class DialectName(Enum):
     __hash__ = object.__hash__  # an Enum's own is Python, and each request looks its dialect up several times
 
 
+class WebSocketUse(Enum):
+    """What becomes of a WebSocket."""
+
+    TURNS = "turns"
+    """Each turn in it is scheduled as a request (Responses only; where the format has no turns it is refused)."""
+    REFUSE = "refuse"
+    """Its upgrade is answered with 426, upon which Codex sends plain requests at once, which are scheduled."""
+    TUNNEL = "tunnel"
+    """It passes; what runs inside is not scheduled."""
+
+
 class ResetFormat(Enum):
     """How a `reset` header is written."""
 
@@ -336,9 +347,8 @@ class Profile:
     parent_beside: Mapping[str, str] = field(default_factory=dict)
     """Header that names the session → where such a request names its parent; for agents whose name for it is, in
     others, something else."""
-    refuse_websocket: bool = False
-    """Answer a WebSocket upgrade on one of `paths` with 426, upon which Codex sends plain requests at once. What runs
-    inside a WebSocket is not scheduled."""
+    websocket: WebSocketUse = WebSocketUse.TUNNEL
+    """What becomes of a WebSocket that a client opens on one of `paths`; on any other path it passes."""
     calls: tuple[CallRule, ...] = ()
     """What requests are for, where it is neither a turn nor (by the headers above) a sub-agent's."""
     prices: Mapping[str, ModelPrice] = field(default_factory=dict)
