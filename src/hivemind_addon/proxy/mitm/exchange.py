@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeGuard, assert_never
 
 from mitmproxy.flow import Error
-from msgspec.structs import replace
 
 from hivemind_addon.api.command import Cancel, MoveToFront
 from hivemind_addon.api.events import CommittedStreamFailed, OddityNoted
@@ -27,11 +26,12 @@ from hivemind_addon.api.ticket import (
     Delivery,
     Outcome,
     OutcomeKind,
+    Reason,
     Ticket,
     Usage,
 )
 from hivemind_addon.proxy.capture.flow_parts import plain_headers, plain_request
-from hivemind_addon.proxy.core.retry import Admitted, Backoff, Refused, Shed
+from hivemind_addon.proxy.core.retry import Admitted, Backoff, GiveUp, Refused, Shed
 from hivemind_addon.proxy.mitm.keeping import sent_request
 from hivemind_addon.proxy.mitm.port import Alarm, Delivered, Handling, Look, Next, Stage
 from hivemind_addon.proxy.mitm.refusal import (
@@ -587,9 +587,6 @@ class Exchange:
         attempt = self._attempt
         if attempt is None:
             return False
-        if outcome.retryable and not self.may_repeat:
-            self.withheld = True
-            outcome = replace(outcome, retryable=False)
         if windows := self._answer.stream_windows():
             self.driver.observe(attempt, windows, answered=False)
         charged = None  # unless the provider said, what was reserved
@@ -600,7 +597,7 @@ class Exchange:
             self.estimator.learn(self.profile, self.facts, self.ticket.session, usage, self.estimate)
         if usage is not None and usage.reported:
             charged = self.estimator.charged(self.profile, self.facts, usage)
-        result = AttemptResult(outcome, usage, charged, client_saw_bytes)
+        result = AttemptResult(outcome, usage, charged, client_saw_bytes, self.may_repeat)
         verdict = self.driver.settle(attempt, result)
         self._attempt = None  # not before: what fails on the way here must not lose it
         if self.tape:
@@ -609,6 +606,7 @@ class Exchange:
             # The next attempt may end before it is sent: nothing of this one is to be counted or delivered again.
             self._answer = self._new_answer()
             return True
+        self.withheld = isinstance(verdict, GiveUp) and verdict.reason is Reason.ANEW
         self._end()
         return False
 

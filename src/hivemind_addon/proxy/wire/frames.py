@@ -48,7 +48,7 @@ class Asked(Struct, frozen=True):
     what: Asking
     lane: str = ""
     is_chained: bool = False
-    """It names an earlier answer, which the provider knows in this connection alone, and forgets when this one fails."""
+    """It names an earlier answer, which the provider knows in this connection alone and forgets when this one fails."""
     told: Mapping[str, str] = _NO_HEADERS
     """What the frame says in place of a request's headers: the texts of `client_metadata` named `x-…`."""
 
