@@ -53,7 +53,7 @@ def create(text="hello", **more):
 class Socket:
     """One socket, and what its layer would write."""
 
-    wrote = asyncio.Event()
+    wrote: asyncio.Event
 
     def __init__(self, proxy, **headers):
         self.flow = make_flow(URL, method="GET", content=b"", authorization="Bearer sk-1", **headers)
@@ -111,6 +111,11 @@ def slots(proxy):
 def ends(proxy):
     proxy.driver.tick()
     return [(one.outcome.kind.value, one.outcome.reason) for one in proxy.heard if isinstance(one, AttemptEnded)]
+
+
+@pytest.fixture(autouse=True)
+async def _heard():
+    Socket.wrote = asyncio.Event()
 
 
 @pytest.fixture

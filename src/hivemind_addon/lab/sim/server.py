@@ -2,7 +2,7 @@
 
     POST /v1/messages, /v1/chat/completions, /v1/responses, /api/chat    the model, with its limits and faults
     POST /v1/messages/count_tokens, GET /v1/models, /api/tags
-    GET  /v1/responses                         426: it speaks no WebSocket
+    GET  /v1/responses                         a WebSocket with the same model, or 426 (ProviderSettings.websocket_s)
     GET  /echo                                 the request's head, as JSON
     POST /upload                               size and SHA-256 of the body
     GET  /download?size=N&chunks=M             N bytes in M pieces
@@ -159,6 +159,12 @@ class SimServer:
         )
         if incoming.path in _MODEL_CALLS or incoming.path.startswith("/v1/"):
             incoming.keep_bytes = MAX_BODY_BYTES
+
+    def socket_life_s(self, incoming: Incoming) -> float | None:
+        """See Service."""
+        is_asked = incoming.method == "GET" and incoming.headers.get("upgrade", "").lower() == "websocket"
+        is_there = self._settings.websocket_s and _MODEL_CALLS.get(incoming.path) is SimDialect.RESPONSES
+        return self._settings.websocket_s if is_asked and is_there else None
 
     async def answer(self, incoming: Incoming, player: Player) -> None:
         """See Service."""
