@@ -248,7 +248,7 @@ class _SocketLane:
 
     def _piece(self, data: bytes) -> None:
         assert self._head is not None
-        if dict(self._head.headers).get("content-type") != "text/event-stream":
+        if not dict(self._head.headers).get("content-type", "").startswith("text/event-stream"):
             self._body += data
             return
         for event in self._parser.feed(data):
