@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from hivemind_addon.api.ticket import Dimension
-from hivemind_addon.lab.sim.faults import ErrorStatus, NoHead, StreamCut, StreamError
+from hivemind_addon.lab.sim.faults import ErrorStatus, Hangup, NoHead, StreamCut, StreamError
 from hivemind_addon.lab.sim.limits import Limit
 from hivemind_addon.lab.sim.provider import ProviderSettings
 from hivemind_addon.lab.sim.server import running_server
@@ -98,7 +98,7 @@ def test_a_chained_turn_that_fails_is_told_to_come_back_and_is_whole_then(stand)
 
 
 def test_a_cut_reaches_the_client_and_a_client_that_goes_frees_its_slot(stand):
-    for fault in (NoHead(), StreamCut()):
+    for fault in (NoHead(Hangup.CLOSE), NoHead(Hangup.RESET), StreamCut()):
         stand.server.script("k5", [fault])
         with stand.client("k5") as client, pytest.raises((Closed, ConnectionError)):
             client.ask()
@@ -114,7 +114,7 @@ def test_a_cut_reaches_the_client_and_a_client_that_goes_frees_its_slot(stand):
         stand.proxy.wait_for(lambda state: queued(state) == 0, "its end")
         getattr(client, leave)()
         stand.proxy.settled()
-    assert stand.server.truth().in_flight == 0
+    stand.proxy.wait_for(lambda _: stand.server.truth().in_flight == 0, "the provider's hearing of it")
 
 
 def test_a_fleet_of_connections_keeps_a_strict_limit(tmp_path):
