@@ -12,6 +12,7 @@ and what a person wrote is told from what we wrote after a reload and in a repla
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,10 @@ KEY = "hivemind"
 """In `flow.metadata`."""
 TURNS_KEY = "hivemind_turns"
 """Of a WebSocket's flow: number of a turn → its line."""
+SIZE_KEY = "hivemind_frame_bytes"
+"""Of a WebSocket's flow: how large its frames are, as of its newest turn's end."""
+SOCKET_BYTES = 16_000_000
+"""Of a WebSocket's frames a view keeps so many; mitmproxy would keep all of them for as long as it is open."""
 MOST_TURNS = 100
 """The newest ones."""
 WAITS = ":hourglass_flowing_sand:"
@@ -155,9 +160,11 @@ class Annotator:
         return f"<Annotator of {len(self._live)} flows, {len(self._to_draw_soon) + len(self._to_draw)} to draw>"
 
     @property
-    def may_be_read(self) -> bool:
-        """Whether anybody sees what mitmproxy keeps of flows."""
-        return self.wake is not None or self.is_read()
+    def shown_bytes(self) -> float:
+        """How much of a WebSocket's frames is to stay, the newest: all for who reads flows, none where nobody does."""
+        if self.is_read():
+            return math.inf
+        return 0 if self.wake is None else SOCKET_BYTES
 
     def begun(self) -> None:
         """There is one more live flow."""

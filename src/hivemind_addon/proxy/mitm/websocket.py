@@ -14,6 +14,7 @@ from mitmproxy import http
 from msgspec.structs import replace as replaced
 
 from hivemind_addon.api.ticket import Delivery
+from hivemind_addon.proxy.mitm.annotation import SIZE_KEY
 from hivemind_addon.proxy.mitm.turns import Turns
 from hivemind_addon.proxy.wire import frames
 from hivemind_addon.system.memo import by_thing
@@ -33,8 +34,8 @@ KEEP_ALIVE_S = 20.0
 """Between the frames that a held client hears, where its profile says nothing: no answer's status is lost by them."""
 _OF_ONE_CONNECTION = ("connection", "upgrade", "content-length", "content-type", "transfer-encoding")
 _HANDSHAKE = "sec-websocket-"
-_MOST_KEPT = 4
-"""Of a turn's frames, where nobody reads them: mitmproxy would keep all of an hour's."""
+_LEAST_KEPT = 4
+"""Frames: the layer still looks at the newest."""
 
 
 class ScheduledSocket:
@@ -51,6 +52,8 @@ class ScheduledSocket:
         self._is_woken = False
         self._is_over = False
         self._count = 0
+        self._kept_bytes = 0
+        """Of the frames that mitmproxy has."""
         self._waits: set[asyncio.Task[None]] = set()
         self._alarms: set[asyncio.TimerHandle] = set()
 
@@ -61,6 +64,7 @@ class ScheduledSocket:
 
     def came(self, message: WebSocketMessage) -> None:
         """See SocketPort."""
+        self._kept_bytes += len(message.content)
         if self._is_over or message.dropped or message.injected or not message.is_text:
             return
         self._in_layer = True
@@ -144,9 +148,18 @@ class ScheduledSocket:
             body = frames.answered(turn.seen)
             exchange.flow.response = http.Response.make(200, body, {"content-type": "text/event-stream"})
         self._proxy.forget_turn(exchange)
+        self._forget_frames()
+
+    def _forget_frames(self) -> None:
+        """What nobody is to read any more goes."""
         assert self.flow.websocket is not None
-        if not self._proxy.annotator.may_be_read:
-            del self.flow.websocket.messages[:-_MOST_KEPT]
+        messages, room = self.flow.websocket.messages, self._proxy.annotator.shown_bytes
+        gone = 0
+        while self._kept_bytes > room and gone < len(messages) - _LEAST_KEPT:
+            self._kept_bytes -= len(messages[gone].content)
+            gone += 1
+        del messages[:gone]
+        self.flow.metadata[SIZE_KEY] = self._kept_bytes
 
     async def _wait(self, turn: Turn) -> None:
         exchange: Exchange = turn.exchange  # type: ignore[assignment]
