@@ -23,7 +23,6 @@ PARTS = {
 
 DOORS = {
     # Its profiles.
-    "proxy.profile.model",
     "proxy.profile.load",
     # Its files.
     "proxy.journal.schema",

@@ -19,6 +19,11 @@ def profiles_folder() -> Path:
     return _find(wheel=_PACKAGE / "data" / "profiles", checkout=_CHECKOUT / "profiles")
 
 
+def formats_folder() -> Path:
+    """The folder of the packaged wire formats. FileNotFoundError: the installation is damaged."""
+    return _find(wheel=_PACKAGE / "data" / "formats", checkout=_CHECKOUT / "formats")
+
+
 def scenarios_folder() -> Path:
     """The folder of the packaged scenarios. FileNotFoundError: the installation is damaged."""
     return _find(wheel=_PACKAGE / "data" / "scenarios", checkout=_CHECKOUT / "scenarios")

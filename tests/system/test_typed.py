@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hivemind_addon.api.ticket import Delivery, Dimension, OutcomeKind
-from hivemind_addon.proxy.profile.model import DialectName, InputCharge, Profile
+from hivemind_addon.proxy.profile.model import InputCharge, Profile
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES
 from hivemind_addon.system.typed import BadValue, DocumentError, DocumentRules, convert
 from tests.cases import each
@@ -25,7 +25,7 @@ def test_every_kind_of_value_becomes_what_its_type_hint_says():
         Profile,
         {
             "hosts": ["a.example"],
-            "dialects": {"*/messages": "anthropic-messages"},
+            "formats": {"*/messages": {"name": "mine"}},
             "delivery": "whole",
             "keep_alive_s": 3,
             "charge": {"input": "uncached"},
@@ -35,7 +35,7 @@ def test_every_kind_of_value_becomes_what_its_type_hint_says():
         FILE,
     )
     assert profile.hosts == ("a.example",)
-    assert profile.dialects == {"*/messages": DialectName.ANTHROPIC_MESSAGES}
+    assert profile.formats["*/messages"].name == "mine"
     assert profile.delivery is Delivery.WHOLE
     assert profile.keep_alive_s == 3
     assert profile.charge.input is InputCharge.UNCACHED

@@ -163,7 +163,7 @@ class _Reader:
         if origin is Mapping:
             return self._mapping(get_args(hint)[1], value, place, rule, key_rule)
         if isinstance(hint, type) and (is_dataclass(hint) or issubclass(hint, Struct)):
-            return self.dataclass(hint, value, place)
+            return value if isinstance(value, hint) else self.dataclass(hint, value, place)
         return _scalar(hint, value, place, rule)
 
     def _list(self, hint: Any, value: Any, place: _Place, rule: Callable[[Any], Any]) -> tuple[Any, ...]:
@@ -202,6 +202,8 @@ def _scalar(hint: Any, value: Any, place: _Place, rule: Callable[[Any], Any]) ->
 
 
 def _typed(hint: Any, value: Any) -> Any:
+    if hint is Any:
+        return value
     if isinstance(hint, type) and issubclass(hint, IntEnum):
         names = {one.name.lower(): one for one in hint}
         if not isinstance(value, str) or value not in names:

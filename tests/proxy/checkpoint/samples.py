@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from hivemind_addon.api.ticket import CallKind
 from hivemind_addon.proxy.checkpoint.taking import SentRequest, take
-from hivemind_addon.proxy.profile.model import DialectName
+from hivemind_addon.proxy.wire.dialect import dialect_named
 from tests.proxy.core.samples import ticket
 
 WALL = 1_795_345_317.25  # 2026-11-22T11:01:57.250Z
@@ -74,22 +74,22 @@ CHAT = {
     ],
 }
 BODIES = {
-    DialectName.ANTHROPIC_MESSAGES: MESSAGES,
-    DialectName.OPENAI_RESPONSES: RESPONSES,
-    DialectName.OPENAI_CHAT: CHAT,
+    "anthropic": MESSAGES,
+    "openai-responses": RESPONSES,
+    "openai-chat": CHAT,
 }
 URLS = {
-    DialectName.ANTHROPIC_MESSAGES: "https://api.anthropic.com/v1/messages?beta=true",
-    DialectName.OPENAI_RESPONSES: "https://api.openai.com/v1/responses",
-    DialectName.OPENAI_CHAT: "https://api.openai.com/v1/chat/completions",
+    "anthropic": "https://api.anthropic.com/v1/messages?beta=true",
+    "openai-responses": "https://api.openai.com/v1/responses",
+    "openai-chat": "https://api.openai.com/v1/chat/completions",
 }
 
 
-def sent(body=None, dialect=DialectName.ANTHROPIC_MESSAGES, **changes):
+def sent(body=None, dialect="anthropic", **changes):
     """A request as it was to be sent."""
     raw = body if isinstance(body, bytes) else json.dumps(body or BODIES[dialect]).encode()
     given = {
-        "dialect": dialect,
+        "dialect": dialect_named(dialect),
         "method": "POST",
         "url": URLS.get(dialect, ""),
         "headers": {"content-type": "application/json", "user-agent": "claude-cli/2.1.330 (external, cli)"},

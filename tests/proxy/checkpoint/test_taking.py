@@ -7,7 +7,6 @@ from msgspec.structs import replace
 from hivemind_addon.api.ticket import CallKind
 from hivemind_addon.proxy.checkpoint.store import NotKept
 from hivemind_addon.proxy.checkpoint.taking import ELSEWHERE, is_conversation
-from hivemind_addon.proxy.profile.model import DialectName
 from tests.cases import each
 from tests.proxy.checkpoint.samples import BODIES, MESSAGES, RESPONSES, WALL, checkpoint
 from tests.proxy.core.samples import ticket
@@ -20,7 +19,7 @@ def test_the_whole_request_is_kept_as_it_was_to_be_sent(dialect):
     assert kept.method == "POST"
     head = kept.head
     assert (head.id, head.agent, head.session, head.task) == ("c0ffee0001", "agent-1", "s-1", "task-9")
-    assert (head.kept_wall, head.dialect, head.kind) == (WALL, dialect.value, "turn")
+    assert (head.kept_wall, head.dialect, head.kind) == (WALL, dialect, "turn")
     assert head.host == "api.test"
     assert head.path.startswith("/v1/")
     assert "?" not in head.path
@@ -63,15 +62,15 @@ def test_a_thread_is_the_same_while_its_conversation_grows_whatever_is_marked_fo
     threads = [checkpoint(body=body).head.thread for body in (MESSAGES, first, unmarked, other)]
     assert threads[0] == threads[1] == threads[2] != threads[3]
     prompts = [
-        checkpoint(body=json.dumps({"prompt": prompt}).encode(), dialect=DialectName.OPENAI_CHAT).head.thread
+        checkpoint(body=json.dumps({"prompt": prompt}).encode(), dialect="openai-chat").head.thread
         for prompt in ("one", "two")
     ]
     assert prompts[0] != prompts[1]
 
 
 def test_a_request_that_leaves_its_past_with_the_provider_says_so():
-    assert ELSEWHERE not in checkpoint(dialect=DialectName.OPENAI_RESPONSES).head.reason
-    continued = checkpoint(body={**RESPONSES, "previous_response_id": "resp_1"}, dialect=DialectName.OPENAI_RESPONSES)
+    assert ELSEWHERE not in checkpoint(dialect="openai-responses").head.reason
+    continued = checkpoint(body={**RESPONSES, "previous_response_id": "resp_1"}, dialect="openai-responses")
     assert continued.head.reason.endswith(ELSEWHERE)
 
 

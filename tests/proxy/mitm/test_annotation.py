@@ -6,10 +6,8 @@ from mitmproxy.test import tflow
 
 from hivemind_addon.proxy.mitm.annotation import annotation_of, is_touched, write, written_of
 from hivemind_addon.proxy.observe.history import Moment, TicketHistory
-from hivemind_addon.proxy.profile.model import DialectName
 
 HISTORY = TicketHistory(ticket_id="t1", agent="agent-7", moments=[Moment(0.5, "held")])
-CHAT = DialectName.OPENAI_CHAT
 GLASS = ":hourglass_flowing_sand:"
 
 
@@ -19,10 +17,10 @@ def flow():
 
 
 def test_ours_is_replaced_by_ours(flow):
-    assert write(flow, CHAT, HISTORY, "held", GLASS)
+    assert write(flow, "openai-chat", HISTORY, "held", GLASS)
     assert (flow.comment, flow.marked) == ("held", GLASS)
-    assert not write(flow, CHAT, HISTORY, "held", GLASS)
-    assert write(flow, CHAT, HISTORY, "in flight", "")
+    assert not write(flow, "openai-chat", HISTORY, "held", GLASS)
+    assert write(flow, "openai-chat", HISTORY, "in flight", "")
     assert (flow.comment, flow.marked) == ("in flight", "")
     assert not is_touched(flow)
 
@@ -30,23 +28,23 @@ def test_ours_is_replaced_by_ours(flow):
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
 def test_a_persons_own_comment_and_marker_stay(flow, when):
     if when == "meanwhile":
-        write(flow, CHAT, HISTORY, "held", GLASS)
+        write(flow, "openai-chat", HISTORY, "held", GLASS)
     flow.comment, flow.marked = "look at this", ":red_circle:"
-    write(flow, CHAT, HISTORY, "in flight", "")
-    write(flow, CHAT, HISTORY, "delivered", "")
+    write(flow, "openai-chat", HISTORY, "in flight", "")
+    write(flow, "openai-chat", HISTORY, "delivered", "")
     assert (flow.comment, flow.marked) == ("look at this", ":red_circle:")
     assert is_touched(flow)
     assert annotation_of(flow).comment == "delivered"
 
 
 def test_a_marker_alone_is_touched(flow):
-    write(flow, CHAT, HISTORY, "held", GLASS)
+    write(flow, "openai-chat", HISTORY, "held", GLASS)
     flow.marked = ":red_circle:"
     assert is_touched(flow)
 
 
 def test_it_goes_into_a_file_and_back(flow):
-    write(flow, CHAT, HISTORY, "held", GLASS)
+    write(flow, "openai-chat", HISTORY, "held", GLASS)
     file = io.BytesIO()
     FlowWriter(file).add(flow)
     file.seek(0)
@@ -63,4 +61,4 @@ def test_what_is_none_is_none(flow):
     flow.metadata["hivemind"] = "a text"
     assert annotation_of(flow) is None
     assert written_of(flow).comment == ""
-    assert write(flow, CHAT, HISTORY, "held", GLASS)
+    assert write(flow, "openai-chat", HISTORY, "held", GLASS)

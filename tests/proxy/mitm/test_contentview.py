@@ -8,7 +8,6 @@ from mitmproxy.test import taddons, tflow
 from hivemind_addon.proxy.mitm.annotation import write
 from hivemind_addon.proxy.mitm.contentview import ALL_CHARS, PART_CHARS, WIDTH, ExchangeView
 from hivemind_addon.proxy.observe.history import Moment, TicketHistory
-from hivemind_addon.proxy.profile.model import DialectName
 from tests.proxy.mitm.samples import make_flow
 from tests.proxy.wire.test_transcript import MESSAGES_STREAM
 
@@ -42,7 +41,7 @@ def make(body=MESSAGES_STREAM, *, history=HISTORY, comment="in flight [agent-7 1
     flow = make_flow()
     flow.response = http.Response.make(200, body, {"content-type": "text/event-stream"} | headers)
     if history:
-        write(flow, DialectName.ANTHROPIC_MESSAGES, history, comment, "")
+        write(flow, "anthropic", history, comment, "")
     return flow
 
 
@@ -84,9 +83,7 @@ def test_a_request_shows_the_newest_message_first_and_while_it_waits_why():
     assert name == "hivemind"
     order = [text.index(word) for word in ("held, place 3", "newest\n", "first\n", "Be brief.")]
     assert order == sorted(order)
-    write(
-        flow, DialectName.ANTHROPIC_MESSAGES, TicketHistory(ticket_id="t", agent="a", end="delivered"), "delivered", ""
-    )
+    write(flow, "anthropic", TicketHistory(ticket_id="t", agent="a", end="delivered"), "delivered", "")
     assert "what happened" not in page(flow, flow.request)[1]
 
 

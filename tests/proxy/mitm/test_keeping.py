@@ -12,7 +12,7 @@ from hivemind_addon.proxy.checkpoint.store import CheckpointStore, NotKept
 from hivemind_addon.proxy.mitm import keeping
 from hivemind_addon.proxy.mitm.keeping import ConversationKeeper, reason_of, sent_request
 from hivemind_addon.proxy.profile.load import load_profiles
-from hivemind_addon.proxy.profile.model import DialectName
+from tests.dialects import ANTHROPIC
 from tests.patience import PATIENCE_S
 from tests.proxy.checkpoint.samples import sent
 from tests.proxy.core.samples import ticket
@@ -165,7 +165,7 @@ def test_a_request_is_read_without_its_credentials_and_its_connection():
         accept_encoding="gzip",
     )
     profile = load_profiles(None).by_name["anthropic"]
-    read = sent_request(flow, profile, DialectName.ANTHROPIC_MESSAGES)
+    read = sent_request(flow, profile, ANTHROPIC)
     assert read.url == "https://api.anthropic.com:8443/v1/messages?beta=true"
     assert read.headers == {"anthropic-version": "2023-06-01", "x-claude-code-session-id": "s-1"}
     assert json.loads(read.body)["messages"]
@@ -175,7 +175,7 @@ def test_a_request_is_read_without_its_credentials_and_its_connection():
 def test_a_host_is_the_one_that_the_client_means():
     flow = make_flow("https://127.0.0.1/v1/messages", sni="api.anthropic.com")
     profile = load_profiles(None).by_name["anthropic"]
-    read = sent_request(flow, profile, DialectName.ANTHROPIC_MESSAGES)
+    read = sent_request(flow, profile, ANTHROPIC)
     assert read.url == "https://api.anthropic.com/v1/messages"
 
 

@@ -16,8 +16,8 @@ from hivemind_addon.proxy.mitm.refusal import (
     refused_error,
     refused_text,
 )
-from hivemind_addon.proxy.profile.load import dialect_for, load_profiles
-from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
+from hivemind_addon.proxy.profile.load import format_for, load_profiles
+from hivemind_addon.proxy.wire.dialect import dialect_of
 from tests.proxy.core.samples import ticket
 
 PROFILES = load_profiles(None).by_name
@@ -54,7 +54,7 @@ def test_a_refusal_is_in_the_providers_own_shape_and_says_when_to_come_back():
         ("openai-compatible", 503, "server_is_overloaded"),
     ):
         profile = PROFILES[name]
-        answer = make_refusal(profile, DIALECTS[profile.dialect], shed())
+        answer = make_refusal(profile, dialect_of(profile.format), shed())
         assert answer.status_code == status, name
         assert answer.headers["retry-after"] == "3", name
         assert answer.headers["x-should-retry"] == "true", name
@@ -78,7 +78,7 @@ def test_what_a_person_cancelled_is_final_in_the_providers_own_shape():
     for name in ("anthropic", "openai", "openai-compatible", "ollama"):
         profile = PROFILES[name]
         told = Refused(ticket(), Cancel("t1"))
-        answer = make_refused(profile, DIALECTS[profile.dialect], told, None, CLOCK)
+        answer = make_refused(profile, dialect_of(profile.format), told, None, CLOCK)
         assert answer.status_code == 400, name
         assert answer.headers["x-should-retry"] == "false", name
         assert "retry-after" not in answer.headers, name
@@ -117,7 +117,7 @@ def test_one_with_too_little_left_says_what_is_needed():
 )
 def test_the_refusal_is_one_that_clients_do_not_retry(name, error):
     profile = PROFILES[name]
-    answer = make_refused(profile, DIALECTS[profile.dialect], refused(), FILE, CLOCK)
+    answer = make_refused(profile, dialect_of(profile.format), refused(), FILE, CLOCK)
     assert answer.status_code == 400
     assert answer.headers["x-should-retry"] == "false"
     assert "retry-after" not in answer.headers
@@ -134,7 +134,7 @@ def test_a_spent_account_is_refused_with_its_end_and_for_good():
         ("ollama", "/api/chat", None),
     ):
         profile = PROFILES[name]
-        answer = make_refused(profile, DIALECTS[dialect_for(profile, path)], Refused(ticket(), CLOSURE), FILE, CLOCK)
+        answer = make_refused(profile, dialect_of(format_for(profile, path)), Refused(ticket(), CLOSURE), FILE, CLOCK)
         assert answer.status_code == 429, name
         assert answer.headers["x-should-retry"] == "false", name
         assert answer.headers["retry-after"] == "7384", name
@@ -150,22 +150,22 @@ def test_a_spent_account_is_refused_with_its_end_and_for_good():
 def test_claude_code_and_codex_find_the_end_where_they_look_for_it():
     anthropic, codex = PROFILES["anthropic"], PROFILES["codex"]
     walled = Refused(ticket(), CLOSURE)
-    answer = make_refused(anthropic, DIALECTS[anthropic.dialect], walled, FILE, CLOCK)
+    answer = make_refused(anthropic, dialect_of(anthropic.format), walled, FILE, CLOCK)
     assert answer.headers["anthropic-ratelimit-unified-status"] == "rejected"
     assert answer.headers["anthropic-ratelimit-unified-reset"] == "1795183384"
-    answer = make_refused(codex, DIALECTS[codex.dialect], walled, FILE, CLOCK)
+    answer = make_refused(codex, dialect_of(codex.format), walled, FILE, CLOCK)
     assert json.loads(answer.content)["error"]["resets_at"] == 1795183384
 
 
 def test_an_end_that_has_come_is_a_second_away():
     answer = make_refused(
-        PROFILES["codex"], DIALECTS[PROFILES["codex"].dialect], Refused(ticket(), ActiveBlock("x", 0.0)), None, CLOCK
+        PROFILES["codex"], dialect_of(PROFILES["codex"].format), Refused(ticket(), ActiveBlock("x", 0.0)), None, CLOCK
     )
     assert answer.headers["retry-after"] == "1"
 
 
 def test_a_websocket_is_asked_to_become_plain_requests():
-    answer = make_upgrade_refusal(DIALECTS[PROFILES["openai"].dialect])
+    answer = make_upgrade_refusal(dialect_of(PROFILES["openai"].format))
     assert answer.status_code == 426
     assert "plain requests" in json.loads(answer.content)["error"]["message"]
 
@@ -175,7 +175,7 @@ def test_a_refusal_names_the_conversation_that_was_kept():
     assert told.endswith(" Its conversation is kept: hivemind checkpoint show c0ffee0001.")
     assert "checkpoint" not in refused_text(refused(), FILE, CLOCK)
     profile = PROFILES["anthropic"]
-    answer = make_refused(profile, DIALECTS[profile.dialect], refused(), FILE, CLOCK, kept_as="c0ffee0001")
+    answer = make_refused(profile, dialect_of(profile.format), refused(), FILE, CLOCK, kept_as="c0ffee0001")
     assert json.loads(answer.content)["error"]["message"] == told
 
 

@@ -13,7 +13,6 @@ from hivemind_addon.proxy.mitm.view import (
     size_of,
 )
 from hivemind_addon.proxy.observe.history import TicketHistory
-from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.proxy.runtime.refresh_timer import REFRESHES_PER_S
 from tests.proxy.capture.captured import answered
 from tests.proxy.mitm.samples import make_flow, make_proxy
@@ -94,7 +93,7 @@ def test_our_own_comment_and_marker_do_not_count(stage):
     flows = [make(number) for number in range(3)]
     history = TicketHistory(ticket_id="t", agent="a")
     for flow in flows:
-        write(flow, DialectName.OPENAI_CHAT, history, "gave up", ":warning:")
+        write(flow, "openai-chat", history, "gave up", ":warning:")
     stage.add(*flows)
     assert stage.settle() == flows[1:]
 

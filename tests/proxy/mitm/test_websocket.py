@@ -345,7 +345,7 @@ async def test_lanes_are_answered_beside_each_other(tmp_path):
 
 
 async def test_a_plans_windows_and_the_limits_in_an_errors_headers_are_read(tmp_path):
-    (tmp_path / "openai.yaml").write_text(PROFILE + "bookkeeping_events: [inherited, codex.rate_limits]\n")
+    (tmp_path / "openai.yaml").write_text(PROFILE)
     proxy = make_proxy(tmp_path)
     socket = Socket(proxy)
     windows = {"type": "codex.rate_limits", "rate_limits": {"primary": {"used_percent": 42.5, "window_minutes": 300}}}

@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hivemind_addon.api.ticket import Dimension, OutcomeKind
-from hivemind_addon.proxy.profile.load import dialect_for, is_model_call, load_profiles, model_group, model_of
-from hivemind_addon.proxy.profile.model import DialectName, InputCharge, OutputCharge, Profile, WebSocketUse
+from hivemind_addon.proxy.profile.load import format_for, is_model_call, load_profiles, model_group, model_of
+from hivemind_addon.proxy.profile.model import InputCharge, OutputCharge, Profile, WebSocketUse
 from hivemind_addon.resources import profiles_folder
 from hivemind_addon.system.typed import DocumentError
 
@@ -35,19 +35,19 @@ anthropic, openai, compatible = (packaged.by_name[name] for name in ("anthropic"
 
 def test_ollama_has_five_shapes_behind_one_address(subtests):
     cases = [
-        ("/api/chat", DialectName.OLLAMA),
-        ("/api/generate", DialectName.OLLAMA),
-        ("/v1/chat/completions", DialectName.OPENAI_CHAT),
-        ("/v1/completions", DialectName.OPENAI_CHAT),
-        ("/v1/responses", DialectName.OPENAI_RESPONSES),
-        ("/v1/messages", DialectName.ANTHROPIC_MESSAGES),
+        ("/api/chat", "ollama"),
+        ("/api/generate", "ollama"),
+        ("/v1/chat/completions", "openai-chat"),
+        ("/v1/completions", "openai-chat"),
+        ("/v1/responses", "openai-responses"),
+        ("/v1/messages", "anthropic"),
     ]
     for path, dialect in cases:
         with subtests.test(path=path, dialect=dialect):
             ollama = packaged.match_host("127.0.0.1", 11434)
             assert ollama is packaged.by_name["ollama"]
             assert is_model_call(ollama, "POST", path)
-            assert dialect_for(ollama, path) is dialect
+            assert format_for(ollama, path).name == dialect
 
 
 def test_an_unknown_server_that_speaks_ollamas_format_is_recognised_by_its_path():
@@ -62,7 +62,7 @@ def test_codex_with_a_login_has_a_host_of_its_own_of_which_only_turns_are_schedu
     assert codex is packaged.by_name["codex"]
     for path in ("/backend-api/codex/responses", "/backend-api/codex/responses/compact"):
         assert is_model_call(codex, "POST", path)
-        assert dialect_for(codex, path) is DialectName.OPENAI_RESPONSES
+        assert format_for(codex, path).name == "openai-responses"
     assert not is_model_call(codex, "POST", "/backend-api/codex/models")
     assert not is_model_call(codex, "POST", "/v1/responses")
     assert codex.websocket is WebSocketUse.REFUSE
@@ -100,17 +100,17 @@ def test_only_posts_to_messages_are_model_calls_of_anthropic(subtests):
 
 def test_chat_and_responses_are_model_calls_of_openai_each_in_its_dialect(subtests):
     cases = [
-        ("/v1/chat/completions", True, DialectName.OPENAI_CHAT),
-        ("/v1/responses", True, DialectName.OPENAI_RESPONSES),
-        ("/v1/responses/compact", True, DialectName.OPENAI_RESPONSES),
-        ("/v1/responses/input_tokens", False, DialectName.OPENAI_CHAT),
-        ("/v1/models", False, DialectName.OPENAI_CHAT),
-        ("/v1/batches", False, DialectName.OPENAI_CHAT),
+        ("/v1/chat/completions", True, "openai-chat"),
+        ("/v1/responses", True, "openai-responses"),
+        ("/v1/responses/compact", True, "openai-responses"),
+        ("/v1/responses/input_tokens", False, "openai-chat"),
+        ("/v1/models", False, "openai-chat"),
+        ("/v1/batches", False, "openai-chat"),
     ]
     for path, scheduled, dialect in cases:
         with subtests.test(path=path, scheduled=scheduled):
             assert is_model_call(openai, "POST", path) is scheduled
-            assert dialect_for(openai, path) is dialect
+            assert format_for(openai, path).name == dialect
 
 
 def test_anthropic_charges_uncached_input_and_actual_output_and_openai_all_and_the_maximum():
@@ -288,16 +288,16 @@ def test_an_extension_does_not_take_over_the_reverse_paths_of_what_it_extends(tm
 
 def test_an_extension_to_all_paths_keeps_the_dialects_right(tmp_path, subtests):
     cases = [
-        ("/anything/chat/completions?x=1", DialectName.OPENAI_CHAT),
-        ("/anything/responses", DialectName.OPENAI_RESPONSES),
-        ("/anything/messages", DialectName.ANTHROPIC_MESSAGES),
+        ("/anything/chat/completions?x=1", "openai-chat"),
+        ("/anything/responses", "openai-responses"),
+        ("/anything/messages", "anthropic"),
     ]
     for path, dialect in cases:
         for parent in ["openai", "openai-compatible", "anthropic"]:
             with subtests.test(path=path, dialect=dialect):
                 profile = load(tmp_path, mine=f"extends: {parent}\nhosts: [a.example]\npaths: ['/*']").by_name["mine"]
                 assert is_model_call(profile, "POST", path)
-                assert dialect_for(profile, path) is dialect
+                assert format_for(profile, path).name == dialect
                 assert not is_model_call(profile, "POST", "/v1/messages/count_tokens")
 
 
@@ -325,12 +325,12 @@ def test_an_extension_takes_all_and_replaces_what_it_names(tmp_path):
 def test_settings_below_a_key_merge_key_by_key_and_own_globs_come_first(tmp_path):
     mine = load(
         tmp_path,
-        mine="extends: openai\nhosts: []\ncharge: {input: uncached}\ndialects: {'*/x/responses': openai-chat}",
+        mine="extends: openai\nhosts: []\ncharge: {input: uncached}\nformats: {'*/x/responses': openai-chat}",
     ).by_name["mine"]
     assert mine.charge.input is InputCharge.UNCACHED
     assert mine.charge.output is openai.charge.output
-    assert dialect_for(mine, "/x/responses") is DialectName.OPENAI_CHAT
-    assert dialect_for(mine, "/y/responses") is DialectName.OPENAI_RESPONSES
+    assert format_for(mine, "/x/responses").name == "openai-chat"
+    assert format_for(mine, "/y/responses").name == "openai-responses"
 
 
 def test_the_item_inherited_stands_for_the_items_of_the_extended_profile(tmp_path):

@@ -19,7 +19,7 @@ def test_what_breaks_a_rule_is_one_line_with_its_place_and_a_cure(subtests):
         ({"hosts": [""]}, "hosts[0]: no host name"),
         ({"paths": ["v1/messages"]}, "paths[0]: no path glob"),
         ({"paths": ["/v1/messages?beta=true"]}, "paths[0]: no path glob"),
-        ({"dialects": {"messages": "openai-chat"}}, "dialects.messages: no path glob"),
+        ({"formats": {"messages": {}}}, "formats.messages: no path glob"),
         ({"model_groups": [" "]}, "model_groups[0]: empty glob"),
         ({"session_headers": ["x session"]}, "session_headers[0]: no header name"),
         ({"refusal": {"status": 200}}, "refusal.status: 200 is no status of a refusal"),

@@ -10,43 +10,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hivemind_addon.api.ticket import Usage
-from hivemind_addon.proxy.profile.model import DialectName, Profile
 from hivemind_addon.proxy.wire.answer import AnswerReader, Phase
+from hivemind_addon.proxy.wire.dialect import Dialect
 from hivemind_addon.proxy.wire.error import ErrorFacts
+from hivemind_addon.proxy.wire.transcript import dialect_named
+from tests.dialects import ALL, ANTHROPIC, CHAT, OLLAMA, RESPONSES
+from tests.proxy.wire.eventstream import event_message
 
 DATA = Path(__file__).parent / "data"
-ANTHROPIC = DialectName.ANTHROPIC_MESSAGES
-CHAT = DialectName.OPENAI_CHAT
-RESPONSES = DialectName.OPENAI_RESPONSES
-OLLAMA = DialectName.OLLAMA
-PROFILE = Profile(
-    bookkeeping_events=(
-        "message_start",
-        "content_block_start",
-        "ping",
-        "role-only-delta",
-        "codex.rate_limits",
-        "response.created",
-        "response.in_progress",
-        "response.output_item.added",
-        "response.content_part.added",
-    )
-)
 
 
 def count_words(text: str) -> int:
     return len(text.split())
 
 
-def reader(name: DialectName, encoding: str = "") -> AnswerReader:
-    return AnswerReader(PROFILE, name, encoding)
+def reader(name: Dialect, encoding: str = "") -> AnswerReader:
+    return AnswerReader(name, encoding)
 
 
 def recorded(path: str) -> bytes:
     return (DATA / path).read_bytes()
 
 
-def phases(name: DialectName, stream: bytes) -> list[str]:
+def phases(name: Dialect, stream: bytes) -> list[str]:
     """The phases in order, read event by event."""
     watched = reader(name)
     seen = [watched.phase]
@@ -128,7 +114,7 @@ def test_chunks_and_encodings_change_no_verdict(path, size, encoding):
 
 
 @given(
-    st.sampled_from(DialectName),
+    st.sampled_from(ALL),
     st.sampled_from(["", "gzip", "br", "deflate", "zstd", "what"]),
     st.lists(st.binary(max_size=60)),
 )
@@ -298,3 +284,17 @@ def test_a_long_answer_is_watched_within_bounded_memory(event):
     tracemalloc.stop()
     assert held_bytes < 1_000_000
     assert "content" in repr(watched)
+
+
+def test_a_stream_whose_framing_is_damaged_passes_unread():
+    watched = reader(dialect_named("bedrock-converse"))
+    watched.feed(event_message("messageStart", b'{"role":"assistant"}'))
+    assert (watched.phase, watched.broken) == (Phase.BEFORE_CONTENT, None)
+    assert watched.feed(b"HTTP/1.1 502 Bad Gateway") == b"HTTP/1.1 502 Bad Gateway"
+    assert watched.phase is Phase.CONTENT
+    assert "checksum" in watched.broken
+    late = event_message("metadata", b'{"usage":{"inputTokens":1,"outputTokens":2}}')
+    assert watched.feed(late) == late
+    assert not watched.usage(count_words).reported
+    watched.finish()
+    assert watched.answer() is None

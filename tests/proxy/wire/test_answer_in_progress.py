@@ -2,11 +2,11 @@ import pytest
 
 from hivemind_addon.api.ticket import OutcomeKind, Usage
 from hivemind_addon.proxy.profile.load import load_profiles
-from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.proxy.wire.answer import Phase
 from hivemind_addon.proxy.wire.answer_in_progress import JUDGED_BODY_MAX_BYTES, AnswerInProgress, usage_in
 from hivemind_addon.system.json_values import read_object
 from tests.conftest import FakeClock
+from tests.dialects import ANTHROPIC
 
 SSE = {"content-type": "text/event-stream"}
 START = (
@@ -24,7 +24,7 @@ def clock():
 
 @pytest.fixture
 def answer(clock):
-    made = AnswerInProgress(load_profiles(None).by_name["anthropic"], DialectName.ANTHROPIC_MESSAGES, clock)
+    made = AnswerInProgress(load_profiles(None).by_name["anthropic"], ANTHROPIC, clock)
     made.sent()
     return made
 
@@ -128,7 +128,7 @@ def test_a_plain_answer_tells_what_it_used_or_is_counted(answer):
 @pytest.mark.parametrize("told", ["5", "5.0", "true", "null", '"5"', "-1", "5.5", "1" + "0" * 40, "[]"])
 def test_a_plain_answer_that_was_read_whole_tells_the_same_usage(answer, told):
     body = b'{"usage":{"input_tokens":3,"output_tokens":%s},"content":[{"type":"text","text":"hi"}]}' % told.encode()
-    known = usage_in(DialectName.ANTHROPIC_MESSAGES, read_object(body))
+    known = usage_in(ANTHROPIC, read_object(body))
     answer.head(200, {})
     _, usage = answer.judge_body(200, body, none)
     assert usage == (known if known and known.output_tokens else Usage())

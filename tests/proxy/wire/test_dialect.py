@@ -5,32 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.proxy.wire.dialect import EventClass, event_name
-from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
 from hivemind_addon.proxy.wire.error import ErrorFacts, error_in_body
 from hivemind_addon.proxy.wire.parts import Assembly
 from hivemind_addon.proxy.wire.sse import SseEvent, SseParser
 from hivemind_addon.system.json_values import read_value
+from tests.dialects import ANTHROPIC, CHAT, OLLAMA, RESPONSES
 
 DATA = Path(__file__).parent / "data"
-BOOKKEEPING = frozenset(
-    [
-        "message_start",
-        "content_block_start",
-        "ping",
-        "role-only-delta",
-        "response.created",
-        "response.in_progress",
-        "response.output_item.added",
-        "response.content_part.added",
-    ]
-)
-ANTHROPIC = DIALECTS[DialectName.ANTHROPIC_MESSAGES]
-CHAT = DIALECTS[DialectName.OPENAI_CHAT]
-RESPONSES = DIALECTS[DialectName.OPENAI_RESPONSES]
-OLLAMA = DIALECTS[DialectName.OLLAMA]
-NAMES = st.sampled_from(DialectName)
+NAMES = st.sampled_from([ANTHROPIC, CHAT, RESPONSES, OLLAMA])
 
 
 def recorded(path: str) -> list[SseEvent]:
@@ -51,12 +34,12 @@ def said(dialect, *events: SseEvent) -> str:
 
 
 def letters(dialect, events: list[SseEvent]) -> str:
-    return "".join(dialect.classify(each, BOOKKEEPING).name[0] for each in events)
+    return "".join(dialect.classify(each).name[0] for each in events)
 
 
 def test_recorded_streams_are_bookkeeping_then_content_then_an_end(subtests):
     cases = [
-        (ANTHROPIC, "anthropic/message.sse", "BBBCCCBCCCCT"),
+        (ANTHROPIC, "anthropic/message.sse", "BBCCCCCCCCCT"),
         (ANTHROPIC, "anthropic/overloaded_before_content.sse", "BBE"),
         (CHAT, "openai/chat.sse", "BCCCT"),
         (CHAT, "openai/chat_with_usage.sse", "BCCBT"),
@@ -75,13 +58,10 @@ def test_recorded_streams_are_bookkeeping_then_content_then_an_end(subtests):
             assert letters(dialect, recorded(path)) == expected
 
 
-@pytest.mark.parametrize("dialect", [ANTHROPIC, CHAT, RESPONSES])
-def test_only_listed_names_are_bookkeeping(dialect):
-    events = [
-        event("message_start", {"type": "message_start"}),
-        event("", {"choices": [{"delta": {"role": "assistant"}}]}),
-    ]
-    assert [dialect.classify(each, frozenset()) for each in events] == [EventClass.CONTENT] * 2
+def test_only_listed_names_are_bookkeeping():
+    events = [event("message_start", {"type": "message_start"}), event("", {"type": "ping"})]
+    assert [ANTHROPIC.classify(each) for each in events] == [EventClass.BOOKKEEPING] * 2
+    assert [RESPONSES.classify(each) for each in events] == [EventClass.CONTENT] * 2
 
 
 def test_recorded_error_events_are_read(subtests):
@@ -150,10 +130,10 @@ def test_a_chat_may_end_with_its_finish_reason_or_usage_alone():
 
 @given(NAMES, st.integers(100, 999), st.sampled_from(["", "some_error"]), st.text())
 def test_error_bodies_say_what_they_were_given_and_are_read_back(name, status, error, message):
-    dialect = DIALECTS[name]
+    dialect = name
     facts = error_in_body(dialect.error_body(status, error, message))
     assert facts is not None
-    if name is DialectName.OLLAMA:  # whose errors are a text and nothing else
+    if name is OLLAMA:  # whose errors are a text and nothing else
         assert facts.message == (message or error or "failed")[:2000]
         return
     assert facts.message == message[:2000]
@@ -162,10 +142,10 @@ def test_error_bodies_say_what_they_were_given_and_are_read_back(name, status, e
 
 @given(NAMES, st.text(min_size=1), st.text(), st.none() | st.floats(0, 1000))
 def test_an_error_event_is_one_event_of_its_own_dialect(name, error, message, retry_after_s):
-    dialect = DIALECTS[name]
+    dialect = name
     written = dialect.error_event(error, message, retry_after_s)
-    (read,) = dialect.parser().feed((b": keep-alive\n\n" if dialect.takes_comments else b"\n") + written)
-    assert dialect.classify(read, BOOKKEEPING) is EventClass.ERROR
+    (read,) = dialect.parser().feed((b": keep-alive\n\n" if dialect.form.keep_alive else b"\n") + written)
+    assert dialect.classify(read) is EventClass.ERROR
     assert dialect.classify_after_content(read) is EventClass.ERROR
     facts = dialect.error_of(read)
     assert facts is not None
@@ -240,7 +220,7 @@ def test_lines_of_ollama_are_told_apart(subtests):
     ]
     for value, kind in cases:
         with subtests.test(value=value, kind=kind):
-            assert OLLAMA.classify(line(value), BOOKKEEPING) is kind
+            assert OLLAMA.classify(line(value)) is kind
             if kind in {EventClass.ERROR, EventClass.TERMINAL}:
                 assert OLLAMA.classify_after_content(line(value)) is kind
 
@@ -317,9 +297,9 @@ hostile = st.one_of(
     hostile,
 )
 def test_nothing_raises_on_hostile_data(name, event_name, data):
-    dialect = DIALECTS[name]
+    dialect = name
     each = SseEvent(event_name, data)
-    kind = dialect.classify(each, BOOKKEEPING)
+    kind = dialect.classify(each)
     assert kind in EventClass
     assert dialect.classify_after_content(each) is not EventClass.BOOKKEEPING
     assert (dialect.error_of(each) is not None) == (kind is EventClass.ERROR)
@@ -356,7 +336,7 @@ MARKS = st.lists(
     hostile | MARKS | st.just(b"[DONE]"),
 )
 def test_what_surely_is_only_content_is_read_as_nothing_else(name, event_name, data):
-    dialect, each = DIALECTS[name], SseEvent(event_name, data)
+    dialect, each = name, SseEvent(event_name, data)
     if dialect.is_only_content(each):
         assert dialect.classify_after_content(each) is EventClass.CONTENT
         assert dialect.usage_of_event(each, None) is None

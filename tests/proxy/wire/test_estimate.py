@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hivemind_addon.api.ticket import Demand, Usage
-from hivemind_addon.proxy.profile.model import Charge, DialectName, InputCharge, OutputCharge, Profile, Tokens
-from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
+from hivemind_addon.proxy.profile.model import Charge, InputCharge, OutputCharge, Profile, Tokens
 from hivemind_addon.proxy.wire.estimate import _CONVERSATIONS, _MODELS, _SESSIONS, Estimator
 from hivemind_addon.proxy.wire.request import read_request, text_of
 from hivemind_addon.proxy.wire.tokenizer import Tokenizer
 from tests.cpu_time import least_cpu_s
+from tests.dialects import ANTHROPIC, CHAT, RESPONSES
 
 TOKENIZER = Tokenizer()
 TOKENIZER.load()
@@ -31,8 +31,8 @@ def assistant(text):
     return {"role": "assistant", "content": [{"type": "text", "text": text}]}
 
 
-def request(*messages, model="m", dialect=DialectName.ANTHROPIC_MESSAGES, **keys):
-    return read_request(json.dumps({"model": model, "messages": messages, **keys}).encode(), DIALECTS[dialect])
+def request(*messages, model="m", dialect=ANTHROPIC, **keys):
+    return read_request(json.dumps({"model": model, "messages": messages, **keys}).encode(), dialect)
 
 
 def usage(total, output=100, *, read=0, write=0):
@@ -114,9 +114,7 @@ def test_a_request_is_one_request_and_its_total_is_the_sum(estimator):
 
 
 def test_an_empty_body_still_takes_a_token(estimator):
-    assert demand_of(estimator, ALL, read_request(b"", DIALECTS[DialectName.OPENAI_CHAT]), "s") == Demand(
-        1, 1, 1000, 1001
-    )
+    assert demand_of(estimator, ALL, read_request(b"", CHAT), "s") == Demand(1, 1, 1000, 1001)
 
 
 def test_the_same_conversation_is_anchored_on_its_last_real_usage(estimator):
@@ -183,13 +181,11 @@ def test_without_a_sign_of_caching_all_of_it_is_charged_again(estimator):
 
 
 def test_a_request_that_names_an_earlier_answer_adds_to_it(estimator):
-    dialect = DialectName.OPENAI_RESPONSES
-    first = read_request(json.dumps({"model": "m", "input": "x"}).encode(), DIALECTS[dialect])
+    dialect = RESPONSES
+    first = read_request(json.dumps({"model": "m", "input": "x"}).encode(), dialect)
     learn(estimator, ALL, first, "s", usage(30_000, 500))
     then = json.dumps({"model": "m", "input": "go on", "previous_response_id": "r"}).encode()
-    assert demand_of(estimator, ALL, read_request(then, DIALECTS[dialect]), "s").input_tokens == pytest.approx(
-        30_500, abs=10
-    )
+    assert demand_of(estimator, ALL, read_request(then, dialect), "s").input_tokens == pytest.approx(30_500, abs=10)
 
 
 def test_pictures_cost_by_their_number(estimator):

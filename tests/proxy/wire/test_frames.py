@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.proxy.profile.model import DialectName, Profile
 from hivemind_addon.proxy.wire import frames
 from hivemind_addon.proxy.wire.answer import AnswerReader, Phase
+from hivemind_addon.proxy.wire.dialect import dialect_named
 from hivemind_addon.proxy.wire.frames import Asked, Asking, Told, read_asked, read_told
 
 
@@ -63,7 +63,7 @@ def test_anything_may_be_in_a_frame(frame):
 def test_an_event_is_what_its_frame_is_though_it_has_lines_of_its_own():
     body = {"type": "response.output_text.delta", "delta": "one\ntwo"}
     event = frames.as_event("response.output_text.delta", json.dumps(body, indent=2).encode())
-    reader = AnswerReader(Profile(), DialectName.OPENAI_RESPONSES, "")
+    reader = AnswerReader(dialect_named("openai-responses"), "")
     reader.feed(event)
     assert reader.phase is Phase.CONTENT
     assert event.count(b"\n") == 3

@@ -8,14 +8,13 @@ from mitmproxy import http
 from mitmproxy.io import FlowReader
 from msgspec import Raw
 
-from hivemind_addon.proxy.profile.load import dialect_for, load_profiles
-from hivemind_addon.proxy.profile.model import DialectName
+from hivemind_addon.proxy.profile.load import format_for, load_profiles
 from hivemind_addon.proxy.wire.answer import AnswerReader, Phase
+from hivemind_addon.proxy.wire.dialect import dialect_of
 from hivemind_addon.proxy.wire.garbage import garbage_in, is_after_tool
 from hivemind_addon.proxy.wire.transcript import answer_of
+from tests.dialects import ANTHROPIC, CHAT, OLLAMA, RESPONSES
 
-ANTHROPIC, CHAT = DialectName.ANTHROPIC_MESSAGES, DialectName.OPENAI_CHAT
-RESPONSES, OLLAMA = DialectName.OPENAI_RESPONSES, DialectName.OLLAMA
 TESTS = Path(__file__).parents[2]
 PROFILES = load_profiles(None)
 
@@ -150,9 +149,9 @@ def test_a_tools_result_is_known_in_every_format(subtests):
             assert not is_after_tool([])
 
 
-def of_stream(profile, dialect, body, encoding=""):
+def of_stream(dialect, body, encoding=""):
     """Garbage of a streamed answer; None: it is not complete."""
-    reader = AnswerReader(profile, dialect, encoding)
+    reader = AnswerReader(dialect, encoding)
     reader.feed(body)
     reader.finish()
     return garbage_in(reader.answer(), after_tool=False) if reader.phase is Phase.COMPLETE else None
@@ -169,13 +168,12 @@ def long_stream(piece, times, stop):
 
 
 def test_of_a_long_answer_its_end_is_judged_and_only_for_repetition():
-    profile = PROFILES.by_name["anthropic"]
     loop = long_stream(lambda n: ("again ", "and ", "and ")[n % 3] if n > 9 else str(n), 30_000, "max_tokens")
-    assert of_stream(profile, ANTHROPIC, loop) == "endless repetition"
+    assert of_stream(ANTHROPIC, loop) == "endless repetition"
     sound = long_stream(lambda n: f"line {n}\n", 30_000, "max_tokens")
-    assert of_stream(profile, ANTHROPIC, sound) == ""
+    assert of_stream(ANTHROPIC, sound) == ""
     json_text = long_stream(lambda n: '{"a": [' if not n else f"{n}, ", 30_000, "end_turn")
-    assert of_stream(profile, ANTHROPIC, json_text) == "", "its beginning is not known any more"
+    assert of_stream(ANTHROPIC, json_text) == "", "its beginning is not known any more"
 
 
 @pytest.mark.parametrize("capture", ["claude-code", "codex", "mixed"])
@@ -186,8 +184,8 @@ def test_there_is_no_false_alarm_on_what_was_recorded_of_agents(capture):
             if not isinstance(flow, http.HTTPFlow) or flow.response is None or flow.response.status_code != 200:
                 continue
             profile = PROFILES.match_host(flow.request.host, flow.request.port)
-            dialect = dialect_for(profile, flow.request.path)
-            what = of_stream(profile, dialect, flow.response.content)
+            dialect = dialect_of(format_for(profile, flow.request.path))
+            what = of_stream(dialect, flow.response.content)
             seen += what is not None
             assert not what, f"{flow.request.path}: {flow.response.text}"
     assert seen >= 9
@@ -211,7 +209,7 @@ def test_there_is_no_false_alarm_on_answers_of_providers():
                 continue
             what = judged(dialect, recorded["body"])
         else:
-            what = of_stream(PROFILES.by_name["anthropic"], dialect, path.read_bytes())
+            what = of_stream(dialect, path.read_bytes())
             if what is None:
                 continue
         seen += 1

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from hivemind_addon.api.proxy_user import ProxyWords, given_id, priority_of, proxy_words
 from hivemind_addon.api.ticket import CallKind, Delivery, Priority
-from hivemind_addon.proxy.profile.load import dialect_for, is_model_call, load_profiles
+from hivemind_addon.proxy.profile.load import format_for, is_model_call, load_profiles
 from hivemind_addon.proxy.profile.model import ClientRule, Profile
-from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
+from hivemind_addon.proxy.wire.dialect import dialect_of
 from hivemind_addon.proxy.wire.identity import call_kind, identify, is_headless
 from hivemind_addon.proxy.wire.request import RequestFacts, read_request
 
@@ -158,8 +158,8 @@ PACKAGED = load_profiles(None).by_name
 
 
 def of(profile, headers, *, body=None, path="/v1/messages", user=""):
-    name = dialect_for(PACKAGED[profile], path)
-    facts = read_request(json.dumps({"model": "m", **(body or {})}).encode(), DIALECTS[name])
+    name = dialect_of(format_for(PACKAGED[profile], path))
+    facts = read_request(json.dumps({"model": "m", **(body or {})}).encode(), name)
     one = identify(PACKAGED[profile], headers, facts, user, PEER)
     return one, call_kind(PACKAGED[profile], headers, facts, path, has_parent=bool(one.parent_session))
 
@@ -462,7 +462,7 @@ def test_a_session_may_be_named_in_the_body():
     """As Gemini CLI's Code Assist does; a profile of one's own says where."""
     profile = replace(PACKAGED["openai"], session_headers=("body#request.session_id",))
     facts = read_request(
-        b'{"model": "gemini-3", "request": {"session_id": "s", "contents": []}}', DIALECTS[profile.dialect]
+        b'{"model": "gemini-3", "request": {"session_id": "s", "contents": []}}', dialect_of(profile.format)
     )
     assert identify(profile, {"user-agent": "GeminiCLI/0.20"}, facts, "", PEER).session == "s"
 

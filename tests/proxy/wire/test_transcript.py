@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.proxy.wire.transcript import Part, answer_of, request_of
+from tests.dialects import ALL, ANTHROPIC, CHAT, OLLAMA, RESPONSES
 
 DATA = Path(__file__).parent / "data"
-ANTHROPIC, CHAT = DialectName.ANTHROPIC_MESSAGES, DialectName.OPENAI_CHAT
-RESPONSES, OLLAMA = DialectName.OPENAI_RESPONSES, DialectName.OLLAMA
 
 
 def sse(*events):
@@ -323,7 +321,7 @@ JSON = st.recursive(
 )
 
 
-@given(value=JSON, dialect=st.sampled_from(DialectName))
+@given(value=JSON, dialect=st.sampled_from(ALL))
 def test_nothing_that_others_send_raises(value, dialect):
     body = json.dumps(value).encode()
     request_of(dialect, body)
@@ -332,7 +330,7 @@ def test_nothing_that_others_send_raises(value, dialect):
         answer_of(dialect, f"event: {name}\ndata: ".encode() + body + b"\n\n")
 
 
-@given(body=st.binary(max_size=60), dialect=st.sampled_from(DialectName))
+@given(body=st.binary(max_size=60), dialect=st.sampled_from(ALL))
 def test_nor_do_other_bytes(body, dialect):
     request_of(dialect, body)
     answer_of(dialect, body)

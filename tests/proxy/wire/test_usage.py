@@ -6,25 +6,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hivemind_addon.api.ticket import Usage
-from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.proxy.wire.answer import UsageReader
 from hivemind_addon.proxy.wire.answer_in_progress import usage_in
+from hivemind_addon.proxy.wire.dialect import Dialect
 from hivemind_addon.proxy.wire.ndjson import NdjsonParser
 from hivemind_addon.proxy.wire.sse import SseEvent, SseParser
 from hivemind_addon.system.json_values import read_object
+from tests.dialects import ALL, ANTHROPIC, CHAT, OLLAMA, RESPONSES
 
 DATA = Path(__file__).parent / "data"
-ANTHROPIC = DialectName.ANTHROPIC_MESSAGES
-CHAT = DialectName.OPENAI_CHAT
-RESPONSES = DialectName.OPENAI_RESPONSES
-OLLAMA = DialectName.OLLAMA
 
 
-def usage_in_body(name: DialectName, body: bytes) -> Usage | None:
+def usage_in_body(name: Dialect, body: bytes) -> Usage | None:
     return usage_in(name, read_object(body))
 
 
-def read_stream(name: DialectName, stream: bytes) -> UsageReader:
+def read_stream(name: Dialect, stream: bytes) -> UsageReader:
     reader = UsageReader(name)
     for event in SseParser().feed(stream):
         reader.feed(event)
@@ -199,7 +196,7 @@ hostile = st.one_of(st.binary(max_size=50), st.dictionaries(KEYS, values).map(la
 
 
 @given(
-    st.sampled_from(DialectName),
+    st.sampled_from(ALL),
     st.sampled_from(["", "message_start", "message_delta", "response.completed", "x"]),
     hostile,
 )

@@ -2,7 +2,6 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.tools.checkpoints.codex import place, rollout
 from tests.proxy.checkpoint.samples import RESPONSES, WALL, checkpoint
 
@@ -10,7 +9,7 @@ SESSION = "11111111-2222-4333-8444-555555555555"
 
 
 def written(body=RESPONSES):
-    kept = checkpoint(body=body, dialect=DialectName.OPENAI_RESPONSES)
+    kept = checkpoint(body=body, dialect="openai-responses")
     return [json.loads(line) for line in rollout(kept, project=Path("/w"), session=SESSION).splitlines()]
 
 

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hivemind_addon.proxy.checkpoint.store import NotKept
-from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.tools.checkpoints.export import CannotExport, ExportForm, curl_command, export
 from hivemind_addon.tools.checkpoints.show import lines
 from tests.cases import each
+from tests.dialects import ALL
 from tests.proxy.checkpoint.samples import BODIES, URLS, checkpoint
 
 MESSAGES_, RESPONSES_, CHAT_ = BODIES
 
 
-def exported(form, dialect=DialectName.ANTHROPIC_MESSAGES, project="/w/my project", **more):
+def exported(form, dialect="anthropic", project="/w/my project", **more):
     environment = {"CLAUDE_CONFIG_DIR": "/claude", "CODEX_HOME": "/codex"}
     return export(checkpoint(dialect=dialect), form, project=Path(project), environment=environment, **more)
 
@@ -82,7 +82,7 @@ ODD = st.recursive(
 
 @given(
     conversation=st.lists(ODD, min_size=1, max_size=5),
-    dialect=st.sampled_from(DialectName),
+    dialect=st.sampled_from([one.name for one in ALL]),
     form=st.sampled_from(ExportForm),
 )
 def test_whatever_a_client_sends_is_exported_and_shown_or_refused_in_words(conversation, dialect, form):
@@ -98,9 +98,9 @@ def test_whatever_a_client_sends_is_exported_and_shown_or_refused_in_words(conve
 @each(
     ("dialect", "key"),
     [
-        (DialectName.ANTHROPIC_MESSAGES, "x-api-key: ${ANTHROPIC_API_KEY}"),
-        (DialectName.OPENAI_RESPONSES, "authorization: Bearer ${OPENAI_API_KEY}"),
-        (DialectName.OPENAI_CHAT, "authorization: Bearer ${OPENAI_API_KEY}"),
+        ("anthropic", "x-api-key: ${ANTHROPIC_API_KEY}"),
+        ("openai-responses", "authorization: Bearer ${OPENAI_API_KEY}"),
+        ("openai-chat", "authorization: Bearer ${OPENAI_API_KEY}"),
     ],
 )
 def test_it_sends_the_file_with_the_readers_own_key(dialect, key):
@@ -125,5 +125,5 @@ def test_what_says_how_the_body_is_meant_goes_with_it_and_a_logins_beta_does_not
 
 def test_a_local_model_needs_no_key():
     body = b'{"model": "llama", "messages": [{"role": "user", "content": "hello"}]}'
-    local = checkpoint(body=body, dialect=DialectName.OLLAMA, url="http://127.0.0.1:11434/api/chat")
+    local = checkpoint(body=body, dialect="ollama", url="http://127.0.0.1:11434/api/chat")
     assert "KEY" not in curl_command(local)

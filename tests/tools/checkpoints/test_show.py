@@ -1,4 +1,3 @@
-from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.tools.checkpoints.prompt import parts_of, prompt_of
 from hivemind_addon.tools.checkpoints.show import lines
 from tests.cases import each
@@ -14,7 +13,7 @@ def conversation(*texts):
 
 
 def test_people_see_whose_it_is_and_what_was_said(golden):
-    parts = [shown(task="task-9"), shown(full=True), shown(full=True, dialect=DialectName.OPENAI_RESPONSES)]
+    parts = [shown(task="task-9"), shown(full=True), shown(full=True, dialect="openai-responses")]
     golden("checkpoint.txt", "\n\n\n".join(parts))
 
 

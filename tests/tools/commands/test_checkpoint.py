@@ -8,7 +8,6 @@ import pytest
 from click.testing import CliRunner
 
 from hivemind_addon.proxy.checkpoint.store import CheckpointStore
-from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.commands import checkpoint as commands
 from tests.proxy.checkpoint.samples import CHAT, MESSAGES, WALL, checkpoint
@@ -22,8 +21,8 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("CODEX_HOME", str(tmp_path / "codex"))
     store = CheckpointStore(tmp_path / "hivemind_addon" / "checkpoints")
     store.keep(checkpoint("aaa1", agent="ann", task="task-9"))
-    store.keep(checkpoint("bbb1", agent="bob", dialect=DialectName.OPENAI_RESPONSES, wall=WALL + 60))
-    store.keep(checkpoint("ccc1", agent="bob", dialect=DialectName.OPENAI_CHAT, wall=WALL + 120, session="s-2"))
+    store.keep(checkpoint("bbb1", agent="bob", dialect="openai-responses", wall=WALL + 60))
+    store.keep(checkpoint("ccc1", agent="bob", dialect="openai-chat", wall=WALL + 120, session="s-2"))
     return store.folder
 
 

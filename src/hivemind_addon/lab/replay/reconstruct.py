@@ -26,7 +26,7 @@ from hivemind_addon.lab.sim.workload import PlannedTurn, Scenario, ScriptedCall,
 from hivemind_addon.proxy.capture.model import Capture, CapturedAttempt, CapturedCall, LimitSeen
 from hivemind_addon.proxy.core.budget import spend_of
 from hivemind_addon.proxy.profile.load import load_profiles
-from hivemind_addon.proxy.profile.model import DialectName, InputCharge, OutputCharge, Profile
+from hivemind_addon.proxy.profile.model import InputCharge, OutputCharge, Profile
 
 _RE_SENDS = 2
 """Of a client, at least: what the providers' SDKs do."""
@@ -34,10 +34,11 @@ _LEAST_JITTER_S = 1.0
 _USUAL_SERVICE_S = 5.0
 _USUAL_OUTPUT_TOKENS = 200
 _DIALECTS = {
-    DialectName.ANTHROPIC_MESSAGES.value: SimDialect.MESSAGES,
-    DialectName.OPENAI_CHAT.value: SimDialect.CHAT,
-    DialectName.OPENAI_RESPONSES.value: SimDialect.RESPONSES,
-    DialectName.OLLAMA.value: SimDialect.OLLAMA,
+    "anthropic": SimDialect.MESSAGES,
+    "anthropic-messages": SimDialect.MESSAGES,  # its name in older captures
+    "openai-chat": SimDialect.CHAT,
+    "openai-responses": SimDialect.RESPONSES,
+    "ollama": SimDialect.OLLAMA,
 }
 _USUAL_PROFILE = {
     SimDialect.MESSAGES: "anthropic",

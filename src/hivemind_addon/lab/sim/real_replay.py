@@ -32,7 +32,7 @@ from hivemind_addon.lab.sim.mitmdump import Mitmdump, running_mitmdump
 from hivemind_addon.lab.sim.recorded import CALL_HEADER, RecordedServer, dialect_of
 from hivemind_addon.proxy.capture.file import calls_by_header
 from hivemind_addon.proxy.capture.model import Capture, CapturedCall
-from hivemind_addon.proxy.profile.load import Profiles, dialect_for, is_model_call, load_profiles
+from hivemind_addon.proxy.profile.load import Profiles, format_for, is_model_call, load_profiles
 
 _PATHS = {
     SimDialect.MESSAGES: ("/v1/messages",),
@@ -148,7 +148,7 @@ def _hosts(capture: Capture, profiles: Profiles) -> tuple[Mapping[tuple[str, Sim
             path = paths[0]
         else:
             path = next(
-                (one for one in paths if is_model_call(profile, "POST", one) and dialect_for(profile, one)), paths[0]
+                (one for one in paths if is_model_call(profile, "POST", one) and format_for(profile, one)), paths[0]
             )
         urls[host, dialect] = f"http://{host}{path}"
     return urls, [f'extends: {_EXTENDED[dialect]}\nhosts: ["{host}"]\n' for host, dialect in unknown.items()]

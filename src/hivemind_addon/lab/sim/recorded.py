@@ -38,7 +38,12 @@ _UNKNOWN = CapturedAttempt(
 )
 """What an attempt gets of which nobody knows what it would have got: a usual answer."""
 _CURABLE = (OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED, OutcomeKind.FAILED)
-_DIALECTS = {"ollama": SimDialect.OLLAMA} | {dialect.value: dialect for dialect in SimDialect}
+_REPLAYED = (SimDialect.MESSAGES, SimDialect.CHAT, SimDialect.RESPONSES, SimDialect.OLLAMA)
+_DIALECTS = {
+    "ollama": SimDialect.OLLAMA,
+    "anthropic": SimDialect.MESSAGES,
+    **{dialect.value: dialect for dialect in _REPLAYED},
+}
 
 
 def dialect_of(call: CapturedCall) -> SimDialect:

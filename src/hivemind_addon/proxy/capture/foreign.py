@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from hivemind_addon.api.ticket import Outcome, Reading, Usage
     from hivemind_addon.proxy.profile.load import Profiles
-    from hivemind_addon.proxy.profile.model import DialectName, Profile
+    from hivemind_addon.proxy.profile.model import Profile
+    from hivemind_addon.proxy.wire.dialect import Dialect
 
 _CLIENT_WENT = ("client disconnected", "killed")
 
@@ -90,7 +91,7 @@ class ForeignCalls:
             attempts=(attempt,),
             parent_session=who.parent_session,
             kind=told.kind,
-            dialect=told.dialect.value,
+            dialect=told.dialect.name,
             profile=profile.name,
             streamed=facts.stream,
             demand=told.size.estimate.demand,
@@ -108,7 +109,7 @@ class ForeignCalls:
         return call, Circumstances(began_wall=began_wall, profiles=(profile.name,), content=has_words, limits=limits)
 
     def _attempt(
-        self, flow: http.HTTPFlow, profile: Profile, dialect: DialectName, at_s: float
+        self, flow: http.HTTPFlow, profile: Profile, dialect: Dialect, at_s: float
     ) -> tuple[CapturedAttempt, Hints]:
         began, response = flow.request.timestamp_start, flow.response
         if response is None:

@@ -83,7 +83,7 @@ class CapturedCall:
     kind: CallKind = CallKind.TURN
     priority: Priority = Priority.NORMAL
     weight: float = 1.0
-    dialect: str = "anthropic-messages"
+    dialect: str = "anthropic"
     """Of the API: `anthropic-messages`, `openai-chat`, `openai-responses`, `ollama`."""
     profile: str = ""
     """Name of the provider's profile; empty: none knows the host."""

@@ -33,7 +33,7 @@ class CheckpointHead(Struct, frozen=True):
     task: str
     model: str
     dialect: str
-    """How the body is to be read: a `DialectName`'s value."""
+    """How the body is to be read: a packaged wire format's name."""
     host: str
     path: str
     reason: str

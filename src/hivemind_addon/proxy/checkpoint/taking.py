@@ -7,12 +7,10 @@ from msgspec import Raw, Struct
 
 from hivemind_addon.api.ticket import CallKind, Ticket
 from hivemind_addon.proxy.checkpoint.store import Checkpoint, CheckpointHead, NotKept
-from hivemind_addon.proxy.profile.model import DialectName
 from hivemind_addon.proxy.runtime.append_file import breathe
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
-from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
+from hivemind_addon.proxy.wire.dialect import Dialect
 from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, read_request, text_of
-from hivemind_addon.proxy.wire.transcript import request_of
 from hivemind_addon.system.json_values import read_object, read_value
 
 ELSEWHERE = "the earlier part of it is with the provider (previous_response_id), not here"
@@ -25,7 +23,7 @@ _NOT_A_CONVERSATION = frozenset((CallKind.AUXILIARY, CallKind.CLASSIFIER, CallKi
 class SentRequest(Struct, frozen=True):
     """A request as it was to be sent."""
 
-    dialect: DialectName
+    dialect: Dialect
     method: str
     url: str
     headers: dict[str, str]
@@ -44,7 +42,7 @@ def take(ticket: Ticket, request: SentRequest, *, reason: str, now_wall: float) 
     """Make it. Raises NotKept."""
     plain = _plain(request)
     breathe()
-    facts = read_request(plain, DIALECTS[request.dialect])
+    facts = read_request(plain, request.dialect)
     if not facts.messages:
         raise NotKept("there is no conversation in it")
     breathe()
@@ -57,7 +55,7 @@ def take(ticket: Ticket, request: SentRequest, *, reason: str, now_wall: float) 
         session=ticket.session,
         task=ticket.task,
         model=ticket.model,
-        dialect=request.dialect.value,
+        dialect=request.dialect.name,
         host=ticket.pool.host,
         path="/" + request.url.partition("://")[2].partition("/")[2].partition("?")[0],
         reason=f"{reason}; {ELSEWHERE}" if facts.continues else reason,
@@ -96,10 +94,10 @@ def _readable(body: bytes) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode(errors="replace")
 
 
-def _thread(dialect: DialectName, messages: tuple[Raw, ...]) -> str:
+def _thread(dialect: Dialect, messages: tuple[Raw, ...]) -> str:
     """By the first thing that was asked, which stays while a conversation grows; marks of a prompt cache do not."""
     first = next((raw for raw in messages if read_value((read_object(raw) or {}).get("role")) == "user"), messages[0])
-    name = DIALECTS[dialect].conversation.encode()
-    parts = request_of(dialect, b'{"%b":[%b]}' % (name, bytes(first))).parts
+    message = read_value(first)
+    parts = dialect.message_parts(message) if isinstance(message, dict) else []
     words = "\n".join(part.text for part in parts) or text_of(first)
     return hashlib.sha256(words.encode(errors="replace")).hexdigest()[:_THREAD_CHARS]

@@ -22,7 +22,6 @@ from msgspec import Struct, ValidationError, convert, field, to_builtins
 from msgspec.structs import replace
 
 from hivemind_addon.proxy.observe.history import TicketHistory, final_line, newest_line, present_line
-from hivemind_addon.proxy.profile.model import DialectName  # noqa: TC001 - msgspec reads it
 from hivemind_addon.proxy.runtime.refresh_timer import REFRESHES_PER_S
 
 if TYPE_CHECKING:
@@ -65,7 +64,8 @@ LIVE_BODY_BYTES = 2_000_000
 class Annotation(Struct):
     """Ours in one flow."""
 
-    dialect: DialectName
+    dialect: str
+    """The packaged wire format's name."""
     history: TicketHistory = field(name="story")
     """By the name that it has in files of earlier versions."""
     comment: str = ""
@@ -101,7 +101,7 @@ def written_of(flow: Flow) -> Written:
         return Written()
 
 
-def write(flow: Flow, dialect: DialectName, history: TicketHistory, comment: str, marker: str) -> bool:
+def write(flow: Flow, dialect: str, history: TicketHistory, comment: str, marker: str) -> bool:
     """Put comment, marker and history on the flow; a person's own comment and marker stay. False: nothing is new."""
     before = written_of(flow)
     if (before.comment, before.marker) == (comment, marker):
@@ -130,7 +130,7 @@ def write_turn(flow: Flow, exchange: Exchange, history: TicketHistory, line: str
     while len(lines) > MOST_TURNS:
         del lines[next(iter(lines))]
     comment = "\n".join(f"turn {number}: {lines[number]}" for number in reversed(lines))
-    return write(flow, exchange.dialect_name, history, comment, marker)
+    return write(flow, exchange.dialect.name, history, comment, marker)
 
 
 class Annotator:
@@ -252,7 +252,7 @@ class Annotator:
 def _write(exchange: Exchange, history: TicketHistory, line: str, marker: str) -> bool:
     if exchange.shown_on is not None:
         return write_turn(exchange.shown_on, exchange, history, line, marker)
-    return write(exchange.flow, exchange.dialect_name, history, line, marker)
+    return write(exchange.flow, exchange.dialect.name, history, line, marker)
 
 
 def _size(message: http.Message | None) -> int:

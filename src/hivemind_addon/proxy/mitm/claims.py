@@ -9,9 +9,10 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 from hivemind_addon.proxy.capture.flow_parts import destination
 from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, is_loopback, is_on_loopback, upstream_by_path
 from hivemind_addon.proxy.mitm.refusal import make_upgrade_refusal
-from hivemind_addon.proxy.profile.load import dialect_for, is_model_call
-from hivemind_addon.proxy.profile.model import DialectName, WebSocketUse
-from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
+from hivemind_addon.proxy.profile.format import Wording
+from hivemind_addon.proxy.profile.load import format_for, is_model_call
+from hivemind_addon.proxy.profile.model import WebSocketUse
+from hivemind_addon.proxy.wire.dialect import dialect_of
 from hivemind_addon.system.memo import REMEMBERED_CHARS
 from hivemind_addon.system.patterns import normal_host
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from hivemind_addon.proxy.profile.model import Profile
 
 _MOST_KNOWN = 1024
-_WITH_TURNS = {DialectName.OPENAI_RESPONSES}
-"""Formats that have a WebSocket mode."""
 
 
 class Claims:
@@ -65,18 +64,17 @@ class Claims:
         profile = self._profile_of(flow)
         if profile is None or not is_model_call(profile, "POST", request.path):
             return None
-        dialect = dialect_for(profile, request.path)
-        is_scheduled = profile.websocket is WebSocketUse.TURNS and dialect in _WITH_TURNS
+        is_scheduled = profile.websocket is WebSocketUse.TURNS and _has_turns(profile, request.path)
         if profile.websocket is WebSocketUse.TUNNEL or is_scheduled:
             return None
-        return make_upgrade_refusal(DIALECTS[dialect])
+        return make_upgrade_refusal(dialect_of(format_for(profile, request.path)))
 
     def profile_of_turns(self, flow: http.HTTPFlow) -> Profile | None:
         """The profile of a WebSocket whose turns are scheduled; None: it is a tunnel."""
         profile, path = self._profile_of(flow), flow.request.path
         if profile is None or profile.websocket is not WebSocketUse.TURNS or not is_model_call(profile, "POST", path):
             return None
-        return profile if dialect_for(profile, path) in _WITH_TURNS else None
+        return profile if _has_turns(profile, path) else None
 
     def _profile_of(self, flow: http.HTTPFlow) -> Profile | None:
         settings, path = self._settings.current, flow.request.path
@@ -120,3 +118,8 @@ class Claims:
         if port in settings.lan_ports or asked in told:
             return True  # the latter: where the proxy itself was told to go
         return any(settings.profiles.match_host(host, port) for host in (asked[0], there))
+
+
+def _has_turns(profile: Profile, path: str) -> bool:
+    """Whether the format of a path has a WebSocket mode."""
+    return format_for(profile, path).wording is Wording.RESPONSES

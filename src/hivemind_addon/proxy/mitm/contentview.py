@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from mitmproxy import contentviews, http
 
 from hivemind_addon.proxy.mitm.annotation import KEY, Annotation, annotation_of
-from hivemind_addon.proxy.profile.model import DialectName
+from hivemind_addon.proxy.profile.formats import USUAL
 from hivemind_addon.proxy.wire.decoding import BodyDecoder, DecodeError
+from hivemind_addon.proxy.wire.dialect import dialect_named
 from hivemind_addon.proxy.wire.frames import Asking, read_asked
 from hivemind_addon.proxy.wire.transcript import Part, Transcript, answer_of, request_of
 from hivemind_addon.system.patterns import path_matches
@@ -32,10 +33,15 @@ ALL_CHARS = 150_000
 _PRIORITY = 5.0
 """Before all of mitmproxy's own, which say 1 or 2."""
 _PATHS = {
-    "/messages": DialectName.ANTHROPIC_MESSAGES,
-    "/responses": DialectName.OPENAI_RESPONSES,
-    "/api/chat": DialectName.OLLAMA,
-    "/api/generate": DialectName.OLLAMA,
+    "/messages": "anthropic",
+    "/responses": "openai-responses",
+    "/api/chat": "ollama",
+    "/api/generate": "ollama",
+    ":generatecontent": "gemini",
+    ":streamgeneratecontent": "gemini",
+    "/converse": "bedrock-converse",
+    "/converse-stream": "bedrock-converse",
+    "/v2/chat": "cohere",
 }
 """For flows that were not scheduled, when a person chooses this view."""
 
@@ -64,9 +70,9 @@ class ExchangeView(contentviews.Contentview):
         if not isinstance(flow, http.HTTPFlow) or not _is_shown(data, metadata):
             raise ValueError("not a model call")
         annotation = annotation_of(flow)
+        dialect = dialect_named(annotation.dialect if annotation else _format_of(flow.request.path))
         if metadata.websocket_message is not None:  # its story is on the flow: this may be any of its turns
-            return _bounded(_request_page(None, request_of(DialectName.OPENAI_RESPONSES, data)))
-        dialect = annotation.dialect if annotation else _dialect_of(flow.request.path)
+            return _bounded(_request_page(None, request_of(dialect, data)))
         if metadata.http_message is flow.request:
             pages = _request_page(annotation, request_of(dialect, data))
         else:
@@ -88,8 +94,8 @@ def _is_body(metadata: Metadata) -> bool:
     return isinstance(flow, http.HTTPFlow) and (message is flow.request or message is flow.response)
 
 
-def _dialect_of(path: str) -> DialectName:
-    return next((dialect for end, dialect in _PATHS.items() if path_matches(f"*{end}", path)), DialectName.OPENAI_CHAT)
+def _format_of(path: str) -> str:
+    return next((name for end, name in _PATHS.items() if path_matches(f"*{end}", path)), USUAL)
 
 
 def _decoded(data: bytes, message: http.Message | None) -> bytes:

@@ -46,7 +46,6 @@ from hivemind_addon.proxy.runtime.driver import CANCELLED_BY_PERSON, Awaited, Ca
 from hivemind_addon.proxy.wire.answer import Phase
 from hivemind_addon.proxy.wire.answer_in_progress import AnswerInProgress
 from hivemind_addon.proxy.wire.description import read_body
-from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
 from hivemind_addon.proxy.wire.error import error_in_body
 from hivemind_addon.proxy.wire.garbage import garbage_in, is_after_tool
 from hivemind_addon.proxy.wire.outcome import TransportTrouble, judge_transport
@@ -60,7 +59,7 @@ if TYPE_CHECKING:
     from hivemind_addon.proxy.compose import Runtime
     from hivemind_addon.proxy.mitm.keeping import ConversationKeeper
     from hivemind_addon.proxy.mitm.settings import Settings
-    from hivemind_addon.proxy.profile.model import DialectName, Profile
+    from hivemind_addon.proxy.profile.model import Profile
     from hivemind_addon.proxy.runtime.driver import Driver
     from hivemind_addon.proxy.runtime.guard import Guard
     from hivemind_addon.proxy.wire.dialect import Dialect
@@ -99,7 +98,7 @@ class Exchange:
     flow: http.HTTPFlow
     ticket: Ticket
     profile: Profile
-    dialect_name: DialectName
+    dialect: Dialect
     facts: RequestFacts
     """Without the text, which is in the flow."""
     estimate: Estimate
@@ -166,7 +165,7 @@ class Exchange:
         """How it is served, for a capture."""
         from hivemind_addon.proxy.capture.recording import Served  # noqa: PLC0415 - only who records asks
 
-        return Served(self.profile.name, self.dialect_name.value, self.delivery.value)
+        return Served(self.profile.name, self.dialect.name, self.delivery.value)
 
     # Admission -------------------------------------------------------------------------------------------------------
 
@@ -221,7 +220,7 @@ class Exchange:
         """Its last full context is on disk before its client is refused; where the disk does not let it, it is not."""
         assert self.keeper is not None
         assert isinstance(refused.cause, Shortage)
-        read = functools.partial(sent_request, self.flow, self.profile, self.dialect_name)
+        read = functools.partial(sent_request, self.flow, self.profile, self.dialect)
         self._kept_as = await self.keeper.keep(self.ticket, read, refused.cause)
         return Cancelled() if self.over else refused  # the client may have gone meanwhile
 
@@ -239,7 +238,7 @@ class Exchange:
                 self.attempts = attempt.number
                 self.next = Next.SEND
             case Shed():
-                self.refusal = make_refusal(self.profile, self._dialect, answer)
+                self.refusal = make_refusal(self.profile, self.dialect, answer)
                 self._refuse(answer)
                 self._end()
             case Refused():
@@ -258,7 +257,7 @@ class Exchange:
     def _refuse_for_good(self, refused: Refused) -> None:
         self.refusal = make_refused(
             self.profile,
-            self._dialect,
+            self.dialect,
             refused,
             self.settings.agents.file,
             self.driver.clock,
@@ -323,7 +322,7 @@ class Exchange:
     # An attempt's answer ---------------------------------------------------------------------------------------------
 
     def _new_answer(self) -> AnswerInProgress:
-        return AnswerInProgress(self.profile, self.dialect_name, self.driver.clock)
+        return AnswerInProgress(self.profile, self.dialect, self.driver.clock, self.facts.stream)
 
     def sent(self) -> None:
         """The attempt begins."""
@@ -464,7 +463,7 @@ class Exchange:
         return garbage_in(answer, after_tool=not answer.parts and self._is_after_tool())
 
     def _is_after_tool(self) -> bool:
-        return is_after_tool(read_body(plain_request(self.flow), self.dialect_name).messages)
+        return is_after_tool(read_body(plain_request(self.flow), self.dialect).messages)
 
     def _judge_garbage(self, garbage: str, *, may_retry: bool) -> Outcome:
         """Tried again where nothing of it was seen, and not for ever: the model may insist."""
@@ -521,18 +520,18 @@ class Exchange:
         return self.facts.stream and self.flow.request.http_version != "HTTP/1.0"
 
     @property
-    def _keeps_alive(self) -> bool:
-        return bool(self.profile.keep_alive_s) and self._streams_to_client and self._dialect.takes_comments
+    def keep_alive(self) -> bytes:
+        """What the client of a held stream gets from time to time, and overlooks."""
+        return self.dialect.form.keep_alive.encode()
 
     @property
-    def _dialect(self) -> Dialect:
-        return DIALECTS[self.dialect_name]
+    def _keeps_alive(self) -> bool:
+        return bool(self.profile.keep_alive_s) and self._streams_to_client and bool(self.dialect.form.keep_alive)
 
     # Ends ------------------------------------------------------------------------------------------------------------
 
     def committed_error(self, response: http.Response | None, detail: str) -> bytes:
         """The one error event that ends a stream whose head has gone out, with what went wrong in it."""
-        dialect = DIALECTS[self.dialect_name]
         error, message, retry_after_s = self.profile.refusal.error, detail, None
         if isinstance(self._refused_by, Shed):
             message = refusal_text(self._refused_by)
@@ -542,13 +541,14 @@ class Exchange:
             agents_file, port = self.settings.agents.file, self.settings.port
             message = refused_text(self._refused_by, agents_file, self.driver.clock, self._kept_as, port=port)
         elif response is not None:
-            facts = error_in_body(response.content or b"") if response.status_code >= 400 else None
+            places, body = self.dialect.form.error, response.content or b""
+            facts = error_in_body(body, places) if response.status_code >= 400 else None
             error = (facts.type or facts.code if facts else "") or "api_error"
             message = (facts.message if facts else "") or f"the provider answered {response.status_code}"
             retry_after_s = self._answer.hints.retry_after_s
         if not (isinstance(self._refused_by, Refused) and isinstance(self._refused_by.cause, Cancel)):
             self._note_failed_stream(message)
-        return dialect.error_event(error, message, retry_after_s)
+        return self.dialect.error_event(error, message, retry_after_s)
 
     def _note_failed_stream(self, reason: str) -> None:
         with self.guard.second_line("noting a committed stream's failure"):

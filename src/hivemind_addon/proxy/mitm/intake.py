@@ -17,6 +17,7 @@ from hivemind_addon.proxy.core.budget import spend_of
 from hivemind_addon.proxy.mitm.exchange import Exchange
 from hivemind_addon.proxy.profile.model import Profile
 from hivemind_addon.proxy.wire.description import describe_request, size_request
+from hivemind_addon.proxy.wire.dialect import dialect_of
 from hivemind_addon.proxy.wire.estimate import Estimate
 from hivemind_addon.proxy.wire.identity import is_headless, product
 from hivemind_addon.proxy.wire.request import RequestFacts
@@ -161,7 +162,7 @@ class Intake:
             flow=flow,
             ticket=ticket,
             profile=profile,
-            dialect_name=told.dialect,
+            dialect=told.dialect,
             facts=facts.without_text(),
             estimate=size.estimate,
             delivery=delivery,
@@ -195,7 +196,7 @@ class Intake:
             flow=flow,
             ticket=ticket,
             profile=profile,
-            dialect_name=profile.dialect,
+            dialect=dialect_of(profile.format),
             facts=RequestFacts(),
             estimate=Estimate(),
             delivery=Delivery.STREAM,

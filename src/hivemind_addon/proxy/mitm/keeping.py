@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from hivemind_addon.api.spend import Shortage
     from hivemind_addon.api.ticket import Ticket
     from hivemind_addon.proxy.checkpoint.store import CheckpointHead, CheckpointStore
-    from hivemind_addon.proxy.profile.model import DialectName, Profile
+    from hivemind_addon.proxy.profile.model import Profile
     from hivemind_addon.proxy.runtime.driver import Driver
+    from hivemind_addon.proxy.wire.dialect import Dialect
 
 logger = logging.getLogger("hivemind")
 
@@ -121,7 +122,7 @@ class ConversationKeeper:
         )
 
 
-def sent_request(flow: http.HTTPFlow, profile: Profile, dialect: DialectName) -> SentRequest:
+def sent_request(flow: http.HTTPFlow, profile: Profile, dialect: Dialect) -> SentRequest:
     """A flow's request without its credentials, and without what a new connection makes anew."""
     request = plain_request(flow)
     kept = PlainHeaders((profile,))

@@ -86,6 +86,10 @@ class ExchangePort(Protocol):
     withheld: bool
     """The last attempt's failure ended it only because it may not be sent again."""
 
+    @property
+    def keep_alive(self) -> bytes:
+        """What the client of a held stream gets from time to time, and overlooks."""
+
     def enter(self) -> bool:
         """Ask for admission. True: `next` is decided already, and no wait is needed."""
 

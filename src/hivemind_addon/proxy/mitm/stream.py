@@ -127,7 +127,6 @@ FLOW_HOOKS = frozenset(
     }
 )
 """Hooks of a stream of ours."""
-KEEP_ALIVE_COMMENT = b": waiting for the rate limit\n\n"
 LONGEST_ALARM_S = 5.0
 """After this time an exchange is asked again, whatever it waits for: so long may an alarm outlive its stream."""
 CALLED_OFF = "a person cancelled it"
@@ -439,7 +438,7 @@ class ScheduledStream(HttpStream):
                 case Next.SEND:
                     return True
                 case Next.PULSE:
-                    yield from self._send_keep_alive()
+                    yield from self._send_keep_alive(exchange)
                 case Next.REFUSE | Next.LEAVE:
                     yield from self._refuse(exchange)
                     return False
@@ -792,8 +791,8 @@ class ScheduledStream(HttpStream):
 
     # Keep-alive and alarms -------------------------------------------------------------------------------------------
 
-    def _send_keep_alive(self) -> layer.CommandGenerator[None]:
-        """An SSE comment to the client; the first one commits the head 200."""
+    def _send_keep_alive(self, exchange: ExchangePort) -> layer.CommandGenerator[None]:
+        """What the client overlooks; the first one commits the head 200."""
         if not self.committed:
             self.committed = True
             head = http.Response.make(200, b"", {"content-type": "text/event-stream", "cache-control": "no-cache"})
@@ -801,7 +800,7 @@ class ScheduledStream(HttpStream):
             if not self.flow.request.is_http2:
                 head.headers["transfer-encoding"] = "chunked"
             yield SendHttp(ResponseHeaders(self.stream_id, head, end_stream=False), self.context.client)
-        yield SendHttp(ResponseData(self.stream_id, KEEP_ALIVE_COMMENT), self.context.client)
+        yield SendHttp(ResponseData(self.stream_id, exchange.keep_alive), self.context.client)
 
     def _arm(self, exchange: ExchangePort, stage: Stage) -> layer.CommandGenerator[None]:
         """One alarm at a time, no later than the next instant at which the exchange wants to be asked."""
@@ -832,7 +831,7 @@ class ScheduledStream(HttpStream):
             return
         match exchange.alarm(stage):
             case Alarm.PULSE:
-                yield from self._send_keep_alive()
+                yield from self._send_keep_alive(exchange)
             case Alarm.RELEASE:
                 yield from self._release(exchange)
                 return

@@ -14,7 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hivemind_addon.proxy.profile.model import MODEL_IN_PATH, DialectName, Profile
+from hivemind_addon.proxy.profile.format import WireFormat
+from hivemind_addon.proxy.profile.formats import change, whole_format
+from hivemind_addon.proxy.profile.model import MODEL_IN_PATH, Profile
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES
 from hivemind_addon.resources import profiles_folder
 from hivemind_addon.system.document import read_document
@@ -27,9 +29,10 @@ from hivemind_addon.system.patterns import (
     normal_path,
     path_matches,
 )
-from hivemind_addon.system.typed import INHERITED, DocumentError, convert
+from hivemind_addon.system.typed import DocumentError, convert
 
 _EXTENDS = "extends"
+_FORMATS = frozenset({"format"})
 _HOSTS_REMEMBERED = 1024
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
@@ -127,10 +130,10 @@ def is_model_call(profile: Profile, method: str, path: str) -> bool:
 
 
 @by_thing_and_text
-def dialect_for(profile: Profile, path: str) -> DialectName:
+def format_for(profile: Profile, path: str) -> WireFormat:
     """The wire format of a path."""
-    glob = matching_path(tuple(profile.dialects), path)
-    return profile.dialect if glob is None else profile.dialects[glob]
+    glob = matching_path(tuple(profile.formats), path)
+    return profile.format if glob is None else profile.formats[glob]
 
 
 def model_of(profile: Profile, path: str, said: str) -> str:
@@ -200,14 +203,16 @@ class _Resolver:
     def profile(self, name: str) -> Profile:
         """The profile of that name, a user's before a packaged one."""
         document = self._user.get(name) or self._packaged[name]
-        made: Profile = convert(Profile, self._whole(name, document, ()), document.file, rules=PROFILE_RULES)
+        whole = _with_formats(self._whole(name, document, ()), document.file)
+        made: Profile = convert(Profile, whole, document.file, rules=PROFILE_RULES)
         return replace(made, name=name)
 
     def _whole(self, name: str, document: _Document, seen: tuple[Path, ...]) -> Mapping[str, Any]:
         """All keys, the inherited ones too."""
         # Each layer is checked by itself first, so that an error names the file in which it stands.
         own = document.keys
-        convert(Profile, own, document.file, partial=document.extends is not None, rules=PROFILE_RULES)
+        checked = _with_formats(own, document.file)
+        convert(Profile, checked, document.file, partial=document.extends is not None, rules=PROFILE_RULES)
         if document.extends is None:
             return own
         if document.file in seen:
@@ -239,17 +244,29 @@ class _Resolver:
 
 def _merge(inherited: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
     """Own keys replace inherited ones; mappings key by key. Own ones come first: the first glob counts."""
-    merged = {key: _merge_value(inherited.get(key), value) for key, value in own.items()}
-    return merged | {key: value for key, value in inherited.items() if key not in own}
+    merged = change(inherited, own)
+    for key in _FORMATS & inherited.keys() & own.keys():
+        merged = {**merged, key: _merge_format(inherited[key], own[key])}
+    return merged
 
 
-def _merge_value(inherited: Any, own: Any) -> Any:
-    if isinstance(own, Mapping) and isinstance(inherited, Mapping):
-        return _merge(inherited, own)
-    if isinstance(own, list) and INHERITED in own:
-        place = own.index(INHERITED)
-        return [*own[:place], *(inherited or ()), *(one for one in own[place:] if one != INHERITED)]
-    return own
+def _merge_format(inherited: Any, own: Any) -> Any:
+    """A format that names the one that it changes replaces what was inherited; any other one changes that."""
+    if not isinstance(own, Mapping) or _EXTENDS in own:
+        return own
+    if isinstance(inherited, str):
+        inherited = {_EXTENDS: inherited}
+    return change(inherited, own) if isinstance(inherited, Mapping) else own
+
+
+def _with_formats(keys: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
+    """The same, every format of it written out."""
+    keys = dict(keys)
+    if "format" in keys:
+        keys["format"] = whole_format(keys["format"], file, "format")
+    if isinstance(formats := keys.get("formats"), Mapping):
+        keys["formats"] = {glob: whole_format(one, file, f"formats.{glob}") for glob, one in formats.items()}
+    return keys
 
 
 def _check_claims(profiles: Mapping[str, Profile], files: Mapping[str, Path], *, user: frozenset[str]) -> None:

@@ -15,20 +15,9 @@ from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.fair_queue import OrderSettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import RetryPolicy
+from hivemind_addon.proxy.profile.format import ResetFormat, WireFormat
 from hivemind_addon.system.memo import by_thing, by_thing_and_text
 from hivemind_addon.system.patterns import glob_matches
-
-
-class DialectName(Enum):
-    """The shape of a request, its answer and its errors on the wire."""
-
-    ANTHROPIC_MESSAGES = "anthropic-messages"
-    OPENAI_CHAT = "openai-chat"
-    OPENAI_RESPONSES = "openai-responses"
-    OLLAMA = "ollama"
-    """`/api/chat` and `/api/generate`; streams are NDJSON."""
-
-    __hash__ = object.__hash__  # an Enum's own is Python, and each request looks its dialect up several times
 
 
 class WebSocketUse(Enum):
@@ -40,23 +29,6 @@ class WebSocketUse(Enum):
     """Its upgrade is answered with 426, upon which Codex sends plain requests at once, which are scheduled."""
     TUNNEL = "tunnel"
     """It passes; what runs inside is not scheduled."""
-
-
-class ResetFormat(Enum):
-    """How a `reset` header is written."""
-
-    RFC3339 = "rfc3339"
-    """An instant: `2026-11-20T10:00:00Z`."""
-    EPOCH_S = "epoch-seconds"
-    """An instant, in seconds since 1970."""
-    EPOCH_MS = "epoch-milliseconds"
-    """An instant, in milliseconds since 1970."""
-    DURATION = "duration"
-    """Go-like: `1s`, `6m0s`, `12ms`, `2m59.56s`."""
-    SECONDS = "seconds"
-    """Seconds from now, with or without a fraction."""
-    AUTO = "auto"
-    """A timestamp, a duration, or a number: > 1e12 epoch ms, > 1e9 epoch s, else seconds."""
 
 
 class InputCharge(Enum):
@@ -323,9 +295,9 @@ class Profile:
     """Path globs of model calls (POST), in whatever spelling. Everything else on the host passes by untouched."""
     exclude_paths: tuple[str, ...] = ()
     """Path globs that pass by although `paths` matches."""
-    dialect: DialectName = DialectName.OPENAI_CHAT
-    """The wire format of `paths`."""
-    dialects: Mapping[str, DialectName] = field(default_factory=dict)
+    format: WireFormat = field(default_factory=WireFormat)
+    """The wire format of `paths`: a packaged one's name, or a mapping that `extends` one and changes its keys."""
+    formats: Mapping[str, WireFormat] = field(default_factory=dict)
     """Path glob → wire format, where it is another one; the first match counts."""
     model_groups: tuple[str, ...] = ()
     """Globs of model names that share one limit; a model that matches none is its own group."""
@@ -367,8 +339,6 @@ class Profile:
     """The long windows of a subscription that response headers tell."""
     outcomes: tuple[OutcomeRule, ...] = ()
     """Before the general rules of `proxy/wire/outcome.py`."""
-    bookkeeping_events: tuple[str, ...] = ()
-    """Stream events before the first content: kept back, so that an error behind them can be retried."""
     charge: Charge = field(default_factory=Charge)
     """How the provider's limits count a call."""
     tokens: Tokens = field(default_factory=Tokens)

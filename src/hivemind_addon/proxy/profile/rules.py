@@ -6,6 +6,17 @@ from hivemind_addon.proxy.core.breaker import BreakerSettings
 from hivemind_addon.proxy.core.cache import CacheSettings
 from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.retry import RetryPolicy
+from hivemind_addon.proxy.profile.format import (
+    Envelope,
+    ErrorPlaces,
+    EventRules,
+    RequestPlaces,
+    SaysPlace,
+    TextPlace,
+    TimePlace,
+    UsagePlaces,
+    WireFormat,
+)
 from hivemind_addon.proxy.profile.grants import AgentGrants, Grants
 from hivemind_addon.proxy.profile.model import (
     MODEL_IN_PATH,
@@ -26,6 +37,7 @@ from hivemind_addon.proxy.profile.model import (
     WindowHeaders,
 )
 from hivemind_addon.system.patterns import host_parts
+from hivemind_addon.system.pointer import Pointer
 from hivemind_addon.system.typed import BadValue, DocumentRules, positive
 
 
@@ -86,6 +98,31 @@ def _regex(value: str) -> str:
     return value
 
 
+def _pointer(value: str) -> str:
+    Pointer.parse(value)
+    return value
+
+
+def _member_pointer(value: str) -> str:
+    if not _pointer(value) or "*" in value:
+        raise BadValue(
+            f"{value!r} leads to no member", "write the members that lead to it, such as /options/num_predict"
+        )
+    return value
+
+
+def _group(value: str) -> str:
+    if value and not re.compile(_regex(value)).groups:
+        raise BadValue(f"no group in {value!r}", "put what counts into ( )")
+    return value
+
+
+def _media_type(value: str) -> str:
+    if not re.fullmatch(r"[\w.+-]+/[\w.+-]+", value):
+        raise BadValue(f"no media type: {value!r}", "write one such as text/event-stream")
+    return value.lower()
+
+
 def _price(value: float) -> float:
     if value > 10_000:
         raise BadValue(f"{value} is no price", "write dollars per million tokens")
@@ -117,7 +154,37 @@ def error_status(value: int) -> int:
     return value
 
 
-PROFILE_RULES = DocumentRules(
+FORMAT_RULES = DocumentRules(
+    values={
+        (WireFormat, "stop"): _pointer,
+        (Envelope, "at"): _member_pointer,
+        (TextPlace, "at"): _member_pointer,
+        (TextPlace, "match"): _group,
+        **{
+            (RequestPlaces, name): _member_pointer for name in ("model", "stream", "max_output", "messages", "preamble")
+        },
+        **{(RequestPlaces, name): _member_pointer for name in ("tools", "media", "continues", "names")},
+        (RequestPlaces, "stream_paths"): _path_glob,
+        **{(EventRules, name): _pointer for name in ("done_if", "content", "complete_if")},
+        **{(UsagePlaces, name): _pointer for name in ("at", "in_events", "begun_in_events")},
+        **{(UsagePlaces, name): _member_pointer for name in ("input", "output", "cache_read", "cache_write")},
+        **{(ErrorPlaces, name): _pointer for name in ("at", "names", "message")},
+        (ErrorPlaces, "name_headers"): _header,
+        (ErrorPlaces, "unless"): _regex,
+        (TimePlace, "at"): _pointer,
+        (TimePlace, "where"): _regex,
+        (TimePlace, "take"): _pointer,
+        (TimePlace, "match"): _group,
+        **{(SaysPlace, name): _pointer for name in ("at", "text", "name", "only", "unless")},
+    },
+    keys={
+        (WireFormat, "framing"): _media_type,
+        (ErrorPlaces, "unless"): _pointer,
+    },
+)
+"""Of a wire format."""
+
+PROFILE_RULES = FORMAT_RULES | DocumentRules(
     values={
         (Profile, "hosts"): _host,
         (Profile, "paths"): _path_glob,
@@ -183,7 +250,7 @@ PROFILE_RULES = DocumentRules(
         (RetryPolicy, "max_backoff_s"): positive,
     },
     keys={
-        (Profile, "dialects"): _path_glob,
+        (Profile, "formats"): _path_glob,
         (Profile, "prices"): _model_glob,
         (Profile, "parent_beside"): _header_or_member,
         (OutcomeRule, "headers"): _header,

@@ -11,10 +11,8 @@ from collections.abc import Callable
 from enum import Enum
 
 from hivemind_addon.api.ticket import Usage
-from hivemind_addon.proxy.profile.model import DialectName, Profile
 from hivemind_addon.proxy.wire.decoding import BodyDecoder, DecodeError
-from hivemind_addon.proxy.wire.dialect import EventClass, UntrueUsageError, event_name
-from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
+from hivemind_addon.proxy.wire.dialect import Dialect, EventClass, UntrueUsageError, event_name
 from hivemind_addon.proxy.wire.error import ErrorFacts
 from hivemind_addon.proxy.wire.hints import CODEX_WINDOWS
 from hivemind_addon.proxy.wire.parts import Assembly, word_of
@@ -46,8 +44,8 @@ class Phase(Enum):
 class UsageReader:
     """Collects the usage of one streamed answer."""
 
-    def __init__(self, dialect_name: DialectName) -> None:
-        self._dialect = DIALECTS[dialect_name]
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
         self._told: Usage | None = None
         self._told_output = False
 
@@ -81,12 +79,12 @@ class UsageReader:
 class AnswerReader:
     """Reads one streamed answer with status 200. Call `finish` when the body has ended without a cut."""
 
-    def __init__(self, profile: Profile, dialect_name: DialectName, content_encoding: str) -> None:
-        self._dialect_name = dialect_name
-        self._dialect = DIALECTS[dialect_name]
-        self._bookkeeping = frozenset(profile.bookkeeping_events)
-        self._parser = self._dialect.parser()
-        self._usage_reader = UsageReader(dialect_name)
+    def __init__(self, dialect: Dialect, content_encoding: str, media_type: str = "") -> None:
+        """`media_type`: the answer's own."""
+        self._dialect = dialect
+        self._unwrapper = dialect.unwrapper
+        self._parser = dialect.parser(media_type)
+        self._usage_reader = UsageReader(dialect)
         self._last_event: SseEvent | None = None
         self._kept: list[SseEvent] = []
         self._kept_bytes = 0
@@ -126,13 +124,19 @@ class AnswerReader:
                 self._break(str(error))
                 return b""
         if not self._ended:
-            for event in self._parser.feed(chunk):
+            events = self._parser.feed(chunk)
+            if self._unwrapper is not None:
+                events = list(map(self._unwrapper.unwrap, events))
+            for event in events:
                 if self._ended:
                     break
                 if self.content_seen and self._dialect.is_only_content(event):
                     self._keep(event)
                 else:
                     self._read(event)
+            if self._parser.broken is not None and self.broken is None:
+                self.broken = self._parser.broken
+                self._pass_on()
         return chunk
 
     def finish(self) -> bytes:
@@ -143,7 +147,10 @@ class AnswerReader:
                 decoded = self._decoder.finish()
             except DecodeError as error:
                 self._break(str(error))
-        for event in self._parser.finish():
+        events = self._parser.finish()
+        if self._unwrapper is not None:
+            events = list(map(self._unwrapper.unwrap, events))
+        for event in events:
             # What ends without its blank line may be half an event.
             if not self._ended and (event.data.strip() == b"[DONE]" or read_object(event.data) is not None):
                 self._read(event)
@@ -157,7 +164,7 @@ class AnswerReader:
         if self.broken:
             return None
         last = () if self._terminal is None else (self._terminal,)
-        answer = answer_of_events(self._dialect_name, (*self._newest, *last))
+        answer = answer_of_events(self._dialect, (*self._newest, *last))
         answer.is_tail = self._newest_bytes < self._content_bytes
         return answer
 
@@ -186,10 +193,7 @@ class AnswerReader:
         self._usage_reader.feed(event)
         if (event.event if self.content_seen else event_name(event)) == CODEX_WINDOWS:
             self.windows = event
-        if self.content_seen:
-            kind = self._dialect.classify_after_content(event)
-        else:
-            kind = self._dialect.classify(event, self._bookkeeping)
+        kind = self._dialect.classify_after_content(event) if self.content_seen else self._dialect.classify(event)
         match kind:
             case EventClass.CONTENT:
                 self._keep(event)
@@ -225,6 +229,10 @@ class AnswerReader:
     def _break(self, why: str) -> None:
         self.broken = why
         self._decoder = None
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """What cannot be read is content."""
         if self.phase is Phase.BEFORE_CONTENT:
             self.phase = Phase.CONTENT
 

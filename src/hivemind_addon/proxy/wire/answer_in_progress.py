@@ -13,7 +13,6 @@ from hivemind_addon.api.ticket import Hints, Outcome, OutcomeKind, Usage
 from hivemind_addon.proxy.wire.answer import AnswerReader, Phase
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
 from hivemind_addon.proxy.wire.dialect import UntrueUsageError
-from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
 from hivemind_addon.proxy.wire.hints import read_hints, read_stream_windows
 from hivemind_addon.proxy.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
 from hivemind_addon.proxy.wire.transcript import Transcript, answer_of
@@ -22,7 +21,8 @@ from hivemind_addon.system.json_values import read_object, read_value
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from hivemind_addon.proxy.profile.model import DialectName, Profile
+    from hivemind_addon.proxy.profile.model import Profile
+    from hivemind_addon.proxy.wire.dialect import Dialect
     from hivemind_addon.proxy.wire.parts import Values
     from hivemind_addon.system.clock import Clock
 
@@ -40,8 +40,10 @@ class AnswerInProgress:
     """Tell it what comes, in order. Its head makes it a stream, which is read as it passes, or a plain answer."""
 
     profile: Profile
-    dialect_name: DialectName
+    dialect: Dialect
     clock: Clock
+    is_stream_asked: bool = False
+    """Whether its request asked for a stream: then one that looks like a plain answer may be one."""
     sent_at: float = 0.0
     head_at: float = 0.0
     last_byte_at: float = 0.0
@@ -71,11 +73,15 @@ class AnswerInProgress:
         self.head_at = self.last_byte_at = self.clock.monotonic()
         self._headers = headers
         self.hints = read_hints(self.profile, headers, self.clock.wall())
-        media_type = DIALECTS[self.dialect_name].media_type
-        if status != 200 or not headers.get("content-type", "").lower().startswith(media_type):
+        media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if status != 200 or not self._is_stream(media_type):
             return False
-        self._reader = AnswerReader(self.profile, self.dialect_name, headers.get("content-encoding", ""))
+        self._reader = AnswerReader(self.dialect, headers.get("content-encoding", ""), media_type)
         return True
+
+    def _is_stream(self, media_type: str) -> bool:
+        usual, *others = self.dialect.media_types
+        return media_type == usual or (self.is_stream_asked and media_type in others)
 
     def heard(self) -> None:
         """A piece of a plain answer came."""
@@ -138,13 +144,13 @@ class AnswerInProgress:
         )
         if not decoded:
             return outcome, None
-        usage = usage_in(self.dialect_name, read_object(decoded) if top is None else top)
+        usage = usage_in(self.dialect, read_object(decoded) if top is None else top)
         if outcome.kind is not OutcomeKind.SUCCESS:
             return outcome, usage
         if len(decoded) <= READ_BODY_MAX_BYTES:
-            self.answer = answer_of(self.dialect_name, decoded, top)
+            self.answer = answer_of(self.dialect, decoded, top)
         if usage is None or not usage.output_tokens:
-            answer = self.answer or answer_of(self.dialect_name, decoded)
+            answer = self.answer or answer_of(self.dialect, decoded)
             said = "".join(part.text for part in answer.parts)
             if usage is None and not said and not answer.stop:  # no shape that is known here
                 said = decoded.decode(errors="replace")
@@ -163,11 +169,10 @@ class AnswerInProgress:
         return Hints(windows=read_stream_windows(self._reader.windows.data, self.clock.wall()))
 
 
-def usage_in(dialect_name: DialectName, top: Values | None) -> Usage | None:
+def usage_in(dialect: Dialect, top: Values | None) -> Usage | None:
     """The usage that a whole answer's JSON tells; None when it tells none that can be true."""
-    dialect = DIALECTS[dialect_name]
     try:
-        usage = None if top is None else dialect.usage_of(top)
+        usage = None if top is None else dialect.usage_of(dialect.inner(top))
     except UntrueUsageError:
         return None
     return usage if usage is not None and dialect.had_input(usage) else None

@@ -7,10 +7,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hivemind_addon.api.ticket import CallKind, PoolKey
-from hivemind_addon.proxy.profile.load import dialect_for, model_group, model_of
-from hivemind_addon.proxy.profile.model import DialectName, InputCharge, Profile
+from hivemind_addon.proxy.profile.load import format_for, model_group, model_of
+from hivemind_addon.proxy.profile.model import InputCharge, Profile
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
-from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
+from hivemind_addon.proxy.wire.dialect import Dialect, dialect_of
 from hivemind_addon.proxy.wire.estimate import Estimate, Estimator
 from hivemind_addon.proxy.wire.identity import Identity, call_kind, identify
 from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, Fingerprints, RequestFacts, fingerprints, read_request
@@ -49,7 +49,7 @@ class Size(Struct, frozen=True, gc=False):
 class Description(Struct, frozen=True, gc=False):
     """One request, described."""
 
-    dialect: DialectName
+    dialect: Dialect
     facts: RequestFacts
     who: Identity
     kind: CallKind
@@ -68,7 +68,7 @@ def describe_request(
 
     `rough`: its size may be.
     """
-    dialect = dialect_for(profile, request.path)
+    dialect = dialect_of(format_for(profile, request.path))
     facts = read_body(request, dialect)
     if profile.model_paths:
         facts = replace(facts, model=model_of(profile, request.path, facts.model))
@@ -116,13 +116,13 @@ def size_request(
     )
 
 
-def read_body(request: PlainRequest, dialect: DialectName) -> RequestFacts:
+def read_body(request: PlainRequest, dialect: Dialect) -> RequestFacts:
     """What a request's body says."""
     body, encoding = request.body, request.headers.get("content-encoding", "")
     if encoding:
         with suppress(DecodeError):  # else it is read as it is, and the reader says that it cannot be
             body = decode(body, encoding, MAX_BODY_BYTES)
-    return read_request(body, DIALECTS[dialect])
+    return read_request(body, dialect, request.path)
 
 
 def _known_patience(headers: Mapping[str, str], profile: Profile) -> float | None:

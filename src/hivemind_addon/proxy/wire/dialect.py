@@ -1,33 +1,48 @@
-"""What there is to know about a wire format; `dialects/` has a file for each of them.
+"""A wire format, ready to read: everything that `WireFormat` says of it, taken apart once.
 
-Readers are lenient: what cannot be read is content, which passes through. An event is a server-sent one, or a line of
-an NDJSON stream, which has no name.
+Readers are lenient: what cannot be read is content, which passes through. An event is a server-sent one, a line of an
+NDJSON stream, an item of an array, a binary message: all but the first have no name, or one of their own kind.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from enum import Enum
-from typing import ClassVar
+from typing import Protocol
 
 import msgspec
 
 from hivemind_addon.api.ticket import Usage
-from hivemind_addon.proxy.profile.model import DialectName
-from hivemind_addon.proxy.wire.error import ErrorFacts, word
+from hivemind_addon.proxy.profile.format import Framing, UsagePlaces, WireFormat, Wording
+from hivemind_addon.proxy.profile.formats import format_named
+from hivemind_addon.proxy.wire.aws_eventstream import EventStreamParser
+from hivemind_addon.proxy.wire.envelope import Unwrapper
+from hivemind_addon.proxy.wire.error import ErrorFacts, explicit_error, unreadable_error, word
+from hivemind_addon.proxy.wire.error_form import error_body, error_event
+from hivemind_addon.proxy.wire.json_array import JsonArrayParser
 from hivemind_addon.proxy.wire.ndjson import NdjsonParser
-from hivemind_addon.proxy.wire.parts import Assembly, Values
-from hivemind_addon.proxy.wire.request import UNREADABLE, RequestBody
-from hivemind_addon.proxy.wire.sse import SSE, SseEvent, SseParser
-from hivemind_addon.system.json_values import read_object
-
-ROLE_ONLY_DELTA = "role-only-delta"
-"""What a profile's `bookkeeping_events` call a chat chunk without content; chat chunks have no event names."""
+from hivemind_addon.proxy.wire.parts import Assembly, Part, Values, message_parts
+from hivemind_addon.proxy.wire.request import UNREADABLE, RequestPlan
+from hivemind_addon.proxy.wire.sse import SseEvent, SseParser
+from hivemind_addon.proxy.wire.wordings.chat import ChatWording
+from hivemind_addon.proxy.wire.wordings.messages import MessagesWording
+from hivemind_addon.proxy.wire.wordings.ollama import OllamaWording
+from hivemind_addon.proxy.wire.wordings.places import PlacesWording
+from hivemind_addon.proxy.wire.wordings.responses import ResponsesWording
+from hivemind_addon.system.json_values import read_object, read_value
+from hivemind_addon.system.memo import by_thing
+from hivemind_addon.system.patterns import glob_matches
+from hivemind_addon.system.pointer import Pointer
 
 MAX_TOKENS = 20_000_000
 """Twice the longest context that any provider offers (10 million, 2026-08)."""
-Members = Mapping[str, msgspec.Raw]
-"""A JSON object's members, still JSON."""
 _NUMBER = msgspec.json.Decoder(float | int | None)
+_MOST_NAMES = 200
+_LEAST_BYTES = 16
+"""What is shorter may be `[DONE]`."""
+_NOTHING_USED = Usage()
+
+type Steps = tuple[str, ...]
+"""The members that lead to a value."""
+type Parser = SseParser | NdjsonParser | JsonArrayParser | EventStreamParser
 
 
 class UntrueUsageError(ValueError):
@@ -48,108 +63,301 @@ class EventClass(Enum):
     """The answer is complete."""
 
 
-class Dialect(ABC):
-    """One wire format. Stateless; nothing here raises on what a provider sends."""
+class WordingReader(Protocol):
+    """Takes the words out of answers."""
 
-    name: ClassVar[DialectName]
-    media_type = SSE
-    """The `content-type` of its streamed answers."""
-    conversation = "messages"
-    """The member of a request that holds the conversation."""
-    streams_unasked = False
-    """Whether an answer is streamed where the request does not say."""
-    max_output_names: tuple[str, ...] = ("max_tokens",)
-    """The members of a request that bound the output; the first that is there counts."""
+    def read_answer(self, top: Values, answer: Assembly) -> None:
+        """Put together an answer that is one JSON object."""
+
+    def read_event(self, name: str, top: Values, answer: Assembly) -> None:
+        """Put the next event of a streamed answer to what came before."""
+
+
+_WORDINGS: Mapping[Wording, type[WordingReader]] = {
+    Wording.MESSAGES: MessagesWording,
+    Wording.CHAT: ChatWording,
+    Wording.RESPONSES: ResponsesWording,
+    Wording.OLLAMA: OllamaWording,
+}
+
+
+class Dialect:
+    """One wire format. Holds nothing of any stream; nothing here raises on what a provider sends."""
+
+    def __init__(self, form: WireFormat) -> None:
+        events = form.events
+        self.form = form
+        self.name = form.name
+        """The packaged format's, for what is recorded."""
+        self.plan = RequestPlan(form.request)
+        self.media_types = tuple(form.framing)
+        self.wording: WordingReader = _WORDINGS[form.wording]() if form.wording in _WORDINGS else PlacesWording(form)
+        envelope = form.envelope
+        self.unwrapper = Unwrapper(envelope.at, base64=envelope.base64) if envelope else None
+        """Takes its events out of what they are wrapped in; None: they are not."""
+        self._done = events.done.encode()
+        self._long = len(self._done) + _LEAST_BYTES if self._done else 0
+        """Longer data cannot be the closing one."""
+        self._kinds = {
+            **dict.fromkeys(events.bookkeeping, EventClass.BOOKKEEPING),
+            **dict.fromkeys(events.terminal, EventClass.TERMINAL),
+            **dict.fromkeys(events.error, EventClass.ERROR),
+        }
+        self._content = tuple(map(_steps, events.content))
+        self._not_content = frozenset(events.not_content)
+        self._done_if = tuple(map(Pointer.parse, events.done_if))
+        self._complete_if = tuple(map(Pointer.parse, events.complete_if))
+        error_marks = {b'"error"', *(_mark(_steps(one)[0]) for one in form.error.at)}
+        self._worth_a_look = (*error_marks, *(_mark(_steps(one)[-1]) for one in events.done_if))
+        self._with = tuple(one.encode() for one in events.surely_content_with)
+        self._without = tuple(one.encode() for one in events.surely_content_without)
+        self._sure_names: dict[str, bool] = {}
+        self._usage = _UsageReader(form.usage)
+
+    def __repr__(self) -> str:
+        return f"<Dialect {self.name}>"
 
     # Streamed answers and errors.
 
-    def parser(self) -> SseParser | NdjsonParser:
-        """Cuts a streamed answer into events."""
-        return SseParser()
+    def parser(self, media_type: str = "") -> Parser:
+        """Cuts a streamed answer of a media type into events; of the format's usual one where it has no such."""
+        framings = self.form.framing
+        match framings.get(media_type) or next(iter(framings.values())):
+            case Framing.SSE:
+                return SseParser(bare_json=self.form.bare_json)
+            case Framing.NDJSON:
+                return NdjsonParser()
+            case Framing.JSON_ARRAY:
+                return JsonArrayParser()
+            case Framing.AWS_EVENTSTREAM:
+                return EventStreamParser()
 
-    @property
-    def takes_comments(self) -> bool:
-        """Whether a stream has something that its client overlooks: what a keep-alive is made of."""
-        return self.media_type == SSE
+    def inner(self, top: Values) -> Values:
+        """The members of a whole answer without its envelope; base64 is for events alone."""
+        envelope = self.form.envelope
+        return top if envelope is None or envelope.base64 else members_on(top, _steps(envelope.at)) or top
 
-    @abstractmethod
-    def classify(self, event: SseEvent, bookkeeping: frozenset[str]) -> EventClass:
-        """What the event means before the first content; `bookkeeping` are the profile's names."""
+    def classify(self, event: SseEvent) -> EventClass:
+        """What the event means before the first content."""
+        data = event.data
+        if len(data) < self._long and self._is_done(data):
+            return EventClass.TERMINAL
+        if not self._content:
+            return self._kinds.get(event_name(event), EventClass.CONTENT)
+        kind = self._kinds.get(event.event)
+        top = read_object(data)
+        if kind is EventClass.ERROR or (top is not None and explicit_error(top, self.form.error) is not None):
+            return EventClass.ERROR
+        if kind is not None:
+            return kind
+        if top is None:
+            return EventClass.CONTENT if data.strip() else EventClass.BOOKKEEPING
+        if any(one.find(top) is True for one in self._done_if):
+            return EventClass.TERMINAL
+        return EventClass.CONTENT if self._carries_content(top) else EventClass.BOOKKEEPING
 
-    @abstractmethod
     def classify_after_content(self, event: SseEvent) -> EventClass:
         """ERROR, TERMINAL or CONTENT, at the cost of a look: for every event once content was seen."""
+        data = event.data
+        if self._content and event.event not in self._kinds:
+            # Inside generated text the quotes are escaped: a mark is a key or a value of the event itself.
+            for mark in self._worth_a_look:
+                if mark in data:
+                    break
+            else:
+                is_done = len(data) < self._long and self._is_done(data)
+                return EventClass.TERMINAL if is_done else EventClass.CONTENT
+        kind = self.classify(event)
+        return EventClass.CONTENT if kind is EventClass.BOOKKEEPING else kind
 
-    @abstractmethod
     def is_only_content(self, event: SseEvent) -> bool:
         """Whether an event after content surely is CONTENT and tells no usage. In doubt it is not: it is read."""
+        name, data = event.event, event.data
+        if name:
+            sure = self._sure_names.get(name)
+            if sure is None:
+                if len(self._sure_names) >= _MOST_NAMES:
+                    self._sure_names.clear()
+                sure = any(glob_matches(glob, name) for glob in self.form.events.surely_content)
+                self._sure_names[name] = sure
+            return sure and (len(data) >= self._long or not self._is_done(data))
+        if not self._without or len(data) < _LEAST_BYTES:
+            return False
+        for mark in self._without:
+            found = data.count(mark)
+            if found and (found > 1 or mark + b":null" not in data):
+                return False
+        for mark in self._with:  # noqa: SIM110 - a generator would cost as much as all of it
+            if mark not in data:
+                return False
+        return True
 
-    @abstractmethod
     def error_of(self, event: SseEvent) -> ErrorFacts | None:
         """The error that the event carries; None when it is no error event."""
+        is_named = self._kinds.get(event_name(event)) is EventClass.ERROR
+        if not is_named and not self._content:
+            return None
+        facts = explicit_error(read_object(event.data) or {}, self.form.error)
+        return unreadable_error(event.data) if facts is None and is_named else facts
 
-    @abstractmethod
-    def error_body(self, status: int, error: str, message: str, resets_at: int | None = None) -> bytes:
+    def error_body(
+        self,
+        status: int,
+        error: str,
+        message: str,
+        resets_at: int | None = None,
+        retry_after_s: float | None = None,
+    ) -> bytes:
         """An error answer; an empty `error` becomes the one that usually comes with the status.
 
         `resets_at`: the epoch second at which a spent limit comes back, for formats that have a place for it.
         """
+        return error_body(self.form.error_form, status, error, message, resets_at, retry_after_s)
 
-    @abstractmethod
     def error_event(self, error: str, message: str, retry_after_s: float | None) -> bytes:
         """One event that ends a stream whose head was sent; `retry_after_s` None: coming back is useless."""
+        framing = next(iter(self.form.framing.values()))
+        return error_event(self.form.error_form, framing, error, message, retry_after_s)
 
-    def ends_without_terminal(self, event: SseEvent) -> bool:  # noqa: ARG002 - only one dialect needs to look
+    def ends_without_terminal(self, event: SseEvent) -> bool:
         """Whether a stream whose last event is this one is complete although no terminal event followed."""
-        return False
+        if not self._complete_if:
+            return False
+        top = read_object(event.data)
+        if top is None:
+            return False
+        if any(one.find(top) for one in self._complete_if):
+            return True
+        return (
+            self.form.events.complete_after_usage
+            and not self._carries_content(top)
+            and any(members_on(top, one) for one in self._usage.in_events)
+        )
 
-    # Requests.
+    def _is_done(self, data: bytes) -> bool:
+        return data.strip() == self._done
 
-    def max_output_tokens(self, body: RequestBody) -> int | None:
-        """The bound that a request sets to its output."""
-        for name in self.max_output_names:
-            value = body.number(name)
-            if value is None:
-                continue
-            if 0 <= value < 1e9:
-                return value
-            body.note(f"{name}: {value:.3g} is absurd")
-        return None
-
-    def session_hints(self, body: RequestBody) -> tuple[str, str]:
-        """What a request says about its session, and about the one that started it; empty: nothing."""
-        return body.text("prompt_cache_key") or body.text("user") or "", ""
+    def _carries_content(self, top: Mapping[str, msgspec.Raw]) -> bool:
+        """Whether anything stands at one of the places of content, or what cannot be understood on the way."""
+        return any(
+            one[0] in top and _carries(read_value(top[one[0]]), one[1:], self._not_content) for one in self._content
+        )
 
     # Usage.
 
-    @abstractmethod
     def usage_of(self, top: Values, before: Usage | None = None) -> Usage | None:
         """The usage that an answer tells, what it leaves out taken from `before`; None: none. UntrueUsageError.
 
-        `Usage.input_tokens` is uncached input. OpenAI's formats count cached tokens (read and written) inside
-        `prompt_tokens` / `input_tokens`, so these are taken out; Anthropic counts them beside it.
+        `Usage.input_tokens` is uncached input.
         """
+        return self._usage.of_answer(top, before)
 
-    @abstractmethod
     def usage_of_event(self, event: SseEvent, before: Usage | None) -> tuple[Usage, bool] | None:
         """The usage that an event tells, and whether of the output, too; cheap for those that tell none.
 
         Raises UntrueUsageError.
         """
+        return self._usage.of_event(event, before)
 
     def had_input(self, usage: Usage) -> bool:
         """Whether a usage has input, as every answer had."""
-        return usage.total_input_tokens > 0
+        return usage.total_input_tokens > 0 or (self.form.usage.may_lack_input and usage.output_tokens > 0)
 
-    # Answers, for people.
+    # Conversations, for people.
 
-    @abstractmethod
     def read_answer(self, top: Values, answer: Assembly) -> None:
         """Put together an answer that is one JSON object."""
+        self.wording.read_answer(top, answer)
 
-    @abstractmethod
     def read_event(self, name: str, top: Values, answer: Assembly) -> None:
         """Put the next event of a streamed answer to what came before."""
+        self.wording.read_event(name, top, answer)
+
+    def message_parts(self, message: Values) -> list[Part]:
+        """The pieces of one message of a request."""
+        if isinstance(self.wording, PlacesWording):
+            return list(self.wording.message_parts(message))
+        return list(message_parts(message))
+
+
+dialect_of = by_thing(Dialect)
+"""The reader of a format."""
+
+
+def dialect_named(name: str) -> Dialect:
+    """The reader of a packaged format, by the name under which it was recorded; OpenAI's chat where none has it."""
+    return dialect_of(format_named(name))
+
+
+class _UsageReader:
+    """Where a format tells its tokens, taken apart."""
+
+    def __init__(self, places: UsagePlaces) -> None:
+        self.in_events = tuple(map(_steps, places.in_events))
+        self._at = tuple(map(_steps, places.at))
+        self._begun = tuple(map(_steps, places.begun_in_events))
+        self._events = frozenset(places.events)
+        self._adds_up = places.adds_up
+        self._includes_cache = places.input_includes_cache
+        self._input, self._output = tuple(map(_steps, places.input)), tuple(map(_steps, places.output))
+        self._cache_read, self._cache_write = (
+            tuple(map(_steps, places.cache_read)),
+            tuple(map(_steps, places.cache_write)),
+        )
+        marks: dict[bytes, None] = {}
+        for one in (*self.in_events, *self._begun):
+            marks |= dict.fromkeys([_mark(one[-1])] if one else [_mark(at[-1]) for at in (*self._input, *self._output)])
+        self._marks = tuple(marks)
+
+    def of_answer(self, top: Values, before: Usage | None) -> Usage | None:
+        for one in self._at:
+            if members := members_on(top, one):
+                return self._read(members, before)
+        return None
+
+    def of_event(self, event: SseEvent, before: Usage | None) -> tuple[Usage, bool] | None:
+        if self._events and event.event and event.event not in self._events:
+            return None
+        data = event.data
+        for mark in self._marks:
+            if mark in data:
+                break
+        else:
+            return None
+        top = read_object(data)
+        if top is None:
+            return None
+        for places, is_final in ((self._begun, False), (self.in_events, True)):
+            for one in places:
+                if members := members_on(top, one):
+                    usage = self._read(members, before)
+                    return None if usage is None else (usage, is_final)
+        return None
+
+    def _read(self, members: Values, before: Usage | None) -> Usage | None:
+        input_tokens, output_tokens = _sum(members, self._input), _sum(members, self._output)
+        if input_tokens is None and output_tokens is None:
+            return None
+        read_tokens, write_tokens = _first(members, self._cache_read), _first(members, self._cache_write)
+        # What tells the input at the beginning may send zeros in the end.
+        base = before if before is not None and self._adds_up else _NOTHING_USED
+        total_tokens = input_tokens or base.input_tokens
+        read_tokens, write_tokens = read_tokens or base.cache_read_tokens, write_tokens or base.cache_write_tokens
+        if self._includes_cache:
+            read_tokens = min(read_tokens, total_tokens)
+            write_tokens = min(write_tokens, total_tokens - read_tokens)
+            total_tokens -= read_tokens + write_tokens
+        return Usage(
+            input_tokens=total_tokens,
+            cache_read_tokens=read_tokens,
+            cache_write_tokens=write_tokens,
+            output_tokens=base.output_tokens if output_tokens is None else output_tokens,
+            reported=True,
+        )
+
+
+def _steps(text: str) -> Steps:
+    return Pointer.parse(text).steps
 
 
 def event_name(event: SseEvent) -> str:
@@ -159,30 +367,21 @@ def event_name(event: SseEvent) -> str:
     return word((read_object(event.data) or {}).get("type"))
 
 
-def is_done(data: bytes) -> bool:
-    """Whether an event is OpenAI's closing one."""
-    return len(data) < 16 and data.strip() == b"[DONE]"
-
-
-def sse_event(name: str, value: object) -> bytes:
-    """An event as it is sent; an empty name is left out."""
-    head = f"event: {name}\n".encode() if name else b""
-    return head + b"data: " + msgspec.json.encode(value) + b"\n\n"
-
-
-def with_delay(message: str, retry_after_s: float | None) -> str:
-    """The words that clients read a delay from."""
-    if retry_after_s is None:
-        return message
-    return f"{message.rstrip('. ')}. Please try again in {retry_after_s:.10g} s.".lstrip(". ")
-
-
 def members_at(top: Values, name: str) -> Values:
     """The members of the object of that name, read or still JSON; none where there is no object."""
     value = top.get(name)
     if isinstance(value, msgspec.Raw):
         value = read_object(value)
     return value if isinstance(value, dict) else {}
+
+
+def members_on(top: Values, way: Steps) -> Values:
+    """The members of the object to which these lead; none where there is no object."""
+    for name in way:
+        top = members_at(top, name)
+        if not top:
+            break
+    return top
 
 
 def tokens_at(members: Values, name: str) -> int | None:
@@ -202,3 +401,39 @@ def tokens_at(members: Values, name: str) -> int | None:
     if value != int(value) or not 0 <= value <= MAX_TOKENS:
         raise UntrueUsageError
     return int(value)
+
+
+def _sum(members: Values, ways: tuple[Steps, ...]) -> int | None:
+    total = None
+    for way in ways:
+        if way[0] in members:
+            told = tokens_at(members if len(way) == 1 else members_on(members, way[:-1]), way[-1])
+            if told is not None:
+                total = told if total is None else total + told
+    return total
+
+
+def _first(members: Values, ways: tuple[Steps, ...]) -> int | None:
+    for way in ways:
+        if way[0] in members:
+            told = tokens_at(members if len(way) == 1 else members_on(members, way[:-1]), way[-1])
+            if told is not None:
+                return told
+    return None
+
+
+def _mark(name: str) -> bytes:
+    return msgspec.json.encode(name)
+
+
+def _carries(value: object, way: Steps, not_content: frozenset[str]) -> bool:
+    if not way or value is None:
+        return bool(value)
+    name, rest = way[0], way[1:]
+    if name != "*":
+        return _carries(value.get(name), rest, not_content) if isinstance(value, dict) else True
+    if isinstance(value, list):
+        return any(_carries(one, rest, not_content) for one in value)
+    if isinstance(value, dict):
+        return any(_carries(one, rest, not_content) for key, one in value.items() if rest or key not in not_content)
+    return bool(rest)

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 import msgspec
 
+from hivemind_addon.proxy.profile.format import ErrorPlaces
 from hivemind_addon.system.json_values import read_list, read_number, read_object, read_value
 
 MAX_WORD_CHARS = 200
 _MAX_MESSAGE_CHARS = 2000
+_USUAL = ErrorPlaces()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +35,17 @@ class ErrorFacts:
         return tuple(name for name in (self.details_code, self.code, self.type) if name)
 
 
-def error_in_body(body: bytes) -> ErrorFacts | None:
+def error_in_body(body: bytes, places: ErrorPlaces = _USUAL) -> ErrorFacts | None:
     """The error object of a whole answer; None when the body holds none or is no JSON."""
     top = read_object(body)
     if top is None:
         # Google's OpenAI-compatible endpoint wraps its error in a list.
         items = read_list(body)
         top = read_object(items[0]) if items else None
-    return None if top is None else explicit_error(top)
+    return None if top is None else explicit_error(top, places)
 
 
-def explicit_error(top: Mapping[str, msgspec.Raw]) -> ErrorFacts | None:
+def explicit_error(top: Mapping[str, msgspec.Raw], places: ErrorPlaces = _USUAL) -> ErrorFacts | None:  # noqa: ARG001
     """The error object among an answer's or an event's members; None: there is none."""
     error = top.get("error")
     if error is None and "response" in top:

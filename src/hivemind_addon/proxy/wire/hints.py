@@ -11,7 +11,8 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from hivemind_addon.api.ticket import Hints, Reading, WindowReading
-from hivemind_addon.proxy.profile.model import MeterHeaders, Profile, ResetFormat, WindowHeaders
+from hivemind_addon.proxy.profile.format import ResetFormat
+from hivemind_addon.proxy.profile.model import MeterHeaders, Profile, WindowHeaders
 from hivemind_addon.proxy.wire.error import word
 from hivemind_addon.system.json_values import read_number, read_object
 from hivemind_addon.system.memo import by_text, by_thing

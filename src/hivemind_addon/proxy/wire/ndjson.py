@@ -3,6 +3,8 @@
 A line is given out as an event without a name, so that whoever watches a stream need not know how it is framed.
 """
 
+from typing import ClassVar
+
 from hivemind_addon.proxy.wire.sse import MAX_EVENT_BYTES, SseEvent
 
 NDJSON = "application/x-ndjson"
@@ -12,6 +14,9 @@ class NdjsonParser:
     """Turns chunks into lines: the same lines for any way to cut the same bytes. Blank ones are dropped."""
 
     __slots__ = ("_line",)
+
+    broken: ClassVar[str | None] = None
+    """Whatever comes, what follows it can be read."""
 
     def __init__(self) -> None:
         self._line = bytearray()  # one whose end has not come yet
@@ -26,7 +31,7 @@ class NdjsonParser:
             lines[0] = bytes(self._line) + lines[0]
             self._line.clear()
         self._line += rest[: max(0, MAX_EVENT_BYTES - len(self._line))]
-        return [SseEvent("", line[:MAX_EVENT_BYTES]) for line in lines if line.strip()]
+        return [SseEvent("", cut) for line in lines if (cut := line[:MAX_EVENT_BYTES]).strip()]
 
     def finish(self) -> list[SseEvent]:
         """The bytes are at their end: the line that was begun, if any."""

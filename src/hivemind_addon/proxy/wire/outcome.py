@@ -19,7 +19,8 @@ from collections.abc import Mapping
 from enum import Enum
 
 from hivemind_addon.api.ticket import Hints, Outcome, OutcomeKind
-from hivemind_addon.proxy.profile.model import OutcomeRule, Profile, ResetFormat
+from hivemind_addon.proxy.profile.format import ResetFormat
+from hivemind_addon.proxy.profile.model import OutcomeRule, Profile
 from hivemind_addon.proxy.wire.error import ErrorFacts, error_in_body
 from hivemind_addon.proxy.wire.hints import parse_reset
 from hivemind_addon.system.json_values import read_object, read_value

@@ -7,13 +7,19 @@ when it is counted (`text_of`), which happens only to what is new and short.
 import hashlib
 import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct, field
 from msgspec.structs import replace
+
+from hivemind_addon.proxy.profile.format import RequestPlaces, TextPlace
+from hivemind_addon.system.json_values import read_object
+from hivemind_addon.system.patterns import matching_path
+from hivemind_addon.system.pointer import Pointer
 
 if TYPE_CHECKING:
     from hivemind_addon.proxy.wire.dialect import Dialect
@@ -31,6 +37,8 @@ _MAX_NAME_CHARS = 200
 _MEDIA_BYTES = 8192
 """Smaller images cost about as many tokens when they are taken for text, so they are not looked for."""
 
+_MEDIA_MARKS = (b"base64", b'"images"', b'"inlineData"', b'"inline_data"', b'"bytes"')
+
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _NEWEST_BYTES = 16_384
 _CACHE_MARK_NAME = b'"cache_control"'
@@ -39,49 +47,96 @@ _FINGERPRINT_CHARS = 16
 _NO_ITEMS = b"[]"
 
 
-class OuterLayer(Struct):
-    """Of a body. Every value is raw, so that one of a wrong type spoils no other."""
-
-    model: Raw = NO_RAW
-    stream: Raw = NO_RAW
-    max_tokens: Raw = NO_RAW
-    max_completion_tokens: Raw = NO_RAW
-    max_output_tokens: Raw = NO_RAW
-    messages: Raw = NO_RAW
-    input: Raw = NO_RAW
-    system: Raw = NO_RAW
-    instructions: Raw = NO_RAW
-    tools: Raw = NO_RAW
-    functions: Raw = NO_RAW
-    metadata: Raw = NO_RAW
-    prompt_cache_key: Raw = NO_RAW
-    user: Raw = NO_RAW
-    previous_response_id: Raw = NO_RAW
-    prompt: Raw = NO_RAW
-    options: Raw = NO_RAW
-    images: Raw = NO_RAW
-    client_metadata: Raw = NO_RAW
-    request: Raw = NO_RAW
-    user_prompt_id: Raw = NO_RAW
+type Way = tuple[str, ...]
+"""The members that lead to a value."""
 
 
-class _UsualOuterLayer(OuterLayer):
-    """Of nearly every body: all that every request asks for is read in the one pass over its JSON."""
+class _Group:
+    """Some places, which are asked for together."""
 
-    # Instead of Raw.
-    model: str | None = None  # type: ignore[assignment]
-    stream: bool | None = None  # type: ignore[assignment]
-    max_tokens: int | None = None  # type: ignore[assignment]
-    max_completion_tokens: int | None = None  # type: ignore[assignment]
-    max_output_tokens: int | None = None  # type: ignore[assignment]
-    messages: list[Raw] = []  # type: ignore[assignment]
-    input: list[Raw] = []  # type: ignore[assignment]
+    __slots__ = ("get", "ways")
+
+    def __init__(self, ways: Sequence[Way]) -> None:
+        self.ways = tuple(ways)
+        self.get: Callable[[Any], tuple[Any, ...]] | None = None
+        """All that stands there, of the outer layer; None: some stand deeper."""
+
+    def compile(self, attributes: Mapping[str, str]) -> None:
+        """`attributes`: member of the outer layer → the struct's name for it."""
+        if any(len(way) != 1 for way in self.ways):
+            return
+        names = [attributes[way[0]] for way in self.ways]
+        if len(names) > 1:
+            self.get = attrgetter(*names)
+        elif names:
+            one = attrgetter(names[0])
+            self.get = lambda outer: (one(outer),)
+        else:
+            self.get = lambda outer: ()  # noqa: ARG005 - as the others
 
 
-# Decoders hold no state between calls; building one costs more than most calls.
-_BODY = msgspec.json.Decoder(OuterLayer)
-_USUAL_BODY = msgspec.json.Decoder(_UsualOuterLayer)
+class _Text(NamedTuple):
+    member: str
+    match: re.Pattern[str] | None
+
+
+class RequestPlan:
+    """Where the bodies of one format say what, taken apart once: which members are read in the one pass over them."""
+
+    def __init__(self, places: RequestPlaces) -> None:
+        self.model, self.stream, self.max_output, self.messages, self.preamble, self.tools, self.media = groups = [
+            _Group([_way(one) for one in pointers])
+            for pointers in (
+                places.model,
+                places.stream,
+                places.max_output,
+                places.messages,
+                places.preamble,
+                places.tools,
+                places.media,
+            )
+        ]
+        self.continues, self.names = (_Group([_way(one) for one in ones]) for ones in (places.continues, places.names))
+        self.sessions, self.parents = (
+            _Group([_way(one.at) for one in ones]) for ones in (places.sessions, places.parents)
+        )
+        self.session_texts, self.parent_texts = _texts(places.sessions), _texts(places.parents)
+        self.stream_paths = places.stream_paths
+        self.streams_unasked = places.streams_unasked
+        groups += [self.continues, self.names, self.sessions, self.parents]
+        members = dict.fromkeys(way[0] for group in groups for way in group.ways)
+        # Every value is raw, so that one of a wrong type spoils no other.
+        raw: dict[str, tuple[str, Any, Any]] = {name: (f"m{at}", Raw, NO_RAW) for at, name in enumerate(members)}
+        self.attributes = {name: attribute for name, (attribute, _, _) in raw.items()}
+        for group in groups:
+            group.compile(self.attributes)
+        # Of nearly every body: all that every request asks for is read in the same pass.
+        usual = dict(raw)
+        for group, kind in ((self.model, str), (self.stream, bool), (self.max_output, int)):
+            usual |= {way[0]: (self.attributes[way[0]], kind | None, None) for way in group.ways if len(way) == 1}
+        for way in self.messages.ways[:1]:
+            if len(way) == 1:
+                usual[way[0]] = (self.attributes[way[0]], list[Raw], field(default_factory=list))
+        # Decoders hold no state between calls; building one costs more than most calls.
+        self.usual = _decoder(usual)
+        self.raw = _decoder(raw)
+
+
+def _way(pointer: str) -> Way:
+    return Pointer.parse(pointer).steps
+
+
+def _texts(places: Sequence[TextPlace]) -> tuple[_Text, ...]:
+    return tuple(_Text(one.member, re.compile(one.match) if one.match else None) for one in places)
+
+
+def _decoder(members: Mapping[str, tuple[str, Any, Any]]) -> msgspec.json.Decoder[Any]:
+    names = {attribute: name for name, (attribute, _, _) in members.items()}
+    return msgspec.json.Decoder(msgspec.defstruct("Body", list(members.values()), rename=names))
+
+
 _RAWS = msgspec.json.Decoder(list[Raw])
+_MEMBERS = msgspec.json.Decoder(dict[str, Raw])
 _STR = msgspec.json.Decoder(str)
 _INT = msgspec.json.Decoder(int)
 _BOOL = msgspec.json.Decoder(bool)
@@ -90,61 +145,75 @@ _BOOL = msgspec.json.Decoder(bool)
 class RequestBody:
     """Reads one body that is a JSON object, value by value; what cannot be read is None, and an oddity."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, plan: RequestPlan) -> None:
         """One of UNREADABLE, where the whole is no JSON object."""
-        self.outer: OuterLayer
+        self._attributes = plan.attributes
         try:
-            self.outer = _USUAL_BODY.decode(data)
+            self._outer = plan.usual.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError):  # one value may be the reason
-            self.outer = _BODY.decode(data)
+            self._outer = plan.raw.decode(data)
+        self._inner: dict[Way, Mapping[str, Raw]] = {}
         self.oddities: list[str] = []
 
     def __repr__(self) -> str:
         return f"<RequestBody {len(self.oddities)} oddities>"
 
-    def read[T](self, name: str, decoder: msgspec.json.Decoder[T], raw: Raw | None) -> T | None:
-        """The value; `name` is for the oddity."""
+    def all(self, group: _Group) -> Sequence[Any]:
+        """What stands at each place: raw, or read already; NO_RAW, None or an empty list where nothing does."""
+        return group.get(self._outer) if group.get is not None else [self._at(way) for way in group.ways]
+
+    def _at(self, way: Way) -> Any:
+        if len(way) == 1:
+            return getattr(self._outer, self._attributes[way[0]])
+        return self.members(way[:-1]).get(way[-1], NO_RAW)
+
+    def members(self, way: Way) -> Mapping[str, Raw]:
+        """Those of the object there; none where there is no object."""
+        known = self._inner.get(way)
+        if known is None:
+            known = self.read(way, _MEMBERS, self._at(way)) or {}
+            self._inner[way] = known
+        return known
+
+    def read[T](self, way: Way, decoder: msgspec.json.Decoder[T], raw: Raw | None) -> T | None:
+        """What stands there, read; None: nothing, or what cannot be read."""
         if raw is None or not len(raw) or (len(raw) == len(_NULL) and memoryview(raw) == _NULL):
             return None
         try:
             return decoder.decode(raw)
         except UNREADABLE as error:
-            self.note(f"{name}: {_short(error)}")
+            self.note(f"{'.'.join(way)}: {_short(error)}")
             return None
 
-    def text(self, name: str) -> str | None:
-        """The text of that name."""
-        value = getattr(self.outer, name)
-        return value if isinstance(value, str) else self.read(name, _STR, value)
-
-    def number(self, name: str, raw: Raw | None = None) -> int | None:
-        """The whole number of that name, or of that value."""
-        value = getattr(self.outer, name) if raw is None else raw
-        return value if isinstance(value, int) else self.read(name, _INT, value)
-
-    def flag(self, name: str) -> bool | None:
-        """True or false."""
-        value = getattr(self.outer, name)
-        return value if isinstance(value, bool) else self.read(name, _BOOL, value)
-
-    def count(self, name: str) -> int:
-        """How many items the list of that name has."""
-        items = self.read(name, _RAWS, getattr(self.outer, name))
-        return len(items) if items else 0
-
-    def items(self, name: str) -> tuple[Raw, ...]:
-        """The items of that name; a plain text is one."""
-        raw = getattr(self.outer, name)
+    def items(self, way: Way, raw: Any) -> tuple[Raw, ...]:
+        """The items of a list; a plain text is one."""
         if isinstance(raw, list):
             return tuple(raw)
         if len(raw) and memoryview(raw)[:1] == _QUOTE:
             return (raw,)  # Responses takes a plain text as well
-        raws = self.read(name, _RAWS, raw)
+        raws = self.read(way, _RAWS, raw)
         return tuple(raws) if raws else ()
+
+    def name(self, group: _Group, texts: Sequence[_Text]) -> str:
+        """The first text that is found; empty: none is."""
+        for way, raw, (member, match) in zip(group.ways, self.all(group), texts, strict=True):
+            if not len(raw):
+                continue
+            text = self.read(way, _STR, raw) or ""
+            if member:
+                inner = read_object(text.encode("utf-8", "replace")) if text.startswith("{") else None
+                text = _short_text((inner or {}).get(member, NO_RAW), _MAX_NAME_CHARS)
+            elif match is not None:
+                found = match.search(text)
+                text = found[1] or "" if found else ""
+            if text:
+                return text
+        return ""
 
     def note(self, oddity: str) -> None:
         """Something that could not be understood, in words."""
-        self.oddities.append(f"request body: {oddity}")
+        if (whole := f"request body: {oddity}") not in self.oddities:
+            self.oddities.append(whole)
 
 
 class RequestFacts(Struct, frozen=True, gc=False):
@@ -197,82 +266,110 @@ _ITEM = msgspec.json.Decoder(_Item)
 _ANY = msgspec.json.Decoder()
 
 
-def read_request(body: bytes, dialect: "Dialect") -> RequestFacts:
-    """Never raises: what is not understood gets its default and one oddity text."""
+def read_request(body: bytes, dialect: "Dialect", path: str = "") -> RequestFacts:
+    """Never raises: what is not understood gets its default and one oddity text. `path`: the request's."""
     if not body:
         return RequestFacts(oddities=("request body: empty",))
     if len(body) > MAX_BODY_BYTES:
         return RequestFacts(prompt_bytes=len(body), oddities=(f"request body: {len(body)} bytes, not read",))
     try:
-        return _facts(RequestBody(body), dialect)
+        return _facts(RequestBody(body, dialect.plan), dialect.plan, path)
     except UNREADABLE as error:
         # JavaScript may write half of a surrogate pair, which JSON allows and the decoder does not.
         repaired = _LONE_SURROGATE.sub(rb"\\ufffd", body)
         if repaired != body:
-            return read_request(repaired, dialect)
+            return read_request(repaired, dialect, path)
         return RequestFacts(prompt_bytes=len(body), oddities=(f"request body: {_short(error)}",))
 
 
-def _facts(body: RequestBody, dialect: "Dialect") -> RequestFacts:
-    outer = body.outer
-    messages = body.items(dialect.conversation)
-    if not messages and len(outer.prompt):
-        messages = body.items("prompt")
-    preamble = tuple([raw for raw in (outer.system, outer.instructions, outer.tools, outer.functions) if len(raw)])
-    continues = bool(body.text("previous_response_id"))
+def _facts(body: RequestBody, plan: RequestPlan, path: str) -> RequestFacts:
+    messages: tuple[Raw, ...] = ()
+    for way, raw in zip(plan.messages.ways, body.all(plan.messages), strict=True):
+        if len(raw) and (messages := body.items(way, raw)):
+            break
+    preamble = tuple([raw for raw in body.all(plan.preamble) if len(raw)])
     preamble_bytes = sum(map(len, preamble))
     sizes, media = _weigh(messages)
-    session_hint, parent_hint = dialect.session_hints(body)
+    for way, raw in zip(plan.media.ways, body.all(plan.media), strict=True):
+        images = body.read(way, _RAWS, raw)
+        media += len(images) if images else 0
     return RequestFacts(
-        model=_model(body),
-        stream=_is_streamed(body, dialect),
-        max_output_tokens=dialect.max_output_tokens(body),
+        model=_model(body, plan),
+        stream=_is_streamed(body, plan, path),
+        max_output_tokens=_max_output_tokens(body, plan),
         prompt_bytes=sum(sizes) + preamble_bytes,
-        media=media + (body.count("images") if len(outer.images) else 0),
+        media=media,
         messages=messages,
         message_bytes=sizes,
         preamble=preamble,
         preamble_bytes=preamble_bytes,
-        session_hint=session_hint,
-        parent_hint=parent_hint,
-        has_tools=_has_items(outer.tools) or _has_items(outer.functions),
-        members=_members(body),
-        continues=continues,
+        session_hint=body.name(plan.sessions, plan.session_texts),
+        parent_hint=body.name(plan.parents, plan.parent_texts),
+        has_tools=any(map(_has_items, body.all(plan.tools))),
+        members=_members(body, plan),
+        continues=_continues(body, plan),
         oddities=tuple(body.oddities),
     )
+
+
+def _continues(body: RequestBody, plan: RequestPlan) -> bool:
+    for way, raw in zip(plan.continues.ways, body.all(plan.continues), strict=True):
+        earlier = body.read(way, _STR, raw) if len(raw) else ""
+        if earlier:
+            return True
+    return False
 
 
 def _has_items(raw: Raw) -> bool:
     return len(raw) > len(_NO_ITEMS) and bytes(raw) != _NULL
 
 
-def _is_streamed(body: RequestBody, dialect: "Dialect") -> bool:
-    asked = body.flag("stream")
-    return dialect.streams_unasked if asked is None else asked
+def _is_streamed(body: RequestBody, plan: RequestPlan, path: str) -> bool:
+    if plan.stream_paths and matching_path(plan.stream_paths, path) is not None:
+        return True
+    for way, value in zip(plan.stream.ways, body.all(plan.stream), strict=True):
+        asked = value if value is None or isinstance(value, bool) else body.read(way, _BOOL, value)
+        if asked is not None:
+            return asked
+    return plan.streams_unasked
 
 
-def _members(body: RequestBody) -> Mapping[str, str]:
-    """The short texts that may name a session, those of small objects by `outer.member`."""
-    outer = body.outer
-    named = (("prompt_cache_key", outer.prompt_cache_key), ("user_prompt_id", outer.user_prompt_id))
-    found = {name: text for name, raw in named if len(raw) and (text := _short_text(raw, _MAX_NAME_CHARS))}
-    # Only these, for in `request` there is the whole conversation (Gemini's Code Assist).
-    for name, raw in (("client_metadata", outer.client_metadata), ("request", outer.request)):
+def _max_output_tokens(body: RequestBody, plan: RequestPlan) -> int | None:
+    for way, value in zip(plan.max_output.ways, body.all(plan.max_output), strict=True):
+        most = value if value is None or isinstance(value, int) else body.read(way, _INT, value)
+        if most is None or most < 0:  # as much as there is room for
+            continue
+        if most < 1e9:
+            return most
+        body.note(f"{'.'.join(way)}: {most:.3g} is absurd")
+    return None
+
+
+def _members(body: RequestBody, plan: RequestPlan) -> Mapping[str, str]:
+    """The short texts that may name a session or an account, those of small objects by `outer.member`."""
+    found: dict[str, str] = {}
+    for way, raw in zip(plan.names.ways, body.all(plan.names), strict=True):
         if not len(raw):
             continue
-        try:
-            inner = _RAW_MEMBERS.decode(raw)
-        except UNREADABLE:
-            continue
-        found |= {f"{name}.{key}": text for key, one in inner.items() if (text := _short_text(one, _MAX_NAME_CHARS))}
+        name = way[-1]
+        if memoryview(raw)[:1] == _QUOTE:
+            if text := _short_text(raw, _MAX_NAME_CHARS):
+                found[name] = text
+        else:
+            for key, one in (read_object(raw) or {}).items():
+                if text := _short_text(one, _MAX_NAME_CHARS):
+                    found[f"{name}.{key}"] = text
     return found
 
 
-def _model(body: RequestBody) -> str:
-    name = body.text("model") or ""
-    if len(name) <= _MAX_NAME_CHARS and name.isprintable():
-        return name
-    body.note("model: no name")
+def _model(body: RequestBody, plan: RequestPlan) -> str:
+    for way, value in zip(plan.model.ways, body.all(plan.model), strict=True):
+        name: str | None = value if value is None or isinstance(value, str) else body.read(way, _STR, value)
+        if not name:
+            continue
+        if len(name) <= _MAX_NAME_CHARS and name.isprintable():
+            return name
+        body.note("model: no name")
     return ""
 
 
@@ -365,7 +462,7 @@ def is_answer(raw: Raw) -> bool:
         item = _ITEM.decode(raw)
     except UNREADABLE:
         return False
-    return item.role == "assistant" or item.type in {"reasoning", "function_call", "custom_tool_call"}
+    return item.role in {"assistant", "model"} or item.type in {"reasoning", "function_call", "custom_tool_call"}
 
 
 def _is_instruction(raw: Raw) -> bool:
@@ -388,7 +485,7 @@ def _weigh(messages: tuple[Raw, ...]) -> tuple[tuple[int, ...], int]:
 
 def _weigh_long(raw: Raw, size: int) -> tuple[int, int]:
     text = bytes(raw)
-    if b"base64" not in text and b'"images"' not in text:
+    if not any(mark in text for mark in _MEDIA_MARKS):
         return size, 0
     try:
         value = _ANY.decode(raw)
@@ -399,8 +496,9 @@ def _weigh_long(raw: Raw, size: int) -> tuple[int, int]:
 
 
 def _is_media(key: str, text: str) -> bool:
-    # Anthropic: {"type": "base64", "data": "…"}; OpenAI: "data:image/png;base64,…"; Ollama: {"images": ["…"]}.
-    return len(text) > _MEDIA_BYTES // 2 and (key in {"data", "images"} or text.startswith("data:"))
+    # Anthropic's {"type": "base64", "data": "…"}, Gemini's {"inlineData": {"data": "…"}}, Ollama's {"images": ["…"]},
+    # Bedrock's {"source": {"bytes": "…"}}, OpenAI's "data:image/png;base64,…".
+    return len(text) > _MEDIA_BYTES // 2 and (key in {"data", "images", "bytes"} or text.startswith("data:"))
 
 
 def _strings(value: object) -> Iterator[tuple[str, str]]:

@@ -4,9 +4,17 @@ Every chunk of every streamed answer passes here, so a chunk is split into lines
 the unfinished last line is copied, and an event costs one object. As in the WHATWG rules, with two deliberate
 differences: an event that has a name but no data is given out (providers send `event: ping` alone), and `finish`
 gives out an event whose closing blank line never came (some servers close right after `data: [DONE]`).
+
+Some providers (Gemini) send an error as bare JSON between the events, over several lines or in one. A parser that is
+asked to gives it out, too; what else is no field is skipped, as the rules have it.
 """
 
+from typing import ClassVar
+
 from msgspec import Struct
+
+from hivemind_addon.proxy.wire.json_objects import JsonObjects
+from hivemind_addon.system.json_values import read_object
 
 SSE = "text/event-stream"
 
@@ -32,9 +40,14 @@ class SseEvent(Struct, frozen=True, gc=False):
 class SseParser:
     """Turns chunks into events: the same events for any way to cut the same bytes."""
 
-    __slots__ = ("_after_cr", "_at_start", "_data", "_data_bytes", "_event", "_line")
+    __slots__ = ("_after_cr", "_at_start", "_bare", "_data", "_data_bytes", "_event", "_line")
 
-    def __init__(self) -> None:
+    broken: ClassVar[str | None] = None
+    """Whatever comes, what follows it can be read."""
+
+    def __init__(self, *, bare_json: bool = False) -> None:
+        """`bare_json`: a JSON object between two events is one, called `error` if it has such a member."""
+        self._bare = JsonObjects(MAX_EVENT_BYTES) if bare_json else None
         self._line = bytearray()  # a line whose end has not come yet
         self._event = ""
         self._data: list[bytes] = []
@@ -65,7 +78,7 @@ class SseParser:
         if self._line:
             lines[0] = bytes(self._line) + lines[0]
             self._line.clear()
-        events = self._read(lines)
+        events = self._read(lines) if self._bare is None else self._read_with_bare(lines, self._bare)
         if rest:
             self._keep(rest)
         return events
@@ -74,7 +87,8 @@ class SseParser:
         """The bytes are at their end: the event that was begun, if any."""
         last = [bytes(self._line)] if self._line else []
         self._line.clear()
-        return self._read([*last, b""])
+        last.append(b"")
+        return self._read(last) if self._bare is None else self._read_with_bare(last, self._bare)
 
     def _keep(self, part: bytes) -> None:
         room = _MAX_LINE_BYTES - len(self._line)
@@ -105,6 +119,25 @@ class SseParser:
                 self._add(b"")
             elif line == b"event":
                 self._event = ""
+        return events
+
+    def _read_with_bare(self, lines: list[bytes], bare: JsonObjects) -> list[SseEvent]:
+        if self._at_start:
+            self._at_start = False
+            lines[0] = lines[0].removeprefix(_BOM)
+        if not bare.is_open and not any(line.startswith(b"{") for line in lines):
+            return self._read(lines)
+        events: list[SseEvent] = []
+        for line in lines:
+            if bare.is_open and line.startswith((b"data:", b"event:")):
+                bare.drop()  # no line of JSON begins so
+            if bare.is_open or (line.startswith(b"{") and not self._data and not self._event):
+                for data in bare.feed(line):
+                    members = read_object(data)
+                    if members is not None:
+                        events.append(SseEvent("error" if "error" in members else "", data))
+            else:
+                events += self._read([line])
         return events
 
     def _add(self, value: bytes) -> None:

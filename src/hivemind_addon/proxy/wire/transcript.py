@@ -5,43 +5,43 @@ Answers are assembled from their streams, as far as these came: broken and cut o
 
 from collections.abc import Iterable
 
-from hivemind_addon.proxy.profile.model import DialectName
-from hivemind_addon.proxy.wire.dialect import Dialect
-from hivemind_addon.proxy.wire.dialects.registry import DIALECTS
+from hivemind_addon.proxy.wire.dialect import Dialect, dialect_named
 from hivemind_addon.proxy.wire.parts import (
     Assembly,
     Part,
     Transcript,
     error_text,
-    message_parts,
     objects_in,
-    text_of,
     word_of,
 )
 from hivemind_addon.proxy.wire.sse import SseEvent
+from hivemind_addon.proxy.wire.wordings.places import system_text
 from hivemind_addon.system.json_values import read_value
 
-__all__ = ["Part", "Transcript", "answer_of", "answer_of_events", "request_of"]
+__all__ = ["Part", "Transcript", "answer_of", "answer_of_events", "dialect_named", "request_of"]
 
 
-def answer_of(dialect_name: DialectName, body: bytes, plain: object = None) -> Transcript:
+def answer_of(dialect: Dialect, body: bytes, plain: object = None, media_type: str = "") -> Transcript:
     """An answer, streamed or plain, complete or not. `plain`: its members, where they were read already."""
-    dialect = DIALECTS[dialect_name]
     if plain is None and body.lstrip()[:1] == b"{":
         plain = read_value(body)
     if not isinstance(plain, dict):
-        parser = dialect.parser()
-        return _streamed(dialect, [*parser.feed(body), *parser.finish()])
+        parser = dialect.parser(media_type)
+        events = [*parser.feed(body), *parser.finish()]
+        if dialect.unwrapper is not None:
+            events = list(map(dialect.unwrapper.unwrap, events))
+        return _streamed(dialect, events)
+    members = dialect.inner(plain)
     answer = Assembly()
-    answer.out.error = error_text(plain)
-    answer.out.model = word_of(plain.get("model"))
-    dialect.read_answer(plain, answer)
+    answer.out.error = error_text(members)
+    answer.out.model = word_of(members.get("model"))
+    dialect.read_answer(members, answer)
     return answer.close()
 
 
-def answer_of_events(dialect_name: DialectName, events: Iterable[SseEvent]) -> Transcript:
+def answer_of_events(dialect: Dialect, events: Iterable[SseEvent]) -> Transcript:
     """A streamed answer that was cut into events already."""
-    return _streamed(DIALECTS[dialect_name], events)
+    return _streamed(dialect, events)
 
 
 def _streamed(dialect: Dialect, events: Iterable[SseEvent]) -> Transcript:
@@ -54,19 +54,25 @@ def _streamed(dialect: Dialect, events: Iterable[SseEvent]) -> Transcript:
     return answer.close()
 
 
-def request_of(dialect_name: DialectName, body: bytes) -> Transcript:
+def request_of(dialect: Dialect, body: bytes) -> Transcript:
     """A request: its instructions, then its messages."""
     top = read_value(body)
     if not isinstance(top, dict):
         return Transcript()
-    parts: list[Part] = []
-    for name in ("system", "instructions"):
-        parts += [Part("system", text) for text in (text_of(top.get(name)),) if text]
-    conversation = top.get(DIALECTS[dialect_name].conversation)
-    if isinstance(conversation, str):
-        parts.append(Part("user", conversation))
-    for message in objects_in(conversation):
-        parts += message_parts(message)
-    if isinstance(prompt := top.get("prompt"), str):
-        parts.append(Part("user", prompt))
-    return Transcript(parts=parts, model=word_of(top.get("model")))
+    plan = dialect.plan
+    instructions = (system_text(_at(top, way)) for way in plan.preamble.ways if way not in plan.tools.ways)
+    parts = [Part("system", text) for text in instructions if text]
+    for way in plan.messages.ways:
+        conversation = _at(top, way)
+        if isinstance(conversation, str):
+            parts.append(Part("user", conversation))
+        for message in objects_in(conversation):
+            parts += dialect.message_parts(message)
+    model = next((word for way in plan.model.ways if (word := word_of(_at(top, way)))), "")
+    return Transcript(parts=parts, model=model)
+
+
+def _at(top: object, way: tuple[str, ...]) -> object:
+    for name in way:
+        top = top.get(name) if isinstance(top, dict) else None
+    return top

@@ -10,16 +10,16 @@ from pathlib import Path
 from msgspec import Struct
 
 from hivemind_addon.proxy.checkpoint.store import Checkpoint
-from hivemind_addon.proxy.profile.model import DialectName
+from hivemind_addon.proxy.wire.transcript import dialect_named
 from hivemind_addon.tools.checkpoints import claude_code, codex
 from hivemind_addon.tools.checkpoints.prompt import prompt_of
 
 _SENT = ("content-type", "anthropic-version", "anthropic-beta", "openai-beta", "x-openai-internal-codex-responses-lite")
 """Headers that say how the body is meant."""
 _KEYS = {
-    DialectName.ANTHROPIC_MESSAGES: "x-api-key: ${ANTHROPIC_API_KEY}",
-    DialectName.OPENAI_RESPONSES: "authorization: Bearer ${OPENAI_API_KEY}",
-    DialectName.OPENAI_CHAT: "authorization: Bearer ${OPENAI_API_KEY}",
+    "anthropic": "x-api-key: ${ANTHROPIC_API_KEY}",
+    "openai-responses": "authorization: Bearer ${OPENAI_API_KEY}",
+    "openai-chat": "authorization: Bearer ${OPENAI_API_KEY}",
 }
 _LOGIN_BETA = "oauth-"
 """Of Claude Code's with a subscription: it does not go with a key."""
@@ -32,7 +32,7 @@ def curl_command(checkpoint: Checkpoint, file: str = "FILE") -> str:
         if value := checkpoint.headers.get(name, "application/json" if name == "content-type" else ""):
             betas = [beta for beta in value.split(",") if not beta.strip().startswith(_LOGIN_BETA)]
             words += ["-H", shlex.quote(f"{name}: {','.join(betas)}")]
-    if key := _KEYS.get(DialectName(checkpoint.head.dialect)):
+    if key := _KEYS.get(dialect_named(checkpoint.head.dialect).name):
         words += ["-H", f'"{key}"']
     return " ".join([*words, "--data-binary", f"@{file}"])
 
@@ -63,13 +63,13 @@ class Export(Struct, frozen=True):
     """What continues it, once the file is there; a shell's line. `FILE`: wherever the file is."""
 
 
-_TAKES = {ExportForm.CLAUDE_CODE: DialectName.ANTHROPIC_MESSAGES, ExportForm.CODEX: DialectName.OPENAI_RESPONSES}
+_TAKES = {ExportForm.CLAUDE_CODE: "anthropic", ExportForm.CODEX: "openai-responses"}
 _PROGRAMS = {ExportForm.CLAUDE_CODE: "Claude Code", ExportForm.CODEX: "Codex"}
 _APIS = {
-    DialectName.ANTHROPIC_MESSAGES: "Messages",
-    DialectName.OPENAI_RESPONSES: "Responses",
-    DialectName.OPENAI_CHAT: "Chat Completions",
-    DialectName.OLLAMA: "Ollama",
+    "anthropic": "Messages",
+    "openai-responses": "Responses",
+    "openai-chat": "Chat Completions",
+    "ollama": "Ollama",
 }
 
 
@@ -81,11 +81,11 @@ def export(
     `project`: the folder in which an agent is to go on. `environment`: tells where agents keep their sessions.
     `session`: the new one's name, a UUID; empty: a random one.
     """
-    dialect = DialectName(checkpoint.head.dialect)
-    if form in _TAKES and dialect is not _TAKES[form]:
+    spoken = dialect_named(checkpoint.head.dialect).name
+    if form in _TAKES and spoken != _TAKES[form]:
         raise CannotExport(
-            f"{checkpoint.head.id} is a conversation of the {_APIS[dialect]} API, and {_PROGRAMS[form]} speaks the "
-            f"{_APIS[_TAKES[form]]} API; `--as text` gives it as a prompt for any agent"
+            f"{checkpoint.head.id} is a conversation of the {_APIS.get(spoken, spoken)} API, and "
+            f"{_PROGRAMS[form]} speaks the {_APIS[_TAKES[form]]} API; `--as text` gives it as a prompt for any agent"
         )
     session = session or str(uuid.uuid4())
     enter = f"cd {shlex.quote(str(project))} && "

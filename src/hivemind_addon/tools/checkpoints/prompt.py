@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from hivemind_addon.proxy.checkpoint.store import Checkpoint
-from hivemind_addon.proxy.profile.model import DialectName
-from hivemind_addon.proxy.wire.transcript import Part, request_of
+from hivemind_addon.proxy.wire.transcript import Part, dialect_named, request_of
 
 INSTRUCTIONS = ("system", "developer")
 """Headings of what a program tells its model, not of what was said."""
@@ -15,7 +14,7 @@ _FENCE = re.compile(r"^\s*(`{3,})", re.MULTILINE)
 
 def parts_of(checkpoint: Checkpoint) -> list[Part]:
     """What was said, oldest first."""
-    return request_of(DialectName(checkpoint.head.dialect), bytes(checkpoint.body)).parts
+    return request_of(dialect_named(checkpoint.head.dialect), bytes(checkpoint.body)).parts
 
 
 def prompt_of(checkpoint: Checkpoint) -> str:

@@ -1,0 +1,88 @@
+"""The packaged wire formats, and what a profile makes of them."""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hivemind_addon.proxy.profile.format import WireFormat
+from hivemind_addon.proxy.profile.rules import FORMAT_RULES
+from hivemind_addon.resources import formats_folder
+from hivemind_addon.system.document import read_document
+from hivemind_addon.system.typed import INHERITED, DocumentError, convert
+
+USUAL = "openai-chat"
+"""What most servers speak."""
+_EXTENDS = "extends"
+_CURE = "write keys of a wire format, such as framing: {text/event-stream: sse}"
+_REPLACED = frozenset({"framing", "body", "event"})
+"""Mappings that are one value: what is written replaces them."""
+_OLDER_NAMES = {"anthropic-messages": "anthropic"}
+"""In captures, checkpoints and flow files of earlier versions."""
+
+
+@cache
+def packaged_formats() -> Mapping[str, WireFormat]:
+    """The wire formats that come with the package, by name. DocumentError: one cannot be read."""
+    return {name: convert(WireFormat, keys, _file(name), rules=FORMAT_RULES) for name, keys in _documents().items()}
+
+
+def format_named(name: str) -> WireFormat:
+    """The packaged wire format of a recorded name; OpenAI's chat where none has it."""
+    formats = packaged_formats()
+    return formats.get(_OLDER_NAMES.get(name, name)) or formats[USUAL]
+
+
+def whole_format(written: Any, file: Path, key_path: str) -> Any:
+    """A format as a profile writes it, a name or changes to a named one → the format, or all of its keys untyped.
+
+    `file`, `key_path`: where it stands. DocumentError: it names no packaged format.
+    """
+    if isinstance(written, str):
+        written = {_EXTENDS: written}
+    if not isinstance(written, Mapping):
+        return written  # what is wrong with it, the typing says
+    own = dict(written)
+    wanted = own.pop(_EXTENDS, None)
+    if wanted is None:
+        return own
+    parents = _documents()
+    if not isinstance(wanted, str) or wanted not in parents:
+        known = ", ".join(sorted(parents))
+        raise DocumentError(file, key_path, f"there is no format {wanted!r}", f"write one of {known}")
+    return change(parents[wanted], own) if own else packaged_formats()[wanted]
+
+
+def change(base: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Own keys replace the base's; mappings key by key, own ones first. `inherited` in a list stands for the base's."""
+    merged = {key: value if key in _REPLACED else _change_value(base.get(key), value) for key, value in own.items()}
+    return merged | {key: value for key, value in base.items() if key not in own}
+
+
+def _change_value(base: Any, own: Any) -> Any:
+    if isinstance(own, Mapping) and isinstance(base, Mapping):
+        return change(base, own)
+    if isinstance(own, list) and INHERITED in own:
+        place = own.index(INHERITED)
+        return [*own[:place], *(base or ()), *(one for one in own[place:] if one != INHERITED)]
+    return own
+
+
+@cache
+def _documents() -> Mapping[str, Mapping[str, Any]]:
+    """All keys of each, those of the format that it changes, too."""
+    read = {
+        file.stem: dict(read_document(file, cure_when_empty=_CURE, packaged=True))
+        for file in sorted(formats_folder().glob("*.yaml"))
+    }
+    return {name: {**_extended(name, read), "name": name} for name in read}
+
+
+def _extended(name: str, read: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    own = dict(read[name])
+    wanted = own.pop(_EXTENDS, None)
+    return own if wanted is None else change(_extended(wanted, read), own)
+
+
+def _file(name: str) -> Path:
+    return formats_folder() / f"{name}.yaml"

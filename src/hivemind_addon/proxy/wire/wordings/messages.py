@@ -1,0 +1,32 @@
+"""The words of answers in Anthropic's Messages."""
+
+from hivemind_addon.proxy.wire.parts import Assembly, Values, block_parts, members_of, objects_in, word_of
+
+
+class MessagesWording:
+    """Content blocks with a `type`, each begun, continued and closed by events of their own."""
+
+    def read_answer(self, top: Values, answer: Assembly) -> None:
+        """Put together an answer that is one JSON object."""
+        blocks = objects_in(top.get("content"))
+        answer.out.parts = [part for block in blocks for part in block_parts(block, "text")]
+        answer.out.stop = word_of(top.get("stop_reason"))
+
+    def read_event(self, name: str, top: Values, answer: Assembly) -> None:
+        """Put the next event of a streamed answer to what came before."""
+        index = top.get("index")
+        match name:
+            case "message_start":
+                answer.out.model = word_of(members_of(top.get("message")).get("model"))
+            case "content_block_start":
+                block = members_of(top.get("content_block"))
+                for part in block_parts(block, "text"):
+                    begun = answer.part(index, part.heading)
+                    begun.text = "" if part.text == "{}" else part.text
+            case "content_block_delta":
+                delta = members_of(top.get("delta"))
+                for key, heading in (("text", "text"), ("thinking", "thinking"), ("partial_json", "tool call")):
+                    if isinstance(piece := delta.get(key), str):
+                        answer.part(index, heading).text += piece
+            case "message_delta":
+                answer.out.stop = word_of(members_of(top.get("delta")).get("stop_reason")) or answer.out.stop

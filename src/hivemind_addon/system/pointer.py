@@ -1,0 +1,105 @@
+"""JSON pointers: where in a JSON value something stands.
+
+As RFC 6901 has them (`/usage/prompt_tokens`, `/choices/0/delta`, `~1` for a slash and `~0` for a tilde in a name); a
+step that is `*` stands for every item of a list, or every member of an object. The empty pointer is the whole value.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from msgspec import Raw
+
+from hivemind_addon.system.json_values import read_list, read_object, read_value
+from hivemind_addon.system.typed import BadValue
+
+_EVERY = "*"
+_INDEX = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
+_BAD_ESCAPE = re.compile(r"~(?![01])")
+_NULL = b"null"
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """One pointer, taken apart. What it looks through may be decoded or still JSON (`msgspec.Raw`), at any depth:
+    only the members that lead to its end are read. It never raises; null, and what cannot be read, is not there.
+    """
+
+    text: str
+    steps: tuple[str, ...]
+    _is_single: bool
+    """No step stands for several."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Pointer":
+        """The pointer that is written so. Raises BadValue."""
+        if text and not text.startswith("/"):
+            raise BadValue(f"no JSON pointer: {text!r}", "begin it with /, such as /error/code")
+        if _BAD_ESCAPE.search(text):
+            raise BadValue(f"no JSON pointer: {text!r}", "write ~0 for a tilde in a name, and ~1 for a slash")
+        steps = tuple(step.replace("~1", "/").replace("~0", "~") for step in text.split("/")[1:])
+        return cls(text, steps, _EVERY not in steps)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def find(self, top: object) -> object:
+        """The first value there, decoded; None: there is none."""
+        if not self._is_single:
+            return next(_walk(top, self.steps), None)
+        value = top
+        for step in self.steps:
+            value = _member(value, step)
+            if value is None:
+                return None
+        return read_value(value) if type(value) is Raw else value
+
+    def find_all(self, top: object) -> Iterator[object]:
+        """Every value there, decoded, in the order of the JSON."""
+        return _walk(top, self.steps)
+
+    def is_anywhere(self, top: object) -> bool:
+        """Whether anything stands there; what does is not decoded."""
+        return next(_walk(top, self.steps, decoded=False), None) is not None
+
+
+def _walk(value: object, steps: tuple[str, ...], *, decoded: bool = True) -> Iterator[object]:
+    for place, step in enumerate(steps):
+        if step == _EVERY:
+            for one in _members(value):
+                yield from _walk(one, steps[place + 1 :], decoded=decoded)
+            return
+        value = _member(value, step)
+        if value is None:
+            return
+    if type(value) is Raw:
+        value = read_value(value) if decoded else None if memoryview(value) == _NULL else value
+    if value is not None:
+        yield value
+
+
+def _member(value: object, step: str) -> object:
+    value = _opened(value)
+    if isinstance(value, Mapping):
+        return value.get(step)
+    if isinstance(value, list) and _INDEX.fullmatch(step):
+        index = int(step)
+        return value[index] if index < len(value) else None
+    return None
+
+
+def _members(value: object) -> Iterator[object]:
+    value = _opened(value)
+    if isinstance(value, Mapping):
+        return iter(value.values())
+    return iter(value) if isinstance(value, list) else iter(())
+
+
+def _opened(value: object) -> object:
+    """One layer of it."""
+    if type(value) is not Raw:
+        return value
+    first = bytes(memoryview(value)[:1])
+    if first == b"{":
+        return read_object(value)
+    return read_list(value) if first == b"[" else None

@@ -1,0 +1,10 @@
+"""The packaged wire formats, ready to read."""
+
+from hivemind_addon.proxy.profile.formats import packaged_formats
+from hivemind_addon.proxy.wire.dialect import dialect_named
+
+ANTHROPIC = dialect_named("anthropic")
+CHAT = dialect_named("openai-chat")
+RESPONSES = dialect_named("openai-responses")
+OLLAMA = dialect_named("ollama")
+ALL = tuple(map(dialect_named, packaged_formats()))
