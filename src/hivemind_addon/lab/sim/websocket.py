@@ -217,7 +217,7 @@ class _SocketLane:
         self._go_on()
 
     def _warm_up(self) -> None:
-        response = {"id": f"resp_warm_{id(self._frame):x}", "object": "response", "output": [], "usage": None}
+        response: _Members = {"id": f"resp_warm_{id(self._frame):x}", "object": "response", "output": [], "usage": None}
         self._connection.learn(response, {name: value for name, value in self._whole.items() if name != "generate"})
         for status in ("created", "completed"):
             frame = {"type": f"response.{status}", "response": {**response, "status": status}}
