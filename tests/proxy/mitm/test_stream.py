@@ -261,6 +261,7 @@ class FakeExchange:
         self.next = Next.SEND
         self.refusal = None
         self.over = False
+        self.outgoing = None
         self.tripped = False
         self.decided = True
         self.retry = []

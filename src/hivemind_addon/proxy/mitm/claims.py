@@ -117,9 +117,11 @@ class Claims:
         told = (getattr(client.proxy_mode, "address", None), settings.upstream and settings.upstream.address)
         if port in settings.lan_ports or asked in told:
             return True  # the latter: where the proxy itself was told to go
+        if any(one.address == asked for profile in settings.profiles.by_name.values() for one in profile.upstreams):
+            return True
         return any(settings.profiles.match_host(host, port) for host in (asked[0], there))
 
 
 def _has_turns(profile: Profile, path: str) -> bool:
-    """Whether the format of a path has a WebSocket mode."""
-    return format_for(profile, path).wording is Wording.RESPONSES
+    """Whether the format of a path has a WebSocket mode, and all goes to one endpoint: no connection moves."""
+    return format_for(profile, path).wording is Wording.RESPONSES and not profile.upstreams

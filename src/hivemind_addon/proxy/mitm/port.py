@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
@@ -72,6 +73,14 @@ class Delivered(Protocol):
     def __len__(self) -> int: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """What an attempt sends in place of the flow's request, and where."""
+
+    request: http.Request = field(repr=False)
+    """Its host, port and scheme say where it goes. It may have a key of ours: it is in no flow."""
+
+
 class ExchangePort(Protocol):
     """One scheduled request as the layer needs it. No method raises."""
 
@@ -85,6 +94,8 @@ class ExchangePort(Protocol):
     """False: what failed is not sent again, though waiting might cure it; `withheld` tells of that."""
     withheld: bool
     """The last attempt's failure ended it only because it may not be sent again."""
+    outgoing: Outgoing | None
+    """What the admitted attempt sends in place of the flow's request; None: that, as it came."""
 
     @property
     def keep_alive(self) -> bytes:
