@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mitmproxy import http
 
     from hivemind_addon.proxy.profile.model import Profile
-    from hivemind_addon.proxy.profile.upstreams import EqualUpstream, Key, Keys
+    from hivemind_addon.proxy.profile.upstreams import EqualUpstream, UpstreamKey, Keys
     from hivemind_addon.proxy.wire.description import Description
 
 _SIGNED = ("aws4-", "hmac ", "sharedkey ")
@@ -91,7 +91,7 @@ def outgoing(
     return Outgoing(sent)
 
 
-def _replace_key(sent: http.Request, profile: Profile, upstream: EqualUpstream, key: Key | None) -> None:
+def _replace_key(sent: http.Request, profile: Profile, upstream: EqualUpstream, key: UpstreamKey | None) -> None:
     """The client's credentials are for the host that it meant, and go to no other."""
     brought = next((name for name in profile.credential_headers if name in sent.headers), "")
     for name in (*_OF_THE_CLIENT, *profile.credential_headers, *profile.request_account_headers):

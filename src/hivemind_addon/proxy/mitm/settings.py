@@ -13,7 +13,7 @@ from hivemind_addon.proxy.journal.retention import JournalKeep
 from hivemind_addon.proxy.profile.agents import load_agents
 from hivemind_addon.proxy.profile.grants import AgentRules
 from hivemind_addon.proxy.profile.load import load_profiles
-from hivemind_addon.proxy.profile.upstreams import Key, read_keys
+from hivemind_addon.proxy.profile.upstreams import UpstreamKey, read_keys
 from hivemind_addon.system.patterns import glob_matches, host_parts
 from hivemind_addon.system.typed import DocumentError
 
@@ -151,7 +151,7 @@ def read_profiles(folder: Path | None, reverse_profile: str, max_concurrency: in
 
 def _with_keys(profiles: Profiles, folder: Path) -> Profiles:
     """With what their endpoints need. Raises DocumentError."""
-    keys: dict[tuple[str, str], Key] = {}
+    keys: dict[tuple[str, str], UpstreamKey] = {}
     for profile in profiles.by_name.values():
         if profile.upstreams:
             files = (folder / f"{profile.name}{suffix}" for suffix in (".yml", ".yaml"))
