@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mitmproxy import http
 
     from hivemind_addon.proxy.profile.model import Profile
-    from hivemind_addon.proxy.profile.upstreams import EqualUpstream, UpstreamKey, Keys
+    from hivemind_addon.proxy.profile.upstreams import EqualUpstream, Keys, UpstreamKey
     from hivemind_addon.proxy.wire.description import Description
 
 _SIGNED = ("aws4-", "hmac ", "sharedkey ")
