@@ -29,7 +29,7 @@ from hivemind_addon.system.patterns import (
     normal_path,
     path_matches,
 )
-from hivemind_addon.system.typed import DocumentError, convert
+from hivemind_addon.system.typed import DocumentError, Known, convert
 
 _EXTENDS = "extends"
 _FORMATS = frozenset({"format"})
@@ -199,20 +199,29 @@ class _Resolver:
     def __init__(self, *, packaged: Mapping[str, _Document], user: Mapping[str, _Document]) -> None:
         self._packaged = packaged
         self._user = user
+        self._known: Known = {}
+        self._wholes: dict[Path, Mapping[str, Any]] = {}
 
     def profile(self, name: str) -> Profile:
         """The profile of that name, a user's before a packaged one."""
         document = self._user.get(name) or self._packaged[name]
         whole = _with_formats(self._whole(name, document, ()), document.file)
-        made: Profile = convert(Profile, whole, document.file, rules=PROFILE_RULES)
+        made: Profile = convert(Profile, whole, document.file, rules=PROFILE_RULES, known=self._known)
         return replace(made, name=name)
 
     def _whole(self, name: str, document: _Document, seen: tuple[Path, ...]) -> Mapping[str, Any]:
         """All keys, the inherited ones too."""
+        whole = self._wholes.get(document.file)
+        if whole is None:
+            whole = self._wholes[document.file] = self._read(name, document, seen)
+        return whole
+
+    def _read(self, name: str, document: _Document, seen: tuple[Path, ...]) -> Mapping[str, Any]:
         # Each layer is checked by itself first, so that an error names the file in which it stands.
         own = document.keys
         checked = _with_formats(own, document.file)
-        convert(Profile, checked, document.file, partial=document.extends is not None, rules=PROFILE_RULES)
+        is_layer = document.extends is not None
+        convert(Profile, checked, document.file, partial=is_layer, rules=PROFILE_RULES, known=self._known)
         if document.extends is None:
             return own
         if document.file in seen:
