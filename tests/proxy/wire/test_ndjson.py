@@ -38,3 +38,8 @@ def test_an_endless_line_costs_bounded_memory():
         parser.feed(b"x" * 65536)
     (event,) = parser.feed(b"\nrest")
     assert len(event.data) == MAX_EVENT_BYTES
+
+
+def test_a_line_that_is_blank_as_far_as_it_is_kept_is_dropped_for_any_cut():
+    line = b" " * (MAX_EVENT_BYTES + 10) + b"x\n"
+    assert lines(line) == lines(line[:10], line[10:-5], line[-5:]) == []

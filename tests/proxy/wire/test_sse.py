@@ -1,5 +1,7 @@
 import itertools
+import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -111,3 +113,46 @@ def test_a_long_line_in_small_chunks_is_not_copied_again_and_again():
             parser.feed(b"abcd")
 
     assert least_cpu_s(feed, tries=1) < 5
+
+
+ERROR = b'{\n  "error": {\n    "code": 503,\n    "message": "}\\"{ full"\n  }\n}'
+
+
+def parse_bare(*chunks: bytes) -> list[SseEvent]:
+    parser = SseParser(bare_json=True)
+    events = [event for chunk in chunks for event in parser.feed(chunk)]
+    return events + parser.finish()
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"", b"\n\ndata: c\n\n"])
+def test_a_bare_error_is_an_event_of_that_name(end):
+    events = parse_bare(b'data: {"a":1}\n\n' + ERROR + end)
+    assert events[0] == SseEvent("", b'{"a":1}')
+    assert events[1].event == "error"
+    assert json.loads(events[1].data) == json.loads(ERROR)
+    assert events[2:] == ([SseEvent("", b"c")] if b"data" in end else [])
+
+
+def test_other_bare_json_is_an_event_without_a_name_and_in_order():
+    stream = b'\xef\xbb\xbf{"a":1}{"error":2}\ndata: b\n\n{"c":3} junk\n'
+    assert parse_bare(stream) == [
+        SseEvent("", b'{"a":1}'),
+        SseEvent("error", b'{"error":2}'),
+        SseEvent("", b"b"),
+        SseEvent("", b'{"c":3}'),
+    ]
+
+
+def test_bare_json_is_skipped_unasked():
+    assert parse(ERROR + b"\n\ndata: c\n\n") == [SseEvent("", b"c")]
+
+
+def test_what_only_looks_like_bare_json_hides_nothing():
+    assert parse_bare(b"{oops\ndata: a\n\n" + ERROR + b"\n")[0] == SseEvent("", b"a")
+    assert [event.event for event in parse_bare(b"{oops\ndata: a\n\n" + ERROR)] == ["", "error"]
+    assert parse_bare(b'{"oops\n{\ndata: a\n\n{"b":1}\n') == [SseEvent("", b"a"), SseEvent("", b'{"b":1}')]
+    assert parse_bare(b"{oops}\n{}}\n{\n\n") == [SseEvent("", b"{}")]
+
+
+def test_within_an_event_bare_json_is_no_event():
+    assert parse_bare(b"event: x\n" + b'{"error":1}\ndata: a\n\n') == [SseEvent("x", b"a")]

@@ -96,6 +96,8 @@ class Dialect:
         self.unwrapper = Unwrapper(envelope.at, base64=envelope.base64) if envelope else None
         """Takes its events out of what they are wrapped in; None: they are not."""
         self._done = events.done.encode()
+        self._long = len(self._done) + _LEAST_BYTES if self._done else 0
+        """Longer data cannot be the closing one."""
         self._kinds = {
             **dict.fromkeys(events.bookkeeping, EventClass.BOOKKEEPING),
             **dict.fromkeys(events.terminal, EventClass.TERMINAL),
@@ -138,7 +140,7 @@ class Dialect:
     def classify(self, event: SseEvent) -> EventClass:
         """What the event means before the first content."""
         data = event.data
-        if self._is_done(data):
+        if len(data) < self._long and self._is_done(data):
             return EventClass.TERMINAL
         if not self._content:
             return self._kinds.get(event_name(event), EventClass.CONTENT)
@@ -163,7 +165,8 @@ class Dialect:
                 if mark in data:
                     break
             else:
-                return EventClass.TERMINAL if self._is_done(data) else EventClass.CONTENT
+                is_done = len(data) < self._long and self._is_done(data)
+                return EventClass.TERMINAL if is_done else EventClass.CONTENT
         kind = self.classify(event)
         return EventClass.CONTENT if kind is EventClass.BOOKKEEPING else kind
 
@@ -177,14 +180,17 @@ class Dialect:
                     self._sure_names.clear()
                 sure = any(glob_matches(glob, name) for glob in self.form.events.surely_content)
                 self._sure_names[name] = sure
-            return sure and not self._is_done(data)
+            return sure and (len(data) >= self._long or not self._is_done(data))
         if not self._without or len(data) < _LEAST_BYTES:
             return False
         for mark in self._without:
             found = data.count(mark)
             if found and (found > 1 or mark + b":null" not in data):
                 return False
-        return all(mark in data for mark in self._with)
+        for mark in self._with:  # noqa: SIM110 - a generator would cost as much as all of it
+            if mark not in data:
+                return False
+        return True
 
     def error_of(self, event: SseEvent) -> ErrorFacts | None:
         """The error that the event carries; None when it is no error event."""
@@ -229,7 +235,7 @@ class Dialect:
         )
 
     def _is_done(self, data: bytes) -> bool:
-        return bool(self._done) and len(data) < _LEAST_BYTES + len(self._done) and data.strip() == self._done
+        return data.strip() == self._done
 
     def _carries_content(self, top: Mapping[str, msgspec.Raw]) -> bool:
         """Whether anything stands at one of the places of content, or what cannot be understood on the way."""
@@ -397,24 +403,22 @@ def tokens_at(members: Values, name: str) -> int | None:
     return int(value)
 
 
-def _tokens_on(members: Values, way: Steps) -> int | None:
-    return tokens_at(members if len(way) == 1 else members_on(members, way[:-1]), way[-1])
-
-
 def _sum(members: Values, ways: tuple[Steps, ...]) -> int | None:
     total = None
     for way in ways:
-        told = _tokens_on(members, way)
-        if told is not None:
-            total = told if total is None else total + told
+        if way[0] in members:
+            told = tokens_at(members if len(way) == 1 else members_on(members, way[:-1]), way[-1])
+            if told is not None:
+                total = told if total is None else total + told
     return total
 
 
 def _first(members: Values, ways: tuple[Steps, ...]) -> int | None:
     for way in ways:
-        told = _tokens_on(members, way)
-        if told is not None:
-            return told
+        if way[0] in members:
+            told = tokens_at(members if len(way) == 1 else members_on(members, way[:-1]), way[-1])
+            if told is not None:
+                return told
     return None
 
 

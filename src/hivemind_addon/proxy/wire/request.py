@@ -7,8 +7,9 @@ when it is counted (`text_of`), which happens only to what is new and short.
 import hashlib
 import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -46,28 +47,74 @@ _FINGERPRINT_CHARS = 16
 _NO_ITEMS = b"[]"
 
 
+type Way = tuple[str, ...]
+"""The members that lead to a value."""
+
+
+class _Group:
+    """Some places, which are asked for together."""
+
+    __slots__ = ("get", "ways")
+
+    def __init__(self, ways: Sequence[Way]) -> None:
+        self.ways = tuple(ways)
+        self.get: Callable[[Any], tuple[Any, ...]] | None = None
+        """All that stands there, of the outer layer; None: some stand deeper."""
+
+    def compile(self, attributes: Mapping[str, str]) -> None:
+        """`attributes`: member of the outer layer → the struct's name for it."""
+        if any(len(way) != 1 for way in self.ways):
+            return
+        names = [attributes[way[0]] for way in self.ways]
+        if len(names) > 1:
+            self.get = attrgetter(*names)
+        elif names:
+            one = attrgetter(names[0])
+            self.get = lambda outer: (one(outer),)
+        else:
+            self.get = lambda outer: ()  # noqa: ARG005 - as the others
+
+
+class _Text(NamedTuple):
+    member: str
+    match: re.Pattern[str] | None
+
+
 class RequestPlan:
     """Where the bodies of one format say what, taken apart once: which members are read in the one pass over them."""
 
     def __init__(self, places: RequestPlaces) -> None:
-        self.model, self.stream = _ways(places.model), _ways(places.stream)
+        self.model, self.stream, self.max_output, self.messages, self.preamble, self.tools, self.media = groups = [
+            _Group([_way(one) for one in pointers])
+            for pointers in (
+                places.model,
+                places.stream,
+                places.max_output,
+                places.messages,
+                places.preamble,
+                places.tools,
+                places.media,
+            )
+        ]
+        self.continues, self.names = (_Group([_way(one) for one in ones]) for ones in (places.continues, places.names))
+        self.sessions, self.parents = (
+            _Group([_way(one.at) for one in ones]) for ones in (places.sessions, places.parents)
+        )
+        self.session_texts, self.parent_texts = _texts(places.sessions), _texts(places.parents)
         self.stream_paths = places.stream_paths
         self.streams_unasked = places.streams_unasked
-        self.max_output, self.messages = _ways(places.max_output), _ways(places.messages)
-        self.preamble, self.tools = _ways(places.preamble), _ways(places.tools)
-        self.media, self.continues, self.names = _ways(places.media), _ways(places.continues), _ways(places.names)
-        self.sessions, self.parents = _texts(places.sessions), _texts(places.parents)
+        groups += [self.continues, self.names, self.sessions, self.parents]
+        members = dict.fromkeys(way[0] for group in groups for way in group.ways)
         # Every value is raw, so that one of a wrong type spoils no other.
-        texts = [one.way for one in (*self.sessions, *self.parents)]
-        every = (self.model, self.stream, self.max_output, self.messages, self.preamble, self.tools, self.media)
-        members = dict.fromkeys(way[0] for ways in (*every, self.continues, self.names, texts) for way in ways)
         raw: dict[str, tuple[str, Any, Any]] = {name: (f"m{at}", Raw, NO_RAW) for at, name in enumerate(members)}
         self.attributes = {name: attribute for name, (attribute, _, _) in raw.items()}
+        for group in groups:
+            group.compile(self.attributes)
         # Of nearly every body: all that every request asks for is read in the same pass.
         usual = dict(raw)
-        for ways, kind in ((self.model, str), (self.stream, bool), (self.max_output, int)):
-            usual |= {way[0]: (self.attributes[way[0]], kind | None, None) for way in ways if len(way) == 1}
-        for way in self.messages[:1]:
+        for group, kind in ((self.model, str), (self.stream, bool), (self.max_output, int)):
+            usual |= {way[0]: (self.attributes[way[0]], kind | None, None) for way in group.ways if len(way) == 1}
+        for way in self.messages.ways[:1]:
             if len(way) == 1:
                 usual[way[0]] = (self.attributes[way[0]], list[Raw], field(default_factory=list))
         # Decoders hold no state between calls; building one costs more than most calls.
@@ -75,25 +122,12 @@ class RequestPlan:
         self.raw = _decoder(raw)
 
 
-type Way = tuple[str, ...]
-"""The members that lead to a value."""
+def _way(pointer: str) -> Way:
+    return Pointer.parse(pointer).steps
 
 
-class _TextWay(NamedTuple):
-    way: Way
-    member: str
-    match: re.Pattern[str] | None
-
-
-def _ways(pointers: Sequence[str]) -> tuple[Way, ...]:
-    return tuple(Pointer.parse(one).steps for one in pointers)
-
-
-def _texts(places: Sequence[TextPlace]) -> tuple[_TextWay, ...]:
-    return tuple(
-        _TextWay(Pointer.parse(one.at).steps, one.member, re.compile(one.match) if one.match else None)
-        for one in places
-    )
+def _texts(places: Sequence[TextPlace]) -> tuple[_Text, ...]:
+    return tuple(_Text(one.member, re.compile(one.match) if one.match else None) for one in places)
 
 
 def _decoder(members: Mapping[str, tuple[str, Any, Any]]) -> msgspec.json.Decoder[Any]:
@@ -124,8 +158,11 @@ class RequestBody:
     def __repr__(self) -> str:
         return f"<RequestBody {len(self.oddities)} oddities>"
 
-    def at(self, way: Way) -> Any:
-        """The value: raw, or read already; NO_RAW, or None, or an empty list, where there is none."""
+    def all(self, group: _Group) -> Sequence[Any]:
+        """What stands at each place: raw, or read already; NO_RAW, None or an empty list where nothing does."""
+        return group.get(self._outer) if group.get is not None else [self._at(way) for way in group.ways]
+
+    def _at(self, way: Way) -> Any:
         if len(way) == 1:
             return getattr(self._outer, self._attributes[way[0]])
         return self.members(way[:-1]).get(way[-1], NO_RAW)
@@ -134,11 +171,12 @@ class RequestBody:
         """Those of the object there; none where there is no object."""
         known = self._inner.get(way)
         if known is None:
-            known = self._read(way, _MEMBERS, self.at(way)) or {}
+            known = self.read(way, _MEMBERS, self._at(way)) or {}
             self._inner[way] = known
         return known
 
-    def _read[T](self, way: Way, decoder: msgspec.json.Decoder[T], raw: Raw | None) -> T | None:
+    def read[T](self, way: Way, decoder: msgspec.json.Decoder[T], raw: Raw | None) -> T | None:
+        """What stands there, read; None: nothing, or what cannot be read."""
         if raw is None or not len(raw) or (len(raw) == len(_NULL) and memoryview(raw) == _NULL):
             return None
         try:
@@ -147,46 +185,21 @@ class RequestBody:
             self.note(f"{'.'.join(way)}: {_short(error)}")
             return None
 
-    def text(self, way: Way) -> str | None:
-        """The text there."""
-        value = self.at(way)
-        return value if isinstance(value, str) else self._read(way, _STR, value)
-
-    def number(self, way: Way) -> int | None:
-        """The whole number there."""
-        value = self.at(way)
-        return value if isinstance(value, int) else self._read(way, _INT, value)
-
-    def flag(self, way: Way) -> bool | None:
-        """True or false."""
-        value = self.at(way)
-        return value if isinstance(value, bool) else self._read(way, _BOOL, value)
-
-    def count(self, way: Way) -> int:
-        """How many items the list there has."""
-        raw = self.at(way)
-        if not len(raw):
-            return 0
-        items = self._read(way, _RAWS, raw)
-        return len(items) if items else 0
-
-    def items(self, way: Way) -> tuple[Raw, ...]:
-        """The items there; a plain text is one."""
-        raw = self.at(way)
+    def items(self, way: Way, raw: Any) -> tuple[Raw, ...]:
+        """The items of a list; a plain text is one."""
         if isinstance(raw, list):
             return tuple(raw)
         if len(raw) and memoryview(raw)[:1] == _QUOTE:
             return (raw,)  # Responses takes a plain text as well
-        raws = self._read(way, _RAWS, raw)
+        raws = self.read(way, _RAWS, raw)
         return tuple(raws) if raws else ()
 
-    def name(self, places: Sequence[_TextWay]) -> str:
+    def name(self, group: _Group, texts: Sequence[_Text]) -> str:
         """The first text that is found; empty: none is."""
-        for way, member, match in places:
-            raw = self.at(way)
+        for way, raw, (member, match) in zip(group.ways, self.all(group), texts, strict=True):
             if not len(raw):
                 continue
-            text = self.text(way) or ""
+            text = self.read(way, _STR, raw) or ""
             if member:
                 inner = read_object(text.encode("utf-8", "replace")) if text.startswith("{") else None
                 text = _short_text((inner or {}).get(member, NO_RAW), _MAX_NAME_CHARS)
@@ -271,30 +284,40 @@ def read_request(body: bytes, dialect: "Dialect", path: str = "") -> RequestFact
 
 def _facts(body: RequestBody, plan: RequestPlan, path: str) -> RequestFacts:
     messages: tuple[Raw, ...] = ()
-    for way in plan.messages:
-        messages = body.items(way)
-        if messages:
+    for way, raw in zip(plan.messages.ways, body.all(plan.messages), strict=True):
+        if len(raw) and (messages := body.items(way, raw)):
             break
-    preamble = tuple([raw for way in plan.preamble if len(raw := body.at(way))])
+    preamble = tuple([raw for raw in body.all(plan.preamble) if len(raw)])
     preamble_bytes = sum(map(len, preamble))
     sizes, media = _weigh(messages)
+    for way, raw in zip(plan.media.ways, body.all(plan.media), strict=True):
+        images = body.read(way, _RAWS, raw)
+        media += len(images) if images else 0
     return RequestFacts(
         model=_model(body, plan),
         stream=_is_streamed(body, plan, path),
         max_output_tokens=_max_output_tokens(body, plan),
         prompt_bytes=sum(sizes) + preamble_bytes,
-        media=media + sum([body.count(way) for way in plan.media]),
+        media=media,
         messages=messages,
         message_bytes=sizes,
         preamble=preamble,
         preamble_bytes=preamble_bytes,
-        session_hint=body.name(plan.sessions),
-        parent_hint=body.name(plan.parents),
-        has_tools=any(_has_items(body.at(way)) for way in plan.tools),
+        session_hint=body.name(plan.sessions, plan.session_texts),
+        parent_hint=body.name(plan.parents, plan.parent_texts),
+        has_tools=any(map(_has_items, body.all(plan.tools))),
         members=_members(body, plan),
-        continues=any(body.text(way) for way in plan.continues),
+        continues=_continues(body, plan),
         oddities=tuple(body.oddities),
     )
+
+
+def _continues(body: RequestBody, plan: RequestPlan) -> bool:
+    for way, raw in zip(plan.continues.ways, body.all(plan.continues), strict=True):
+        earlier = body.read(way, _STR, raw) if len(raw) else ""
+        if earlier:
+            return True
+    return False
 
 
 def _has_items(raw: Raw) -> bool:
@@ -304,29 +327,28 @@ def _has_items(raw: Raw) -> bool:
 def _is_streamed(body: RequestBody, plan: RequestPlan, path: str) -> bool:
     if plan.stream_paths and matching_path(plan.stream_paths, path) is not None:
         return True
-    for way in plan.stream:
-        asked = body.flag(way)
+    for way, value in zip(plan.stream.ways, body.all(plan.stream), strict=True):
+        asked = value if value is None or isinstance(value, bool) else body.read(way, _BOOL, value)
         if asked is not None:
             return asked
     return plan.streams_unasked
 
 
 def _max_output_tokens(body: RequestBody, plan: RequestPlan) -> int | None:
-    for way in plan.max_output:
-        value = body.number(way)
-        if value is None or value < 0:  # as much as there is room for
+    for way, value in zip(plan.max_output.ways, body.all(plan.max_output), strict=True):
+        most = value if value is None or isinstance(value, int) else body.read(way, _INT, value)
+        if most is None or most < 0:  # as much as there is room for
             continue
-        if value < 1e9:
-            return value
-        body.note(f"{'.'.join(way)}: {value:.3g} is absurd")
+        if most < 1e9:
+            return most
+        body.note(f"{'.'.join(way)}: {most:.3g} is absurd")
     return None
 
 
 def _members(body: RequestBody, plan: RequestPlan) -> Mapping[str, str]:
     """The short texts that may name a session or an account, those of small objects by `outer.member`."""
     found: dict[str, str] = {}
-    for way in plan.names:
-        raw = body.at(way)
+    for way, raw in zip(plan.names.ways, body.all(plan.names), strict=True):
         if not len(raw):
             continue
         name = way[-1]
@@ -341,10 +363,13 @@ def _members(body: RequestBody, plan: RequestPlan) -> Mapping[str, str]:
 
 
 def _model(body: RequestBody, plan: RequestPlan) -> str:
-    name = next((text for way in plan.model if (text := body.text(way))), "")
-    if len(name) <= _MAX_NAME_CHARS and name.isprintable():
-        return name
-    body.note("model: no name")
+    for way, value in zip(plan.model.ways, body.all(plan.model), strict=True):
+        name: str | None = value if value is None or isinstance(value, str) else body.read(way, _STR, value)
+        if not name:
+            continue
+        if len(name) <= _MAX_NAME_CHARS and name.isprintable():
+            return name
+        body.note("model: no name")
     return ""
 
 

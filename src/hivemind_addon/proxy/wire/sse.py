@@ -87,11 +87,8 @@ class SseParser:
         """The bytes are at their end: the event that was begun, if any."""
         last = [bytes(self._line)] if self._line else []
         self._line.clear()
-        if self._bare is None:
-            return self._read([*last, b""])
-        events = self._read_with_bare([*last, b""], self._bare)
-        self._bare.drop()
-        return events
+        last.append(b"")
+        return self._read(last) if self._bare is None else self._read_with_bare(last, self._bare)
 
     def _keep(self, part: bytes) -> None:
         room = _MAX_LINE_BYTES - len(self._line)
@@ -135,7 +132,7 @@ class SseParser:
             if bare.is_open and line.startswith((b"data:", b"event:")):
                 bare.drop()  # no line of JSON begins so
             if bare.is_open or (line.startswith(b"{") and not self._data and not self._event):
-                for data in bare.feed(line + b"\n"):
+                for data in bare.feed(line):
                     members = read_object(data)
                     if members is not None:
                         events.append(SseEvent("error" if "error" in members else "", data))

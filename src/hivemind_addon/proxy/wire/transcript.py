@@ -60,15 +60,15 @@ def request_of(dialect: Dialect, body: bytes) -> Transcript:
     if not isinstance(top, dict):
         return Transcript()
     plan = dialect.plan
-    instructions = (system_text(_at(top, way)) for way in plan.preamble if way not in plan.tools)
+    instructions = (system_text(_at(top, way)) for way in plan.preamble.ways if way not in plan.tools.ways)
     parts = [Part("system", text) for text in instructions if text]
-    for way in plan.messages:
+    for way in plan.messages.ways:
         conversation = _at(top, way)
         if isinstance(conversation, str):
             parts.append(Part("user", conversation))
         for message in objects_in(conversation):
             parts += dialect.message_parts(message)
-    model = next((word for way in plan.model if (word := word_of(_at(top, way)))), "")
+    model = next((word for way in plan.model.ways if (word := word_of(_at(top, way)))), "")
     return Transcript(parts=parts, model=model)
 
 
